@@ -1,0 +1,3 @@
+//! The `ebbtide` binary.
+
+fn main() {}

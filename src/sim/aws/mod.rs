@@ -1,0 +1,1 @@
+//! Simulated EC2 Auto Scaling.

@@ -1,0 +1,119 @@
+//! How a simulated world is reached: the same request and response whether the caller is the AWS SDK, the `kube`
+//! client, or somebody on a loopback socket.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use aws_smithy_runtime_api::client::http::{
+    HttpConnector, HttpConnectorFuture, SharedHttpClient, SharedHttpConnector, http_client_fn,
+};
+use aws_smithy_runtime_api::client::orchestrator::{HttpRequest, HttpResponse};
+use aws_smithy_runtime_api::client::result::ConnectorError;
+use aws_smithy_types::body::SdkBody;
+use bytes::Bytes;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+
+/// A request whose body has been read.
+pub type Request = http::Request<Bytes>;
+/// A response whose body may go on for as long as a watch does.
+pub type Response = http::Response<UnsyncBoxBody<Bytes, Infallible>>;
+
+/// The connection broke before an answer came (a lost message, not an HTTP error).
+#[derive(Debug, thiserror::Error)]
+#[error("the connection was lost")]
+pub struct Lost;
+
+/// A simulated service: requests in, responses out.
+#[async_trait]
+pub trait World: Send + Sync + 'static {
+    /// Answers one request. `Err` stands for a connection that breaks, with or without the request having had its
+    /// effect.
+    async fn call(&self, request: Request) -> Result<Response, Lost>;
+}
+
+/// A response with a whole body.
+pub fn response(status: u16, content_type: &str, body: impl Into<Bytes>) -> Response {
+    let body = Full::new(body.into()).boxed_unsync();
+    let mut response = http::Response::new(body);
+    *response.status_mut() =
+        http::StatusCode::from_u16(status).unwrap_or(http::StatusCode::INTERNAL_SERVER_ERROR);
+    if let Ok(value) = http::HeaderValue::from_str(content_type) {
+        response.headers_mut().insert(http::header::CONTENT_TYPE, value);
+    }
+    response
+}
+
+/// An HTTP client for the AWS SDK whose every request goes to `world`, whatever its host.
+pub fn aws_client(world: Arc<dyn World>) -> SharedHttpClient {
+    let connector = SharedHttpConnector::new(SdkConnector(world));
+    http_client_fn(move |_, _| connector.clone())
+}
+
+struct SdkConnector(Arc<dyn World>);
+
+impl fmt::Debug for SdkConnector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SdkConnector")
+    }
+}
+
+impl HttpConnector for SdkConnector {
+    fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
+        let world = Arc::clone(&self.0);
+        HttpConnectorFuture::new(async move {
+            let request = request.try_into_http1x().map_err(|e| ConnectorError::user(e.into()))?;
+            let (parts, body) = request.into_parts();
+            let body = body.collect().await.map_err(|e| ConnectorError::io(e))?.to_bytes();
+            let response = world
+                .call(Request::from_parts(parts, body))
+                .await
+                .map_err(|lost| ConnectorError::io(lost.into()))?;
+            let (parts, body) = response.into_parts();
+            let Ok(body) = body.collect().await;
+            let response = http::Response::from_parts(parts, SdkBody::from(body.to_bytes()));
+            HttpResponse::try_from(response).map_err(|e| ConnectorError::other(e.into(), None))
+        })
+    }
+}
+
+/// A `kube` client whose every request goes to `world`.
+pub fn kube_client(world: Arc<dyn World>) -> kube::Client {
+    let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+        let world = Arc::clone(&world);
+        async move {
+            let (parts, body) = request.into_parts();
+            let body = body.collect().await.map_err(|e| tower::BoxError::from(e.to_string()))?.to_bytes();
+            world.call(Request::from_parts(parts, body)).await.map_err(tower::BoxError::from)
+        }
+    });
+    kube::Client::new(service, "default")
+}
+
+/// Serves `world` on a socket until dropped.
+pub async fn listen(world: Arc<dyn World>, listener: TcpListener) -> std::io::Result<()> {
+    let mut connections = JoinSet::new();
+    loop {
+        let (stream, _) = listener.accept().await?;
+        let world = Arc::clone(&world);
+        let service = hyper::service::service_fn(move |request: http::Request<hyper::body::Incoming>| {
+            let world = Arc::clone(&world);
+            async move {
+                let (parts, body) = request.into_parts();
+                let body = body.collect().await.map_err(|_| Lost)?.to_bytes();
+                world.call(Request::from_parts(parts, body)).await
+            }
+        });
+        connections.spawn(async move {
+            let builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
+            // An error here is a client that went away; the world does not care.
+            let _ = builder.serve_connection(TokioIo::new(stream), service).await;
+        });
+        while connections.try_join_next().is_some() {}
+    }
+}

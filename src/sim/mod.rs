@@ -1,0 +1,6 @@
+//! The simulated worlds: an AWS and a Kubernetes cluster good enough that the real SDK and the real `kube` client do
+//! not know the difference.
+
+pub mod aws;
+pub mod cluster;
+pub mod http;
