@@ -69,7 +69,7 @@ impl HttpConnector for SdkConnector {
         HttpConnectorFuture::new(async move {
             let request = request.try_into_http1x().map_err(|e| ConnectorError::user(e.into()))?;
             let (parts, body) = request.into_parts();
-            let body = body.collect().await.map_err(|e| ConnectorError::io(e))?.to_bytes();
+            let body = body.collect().await.map_err(ConnectorError::io)?.to_bytes();
             let response = world
                 .call(Request::from_parts(parts, body))
                 .await

@@ -1,0 +1,1 @@
+//! Thin adapters to EC2 Auto Scaling and EC2.

@@ -1,0 +1,113 @@
+//! Node groups: what AWS last said about them, and what we have changed since.
+//!
+//! Discovery looks at AWS in the background and publishes an immutable [`Snapshot`]; the RPCs and the scale-in
+//! controller read it through [`Groups`]. A change of our own that AWS has accepted is laid over the snapshot until
+//! a later look shows it, so that sizes are right at every moment. Arithmetic on sizes is in [`sizes`], pure.
+
+pub mod lifecycle;
+pub mod provider_id;
+pub mod sizes;
+mod view;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+pub use lifecycle::Lifecycle;
+pub use provider_id::ProviderId;
+pub use view::{Change, Groups, Stale};
+
+/// One look at all groups. Immutable; a newer one replaces it whole.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// When the look began: everything AWS did before that is in it.
+    pub taken_at: Timestamp,
+    /// By name.
+    pub groups: BTreeMap<String, Arc<Group>>,
+    /// Which group an instance belongs to, by instance id.
+    pub by_instance: BTreeMap<String, String>,
+}
+
+impl Snapshot {
+    /// A snapshot of these groups.
+    pub fn new(taken_at: Timestamp, groups: impl IntoIterator<Item = Arc<Group>>) -> Self {
+        let groups: BTreeMap<_, _> = groups.into_iter().map(|group| (group.name.clone(), group)).collect();
+        let by_instance = groups
+            .values()
+            .flat_map(|group| group.instances.iter().map(|i| (i.id.clone(), group.name.clone())))
+            .collect();
+        Self { taken_at, groups, by_instance }
+    }
+
+    /// The group that has this instance, and the instance.
+    pub fn instance(&self, id: &str) -> Option<(&Arc<Group>, &Instance)> {
+        let group = self.groups.get(self.by_instance.get(id)?)?;
+        group.instances.iter().find(|i| i.id == id).map(|instance| (group, instance))
+    }
+}
+
+/// An Auto Scaling group, as a node group.
+#[derive(Clone, Debug, Default)]
+pub struct Group {
+    /// Its name, the node group's id.
+    pub name: String,
+    /// Smallest size, the tighter of the group's own and the `--nodes` flag's.
+    pub min: i32,
+    /// Largest size, likewise.
+    pub max: i32,
+    /// Desired capacity.
+    pub desired: i32,
+    /// Instances in every state but those of warm pools.
+    pub instances: Vec<Instance>,
+    /// Availability zones, in AWS's order.
+    pub zones: Vec<String>,
+    /// Names of suspended scaling processes.
+    pub suspended: BTreeSet<String>,
+    /// The group's tags.
+    pub tags: BTreeMap<String, String>,
+    /// What a new node of the group will look like: an encoded `core/v1` Node, or why there is none.
+    pub template: Option<Result<Arc<crate::template::Template>, crate::template::TemplateError>>,
+    /// Failed launches that explain why instances are missing.
+    pub failure: Option<LaunchFailure>,
+}
+
+/// An instance of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Instance {
+    /// EC2 instance id.
+    pub id: String,
+    /// Availability zone.
+    pub zone: String,
+    /// Where it is in its life.
+    pub lifecycle: Lifecycle,
+    /// Whether it is protected from scale-in by the group.
+    pub protected: bool,
+}
+
+/// Why a group cannot launch what it should.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LaunchFailure {
+    /// AWS's code, or a word of ours where its text has none.
+    pub code: String,
+    /// AWS's text.
+    pub message: String,
+    /// Whether it is for want of capacity or quota (class 1), so that another group may do.
+    pub out_of_resources: bool,
+}
+
+impl Group {
+    /// Instances that the desired capacity counts.
+    pub fn live(&self) -> impl Iterator<Item = &Instance> {
+        self.instances.iter().filter(|i| i.lifecycle.is_live())
+    }
+
+    /// Provider ids of what the desired capacity asks for and the group has not.
+    pub fn placeholders(&self) -> Vec<ProviderId> {
+        let missing = usize::try_from(self.desired).unwrap_or(0).saturating_sub(self.live().count());
+        let zone = self.zones.first().cloned().unwrap_or_default();
+        (0..missing)
+            .map(|index| ProviderId::Placeholder { zone: zone.clone(), group: self.name.clone(), index })
+            .collect()
+    }
+}

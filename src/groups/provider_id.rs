@@ -1,0 +1,115 @@
+//! Provider ids, as the AWS cloud provider writes them into `Node.spec.providerID`.
+
+use std::fmt;
+use std::str::FromStr;
+
+const SCHEME: &str = "aws:///";
+const PLACEHOLDER: &str = "i-placeholder-";
+
+/// What a provider id names: an EC2 instance, or a place in a group that no instance has taken yet.
+///
+/// Spelling as in [cloud-provider-aws](https://github.com/kubernetes/cloud-provider-aws):
+/// `aws:///ZONE/INSTANCE`; placeholders are `aws:///ZONE/i-placeholder-GROUP-N`, as cluster-autoscaler's own AWS
+/// provider has them.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ProviderId {
+    /// A real instance.
+    Instance {
+        /// Availability zone.
+        zone: String,
+        /// EC2 instance id, `i-…`.
+        instance: String,
+    },
+    /// An instance that the group's desired capacity asks for and that is not there.
+    Placeholder {
+        /// Availability zone it is listed in (a group's first: AWS decides later).
+        zone: String,
+        /// Name of the group.
+        group: String,
+        /// Counted from 0.
+        index: usize,
+    },
+}
+
+impl ProviderId {
+    /// The provider id of an instance.
+    pub fn instance(zone: impl Into<String>, instance: impl Into<String>) -> Self {
+        Self::Instance { zone: zone.into(), instance: instance.into() }
+    }
+}
+
+/// The text is not a provider id of AWS.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not an AWS provider id (aws:///ZONE/INSTANCE): {0:?}")]
+pub struct NotAws(String);
+
+impl FromStr for ProviderId {
+    type Err = NotAws;
+
+    fn from_str(text: &str) -> Result<Self, NotAws> {
+        let refuse = || NotAws(text.chars().take(200).collect());
+        let (zone, name) =
+            text.strip_prefix(SCHEME).and_then(|rest| rest.split_once('/')).ok_or_else(refuse)?;
+        if let Some((group, index)) = name.strip_prefix(PLACEHOLDER).and_then(|rest| rest.rsplit_once('-'))
+            && let Ok(index) = index.parse()
+            && !group.is_empty()
+        {
+            return Ok(Self::Placeholder { zone: zone.to_owned(), group: group.to_owned(), index });
+        }
+        // The instance is the last part: Outposts and Local Zones have been seen with further parts before it.
+        let instance = name.rsplit('/').next().unwrap_or(name);
+        if instance.starts_with("i-") && instance.len() > 2 {
+            Ok(Self::instance(zone, instance))
+        } else {
+            Err(refuse())
+        }
+    }
+}
+
+impl fmt::Display for ProviderId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Instance { zone, instance } => write!(f, "{SCHEME}{zone}/{instance}"),
+            Self::Placeholder { zone, group, index } => {
+                write!(f, "{SCHEME}{zone}/{PLACEHOLDER}{group}-{index}")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn only_an_aws_provider_id_is_read_as_one() {
+        for text in [
+            "",
+            "i-1",
+            "gce:///zone/i-1",
+            "aws:///i-1",
+            "aws:///us-east-1a/",
+            "aws:///us-east-1a/fargate-ip-1",
+        ] {
+            assert!(text.parse::<ProviderId>().is_err(), "{text}");
+        }
+        assert_eq!("aws:///us-east-1a/i-0abc".parse(), Ok(ProviderId::instance("us-east-1a", "i-0abc")));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_back(zone in "[a-z0-9-]{1,20}", group in "[a-zA-Z0-9/_. -]{1,40}", index in 0..10_000usize) {
+            let placeholder = ProviderId::Placeholder { zone: zone.clone(), group, index };
+            prop_assert_eq!(placeholder.to_string().parse(), Ok(placeholder));
+            let instance = ProviderId::instance(zone, format!("i-{index:017x}"));
+            prop_assert_eq!(instance.to_string().parse(), Ok(instance));
+        }
+
+        #[test]
+        fn no_text_makes_it_panic(text in ".*") {
+            let _ = text.parse::<ProviderId>();
+        }
+    }
+}

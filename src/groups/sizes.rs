@@ -1,0 +1,115 @@
+//! Arithmetic on sizes: what the target size is, and which changes of it are allowed. Pure.
+//!
+//! Invariant: a change either keeps the whole batch within the group's limits or changes nothing.
+
+use super::{Group, Instance};
+
+/// Why a size is not changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SizeError {
+    /// The number makes no sense for the call.
+    #[error("{call} takes a {wanted} delta, got {delta}")]
+    Delta {
+        /// The RPC.
+        call: &'static str,
+        /// `positive` or `negative`.
+        wanted: &'static str,
+        /// What came.
+        delta: i32,
+    },
+    /// The group would grow past its largest size.
+    #[error(
+        "group {group} would have {size} instances ({leaving} of them still draining), its maximum is {max}"
+    )]
+    AboveMax {
+        /// Name of the group.
+        group: String,
+        /// Desired capacity it would have.
+        size: i32,
+        /// Nodes on their way out that still count in it.
+        leaving: i32,
+        /// The maximum in force.
+        max: i32,
+    },
+    /// The group would shrink below its smallest size.
+    #[error("group {group} would have {size} instances, its minimum is {min}")]
+    BelowMin {
+        /// Name of the group.
+        group: String,
+        /// Size it would have.
+        size: i32,
+        /// The minimum in force.
+        min: i32,
+    },
+    /// A lower target would cost an instance that lives.
+    #[error("group {group} has {live} instances, a target size of {size} would terminate some of them")]
+    BelowLive {
+        /// Name of the group.
+        group: String,
+        /// Desired capacity it would have.
+        size: i32,
+        /// Instances the desired capacity counts.
+        live: i32,
+    },
+}
+
+/// The number of nodes the group is to have: its desired capacity less the scale-ins accepted whose decrement AWS
+/// has not done yet. `accepted` says so of an instance; one that is terminating or gone has had its decrement.
+pub fn target_size(group: &Group, accepted: impl Fn(&Instance) -> bool) -> i32 {
+    group.desired - pending_decrements(group, accepted)
+}
+
+fn pending_decrements(group: &Group, accepted: impl Fn(&Instance) -> bool) -> i32 {
+    group.live().filter(|&instance| accepted(instance)).count() as i32
+}
+
+/// The largest size in force: with Launch suspended the group cannot grow.
+///
+/// Source: [Suspend and resume
+/// processes](https://docs.aws.amazon.com/autoscaling/ec2/userguide/as-suspend-resume-processes.html).
+pub fn max_size(group: &Group) -> i32 {
+    if group.suspended.contains("Launch") { group.desired } else { group.max }
+}
+
+/// The smallest size in force: with Terminate suspended the group cannot shrink.
+pub fn min_size(group: &Group) -> i32 {
+    if group.suspended.contains("Terminate") { group.desired } else { group.min }
+}
+
+/// The desired capacity to set for `delta` more nodes.
+pub fn increased(group: &Group, delta: i32, accepted: impl Fn(&Instance) -> bool) -> Result<i32, SizeError> {
+    if delta <= 0 {
+        return Err(SizeError::Delta { call: "IncreaseSize", wanted: "positive", delta });
+    }
+    let size = group.desired.saturating_add(delta);
+    if size > max_size(group) {
+        let leaving = pending_decrements(group, accepted);
+        return Err(SizeError::AboveMax { group: group.name.clone(), size, leaving, max: max_size(group) });
+    }
+    Ok(size)
+}
+
+/// The desired capacity to set for a target lower by `-delta`, which costs no instance that lives.
+pub fn decreased(group: &Group, delta: i32) -> Result<i32, SizeError> {
+    if delta >= 0 {
+        return Err(SizeError::Delta { call: "DecreaseTargetSize", wanted: "negative", delta });
+    }
+    let size = group.desired.saturating_add(delta);
+    let live = group.live().count() as i32;
+    if size < live {
+        return Err(SizeError::BelowLive { group: group.name.clone(), size, live });
+    }
+    if size < min_size(group) {
+        return Err(SizeError::BelowMin { group: group.name.clone(), size, min: min_size(group) });
+    }
+    Ok(size)
+}
+
+/// Checks that `count` more nodes of the group may leave for good.
+pub fn removable(group: &Group, count: usize, accepted: impl Fn(&Instance) -> bool) -> Result<(), SizeError> {
+    let size = target_size(group, accepted).saturating_sub(i32::try_from(count).unwrap_or(i32::MAX));
+    if count > 0 && size < min_size(group) {
+        return Err(SizeError::BelowMin { group: group.name.clone(), size, min: min_size(group) });
+    }
+    Ok(())
+}

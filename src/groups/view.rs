@@ -1,0 +1,230 @@
+//! The groups as everybody reads them: the last snapshot with our own later changes laid over it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use jiff::Timestamp;
+use tokio::sync::{Notify, watch};
+
+use super::{Group, Lifecycle, Snapshot};
+
+/// The last look at AWS is older than allowed (or there was none yet).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the last successful look at AWS is too old to answer from")]
+pub struct Stale;
+
+/// Something we did that AWS has accepted, and that a snapshot taken before does not show.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// The desired capacity was set.
+    Desired {
+        /// Name of the group.
+        group: String,
+        /// What it was.
+        from: i32,
+        /// What it is.
+        to: i32,
+    },
+    /// An instance was told to terminate.
+    Terminated {
+        /// Name of the group.
+        group: String,
+        /// EC2 instance id.
+        instance: String,
+        /// Whether the desired capacity went down with it.
+        decrement: bool,
+    },
+}
+
+/// Shared view of the groups. Cheap to read from any task.
+#[derive(Debug)]
+pub struct Groups {
+    max_age: Duration,
+    current: ArcSwapOption<Snapshot>,
+    seen: Mutex<Seen>,
+    version: watch::Sender<u64>,
+    refresh: Notify,
+}
+
+/// What the view is made of.
+#[derive(Debug, Default)]
+struct Seen {
+    /// What discovery saw last, before our changes.
+    base: Option<Arc<Snapshot>>,
+    /// Our changes, with the moment by which AWS had accepted them.
+    changes: Vec<(Timestamp, Change)>,
+}
+
+impl Groups {
+    /// No groups yet; a snapshot serves reads for `max_age`.
+    pub fn new(max_age: Duration) -> Self {
+        Self {
+            max_age,
+            current: ArcSwapOption::empty(),
+            seen: Mutex::default(),
+            version: watch::Sender::new(0),
+            refresh: Notify::new(),
+        }
+    }
+
+    /// The present view, whatever its age: for what must go on through an outage.
+    pub fn latest(&self) -> Option<Arc<Snapshot>> {
+        self.current.load_full()
+    }
+
+    /// The present view, unless it is too old to decide from.
+    pub fn fresh(&self, now: Timestamp) -> Result<Arc<Snapshot>, Stale> {
+        let snapshot = self.latest().ok_or(Stale)?;
+        let age = Duration::try_from(now.duration_since(snapshot.taken_at)).unwrap_or_default();
+        if age <= self.max_age { Ok(snapshot) } else { Err(Stale) }
+    }
+
+    /// Takes a new look at AWS. Changes accepted before the look began are in it and are forgotten.
+    pub fn publish(&self, snapshot: Snapshot) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.changes.retain(|(at, _)| *at >= snapshot.taken_at);
+        seen.base = Some(Arc::new(snapshot));
+        self.swap(&seen);
+    }
+
+    /// Lays a change of our own over the snapshot and asks for a new look.
+    pub fn changed(&self, at: Timestamp, change: Change) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.changes.push((at, change));
+        self.swap(&seen);
+        drop(seen);
+        self.refresh_soon();
+    }
+
+    /// Asks discovery to look at AWS again at once.
+    pub fn refresh_soon(&self) {
+        self.refresh.notify_one();
+    }
+
+    /// Completes when somebody has asked for a new look.
+    pub async fn refresh_wanted(&self) {
+        self.refresh.notified().await;
+    }
+
+    /// Changes whenever the view does.
+    pub fn versions(&self) -> watch::Receiver<u64> {
+        self.version.subscribe()
+    }
+
+    fn swap(&self, seen: &Seen) {
+        let Some(base) = &seen.base else { return };
+        let view =
+            if seen.changes.is_empty() { Arc::clone(base) } else { Arc::new(overlay(base, &seen.changes)) };
+        self.current.store(Some(view));
+        self.version.send_modify(|version| *version += 1);
+    }
+}
+
+/// The snapshot as it would be, had it seen these changes. Each applies only where the snapshot does not show it yet.
+fn overlay(base: &Snapshot, changes: &[(Timestamp, Change)]) -> Snapshot {
+    let mut view = base.clone();
+    for (_, change) in changes {
+        let (Change::Desired { group, .. } | Change::Terminated { group, .. }) = change;
+        if let Some(group) = view.groups.get_mut(group) {
+            apply(Arc::make_mut(group), change);
+        }
+    }
+    view
+}
+
+fn apply(group: &mut Group, change: &Change) {
+    match change {
+        Change::Desired { from, to, .. } => {
+            if group.desired == *from {
+                group.desired = *to;
+            }
+        }
+        Change::Terminated { instance, decrement, .. } => {
+            // AWS lowers the capacity and takes the instance out of service in one step: seeing one is seeing both.
+            if let Some(instance) =
+                group.instances.iter_mut().find(|i| i.id == *instance && i.lifecycle.is_live())
+            {
+                instance.lifecycle = Lifecycle::Terminating;
+                if *decrement {
+                    group.desired -= 1;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::groups::Instance;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_700_000_000 + second).expect("in range")
+    }
+
+    fn look(second: i64, desired: i32, states: &[Lifecycle]) -> Snapshot {
+        let instances = states
+            .iter()
+            .enumerate()
+            .map(|(n, &lifecycle)| Instance {
+                id: format!("i-{n}"),
+                zone: "z".into(),
+                lifecycle,
+                protected: false,
+            })
+            .collect();
+        let group = Group { name: "g".into(), desired, instances, ..Group::default() };
+        Snapshot::new(at(second), [Arc::new(group)])
+    }
+
+    fn desired(groups: &Groups) -> i32 {
+        groups.latest().expect("published").groups["g"].desired
+    }
+
+    fn terminated(decrement: bool) -> Change {
+        Change::Terminated { group: "g".into(), instance: "i-0".into(), decrement }
+    }
+
+    #[test]
+    fn a_change_of_ours_shows_at_once_and_only_once() {
+        use Lifecycle::{InService, Terminating};
+        let groups = Groups::new(Duration::from_mins(10));
+        groups.publish(look(0, 2, &[InService, InService]));
+        groups.changed(at(5), terminated(true));
+        assert_eq!(desired(&groups), 1);
+        // A look that began before the change and saw nothing of it.
+        groups.publish(look(4, 2, &[InService, InService]));
+        assert_eq!(desired(&groups), 1);
+        // One that began before and saw it all the same.
+        groups.publish(look(4, 1, &[Terminating, InService]));
+        assert_eq!(desired(&groups), 1);
+        // One that began after: it is the truth, whatever it says.
+        groups.publish(look(6, 3, &[InService, InService]));
+        assert_eq!(desired(&groups), 3);
+    }
+
+    #[test]
+    fn a_set_size_and_a_termination_do_not_undo_each_other() {
+        use Lifecycle::{InService, Terminating};
+        let groups = Groups::new(Duration::from_mins(10));
+        groups.publish(look(0, 5, &[InService]));
+        groups.changed(at(1), Change::Desired { group: "g".into(), from: 5, to: 7 });
+        groups.changed(at(2), terminated(true));
+        assert_eq!(desired(&groups), 6);
+        for (seen, states) in [(5, [InService]), (7, [InService]), (6, [Terminating])] {
+            groups.publish(look(0, seen, &states));
+            assert_eq!(desired(&groups), 6, "a look that saw {seen}");
+        }
+    }
+
+    #[test]
+    fn an_old_snapshot_is_refused_but_not_forgotten() {
+        let groups = Groups::new(Duration::from_mins(10));
+        assert_eq!(groups.fresh(at(0)).err(), Some(Stale));
+        groups.publish(look(0, 1, &[]));
+        assert!(groups.fresh(at(600)).is_ok());
+        assert_eq!(groups.fresh(at(601)).err(), Some(Stale));
+        assert!(groups.latest().is_some());
+    }
+}

@@ -1,0 +1,17 @@
+//! What a new node of a group will look like, so that cluster-autoscaler can scale it from zero.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+/// A template Node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Template {
+    /// The `core/v1` Node, encoded: what goes on the wire in either dialect.
+    pub encoded: Bytes,
+}
+
+/// Why a group has no template.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct TemplateError(pub Arc<str>);
