@@ -2,6 +2,7 @@
 
 pub mod aws;
 pub mod clock;
+pub mod cluster;
 pub mod groups;
 pub mod scale_in;
 pub mod sim;

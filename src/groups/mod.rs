@@ -4,9 +4,15 @@
 //! controller read it through [`Groups`]. A change of our own that AWS has accepted is laid over the snapshot until
 //! a later look shows it, so that sizes are right at every moment. Arithmetic on sizes is in [`sizes`], pure.
 
+pub mod describe;
+pub mod discovery;
+pub mod failures;
+pub mod hooks;
 pub mod lifecycle;
 pub mod provider_id;
+pub mod selector;
 pub mod sizes;
+pub mod tags;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -70,6 +76,8 @@ pub struct Group {
     pub template: Option<Result<Arc<crate::template::Template>, crate::template::TemplateError>>,
     /// Failed launches that explain why instances are missing.
     pub failure: Option<LaunchFailure>,
+    /// Options of cluster-autoscaler that its tags set.
+    pub options: tags::OptionOverrides,
 }
 
 /// An instance of a group.

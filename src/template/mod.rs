@@ -1,4 +1,10 @@
 //! What a new node of a group will look like, so that cluster-autoscaler can scale it from zero.
+//!
+//! [`node`] makes the `core/v1` Node from facts about the group and its instance type; [`capacity`] has the
+//! formulas. Both are pure. Where the facts come from is [`crate::groups::discovery`]'s business.
+
+pub mod capacity;
+pub mod node;
 
 use std::sync::Arc;
 

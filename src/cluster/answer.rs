@@ -1,0 +1,161 @@
+//! What the API server says, told apart by what we do about it. Pure.
+
+use jiff::SignedDuration;
+use kube::core::Status;
+
+/// A call to the API server that did not work.
+#[derive(Debug, thiserror::Error)]
+pub enum ApiError {
+    /// The object has changed since we looked: look again.
+    #[error("the object has changed meanwhile")]
+    Conflict,
+    /// The object is not there.
+    #[error("there is no such object")]
+    NotFound,
+    /// The API server says no.
+    #[error("the API server refused: {}", .0.message)]
+    Refused(Box<Status>),
+    /// No answer in time.
+    #[error("the API server did not answer in time")]
+    TimedOut,
+    /// The way to the API server failed.
+    #[error("the API server cannot be reached")]
+    Unreachable(#[source] Box<kube::Error>),
+}
+
+impl From<kube::Error> for ApiError {
+    fn from(error: kube::Error) -> Self {
+        match error {
+            kube::Error::Api(status) if status.code == 409 => Self::Conflict,
+            kube::Error::Api(status) if status.code == 404 => Self::NotFound,
+            kube::Error::Api(status) => Self::Refused(status),
+            other => Self::Unreachable(Box::new(other)),
+        }
+    }
+}
+
+/// The answer to asking a pod to go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It goes.
+    Going,
+    /// It has gone, or the name is another pod's by now.
+    Gone,
+    /// Its namespace is being deleted: it goes without our help.
+    GoingAnyway,
+    /// A disruption budget has no room.
+    Blocked(String),
+    /// The API server is busy; try again after this time.
+    Busy(SignedDuration),
+    /// Something else.
+    Unclear(String),
+}
+
+/// Pause when the API server is busy and does not say for how long: what its flow control answers with.
+/// Source: [API Priority and Fairness](https://kubernetes.io/docs/concepts/cluster-administration/flow-control/).
+const BUSY: SignedDuration = SignedDuration::from_secs(1);
+
+/// Reads the answer to an eviction or a deletion.
+///
+/// Source: [API-initiated eviction](https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/) and the
+/// [registry's code](https://github.com/kubernetes/kubernetes/blob/master/pkg/registry/core/pod/storage/eviction.go):
+/// a 429 is a budget's only if a cause says so, all others are flow control's.
+pub(super) fn read(code: u16, retry_after: Option<SignedDuration>, status: Option<&Status>) -> Answer {
+    let details = status.and_then(|status| status.details.as_ref());
+    let cause = |reason: &str| {
+        details
+            .and_then(|details| details.causes.iter().find(|cause| cause.reason == reason))
+            .map(|c| &c.message)
+    };
+    let text = || {
+        status
+            .map(|status| status.message.clone())
+            .filter(|text| !text.is_empty())
+            .unwrap_or(format!("HTTP {code}"))
+    };
+    match code {
+        200..=299 => Answer::Going,
+        404 => Answer::Gone,
+        409 if names_another_uid(&text()) => Answer::Gone,
+        403 if cause("NamespaceTerminating").is_some() => Answer::GoingAnyway,
+        429 => match cause("DisruptionBudget") {
+            Some(message) if message.is_empty() => Answer::Blocked(text()),
+            Some(message) => Answer::Blocked(message.clone()),
+            // Servers before 1.22 name no cause; only the budget's refusal has this text.
+            None if text().contains("disruption budget") => Answer::Blocked(text()),
+            None => {
+                let in_body =
+                    details.map(|details| details.retry_after_seconds).filter(|seconds| *seconds > 0);
+                Answer::Busy(
+                    in_body
+                        .map(|seconds| SignedDuration::from_secs(seconds.into()))
+                        .or(retry_after)
+                        .unwrap_or(BUSY),
+                )
+            }
+        },
+        _ => Answer::Unclear(text()),
+    }
+}
+
+/// Whether a conflict is about the UID we named: the object of that name is another by now. There is no code for it.
+fn names_another_uid(text: &str) -> bool {
+    text.contains("UID in precondition") || text.contains("UID in the precondition")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(json: &str) -> Status {
+        serde_json::from_str(json).expect("a Status")
+    }
+
+    #[test]
+    fn every_documented_answer_is_told_apart() {
+        let budget = status(
+            r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"Cannot evict pod as it would violate the pod's disruption budget.","reason":"TooManyRequests","details":{"causes":[{"reason":"DisruptionBudget","message":"The disruption budget web needs 2 healthy pods and has 2 currently"}]},"code":429}"#,
+        );
+        let other_uid = status(
+            r#"{"kind":"Status","status":"Failure","message":"Operation cannot be fulfilled on pods \"web-1\": the UID in the precondition (a) does not match the UID in record (b). The object might have been deleted and then recreated","reason":"Conflict","code":409}"#,
+        );
+        let other_uid_delete = status(
+            r#"{"kind":"Status","status":"Failure","message":"Precondition failed: UID in precondition: a, UID in object meta: b","reason":"Conflict","code":409}"#,
+        );
+        let conflict = status(
+            r#"{"kind":"Status","status":"Failure","message":"the object has been modified","code":409}"#,
+        );
+        let terminating = status(
+            r#"{"kind":"Status","status":"Failure","message":"forbidden","code":403,"details":{"causes":[{"reason":"NamespaceTerminating","message":"namespace x is being terminated"}]}}"#,
+        );
+        let denied = status(r#"{"kind":"Status","status":"Failure","message":"may not","code":403}"#);
+        let two = status(r#"{"kind":"Status","status":"Failure","message":"two budgets","code":500}"#);
+        let busy = status(
+            r#"{"kind":"Status","status":"Failure","message":"later","code":429,"details":{"retryAfterSeconds":7}}"#,
+        );
+        let seconds = SignedDuration::from_secs;
+        let table = [
+            (201, None, None, Answer::Going),
+            (404, None, None, Answer::Gone),
+            (409, None, Some(&other_uid), Answer::Gone),
+            (409, None, Some(&other_uid_delete), Answer::Gone),
+            (409, None, Some(&conflict), Answer::Unclear("the object has been modified".into())),
+            (403, None, Some(&terminating), Answer::GoingAnyway),
+            (403, None, Some(&denied), Answer::Unclear("may not".into())),
+            (
+                429,
+                None,
+                Some(&budget),
+                Answer::Blocked("The disruption budget web needs 2 healthy pods and has 2 currently".into()),
+            ),
+            (429, Some(seconds(3)), None, Answer::Busy(seconds(3))),
+            (429, None, Some(&busy), Answer::Busy(seconds(7))),
+            (429, None, None, Answer::Busy(seconds(1))),
+            (500, None, Some(&two), Answer::Unclear("two budgets".into())),
+            (502, None, None, Answer::Unclear("HTTP 502".into())),
+        ];
+        for (code, retry_after, status, answer) in table {
+            assert_eq!(read(code, retry_after, status), answer, "{code} {status:?}");
+        }
+    }
+}

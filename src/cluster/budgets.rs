@@ -1,0 +1,96 @@
+//! Disruption budgets, DaemonSets and volume attachments: what a drain asks of the rest of the cluster.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::storage::v1::VolumeAttachment;
+use kube::ResourceExt;
+use kube::core::{PartialObjectMeta, Selector, SelectorExt};
+
+use super::pods::PodView;
+use super::reflect::{Project, Store};
+
+/// A PodDisruptionBudget and the room it has now.
+#[derive(Clone, Debug)]
+pub struct Budget {
+    /// `metadata.namespace`.
+    pub namespace: String,
+    /// `metadata.name`.
+    pub name: String,
+    /// `metadata.resourceVersion`: tells whether its room may have changed.
+    pub resource_version: String,
+    /// `status.disruptionsAllowed`.
+    pub room: i32,
+    selector: Option<Selector>,
+}
+
+impl Budget {
+    /// Whether the budget covers this pod. One without a selector covers none, an empty selector all of the
+    /// namespace ([PodDisruptionBudget policy/v1](https://kubernetes.io/docs/reference/kubernetes-api/policy-resources/pod-disruption-budget-v1/)).
+    pub fn covers(&self, pod: &PodView) -> bool {
+        self.namespace == pod.name.namespace && self.selector.as_ref().is_some_and(|s| s.matches(&pod.labels))
+    }
+}
+
+impl Project<PodDisruptionBudget> for Budget {
+    fn project(budget: &PodDisruptionBudget) -> Option<Self> {
+        let selector = budget.spec.as_ref().and_then(|spec| spec.selector.clone());
+        Some(Self {
+            namespace: budget.namespace().unwrap_or_default(),
+            name: budget.name_any(),
+            resource_version: budget.resource_version().unwrap_or_default(),
+            room: budget.status.as_ref().and_then(|status| status.disruptions_allowed).unwrap_or_default(),
+            selector: selector.and_then(|selector| Selector::try_from(selector).ok()),
+        })
+    }
+
+    fn key(budget: &PodDisruptionBudget) -> String {
+        format!("{}/{}", budget.namespace().unwrap_or_default(), budget.name_any())
+    }
+}
+
+/// A DaemonSet that exists, kept under its UID.
+#[derive(Clone, Debug)]
+pub struct Existing;
+
+impl Project<PartialObjectMeta<DaemonSet>> for Existing {
+    fn project(_: &PartialObjectMeta<DaemonSet>) -> Option<Self> {
+        Some(Self)
+    }
+
+    fn key(object: &PartialObjectMeta<DaemonSet>) -> String {
+        object.uid().unwrap_or_default()
+    }
+}
+
+/// A volume attached to a node.
+#[derive(Clone, Debug)]
+pub struct Attachment {
+    /// `spec.nodeName`.
+    pub node: String,
+}
+
+impl Project<VolumeAttachment> for Attachment {
+    fn project(object: &VolumeAttachment) -> Option<Self> {
+        Some(Self { node: object.spec.node_name.clone() })
+    }
+
+    fn key(object: &VolumeAttachment) -> String {
+        object.name_any()
+    }
+}
+
+impl Store<Attachment> {
+    /// How many volumes are attached to each node.
+    pub fn count_on(&self, node: &str) -> usize {
+        self.all().iter().filter(|attachment| attachment.node == node).count()
+    }
+}
+
+impl Store<Budget> {
+    /// The budgets that cover a pod, by name.
+    pub fn covering(&self, pod: &PodView) -> Vec<Arc<Budget>> {
+        self.all().into_iter().filter(|budget| budget.covers(pod)).collect()
+    }
+}

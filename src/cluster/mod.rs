@@ -1,0 +1,244 @@
+//! Thin adapter to the Kubernetes API: the few calls a scale-in makes, and the watches that feed it.
+//!
+//! Invariants: every call has a time-out; no pod is ever read but through a watch; pods are asked to go with their UID
+//! as a precondition. What the API server answers to an eviction is told apart here, by the documented codes and
+//! causes, and nowhere else.
+
+mod answer;
+mod budgets;
+mod nodes;
+mod pods;
+mod reflect;
+mod version;
+
+use std::time::Duration;
+
+use http::header::RETRY_AFTER;
+use http_body_util::{BodyExt, Limited};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod};
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::storage::v1::VolumeAttachment;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use kube::api::{Api, DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::{PartialObjectMeta, Status};
+use kube::runtime::watcher;
+use serde_json::{Value, json};
+
+pub use answer::{Answer, ApiError};
+pub use budgets::{Attachment, Budget, Existing};
+pub use nodes::{NodeView, Nodes};
+pub use pods::{PodName, PodView};
+pub use reflect::{Project, Sink, Store, WatchBackoff, deliver, reflect};
+
+/// Longest wait for one answer. A healthy API server takes milliseconds, one that is starting a few seconds.
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long one watch of a draining node's pods lasts before it is taken up anew. `kube` takes a connection for dead
+/// five seconds after that; its default of 290 s would leave a last exit unseen for as long.
+const POD_WATCH_SECONDS: u32 = 60;
+
+/// Longest note the API server takes in an Event is 1,024 bytes; characters can take several.
+const NOTE_LIMIT: usize = 500;
+
+/// A body larger than this is not an answer to an eviction.
+const ANSWER_LIMIT: usize = 64 * 1024;
+
+/// The cluster.
+#[derive(Clone)]
+pub struct Cluster {
+    client: kube::Client,
+}
+
+impl std::fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Cluster")
+    }
+}
+
+impl Cluster {
+    /// A cluster behind this client.
+    pub fn new(client: kube::Client) -> Self {
+        Self { client }
+    }
+
+    /// Connects as the kubeconfig says, or as a pod of the cluster does.
+    pub async fn connect(kubeconfig: Option<&std::path::Path>) -> Result<Self, ConnectError> {
+        let mut config = match kubeconfig {
+            Some(path) => {
+                let file = kube::config::Kubeconfig::read_from(path)?;
+                kube::Config::from_custom_kubeconfig(file, &kube::config::KubeConfigOptions::default())
+                    .await?
+            }
+            None => kube::Config::infer().await?,
+        };
+        // `kube` would retry a 429 by itself: for an eviction that is a budget's answer, and ours to hear.
+        config.default_retry = false;
+        Ok(Self::new(kube::Client::try_from(config)?))
+    }
+
+    /// Keeps `nodes` in step, for ever.
+    pub async fn watch_nodes(&self, nodes: &Nodes) {
+        let api: Api<Node> = Api::all(self.client.clone());
+        reflect(watcher(api, watcher::Config::default()), nodes).await;
+    }
+
+    /// Keeps the disruption budgets in step, for ever.
+    pub async fn watch_budgets(&self, budgets: &Store<Budget>) {
+        let api: Api<PodDisruptionBudget> = Api::all(self.client.clone());
+        reflect(watcher(api, watcher::Config::default()), budgets).await;
+    }
+
+    /// Keeps the set of DaemonSets in step, for ever. Only their metadata is read.
+    pub async fn watch_daemon_sets(&self, daemon_sets: &Store<Existing>) {
+        let api: Api<PartialObjectMeta<DaemonSet>> = Api::all(self.client.clone());
+        reflect(watcher(api, watcher::Config::default()), daemon_sets).await;
+    }
+
+    /// Keeps the volume attachments in step, for ever.
+    pub async fn watch_attachments(&self, attachments: &Store<Attachment>) {
+        let api: Api<VolumeAttachment> = Api::all(self.client.clone());
+        reflect(watcher(api, watcher::Config::default()), attachments).await;
+    }
+
+    /// The pods of one node, as they change.
+    pub fn pods_on(
+        &self,
+        node: &str,
+    ) -> impl futures::Stream<Item = watcher::Result<watcher::Event<Pod>>> + Send + use<> {
+        let config =
+            watcher::Config::default().fields(&format!("spec.nodeName={node}")).timeout(POD_WATCH_SECONDS);
+        watcher(Api::all(self.client.clone()), config)
+    }
+
+    /// Patches a Node. The patch carries the resource version it is based on.
+    pub async fn patch_node(&self, name: &str, patch: &Value) -> Result<NodeView, ApiError> {
+        let api: Api<Node> = Api::all(self.client.clone());
+        let params = PatchParams { field_manager: Some("ebbtide".into()), ..PatchParams::default() };
+        let node = timely(api.patch(name, &params, &Patch::Merge(patch))).await?;
+        Ok(NodeView::from(&node))
+    }
+
+    /// Reads a Node afresh, after a write that another one had overtaken.
+    pub async fn get_node(&self, name: &str) -> Result<NodeView, ApiError> {
+        let api: Api<Node> = Api::all(self.client.clone());
+        let node = timely(api.get(name)).await?;
+        Ok(NodeView::from(&node))
+    }
+
+    /// Asks for the eviction of a pod, unless it is another by now. `grace` in seconds replaces the pod's own.
+    pub async fn evict(&self, pod: &PodName, uid: &str, grace: Option<i64>) -> Answer {
+        // `kube`'s own request writes `delete_options`, which the API server ignores, preconditions and all.
+        let body = json!({
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": { "name": pod.name, "namespace": pod.namespace },
+            "deleteOptions": { "gracePeriodSeconds": grace, "preconditions": { "uid": uid } },
+        });
+        let path = format!("/api/v1/namespaces/{}/pods/{}/eviction", pod.namespace, pod.name);
+        let request = http::Request::post(path)
+            .header(http::header::CONTENT_TYPE, "application/json")
+            .body(kube::client::Body::from(body.to_string().into_bytes()));
+        let request = match request {
+            Ok(request) => request,
+            Err(error) => return Answer::Unclear(error.to_string()),
+        };
+        match tokio::time::timeout(CALL_TIMEOUT, self.answer(request)).await {
+            Ok(answer) => answer,
+            Err(_) => Answer::Unclear(ApiError::TimedOut.to_string()),
+        }
+    }
+
+    async fn answer(&self, request: http::Request<kube::client::Body>) -> Answer {
+        let response = match self.client.send(request).await {
+            Ok(response) => response,
+            Err(error) => return Answer::Unclear(error.to_string()),
+        };
+        let code = response.status().as_u16();
+        let retry_after =
+            response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+        let body = Limited::new(response.into_body(), ANSWER_LIMIT).collect().await;
+        let status: Option<Status> = body.ok().and_then(|body| serde_json::from_slice(&body.to_bytes()).ok());
+        answer::read(code, retry_after.map(SignedDuration::from_secs), status.as_ref())
+    }
+
+    /// Deletes a pod, unless it is another by now. Budgets do not count. `grace` in seconds replaces the pod's own.
+    pub async fn delete_pod(&self, pod: &PodName, uid: &str, grace: Option<i64>) -> Answer {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
+        let params = DeleteParams {
+            grace_period_seconds: grace.and_then(|seconds| u32::try_from(seconds).ok()),
+            preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
+            ..DeleteParams::default()
+        };
+        match timely(api.delete(&pod.name, &params)).await {
+            Ok(_) => Answer::Going,
+            Err(ApiError::Refused(status)) => answer::read(status.code, None, Some(&status)),
+            Err(error) => Answer::Unclear(error.to_string()),
+        }
+    }
+
+    /// Sets annotations of a pod, unless it is another by now; null takes one off.
+    pub async fn annotate_pod(&self, pod: &PodName, uid: &str, annotations: &Value) -> Result<(), ApiError> {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
+        let patch = json!({ "metadata": { "uid": uid, "annotations": annotations } });
+        timely(api.patch_metadata(&pod.name, &PatchParams::default(), &Patch::Merge(patch))).await?;
+        Ok(())
+    }
+
+    /// Publishes an Event on a Node. `kube`'s recorder would fold Events of one reason into the first one's text, and
+    /// which budget blocks is in the text.
+    pub async fn announce(
+        &self,
+        node: &NodeView,
+        reason: &str,
+        text: &str,
+        warning: bool,
+        now: Timestamp,
+    ) -> Result<(), ApiError> {
+        let event = Event {
+            metadata: ObjectMeta { generate_name: Some(format!("{}.", node.name)), ..ObjectMeta::default() },
+            event_time: Some(MicroTime(now)),
+            reporting_controller: Some("ebbtide".into()),
+            reporting_instance: Some("ebbtide".into()),
+            action: Some("ScaleIn".into()),
+            reason: Some(reason.to_owned()),
+            note: Some(text.chars().take(NOTE_LIMIT).collect()),
+            type_: Some(if warning { "Warning" } else { "Normal" }.into()),
+            regarding: Some(ObjectReference {
+                api_version: Some("v1".into()),
+                kind: Some("Node".into()),
+                name: Some(node.name.clone()),
+                uid: Some(node.uid.clone()),
+                ..ObjectReference::default()
+            }),
+            ..Event::default()
+        };
+        // Events about objects without a namespace live in this one.
+        let api: Api<Event> = Api::namespaced(self.client.clone(), "default");
+        timely(api.create(&PostParams::default(), &event)).await?;
+        Ok(())
+    }
+}
+
+async fn timely<T>(call: impl Future<Output = Result<T, kube::Error>>) -> Result<T, ApiError> {
+    match tokio::time::timeout(CALL_TIMEOUT, call).await {
+        Ok(result) => result.map_err(ApiError::from),
+        Err(_) => Err(ApiError::TimedOut),
+    }
+}
+
+/// The cluster cannot be reached as configured.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The kubeconfig is missing or wrong.
+    #[error("the kubeconfig cannot be used")]
+    Kubeconfig(#[from] kube::config::KubeconfigError),
+    /// Neither a kubeconfig nor a service account was found.
+    #[error("no way to the cluster was found")]
+    Infer(#[from] kube::config::InferConfigError),
+    /// The client cannot be built.
+    #[error("the client of the API server cannot be built")]
+    Client(#[from] kube::Error),
+}

@@ -1,0 +1,265 @@
+//! Nodes, as far as a scale-in needs them: a slim view of each, kept by a watch and by the answers to our own
+//! writes.
+//!
+//! Invariant: the view of a Node never goes back in time. A write of ours is seen by the next reader at once, and an
+//! older event still on its way from the watch does not undo it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use k8s_openapi::api::core::v1::{Node, Taint};
+use tokio::sync::Notify;
+
+use super::reflect::Sink;
+use super::version::is_older;
+use crate::groups::ProviderId;
+use crate::scale_in::names;
+
+/// What a scale-in needs to know of a Node.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NodeView {
+    /// `metadata.name`.
+    pub name: String,
+    /// `metadata.uid`.
+    pub uid: String,
+    /// `metadata.resourceVersion`, the precondition of every write.
+    pub resource_version: String,
+    /// EC2 instance id out of `spec.providerID`; none for a Node that is not of AWS.
+    pub instance: Option<String>,
+    /// `spec.unschedulable`.
+    pub unschedulable: bool,
+    /// `spec.taints`.
+    pub taints: Vec<Taint>,
+    /// Annotation `ebbtide/scale-in`, raw.
+    pub record: Option<String>,
+    /// Annotation `ebbtide/marks`, raw.
+    pub marks: Option<String>,
+    /// Whether the label that takes it out of external load balancers is there.
+    pub load_balancer_excluded: bool,
+}
+
+impl From<&Node> for NodeView {
+    fn from(node: &Node) -> Self {
+        let meta = &node.metadata;
+        let annotation = |key: &str| meta.annotations.as_ref().and_then(|all| all.get(key)).cloned();
+        let spec = node.spec.as_ref();
+        let provider_id = spec.and_then(|spec| spec.provider_id.as_deref()).and_then(|id| id.parse().ok());
+        Self {
+            name: meta.name.clone().unwrap_or_default(),
+            uid: meta.uid.clone().unwrap_or_default(),
+            resource_version: meta.resource_version.clone().unwrap_or_default(),
+            instance: match provider_id {
+                Some(ProviderId::Instance { instance, .. }) => Some(instance),
+                _ => None,
+            },
+            unschedulable: spec.and_then(|spec| spec.unschedulable).unwrap_or_default(),
+            taints: spec.and_then(|spec| spec.taints.clone()).unwrap_or_default(),
+            record: annotation(names::RECORD),
+            marks: annotation(names::MARKS),
+            load_balancer_excluded: meta
+                .labels
+                .as_ref()
+                .is_some_and(|labels| labels.contains_key(names::EXCLUDE_FROM_LOAD_BALANCERS)),
+        }
+    }
+}
+
+impl NodeView {
+    /// The taint of this key, if the Node carries it.
+    pub fn taint(&self, key: &str) -> Option<&Taint> {
+        self.taints.iter().find(|taint| taint.key == key)
+    }
+}
+
+/// All Nodes of the cluster. Cheap to read from any task.
+#[derive(Debug, Default)]
+pub struct Nodes {
+    inner: Mutex<Inner>,
+    dirty: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    by_name: BTreeMap<String, Arc<NodeView>>,
+    by_instance: BTreeMap<String, String>,
+    /// Names changed since the controller last looked.
+    dirty: BTreeSet<String>,
+    /// Whoever waits for a change of one Node.
+    waiting: BTreeMap<String, Arc<Notify>>,
+    synced: bool,
+}
+
+impl Nodes {
+    /// The Node of this name.
+    pub fn get(&self, name: &str) -> Option<Arc<NodeView>> {
+        self.lock().by_name.get(name).cloned()
+    }
+
+    /// The Node of this instance.
+    pub fn of_instance(&self, instance: &str) -> Option<Arc<NodeView>> {
+        let inner = self.lock();
+        inner.by_instance.get(instance).and_then(|name| inner.by_name.get(name)).cloned()
+    }
+
+    /// Every Node's name.
+    pub fn names(&self) -> Vec<String> {
+        self.lock().by_name.keys().cloned().collect()
+    }
+
+    /// Every Node.
+    pub fn all(&self) -> Vec<Arc<NodeView>> {
+        self.lock().by_name.values().cloned().collect()
+    }
+
+    /// Whether the first list is in, so that a missing Node is missing.
+    pub fn is_synced(&self) -> bool {
+        self.lock().synced
+    }
+
+    /// Takes in a Node, unless what is known is newer.
+    pub fn apply(&self, node: NodeView) {
+        let mut inner = self.lock();
+        if inner
+            .by_name
+            .get(&node.name)
+            .is_some_and(|known| is_older(&node.resource_version, &known.resource_version))
+        {
+            return;
+        }
+        inner.insert(node);
+        drop(inner);
+        self.dirty.notify_one();
+    }
+
+    /// Completes when Nodes have changed; returns their names.
+    pub async fn changed(&self) -> BTreeSet<String> {
+        loop {
+            let notified = self.dirty.notified();
+            let names = std::mem::take(&mut self.lock().dirty);
+            if !names.is_empty() {
+                return names;
+            }
+            notified.await;
+        }
+    }
+
+    /// Told of every change of one Node, until [`forget`](Self::forget).
+    pub fn follow(&self, name: &str) -> Arc<Notify> {
+        Arc::clone(self.lock().waiting.entry(name.to_owned()).or_default())
+    }
+
+    /// Nobody follows this Node any more.
+    pub fn forget(&self, name: &str) {
+        self.lock().waiting.remove(name);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn insert(&mut self, node: NodeView) {
+        if self.by_name.get(&node.name).is_some_and(|known| **known == node) {
+            return;
+        }
+        self.remove(&node.name.clone());
+        if let Some(instance) = &node.instance {
+            self.by_instance.insert(instance.clone(), node.name.clone());
+        }
+        self.touch(&node.name);
+        self.by_name.insert(node.name.clone(), Arc::new(node));
+    }
+
+    fn remove(&mut self, name: &str) {
+        let Some(node) = self.by_name.remove(name) else { return };
+        if let Some(instance) = &node.instance
+            && self.by_instance.get(instance).is_some_and(|holder| holder == name)
+        {
+            self.by_instance.remove(instance);
+        }
+        self.touch(name);
+    }
+
+    fn touch(&mut self, name: &str) {
+        self.dirty.insert(name.to_owned());
+        if let Some(waiting) = self.waiting.get(name) {
+            waiting.notify_one();
+        }
+    }
+}
+
+impl Sink<Node> for Nodes {
+    fn apply(&self, node: Node) {
+        Self::apply(self, NodeView::from(&node));
+    }
+
+    fn delete(&self, node: Node) {
+        let gone = NodeView::from(&node);
+        let mut inner = self.lock();
+        // The Node of a newer incarnation stays.
+        if inner.by_name.get(&gone.name).is_some_and(|known| known.uid == gone.uid) {
+            inner.remove(&gone.name);
+        }
+        drop(inner);
+        self.dirty.notify_one();
+    }
+
+    fn reset(&self, nodes: Vec<Node>) {
+        let mut inner = self.lock();
+        let nodes: BTreeMap<String, NodeView> =
+            nodes.iter().map(NodeView::from).map(|node| (node.name.clone(), node)).collect();
+        let gone: Vec<String> =
+            inner.by_name.keys().filter(|&name| !nodes.contains_key(name)).cloned().collect();
+        for name in gone {
+            inner.remove(&name);
+        }
+        for node in nodes.into_values() {
+            let known = inner.by_name.get(&node.name);
+            if !known.is_some_and(|known| is_older(&node.resource_version, &known.resource_version)) {
+                inner.insert(node);
+            }
+        }
+        inner.synced = true;
+        drop(inner);
+        self.dirty.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(version: &str, record: Option<&str>) -> NodeView {
+        NodeView {
+            name: "n".into(),
+            uid: "u".into(),
+            resource_version: version.into(),
+            instance: Some("i-1".into()),
+            record: record.map(Into::into),
+            ..NodeView::default()
+        }
+    }
+
+    #[test]
+    fn an_older_event_does_not_undo_a_write_of_ours() {
+        let nodes = Nodes::default();
+        nodes.apply(node("10", Some("{}")));
+        nodes.apply(node("9", None));
+        assert_eq!(nodes.of_instance("i-1").and_then(|n| n.record.clone()), Some("{}".into()));
+        nodes.apply(node("11", None));
+        assert_eq!(nodes.of_instance("i-1").and_then(|n| n.record.clone()), None);
+    }
+
+    #[test]
+    fn a_deleted_node_is_found_by_neither_name_nor_instance() {
+        let nodes = Nodes::default();
+        nodes.apply(node("10", None));
+        let mut object = Node::default();
+        object.metadata.name = Some("n".into());
+        object.metadata.uid = Some("u".into());
+        Sink::delete(&nodes, object);
+        assert!(nodes.get("n").is_none());
+        assert!(nodes.of_instance("i-1").is_none());
+    }
+}

@@ -1,0 +1,153 @@
+//! The scale-in controller: watches Nodes and groups, and keeps a worker for every Node that needs one.
+//!
+//! Level-triggered: which Nodes those are is a function of what is seen, so a missed event or a restart loses nothing.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use tokio::task::{JoinError, JoinSet};
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
+
+use super::metrics::{Board, Metrics};
+use super::plan::{Settings, Whereabouts};
+use super::{hold, names, worker};
+use crate::aws::Aws;
+use crate::clock::Clock;
+use crate::cluster::{Attachment, Budget, Cluster, Existing, NodeView, Nodes, Store};
+use crate::groups::hooks::Hooks;
+use crate::groups::{Groups, Lifecycle};
+
+/// What the controller and its workers share.
+#[derive(Debug)]
+pub struct Shared {
+    /// The Kubernetes API.
+    pub cluster: Cluster,
+    /// AWS.
+    pub aws: Aws,
+    /// Nodes, kept by the controller's watch.
+    pub nodes: Arc<Nodes>,
+    /// Disruption budgets.
+    pub budgets: Store<Budget>,
+    /// DaemonSets.
+    pub daemon_sets: Store<Existing>,
+    /// Volume attachments.
+    pub attachments: Store<Attachment>,
+    /// Node groups.
+    pub groups: Arc<Groups>,
+    /// Lifecycle hooks.
+    pub hooks: Arc<Hooks>,
+    /// Tells the time.
+    pub clock: Clock,
+    /// How scale-ins are done.
+    pub settings: Settings,
+    /// Whom drains wait for.
+    pub waiting: Arc<Board>,
+    /// Counters.
+    pub metrics: Metrics,
+    /// Stops everything: what was asked for is heard out, nothing new is asked.
+    pub stop: CancellationToken,
+}
+
+/// A part of the controller ended that never should.
+#[derive(Debug, thiserror::Error)]
+pub enum ControllerError {
+    /// A watch came to its end.
+    #[error("the {0} ended")]
+    Ended(&'static str),
+    /// A task panicked.
+    #[error("a task of the scale-in controller failed")]
+    Failed(#[from] JoinError),
+}
+
+/// Whether something is to be done for a Node, now or when something changes.
+pub(super) fn needs_worker(node: &NodeView, instance: &Whereabouts, guard: bool) -> bool {
+    if node.record.is_some() || node.marks.is_some() {
+        return true;
+    }
+    let Whereabouts::In { lifecycle, .. } = instance else { return false };
+    let candidate =
+        node.taint(names::DELETION_CANDIDATE).is_some() || node.taint(names::TO_BE_DELETED).is_some();
+    *lifecycle == Lifecycle::TerminatingWait || (guard && candidate)
+}
+
+/// Runs until stopped.
+pub async fn run(shared: Arc<Shared>) -> Result<(), ControllerError> {
+    let mut watches = JoinSet::new();
+    for (name, watch) in watches_of(&shared) {
+        watches.spawn(
+            async move {
+                watch.await;
+                name
+            }
+            .instrument(tracing::info_span!("watch", kind = name)),
+        );
+    }
+    let mut workers = JoinSet::new();
+    let mut busy = BTreeSet::new();
+    let mut groups = shared.groups.versions();
+    loop {
+        let look_at = tokio::select! {
+            biased;
+            () = shared.stop.cancelled() => break,
+            Some(ended) = watches.join_next() => return Err(ControllerError::Ended(ended?)),
+            Some(done) = workers.join_next() => {
+                let name: String = done?;
+                busy.remove(&name);
+                // It may have changed since its worker saw it last.
+                BTreeSet::from([name])
+            }
+            names = shared.nodes.changed() => names,
+            Ok(()) = groups.changed() => shared.nodes.names().into_iter().collect(),
+        };
+        for name in look_at {
+            let Some(node) = shared.nodes.get(&name) else { continue };
+            let instance = worker::whereabouts(&shared, &node);
+            if !busy.contains(&name) && needs_worker(&node, &instance, shared.settings.guard) {
+                busy.insert(name.clone());
+                let span = tracing::info_span!("scale_in", node = name);
+                let work = worker::work(Arc::clone(&shared), name.clone());
+                workers.spawn(
+                    async move {
+                        work.await;
+                        name
+                    }
+                    .instrument(span),
+                );
+            }
+        }
+    }
+    // What is on its way is heard out; whoever takes over finds the rest by looking.
+    while let Some(done) = workers.join_next().await {
+        done?;
+    }
+    Ok(())
+}
+
+type Watch = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
+
+fn watches_of(shared: &Arc<Shared>) -> Vec<(&'static str, Watch)> {
+    fn watch<F, T>(shared: &Arc<Shared>, run: F) -> Watch
+    where
+        F: FnOnce(Arc<Shared>) -> T,
+        T: Future<Output = ()> + Send + 'static,
+    {
+        Box::pin(run(Arc::clone(shared)))
+    }
+    vec![
+        ("watch of Nodes", watch(shared, async |s: Arc<Shared>| s.cluster.watch_nodes(&s.nodes).await)),
+        (
+            "watch of disruption budgets",
+            watch(shared, async |s: Arc<Shared>| s.cluster.watch_budgets(&s.budgets).await),
+        ),
+        (
+            "watch of DaemonSets",
+            watch(shared, async |s: Arc<Shared>| s.cluster.watch_daemon_sets(&s.daemon_sets).await),
+        ),
+        (
+            "watch of volume attachments",
+            watch(shared, async |s: Arc<Shared>| s.cluster.watch_attachments(&s.attachments).await),
+        ),
+        ("keeping of lifecycle hooks", watch(shared, hold::hold)),
+    ]
+}

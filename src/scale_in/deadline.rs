@@ -1,0 +1,65 @@
+//! When workloads must have gone, and what grace still fits. Pure.
+//!
+//! ```text
+//! requested ── drain ──▶ last call ── the pod's grace ──▶ gone-by ── margin, flush ──▶ release-by
+//! ```
+//! A pod that has not gone of itself is deleted at its last call: late enough that every chance to go under its
+//! budget was taken, early enough that its whole grace period fits.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+
+/// Kept back from a deadline beside the flush time, for the writes between the phases and the call that releases.
+pub(super) const MARGIN: Duration = Duration::from_secs(5);
+
+/// Kept back from a shortened grace period, for the kubelet to kill what has not exited and to say so.
+const KILL_TIME: SignedDuration = SignedDuration::from_secs(1);
+
+/// The moment by which every workload has to have gone.
+pub(super) fn gone_by(release_by: Timestamp, flush: Duration) -> Timestamp {
+    release_by - (flush + MARGIN)
+}
+
+/// The last moment at which a pod of this grace can be deleted and have its grace whole.
+pub(super) fn last_call(gone_by: Timestamp, grace_seconds: i64) -> Timestamp {
+    gone_by - KILL_TIME - SignedDuration::from_secs(grace_seconds)
+}
+
+/// The grace to ask for now: none if the pod's own fits, else what fits. Never 0, which would take the pod off the
+/// API server's books while it runs.
+pub(super) fn shortened_grace(gone_by: Timestamp, grace_seconds: i64, now: Timestamp) -> Option<i64> {
+    let left = gone_by.duration_since(now) - KILL_TIME;
+    (left < SignedDuration::from_secs(grace_seconds)).then(|| left.as_secs().max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).expect("in range")
+    }
+
+    proptest! {
+        #[test]
+        fn a_pod_deleted_at_its_last_call_keeps_its_whole_grace(gone in 100_000..200_000i64, grace in 1..90_000i64) {
+            let call = last_call(at(gone), grace);
+            prop_assert_eq!(shortened_grace(at(gone), grace, call), None);
+            prop_assert!(call + SignedDuration::from_secs(grace) <= at(gone));
+        }
+
+        #[test]
+        fn a_shortened_grace_ends_before_the_workloads_must_have_gone(
+            gone in 100_000..200_000i64, grace in 1..90_000i64, now in 0..199_990i64,
+        ) {
+            if let Some(short) = shortened_grace(at(gone), grace, at(now)) {
+                prop_assert!(short >= 1);
+                prop_assert!(short < grace.max(2));
+                prop_assert!(short == 1 || now + short <= gone);
+            }
+        }
+    }
+}

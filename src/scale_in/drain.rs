@@ -1,0 +1,222 @@
+//! Draining: workloads leave, under their budgets and with their whole grace. Pure.
+//!
+//! Evictions are asked for lowest priority first. A level is asked as soon as every pod below has had an answer, not
+//! when it has gone: waiting for that would add the grace periods up and cost the higher ones their time.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::class::Class;
+use super::deadline::{gone_by, last_call, shortened_grace};
+use super::memory::Task;
+use super::plan::{Action, Announcement, Plan, Situation, Waiting, Why};
+use super::record::{Phase, Record};
+use super::release;
+use crate::cluster::PodView;
+
+/// A pod that was asked to go and shows no sign of it is asked again after this time.
+const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(30);
+
+/// Plans the draining of a node.
+pub(super) fn drain(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
+    // Where a hook holds the instance, it is taken out of the group first and drained while the hook holds it.
+    let record = release::take_out_of_the_group(s, record, plan);
+    if plan.writes_node() {
+        // The deadline is being written; it says how much grace may be asked for.
+        return;
+    }
+    if s.pods.is_none() {
+        return;
+    }
+    let limit = record.release_by.map(|by| gone_by(by, s.flush_time()));
+    let late = limit.is_some_and(|limit| limit <= s.now);
+    let left = s.workloads().count();
+    if left == 0 || late {
+        let note = if left == 0 {
+            format!(
+                "the last workload has exited: DaemonSet pods have {} s to finish",
+                s.flush_time().as_secs()
+            )
+        } else {
+            format!(
+                "time is up with {left} workload pods left: DaemonSet pods have {} s to finish",
+                s.flush_time().as_secs()
+            )
+        };
+        return s.enter(plan, &record, Phase::Flushing, note);
+    }
+    if let Some(limit) = limit {
+        plan.wake(limit);
+    }
+    evict(s, limit, plan);
+    announce_waiting(s, &record, plan);
+}
+
+fn evict(s: &Situation<'_>, limit: Option<Timestamp>, plan: &mut Plan) {
+    let mut levels: BTreeMap<i32, Vec<(&PodView, Class)>> = BTreeMap::new();
+    for (pod, class) in s.workloads() {
+        levels.entry(pod.priority).or_default().push((pod, class));
+    }
+    let mut turn = true;
+    for pods in levels.into_values() {
+        let mut answered = true;
+        for (pod, class) in pods {
+            let why = ask(s, pod, class, limit, turn, plan);
+            answered &=
+                s.memory.tries(&Task::Pod(pod.uid.clone())).is_some_and(|tries| tries.ended.is_some())
+                    || matches!(why, Why::Exiting(_) | Why::Patient);
+            plan.waiting.push(Waiting { pod: pod.name.clone(), why });
+        }
+        turn &= answered;
+    }
+}
+
+/// Asks a pod to go, if it is time to, and tells why it is still there.
+fn ask(
+    s: &Situation<'_>,
+    pod: &PodView,
+    class: Class,
+    limit: Option<Timestamp>,
+    turn: bool,
+    plan: &mut Plan,
+) -> Why {
+    let task = Task::Pod(pod.uid.clone());
+    if let Some(until) = pod.going_until {
+        // It is going. If it may take longer than there is time, the rest is cut off at the end, not now.
+        if let Some(limit) = limit.filter(|limit| until > *limit) {
+            let cut = last_call(limit, 1);
+            if cut > s.now {
+                plan.wake(cut);
+            } else if s.memory.asked.get(&pod.uid).is_none_or(|at| *at < cut) {
+                s.attempt(plan, &task, || Action::Delete {
+                    pod: pod.name.clone(),
+                    uid: pod.uid.clone(),
+                    grace: Some(1),
+                });
+            }
+        }
+        return Why::Exiting(until);
+    }
+    if let Some(at) = s.memory.asked.get(&pod.uid)
+        && *at + ASK_AGAIN > s.now
+    {
+        plan.wake(*at + ASK_AGAIN);
+        return Why::Exiting(*at + SignedDuration::from_secs(pod.grace_seconds));
+    }
+    if let Some(limit) = limit {
+        let call = last_call(limit, pod.grace_seconds);
+        let had_its_chance = class == Class::Patient || s.memory.refusals.contains_key(&pod.uid);
+        if call > s.now {
+            plan.wake(call);
+        } else if had_its_chance {
+            let grace = shortened_grace(limit, pod.grace_seconds, s.now);
+            s.attempt(plan, &task, || Action::Delete { pod: pod.name.clone(), uid: pod.uid.clone(), grace });
+            return Why::Queued;
+        }
+    }
+    if class == Class::Patient {
+        return Why::Patient;
+    }
+    if !turn {
+        return Why::Queued;
+    }
+    let budgets = (s.budgets)(pod);
+    let versions: Vec<(String, String)> = budgets
+        .iter()
+        .map(|budget| (format!("{}/{}", budget.namespace, budget.name), budget.resource_version.clone()))
+        .collect();
+    let refusal = s.memory.refusals.get(&pod.uid);
+    // Sooner than the next try if the budget has changed since it refused, and has room.
+    let has_room = refusal.is_some_and(|refusal| refusal.by_budget && refusal.budgets != versions)
+        && budgets.iter().all(|budget| budget.room > 0);
+    let in_flight = s.memory.tries(&task).is_some_and(|tries| tries.in_flight);
+    let evict = || Action::Evict {
+        pod: pod.name.clone(),
+        uid: pod.uid.clone(),
+        grace: limit.and_then(|limit| shortened_grace(limit, pod.grace_seconds, s.now)),
+        budgets: versions.clone(),
+    };
+    if has_room && !in_flight {
+        plan.actions.push(evict());
+    } else {
+        s.attempt(plan, &task, evict);
+    }
+    match refusal {
+        Some(refusal) if refusal.by_budget => {
+            let names: Vec<_> = refusal.budgets.iter().map(|(name, _)| name.as_str()).collect();
+            Why::Budget(names.join(", "), refusal.text.clone())
+        }
+        Some(refusal) => Why::Refused(refusal.text.clone()),
+        None => Why::Queued,
+    }
+}
+
+/// Tells people on the Node who holds it up: each budget by name, and after a while everybody else.
+fn announce_waiting(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
+    /// A drain is slow when it takes longer than most grace periods.
+    const SLOW: SignedDuration = SignedDuration::from_secs(60);
+    let waiting = std::mem::take(&mut plan.waiting);
+    let mut by_budget: BTreeMap<&str, Vec<&Waiting>> = BTreeMap::new();
+    for w in &waiting {
+        if let Why::Budget(name, _) = &w.why {
+            by_budget.entry(name).or_default().push(w);
+        }
+    }
+    for (name, blocked) in by_budget {
+        let Some(Waiting { pod, why: Why::Budget(_, words) }) = blocked.first() else { continue };
+        let more =
+            if blocked.len() > 1 { format!(" (and {} more pods)", blocked.len() - 1) } else { String::new() };
+        let held_by = if name.is_empty() { "a disruption budget" } else { name };
+        s.announce(
+            plan,
+            Announcement {
+                topic: format!("budget {name}"),
+                reason: "ScaleInBlocked",
+                note: format!("pod {pod}{more} may not be evicted yet: disruption budget {held_by}: {words}"),
+                warning: true,
+            },
+        );
+    }
+    for w in &waiting {
+        if let Why::Refused(words) = &w.why {
+            let note = format!("pod {} cannot be evicted: {words}", w.pod);
+            let topic = format!("refused {}", w.pod);
+            s.announce(plan, Announcement { topic, reason: "ScaleInBlocked", note, warning: true });
+        }
+    }
+    let slow = record.phase_since + SLOW;
+    if slow > s.now {
+        plan.wake(slow);
+    } else if !waiting.is_empty() {
+        let note = describe(&waiting);
+        s.announce(
+            plan,
+            Announcement { topic: "waiting".into(), reason: "ScaleInWaiting", note, warning: false },
+        );
+    }
+    plan.waiting = waiting;
+}
+
+/// Whom the drain waits for, in no more than an Event's note holds.
+fn describe(waiting: &[Waiting]) -> String {
+    const ROOM: usize = 450;
+    let mut text = format!("waiting for {} pods:", waiting.len());
+    for (n, w) in waiting.iter().enumerate() {
+        let why = match &w.why {
+            Why::Exiting(until) => format!("exiting, has until {until:.0}"),
+            Why::Budget(name, _) => format!("budget {name}"),
+            Why::Patient => "asked not to be disturbed".to_owned(),
+            Why::Refused(words) => words.chars().take(100).collect(),
+            Why::Queued => "to be evicted".to_owned(),
+        };
+        let entry = format!(" {} ({why});", w.pod);
+        if text.len() + entry.len() > ROOM {
+            let _ = write!(text, " and {} more", waiting.len() - n);
+            break;
+        }
+        text.push_str(&entry);
+    }
+    text
+}

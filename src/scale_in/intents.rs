@@ -1,0 +1,122 @@
+//! Accepting scale-ins, and knowing those accepted.
+//!
+//! The record on the Node is the truth. This reads it from the Node watch, which our own writes go into at once, so
+//! that a size is right from the moment a scale-in was accepted.
+
+use std::sync::Arc;
+
+use super::marks;
+use super::plan::Settings;
+use super::record::{self, Cause, Record, Release, Written};
+use super::release;
+use crate::clock::Clock;
+use crate::cluster::{ApiError, Cluster, NodeView, Nodes};
+
+/// Accepts scale-ins and knows those accepted.
+#[derive(Clone, Debug)]
+pub struct Intents {
+    cluster: Cluster,
+    nodes: Arc<Nodes>,
+    clock: Clock,
+    settings: Settings,
+}
+
+/// What became of the wish to scale a node in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accepted {
+    /// Written down now.
+    New,
+    /// It was under way before.
+    Already,
+}
+
+/// Why a scale-in was not written down.
+#[derive(Debug, thiserror::Error)]
+pub enum IntentError {
+    /// The API server did not take it; nothing has changed.
+    #[error("the scale-in of node {node} could not be recorded")]
+    NotRecorded {
+        /// Name of the Node.
+        node: String,
+        /// What the API server, or the way to it, said.
+        source: ApiError,
+    },
+}
+
+/// Tries to write a record when others write the Node at the same time. A Node is written a few times a minute.
+const TRIES: u32 = 4;
+
+impl Intents {
+    /// Scale-ins on the Nodes of this cluster.
+    pub fn new(cluster: Cluster, nodes: Arc<Nodes>, clock: Clock, settings: Settings) -> Self {
+        Self { cluster, nodes, clock, settings }
+    }
+
+    /// Name of the Node of this instance, if one has registered.
+    pub fn node_of(&self, instance: &str) -> Option<String> {
+        self.nodes.of_instance(instance).map(|node| node.name.clone())
+    }
+
+    /// Whether the Nodes are known, so that one that is missing is missing.
+    pub fn is_ready(&self) -> bool {
+        self.nodes.is_synced()
+    }
+
+    /// The scale-in under way of this instance.
+    pub fn record_of(&self, instance: &str) -> Option<Record> {
+        record_on(self.nodes.of_instance(instance).as_deref()?)
+    }
+
+    /// Whether a scale-in of this instance is under way.
+    pub fn is_leaving(&self, instance: &str) -> bool {
+        self.record_of(instance).is_some()
+    }
+
+    /// Whether a scale-in of this instance is under way that lowers the desired capacity when it is released.
+    pub fn will_decrement(&self, instance: &str) -> bool {
+        self.record_of(instance).is_some_and(|record| record.release == Release::TerminateAndDecrement)
+    }
+
+    /// Writes down, durably, that cluster-autoscaler wants this node gone. Once this has returned, everybody who asks
+    /// sees it.
+    pub async fn accept(&self, node: &str, group: &str, instance: &str) -> Result<Accepted, IntentError> {
+        let mut view = self.nodes.get(node).map(|view| NodeView::clone(&view)).unwrap_or_default();
+        let mut tries = 0;
+        loop {
+            // A record that will not lower the size is a wish for a replacement: cluster-autoscaler wants it gone.
+            if record_on(&view).is_some_and(|record| record.release != Release::Terminate) {
+                return Ok(Accepted::Already);
+            }
+            let now = self.clock.now();
+            let mut record =
+                Record::new(Cause::Autoscaler, group, instance, Release::TerminateAndDecrement, now);
+            record.release_by = release::limit(self.settings, now, None, now);
+            let source = match self.cluster.patch_node(node, &marks::with_record(&view, &record, now)).await {
+                Ok(written) => {
+                    self.nodes.apply(written);
+                    return Ok(Accepted::New);
+                }
+                Err(source) => source,
+            };
+            tries += 1;
+            let overtaken = matches!(source, ApiError::Conflict);
+            if !overtaken || tries >= TRIES {
+                return Err(IntentError::NotRecorded { node: node.to_owned(), source });
+            }
+            view = self
+                .cluster
+                .get_node(node)
+                .await
+                .map_err(|source| IntentError::NotRecorded { node: node.to_owned(), source })?;
+            self.nodes.apply(view.clone());
+        }
+    }
+}
+
+/// The scale-in under way on a Node. One that names another instance is void.
+pub(super) fn record_on(node: &NodeView) -> Option<Record> {
+    match record::read(node.record.as_deref()?) {
+        Written::Record(record) if node.instance.as_deref() == Some(&record.instance) => Some(record),
+        _ => None,
+    }
+}

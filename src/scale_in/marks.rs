@@ -1,0 +1,149 @@
+//! What a Node carries while it is scaled in, as patches. Pure.
+//!
+//! Cordon, cluster-autoscaler's own taint with a fresh value, and the label that takes it out of load balancers are put
+//! on with the record in one write, put back when somebody takes them off, and taken off again when the scale-in is
+//! cancelled. What was there before is left: the `ebbtide/marks` annotation says what was not.
+
+use std::collections::BTreeSet;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Taint;
+use serde_json::{Value, json};
+
+use super::names;
+use super::record::{self, Record};
+use crate::cluster::NodeView;
+
+/// cluster-autoscaler takes a Node whose taint is older than 5 minutes for one whose deletion has failed; the taint is
+/// renewed well before that, so that a slow write does not matter.
+/// Source: [`MaxCloudProviderNodeDeletionTime`](https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/core/static_autoscaler.go).
+const TAINT_LIFE: SignedDuration = SignedDuration::from_mins(3);
+
+/// Something we changed on a Node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Mark {
+    Cordon,
+    Guard,
+    LoadBalancer,
+    Taint,
+}
+
+impl Mark {
+    const ALL: [Self; 4] = [Self::Cordon, Self::Guard, Self::LoadBalancer, Self::Taint];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Cordon => "cordon",
+            Self::Guard => "guard",
+            Self::LoadBalancer => "load-balancer",
+            Self::Taint => "taint",
+        }
+    }
+}
+
+fn marks(node: &NodeView) -> BTreeSet<Mark> {
+    let words: Vec<&str> = node.marks.as_deref().unwrap_or_default().split(',').map(str::trim).collect();
+    Mark::ALL.into_iter().filter(|mark| words.contains(&mark.as_str())).collect()
+}
+
+fn marks_value(marks: &BTreeSet<Mark>) -> Value {
+    if marks.is_empty() {
+        return Value::Null;
+    }
+    json!(marks.iter().map(|mark| mark.as_str()).collect::<Vec<_>>().join(","))
+}
+
+/// Whether the Node carries marks of a scale-in.
+pub(super) fn has_scale_in_marks(node: &NodeView) -> bool {
+    marks(node).iter().any(|mark| *mark != Mark::Guard)
+}
+
+/// Whether DaemonSet pods of the Node may carry our guard.
+pub(super) fn is_guarded(node: &NodeView) -> bool {
+    marks(node).contains(&Mark::Guard)
+}
+
+/// When the taint has to be renewed; none if it is not there or cannot be read, so: now.
+pub(super) fn taint_expires(node: &NodeView) -> Option<Timestamp> {
+    let stamp = node.taint(names::TO_BE_DELETED)?.value.as_deref()?.parse().ok()?;
+    Some(Timestamp::from_second(stamp).ok()? + TAINT_LIFE)
+}
+
+/// The patch that writes `record` and puts on what the Node does not carry yet.
+pub(super) fn with_record(node: &NodeView, record: &Record, now: Timestamp) -> Value {
+    let mut patch = put_on(node, now).unwrap_or_else(|| based_on(node));
+    patch["metadata"]["annotations"][names::RECORD] = json!(record::write(record));
+    patch
+}
+
+/// The patch that puts back what the Node should carry during a scale-in, if anything is missing or stale.
+pub(super) fn put_on(node: &NodeView, now: Timestamp) -> Option<Value> {
+    let mut patch = based_on(node);
+    let mut ours = marks(node);
+    let mut missing = false;
+    if !node.unschedulable {
+        patch["spec"]["unschedulable"] = json!(true);
+        ours.insert(Mark::Cordon);
+        missing = true;
+    }
+    if !node.load_balancer_excluded {
+        patch["metadata"]["labels"][names::EXCLUDE_FROM_LOAD_BALANCERS] = json!("ebbtide");
+        ours.insert(Mark::LoadBalancer);
+        missing = true;
+    }
+    if taint_expires(node).is_none_or(|expires| expires <= now) {
+        let fresh = Taint {
+            key: names::TO_BE_DELETED.into(),
+            value: Some(now.as_second().to_string()),
+            effect: "NoSchedule".into(),
+            time_added: None,
+        };
+        let others = node.taints.iter().filter(|taint| taint.key != names::TO_BE_DELETED);
+        patch["spec"]["taints"] = json!(others.chain([&fresh]).collect::<Vec<_>>());
+        missing = true;
+    }
+    // The taint goes with the scale-in, whoever stamped it first.
+    missing |= ours.insert(Mark::Taint);
+    if !missing {
+        return None;
+    }
+    patch["metadata"]["annotations"][names::MARKS] = marks_value(&ours);
+    Some(patch)
+}
+
+/// The patch that takes off what a scale-in put on, and its record.
+pub(super) fn take_off(node: &NodeView) -> Value {
+    let mut patch = based_on(node);
+    let mut ours = marks(node);
+    if ours.remove(&Mark::Cordon) {
+        patch["spec"]["unschedulable"] = Value::Null;
+    }
+    if ours.remove(&Mark::LoadBalancer) {
+        patch["metadata"]["labels"][names::EXCLUDE_FROM_LOAD_BALANCERS] = Value::Null;
+    }
+    if ours.remove(&Mark::Taint) {
+        let others: Vec<_> = node.taints.iter().filter(|taint| taint.key != names::TO_BE_DELETED).collect();
+        patch["spec"]["taints"] = if others.is_empty() { Value::Null } else { json!(others) };
+    }
+    patch["metadata"]["annotations"][names::RECORD] = Value::Null;
+    patch["metadata"]["annotations"][names::MARKS] = marks_value(&ours);
+    patch
+}
+
+/// The patch that remembers on the Node whether its DaemonSet pods carry our guard.
+pub(super) fn guard(node: &NodeView, on: bool) -> Value {
+    let mut ours = marks(node);
+    if on {
+        ours.insert(Mark::Guard);
+    } else {
+        ours.remove(&Mark::Guard);
+    }
+    let mut patch = based_on(node);
+    patch["metadata"]["annotations"][names::MARKS] = marks_value(&ours);
+    patch
+}
+
+/// A merge patch that the API server refuses if the Node has changed since we looked.
+fn based_on(node: &NodeView) -> Value {
+    json!({ "metadata": { "resourceVersion": node.resource_version, "uid": node.uid } })
+}

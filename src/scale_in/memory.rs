@@ -1,0 +1,142 @@
+//! What one run of the program remembers of what it tried for a node. Nothing that must survive: a restart tries again
+//! what is then still to be done.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use jiff::{SignedDuration, Timestamp};
+
+/// Something that is tried until it works.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Task {
+    /// A write to the Node.
+    Node,
+    /// Asking a pod to go, by UID.
+    Pod(String),
+    /// Setting or taking off the guard of a DaemonSet pod, by UID.
+    Guard(String),
+    /// Asking AWS for the group's lifecycle hook.
+    Hook,
+    /// Terminating the instance.
+    Terminate,
+    /// Completing the lifecycle hook.
+    Complete,
+}
+
+/// How the tries of a task stand.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tries {
+    /// A try is under way.
+    pub in_flight: bool,
+    /// Tries in a row that did not work.
+    pub failures: u32,
+    /// Not again before then.
+    pub not_before: Option<Timestamp>,
+    /// When the last try ended.
+    pub ended: Option<Timestamp>,
+    /// It has worked.
+    pub done: bool,
+}
+
+/// Why the API server has not evicted a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The budgets that cover the pod, `namespace/name`, with the resource version they had.
+    pub budgets: Vec<(String, String)>,
+    /// The answer, for people.
+    pub text: String,
+    /// Whether a budget has no room (429), as against anything else.
+    pub by_budget: bool,
+}
+
+/// What was tried for one node.
+#[derive(Clone, Debug, Default)]
+pub struct Memory {
+    tries: BTreeMap<Task, Tries>,
+    /// Why a pod was not evicted, by UID.
+    pub refusals: BTreeMap<String, Refusal>,
+    /// Pods asked to go, by UID, and when.
+    pub asked: BTreeMap<String, Timestamp>,
+    /// What was announced last, by topic, and when.
+    pub announced: BTreeMap<String, Timestamp>,
+    /// AWS does not let the group shrink.
+    pub at_minimum: bool,
+}
+
+/// Pause after the n-th failure in a row: 1 s, doubled up to 30 s, give or take a fifth so that many nodes do not ask
+/// in step. From a hash: the same tries give the same pauses.
+pub(super) fn backoff(task: &Task, failures: u32) -> SignedDuration {
+    jittered(
+        SignedDuration::from_secs(1 << failures.saturating_sub(1).min(5)).min(SignedDuration::from_secs(30)),
+        task,
+        failures,
+    )
+}
+
+/// `pause`, give or take a fifth.
+pub(super) fn jittered(pause: SignedDuration, task: &Task, tries: u32) -> SignedDuration {
+    let mut hasher = DefaultHasher::new();
+    (task, tries).hash(&mut hasher);
+    let share = 80 + i64::try_from(hasher.finish() % 41).unwrap_or_default();
+    SignedDuration::from_millis((pause.as_millis() as i64).saturating_mul(share) / 100)
+}
+
+impl Hash for Task {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        match self {
+            Self::Pod(uid) | Self::Guard(uid) => uid.hash(state),
+            other => std::mem::discriminant(other).hash(state),
+        }
+    }
+}
+
+impl Memory {
+    /// How the tries of a task stand.
+    pub fn tries(&self, task: &Task) -> Option<&Tries> {
+        self.tries.get(task)
+    }
+
+    /// When a task may be tried: none while a try is under way.
+    pub fn may_try_at(&self, task: &Task) -> Option<Timestamp> {
+        match self.tries.get(task) {
+            Some(tries) if tries.in_flight => None,
+            Some(tries) => Some(tries.not_before.unwrap_or(Timestamp::MIN)),
+            None => Some(Timestamp::MIN),
+        }
+    }
+
+    /// Whether a task has worked.
+    pub fn is_done(&self, task: &Task) -> bool {
+        self.tries.get(task).is_some_and(|tries| tries.done)
+    }
+
+    /// A try begins.
+    pub fn begin(&mut self, task: Task) {
+        self.tries.entry(task).or_default().in_flight = true;
+    }
+
+    /// A try worked.
+    pub fn worked(&mut self, task: Task, now: Timestamp) {
+        self.tries.insert(task, Tries { done: true, ended: Some(now), ..Tries::default() });
+    }
+
+    /// A try did not work; the next one after `pause`, or the usual backoff.
+    pub fn failed(&mut self, task: &Task, now: Timestamp, pause: Option<SignedDuration>) {
+        let tries = self.tries.entry(task.clone()).or_default();
+        tries.in_flight = false;
+        tries.done = false;
+        tries.failures += 1;
+        tries.ended = Some(now);
+        tries.not_before = Some(now + pause.unwrap_or_else(|| backoff(task, tries.failures)));
+    }
+
+    /// Forgets pods that are not there any more.
+    pub fn keep_pods(&mut self, there: impl Fn(&str) -> bool) {
+        self.refusals.retain(|uid, _| there(uid));
+        self.asked.retain(|uid, _| there(uid));
+        self.tries.retain(|task, _| match task {
+            Task::Pod(uid) | Task::Guard(uid) => there(uid),
+            _ => true,
+        });
+    }
+}

@@ -1,0 +1,161 @@
+//! Metrics of scale-ins. Counters are registered once; how many are under way is read off the Nodes at each scrape.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeLabelValue, EncodeMetric};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+
+use super::intents::record_on;
+use super::plan::{Waiting, Why};
+use crate::cluster::{Answer, Nodes};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+#[allow(non_camel_case_types, reason = "label values are spelled as Prometheus has them")]
+enum Reply {
+    going,
+    gone,
+    blocked,
+    busy,
+    unclear,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+#[allow(non_camel_case_types, reason = "label values are spelled as Prometheus has them")]
+enum Call {
+    eviction,
+    deletion,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Asked {
+    call: Call,
+    answer: Reply,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+#[allow(non_camel_case_types, reason = "label values are spelled as Prometheus has them")]
+enum Beat {
+    ok,
+    failed,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Heartbeat {
+    outcome: Beat,
+}
+
+/// Counters of what scale-ins ask for.
+#[derive(Clone, Debug, Default)]
+pub struct Metrics {
+    asked: Family<Asked, Counter>,
+    heartbeats: Family<Heartbeat, Counter>,
+}
+
+impl Metrics {
+    /// Registers everything about scale-ins.
+    pub fn register(&self, registry: &mut Registry, nodes: Arc<Nodes>, board: Arc<Board>) {
+        registry.register(
+            "ebbtide_pods_asked_to_go",
+            "Evictions and deletions asked of the API server, by its answer",
+            self.asked.clone(),
+        );
+        registry.register(
+            "ebbtide_lifecycle_heartbeats",
+            "Heartbeats sent for instances that the lifecycle hook holds",
+            self.heartbeats.clone(),
+        );
+        registry.register_collector(Box::new(UnderWay { nodes, board }));
+    }
+
+    pub(super) fn answered(&self, answer: &Answer, evicted: bool) {
+        let answer = match answer {
+            Answer::Going | Answer::GoingAnyway => Reply::going,
+            Answer::Gone => Reply::gone,
+            Answer::Blocked(_) => Reply::blocked,
+            Answer::Busy(_) => Reply::busy,
+            Answer::Unclear(_) => Reply::unclear,
+        };
+        let call = if evicted { Call::eviction } else { Call::deletion };
+        self.asked.get_or_create(&Asked { call, answer }).inc();
+    }
+
+    pub(super) fn beat(&self, ok: bool) {
+        let outcome = if ok { Beat::ok } else { Beat::failed };
+        self.heartbeats.get_or_create(&Heartbeat { outcome }).inc();
+    }
+}
+
+/// Whom each drain waits for, now.
+#[derive(Debug, Default)]
+pub struct Board(Mutex<BTreeMap<String, Vec<Waiting>>>);
+
+impl Board {
+    pub(super) fn set(&self, node: &str, waiting: Vec<Waiting>) {
+        let mut board = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if waiting.is_empty() {
+            board.remove(node);
+        } else {
+            board.insert(node.to_owned(), waiting);
+        }
+    }
+
+    pub(super) fn forget(&self, node: &str) {
+        self.set(node, Vec::new());
+    }
+
+    /// Whom each drain waits for, by node.
+    pub fn all(&self) -> BTreeMap<String, Vec<Waiting>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+#[derive(Debug)]
+struct UnderWay {
+    nodes: Arc<Nodes>,
+    board: Arc<Board>,
+}
+
+impl Collector for UnderWay {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let mut scale_ins: BTreeMap<(String, String), i64> = BTreeMap::new();
+        for record in self.nodes.all().iter().filter_map(|node| record_on(node)) {
+            *scale_ins.entry((record.cause.to_string(), record.phase.to_string())).or_default() += 1;
+        }
+        let mut gauge = encoder.encode_descriptor(
+            "ebbtide_scale_ins",
+            "Scale-ins under way, by cause and phase",
+            None,
+            prometheus_client::metrics::MetricType::Gauge,
+        )?;
+        for ((cause, phase), count) in scale_ins {
+            let labels = [("cause", cause), ("phase", phase)];
+            ConstGauge::new(count).encode(gauge.encode_family(&labels)?)?;
+        }
+        let mut waiting: BTreeMap<&'static str, i64> = BTreeMap::new();
+        for w in self.board.all().values().flatten() {
+            let why = match w.why {
+                Why::Exiting(_) => "exiting",
+                Why::Budget(..) => "budget",
+                Why::Patient => "patient",
+                Why::Refused(_) => "refused",
+                Why::Queued => "queued",
+            };
+            *waiting.entry(why).or_default() += 1;
+        }
+        let mut gauge = encoder.encode_descriptor(
+            "ebbtide_scale_in_pods_waiting",
+            "Workload pods that scale-ins wait for, by reason",
+            None,
+            prometheus_client::metrics::MetricType::Gauge,
+        )?;
+        for (why, count) in waiting {
+            ConstGauge::new(count).encode(gauge.encode_family(&[("reason", why)])?)?;
+        }
+        Ok(())
+    }
+}

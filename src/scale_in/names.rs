@@ -1,0 +1,35 @@
+//! The annotations, labels and taints that a scale-in reads and writes.
+
+/// Annotation on a Node: the durable record of its scale-in, or a person's wish for one (`now`, `replace`).
+pub const RECORD: &str = "ebbtide/scale-in";
+/// Annotation on a Node: which of the things we change on it were not there before, so that they can be taken back.
+pub const MARKS: &str = "ebbtide/marks";
+/// Label on a Node that takes it out of external load balancers.
+/// Source: [well-known labels](https://kubernetes.io/docs/reference/labels-annotations-taints/#node-kubernetes-io-exclude-from-external-load-balancers).
+pub const EXCLUDE_FROM_LOAD_BALANCERS: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
+/// cluster-autoscaler's taint on a Node that it is deleting; the value is Unix seconds.
+/// Source: [cluster-autoscaler `deletetaint`](https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/utils/taints/taints.go).
+pub const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
+/// cluster-autoscaler's taint on a Node that it does not need any more.
+pub const DELETION_CANDIDATE: &str = "DeletionCandidateOfClusterAutoscaler";
+
+/// Annotation of a static pod's mirror.
+pub const MIRROR_POD: &str = "kubernetes.io/config.mirror";
+/// Annotation on a pod: `wait` makes it patient.
+pub const DRAIN: &str = "ebbtide/drain";
+/// Annotation on a pod: `"false"` makes it patient.
+pub const SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
+/// Annotation on a pod: `"true"` makes it patient.
+pub const DO_NOT_DISRUPT: &str = "karpenter.sh/do-not-disrupt";
+/// Annotation on a DaemonSet pod: `keep` or `evict`.
+pub const DAEMON_SET: &str = "ebbtide/daemonset";
+/// Annotation on a DaemonSet pod: seconds it wants after the last workload has exited.
+pub const FLUSH_SECONDS: &str = "ebbtide/flush-seconds";
+/// Annotation on a DaemonSet pod that tells cluster-autoscaler whether to evict it.
+pub const ENABLE_DS_EVICTION: &str = "cluster-autoscaler.kubernetes.io/enable-ds-eviction";
+/// Annotation on a DaemonSet pod: the value of [`ENABLE_DS_EVICTION`] on it is ours.
+pub const GUARDED: &str = "ebbtide/guarded";
+
+/// The annotations of a pod that a drain looks at.
+pub const POD_WISHES: [&str; 7] =
+    [DRAIN, SAFE_TO_EVICT, DO_NOT_DISRUPT, DAEMON_SET, FLUSH_SECONDS, ENABLE_DS_EVICTION, GUARDED];

@@ -1,0 +1,190 @@
+//! The durable record of a scale-in: an annotation on the Node.
+//!
+//! Whoever finds it carries on from it. It is written with the Node's resource version as a precondition, so that of
+//! two writers one loses and looks again.
+
+use std::fmt;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// Why a node goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cause {
+    /// cluster-autoscaler called DeleteNodes.
+    Autoscaler,
+    /// The group put the instance into Terminating:Wait.
+    LifecycleHook,
+    /// A person annotated the Node.
+    Operator,
+}
+
+/// How far a scale-in is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Phase {
+    /// Workloads are leaving.
+    Draining,
+    /// Only DaemonSet pods are left, and have time to finish.
+    Flushing,
+    /// The instance is being given back.
+    Releasing,
+}
+
+/// How the instance is given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Release {
+    /// Terminated, and the desired capacity goes down with it.
+    TerminateAndDecrement,
+    /// Terminated; the group launches a replacement.
+    Terminate,
+    /// The group has taken it out already: our lifecycle hook is completed.
+    CompleteHook,
+}
+
+impl Cause {
+    /// As it is written in the record and in metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Autoscaler => "autoscaler",
+            Self::LifecycleHook => "lifecycle-hook",
+            Self::Operator => "operator",
+        }
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Draining => "Draining",
+            Self::Flushing => "Flushing",
+            Self::Releasing => "Releasing",
+        })
+    }
+}
+
+/// A scale-in under way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Record {
+    /// Why the node goes.
+    pub cause: Cause,
+    /// Name of its group.
+    pub group: String,
+    /// EC2 instance id. A record that names another instance than the Node's is void.
+    pub instance: String,
+    /// How far it is.
+    pub phase: Phase,
+    /// When it was asked for.
+    pub requested_at: Timestamp,
+    /// When the phase began.
+    pub phase_since: Timestamp,
+    /// When the instance must have been given back; none: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub release_by: Option<Timestamp>,
+    /// How it is given back.
+    pub release: Release,
+}
+
+impl Record {
+    /// A scale-in that begins now.
+    pub fn new(cause: Cause, group: &str, instance: &str, release: Release, now: Timestamp) -> Self {
+        Self {
+            cause,
+            group: group.to_owned(),
+            instance: instance.to_owned(),
+            phase: Phase::Draining,
+            requested_at: now,
+            phase_since: now,
+            release_by: None,
+            release,
+        }
+    }
+
+    /// The same scale-in in its next phase.
+    #[must_use]
+    pub fn entering(&self, phase: Phase, now: Timestamp) -> Self {
+        Self { phase, phase_since: now, ..self.clone() }
+    }
+}
+
+/// What the annotation says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// A scale-in is under way.
+    Record(Record),
+    /// A person wants one: release with or without a decrement.
+    Wish(Release),
+    /// Neither. The text is quoted, shortened.
+    Unreadable(String),
+}
+
+/// Reads the annotation's value.
+pub fn read(value: &str) -> Written {
+    match value.trim() {
+        "now" => Written::Wish(Release::TerminateAndDecrement),
+        "replace" => Written::Wish(Release::Terminate),
+        text => match serde_json::from_str(text) {
+            Ok(record) => Written::Record(record),
+            Err(_) => Written::Unreadable(text.chars().take(100).collect()),
+        },
+    }
+}
+
+/// The annotation's value.
+pub fn write(record: &Record) -> String {
+    serde_json::to_string(record).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    prop_compose! {
+        fn any_record()(
+            cause in prop_oneof![Just(Cause::Autoscaler), Just(Cause::LifecycleHook), Just(Cause::Operator)],
+            phase in prop_oneof![Just(Phase::Draining), Just(Phase::Flushing), Just(Phase::Releasing)],
+            release in prop_oneof![
+                Just(Release::TerminateAndDecrement), Just(Release::Terminate), Just(Release::CompleteHook)
+            ],
+            group in ".{1,40}",
+            seconds in 0..4_000_000_000i64,
+            limit in proptest::option::of(0..4_000_000_000i64),
+        ) -> Record {
+            let at = |s| Timestamp::from_second(s).expect("in range");
+            Record {
+                phase,
+                release_by: limit.map(at),
+                ..Record::new(cause, &group, "i-1", release, at(seconds))
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_back(record in any_record()) {
+            prop_assert_eq!(read(&write(&record)), Written::Record(record));
+        }
+
+        #[test]
+        fn no_text_makes_it_panic(text in ".*") {
+            let _ = read(&text);
+        }
+    }
+
+    #[test]
+    fn a_person_writes_a_word() {
+        assert_eq!(read("now"), Written::Wish(Release::TerminateAndDecrement));
+        assert_eq!(read(" replace\n"), Written::Wish(Release::Terminate));
+        assert_eq!(read("yes please"), Written::Unreadable("yes please".into()));
+    }
+}
