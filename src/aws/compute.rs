@@ -149,7 +149,7 @@ fn version(raw: &RawVersion) -> LaunchTemplateVersion {
         version: raw.version_number().unwrap_or_default(),
         is_default: raw.default_version().unwrap_or_default(),
         instance_type: data.and_then(|data| data.instance_type()).map(|name| name.as_str().to_owned()),
-        volume_gib: volumes.iter().filter_map(|volume| volume.ebs()?.volume_size()).next().map(i64::from),
+        volume_gib: volumes.iter().find_map(|volume| volume.ebs()?.volume_size()).map(i64::from),
         spot: data
             .and_then(|data| data.instance_market_options()?.market_type())
             .is_some_and(|market| market.as_str() == "spot"),

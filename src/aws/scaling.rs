@@ -155,11 +155,11 @@ impl Aws {
                 .map_err(|error| from_sdk(operation.as_str(), error));
             let page = self.calls.counted(operation, result)?;
             found.extend(page.launch_configurations.unwrap_or_default().iter().map(|configuration| {
-                let volumes = configuration.block_device_mappings().iter();
+                let mut volumes = configuration.block_device_mappings().iter();
                 LaunchConfiguration {
                     name: configuration.launch_configuration_name().unwrap_or_default().to_owned(),
                     instance_type: configuration.instance_type().unwrap_or_default().to_owned(),
-                    volume_gib: volumes.filter_map(|v| v.ebs()?.volume_size()).next().map(i64::from),
+                    volume_gib: volumes.find_map(|v| v.ebs()?.volume_size()).map(i64::from),
                     spot: configuration.spot_price().is_some(),
                 }
             }));

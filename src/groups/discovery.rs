@@ -211,7 +211,7 @@ impl Discovery {
         if !names.is_empty() {
             match self.aws.launch_configurations(&names).await {
                 Ok(found) => {
-                    configurations.extend(found.into_iter().map(|found| (found.name.clone(), found)))
+                    configurations.extend(found.into_iter().map(|found| (found.name.clone(), found)));
                 }
                 Err(error) => tracing::warn!(error = %error, "could not read launch configurations"),
             }

@@ -125,7 +125,7 @@ fn option(options: &mut OptionOverrides, name: &str, value: &str) -> Result<(), 
     match name {
         "scaledownutilizationthreshold" => options.scale_down_utilization_threshold = Some(share(value)?),
         "scaledowngpuutilizationthreshold" => {
-            options.scale_down_gpu_utilization_threshold = Some(share(value)?)
+            options.scale_down_gpu_utilization_threshold = Some(share(value)?);
         }
         "scaledownunneededtime" => options.scale_down_unneeded_time = Some(duration(value)?),
         "scaledownunreadytime" => options.scale_down_unready_time = Some(duration(value)?),

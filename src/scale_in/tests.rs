@@ -223,7 +223,7 @@ impl Scene {
             match action {
                 Action::PatchNode { patch, .. } => self.patch(patch),
                 Action::Evict { uid, .. } | Action::Delete { uid, .. } => {
-                    self.memory.begin(Task::Pod(uid.clone()))
+                    self.memory.begin(Task::Pod(uid.clone()));
                 }
                 Action::Guard { uid, .. } => self.memory.begin(Task::Guard(uid.clone())),
                 Action::LookUpHook { .. } => self.memory.begin(Task::Hook),

@@ -1,0 +1,211 @@
+//! Deletion: preconditions, graceful deletion of pods, finalizers, and the dependents of what is gone.
+//!
+//! Follows `rest.BeforeDelete` and the pod strategy's `CheckGracefulDelete`: a pod that runs is given its grace and goes
+//! when its kubelet says so; one that is unscheduled or finished goes at once; a second delete can only shorten.
+//! <https://github.com/kubernetes/kubernetes/blob/master/staging/src/k8s.io/apiserver/pkg/registry/rest/delete.go>
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::journal::{By, Event};
+use super::names::Name;
+use super::object::{Object, integer, list, stamp, text};
+use super::resources::Resource;
+use super::route::Call;
+use super::state::State;
+use super::status::Failure;
+
+/// The options of a delete, as far as they matter here.
+#[derive(Clone, Debug, Default)]
+pub(super) struct DeleteOptions {
+    pub(super) grace: Option<i64>,
+    pub(super) uid: Option<String>,
+    pub(super) revision: Option<String>,
+    pub(super) orphan: bool,
+    pub(super) dry_run: bool,
+}
+
+/// What a delete did.
+pub(super) struct Deleted {
+    /// The object as it is now, or was last.
+    pub(super) object: Arc<Object>,
+    /// Whether it is gone.
+    pub(super) gone: bool,
+}
+
+impl DeleteOptions {
+    /// Reads a `DeleteOptions` object.
+    pub(super) fn of_value(value: &Value) -> Self {
+        let precondition = |key| text(value, &["preconditions", key]).filter(|text| !text.is_empty());
+        Self {
+            grace: integer(value, &["gracePeriodSeconds"]),
+            uid: precondition("uid").map(str::to_owned),
+            revision: precondition("resourceVersion").map(str::to_owned),
+            orphan: text(value, &["propagationPolicy"]) == Some("Orphan"),
+            dry_run: list(value, &["dryRun"]).iter().any(|stage| stage == "All"),
+        }
+    }
+
+    /// Reads the body, and what kubectl and others put into the query instead.
+    pub(super) fn of_call(call: &Call<'_>) -> Result<Self, Failure> {
+        let mut options = if call.body.is_empty() {
+            Self::default()
+        } else {
+            let value = serde_json::from_slice(call.body)
+                .map_err(|e| Failure::bad_request(format!("DeleteOptions cannot be handled: {e}")))?;
+            Self::of_value(&value)
+        };
+        if let Some(grace) = call.param("gracePeriodSeconds").and_then(|grace| grace.parse().ok()) {
+            options.grace = Some(grace);
+        }
+        options.dry_run |= call.dry_run();
+        options.orphan |= call.param("propagationPolicy") == Some("Orphan");
+        Ok(options)
+    }
+
+    /// Refuses when the object is not the one that is meant.
+    pub(super) fn check(&self, object: &Object) -> Result<(), Failure> {
+        let name = &object.name.name;
+        if let Some(uid) = self.uid.as_deref().filter(|uid| *uid != object.uid()) {
+            let why = format!(
+                "the UID in the precondition ({uid}) does not match the UID in record ({}). The object might have been \
+                 deleted and then recreated",
+                object.uid()
+            );
+            return Err(Failure::conflict(object.resource, name, &why));
+        }
+        let current = object.revision.to_string();
+        if let Some(revision) = self.revision.as_deref().filter(|revision| *revision != current) {
+            let why = format!(
+                "the ResourceVersion in the precondition ({revision}) does not match the ResourceVersion in record \
+                 ({current}). The object might have been modified"
+            );
+            return Err(Failure::conflict(object.resource, name, &why));
+        }
+        Ok(())
+    }
+}
+
+/// Whether a deleted object may go: no finalizers, and no grace left to wait for.
+pub(super) fn nothing_holds(object: &Object) -> bool {
+    list(&object.value, &["metadata", "finalizers"]).is_empty()
+        && integer(&object.value, &["metadata", "deletionGracePeriodSeconds"]).unwrap_or(0) == 0
+}
+
+impl State {
+    /// Deletes an object, at once or as soon as its grace and its finalizers allow.
+    pub(super) fn delete(
+        &mut self,
+        resource: Resource,
+        name: &Name,
+        options: &DeleteOptions,
+        by: By,
+    ) -> Result<Deleted, Failure> {
+        let found = self.store.get(resource, name).cloned();
+        let object = found.ok_or_else(|| Failure::not_found(resource, &name.name))?;
+        options.check(&object)?;
+        if options.dry_run {
+            return Ok(Deleted { object, gone: false });
+        }
+        let Some(grace) = new_grace(&object, options) else {
+            // It is going already, and this would not make it sooner.
+            return Ok(Deleted { object, gone: false });
+        };
+        if resource == Resource::Pods && !object.pod().finished() {
+            self.note(Event::PodAsked { pod: name.clone(), by, grace });
+        }
+        if options.orphan {
+            self.orphan_dependents(object.uid());
+        }
+        let mut marked = object.value.clone();
+        mark(&mut marked, &object, grace, self.now);
+        let marked = Object::new(resource, object.revision, marked);
+        if nothing_holds(&marked) {
+            self.remove(resource, name);
+            return Ok(Deleted { object, gone: true });
+        }
+        let stored = self.put(resource, marked.value);
+        Ok(Deleted { object: stored.unwrap_or(object), gone: false })
+    }
+
+    /// Removes a pod whose containers are gone, as its kubelet does in the end.
+    pub(super) fn finish_deletion(&mut self, pod: &Name) {
+        let options = DeleteOptions { grace: Some(0), ..DeleteOptions::default() };
+        // It is there, and no precondition is set: nothing can be refused.
+        let _ = self.delete(Resource::Pods, pod, &options, By::Controller);
+    }
+
+    /// Deletes what the object with this uid owned.
+    pub(super) fn collect_dependents(&mut self, uid: &str) {
+        for (resource, name) in self.dependents(uid) {
+            // It is there, and no precondition is set: nothing can be refused.
+            let _ = self.delete(resource, &name, &DeleteOptions::default(), By::Controller);
+        }
+    }
+
+    fn orphan_dependents(&mut self, uid: &str) {
+        for (resource, name) in self.dependents(uid) {
+            self.edit(resource, &name, |value| {
+                let metadata = &mut value["metadata"];
+                if let Some(owners) = metadata["ownerReferences"].as_array_mut() {
+                    owners.retain(|owner| text(owner, &["uid"]) != Some(uid));
+                }
+                if list(metadata, &["ownerReferences"]).is_empty()
+                    && let Some(metadata) = metadata.as_object_mut()
+                {
+                    metadata.remove("ownerReferences");
+                }
+            });
+        }
+    }
+
+    fn dependents(&self, uid: &str) -> Vec<(Resource, Name)> {
+        let owned = |object: &&Arc<Object>| {
+            let mut owners = list(&object.value, &["metadata", "ownerReferences"]).iter();
+            owners.any(|owner| text(owner, &["uid"]) == Some(uid))
+        };
+        let of = |resource| {
+            self.store.all(resource).filter(owned).map(move |object| (resource, object.name.clone()))
+        };
+        of(Resource::ReplicaSets).chain(of(Resource::Pods)).collect()
+    }
+}
+
+/// The grace in seconds that a delete sets; none when it changes nothing.
+fn new_grace(object: &Object, options: &DeleteOptions) -> Option<i64> {
+    let running = integer(&object.value, &["metadata", "deletionGracePeriodSeconds"]);
+    if object.deleting() {
+        return match (options.grace, running) {
+            (_, None) => Some(0),
+            (Some(shorter), Some(running)) if shorter < running => Some(shorter.max(0)),
+            _ => None,
+        };
+    }
+    if object.resource != Resource::Pods {
+        return Some(0);
+    }
+    let pod = object.pod();
+    if pod.node.is_none() || pod.finished() {
+        return Some(0);
+    }
+    let own = integer(&object.value, &["spec", "terminationGracePeriodSeconds"]);
+    let grace = options.grace.or(own).unwrap_or(0);
+    Some(if grace < 0 { 1 } else { grace })
+}
+
+fn mark(value: &mut Value, old: &Object, grace: i64, now: jiff::Timestamp) {
+    let started = text(&old.value, &["metadata", "deletionTimestamp"])
+        .and_then(|end| end.parse::<jiff::Timestamp>().ok())
+        .zip(integer(&old.value, &["metadata", "deletionGracePeriodSeconds"]))
+        .map_or(now, |(end, grace)| end - Duration::from_secs(grace.unsigned_abs()));
+    let metadata = &mut value["metadata"];
+    metadata["deletionTimestamp"] = stamp(started + Duration::from_secs(grace.unsigned_abs()));
+    if old.resource == Resource::Pods {
+        metadata["deletionGracePeriodSeconds"] = json!(grace);
+    }
+    if !old.deleting() && old.generation() > 0 {
+        metadata["generation"] = json!(old.generation() + 1);
+    }
+}

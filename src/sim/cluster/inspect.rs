@@ -1,0 +1,124 @@
+//! Looking into a cluster without asking its API server: typed objects, counters, log accounts.
+
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use serde::de::DeserializeOwned;
+
+use super::journal::Event;
+use super::logs::Lines;
+use super::names::Name;
+use super::object::Object;
+use super::resources::{Resource, Shape};
+use super::route::Verb;
+use super::{Cluster, Entry};
+
+/// A kind of object that the cluster can show.
+pub trait Kind: k8s_openapi::Resource + DeserializeOwned {}
+impl<K: k8s_openapi::Resource + DeserializeOwned> Kind for K {}
+
+fn resource<K: Kind>() -> Option<(Resource, Shape)> {
+    Resource::at(K::GROUP, K::VERSION, K::URL_PATH_SEGMENT)
+}
+
+fn typed<K: Kind>(object: &Object, shape: Shape) -> Option<K> {
+    serde_json::from_str(&object.render(shape)).ok()
+}
+
+impl Cluster {
+    /// An object of a namespace, such as `get::<PodDisruptionBudget>("web")`.
+    pub fn get<K: Kind<Scope = NamespaceResourceScope>>(&self, name: impl Into<Name>) -> Option<K> {
+        let (resource, shape) = resource::<K>()?;
+        let name = name.into();
+        self.read(|state| typed(state.store.get(resource, &name)?, shape))
+    }
+
+    /// All objects of a kind.
+    pub fn list<K: Kind>(&self) -> Vec<K> {
+        let Some((resource, shape)) = resource::<K>() else { return Vec::new() };
+        self.read(|state| state.store.all(resource).filter_map(|object| typed(object, shape)).collect())
+    }
+
+    /// A pod.
+    pub fn pod(&self, name: impl Into<Name>) -> Option<Pod> {
+        self.get(name)
+    }
+
+    /// The pods bound to a node, whatever their phase.
+    pub fn pods_on(&self, node: &str) -> Vec<Pod> {
+        self.read(|state| state.store.pods_on(node).filter_map(|pod| typed(pod, Shape::Full)).collect())
+    }
+
+    /// A node.
+    pub fn node(&self, name: &str) -> Option<Node> {
+        self.read(|state| typed(state.store.get(Resource::Nodes, &Name::cluster(name))?, Shape::Full))
+    }
+
+    /// The names of the nodes.
+    pub fn node_names(&self) -> Vec<String> {
+        self.read(|state| state.store.all(Resource::Nodes).map(|node| node.name.name.clone()).collect())
+    }
+
+    /// How many pods are bound to a node, are neither finished nor being deleted, and belong to no DaemonSet.
+    pub fn workloads_on(&self, node: &str) -> usize {
+        self.read(|state| {
+            let pods = state.store.pods_on(node);
+            pods.filter(|pod| pod.pod().active() && !pod.pod().daemon()).count()
+        })
+    }
+
+    /// The log lines of a node that is or was.
+    pub fn lines(&self, node: &str) -> Lines {
+        self.read(|state| {
+            let now = state.now;
+            state.logs.get_mut(node).map(|logs| logs.lines(now)).unwrap_or_default()
+        })
+    }
+
+    /// The log lines of all nodes, past ones included.
+    pub fn all_lines(&self) -> Lines {
+        self.read(|state| {
+            let now = state.now;
+            state.logs.values_mut().map(|logs| logs.lines(now)).fold(Lines::default(), |sum, one| Lines {
+                written: sum.written + one.written,
+                shipped: sum.shipped + one.shipped,
+                lost: sum.lost + one.lost,
+            })
+        })
+    }
+
+    /// How many requests for `resource` (`"pods"`, `"pods/eviction"`) the API server has answered.
+    pub fn requests(&self, verb: Verb, resource: &str) -> usize {
+        self.count(|entry| match &entry.what {
+            Event::Request { verb: v, resource: r, subresource, .. } => {
+                *v == verb
+                    && match subresource {
+                        None => *r == resource,
+                        Some(sub) => {
+                            resource.strip_prefix(r).and_then(|rest| rest.strip_prefix('/')) == Some(sub)
+                        }
+                    }
+            }
+            _ => false,
+        })
+    }
+
+    /// How many requests of any kind the API server has answered.
+    pub fn all_requests(&self) -> usize {
+        self.count(|entry| matches!(entry.what, Event::Request { .. }))
+    }
+
+    /// How many entries of the journal are such.
+    pub fn count(&self, mut such: impl FnMut(&Entry) -> bool) -> usize {
+        self.read(|state| state.journal.entries().iter().filter(|entry| such(entry)).count())
+    }
+
+    /// Whether the journal has such an entry.
+    pub fn happened(&self, mut such: impl FnMut(&Event) -> bool) -> bool {
+        self.read(|state| state.journal.entries().iter().any(|entry| such(&entry.what)))
+    }
+
+    /// The latest revision.
+    pub fn revision(&self) -> u64 {
+        self.read(|state| state.store.revision)
+    }
+}

@@ -1,0 +1,264 @@
+//! What happened, in order, with the moment it happened: the memory that tests and timelines read.
+//!
+//! Invariants: entries are never changed or dropped; `changed` moves with every entry and every write to the store, so
+//! that a condition over either can be waited for.
+
+use std::fmt;
+
+use jiff::Timestamp;
+use serde_json::Value;
+use tokio::sync::{mpsc, watch};
+
+use super::names::Name;
+use super::object::{Object, list, map, text};
+use super::route::Verb;
+
+/// One line of the journal.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    /// When.
+    pub at: Timestamp,
+    /// What.
+    pub what: Event,
+}
+
+/// What can happen in a cluster.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// The API server answered a request.
+    Request {
+        /// What was to be done.
+        verb: Verb,
+        /// The plural, such as `pods`.
+        resource: &'static str,
+        /// Such as `eviction`.
+        subresource: Option<String>,
+        /// Of whom; the name is empty for a collection.
+        name: Name,
+        /// The code of the answer's `Status`, or of the answer.
+        code: u16,
+    },
+    /// A Node object appeared.
+    NodeRegistered {
+        /// Which.
+        node: String,
+    },
+    /// A Node object is gone.
+    NodeRemoved {
+        /// Which.
+        node: String,
+    },
+    /// A Node changed in something that a scale-in touches.
+    NodeChanged {
+        /// Which.
+        node: String,
+        /// In what.
+        changes: Vec<NodeChange>,
+    },
+    /// The instance of a node is gone, and with it every container.
+    PoweredOff {
+        /// Which.
+        node: String,
+    },
+    /// A pod was bound to a node.
+    PodScheduled {
+        /// Which.
+        pod: Name,
+        /// Where to.
+        node: String,
+    },
+    /// A pod's containers run.
+    PodRunning {
+        /// Which.
+        pod: Name,
+        /// Where.
+        node: String,
+    },
+    /// The API server accepted that a pod shall go.
+    PodAsked {
+        /// Which.
+        pod: Name,
+        /// By which way.
+        by: By,
+        /// The seconds it was given.
+        grace: i64,
+    },
+    /// A pod's containers exited by themselves.
+    PodExited {
+        /// Which.
+        pod: Name,
+        /// Where.
+        node: String,
+    },
+    /// A pod's containers were killed while they still ran.
+    CutShort {
+        /// Which.
+        pod: Name,
+        /// Where.
+        node: String,
+        /// By what.
+        by: Cut,
+    },
+    /// An eviction was refused for a budget.
+    EvictionRefused {
+        /// Whose.
+        pod: Name,
+        /// The budget, or all of them where there is more than one.
+        budget: String,
+    },
+    /// An instance took log lines with it that no shipper had sent on.
+    LinesLost {
+        /// Whose.
+        node: String,
+        /// How many.
+        count: u64,
+    },
+    /// Somebody wrote a Kubernetes Event.
+    KubernetesEvent {
+        /// The object's kind and name, such as `Node/n1`.
+        regarding: String,
+        /// Its reason.
+        reason: String,
+        /// Its text.
+        note: String,
+    },
+}
+
+/// By which way a pod is asked to go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// The eviction subresource.
+    Eviction,
+    /// A delete request.
+    Delete,
+    /// A controller of the cluster: its owner, the taint manager or the garbage collector.
+    Controller,
+}
+
+/// What cuts a pod short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
+    /// It needed longer than its grace.
+    GraceOver,
+    /// Its object was removed while it ran (grace 0, garbage collection).
+    Removed,
+    /// Its instance went away.
+    PowerOff,
+}
+
+/// One change of a Node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodeChange {
+    /// Cordoned (true) or uncordoned.
+    Unschedulable(bool),
+    /// A taint is new, or has another value.
+    Tainted {
+        /// Its key.
+        key: String,
+        /// Its value.
+        value: String,
+        /// Its effect.
+        effect: String,
+    },
+    /// A taint is gone.
+    TaintRemoved(String),
+    /// An annotation is new, or has another value.
+    Annotated(String, String),
+    /// An annotation is gone.
+    AnnotationRemoved(String),
+    /// A label is new, or has another value.
+    Labelled(String, String),
+    /// A label is gone.
+    LabelRemoved(String),
+}
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {:?}", self.at, self.what)
+    }
+}
+
+pub(super) struct Journal {
+    entries: Vec<Entry>,
+    subscribers: Vec<mpsc::UnboundedSender<Entry>>,
+    changed: watch::Sender<u64>,
+}
+
+impl Journal {
+    pub(super) fn new() -> Self {
+        Self { entries: Vec::new(), subscribers: Vec::new(), changed: watch::Sender::new(0) }
+    }
+
+    pub(super) fn note(&mut self, at: Timestamp, what: Event) {
+        let entry = Entry { at, what };
+        self.subscribers.retain(|subscriber| subscriber.send(entry.clone()).is_ok());
+        self.entries.push(entry);
+        self.touch();
+    }
+
+    /// Something changed that is no entry.
+    pub(super) fn touch(&self) {
+        self.changed.send_modify(|count| *count += 1);
+    }
+
+    pub(super) fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    pub(super) fn subscribe(&mut self) -> mpsc::UnboundedReceiver<Entry> {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        self.subscribers.push(sender);
+        receiver
+    }
+
+    pub(super) fn changed(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+}
+
+/// How a Node changed from one version to the next.
+pub(super) fn node_changes(before: &Object, after: &Object) -> Vec<NodeChange> {
+    let mut changes = Vec::new();
+    let cordoned = |node: &Object| node.value["spec"]["unschedulable"] == Value::Bool(true);
+    if cordoned(before) != cordoned(after) {
+        changes.push(NodeChange::Unschedulable(cordoned(after)));
+    }
+    let taints = |node: &Object| -> Vec<(String, String, String)> {
+        let part = |taint: &Value, key| text(taint, &[key]).unwrap_or_default().to_owned();
+        let taints = list(&node.value, &["spec", "taints"]).iter();
+        taints.map(|taint| (part(taint, "key"), part(taint, "value"), part(taint, "effect"))).collect()
+    };
+    let (was, is) = (taints(before), taints(after));
+    for (key, value, effect) in is.iter().filter(|taint| !was.contains(taint)).cloned() {
+        changes.push(NodeChange::Tainted { key, value, effect });
+    }
+    let gone = was.into_iter().filter(|(key, _, effect)| !is.iter().any(|(k, _, e)| (k, e) == (key, effect)));
+    changes.extend(gone.map(|(key, _, _)| NodeChange::TaintRemoved(key)));
+    changes.extend(map_changes(
+        before,
+        after,
+        "annotations",
+        NodeChange::Annotated,
+        NodeChange::AnnotationRemoved,
+    ));
+    changes.extend(map_changes(before, after, "labels", NodeChange::Labelled, NodeChange::LabelRemoved));
+    changes
+}
+
+fn map_changes(
+    before: &Object,
+    after: &Object,
+    field: &str,
+    set: fn(String, String) -> NodeChange,
+    removed: fn(String) -> NodeChange,
+) -> Vec<NodeChange> {
+    let path = ["metadata", field];
+    let (was, is) = (map(&before.value, &path), map(&after.value, &path));
+    let value = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let new =
+        is.into_iter().flatten().filter(|(key, value)| was.and_then(|was| was.get(*key)) != Some(value));
+    let gone = was.into_iter().flatten().filter(|(key, _)| is.is_none_or(|is| !is.contains_key(*key)));
+    new.map(|(key, text)| set(key.clone(), value(text)))
+        .chain(gone.map(|(key, _)| removed(key.clone())))
+        .collect()
+}

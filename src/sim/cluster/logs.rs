@@ -1,0 +1,119 @@
+//! Log lines: who writes how many, and which have left the node.
+//!
+//! Nothing here happens line by line: how many lines a node has written by a moment is a function of when its pods
+//! started and ended, and a shipper that runs has shipped, at any moment, all that was written its lag ago (it reads
+//! files, so a new one picks up where the last one stopped). Invariant: `shipped + lost <= written`, and equal once
+//! the node is off.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::object::Object;
+
+/// Defaults of `sim/lines-per-second`, `sim/last-lines` and `sim/ship-lag-seconds`.
+const LINES_PER_SECOND: f64 = 1.0;
+const LAST_LINES: u64 = 5;
+const SHIP_LAG: Duration = Duration::from_secs(2);
+
+/// The lines of a node's workloads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lines {
+    /// Written on the node so far.
+    pub written: u64,
+    /// Sent on by a log shipper.
+    pub shipped: u64,
+    /// Gone with the instance.
+    pub lost: u64,
+}
+
+#[derive(Default)]
+pub(super) struct NodeLogs {
+    writers: BTreeMap<String, Writer>,
+    shippers: BTreeMap<String, Duration>,
+    shipped: u64,
+    lost: u64,
+}
+
+struct Writer {
+    since: Timestamp,
+    per_second: f64,
+    /// When it ended, and the lines it wrote at that very moment.
+    end: Option<(Timestamp, u64)>,
+}
+
+impl Writer {
+    fn written_by(&self, moment: Timestamp) -> u64 {
+        let end = self.end.map_or(moment, |(end, _)| end.min(moment));
+        let ran = end.duration_since(self.since).as_secs_f64().max(0.0);
+        let last = self.end.filter(|(end, _)| *end <= moment).map_or(0, |(_, last)| last);
+        (ran * self.per_second) as u64 + last
+    }
+}
+
+impl NodeLogs {
+    /// A container runs from now on. DaemonSet pods ship or do other things; only workloads' lines are counted.
+    pub(super) fn started(&mut self, pod: &Object, now: Timestamp) {
+        let uid = pod.pod().uid.clone();
+        if pod.annotation("sim/log-shipper") == Some("true") {
+            self.settle(now);
+            self.shippers.insert(uid, pod.seconds("sim/ship-lag-seconds").unwrap_or(SHIP_LAG));
+        } else if !pod.pod().daemon() {
+            let per_second = pod.annotation("sim/lines-per-second").and_then(|rate| rate.parse().ok());
+            let per_second = per_second.unwrap_or(LINES_PER_SECOND);
+            self.writers.insert(uid, Writer { since: now, per_second, end: None });
+        }
+    }
+
+    /// A container exited by itself: a workload has written its last lines, a shipper has sent on what there is.
+    pub(super) fn exited(&mut self, pod: &Object, now: Timestamp) {
+        let uid = &pod.pod().uid;
+        if let Some(writer) = self.writers.get_mut(uid) {
+            let last = pod.annotation("sim/last-lines").and_then(|lines| lines.parse().ok());
+            writer.end = Some((now, last.unwrap_or(LAST_LINES)));
+        }
+        if self.shippers.remove(uid).is_some() {
+            self.ship(self.written_by(now));
+        }
+    }
+
+    /// A container was killed: no last lines, nothing sent on.
+    pub(super) fn killed(&mut self, uid: &str, now: Timestamp) {
+        self.settle(now);
+        self.shippers.remove(uid);
+        if let Some(writer) = self.writers.get_mut(uid) {
+            writer.end = Some((now, 0));
+        }
+    }
+
+    /// The machine is gone, and with it every line that has not left it. Gives their number.
+    pub(super) fn power_off(&mut self, now: Timestamp) -> u64 {
+        self.settle(now);
+        self.shippers.clear();
+        let lost = self.written_by(now) - self.shipped - self.lost;
+        self.lost += lost;
+        lost
+    }
+
+    /// The count at a moment.
+    pub(super) fn lines(&mut self, now: Timestamp) -> Lines {
+        self.settle(now);
+        Lines { written: self.written_by(now), shipped: self.shipped, lost: self.lost }
+    }
+
+    fn written_by(&self, moment: Timestamp) -> u64 {
+        self.writers.values().map(|writer| writer.written_by(moment)).sum()
+    }
+
+    /// Counts what the shippers that run have sent on by now.
+    fn settle(&mut self, now: Timestamp) {
+        if let Some(lag) = self.shippers.values().min() {
+            self.ship(self.written_by(now - *lag));
+        }
+    }
+
+    fn ship(&mut self, written: u64) {
+        self.shipped = self.shipped.max(written.saturating_sub(self.lost));
+    }
+}

@@ -1,0 +1,183 @@
+//! The resources this API server knows, as one table.
+//!
+//! Everything else is generic over [`Resource`]: what differs between kinds is a column here. An event has two
+//! addresses (core/v1 and events.k8s.io/v1) and one stored form, as in the real thing; see [`Shape`].
+
+use k8s_openapi::api::{apps::v1 as apps, coordination::v1 as coordination, core::v1 as core};
+use k8s_openapi::api::{events::v1 as events, policy::v1 as policy, storage::v1 as storage};
+use serde_json::Value;
+
+/// A kind of object that the store holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Resource {
+    Namespaces,
+    Nodes,
+    Pods,
+    ConfigMaps,
+    Events,
+    ReplicaSets,
+    DaemonSets,
+    Deployments,
+    StatefulSets,
+    Budgets,
+    VolumeAttachments,
+    Leases,
+}
+
+/// In which form an object leaves (or enters) the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Shape {
+    /// As stored.
+    Full,
+    /// `PartialObjectMetadata`.
+    Metadata,
+    /// A core/v1 Event; stored are events.k8s.io/v1 ones.
+    CoreEvent,
+}
+
+/// What tells one resource from another.
+#[expect(clippy::struct_excessive_bools, reason = "they are columns of a table, each on its own")]
+pub(super) struct Row {
+    pub(super) resource: Resource,
+    pub(super) group: &'static str,
+    pub(super) plural: &'static str,
+    pub(super) kind: &'static str,
+    pub(super) namespaced: bool,
+    /// Has a status subresource: writes of the object itself leave the status alone.
+    pub(super) status: bool,
+    /// `AllowUnconditionalUpdate` of its registry strategy: a PUT may leave the resourceVersion out.
+    pub(super) unconditional: bool,
+    /// Whether `metadata.generation` counts its changes of spec.
+    pub(super) generation: bool,
+    /// Tells whether a value is of this kind's schema.
+    pub(super) decodes: fn(&Value) -> Result<(), serde_json::Error>,
+}
+
+fn decodes<K: serde::de::DeserializeOwned>(value: &Value) -> Result<(), serde_json::Error> {
+    K::deserialize(value).map(drop)
+}
+
+const fn kind(
+    resource: Resource,
+    group: &'static str,
+    plural: &'static str,
+    kind: &'static str,
+    decodes: fn(&Value) -> Result<(), serde_json::Error>,
+) -> Row {
+    Row {
+        resource,
+        group,
+        plural,
+        kind,
+        namespaced: true,
+        status: true,
+        unconditional: true,
+        generation: true,
+        decodes,
+    }
+}
+
+/// In the order of [`Resource`].
+pub(super) static ROWS: [Row; 12] = [
+    Row {
+        namespaced: false,
+        generation: false,
+        ..kind(Resource::Namespaces, "", "namespaces", "Namespace", decodes::<core::Namespace>)
+    },
+    Row {
+        namespaced: false,
+        generation: false,
+        ..kind(Resource::Nodes, "", "nodes", "Node", decodes::<core::Node>)
+    },
+    kind(Resource::Pods, "", "pods", "Pod", decodes::<core::Pod>),
+    Row {
+        status: false,
+        generation: false,
+        ..kind(Resource::ConfigMaps, "", "configmaps", "ConfigMap", decodes::<core::ConfigMap>)
+    },
+    Row {
+        status: false,
+        generation: false,
+        ..kind(Resource::Events, "events.k8s.io", "events", "Event", decodes::<events::Event>)
+    },
+    kind(Resource::ReplicaSets, "apps", "replicasets", "ReplicaSet", decodes::<apps::ReplicaSet>),
+    kind(Resource::DaemonSets, "apps", "daemonsets", "DaemonSet", decodes::<apps::DaemonSet>),
+    kind(Resource::Deployments, "apps", "deployments", "Deployment", decodes::<apps::Deployment>),
+    kind(Resource::StatefulSets, "apps", "statefulsets", "StatefulSet", decodes::<apps::StatefulSet>),
+    Row {
+        unconditional: false,
+        ..kind(
+            Resource::Budgets,
+            "policy",
+            "poddisruptionbudgets",
+            "PodDisruptionBudget",
+            decodes::<policy::PodDisruptionBudget>,
+        )
+    },
+    Row {
+        namespaced: false,
+        unconditional: false,
+        generation: false,
+        ..kind(
+            Resource::VolumeAttachments,
+            "storage.k8s.io",
+            "volumeattachments",
+            "VolumeAttachment",
+            decodes::<storage::VolumeAttachment>,
+        )
+    },
+    Row {
+        status: false,
+        unconditional: false,
+        generation: false,
+        ..kind(Resource::Leases, "coordination.k8s.io", "leases", "Lease", decodes::<coordination::Lease>)
+    },
+];
+
+impl Resource {
+    /// Its row.
+    pub(super) fn facts(self) -> &'static Row {
+        &ROWS[self as usize]
+    }
+
+    /// The resource at `/apis/GROUP/VERSION/PLURAL`, and the form it has there.
+    pub(super) fn at(group: &str, version: &str, plural: &str) -> Option<(Self, Shape)> {
+        if version != "v1" {
+            return None;
+        }
+        if group.is_empty() && plural == "events" {
+            return Some((Self::Events, Shape::CoreEvent));
+        }
+        let kind = ROWS.iter().find(|kind| kind.group == group && kind.plural == plural)?;
+        Some((kind.resource, Shape::Full))
+    }
+
+    /// `pods`, or `poddisruptionbudgets.policy`: how Kubernetes names it in messages.
+    pub(super) fn qualified(self) -> String {
+        let Row { group, plural, .. } = self.facts();
+        if group.is_empty() { (*plural).to_owned() } else { format!("{plural}.{group}") }
+    }
+
+    /// The `apiVersion` and `kind` of an object in this shape.
+    pub(super) fn type_meta(self, shape: Shape) -> (String, &'static str) {
+        let Row { group, kind, .. } = self.facts();
+        match shape {
+            Shape::Metadata => ("meta.k8s.io/v1".to_owned(), "PartialObjectMetadata"),
+            Shape::CoreEvent => ("v1".to_owned(), "Event"),
+            Shape::Full if group.is_empty() => ("v1".to_owned(), kind),
+            Shape::Full => (format!("{group}/v1"), kind),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_resource_finds_its_own_row() {
+        for kind in &ROWS {
+            assert_eq!(kind.resource.facts().plural, kind.plural);
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! Builders: what a test or a scenario puts into a cluster, written as a sentence.
+//!
+//! Everything here ends as an ordinary object (or a machine) that a client could have made too; what only a simulation
+//! has, such as how long a pod needs to exit, is an annotation `sim/…` on the pod.
+
+use serde_json::Value;
+
+use super::names::Name;
+use super::resources::Resource;
+
+mod budget;
+mod node;
+mod workload;
+
+pub use self::budget::{BudgetSpec, budget};
+pub use self::node::{NodeSpec, Taint, node};
+pub use self::workload::{
+    Bare, DaemonSetSpec, Everywhere, PodSpec, ReplicaSetSpec, Replicas, Workload, daemon_set, pod,
+    replica_set,
+};
+
+/// Something that can be added to a cluster.
+pub struct Fixture(pub(in crate::sim::cluster) Made);
+
+pub(in crate::sim::cluster) enum Made {
+    Machine(NodeSpec),
+    Object(Resource, Name, Value),
+}

@@ -1,0 +1,111 @@
+//! Machines and their Nodes.
+
+use std::collections::BTreeMap;
+
+use super::{Fixture, Made};
+
+/// A machine and the Node it will register.
+#[derive(Clone, Debug, PartialEq)]
+#[must_use]
+pub struct NodeSpec {
+    /// The name of the Node.
+    pub name: String,
+    /// Such as `aws:///us-east-1a/i-0123`.
+    pub provider_id: Option<String>,
+    /// Its labels, besides those every kubelet sets.
+    pub labels: BTreeMap<String, String>,
+    /// Its annotations.
+    pub annotations: BTreeMap<String, String>,
+    /// Its taints.
+    pub taints: Vec<Taint>,
+    /// Cores, all of them allocatable.
+    pub cpu: u32,
+    /// Memory in MiB, all of it allocatable.
+    pub memory_mib: u64,
+    /// How many pods it takes.
+    pub pods: u32,
+    /// From now to its registration, Ready.
+    pub boot_seconds: u64,
+}
+
+/// A taint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Taint {
+    /// Its key.
+    pub key: String,
+    /// Its value, possibly empty.
+    pub value: String,
+    /// `NoSchedule`, `PreferNoSchedule` or `NoExecute`.
+    pub effect: String,
+}
+
+/// A node with 4 cores, 16 GiB and room for 110 pods, that is there at once.
+pub fn node(name: &str) -> NodeSpec {
+    NodeSpec {
+        name: name.to_owned(),
+        provider_id: None,
+        labels: BTreeMap::new(),
+        annotations: BTreeMap::new(),
+        taints: Vec::new(),
+        cpu: 4,
+        memory_mib: 16 * 1024,
+        pods: 110,
+        boot_seconds: 0,
+    }
+}
+
+impl NodeSpec {
+    /// With this provider id.
+    pub fn provider_id(mut self, id: &str) -> Self {
+        self.provider_id = Some(id.to_owned());
+        self
+    }
+
+    /// With a label.
+    pub fn label(mut self, key: &str, value: &str) -> Self {
+        self.labels.insert(key.to_owned(), value.to_owned());
+        self
+    }
+
+    /// With an annotation.
+    pub fn annotation(mut self, key: &str, value: &str) -> Self {
+        self.annotations.insert(key.to_owned(), value.to_owned());
+        self
+    }
+
+    /// With a taint.
+    pub fn taint(mut self, key: &str, value: &str, effect: &str) -> Self {
+        self.taints.push(Taint { key: key.to_owned(), value: value.to_owned(), effect: effect.to_owned() });
+        self
+    }
+
+    /// With so many cores.
+    pub fn cpu(mut self, cores: u32) -> Self {
+        self.cpu = cores;
+        self
+    }
+
+    /// With so much memory.
+    pub fn memory_mib(mut self, mib: u64) -> Self {
+        self.memory_mib = mib;
+        self
+    }
+
+    /// With room for so many pods.
+    pub fn pods(mut self, pods: u32) -> Self {
+        self.pods = pods;
+        self
+    }
+
+    /// Registers after so many seconds.
+    pub fn boots_after(mut self, seconds: u64) -> Self {
+        self.boot_seconds = seconds;
+        self
+    }
+}
+
+impl From<NodeSpec> for Fixture {
+    fn from(spec: NodeSpec) -> Self {
+        Self(Made::Machine(spec))
+    }
+}

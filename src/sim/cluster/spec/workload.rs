@@ -1,0 +1,246 @@
+//! Pods, ReplicaSets and DaemonSets: one builder, as they are one pod template.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::{Fixture, Made};
+use crate::sim::cluster::names::Name;
+use crate::sim::cluster::resources::Resource;
+
+/// Pods, and who makes them; see [`pod`], [`replica_set`] and [`daemon_set`].
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Workload<K> {
+    name: Name,
+    labels: BTreeMap<String, String>,
+    annotations: BTreeMap<String, String>,
+    spec: Value,
+    kind: K,
+}
+
+/// A pod that nobody replaces.
+#[derive(Clone, Debug, Default)]
+pub struct Bare {
+    owner: Option<(String, String)>,
+    finalizers: Vec<String>,
+}
+
+/// So many of them.
+#[derive(Clone, Debug)]
+pub struct Replicas(u32);
+
+/// One on every node.
+#[derive(Clone, Debug)]
+pub struct Everywhere;
+
+/// A pod of its own.
+pub type PodSpec = Workload<Bare>;
+/// A ReplicaSet.
+pub type ReplicaSetSpec = Workload<Replicas>;
+/// A DaemonSet.
+pub type DaemonSetSpec = Workload<Everywhere>;
+
+/// A pod labelled `app: NAME`, with 100m of CPU, 64 MiB and a grace of 30 s.
+pub fn pod(name: impl Into<Name>) -> PodSpec {
+    Workload::new(name.into(), Bare::default())
+}
+
+/// A ReplicaSet of so many such pods.
+pub fn replica_set(name: impl Into<Name>, replicas: u32) -> ReplicaSetSpec {
+    Workload::new(name.into(), Replicas(replicas))
+}
+
+/// A DaemonSet of such pods.
+pub fn daemon_set(name: impl Into<Name>) -> DaemonSetSpec {
+    Workload::new(name.into(), Everywhere)
+}
+
+impl<K> Workload<K> {
+    fn new(name: Name, kind: K) -> Self {
+        let labels = BTreeMap::from([("app".to_owned(), name.name.clone())]);
+        let container = json!({
+            "name": "main",
+            "image": "sim",
+            "resources": { "requests": { "cpu": "100m", "memory": "64Mi" } },
+        });
+        let spec = json!({ "containers": [container], "terminationGracePeriodSeconds": 30, "restartPolicy": "Always" });
+        Self { name, labels, annotations: BTreeMap::new(), spec, kind }
+    }
+
+    /// With a label, on the pods and on what makes them.
+    pub fn label(mut self, key: &str, value: &str) -> Self {
+        self.labels.insert(key.to_owned(), value.to_owned());
+        self
+    }
+
+    /// With an annotation on the pods.
+    pub fn annotation(mut self, key: &str, value: &str) -> Self {
+        self.annotations.insert(key.to_owned(), value.to_owned());
+        self
+    }
+
+    /// `terminationGracePeriodSeconds`.
+    pub fn grace(mut self, seconds: u32) -> Self {
+        self.spec["terminationGracePeriodSeconds"] = json!(seconds);
+        self
+    }
+
+    /// Needs so many seconds from SIGTERM to its exit.
+    pub fn exits_after(self, seconds: u32) -> Self {
+        self.annotation("sim/exit-seconds", &seconds.to_string())
+    }
+
+    /// Needs so many seconds from its binding to running.
+    pub fn starts_after(self, seconds: u32) -> Self {
+        self.annotation("sim/start-seconds", &seconds.to_string())
+    }
+
+    /// Ends well by itself after so many seconds.
+    pub fn runs_for(self, seconds: u32) -> Self {
+        self.annotation("sim/runs-seconds", &seconds.to_string())
+    }
+
+    /// Runs, but is never Ready.
+    pub fn never_ready(self) -> Self {
+        self.annotation("sim/ready", "false")
+    }
+
+    /// `spec.priority`.
+    pub fn priority(mut self, priority: i32) -> Self {
+        self.spec["priority"] = json!(priority);
+        self
+    }
+
+    /// Requests so much CPU.
+    pub fn cpu_millis(mut self, millis: u32) -> Self {
+        self.spec["containers"][0]["resources"]["requests"]["cpu"] = json!(format!("{millis}m"));
+        self
+    }
+
+    /// Requests so much memory.
+    pub fn memory_mib(mut self, mib: u32) -> Self {
+        self.spec["containers"][0]["resources"]["requests"]["memory"] = json!(format!("{mib}Mi"));
+        self
+    }
+
+    /// Tolerates the taint `key` of this effect, whatever its value.
+    pub fn tolerates(mut self, key: &str, effect: &str) -> Self {
+        let toleration = json!({ "key": key, "operator": "Exists", "effect": effect });
+        match self.spec["tolerations"].as_array_mut() {
+            Some(tolerations) => tolerations.push(toleration),
+            None => self.spec["tolerations"] = json!([toleration]),
+        }
+        self
+    }
+
+    /// Only on nodes with this label.
+    pub fn node_selector(mut self, key: &str, value: &str) -> Self {
+        self.spec["nodeSelector"][key] = json!(value);
+        self
+    }
+
+    /// Uses a volume, which is attached to one node at a time.
+    pub fn volume(self, name: &str) -> Self {
+        self.annotation("sim/volume", name)
+    }
+
+    /// Its volume takes so many seconds to detach.
+    pub fn detaches_after(self, seconds: u32) -> Self {
+        self.annotation("sim/detach-seconds", &seconds.to_string())
+    }
+
+    /// Writes so many log lines each second.
+    pub fn lines_per_second(self, lines: u32) -> Self {
+        self.annotation("sim/lines-per-second", &lines.to_string())
+    }
+
+    /// Writes so many log lines at the moment it exits.
+    pub fn last_lines(self, lines: u32) -> Self {
+        self.annotation("sim/last-lines", &lines.to_string())
+    }
+
+    /// Ships the log lines of its node.
+    pub fn log_shipper(self) -> Self {
+        self.annotation("sim/log-shipper", "true")
+    }
+
+    /// Ships a line so many seconds after it was written.
+    pub fn ship_lag(self, seconds: u32) -> Self {
+        self.annotation("sim/ship-lag-seconds", &seconds.to_string())
+    }
+
+    fn template(&self) -> Value {
+        let mut metadata = json!({ "labels": self.labels });
+        if !self.annotations.is_empty() {
+            metadata["annotations"] = json!(self.annotations);
+        }
+        json!({ "metadata": metadata, "spec": self.spec })
+    }
+
+    fn set(&self) -> Value {
+        json!({
+            "metadata": { "labels": self.labels, "generation": 1 },
+            "spec": { "selector": { "matchLabels": { "app": self.labels["app"] } }, "template": self.template() },
+            "status": {},
+        })
+    }
+}
+
+impl PodSpec {
+    /// Bound to this node already.
+    pub fn on(mut self, node: &str) -> Self {
+        self.spec["nodeName"] = json!(node);
+        self
+    }
+
+    /// Controlled by this object. The uid is that of the object if there is one, made up otherwise.
+    pub fn owned_by(mut self, kind: &str, name: &str) -> Self {
+        self.kind.owner = Some((kind.to_owned(), name.to_owned()));
+        self
+    }
+
+    /// A static pod's mirror.
+    pub fn mirror(self) -> Self {
+        self.annotation("kubernetes.io/config.mirror", "mirror")
+    }
+
+    /// Held by a finalizer.
+    pub fn finalizer(mut self, name: &str) -> Self {
+        self.kind.finalizers.push(name.to_owned());
+        self
+    }
+}
+
+impl From<PodSpec> for Fixture {
+    fn from(spec: PodSpec) -> Self {
+        let mut pod = spec.template();
+        pod["metadata"]["generation"] = json!(1);
+        pod["status"] = json!({ "phase": "Pending" });
+        if let Some((kind, name)) = spec.kind.owner {
+            let group =
+                if matches!(kind.as_str(), "Node" | "ReplicationController") { "v1" } else { "apps/v1" };
+            pod["metadata"]["ownerReferences"] =
+                json!([{ "apiVersion": group, "kind": kind, "name": name, "controller": true }]);
+        }
+        if !spec.kind.finalizers.is_empty() {
+            pod["metadata"]["finalizers"] = json!(spec.kind.finalizers);
+        }
+        Self(Made::Object(Resource::Pods, spec.name, pod))
+    }
+}
+
+impl From<ReplicaSetSpec> for Fixture {
+    fn from(spec: ReplicaSetSpec) -> Self {
+        let mut set = spec.set();
+        set["spec"]["replicas"] = json!(spec.kind.0);
+        Self(Made::Object(Resource::ReplicaSets, spec.name, set))
+    }
+}
+
+impl From<DaemonSetSpec> for Fixture {
+    fn from(spec: DaemonSetSpec) -> Self {
+        let set = spec.set();
+        Self(Made::Object(Resource::DaemonSets, spec.name, set))
+    }
+}

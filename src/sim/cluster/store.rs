@@ -1,0 +1,166 @@
+//! What etcd is to a real cluster: the objects, one revision that counts every write, and the history of writes.
+//!
+//! Invariants: the revision only grows; a write that changes nothing is none; history holds every write after
+//! `compacted`, so that the state at any revision from there on can be given back; a pod is indexed under its node for
+//! as long as it exists.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Arc, OnceLock};
+
+use serde_json::Value;
+
+use super::names::Name;
+use super::object::Object;
+use super::resources::Resource;
+
+/// Writes kept. A real API server keeps minutes of them; this is more than a client that is alive lags behind, and
+/// bounds memory.
+const HISTORY: usize = 16_384;
+
+/// The objects of one resource.
+pub(super) type Objects = BTreeMap<Name, Arc<Object>>;
+
+/// One write.
+pub(super) struct Change {
+    pub(super) revision: u64,
+    pub(super) resource: Resource,
+    pub(super) before: Option<Arc<Object>>,
+    pub(super) after: Option<Arc<Object>>,
+    tombstone: OnceLock<Arc<Object>>,
+}
+
+impl Change {
+    /// The object as a DELETED event shows it: its last state with the revision of the write that ended it (or took
+    /// it out of a selection).
+    pub(super) fn tombstone(&self) -> Option<&Arc<Object>> {
+        let before = self.before.as_ref()?;
+        Some(self.tombstone.get_or_init(|| Arc::new(before.at(self.revision))))
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Store {
+    pub(super) revision: u64,
+    /// Changes up to this revision have been forgotten.
+    pub(super) compacted: u64,
+    objects: BTreeMap<Resource, Objects>,
+    by_node: BTreeMap<String, BTreeSet<Name>>,
+    history: VecDeque<Arc<Change>>,
+}
+
+impl Store {
+    pub(super) fn get(&self, resource: Resource, name: &Name) -> Option<&Arc<Object>> {
+        self.objects.get(&resource)?.get(name)
+    }
+
+    /// All objects of a resource, by namespace and name.
+    pub(super) fn all(&self, resource: Resource) -> impl Iterator<Item = &Arc<Object>> {
+        self.objects.get(&resource).into_iter().flat_map(BTreeMap::values)
+    }
+
+    /// The pods bound to a node.
+    pub(super) fn pods_on(&self, node: &str) -> impl Iterator<Item = &Arc<Object>> {
+        let names = self.by_node.get(node).into_iter().flatten();
+        names.filter_map(|name| self.get(Resource::Pods, name))
+    }
+
+    /// The objects of a resource as they were at `revision`; none when that has been forgotten.
+    pub(super) fn as_of(&self, resource: Resource, revision: u64) -> Option<Objects> {
+        if revision < self.compacted {
+            return None;
+        }
+        let mut objects = self.objects.get(&resource).cloned().unwrap_or_default();
+        let undone = self.history.iter().rev().take_while(|change| change.revision > revision);
+        for change in undone.filter(|change| change.resource == resource) {
+            match (&change.before, &change.after) {
+                (Some(before), _) => drop(objects.insert(before.name.clone(), Arc::clone(before))),
+                (None, Some(after)) => drop(objects.remove(&after.name)),
+                (None, None) => {}
+            }
+        }
+        Some(objects)
+    }
+
+    /// The writes of a resource after `revision`; none when they have been forgotten.
+    pub(super) fn since(
+        &self,
+        resource: Resource,
+        revision: u64,
+    ) -> Option<impl Iterator<Item = &Arc<Change>>> {
+        if revision < self.compacted {
+            return None;
+        }
+        let from = self.history.partition_point(|change| change.revision <= revision);
+        Some(self.history.range(from..).filter(move |change| change.resource == resource))
+    }
+
+    /// Writes an object (the name is in its metadata). Gives nothing when it is what is stored already.
+    pub(super) fn put(&mut self, resource: Resource, mut value: Value) -> Option<Arc<Change>> {
+        let part = |key| super::object::text(&value, &["metadata", key]).unwrap_or_default();
+        let name = Name::new(part("namespace"), part("name"));
+        let before = self.get(resource, &name).cloned();
+        if let Some(before) = &before {
+            value["metadata"]["resourceVersion"] = before.value["metadata"]["resourceVersion"].clone();
+            if before.value == value {
+                return None;
+            }
+        }
+        let after = Arc::new(Object::new(resource, self.revision + 1, value));
+        self.objects.entry(resource).or_default().insert(name, Arc::clone(&after));
+        Some(self.commit(resource, before, Some(after)))
+    }
+
+    /// Removes an object.
+    pub(super) fn remove(&mut self, resource: Resource, name: &Name) -> Option<Arc<Change>> {
+        let before = self.objects.get_mut(&resource)?.remove(name)?;
+        Some(self.commit(resource, Some(before), None))
+    }
+
+    /// Forgets all history. The revision grows too, as if a write of no interest had come after the last one: a
+    /// client that has seen everything is then as late as one that has not.
+    pub(super) fn compact(&mut self) {
+        self.revision += 1;
+        self.compacted = self.revision;
+        self.history.clear();
+    }
+
+    fn commit(
+        &mut self,
+        resource: Resource,
+        before: Option<Arc<Object>>,
+        after: Option<Arc<Object>>,
+    ) -> Arc<Change> {
+        self.revision += 1;
+        if resource == Resource::Pods {
+            self.index(before.as_deref(), after.as_deref());
+        }
+        let tombstone = OnceLock::new();
+        let change = Arc::new(Change { revision: self.revision, resource, before, after, tombstone });
+        self.history.push_back(Arc::clone(&change));
+        if self.history.len() > HISTORY
+            && let Some(oldest) = self.history.pop_front()
+        {
+            self.compacted = oldest.revision;
+        }
+        change
+    }
+
+    fn index(&mut self, before: Option<&Object>, after: Option<&Object>) {
+        let node = |pod: Option<&Object>| pod.and_then(|pod| pod.pod().node.clone());
+        let (was, is) = (node(before), node(after));
+        if was == is {
+            return;
+        }
+        if let (Some(was), Some(pod)) = (was, before)
+            && let Some(names) = self.by_node.get_mut(&was)
+        {
+            names.remove(&pod.name);
+            if names.is_empty() {
+                self.by_node.remove(&was);
+            }
+        }
+        if let (Some(is), Some(pod)) = (is, after) {
+            self.by_node.entry(is).or_default().insert(pod.name.clone());
+        }
+    }
+}

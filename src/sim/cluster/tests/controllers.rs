@@ -1,0 +1,212 @@
+//! Scheduler, ReplicaSets, DaemonSets, and the collectors.
+
+use k8s_openapi::api::apps::v1::{DaemonSet, ReplicaSet};
+use kube::ResourceExt as _;
+use kube::api::{DeleteParams, EvictParams, Patch, PatchParams};
+use serde_json::json;
+
+use super::*;
+
+const CA_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
+
+async fn taint(sim: &Sim, node: &str, key: &str, effect: &str) {
+    let patch =
+        Patch::Merge(json!({ "spec": { "taints": [{ "key": key, "value": "1", "effect": effect }] } }));
+    sim.nodes().patch(node, &PatchParams::default(), &patch).await.unwrap();
+}
+
+fn on(cluster: &Cluster, app: &str, node: &str) -> Vec<String> {
+    running(cluster, app).into_iter().filter(|(_, at)| at == node).map(|(pod, _)| pod).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_are_spread_over_the_nodes_that_have_room() {
+    let sim = sim();
+    sim.cluster.add(node("n1")).add(node("n2")).add(node("n3")).add(replica_set("web", 6));
+    sim.running("web", 6).await;
+    for node in ["n1", "n2", "n3"] {
+        assert_eq!(on(&sim.cluster, "web", node).len(), 2, "{node}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_fits_nowhere_is_marked_and_scheduled_when_a_node_comes() {
+    let sim = sim();
+    sim.cluster.add(node("small").cpu(1)).add(node("tainted").taint("gpu", "", "NoSchedule"));
+    sim.cluster.add(pod("big").cpu_millis(3000));
+    let unschedulable = |cluster: &Cluster| {
+        let status = cluster.pod("big").unwrap().status.unwrap();
+        status.conditions.unwrap_or_default().iter().any(|condition| {
+            (condition.type_.as_str(), condition.reason.as_deref()) == ("PodScheduled", Some("Unschedulable"))
+        })
+    };
+    sim.until("it is marked", unschedulable).await;
+    sim.cluster.register_node(node("large").cpu(8).boots_after(40));
+    sim.running("big", 1).await;
+    assert_eq!(on(&sim.cluster, "big", "large"), ["big"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn taints_selectors_and_pod_counts_are_respected() {
+    let sim = sim();
+    sim.cluster
+        .add(node("n1").taint("gpu", "", "NoSchedule"))
+        .add(node("n2").label("disk", "ssd"))
+        .add(node("n3").pods(1));
+    sim.cluster.add(pod("gpu").tolerates("gpu", "NoSchedule").node_selector("kubernetes.io/hostname", "n1"));
+    sim.cluster.add(pod("ssd").node_selector("disk", "ssd"));
+    sim.running("gpu", 1).await;
+    sim.running("ssd", 1).await;
+    sim.cordon("n2").await;
+    sim.cluster.add(pod("first"));
+    sim.running("first", 1).await;
+    sim.cluster.add(pod("second"));
+    tokio::time::sleep(LONG).await;
+    let node = |app: &str| running(&sim.cluster, app).first().map(|(_, node)| node.clone());
+    assert_eq!(node("gpu").as_deref(), Some("n1"));
+    assert_eq!(node("ssd").as_deref(), Some("n2"));
+    assert_eq!(node("first").as_deref(), Some("n3"));
+    assert_eq!(node("second"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_evicted_replica_comes_back_elsewhere() {
+    let sim = sim();
+    sim.cluster.add(node("n1")).add(replica_set("web", 3).exits_after(20));
+    sim.running("web", 3).await;
+    sim.cluster.add(node("n2"));
+    sim.cordon("n1").await;
+    for (pod, _) in running(&sim.cluster, "web") {
+        sim.pods().evict(&pod, &EvictParams::default()).await.unwrap();
+    }
+    sim.running("web", 3).await;
+    assert_eq!(on(&sim.cluster, "web", "n2").len(), 3);
+    assert_eq!(sim.cluster.pods_on("n1").len(), 3, "the old ones are still exiting");
+    sim.until("n1 is empty", |cluster| cluster.pods_on("n1").is_empty()).await;
+    assert_eq!(sim.cluster.count(|entry| matches!(entry.what, Event::PodExited { .. })), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replica_set_shrinks_and_takes_its_pods_with_it() {
+    let sim = sim();
+    sim.cluster.add(node("n1")).add(replica_set("web", 4));
+    sim.running("web", 4).await;
+    let api: Api<ReplicaSet> = Api::default_namespaced(sim.client.clone());
+    let fewer = Patch::Merge(json!({ "spec": { "replicas": 1 } }));
+    api.patch("web", &PatchParams::default(), &fewer).await.unwrap();
+    sim.running("web", 1).await;
+    assert_eq!(api.get("web").await.unwrap().status.unwrap().replicas, 1);
+    api.delete("web", &DeleteParams::default()).await.unwrap();
+    sim.until("its pods are gone", |cluster| cluster.list::<Pod>().is_empty()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_orphaning_delete_leaves_the_pods_without_an_owner() {
+    let sim = sim();
+    sim.cluster.add(node("n1")).add(daemon_set("logs"));
+    sim.running("logs", 1).await;
+    let api: Api<DaemonSet> = Api::default_namespaced(sim.client.clone());
+    api.delete("logs", &DeleteParams::orphan()).await.unwrap();
+    tokio::time::sleep(LONG).await;
+    let orphan = sim.cluster.list::<Pod>().remove(0);
+    assert!(orphan.owner_references().is_empty() && orphan.metadata.deletion_timestamp.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_daemon_set_has_one_pod_on_every_node_old_and_new() {
+    let sim = sim();
+    sim.cluster.add(node("n1")).add(daemon_set("kube-system/logs"));
+    sim.running("logs", 1).await;
+    sim.cluster.add(node("n2"));
+    sim.running("logs", 2).await;
+    assert_eq!(on(&sim.cluster, "logs", "n2").len(), 1);
+    let counted = |cluster: &Cluster| {
+        let status = cluster.get::<DaemonSet>("kube-system/logs").unwrap().status.unwrap();
+        (status.desired_number_scheduled, status.number_ready) == (2, 2)
+    };
+    sim.until("its status says so", counted).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_daemon_pod_comes_back_under_a_cordon_but_not_under_the_taint_of_cluster_autoscaler() {
+    let sim = sim();
+    sim.cluster.add(node("n1")).add(daemon_set("logs").exits_after(3));
+    sim.running("logs", 1).await;
+    sim.cordon("n1").await;
+    let (old, _) = running(&sim.cluster, "logs").remove(0);
+    sim.pods().evict(&old, &EvictParams::default()).await.unwrap();
+    sim.running("logs", 1).await;
+    let (new, _) = running(&sim.cluster, "logs").remove(0);
+    assert_ne!(new, old);
+    let came = moment(
+        &sim.cluster,
+        |event| matches!(event, Event::PodScheduled { pod, .. } if *pod == new.as_str()),
+    );
+    let left =
+        moment(&sim.cluster, |event| matches!(event, Event::PodExited { pod, .. } if *pod == old.as_str()));
+    assert!(left < came, "a replacement waits for the old pod to be gone");
+
+    taint(&sim, "n1", CA_TAINT, "NoSchedule").await;
+    tokio::time::sleep(LONG).await;
+    assert_eq!(running(&sim.cluster, "logs").len(), 1, "the taint drives nobody out");
+    sim.pods().evict(&new, &EvictParams::default()).await.unwrap();
+    tokio::time::sleep(LONG).await;
+    assert!(running(&sim.cluster, "logs").is_empty(), "the taint keeps it from coming back");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_daemon_pod_with_the_toleration_comes_back_under_the_taint_too() {
+    let sim = sim();
+    sim.cluster.add(node("n1")).add(daemon_set("logs").tolerates(CA_TAINT, "NoSchedule"));
+    sim.running("logs", 1).await;
+    taint(&sim, "n1", CA_TAINT, "NoSchedule").await;
+    let (old, _) = running(&sim.cluster, "logs").remove(0);
+    sim.pods().evict(&old, &EvictParams::default()).await.unwrap();
+    sim.running("logs", 1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cordon_is_written_down_as_a_taint_until_it_is_lifted() {
+    let sim = sim();
+    sim.cluster.add(node("n1").taint("mine", "", "NoSchedule"));
+    let taints = |cluster: &Cluster| -> Vec<String> {
+        let taints = cluster.node("n1").unwrap().spec.unwrap().taints.unwrap_or_default();
+        taints.into_iter().map(|taint| taint.key).collect()
+    };
+    sim.cordon("n1").await;
+    sim.until("the taint is there", |cluster| {
+        taints(cluster) == ["mine", "node.kubernetes.io/unschedulable"]
+    })
+    .await;
+    sim.nodes().uncordon("n1").await.unwrap();
+    sim.until("the taint is gone", |cluster| taints(cluster) == ["mine"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_no_execute_taint_drives_out_whoever_does_not_tolerate_it() {
+    let sim = sim();
+    sim.cluster
+        .add(node("n1"))
+        .add(pod("stays").on("n1").tolerates("gone", "NoExecute"))
+        .add(pod("goes").on("n1"));
+    sim.cluster.add(daemon_set("logs"));
+    sim.running("goes", 1).await;
+    taint(&sim, "n1", "gone", "NoExecute").await;
+    sim.until("the others are gone", |cluster| cluster.list::<Pod>().len() == 1).await;
+    assert!(sim.cluster.pod("stays").is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_same_seed_gives_the_same_history() {
+    let history = async || {
+        let sim = sim();
+        sim.cluster.add(node("n1")).add(node("n2")).add(replica_set("web", 5)).add(daemon_set("logs"));
+        sim.running("web", 5).await;
+        sim.cluster.power_off("n1");
+        sim.until("n1 is gone", |cluster| cluster.node("n1").is_none()).await;
+        sim.running("web", 5).await;
+        sim.cluster.journal()
+    };
+    let (first, second) = (history().await, history().await);
+    assert_eq!(first, second);
+}

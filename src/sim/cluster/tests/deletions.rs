@@ -1,0 +1,135 @@
+//! Deletion, graceful and not.
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::ResourceExt as _;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use serde_json::json;
+
+use super::*;
+
+fn grace(seconds: u32) -> DeleteParams {
+    DeleteParams::default().grace_period(seconds)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_running_pod_is_given_its_grace_and_goes_when_it_has_exited() {
+    let sim = sim();
+    sim.cluster.add(node("n1")).add(pod("web-1").on("n1").grace(30).exits_after(10));
+    sim.running("web-1", 1).await;
+    let asked = sim.now();
+    let going = sim.pods().delete("web-1", &DeleteParams::default()).await.unwrap().unwrap_left();
+    assert_eq!(going.metadata.deletion_grace_period_seconds, Some(30));
+    let until = going.metadata.deletion_timestamp.unwrap().0;
+    // Timestamps in objects are cut to seconds.
+    assert!((29..=30).contains(&until.duration_since(asked).as_secs()), "{until}");
+    sim.until("the pod is gone", |cluster| cluster.pod("web-1").is_none()).await;
+    let exited =
+        moment(&sim.cluster, |event| matches!(event, Event::PodExited { pod, .. } if *pod == "web-1"));
+    assert_eq!(exited.duration_since(asked).as_secs(), 10);
+    assert!(!sim.cluster.happened(|event| matches!(event, Event::CutShort { .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_needs_longer_than_its_grace_is_cut_short() {
+    let sim = sim();
+    sim.cluster.add(node("n1")).add(pod("slow").on("n1").grace(5).exits_after(20));
+    sim.running("slow", 1).await;
+    let asked = sim.now();
+    sim.pods().delete("slow", &DeleteParams::default()).await.unwrap();
+    sim.until("the pod is gone", |cluster| cluster.pod("slow").is_none()).await;
+    let cut = moment(
+        &sim.cluster,
+        |event| matches!(event, Event::CutShort { pod, node, by: Cut::GraceOver } if *pod == "slow" && node == "n1"),
+    );
+    assert_eq!(cut.duration_since(asked).as_secs(), 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_delete_can_shorten_but_not_lengthen() {
+    let sim = sim();
+    sim.cluster.add(node("n1")).add(pod("slow").on("n1").grace(60).exits_after(50));
+    sim.running("slow", 1).await;
+    sim.pods().delete("slow", &DeleteParams::default()).await.unwrap();
+    let longer = sim.pods().delete("slow", &grace(120)).await.unwrap().unwrap_left();
+    assert_eq!(longer.metadata.deletion_grace_period_seconds, Some(60));
+    let before = sim.now();
+    let shorter = sim.pods().delete("slow", &grace(7)).await.unwrap().unwrap_left();
+    assert_eq!(shorter.metadata.deletion_grace_period_seconds, Some(7));
+    sim.until("the pod is cut", |cluster| cluster.happened(|event| matches!(event, Event::CutShort { .. })))
+        .await;
+    let cut = moment(&sim.cluster, |event| matches!(event, Event::CutShort { .. }));
+    assert_eq!(cut.duration_since(before).as_secs(), 7);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_grace_removes_at_once_and_cuts_what_runs() {
+    let sim = sim();
+    sim.cluster.add(node("n1")).add(pod("web-1").on("n1"));
+    sim.running("web-1", 1).await;
+    sim.pods().delete("web-1", &grace(0)).await.unwrap();
+    assert!(sim.cluster.pod("web-1").is_none());
+    assert!(sim.cluster.happened(|event| matches!(event, Event::CutShort { by: Cut::Removed, .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn unscheduled_and_finished_pods_are_removed_at_once() {
+    let sim = sim();
+    sim.cluster.add(pod("waiting"));
+    sim.pods().delete("waiting", &DeleteParams::default()).await.unwrap();
+    assert!(sim.cluster.pod("waiting").is_none());
+
+    sim.cluster.add(node("n1")).add(pod("job").on("n1").runs_for(5));
+    let succeeded =
+        |cluster: &Cluster| cluster.pod("job").unwrap().status.unwrap().phase.as_deref() == Some("Succeeded");
+    sim.until("the job is done", succeeded).await;
+    sim.pods().delete("job", &DeleteParams::default()).await.unwrap();
+    assert!(sim.cluster.pod("job").is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn preconditions_guard_a_delete() {
+    let sim = sim();
+    sim.cluster.add(node("n1")).add(pod("web-1").on("n1"));
+    let pod = sim.pods().get("web-1").await.unwrap();
+    let given = |uid: Option<String>, resource_version: Option<String>| {
+        DeleteParams::default().preconditions(Preconditions { uid, resource_version })
+    };
+    for wrong in [given(Some("other".to_owned()), None), given(None, Some("1".to_owned()))] {
+        let status = refused(sim.pods().delete("web-1", &wrong).await);
+        assert!(status.is_conflict(), "{status:?}");
+        assert!(status.message.contains("in the precondition"), "{}", status.message);
+    }
+    sim.pods().delete("web-1", &given(pod.uid(), pod.resource_version())).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_finalizer_holds_an_object_until_it_is_taken_off() {
+    let sim = sim();
+    let api: Api<ConfigMap> = Api::default_namespaced(sim.client.clone());
+    let held = json!({ "metadata": { "name": "held", "finalizers": ["example.com/wait"] } });
+    api.create(&PostParams::default(), &serde_json::from_value(held).unwrap()).await.unwrap();
+    let held = api.delete("held", &DeleteParams::default()).await.unwrap().unwrap_left();
+    assert!(held.metadata.deletion_timestamp.is_some());
+    let release = Patch::Merge(json!({ "metadata": { "finalizers": null } }));
+    api.patch("held", &PatchParams::default(), &release).await.unwrap();
+    assert!(refused(api.get("held").await).is_not_found());
+
+    sim.cluster.add(node("n1")).add(pod("kept").on("n1").finalizer("example.com/wait"));
+    sim.running("kept", 1).await;
+    sim.pods().delete("kept", &DeleteParams::default()).await.unwrap();
+    let phase = |cluster: &Cluster| cluster.pod("kept").unwrap().status.unwrap().phase;
+    sim.until("it has exited", |cluster| phase(cluster).as_deref() == Some("Succeeded")).await;
+    tokio::time::sleep(LONG).await;
+    assert!(sim.cluster.pod("kept").is_some());
+    sim.pods().patch("kept", &PatchParams::default(), &release).await.unwrap();
+    assert!(sim.cluster.pod("kept").is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_collection_is_deleted_by_its_label() {
+    let sim = sim();
+    sim.cluster.add(pod("a").label("batch", "1")).add(pod("b").label("batch", "1")).add(pod("c"));
+    let some = ListParams::default().labels("batch=1");
+    sim.pods().delete_collection(&DeleteParams::default(), &some).await.unwrap();
+    assert_eq!(sim.cluster.list::<Pod>().len(), 1);
+}

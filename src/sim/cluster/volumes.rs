@@ -1,0 +1,99 @@
+//! The attach-detach controller: one VolumeAttachment for each volume that a pod uses (annotation `sim/volume`).
+//!
+//! Invariants: a volume is attached to one node at a time, and a pod waits for its own; an attachment outlives the last
+//! pod that used it by `sim/detach-seconds`, or by the six minutes of a forced detach where the node is not there to
+//! unmount it.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::names::Name;
+use super::object::Object;
+use super::resources::Resource;
+use super::state::{State, Task};
+
+/// The annotation that names a pod's volume.
+pub(super) const ANNOTATION: &str = "sim/volume";
+
+/// Default of the annotation `sim/detach-seconds`.
+const DETACHES_AFTER: Duration = Duration::from_secs(3);
+
+/// `maxWaitForUnmountDuration` of the real controller.
+/// <https://github.com/kubernetes/kubernetes/blob/master/pkg/controller/volume/attachdetach/attach_detach_controller.go>
+const FORCED_AFTER: Duration = Duration::from_mins(6);
+
+/// Where a volume is.
+pub(super) struct Attachment {
+    object: Name,
+    node: String,
+    detaches_after: Duration,
+    unused_since: Option<Timestamp>,
+}
+
+impl State {
+    /// Whether the volume of a pod, if it has one, is attached to its node.
+    pub(super) fn volume_is_here(&self, pod: &Object) -> bool {
+        pod.annotation(ANNOTATION).is_none_or(|volume| {
+            let attached = self.attachments.get(volume).map(|attachment| &attachment.node);
+            attached == pod.pod().node.as_ref()
+        })
+    }
+
+    /// Attaches or detaches a volume, as its pods need.
+    pub(super) fn sync_volume(&mut self, volume: &str) {
+        let all = self.store.all(Resource::Pods);
+        let users = all.filter(|pod| {
+            pod.annotation(ANNOTATION) == Some(volume) && pod.pod().node.is_some() && !pod.pod().finished()
+        });
+        let users: Vec<_> = users.cloned().collect();
+        let Some(attached) = self.attachments.get(volume) else {
+            if let Some(pod) = users.first() {
+                self.attach(volume, pod);
+                for pod in &users {
+                    self.queue.add(Task::Kubelet(pod.name.clone()), self.now);
+                }
+            }
+            return;
+        };
+        let node = attached.node.clone();
+        let used = users.iter().any(|pod| pod.pod().node.as_ref() == Some(&node));
+        let there = self.powered(&node);
+        let now = self.now;
+        let Some(attached) = self.attachments.get_mut(volume) else { return };
+        if used {
+            attached.unused_since = None;
+            return;
+        }
+        let unused_since = *attached.unused_since.get_or_insert(now);
+        let due = unused_since + if there { attached.detaches_after } else { FORCED_AFTER };
+        if now < due {
+            self.queue.add(Task::Volume(volume.to_owned()), due);
+            return;
+        }
+        let object = attached.object.clone();
+        self.attachments.remove(volume);
+        self.remove(Resource::VolumeAttachments, &object);
+        self.sync_volume(volume);
+    }
+
+    fn attach(&mut self, volume: &str, pod: &Object) {
+        let Some(node) = pod.pod().node.clone() else { return };
+        let object = Name::cluster(&format!("csi-{volume}-{node}"));
+        let metadata = self.new_metadata(&object);
+        let value = json!({
+            "metadata": metadata,
+            "spec": {
+                "attacher": "ebs.csi.aws.com",
+                "nodeName": node,
+                "source": { "persistentVolumeName": volume },
+            },
+            "status": { "attached": true },
+        });
+        self.put(Resource::VolumeAttachments, value);
+        let detaches_after = pod.seconds("sim/detach-seconds").unwrap_or(DETACHES_AFTER);
+        let attachment = Attachment { object, node, detaches_after, unused_since: None };
+        self.attachments.insert(volume.to_owned(), attachment);
+    }
+}

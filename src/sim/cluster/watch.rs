@@ -1,0 +1,203 @@
+//! Watches: streams of lines, fed at the moment of each write.
+//!
+//! Invariants: a watch sees every change of its selection after its start revision, in order and once; an object that
+//! ceases to match is sent as DELETED, one that begins to as ADDED; a watcher that went away is forgotten at the next
+//! line for it. <https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes>
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use super::object::Object;
+use super::resources::{Resource, Shape};
+use super::route::Call;
+use super::selectors::Selector;
+use super::state::{State, Task};
+use super::status::Failure;
+use super::store::Change;
+
+/// How often a watch that asked for bookmarks gets one; the watch cache of a real API server does it about every
+/// minute.
+pub(super) const BOOKMARK_EVERY: Duration = Duration::from_mins(1);
+
+/// How long a watch lasts that did not say: kube-apiserver's `--min-request-timeout` (1800 s) up to twice that.
+const LASTS_AT_LEAST: u64 = 1800;
+
+pub(super) struct Watcher {
+    resource: Resource,
+    shape: Shape,
+    namespace: Option<String>,
+    name: Option<String>,
+    selector: Selector,
+    bookmarks: bool,
+    until: Timestamp,
+    lines: mpsc::UnboundedSender<Bytes>,
+}
+
+impl Watcher {
+    fn selects(&self, object: &Object) -> bool {
+        self.namespace.as_ref().is_none_or(|namespace| *namespace == object.name.namespace)
+            && self.name.as_ref().is_none_or(|name| *name == object.name.name)
+            && self.selector.matches(object)
+    }
+
+    /// The event that a change is to this watch.
+    fn event<'a>(&self, change: &'a Change) -> Option<(&'static str, &'a Arc<Object>)> {
+        let was = change.before.as_deref().is_some_and(|before| self.selects(before));
+        let is = change.after.as_ref().filter(|after| self.selects(after));
+        match (was, is) {
+            (true, Some(after)) => Some(("MODIFIED", after)),
+            (false, Some(after)) => Some(("ADDED", after)),
+            (true, None) => Some(("DELETED", change.tombstone()?)),
+            (false, None) => None,
+        }
+    }
+
+    fn send(&self, kind: &str, object: &Object) -> bool {
+        self.lines.send(line(kind, &object.render(self.shape))).is_ok()
+    }
+
+    fn bookmark(&self, revision: u64, ends_initial_events: bool) -> bool {
+        let (version, kind) = self.resource.type_meta(self.shape);
+        let mut metadata = json!({ "resourceVersion": revision.to_string() });
+        if ends_initial_events {
+            metadata["annotations"] = json!({ "k8s.io/initial-events-end": "true" });
+        }
+        let object = json!({ "kind": kind, "apiVersion": version, "metadata": metadata });
+        self.lines.send(line("BOOKMARK", &object.to_string())).is_ok()
+    }
+}
+
+fn line(kind: &str, object: &str) -> Bytes {
+    Bytes::from(format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n"))
+}
+
+/// Sends a change to every watch that it concerns. Its line is rendered once per kind and shape.
+pub(super) fn deliver(watchers: &mut Vec<Watcher>, change: &Change) {
+    let mut rendered: Vec<(&str, Shape, Bytes)> = Vec::new();
+    watchers.retain(|watcher| {
+        let Some((kind, object)) =
+            Some(watcher).filter(|one| one.resource == change.resource).and_then(|one| one.event(change))
+        else {
+            return true;
+        };
+        let known = rendered.iter().find(|(k, shape, _)| (*k, *shape) == (kind, watcher.shape));
+        let bytes = if let Some((_, _, bytes)) = known {
+            bytes.clone()
+        } else {
+            let bytes = line(kind, &object.render(watcher.shape));
+            rendered.push((kind, watcher.shape, bytes.clone()));
+            bytes
+        };
+        watcher.lines.send(bytes).is_ok()
+    });
+}
+
+impl State {
+    /// Opens a watch.
+    pub(super) fn watch(&mut self, call: &Call<'_>) -> Result<mpsc::UnboundedReceiver<Bytes>, Failure> {
+        let selector = Selector::of_query(
+            call.resource,
+            call.address,
+            call.param("labelSelector"),
+            call.param("fieldSelector"),
+        )?;
+        let from = self.start_revision(call)?;
+        let (lines, receiver) = mpsc::unbounded_channel();
+        let lasts = match call.param("timeoutSeconds").and_then(|seconds| seconds.parse().ok()) {
+            Some(seconds) if seconds > 0 => seconds,
+            _ => LASTS_AT_LEAST + self.rng.u64(0..LASTS_AT_LEAST),
+        };
+        let watcher = Watcher {
+            resource: call.resource,
+            shape: call.shape,
+            namespace: call.namespace.clone(),
+            name: call.name.clone(),
+            selector,
+            bookmarks: call.flag("allowWatchBookmarks"),
+            until: self.now + Duration::from_secs(lasts),
+            lines,
+        };
+        match from {
+            Start::Now => {
+                let selected = self.store.all(call.resource).filter(|object| watcher.selects(object));
+                for object in selected {
+                    watcher.send("ADDED", object);
+                }
+                if call.flag("sendInitialEvents") && watcher.bookmarks {
+                    watcher.bookmark(self.store.revision, true);
+                }
+            }
+            Start::After(revision) => {
+                let Some(changes) = self.store.since(call.resource, revision) else {
+                    // As the watch cache does: once the request has been understood, a failure is an event.
+                    let message = format!("too old resource version: {revision} ({})", self.store.compacted);
+                    let expired = Failure::expired(message).body().to_string();
+                    // The receiver is at hand: this cannot fail.
+                    let _ = watcher.lines.send(line("ERROR", &expired));
+                    return Ok(receiver);
+                };
+                for (kind, object) in changes.filter_map(|change| watcher.event(change)) {
+                    watcher.send(kind, object);
+                }
+            }
+        }
+        self.queue.add(Task::WatchTimeouts, watcher.until);
+        if watcher.bookmarks {
+            self.queue.add(Task::Bookmarks, self.now + BOOKMARK_EVERY);
+        }
+        self.watchers.push(watcher);
+        Ok(receiver)
+    }
+
+    fn start_revision(&self, call: &Call<'_>) -> Result<Start, Failure> {
+        let initial = call.flag("sendInitialEvents");
+        if initial && call.param("resourceVersionMatch") != Some("NotOlderThan") {
+            let message = "ListOptions.meta.k8s.io \"\" is invalid: resourceVersionMatch: Forbidden: \
+                           sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
+            return Err(Failure::new(422, "Invalid", message));
+        }
+        let revision = self.asked_revision(call)?.unwrap_or(0);
+        Ok(if initial || revision == 0 { Start::Now } else { Start::After(revision) })
+    }
+
+    /// The `resourceVersion` of a request, refused when it is of the future.
+    pub(super) fn asked_revision(&self, call: &Call<'_>) -> Result<Option<u64>, Failure> {
+        let Some(text) = call.param("resourceVersion") else { return Ok(None) };
+        let revision =
+            text.parse().map_err(|_| Failure::bad_request(format!("invalid resource version \"{text}\"")))?;
+        if revision > self.store.revision {
+            return Err(Failure::too_new(revision, self.store.revision));
+        }
+        Ok(Some(revision))
+    }
+
+    /// Sends bookmarks; for as long as somebody wants them.
+    pub(super) fn send_bookmarks(&mut self) {
+        let revision = self.store.revision;
+        self.watchers.retain(|watcher| !watcher.bookmarks || watcher.bookmark(revision, false));
+        if self.watchers.iter().any(|watcher| watcher.bookmarks) {
+            self.queue.add(Task::Bookmarks, self.now + BOOKMARK_EVERY);
+        }
+    }
+
+    /// Ends the watches whose time is over.
+    pub(super) fn end_watches(&mut self) {
+        let now = self.now;
+        self.watchers.retain(|watcher| watcher.until > now && !watcher.lines.is_closed());
+        if let Some(next) = self.watchers.iter().map(|watcher| watcher.until).min() {
+            self.queue.add(Task::WatchTimeouts, next);
+        }
+    }
+}
+
+enum Start {
+    /// With what is there.
+    Now,
+    /// With what came after a revision.
+    After(u64),
+}
