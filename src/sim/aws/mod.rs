@@ -1,1 +1,45 @@
-//! Simulated EC2 Auto Scaling.
+//! The simulated AWS: EC2 Auto Scaling, and what of EC2 goes with it, as an HTTP service behind the real SDK.
+//!
+//! [`State`] is all there is, pure and synchronous; [`Aws`] is a handle on it that tells it the time and is a
+//! [`World`](crate::sim::http::World). Requests come in the AWS query protocol (`query`, `xml`); `autoscaling` and `ec2` are the two
+//! APIs; `launching`, `terminating`, `waiting` and `balance` are what groups do; `script` and `faults` are
+//! what a test does to them; `journal` is what happened.
+//!
+//! The model keeps AWS's documented rules and its wording, each named where it is kept. It does not keep AWS's delays:
+//! a group decides at once, and what takes time takes what its [`Timing`] says.
+
+mod activity;
+mod autoscaling;
+mod balance;
+mod ec2;
+mod error;
+mod faults;
+mod group;
+mod handle;
+mod instance_types;
+mod journal;
+mod launching;
+mod lifecycle;
+mod operation;
+mod query;
+mod requirements;
+mod script;
+mod spec;
+mod state;
+mod templates;
+mod terminating;
+#[cfg(test)]
+mod tests;
+mod waiting;
+mod xml;
+
+pub use faults::Lose;
+pub use group::{GroupSnapshot, InstanceSnapshot};
+pub use handle::Aws;
+pub use journal::{Entry, Event, Outcome, TerminationCause};
+pub use lifecycle::{HookResult, HookSpec, LifecycleState, Transition};
+pub use operation::Operation;
+pub use requirements::Requirements;
+pub use spec::{GroupSpec, LaunchConfigurationSpec, LaunchFailure, MixedSpec, Timing};
+pub use state::{Reply, State};
+pub use templates::{TemplateData, TemplateSpec};

@@ -1,0 +1,108 @@
+//! The operations that change how many instances a group has.
+//!
+//! None of them waits for an instance to come or go.
+
+use jiff::Timestamp;
+
+use crate::sim::aws::error::ApiError;
+use crate::sim::aws::group::after;
+use crate::sim::aws::journal::TerminationCause;
+use crate::sim::aws::operation::Operation;
+use crate::sim::aws::query::Form;
+use crate::sim::aws::state::State;
+use crate::sim::aws::xml::Xml;
+
+/// Refused outside of min and max, and in a cooldown that the caller wants honoured.
+///
+/// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_SetDesiredCapacity.html> and
+/// <https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-scaling-cooldowns.html>
+pub(super) fn set_desired(state: &mut State, form: &Form, now: Timestamp) -> Result<Xml, ApiError> {
+    let name = form.required("AutoScalingGroupName")?;
+    form.required("DesiredCapacity")?;
+    let desired = form.parsed::<i64>("DesiredCapacity")?.unwrap_or_default();
+    let honor = form.parsed::<bool>("HonorCooldown")?.unwrap_or_default();
+    let (group, shared) = state.group_mut(name)?;
+    if desired > i64::from(group.max) {
+        return Err(ApiError::validation(format!(
+            "New SetDesiredCapacity value {desired} is above max value {} for the AutoScalingGroup.",
+            group.max
+        )));
+    }
+    if desired < i64::from(group.min) {
+        return Err(ApiError::validation(format!(
+            "New SetDesiredCapacity value {desired} is below min value {} for the AutoScalingGroup.",
+            group.min
+        )));
+    }
+    let cooling = group.last_activity_end.is_some_and(|end| now < after(end, group.cooldown));
+    if honor && cooling {
+        let last = group.activities.values().next_back().map(|activity| activity.id.as_str());
+        return Err(ApiError::client(
+            "ScalingActivityInProgress",
+            format!("Scaling activity {} is in progress and blocks this action", last.unwrap_or_default()),
+        ));
+    }
+    let why = "a user request explicitly set group desired capacity";
+    group.want(shared, desired as u32, Operation::SetDesiredCapacity, why, now);
+    group.settle(shared, now);
+    Ok(Xml::default())
+}
+
+/// With a decrement, refused at min; without, the group launches another one.
+///
+/// For an instance that is terminating already AWS promises nothing. Here the call is not refused and lowers desired
+/// capacity once more if asked to, so that whoever calls twice loses a healthy instance, and notices.
+///
+/// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_TerminateInstanceInAutoScalingGroup.html>
+pub(super) fn terminate(state: &mut State, form: &Form, now: Timestamp) -> Result<Xml, ApiError> {
+    let id = form.required("InstanceId")?;
+    form.required("ShouldDecrementDesiredCapacity")?;
+    let decrement = form.parsed::<bool>("ShouldDecrementDesiredCapacity")?.unwrap_or_default();
+    let (group, shared) = state.group_of_mut(id).ok_or_else(|| ApiError::no_such_instance(id))?;
+    if decrement && group.desired <= group.min {
+        return Err(ApiError::validation(format!(
+            "Currently, desiredSize equals minSize ({}). Terminating instance without replacement will violate \
+             group's min size constraint. Either set shouldDecrementDesiredCapacity flag to false or lower group's \
+             min size.",
+            group.min
+        )));
+    }
+    group.terminate(shared, id, TerminationCause::Request, decrement, now);
+    if decrement {
+        let why = format!("instance {id} was taken out of service in response to a user request");
+        let to = group.desired.saturating_sub(1);
+        group.want(shared, to, Operation::TerminateInstanceInAutoScalingGroup, &why, now);
+    }
+    group.settle(shared, now);
+    let activity = group.instances.get(id).and_then(|instance| group.activities.get(&instance.activity));
+    Ok(Xml::build(|xml| {
+        if let Some(activity) = activity {
+            xml.inside("Activity", |xml| activity.write(xml));
+        }
+    }))
+}
+
+/// Sizes only. Without a desired capacity of its own, a new min or max moves desired capacity as far as it must.
+///
+/// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_UpdateAutoScalingGroup.html>
+pub(super) fn update(state: &mut State, form: &Form, now: Timestamp) -> Result<Xml, ApiError> {
+    let (group, shared) = state.group_mut(form.required("AutoScalingGroupName")?)?;
+    let min = form.parsed::<u32>("MinSize")?.unwrap_or(group.min);
+    let max = form.parsed::<u32>("MaxSize")?.unwrap_or(group.max);
+    if min > max {
+        return Err(ApiError::validation(format!(
+            "Max bound, {max}, must be greater than or equal to min bound, {min}"
+        )));
+    }
+    let desired = form.parsed::<u32>("DesiredCapacity")?.unwrap_or_else(|| group.desired.clamp(min, max));
+    if !(min..=max).contains(&desired) {
+        return Err(ApiError::validation(format!(
+            "Desired capacity:{desired} must be between the specified min size:{min} and max size:{max}"
+        )));
+    }
+    (group.min, group.max) = (min, max);
+    let why = format!("a user request update of AutoScalingGroup constraints to min: {min}, max: {max}");
+    group.want(shared, desired, Operation::UpdateAutoScalingGroup, &why, now);
+    group.settle(shared, now);
+    Ok(Xml::default())
+}

@@ -1,0 +1,125 @@
+//! The other read-only operations: instances, activities, tags, launch configurations.
+
+use crate::sim::aws::autoscaling::groups::{write_instance, write_tag};
+use crate::sim::aws::error::ApiError;
+use crate::sim::aws::query::{Filter, Form, page, page_size};
+use crate::sim::aws::state::{ACCOUNT, REGION, State};
+use crate::sim::aws::xml::Xml;
+
+/// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DescribeAutoScalingInstances.html>. Ids it does not
+/// know are left out, not refused.
+pub(super) fn instances(state: &State, form: &Form) -> Result<Xml, ApiError> {
+    let size = page_size(form, "MaxRecords", 50, 50)?;
+    let ids = form.list("InstanceIds.member");
+    let mut instances: Vec<_> = state
+        .groups
+        .values()
+        .flat_map(|group| group.instances.values())
+        .filter(|instance| ids.is_empty() || ids.contains(&instance.id.as_str()))
+        .map(|instance| (instance.id.clone(), instance))
+        .collect();
+    instances.sort_by(|(a, _), (b, _)| a.cmp(b));
+    let (instances, next) = page(instances, form.get("NextToken"), size)?;
+    Ok(Xml::build(|xml| {
+        xml.list("AutoScalingInstances", "member", instances, |xml, instance| {
+            xml.text("AutoScalingGroupName", &instance.group);
+            write_instance(xml, instance, &["HEALTHY", "UNHEALTHY"]);
+        })
+        .optional("NextToken", next);
+    }))
+}
+
+/// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DescribeScalingActivities.html>: newest first.
+pub(super) fn activities(state: &State, form: &Form) -> Result<Xml, ApiError> {
+    let size = page_size(form, "MaxRecords", 100, 100)?;
+    let group = form.get("AutoScalingGroupName");
+    if let Some(name) = group.filter(|name| !state.groups.contains_key(*name)) {
+        return Err(ApiError::no_such_group(name));
+    }
+    let ids = form.list("ActivityIds.member");
+    let mut activities: Vec<_> = state
+        .groups
+        .values()
+        .filter(|candidate| group.is_none_or(|name| candidate.name == name))
+        .flat_map(|group| &group.activities)
+        .filter(|(_, activity)| ids.is_empty() || ids.contains(&activity.id.as_str()))
+        // Ascending keys, newest first.
+        .map(|(number, activity)| (format!("{:020}", u64::MAX - number), activity))
+        .collect();
+    activities.sort_by(|(a, _), (b, _)| a.cmp(b));
+    let (activities, next) = page(activities, form.get("NextToken"), size)?;
+    Ok(Xml::build(|xml| {
+        xml.list("Activities", "member", activities, |xml, activity| activity.write(xml))
+            .optional("NextToken", next);
+    }))
+}
+
+/// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DescribeTags.html>
+pub(super) fn tags(state: &State, form: &Form) -> Result<Xml, ApiError> {
+    let size = page_size(form, "MaxRecords", 50, 100)?;
+    let filters = Filter::all(form, "Filters.member", "Values.member");
+    let known = ["auto-scaling-group", "key", "value", "propagate-at-launch"];
+    if let Some(unknown) = filters.iter().find(|filter| !known.contains(&filter.name.as_str())) {
+        return Err(ApiError::validation(format!("Filter type {} is not correct.", unknown.name)));
+    }
+    let tags = state
+        .groups
+        .values()
+        .flat_map(|group| group.tags.iter().map(|(key, tag)| (group.name.as_str(), key, tag)))
+        .filter(|(group, key, (value, propagate))| {
+            filters.iter().all(|filter| match filter.name.as_str() {
+                "auto-scaling-group" => filter.accepts(group),
+                "key" => filter.accepts(key),
+                "value" => filter.accepts(value),
+                _ => filter.accepts(&propagate.to_string()),
+            })
+        })
+        // No group's name has a control character, so keys are in the order of groups and then of tags.
+        .map(|(group, key, tag)| (format!("{group}\0{key}"), (group, key, tag)));
+    let (tags, next) = page(tags, form.get("NextToken"), size)?;
+    Ok(Xml::build(|xml| {
+        xml.list("Tags", "member", tags, |xml, (group, key, (value, propagate))| {
+            write_tag(xml, group, key, value, *propagate);
+        })
+        .optional("NextToken", next);
+    }))
+}
+
+/// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DescribeLaunchConfigurations.html>
+pub(super) fn launch_configurations(state: &State, form: &Form) -> Result<Xml, ApiError> {
+    let size = page_size(form, "MaxRecords", 50, 100)?;
+    let names = form.list("LaunchConfigurationNames.member");
+    let configurations = state
+        .shared
+        .configurations
+        .iter()
+        .filter(|(name, _)| names.is_empty() || names.contains(&name.as_str()))
+        .map(|(name, configuration)| (name.clone(), configuration));
+    let (configurations, next) = page(configurations, form.get("NextToken"), size)?;
+    Ok(Xml::build(|xml| {
+        xml.list("LaunchConfigurations", "member", configurations, |xml, configuration| {
+            let spec = &configuration.spec;
+            let arn = format!(
+                "arn:aws:autoscaling:{REGION}:{ACCOUNT}:launchConfiguration:\
+                 00000000-0000-0000-0000-000000000000:launchConfigurationName/{}",
+                spec.name
+            );
+            xml.text("LaunchConfigurationName", &spec.name)
+                .text("LaunchConfigurationARN", arn)
+                .text("ImageId", &spec.image)
+                .text("KeyName", "")
+                .inside("SecurityGroups", |_| {})
+                .text("UserData", "")
+                .text("InstanceType", &spec.instance_type)
+                .list("BlockDeviceMappings", "member", &spec.volumes, |xml, (device, gib)| {
+                    xml.text("DeviceName", device).inside("Ebs", |xml| {
+                        xml.text("VolumeSize", gib).text("VolumeType", "gp3");
+                    });
+                })
+                .optional("SpotPrice", spec.spot_price.as_ref())
+                .time("CreatedTime", configuration.created)
+                .text("EbsOptimized", false);
+        })
+        .optional("NextToken", next);
+    }))
+}

@@ -1,0 +1,162 @@
+//! `DescribeAutoScalingGroups`: which groups, and all there is to say about each.
+//!
+//! <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DescribeAutoScalingGroups.html>
+
+use crate::sim::aws::error::ApiError;
+use crate::sim::aws::group::{Group, Instance, Origin, Source};
+use crate::sim::aws::query::{Filter, Form, page, page_size};
+use crate::sim::aws::requirements::Spelling;
+use crate::sim::aws::spec::{MixedSpec, Override};
+use crate::sim::aws::state::{ACCOUNT, REGION, State};
+use crate::sim::aws::xml::Xml;
+
+pub(super) fn describe(state: &State, form: &Form) -> Result<Xml, ApiError> {
+    let size = page_size(form, "MaxRecords", 50, 100)?;
+    let names = form.list("AutoScalingGroupNames.member");
+    if names.len() > size {
+        return Err(ApiError::validation(format!(
+            "The number of group names that may be passed in is limited to {size}"
+        )));
+    }
+    let filters = Filter::all(form, "Filters.member", "Values.member");
+    if let Some(unknown) = filters.iter().find(|filter| !is_known(filter)) {
+        return Err(ApiError::validation(format!("Filter type {} is not correct.", unknown.name)));
+    }
+    let groups = state
+        .groups
+        .values()
+        .filter(|group| names.is_empty() || names.contains(&group.name.as_str()))
+        .filter(|group| filters.iter().all(|filter| passes(group, filter)))
+        .map(|group| (group.name.clone(), group));
+    let (groups, next) = page(groups, form.get("NextToken"), size)?;
+    let with_instances = form.parsed::<bool>("IncludeInstances")?.unwrap_or(true);
+    Ok(Xml::build(|xml| {
+        xml.list("AutoScalingGroups", "member", groups, |xml, group| write(xml, group, with_instances))
+            .optional("NextToken", next);
+    }))
+}
+
+fn is_known(filter: &Filter) -> bool {
+    matches!(filter.name.as_str(), "tag-key" | "tag-value") || filter.name.starts_with("tag:")
+}
+
+/// Any value of a filter will do; a group must pass all filters.
+///
+/// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_Filter.html>
+fn passes(group: &Group, filter: &Filter) -> bool {
+    group.tags.iter().any(|(key, (value, _))| match filter.name.as_str() {
+        "tag-key" => filter.accepts(key),
+        "tag-value" => filter.accepts(value),
+        name => name.strip_prefix("tag:") == Some(key) && filter.accepts(value),
+    })
+}
+
+pub(super) fn arn(group: &str) -> String {
+    format!(
+        "arn:aws:autoscaling:{REGION}:{ACCOUNT}:autoScalingGroup:00000000-0000-0000-0000-000000000000:\
+         autoScalingGroupName/{group}"
+    )
+}
+
+fn write(xml: &mut Xml, group: &Group, with_instances: bool) {
+    xml.text("AutoScalingGroupName", &group.name).text("AutoScalingGroupARN", arn(&group.name));
+    match &group.mixed {
+        Some(mixed) => write_mixed(xml, mixed, &group.source),
+        None => write_source(xml, "LaunchTemplate", &group.source),
+    }
+    xml.text("MinSize", group.min)
+        .text("MaxSize", group.max)
+        .text("DesiredCapacity", group.desired)
+        .text("DefaultCooldown", group.cooldown.as_secs())
+        .values("AvailabilityZones", "member", &group.zones)
+        .inside("LoadBalancerNames", |_| {})
+        .inside("TargetGroupARNs", |_| {})
+        .text("HealthCheckType", "EC2")
+        .text("HealthCheckGracePeriod", 300);
+    if with_instances {
+        xml.list("Instances", "member", group.instances.values(), |xml, instance| {
+            write_instance(xml, instance, &["Healthy", "Unhealthy"]);
+        });
+    }
+    xml.time("CreatedTime", group.created)
+        .list("SuspendedProcesses", "member", &group.suspended, |xml, process| {
+            xml.text("ProcessName", process).text("SuspensionReason", "User suspended");
+        })
+        .text(
+            "VPCZoneIdentifier",
+            group.zones.iter().map(|z| format!("subnet-{z}")).collect::<Vec<_>>().join(","),
+        )
+        .inside("EnabledMetrics", |_| {})
+        .list("Tags", "member", &group.tags, |xml, (key, (value, propagate))| {
+            write_tag(xml, &group.name, key, value, *propagate);
+        })
+        .values("TerminationPolicies", "member", ["Default"])
+        .text("NewInstancesProtectedFromScaleIn", group.protect_new);
+}
+
+/// Writes a `TagDescription`.
+pub(super) fn write_tag(xml: &mut Xml, group: &str, key: &str, value: &str, propagate: bool) {
+    xml.text("ResourceId", group)
+        .text("ResourceType", "auto-scaling-group")
+        .text("Key", key)
+        .text("Value", value)
+        .text("PropagateAtLaunch", propagate);
+}
+
+/// Writes what an `Instance` and an `AutoScalingInstanceDetails` share; the two spell health differently.
+pub(super) fn write_instance(xml: &mut Xml, instance: &Instance, [healthy, unhealthy]: &[&str; 2]) {
+    xml.text("InstanceId", &instance.id)
+        .text("InstanceType", &instance.instance_type)
+        .text("AvailabilityZone", &instance.zone)
+        .text("LifecycleState", instance.state)
+        .text("HealthStatus", if instance.healthy { healthy } else { unhealthy });
+    match &instance.origin {
+        Origin::Configuration(name) => {
+            xml.text("LaunchConfigurationName", name);
+        }
+        Origin::Template { id, name, version } => {
+            xml.inside("LaunchTemplate", |xml| {
+                xml.text("LaunchTemplateId", id).text("LaunchTemplateName", name).text("Version", version);
+            });
+        }
+    }
+    xml.text("ProtectedFromScaleIn", instance.protected);
+}
+
+/// Writes a `LaunchTemplateSpecification` called `name`, or the name of a launch configuration.
+fn write_source(xml: &mut Xml, name: &str, source: &Source) {
+    match source {
+        Source::Configuration(configuration) => {
+            xml.text("LaunchConfigurationName", configuration);
+        }
+        Source::Template { id, name: template, version } => {
+            xml.inside(name, |xml| {
+                xml.text("LaunchTemplateId", id)
+                    .text("LaunchTemplateName", template)
+                    .text("Version", version);
+            });
+        }
+    }
+}
+
+fn write_mixed(xml: &mut Xml, mixed: &MixedSpec, source: &Source) {
+    xml.inside("MixedInstancesPolicy", |xml| {
+        xml.inside("LaunchTemplate", |xml| {
+            write_source(xml, "LaunchTemplateSpecification", source);
+            xml.list("Overrides", "member", &mixed.overrides, |xml, one| match one {
+                Override::Type(name) => {
+                    xml.text("InstanceType", name);
+                }
+                Override::Requirements(wanted) => {
+                    xml.inside("InstanceRequirements", |xml| wanted.write(xml, Spelling::AutoScaling));
+                }
+            });
+        })
+        .inside("InstancesDistribution", |xml| {
+            xml.text("OnDemandAllocationStrategy", "prioritized")
+                .text("OnDemandBaseCapacity", mixed.on_demand_base)
+                .text("OnDemandPercentageAboveBaseCapacity", mixed.on_demand_percentage)
+                .text("SpotAllocationStrategy", "price-capacity-optimized");
+        });
+    });
+}

@@ -1,0 +1,251 @@
+//! The EC2 API, version 2016-11-15: instance types, launch template versions, instances. Read-only.
+//!
+//! <https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_Operations.html>
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::error::ApiError;
+use super::group::{Instance, private_dns_name};
+use super::instance_types::{self, TYPES};
+use super::lifecycle::LifecycleState;
+use super::operation::Operation;
+use super::query::{Filter, Form, page, page_size};
+use super::requirements::Requirements;
+use super::state::{ACCOUNT, State};
+use super::templates::Template;
+use super::xml::Xml;
+
+/// How long EC2 goes on to show an instance that is gone.
+///
+/// <https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/terminating-instances.html>
+const SHOWN_WHEN_GONE: SignedDuration = SignedDuration::from_hours(1);
+
+pub(super) fn dispatch(
+    state: &State,
+    operation: Operation,
+    form: &Form,
+    now: Timestamp,
+) -> Result<Xml, ApiError> {
+    match operation {
+        Operation::DescribeInstanceTypes => describe_instance_types(form),
+        Operation::GetInstanceTypesFromInstanceRequirements => from_requirements(form),
+        Operation::DescribeLaunchTemplateVersions => describe_template_versions(state, form),
+        Operation::DescribeInstances => describe_instances(state, form, now),
+        _ => {
+            let (action, version) = (form.get("Action"), form.get("Version"));
+            Err(ApiError::invalid_action(action.unwrap_or_default(), version.unwrap_or_default()))
+        }
+    }
+}
+
+/// <https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeInstanceTypes.html>
+fn describe_instance_types(form: &Form) -> Result<Xml, ApiError> {
+    let names = form.list("InstanceType");
+    let size = page_size(form, "MaxResults", 100, 100)?;
+    if names.len() > 100 {
+        return Err(invalid_value("The maximum number of instance types per request is 100"));
+    }
+    let unknown: Vec<_> = names.iter().copied().filter(|name| instance_types::find(name).is_none()).collect();
+    if !unknown.is_empty() {
+        return Err(ApiError::client(
+            "InvalidInstanceType",
+            format!("The following supplied instance types do not exist: [{}]", unknown.join(", ")),
+        ));
+    }
+    let mut types: Vec<_> = TYPES
+        .iter()
+        .filter(|candidate| names.is_empty() || names.contains(&candidate.name))
+        .map(|candidate| (candidate.name.to_owned(), candidate))
+        .collect();
+    types.sort_by(|(a, _), (b, _)| a.cmp(b));
+    let (types, next) = page(types, form.get("NextToken"), size)?;
+    Ok(Xml::build(|xml| {
+        xml.list("instanceTypeSet", "item", types, |xml, one| one.write(xml)).optional("nextToken", next);
+    }))
+}
+
+/// <https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_GetInstanceTypesFromInstanceRequirements.html>
+fn from_requirements(form: &Form) -> Result<Xml, ApiError> {
+    let size = page_size(form, "MaxResults", 1000, 1000)?;
+    let architectures = form.list("ArchitectureType");
+    let wanted = Requirements::read(form)?;
+    let mut types: Vec<_> = TYPES
+        .iter()
+        .filter(|candidate| architectures.is_empty() || architectures.contains(&candidate.architecture))
+        .filter(|candidate| wanted.met_by(candidate))
+        .map(|candidate| (candidate.name.to_owned(), candidate.name))
+        .collect();
+    types.sort_by(|(a, _), (b, _)| a.cmp(b));
+    let (types, next) = page(types, form.get("NextToken"), size)?;
+    Ok(Xml::build(|xml| {
+        xml.list("instanceTypeSet", "item", types, |xml, name| {
+            xml.text("instanceType", name);
+        })
+        .optional("nextToken", next);
+    }))
+}
+
+/// Of one template: all versions, or those asked for. Of all templates: `$Latest`, `$Default` or both, which must be
+/// asked for.
+///
+/// <https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeLaunchTemplateVersions.html>
+fn describe_template_versions(state: &State, form: &Form) -> Result<Xml, ApiError> {
+    let size = page_size(form, "MaxResults", 200, 200)?;
+    let versions = form.list("LaunchTemplateVersion");
+    let one = template(state, form)?;
+    if one.is_none() {
+        if versions.is_empty() {
+            return Err(ApiError::client(
+                "MissingParameter",
+                "Either a launch template ID or a launch template name must be specified in the request",
+            ));
+        }
+        if versions.iter().any(|version| !matches!(*version, "$Latest" | "$Default")) {
+            return Err(invalid_value(
+                "Only $Latest and $Default are valid versions of all launch templates",
+            ));
+        }
+    }
+    let templates = one.map_or_else(|| state.shared.templates.values().collect(), |one| vec![one]);
+    let mut found: Vec<(String, (&Template, usize))> = Vec::new();
+    for template in templates {
+        let mut numbers: Vec<usize> = if versions.is_empty() {
+            (1..=template.spec.versions.len()).collect()
+        } else {
+            versions.iter().map(|version| resolve(template, version)).collect::<Result<_, _>>()?
+        };
+        numbers.sort_unstable();
+        numbers.dedup();
+        let keyed = numbers.into_iter().map(|n| (format!("{} {n:010}", template.id), (template, n)));
+        found.extend(keyed);
+    }
+    let (found, next) = page(found, form.get("NextToken"), size)?;
+    Ok(Xml::build(|xml| {
+        xml.list("launchTemplateVersionSet", "item", found, |xml, (template, number)| {
+            template.write_version(number, xml);
+        })
+        .optional("nextToken", next);
+    }))
+}
+
+fn template<'a>(state: &'a State, form: &Form) -> Result<Option<&'a Template>, ApiError> {
+    if let Some(id) = form.get("LaunchTemplateId") {
+        return state.shared.templates.get(id).map(Some).ok_or_else(|| {
+            ApiError::client(
+                "InvalidLaunchTemplateId.NotFound",
+                format!("The specified launch template, with template ID {id}, does not exist."),
+            )
+        });
+    }
+    let Some(name) = form.get("LaunchTemplateName") else { return Ok(None) };
+    state.shared.templates.values().find(|template| template.spec.name == name).map(Some).ok_or_else(|| {
+        ApiError::client(
+            "InvalidLaunchTemplateName.NotFoundException",
+            format!("The specified launch template, with template name {name}, does not exist."),
+        )
+    })
+}
+
+fn resolve(template: &Template, version: &str) -> Result<usize, ApiError> {
+    template.resolve(version).ok_or_else(|| {
+        ApiError::client(
+            "InvalidLaunchTemplateId.VersionNotFound",
+            format!(
+                "Could not find the specified version {version} for the launch template with ID {}.",
+                template.id
+            ),
+        )
+    })
+}
+
+/// By ids, tags and states. Every instance is a reservation of its own, as with a real group.
+///
+/// <https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeInstances.html>
+fn describe_instances(state: &State, form: &Form, now: Timestamp) -> Result<Xml, ApiError> {
+    let size = page_size(form, "MaxResults", 1000, 1000)?;
+    let ids = form.list("InstanceId");
+    let filters = Filter::all(form, "Filter", "Value");
+    if let Some(unknown) =
+        filters.iter().find(|f| f.name != "instance-state-name" && !f.name.starts_with("tag:"))
+    {
+        return Err(invalid_value(format!("The filter '{}' is invalid", unknown.name)));
+    }
+    let gone = state.shared.past.values().filter(|(_, at)| now.duration_since(*at) < SHOWN_WHEN_GONE);
+    let there = state.groups.values().flat_map(|group| group.instances.values());
+    let mut all: Vec<_> = there
+        .chain(gone.map(|(instance, _)| instance))
+        .map(|instance| (instance.id.clone(), instance))
+        .collect();
+    all.sort_by(|(a, _), (b, _)| a.cmp(b));
+    if let Some(unknown) = ids.iter().find(|id| !all.iter().any(|(known, _)| known == *id)) {
+        return Err(ApiError::client(
+            "InvalidInstanceID.NotFound",
+            format!("The instance ID '{unknown}' does not exist"),
+        ));
+    }
+    all.retain(|(id, instance)| {
+        (ids.is_empty() || ids.contains(&id.as_str())) && filters.iter().all(|f| passes(instance, f))
+    });
+    let (instances, next) = page(all, form.get("NextToken"), size)?;
+    Ok(Xml::build(|xml| {
+        xml.list("reservationSet", "item", instances, |xml, instance| {
+            xml.text("reservationId", instance.id.replacen("i-", "r-", 1)).text("ownerId", ACCOUNT).list(
+                "instancesSet",
+                "item",
+                [instance],
+                write_instance,
+            );
+        })
+        .optional("nextToken", next);
+    }))
+}
+
+fn passes(instance: &Instance, filter: &Filter) -> bool {
+    match filter.name.strip_prefix("tag:") {
+        Some(key) => instance.tags.get(key).is_some_and(|value| filter.accepts(value)),
+        None => filter.accepts(power(instance).1),
+    }
+}
+
+/// EC2's own state, which knows nothing of lifecycle hooks.
+///
+/// <https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_InstanceState.html>
+fn power(instance: &Instance) -> (u32, &'static str) {
+    match instance.state {
+        LifecycleState::Pending | LifecycleState::WarmedPending => (0, "pending"),
+        LifecycleState::Terminating
+        | LifecycleState::TerminatingProceed
+        | LifecycleState::WarmedTerminating
+        | LifecycleState::WarmedTerminatingProceed => (32, "shutting-down"),
+        LifecycleState::Terminated | LifecycleState::WarmedTerminated => (48, "terminated"),
+        LifecycleState::WarmedStopped | LifecycleState::WarmedHibernated => (80, "stopped"),
+        _ => (16, "running"),
+    }
+}
+
+fn write_instance(xml: &mut Xml, instance: &Instance) {
+    let (code, name) = power(instance);
+    let [a, b, c, d] = instance.address;
+    let architecture = instance_types::find(&instance.instance_type).map(|known| known.architecture);
+    xml.text("instanceId", &instance.id)
+        .text("imageId", &instance.image)
+        .inside("instanceState", |xml| {
+            xml.text("code", code).text("name", name);
+        })
+        .text("privateDnsName", private_dns_name(instance.address))
+        .text("privateIpAddress", format!("{a}.{b}.{c}.{d}"))
+        .text("instanceType", &instance.instance_type)
+        .time("launchTime", instance.launched)
+        .inside("placement", |xml| {
+            xml.text("availabilityZone", &instance.zone).text("tenancy", "default");
+        })
+        .optional("architecture", architecture)
+        .optional("instanceLifecycle", instance.spot.then_some("spot"))
+        .list("tagSet", "item", &instance.tags, |xml, (key, value)| {
+            xml.text("key", key).text("value", value);
+        });
+}
+
+fn invalid_value(message: impl Into<String>) -> ApiError {
+    ApiError::client("InvalidParameterValue", message)
+}

@@ -1,0 +1,122 @@
+//! What goes wrong between a caller and the simulated AWS, by script.
+//!
+//! A fault decides about a call before the call is looked at: a throttled or failed call has no effect. Counted faults
+//! ("the next three") are used up by the calls they hit and by no others. In order: outage, loss, throttle, failure.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::operation::Operation;
+use super::state::State;
+
+/// On which side of its effect a call is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lose {
+    /// The request never arrives.
+    BeforeEffect,
+    /// The request is carried out, the answer never arrives.
+    AfterEffect,
+}
+
+/// What happens to one call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Proceed,
+    Throttle,
+    Fail,
+    Lose(Lose),
+}
+
+/// Something that happens right before or after the next call of an operation.
+pub(super) type Effect = Box<dyn FnOnce(&mut State, Timestamp) + Send>;
+
+/// The faults in force.
+#[derive(Default)]
+pub(super) struct Faults {
+    pub(super) outage: bool,
+    throttled: BTreeMap<Operation, u32>,
+    throttled_any: u32,
+    throttled_until: BTreeMap<Operation, Timestamp>,
+    failing: BTreeMap<Operation, u32>,
+    losing: BTreeMap<Operation, Vec<Lose>>,
+    latency: Duration,
+    jitter: Duration,
+    before: BTreeMap<Operation, Vec<Effect>>,
+    after: BTreeMap<Operation, Vec<Effect>>,
+}
+
+impl Faults {
+    pub(super) fn throttle_any(&mut self, calls: u32) {
+        self.throttled_any = calls;
+    }
+
+    pub(super) fn throttle(&mut self, operation: Operation, calls: u32) {
+        self.throttled.insert(operation, calls);
+    }
+
+    pub(super) fn throttle_until(&mut self, operations: &[Operation], until: Timestamp) {
+        self.throttled_until.extend(operations.iter().map(|operation| (*operation, until)));
+    }
+
+    pub(super) fn fail(&mut self, operation: Operation, calls: u32) {
+        self.failing.insert(operation, calls);
+    }
+
+    pub(super) fn lose(&mut self, operation: Operation, lose: Lose) {
+        self.losing.entry(operation).or_default().push(lose);
+    }
+
+    pub(super) fn delay(&mut self, latency: Duration, jitter: Duration) {
+        (self.latency, self.jitter) = (latency, jitter);
+    }
+
+    pub(super) fn before_next(&mut self, operation: Operation, effect: Effect) {
+        self.before.entry(operation).or_default().push(effect);
+    }
+
+    pub(super) fn after_next(&mut self, operation: Operation, effect: Effect) {
+        self.after.entry(operation).or_default().push(effect);
+    }
+
+    pub(super) fn take_before(&mut self, operation: Operation) -> Vec<Effect> {
+        self.before.remove(&operation).unwrap_or_default()
+    }
+
+    pub(super) fn take_after(&mut self, operation: Operation) -> Vec<Effect> {
+        self.after.remove(&operation).unwrap_or_default()
+    }
+
+    /// How long the next call travels, there and back.
+    pub(super) fn draw_latency(&self, rng: &mut fastrand::Rng) -> Duration {
+        self.latency + self.jitter.mul_f64(if self.jitter.is_zero() { 0.0 } else { rng.f64() })
+    }
+
+    /// What happens to this call.
+    pub(super) fn judge(&mut self, operation: Operation, now: Timestamp) -> Verdict {
+        if self.outage {
+            return Verdict::Lose(Lose::BeforeEffect);
+        }
+        if let Some(losses) = self.losing.get_mut(&operation)
+            && !losses.is_empty()
+        {
+            return Verdict::Lose(losses.remove(0));
+        }
+        let timed = self.throttled_until.get(&operation).is_some_and(|until| now < *until);
+        if timed || use_one(&mut self.throttled_any) || use_one_of(&mut self.throttled, operation) {
+            return Verdict::Throttle;
+        }
+        if use_one_of(&mut self.failing, operation) { Verdict::Fail } else { Verdict::Proceed }
+    }
+}
+
+fn use_one_of(left: &mut BTreeMap<Operation, u32>, operation: Operation) -> bool {
+    left.get_mut(&operation).is_some_and(use_one)
+}
+
+fn use_one(left: &mut u32) -> bool {
+    let hit = *left > 0;
+    *left = left.saturating_sub(1);
+    hit
+}

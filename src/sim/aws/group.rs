@@ -1,0 +1,260 @@
+//! A simulated group and its instances, as plain state. What they do is in `launching`, `terminating`, `waiting` and
+//! `balance`.
+//!
+//! Invariants: an instance that is there is in exactly one group; it has waits exactly while it is in a `…:Wait`
+//! state; `due` is set exactly while time alone moves it on. Launches that were decided and have no instance yet
+//! count as capacity, instances on their way out do not.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::activity::Activity;
+use super::balance::Refresh;
+use super::lifecycle::{HookResult, HookSpec, LifecycleState};
+use super::spec::{LaunchFailure, MixedSpec, Timing};
+use super::state::Shared;
+
+/// A group.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) name: String,
+    pub(super) min: u32,
+    pub(super) max: u32,
+    pub(super) desired: u32,
+    pub(super) zones: Vec<String>,
+    pub(super) source: Source,
+    pub(super) mixed: Option<MixedSpec>,
+    /// Value, and whether instances get it too.
+    pub(super) tags: BTreeMap<String, (String, bool)>,
+    pub(super) hooks: BTreeMap<String, HookSpec>,
+    pub(super) suspended: BTreeSet<String>,
+    pub(super) protect_new: bool,
+    pub(super) cooldown: Duration,
+    pub(super) timing: Timing,
+    pub(super) created: Timestamp,
+    pub(super) instances: BTreeMap<String, Instance>,
+    pub(super) launches: BTreeMap<u64, Launch>,
+    pub(super) activities: BTreeMap<u64, Activity>,
+    /// Launches fail this many more times.
+    pub(super) failure: Option<(LaunchFailure, u32)>,
+    /// Instances that go when their replacement is there.
+    pub(super) rebalancing: BTreeSet<String>,
+    pub(super) refresh: Option<Refresh>,
+    /// Who changed desired capacity last, in the words of an activity's cause.
+    pub(super) last_change: Option<String>,
+    pub(super) last_activity_end: Option<Timestamp>,
+    /// Whether it was said already that all instances are protected.
+    pub(super) blocked: bool,
+}
+
+/// Where instances come from; both name things that may be gone.
+#[derive(Clone, Debug)]
+pub(super) enum Source {
+    Template { id: String, name: String, version: String },
+    Configuration(String),
+}
+
+/// An instance.
+#[derive(Clone, Debug)]
+#[expect(clippy::struct_field_names, reason = "an instance type is called that, and `type` is a keyword")]
+pub(super) struct Instance {
+    pub(super) id: String,
+    pub(super) group: String,
+    pub(super) zone: String,
+    pub(super) instance_type: String,
+    pub(super) image: String,
+    pub(super) spot: bool,
+    pub(super) origin: Origin,
+    pub(super) address: [u8; 4],
+    pub(super) tags: BTreeMap<String, String>,
+    pub(super) launched: Timestamp,
+    pub(super) state: LifecycleState,
+    pub(super) healthy: bool,
+    pub(super) protected: bool,
+    pub(super) waits: Vec<Wait>,
+    pub(super) due: Option<Timestamp>,
+    pub(super) activity: u64,
+    pub(super) replaces: Option<String>,
+}
+
+/// What an instance was launched from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    Template { id: String, name: String, version: usize },
+    Configuration(String),
+}
+
+/// A launch that was decided and has no instance yet.
+#[derive(Clone, Debug)]
+pub(super) struct Launch {
+    pub(super) zone: String,
+    pub(super) due: Timestamp,
+    pub(super) replaces: Option<String>,
+    pub(super) cause: String,
+}
+
+/// A hook that holds an instance.
+#[derive(Clone, Debug)]
+pub(super) struct Wait {
+    pub(super) hook: String,
+    pub(super) token: String,
+    pub(super) heartbeat: Duration,
+    pub(super) expires: Timestamp,
+    /// No heartbeat holds it beyond this.
+    pub(super) limit: Timestamp,
+    pub(super) default: HookResult,
+}
+
+impl Group {
+    /// Whether `process` is suspended.
+    pub(super) fn suspends(&self, process: &str) -> bool {
+        self.suspended.contains(process)
+    }
+
+    /// Instances that count.
+    pub(super) fn counted(&self) -> impl Iterator<Item = &Instance> {
+        self.instances.values().filter(|instance| instance.state.counts())
+    }
+
+    pub(super) fn in_state(&self, state: LifecycleState) -> usize {
+        self.instances.values().filter(|instance| instance.state == state).count()
+    }
+
+    /// What the group has or is about to have.
+    pub(super) fn capacity(&self) -> usize {
+        self.counted().count() + self.launches.len()
+    }
+
+    /// The first moment at which something happens by itself.
+    pub(super) fn next_due(&self) -> Option<Timestamp> {
+        let launches = self.launches.values().map(|launch| launch.due);
+        let instances = self.instances.values().filter_map(|instance| instance.due);
+        let waits = self.instances.values().flat_map(|i| &i.waits).map(|wait| wait.expires);
+        launches.chain(instances).chain(waits).min()
+    }
+
+    /// Does everything that is due at `at`.
+    pub(super) fn advance(&mut self, shared: &mut Shared, at: Timestamp) {
+        let launches = self.launches.iter().filter(|(_, launch)| launch.due <= at);
+        for number in launches.map(|(number, _)| *number).collect::<Vec<_>>() {
+            self.attempt(shared, number, at);
+        }
+        let due = |instance: &&Instance| instance.due.is_some_and(|due| due <= at);
+        let ids = self.instances.values().filter(due).map(|i| i.id.clone()).collect::<Vec<_>>();
+        for id in ids {
+            self.move_on(shared, &id, at);
+        }
+        self.expire_waits(shared, at);
+        self.settle(shared, at);
+    }
+
+    fn move_on(&mut self, shared: &mut Shared, id: &str, at: Timestamp) {
+        let Some(instance) = self.instances.get_mut(id) else { return };
+        instance.due = None;
+        match instance.state {
+            LifecycleState::Pending => self.boot(shared, id, at),
+            LifecycleState::Terminating | LifecycleState::TerminatingProceed => self.remove(shared, id, at),
+            _ => {}
+        }
+    }
+}
+
+/// `at` and then `duration`; the end of time if that is beyond it.
+pub(super) fn after(at: Timestamp, duration: Duration) -> Timestamp {
+    SignedDuration::try_from(duration).ok().and_then(|d| at.checked_add(d).ok()).unwrap_or(Timestamp::MAX)
+}
+
+/// A group at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupSnapshot {
+    /// Its name.
+    pub name: String,
+    /// The least it may have.
+    pub min: u32,
+    /// The most it may have.
+    pub max: u32,
+    /// How many it wants.
+    pub desired: u32,
+    /// Launches that were decided and have no instance yet, failing ones among them.
+    pub launches: usize,
+    /// All its instances, those on their way out too, by id.
+    pub instances: Vec<InstanceSnapshot>,
+}
+
+impl GroupSnapshot {
+    /// The ids of instances in `state`.
+    pub fn in_state(&self, state: LifecycleState) -> Vec<&str> {
+        self.instances.iter().filter(|i| i.state == state).map(|i| i.id.as_str()).collect()
+    }
+}
+
+/// An instance at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InstanceSnapshot {
+    /// Its id.
+    pub id: String,
+    /// Its group.
+    pub group: String,
+    /// Its zone.
+    pub zone: String,
+    /// Its type.
+    pub instance_type: String,
+    /// Where it is in its life.
+    pub state: LifecycleState,
+    /// Whether health checks pass.
+    pub healthy: bool,
+    /// Whether it is protected from scale-in.
+    pub protected: bool,
+    /// Whether it is a Spot instance.
+    pub spot: bool,
+    /// Its private IPv4 address; its private DNS name follows from it.
+    pub address: [u8; 4],
+    /// When it was launched.
+    pub launched: Timestamp,
+    /// The hooks that hold it, and when each times out.
+    pub waits: BTreeMap<String, Timestamp>,
+}
+
+impl InstanceSnapshot {
+    /// The name EC2 gives it, `ip-10-0-1-2.ec2.internal`.
+    pub fn private_dns_name(&self) -> String {
+        private_dns_name(self.address)
+    }
+}
+
+pub(super) fn private_dns_name([a, b, c, d]: [u8; 4]) -> String {
+    format!("ip-{a}-{b}-{c}-{d}.ec2.internal")
+}
+
+impl Instance {
+    pub(super) fn snapshot(&self) -> InstanceSnapshot {
+        InstanceSnapshot {
+            id: self.id.clone(),
+            group: self.group.clone(),
+            zone: self.zone.clone(),
+            instance_type: self.instance_type.clone(),
+            state: self.state,
+            healthy: self.healthy,
+            protected: self.protected,
+            spot: self.spot,
+            address: self.address,
+            launched: self.launched,
+            waits: self.waits.iter().map(|wait| (wait.hook.clone(), wait.expires)).collect(),
+        }
+    }
+}
+
+impl Group {
+    pub(super) fn snapshot(&self) -> GroupSnapshot {
+        GroupSnapshot {
+            name: self.name.clone(),
+            min: self.min,
+            max: self.max,
+            desired: self.desired,
+            launches: self.launches.len(),
+            instances: self.instances.values().map(Instance::snapshot).collect(),
+        }
+    }
+}

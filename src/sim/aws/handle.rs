@@ -1,0 +1,270 @@
+//! The handle on a simulated AWS: cheap to clone, tells the state the time, speaks HTTP.
+//!
+//! Whoever looks sees the state as of now, with or without [`Aws::run`]; that only makes things happen on time, for
+//! those who follow the journal. The lock is never held across an await.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use tokio::sync::{Notify, mpsc, watch};
+
+use super::faults::Lose;
+use super::group::{GroupSnapshot, InstanceSnapshot, after};
+use super::journal::{Entry, TerminationCause};
+use super::lifecycle::LifecycleState;
+use super::operation::Operation;
+use super::spec::{GroupSpec, LaunchConfigurationSpec, LaunchFailure};
+use super::state::State;
+use super::templates::{TemplateData, TemplateSpec};
+use crate::clock::Clock;
+use crate::sim::http::{Lost, Request, Response, World, response};
+
+/// A simulated AWS.
+#[derive(Clone)]
+pub struct Aws(Arc<Inner>);
+
+struct Inner {
+    state: Mutex<State>,
+    clock: Clock,
+    /// Something may be due sooner than before.
+    moved: Notify,
+}
+
+impl Aws {
+    /// An AWS with nothing in it. The same seed and the same calls give the same ids.
+    pub fn new(clock: Clock, seed: u64) -> Self {
+        Self(Arc::new(Inner { state: Mutex::new(State::new(seed)), clock, moved: Notify::new() }))
+    }
+
+    /// Does what is due when it is due, for ever. Owned and spawned by whoever made the world.
+    pub async fn run(&self) {
+        loop {
+            let moved = self.0.moved.notified();
+            let Some(due) = self.look(State::next_due) else {
+                moved.await;
+                continue;
+            };
+            tokio::select! {
+                () = self.0.clock.sleep_until(due) => self.look(|_| ()),
+                () = moved => {}
+            }
+        }
+    }
+
+    /// Does something to the state as of now.
+    pub fn script<T>(&self, act: impl FnOnce(&mut State, Timestamp) -> T) -> T {
+        let result = self.with(act);
+        self.0.moved.notify_one();
+        result
+    }
+
+    fn look<T>(&self, see: impl FnOnce(&State) -> T) -> T {
+        self.with(|state, _| see(state))
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut State, Timestamp) -> T) -> T {
+        // A panic under the lock is a failed test; what others then see does not matter.
+        let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = self.0.clock.now();
+        state.step(now);
+        act(&mut state, now)
+    }
+}
+
+/// What there is.
+impl Aws {
+    /// Adds a group, in place of one with the same name; it starts to launch what it wants.
+    pub fn add_group(&self, spec: GroupSpec) {
+        self.script(|state, now| state.add_group(spec, now));
+    }
+
+    /// Adds a launch template and gives back its id.
+    pub fn add_template(&self, spec: TemplateSpec) -> String {
+        self.script(|state, now| state.add_template(spec, now))
+    }
+
+    /// Adds a version to the template called `name`.
+    pub fn add_template_version(&self, name: &str, data: TemplateData) {
+        self.script(|state, _| state.add_template_version(name, data));
+    }
+
+    /// Adds a launch configuration.
+    pub fn add_launch_configuration(&self, spec: LaunchConfigurationSpec) {
+        self.script(|state, now| state.add_launch_configuration(spec, now));
+    }
+
+    /// Removes a group with all its instances, without a word in the journal.
+    pub fn remove_group(&self, name: &str) {
+        self.script(|state, now| state.remove_group(name, now));
+    }
+
+    /// An instance is there at once, in any state; nothing moves it on by itself. None without such a group.
+    pub fn add_instance(&self, group: &str, state: LifecycleState) -> Option<String> {
+        self.script(|world, now| world.add_instance(group, state, now))
+    }
+
+    /// Puts an instance into a state, from which nothing moves it on by itself; what held it holds it no more.
+    pub fn set_state(&self, instance: &str, state: LifecycleState) {
+        self.script(|world, now| world.set_state(instance, state, now));
+    }
+}
+
+/// What befalls it.
+impl Aws {
+    /// The group's next launches fail this many times; `u32::MAX` is for ever, 0 ends it.
+    pub fn fail_launches(&self, group: &str, failure: LaunchFailure, times: u32) {
+        self.script(|state, _| state.fail_launches(group, failure, times));
+    }
+
+    /// An instance comes into service at once: one that was decided, if there is one, or one too
+    /// many, for which the group then terminates the one its policy chooses.
+    pub fn launch_now(&self, group: &str) -> Option<String> {
+        self.script(|state, now| state.launch_now(group, now))
+    }
+
+    /// The group terminates an instance at once and launches another.
+    pub fn terminate(&self, instance: &str, cause: TerminationCause) {
+        self.script(|state, now| state.terminate(instance, cause, now));
+    }
+
+    /// The health checks of an instance fail from now on.
+    pub fn fail_health_check(&self, instance: &str) {
+        self.script(|state, now| state.fail_health_check(instance, now));
+    }
+
+    /// The group replaces an instance to balance its zones: first the new one, then the old one goes. False for an
+    /// instance that is protected from scale-in or on its way out.
+    pub fn rebalance(&self, instance: &str) -> bool {
+        self.script(|state, now| state.rebalance(instance, now))
+    }
+
+    /// The group replaces an instance out of its fullest zone. Gives back which.
+    pub fn rebalance_group(&self, group: &str) -> Option<String> {
+        self.script(|state, now| state.rebalance_group(group, now))
+    }
+
+    /// The group replaces all its instances, one at a time.
+    pub fn refresh(&self, group: &str) {
+        self.script(|state, now| state.refresh(group, now));
+    }
+
+    /// Something happens when the next call of `operation` has arrived and has had no effect yet.
+    pub fn before_next(
+        &self,
+        operation: Operation,
+        effect: impl FnOnce(&mut State, Timestamp) + Send + 'static,
+    ) {
+        self.script(|state, _| state.before_next(operation, effect));
+    }
+
+    /// Something happens when the next call of `operation` has had its effect, before anybody sees the answer.
+    pub fn after_next(
+        &self,
+        operation: Operation,
+        effect: impl FnOnce(&mut State, Timestamp) + Send + 'static,
+    ) {
+        self.script(|state, _| state.after_next(operation, effect));
+    }
+}
+
+/// Faults. A call that is throttled, fails or is lost before its effect changes nothing.
+impl Aws {
+    /// Throttles the next calls of `operation`.
+    pub fn throttle_next(&self, operation: Operation, calls: u32) {
+        self.script(|state, _| state.faults.throttle(operation, calls));
+    }
+
+    /// Throttles the next calls, whatever they ask for.
+    pub fn throttle_any(&self, calls: u32) {
+        self.script(|state, _| state.faults.throttle_any(calls));
+    }
+
+    /// Throttles every call of `operations` for a while.
+    pub fn throttle_for(&self, operations: &[Operation], duration: Duration) {
+        self.script(|state, now| state.faults.throttle_until(operations, after(now, duration)));
+    }
+
+    /// Answers the next calls of `operation` with status 500.
+    pub fn fail_next(&self, operation: Operation, calls: u32) {
+        self.script(|state, _| state.faults.fail(operation, calls));
+    }
+
+    /// Loses the next call of `operation`; said twice, the next two.
+    pub fn lose_next(&self, operation: Operation, lose: Lose) {
+        self.script(|state, _| state.faults.lose(operation, lose));
+    }
+
+    /// Starts or ends an outage, in which no request arrives. Groups go on with their doings.
+    pub fn outage(&self, on: bool) {
+        self.script(|state, _| state.faults.outage = on);
+    }
+
+    /// Each call takes `latency`, and up to `jitter` more; half of it before its effect, half after.
+    pub fn delay(&self, latency: Duration, jitter: Duration) {
+        self.script(|state, _| state.faults.delay(latency, jitter));
+    }
+}
+
+/// What can be seen.
+impl Aws {
+    /// The group as of now.
+    pub fn group(&self, name: &str) -> Option<GroupSnapshot> {
+        self.look(|state| state.groups.get(name).map(super::group::Group::snapshot))
+    }
+
+    /// The instance as of now; one that is gone is `Terminated`.
+    pub fn instance(&self, id: &str) -> Option<InstanceSnapshot> {
+        self.look(|state| {
+            let past = || state.shared.past.get(id).map(|(instance, _)| instance);
+            state.instance(id).or_else(past).map(super::group::Instance::snapshot)
+        })
+    }
+
+    /// Everything that happened so far.
+    pub fn journal(&self) -> Vec<Entry> {
+        self.look(|state| state.shared.journal.entries().to_vec())
+    }
+
+    /// How often `operation` was called, lost and refused calls included.
+    pub fn calls(&self, operation: Operation) -> usize {
+        self.look(|state| state.shared.journal.calls(operation))
+    }
+
+    /// Each entry of the journal from here on, as it is made.
+    pub fn subscribe(&self) -> mpsc::UnboundedReceiver<Entry> {
+        self.with(|state, _| state.shared.journal.subscribe())
+    }
+
+    /// The number of journal entries, to wait for something to have happened.
+    pub fn changed(&self) -> watch::Receiver<usize> {
+        self.look(|state| state.shared.journal.changed())
+    }
+
+    /// Completes when `holds` does; it is asked after each change. Needs [`Aws::run`] for what time brings.
+    pub async fn until(&self, mut holds: impl FnMut(&Self) -> bool) {
+        let mut changed = self.changed();
+        while !holds(self) {
+            // The sender lives in the state, which lives as long as we do.
+            let _ = changed.changed().await;
+        }
+    }
+}
+
+#[async_trait]
+impl World for Aws {
+    async fn call(&self, request: Request) -> Result<Response, Lost> {
+        let half = self.with(|state, _| state.draw_latency()) / 2;
+        pause(half).await;
+        let reply = self.script(|state, now| state.apply(&request, now));
+        pause(half).await;
+        reply.map(|reply| response(reply.status, "text/xml", reply.body))
+    }
+}
+
+async fn pause(duration: Duration) {
+    if !duration.is_zero() {
+        tokio::time::sleep(duration).await;
+    }
+}

@@ -1,0 +1,255 @@
+//! What happened, in order: every call received and every change of state.
+//!
+//! An entry is never altered. A call comes before the changes it caused, although its outcome is known only after
+//! them. Other worlds follow through [`Journal::subscribe`]; they get each entry once, in order.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use tokio::sync::{mpsc, watch};
+
+use super::lifecycle::{HookResult, LifecycleState, Transition};
+use super::operation::Operation;
+
+/// One thing that happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// When.
+    pub at: Timestamp,
+    /// What.
+    pub what: Event,
+}
+
+/// The kinds of thing that happen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A request came in.
+    Called {
+        /// What was asked for.
+        operation: Operation,
+        /// The parameters, by AWS's names for them (`AutoScalingGroupName`, `InstanceIds.member.1`).
+        arguments: BTreeMap<String, String>,
+        /// How it ended.
+        outcome: Outcome,
+    },
+    /// An instance exists from now on; it is `Pending`.
+    InstanceLaunched {
+        /// Its group.
+        group: String,
+        /// Its id.
+        instance: String,
+        /// Its availability zone.
+        zone: String,
+        /// Its instance type.
+        instance_type: String,
+    },
+    /// An instance does its work from now on.
+    InService {
+        /// Its group.
+        group: String,
+        /// Its id.
+        instance: String,
+    },
+    /// An attempt to launch failed.
+    LaunchFailed {
+        /// The group that wanted an instance.
+        group: String,
+        /// The zone it was tried in.
+        zone: String,
+        /// EC2's code, `InsufficientInstanceCapacity` for one.
+        code: String,
+        /// EC2's text.
+        message: String,
+    },
+    /// An instance is on its way out.
+    TerminationStarted {
+        /// Its group.
+        group: String,
+        /// Its id.
+        instance: String,
+        /// On whose account.
+        cause: TerminationCause,
+        /// Whether desired capacity went down with it, so that no replacement comes.
+        decrement: bool,
+    },
+    /// A hook holds an instance from now on. One entry per hook.
+    EnteredWait {
+        /// The group.
+        group: String,
+        /// The instance.
+        instance: String,
+        /// The hook's name.
+        hook: String,
+        /// The lifecycle action's token.
+        token: String,
+        /// Launching or terminating.
+        transition: Transition,
+    },
+    /// A hook's time-out starts again.
+    Heartbeat {
+        /// The group.
+        group: String,
+        /// The instance.
+        instance: String,
+        /// The hook's name.
+        hook: String,
+        /// When it times out now.
+        until: Timestamp,
+    },
+    /// Somebody completed a hook.
+    HookCompleted {
+        /// The group.
+        group: String,
+        /// The instance.
+        instance: String,
+        /// The hook's name.
+        hook: String,
+        /// What they said.
+        result: HookResult,
+    },
+    /// Nobody completed a hook in time.
+    HookTimedOut {
+        /// The group.
+        group: String,
+        /// The instance.
+        instance: String,
+        /// The hook's name.
+        hook: String,
+        /// The hook's default result, which is what counts now.
+        result: HookResult,
+    },
+    /// An instance is gone.
+    Terminated {
+        /// Its group.
+        group: String,
+        /// Its id.
+        instance: String,
+    },
+    /// A script put an instance into a state.
+    StateSet {
+        /// Its group.
+        group: String,
+        /// Its id.
+        instance: String,
+        /// The state.
+        state: LifecycleState,
+    },
+    /// The group wants another number of instances.
+    DesiredChanged {
+        /// The group.
+        group: String,
+        /// What it was.
+        from: u32,
+        /// What it is.
+        to: u32,
+        /// The call that did it.
+        by: Operation,
+    },
+}
+
+/// How a call ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Done and answered.
+    Answered,
+    /// Refused with this code; nothing changed.
+    Refused(&'static str),
+    /// The connection broke before the call had its effect.
+    LostBefore,
+    /// The connection broke after the call had its effect.
+    LostAfter,
+}
+
+/// Why an instance is terminated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TerminationCause {
+    /// `TerminateInstanceInAutoScalingGroup`.
+    Request,
+    /// The group had more than it wants, and chose this one.
+    ScaleIn,
+    /// Zones were unbalanced.
+    Rebalance,
+    /// An instance refresh.
+    Refresh,
+    /// It was unhealthy.
+    HealthCheck,
+    /// A launching hook was abandoned.
+    LaunchAbandoned,
+}
+
+/// The record.
+#[derive(Debug)]
+pub(super) struct Journal {
+    entries: Vec<Entry>,
+    subscribers: Vec<mpsc::UnboundedSender<Entry>>,
+    calls: BTreeMap<Operation, usize>,
+    /// Entries of a call whose outcome is not known yet.
+    held: Option<Vec<Entry>>,
+    length: watch::Sender<usize>,
+}
+
+impl Journal {
+    pub(super) fn new() -> Self {
+        Self {
+            entries: Vec::new(),
+            subscribers: Vec::new(),
+            calls: BTreeMap::new(),
+            held: None,
+            length: watch::Sender::new(0),
+        }
+    }
+
+    pub(super) fn record(&mut self, at: Timestamp, what: Event) {
+        let entry = Entry { at, what };
+        match &mut self.held {
+            Some(held) => held.push(entry),
+            None => self.publish(entry),
+        }
+    }
+
+    /// From here to [`Self::record_call`], entries are effects of one call.
+    pub(super) fn begin_call(&mut self) {
+        self.held = Some(Vec::new());
+    }
+
+    /// Records the call and then its effects.
+    pub(super) fn record_call(
+        &mut self,
+        at: Timestamp,
+        operation: Operation,
+        arguments: BTreeMap<String, String>,
+        outcome: Outcome,
+    ) {
+        *self.calls.entry(operation).or_default() += 1;
+        let effects = self.held.take().unwrap_or_default();
+        self.publish(Entry { at, what: Event::Called { operation, arguments, outcome } });
+        for entry in effects {
+            self.publish(entry);
+        }
+    }
+
+    pub(super) fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    pub(super) fn calls(&self, operation: Operation) -> usize {
+        self.calls.get(&operation).copied().unwrap_or_default()
+    }
+
+    pub(super) fn subscribe(&mut self) -> mpsc::UnboundedReceiver<Entry> {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        self.subscribers.push(sender);
+        receiver
+    }
+
+    /// Follows the number of entries.
+    pub(super) fn changed(&self) -> watch::Receiver<usize> {
+        self.length.subscribe()
+    }
+
+    fn publish(&mut self, entry: Entry) {
+        self.subscribers.retain(|subscriber| subscriber.send(entry.clone()).is_ok());
+        self.entries.push(entry);
+        self.length.send_replace(self.entries.len());
+    }
+}

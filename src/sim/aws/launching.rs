@@ -1,0 +1,272 @@
+//! How instances come: decided, tried, `Pending`, held by launching hooks, `InService`.
+//!
+//! A launch that fails stays decided and is tried again; desired capacity is not touched by it.
+//!
+//! <https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-lifecycle.html>
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::activity::{Activity, Status, launch_cause};
+use super::group::{Group, Instance, Launch, Origin, Source, after};
+use super::instance_types;
+use super::journal::{Event, TerminationCause};
+use super::lifecycle::{LifecycleState, Transition};
+use super::spec::{LaunchFailure, MixedSpec, Override};
+use super::state::Shared;
+
+/// A failing launch is tried again after this long at least, so that time moves on.
+const SHORTEST_RETRY: Duration = Duration::from_secs(1);
+
+/// What the next instance will be.
+struct Blueprint {
+    instance_type: String,
+    image: String,
+    spot: bool,
+    origin: Origin,
+}
+
+impl Group {
+    /// Decides to launch an instance, in the zone that has the fewest.
+    ///
+    /// <https://docs.aws.amazon.com/autoscaling/ec2/userguide/auto-scaling-benefits.html>, instance distribution
+    pub(super) fn decide_launch(&mut self, shared: &mut Shared, replaces: Option<String>, at: Timestamp) {
+        let avoid = replaces.as_ref().and_then(|old| self.instances.get(old)).map(|old| old.zone.clone());
+        let zone = self.emptiest_zone(avoid.as_deref());
+        let cause = launch_cause(at, self.last_change.as_deref(), replaces.is_some(), self.capacity());
+        let launch = Launch { zone, due: after(at, self.timing.launch), replaces, cause };
+        self.launches.insert(shared.next_number(), launch);
+    }
+
+    /// Tries a launch that was decided.
+    pub(super) fn attempt(&mut self, shared: &mut Shared, number: u64, at: Timestamp) {
+        let Some(launch) = self.launches.remove(&number) else { return };
+        if self.suspends("Launch") {
+            return;
+        }
+        let Some(blueprint) = self.blueprint(shared) else {
+            let failure = LaunchFailure::Other {
+                code: "InvalidLaunchTemplateId.VersionNotFound".to_owned(),
+                message: "You must use a valid fully-formed launch template.".to_owned(),
+            };
+            return self.fail(shared, launch, &failure, "", at);
+        };
+        if let Some((failure, left)) = self.failure.take() {
+            self.failure = left.checked_sub(1).filter(|left| *left > 0).map(|left| (failure.clone(), left));
+            return self.fail(shared, launch, &failure, &blueprint.instance_type, at);
+        }
+        let id = self.place(shared, launch, blueprint, at);
+        if let Some(instance) = self.instances.get_mut(&id) {
+            instance.due = Some(after(at, self.timing.boot));
+        }
+    }
+
+    fn fail(
+        &mut self,
+        shared: &mut Shared,
+        launch: Launch,
+        failure: &LaunchFailure,
+        instance_type: &str,
+        at: Timestamp,
+    ) {
+        let message = failure.message(instance_type, &launch.zone);
+        let status = format!("{message} Launching EC2 instance failed.");
+        let activity = Activity {
+            id: shared.uuid(),
+            group: self.name.clone(),
+            description: format!("Launching a new EC2 instance.  Status Reason: {status}"),
+            cause: launch.cause.clone(),
+            started: at,
+            ended: Some(at),
+            status: Status::Failed,
+            message: Some(status),
+            zone: Some(launch.zone.clone()),
+        };
+        self.activities.insert(shared.next_number(), activity);
+        let (group, zone, code) = (self.name.clone(), launch.zone.clone(), failure.code().to_owned());
+        shared.journal.record(at, Event::LaunchFailed { group, zone, code, message });
+        let due = after(at, self.timing.retry.max(SHORTEST_RETRY));
+        self.launches.insert(shared.next_number(), Launch { due, ..launch });
+    }
+
+    /// Makes the instance of `launch`, `Pending` and with nothing due.
+    fn place(&mut self, shared: &mut Shared, launch: Launch, blueprint: Blueprint, at: Timestamp) -> String {
+        let id = shared.instance_id();
+        let activity = shared.next_number();
+        self.activities.insert(
+            activity,
+            Activity {
+                id: shared.uuid(),
+                group: self.name.clone(),
+                description: format!("Launching a new EC2 instance: {id}"),
+                cause: launch.cause,
+                started: at,
+                ended: None,
+                status: Status::PreInService,
+                message: None,
+                zone: Some(launch.zone.clone()),
+            },
+        );
+        let Blueprint { instance_type, image, spot, origin } = blueprint;
+        shared.journal.record(
+            at,
+            Event::InstanceLaunched {
+                group: self.name.clone(),
+                instance: id.clone(),
+                zone: launch.zone.clone(),
+                instance_type: instance_type.clone(),
+            },
+        );
+        let instance = Instance {
+            id: id.clone(),
+            group: self.name.clone(),
+            zone: launch.zone,
+            instance_type,
+            image,
+            spot,
+            origin,
+            address: shared.address(),
+            tags: self.instance_tags(),
+            launched: at,
+            state: LifecycleState::Pending,
+            healthy: true,
+            protected: self.protect_new,
+            waits: Vec::new(),
+            due: None,
+            activity,
+            replaces: launch.replaces,
+        };
+        self.instances.insert(id.clone(), instance);
+        id
+    }
+
+    /// Makes an instance at once, out of turn, in `state`, without hooks. If a launch was decided, it is that one.
+    pub(super) fn launch_now(
+        &mut self,
+        shared: &mut Shared,
+        state: LifecycleState,
+        at: Timestamp,
+    ) -> Option<String> {
+        let blueprint = self.blueprint(shared)?;
+        let decided = state.counts().then(|| self.launches.pop_first()).flatten();
+        let launch = decided.map_or_else(
+            || Launch {
+                zone: self.emptiest_zone(None),
+                due: at,
+                replaces: None,
+                cause: launch_cause(at, self.last_change.as_deref(), false, self.capacity()),
+            },
+            |(_, launch)| launch,
+        );
+        let id = self.place(shared, launch, blueprint, at);
+        if state == LifecycleState::InService {
+            self.enter_service(shared, &id, at);
+        } else if let Some(instance) = self.instances.get_mut(&id) {
+            instance.state = state;
+            let (group, instance) = (self.name.clone(), id.clone());
+            shared.journal.record(at, Event::StateSet { group, instance, state });
+        }
+        Some(id)
+    }
+
+    /// The instance has booted: launching hooks hold it, or it is in service.
+    pub(super) fn boot(&mut self, shared: &mut Shared, id: &str, at: Timestamp) {
+        if !self.hold(shared, id, Transition::Launching, at) {
+            self.enter_service(shared, id, at);
+        }
+    }
+
+    pub(super) fn enter_service(&mut self, shared: &mut Shared, id: &str, at: Timestamp) {
+        let Some(instance) = self.instances.get_mut(id) else { return };
+        instance.state = LifecycleState::InService;
+        let replaced = instance.replaces.take();
+        if let Some(activity) = self.activities.get_mut(&instance.activity) {
+            activity.end(Status::Successful, at);
+        }
+        self.last_activity_end = Some(at);
+        shared.journal.record(at, Event::InService { group: self.name.clone(), instance: id.to_owned() });
+        if let Some(old) = replaced
+            && self.rebalancing.remove(&old)
+            && self.counted().any(|instance| instance.id == old)
+        {
+            self.terminate(shared, &old, TerminationCause::Rebalance, false, at);
+        }
+    }
+
+    fn blueprint(&self, shared: &Shared) -> Option<Blueprint> {
+        let spot_override = self.mixed.as_ref().map(|mixed| self.next_is_spot(mixed));
+        match &self.source {
+            Source::Configuration(name) => {
+                let configuration = shared.configurations.get(name)?;
+                Some(Blueprint {
+                    instance_type: configuration.spec.instance_type.clone(),
+                    image: configuration.spec.image.clone(),
+                    spot: configuration.spec.spot_price.is_some(),
+                    origin: Origin::Configuration(name.clone()),
+                })
+            }
+            Source::Template { id, name, version } => {
+                let template = shared.templates.get(id)?;
+                let version = template.resolve(version)?;
+                let data = template.data(version)?;
+                let by_policy = self.mixed.as_ref().and_then(first_type);
+                let by_requirements =
+                    || data.requirements.as_ref().and_then(|wanted| first_meeting(|t| wanted.met_by(t)));
+                Some(Blueprint {
+                    instance_type: by_policy
+                        .or_else(|| data.instance_type.clone())
+                        .or_else(by_requirements)?,
+                    image: data.image.clone(),
+                    spot: spot_override.unwrap_or(data.spot),
+                    origin: Origin::Template { id: id.clone(), name: name.clone(), version },
+                })
+            }
+        }
+    }
+
+    /// On-Demand up to the base, then enough of them to keep the percentage.
+    ///
+    /// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_InstancesDistribution.html>
+    fn next_is_spot(&self, mixed: &MixedSpec) -> bool {
+        let count = self.counted().count();
+        let on_demand = self.counted().filter(|instance| !instance.spot).count();
+        let base = mixed.on_demand_base as usize;
+        let beyond = (count + 1).saturating_sub(base);
+        on_demand >= base + (beyond * mixed.on_demand_percentage as usize).div_ceil(100)
+    }
+
+    fn instance_tags(&self) -> BTreeMap<String, String> {
+        let mut tags: BTreeMap<_, _> = self
+            .tags
+            .iter()
+            .filter(|(_, (_, propagate))| *propagate)
+            .map(|(key, (value, _))| (key.clone(), value.clone()))
+            .collect();
+        // <https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-tagging.html>
+        tags.insert("aws:autoscaling:groupName".to_owned(), self.name.clone());
+        tags
+    }
+
+    /// The zone with the fewest instances, the first of equals; another than `avoid` if there is one.
+    fn emptiest_zone(&self, avoid: Option<&str>) -> String {
+        let load = |zone: &&String| {
+            let there = self.counted().map(|i| &i.zone).filter(|z| z == zone).count();
+            let coming = self.launches.values().filter(|launch| launch.zone == **zone).count();
+            (Some(zone.as_str()) == avoid, there + coming)
+        };
+        self.zones.iter().min_by_key(load).cloned().unwrap_or_default()
+    }
+}
+
+fn first_type(mixed: &MixedSpec) -> Option<String> {
+    mixed.overrides.iter().find_map(|one| match one {
+        Override::Type(name) => Some(name.clone()),
+        Override::Requirements(wanted) => first_meeting(|candidate| wanted.met_by(candidate)),
+    })
+}
+
+fn first_meeting(accepts: impl Fn(&instance_types::InstanceType) -> bool) -> Option<String> {
+    instance_types::TYPES.iter().find(|candidate| accepts(candidate)).map(|found| found.name.to_owned())
+}

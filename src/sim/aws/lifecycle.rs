@@ -1,0 +1,177 @@
+//! The words of an instance's lifecycle: states, transitions, hooks, results.
+//!
+//! <https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-lifecycle.html>
+
+use std::fmt;
+use std::time::Duration;
+
+macro_rules! states {
+    ($($state:ident = $name:literal,)*) => {
+        /// Where an instance is in its life.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        #[expect(missing_docs, reason = "AWS documents them under these names")]
+        pub enum LifecycleState { $($state,)* }
+
+        impl LifecycleState {
+            /// AWS's name for it.
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$state => $name,)* }
+            }
+        }
+    };
+}
+
+states! {
+    Pending = "Pending",
+    PendingWait = "Pending:Wait",
+    PendingProceed = "Pending:Proceed",
+    InService = "InService",
+    Terminating = "Terminating",
+    TerminatingWait = "Terminating:Wait",
+    TerminatingProceed = "Terminating:Proceed",
+    Terminated = "Terminated",
+    EnteringStandby = "EnteringStandby",
+    Standby = "Standby",
+    Detaching = "Detaching",
+    Detached = "Detached",
+    WarmedPending = "Warmed:Pending",
+    WarmedPendingWait = "Warmed:Pending:Wait",
+    WarmedPendingProceed = "Warmed:Pending:Proceed",
+    WarmedRunning = "Warmed:Running",
+    WarmedStopped = "Warmed:Stopped",
+    WarmedHibernated = "Warmed:Hibernated",
+    WarmedTerminating = "Warmed:Terminating",
+    WarmedTerminatingWait = "Warmed:Terminating:Wait",
+    WarmedTerminatingProceed = "Warmed:Terminating:Proceed",
+    WarmedTerminated = "Warmed:Terminated",
+}
+
+impl LifecycleState {
+    /// Whether an instance in this state is one of those that desired capacity asks for.
+    pub fn counts(self) -> bool {
+        matches!(self, Self::Pending | Self::PendingWait | Self::PendingProceed | Self::InService)
+    }
+
+    /// Whether the instance is on its way out.
+    pub fn is_terminating(self) -> bool {
+        matches!(
+            self,
+            Self::Terminating | Self::TerminatingWait | Self::TerminatingProceed | Self::Terminated
+        )
+    }
+}
+
+impl fmt::Display for LifecycleState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Which end of an instance's life a hook holds up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transition {
+    /// `autoscaling:EC2_INSTANCE_LAUNCHING`.
+    Launching,
+    /// `autoscaling:EC2_INSTANCE_TERMINATING`.
+    Terminating,
+}
+
+impl Transition {
+    /// AWS's name for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Launching => "autoscaling:EC2_INSTANCE_LAUNCHING",
+            Self::Terminating => "autoscaling:EC2_INSTANCE_TERMINATING",
+        }
+    }
+
+    pub(super) fn of(name: &str) -> Option<Self> {
+        [Self::Launching, Self::Terminating].into_iter().find(|transition| transition.name() == name)
+    }
+}
+
+/// What a hook is completed with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HookResult {
+    /// `CONTINUE`.
+    Continue,
+    /// `ABANDON`.
+    Abandon,
+}
+
+impl HookResult {
+    /// AWS's name for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Continue => "CONTINUE",
+            Self::Abandon => "ABANDON",
+        }
+    }
+
+    pub(super) fn of(name: &str) -> Option<Self> {
+        [Self::Continue, Self::Abandon].into_iter().find(|result| result.name() == name)
+    }
+}
+
+/// The shortest and longest heartbeat time-out, and the one of a hook that names none.
+///
+/// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_PutLifecycleHook.html>
+pub(super) const HEARTBEAT_SECONDS: std::ops::RangeInclusive<u64> = 30..=7200;
+const DEFAULT_HEARTBEAT: Duration = Duration::from_hours(1);
+
+/// No instance waits for longer than this, or than 100 heartbeat time-outs if that is less.
+///
+/// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_LifecycleHook.html>, GlobalTimeout
+const LONGEST_WAIT: Duration = Duration::from_hours(48);
+const MOST_HEARTBEATS: u32 = 100;
+
+/// A lifecycle hook.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HookSpec {
+    pub(super) name: String,
+    pub(super) transition: Transition,
+    pub(super) heartbeat: Duration,
+    pub(super) default: HookResult,
+    pub(super) metadata: Option<String>,
+}
+
+impl HookSpec {
+    /// A hook that holds instances on their way out.
+    pub fn terminating(name: impl Into<String>) -> Self {
+        Self::new(name, Transition::Terminating)
+    }
+
+    /// A hook that holds instances on their way in.
+    pub fn launching(name: impl Into<String>) -> Self {
+        Self::new(name, Transition::Launching)
+    }
+
+    pub(super) fn new(name: impl Into<String>, transition: Transition) -> Self {
+        Self {
+            name: name.into(),
+            transition,
+            heartbeat: DEFAULT_HEARTBEAT,
+            default: HookResult::Abandon,
+            metadata: None,
+        }
+    }
+
+    /// The heartbeat time-out in seconds, an hour otherwise. Not held to AWS's limits here, so that a test can be
+    /// short; a second at least.
+    #[must_use]
+    pub fn heartbeat(mut self, seconds: u64) -> Self {
+        self.heartbeat = Duration::from_secs(seconds);
+        self
+    }
+
+    /// What counts when it times out, `ABANDON` otherwise.
+    #[must_use]
+    pub fn by_default(mut self, result: HookResult) -> Self {
+        self.default = result;
+        self
+    }
+
+    pub(super) fn global_timeout(&self) -> Duration {
+        LONGEST_WAIT.min(self.heartbeat * MOST_HEARTBEATS)
+    }
+}

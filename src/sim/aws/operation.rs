@@ -1,0 +1,87 @@
+//! The operations the simulated AWS knows, by service.
+//!
+//! An operation is known by its name and its service's version, as in the requests. One that is missing here is
+//! answered with `InvalidAction` and journalled as [`Operation::Unknown`].
+
+use std::fmt;
+
+/// The service behind a version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Service {
+    AutoScaling,
+    Ec2,
+}
+
+impl Service {
+    pub(super) fn of_version(version: &str) -> Option<Self> {
+        match version {
+            "2011-01-01" => Some(Self::AutoScaling),
+            "2016-11-15" => Some(Self::Ec2),
+            _ => None,
+        }
+    }
+}
+
+macro_rules! operations {
+    ($($service:ident { $($name:ident),* $(,)? })*) => {
+        /// An operation of the Auto Scaling or EC2 API, called as AWS calls it.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        #[expect(missing_docs, reason = "AWS documents them under these names")]
+        pub enum Operation {
+            $($($name,)*)*
+            /// A name that the simulation has no operation for.
+            Unknown,
+        }
+
+        impl Operation {
+            /// AWS's name for it.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $($(Self::$name => stringify!($name),)*)*
+                    Self::Unknown => "Unknown",
+                }
+            }
+
+            pub(super) fn of(service: Service, name: &str) -> Self {
+                match (service, name) {
+                    $($((Service::$service, stringify!($name)) => Self::$name,)*)*
+                    _ => Self::Unknown,
+                }
+            }
+        }
+    };
+}
+
+operations! {
+    AutoScaling {
+        CompleteLifecycleAction,
+        CreateOrUpdateTags,
+        DeleteLifecycleHook,
+        DescribeAutoScalingGroups,
+        DescribeAutoScalingInstances,
+        DescribeLaunchConfigurations,
+        DescribeLifecycleHooks,
+        DescribeScalingActivities,
+        DescribeTags,
+        PutLifecycleHook,
+        RecordLifecycleActionHeartbeat,
+        ResumeProcesses,
+        SetDesiredCapacity,
+        SetInstanceProtection,
+        SuspendProcesses,
+        TerminateInstanceInAutoScalingGroup,
+        UpdateAutoScalingGroup,
+    }
+    Ec2 {
+        DescribeInstances,
+        DescribeInstanceTypes,
+        DescribeLaunchTemplateVersions,
+        GetInstanceTypesFromInstanceRequirements,
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

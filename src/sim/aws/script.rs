@@ -1,0 +1,201 @@
+//! What a script does to the simulated AWS from behind its API: what there is at the start, and what befalls it later.
+//!
+//! Each of these is also there on the handle, which brings the moment along. On the state they serve effects, which
+//! run in the middle of a call (see [`State::before_next`]).
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use super::faults::Effect;
+use super::group::{Group, Source};
+use super::journal::{Event, TerminationCause};
+use super::lifecycle::{HookSpec, LifecycleState};
+use super::operation::Operation;
+use super::spec::{GroupSpec, LaunchConfigurationSpec, LaunchFailure, LaunchSource};
+use super::state::{LaunchConfiguration, State};
+use super::templates::{Template, TemplateSpec};
+
+/// No hook is shorter, so that time moves on.
+const SHORTEST_HEARTBEAT: u64 = 1;
+
+impl State {
+    /// Adds a launch template and gives back its id.
+    pub fn add_template(&mut self, spec: TemplateSpec, now: Timestamp) -> String {
+        let id = self.shared.template_id();
+        self.shared.templates.insert(id.clone(), Template { id: id.clone(), spec, created: now });
+        id
+    }
+
+    /// Adds a version to the template called `name`.
+    pub fn add_template_version(&mut self, name: &str, data: super::TemplateData) {
+        let found = self.shared.templates.values_mut().find(|template| template.spec.name == name);
+        if let Some(template) = found {
+            template.spec.versions.push(data);
+        }
+    }
+
+    /// Adds a launch configuration.
+    pub fn add_launch_configuration(&mut self, spec: LaunchConfigurationSpec, now: Timestamp) {
+        let configuration = LaunchConfiguration { spec, created: now };
+        self.shared.configurations.insert(configuration.spec.name.clone(), configuration);
+    }
+
+    /// Adds a group, in place of one with the same name; it starts to launch what it wants.
+    pub fn add_group(&mut self, spec: GroupSpec, now: Timestamp) {
+        let source = match spec.source {
+            LaunchSource::Configuration(name) => Source::Configuration(name),
+            LaunchSource::Own(data) => {
+                let name = spec.name.clone();
+                let id = self.add_template(TemplateSpec::named(&name).version(*data), now);
+                Source::Template { id, name, version: "1".to_owned() }
+            }
+            LaunchSource::Template { name, version } => {
+                let found = self.shared.templates.values().find(|template| template.spec.name == name);
+                let id = found.map(|template| template.id.clone()).unwrap_or_default();
+                Source::Template { id, name, version }
+            }
+        };
+        let hook = |hook: HookSpec| {
+            let heartbeat = hook.heartbeat.as_secs().max(SHORTEST_HEARTBEAT);
+            (hook.name.clone(), hook.heartbeat(heartbeat))
+        };
+        let mut group = Group {
+            name: spec.name.clone(),
+            min: spec.min,
+            max: spec.max,
+            desired: spec.desired,
+            zones: spec.zones,
+            source,
+            mixed: spec.mixed,
+            tags: spec.tags,
+            hooks: spec.hooks.into_iter().map(hook).collect(),
+            suspended: spec.suspended,
+            protect_new: spec.protect_new,
+            cooldown: spec.cooldown,
+            timing: spec.timing,
+            created: now,
+            instances: BTreeMap::new(),
+            launches: BTreeMap::new(),
+            activities: BTreeMap::new(),
+            failure: None,
+            rebalancing: std::collections::BTreeSet::new(),
+            refresh: None,
+            last_change: None,
+            last_activity_end: None,
+            blocked: false,
+        };
+        if spec.running {
+            for _ in 0..spec.desired {
+                group.launch_now(&mut self.shared, LifecycleState::InService, now);
+            }
+            group.last_activity_end = None;
+        }
+        group.settle(&mut self.shared, now);
+        self.groups.insert(spec.name, group);
+    }
+
+    /// Removes a group with all its instances, without a word in the journal.
+    pub fn remove_group(&mut self, name: &str, now: Timestamp) {
+        let group = self.groups.remove(name);
+        for (_, mut instance) in group.map(|group| group.instances).unwrap_or_default() {
+            instance.state = LifecycleState::Terminated;
+            self.shared.bury(instance, now);
+        }
+    }
+
+    /// The group's next launches fail this many times.
+    pub fn fail_launches(&mut self, group: &str, failure: LaunchFailure, times: u32) {
+        if let Some(group) = self.groups.get_mut(group) {
+            group.failure = (times > 0).then_some((failure, times));
+        }
+    }
+
+    /// An instance comes into service at once: one that was decided, if there is one, or one too
+    /// many, for which the group then terminates the one its policy chooses.
+    pub fn launch_now(&mut self, group: &str, now: Timestamp) -> Option<String> {
+        self.add_instance(group, LifecycleState::InService, now)
+    }
+
+    /// An instance is there at once, in any state.
+    pub fn add_instance(&mut self, group: &str, state: LifecycleState, now: Timestamp) -> Option<String> {
+        let (group, shared) = self.group_mut(group).ok()?;
+        let id = group.launch_now(shared, state, now);
+        group.settle(shared, now);
+        id
+    }
+
+    /// Puts an instance into a state, from which nothing moves it on by itself; what held it holds it no more.
+    pub fn set_state(&mut self, instance: &str, state: LifecycleState, now: Timestamp) {
+        let Some((group, shared)) = self.group_of_mut(instance) else { return };
+        let name = group.name.clone();
+        if let Some(found) = group.instances.get_mut(instance) {
+            (found.state, found.due, found.replaces) = (state, None, None);
+            found.waits.clear();
+            let instance = instance.to_owned();
+            shared.journal.record(now, Event::StateSet { group: name, instance, state });
+        }
+        group.settle(shared, now);
+    }
+
+    /// The group terminates an instance at once and launches another.
+    pub fn terminate(&mut self, instance: &str, cause: TerminationCause, now: Timestamp) {
+        if let Some((group, shared)) = self.group_of_mut(instance) {
+            group.terminate(shared, instance, cause, false, now);
+            group.settle(shared, now);
+        }
+    }
+
+    /// The health checks of an instance fail from now on.
+    pub fn fail_health_check(&mut self, instance: &str, now: Timestamp) {
+        if let Some((group, shared)) = self.group_of_mut(instance) {
+            if let Some(found) = group.instances.get_mut(instance) {
+                found.healthy = false;
+            }
+            group.settle(shared, now);
+        }
+    }
+
+    /// The group replaces an instance to balance its zones: first the new one, then the old one goes. False for an
+    /// instance that is protected from scale-in or on its way out.
+    pub fn rebalance(&mut self, instance: &str, now: Timestamp) -> bool {
+        let Some((group, shared)) = self.group_of_mut(instance) else { return false };
+        let accepted = group.rebalance(instance);
+        group.settle(shared, now);
+        accepted
+    }
+
+    /// The group replaces an instance out of its fullest zone. Gives back which.
+    pub fn rebalance_group(&mut self, group: &str, now: Timestamp) -> Option<String> {
+        let (group, shared) = self.group_mut(group).ok()?;
+        let victim = group.rebalance_victim().filter(|victim| group.rebalance(victim));
+        group.settle(shared, now);
+        victim
+    }
+
+    /// The group replaces all its instances, one at a time.
+    pub fn refresh(&mut self, group: &str, now: Timestamp) {
+        if let Ok((group, shared)) = self.group_mut(group) {
+            group.start_refresh();
+            group.settle(shared, now);
+        }
+    }
+
+    /// Something happens when the next call of `operation` has arrived and has had no effect yet.
+    pub fn before_next(
+        &mut self,
+        operation: Operation,
+        effect: impl FnOnce(&mut State, Timestamp) + Send + 'static,
+    ) {
+        self.faults.before_next(operation, Box::new(effect) as Effect);
+    }
+
+    /// Something happens when the next call of `operation` has had its effect, before anybody sees the answer.
+    pub fn after_next(
+        &mut self,
+        operation: Operation,
+        effect: impl FnOnce(&mut State, Timestamp) + Send + 'static,
+    ) {
+        self.faults.after_next(operation, Box::new(effect) as Effect);
+    }
+}

@@ -1,0 +1,312 @@
+//! What a simulated group is made of, said like a sentence:
+//! `GroupSpec::named("web").size(0, 10, 2).zones(["us-east-1a"]).template("m5.large")`.
+//!
+//! A spec is plain data. Sizes come in AWS's order in prose: at least, at most, desired. Nothing is checked here; the
+//! simulation takes what it is given, so that a test can build what AWS would not.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::lifecycle::HookSpec;
+use super::requirements::Requirements;
+use super::templates::TemplateData;
+
+/// How long a group's own doings take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// From the decision to launch to the instance being there as `Pending`.
+    pub launch: Duration,
+    /// From `Pending` to `InService` or the first launching hook.
+    pub boot: Duration,
+    /// From the last terminating hook (or the start, without one) to gone.
+    pub terminating: Duration,
+    /// From a failed launch to the next try, at least a second.
+    pub retry: Duration,
+}
+
+impl Default for Timing {
+    /// Orders of magnitude as seen in AWS, on the quick side.
+    fn default() -> Self {
+        Self {
+            launch: Duration::from_secs(2),
+            boot: Duration::from_secs(20),
+            terminating: Duration::from_secs(15),
+            retry: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Why launches fail, for as long as they do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LaunchFailure {
+    /// The zone is out of the instance type.
+    InsufficientCapacity,
+    /// The account's limit of vCPUs is reached.
+    VcpuLimit,
+    /// No Spot capacity.
+    NoSpotCapacity,
+    /// Anything else.
+    Other {
+        /// EC2's code.
+        code: String,
+        /// EC2's text.
+        message: String,
+    },
+}
+
+impl LaunchFailure {
+    pub(super) fn code(&self) -> &str {
+        match self {
+            Self::InsufficientCapacity => "InsufficientInstanceCapacity",
+            Self::VcpuLimit => "VcpuLimitExceeded",
+            Self::NoSpotCapacity => "UnfulfillableCapacity",
+            Self::Other { code, .. } => code,
+        }
+    }
+
+    /// EC2's text, as it appears in scaling activities.
+    ///
+    /// <https://docs.aws.amazon.com/autoscaling/ec2/userguide/ts-as-capacity.html>
+    pub(super) fn message(&self, instance_type: &str, zone: &str) -> String {
+        match self {
+            Self::InsufficientCapacity => format!(
+                "We currently do not have sufficient {instance_type} capacity in the Availability Zone you \
+                 requested ({zone}). Our system will be working on provisioning additional capacity. You can \
+                 currently get {instance_type} capacity by not specifying an Availability Zone in your request."
+            ),
+            Self::VcpuLimit => "You have requested more vCPU capacity than your current vCPU limit of 32 allows \
+                                for the instance bucket that the specified instance type belongs to. Please visit \
+                                http://aws.amazon.com/contact-us/ec2-request to request an adjustment to this limit."
+                .to_owned(),
+            Self::NoSpotCapacity => {
+                "There is no Spot capacity available that matches your request.".to_owned()
+            }
+            Self::Other { message, .. } => message.clone(),
+        }
+    }
+}
+
+/// A mixed instances policy.
+///
+/// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_MixedInstancesPolicy.html>
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MixedSpec {
+    pub(super) overrides: Vec<Override>,
+    pub(super) on_demand_base: u32,
+    pub(super) on_demand_percentage: u32,
+}
+
+/// One line of a mixed instances policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Override {
+    Type(String),
+    Requirements(Requirements),
+}
+
+impl MixedSpec {
+    /// On-Demand instances of any of these types; the group launches the first.
+    pub fn of<T: Into<String>>(types: impl IntoIterator<Item = T>) -> Self {
+        let overrides = types.into_iter().map(|name| Override::Type(name.into())).collect();
+        Self { overrides, on_demand_base: 0, on_demand_percentage: 100 }
+    }
+
+    /// Instances of any type that meets `requirements`; the group launches the first of those.
+    pub fn meeting(requirements: Requirements) -> Self {
+        let overrides = vec![Override::Requirements(requirements)];
+        Self { overrides, on_demand_base: 0, on_demand_percentage: 100 }
+    }
+
+    /// Beyond `base` On-Demand instances, only `percentage` of the rest are On-Demand; the others are Spot.
+    #[must_use]
+    pub fn on_demand(mut self, base: u32, percentage: u32) -> Self {
+        (self.on_demand_base, self.on_demand_percentage) = (base, percentage);
+        self
+    }
+}
+
+/// Where a group's instances come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum LaunchSource {
+    /// A template of the group's own, made with the group.
+    Own(Box<TemplateData>),
+    /// A version of a shared template, by name: a number, `$Latest` or `$Default`.
+    Template { name: String, version: String },
+    /// A launch configuration, by name.
+    Configuration(String),
+}
+
+/// A launch configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LaunchConfigurationSpec {
+    pub(super) name: String,
+    pub(super) instance_type: String,
+    pub(super) image: String,
+    pub(super) spot_price: Option<String>,
+    pub(super) volumes: Vec<(String, u32)>,
+}
+
+impl LaunchConfigurationSpec {
+    /// A launch configuration for `instance_type`.
+    pub fn named(name: impl Into<String>, instance_type: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            instance_type: instance_type.into(),
+            image: super::templates::DEFAULT_IMAGE.to_owned(),
+            spot_price: None,
+            volumes: Vec::new(),
+        }
+    }
+
+    /// With an EBS volume.
+    #[must_use]
+    pub fn volume(mut self, device: impl Into<String>, gib: u32) -> Self {
+        self.volumes.push((device.into(), gib));
+        self
+    }
+
+    /// For Spot instances at no more than this price.
+    #[must_use]
+    pub fn spot(mut self, price: impl Into<String>) -> Self {
+        self.spot_price = Some(price.into());
+        self
+    }
+}
+
+/// A group to be.
+#[derive(Clone, Debug)]
+pub struct GroupSpec {
+    pub(super) name: String,
+    pub(super) min: u32,
+    pub(super) max: u32,
+    pub(super) desired: u32,
+    pub(super) zones: Vec<String>,
+    pub(super) source: LaunchSource,
+    pub(super) mixed: Option<MixedSpec>,
+    pub(super) tags: BTreeMap<String, (String, bool)>,
+    pub(super) hooks: Vec<HookSpec>,
+    pub(super) suspended: BTreeSet<String>,
+    pub(super) protect_new: bool,
+    pub(super) cooldown: Duration,
+    pub(super) timing: Timing,
+    pub(super) running: bool,
+}
+
+impl GroupSpec {
+    /// A group of no size in `us-east-1a`, of `m5.large`.
+    pub fn named(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            min: 0,
+            max: 0,
+            desired: 0,
+            zones: vec!["us-east-1a".to_owned()],
+            source: LaunchSource::Own(Box::new(TemplateData::of("m5.large"))),
+            mixed: None,
+            tags: BTreeMap::new(),
+            hooks: Vec::new(),
+            suspended: BTreeSet::new(),
+            protect_new: false,
+            // AWS's default: <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_CreateAutoScalingGroup.html>
+            cooldown: Duration::from_mins(5),
+            timing: Timing::default(),
+            running: false,
+        }
+    }
+
+    /// At least, at most, desired.
+    #[must_use]
+    pub fn size(mut self, min: u32, max: u32, desired: u32) -> Self {
+        (self.min, self.max, self.desired) = (min, max, desired);
+        self
+    }
+
+    /// In these zones.
+    #[must_use]
+    pub fn zones<T: Into<String>>(mut self, zones: impl IntoIterator<Item = T>) -> Self {
+        self.zones = zones.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// With a launch template of its own, which bears the group's name and has nothing but an instance type.
+    #[must_use]
+    pub fn template(self, instance_type: impl Into<String>) -> Self {
+        self.template_data(TemplateData::of(instance_type))
+    }
+
+    /// With a launch template of its own, which bears the group's name.
+    #[must_use]
+    pub fn template_data(mut self, data: TemplateData) -> Self {
+        self.source = LaunchSource::Own(Box::new(data));
+        self
+    }
+
+    /// With a version (a number, `$Latest`, `$Default`) of a template that was added before.
+    #[must_use]
+    pub fn launch_template(mut self, name: impl Into<String>, version: impl Into<String>) -> Self {
+        self.source = LaunchSource::Template { name: name.into(), version: version.into() };
+        self
+    }
+
+    /// With a launch configuration that was added before.
+    #[must_use]
+    pub fn launch_configuration(mut self, name: impl Into<String>) -> Self {
+        self.source = LaunchSource::Configuration(name.into());
+        self
+    }
+
+    /// With a mixed instances policy over its launch template.
+    #[must_use]
+    pub fn mixed(mut self, policy: MixedSpec) -> Self {
+        self.mixed = Some(policy);
+        self
+    }
+
+    /// With a tag, which its instances get too.
+    #[must_use]
+    pub fn tag(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        self.tags.insert(key.into(), (value.into(), true));
+        self
+    }
+
+    /// With a lifecycle hook.
+    #[must_use]
+    pub fn hook(mut self, hook: HookSpec) -> Self {
+        self.hooks.push(hook);
+        self
+    }
+
+    /// With a process (`Launch`, `Terminate`, `AZRebalance`, …) suspended.
+    #[must_use]
+    pub fn suspended(mut self, process: impl Into<String>) -> Self {
+        self.suspended.insert(process.into());
+        self
+    }
+
+    /// New instances are protected from scale-in.
+    #[must_use]
+    pub fn protecting_new_instances(mut self) -> Self {
+        self.protect_new = true;
+        self
+    }
+
+    /// The cooldown in seconds, 300 otherwise.
+    #[must_use]
+    pub fn cooldown(mut self, seconds: u64) -> Self {
+        self.cooldown = Duration::from_secs(seconds);
+        self
+    }
+
+    /// How long its doings take.
+    #[must_use]
+    pub fn timing(mut self, timing: Timing) -> Self {
+        self.timing = timing;
+        self
+    }
+
+    /// Its instances are in service from the start, hooks or not.
+    #[must_use]
+    pub fn already_running(mut self) -> Self {
+        self.running = true;
+        self
+    }
+}

@@ -1,0 +1,263 @@
+//! The whole simulated AWS as a pure, synchronous state: requests and scripts change it, and time does.
+//!
+//! The same seed, requests and moments give the same state. Nothing here waits or reads a clock. What is due is done
+//! in the order of its moments, however late [`State::step`] is called, and before the request that comes in.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::error::ApiError;
+use super::faults::{Faults, Lose, Verdict};
+use super::group::{Group, Instance};
+use super::journal::{Journal, Outcome};
+use super::operation::{Operation, Service};
+use super::query::Form;
+use super::spec::LaunchConfigurationSpec;
+use super::templates::Template;
+use super::xml::Xml;
+use super::{autoscaling, ec2};
+use crate::sim::http::{Lost, Request};
+
+const AUTO_SCALING_NAMESPACE: &str = "http://autoscaling.amazonaws.com/doc/2011-01-01/";
+const EC2_NAMESPACE: &str = "http://ec2.amazonaws.com/doc/2016-11-15/";
+
+/// The account that everything belongs to.
+pub(super) const ACCOUNT: &str = "123456789012";
+/// The region that everything is in.
+pub(super) const REGION: &str = "us-east-1";
+
+/// An answer: HTTP status and XML.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// The HTTP status.
+    pub status: u16,
+    /// The XML document.
+    pub body: String,
+}
+
+/// Everything in the simulated AWS.
+pub struct State {
+    pub(super) groups: BTreeMap<String, Group>,
+    pub(super) shared: Shared,
+    pub(super) faults: Faults,
+    jitter: fastrand::Rng,
+    requests: u64,
+}
+
+/// What groups have in common.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) journal: Journal,
+    /// By id.
+    pub(super) templates: BTreeMap<String, Template>,
+    /// By name.
+    pub(super) configurations: BTreeMap<String, LaunchConfiguration>,
+    /// Instances that are gone, and since when; EC2 shows them for a while.
+    pub(super) past: BTreeMap<String, (Instance, Timestamp)>,
+    resources: fastrand::Rng,
+    uuids: fastrand::Rng,
+    numbers: u64,
+}
+
+/// A launch configuration.
+#[derive(Debug)]
+pub(super) struct LaunchConfiguration {
+    pub(super) spec: LaunchConfigurationSpec,
+    pub(super) created: Timestamp,
+}
+
+impl Shared {
+    /// A number that is higher than all before.
+    pub(super) fn next_number(&mut self) -> u64 {
+        self.numbers += 1;
+        self.numbers
+    }
+
+    pub(super) fn instance_id(&mut self) -> String {
+        format!("i-0{:016x}", self.resources.u64(..))
+    }
+
+    pub(super) fn template_id(&mut self) -> String {
+        format!("lt-0{:016x}", self.resources.u64(..))
+    }
+
+    /// A private address out of 10.0.0.0/8.
+    pub(super) fn address(&mut self) -> [u8; 4] {
+        [10, self.resources.u8(..), self.resources.u8(..), self.resources.u8(1..)]
+    }
+
+    /// An id for what is neither instance nor template. These are drawn apart, so that they move no instance id.
+    pub(super) fn uuid(&mut self) -> String {
+        uuid(self.uuids.u128(..))
+    }
+
+    pub(super) fn bury(&mut self, instance: Instance, at: Timestamp) {
+        self.past.insert(instance.id.clone(), (instance, at));
+    }
+}
+
+impl State {
+    /// An AWS with nothing in it.
+    pub fn new(seed: u64) -> Self {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        Self {
+            groups: BTreeMap::new(),
+            shared: Shared {
+                journal: Journal::new(),
+                templates: BTreeMap::new(),
+                configurations: BTreeMap::new(),
+                past: BTreeMap::new(),
+                resources: rng.fork(),
+                uuids: rng.fork(),
+                numbers: 0,
+            },
+            faults: Faults::default(),
+            jitter: rng,
+            requests: 0,
+        }
+    }
+
+    /// The first moment at which something happens by itself.
+    pub fn next_due(&self) -> Option<Timestamp> {
+        self.groups.values().filter_map(Group::next_due).min()
+    }
+
+    /// Does everything that is due by `now`, each at its own moment.
+    pub fn step(&mut self, now: Timestamp) {
+        while let Some(due) = self.next_due().filter(|due| *due <= now) {
+            for group in self.groups.values_mut().filter(|group| group.next_due() == Some(due)) {
+                group.advance(&mut self.shared, due);
+            }
+        }
+    }
+
+    /// How long the next request travels, there and back.
+    pub(super) fn draw_latency(&mut self) -> Duration {
+        self.faults.draw_latency(&mut self.jitter)
+    }
+
+    /// Answers a request, or loses it.
+    pub fn apply(&mut self, request: &Request, now: Timestamp) -> Result<Reply, Lost> {
+        self.step(now);
+        self.requests += 1;
+        let id = uuid(u128::from(self.requests));
+        let form = Form::of(request);
+        let version = form.get("Version").unwrap_or_default();
+        let service = Service::of_version(version);
+        let action = form.get("Action").unwrap_or_default();
+        let operation = service.map_or(Operation::Unknown, |service| Operation::of(service, action));
+        let service = service.unwrap_or(Service::AutoScaling);
+
+        let verdict = self.faults.judge(operation, now);
+        self.shared.journal.begin_call();
+        let result = match verdict {
+            Verdict::Lose(Lose::BeforeEffect) => None,
+            Verdict::Throttle => Some(Err(match service {
+                Service::AutoScaling => ApiError::throttled_by_auto_scaling(),
+                Service::Ec2 => ApiError::throttled_by_ec2(),
+            })),
+            Verdict::Fail => Some(Err(ApiError::internal(match service {
+                Service::AutoScaling => "InternalFailure",
+                Service::Ec2 => "InternalError",
+            }))),
+            Verdict::Proceed | Verdict::Lose(Lose::AfterEffect) => {
+                Some(self.carry_out(service, operation, &form, now))
+            }
+        };
+        let outcome = match (&result, verdict) {
+            (None, _) => Outcome::LostBefore,
+            (_, Verdict::Lose(Lose::AfterEffect)) => Outcome::LostAfter,
+            (Some(Ok(_)), _) => Outcome::Answered,
+            (Some(Err(error)), _) => Outcome::Refused(error.code),
+        };
+        let lost = matches!(outcome, Outcome::LostBefore | Outcome::LostAfter);
+        self.shared.journal.record_call(now, operation, form.arguments(), outcome);
+        match result.filter(|_| !lost) {
+            None => Err(Lost),
+            Some(Ok(body)) => Ok(success(service, action, &body, &id)),
+            Some(Err(error)) => Ok(refusal(service, &error, &id)),
+        }
+    }
+
+    fn carry_out(
+        &mut self,
+        service: Service,
+        operation: Operation,
+        form: &Form,
+        now: Timestamp,
+    ) -> Result<Xml, ApiError> {
+        for effect in self.faults.take_before(operation) {
+            effect(self, now);
+        }
+        let result = match service {
+            Service::AutoScaling => autoscaling::dispatch(self, operation, form, now),
+            Service::Ec2 => ec2::dispatch(self, operation, form, now),
+        };
+        for effect in self.faults.take_after(operation) {
+            effect(self, now);
+        }
+        result
+    }
+
+    /// The group called `name`, and what groups share.
+    pub(super) fn group_mut(&mut self, name: &str) -> Result<(&mut Group, &mut Shared), ApiError> {
+        let group = self.groups.get_mut(name).ok_or_else(|| ApiError::no_such_group(name))?;
+        Ok((group, &mut self.shared))
+    }
+
+    /// The group that has the instance, and what groups share.
+    pub(super) fn group_of_mut(&mut self, instance: &str) -> Option<(&mut Group, &mut Shared)> {
+        let group = self.groups.values_mut().find(|group| group.instances.contains_key(instance))?;
+        Some((group, &mut self.shared))
+    }
+
+    /// The instance, wherever it is.
+    pub(super) fn instance(&self, id: &str) -> Option<&Instance> {
+        self.groups.values().find_map(|group| group.instances.get(id))
+    }
+}
+
+fn success(service: Service, action: &str, body: &Xml, id: &str) -> Reply {
+    let root = format!("{action}Response");
+    let body = match service {
+        Service::AutoScaling => Xml::document(&root, AUTO_SCALING_NAMESPACE, |xml| {
+            xml.inside(&format!("{action}Result"), |xml| {
+                xml.append(body);
+            })
+            .inside("ResponseMetadata", |xml| {
+                xml.text("RequestId", id);
+            });
+        }),
+        Service::Ec2 => Xml::document(&root, EC2_NAMESPACE, |xml| {
+            xml.text("requestId", id).append(body);
+        }),
+    };
+    Reply { status: 200, body }
+}
+
+fn refusal(service: Service, error: &ApiError, id: &str) -> Reply {
+    let body = match service {
+        Service::AutoScaling => Xml::document("ErrorResponse", AUTO_SCALING_NAMESPACE, |xml| {
+            xml.inside("Error", |xml| {
+                xml.text("Type", if error.status < 500 { "Sender" } else { "Receiver" })
+                    .text("Code", error.code)
+                    .text("Message", &error.message);
+            })
+            .text("RequestId", id);
+        }),
+        Service::Ec2 => Xml::document("Response", "", |xml| {
+            xml.list("Errors", "Error", [error], |xml, error| {
+                xml.text("Code", error.code).text("Message", &error.message);
+            })
+            .text("RequestID", id);
+        }),
+    };
+    Reply { status: error.status, body }
+}
+
+fn uuid(bits: u128) -> String {
+    let hex = format!("{bits:032x}");
+    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
+}

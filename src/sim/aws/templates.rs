@@ -1,0 +1,168 @@
+//! Launch templates and their versions, as EC2 keeps them.
+//!
+//! Versions are numbered from 1 and never change; `$Latest` is the highest, `$Default` the one the template names.
+//!
+//! <https://docs.aws.amazon.com/autoscaling/ec2/userguide/launch-templates.html>
+
+use jiff::Timestamp;
+
+use super::requirements::{Requirements, Spelling};
+use super::xml::Xml;
+
+/// The image of whoever names none.
+pub(super) const DEFAULT_IMAGE: &str = "ami-0abcdef1234567890";
+
+/// What a version of a launch template says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TemplateData {
+    pub(super) instance_type: Option<String>,
+    pub(super) image: String,
+    pub(super) spot: bool,
+    pub(super) requirements: Option<Requirements>,
+    volumes: Vec<(String, u32)>,
+    tags: Vec<(String, String)>,
+}
+
+impl TemplateData {
+    /// On-Demand instances of `instance_type`.
+    pub fn of(instance_type: impl Into<String>) -> Self {
+        Self { instance_type: Some(instance_type.into()), ..Self::untyped() }
+    }
+
+    /// Instances whose type the group has to choose.
+    pub fn untyped() -> Self {
+        Self {
+            instance_type: None,
+            image: DEFAULT_IMAGE.to_owned(),
+            spot: false,
+            requirements: None,
+            volumes: Vec::new(),
+            tags: Vec::new(),
+        }
+    }
+
+    /// Instances of any type that meets `requirements`.
+    pub fn meeting(requirements: Requirements) -> Self {
+        Self { requirements: Some(requirements), ..Self::untyped() }
+    }
+
+    /// From this image.
+    #[must_use]
+    pub fn image(mut self, image: impl Into<String>) -> Self {
+        self.image = image.into();
+        self
+    }
+
+    /// With an EBS volume.
+    #[must_use]
+    pub fn volume(mut self, device: impl Into<String>, gib: u32) -> Self {
+        self.volumes.push((device.into(), gib));
+        self
+    }
+
+    /// Spot instances.
+    #[must_use]
+    pub fn spot(mut self) -> Self {
+        self.spot = true;
+        self
+    }
+
+    /// With a tag on its instances.
+    #[must_use]
+    pub fn tag(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        self.tags.push((key.into(), value.into()));
+        self
+    }
+
+    fn write(&self, xml: &mut Xml) {
+        xml.optional("instanceType", self.instance_type.as_ref()).text("imageId", &self.image);
+        if !self.volumes.is_empty() {
+            xml.list("blockDeviceMappingSet", "item", &self.volumes, |xml, (device, gib)| {
+                xml.text("deviceName", device).inside("ebs", |xml| {
+                    xml.text("volumeSize", gib).text("volumeType", "gp3").text("deleteOnTermination", true);
+                });
+            });
+        }
+        if self.spot {
+            xml.inside("instanceMarketOptions", |xml| {
+                xml.text("marketType", "spot");
+            });
+        }
+        if !self.tags.is_empty() {
+            xml.list("tagSpecificationSet", "item", ["instance"], |xml, kind| {
+                xml.text("resourceType", kind).list("tagSet", "item", &self.tags, |xml, (key, value)| {
+                    xml.text("key", key).text("value", value);
+                });
+            });
+        }
+        if let Some(requirements) = &self.requirements {
+            xml.inside("instanceRequirements", |xml| requirements.write(xml, Spelling::Ec2));
+        }
+    }
+}
+
+/// A launch template to be.
+#[derive(Clone, Debug)]
+pub struct TemplateSpec {
+    pub(super) name: String,
+    pub(super) versions: Vec<TemplateData>,
+    pub(super) default: usize,
+}
+
+impl TemplateSpec {
+    /// A template without any version; AWS has none such, so add one.
+    pub fn named(name: impl Into<String>) -> Self {
+        Self { name: name.into(), versions: Vec::new(), default: 1 }
+    }
+
+    /// With one more version.
+    #[must_use]
+    pub fn version(mut self, data: TemplateData) -> Self {
+        self.versions.push(data);
+        self
+    }
+
+    /// With this version as its default, 1 otherwise.
+    #[must_use]
+    pub fn default_version(mut self, number: usize) -> Self {
+        self.default = number;
+        self
+    }
+}
+
+/// A launch template.
+#[derive(Clone, Debug)]
+pub(super) struct Template {
+    pub(super) id: String,
+    pub(super) spec: TemplateSpec,
+    pub(super) created: Timestamp,
+}
+
+impl Template {
+    /// The number that `version` stands for, if there is such a version.
+    pub(super) fn resolve(&self, version: &str) -> Option<usize> {
+        let number = match version {
+            "$Latest" => self.spec.versions.len(),
+            "$Default" => self.spec.default,
+            number => number.parse().ok()?,
+        };
+        self.data(number).map(|_| number)
+    }
+
+    pub(super) fn data(&self, number: usize) -> Option<&TemplateData> {
+        self.spec.versions.get(number.checked_sub(1)?)
+    }
+
+    /// Writes a `LaunchTemplateVersion`.
+    pub(super) fn write_version(&self, number: usize, xml: &mut Xml) {
+        xml.text("launchTemplateId", &self.id)
+            .text("launchTemplateName", &self.spec.name)
+            .text("versionNumber", number)
+            .time("createTime", self.created)
+            .text("createdBy", "arn:aws:iam::123456789012:user/ebbtide")
+            .text("defaultVersion", number == self.spec.default);
+        if let Some(data) = self.data(number) {
+            xml.inside("launchTemplateData", |xml| data.write(xml));
+        }
+    }
+}

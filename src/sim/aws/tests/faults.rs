@@ -1,0 +1,108 @@
+//! Faults: throttling, losses, outages, delays, internal errors.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn throttling_has_the_code_and_status_of_its_service_and_no_effect() {
+    let bench = bench();
+    bench.aws.add_group(web());
+    bench.aws.throttle_next(Operation::SetDesiredCapacity, 1);
+    bench.aws.throttle_next(Operation::DescribeInstanceTypes, 1);
+    let set = || bench.asg.set_desired_capacity().auto_scaling_group_name("web").desired_capacity(1).send();
+    let error = set().await.expect_err("throttled");
+    assert_eq!(refusal(&error), ("Throttling".to_owned(), "Rate exceeded".to_owned()));
+    assert_eq!(error.raw_response().map(|raw| raw.status().as_u16()), Some(400));
+    assert_eq!(bench.desired("web"), 2);
+    let error = bench.ec2.describe_instance_types().send().await.expect_err("throttled");
+    assert_eq!(refusal(&error).0, "RequestLimitExceeded");
+    assert_eq!(error.raw_response().map(|raw| raw.status().as_u16()), Some(503));
+    set().await.expect("once only");
+    let refused = |e: &Event| matches!(e, Event::Called { outcome: Outcome::Refused("Throttling"), .. });
+    assert_eq!(bench.happened(refused), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_sdk_retries_what_was_throttled_on_virtual_time() {
+    let bench = bench_with(RetryConfig::standard().with_max_attempts(4));
+    bench.aws.add_group(web());
+    bench.aws.throttle_any(3);
+    let started = tokio::time::Instant::now();
+    bench.asg.describe_auto_scaling_groups().send().await.expect("the fourth try");
+    assert_eq!(bench.aws.calls(Operation::DescribeAutoScalingGroups), 4);
+    assert!(started.elapsed() > Duration::ZERO, "it backed off");
+}
+
+#[tokio::test(start_paused = true)]
+async fn some_operations_can_be_throttled_for_a_while() {
+    let bench = bench();
+    bench.aws.add_group(web());
+    bench.aws.throttle_for(&[Operation::DescribeTags], Duration::from_mins(1));
+    for _ in 0..5 {
+        bench.asg.describe_tags().send().await.expect_err("throttled");
+    }
+    bench.asg.describe_auto_scaling_groups().send().await.expect("another operation");
+    bench.pass(60).await;
+    bench.asg.describe_tags().send().await.expect("over");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_is_lost_before_or_after_its_effect() {
+    let bench = bench();
+    bench.aws.add_group(web());
+    bench.aws.lose_next(Operation::SetDesiredCapacity, Lose::BeforeEffect);
+    bench.aws.lose_next(Operation::SetDesiredCapacity, Lose::AfterEffect);
+    let set = |n| bench.asg.set_desired_capacity().auto_scaling_group_name("web").desired_capacity(n).send();
+    let error = set(1).await.expect_err("lost");
+    assert!(matches!(error, SdkError::DispatchFailure(_)), "{error:?}");
+    assert_eq!(bench.desired("web"), 2);
+    set(1).await.expect_err("lost");
+    assert_eq!(bench.desired("web"), 1);
+    set(0).await.expect("nothing more to lose");
+    let lost =
+        |e: &Event| matches!(e, Event::Called { outcome: Outcome::LostBefore | Outcome::LostAfter, .. });
+    assert_eq!(bench.happened(lost), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_an_outage_nothing_arrives_and_hooks_run_out() {
+    let bench = bench();
+    bench.aws.add_group(web().hook(HookSpec::terminating("ebbtide").heartbeat(60)));
+    let id = bench.in_service("web").remove(0);
+    bench.aws.terminate(&id, TerminationCause::Rebalance);
+    bench.aws.outage(true);
+    let heartbeat = || {
+        let call = bench.asg.record_lifecycle_action_heartbeat().auto_scaling_group_name("web");
+        call.lifecycle_hook_name("ebbtide").instance_id(&id).send()
+    };
+    assert!(matches!(heartbeat().await, Err(SdkError::DispatchFailure(_))));
+    bench.pass(61).await;
+    bench.aws.outage(false);
+    assert_eq!(bench.state(&id), LifecycleState::TerminatingProceed);
+    assert_eq!(refusal(&heartbeat().await.expect_err("too late")).0, "ValidationError");
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_take_the_time_they_are_told_to() {
+    let bench = bench();
+    bench.aws.add_group(web());
+    bench.aws.delay(Duration::from_secs(2), Duration::from_secs(1));
+    let started = tokio::time::Instant::now();
+    bench.asg.describe_tags().send().await.expect("late");
+    let first = started.elapsed();
+    assert!(first >= Duration::from_secs(2) && first <= Duration::from_millis(3010), "{first:?}");
+    let started = tokio::time::Instant::now();
+    bench.asg.describe_tags().send().await.expect("late");
+    assert_ne!(started.elapsed(), first, "jitter");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_internal_error_is_a_500_with_its_services_code() {
+    let bench = bench();
+    bench.aws.fail_next(Operation::DescribeTags, 1);
+    bench.aws.fail_next(Operation::DescribeInstances, 1);
+    let error = bench.asg.describe_tags().send().await.expect_err("failed");
+    assert_eq!(refusal(&error).0, "InternalFailure");
+    assert_eq!(error.raw_response().map(|raw| raw.status().as_u16()), Some(500));
+    let error = bench.ec2.describe_instances().send().await.expect_err("failed");
+    assert_eq!(refusal(&error).0, "InternalError");
+}

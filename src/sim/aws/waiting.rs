@@ -1,0 +1,183 @@
+//! Lifecycle hooks at work: an instance is held until every hook that holds it was completed or timed out.
+//!
+//! Each hook has its own token and its own timer. CONTINUE leaves the other hooks in force, ABANDON ends them all. On
+//! the way out both end in termination; on the way in ABANDON means termination, and a replacement.
+//!
+//! <https://docs.aws.amazon.com/autoscaling/ec2/userguide/lifecycle-hooks-overview.html> and
+//! <https://docs.aws.amazon.com/autoscaling/ec2/userguide/completing-lifecycle-hooks.html>
+
+use jiff::Timestamp;
+
+use super::activity::Status;
+use super::error::ApiError;
+use super::group::{Group, Wait, after};
+use super::journal::{Event, TerminationCause};
+use super::lifecycle::{HookResult, LifecycleState, Transition};
+use super::state::Shared;
+
+/// How a caller names a lifecycle action.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Named<'a> {
+    Token(&'a str),
+    Instance(&'a str),
+}
+
+impl Named<'_> {
+    fn not_active(self) -> ApiError {
+        ApiError::validation(match self {
+            Named::Token(token) => format!("No active Lifecycle Action found with token {token}"),
+            Named::Instance(id) => format!("No active Lifecycle Action found with instance ID {id}"),
+        })
+    }
+}
+
+impl Group {
+    /// Holds an instance by all hooks for `transition`; false if there are none.
+    pub(super) fn hold(
+        &mut self,
+        shared: &mut Shared,
+        id: &str,
+        transition: Transition,
+        at: Timestamp,
+    ) -> bool {
+        let hooks = self.hooks.values().filter(|hook| hook.transition == transition);
+        let waits: Vec<Wait> = hooks
+            .map(|hook| Wait {
+                hook: hook.name.clone(),
+                token: shared.uuid(),
+                heartbeat: hook.heartbeat,
+                expires: after(at, hook.heartbeat),
+                limit: after(at, hook.global_timeout()),
+                default: hook.default,
+            })
+            .collect();
+        let Some(instance) = self.instances.get_mut(id).filter(|_| !waits.is_empty()) else { return false };
+        instance.state = match transition {
+            Transition::Launching => LifecycleState::PendingWait,
+            Transition::Terminating => LifecycleState::TerminatingWait,
+        };
+        if let Some(activity) = self.activities.get_mut(&instance.activity) {
+            activity.status = Status::MidLifecycleAction;
+        }
+        for wait in &waits {
+            let (group, instance) = (self.name.clone(), id.to_owned());
+            let (hook, token) = (wait.hook.clone(), wait.token.clone());
+            shared.journal.record(at, Event::EnteredWait { group, instance, hook, token, transition });
+        }
+        instance.waits = waits;
+        true
+    }
+
+    /// Starts a hook's time-out again, up to the global one.
+    ///
+    /// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_RecordLifecycleActionHeartbeat.html>
+    pub(super) fn heartbeat(
+        &mut self,
+        shared: &mut Shared,
+        hook: &str,
+        named: Named<'_>,
+        at: Timestamp,
+    ) -> Result<(), ApiError> {
+        let id = self.waiting(hook, named)?;
+        let waits = self.instances.get_mut(&id).map(|instance| &mut instance.waits);
+        for wait in waits.into_iter().flatten().filter(|wait| wait.hook == hook) {
+            wait.expires = after(at, wait.heartbeat).min(wait.limit);
+            let (group, instance, until) = (self.name.clone(), id.clone(), wait.expires);
+            shared.journal.record(at, Event::Heartbeat { group, instance, hook: hook.to_owned(), until });
+        }
+        Ok(())
+    }
+
+    /// Completes a hook.
+    ///
+    /// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_CompleteLifecycleAction.html>
+    pub(super) fn complete(
+        &mut self,
+        shared: &mut Shared,
+        hook: &str,
+        named: Named<'_>,
+        result: HookResult,
+        at: Timestamp,
+    ) -> Result<(), ApiError> {
+        let id = self.waiting(hook, named)?;
+        let (group, instance) = (self.name.clone(), id.clone());
+        shared.journal.record(at, Event::HookCompleted { group, instance, hook: hook.to_owned(), result });
+        self.release(shared, &id, hook, result, at);
+        Ok(())
+    }
+
+    /// Lets go of what a hook that is deleted still holds: out with CONTINUE, in with ABANDON.
+    ///
+    /// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DeleteLifecycleHook.html>
+    pub(super) fn delete_hook(&mut self, shared: &mut Shared, hook: &str, at: Timestamp) -> bool {
+        let Some(removed) = self.hooks.remove(hook) else { return false };
+        let result = match removed.transition {
+            Transition::Launching => HookResult::Abandon,
+            Transition::Terminating => HookResult::Continue,
+        };
+        let held = self.instances.values().filter(|i| i.waits.iter().any(|wait| wait.hook == hook));
+        for id in held.map(|i| i.id.clone()).collect::<Vec<_>>() {
+            let (group, instance) = (self.name.clone(), id.clone());
+            let event = Event::HookCompleted { group, instance, hook: hook.to_owned(), result };
+            shared.journal.record(at, event);
+            self.release(shared, &id, hook, result, at);
+        }
+        true
+    }
+
+    /// Ends the hooks that timed out.
+    pub(super) fn expire_waits(&mut self, shared: &mut Shared, at: Timestamp) {
+        let expired: Vec<(String, String, HookResult)> = self
+            .instances
+            .values()
+            .flat_map(|i| i.waits.iter().map(|wait| (i.id.clone(), wait)))
+            .filter(|(_, wait)| wait.expires <= at)
+            .map(|(id, wait)| (id, wait.hook.clone(), wait.default))
+            .collect();
+        for (id, hook, result) in expired {
+            if self.waiting(&hook, Named::Instance(&id)).is_err() {
+                // The ABANDON of another hook that timed out with it ended this one.
+                continue;
+            }
+            let (group, instance) = (self.name.clone(), id.clone());
+            shared.journal.record(at, Event::HookTimedOut { group, instance, hook: hook.clone(), result });
+            self.release(shared, &id, &hook, result, at);
+        }
+    }
+
+    fn release(&mut self, shared: &mut Shared, id: &str, hook: &str, result: HookResult, at: Timestamp) {
+        let Some(instance) = self.instances.get_mut(id) else { return };
+        instance.waits.retain(|wait| wait.hook != hook);
+        let done = instance.waits.is_empty() || result == HookResult::Abandon;
+        match (instance.state, result) {
+            (LifecycleState::TerminatingWait, _) if done => {
+                self.shut_down(id, LifecycleState::TerminatingProceed, at);
+            }
+            (LifecycleState::PendingWait, HookResult::Abandon) => {
+                self.terminate(shared, id, TerminationCause::LaunchAbandoned, false, at);
+            }
+            (LifecycleState::PendingWait, HookResult::Continue) if done => {
+                instance.state = LifecycleState::PendingProceed;
+                self.enter_service(shared, id, at);
+            }
+            _ => {}
+        }
+    }
+
+    /// The instance that `hook` holds under this name.
+    fn waiting(&self, hook: &str, named: Named<'_>) -> Result<String, ApiError> {
+        self.instances
+            .values()
+            .find(|instance| {
+                instance.waits.iter().any(|wait| {
+                    wait.hook == hook
+                        && match named {
+                            Named::Token(token) => wait.token == token,
+                            Named::Instance(id) => instance.id == id,
+                        }
+                })
+            })
+            .map(|instance| instance.id.clone())
+            .ok_or_else(|| named.not_active())
+    }
+}
