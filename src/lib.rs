@@ -1,9 +1,35 @@
 //! ebbtide: the cluster-autoscaler cloud provider for EC2 Auto Scaling groups that drains every node before it goes.
+//!
+//! ```text
+//!  cluster-autoscaler ── gRPC/mTLS ──▶ provider ── reads ──▶ groups::Groups ◀── groups::discovery ◀── AWS
+//!                                         │ writes a record                        │ finds Terminating:Wait
+//!                                         ▼                                        ▼
+//!                               Node annotation = the durable record of a scale-in ◀── a person
+//!                                         │ watched (cluster)
+//!                                         ▼
+//!                     scale_in::controller ──▶ plan (pure) ──▶ actions ──▶ eviction API · ASG · lifecycle hook
+//! ```
+//!
+//! What the layout keeps apart:
+//! - Decisions are functions of (what is known, now) that return data: [`scale_in::plan`], [`groups::sizes`],
+//!   [`template`], [`provider::deletion`]. Clocks, networks and tasks live around them.
+//! - RPCs read memory and write records. None drains, and only those that change a size wait for AWS.
+//! - State lives where it survives us: in AWS (desired capacity, lifecycle state) and on the Node (annotation). The
+//!   program can be killed at any instruction and started again elsewhere.
+//! - What must be done is found by looking at Nodes and groups; a message could only make it sooner.
+//! - [`aws`] and [`cluster`] are thin adapters. [`sim`] has worlds that answer the same requests; what differs is the
+//!   endpoint, never the code.
+//! - [`app`] puts it together, [`config`] reads the flags, [`admin`] and [`telemetry`] let people look in.
 
+pub mod admin;
+pub mod app;
 pub mod aws;
 pub mod clock;
 pub mod cluster;
+pub mod config;
 pub mod groups;
+pub mod provider;
 pub mod scale_in;
 pub mod sim;
+pub mod telemetry;
 pub mod template;

@@ -26,12 +26,17 @@ pub enum ApiError {
 impl From<kube::Error> for ApiError {
     fn from(error: kube::Error) -> Self {
         match error {
-            kube::Error::Api(status) if status.code == 409 => Self::Conflict,
+            kube::Error::Api(status) if status.code == 409 || is_another(&status) => Self::Conflict,
             kube::Error::Api(status) if status.code == 404 => Self::NotFound,
             kube::Error::Api(status) => Self::Refused(status),
             other => Self::Unreachable(Box::new(other)),
         }
     }
+}
+
+/// A patch that names a UID which is not the object's is refused as an attempt to change it.
+fn is_another(status: &Status) -> bool {
+    status.code == 422 && status.message.contains("metadata.uid")
 }
 
 /// The answer to asking a pod to go.

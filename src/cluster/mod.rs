@@ -198,7 +198,7 @@ impl Cluster {
         now: Timestamp,
     ) -> Result<(), ApiError> {
         let event = Event {
-            metadata: ObjectMeta { generate_name: Some(format!("{}.", node.name)), ..ObjectMeta::default() },
+            metadata: ObjectMeta { generate_name: Some(format!("{}-", node.name)), ..ObjectMeta::default() },
             event_time: Some(MicroTime(now)),
             reporting_controller: Some("ebbtide".into()),
             reporting_instance: Some("ebbtide".into()),

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use k8s_openapi::api::core::v1::{Node, Taint};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use super::reflect::Sink;
 use super::version::is_older;
@@ -76,6 +76,7 @@ impl NodeView {
 pub struct Nodes {
     inner: Mutex<Inner>,
     dirty: Notify,
+    synced: watch::Sender<bool>,
 }
 
 #[derive(Debug, Default)]
@@ -86,7 +87,6 @@ struct Inner {
     dirty: BTreeSet<String>,
     /// Whoever waits for a change of one Node.
     waiting: BTreeMap<String, Arc<Notify>>,
-    synced: bool,
 }
 
 impl Nodes {
@@ -113,7 +113,13 @@ impl Nodes {
 
     /// Whether the first list is in, so that a missing Node is missing.
     pub fn is_synced(&self) -> bool {
-        self.lock().synced
+        *self.synced.borrow()
+    }
+
+    /// Completes when the first list is in.
+    pub async fn synced(&self) {
+        // The sender lives as long as this, so the wait can only end well.
+        let _ = self.synced.subscribe().wait_for(|synced| *synced).await;
     }
 
     /// Takes in a Node, unless what is known is newer.
@@ -220,8 +226,8 @@ impl Sink<Node> for Nodes {
                 inner.insert(node);
             }
         }
-        inner.synced = true;
         drop(inner);
+        self.synced.send_replace(true);
         self.dirty.notify_one();
     }
 }

@@ -249,7 +249,8 @@ impl Discovery {
                 Err(error) => tracing::warn!(error = %error, "could not read launch templates"),
             }
         }
-        let pinned = keys.iter().filter(|key| !self.kept.versions.contains_key(*key) && !moving(&key.1));
+        // Those that groups pin, and all where the bulk read is refused.
+        let pinned = keys.iter().filter(|key| !self.kept.versions.contains_key(*key));
         let aws = &self.aws;
         let reads = pinned.map(|(id, version)| async move {
             ((id.clone(), version.clone()), aws.launch_template_version(id, version).await)

@@ -12,6 +12,7 @@ pub mod lifecycle;
 pub mod provider_id;
 pub mod selector;
 pub mod sizes;
+pub mod sizing;
 pub mod tags;
 mod view;
 

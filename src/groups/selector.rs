@@ -20,13 +20,13 @@ pub struct Selectors {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SelectorError {
     /// Not `asg:tag=…`.
-    #[error("expected asg:tag=KEY[=VALUE],…, got {0:?}")]
+    #[error("{0:?} is not like asg:tag=KEY[=VALUE],…")]
     Discovery(String),
     /// Not `min:max:name`.
-    #[error("expected MIN:MAX:NAME, got {0:?}")]
+    #[error("{0:?} is not like MIN:MAX:NAME")]
     Nodes(String),
     /// The bounds make no sense.
-    #[error("expected 0 <= MIN <= MAX, got {0:?}")]
+    #[error("{0:?} is not like MIN:MAX:NAME: MIN is larger than MAX")]
     Bounds(String),
 }
 
@@ -52,7 +52,10 @@ pub fn parse_nodes(text: &str) -> Result<(String, (i32, i32)), SelectorError> {
     let mut number = || parts.next().and_then(|part| part.parse::<i32>().ok()).ok_or_else(refuse);
     let (min, max) = (number()?, number()?);
     let name = parts.next().filter(|name| !name.is_empty()).ok_or_else(refuse)?;
-    if min < 0 || max < min {
+    if min < 0 {
+        return Err(refuse());
+    }
+    if max < min {
         return Err(SelectorError::Bounds(text.to_owned()));
     }
     Ok((name.to_owned(), (min, max)))

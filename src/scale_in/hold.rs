@@ -13,9 +13,9 @@ use futures::stream::FuturesUnordered;
 use jiff::{SignedDuration, Timestamp};
 
 use super::controller::Shared;
-use super::worker::chain;
 use crate::aws::AwsError;
 use crate::groups::{Lifecycle, Snapshot};
+use crate::telemetry::chain;
 
 /// How long a Node may take to register before its instance counts as one without: an instance that is taken out
 /// while it boots may still join. An EKS node joins within about a minute.

@@ -67,9 +67,10 @@ impl Intents {
         record_on(self.nodes.of_instance(instance).as_deref()?)
     }
 
-    /// Whether a scale-in of this instance is under way.
-    pub fn is_leaving(&self, instance: &str) -> bool {
-        self.record_of(instance).is_some()
+    /// Whether a scale-in of this instance of the group is under way that ends with the instance gone for good, or
+    /// as far as the group is concerned.
+    pub fn is_leaving(&self, group: &str, instance: &str) -> bool {
+        self.record_of(instance).is_some_and(|record| record.group == group)
     }
 
     /// Whether a scale-in of this instance is under way that lowers the desired capacity when it is released.

@@ -22,6 +22,7 @@ use crate::aws::AwsError;
 use crate::cluster::{Answer, ApiError, NodeView, PodView, Sink, WatchBackoff, deliver};
 use crate::groups::hooks::Hook;
 use crate::groups::{Change, Group};
+use crate::telemetry::chain;
 
 /// Pause after a write that another one had overtaken: the watch brings the newer Node within this time.
 const OVERTAKEN: SignedDuration = SignedDuration::from_millis(200);
@@ -393,16 +394,4 @@ pub(super) fn whereabouts(shared: &Shared, node: &NodeView) -> Whereabouts {
         lifecycle: instance.lifecycle,
         seen: snapshot.taken_at,
     })
-}
-
-/// An error with everything behind it, for a log line.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(inner) = source {
-        text.push_str(": ");
-        text.push_str(&inner.to_string());
-        source = inner.source();
-    }
-    text
 }

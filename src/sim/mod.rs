@@ -4,3 +4,4 @@
 pub mod aws;
 pub mod cluster;
 pub mod http;
+pub mod simulate;

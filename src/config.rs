@@ -1,0 +1,159 @@
+//! The command line and the environment, read once, here.
+//!
+//! Invariants: what is wrong is reported all at once, each problem with its flag; nothing else in the program reads
+//! flags or environment variables of its own; a [`Config`] that exists can be started from.
+//!
+//! Every flag of `serve` is also an environment variable, `--drain-timeout` as `EBBTIDE_DRAIN_TIMEOUT`; the flag wins,
+//! and an empty variable is none. Values of a repeatable flag are separated by `;` or new lines in its variable.
+
+mod flags;
+#[cfg(test)]
+mod tests;
+mod validate;
+
+use std::ffi::OsString;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tracing::Level;
+
+pub use flags::flags_table;
+
+use crate::groups::selector::Selectors;
+use crate::provider::TlsFiles;
+
+/// What the program is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Serve cluster-autoscaler and scale in.
+    Serve(Box<Config>),
+    /// Run the program on simulated worlds.
+    Simulate(Simulate),
+    /// Print this (help, version) and end well.
+    Print(String),
+}
+
+/// Configuration of `serve`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Where gRPC is served.
+    pub listen: SocketAddr,
+    /// Where health and metrics are served.
+    pub admin_listen: SocketAddr,
+    /// Certificates; without them, plaintext on a loopback address.
+    pub tls: Option<TlsFiles>,
+    /// AWS region; none: the SDK finds it.
+    pub region: Option<String>,
+    /// Where AWS is; none: the SDK knows.
+    pub endpoint_url: Option<String>,
+    /// How to reach the API server; none: the usual inference.
+    pub kubeconfig: Option<PathBuf>,
+    /// Which groups are ours.
+    pub selectors: Selectors,
+    /// How often AWS is looked at.
+    pub refresh_interval: Duration,
+    /// How old a look at AWS may be that is answered from.
+    pub snapshot_max_age: Duration,
+    /// What DaemonSet pods get to flush after the last workload.
+    pub daemonset_flush: Duration,
+    /// Whether DaemonSet pods are kept from cluster-autoscaler's own drain.
+    pub daemonset_guard: bool,
+    /// How long workloads may take to leave; none: as long as it takes.
+    pub drain_timeout: Option<Duration>,
+    /// Name of the lifecycle hooks that are ours.
+    pub lifecycle_hook: String,
+    /// How logs are written.
+    pub log: LogOptions,
+}
+
+/// How logs are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogOptions {
+    /// In which shape.
+    pub format: LogFormat,
+    /// The least severe that are.
+    pub level: Level,
+}
+
+/// The shape of a log line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// Configuration of `simulate`.
+#[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
+pub struct Simulate {
+    /// Seed of everything that is left to chance; the same seed shows the same.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    pub seed: u64,
+    /// Print the result as JSON.
+    #[arg(long)]
+    pub json: bool,
+    /// Write the timeline as a picture to this file.
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+}
+
+/// Something wrong with the command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The flag it is about, `--listen`; empty if about none.
+    pub flag: String,
+    /// What is wrong.
+    pub text: String,
+}
+
+impl Problem {
+    fn new(flag: impl Into<String>, text: impl Into<String>) -> Self {
+        Self { flag: flag.into(), text: text.into() }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.flag.is_empty() { f.write_str(&self.text) } else { write!(f, "{}: {}", self.flag, self.text) }
+    }
+}
+
+/// Everything that is wrong with the command line: the program ends with code 2.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct Problems(pub Vec<Problem>);
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for problem in &self.0 {
+            writeln!(f, "{problem}")?;
+        }
+        f.write_str("see ebbtide --help")
+    }
+}
+
+impl Config {
+    /// Reads the arguments (the program's name first) and, for `serve` flags that are not among them, the
+    /// environment.
+    pub fn parse(
+        args: impl IntoIterator<Item = OsString>,
+        env: impl Fn(&str) -> Option<String>,
+    ) -> Result<Command, Problems> {
+        match flags::read(args.into_iter().collect(), &env) {
+            flags::Read::Print(text) => Ok(Command::Print(text)),
+            flags::Read::Simulate(simulate, problems) if problems.is_empty() => {
+                Ok(Command::Simulate(simulate))
+            }
+            flags::Read::Simulate(_, problems) | flags::Read::Unclear(problems) => Err(Problems(problems)),
+            flags::Read::Serve(flags, mut problems) => {
+                let config = validate::config(*flags, &mut problems);
+                match config {
+                    Some(config) if problems.is_empty() => Ok(Command::Serve(Box::new(config))),
+                    _ => Err(Problems(problems)),
+                }
+            }
+        }
+    }
+}

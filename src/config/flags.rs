@@ -1,0 +1,251 @@
+//! The flags as clap has them, with their values as they were typed, and the environment in their place.
+//!
+//! Clap stops at the first thing it does not like. So as to report all of them, what it does not like is noted and
+//! taken off the line, until it likes the rest.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt::Write as _;
+
+use clap::builder::StyledStr;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, CommandFactory as _, FromArgMatches as _};
+
+use super::{Problem, Simulate};
+
+/// The cluster-autoscaler cloud provider for EC2 Auto Scaling groups that drains every node before it goes.
+#[derive(Debug, clap::Parser)]
+#[command(name = "ebbtide", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Sub,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Sub {
+    /// Serve cluster-autoscaler over gRPC, and drain nodes before they go.
+    Serve(Box<ServeFlags>),
+    /// Show the program at work on a simulated AWS and a simulated cluster: no account, no cluster, no configuration.
+    Simulate(Simulate),
+}
+
+/// The flags of `serve`, as typed.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct ServeFlags {
+    /// Address and port gRPC is served on. Without certificates, a loopback address only.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8086")]
+    pub(super) listen: String,
+    /// Address and port of /livez, /readyz and /metrics.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9086")]
+    pub(super) admin_listen: String,
+    /// The server's certificate chain, PEM. Read again when it changes, as are the key and the client authority.
+    #[arg(long, value_name = "FILE")]
+    pub(super) tls_cert: Option<String>,
+    /// The private key of the certificate, PEM.
+    #[arg(long, value_name = "FILE")]
+    pub(super) tls_key: Option<String>,
+    /// Authorities whose client certificates are let in, PEM. Clients without one are refused.
+    #[arg(long, value_name = "FILE")]
+    pub(super) tls_client_ca: Option<String>,
+    /// AWS region. If not given, where the AWS SDK finds it.
+    #[arg(long, value_name = "NAME")]
+    pub(super) region: Option<String>,
+    /// URL of the AWS APIs. If not given, what the AWS SDK knows (`AWS_ENDPOINT_URL` works).
+    #[arg(long, value_name = "URL")]
+    pub(super) endpoint_url: Option<String>,
+    /// Kubeconfig file. If not given, `KUBECONFIG`, ~/.kube/config or the pod's service account.
+    #[arg(long, value_name = "FILE")]
+    pub(super) kubeconfig: Option<String>,
+    /// Node groups by tag, as cluster-autoscaler has it: `asg:tag=KEY[=VALUE],…`; all tags must match. Repeatable.
+    #[arg(long, value_name = "SELECTOR")]
+    pub(super) node_group_auto_discovery: Vec<String>,
+    /// A node group by name, as cluster-autoscaler has it: `MIN:MAX:NAME`. Repeatable.
+    #[arg(long, value_name = "SELECTOR")]
+    pub(super) nodes: Vec<String>,
+    /// How often AWS is looked at, 1s to 1h; at once after a change of our own.
+    #[arg(long, value_name = "DURATION", default_value = "60s")]
+    pub(super) refresh_interval: String,
+    /// How old the last successful look at AWS may be to be answered from, up to 24h.
+    #[arg(long, value_name = "DURATION", default_value = "10m")]
+    pub(super) snapshot_max_age: String,
+    /// What DaemonSet pods get to flush after the last workload has left, 0s to 1h.
+    #[arg(long, value_name = "DURATION", default_value = "5s")]
+    pub(super) daemonset_flush: String,
+    /// Whether DaemonSet pods of nodes that cluster-autoscaler may drain are kept from it: true, false.
+    #[arg(long, value_name = "BOOL", default_value = "true")]
+    pub(super) daemonset_guard: String,
+    /// How long workloads may take to leave a node before they are deleted, 1s to 30days; none: as long as it takes.
+    #[arg(long, value_name = "DURATION", default_value = "none")]
+    pub(super) drain_timeout: String,
+    /// Name of the lifecycle hooks that are ours to complete.
+    #[arg(long, value_name = "NAME", default_value = "ebbtide")]
+    pub(super) lifecycle_hook: String,
+    /// Shape of the log: text, json.
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub(super) log_format: String,
+    /// The least severe that is logged: error, warn, info, debug, trace.
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    pub(super) log_level: String,
+}
+
+/// What a command line comes to, with what was wrong about its form.
+pub(super) enum Read {
+    Print(String),
+    Unclear(Vec<Problem>),
+    Serve(Box<ServeFlags>, Vec<Problem>),
+    Simulate(Simulate, Vec<Problem>),
+}
+
+/// Reads the arguments, and the environment for flags of `serve` that are not among them.
+pub(super) fn read(mut args: Vec<OsString>, env: &dyn Fn(&str) -> Option<String>) -> Read {
+    let mut problems = Vec::new();
+    let matches = match settle(&mut args, &mut problems) {
+        Ok(matches) => matches,
+        Err(stop) => return stop,
+    };
+    let matches = match matches.subcommand() {
+        Some(("serve", serve)) => {
+            args.extend(from_env(serve, env));
+            match settle(&mut args, &mut problems) {
+                Ok(matches) => matches,
+                Err(stop) => return stop,
+            }
+        }
+        _ => matches,
+    };
+    match Cli::from_arg_matches(&matches) {
+        Ok(Cli { command: Sub::Serve(flags) }) => Read::Serve(flags, problems),
+        Ok(Cli { command: Sub::Simulate(simulate) }) => Read::Simulate(simulate, problems),
+        Err(error) => {
+            problems.push(problem(&error));
+            Read::Unclear(problems)
+        }
+    }
+}
+
+/// The command as users see it: help names each variable.
+fn command() -> clap::Command {
+    Cli::command().mut_subcommand("serve", |serve| {
+        serve.mut_args(|arg| match (variable(&arg), arg.get_help().map(StyledStr::to_string)) {
+            (Some(variable), Some(help)) => arg.help(format!("{help} [env: {variable}]")),
+            _ => arg,
+        })
+    })
+}
+
+/// The environment variable of a flag.
+fn variable(arg: &Arg) -> Option<String> {
+    let long = arg.get_long().filter(|long| *long != "help")?;
+    Some(format!("EBBTIDE_{}", long.replace('-', "_").to_uppercase()))
+}
+
+/// Arguments for the flags that were not given and that the environment has.
+fn from_env(serve: &ArgMatches, env: &dyn Fn(&str) -> Option<String>) -> Vec<OsString> {
+    let command = Cli::command();
+    let flags = command.find_subcommand("serve").into_iter().flat_map(clap::Command::get_arguments);
+    let mut args = Vec::new();
+    for flag in flags {
+        let given = serve.value_source(flag.get_id().as_str()) == Some(ValueSource::CommandLine);
+        let Some(value) = variable(flag).filter(|_| !given).and_then(|variable| env(&variable)) else {
+            continue;
+        };
+        let long = flag.get_long().unwrap_or_default();
+        if matches!(flag.get_action(), ArgAction::Append) {
+            let values = value.split([';', '\n']).map(str::trim).filter(|value| !value.is_empty());
+            args.extend(values.map(|value| format!("--{long}={value}").into()));
+        } else if !value.trim().is_empty() {
+            args.push(format!("--{long}={}", value.trim()).into());
+        }
+    }
+    args
+}
+
+/// Notes and takes off what clap does not like until it likes the line.
+fn settle(args: &mut Vec<OsString>, problems: &mut Vec<Problem>) -> Result<ArgMatches, Read> {
+    loop {
+        let error = match command().try_get_matches_from(args.iter()) {
+            Ok(matches) => return Ok(matches),
+            Err(error) => error,
+        };
+        if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+            return Err(Read::Print(error.render().to_string()));
+        }
+        let problem = problem(&error);
+        let taken_off = take_off(args, &problem.flag);
+        problems.push(problem);
+        if !taken_off {
+            return Err(Read::Unclear(std::mem::take(problems)));
+        }
+    }
+}
+
+/// What clap does not like, in a few words.
+fn problem(error: &clap::Error) -> Problem {
+    let context = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
+        Some(ContextValue::Strings(texts)) => texts.first().map(String::as_str),
+        _ => None,
+    };
+    // Clap names a flag with its value, `--listen <ADDRESS>`.
+    let flag = context(ContextKind::InvalidArg).map(|arg| arg.split(" <").next().unwrap_or(arg));
+    let text = match error.kind() {
+        ErrorKind::UnknownArgument => match context(ContextKind::SuggestedArg) {
+            Some(similar) => format!("there is no such flag; is it {similar}?"),
+            None => "there is no such flag".to_owned(),
+        },
+        ErrorKind::InvalidValue | ErrorKind::NoEquals => "needs a value".to_owned(),
+        ErrorKind::TooManyValues => "takes no value".to_owned(),
+        ErrorKind::ArgumentConflict => "is given more than once".to_owned(),
+        ErrorKind::ValueValidation => {
+            let value = context(ContextKind::InvalidValue).unwrap_or_default();
+            let why = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
+            format!("{value:?} is not good: {why}")
+        }
+        ErrorKind::InvalidSubcommand => {
+            let given = context(ContextKind::InvalidSubcommand).unwrap_or_default();
+            format!("there is no command {given:?}: serve or simulate")
+        }
+        ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            "a command is needed: serve or simulate".to_owned()
+        }
+        kind => kind.to_string(),
+    };
+    Problem::new(flag.unwrap_or_default(), text)
+}
+
+/// Takes a flag off the line where it is first, with its value if one follows. False if it is not there.
+fn take_off(args: &mut Vec<OsString>, flag: &str) -> bool {
+    if flag.is_empty() {
+        return false;
+    }
+    let with_value = format!("{flag}=");
+    let is_flag = |arg: &OsStr| arg.to_string_lossy().starts_with("--");
+    let starts = |arg: &OsStr| arg.to_string_lossy().starts_with(&with_value);
+    // The first argument is the program's name, not a flag.
+    let Some(at) = (1..args.len()).find(|&at| args[at] == flag || starts(&args[at])) else {
+        return false;
+    };
+    let removed = args.remove(at);
+    let value_follows = args.get(at).is_some_and(|next| !is_flag(next));
+    if removed == flag && is_flag(&removed) && value_follows {
+        args.remove(at);
+    }
+    true
+}
+
+/// The flags of `serve` as a Markdown table, for the README.
+pub fn flags_table() -> String {
+    let mut table =
+        String::from("| flag | environment variable | default | meaning |\n| --- | --- | --- | --- |\n");
+    let command = Cli::command();
+    let flags = command.find_subcommand("serve").into_iter().flat_map(clap::Command::get_arguments);
+    for flag in flags {
+        let (Some(long), Some(variable)) = (flag.get_long(), variable(flag)) else { continue };
+        let default = flag.get_default_values().first().map(|value| value.to_string_lossy().into_owned());
+        let default = default.map(|value| format!("`{value}`")).unwrap_or_default();
+        let help = flag.get_help().map(StyledStr::to_string).unwrap_or_default();
+        let help = help.trim_end_matches('.').replace('|', "\\|");
+        let _ = writeln!(table, "| `--{long}` | `{variable}` | {default} | {help} |");
+    }
+    table
+}

@@ -1,0 +1,286 @@
+//! Command lines and environments, right and wrong.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv6Addr};
+
+use super::*;
+use crate::groups::selector::Selectors;
+
+const GROUPS: &str = "--nodes=1:10:web";
+
+fn parse(args: &[&str], env: &[(&str, &str)]) -> Result<Command, Problems> {
+    let env: BTreeMap<_, _> =
+        env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    let args = ["ebbtide"].iter().chain(args).map(OsString::from);
+    Config::parse(args, |name| env.get(name).cloned())
+}
+
+fn serve(args: &[&str], env: &[(&str, &str)]) -> Config {
+    let args: Vec<_> = ["serve"].iter().chain(args).copied().collect();
+    match parse(&args, env) {
+        Ok(Command::Serve(config)) => *config,
+        other => panic!("not served: {other:?}"),
+    }
+}
+
+/// Flags and texts of what is wrong.
+fn problems(args: &[&str], env: &[(&str, &str)]) -> Vec<(String, String)> {
+    let Err(Problems(problems)) = parse(args, env) else { panic!("nothing is wrong with {args:?}") };
+    problems.into_iter().map(|problem| (problem.flag, problem.text)).collect()
+}
+
+fn flags(args: &[&str]) -> Vec<String> {
+    problems(args, &[]).into_iter().map(|(flag, _)| flag).collect()
+}
+
+fn defaults() -> Config {
+    Config {
+        listen: "127.0.0.1:8086".parse().expect("an address"),
+        admin_listen: "127.0.0.1:9086".parse().expect("an address"),
+        tls: None,
+        region: None,
+        endpoint_url: None,
+        kubeconfig: None,
+        selectors: Selectors { by_tags: Vec::new(), by_name: [("web".into(), (1, 10))].into() },
+        refresh_interval: Duration::from_mins(1),
+        snapshot_max_age: Duration::from_mins(10),
+        daemonset_flush: Duration::from_secs(5),
+        daemonset_guard: true,
+        drain_timeout: None,
+        lifecycle_hook: "ebbtide".into(),
+        log: LogOptions { format: LogFormat::Text, level: Level::INFO },
+    }
+}
+
+#[test]
+fn groups_are_all_that_has_to_be_given() {
+    assert_eq!(serve(&[GROUPS], &[]), defaults());
+}
+
+#[test]
+fn every_flag_is_read_and_so_is_every_variable() {
+    let given = [
+        ("--listen", "[::1]:1"),
+        ("--admin-listen", "0.0.0.0:2"),
+        ("--region", "eu-central-1"),
+        ("--endpoint-url", "http://localhost:5000"),
+        ("--node-group-auto-discovery", "asg:tag=a=b,c"),
+        ("--nodes", "0:5:db: main"),
+        ("--refresh-interval", "90s"),
+        ("--snapshot-max-age", "1h 30m"),
+        ("--daemonset-flush", "0s"),
+        ("--drain-timeout", "48h"),
+        ("--lifecycle-hook", "my/hook_1-a"),
+        ("--log-format", "json"),
+        ("--log-level", "debug"),
+    ];
+    let expected = Config {
+        listen: (IpAddr::V6(Ipv6Addr::LOCALHOST), 1).into(),
+        admin_listen: "0.0.0.0:2".parse().expect("an address"),
+        region: Some("eu-central-1".into()),
+        endpoint_url: Some("http://localhost:5000".into()),
+        selectors: Selectors {
+            by_tags: vec![vec![("a".into(), Some("b".into())), ("c".into(), None)]],
+            by_name: [("db: main".into(), (0, 5))].into(),
+        },
+        refresh_interval: Duration::from_secs(90),
+        snapshot_max_age: Duration::from_mins(90),
+        daemonset_flush: Duration::ZERO,
+        drain_timeout: Some(Duration::from_hours(48)),
+        lifecycle_hook: "my/hook_1-a".into(),
+        log: LogOptions { format: LogFormat::Json, level: Level::DEBUG },
+        ..defaults()
+    };
+    let joined: Vec<_> = given.iter().map(|(flag, value)| format!("{flag}={value}")).collect();
+    assert_eq!(serve(&joined.iter().map(String::as_str).collect::<Vec<_>>(), &[]), expected);
+    let apart: Vec<_> = given.iter().flat_map(|(flag, value)| [*flag, *value]).collect();
+    assert_eq!(serve(&apart, &[]), expected);
+    let variables: Vec<_> = given
+        .iter()
+        .map(|(flag, value)| {
+            let name = flag.trim_start_matches('-').replace('-', "_").to_uppercase();
+            (format!("EBBTIDE_{name}"), *value)
+        })
+        .collect();
+    let variables: Vec<_> = variables.iter().map(|(name, value)| (name.as_str(), *value)).collect();
+    assert_eq!(serve(&[], &variables), expected);
+}
+
+#[test]
+fn a_flag_beats_its_variable_and_an_empty_variable_is_none() {
+    let env = [("EBBTIDE_LOG_LEVEL", "trace"), ("EBBTIDE_NODES", "0:1:b"), ("EBBTIDE_LISTEN", " ")];
+    let config = serve(&[GROUPS, "--log-level", "error"], &env);
+    assert_eq!(config, Config { log: LogOptions { level: Level::ERROR, ..config.log }, ..defaults() });
+}
+
+#[test]
+fn a_variable_has_many_values_of_a_repeatable_flag() {
+    let env = [
+        ("EBBTIDE_NODES", "1:2:a; 3:4:b\n5:6:c;"),
+        ("EBBTIDE_NODE_GROUP_AUTO_DISCOVERY", "asg:tag=a,b;asg:tag=c"),
+    ];
+    let config = serve(&[], &env);
+    let names: Vec<_> = config.selectors.by_name.keys().map(String::as_str).collect();
+    assert_eq!(names, ["a", "b", "c"]);
+    let tag = |key: &str| (key.to_owned(), None);
+    assert_eq!(config.selectors.by_tags, [vec![tag("a"), tag("b")], vec![tag("c")]]);
+}
+
+#[test]
+fn every_problem_of_a_command_line_is_reported_at_once_with_its_flag() {
+    let args = [
+        "serve",
+        "--lisen",
+        "127.0.0.1:1",
+        "--listen=nowhere",
+        "--admin-listen",
+        "1.2.3.4",
+        "--frobnicate=yes",
+        "stray",
+        "--tls-cert",
+        "cert.pem",
+        "--region=Mars!",
+        "--endpoint-url=localhost:5000",
+        "--kubeconfig=/nonexistent/kubeconfig",
+        "--nodes=5:1:web",
+        "--nodes=web",
+        "--node-group-auto-discovery=tag=a",
+        "--refresh-interval=500ms",
+        "--snapshot-max-age=10",
+        "--daemonset-flush=2h",
+        "--drain-timeout=never",
+        "--lifecycle-hook=",
+        "--log-format=xml",
+        "--log-level=loud",
+        "--log-level=info",
+        "--verbose",
+        "--tls-key",
+    ];
+    assert_eq!(
+        flags(&args),
+        [
+            "--lisen",
+            "--frobnicate",
+            "stray",
+            "--log-level",
+            "--verbose",
+            "--tls-key",
+            "--listen",
+            "--admin-listen",
+            "--tls-key",
+            "--tls-client-ca",
+            "--region",
+            "--endpoint-url",
+            "--kubeconfig",
+            "--node-group-auto-discovery",
+            "--nodes",
+            "--nodes",
+            "--refresh-interval",
+            "--snapshot-max-age",
+            "--daemonset-flush",
+            "--drain-timeout",
+            "--lifecycle-hook",
+            "--log-format",
+        ]
+    );
+}
+
+#[test]
+fn a_problem_says_what_would_be_right() {
+    let text = |args: &[&str]| {
+        let mut problems = problems(&[&["serve", GROUPS], args].concat(), &[]);
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        problems.remove(0).1
+    };
+    assert_eq!(text(&["--lisen", "x"]), "there is no such flag; is it --listen?");
+    assert_eq!(text(&["--listen"]), "needs a value");
+    assert_eq!(text(&["--region=a", "--region=b"]), "is given more than once");
+    assert_eq!(text(&["--refresh-interval=1ms"]), "1ms is not between 1s and 1h");
+    assert_eq!(text(&["--snapshot-max-age=30s"]), "30s is shorter than --refresh-interval");
+    assert_eq!(text(&["--admin-listen=127.0.0.1:8086"]), "127.0.0.1:8086 is the address of --listen");
+    assert_eq!(text(&["--nodes=3:2:x"]), "\"3:2:x\" is not like MIN:MAX:NAME: MIN is larger than MAX");
+    assert_eq!(
+        text(&["--daemonset-flush=5"]),
+        "\"5\" is no duration like 90s, 10m or 48h: time unit needed, for example 5sec or 5ms"
+    );
+    assert_eq!(
+        text(&["--lifecycle-hook=a b"]),
+        "\"a b\" is no name of a lifecycle hook: 1 to 255 of A-Z a-z 0-9 - _ /"
+    );
+}
+
+#[test]
+fn a_problem_of_a_variable_is_one_of_its_flag() {
+    assert_eq!(
+        problems(&["serve", GROUPS], &[("EBBTIDE_DRAIN_TIMEOUT", "0s")]),
+        [("--drain-timeout".into(), "0s is not between 1s and 30days".into())]
+    );
+}
+
+#[test]
+fn without_groups_there_is_nothing_to_serve() {
+    assert_eq!(flags(&["serve"]), ["--node-group-auto-discovery"]);
+}
+
+#[test]
+fn plaintext_is_for_loopback_addresses() {
+    for address in ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
+        serve(&[GROUPS, "--listen", address], &[]);
+    }
+    for address in ["0.0.0.0:1", "[::]:1", "10.0.0.1:1"] {
+        assert_eq!(flags(&["serve", GROUPS, "--listen", address]), ["--listen"], "{address}");
+    }
+}
+
+#[test]
+fn certificates_go_together_and_have_to_be_there() {
+    let given = ["--tls-cert=/nonexistent/1", "--tls-key=/nonexistent/2", "--tls-client-ca=/nonexistent/3"];
+    let all = ["--tls-cert", "--tls-key", "--tls-client-ca"];
+    assert_eq!(flags(&[&["serve", GROUPS, "--listen=0.0.0.0:1"], &given[..]].concat()), all);
+    for (flag, given) in all.into_iter().zip(given) {
+        let others: Vec<_> = all.into_iter().filter(|other| *other != flag).collect();
+        let found = problems(&["serve", GROUPS, "--listen=0.0.0.0:1", given], &[]);
+        assert_eq!(found.iter().map(|(flag, _)| flag.as_str()).collect::<Vec<_>>(), others);
+        assert!(found.iter().all(|(_, text)| *text == format!("is needed with {flag}")), "{found:?}");
+    }
+}
+
+#[test]
+fn simulate_needs_nothing_and_takes_a_seed() {
+    let simulate = |args: &[&str]| parse(&[&["simulate"], args].concat(), &[]);
+    let plain = Simulate { seed: 1, json: false, svg: None };
+    assert_eq!(simulate(&[]), Ok(Command::Simulate(plain)));
+    let all = Simulate { seed: 7, json: true, svg: Some("out.svg".into()) };
+    assert_eq!(simulate(&["--seed", "7", "--json", "--svg=out.svg"]), Ok(Command::Simulate(all)));
+    assert_eq!(flags(&["simulate", "--seed=x", "--json=1", "--svgg", "f"]), ["--seed", "--json", "--svgg"]);
+}
+
+#[test]
+fn a_command_is_needed_and_help_is_no_problem() {
+    assert_eq!(problems(&[], &[]), [(String::new(), "a command is needed: serve or simulate".into())]);
+    let wrong = problems(&["server"], &[]);
+    assert_eq!(wrong, [(String::new(), "there is no command \"server\": serve or simulate".into())]);
+    let Ok(Command::Print(help)) = parse(&["serve", "--help"], &[]) else { panic!("no help") };
+    assert!(help.contains("EBBTIDE_SNAPSHOT_MAX_AGE]") && help.contains("10m]"), "{help}");
+    assert!(matches!(parse(&["--version"], &[]), Ok(Command::Print(_))));
+}
+
+#[test]
+fn problems_are_printed_one_a_line() {
+    let Err(problems) = parse(&["serve", "--log-format=xml"], &[]) else { panic!("two problems") };
+    assert_eq!(
+        problems.to_string(),
+        "--node-group-auto-discovery: there are no node groups: give this or --nodes\n\
+         --log-format: \"xml\" is not text or json\n\
+         see ebbtide --help"
+    );
+}
+
+#[cfg(unix)]
+#[test]
+fn an_argument_that_is_no_text_is_a_problem_and_no_panic() {
+    use std::os::unix::ffi::OsStringExt as _;
+    let args =
+        ["ebbtide", "serve", GROUPS].iter().map(OsString::from).chain([OsString::from_vec(vec![0xff])]);
+    assert!(Config::parse(args, |_| None).is_err());
+}

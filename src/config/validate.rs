@@ -1,0 +1,241 @@
+//! From flags as typed to a configuration: every value is looked at, whatever is wrong with the others.
+
+use std::fs::File;
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tracing::Level;
+
+use super::flags::ServeFlags;
+use super::{Config, LogFormat, LogOptions, Problem};
+use crate::groups::selector::{self, Selectors};
+use crate::provider::tls::TlsFile;
+use crate::provider::{Tls, TlsFiles};
+use crate::telemetry::chain;
+
+const HOUR: Duration = Duration::from_hours(1);
+
+/// A look takes AWS some requests, which are throttled from a few a second on; the size of a group that somebody else
+/// has changed must not be wrong for long.
+const REFRESH: RangeInclusive<Duration> = Duration::from_secs(1)..=HOUR;
+/// Past a day what is remembered of AWS has little to do with it.
+const MAX_AGE: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_hours(24);
+/// A flush is for what is left in buffers.
+const FLUSH: RangeInclusive<Duration> = Duration::ZERO..=HOUR;
+/// Longer than any hook may hold an instance (48 h), short enough to be no slip of the unit.
+const DRAIN: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_hours(30 * 24);
+
+/// The configuration, or none if a problem was added that leaves a hole in it.
+pub(super) fn config(flags: ServeFlags, problems: &mut Vec<Problem>) -> Option<Config> {
+    let listen = address("--listen", &flags.listen, problems);
+    let admin_listen = address("--admin-listen", &flags.admin_listen, problems);
+    if let (Some(listen), Some(admin)) = (listen, admin_listen)
+        && listen == admin
+        && listen.port() != 0
+    {
+        problems.push(Problem::new("--admin-listen", format!("{admin} is the address of --listen")));
+    }
+    let tls = tls(&flags, listen, problems);
+    let region = named("--region", flags.region, is_region, "a region is like eu-central-1", problems);
+    let endpoint_url =
+        named("--endpoint-url", flags.endpoint_url, is_url, "it is to be http://… or https://…", problems);
+    let kubeconfig = kubeconfig(flags.kubeconfig, problems);
+    let selectors = selectors(&flags.node_group_auto_discovery, &flags.nodes, problems);
+    let refresh_interval = duration("--refresh-interval", &flags.refresh_interval, &REFRESH, problems);
+    let snapshot_max_age = duration("--snapshot-max-age", &flags.snapshot_max_age, &MAX_AGE, problems);
+    if let (Some(interval), Some(age)) = (refresh_interval, snapshot_max_age)
+        && age < interval
+    {
+        let text = format!("{} is shorter than --refresh-interval", flags.snapshot_max_age);
+        problems.push(Problem::new("--snapshot-max-age", text));
+    }
+    let daemonset_flush = duration("--daemonset-flush", &flags.daemonset_flush, &FLUSH, problems);
+    let daemonset_guard = boolean("--daemonset-guard", &flags.daemonset_guard, problems);
+    let drain_timeout = match flags.drain_timeout.as_str() {
+        "none" => Some(None),
+        text => duration("--drain-timeout", text, &DRAIN, problems).map(Some),
+    };
+    if !is_hook_name(&flags.lifecycle_hook) {
+        let text = format!(
+            "{:?} is no name of a lifecycle hook: 1 to 255 of A-Z a-z 0-9 - _ /",
+            flags.lifecycle_hook
+        );
+        problems.push(Problem::new("--lifecycle-hook", text));
+    }
+    let format = log_format(&flags.log_format, problems);
+    let level = log_level(&flags.log_level, problems);
+    Some(Config {
+        listen: listen?,
+        admin_listen: admin_listen?,
+        tls,
+        region,
+        endpoint_url,
+        kubeconfig,
+        selectors,
+        refresh_interval: refresh_interval?,
+        snapshot_max_age: snapshot_max_age?,
+        daemonset_flush: daemonset_flush?,
+        daemonset_guard: daemonset_guard?,
+        drain_timeout: drain_timeout?,
+        lifecycle_hook: flags.lifecycle_hook,
+        log: LogOptions { format: format?, level: level? },
+    })
+}
+
+fn address(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Option<SocketAddr> {
+    let address = text.parse();
+    if address.is_err() {
+        let text = format!("{text:?} is no address and port, like 127.0.0.1:8086 or [::1]:8086");
+        problems.push(Problem::new(flag, text));
+    }
+    address.ok()
+}
+
+fn tls(flags: &ServeFlags, listen: Option<SocketAddr>, problems: &mut Vec<Problem>) -> Option<TlsFiles> {
+    let files = [
+        ("--tls-cert", &flags.tls_cert),
+        ("--tls-key", &flags.tls_key),
+        ("--tls-client-ca", &flags.tls_client_ca),
+    ];
+    if let [Some(cert), Some(key), Some(client_ca)] = files.map(|(_, file)| file.as_ref().map(PathBuf::from))
+    {
+        let files = TlsFiles { cert, key, client_ca };
+        for problem in Tls::load(files.clone()).err().into_iter().flatten() {
+            let flag = match problem.file() {
+                TlsFile::Cert => "--tls-cert",
+                TlsFile::Key => "--tls-key",
+                TlsFile::ClientCa => "--tls-client-ca",
+            };
+            problems.push(Problem::new(flag, chain(&problem)));
+        }
+        return Some(files);
+    }
+    let given: Vec<_> = files.iter().filter(|(_, file)| file.is_some()).map(|(flag, _)| *flag).collect();
+    if let Some(first) = given.first() {
+        for (flag, _) in files.iter().filter(|(_, file)| file.is_none()) {
+            problems.push(Problem::new(*flag, format!("is needed with {first}")));
+        }
+    } else if let Some(address) = listen
+        && !address.ip().to_canonical().is_loopback()
+    {
+        let text = format!(
+            "{address} is no loopback address: it needs --tls-cert, --tls-key and --tls-client-ca, or anybody who \
+             reaches it can delete nodes"
+        );
+        problems.push(Problem::new("--listen", text));
+    }
+    None
+}
+
+fn boolean(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Option<bool> {
+    let read = text.parse().ok();
+    if read.is_none() {
+        problems.push(Problem::new(flag, format!("{text:?} is neither true nor false")));
+    }
+    read
+}
+
+fn named(
+    flag: &str,
+    value: Option<String>,
+    good: fn(&str) -> bool,
+    shape: &str,
+    problems: &mut Vec<Problem>,
+) -> Option<String> {
+    let value = value?;
+    if !good(&value) {
+        problems.push(Problem::new(flag, format!("{value:?} is not good: {shape}")));
+    }
+    Some(value)
+}
+
+fn is_region(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+}
+
+fn is_url(text: &str) -> bool {
+    text.parse::<http::Uri>().is_ok_and(|uri| {
+        matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some_and(|host| !host.is_empty())
+    })
+}
+
+fn kubeconfig(path: Option<String>, problems: &mut Vec<Problem>) -> Option<PathBuf> {
+    let path = PathBuf::from(path?);
+    if let Err(error) = File::open(&path) {
+        let text = format!("{} cannot be read: {error}", path.display());
+        problems.push(Problem::new("--kubeconfig", text));
+    }
+    Some(path)
+}
+
+fn selectors(by_tags: &[String], by_name: &[String], problems: &mut Vec<Problem>) -> Selectors {
+    let mut selectors = Selectors::default();
+    for text in by_tags {
+        match selector::parse_discovery(text) {
+            Ok(tags) => selectors.by_tags.push(tags),
+            Err(error) => problems.push(Problem::new("--node-group-auto-discovery", error.to_string())),
+        }
+    }
+    for text in by_name {
+        match selector::parse_nodes(text) {
+            Ok((name, bounds)) => drop(selectors.by_name.insert(name, bounds)),
+            Err(error) => problems.push(Problem::new("--nodes", error.to_string())),
+        }
+    }
+    if by_tags.is_empty() && by_name.is_empty() {
+        let text = "there are no node groups: give this or --nodes";
+        problems.push(Problem::new("--node-group-auto-discovery", text));
+    }
+    selectors
+}
+
+fn duration(
+    flag: &str,
+    text: &str,
+    range: &RangeInclusive<Duration>,
+    problems: &mut Vec<Problem>,
+) -> Option<Duration> {
+    let duration = match humantime::parse_duration(text) {
+        Ok(duration) if range.contains(&duration) => return Some(duration),
+        Ok(_) => {
+            let [least, most] = [range.start(), range.end()].map(|bound| humantime::format_duration(*bound));
+            format!("{text} is not between {least} and {most}")
+        }
+        Err(error) => format!("{text:?} is no duration like 90s, 10m or 48h: {error}"),
+    };
+    problems.push(Problem::new(flag, duration));
+    None
+}
+
+/// Source: `LifecycleHookName` in
+/// [PutLifecycleHook](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_PutLifecycleHook.html).
+fn is_hook_name(text: &str) -> bool {
+    (1..=255).contains(&text.len())
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'/'))
+}
+
+fn log_format(text: &str, problems: &mut Vec<Problem>) -> Option<LogFormat> {
+    match text {
+        "text" => return Some(LogFormat::Text),
+        "json" => return Some(LogFormat::Json),
+        _ => problems.push(Problem::new("--log-format", format!("{text:?} is not text or json"))),
+    }
+    None
+}
+
+fn log_level(text: &str, problems: &mut Vec<Problem>) -> Option<Level> {
+    match text {
+        "error" => return Some(Level::ERROR),
+        "warn" => return Some(Level::WARN),
+        "info" => return Some(Level::INFO),
+        "debug" => return Some(Level::DEBUG),
+        "trace" => return Some(Level::TRACE),
+        _ => {
+            let text = format!("{text:?} is not error, warn, info, debug or trace");
+            problems.push(Problem::new("--log-level", text));
+        }
+    }
+    None
+}

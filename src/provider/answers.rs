@@ -1,0 +1,113 @@
+//! What the RPCs that only read say of the view. Pure.
+
+use std::fmt::Write as _;
+
+use super::ScaleIns;
+use super::proto::instance_status::InstanceState;
+use super::proto::{Instance, InstanceErrorInfo, InstanceStatus, NodeGroup};
+use crate::groups::{self, Group, LaunchFailure, Lifecycle, ProviderId, Snapshot, sizes};
+
+/// The label CA's own AWS provider uses for nodes with accelerators.
+pub const GPU_LABEL: &str = "k8s.amazonaws.com/accelerator";
+
+/// Values of [`GPU_LABEL`] that cluster-autoscaler counts one by one (in its metrics and resource limits).
+///
+/// Source: `availableGPUTypes` in [cluster-autoscaler's AWS
+/// provider](https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/cloudprovider/aws/aws_cloud_provider.go).
+pub const GPU_TYPES: [&str; 8] = [
+    "nvidia-tesla-k80",
+    "nvidia-tesla-p100",
+    "nvidia-tesla-v100",
+    "nvidia-tesla-t4",
+    "nvidia-tesla-a100",
+    "nvidia-a10g",
+    "nvidia-l4",
+    "nvidia-l40s",
+];
+
+/// Class of a launch failure that another group may be spared.
+const OUT_OF_RESOURCES: i32 = 1;
+/// Class of every other launch failure.
+const OTHER: i32 = 99;
+
+/// A group with the limits in force, and a line about it for people.
+pub fn node_group(group: &Group, scale_ins: &dyn ScaleIns) -> NodeGroup {
+    NodeGroup {
+        id: group.name.clone(),
+        min_size: sizes::min_size(group),
+        max_size: sizes::max_size(group),
+        debug: debug(group, scale_ins),
+    }
+}
+
+fn debug(group: &Group, scale_ins: &dyn ScaleIns) -> String {
+    let leaving = group.instances.iter().filter(|i| is_leaving(group, i, scale_ins)).count();
+    let mut line = format!(
+        "{}: {} live of {} desired ({}..{}), {leaving} leaving",
+        group.name,
+        group.live().count(),
+        group.desired,
+        group.min,
+        group.max
+    );
+    if !group.suspended.is_empty() {
+        let processes: Vec<_> = group.suspended.iter().map(String::as_str).collect();
+        let _ = write!(line, ", suspended: {}", processes.join(" "));
+    }
+    if let Some(failure) = &group.failure {
+        let _ = write!(line, ", launches fail: {}", failure.code);
+    }
+    line
+}
+
+/// The group that this provider id is a node of, or will be.
+pub fn owner<'a>(view: &'a Snapshot, provider_id: &ProviderId) -> Option<&'a Group> {
+    match provider_id {
+        ProviderId::Placeholder { group, .. } => view.groups.get(group).map(|group| &**group),
+        ProviderId::Instance { instance, .. } => view
+            .instance(instance)
+            .filter(|(_, instance)| instance.lifecycle.is_node())
+            .map(|(group, _)| &**group),
+    }
+}
+
+/// The instances of a group, and a placeholder for each that is missing.
+pub fn instances(group: &Group, scale_ins: &dyn ScaleIns) -> Vec<Instance> {
+    let real = group.instances.iter().filter(|i| i.lifecycle.is_node()).map(|instance| {
+        let id = ProviderId::instance(&instance.zone, &instance.id);
+        listed(&id, state(group, instance, scale_ins), None)
+    });
+    let missing = group
+        .placeholders()
+        .into_iter()
+        .map(|id| listed(&id, InstanceState::InstanceCreating, group.failure.as_ref().map(error_info)));
+    real.chain(missing).collect()
+}
+
+fn listed(id: &ProviderId, state: InstanceState, error_info: Option<InstanceErrorInfo>) -> Instance {
+    Instance { id: id.to_string(), status: Some(InstanceStatus { instance_state: state.into(), error_info }) }
+}
+
+fn state(group: &Group, instance: &groups::Instance, scale_ins: &dyn ScaleIns) -> InstanceState {
+    if is_leaving(group, instance, scale_ins) {
+        InstanceState::InstanceDeleting
+    } else if instance.lifecycle == Lifecycle::Pending {
+        InstanceState::InstanceCreating
+    } else {
+        InstanceState::InstanceRunning
+    }
+}
+
+fn is_leaving(group: &Group, instance: &groups::Instance, scale_ins: &dyn ScaleIns) -> bool {
+    instance.lifecycle.is_terminating() || scale_ins.is_leaving(&group.name, &instance.id)
+}
+
+fn error_info(failure: &LaunchFailure) -> InstanceErrorInfo {
+    // To the client an empty code means that there is no error.
+    let code = if failure.code.is_empty() { "LaunchFailed" } else { &failure.code };
+    InstanceErrorInfo {
+        error_code: code.to_owned(),
+        error_message: failure.message.clone(),
+        instance_error_class: if failure.out_of_resources { OUT_OF_RESOURCES } else { OTHER },
+    }
+}

@@ -1,0 +1,213 @@
+//! The RPCs that change something: IncreaseSize, DecreaseTargetSize, DeleteNodes.
+//!
+//! Each changes one group at a time, decides from what AWS says at that moment, and lays what AWS has accepted over
+//! the view before it returns. The client may give up at any await, which drops the call there: nothing that follows
+//! is needed for what came before, and where AWS may have done more than we heard of, a new look is asked for.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures::StreamExt as _;
+use futures::future::{BoxFuture, FutureExt as _};
+use futures::stream;
+use tracing::info;
+
+use super::deadline::Deadline;
+use super::deletion::{Deletion, NodeToDrain};
+use super::proto::ExternalGrpcNode;
+use super::{Provider, RpcError};
+use crate::groups::sizes::{self, SizeError};
+use crate::groups::{Change, Group, Groups, Snapshot};
+use crate::scale_in::Accepted;
+
+/// Calls of one batch to AWS or the API server at once. Cluster-autoscaler's batches are 10 nodes by default, so that
+/// one goes out whole, and a huge one does not use up what the API server or AWS grants this client.
+const AT_ONCE: usize = 16;
+
+/// One change of a group at a time: what one has decided from holds until it has set it.
+#[derive(Debug, Default)]
+pub(super) struct Turns(Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>);
+
+impl Turns {
+    /// The turn of a group that exists, so that there are no more of them than there have been groups.
+    fn of(&self, group: &Group) -> Arc<tokio::sync::Mutex<()>> {
+        let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(turns.entry(group.name.clone()).or_default())
+    }
+}
+
+/// Asks for a new look at AWS unless a call to it came to a good end: it may have been carried out.
+struct Unsure<'a>(Option<&'a Groups>);
+
+impl<'a> Unsure<'a> {
+    fn of(groups: &'a Groups) -> Self {
+        Self(Some(groups))
+    }
+
+    fn settled(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Unsure<'_> {
+    fn drop(&mut self) {
+        if let Some(groups) = self.0 {
+            groups.refresh_soon();
+        }
+    }
+}
+
+impl Provider {
+    /// Sets the desired capacity for `delta` more nodes.
+    pub(super) async fn increase_size(&self, group: &str, delta: i32) -> Result<(), RpcError> {
+        let decide = |group: &Group| sizes::increased(group, delta, |i| self.scale_ins.will_decrement(&i.id));
+        self.resize(group, decide, |_| Vec::new()).await
+    }
+
+    /// Sets the desired capacity for `-delta` nodes fewer of those that are not there yet.
+    pub(super) async fn decrease_target_size(&self, group: &str, delta: i32) -> Result<(), RpcError> {
+        self.resize(group, |group| sizes::decreased(group, delta), to_protect).await
+    }
+
+    async fn resize(
+        &self,
+        name: &str,
+        decide: impl Fn(&Group) -> Result<i32, SizeError>,
+        protect: impl Fn(&Group) -> Vec<String>,
+    ) -> Result<(), RpcError> {
+        let deadline = Deadline::start();
+        let seen = group(&*self.view()?, name)?;
+        if let Err(mistake @ SizeError::Delta { .. }) = decide(&seen) {
+            return Err(mistake.into());
+        }
+        let turn = self.turns.of(&seen);
+        let _turn = deadline.call(OTHER_CHANGE, turn.lock()).await?;
+        let fresh = self.look(deadline, name).await?;
+        let to = decide(&fresh)?;
+        self.set_desired(deadline, &fresh, to, &protect(&fresh)).await
+    }
+
+    /// Removes these nodes; see [`Deletion`] for what is an error.
+    pub(super) async fn delete_nodes(&self, name: &str, batch: &[ExternalGrpcNode]) -> Result<(), RpcError> {
+        let deadline = Deadline::start();
+        let turn = self.turns.of(&*group(&*self.view()?, name)?);
+        let _turn = deadline.call(OTHER_CHANGE, turn.lock()).await?;
+
+        let view = self.view()?;
+        let mut deletion = Deletion::read(&view, &*group(&view, name)?, batch, &*self.scale_ins)?;
+        drop(view);
+        if deletion.placeholders > 0 || !deletion.unregistered.is_empty() {
+            let fresh = self.look(deadline, name).await?;
+            if let Some(to) = deletion.settle(&fresh, &*self.scale_ins)? {
+                self.set_desired(deadline, &fresh, to, &to_protect(&fresh)).await?;
+            }
+        }
+
+        let terminate = deletion.unregistered.into_iter().map(|instance| {
+            async move {
+                let done = self.terminate(deadline, name, &instance).await;
+                (instance, done)
+            }
+            .boxed()
+        });
+        let accept = deletion.nodes.into_iter().map(|node| {
+            async move {
+                let done = self.accept(deadline, name, &node).await;
+                (node.node, done)
+            }
+            .boxed()
+        });
+        finish(terminate.chain(accept).collect()).await
+    }
+
+    /// The group as AWS says it is now. Where that is not what the view has, the view learns it.
+    async fn look(&self, deadline: Deadline, name: &str) -> Result<Group, RpcError> {
+        let seen = group(&*self.view()?, name)?;
+        let fresh = deadline.call("describing the group", self.sizing.current(&seen)).await??;
+        for change in learned(&seen, &fresh) {
+            self.record(change);
+        }
+        Ok(fresh)
+    }
+
+    async fn set_desired(
+        &self,
+        deadline: Deadline,
+        group: &Group,
+        to: i32,
+        protect: &[String],
+    ) -> Result<(), RpcError> {
+        let unsure = Unsure::of(&self.groups);
+        let (name, from) = (&group.name, group.desired);
+        deadline.call("setting the size", self.sizing.set_desired(name, from, to, protect)).await??;
+        unsure.settled();
+        self.record(Change::Desired { group: name.clone(), from, to });
+        info!(group = %name, from, to, "desired capacity set");
+        Ok(())
+    }
+
+    async fn terminate(&self, deadline: Deadline, group: &str, instance: &str) -> Result<(), RpcError> {
+        let unsure = Unsure::of(&self.groups);
+        deadline.call("terminating the instance", self.sizing.terminate(group, instance, true)).await??;
+        unsure.settled();
+        self.record(Change::Terminated {
+            group: group.to_owned(),
+            instance: instance.to_owned(),
+            decrement: true,
+        });
+        info!(group, instance, "terminated an instance that has no Node");
+        Ok(())
+    }
+
+    async fn accept(&self, deadline: Deadline, group: &str, node: &NodeToDrain) -> Result<(), RpcError> {
+        let call = self.scale_ins.accept(&node.node, group, &node.instance);
+        let accepted = deadline.call("recording the scale-in", call).await??;
+        if accepted == Accepted::New {
+            info!(group, node = %node.node, instance = %node.instance, "scale-in accepted");
+        }
+        Ok(())
+    }
+
+    fn record(&self, change: Change) {
+        self.groups.changed(self.clock.now(), change);
+    }
+}
+
+const OTHER_CHANGE: &str = "another change of the group";
+
+fn group(view: &Snapshot, name: &str) -> Result<Arc<Group>, RpcError> {
+    view.groups.get(name).cloned().ok_or_else(|| RpcError::NoSuchGroup(name.to_owned()))
+}
+
+/// What others have done to the group since the view was made. The view has to know, because a change of ours is laid
+/// over it only where it has the size that the change started from; and a termination that somebody else here is
+/// about to report must not lower the size twice.
+fn learned(seen: &Group, fresh: &Group) -> Vec<Change> {
+    let group = || seen.name.clone();
+    let going = |id: &str| fresh.instances.iter().any(|i| i.id == id && i.lifecycle.is_terminating());
+    let mut changes: Vec<_> = seen
+        .live()
+        .filter(|i| going(&i.id))
+        .map(|i| Change::Terminated { group: group(), instance: i.id.clone(), decrement: false })
+        .collect();
+    if fresh.desired != seen.desired {
+        changes.push(Change::Desired { group: group(), from: seen.desired, to: fresh.desired });
+    }
+    changes
+}
+
+/// Instances that a size going down might cost if another one arrives at the same time: all that live.
+fn to_protect(group: &Group) -> Vec<String> {
+    group.live().filter(|i| !i.protected).map(|i| i.id.clone()).collect()
+}
+
+/// Does all of it, and says what could not be done.
+async fn finish(work: Vec<BoxFuture<'_, (String, Result<(), RpcError>)>>) -> Result<(), RpcError> {
+    let of = work.len();
+    let failed: Vec<_> = stream::iter(work)
+        .buffer_unordered(AT_ONCE)
+        .filter_map(async |(node, done)| done.err().map(|error| (node, error)))
+        .collect()
+        .await;
+    if failed.is_empty() { Ok(()) } else { Err(RpcError::Unfinished { of, failed }) }
+}

@@ -1,0 +1,287 @@
+//! What a DeleteNodes call comes to. Pure.
+//!
+//! Invariants: a batch is judged as a whole, so that an error means that nothing has been changed; an instance that is
+//! leaving anyway is no error and no work, however often it is named; no instance that may have a Node is terminated
+//! without a drain.
+
+use std::collections::BTreeSet;
+
+use super::proto::ExternalGrpcNode;
+use super::{RpcError, ScaleIns};
+use crate::groups::{Group, ProviderId, Snapshot, sizes};
+
+/// What is new in a batch, and so is to be done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Deletion {
+    /// How many instances that never came are given up.
+    pub placeholders: usize,
+    /// Instances that have no Node: there is nothing to drain.
+    pub unregistered: Vec<String>,
+    /// Nodes to drain and release.
+    pub nodes: Vec<NodeToDrain>,
+}
+
+/// A Node that is to go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeToDrain {
+    /// Its name.
+    pub node: String,
+    /// EC2 instance id.
+    pub instance: String,
+}
+
+impl Deletion {
+    /// By how many the target size goes down.
+    pub fn count(&self) -> usize {
+        self.placeholders + self.unregistered.len() + self.nodes.len()
+    }
+
+    /// Reads a batch for `group`, which is a group of `view`. Of several errors, a node that is not of the group is
+    /// told first.
+    pub fn read(
+        view: &Snapshot,
+        group: &Group,
+        batch: &[ExternalGrpcNode],
+        scale_ins: &dyn ScaleIns,
+    ) -> Result<Self, RpcError> {
+        let missing = group.placeholders().len();
+        let mut placeholders = BTreeSet::new();
+        let mut seen = BTreeSet::new();
+        let mut new = Vec::new();
+        for node in batch {
+            match Named::read(view, group, node, scale_ins) {
+                // One with a higher number has been given up, or an instance has come for it.
+                Named::Placeholder(index) if index < missing => {
+                    placeholders.insert(index);
+                }
+                Named::Placeholder(_) | Named::Leaving => {}
+                Named::Instance(instance) => {
+                    if seen.insert(instance.clone()) {
+                        new.push((node, instance));
+                    }
+                }
+                Named::Foreign => return Err(foreign(group, node, batch.len())),
+            }
+        }
+        let mut deletion = Self { placeholders: placeholders.len(), ..Self::default() };
+        for (node, instance) in new {
+            match scale_ins.node_of(&instance) {
+                Some(node) => deletion.nodes.push(NodeToDrain { node, instance }),
+                None if !scale_ins.is_ready() => return Err(RpcError::NodesUnknown),
+                None if has_registered(node) => {
+                    return Err(RpcError::NodeUnseen { node: node.name.clone(), instance });
+                }
+                None => deletion.unregistered.push(instance),
+            }
+        }
+        sizes::removable(group, deletion.count(), |i| scale_ins.will_decrement(&i.id))?;
+        Ok(deletion)
+    }
+
+    /// What is left of it now that AWS has been asked: instances that are going already are left out, and so are
+    /// placeholders for which an instance has come. Returns the desired capacity to set if placeholders are left.
+    pub fn settle(&mut self, fresh: &Group, scale_ins: &dyn ScaleIns) -> Result<Option<i32>, RpcError> {
+        self.unregistered.retain(|id| {
+            fresh
+                .instances
+                .iter()
+                .any(|i| i.id == *id && i.lifecycle.is_node() && !i.lifecycle.is_terminating())
+        });
+        self.placeholders = self.placeholders.min(fresh.placeholders().len());
+        sizes::removable(fresh, self.count(), |i| scale_ins.will_decrement(&i.id))?;
+        Ok((self.placeholders > 0).then(|| fresh.desired - self.placeholders as i32))
+    }
+}
+
+/// What a node of a batch is to the group.
+enum Named {
+    Placeholder(usize),
+    Instance(String),
+    Leaving,
+    Foreign,
+}
+
+impl Named {
+    fn read(view: &Snapshot, group: &Group, node: &ExternalGrpcNode, scale_ins: &dyn ScaleIns) -> Self {
+        let instance = match node.provider_id.parse() {
+            Ok(ProviderId::Placeholder { group: name, index, .. }) if name == group.name => {
+                return Self::Placeholder(index);
+            }
+            Ok(ProviderId::Instance { instance, .. }) => instance,
+            Ok(ProviderId::Placeholder { .. }) | Err(_) => return Self::Foreign,
+        };
+        let leaving = || scale_ins.is_leaving(&group.name, &instance);
+        match view.instance(&instance) {
+            Some((owner, _)) if owner.name != group.name => Self::Foreign,
+            Some((_, found)) if found.lifecycle.is_terminating() => Self::Leaving,
+            // A scale-in that makes the group launch a replacement becomes one that does not: the size is to go down.
+            Some((_, found)) if leaving() => {
+                if found.lifecycle.is_live() && !scale_ins.will_decrement(&instance) {
+                    Self::Instance(instance)
+                } else {
+                    Self::Leaving
+                }
+            }
+            Some((_, found)) if found.lifecycle.is_node() => Self::Instance(instance),
+            // The instance has gone and its Node has not yet.
+            None if leaving() => Self::Leaving,
+            Some(_) | None => Self::Foreign,
+        }
+    }
+}
+
+fn foreign(group: &Group, node: &ExternalGrpcNode, batch: usize) -> RpcError {
+    let text = if node.provider_id.is_empty() { &node.name } else { &node.provider_id };
+    // The texts come from outside and end in a log line.
+    let node = text.chars().take(300).collect();
+    let group = group.name.clone();
+    if batch > 1 { RpcError::BatchNotOfGroup { node, group } } else { RpcError::NotOfGroup { node, group } }
+}
+
+/// Whether the caller knows a real Node: for an instance that never registered, cluster-autoscaler makes one up that
+/// has no labels and whose name is empty or the provider id.
+fn has_registered(node: &ExternalGrpcNode) -> bool {
+    !node.labels.is_empty() || !(node.name.is_empty() || node.name == node.provider_id)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use async_trait::async_trait;
+
+    use super::*;
+    use crate::groups::{Instance, Lifecycle};
+    use crate::scale_in::{Accepted, IntentError};
+
+    /// `i-1` and `i-2` have the Nodes `n-1` and `n-2`; `i-out` is leaving.
+    struct Nodes;
+
+    #[async_trait]
+    impl ScaleIns for Nodes {
+        fn is_ready(&self) -> bool {
+            true
+        }
+
+        fn node_of(&self, instance: &str) -> Option<String> {
+            matches!(instance, "i-1" | "i-2").then(|| instance.replace("i-", "n-"))
+        }
+
+        fn is_leaving(&self, group: &str, instance: &str) -> bool {
+            (group, instance) == ("web", "i-out")
+        }
+
+        fn will_decrement(&self, instance: &str) -> bool {
+            instance == "i-out"
+        }
+
+        async fn accept(&self, _: &str, _: &str, _: &str) -> Result<Accepted, IntentError> {
+            unreachable!("reading a batch changes nothing")
+        }
+    }
+
+    /// `web` has five live instances, one of them leaving, two that end, and misses two; its minimum is 3.
+    fn view() -> Snapshot {
+        let group = |name: &str, desired, instances: &[(&str, Lifecycle)]| {
+            let instances = instances.iter().map(|(id, lifecycle)| Instance {
+                id: (*id).into(),
+                zone: "z".into(),
+                lifecycle: *lifecycle,
+                protected: false,
+            });
+            let name = name.to_owned();
+            Arc::new(Group {
+                name,
+                min: 3,
+                max: 9,
+                desired,
+                instances: instances.collect(),
+                ..Group::default()
+            })
+        };
+        let web = [
+            ("i-1", Lifecycle::InService),
+            ("i-2", Lifecycle::InService),
+            ("i-new", Lifecycle::Pending),
+            ("i-bare", Lifecycle::InService),
+            ("i-out", Lifecycle::InService),
+            ("i-held", Lifecycle::TerminatingWait),
+            ("i-ends", Lifecycle::TerminatingProceed),
+            ("i-warm", Lifecycle::Warmed),
+        ];
+        let other = [("i-other", Lifecycle::InService)];
+        Snapshot::new(jiff::Timestamp::UNIX_EPOCH, [group("web", 7, &web), group("other", 9, &other)])
+    }
+
+    fn read(batch: &[&str]) -> Result<Deletion, RpcError> {
+        let view = view();
+        let batch: Vec<_> = batch
+            .iter()
+            .map(|id| ExternalGrpcNode {
+                provider_id: format!("aws:///z/{id}"),
+                ..ExternalGrpcNode::default()
+            })
+            .collect();
+        Deletion::read(&view, &view.groups["web"], &batch, &Nodes)
+    }
+
+    fn deletion(placeholders: usize, unregistered: &[&str], nodes: &[&str]) -> Deletion {
+        let drain = |id: &&str| NodeToDrain { node: id.replace("i-", "n-"), instance: (*id).into() };
+        Deletion {
+            placeholders,
+            unregistered: unregistered.iter().map(|id| (*id).into()).collect(),
+            nodes: nodes.iter().map(drain).collect(),
+        }
+    }
+
+    #[test]
+    fn a_batch_comes_to_what_is_new_in_it() {
+        let nothing = deletion(0, &[], &[]);
+        let table: &[(&[&str], Deletion)] = &[
+            (&[], nothing.clone()),
+            (&["i-1"], deletion(0, &[], &["i-1"])),
+            (&["i-1", "i-2", "i-1"], deletion(0, &[], &["i-1", "i-2"])),
+            (&["i-bare", "i-new"], deletion(0, &["i-bare", "i-new"], &[])),
+            (&["i-out"], nothing.clone()),
+            (&["i-held", "i-ends", "i-out"], nothing.clone()),
+            (&["i-placeholder-web-0", "i-placeholder-web-1"], deletion(2, &[], &[])),
+            (&["i-placeholder-web-1", "i-placeholder-web-1"], deletion(1, &[], &[])),
+            (&["i-placeholder-web-2"], nothing),
+            (&["i-placeholder-web-0", "i-bare", "i-1"], deletion(1, &["i-bare"], &["i-1"])),
+        ];
+        for (batch, expected) in table {
+            assert_eq!(&read(batch).expect("fine"), expected, "{batch:?}");
+        }
+    }
+
+    #[test]
+    fn one_that_is_not_of_the_group_spoils_it() {
+        for stranger in ["i-other", "i-none", "i-warm", "i-placeholder-other-0", "fargate-1"] {
+            assert!(matches!(read(&[stranger]), Err(RpcError::NotOfGroup { .. })), "{stranger}");
+            for batch in [[stranger, "i-1"], ["i-out", stranger]] {
+                assert!(matches!(read(&batch), Err(RpcError::BatchNotOfGroup { .. })), "{batch:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_minimum_counts_all_that_is_new_and_nothing_that_is_not() {
+        // The target size is 6: seven desired, one leaving.
+        let three = ["i-placeholder-web-0", "i-bare", "i-1"];
+        assert!(read(&three).is_ok());
+        assert!(read(&[&three[..], &["i-out", "i-held", "i-1"]].concat()).is_ok());
+        assert!(matches!(read(&[&three[..], &["i-2"]].concat()), Err(RpcError::Size(_))));
+    }
+
+    #[test]
+    fn what_has_happened_since_is_left_out() {
+        let mut deletion = read(&["i-placeholder-web-0", "i-placeholder-web-1", "i-bare"]).expect("fine");
+        let mut fresh = Group::clone(&view().groups["web"]);
+        fresh.instances[3].lifecycle = Lifecycle::Terminating;
+        fresh.desired = 5;
+        assert_eq!(deletion.settle(&fresh, &Nodes).expect("fine"), Some(4));
+        assert_eq!(deletion, Deletion { placeholders: 1, ..Deletion::default() });
+        fresh.desired = 4;
+        assert_eq!(deletion.settle(&fresh, &Nodes).expect("fine"), None);
+    }
+}

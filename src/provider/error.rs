@@ -1,0 +1,210 @@
+//! Why an RPC fails, and which gRPC code says so. One table, tested; a caller's mistake is never INTERNAL.
+
+use tonic::{Code, Status};
+
+use super::SizingError;
+use crate::groups::Stale;
+use crate::groups::sizes::SizeError;
+use crate::scale_in::IntentError;
+use crate::telemetry::chain;
+use crate::template::TemplateError;
+
+/// Why an RPC fails.
+#[derive(Debug, thiserror::Error)]
+pub enum RpcError {
+    /// There is no present view of the groups.
+    #[error("the node groups are not known at present")]
+    Stale(#[from] Stale),
+    /// No group of this name is ours.
+    #[error("there is no node group {0:?}")]
+    NoSuchGroup(String),
+    /// The only node of the call is not of the group.
+    #[error("node {node:?} is not of group {group:?}")]
+    NotOfGroup {
+        /// Provider id, or the name if there is none.
+        node: String,
+        /// Name of the group.
+        group: String,
+    },
+    /// A node of a batch is not of the group; none of the batch was touched.
+    #[error("node {node:?} of the batch is not of group {group:?}; nothing was changed")]
+    BatchNotOfGroup {
+        /// Provider id, or the name if there is none.
+        node: String,
+        /// Name of the group.
+        group: String,
+    },
+    /// The caller knows a Node for this instance and the Node watch does not show it (yet). Terminating the instance
+    /// would cut its workloads short.
+    #[error("node {node} of instance {instance} is not seen in the cluster; nothing was changed")]
+    NodeUnseen {
+        /// Name of the Node, as the caller has it.
+        node: String,
+        /// EC2 instance id.
+        instance: String,
+    },
+    /// Which Nodes there are is not known at present: an instance that seems to have none may be full of work.
+    #[error("the Nodes of the cluster are not known at present; nothing was changed")]
+    NodesUnknown,
+    /// The size does not allow it.
+    #[error(transparent)]
+    Size(#[from] SizeError),
+    /// AWS did not do it.
+    #[error("the size of the group could not be read or changed")]
+    Sizing(#[from] SizingError),
+    /// The scale-in was not written down.
+    #[error(transparent)]
+    Intent(#[from] IntentError),
+    /// A call was not answered in time. It may have been carried out.
+    #[error("{what} was not answered in time")]
+    TimedOut {
+        /// The call.
+        what: &'static str,
+    },
+    /// Part of a batch was done; what was not is here.
+    #[error("{} of {of} nodes were not scaled in: {}", failed.len(), list(failed))]
+    Unfinished {
+        /// How many there were to do.
+        of: usize,
+        /// Node name or instance id, and why.
+        failed: Vec<(String, Self)>,
+    },
+    /// A template cannot be made.
+    #[error("group {group} has no template")]
+    Template {
+        /// Name of the group.
+        group: String,
+        /// Why.
+        source: TemplateError,
+    },
+    /// No template has been computed so far.
+    #[error("group {0} has no template yet")]
+    NoTemplateYet(String),
+    /// The RPC is not implemented.
+    #[error("prices are not implemented")]
+    Unpriced,
+}
+
+impl RpcError {
+    /// The gRPC code for it.
+    ///
+    /// UNAVAILABLE is what the next loop of cluster-autoscaler may find cured; FAILED_PRECONDITION is what somebody
+    /// has to change first, the group's limits, its configuration or our permissions.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::NoSuchGroup(_) | Self::NotOfGroup { .. } => Code::NotFound,
+            Self::BatchNotOfGroup { .. } | Self::Size(SizeError::Delta { .. }) => Code::InvalidArgument,
+            Self::Size(
+                SizeError::AboveMax { .. } | SizeError::BelowMin { .. } | SizeError::BelowLive { .. },
+            )
+            | Self::Sizing(SizingError::Refused(_) | SizingError::Denied(_))
+            | Self::Template { .. } => Code::FailedPrecondition,
+            Self::Stale(_)
+            | Self::NodeUnseen { .. }
+            | Self::NodesUnknown
+            | Self::Sizing(SizingError::Throttled | SizingError::Busy | SizingError::Unreachable(_))
+            | Self::Intent(_)
+            | Self::NoTemplateYet(_) => Code::Unavailable,
+            Self::TimedOut { .. } => Code::DeadlineExceeded,
+            Self::Unfinished { failed, .. } => common_code(failed),
+            Self::Unpriced => Code::Unimplemented,
+        }
+    }
+}
+
+impl From<RpcError> for Status {
+    fn from(error: RpcError) -> Self {
+        Self::new(error.code(), chain(&error))
+    }
+}
+
+/// The code all parts agree on, UNAVAILABLE if they do not: some of it may be worth another try.
+fn common_code(failed: &[(String, RpcError)]) -> Code {
+    let mut codes = failed.iter().map(|(_, error)| error.code());
+    match codes.next() {
+        Some(first) if codes.all(|code| code == first) => first,
+        _ => Code::Unavailable,
+    }
+}
+
+fn list(failed: &[(String, RpcError)]) -> String {
+    failed.iter().map(|(node, error)| format!("{node}: {}", chain(error))).collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn below_min() -> SizeError {
+        SizeError::BelowMin { group: "g".into(), size: 0, min: 1 }
+    }
+
+    fn unreachable() -> SizingError {
+        SizingError::Unreachable("no route to host".into())
+    }
+
+    fn timed_out() -> RpcError {
+        RpcError::TimedOut { what: "describing the group" }
+    }
+
+    fn unrecorded() -> RpcError {
+        let source = crate::cluster::ApiError::TimedOut;
+        IntentError::NotRecorded { node: "n".into(), source }.into()
+    }
+
+    #[test]
+    fn every_error_has_its_code_and_none_is_internal() {
+        let delta = SizeError::Delta { call: "IncreaseSize", wanted: "positive", delta: 0 };
+        let above = SizeError::AboveMax { group: "g".into(), size: 9, leaving: 0, max: 8 };
+        let live = SizeError::BelowLive { group: "g".into(), size: 1, live: 2 };
+        let (node, group) = (String::from("n"), String::from("g"));
+        let unfinished = |failed: Vec<RpcError>| RpcError::Unfinished {
+            of: 3,
+            failed: failed.into_iter().map(|e| ("n".into(), e)).collect(),
+        };
+        let table: Vec<(RpcError, Code)> = vec![
+            (Stale.into(), Code::Unavailable),
+            (RpcError::NoSuchGroup("g".into()), Code::NotFound),
+            (RpcError::NotOfGroup { node: node.clone(), group: group.clone() }, Code::NotFound),
+            (RpcError::BatchNotOfGroup { node: node.clone(), group: group.clone() }, Code::InvalidArgument),
+            (RpcError::NodeUnseen { node, instance: "i-1".into() }, Code::Unavailable),
+            (RpcError::NodesUnknown, Code::Unavailable),
+            (delta.into(), Code::InvalidArgument),
+            (above.into(), Code::FailedPrecondition),
+            (below_min().into(), Code::FailedPrecondition),
+            (live.into(), Code::FailedPrecondition),
+            (SizingError::Throttled.into(), Code::Unavailable),
+            (SizingError::Busy.into(), Code::Unavailable),
+            (SizingError::Refused("min".into()).into(), Code::FailedPrecondition),
+            (SizingError::Denied("iam".into()).into(), Code::FailedPrecondition),
+            (unreachable().into(), Code::Unavailable),
+            (unrecorded(), Code::Unavailable),
+            (timed_out(), Code::DeadlineExceeded),
+            (unfinished(vec![unrecorded(), unrecorded()]), Code::Unavailable),
+            (unfinished(vec![below_min().into()]), Code::FailedPrecondition),
+            (unfinished(vec![below_min().into(), timed_out()]), Code::Unavailable),
+            (RpcError::Template { group, source: TemplateError("t".into()) }, Code::FailedPrecondition),
+            (RpcError::NoTemplateYet("g".into()), Code::Unavailable),
+            (RpcError::Unpriced, Code::Unimplemented),
+        ];
+        for (error, code) in table {
+            assert_eq!(error.code(), code, "{error:?}");
+        }
+    }
+
+    #[test]
+    fn the_status_says_the_whole_story_once() {
+        let status = Status::from(RpcError::from(unreachable()));
+        assert_eq!(
+            status.message(),
+            "the size of the group could not be read or changed: AWS cannot be reached: no route to host"
+        );
+        let failed = vec![("n1".to_owned(), timed_out()), ("i-2".to_owned(), unreachable().into())];
+        let status = Status::from(RpcError::Unfinished { of: 3, failed });
+        assert_eq!(
+            status.message(),
+            "2 of 3 nodes were not scaled in: n1: describing the group was not answered in time; i-2: the size of \
+             the group could not be read or changed: AWS cannot be reached: no route to host"
+        );
+    }
+}

@@ -1,0 +1,48 @@
+//! What the RPCs need of scale-in: to know who is leaving, and to say who else is to.
+
+use async_trait::async_trait;
+
+use crate::scale_in::{Accepted, IntentError, Intents};
+
+/// Knows the scale-ins under way and records new ones. [`Intents`] in the program, a script in tests.
+#[async_trait]
+pub trait ScaleIns: Send + Sync + 'static {
+    /// Whether the Nodes are known, so that an instance without one has none.
+    fn is_ready(&self) -> bool;
+
+    /// Name of the Node of this instance, if one has registered.
+    fn node_of(&self, instance: &str) -> Option<String>;
+
+    /// Whether a scale-in of this instance of the group is under way.
+    fn is_leaving(&self, group: &str, instance: &str) -> bool;
+
+    /// Whether a scale-in of this instance is under way that lowers the desired capacity when it is released.
+    fn will_decrement(&self, instance: &str) -> bool;
+
+    /// Writes down, durably, that cluster-autoscaler wants this node gone. Once it has returned,
+    /// [`ScaleIns::will_decrement`] says so.
+    async fn accept(&self, node: &str, group: &str, instance: &str) -> Result<Accepted, IntentError>;
+}
+
+#[async_trait]
+impl ScaleIns for Intents {
+    fn is_ready(&self) -> bool {
+        Self::is_ready(self)
+    }
+
+    fn node_of(&self, instance: &str) -> Option<String> {
+        Self::node_of(self, instance)
+    }
+
+    fn is_leaving(&self, group: &str, instance: &str) -> bool {
+        Self::is_leaving(self, group, instance)
+    }
+
+    fn will_decrement(&self, instance: &str) -> bool {
+        Self::will_decrement(self, instance)
+    }
+
+    async fn accept(&self, node: &str, group: &str, instance: &str) -> Result<Accepted, IntentError> {
+        Self::accept(self, node, group, instance).await
+    }
+}

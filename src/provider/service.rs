@@ -1,0 +1,290 @@
+//! The 15 RPCs: each finds what it needs in the view, and has the answer made by [`answers`], [`options`], [`wire`] or
+//! the changing RPCs. Errors get their code, their log line and their place in the metrics here, once.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tonic::{Code, Request, Response, Status};
+use tracing::{debug, warn};
+
+use super::changes::Turns;
+use super::metrics::{Rpc, RpcMetrics, code_name};
+use super::proto::cloud_provider_server::CloudProvider;
+#[allow(clippy::wildcard_imports, reason = "a request and a response of every RPC")]
+use super::proto::*;
+use super::{RpcError, ScaleIns, Sizing, answers, options, wire};
+use crate::clock::Clock;
+use crate::groups::{Group, Groups, ProviderId, Snapshot, sizes};
+use crate::telemetry::chain;
+
+/// Refresh comes every 10 s. A look at AWS that is younger than that is as good as a new one.
+const YOUNG: Duration = Duration::from_secs(10);
+
+/// The provider as cluster-autoscaler calls it. It keeps nothing of its own: any number of replicas may answer.
+pub struct Provider {
+    pub(super) groups: Arc<Groups>,
+    pub(super) scale_ins: Arc<dyn ScaleIns>,
+    pub(super) sizing: Arc<dyn Sizing>,
+    pub(super) clock: Clock,
+    pub(super) turns: Turns,
+    metrics: RpcMetrics,
+    startup_time_mentioned: AtomicBool,
+}
+
+impl fmt::Debug for Provider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Provider").field("groups", &self.groups).finish_non_exhaustive()
+    }
+}
+
+impl Provider {
+    /// A provider of these groups.
+    pub fn new(
+        groups: Arc<Groups>,
+        scale_ins: Arc<dyn ScaleIns>,
+        sizing: Arc<dyn Sizing>,
+        clock: Clock,
+        metrics: RpcMetrics,
+    ) -> Self {
+        Self {
+            groups,
+            scale_ins,
+            sizing,
+            clock,
+            turns: Turns::default(),
+            metrics,
+            startup_time_mentioned: AtomicBool::new(false),
+        }
+    }
+
+    /// The view to answer from, unless it is too old.
+    pub(super) fn view(&self) -> Result<Arc<Snapshot>, RpcError> {
+        Ok(self.groups.fresh(self.clock.now())?)
+    }
+
+    fn group(&self, name: &str) -> Result<Arc<Group>, RpcError> {
+        self.view()?.groups.get(name).cloned().ok_or_else(|| RpcError::NoSuchGroup(name.to_owned()))
+    }
+
+    async fn answer<T>(
+        &self,
+        rpc: Rpc,
+        work: impl Future<Output = Result<T, RpcError>>,
+    ) -> Result<Response<T>, Status> {
+        let timed = self.metrics.start(rpc);
+        match work.await {
+            Ok(answer) => {
+                timed.ends(Code::Ok);
+                Ok(Response::new(answer))
+            }
+            Err(error) => {
+                let code = error.code();
+                timed.ends(code);
+                let (code, text) = (code_name(code), chain(&error));
+                // Reads come for every group and node every 10 s: their errors are in the metrics, and in the
+                // client's log.
+                if rpc.changes() {
+                    warn!(?rpc, code, error = %text, "RPC failed");
+                } else {
+                    debug!(?rpc, code, error = %text, "RPC failed");
+                }
+                Err(error.into())
+            }
+        }
+    }
+
+    fn group_for_node(&self, node: Option<&ExternalGrpcNode>) -> Result<NodeGroup, RpcError> {
+        let view = self.view()?;
+        let provider_id = node.map_or("", |node| &node.provider_id);
+        let owner = provider_id
+            .parse::<ProviderId>()
+            .ok()
+            .and_then(|provider_id| answers::owner(&view, &provider_id));
+        if owner.is_none() {
+            debug!(provider_id, "a node that is not of our groups");
+        }
+        Ok(owner.map(|group| answers::node_group(group, &*self.scale_ins)).unwrap_or_default())
+    }
+
+    fn template(&self, id: String) -> Result<NodeGroupTemplateNodeInfoResponse, RpcError> {
+        match &self.group(&id)?.template {
+            Some(Ok(template)) => Ok(wire::template(&template.encoded)),
+            Some(Err(error)) => Err(RpcError::Template { group: id, source: error.clone() }),
+            None => Err(RpcError::NoTemplateYet(id)),
+        }
+    }
+
+    fn options(
+        &self,
+        request: &NodeGroupAutoscalingOptionsRequest,
+    ) -> Result<Option<NodeGroupAutoscalingOptions>, RpcError> {
+        let group = self.group(&request.id)?;
+        let loses = request.defaults.as_ref().is_some_and(options::loses_startup_time);
+        let answer = options::answer(&group.options, request.defaults.as_ref());
+        if answer.is_some() && loses && !self.startup_time_mentioned.swap(true, Ordering::Relaxed) {
+            warn!(
+                group = %group.name,
+                "the group has autoscaling options of its own, and the protocol of this cluster-autoscaler does not \
+                 carry MaxNodeStartupTime beside them: it is 0 for such groups"
+            );
+        }
+        Ok(answer)
+    }
+
+    fn refresh_if_old(&self) {
+        let now = self.clock.now();
+        let young = self.groups.latest().is_some_and(|view| {
+            Duration::try_from(now.duration_since(view.taken_at)).is_ok_and(|age| age <= YOUNG)
+        });
+        if !young {
+            self.groups.refresh_soon();
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl CloudProvider for Provider {
+    async fn node_groups(
+        &self,
+        _: Request<NodeGroupsRequest>,
+    ) -> Result<Response<NodeGroupsResponse>, Status> {
+        self.answer(Rpc::NodeGroups, async {
+            let view = self.view()?;
+            let node_groups = view.groups.values().map(|group| answers::node_group(group, &*self.scale_ins));
+            Ok(NodeGroupsResponse { node_groups: node_groups.collect() })
+        })
+        .await
+    }
+
+    async fn node_group_for_node(
+        &self,
+        request: Request<NodeGroupForNodeRequest>,
+    ) -> Result<Response<NodeGroupForNodeResponse>, Status> {
+        self.answer(Rpc::NodeGroupForNode, async {
+            let node_group = self.group_for_node(request.get_ref().node.as_ref())?;
+            Ok(NodeGroupForNodeResponse { node_group: Some(node_group) })
+        })
+        .await
+    }
+
+    async fn pricing_node_price(
+        &self,
+        _: Request<PricingNodePriceRequest>,
+    ) -> Result<Response<PricingNodePriceResponse>, Status> {
+        self.answer(Rpc::PricingNodePrice, async { Err(RpcError::Unpriced) }).await
+    }
+
+    async fn pricing_pod_price(
+        &self,
+        _: Request<PricingPodPriceRequest>,
+    ) -> Result<Response<PricingPodPriceResponse>, Status> {
+        self.answer(Rpc::PricingPodPrice, async { Err(RpcError::Unpriced) }).await
+    }
+
+    async fn gpu_label(&self, _: Request<GpuLabelRequest>) -> Result<Response<GpuLabelResponse>, Status> {
+        self.answer(Rpc::GPULabel, async { Ok(GpuLabelResponse { label: answers::GPU_LABEL.to_owned() }) })
+            .await
+    }
+
+    async fn get_available_gpu_types(
+        &self,
+        _: Request<GetAvailableGpuTypesRequest>,
+    ) -> Result<Response<GetAvailableGpuTypesResponse>, Status> {
+        self.answer(Rpc::GetAvailableGPUTypes, async {
+            let types = answers::GPU_TYPES.iter().map(|&name| (name.to_owned(), prost_types::Any::default()));
+            Ok(GetAvailableGpuTypesResponse { gpu_types: types.collect() })
+        })
+        .await
+    }
+
+    async fn cleanup(&self, _: Request<CleanupRequest>) -> Result<Response<CleanupResponse>, Status> {
+        self.answer(Rpc::Cleanup, async { Ok(CleanupResponse {}) }).await
+    }
+
+    async fn refresh(&self, _: Request<RefreshRequest>) -> Result<Response<RefreshResponse>, Status> {
+        self.answer(Rpc::Refresh, async {
+            self.refresh_if_old();
+            Ok(RefreshResponse {})
+        })
+        .await
+    }
+
+    async fn node_group_target_size(
+        &self,
+        request: Request<NodeGroupTargetSizeRequest>,
+    ) -> Result<Response<NodeGroupTargetSizeResponse>, Status> {
+        self.answer(Rpc::NodeGroupTargetSize, async {
+            let group = self.group(&request.get_ref().id)?;
+            let target_size = sizes::target_size(&group, |i| self.scale_ins.will_decrement(&i.id));
+            Ok(NodeGroupTargetSizeResponse { target_size })
+        })
+        .await
+    }
+
+    async fn node_group_increase_size(
+        &self,
+        request: Request<NodeGroupIncreaseSizeRequest>,
+    ) -> Result<Response<NodeGroupIncreaseSizeResponse>, Status> {
+        self.answer(Rpc::NodeGroupIncreaseSize, async {
+            let request = request.get_ref();
+            self.increase_size(&request.id, request.delta).await?;
+            Ok(NodeGroupIncreaseSizeResponse {})
+        })
+        .await
+    }
+
+    async fn node_group_delete_nodes(
+        &self,
+        request: Request<NodeGroupDeleteNodesRequest>,
+    ) -> Result<Response<NodeGroupDeleteNodesResponse>, Status> {
+        self.answer(Rpc::NodeGroupDeleteNodes, async {
+            let request = request.get_ref();
+            self.delete_nodes(&request.id, &request.nodes).await?;
+            Ok(NodeGroupDeleteNodesResponse {})
+        })
+        .await
+    }
+
+    async fn node_group_decrease_target_size(
+        &self,
+        request: Request<NodeGroupDecreaseTargetSizeRequest>,
+    ) -> Result<Response<NodeGroupDecreaseTargetSizeResponse>, Status> {
+        self.answer(Rpc::NodeGroupDecreaseTargetSize, async {
+            let request = request.get_ref();
+            self.decrease_target_size(&request.id, request.delta).await?;
+            Ok(NodeGroupDecreaseTargetSizeResponse {})
+        })
+        .await
+    }
+
+    async fn node_group_nodes(
+        &self,
+        request: Request<NodeGroupNodesRequest>,
+    ) -> Result<Response<NodeGroupNodesResponse>, Status> {
+        self.answer(Rpc::NodeGroupNodes, async {
+            let group = self.group(&request.get_ref().id)?;
+            Ok(NodeGroupNodesResponse { instances: answers::instances(&group, &*self.scale_ins) })
+        })
+        .await
+    }
+
+    async fn node_group_template_node_info(
+        &self,
+        request: Request<NodeGroupTemplateNodeInfoRequest>,
+    ) -> Result<Response<NodeGroupTemplateNodeInfoResponse>, Status> {
+        self.answer(Rpc::NodeGroupTemplateNodeInfo, async { self.template(request.into_inner().id) }).await
+    }
+
+    async fn node_group_get_options(
+        &self,
+        request: Request<NodeGroupAutoscalingOptionsRequest>,
+    ) -> Result<Response<NodeGroupAutoscalingOptionsResponse>, Status> {
+        self.answer(Rpc::NodeGroupGetOptions, async {
+            let node_group_autoscaling_options = self.options(request.get_ref())?;
+            Ok(NodeGroupAutoscalingOptionsResponse { node_group_autoscaling_options })
+        })
+        .await
+    }
+}

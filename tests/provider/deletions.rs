@@ -1,0 +1,223 @@
+//! DeleteNodes.
+
+use std::time::Duration;
+
+use ebbtide::groups::{Group, Lifecycle};
+use ebbtide::provider::SizingError;
+use ebbtide::provider::proto::{ExternalGrpcNode, NodeGroupDeleteNodesRequest};
+use futures::future::join_all;
+use tonic::Code;
+
+use crate::world::{Asked, GROUP, With as _, World, code, node, placeholders, unregistered, web};
+
+fn three() -> Group {
+    web(3).in_service(&["i-1", "i-2", "i-3"])
+}
+
+fn terminated(instance: &str) -> Asked {
+    Asked::Terminate { instance: instance.into(), decrement: true }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_target_size_is_lower_as_soon_as_the_call_has_returned_and_nothing_is_terminated() {
+    let world = World::with(three()).registered(&["i-1", "i-2", "i-3"]);
+    world.delete(vec![node("i-1"), node("i-2")]).await.expect("accepted");
+    assert_eq!(world.target_size().await, 1);
+    assert_eq!(world.accepted(), ["n-1", "n-2"]);
+    assert_eq!((world.asked(), world.aws.now().described), (vec![], 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn ten_calls_for_one_node_are_one_scale_in() {
+    let world = World::with(three()).registered(&["i-1", "i-2", "i-3"]);
+    let calls = join_all((0..5).map(|_| world.delete(vec![node("i-1")]))).await;
+    assert!(calls.iter().all(Result::is_ok), "{calls:?}");
+    for _ in 0..5 {
+        world.delete(vec![node("i-1"), node("i-1")]).await.expect("still fine");
+    }
+    assert_eq!(world.accepted(), ["n-1"]);
+    assert_eq!(world.target_size().await, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_that_is_leaving_or_has_left_is_fine_at_the_minimum_too() {
+    let group = web(1).in_service(&["i-1"]).with("i-2", Lifecycle::TerminatingWait);
+    let world =
+        World::with(group).registered(&["i-1", "i-2", "i-3"]).under_way("i-1", true).under_way("i-3", true);
+    for batch in [vec![node("i-1")], vec![node("i-2")], vec![node("i-3")], vec![node("i-1"), node("i-3")]] {
+        assert_eq!(code(&world.delete(batch).await), Code::Ok);
+    }
+    assert!(world.is_untouched());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_scale_in_that_would_have_been_replaced_becomes_one_that_lowers_the_size() {
+    let world = World::with(three()).registered(&["i-1"]).under_way("i-1", false);
+    assert_eq!(world.target_size().await, 3);
+    world.delete(vec![node("i-1")]).await.expect("accepted");
+    assert_eq!((world.target_size().await, world.accepted()), (2, vec!["n-1".to_owned()]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_not_of_the_group_is_not_found_and_spoils_a_batch() {
+    let world = World::with(three().with("i-detached", Lifecycle::Detaching)).registered(&["i-1", "i-9"]);
+    let other = Group { name: "other".into(), ..web(1) }.in_service(&["i-9"]);
+    world.publish([three().with("i-detached", Lifecycle::Detaching), other]);
+    world.leaving.now().under_way.insert(("other".into(), "i-gone".into()), true);
+    let strangers = [
+        node("i-9"),
+        node("i-unknown"),
+        node("i-detached"),
+        node("i-gone"),
+        unregistered("i-placeholder-other-0"),
+        ExternalGrpcNode { name: "n-1".into(), ..Default::default() },
+        ExternalGrpcNode { provider_id: "gce:///z/i-1".into(), ..Default::default() },
+    ];
+    for stranger in strangers {
+        assert_eq!(code(&world.delete(vec![stranger.clone()]).await), Code::NotFound, "{stranger:?}");
+        let batch = vec![node("i-1"), stranger.clone()];
+        let refused = world.delete(batch).await.expect_err("one of them is wrong");
+        assert_eq!(refused.code(), Code::InvalidArgument, "{stranger:?}");
+        let named = if stranger.provider_id.is_empty() { &stranger.name } else { &stranger.provider_id };
+        assert!(refused.message().contains(named.as_str()), "{refused}");
+    }
+    assert!(world.is_untouched());
+    let request = NodeGroupDeleteNodesRequest { id: "nobody's".into(), nodes: vec![] };
+    let unknown = world.client().await.node_group_delete_nodes(request).await;
+    assert_eq!(code(&unknown), Code::NotFound);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_empty_batch_is_fine() {
+    let world = World::with(three());
+    assert_eq!(code(&world.delete(vec![]).await), Code::Ok);
+    assert!(world.is_untouched());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_minimum_holds_for_a_batch_as_a_whole() {
+    let world = World::with(three().limits(2, 10)).registered(&["i-1", "i-2", "i-3"]);
+    let refused = world.delete(vec![node("i-1"), node("i-2")]).await.expect_err("below the minimum");
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(world.is_untouched());
+    // The same node twice is one node.
+    assert_eq!(code(&world.delete(vec![node("i-1"), node("i-1")]).await), Code::Ok);
+    assert_eq!(code(&world.delete(vec![node("i-2")]).await), Code::FailedPrecondition);
+    assert_eq!(world.accepted(), ["n-1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn batches_at_the_same_time_do_not_pass_the_minimum_together() {
+    let world = World::with(three().limits(2, 10)).registered(&["i-1", "i-2", "i-3"]);
+    let done = join_all([world.delete(vec![node("i-1")]), world.delete(vec![node("i-2")])]).await;
+    let mut codes: Vec<_> = done.iter().map(code).collect();
+    codes.sort_by_key(|code| *code as i32);
+    assert_eq!(codes, [Code::Ok, Code::FailedPrecondition]);
+    assert_eq!(world.accepted().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn placeholders_are_given_up_in_one_go_with_the_living_protected() {
+    let world = World::with(web(4).in_service(&["i-1", "i-2"]));
+    world.delete(placeholders(0..2)).await.expect("given up");
+    let protect = vec!["i-1".to_owned(), "i-2".to_owned()];
+    assert_eq!(world.asked(), [Asked::Set { from: 4, to: 2, protect }]);
+    assert_eq!(world.target_size().await, 2);
+    // Once more: there are none left.
+    world.delete(placeholders(0..2)).await.expect("nothing to do");
+    assert_eq!(world.asked().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_that_launched_in_place_of_a_placeholder_lives() {
+    let fresh = web(4).in_service(&["i-1", "i-2"]).with("i-3", Lifecycle::Pending);
+    let world = World::seen(web(4).in_service(&["i-1", "i-2"]), fresh);
+    world.delete(placeholders(0..2)).await.expect("one of them is given up");
+    let protect = ["i-1", "i-2", "i-3"].map(str::to_owned).to_vec();
+    assert_eq!(world.asked(), [Asked::Set { from: 4, to: 3, protect }]);
+    assert_eq!(world.target_size().await, 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_minimum_holds_for_placeholders_too() {
+    let world = World::with(web(3).in_service(&["i-1"]).limits(2, 10));
+    assert_eq!(code(&world.delete(placeholders(0..2)).await), Code::FailedPrecondition);
+    assert!(world.is_untouched());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_that_never_registered_is_terminated_once() {
+    let world = World::with(three()).registered(&["i-1"]);
+    world.delete(vec![unregistered("i-2")]).await.expect("terminated");
+    assert_eq!((world.asked(), world.target_size().await), (vec![terminated("i-2")], 2));
+    for _ in 0..3 {
+        world.delete(vec![unregistered("i-2")]).await.expect("terminating already");
+    }
+    assert_eq!(world.asked().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_termination_that_was_not_heard_of_is_not_repeated() {
+    let fresh = web(2).in_service(&["i-1", "i-3"]).with("i-2", Lifecycle::Terminating);
+    let world = World::seen(three(), fresh);
+    world.delete(vec![unregistered("i-2")]).await.expect("AWS says that it goes");
+    assert_eq!(world.asked(), []);
+    assert_eq!(world.target_size().await, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_instance_that_may_have_a_node_is_terminated_undrained() {
+    let world = World::with(three());
+    assert_eq!(code(&world.delete(vec![node("i-1")]).await), Code::Unavailable);
+    world.leaving.now().not_ready = true;
+    assert_eq!(code(&world.delete(vec![unregistered("i-1")]).await), Code::Unavailable);
+    assert!(world.is_untouched());
+    // One that has registered since cluster-autoscaler looked is drained.
+    *world.leaving.now() = crate::world::Leaving::default();
+    let world = world.registered(&["i-1"]);
+    world.delete(vec![unregistered("i-1")]).await.expect("accepted");
+    assert_eq!((world.accepted(), world.asked()), (vec!["n-1".to_owned()], vec![]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_of_everything_does_everything() {
+    let world = World::with(web(6).in_service(&["i-1", "i-2", "i-3"])).registered(&["i-1"]);
+    let mut batch = placeholders(0..2);
+    batch.extend([node("i-1"), unregistered("i-2")]);
+    world.delete(batch).await.expect("done");
+    assert_eq!(world.accepted(), ["n-1"]);
+    let protect = ["i-1", "i-2", "i-3"].map(str::to_owned).to_vec();
+    assert_eq!(world.asked(), [Asked::Set { from: 6, to: 4, protect }, terminated("i-2")]);
+    assert_eq!(world.target_size().await, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_not_recorded_is_named_and_the_rest_stands() {
+    let world = World::with(web(5).in_service(&["i-1", "i-2", "i-3", "i-4", "i-5"]))
+        .registered(&["i-1", "i-2", "i-3", "i-4"]);
+    world.leaving.now().refuses = ["n-2".into()].into();
+    world.leaving.now().hangs = ["n-3".into()].into();
+    let before = tokio::time::Instant::now();
+    let refused = world.delete(["i-1", "i-2", "i-3", "i-4"].map(node).to_vec()).await.expect_err("not all");
+    assert_eq!(before.elapsed(), Duration::from_secs(3));
+    assert_eq!(refused.code(), Code::Unavailable);
+    assert!(refused.message().starts_with("2 of 4 nodes were not scaled in: "), "{refused}");
+    for text in ["n-2: the scale-in of node n-2 could not be recorded", "n-3: recording the scale-in was not"]
+    {
+        assert!(refused.message().contains(text), "{refused}");
+    }
+    assert_eq!((world.accepted(), world.target_size().await), (vec!["n-1".to_owned(), "n-4".to_owned()], 3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_of_aws_about_placeholders_stops_the_batch_before_it_has_begun() {
+    let world = World::with(web(4).in_service(&["i-1", "i-2"])).registered(&["i-1"]);
+    world.aws.now().fails = Some(SizingError::Throttled);
+    let mut batch = placeholders(0..1);
+    batch.push(node("i-1"));
+    assert_eq!(code(&world.delete(batch).await), Code::Unavailable);
+    assert!(world.is_untouched());
+    assert_eq!(world.target_size().await, 4);
+    let request = NodeGroupDeleteNodesRequest { id: GROUP.into(), nodes: placeholders(0..1) };
+    assert!(world.client().await.node_group_delete_nodes(request).await.is_ok());
+}

@@ -1,0 +1,9 @@
+//! The provider as cluster-autoscaler meets it: through gRPC, in memory, on paused time.
+
+mod deletions;
+mod dialects;
+mod reads;
+mod sizes;
+mod tls;
+mod transport;
+mod world;

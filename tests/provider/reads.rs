@@ -1,0 +1,248 @@
+//! The RPCs that only read.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use ebbtide::groups::{Group, LaunchFailure, Lifecycle};
+use ebbtide::provider::proto::instance_status::InstanceState;
+use ebbtide::provider::proto::{
+    CleanupRequest, ExternalGrpcNode, GetAvailableGpuTypesRequest, GpuLabelRequest, Instance,
+    InstanceErrorInfo, NodeGroupAutoscalingOptions, NodeGroupAutoscalingOptionsRequest,
+    NodeGroupForNodeRequest, NodeGroupNodesRequest, NodeGroupTargetSizeRequest,
+    NodeGroupTemplateNodeInfoRequest, NodeGroupsRequest, PricingNodePriceRequest, PricingPodPriceRequest,
+    RefreshRequest,
+};
+use ebbtide::template::{Template, TemplateError};
+use futures::FutureExt as _;
+use tonic::Code;
+
+use crate::world::{GROUP, With as _, World, code, node, unregistered, web};
+
+#[tokio::test(start_paused = true)]
+async fn groups_are_listed_with_the_limits_in_force_and_a_line_for_people() {
+    let world = World::with(web(3).in_service(&["i-1", "i-2"]).limits(2, 5));
+    let mut suspended = Group { name: "frozen".into(), ..web(4) };
+    suspended.suspended = ["Launch".into(), "Terminate".into()].into();
+    world.publish([web(3).in_service(&["i-1", "i-2"]).limits(2, 5), suspended]);
+    let answer = world.client().await.node_groups(NodeGroupsRequest {}).await.expect("answered").into_inner();
+    let shown: Vec<_> = answer
+        .node_groups
+        .iter()
+        .map(|g| (g.id.as_str(), g.min_size, g.max_size, g.debug.as_str()))
+        .collect();
+    assert_eq!(
+        shown,
+        [
+            ("frozen", 4, 4, "frozen: 0 live of 4 desired (1..10), 0 leaving, suspended: Launch Terminate"),
+            ("web", 2, 5, "web: 2 live of 3 desired (2..5), 0 leaving"),
+        ]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_recent_look_at_aws_nothing_is_answered_from_it() {
+    let world = World::empty(None);
+    assert_eq!(code(&world.client().await.node_groups(NodeGroupsRequest {}).await), Code::Unavailable);
+    world.publish([web(1)]);
+    assert_eq!(code(&world.client().await.node_groups(NodeGroupsRequest {}).await), Code::Ok);
+    tokio::time::advance(Duration::from_secs(601)).await;
+    let mut client = world.client().await;
+    assert_eq!(code(&client.node_groups(NodeGroupsRequest {}).await), Code::Unavailable);
+    let size = NodeGroupTargetSizeRequest { id: GROUP.into() };
+    assert_eq!(code(&client.node_group_target_size(size).await), Code::Unavailable);
+    let whose = NodeGroupForNodeRequest { node: Some(node("i-1")) };
+    assert_eq!(code(&client.node_group_for_node(whose).await), Code::Unavailable);
+    assert_eq!(code(&world.increase(1).await), Code::Unavailable);
+    assert_eq!(code(&world.delete(vec![node("i-1")]).await), Code::Unavailable);
+    assert!(world.metrics().contains(r#"rpc="NodeGroups",code="UNAVAILABLE"} 2"#), "{}", world.metrics());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_belongs_to_the_group_of_its_instance_and_to_none_otherwise() {
+    let world = World::with(
+        web(3).in_service(&["i-1"]).with("i-2", Lifecycle::TerminatingWait).with("i-3", Lifecycle::Detaching),
+    )
+    .registered(&["i-1"]);
+    let mut client = world.client().await;
+    let id = |provider_id: &str| ExternalGrpcNode { provider_id: provider_id.into(), ..Default::default() };
+    let table = [
+        (node("i-1"), GROUP),
+        (node("i-2"), GROUP),
+        (unregistered("i-placeholder-web-0"), GROUP),
+        (unregistered("i-placeholder-other-0"), ""),
+        (node("i-3"), ""),
+        (node("i-unknown"), ""),
+        (id("gce:///z/i-1"), ""),
+        (id("no provider id"), ""),
+        (ExternalGrpcNode { name: "n-1".into(), ..Default::default() }, ""),
+        (ExternalGrpcNode::default(), ""),
+    ];
+    for (node, group) in table {
+        let request = NodeGroupForNodeRequest { node: Some(node.clone()) };
+        let answer = client.node_group_for_node(request).await.expect("answered").into_inner();
+        assert_eq!(answer.node_group.map(|g| g.id).as_deref(), Some(group), "{node:?}");
+    }
+    let none = client.node_group_for_node(NodeGroupForNodeRequest { node: None }).await;
+    assert_eq!(none.expect("answered").into_inner().node_group.map(|g| g.id).as_deref(), Some(""));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_target_size_leaves_out_nodes_that_will_lower_it_when_they_go() {
+    let group = web(4).in_service(&["i-1", "i-2", "i-3"]).with("i-4", Lifecycle::Terminating);
+    let world = World::with(group).under_way("i-1", true).under_way("i-2", false).under_way("i-4", true);
+    assert_eq!(world.target_size().await, 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_are_listed_with_their_states_and_placeholders_with_the_reason() {
+    let failure = LaunchFailure {
+        code: "InsufficientInstanceCapacity".into(),
+        message: "none left in z1".into(),
+        out_of_resources: true,
+    };
+    let mut group = web(6)
+        .in_service(&["i-run", "i-leaves"])
+        .with("i-new", Lifecycle::Pending)
+        .with("i-stands", Lifecycle::Standby)
+        .with("i-ends", Lifecycle::TerminatingWait)
+        .with("i-gone", Lifecycle::Detaching)
+        .with("i-warm", Lifecycle::Warmed)
+        .with("i-odd", Lifecycle::Unknown);
+    group.failure = Some(failure.clone());
+    let world = World::with(group.clone()).under_way("i-leaves", true);
+    let list = async || {
+        let request = NodeGroupNodesRequest { id: GROUP.into() };
+        let answer = world.client().await.node_group_nodes(request).await.expect("answered").into_inner();
+        answer.instances
+    };
+    let shown = |instance: &Instance| {
+        let status = instance.status.clone().expect("a status");
+        (instance.id.clone(), status.instance_state(), status.error_info)
+    };
+    let error = |code: &str, class| {
+        Some(InstanceErrorInfo {
+            error_code: code.into(),
+            error_message: "none left in z1".into(),
+            instance_error_class: class,
+        })
+    };
+    let listed: Vec<_> = list().await.iter().map(shown).collect();
+    let row = |id: &str, state, error| (format!("aws:///z1/{id}"), state, error);
+    assert_eq!(
+        listed,
+        [
+            row("i-run", InstanceState::InstanceRunning, None),
+            row("i-leaves", InstanceState::InstanceDeleting, None),
+            row("i-new", InstanceState::InstanceCreating, None),
+            row("i-stands", InstanceState::InstanceRunning, None),
+            row("i-ends", InstanceState::InstanceDeleting, None),
+            row("i-odd", InstanceState::InstanceRunning, None),
+            row(
+                "i-placeholder-web-0",
+                InstanceState::InstanceCreating,
+                error("InsufficientInstanceCapacity", 1)
+            ),
+            row(
+                "i-placeholder-web-1",
+                InstanceState::InstanceCreating,
+                error("InsufficientInstanceCapacity", 1)
+            ),
+        ]
+    );
+    // An empty code would mean that there is no error.
+    group.failure = Some(LaunchFailure { code: String::new(), out_of_resources: false, ..failure });
+    world.publish([group]);
+    let placeholder = list().await.last().map(shown).expect("listed");
+    assert_eq!(placeholder.2, error("LaunchFailed", 99));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unknown_group_is_not_found_whatever_is_asked_of_it() {
+    let world = World::with(web(1));
+    let mut client = world.client().await;
+    let id = String::from("other");
+    let codes = [
+        code(&client.node_group_target_size(NodeGroupTargetSizeRequest { id: id.clone() }).await),
+        code(&client.node_group_nodes(NodeGroupNodesRequest { id: id.clone() }).await),
+        code(
+            &client.node_group_template_node_info(NodeGroupTemplateNodeInfoRequest { id: id.clone() }).await,
+        ),
+        code(&client.node_group_get_options(NodeGroupAutoscalingOptionsRequest { id, defaults: None }).await),
+    ];
+    assert_eq!(codes, [Code::NotFound; 4]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_template_that_cannot_be_made_says_why_and_one_to_come_says_so() {
+    let world = World::with(web(0));
+    let ask = async || {
+        let request = NodeGroupTemplateNodeInfoRequest { id: GROUP.into() };
+        world.client().await.node_group_template_node_info(request).await
+    };
+    assert_eq!(code(&ask().await), Code::Unavailable);
+    world.publish([Group { template: Some(Err(TemplateError("no launch template".into()))), ..web(0) }]);
+    let refused = ask().await.expect_err("no template");
+    assert_eq!(
+        (refused.code(), refused.message()),
+        (Code::FailedPrecondition, "group web has no template: no launch template")
+    );
+    let encoded = Bytes::from_static(b"\x0a\x00");
+    world.publish([Group { template: Some(Ok(Arc::new(Template { encoded: encoded.clone() }))), ..web(0) }]);
+    let answer = ask().await.expect("a template").into_inner();
+    assert_eq!((answer.node_info, answer.node_bytes), (encoded.clone(), encoded));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_without_options_of_its_own_is_left_to_the_defaults() {
+    let world = World::with(web(0));
+    let defaults =
+        Some(NodeGroupAutoscalingOptions { scale_down_utilization_threshold: 0.5, ..Default::default() });
+    let request = NodeGroupAutoscalingOptionsRequest { id: GROUP.into(), defaults };
+    let answer = world.client().await.node_group_get_options(request).await.expect("answered").into_inner();
+    assert_eq!(answer.node_group_autoscaling_options, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn accelerators_are_named_as_in_the_in_tree_provider() {
+    let world = World::empty(None);
+    let mut client = world.client().await;
+    let label = client.gpu_label(GpuLabelRequest {}).await.expect("answered").into_inner().label;
+    assert_eq!(label, "k8s.amazonaws.com/accelerator");
+    let types = client.get_available_gpu_types(GetAvailableGpuTypesRequest {}).await.expect("answered");
+    let names: Vec<_> = types.into_inner().gpu_types.into_keys().collect();
+    let expected = [
+        "nvidia-a10g",
+        "nvidia-l4",
+        "nvidia-l40s",
+        "nvidia-tesla-a100",
+        "nvidia-tesla-k80",
+        "nvidia-tesla-p100",
+        "nvidia-tesla-t4",
+        "nvidia-tesla-v100",
+    ];
+    assert_eq!(names, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn refresh_asks_for_a_new_look_only_if_the_last_one_is_old() {
+    let world = World::with(web(1));
+    let refreshed = async || {
+        world.client().await.refresh(RefreshRequest {}).await.expect("answered");
+        world.groups.refresh_wanted().now_or_never().is_some()
+    };
+    assert!(!refreshed().await);
+    tokio::time::advance(Duration::from_secs(11)).await;
+    assert!(refreshed().await);
+    assert!(World::empty(None).client().await.refresh(RefreshRequest {}).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn cleanup_does_nothing_and_prices_are_not_implemented() {
+    let world = World::empty(None);
+    let mut client = world.client().await;
+    assert_eq!(code(&client.cleanup(CleanupRequest {}).await), Code::Ok);
+    let node = client.pricing_node_price(PricingNodePriceRequest::default()).await;
+    let pod = client.pricing_pod_price(PricingPodPriceRequest::default()).await;
+    assert_eq!((code(&node), code(&pod)), (Code::Unimplemented, Code::Unimplemented));
+}

@@ -1,0 +1,137 @@
+//! IncreaseSize and DecreaseTargetSize.
+
+use std::time::Duration;
+
+use ebbtide::groups::Lifecycle;
+use ebbtide::provider::SizingError;
+use ebbtide::provider::proto::{NodeGroupDecreaseTargetSizeRequest, NodeGroupIncreaseSizeRequest};
+use futures::FutureExt as _;
+use futures::future::join_all;
+use tonic::{Code, Status};
+
+use crate::world::{Asked, GROUP, With as _, World, code, web};
+
+fn set(from: i32, to: i32, protect: &[&str]) -> Asked {
+    Asked::Set { from, to, protect: protect.iter().map(|id| (*id).to_owned()).collect() }
+}
+
+async fn decrease(world: &World, delta: i32) -> Result<(), Status> {
+    let request = NodeGroupDecreaseTargetSizeRequest { delta, id: GROUP.into() };
+    world.client().await.node_group_decrease_target_size(request).await.map(drop)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_grows_from_what_aws_says_now_not_from_what_was_reported() {
+    let seen = web(2).in_service(&["i-1", "i-2"]);
+    let world = World::seen(seen, web(4).in_service(&["i-1", "i-2"]));
+    world.increase(3).await.expect("grown");
+    assert_eq!(world.asked(), [set(4, 7, &[])]);
+    assert_eq!(world.target_size().await, 7);
+    assert!(world.groups.refresh_wanted().now_or_never().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_learned_of_a_termination_does_not_lower_the_size_twice() {
+    let seen = web(3).in_service(&["i-1", "i-2", "i-3"]);
+    let fresh = web(2).in_service(&["i-1", "i-2"]).with("i-3", Lifecycle::Terminating);
+    let world = World::seen(seen, fresh);
+    world.increase(1).await.expect("grown");
+    assert_eq!(world.target_size().await, 3);
+    // The controller, which asked for it, reports it a moment later.
+    let terminated =
+        ebbtide::groups::Change::Terminated { group: GROUP.into(), instance: "i-3".into(), decrement: true };
+    world.groups.changed(world.clock.now(), terminated);
+    assert_eq!(world.target_size().await, 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_calls_at_once_both_count() {
+    let world = World::with(web(1).in_service(&["i-1"]));
+    world.aws.now().takes = Duration::from_millis(300);
+    let done = join_all([world.increase(1), world.increase(2), world.increase(3)]).await;
+    assert!(done.iter().all(Result::is_ok), "{done:?}");
+    assert_eq!(world.aws.now().group.desired, 7);
+    assert_eq!(world.target_size().await, 7);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_size_that_is_not_allowed_changes_nothing_and_says_whose_mistake_it_is() {
+    let world = World::with(web(5).in_service(&["i-1", "i-2", "i-3"]).limits(4, 8));
+    let codes = [
+        code(&world.increase(0).await),
+        code(&world.increase(-1).await),
+        code(&world.increase(4).await),
+        code(&world.increase(i32::MAX).await),
+        code(&decrease(&world, 0).await),
+        code(&decrease(&world, 1).await),
+        code(&decrease(&world, -2).await),
+        code(&decrease(&world, -3).await),
+        code(&decrease(&world, i32::MIN).await),
+    ];
+    let (mistake, limit) = (Code::InvalidArgument, Code::FailedPrecondition);
+    assert_eq!(codes, [mistake, mistake, limit, limit, mistake, mistake, limit, limit, limit]);
+    let unknown = NodeGroupIncreaseSizeRequest { delta: 1, id: "other".into() };
+    let unknown = world.client().await.node_group_increase_size(unknown).await;
+    assert_eq!(code(&unknown), Code::NotFound);
+    assert!(world.is_untouched());
+    assert_eq!(world.target_size().await, 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn instances_that_live_are_protected_while_the_target_size_goes_down() {
+    let mut group = web(5)
+        .in_service(&["i-1", "i-2"])
+        .with("i-3", Lifecycle::Pending)
+        .with("i-4", Lifecycle::Terminating);
+    group.instances[1].protected = true;
+    let world = World::with(group);
+    decrease(&world, -2).await.expect("lowered");
+    assert_eq!(world.asked(), [set(5, 3, &["i-1", "i-3"])]);
+    assert_eq!(world.target_size().await, 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_that_came_in_between_is_not_given_up() {
+    let world = World::seen(web(2).in_service(&["i-1"]), web(2).in_service(&["i-1", "i-2"]));
+    assert_eq!(code(&decrease(&world, -1).await), Code::FailedPrecondition);
+    assert!(world.is_untouched());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_aws_says_reaches_the_caller() {
+    let world = World::with(web(1).in_service(&["i-1"]));
+    let table = [
+        (SizingError::Throttled, Code::Unavailable),
+        (SizingError::Busy, Code::Unavailable),
+        (SizingError::Refused("no".into()), Code::FailedPrecondition),
+        (SizingError::Denied("autoscaling:SetDesiredCapacity".into()), Code::FailedPrecondition),
+        (SizingError::Unreachable("no route".into()), Code::Unavailable),
+    ];
+    for (error, expected) in table {
+        let text = error.to_string();
+        world.aws.now().fails = Some(error);
+        let status = world.increase(1).await.expect_err("refused");
+        assert_eq!(status.code(), expected);
+        assert!(status.message().contains(&text), "{status}");
+    }
+    assert_eq!(world.target_size().await, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_comes_before_the_client_gives_up_and_a_doubt_asks_for_a_new_look() {
+    let world = World::with(web(1).in_service(&["i-1"]));
+    let before = tokio::time::Instant::now();
+    world.aws.now().hangs = true;
+    assert_eq!(code(&world.increase(1).await), Code::DeadlineExceeded);
+    assert_eq!(before.elapsed().as_secs(), 3);
+    // Two calls of 2.5 s each: the second one has no 3 s left.
+    *world.aws.now() = crate::world::Aws {
+        group: web(1).in_service(&["i-1"]),
+        takes: Duration::from_millis(2500),
+        ..Default::default()
+    };
+    let before = tokio::time::Instant::now();
+    assert_eq!(code(&world.increase(1).await), Code::DeadlineExceeded);
+    assert_eq!(before.elapsed().as_secs(), 4);
+    assert!(world.groups.refresh_wanted().now_or_never().is_some(), "the size may have been set");
+}

@@ -1,0 +1,340 @@
+//! What the tests run on: the provider behind a connection in memory, on a script for AWS and one for scale-ins.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use ebbtide::clock::Clock;
+use ebbtide::cluster::ApiError;
+use ebbtide::groups::{Group, Groups, Instance, Lifecycle, Snapshot};
+use ebbtide::provider::proto::cloud_provider_client::CloudProviderClient;
+use ebbtide::provider::proto::{
+    ExternalGrpcNode, NodeGroupDeleteNodesRequest, NodeGroupIncreaseSizeRequest, NodeGroupTargetSizeRequest,
+};
+use ebbtide::provider::{Provider, RpcMetrics, ScaleIns, ServeError, Sizing, SizingError, Tls, serve};
+use ebbtide::scale_in::{Accepted, IntentError};
+use hyper_util::rt::TokioIo;
+use jiff::Timestamp;
+use prometheus_client::registry::Registry;
+use tokio::io::DuplexStream;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
+
+/// The group the tests are about.
+pub(crate) const GROUP: &str = "web";
+
+/// A group `web` of 1 to 10 in zone `z1`.
+pub(crate) fn web(desired: i32) -> Group {
+    Group {
+        name: GROUP.into(),
+        min: 1,
+        max: 10,
+        desired,
+        zones: vec!["z1".into()],
+        template: None,
+        ..Group::default()
+    }
+}
+
+/// Sentences about a group.
+pub(crate) trait With: Sized {
+    fn with(self, id: &str, lifecycle: Lifecycle) -> Self;
+    fn in_service(self, ids: &[&str]) -> Self;
+    fn limits(self, min: i32, max: i32) -> Self;
+}
+
+impl With for Group {
+    fn with(mut self, id: &str, lifecycle: Lifecycle) -> Self {
+        self.instances.push(Instance { id: id.into(), zone: "z1".into(), lifecycle, protected: false });
+        self
+    }
+
+    fn in_service(self, ids: &[&str]) -> Self {
+        ids.iter().fold(self, |group, id| group.with(id, Lifecycle::InService))
+    }
+
+    fn limits(self, min: i32, max: i32) -> Self {
+        Self { min, max, ..self }
+    }
+}
+
+/// What was asked of AWS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    Set { from: i32, to: i32, protect: Vec<String> },
+    Terminate { instance: String, decrement: bool },
+}
+
+/// AWS, as far as the provider sees it: one group.
+#[derive(Debug, Default)]
+pub(crate) struct Aws {
+    pub(crate) group: Group,
+    pub(crate) described: usize,
+    pub(crate) asked: Vec<Asked>,
+    /// The next call fails with this.
+    pub(crate) fails: Option<SizingError>,
+    /// Calls are never answered.
+    pub(crate) hangs: bool,
+    /// What a call takes.
+    pub(crate) takes: Duration,
+}
+
+/// Scale-ins, as far as the provider sees them.
+#[derive(Debug, Default)]
+pub(crate) struct Leaving {
+    pub(crate) not_ready: bool,
+    /// Names of Nodes by instance.
+    pub(crate) nodes: BTreeMap<String, String>,
+    /// Whether it will lower the size, by group and instance.
+    pub(crate) under_way: BTreeMap<(String, String), bool>,
+    /// Nodes accepted, in order.
+    pub(crate) accepted: Vec<String>,
+    /// Nodes that cannot be recorded.
+    pub(crate) refuses: BTreeSet<String>,
+    /// Nodes about which the API server never answers.
+    pub(crate) hangs: BTreeSet<String>,
+}
+
+/// Shared by the provider and the test.
+#[derive(Debug, Default)]
+pub(crate) struct Script<T>(Mutex<T>);
+
+impl<T> Script<T> {
+    pub(crate) fn now(&self) -> MutexGuard<'_, T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Script<Aws> {
+    async fn answer(&self) -> Result<(), SizingError> {
+        let (hangs, takes, fails) = {
+            let mut aws = self.now();
+            (aws.hangs, aws.takes, aws.fails.take())
+        };
+        if hangs {
+            std::future::pending::<()>().await;
+        }
+        tokio::time::sleep(takes).await;
+        fails.map_or(Ok(()), Err)
+    }
+}
+
+#[async_trait]
+impl Sizing for Script<Aws> {
+    async fn current(&self, group: &Group) -> Result<Group, SizingError> {
+        self.answer().await?;
+        let mut aws = self.now();
+        aws.described += 1;
+        assert_eq!(group.name, aws.group.name);
+        Ok(aws.group.clone())
+    }
+
+    async fn set_desired(&self, _: &str, from: i32, to: i32, protect: &[String]) -> Result<(), SizingError> {
+        self.answer().await?;
+        let mut aws = self.now();
+        aws.group.desired = to;
+        aws.asked.push(Asked::Set { from, to, protect: protect.to_vec() });
+        Ok(())
+    }
+
+    async fn terminate(&self, _: &str, instance: &str, decrement: bool) -> Result<(), SizingError> {
+        self.answer().await?;
+        let mut aws = self.now();
+        aws.asked.push(Asked::Terminate { instance: instance.into(), decrement });
+        aws.group.desired -= i32::from(decrement);
+        for found in aws.group.instances.iter_mut().filter(|i| i.id == instance) {
+            found.lifecycle = Lifecycle::Terminating;
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl ScaleIns for Script<Leaving> {
+    fn is_ready(&self) -> bool {
+        !self.now().not_ready
+    }
+
+    fn node_of(&self, instance: &str) -> Option<String> {
+        self.now().nodes.get(instance).cloned()
+    }
+
+    fn is_leaving(&self, group: &str, instance: &str) -> bool {
+        self.now().under_way.contains_key(&(group.to_owned(), instance.to_owned()))
+    }
+
+    fn will_decrement(&self, instance: &str) -> bool {
+        self.now().under_way.iter().any(|((_, id), decrements)| id == instance && *decrements)
+    }
+
+    async fn accept(&self, node: &str, group: &str, instance: &str) -> Result<Accepted, IntentError> {
+        if self.now().hangs.contains(node) {
+            std::future::pending::<()>().await;
+        }
+        let mut script = self.now();
+        if script.refuses.contains(node) {
+            let source = ApiError::TimedOut;
+            return Err(IntentError::NotRecorded { node: node.to_owned(), source });
+        }
+        script.accepted.push(node.to_owned());
+        match script.under_way.insert((group.to_owned(), instance.to_owned()), true) {
+            Some(true) => Ok(Accepted::Already),
+            _ => Ok(Accepted::New),
+        }
+    }
+}
+
+/// The provider, served on pipes in memory.
+pub(crate) struct World {
+    pub(crate) groups: Arc<Groups>,
+    pub(crate) aws: Arc<Script<Aws>>,
+    pub(crate) leaving: Arc<Script<Leaving>>,
+    pub(crate) clock: Clock,
+    pub(crate) registry: Registry,
+    pub(crate) tasks: JoinSet<Result<(), ServeError>>,
+    pub(crate) stop: Option<oneshot::Sender<()>>,
+    dial: mpsc::UnboundedSender<io::Result<DuplexStream>>,
+}
+
+impl World {
+    /// Discovery and AWS say the same: this group.
+    pub(crate) fn with(group: Group) -> Self {
+        Self::seen(group.clone(), group)
+    }
+
+    /// Discovery has seen `group`, AWS is at `fresh` now.
+    pub(crate) fn seen(group: Group, fresh: Group) -> Self {
+        let world = Self::empty(None);
+        world.aws.now().group = fresh;
+        world.publish([group]);
+        world
+    }
+
+    /// Discovery has not looked yet.
+    pub(crate) fn empty(tls: Option<Tls>) -> Self {
+        let groups = Arc::new(Groups::new(Duration::from_mins(10)));
+        let aws = Arc::new(Script::<Aws>::default());
+        let leaving = Arc::new(Script::<Leaving>::default());
+        let clock = Clock::starting_at(Timestamp::from_second(1_700_000_000).expect("in range"));
+        let mut registry = Registry::default();
+        let metrics = RpcMetrics::register(&mut registry);
+        let provider = Provider::new(
+            Arc::clone(&groups),
+            Arc::<Script<Leaving>>::clone(&leaving),
+            Arc::<Script<Aws>>::clone(&aws),
+            clock.clone(),
+            metrics,
+        );
+        let (dial, dialled) = mpsc::unbounded_channel();
+        let (stop, stopped) = oneshot::channel();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(serve(provider, UnboundedReceiverStream::new(dialled), tls, async {
+            let _ = stopped.await;
+        }));
+        Self { groups, aws, leaving, clock, registry, tasks, stop: Some(stop), dial }
+    }
+
+    pub(crate) fn publish(&self, groups: impl IntoIterator<Item = Group>) {
+        self.groups.publish(Snapshot::new(self.clock.now(), groups.into_iter().map(Arc::new)));
+    }
+
+    /// These instances have Nodes: `i-1` has `n-1`.
+    pub(crate) fn registered(self, instances: &[&str]) -> Self {
+        self.leaving.now().nodes.extend(instances.iter().map(|i| ((*i).to_owned(), i.replace("i-", "n-"))));
+        self
+    }
+
+    /// A scale-in of this instance of `web` is under way.
+    pub(crate) fn under_way(self, instance: &str, decrements: bool) -> Self {
+        self.leaving.now().under_way.insert((GROUP.into(), instance.into()), decrements);
+        self
+    }
+
+    /// One end of a new connection; the provider has the other.
+    pub(crate) fn connect(&self) -> DuplexStream {
+        let (ours, theirs) = tokio::io::duplex(1 << 16);
+        self.dial.send(Ok(theirs)).expect("the provider is served");
+        ours
+    }
+
+    pub(crate) async fn channel(&self) -> Channel {
+        let mut connection = Some(TokioIo::new(self.connect()));
+        Endpoint::from_static("http://provider")
+            .connect_with_connector(tower::service_fn(move |_| {
+                let connection = connection.take().ok_or_else(|| io::Error::other("it connects once"));
+                std::future::ready(connection)
+            }))
+            .await
+            .expect("a connection in memory")
+    }
+
+    pub(crate) async fn client(&self) -> CloudProviderClient<Channel> {
+        CloudProviderClient::new(self.channel().await)
+    }
+
+    pub(crate) async fn target_size(&self) -> i32 {
+        let request = NodeGroupTargetSizeRequest { id: GROUP.into() };
+        let answer = self.client().await.node_group_target_size(request).await.expect("a size");
+        answer.into_inner().target_size
+    }
+
+    pub(crate) async fn increase(&self, delta: i32) -> Result<(), Status> {
+        let request = NodeGroupIncreaseSizeRequest { delta, id: GROUP.into() };
+        self.client().await.node_group_increase_size(request).await.map(drop)
+    }
+
+    pub(crate) async fn delete(&self, nodes: Vec<ExternalGrpcNode>) -> Result<(), Status> {
+        let request = NodeGroupDeleteNodesRequest { id: GROUP.into(), nodes };
+        self.client().await.node_group_delete_nodes(request).await.map(drop)
+    }
+
+    pub(crate) fn asked(&self) -> Vec<Asked> {
+        self.aws.now().asked.clone()
+    }
+
+    pub(crate) fn accepted(&self) -> Vec<String> {
+        let mut accepted = self.leaving.now().accepted.clone();
+        accepted.sort();
+        accepted
+    }
+
+    /// Nothing was asked of AWS or the cluster.
+    pub(crate) fn is_untouched(&self) -> bool {
+        self.asked().is_empty() && self.accepted().is_empty()
+    }
+
+    pub(crate) fn metrics(&self) -> String {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry).expect("writes to a string");
+        text
+    }
+}
+
+/// A Node of a cluster: `i-1` is on `n-1`.
+pub(crate) fn node(instance: &str) -> ExternalGrpcNode {
+    ExternalGrpcNode {
+        provider_id: format!("aws:///z1/{instance}"),
+        name: instance.replace("i-", "n-"),
+        labels: BTreeMap::from([("kubernetes.io/os".into(), "linux".into())]),
+        ..ExternalGrpcNode::default()
+    }
+}
+
+/// The Node cluster-autoscaler makes up for an instance that never registered, or for a placeholder.
+pub(crate) fn unregistered(instance: &str) -> ExternalGrpcNode {
+    let provider_id = format!("aws:///z1/{instance}");
+    ExternalGrpcNode { name: provider_id.clone(), provider_id, ..ExternalGrpcNode::default() }
+}
+
+pub(crate) fn placeholders(indices: std::ops::Range<usize>) -> Vec<ExternalGrpcNode> {
+    indices.map(|n| unregistered(&format!("i-placeholder-{GROUP}-{n}"))).collect()
+}
+
+pub(crate) fn code<T>(result: &Result<T, Status>) -> Code {
+    result.as_ref().err().map_or(Code::Ok, Status::code)
+}
