@@ -241,11 +241,9 @@ impl Discovery {
         let unknown = keys.iter().any(|key| !self.kept.versions.contains_key(key));
         let expired = self.kept.current_since.is_none_or(|since| since + VERSIONS_LIFE <= now);
         if unknown || (expired && keys.iter().any(|(_, version)| moving(version))) {
+            self.kept.current_since = Some(now);
             match self.aws.current_launch_template_versions().await {
-                Ok(versions) => {
-                    self.kept.current_since = Some(now);
-                    self.keep_current(&versions);
-                }
+                Ok(versions) => self.keep_current(&versions),
                 Err(error) => tracing::warn!(error = %error, "could not read launch templates"),
             }
         }

@@ -25,7 +25,7 @@ use crate::groups::{Change, Group};
 use crate::telemetry::chain;
 
 /// Pause after a write that another one had overtaken: the watch brings the newer Node within this time.
-const OVERTAKEN: SignedDuration = SignedDuration::from_millis(200);
+const OVERTAKEN: SignedDuration = SignedDuration::from_millis(50);
 
 /// Pause between tries of an eviction that a budget blocks, as `kubectl drain` has it.
 /// Source: [kubectl drain](https://github.com/kubernetes/kubectl/blob/master/pkg/drain/drain.go).

@@ -4,4 +4,6 @@
 pub mod aws;
 pub mod cluster;
 pub mod http;
+pub mod program;
 pub mod simulate;
+pub mod world;

@@ -1,0 +1,112 @@
+//! The real program on simulated worlds: started, asked over gRPC, stopped, killed and started again.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use hyper_util::rt::TokioIo;
+use tokio::io::DuplexStream;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::{Channel, Endpoint};
+
+use super::http::aws_client;
+use super::world::World;
+use crate::app::{self, AppError, Io, Outside};
+use crate::aws::Aws;
+use crate::cluster::Cluster;
+use crate::config::{Config, LogFormat, LogOptions};
+use crate::groups::selector::Selectors;
+use crate::provider::proto::cloud_provider_client::CloudProviderClient;
+
+/// The tag of the groups that the program runs in simulations.
+pub const TAG: &str = "k8s.io/cluster-autoscaler/enabled";
+
+/// Bytes under way between a client and the program.
+const PIPE: usize = 64 * 1024;
+
+/// The configuration of the program in simulations: the defaults, and every group tagged [`TAG`].
+pub fn config() -> Config {
+    let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    Config {
+        listen: nowhere,
+        admin_listen: nowhere,
+        tls: None,
+        region: None,
+        endpoint_url: None,
+        kubeconfig: None,
+        selectors: Selectors { by_tags: vec![vec![(TAG.to_owned(), None)]], ..Selectors::default() },
+        refresh_interval: Duration::from_secs(60),
+        snapshot_max_age: Duration::from_mins(10),
+        daemonset_flush: Duration::from_secs(5),
+        daemonset_guard: true,
+        drain_timeout: None,
+        lifecycle_hook: "ebbtide".to_owned(),
+        log: LogOptions { format: LogFormat::Text, level: tracing::Level::INFO },
+    }
+}
+
+/// The program, running. Dropping it kills it: nothing is heard out.
+#[derive(Debug)]
+pub struct Program {
+    task: JoinSet<Result<(), AppError>>,
+    stop: CancellationToken,
+    connect: mpsc::UnboundedSender<DuplexStream>,
+}
+
+impl Program {
+    /// Starts the program on a world.
+    pub fn start(world: &World, config: Config) -> anyhow::Result<Self> {
+        let (connect, connections) = mpsc::unbounded_channel();
+        let incoming =
+            UnboundedReceiverStream::new(connections).map(|stream| Ok(Box::new(stream) as Box<dyn Io>));
+        let outside = Outside {
+            aws: Aws::behind(aws_client(Arc::new(world.aws.clone())))?,
+            cluster: Cluster::new(world.cluster.client()),
+            clock: world.clock.clone(),
+            incoming: incoming.boxed(),
+            tls: None,
+            admin: None,
+        };
+        let stop = CancellationToken::new();
+        let mut task = JoinSet::new();
+        let until = stop.clone();
+        task.spawn(async move { app::run(&config, outside, until).await });
+        Ok(Self { task, stop, connect })
+    }
+
+    /// A gRPC client of it.
+    pub fn client(&self) -> CloudProviderClient<Channel> {
+        let connect = self.connect.clone();
+        // The address is of no meaning: every connection is a pipe to the program.
+        let channel = Endpoint::from_static("http://ebbtide").connect_with_connector_lazy(tower::service_fn(
+            move |_: http::Uri| {
+                let connect = connect.clone();
+                async move {
+                    let (ours, theirs) = tokio::io::duplex(PIPE);
+                    let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+                    connect.send(theirs).map(|()| TokioIo::new(ours)).map_err(|_| refused)
+                }
+            },
+        ));
+        CloudProviderClient::new(channel)
+    }
+
+    /// Kills it, as `kill -9` does.
+    pub async fn kill(mut self) {
+        self.task.shutdown().await;
+    }
+
+    /// Stops it in good order, as SIGTERM does, and returns what became of it.
+    pub async fn stop(mut self) -> Result<(), AppError> {
+        self.stop.cancel();
+        match self.task.join_next().await {
+            Some(Ok(ended)) => ended,
+            Some(Err(panic)) => Err(AppError::Failed(panic)),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Both worlds as one: instances that AWS puts into service boot and join the cluster; instances that AWS terminates take
+//! their containers with them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::task::JoinSet;
+
+use super::aws::{Aws, Entry, Event, InstanceSnapshot};
+use super::cluster::{Cluster, node};
+use crate::clock::Clock;
+
+/// The moment at which every simulation begins.
+const BEGINNING: &str = "2026-01-01T00:00:00Z";
+
+/// From an instance in service to its Node.
+const JOIN: Duration = Duration::from_secs(10);
+
+/// Label of a node's group, for pods to choose it.
+pub const POOL: &str = "pool";
+
+/// AWS and a cluster on its instances. Its tasks end when it is dropped.
+pub struct World {
+    /// AWS.
+    pub aws: Aws,
+    /// The cluster.
+    pub cluster: Cluster,
+    /// The clock of both.
+    pub clock: Clock,
+    _tasks: JoinSet<()>,
+}
+
+impl std::fmt::Debug for World {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("World").finish_non_exhaustive()
+    }
+}
+
+impl World {
+    /// An empty world. The same seed makes the same world.
+    pub fn new(seed: u64) -> Self {
+        let clock = Clock::starting_at(BEGINNING.parse().unwrap_or(Timestamp::UNIX_EPOCH));
+        let (aws, cluster) = (Aws::new(clock.clone(), seed), Cluster::new(clock.clone(), seed));
+        let mut tasks = JoinSet::new();
+        let (events, joins) = (aws.subscribe(), (aws.clone(), cluster.clone()));
+        let runs = (aws.clone(), cluster.clone());
+        tasks.spawn(async move { runs.0.run().await });
+        tasks.spawn(async move { runs.1.run().await });
+        tasks.spawn(async move { join(events, &joins.0, &joins.1).await });
+        Self { aws, cluster, clock, _tasks: tasks }
+    }
+
+    /// The Node of an instance, if it has joined.
+    pub fn node_of(&self, instance: &str) -> Option<String> {
+        let name = self.aws.instance(instance)?.private_dns_name();
+        self.cluster.node(&name).map(|_| name)
+    }
+
+    /// Waits until something holds in either world, at most `limit`. Whether it did.
+    pub async fn until(&self, limit: Duration, mut holds: impl FnMut(&Self) -> bool) -> bool {
+        let (mut aws, mut cluster) = (self.aws.changed(), self.cluster.changed());
+        let met = async {
+            while !holds(self) {
+                tokio::select! {
+                    biased;
+                    changed = aws.changed() => if changed.is_err() { return },
+                    changed = cluster.changed() => if changed.is_err() { return },
+                }
+            }
+        };
+        tokio::time::timeout(limit, met).await.is_ok()
+    }
+}
+
+/// Carries what happens to instances over to the cluster.
+async fn join(mut events: UnboundedReceiver<Entry>, aws: &Aws, cluster: &Cluster) {
+    let mut names = BTreeMap::new();
+    while let Some(entry) = events.recv().await {
+        match entry.what {
+            Event::InService { group, instance } => {
+                if let Some(snapshot) = aws.instance(&instance) {
+                    names.insert(instance, snapshot.private_dns_name());
+                    register(cluster, &group, &snapshot);
+                }
+            }
+            Event::Terminated { instance, .. } => {
+                if let Some(name) = names.remove(&instance) {
+                    cluster.power_off(&name);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn register(cluster: &Cluster, group: &str, instance: &InstanceSnapshot) {
+    let (cpu, memory_mib) = match instance.instance_type.as_str() {
+        "m5.xlarge" => (4, 15_000),
+        _ => (2, 7_000),
+    };
+    cluster.register_node(
+        node(&instance.private_dns_name())
+            .provider_id(&format!("aws:///{}/{}", instance.zone, instance.id))
+            .label(POOL, group)
+            .label("topology.kubernetes.io/zone", &instance.zone)
+            .label("node.kubernetes.io/instance-type", &instance.instance_type)
+            .cpu(cpu)
+            .memory_mib(memory_mib)
+            .pods(29)
+            .boots_after(JOIN.as_secs()),
+    );
+}
