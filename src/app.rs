@@ -203,7 +203,7 @@ pub async fn run(config: &Config, outside: Outside, stop: CancellationToken) -> 
     let mut tasks: JoinSet<Result<&'static str, AppError>> = JoinSet::new();
     let until = stop.clone();
     tasks.spawn(async move {
-        until.run_until_cancelled(app.discovery.run()).await;
+        until.run_until_cancelled(Box::pin(app.discovery.run())).await;
         Ok("discovery")
     });
     let shared = Arc::clone(&app.controller);

@@ -1,56 +1,96 @@
-//! What AWS says when it does not do a thing, told apart by what a caller does about it.
+//! What AWS can answer, told apart by what a caller would do about it.
+//!
+//! Auto Scaling has one code, `ValidationError`, for nearly every refusal, so the text decides there. Texts are those
+//! of the API's documentation and of public logs; one that is not known becomes [`AwsError::Other`].
+
+use std::error::Error as StdError;
 
 use aws_smithy_runtime_api::client::result::SdkError;
 use aws_smithy_types::error::metadata::ProvideErrorMetadata;
 
-/// A call to AWS that did not work.
+use super::Operation;
+
+/// Why a call to AWS failed.
 #[derive(Debug, thiserror::Error)]
 pub enum AwsError {
-    /// Too many requests in this account and region.
-    #[error("AWS throttles {operation}")]
+    /// Too many calls: later, and less often.
+    #[error("{operation} was throttled: {message}")]
     Throttled {
-        /// The operation.
-        operation: &'static str,
-    },
-    /// The group is in the middle of another change.
-    #[error("the group is busy: {0}")]
-    Busy(String),
-    /// The group has no such instance.
-    #[error("the instance is not in the group any more")]
-    NoSuchInstance,
-    /// There is no such group.
-    #[error("there is no such group")]
-    NoSuchGroup,
-    /// No lifecycle hook of that name holds the instance.
-    #[error("the lifecycle hook does not hold the instance")]
-    NoActiveHook,
-    /// A decrement would take the group below its minimum.
-    #[error("the group is at its minimum size")]
-    AtMinimum,
-    /// The size is outside the group's limits.
-    #[error("AWS refuses the size: {0}")]
-    SizeRefused(String),
-    /// The credentials do not allow it.
-    #[error("AWS denies {operation} to these credentials: {message}")]
-    Denied {
-        /// The operation.
-        operation: &'static str,
-        /// AWS's text, which names the policy action.
+        /// The call.
+        operation: Operation,
+        /// AWS's text.
         message: String,
     },
-    /// No answer came, or none that could be read. It may have been done.
-    #[error("{operation} was not answered")]
-    Unreachable {
-        /// The operation.
-        operation: &'static str,
-        /// What happened on the way.
-        source: Box<dyn std::error::Error + Send + Sync>,
+    /// The instance is not, or no longer, in a group: there is nothing left to do for it.
+    #[error("{operation}: no such instance in the group: {message}")]
+    NoSuchInstance {
+        /// The call.
+        operation: Operation,
+        /// AWS's text.
+        message: String,
     },
-    /// Anything else.
+    /// There is no such group.
+    #[error("{operation}: no such group: {message}")]
+    NoSuchGroup {
+        /// The call.
+        operation: Operation,
+        /// AWS's text.
+        message: String,
+    },
+    /// No lifecycle hook holds the instance: it was completed, or its time has run out.
+    #[error("{operation}: no lifecycle action is under way: {message}")]
+    NoActiveHook {
+        /// The call.
+        operation: Operation,
+        /// AWS's text.
+        message: String,
+    },
+    /// The group would get smaller than its minimum.
+    #[error("{operation}: the group is at its minimum size: {message}")]
+    AtMinimum {
+        /// The call.
+        operation: Operation,
+        /// AWS's text.
+        message: String,
+    },
+    /// The group would get larger than its maximum.
+    #[error("{operation}: the group is at its maximum size: {message}")]
+    AtMaximum {
+        /// The call.
+        operation: Operation,
+        /// AWS's text.
+        message: String,
+    },
+    /// The group is busy with something else: the same call works a little later.
+    #[error("{operation}: the group is busy: {message}")]
+    ScalingActivityInProgress {
+        /// The call.
+        operation: Operation,
+        /// AWS's text.
+        message: String,
+    },
+    /// We may not: credentials are missing or wrong, or the IAM policy lacks the action.
+    #[error("not allowed to call {action}: {message}")]
+    Denied {
+        /// The IAM action, `service:Operation`.
+        action: &'static str,
+        /// AWS's text.
+        message: String,
+    },
+    /// No answer, or one that AWS is unwell: a time-out, a broken connection, a server error. The call may have had
+    /// its effect.
+    #[error("{operation} got no answer")]
+    Unreachable {
+        /// The call.
+        operation: Operation,
+        /// What happened.
+        source: Box<dyn StdError + Send + Sync>,
+    },
+    /// Anything else that AWS said.
     #[error("{operation} failed: {code}: {message}")]
     Other {
-        /// The operation.
-        operation: &'static str,
+        /// The call.
+        operation: Operation,
         /// AWS's code.
         code: String,
         /// AWS's text.
@@ -58,57 +98,141 @@ pub enum AwsError {
     },
 }
 
-/// Tells an error of the service by its code and, where Auto Scaling uses `ValidationError` for everything, its text.
-///
-/// Source: [common errors](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/CommonErrors.html) and the errors
-/// of each action; the texts are those AWS answers with.
-pub fn classify(operation: &'static str, code: &str, message: &str) -> AwsError {
-    let text = message.to_ascii_lowercase();
-    let other = || AwsError::Other { operation, code: code.to_owned(), message: message.to_owned() };
-    match code {
-        "Throttling" | "ThrottlingException" | "RequestLimitExceeded" | "TooManyRequestsException" => {
-            AwsError::Throttled { operation }
-        }
-        "ScalingActivityInProgress" | "ResourceContention" | "ResourceInUse" => {
-            AwsError::Busy(message.to_owned())
-        }
-        "AccessDenied"
-        | "AccessDeniedException"
-        | "UnauthorizedOperation"
-        | "UnrecognizedClientException"
-        | "InvalidClientTokenId"
-        | "ExpiredToken"
-        | "ExpiredTokenException"
-        | "AuthFailure" => AwsError::Denied { operation, message: message.to_owned() },
-        "ValidationError" => {
-            if text.contains("no active lifecycle action") {
-                AwsError::NoActiveHook
-            } else if text.contains("min size") || text.contains("minsize") {
-                // "... will violate group's min size constraint", "New SetDesiredCapacity value 0 is below min value"
-                AwsError::AtMinimum
-            } else if text.contains("min value") || text.contains("max value") || text.contains("max size") {
-                AwsError::SizeRefused(message.to_owned())
-            } else if text.contains("instance id not found") || text.contains("no managed instance found") {
-                AwsError::NoSuchInstance
-            } else if text.contains("group name not found") || text.contains("group not found") {
-                AwsError::NoSuchGroup
-            } else {
-                other()
-            }
-        }
-        _ => other(),
-    }
+/// A server error of AWS's, the source of an [`AwsError::Unreachable`].
+#[derive(Debug, thiserror::Error)]
+#[error("{code}: {message}")]
+struct ServerError {
+    code: String,
+    message: String,
 }
 
-/// Tells an error of the SDK.
-pub(super) fn from_sdk<E, R>(operation: &'static str, error: SdkError<E, R>) -> AwsError
-where
-    E: ProvideErrorMetadata + std::error::Error + Send + Sync + 'static,
-    R: std::fmt::Debug + Send + Sync + 'static,
-{
-    match error.code() {
-        Some(code) => classify(operation, code, error.message().unwrap_or_default()),
-        None => AwsError::Unreachable { operation, source: Box::new(error) },
+/// Codes of throttling, of both services.
+///
+/// Sources: [Auto Scaling](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/CommonErrors.html),
+/// [EC2](https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html), and the SDK's own list.
+const THROTTLED: &[&str] = &[
+    "Throttling",
+    "ThrottlingException",
+    "ThrottledException",
+    "RequestThrottled",
+    "RequestThrottledException",
+    "RequestLimitExceeded",
+    "TooManyRequestsException",
+    "EC2ThrottledException",
+    "BandwidthLimitExceeded",
+    "PriorRequestNotComplete",
+    "SlowDown",
+];
+
+/// Codes of missing permission or bad credentials (same sources).
+const DENIED: &[&str] = &[
+    "AccessDenied",
+    "AccessDeniedException",
+    "AuthFailure",
+    "Blocked",
+    "ExpiredToken",
+    "ExpiredTokenException",
+    "IncompleteSignature",
+    "InvalidClientTokenId",
+    "MissingAuthenticationToken",
+    "MissingAuthenticationTokenException",
+    "NotAuthorized",
+    "OptInRequired",
+    "RequestExpired",
+    "SignatureDoesNotMatch",
+    "UnauthorizedOperation",
+    "UnrecognizedClientException",
+];
+
+/// Codes of AWS being unwell (same sources).
+const UNWELL: &[&str] = &[
+    "InternalError",
+    "InternalFailure",
+    "InternalServerError",
+    "InternalServiceError",
+    "RequestTimeout",
+    "ServiceUnavailable",
+    "Unavailable",
+];
+
+impl AwsError {
+    /// Tells an answer of the service apart by its code and, where the code says nothing, its text.
+    pub fn of_service(operation: Operation, code: &str, message: &str) -> Self {
+        let text = message.to_ascii_lowercase();
+        let says = |part: &str| text.contains(part);
+        let message = message.to_owned();
+        match code {
+            _ if THROTTLED.contains(&code) => return Self::Throttled { operation, message },
+            _ if DENIED.contains(&code) => return Self::Denied { action: operation.action(), message },
+            _ if UNWELL.contains(&code) => {
+                let source = Box::new(ServerError { code: code.to_owned(), message });
+                return Self::Unreachable { operation, source };
+            }
+            // https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_SetDesiredCapacity.html and others
+            "ScalingActivityInProgress" | "ResourceContention" => {
+                return Self::ScalingActivityInProgress { operation, message };
+            }
+            "InvalidInstanceID.NotFound" => return Self::NoSuchInstance { operation, message },
+            "ValidationError" => {}
+            _ => return Self::Other { operation, code: code.to_owned(), message },
+        }
+        if says("no active lifecycle action") || says("lifecycle hook") && says("not found") {
+            Self::NoActiveHook { operation, message }
+        } else if says("autoscalinggroup name not found") {
+            Self::NoSuchGroup { operation, message }
+        } else if says("instance id not found")
+            || says("no managed instance found")
+            || says("is not part of auto scaling group")
+            || says("is not in auto scaling group")
+        {
+            Self::NoSuchInstance { operation, message }
+        } else if says("desiredsize equals minsize") || says("min size constraint") || says("below min value")
+        {
+            Self::AtMinimum { operation, message }
+        } else if says("above max value") {
+            Self::AtMaximum { operation, message }
+        } else {
+            Self::Other { operation, code: code.to_owned(), message }
+        }
+    }
+
+    /// Tells the SDK's error apart.
+    pub(super) fn of_sdk<E, R>(operation: Operation, error: SdkError<E, R>) -> Self
+    where
+        E: StdError + ProvideErrorMetadata + Send + Sync + 'static,
+        R: std::fmt::Debug + Send + Sync + 'static,
+    {
+        match error {
+            SdkError::ServiceError(refusal) => {
+                let refusal = refusal.err();
+                Self::of_service(
+                    operation,
+                    refusal.code().unwrap_or("NoCode"),
+                    refusal.message().unwrap_or_default(),
+                )
+            }
+            lost => Self::Unreachable { operation, source: Box::new(lost) },
+        }
+    }
+
+    /// What happened, with every cause: for a log line.
+    pub fn chain(&self) -> String {
+        let mut text = self.to_string();
+        let mut cause = self.source();
+        while let Some(error) = cause {
+            text.push_str(": ");
+            text.push_str(&error.to_string());
+            cause = error.source();
+        }
+        text
+    }
+
+    /// Whether the same call may well succeed later without anything else having changed.
+    pub fn is_transient(&self) -> bool {
+        matches!(
+            self,
+            Self::Throttled { .. } | Self::Unreachable { .. } | Self::ScalingActivityInProgress { .. }
+        )
     }
 }
 
@@ -116,38 +240,62 @@ where
 mod tests {
     use super::*;
 
+    fn variant(code: &str, message: &str) -> String {
+        let error = AwsError::of_service(Operation::TerminateInstanceInAutoScalingGroup, code, message);
+        let debug = format!("{error:?}");
+        debug.split([' ', '(']).next().unwrap_or_default().to_owned()
+    }
+
     #[test]
-    fn documented_errors_are_told_apart() {
-        let name = |code, message| format!("{:?}", classify("Op", code, message));
+    fn an_answer_is_told_apart_by_code_and_text() {
         let table = [
             ("Throttling", "Rate exceeded", "Throttled"),
             ("RequestLimitExceeded", "Request limit exceeded.", "Throttled"),
-            ("ScalingActivityInProgress", "Scaling activity in progress", "Busy"),
-            ("ValidationError", "No active Lifecycle Action found with instance ID i-1", "NoActiveHook"),
+            ("ScalingActivityInProgress", "Activity 1 is in progress.", "ScalingActivityInProgress"),
+            ("ResourceContention", "You already have a pending update", "ScalingActivityInProgress"),
+            ("AccessDenied", "User: arn:aws:iam::1:user/u is not authorized to perform: x", "Denied"),
+            ("UnauthorizedOperation", "You are not authorized to perform this operation.", "Denied"),
+            ("ExpiredToken", "The security token included in the request is expired", "Denied"),
+            ("ServiceUnavailable", "", "Unreachable"),
+            ("InternalFailure", "An internal error has occurred.", "Unreachable"),
+            ("InvalidInstanceType", "The following supplied instance types do not exist: [x1.y]", "Other"),
+            ("AlreadyExists", "AutoScalingGroup name not found", "Other"),
+        ];
+        for (code, message, expected) in table {
+            assert_eq!(variant(code, message), expected, "{code}: {message}");
+        }
+    }
+
+    #[test]
+    fn a_validation_error_is_told_apart_by_its_text() {
+        let table = [
+            ("AutoScalingGroup name not found - AutoScalingGroup web not found", "NoSuchGroup"),
+            ("AutoScalingGroup name not found - null", "NoSuchGroup"),
             (
-                "ValidationError",
-                "Currently, desiredSize equals minSize (1). Terminating instance without replacement will violate \
-                 group's min size constraint. Either set shouldDecrementDesiredCapacity flag to false or lower group's \
-                 min size.",
-                "AtMinimum",
-            ),
-            (
-                "ValidationError",
-                "New SetDesiredCapacity value 9 is above max value 5 for the AutoScalingGroup.",
-                "SizeRefused",
-            ),
-            (
-                "ValidationError",
-                "Instance Id not found - No managed instance found for instance ID: i-1",
+                "Instance Id not found - No managed instance found for instance ID: i-0123456789abcdef0",
                 "NoSuchInstance",
             ),
-            ("ValidationError", "AutoScalingGroup name not found - null", "NoSuchGroup"),
-            ("AccessDenied", "User is not authorized to perform: autoscaling:SetDesiredCapacity", "Denied"),
-            ("InternalFailure", "oops", "Other"),
-            ("ValidationError", "something else", "Other"),
+            ("The instance i-0123456789abcdef0 is not part of Auto Scaling group web.", "NoSuchInstance"),
+            ("No active Lifecycle Action found with instance ID i-0123456789abcdef0", "NoActiveHook"),
+            ("No active Lifecycle Action found with token 0fa-1", "NoActiveHook"),
+            (
+                "Currently, desiredSize equals minSize (1). Terminating instance without replacement will \
+                 violate group's min size constraint. Either set shouldDecrementDesiredCapacity flag to false \
+                 or lower group's min size.",
+                "AtMinimum",
+            ),
+            ("New SetDesiredCapacity value 0 is below min value 1 for the AutoScalingGroup.", "AtMinimum"),
+            ("New SetDesiredCapacity value 12 is above max value 10 for the AutoScalingGroup.", "AtMaximum"),
+            ("2 validation errors detected", "Other"),
         ];
-        for (code, message, variant) in table {
-            assert!(name(code, message).starts_with(variant), "{code} {message}: {}", name(code, message));
+        for (message, expected) in table {
+            assert_eq!(variant("ValidationError", message), expected, "{message}");
         }
+    }
+
+    #[test]
+    fn a_denial_names_the_action() {
+        let error = AwsError::of_service(Operation::DescribeInstanceTypes, "UnauthorizedOperation", "no");
+        assert_eq!(error.to_string(), "not allowed to call ec2:DescribeInstanceTypes: no");
     }
 }

@@ -1,120 +1,190 @@
-//! Thin adapter to EC2 Auto Scaling and EC2: the calls this program makes, each one request (or one paged read), each
-//! with a time-out, each counted.
+//! Thin adapters to EC2 Auto Scaling and EC2: a function a call, plain data back, one error type.
 //!
-//! Invariant: a call that changes a size ([`Aws::set_desired`], [`Aws::terminate`]) is sent at most once. Repeating one
-//! whose answer was lost could take a second instance; whoever asked looks at the group again first.
+//! - Nothing here decides or remembers; loops and caches are in `groups`.
+//! - Every call has a time-out and is counted ([`Calls`]); reads, heartbeats and completions are tried three times.
+//! - A call that changes a size ([`Aws::set_desired`], [`Aws::terminate`]) is sent once: its answer may be lost after it
+//!   had its effect, so whoever asked looks at the group before asking again.
+//! - Pages are read to the end unless a function says otherwise.
+//! - The real service, an endpoint given by flag, and the simulated AWS differ in the HTTP client only.
 
+mod autoscaling;
 mod calls;
-mod compute;
+mod ec2;
 mod error;
-mod scaling;
+mod facts;
+mod machines;
+mod requirements;
 
-use std::time::Duration;
+use std::error::Error as StdError;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
 
-use aws_config::retry::{RetryConfig, RetryMode};
 use aws_config::timeout::TimeoutConfig;
 use aws_config::{BehaviorVersion, Region, SdkConfig};
 use aws_credential_types::Credentials;
-use aws_sdk_autoscaling::config::retry::RetryPartition;
+use aws_sdk_autoscaling::config::SharedCredentialsProvider;
+use aws_sdk_autoscaling::config::retry::{RetryConfig, RetryPartition};
+use aws_smithy_async::rt::sleep::{SharedAsyncSleep, TokioSleep};
+use aws_smithy_async::time::{SharedTimeSource, TimeSource};
 use aws_smithy_runtime_api::client::http::SharedHttpClient;
-use tracing::Instrument;
+use aws_smithy_runtime_api::client::result::SdkError;
+use aws_smithy_types::error::metadata::ProvideErrorMetadata;
+use tokio::time::Instant;
 
 pub use calls::{Calls, Operation};
-pub use compute::{InstanceRequirements, InstanceType, LaunchTemplateVersion};
-pub use error::{AwsError, classify};
-pub use scaling::{Activity, GroupSelector, LaunchConfiguration};
+pub use ec2::TemplatePage;
+pub use error::AwsError;
+pub use facts::{Activity, Described, Hook, Launch, Mix, Override, Source, TemplateId, TemplateRef};
+pub use machines::{Accelerator, LaunchSpec, TemplateVersion, TypeInfo};
+pub use requirements::Requirements;
 
-/// Longest wait for a connection.
+/// A connection that is not there after this long will not come.
 const CONNECT: Duration = Duration::from_secs(3);
-/// Longest wait for the answer to one attempt; a page of 100 groups takes about a second.
+/// The slowest answers of these services take a few seconds; a lost request must leave time for the others.
 const ATTEMPT: Duration = Duration::from_secs(10);
-/// Longest wait for an answer, attempts and pauses between them together.
+/// Three attempts, with the waits between them.
 const OPERATION: Duration = Duration::from_secs(30);
+/// One retry for bad luck, one for a second; beyond that the caller's own pace decides.
+const ATTEMPTS: u32 = 3;
 
-/// AWS, in one region. Cheap to clone.
+/// Where simulated worlds are.
+const WORLDS_REGION: &str = "us-east-1";
+
+/// No region is configured anywhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no AWS region: set --region, AWS_REGION or a region in the AWS profile")]
+pub struct NoRegion;
+
+/// EC2 Auto Scaling and EC2. Clones share everything.
 #[derive(Clone, Debug)]
 pub struct Aws {
-    /// Reads slow down when AWS throttles them ...
+    /// Slows down when AWS throttles it ...
     reads: aws_sdk_autoscaling::Client,
-    compute: aws_sdk_ec2::Client,
-    /// ... and must not slow down heartbeats with them.
+    /// ... and must not slow down heartbeats with it.
     writes: aws_sdk_autoscaling::Client,
+    ec2: aws_sdk_ec2::Client,
     region: String,
     calls: Calls,
 }
 
-/// AWS cannot be reached as configured.
-#[derive(Debug, thiserror::Error)]
-pub enum ConnectError {
-    /// No region is configured.
-    #[error("no AWS region: set --region, AWS_REGION, or a region in the AWS profile")]
-    NoRegion,
-}
-
 impl Aws {
-    /// Connects as the SDK's own chain of configuration says, save for what is given here.
-    pub async fn connect(region: Option<&str>, endpoint_url: Option<&str>) -> Result<Self, ConnectError> {
-        let mut loader = aws_config::defaults(BehaviorVersion::latest());
+    /// The services as `config` says; time-outs and retries are ours.
+    pub fn new(config: &SdkConfig) -> Result<Self, NoRegion> {
+        let region = config.region().ok_or(NoRegion)?.to_string();
+        let partition = |name: &str| RetryPartition::new(format!("{name}-{region}"));
+        Ok(Self::with(config, &region, RetryConfig::adaptive(), partition))
+    }
+
+    /// The services of this region at this endpoint; what is not given, the SDK's own chain of environment, profiles
+    /// and instance metadata tells.
+    pub async fn connect(region: Option<&str>, endpoint_url: Option<&str>) -> Result<Self, NoRegion> {
+        let mut loader = aws_config::defaults(behaviour());
         if let Some(region) = region {
             loader = loader.region(Region::new(region.to_owned()));
         }
         if let Some(url) = endpoint_url {
             loader = loader.endpoint_url(url);
         }
-        Self::new(&loader.load().instrument(tracing::info_span!("aws_config")).await)
+        Self::new(&loader.load().await)
     }
 
-    /// AWS behind this HTTP client, whatever the host: for simulated worlds. Credentials are made up.
-    pub fn behind(client: SharedHttpClient) -> Result<Self, ConnectError> {
-        let credentials = Credentials::new("simulated", "simulated", None, None, "simulated");
+    /// Services that `http_client` stands for, in `us-east-1`, with made-up credentials, on tokio's time.
+    ///
+    /// Retries are the SDK's standard ones with a budget of this client's own: adaptive ones share their pace between
+    /// all clients of a process, which would make one simulated world wait for another. Their jitter is `fastrand`'s:
+    /// whoever wants the same waits every time seeds that.
+    pub fn at(http_client: SharedHttpClient) -> Self {
+        static WORLDS: AtomicU64 = AtomicU64::new(0);
+        let world = WORLDS.fetch_add(1, Ordering::Relaxed);
         let config = SdkConfig::builder()
-            .behavior_version(BehaviorVersion::latest())
-            .region(Region::new("us-east-1"))
-            .credentials_provider(aws_credential_types::provider::SharedCredentialsProvider::new(credentials))
-            .sleep_impl(aws_smithy_async::rt::sleep::SharedAsyncSleep::new(
-                aws_smithy_async::rt::sleep::TokioSleep::new(),
-            ))
-            .http_client(client)
+            .behavior_version(behaviour())
+            .region(Region::from_static(WORLDS_REGION))
+            .credentials_provider(SharedCredentialsProvider::new(Credentials::from_keys(
+                "simulated",
+                "simulated",
+                None,
+            )))
+            .http_client(http_client)
+            .sleep_impl(SharedAsyncSleep::new(TokioSleep::new()))
+            .time_source(SharedTimeSource::new(TokioTime { since: Instant::now() }))
             .build();
-        Self::new(&config)
+        let partition = |name: &str| RetryPartition::custom(format!("{name}-world-{world}")).build();
+        Self::with(&config, WORLDS_REGION, RetryConfig::standard(), partition)
     }
 
-    fn new(config: &SdkConfig) -> Result<Self, ConnectError> {
-        let region = config.region().ok_or(ConnectError::NoRegion)?.to_string();
-        let timeouts = TimeoutConfig::builder()
-            .connect_timeout(CONNECT)
-            .operation_attempt_timeout(ATTEMPT)
-            .operation_timeout(OPERATION)
-            .build();
-        let reads = RetryConfig::standard().with_retry_mode(RetryMode::Adaptive).with_max_attempts(3);
-        let writes = RetryConfig::standard().with_max_attempts(3);
-        let scaling = |retries: RetryConfig, partition: &'static str| {
-            aws_sdk_autoscaling::config::Builder::from(config)
-                .timeout_config(timeouts.clone())
-                .retry_config(retries)
-                .retry_partition(RetryPartition::new(partition))
-                .build()
+    fn with(
+        config: &SdkConfig,
+        region: &str,
+        retries_of_reads: RetryConfig,
+        partition: impl Fn(&str) -> RetryPartition,
+    ) -> Self {
+        let autoscaling = |name, retries: RetryConfig| {
+            let config = aws_sdk_autoscaling::config::Builder::from(config)
+                .timeout_config(timeouts())
+                .retry_config(retries.with_max_attempts(ATTEMPTS))
+                .retry_partition(partition(name));
+            aws_sdk_autoscaling::Client::from_conf(config.build())
         };
-        let compute = aws_sdk_ec2::config::Builder::from(config)
-            .timeout_config(timeouts.clone())
-            .retry_config(reads.clone())
-            .build();
-        Ok(Self {
-            reads: aws_sdk_autoscaling::Client::from_conf(scaling(reads, "ebbtide-reads")),
-            writes: aws_sdk_autoscaling::Client::from_conf(scaling(writes, "ebbtide-writes")),
-            compute: aws_sdk_ec2::Client::from_conf(compute),
-            region,
+        let ec2 = aws_sdk_ec2::config::Builder::from(config)
+            .timeout_config(timeouts())
+            .retry_config(retries_of_reads.clone().with_max_attempts(ATTEMPTS))
+            .retry_partition(partition("ec2"));
+        Self {
+            reads: autoscaling("autoscaling-reads", retries_of_reads),
+            writes: autoscaling("autoscaling-writes", RetryConfig::standard()),
+            ec2: aws_sdk_ec2::Client::from_conf(ec2.build()),
+            region: region.to_owned(),
             calls: Calls::default(),
-        })
+        }
     }
 
-    /// The region it talks to.
+    /// The region the services are of.
     pub fn region(&self) -> &str {
         &self.region
     }
 
-    /// Counts of calls by operation and outcome.
+    /// The counter of calls, to be registered.
     pub fn calls(&self) -> &Calls {
         &self.calls
+    }
+
+    /// Waits for a call, tells its error apart and counts it.
+    async fn counted<T, E, R>(
+        &self,
+        operation: Operation,
+        call: impl Future<Output = Result<T, SdkError<E, R>>>,
+    ) -> Result<T, AwsError>
+    where
+        E: StdError + ProvideErrorMetadata + Send + Sync + 'static,
+        R: std::fmt::Debug + Send + Sync + 'static,
+    {
+        let result = call.await.map_err(|error| AwsError::of_sdk(operation, error));
+        self.calls.count(operation, &result);
+        result
+    }
+}
+
+/// The SDK's defaults as of a date: newer ones come with a decision, not with an update.
+fn behaviour() -> BehaviorVersion {
+    BehaviorVersion::v2026_01_12()
+}
+
+fn timeouts() -> TimeoutConfig {
+    TimeoutConfig::builder()
+        .connect_timeout(CONNECT)
+        .operation_attempt_timeout(ATTEMPT)
+        .operation_timeout(OPERATION)
+        .build()
+}
+
+/// The SDK's idea of wall time in a simulated world: signatures need one, and nobody checks them there.
+#[derive(Debug)]
+struct TokioTime {
+    since: Instant,
+}
+
+impl TimeSource for TokioTime {
+    fn now(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_secs(1_750_000_000) + self.since.elapsed()
     }
 }

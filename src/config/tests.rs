@@ -33,6 +33,10 @@ fn flags(args: &[&str]) -> Vec<String> {
     problems(args, &[]).into_iter().map(|(flag, _)| flag).collect()
 }
 
+fn selectors(nodes: &[&str], discovery: &[&str]) -> Selectors {
+    Selectors::parse(nodes, discovery).expect("selectors")
+}
+
 fn defaults() -> Config {
     Config {
         listen: "127.0.0.1:8086".parse().expect("an address"),
@@ -41,7 +45,7 @@ fn defaults() -> Config {
         region: None,
         endpoint_url: None,
         kubeconfig: None,
-        selectors: Selectors { by_tags: Vec::new(), by_name: [("web".into(), (1, 10))].into() },
+        selectors: selectors(&["1:10:web"], &[]),
         refresh_interval: Duration::from_mins(1),
         snapshot_max_age: Duration::from_mins(10),
         daemonset_flush: Duration::from_secs(5),
@@ -79,10 +83,7 @@ fn every_flag_is_read_and_so_is_every_variable() {
         admin_listen: "0.0.0.0:2".parse().expect("an address"),
         region: Some("eu-central-1".into()),
         endpoint_url: Some("http://localhost:5000".into()),
-        selectors: Selectors {
-            by_tags: vec![vec![("a".into(), Some("b".into())), ("c".into(), None)]],
-            by_name: [("db: main".into(), (0, 5))].into(),
-        },
+        selectors: selectors(&["0:5:db: main"], &["asg:tag=a=b,c"]),
         refresh_interval: Duration::from_secs(90),
         snapshot_max_age: Duration::from_mins(90),
         daemonset_flush: Duration::ZERO,
@@ -120,10 +121,8 @@ fn a_variable_has_many_values_of_a_repeatable_flag() {
         ("EBBTIDE_NODE_GROUP_AUTO_DISCOVERY", "asg:tag=a,b;asg:tag=c"),
     ];
     let config = serve(&[], &env);
-    let names: Vec<_> = config.selectors.by_name.keys().map(String::as_str).collect();
-    assert_eq!(names, ["a", "b", "c"]);
-    let tag = |key: &str| (key.to_owned(), None);
-    assert_eq!(config.selectors.by_tags, [vec![tag("a"), tag("b")], vec![tag("c")]]);
+    let both = selectors(&["1:2:a", "3:4:b", "5:6:c"], &["asg:tag=a,b", "asg:tag=c"]);
+    assert_eq!(config.selectors, both);
 }
 
 #[test]
@@ -172,9 +171,9 @@ fn every_problem_of_a_command_line_is_reported_at_once_with_its_flag() {
             "--region",
             "--endpoint-url",
             "--kubeconfig",
+            "--nodes",
+            "--nodes",
             "--node-group-auto-discovery",
-            "--nodes",
-            "--nodes",
             "--refresh-interval",
             "--snapshot-max-age",
             "--daemonset-flush",
@@ -198,7 +197,7 @@ fn a_problem_says_what_would_be_right() {
     assert_eq!(text(&["--refresh-interval=1ms"]), "1ms is not between 1s and 1h");
     assert_eq!(text(&["--snapshot-max-age=30s"]), "30s is shorter than --refresh-interval");
     assert_eq!(text(&["--admin-listen=127.0.0.1:8086"]), "127.0.0.1:8086 is the address of --listen");
-    assert_eq!(text(&["--nodes=3:2:x"]), "\"3:2:x\" is not like MIN:MAX:NAME: MIN is larger than MAX");
+    assert_eq!(text(&["--nodes=3:2:x"]), "\"3:2:x\": the maximum is below the minimum");
     assert_eq!(
         text(&["--daemonset-flush=5"]),
         "\"5\" is no duration like 90s, 10m or 48h: time unit needed, for example 5sec or 5ms"

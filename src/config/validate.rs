@@ -10,7 +10,7 @@ use tracing::Level;
 
 use super::flags::ServeFlags;
 use super::{Config, LogFormat, LogOptions, Problem};
-use crate::groups::selector::{self, Selectors};
+use crate::groups::selector::Selectors;
 use crate::provider::tls::TlsFile;
 use crate::provider::{Tls, TlsFiles};
 use crate::telemetry::chain;
@@ -171,24 +171,14 @@ fn kubeconfig(path: Option<String>, problems: &mut Vec<Problem>) -> Option<PathB
 }
 
 fn selectors(by_tags: &[String], by_name: &[String], problems: &mut Vec<Problem>) -> Selectors {
-    let mut selectors = Selectors::default();
-    for text in by_tags {
-        match selector::parse_discovery(text) {
-            Ok(tags) => selectors.by_tags.push(tags),
-            Err(error) => problems.push(Problem::new("--node-group-auto-discovery", error.to_string())),
-        }
-    }
-    for text in by_name {
-        match selector::parse_nodes(text) {
-            Ok((name, bounds)) => drop(selectors.by_name.insert(name, bounds)),
-            Err(error) => problems.push(Problem::new("--nodes", error.to_string())),
-        }
-    }
     if by_tags.is_empty() && by_name.is_empty() {
         let text = "there are no node groups: give this or --nodes";
         problems.push(Problem::new("--node-group-auto-discovery", text));
     }
-    selectors
+    Selectors::parse(by_name, by_tags).unwrap_or_else(|errors| {
+        problems.extend(errors.iter().map(|error| Problem::new(error.flag(), error.to_string())));
+        Selectors::default()
+    })
 }
 
 fn duration(

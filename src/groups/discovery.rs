@@ -1,45 +1,41 @@
-//! Looking at AWS in the background.
+//! Discovery: looks at AWS in the background and publishes what it saw.
 //!
-//! One look at a time; each publishes a whole [`Snapshot`]. When one fails, the last good one stays, and the next
-//! look comes soon. What does not change, or seldom, is kept between looks: instance types for ever, versions of launch
-//! templates for ever, which version is the latest for a few minutes. No look asks for each group, save for those that
-//! lack instances (why?) and two lifecycle hooks a look.
+//! - One look at a time; whoever wants one sooner says so through [`Groups::refresh_soon`], and several wishes are one.
+//! - The groups must be seen for a look to count. Everything else (templates, failures, hooks) is best effort: what was
+//!   known before stays, and a trouble is logged when it begins and when it ends, not in between.
+//! - A look costs ceil(groups / 100) calls for each selector, and in a steady state at most three more.
+//! - Nothing here changes anything in AWS.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aws_sdk_autoscaling::types::{AutoScalingGroup, LaunchTemplateSpecification};
-use jiff::{SignedDuration, Timestamp};
+use futures::future::try_join_all;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
 
-use super::hooks::Hooks;
+use super::failures::{Shortages, is_short};
+use super::hooks::{Hooks, Knowledge};
+use super::launch::{Library, Wanted};
 use super::selector::Selectors;
-use super::tags::NodeTags;
-use super::{Group, Groups, LaunchFailure, Snapshot, describe, failures, tags};
-use crate::aws::{Aws, AwsError, InstanceType, LaunchTemplateVersion};
+use super::tags::{self, BadTag, NodeTags};
+use super::{Group, Groups, Snapshot};
+use crate::aws::{Aws, AwsError, Described, Launch};
 use crate::clock::Clock;
-use crate::template::node::{Facts, build};
-use crate::template::{Template, TemplateError};
+use crate::template::{Facts, Settings, Template, TemplateError};
 
-/// How long `$Latest` and `$Default` are believed.
-const VERSIONS_LIFE: SignedDuration = SignedDuration::from_mins(5);
-
-/// Shortest time between two looks, however many changes of ours ask for one.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(250);
-
-/// Pause after the first failed look of a row; doubled up to the interval.
+/// The pace while something is under way that AWS alone knows the end of: as often as cluster-autoscaler's own loop.
+const BUSY: Duration = Duration::from_secs(10);
+/// The least time from one look to the next, however many are wished for.
+const BREATH: Duration = Duration::from_millis(250);
+/// The wait after a first failure; it doubles up to the interval.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
+/// An instance that its group puts into Terminating:Wait is seen after a third of its heartbeat time-out at the
+/// latest: early enough for two more tries to save it.
+const LOOKS_A_HEARTBEAT: u32 = 3;
 
-/// Hooks asked for with a look.
-const HOOKS_A_LOOK: usize = 2;
-
-/// Root volume of a launch template that does not say: what EKS's and Amazon Linux's images have.
-const DEFAULT_VOLUME_GIB: i64 = 20;
-
-/// Activities read to find out why a group lacks instances.
-const ACTIVITIES: i32 = 20;
-
-/// Looks at AWS.
+/// Keeps [`Groups`] up to date with AWS.
 #[derive(Debug)]
 pub struct Discovery {
     aws: Aws,
@@ -48,31 +44,26 @@ pub struct Discovery {
     hooks: Arc<Hooks>,
     clock: Clock,
     interval: Duration,
-    kept: Kept,
+    settings: Settings,
+    memory: Mutex<Memory>,
 }
 
-/// What is kept between looks.
+/// What one look leaves to the next.
 #[derive(Debug, Default)]
-struct Kept {
-    /// None for one that EC2 does not know.
-    types: BTreeMap<String, Option<InstanceType>>,
-    /// By id or name, and version as groups write it.
-    versions: BTreeMap<(String, String), LaunchTemplateVersion>,
-    current_since: Option<Timestamp>,
-    /// Bad tags that were warned of.
-    warned: BTreeSet<(String, String)>,
-}
-
-/// What a group launches.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Launch {
-    types: Vec<String>,
-    volume_gib: Option<i64>,
-    spot: bool,
+struct Memory {
+    library: Library,
+    shortages: Shortages,
+    /// Bad tags that were warned about, by group.
+    warned: BTreeSet<(String, BadTag)>,
+    /// Groups named by flag that were not there.
+    absent: BTreeSet<String>,
+    templates: Trouble,
+    activities: Trouble,
+    hooks: Trouble,
 }
 
 impl Discovery {
-    /// Looks for the groups of `selectors` and publishes what it sees to `groups`.
+    /// Looks at the selected groups every `interval`, or sooner, and publishes into `groups`.
     pub fn new(
         aws: Aws,
         selectors: Selectors,
@@ -81,259 +72,288 @@ impl Discovery {
         clock: Clock,
         interval: Duration,
     ) -> Self {
-        Self { aws, selectors, groups, hooks, clock, interval, kept: Kept::default() }
+        let (settings, memory) = (Settings::default(), Mutex::default());
+        Self { aws, selectors, groups, hooks, clock, interval, settings, memory }
     }
 
-    /// Looks for ever: at once, then every interval, as soon as somebody asks, and often enough for the hooks.
-    pub async fn run(mut self) {
-        let mut failures = 0u32;
+    /// With these choices about templates.
+    #[must_use]
+    pub fn with_settings(mut self, settings: Settings) -> Self {
+        self.settings = settings;
+        self
+    }
+
+    /// Looks and publishes, for ever: at once, at every interval, as soon as somebody wants it, and more often while
+    /// [`next_look`] says so. While AWS does not answer it tries again after 1 s, then 2 s, and so on up to the
+    /// interval, and the last snapshot stays.
+    pub async fn run(self) -> Infallible {
+        let mut failures = 0;
         loop {
-            let pause = match self.look().await {
+            let began = Instant::now();
+            // Boxed: a look holds many calls at once, and whoever runs this need not carry their size.
+            match Box::pin(self.look()).await {
                 Ok(snapshot) => {
-                    if std::mem::take(&mut failures) > 0 {
-                        tracing::info!("looking at AWS works again");
+                    if failures > 0 {
+                        tracing::info!(failures, "groups are seen again");
                     }
-                    let stale = self.hooks.stalest(&snapshot, HOOKS_A_LOOK);
-                    let pause = self.hooks.pace(&snapshot, self.interval);
+                    failures = 0;
+                    let pause = next_look(&snapshot, self.hooks.knowledge(&snapshot), self.interval);
                     self.groups.publish(snapshot);
-                    self.learn_hooks(&stale).await;
-                    pause
+                    tokio::select! {
+                        () = tokio::time::sleep(pause) => {}
+                        () = self.groups.refresh_wanted() => {}
+                    }
                 }
                 Err(error) => {
                     if failures == 0 {
-                        tracing::warn!(error = %error, "could not look at AWS; the last look stands");
+                        tracing::warn!(
+                            error = error.chain(),
+                            "groups cannot be seen, the last snapshot stays"
+                        );
                     }
+                    tokio::time::sleep(retry_after(failures, self.interval)).await;
                     failures += 1;
-                    (FIRST_RETRY * 2u32.pow((failures - 1).min(10))).min(self.interval)
-                }
-            };
-            let groups = Arc::clone(&self.groups);
-            // At least this long, then until somebody asks or the time has come.
-            tokio::time::sleep(SHORTEST_PAUSE.min(pause)).await;
-            tokio::select! {
-                biased;
-                () = groups.refresh_wanted(), if failures == 0 => {}
-                () = tokio::time::sleep(pause.saturating_sub(SHORTEST_PAUSE)) => {}
-            }
-        }
-    }
-
-    async fn learn_hooks(&self, groups: &[String]) {
-        for group in groups {
-            if let Err(error) = self.hooks.ask(group, self.clock.now()).await {
-                tracing::debug!(group, error = %error, "could not look up the group's lifecycle hooks");
-            }
-        }
-    }
-
-    /// One look.
-    pub async fn look(&mut self) -> Result<Snapshot, AwsError> {
-        let began = self.clock.now();
-        let mut raw: BTreeMap<String, AutoScalingGroup> = BTreeMap::new();
-        for read in self.selectors.reads() {
-            for group in self.aws.describe_groups(&read).await? {
-                if let Some(name) = group.auto_scaling_group_name() {
-                    raw.insert(name.to_owned(), group);
                 }
             }
-        }
-        let launches = self.launches(&raw, began).await;
-        self.learn_types(launches.values().flatten().flat_map(|launch| launch.types.iter())).await;
-        let mut groups = Vec::new();
-        for (name, raw) in &raw {
-            let mut group = describe::read(raw, self.selectors.by_name.get(name).copied());
-            let tags = tags::read(&group.tags);
-            self.warn_of(name, &tags);
-            group.template = Some(self.template(&group, &tags, launches.get(name)));
-            group.failure = self.failure(&group).await;
-            group.options = tags.options;
-            groups.push(Arc::new(group));
-        }
-        Ok(Snapshot::new(began, groups))
-    }
-
-    fn warn_of(&mut self, group: &str, tags: &NodeTags) {
-        for (tag, why) in &tags.unreadable {
-            if self.kept.warned.insert((group.to_owned(), tag.clone())) {
-                tracing::warn!(group, tag, why, "a tag of the group cannot be read and is left out");
-            }
+            tokio::time::sleep_until(began + BREATH).await;
         }
     }
 
-    /// Why a group has fewer instances than it should. Never asked of one that has them all.
-    async fn failure(&self, group: &Group) -> Option<LaunchFailure> {
-        if group.live().count() as i64 >= i64::from(group.desired) {
-            return None;
+    /// Looks at AWS once. An error means that the groups themselves were not seen.
+    pub async fn look(&self) -> Result<Snapshot, AwsError> {
+        let mut memory = self.memory.lock().await;
+        let now = self.clock.now();
+        let described = self.describe().await?;
+        memory.note_absent(self.selectors.names().into_iter().filter(|name| !described.contains_key(name)));
+
+        let mut groups: Vec<(Group, Launch, NodeTags)> = Vec::with_capacity(described.len());
+        for Described { mut group, launch } in described.into_values() {
+            self.selectors.tighten(&mut group);
+            let (read, bad) = tags::read(&group.tags);
+            memory.note_bad_tags(&group.name, bad);
+            group.options = read.options;
+            groups.push((group, launch, read));
         }
-        match self.aws.activities(&group.name, ACTIVITIES).await {
-            Ok(activities) => failures::failure(&activities),
-            Err(error) => {
-                tracing::warn!(group = group.name, error = %error, "could not read the group's scaling activities");
-                None
-            }
-        }
+
+        let wanted: Vec<Wanted<'_>> = groups.iter().map(|(_, launch, tags)| (launch, is_arm(tags))).collect();
+        let outcome = memory.library.refresh(&self.aws, &wanted, now).await;
+        memory.templates.note("launch templates and instance types", outcome.err().as_ref());
+        let templates: Vec<_> = groups
+            .iter()
+            .map(|(group, launch, tags)| self.template(&memory.library, group, launch, tags))
+            .collect();
+
+        let groups = groups.into_iter().zip(templates).map(|((mut group, ..), template)| {
+            group.template = Some(template);
+            Arc::new(group)
+        });
+        let mut snapshot = Snapshot::new(now, groups);
+
+        self.explain_shortages(&mut memory, &mut snapshot).await;
+        let outcome = self.hooks.refresh(&snapshot, now).await;
+        memory.hooks.note("lifecycle hooks", outcome.err().as_ref());
+        Ok(snapshot)
+    }
+
+    /// Every selected group, by name.
+    async fn describe(&self) -> Result<BTreeMap<String, Described>, AwsError> {
+        let names = self.selectors.names();
+        let by_name = self.aws.describe_groups(&names);
+        let by_tags =
+            try_join_all(self.selectors.tagged().iter().map(|s| self.aws.describe_tagged_groups(s)));
+        let (by_name, by_tags) = futures::try_join!(by_name, by_tags)?;
+        let all = by_tags.into_iter().flatten().chain(by_name);
+        Ok(all.map(|described| (described.group.name.clone(), described)).collect())
     }
 
     fn template(
         &self,
+        library: &Library,
         group: &Group,
+        launch: &Launch,
         tags: &NodeTags,
-        launch: Option<&Option<Launch>>,
     ) -> Result<Arc<Template>, TemplateError> {
-        let Some(Some(launch)) = launch else {
-            return Err(TemplateError(Arc::from("what the group launches is not known")));
-        };
-        let types: Vec<InstanceType> =
-            launch.types.iter().filter_map(|name| self.kept.types.get(name).cloned().flatten()).collect();
-        build(&Facts {
+        let resolved = library.resolve((launch, is_arm(tags))).map_err(TemplateError::new)?;
+        let types: Vec<_> = resolved.types.iter().map(Arc::as_ref).collect();
+        let facts = Facts {
             group: &group.name,
             region: self.aws.region(),
-            zone: group.zones.first().map_or("", String::as_str),
+            zones: &group.zones,
             types: &types,
-            volume_gib: launch.volume_gib.unwrap_or(DEFAULT_VOLUME_GIB),
-            spot: launch.spot,
+            root_gib: resolved.root_gib,
+            market: resolved.market,
+            eks_node_group: group.tags.get("eks:nodegroup-name").map(String::as_str),
             tags,
-        })
-        .map(Arc::new)
+        };
+        Template::of(&facts, &self.settings).map(Arc::new)
     }
 
-    /// What each group launches; none where that could not be found out.
-    async fn launches(
-        &mut self,
-        groups: &BTreeMap<String, AutoScalingGroup>,
-        now: Timestamp,
-    ) -> BTreeMap<String, Option<Launch>> {
-        let templates: Vec<&LaunchTemplateSpecification> = groups.values().filter_map(template_of).collect();
-        self.learn_versions(&templates, now).await;
-        let names: Vec<String> =
-            groups.values().filter_map(|g| g.launch_configuration_name()).map(str::to_owned).collect();
-        let mut configurations = BTreeMap::new();
-        if !names.is_empty() {
-            match self.aws.launch_configurations(&names).await {
-                Ok(found) => {
-                    configurations.extend(found.into_iter().map(|found| (found.name.clone(), found)));
-                }
-                Err(error) => tracing::warn!(error = %error, "could not read launch configurations"),
+    /// Asks why groups are short, where that is due, and writes what is known into the snapshot.
+    async fn explain_shortages(&self, memory: &mut Memory, snapshot: &mut Snapshot) {
+        let now = snapshot.taken_at;
+        memory.shortages.observe(snapshot);
+        let due = memory.shortages.due(now);
+        let asked = due.iter().map(|(group, since)| self.aws.scaling_activities(group, *since));
+        let answers = futures::future::join_all(asked).await;
+        let mut trouble = None;
+        let asked_any = !due.is_empty();
+        for ((group, _), answer) in due.iter().zip(answers) {
+            match answer {
+                Ok(activities) => memory.shortages.learn(group, now, &activities),
+                Err(AwsError::NoSuchGroup { .. }) => memory.shortages.learn(group, now, &[]),
+                Err(error) => trouble = Some(error),
             }
         }
-        groups
-            .iter()
-            .map(|(name, group)| {
-                let launch = if let Some(specification) = template_of(group) {
-                    let version = key_of(specification).and_then(|key| self.kept.versions.get(&key));
-                    version.map(|version| from_template(group, version))
-                } else {
-                    let configuration = group.launch_configuration_name().and_then(|n| configurations.get(n));
-                    configuration.map(|found| Launch {
-                        types: vec![found.instance_type.clone()],
-                        volume_gib: found.volume_gib,
-                        spot: found.spot,
-                    })
-                };
-                (name.clone(), launch)
-            })
-            .collect()
+        if asked_any {
+            memory.activities.note("scaling activities", trouble.as_ref());
+        }
+        for (name, group) in &mut snapshot.groups {
+            if let Some(failure) = memory.shortages.failure(name) {
+                Arc::make_mut(group).failure = Some(failure);
+            }
+        }
+    }
+}
+
+impl Memory {
+    fn note_absent(&mut self, names: impl Iterator<Item = String>) {
+        let absent: BTreeSet<String> = names.collect();
+        for group in absent.difference(&self.absent) {
+            tracing::warn!(group, "a group named by --nodes does not exist");
+        }
+        self.absent = absent;
     }
 
-    async fn learn_versions(&mut self, wanted: &[&LaunchTemplateSpecification], now: Timestamp) {
-        let keys: BTreeSet<_> = wanted.iter().filter_map(|s| key_of(s)).collect();
-        let moving = |version: &str| version == "$Latest" || version == "$Default";
-        let unknown = keys.iter().any(|key| !self.kept.versions.contains_key(key));
-        let expired = self.kept.current_since.is_none_or(|since| since + VERSIONS_LIFE <= now);
-        if unknown || (expired && keys.iter().any(|(_, version)| moving(version))) {
-            self.kept.current_since = Some(now);
-            match self.aws.current_launch_template_versions().await {
-                Ok(versions) => self.keep_current(&versions),
-                Err(error) => tracing::warn!(error = %error, "could not read launch templates"),
+    /// Warns of each bad tag once; one that is set right may be got wrong again.
+    fn note_bad_tags(&mut self, group: &str, bad: Vec<BadTag>) {
+        self.warned.retain(|(warned, tag)| warned != group || bad.contains(tag));
+        for tag in bad {
+            if self.warned.insert((group.to_owned(), tag.clone())) {
+                let BadTag { key, value, expected } = tag;
+                tracing::warn!(group, tag = key, value, expected, "a tag of the group is left out");
             }
         }
-        // Those that groups pin, and all where the bulk read is refused.
-        let pinned = keys.iter().filter(|key| !self.kept.versions.contains_key(*key));
-        let aws = &self.aws;
-        let reads = pinned.map(|(id, version)| async move {
-            ((id.clone(), version.clone()), aws.launch_template_version(id, version).await)
+    }
+}
+
+/// Something that can fail without failing a look, logged when that begins and when it ends.
+#[derive(Debug, Default)]
+struct Trouble {
+    since_last_success: bool,
+}
+
+impl Trouble {
+    fn note(&mut self, what: &'static str, error: Option<&AwsError>) {
+        match (error, self.since_last_success) {
+            (Some(error), false) => {
+                tracing::warn!(what, error = error.chain(), "cannot be looked up, what was known stays");
+            }
+            (None, true) => tracing::info!(what, "can be looked up again"),
+            _ => {}
+        }
+        self.since_last_success = error.is_some();
+    }
+}
+
+/// Whether the group's nodes are of arm64, as far as its tags say.
+fn is_arm(tags: &NodeTags) -> bool {
+    tags.labels.get("kubernetes.io/arch").is_some_and(|arch| arch == "arm64")
+}
+
+/// How long after a look the next one comes, if nobody wants one sooner.
+///
+/// Sooner than the interval while an instance is on its way out, while a group is short and it is not known why, and
+/// while some group's hooks are not known; and at least three times a heartbeat, so that an instance that its group
+/// puts into Terminating:Wait is seen well before the hook gives up.
+pub fn next_look(snapshot: &Snapshot, hooks: Knowledge, interval: Duration) -> Duration {
+    let is_busy = |group: &Group| {
+        group.instances.iter().any(|instance| instance.lifecycle.is_terminating())
+            || is_short(group) && group.failure.is_none()
+    };
+    let mut pause = interval;
+    if hooks.incomplete || snapshot.groups.values().any(|group| is_busy(group)) {
+        pause = pause.min(BUSY);
+    }
+    if let Some(heartbeat) = hooks.shortest {
+        pause = pause.min(heartbeat / LOOKS_A_HEARTBEAT);
+    }
+    pause.max(BREATH)
+}
+
+/// How long to wait after so many failures before this one.
+fn retry_after(failures: u32, interval: Duration) -> Duration {
+    FIRST_RETRY.saturating_mul(2_u32.saturating_pow(failures)).min(interval.max(FIRST_RETRY))
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::groups::{Instance, LaunchFailure, Lifecycle};
+
+    const INTERVAL: Duration = Duration::from_mins(1);
+
+    fn snapshot(desired: i32, states: &[Lifecycle], failure: Option<LaunchFailure>) -> Snapshot {
+        let instances = states.iter().enumerate().map(|(n, &lifecycle)| Instance {
+            id: format!("i-{n}"),
+            zone: "z".into(),
+            lifecycle,
+            protected: false,
         });
-        for (key, result) in futures::future::join_all(reads).await {
-            match result {
-                Ok(Some(version)) => drop(self.kept.versions.insert(key, version)),
-                Ok(None) => tracing::warn!(
-                    launch_template = key.0,
-                    version = key.1,
-                    "no such launch template version"
-                ),
-                Err(error) => {
-                    tracing::warn!(launch_template = key.0, version = key.1, error = %error, "could not read a launch template");
-                }
-            }
+        let group =
+            Group { name: "g".into(), desired, instances: instances.collect(), failure, ..Group::default() };
+        Snapshot::new(Timestamp::UNIX_EPOCH, [Arc::new(group)])
+    }
+
+    fn hooks(shortest: Option<u64>) -> Knowledge {
+        Knowledge { incomplete: false, shortest: shortest.map(Duration::from_secs) }
+    }
+
+    #[test]
+    fn looks_come_more_often_while_something_is_under_way() {
+        use Lifecycle::{InService, TerminatingWait};
+        let known = LaunchFailure { code: "x".into(), message: String::new(), out_of_resources: true };
+        let calm = snapshot(1, &[InService], None);
+        for (what, snapshot, hooks, seconds) in [
+            ("nothing", &calm, hooks(None), 60),
+            ("terminating", &snapshot(1, &[InService, TerminatingWait], None), hooks(None), 10),
+            ("short", &snapshot(2, &[InService], None), hooks(None), 10),
+            ("short and known why", &snapshot(2, &[InService], Some(known)), hooks(None), 60),
+            ("hooks unknown", &calm, Knowledge { incomplete: true, shortest: None }, 10),
+            ("a long heartbeat", &calm, hooks(Some(3600)), 60),
+            ("a short heartbeat", &calm, hooks(Some(90)), 30),
+            ("the shortest heartbeat", &calm, hooks(Some(30)), 10),
+        ] {
+            assert_eq!(next_look(snapshot, hooks, INTERVAL), Duration::from_secs(seconds), "{what}");
         }
     }
 
-    /// Keeps the versions that were read under every key a group may have for them.
-    fn keep_current(&mut self, versions: &[LaunchTemplateVersion]) {
-        let mut latest: BTreeMap<&str, i64> = BTreeMap::new();
-        for version in versions {
-            let newest = latest.entry(&version.id).or_default();
-            *newest = version.version.max(*newest);
-        }
-        for version in versions {
-            let mut names = vec![version.version.to_string()];
-            if version.is_default {
-                names.push("$Default".to_owned());
-            }
-            if latest.get(version.id.as_str()) == Some(&version.version) {
-                names.push("$Latest".to_owned());
-            }
-            for name in names {
-                self.kept.versions.insert((version.id.clone(), name), version.clone());
-            }
-        }
+    #[test]
+    fn waits_after_failures_double_up_to_the_interval() {
+        let waits: Vec<_> = (0..8).map(|failures| retry_after(failures, INTERVAL).as_secs()).collect();
+        assert_eq!(waits, [1, 2, 4, 8, 16, 32, 60, 60]);
+        assert_eq!(retry_after(u32::MAX, INTERVAL), INTERVAL);
     }
 
-    async fn learn_types(&mut self, wanted: impl Iterator<Item = &String>) {
-        let unknown: BTreeSet<String> =
-            wanted.filter(|name| !name.is_empty() && !self.kept.types.contains_key(*name)).cloned().collect();
-        if unknown.is_empty() {
-            return;
-        }
-        let names: Vec<String> = unknown.into_iter().collect();
-        match self.aws.instance_types(&names).await {
-            Ok(found) => {
-                self.kept.types.extend(names.into_iter().map(|name| (name, None)));
-                self.kept.types.extend(found.into_iter().map(|found| (found.name.clone(), Some(found))));
-            }
-            Err(error) => tracing::warn!(error = %error, "could not read instance types"),
+    #[test]
+    fn a_bad_tag_is_warned_of_once_and_again_after_it_was_right() {
+        let bad = || vec![BadTag { key: "k".into(), value: "v".into(), expected: "x" }];
+        let mut memory = Memory::default();
+        memory.note_bad_tags("g", bad());
+        memory.note_bad_tags("h", bad());
+        assert_eq!(memory.warned.len(), 2);
+        memory.note_bad_tags("g", vec![]);
+        assert_eq!(memory.warned.len(), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn a_look_is_never_later_than_a_third_of_a_heartbeat(heartbeat in 30..7200u64, interval in 1..600u64) {
+            let pause = next_look(&snapshot(0, &[], None), hooks(Some(heartbeat)), Duration::from_secs(interval));
+            prop_assert!(pause <= Duration::from_secs(heartbeat) / 3);
+            prop_assert!(pause <= Duration::from_secs(interval));
         }
     }
-}
-
-fn template_of(group: &AutoScalingGroup) -> Option<&LaunchTemplateSpecification> {
-    let mixed = group
-        .mixed_instances_policy()
-        .and_then(|policy| policy.launch_template()?.launch_template_specification());
-    mixed.or_else(|| group.launch_template())
-}
-
-/// Id and version of a launch template; groups without a version mean the default one.
-fn key_of(specification: &LaunchTemplateSpecification) -> Option<(String, String)> {
-    let id = specification.launch_template_id()?.to_owned();
-    Some((id, specification.version().unwrap_or("$Default").to_owned()))
-}
-
-fn from_template(group: &AutoScalingGroup, version: &LaunchTemplateVersion) -> Launch {
-    let overrides = group
-        .mixed_instances_policy()
-        .and_then(|policy| policy.launch_template())
-        .map(|template| template.overrides())
-        .unwrap_or_default();
-    let mut types: Vec<String> =
-        overrides.iter().filter_map(|o| o.instance_type()).map(str::to_owned).collect();
-    if types.is_empty() {
-        types.extend(version.instance_type.clone());
-    }
-    let spot_above_base =
-        group.mixed_instances_policy().and_then(|policy| policy.instances_distribution()).is_some_and(|d| {
-            d.on_demand_percentage_above_base_capacity() == Some(0)
-                && d.on_demand_base_capacity().unwrap_or_default() == 0
-        });
-    Launch { types, volume_gib: version.volume_gib, spot: version.spot || spot_above_base }
 }

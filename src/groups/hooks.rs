@@ -1,142 +1,142 @@
-//! Lifecycle hooks of the groups, as far as they are ours.
+//! The lifecycle hooks of the groups, as far as we must know them: one cache for discovery and for the scale-in
+//! controller.
 //!
-//! AWS tells hooks for one group at a time only. They are asked for when a scale-in needs one, and besides that a few a
-//! look, those asked for longest ago first, so that the pace of looks can follow them: an instance that the group puts
-//! into Terminating:Wait has to be seen well before its heartbeat time-out has passed.
+//! - A hook is ours if it has our name and holds instances on their way out. Others are never touched.
+//! - A group's hooks are asked for by one call at a time; who comes meanwhile gets its answer.
+//! - Discovery keeps the cache warm a few groups at a time, never all at once.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
 use super::Snapshot;
+pub use crate::aws::Hook;
 use crate::aws::{Aws, AwsError};
 
-/// How long a scale-in believes what was said of a group's hooks.
-const FRESH: SignedDuration = SignedDuration::from_secs(60);
+/// What was looked at this recently is not asked for again: a drain asks several times within seconds, and hooks
+/// change by hand, seldom.
+const FRESH: Duration = Duration::from_mins(1);
+/// Groups whose hooks a refresh looks up: few enough for any number of groups.
+const A_REFRESH: usize = 2;
 
-/// The longest AWS lets any hook hold an instance, whatever its heartbeats.
-/// Source: [RecordLifecycleActionHeartbeat](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_RecordLifecycleActionHeartbeat.html).
-const LONGEST_HOLD: Duration = Duration::from_hours(48);
-
-/// ... and the number of heartbeat time-outs after which it ends at the latest.
-const MOST_HEARTBEATS: u32 = 100;
-
-/// A heartbeat time-out that is not told: AWS's default.
-const DEFAULT_HEARTBEAT: Duration = Duration::from_hours(1);
-
-/// The lifecycle transition of a hook that holds instances on their way out.
-const TERMINATING: &str = "autoscaling:EC2_INSTANCE_TERMINATING";
-
-/// A lifecycle hook of ours, on a group's way out.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hook {
-    /// Name of the group.
-    pub group: String,
-    /// Name of the hook.
-    pub name: String,
-    /// How long it waits for a heartbeat.
-    pub heartbeat_timeout: Duration,
-    /// How long it waits at the most, whatever the heartbeats: min(48 h, 100 × the heartbeat time-out).
-    pub global_timeout: Duration,
-}
-
-/// What is known of the groups' hooks.
+/// The hooks of the groups.
 #[derive(Debug)]
 pub struct Hooks {
     aws: Aws,
     name: String,
-    known: Mutex<BTreeMap<String, (Timestamp, Option<Hook>)>>,
-    /// One question at a time for a group: forty nodes of it that drain ask once.
-    asking: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    by_group: Mutex<BTreeMap<String, Arc<Slot>>>,
+}
+
+/// What is known of one group's hooks.
+#[derive(Debug, Default)]
+struct Slot {
+    /// Held by who asks AWS.
+    flight: tokio::sync::Mutex<()>,
+    known: Mutex<Option<Known>>,
+}
+
+#[derive(Clone, Debug)]
+struct Known {
+    looked_at: Timestamp,
+    /// All that hold instances on their way out.
+    hooks: Vec<Hook>,
+}
+
+/// What is known of our hooks, all groups together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Knowledge {
+    /// Whether some group's hooks were never looked at.
+    pub incomplete: bool,
+    /// The shortest heartbeat time-out among our hooks.
+    pub shortest: Option<Duration>,
 }
 
 impl Hooks {
-    /// Hooks of this name are ours.
+    /// Knows no hooks yet; ours are called `name`.
     pub fn new(aws: Aws, name: impl Into<String>) -> Self {
-        Self { aws, name: name.into(), known: Mutex::default(), asking: Mutex::default() }
+        Self { aws, name: name.into(), by_group: Mutex::default() }
     }
 
-    /// Our terminating hook on a group, if it has one.
+    /// The group's hook that is ours, if it has one: from the cache if looked at within the last minute, else by
+    /// asking.
     pub async fn of(&self, group: &str, now: Timestamp) -> Result<Option<Hook>, AwsError> {
-        let turn = {
-            let mut asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
-            Arc::clone(asking.entry(group.to_owned()).or_default())
-        };
-        let _turn = turn.lock().await;
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).get(group).cloned();
-        match known {
-            Some((asked, hook)) if asked + FRESH > now => Ok(hook),
-            _ => self.ask(group, now).await,
+        let slot = self.slot(group);
+        let _flight = slot.flight.lock().await;
+        if let Some(known) = slot.known().filter(|known| known.is_fresh(now)) {
+            return Ok(self.ours(&known));
         }
+        let known = Known { looked_at: now, hooks: self.aws.lifecycle_hooks(group).await? };
+        let ours = self.ours(&known);
+        *slot.known.lock().unwrap_or_else(PoisonError::into_inner) = Some(known);
+        Ok(ours)
     }
 
-    /// Asks AWS, whatever is known.
-    pub async fn ask(&self, group: &str, now: Timestamp) -> Result<Option<Hook>, AwsError> {
-        let hook = self.aws.lifecycle_hooks(group).await?.iter().find_map(|hook| {
-            let ours = hook.lifecycle_hook_name() == Some(&self.name)
-                && hook.lifecycle_transition() == Some(TERMINATING);
-            ours.then(|| {
-                let seconds = |n: Option<i32>| n.and_then(|n| u64::try_from(n).ok()).map(Duration::from_secs);
-                let heartbeat_timeout = seconds(hook.heartbeat_timeout()).unwrap_or(DEFAULT_HEARTBEAT);
-                let global_timeout = seconds(hook.global_timeout())
-                    .unwrap_or(heartbeat_timeout * MOST_HEARTBEATS)
-                    .min(LONGEST_HOLD);
-                Hook { group: group.to_owned(), name: self.name.clone(), heartbeat_timeout, global_timeout }
-            })
-        });
-        self.known
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(group.to_owned(), (now, hook.clone()));
-        Ok(hook)
-    }
-
-    /// The groups whose hooks are unknown or were asked for longest ago, at most `most`.
-    pub fn stalest(&self, snapshot: &Snapshot, most: usize) -> Vec<String> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut groups: Vec<_> = snapshot
+    /// Looks up the hooks of the groups that need it most, at most two: those with instances that were never looked
+    /// at, then those looked at longest ago. Forgets groups that are gone.
+    pub async fn refresh(&self, snapshot: &Snapshot, now: Timestamp) -> Result<(), AwsError> {
+        self.slots().retain(|group, _| snapshot.groups.contains_key(group));
+        let mut due: Vec<_> = snapshot
             .groups
-            .keys()
-            .map(|name| (known.get(name).map(|(asked, _)| *asked), name.clone()))
+            .values()
+            .map(|group| {
+                (self.known(&group.name).map(|known| known.looked_at), group.instances.is_empty(), group)
+            })
+            .filter(|(looked_at, ..)| looked_at.is_none_or(|at| age(at, now) >= FRESH))
             .collect();
-        groups.sort();
-        groups.into_iter().take(most).map(|(_, name)| name).collect()
+        // A group never looked at comes before all others (`None` is least).
+        due.sort_by_key(|&(looked_at, is_empty, group)| (looked_at, is_empty, group.name.clone()));
+        let look = |name: String| async move { self.of(&name, now).await };
+        let due = due.into_iter().take(A_REFRESH).map(|(.., group)| look(group.name.clone()));
+        futures::future::try_join_all(due).await?;
+        Ok(())
     }
 
-    /// How long the next look at AWS may wait.
-    pub fn pace(&self, snapshot: &Snapshot, interval: Duration) -> Duration {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let heartbeats = snapshot.groups.keys().map(|name| match known.get(name) {
-            // It may be the shortest that AWS allows.
-            None => Some(SHORTEST_HEARTBEAT),
-            Some((_, hook)) => hook.as_ref().map(|hook| hook.heartbeat_timeout),
-        });
-        pace(heartbeats.flatten().min(), interval)
+    /// What is known of our hooks in these groups.
+    pub fn knowledge(&self, snapshot: &Snapshot) -> Knowledge {
+        let mut knowledge = Knowledge::default();
+        for group in snapshot.groups.keys() {
+            match self.known(group) {
+                Some(known) => {
+                    let ours = self.ours(&known).map(|hook| hook.heartbeat_timeout);
+                    knowledge.shortest = knowledge.shortest.into_iter().chain(ours).min();
+                }
+                None => knowledge.incomplete = true,
+            }
+        }
+        knowledge
+    }
+
+    fn ours(&self, known: &Known) -> Option<Hook> {
+        known.hooks.iter().find(|hook| hook.name == self.name).cloned()
+    }
+
+    fn slots(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Arc<Slot>>> {
+        self.by_group.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn slot(&self, group: &str) -> Arc<Slot> {
+        Arc::clone(self.slots().entry(group.to_owned()).or_default())
+    }
+
+    fn known(&self, group: &str) -> Option<Known> {
+        self.slots().get(group).and_then(|slot| slot.known())
     }
 }
 
-/// The shortest heartbeat time-out AWS allows.
-/// Source: [PutLifecycleHook](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_PutLifecycleHook.html).
-const SHORTEST_HEARTBEAT: Duration = Duration::from_secs(30);
-
-/// A third of the shortest heartbeat time-out: if one look fails, the next one is still in time.
-fn pace(shortest_heartbeat: Option<Duration>, interval: Duration) -> Duration {
-    shortest_heartbeat.map_or(interval, |heartbeat| (heartbeat.max(SHORTEST_HEARTBEAT) / 3).min(interval))
+impl Slot {
+    fn known(&self) -> Option<Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn looks_come_three_times_in_the_shortest_heartbeat_time_out() {
-        let seconds = Duration::from_secs;
-        assert_eq!(pace(None, seconds(60)), seconds(60));
-        assert_eq!(pace(Some(seconds(30)), seconds(60)), seconds(10));
-        assert_eq!(pace(Some(seconds(60)), seconds(60)), seconds(20));
-        assert_eq!(pace(Some(seconds(3_600)), seconds(60)), seconds(60));
-        assert_eq!(pace(Some(seconds(3_600)), seconds(5)), seconds(5));
+impl Known {
+    fn is_fresh(&self, now: Timestamp) -> bool {
+        age(self.looked_at, now) < FRESH
     }
+}
+
+fn age(then: Timestamp, now: Timestamp) -> Duration {
+    Duration::try_from(now.duration_since(then)).unwrap_or_default()
 }

@@ -4,10 +4,10 @@
 //! controller read it through [`Groups`]. A change of our own that AWS has accepted is laid over the snapshot until
 //! a later look shows it, so that sizes are right at every moment. Arithmetic on sizes is in [`sizes`], pure.
 
-pub mod describe;
 pub mod discovery;
 pub mod failures;
 pub mod hooks;
+mod launch;
 pub mod lifecycle;
 pub mod provider_id;
 pub mod selector;
@@ -75,10 +75,10 @@ pub struct Group {
     pub tags: BTreeMap<String, String>,
     /// What a new node of the group will look like: an encoded `core/v1` Node, or why there is none.
     pub template: Option<Result<Arc<crate::template::Template>, crate::template::TemplateError>>,
+    /// Autoscaling options that its tags set.
+    pub options: tags::OptionOverrides,
     /// Failed launches that explain why instances are missing.
     pub failure: Option<LaunchFailure>,
-    /// Options of cluster-autoscaler that its tags set.
-    pub options: tags::OptionOverrides,
 }
 
 /// An instance of a group.

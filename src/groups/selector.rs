@@ -1,101 +1,361 @@
-//! Which groups are ours: the two flags of cluster-autoscaler's own AWS provider, in its spelling. Pure.
+//! Which Auto Scaling groups are node groups: `--nodes` and `--node-group-auto-discovery`, in cluster-autoscaler's
+//! spelling.
 //!
-//! Source: [cluster-autoscaler on
-//! AWS](https://github.com/kubernetes/autoscaler/tree/master/cluster-autoscaler/cloudprovider/aws#auto-discovery-setup).
+//! A group counts if it is named, or has all the tags of any one of the tag selectors. Where it is both, the bounds of
+//! `--nodes` apply. Bounds never widen what the group itself allows.
+//!
+//! Source of the spelling: cluster-autoscaler's
+//! [node_group_spec.go](https://github.com/kubernetes/autoscaler/blob/cluster-autoscaler-1.35.2/cluster-autoscaler/config/dynamic/node_group_spec.go)
+//! and
+//! [aws_manager.go](https://github.com/kubernetes/autoscaler/blob/cluster-autoscaler-1.35.2/cluster-autoscaler/cloudprovider/aws/aws_manager.go).
+//! On purpose not the same: several tag selectors are alternatives here; there, their tags are thrown together and a
+//! group has to have all of them.
 
 use std::collections::BTreeMap;
+use std::str::FromStr;
 
-use crate::aws::GroupSelector;
+use super::Group;
 
-/// Which groups are ours.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Selectors {
-    /// Each set of tags selects the groups that have all of them.
-    pub by_tags: Vec<Vec<(String, Option<String>)>>,
-    /// Groups by name, with the bounds to keep them in.
-    pub by_name: BTreeMap<String, (i32, i32)>,
-}
-
-/// A value of one of the flags that cannot be read.
+/// What is wrong with a selector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SelectorError {
+    /// Not three parts.
+    #[error("{0:?}: expected MIN:MAX:NAME")]
+    NotANodesSpec(String),
+    /// A size that is no whole number from 0 on.
+    #[error("{spec:?}: {which} size {text:?} is not a whole number from 0 on")]
+    Size {
+        /// The flag's value.
+        spec: String,
+        /// `minimum` or `maximum`.
+        which: &'static str,
+        /// What stands there.
+        text: String,
+    },
+    /// The sizes are the wrong way round.
+    #[error("{0:?}: the maximum is below the minimum")]
+    MaxBelowMin(String),
+    /// No name.
+    #[error("{0:?}: the name of the group is empty")]
+    NoName(String),
+    /// Two specs for one group.
+    #[error("group {0} is named more than once")]
+    NamedTwice(String),
     /// Not `asg:tag=…`.
-    #[error("{0:?} is not like asg:tag=KEY[=VALUE],…")]
-    Discovery(String),
-    /// Not `min:max:name`.
-    #[error("{0:?} is not like MIN:MAX:NAME")]
-    Nodes(String),
-    /// The bounds make no sense.
-    #[error("{0:?} is not like MIN:MAX:NAME: MIN is larger than MAX")]
-    Bounds(String),
+    #[error("{0:?}: expected asg:tag=KEY[=VALUE],KEY[=VALUE],…")]
+    NotADiscoverySpec(String),
+    /// Another cloud's discoverer.
+    #[error("{spec:?}: discoverer {discoverer:?} is not supported, only \"asg\" is")]
+    Discoverer {
+        /// The flag's value.
+        spec: String,
+        /// What stands before the colon.
+        discoverer: String,
+    },
+    /// Another parameter than tags.
+    #[error("{spec:?}: parameter {parameter:?} is not supported, only \"tag\" is")]
+    Parameter {
+        /// The flag's value.
+        spec: String,
+        /// What stands before the first equals sign.
+        parameter: String,
+    },
+    /// A tag without a key, or no tags.
+    #[error("{0:?}: a tag key is empty")]
+    NoTagKey(String),
+    /// One key with two values: no group can have both.
+    #[error("{spec:?}: tag {key} is asked for with two values")]
+    TwoValues {
+        /// The flag's value.
+        spec: String,
+        /// The tag's key.
+        key: String,
+    },
 }
 
-/// Reads a value of `--node-group-auto-discovery`: `asg:tag=KEY[=VALUE],KEY[=VALUE],…`.
-pub fn parse_discovery(text: &str) -> Result<Vec<(String, Option<String>)>, SelectorError> {
-    let refuse = || SelectorError::Discovery(text.to_owned());
-    let tags = text.strip_prefix("asg:tag=").ok_or_else(refuse)?;
-    tags.split(',')
-        .map(|tag| match tag.split_once('=') {
-            Some(("", _)) => Err(refuse()),
-            Some((key, "")) => Ok((key.to_owned(), None)),
-            Some((key, value)) => Ok((key.to_owned(), Some(value.to_owned()))),
-            None if tag.is_empty() => Err(refuse()),
-            None => Ok((tag.to_owned(), None)),
+impl SelectorError {
+    /// The flag whose value it is about.
+    pub fn flag(&self) -> &'static str {
+        match self {
+            Self::NotANodesSpec(_)
+            | Self::Size { .. }
+            | Self::MaxBelowMin(_)
+            | Self::NoName(_)
+            | Self::NamedTwice(_) => "--nodes",
+            Self::NotADiscoverySpec(_)
+            | Self::Discoverer { .. }
+            | Self::Parameter { .. }
+            | Self::NoTagKey(_)
+            | Self::TwoValues { .. } => "--node-group-auto-discovery",
+        }
+    }
+}
+
+/// `MIN:MAX:NAME`: a group by name, with bounds for its size.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodesSpec {
+    /// Name of the group.
+    pub name: String,
+    /// Bounds for its size.
+    pub bounds: Bounds,
+}
+
+/// Bounds for the size of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Smallest size.
+    pub min: i32,
+    /// Largest size.
+    pub max: i32,
+}
+
+impl FromStr for NodesSpec {
+    type Err = SelectorError;
+
+    fn from_str(spec: &str) -> Result<Self, SelectorError> {
+        let mut parts = spec.splitn(3, ':');
+        let (Some(min), Some(max), Some(name)) = (parts.next(), parts.next(), parts.next()) else {
+            return Err(SelectorError::NotANodesSpec(spec.to_owned()));
+        };
+        let size = |which, text: &str| match text.parse::<i32>() {
+            Ok(size) if size >= 0 => Ok(size),
+            _ => Err(SelectorError::Size { spec: spec.to_owned(), which, text: text.to_owned() }),
+        };
+        let bounds = Bounds { min: size("minimum", min)?, max: size("maximum", max)? };
+        if bounds.max < bounds.min {
+            Err(SelectorError::MaxBelowMin(spec.to_owned()))
+        } else if name.is_empty() {
+            Err(SelectorError::NoName(spec.to_owned()))
+        } else {
+            Ok(Self { name: name.to_owned(), bounds })
+        }
+    }
+}
+
+/// `asg:tag=KEY[=VALUE],…`: the groups that have all these tags.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TagSelector {
+    /// By key; a key without a value matches any value.
+    tags: BTreeMap<String, Option<String>>,
+}
+
+impl TagSelector {
+    /// The tags asked for; a key without a value matches any value.
+    pub fn tags(&self) -> &BTreeMap<String, Option<String>> {
+        &self.tags
+    }
+
+    /// Whether a group with these tags is selected.
+    pub fn matches(&self, tags: &BTreeMap<String, String>) -> bool {
+        self.tags.iter().all(|(key, wanted)| {
+            tags.get(key).is_some_and(|value| wanted.as_ref().is_none_or(|wanted| wanted == value))
         })
-        .collect()
+    }
 }
 
-/// Reads a value of `--nodes`: `MIN:MAX:NAME`. A name may have colons.
-pub fn parse_nodes(text: &str) -> Result<(String, (i32, i32)), SelectorError> {
-    let refuse = || SelectorError::Nodes(text.to_owned());
-    let mut parts = text.splitn(3, ':');
-    let mut number = || parts.next().and_then(|part| part.parse::<i32>().ok()).ok_or_else(refuse);
-    let (min, max) = (number()?, number()?);
-    let name = parts.next().filter(|name| !name.is_empty()).ok_or_else(refuse)?;
-    if min < 0 {
-        return Err(refuse());
+impl FromStr for TagSelector {
+    type Err = SelectorError;
+
+    fn from_str(spec: &str) -> Result<Self, SelectorError> {
+        let malformed = || SelectorError::NotADiscoverySpec(spec.to_owned());
+        let (discoverer, rest) = spec.split_once(':').ok_or_else(malformed)?;
+        if discoverer != "asg" {
+            return Err(SelectorError::Discoverer {
+                spec: spec.to_owned(),
+                discoverer: discoverer.to_owned(),
+            });
+        }
+        let (parameter, list) = rest.split_once('=').ok_or_else(malformed)?;
+        if parameter != "tag" {
+            return Err(SelectorError::Parameter { spec: spec.to_owned(), parameter: parameter.to_owned() });
+        }
+        let mut tags = BTreeMap::new();
+        for tag in list.split(',') {
+            // As in cluster-autoscaler, `KEY=` is the same as `KEY`.
+            let (key, value) = tag.split_once('=').map_or((tag, None), |(key, value)| (key, Some(value)));
+            let value = value.filter(|value| !value.is_empty()).map(ToOwned::to_owned);
+            if key.is_empty() {
+                return Err(SelectorError::NoTagKey(spec.to_owned()));
+            }
+            match tags.insert(key.to_owned(), value.clone()) {
+                Some(before) if before != value => {
+                    return Err(SelectorError::TwoValues { spec: spec.to_owned(), key: key.to_owned() });
+                }
+                _ => {}
+            }
+        }
+        Ok(Self { tags })
     }
-    if max < min {
-        return Err(SelectorError::Bounds(text.to_owned()));
-    }
-    Ok((name.to_owned(), (min, max)))
+}
+
+/// All selectors of a command line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selectors {
+    /// Groups named, with their bounds.
+    named: BTreeMap<String, Bounds>,
+    /// Groups by tags, any of these.
+    tagged: Vec<TagSelector>,
 }
 
 impl Selectors {
-    /// The reads that find all groups.
-    pub fn reads(&self) -> Vec<GroupSelector> {
-        let by_tags = self.by_tags.iter().cloned().map(GroupSelector::Tags);
-        let names: Vec<String> = self.by_name.keys().cloned().collect();
-        by_tags.chain((!names.is_empty()).then_some(GroupSelector::Names(names))).collect()
+    /// Reads the values of all `--nodes` and `--node-group-auto-discovery` flags, and reports every problem.
+    pub fn parse(
+        nodes: impl IntoIterator<Item = impl AsRef<str>>,
+        discovery: impl IntoIterator<Item = impl AsRef<str>>,
+    ) -> Result<Self, Vec<SelectorError>> {
+        let (mut selectors, mut problems) = (Self::default(), Vec::new());
+        for spec in nodes {
+            match spec.as_ref().parse::<NodesSpec>() {
+                Ok(NodesSpec { name, bounds }) => {
+                    if selectors.named.insert(name.clone(), bounds).is_some() {
+                        problems.push(SelectorError::NamedTwice(name));
+                    }
+                }
+                Err(problem) => problems.push(problem),
+            }
+        }
+        for spec in discovery {
+            match spec.as_ref().parse() {
+                Ok(selector) if selectors.tagged.contains(&selector) => {}
+                Ok(selector) => selectors.tagged.push(selector),
+                Err(problem) => problems.push(problem),
+            }
+        }
+        if problems.is_empty() { Ok(selectors) } else { Err(problems) }
+    }
+
+    /// Whether nothing is selected.
+    pub fn is_empty(&self) -> bool {
+        self.named.is_empty() && self.tagged.is_empty()
+    }
+
+    /// Names of the groups that are named.
+    pub fn names(&self) -> Vec<String> {
+        self.named.keys().cloned().collect()
+    }
+
+    /// The tag selectors.
+    pub fn tagged(&self) -> &[TagSelector] {
+        &self.tagged
+    }
+
+    /// Tightens the group's own bounds to those of `--nodes`, if it is named. Where the two have no size in common,
+    /// the group's own win: AWS would refuse any other.
+    pub fn tighten(&self, group: &mut Group) {
+        if let Some(bounds) = self.named.get(&group.name) {
+            let (min, max) = (group.min, group.max.max(group.min));
+            group.min = bounds.min.clamp(min, max);
+            group.max = bounds.max.clamp(min, max);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
+    fn tags(list: &[(&str, &str)]) -> BTreeMap<String, String> {
+        list.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect()
+    }
+
     #[test]
-    fn tags_are_read_as_the_in_tree_provider_reads_them() {
-        let tag = |key: &str, value: Option<&str>| (key.to_owned(), value.map(str::to_owned));
-        assert_eq!(
-            parse_discovery("asg:tag=k8s.io/cluster-autoscaler/enabled,k8s.io/cluster-autoscaler/c1=owned"),
-            Ok(vec![
-                tag("k8s.io/cluster-autoscaler/enabled", None),
-                tag("k8s.io/cluster-autoscaler/c1", Some("owned")),
-            ])
-        );
-        assert_eq!(parse_discovery("asg:tag=a=b=c"), Ok(vec![tag("a", Some("b=c"))]));
-        for wrong in ["", "asg:", "asg:tag=", "mig:tag=a", "asg:tag=a,,b", "asg:tag==b", "tag=a"] {
-            assert!(parse_discovery(wrong).is_err(), "{wrong}");
+    fn nodes_is_read_as_cluster_autoscaler_reads_it() {
+        let spec: NodesSpec = "1:10:k8s-worker-asg-1".parse().expect("well-formed");
+        assert_eq!((spec.name.as_str(), spec.bounds), ("k8s-worker-asg-1", Bounds { min: 1, max: 10 }));
+        let with_colons: NodesSpec = "0:5:a:b".parse().expect("well-formed");
+        assert_eq!(with_colons.name, "a:b");
+    }
+
+    #[test]
+    fn a_problem_names_its_flag_and_its_value() {
+        let table = [
+            ("5", "\"5\": expected MIN:MAX:NAME"),
+            ("1:2", "\"1:2\": expected MIN:MAX:NAME"),
+            ("-1:2:a", "\"-1:2:a\": minimum size \"-1\" is not a whole number from 0 on"),
+            ("1:x:a", "\"1:x:a\": maximum size \"x\" is not a whole number from 0 on"),
+            ("3:2:a", "\"3:2:a\": the maximum is below the minimum"),
+            ("1:2:", "\"1:2:\": the name of the group is empty"),
+        ];
+        for (spec, expected) in table {
+            let problem = spec.parse::<NodesSpec>().expect_err(spec);
+            assert_eq!((problem.flag(), problem.to_string().as_str()), ("--nodes", expected));
+        }
+        let table = [
+            ("asg", "expected asg:tag=KEY[=VALUE],KEY[=VALUE],…"),
+            ("asg:tag", "expected asg:tag=KEY[=VALUE],KEY[=VALUE],…"),
+            ("mig:tag=a", "discoverer \"mig\" is not supported, only \"asg\" is"),
+            ("asg:name=a", "parameter \"name\" is not supported, only \"tag\" is"),
+            ("asg:tag=", "a tag key is empty"),
+            ("asg:tag=a,,b", "a tag key is empty"),
+            ("asg:tag==v", "a tag key is empty"),
+            ("asg:tag=a=1,a=2", "tag a is asked for with two values"),
+        ];
+        for (spec, expected) in table {
+            let expected = format!("{spec:?}: {expected}");
+            assert_eq!(spec.parse::<TagSelector>().map_err(|e| e.to_string()), Err(expected));
         }
     }
 
     #[test]
-    fn bounds_and_name_are_read() {
-        assert_eq!(parse_nodes("1:10:web"), Ok(("web".into(), (1, 10))));
-        assert_eq!(parse_nodes("0:0:a:b"), Ok(("a:b".into(), (0, 0))));
-        for wrong in ["", "1:10", "1:10:", "a:b:c", "1::c", "5:1:c", "-1:4:c", "1:99999999999:c"] {
-            assert!(parse_nodes(wrong).is_err(), "{wrong}");
+    fn a_group_must_have_every_tag_of_a_selector() {
+        let selector: TagSelector = "asg:tag=enabled,cluster=a=b".parse().expect("well-formed");
+        let table: [(&[(&str, &str)], bool); 5] = [
+            (&[("enabled", ""), ("cluster", "a=b")], true),
+            (&[("enabled", "no"), ("cluster", "a=b"), ("other", "x")], true),
+            (&[("enabled", "")], false),
+            (&[("enabled", ""), ("cluster", "a")], false),
+            (&[], false),
+        ];
+        for (has, expected) in table {
+            assert_eq!(selector.matches(&tags(has)), expected, "{has:?}");
+        }
+    }
+
+    #[test]
+    fn every_problem_of_a_command_line_is_reported() {
+        let found = Selectors::parse(["x", "1:2:a", "0:3:a"], ["asg:tag=", "asg:tag=k"]);
+        assert_eq!(
+            found,
+            Err(vec![
+                SelectorError::NotANodesSpec("x".into()),
+                SelectorError::NamedTwice("a".into()),
+                SelectorError::NoTagKey("asg:tag=".into()),
+            ])
+        );
+    }
+
+    #[test]
+    fn bounds_of_a_flag_stay_within_the_groups_own() {
+        let table = [
+            ("2:8:web", (0, 10), (2, 8)),
+            ("0:99:web", (1, 10), (1, 10)),
+            ("20:30:web", (0, 10), (10, 10)),
+            ("2:8:other", (0, 10), (0, 10)),
+        ];
+        for (flag, (min, max), expected) in table {
+            let selectors = Selectors::parse([flag], Vec::<&str>::new()).expect("well-formed");
+            let mut group = Group { name: "web".into(), min, max, ..Group::default() };
+            selectors.tighten(&mut group);
+            assert_eq!((group.min, group.max), expected, "{flag}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_it_panic(text in ".*") {
+            let _ = text.parse::<NodesSpec>();
+            let _ = text.parse::<TagSelector>();
+        }
+
+        #[test]
+        fn what_is_tightened_is_within_the_groups_own(min in 0..50, more in 0..50, a in 0..100i32, b in 0..100i32) {
+            let selectors = Selectors::parse([format!("{}:{}:g", a.min(b), a.max(b))], Vec::<&str>::new())
+                .expect("well-formed");
+            let mut group = Group { name: "g".into(), min, max: min + more, ..Group::default() };
+            selectors.tighten(&mut group);
+            prop_assert!(min <= group.min && group.min <= group.max && group.max <= min + more);
         }
     }
 }

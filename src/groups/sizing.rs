@@ -4,14 +4,15 @@
 //! moment, the group must not make room by ending another. The protection is taken off again whatever happens to the
 //! call that asked: the sequence runs to its end in a task of its own.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use tokio_util::task::TaskTracker;
 
 use super::selector::Selectors;
-use super::{Group, Groups, describe};
-use crate::aws::{Aws, AwsError, GroupSelector};
+use super::{Group, Groups};
+use crate::aws::{Aws, AwsError};
 use crate::provider::{Sizing, SizingError};
-use std::sync::Arc;
 
 /// Reads and sets sizes at AWS.
 #[derive(Debug)]
@@ -32,17 +33,17 @@ impl AwsSizing {
 #[async_trait]
 impl Sizing for AwsSizing {
     async fn current(&self, group: &Group) -> Result<Group, SizingError> {
-        let selector = GroupSelector::Names(vec![group.name.clone()]);
-        let found = self.aws.describe_groups(&selector).await.map_err(told)?;
-        let raw =
-            found.first().ok_or_else(|| SizingError::Refused(format!("there is no group {}", group.name)))?;
-        let now = describe::read(raw, self.selectors.by_name.get(&group.name).copied());
-        Ok(Group {
+        let found = self.aws.describe_groups(std::slice::from_ref(&group.name)).await.map_err(told)?;
+        let found = found.into_iter().find(|found| found.group.name == group.name);
+        let missing = || SizingError::Refused(format!("there is no group {}", group.name));
+        let mut now = Group {
             template: group.template.clone(),
             failure: group.failure.clone(),
-            options: group.options.clone(),
-            ..now
-        })
+            options: group.options,
+            ..found.ok_or_else(missing)?.group
+        };
+        self.selectors.tighten(&mut now);
+        Ok(now)
     }
 
     async fn set_desired(
@@ -84,7 +85,7 @@ impl Sizing for AwsSizing {
 fn told(error: AwsError) -> SizingError {
     match error {
         AwsError::Throttled { .. } => SizingError::Throttled,
-        AwsError::Busy(_) => SizingError::Busy,
+        AwsError::ScalingActivityInProgress { .. } => SizingError::Busy,
         AwsError::Denied { .. } => SizingError::Denied(error.to_string()),
         AwsError::Unreachable { .. } => SizingError::Unreachable(Box::new(error)),
         other => SizingError::Refused(other.to_string()),

@@ -1,32 +1,48 @@
-//! What a group's tags say of its nodes: cluster-autoscaler's `node-template` tags, in its spelling. Pure.
+//! What a group's tags say about its nodes and its autoscaling, in cluster-autoscaler's spelling. Pure.
 //!
-//! A tag that cannot be read is left out and named; the group works without it.
-//!
-//! Source: [cluster-autoscaler on
-//! AWS](https://github.com/kubernetes/autoscaler/tree/master/cluster-autoscaler/cloudprovider/aws#auto-discovery-setup).
+//! `k8s.io/cluster-autoscaler/node-template/{label,taint,resources,autoscaling-options}/…`, as in cluster-autoscaler's
+//! [README for AWS](https://github.com/kubernetes/autoscaler/blob/cluster-autoscaler-1.35.2/cluster-autoscaler/cloudprovider/aws/README.md#auto-discovery-setup).
+//! A tag that says something impossible is left out and reported; the others count.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 const PREFIX: &str = "k8s.io/cluster-autoscaler/node-template/";
 
-/// A taint as a tag has it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TaintTag {
+/// What the tags of a group say.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NodeTags {
+    /// Labels its nodes have.
+    pub labels: BTreeMap<String, String>,
+    /// Taints its nodes have.
+    pub taints: Vec<Taint>,
+    /// Resources its nodes have, as Kubernetes quantities; they beat what is computed.
+    pub resources: BTreeMap<String, String>,
+    /// Autoscaling options of its own.
+    pub options: OptionOverrides,
+}
+
+/// A taint.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Taint {
     /// Key.
     pub key: String,
-    /// Value.
+    /// Value, may be empty.
     pub value: String,
-    /// `NoSchedule`, `NoExecute` or `PreferNoSchedule`.
+    /// `NoSchedule`, `PreferNoSchedule` or `NoExecute`.
     pub effect: String,
 }
 
-/// Options of cluster-autoscaler that a group sets for itself.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// Autoscaling options that a group has of its own; what is not set is cluster-autoscaler's to say.
+///
+/// Names as in cluster-autoscaler's
+/// [config/const.go](https://github.com/kubernetes/autoscaler/blob/cluster-autoscaler-1.35.2/cluster-autoscaler/config/const.go).
+/// `zeroormaxnodescaling` and `maxnodeprovisiontime` are in the protocol, but its own AWS provider reads neither.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct OptionOverrides {
-    /// `scaledownutilizationthreshold`, 0 to 1.
+    /// `scaledownutilizationthreshold`, a share from 0 on.
     pub scale_down_utilization_threshold: Option<f64>,
-    /// `scaledowngpuutilizationthreshold`, 0 to 1.
+    /// `scaledowngpuutilizationthreshold`, a share from 0 on.
     pub scale_down_gpu_utilization_threshold: Option<f64>,
     /// `scaledownunneededtime`.
     pub scale_down_unneeded_time: Option<Duration>,
@@ -40,85 +56,78 @@ pub struct OptionOverrides {
     pub ignore_daemon_sets_utilization: Option<bool>,
 }
 
-/// Everything a group's tags say.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct NodeTags {
-    /// Labels of its nodes.
-    pub labels: BTreeMap<String, String>,
-    /// Taints of its nodes.
-    pub taints: Vec<TaintTag>,
-    /// Resources of its nodes, as Kubernetes quantities; they win over what was computed.
-    pub resources: BTreeMap<String, String>,
-    /// Options.
-    pub options: OptionOverrides,
-    /// Tags that could not be read, and why.
-    pub unreadable: Vec<(String, &'static str)>,
+impl OptionOverrides {
+    /// Whether no option is set.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
-/// Reads a group's tags.
-pub fn read(tags: &BTreeMap<String, String>) -> NodeTags {
-    let mut read = NodeTags::default();
-    for (tag, value) in tags {
-        let Some((kind, name)) = tag.strip_prefix(PREFIX).and_then(|rest| rest.split_once('/')) else {
+/// A tag that cannot be meant as it stands.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BadTag {
+    /// The tag's key.
+    pub key: String,
+    /// The tag's value.
+    pub value: String,
+    /// What would be right.
+    pub expected: &'static str,
+}
+
+/// Reads a group's tags: what they say, and those that were left out.
+pub fn read(tags: &BTreeMap<String, String>) -> (NodeTags, Vec<BadTag>) {
+    let (mut read, mut bad) = (NodeTags::default(), Vec::new());
+    for (key, value) in tags {
+        let Some((kind, name)) = key.strip_prefix(PREFIX).and_then(|rest| rest.split_once('/')) else {
             continue;
         };
-        let result = match kind {
-            _ if name.is_empty() => Err("the tag names nothing"),
-            "label" => label(&mut read, name, value),
-            "taint" => taint(&mut read, name, value),
-            "resources" => resource(&mut read, name, value),
+        let outcome = match kind {
+            "label" => label(name, value).map(|()| {
+                read.labels.insert(name.to_owned(), value.clone());
+            }),
+            "taint" => taint(name, value).map(|taint| read.taints.push(taint)),
+            "resources" => resource(name, value).map(|()| {
+                read.resources.insert(name.to_owned(), value.clone());
+            }),
             "autoscaling-options" => option(&mut read.options, name, value),
-            _ => continue,
+            _ => Err("one of label, taint, resources, autoscaling-options"),
         };
-        if let Err(why) = result {
-            read.unreadable.push((tag.clone(), why));
+        if let Err(expected) = outcome {
+            bad.push(BadTag { key: key.clone(), value: value.clone(), expected });
         }
     }
-    read
+    (read, bad)
 }
 
-fn label(read: &mut NodeTags, name: &str, value: &str) -> Result<(), &'static str> {
-    let fits = |text: &str| {
-        text.len() <= 63
-            && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
-            && (text.is_empty() || (text.starts_with(alphanumeric) && text.ends_with(alphanumeric)))
-    };
-    if !fits(value) {
-        return Err("not a label value");
+fn label(key: &str, value: &str) -> Result<(), &'static str> {
+    if !is_qualified_name(key) {
+        Err("a label key as Kubernetes allows it")
+    } else if !is_label_value(value) {
+        Err("a label value as Kubernetes allows it")
+    } else {
+        Ok(())
     }
-    read.labels.insert(name.to_owned(), value.to_owned());
-    Ok(())
 }
 
-fn alphanumeric(c: char) -> bool {
-    c.is_ascii_alphanumeric()
-}
-
-/// `VALUE:EFFECT`.
-fn taint(read: &mut NodeTags, key: &str, text: &str) -> Result<(), &'static str> {
-    let (value, effect) = text.rsplit_once(':').ok_or("expected VALUE:EFFECT")?;
-    if !matches!(effect, "NoSchedule" | "NoExecute" | "PreferNoSchedule") {
-        return Err("the effect is none of NoSchedule, NoExecute, PreferNoSchedule");
+fn taint(key: &str, value: &str) -> Result<Taint, &'static str> {
+    let (value, effect) = value.rsplit_once(':').ok_or("VALUE:EFFECT")?;
+    if !matches!(effect, "NoSchedule" | "PreferNoSchedule" | "NoExecute") {
+        return Err("an effect of NoSchedule, PreferNoSchedule or NoExecute");
     }
-    read.taints.push(TaintTag { key: key.to_owned(), value: value.to_owned(), effect: effect.to_owned() });
-    Ok(())
-}
-
-fn resource(read: &mut NodeTags, name: &str, value: &str) -> Result<(), &'static str> {
-    if !is_quantity(value) {
-        return Err("not a quantity");
+    if !is_qualified_name(key) || !is_label_value(value) {
+        return Err("a taint key and value as Kubernetes allows them");
     }
-    read.resources.insert(name.to_owned(), value.to_owned());
-    Ok(())
+    Ok(Taint { key: key.to_owned(), value: value.to_owned(), effect: effect.to_owned() })
 }
 
-/// Digits, perhaps a fraction, and a suffix.
-/// Source: [Quantity](https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/).
-fn is_quantity(text: &str) -> bool {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let suffixes = ["", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
-    suffixes.contains(&&text[digits.len()..])
-        && digits.parse::<f64>().is_ok_and(|n| n >= 0.0 && n.is_finite())
+fn resource(name: &str, value: &str) -> Result<(), &'static str> {
+    if !is_qualified_name(name) {
+        Err("a resource name as Kubernetes allows it")
+    } else if !is_quantity(value) {
+        Err("a Kubernetes quantity")
+    } else {
+        Ok(())
+    }
 }
 
 fn option(options: &mut OptionOverrides, name: &str, value: &str) -> Result<(), &'static str> {
@@ -132,43 +141,108 @@ fn option(options: &mut OptionOverrides, name: &str, value: &str) -> Result<(), 
         "maxnodeprovisiontime" => options.max_node_provision_time = Some(duration(value)?),
         "zeroormaxnodescaling" => options.zero_or_max_node_scaling = Some(boolean(value)?),
         "ignoredaemonsetsutilization" => options.ignore_daemon_sets_utilization = Some(boolean(value)?),
-        _ => return Err("no such option"),
+        "maxnodestartuptime" => return Err("nothing: the protocol cannot carry this option"),
+        _ => return Err("an autoscaling option that cluster-autoscaler knows"),
     }
     Ok(())
 }
 
 fn share(text: &str) -> Result<f64, &'static str> {
-    text.parse().ok().filter(|share| (0.0..=1.0).contains(share)).ok_or("not a number from 0 to 1")
+    text.parse().ok().filter(|share: &f64| share.is_finite() && *share >= 0.0).ok_or("a number from 0 on")
 }
 
+/// As Go's [strconv.ParseBool](https://pkg.go.dev/strconv#ParseBool).
 fn boolean(text: &str) -> Result<bool, &'static str> {
-    text.parse().map_err(|_| "neither true nor false")
+    match text {
+        "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(true),
+        "0" | "f" | "F" | "FALSE" | "false" | "False" => Ok(false),
+        _ => Err("true or false"),
+    }
 }
 
-/// A duration in Go's spelling, `1h30m`, `90s`, `1.5h`.
+/// As Go's [time.ParseDuration](https://pkg.go.dev/time#ParseDuration), without negative ones.
 fn duration(text: &str) -> Result<Duration, &'static str> {
-    const WRONG: &str = "not a duration such as 10m or 1h30m";
-    let mut rest = text;
-    let mut total = 0.0;
+    const EXPECTED: &str = "a duration such as 10m0s";
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
+    let mut rest = text.strip_prefix('+').unwrap_or(text);
     if rest.is_empty() {
-        return Err(WRONG);
+        return Err(EXPECTED);
     }
+    let mut seconds = 0.0_f64;
     while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or(WRONG)?;
-        let number: f64 = rest[..digits].parse().map_err(|_| WRONG)?;
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or(EXPECTED)?;
+        let number: f64 = rest[..digits].parse().map_err(|_| EXPECTED)?;
         rest = &rest[digits..];
-        let units = rest.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(rest.len());
-        total += number
-            * match &rest[..units] {
-                "h" => 3_600.0,
-                "m" => 60.0,
-                "s" => 1.0,
-                "ms" => 1e-3,
-                _ => return Err(WRONG),
-            };
-        rest = &rest[units..];
+        let letters = rest.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(rest.len());
+        let unit = match &rest[..letters] {
+            "ns" => 1e-9,
+            "us" | "µs" | "μs" => 1e-6,
+            "ms" => 1e-3,
+            "s" => 1.0,
+            "m" => 60.0,
+            "h" => 3600.0,
+            _ => return Err(EXPECTED),
+        };
+        seconds += number * unit;
+        rest = &rest[letters..];
     }
-    Duration::try_from_secs_f64(total).map_err(|_| WRONG)
+    // Go's durations end at 2^63 nanoseconds, and so does the protocol's.
+    if seconds >= i64::MAX as f64 / 1e9 {
+        return Err(EXPECTED);
+    }
+    Duration::try_from_secs_f64(seconds).map_err(|_| EXPECTED)
+}
+
+/// Whether the text is a non-negative [Kubernetes
+/// quantity](https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/).
+fn is_quantity(text: &str) -> bool {
+    let text = text.strip_prefix('+').unwrap_or(text);
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, suffix) = text.split_at(end);
+    let digits = number.bytes().filter(u8::is_ascii_digit).count();
+    if digits == 0 || number.len() - digits > 1 {
+        return false;
+    }
+    let exponent = |text: &str| {
+        let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+        !digits.is_empty() && digits.len() <= 2 && digits.bytes().all(|b| b.is_ascii_digit())
+    };
+    matches!(
+        suffix,
+        "" | "n" | "u" | "m" | "k" | "M" | "G" | "T" | "P" | "E" | "Ki" | "Mi" | "Gi" | "Ti" | "Pi" | "Ei"
+    ) || suffix.strip_prefix(['e', 'E']).is_some_and(exponent)
+}
+
+/// Whether the text is a name with an optional DNS prefix, as keys of labels, taints and resources are.
+///
+/// Source: [Labels and Selectors](https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set).
+fn is_qualified_name(text: &str) -> bool {
+    let (prefix, name) = text.split_once('/').map_or((None, text), |(prefix, name)| (Some(prefix), name));
+    let dns = |prefix: &str| {
+        prefix.len() <= 253
+            && prefix
+                .split('.')
+                .all(|part| is_framed(part, |b| b.is_ascii_lowercase() || b.is_ascii_digit(), |b| b == b'-'))
+    };
+    prefix.is_none_or(dns) && name.len() <= 63 && is_word(name)
+}
+
+fn is_label_value(text: &str) -> bool {
+    text.is_empty() || text.len() <= 63 && is_word(text)
+}
+
+fn is_word(text: &str) -> bool {
+    is_framed(text, |b| b.is_ascii_alphanumeric(), |b| matches!(b, b'-' | b'_' | b'.'))
+}
+
+/// Whether the text has only `edge` characters at its ends and only those or `inner` ones between.
+fn is_framed(text: &str, edge: impl Fn(u8) -> bool, inner: impl Fn(u8) -> bool) -> bool {
+    let bytes = text.as_bytes();
+    bytes.first().is_some_and(|&b| edge(b))
+        && bytes.last().is_some_and(|&b| edge(b))
+        && bytes.iter().all(|&b| edge(b) || inner(b))
 }
 
 #[cfg(test)]
@@ -177,67 +251,108 @@ mod tests {
 
     use super::*;
 
-    fn tags(pairs: &[(&str, &str)]) -> NodeTags {
-        read(&pairs.iter().map(|(k, v)| (format!("{PREFIX}{k}"), (*v).to_owned())).collect())
+    fn read_one(key: &str, value: &str) -> (NodeTags, Vec<BadTag>) {
+        read(&BTreeMap::from([(format!("{PREFIX}{key}"), value.to_owned())]))
     }
 
     #[test]
-    fn labels_taints_resources_and_options_are_read() {
-        let read = tags(&[
-            ("label/example.com/team", "web"),
-            ("taint/dedicated", "gpu:NoSchedule"),
-            ("taint/empty", ":NoExecute"),
-            ("resources/ephemeral-storage", "100Gi"),
-            ("resources/example.com/license", "2"),
-            ("autoscaling-options/scaledownutilizationthreshold", "0.7"),
-            ("autoscaling-options/scaledownunneededtime", "1h30m"),
-            ("autoscaling-options/ignoredaemonsetsutilization", "true"),
-            ("something-else/x", "y"),
-        ]);
-        assert_eq!(read.unreadable, []);
-        assert_eq!(read.labels["example.com/team"], "web");
-        let taint = |key: &str, value: &str, effect: &str| TaintTag {
+    fn tags_of_every_kind_are_read() {
+        let tags = [
+            ("label/team", "blue"),
+            ("label/example.com/empty", ""),
+            ("taint/dedicated", "true:NoSchedule"),
+            ("taint/example.com/gone", ":NoExecute"),
+            ("resources/ephemeral-storage", "100G"),
+            ("resources/example.com/fpga", "2"),
+            ("autoscaling-options/scaledownutilizationthreshold", "0.65"),
+            ("autoscaling-options/scaledowngpuutilizationthreshold", "0"),
+            ("autoscaling-options/scaledownunneededtime", "10m0s"),
+            ("autoscaling-options/scaledownunreadytime", "1.5h"),
+            ("autoscaling-options/maxnodeprovisiontime", "900s"),
+            ("autoscaling-options/zeroormaxnodescaling", "true"),
+            ("autoscaling-options/ignoredaemonsetsutilization", "F"),
+        ]
+        .map(|(key, value)| (format!("{PREFIX}{key}"), value.to_owned()));
+        let (read, bad) = read(&tags.into_iter().chain([("Name".to_owned(), "x".to_owned())]).collect());
+        assert_eq!(bad, []);
+        assert_eq!(read.labels["team"], "blue");
+        assert_eq!(read.labels["example.com/empty"], "");
+        let taint = |key: &str, value: &str, effect: &str| Taint {
             key: key.into(),
             value: value.into(),
             effect: effect.into(),
         };
-        assert_eq!(read.taints, [taint("dedicated", "gpu", "NoSchedule"), taint("empty", "", "NoExecute")]);
-        assert_eq!(read.resources["ephemeral-storage"], "100Gi");
-        assert_eq!(read.resources["example.com/license"], "2");
-        assert_eq!(read.options.scale_down_utilization_threshold, Some(0.7));
-        assert_eq!(read.options.scale_down_unneeded_time, Some(Duration::from_mins(90)));
-        assert_eq!(read.options.ignore_daemon_sets_utilization, Some(true));
-        assert_eq!(read.options.max_node_provision_time, None);
+        assert_eq!(
+            read.taints,
+            [taint("dedicated", "true", "NoSchedule"), taint("example.com/gone", "", "NoExecute")]
+        );
+        assert_eq!(read.resources["ephemeral-storage"], "100G");
+        assert_eq!(read.resources["example.com/fpga"], "2");
+        assert_eq!(
+            read.options,
+            OptionOverrides {
+                scale_down_utilization_threshold: Some(0.65),
+                scale_down_gpu_utilization_threshold: Some(0.0),
+                scale_down_unneeded_time: Some(Duration::from_mins(10)),
+                scale_down_unready_time: Some(Duration::from_mins(90)),
+                max_node_provision_time: Some(Duration::from_mins(15)),
+                zero_or_max_node_scaling: Some(true),
+                ignore_daemon_sets_utilization: Some(false),
+            }
+        );
     }
 
     #[test]
-    fn a_bad_tag_is_named_and_costs_only_itself() {
-        let read = tags(&[
-            ("label/a", "not a value"),
-            ("label/b", "ok"),
-            ("taint/c", "NoSchedule"),
-            ("taint/d", "x:Sometimes"),
-            ("resources/cpu", "many"),
-            ("autoscaling-options/scaledownutilizationthreshold", "70%"),
-            ("autoscaling-options/scaledownunneededtime", "ten minutes"),
-            ("autoscaling-options/nosuch", "1"),
+    fn a_bad_tag_is_left_out_and_reported() {
+        for (key, value) in [
+            ("label/team", "dark blue"),
             ("label/", "x"),
-        ]);
-        assert_eq!(read.labels.len(), 1);
-        assert_eq!((read.taints.len(), read.resources.len()), (0, 0));
-        assert_eq!(read.options, OptionOverrides::default());
-        assert_eq!(read.unreadable.len(), 8, "{:?}", read.unreadable);
+            ("label/UPPER.example/x", "y"),
+            ("taint/dedicated", "NoSchedule"),
+            ("taint/dedicated", "true:Sometimes"),
+            ("resources/cpu", "-1"),
+            ("resources/cpu", "many"),
+            ("autoscaling-options/scaledownunneededtime", "10"),
+            ("autoscaling-options/scaledownunneededtime", "-10m"),
+            ("autoscaling-options/scaledownutilizationthreshold", "NaN"),
+            ("autoscaling-options/zeroormaxnodescaling", "yes"),
+            ("autoscaling-options/maxnodestartuptime", "10m"),
+            ("autoscaling-options/somethingelse", "1"),
+            ("lable/team", "blue"),
+        ] {
+            let (read, bad) = read_one(key, value);
+            assert_eq!(read, NodeTags::default(), "{key}={value}");
+            assert_eq!(bad.len(), 1, "{key}={value}");
+        }
+    }
+
+    #[test]
+    fn a_quantity_is_told_from_other_text() {
+        for text in ["0", "1", "+1", "1.5", ".5", "5.", "100m", "20Gi", "1e3", "12E6", "1E", "1e-3"] {
+            assert!(is_quantity(text), "{text}");
+        }
+        for text in ["", ".", "-1", "1.2.3", "1gi", "Gi", "1 Gi", "1e", "1KI", "1e999"] {
+            assert!(!is_quantity(text), "{text}");
+        }
     }
 
     proptest! {
         #[test]
-        fn no_tag_makes_it_panic(kind in "(label|taint|resources|autoscaling-options)", name in ".{0,30}", value in ".{0,60}") {
-            let _ = tags(&[(&format!("{kind}/{name}"), &value)]);
+        fn no_tag_makes_it_panic(kind in "label|taint|resources|autoscaling-options|other", name in ".*", value in ".*") {
+            let _ = read_one(&format!("{kind}/{name}"), &value);
         }
 
         #[test]
-        fn durations_add_up(h in 0..100u64, m in 0..60u64, s in 0..60u64) {
-            prop_assert_eq!(duration(&format!("{h}h{m}m{s}s")), Ok(Duration::from_secs(h * 3_600 + m * 60 + s)));
+        fn no_option_value_makes_it_panic(value in "[0-9.a-zµ+-]{0,12}") {
+            let _ = read_one("autoscaling-options/scaledownunneededtime", &value);
+        }
+
+        #[test]
+        fn a_duration_as_go_prints_it_is_read_back(hours in 0..1000u64, minutes in 0..60u64, seconds in 0..60u64) {
+            let (read, _) =
+                read_one("autoscaling-options/scaledownunneededtime", &format!("{hours}h{minutes}m{seconds}s"));
+            let whole = Duration::from_secs(hours * 3600 + minutes * 60 + seconds);
+            prop_assert_eq!(read.options.scale_down_unneeded_time, Some(whole));
         }
     }
 }

@@ -21,7 +21,7 @@ pub fn answer(
         return None;
     }
     let mut options = *defaults?;
-    let own = overrides.clone();
+    let own = *overrides;
     set(&mut options.scale_down_utilization_threshold, own.scale_down_utilization_threshold);
     set(&mut options.scale_down_gpu_utilization_threshold, own.scale_down_gpu_utilization_threshold);
     set(&mut options.zero_or_max_node_scaling, own.zero_or_max_node_scaling);

@@ -144,7 +144,7 @@ async fn act(shared: &Shared, group: &str, instance: &str, step: Step) -> Signed
             half
         }
         // Not held by ours any more: the next look at AWS says what became of it.
-        Ok(()) | Err(AwsError::NoActiveHook) => half,
+        Ok(()) | Err(AwsError::NoActiveHook { .. }) => half,
         Err(error) => {
             tracing::warn!(group, instance, error = %chain(&error), "could not keep the lifecycle hook waiting");
             RETRY

@@ -16,9 +16,9 @@ use super::class::{Class, classify};
 use super::memory::{Memory, Task};
 use super::record::{self, Cause, Phase, Record, Release, Written};
 use super::{drain, flush, guard, marks, release};
+use crate::aws::Hook;
 use crate::cluster::{Budget, NodeView, PodName, PodView};
 use crate::groups::Lifecycle;
-use crate::groups::hooks::Hook;
 
 /// How scale-ins are done here.
 #[derive(Clone, Copy, Debug)]

@@ -10,8 +10,8 @@ use super::marks;
 use super::memory::Task;
 use super::plan::{Action, Announcement, HookKnowledge, Plan, Settings, Situation, Whereabouts};
 use super::record::{Record, Release};
+use crate::aws::Hook;
 use crate::groups::Lifecycle;
-use crate::groups::hooks::Hook;
 
 /// When an instance must have been given back: the hook holds it for so long, and people may allow less.
 pub(super) fn limit(

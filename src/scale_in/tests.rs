@@ -15,9 +15,9 @@ use super::memory::{Memory, Refusal, Task};
 use super::names;
 use super::plan::{Action, HookKnowledge, Plan, Settings, Situation, Whereabouts, Why, plan};
 use super::record::{Cause, Phase, Record, Release, Written, read};
+use crate::aws::Hook;
 use crate::cluster::{Budget, NodeView, PodName, PodView, Project};
 use crate::groups::Lifecycle;
-use crate::groups::hooks::Hook;
 
 const START: i64 = 1_700_000_000;
 

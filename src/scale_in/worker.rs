@@ -18,9 +18,8 @@ use super::controller::{Shared, needs_worker};
 use super::memory::{Memory, Refusal, Task};
 use super::names;
 use super::plan::{self, Action, Announcement, HookKnowledge, Situation, Whereabouts};
-use crate::aws::AwsError;
+use crate::aws::{AwsError, Hook};
 use crate::cluster::{Answer, ApiError, NodeView, PodView, Sink, WatchBackoff, deliver};
-use crate::groups::hooks::Hook;
 use crate::groups::{Change, Group};
 use crate::telemetry::chain;
 
@@ -314,7 +313,7 @@ impl Worker {
             }
             Outcome::Terminated { change, result } => self.hear_of_termination(change, result),
             Outcome::Completed { hook, instance, result } => match result {
-                Ok(()) | Err(AwsError::NoActiveHook) => {
+                Ok(()) | Err(AwsError::NoActiveHook { .. }) => {
                     tracing::info!(
                         node = self.name,
                         instance,
@@ -361,7 +360,7 @@ impl Worker {
                 self.memory.worked(Task::Terminate, now);
                 self.shared.groups.changed(now, change);
             }
-            Err(AwsError::AtMinimum) => {
+            Err(AwsError::AtMinimum { .. }) => {
                 self.memory.at_minimum = true;
                 self.memory.worked(Task::Terminate, now);
             }

@@ -25,6 +25,9 @@ use crate::provider::proto::cloud_provider_client::CloudProviderClient;
 /// The tag of the groups that the program runs in simulations.
 pub const TAG: &str = "k8s.io/cluster-autoscaler/enabled";
 
+/// No group is named.
+const NOBODY: [&str; 0] = [];
+
 /// Bytes under way between a client and the program.
 const PIPE: usize = 64 * 1024;
 
@@ -38,8 +41,8 @@ pub fn config() -> Config {
         region: None,
         endpoint_url: None,
         kubeconfig: None,
-        selectors: Selectors { by_tags: vec![vec![(TAG.to_owned(), None)]], ..Selectors::default() },
-        refresh_interval: Duration::from_secs(60),
+        selectors: Selectors::parse(NOBODY, [format!("asg:tag={TAG}")]).unwrap_or_default(),
+        refresh_interval: Duration::from_mins(1),
         snapshot_max_age: Duration::from_mins(10),
         daemonset_flush: Duration::from_secs(5),
         daemonset_guard: true,
@@ -59,12 +62,12 @@ pub struct Program {
 
 impl Program {
     /// Starts the program on a world.
-    pub fn start(world: &World, config: Config) -> anyhow::Result<Self> {
+    pub fn start(world: &World, config: Config) -> Self {
         let (connect, connections) = mpsc::unbounded_channel();
         let incoming =
             UnboundedReceiverStream::new(connections).map(|stream| Ok(Box::new(stream) as Box<dyn Io>));
         let outside = Outside {
-            aws: Aws::behind(aws_client(Arc::new(world.aws.clone())))?,
+            aws: Aws::at(aws_client(Arc::new(world.aws.clone()))),
             cluster: Cluster::new(world.cluster.client()),
             clock: world.clock.clone(),
             incoming: incoming.boxed(),
@@ -75,7 +78,7 @@ impl Program {
         let mut task = JoinSet::new();
         let until = stop.clone();
         task.spawn(async move { app::run(&config, outside, until).await });
-        Ok(Self { task, stop, connect })
+        Self { task, stop, connect }
     }
 
     /// A gRPC client of it.

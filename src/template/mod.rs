@@ -1,23 +1,264 @@
 //! What a new node of a group will look like, so that cluster-autoscaler can scale it from zero.
 //!
-//! [`node`] makes the `core/v1` Node from facts about the group and its instance type; [`capacity`] has the
-//! formulas. Both are pure. Where the facts come from is [`crate::groups::discovery`]'s business.
+//! - Pure: facts about the group and its instance types in, an encoded Node out. Looking them up is discovery's part.
+//! - A group that may launch several types gets, resource by resource, the least of them: a pod that fits the template
+//!   fits whatever comes. Labels that tell of one type tell of the first, as in cluster-autoscaler's own AWS provider.
+//! - The formulas, with their sources, are in [`capacity`].
 
 pub mod capacity;
-pub mod node;
+mod node;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use prost::Message;
+
+use crate::aws::{Launch, LaunchSpec, TypeInfo};
+use crate::groups::tags::NodeTags;
+use capacity::Figures;
 
 /// A template Node.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Template {
     /// The `core/v1` Node, encoded: what goes on the wire in either dialect.
     pub encoded: Bytes,
+    /// Names of the instance types it stands for, in the group's order of preference.
+    pub instance_types: Vec<String>,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// What it has and gives to pods, before the resources that tags set.
+    pub figures: Figures,
 }
 
 /// Why a group has no template.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct TemplateError(pub Arc<str>);
+
+impl TemplateError {
+    /// An error with this text.
+    pub fn new(text: impl Into<Arc<str>>) -> Self {
+        Self(text.into())
+    }
+}
+
+/// Choices about templates that a user may make.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Settings {
+    /// Share of an instance's memory that hypervisor and kernel keep, from 0 to 1.
+    pub memory_overhead: f64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { memory_overhead: 0.075 }
+    }
+}
+
+/// How a group pays for its instances.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Market {
+    /// On-Demand, all of them.
+    OnDemand,
+    /// Spot, all of them.
+    Spot,
+}
+
+impl Market {
+    /// The market of a group's instances, if they all have the same. A mixed instances policy has its own say, and
+    /// its launch template must then have none.
+    ///
+    /// Source: [Auto Scaling groups with multiple instance types and purchase
+    /// options](https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-mixed-instances-groups.html).
+    pub fn of(launch: &Launch, spec: &LaunchSpec) -> Option<Self> {
+        match launch.mix {
+            Some(mix) if mix.on_demand_percentage >= 100 => Some(Self::OnDemand),
+            Some(mix) if mix.on_demand_percentage == 0 && mix.on_demand_base == 0 => Some(Self::Spot),
+            Some(_) => None,
+            None if spec.spot => Some(Self::Spot),
+            None => Some(Self::OnDemand),
+        }
+    }
+}
+
+/// What a template is made from.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts<'a> {
+    /// Name of the group.
+    pub group: &'a str,
+    /// Region of the group.
+    pub region: &'a str,
+    /// Zones of the group, in AWS's order.
+    pub zones: &'a [String],
+    /// Types it may launch, in its order of preference.
+    pub types: &'a [&'a TypeInfo],
+    /// Size of the root volume in GiB, if known.
+    pub root_gib: Option<i32>,
+    /// How it pays, if that is one way.
+    pub market: Option<Market>,
+    /// Name of the EKS managed node group it belongs to (tag `eks:nodegroup-name`), if any.
+    pub eks_node_group: Option<&'a str>,
+    /// What its tags say.
+    pub tags: &'a NodeTags,
+}
+
+impl Template {
+    /// Makes the template.
+    pub fn of(facts: &Facts<'_>, settings: &Settings) -> Result<Self, TemplateError> {
+        let zone =
+            facts.zones.first().ok_or_else(|| TemplateError::new("the group has no availability zone"))?;
+        let root_gib = facts.root_gib.unwrap_or(capacity::DEFAULT_ROOT_GIB);
+        let figures_of = |info: &&TypeInfo| Figures::of(info, root_gib, settings);
+        let (Some(&first), Some(figures)) = (
+            facts.types.first(),
+            facts.types.iter().map(figures_of).reduce(|least, other| least.minimum(&other)),
+        ) else {
+            return Err(TemplateError::new("no instance type of the group is known"));
+        };
+        let node = node::build(facts, zone, first, &figures);
+        Ok(Self {
+            encoded: node.encode_to_vec().into(),
+            instance_types: facts.types.iter().map(|info| info.name.clone()).collect(),
+            labels: node.metadata.map(|meta| meta.labels).unwrap_or_default(),
+            figures,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_pb::api::core::v1::Node;
+
+    use super::capacity::tests::instance_type;
+    use super::*;
+    use crate::aws::{Accelerator, Mix};
+    use crate::groups::tags;
+
+    fn template(types: &[&TypeInfo], group_tags: &[(&str, &str)]) -> Node {
+        let read = group_tags.iter().map(|&(key, value)| {
+            (format!("k8s.io/cluster-autoscaler/node-template/{key}"), value.to_owned())
+        });
+        let (tags, bad) = tags::read(&read.collect());
+        assert_eq!(bad, []);
+        let zones = ["eu-west-1b".to_owned(), "eu-west-1a".to_owned()];
+        let facts = Facts {
+            group: "web",
+            region: "eu-west-1",
+            zones: &zones,
+            types,
+            root_gib: Some(50),
+            market: Some(Market::Spot),
+            eks_node_group: Some("workers"),
+            tags: &tags,
+        };
+        let template = Template::of(&facts, &Settings::default()).expect("has a type and a zone");
+        Node::decode(template.encoded).expect("is a Node")
+    }
+
+    fn labels(node: &Node) -> &BTreeMap<String, String> {
+        &node.metadata.as_ref().expect("has metadata").labels
+    }
+
+    fn allocatable(node: &Node, resource: &str) -> Option<String> {
+        node.status.as_ref()?.allocatable.get(resource)?.string.clone()
+    }
+
+    fn capacity_of(node: &Node, resource: &str) -> Option<String> {
+        node.status.as_ref()?.capacity.get(resource)?.string.clone()
+    }
+
+    #[test]
+    fn a_template_looks_like_a_node_of_the_group() {
+        let node = template(&[&instance_type("m5.large", 2, 8, 3, 10)], &[]);
+        for (key, value) in [
+            ("kubernetes.io/arch", "amd64"),
+            ("kubernetes.io/os", "linux"),
+            ("kubernetes.io/hostname", "web-template-m5.large"),
+            ("node.kubernetes.io/instance-type", "m5.large"),
+            ("beta.kubernetes.io/instance-type", "m5.large"),
+            ("topology.kubernetes.io/region", "eu-west-1"),
+            ("topology.kubernetes.io/zone", "eu-west-1b"),
+            ("topology.ebs.csi.aws.com/zone", "eu-west-1b"),
+            ("eks.amazonaws.com/nodegroup", "workers"),
+            ("eks.amazonaws.com/capacityType", "SPOT"),
+        ] {
+            assert_eq!(labels(&node).get(key).map(String::as_str), Some(value), "{key}");
+        }
+        assert_eq!(capacity_of(&node, "cpu").as_deref(), Some("2"));
+        assert_eq!(allocatable(&node, "cpu").as_deref(), Some("1930m"));
+        assert_eq!(allocatable(&node, "pods").as_deref(), Some("29"));
+        assert_eq!(capacity_of(&node, "ephemeral-storage").as_deref(), Some("52428800Ki"));
+        let status = node.status.as_ref().expect("has a status");
+        assert_eq!(status.conditions[0].r#type.as_deref(), Some("Ready"));
+        assert_eq!(status.conditions[0].status.as_deref(), Some("True"));
+        assert_eq!(node.spec.expect("has a spec").provider_id, None);
+    }
+
+    #[test]
+    fn a_tag_beats_what_is_computed() {
+        let node = template(
+            &[&instance_type("m5.large", 2, 8, 3, 10)],
+            &[
+                ("label/kubernetes.io/os", "windows"),
+                ("taint/dedicated", "web:NoSchedule"),
+                ("resources/memory", "7Gi"),
+                ("resources/example.com/fpga", "1"),
+            ],
+        );
+        assert_eq!(labels(&node)["kubernetes.io/os"], "windows");
+        assert_eq!(capacity_of(&node, "memory").as_deref(), Some("7Gi"));
+        assert_eq!(allocatable(&node, "memory").as_deref(), Some("7Gi"));
+        assert_eq!(allocatable(&node, "example.com/fpga").as_deref(), Some("1"));
+        let taint = &node.spec.expect("has a spec").taints[0];
+        assert_eq!((taint.key.as_deref(), taint.effect.as_deref()), (Some("dedicated"), Some("NoSchedule")));
+    }
+
+    #[test]
+    fn several_types_give_the_least_of_each_resource_and_the_labels_of_the_first() {
+        let mut gpu = instance_type("g4dn.xlarge", 4, 16, 3, 10);
+        gpu.accelerators = vec![Accelerator { manufacturer: "NVIDIA".into(), name: "T4".into(), count: 1 }];
+        let large_memory = instance_type("r5.large", 2, 16, 3, 10);
+        let compute = instance_type("c5.xlarge", 4, 8, 4, 15);
+        let node = template(&[&compute, &large_memory, &gpu], &[]);
+        assert_eq!(labels(&node)["node.kubernetes.io/instance-type"], "c5.xlarge");
+        assert_eq!(capacity_of(&node, "cpu").as_deref(), Some("2"));
+        assert_eq!(capacity_of(&node, "memory").as_deref(), Some("7759462Ki"));
+        assert_eq!(capacity_of(&node, "pods").as_deref(), Some("29"));
+        assert_eq!(capacity_of(&node, "nvidia.com/gpu"), None);
+        let only_gpu = template(&[&gpu], &[]);
+        assert_eq!(allocatable(&only_gpu, "nvidia.com/gpu").as_deref(), Some("1"));
+    }
+
+    #[test]
+    fn the_market_is_told_only_where_it_is_one() {
+        let mixed = |on_demand_base, on_demand_percentage| Launch {
+            mix: Some(Mix { on_demand_base, on_demand_percentage }),
+            ..Launch::default()
+        };
+        let (plain, spot) = (LaunchSpec::default(), LaunchSpec { spot: true, ..LaunchSpec::default() });
+        assert_eq!(Market::of(&Launch::default(), &plain), Some(Market::OnDemand));
+        assert_eq!(Market::of(&Launch::default(), &spot), Some(Market::Spot));
+        assert_eq!(Market::of(&mixed(0, 0), &plain), Some(Market::Spot));
+        assert_eq!(Market::of(&mixed(1, 0), &plain), None);
+        assert_eq!(Market::of(&mixed(0, 50), &plain), None);
+        assert_eq!(Market::of(&mixed(0, 100), &plain), Some(Market::OnDemand));
+    }
+
+    #[test]
+    fn without_a_known_type_there_is_no_template() {
+        let tags = NodeTags::default();
+        let facts = Facts {
+            group: "web",
+            region: "eu-west-1",
+            zones: &["eu-west-1a".to_owned()],
+            types: &[],
+            root_gib: None,
+            market: None,
+            eks_node_group: None,
+            tags: &tags,
+        };
+        let error = Template::of(&facts, &Settings::default()).expect_err("has no type");
+        assert_eq!(error.to_string(), "no instance type of the group is known");
+    }
+}

@@ -1,145 +1,114 @@
-//! Building the template Node. Pure.
+//! The `core/v1` Node message of a template.
+//!
+//! Labels are those that a real node of the group would carry; a tag's label, taint or resource beats what is
+//! computed, as in cluster-autoscaler's own AWS provider.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use k8s_pb::api::core::v1::{Node, NodeCondition, NodeSpec, NodeStatus, Taint};
 use k8s_pb::apimachinery::pkg::api::resource::Quantity;
 use k8s_pb::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use prost::Message;
 
-use super::capacity::{self, Amounts};
-use super::{Template, TemplateError};
-use crate::aws::InstanceType;
-use crate::groups::tags::NodeTags;
+use super::capacity::{Figures, Resources};
+use super::{Facts, Market};
+use crate::aws::TypeInfo;
 
-/// What is known of a group's next node.
-#[derive(Clone, Copy, Debug)]
-pub struct Facts<'a> {
-    /// Name of the group.
-    pub group: &'a str,
-    /// Region.
-    pub region: &'a str,
-    /// Availability zone it is likely in: the group's first.
-    pub zone: &'a str,
-    /// The instance types it can be.
-    pub types: &'a [InstanceType],
-    /// Size of its root volume in GiB.
-    pub volume_gib: i64,
-    /// Whether it is a spot instance, where that is known.
-    pub spot: bool,
-    /// What the group's tags say.
-    pub tags: &'a NodeTags,
-}
-
-/// Accelerator label of cluster-autoscaler's AWS provider.
-pub const ACCELERATOR_LABEL: &str = "k8s.amazonaws.com/accelerator";
-
-/// Conditions of a healthy node; cluster-autoscaler takes a node without them for an unready one.
-const CONDITIONS: [(&str, &str); 4] =
-    [("Ready", "True"), ("MemoryPressure", "False"), ("DiskPressure", "False"), ("PIDPressure", "False")];
-
-/// Builds the template of a group: the least of what its instance types have.
-pub fn build(facts: &Facts<'_>) -> Result<Template, TemplateError> {
-    let Some(first) = facts.types.first() else {
-        return Err(TemplateError(Arc::from("none of the group's instance types is known to EC2")));
-    };
-    let of = |amount: fn(&InstanceType) -> i64| facts.types.iter().map(amount).min().unwrap_or_default();
-    let capacity = Amounts {
-        cpu_millis: of(|t| t.vcpus * 1_000),
-        memory_mib: of(|t| capacity::memory_seen(t.memory_mib, t.bare_metal)),
-        storage_mib: facts.volume_gib * 1_024,
-        pods: of(|t| capacity::pods(t.interfaces, t.addresses_per_interface)),
-    };
-    let accelerators: BTreeMap<&str, i64> = first
-        .accelerators
-        .keys()
-        .map(|name| {
-            let least =
-                facts.types.iter().map(|t| t.accelerators.get(name).copied().unwrap_or_default()).min();
-            (name.as_str(), least.unwrap_or_default())
-        })
-        .filter(|(_, count)| *count > 0)
-        .collect();
-    let resources = |amounts: Amounts| {
-        let mut resources = BTreeMap::from([
-            ("cpu".to_owned(), quantity(format!("{}m", amounts.cpu_millis))),
-            ("memory".to_owned(), quantity(format!("{}Mi", amounts.memory_mib))),
-            ("ephemeral-storage".to_owned(), quantity(format!("{}Mi", amounts.storage_mib))),
-            ("pods".to_owned(), quantity(amounts.pods.to_string())),
-        ]);
-        resources.extend(
-            accelerators.iter().map(|(name, count)| ((*name).to_owned(), quantity(count.to_string()))),
-        );
-        // What the group's owner says is there is there, for pods to use.
-        resources
-            .extend(facts.tags.resources.iter().map(|(name, text)| (name.clone(), quantity(text.clone()))));
-        resources
-    };
-    let name = format!("{}-template", facts.group);
-    let node = Node {
-        metadata: Some(ObjectMeta {
-            name: Some(name.clone()),
-            labels: labels(facts, first, &name),
-            ..ObjectMeta::default()
-        }),
-        spec: Some(NodeSpec {
-            taints: facts
-                .tags
-                .taints
-                .iter()
-                .map(|taint| Taint {
-                    key: Some(taint.key.clone()),
-                    value: Some(taint.value.clone()),
-                    effect: Some(taint.effect.clone()),
-                    time_added: None,
-                })
-                .collect(),
-            ..NodeSpec::default()
-        }),
+/// Builds the Node. `first` is the type that its labels tell of, `figures` those of all types the group may launch.
+pub(super) fn build(facts: &Facts<'_>, zone: &str, first: &TypeInfo, figures: &Figures) -> Node {
+    // It needs a name of its own that no real node has; cluster-autoscaler makes copies with names of theirs.
+    let name = format!("{}-template-{}", facts.group, first.name);
+    let mut labels = computed_labels(facts, zone, first, &name);
+    labels.extend(facts.tags.labels.clone());
+    let taints = facts.tags.taints.iter().map(|taint| Taint {
+        key: Some(taint.key.clone()),
+        value: Some(taint.value.clone()),
+        effect: Some(taint.effect.clone()),
+        time_added: None,
+    });
+    Node {
+        metadata: Some(ObjectMeta { name: Some(name), labels, ..ObjectMeta::default() }),
+        // No providerID: no instance has it yet. cluster-autoscaler's own AWS provider leaves it empty too.
+        spec: Some(NodeSpec { taints: taints.collect(), ..NodeSpec::default() }),
         status: Some(NodeStatus {
-            capacity: resources(capacity),
-            allocatable: resources(capacity::allocatable(capacity)),
-            conditions: CONDITIONS
-                .into_iter()
-                .map(|(kind, status)| NodeCondition {
-                    r#type: Some(kind.to_owned()),
-                    status: Some(status.to_owned()),
-                    ..NodeCondition::default()
-                })
-                .collect(),
+            capacity: quantities(&figures.capacity, &facts.tags.resources),
+            allocatable: quantities(&figures.allocatable, &facts.tags.resources),
+            conditions: conditions(),
             ..NodeStatus::default()
         }),
-    };
-    Ok(Template { encoded: node.encode_to_vec().into() })
+    }
 }
 
-fn labels(facts: &Facts<'_>, instance_type: &InstanceType, name: &str) -> BTreeMap<String, String> {
+/// The labels that kubelet, cloud provider, EBS driver and EKS put on a node.
+///
+/// Sources: [Well-known labels](https://kubernetes.io/docs/reference/labels-annotations-taints/) (the old spellings
+/// are still put on real nodes, and selectors still use them),
+/// [aws-ebs-csi-driver](https://github.com/kubernetes-sigs/aws-ebs-csi-driver) for `topology.ebs.csi.aws.com/zone`,
+/// [EKS managed node groups](https://docs.aws.amazon.com/eks/latest/userguide/managed-node-groups.html) for
+/// `eks.amazonaws.com/…`.
+fn computed_labels(facts: &Facts<'_>, zone: &str, first: &TypeInfo, name: &str) -> BTreeMap<String, String> {
+    let arch = if first.arm { "arm64" } else { "amd64" };
     let mut labels: BTreeMap<String, String> = [
-        ("kubernetes.io/arch", instance_type.architecture.as_str()),
-        ("beta.kubernetes.io/arch", &instance_type.architecture),
+        ("kubernetes.io/arch", arch),
+        ("beta.kubernetes.io/arch", arch),
         ("kubernetes.io/os", "linux"),
         ("beta.kubernetes.io/os", "linux"),
         ("kubernetes.io/hostname", name),
-        ("node.kubernetes.io/instance-type", &instance_type.name),
-        ("beta.kubernetes.io/instance-type", &instance_type.name),
+        ("node.kubernetes.io/instance-type", &first.name),
+        ("beta.kubernetes.io/instance-type", &first.name),
         ("topology.kubernetes.io/region", facts.region),
         ("failure-domain.beta.kubernetes.io/region", facts.region),
-        ("topology.kubernetes.io/zone", facts.zone),
-        ("failure-domain.beta.kubernetes.io/zone", facts.zone),
-        ("topology.ebs.csi.aws.com/zone", facts.zone),
-        ("eks.amazonaws.com/capacityType", if facts.spot { "SPOT" } else { "ON_DEMAND" }),
+        ("topology.kubernetes.io/zone", zone),
+        ("failure-domain.beta.kubernetes.io/zone", zone),
+        ("topology.ebs.csi.aws.com/zone", zone),
     ]
-    .into_iter()
     .map(|(key, value)| (key.to_owned(), value.to_owned()))
-    .collect();
-    if let Some(accelerator) = &instance_type.accelerator_name {
-        labels.insert(ACCELERATOR_LABEL.to_owned(), accelerator.clone());
+    .into();
+    if let Some(node_group) = facts.eks_node_group {
+        labels.insert("eks.amazonaws.com/nodegroup".to_owned(), node_group.to_owned());
+        if let Some(market) = facts.market {
+            let word = match market {
+                Market::OnDemand => "ON_DEMAND",
+                Market::Spot => "SPOT",
+            };
+            labels.insert("eks.amazonaws.com/capacityType".to_owned(), word.to_owned());
+        }
     }
-    labels.extend(facts.tags.labels.clone());
     labels
 }
 
-fn quantity(text: String) -> Quantity {
-    Quantity { string: Some(text) }
+fn quantities(computed: &Resources, tagged: &BTreeMap<String, String>) -> BTreeMap<String, Quantity> {
+    let mut all: BTreeMap<String, String> = BTreeMap::from([
+        ("cpu".to_owned(), cpu(computed.cpu_millis)),
+        ("memory".to_owned(), format!("{}Ki", computed.memory_kib)),
+        ("ephemeral-storage".to_owned(), format!("{}Ki", computed.storage_kib)),
+        ("pods".to_owned(), computed.pods.to_string()),
+    ]);
+    all.extend(computed.devices.iter().map(|(&name, count)| (name.to_owned(), count.to_string())));
+    all.extend(tagged.clone());
+    all.into_iter().map(|(name, text)| (name, Quantity { string: Some(text) })).collect()
+}
+
+/// As Kubernetes writes it: whole cores without a suffix.
+fn cpu(millis: i64) -> String {
+    if millis % 1000 == 0 { (millis / 1000).to_string() } else { format!("{millis}m") }
+}
+
+/// The conditions of a node that takes pods.
+///
+/// Source: cluster-autoscaler's
+/// [BuildReadyConditions](https://github.com/kubernetes/autoscaler/blob/cluster-autoscaler-1.35.2/cluster-autoscaler/cloudprovider/utils.go).
+fn conditions() -> Vec<NodeCondition> {
+    [
+        ("Ready", "True"),
+        ("NetworkUnavailable", "False"),
+        ("DiskPressure", "False"),
+        ("MemoryPressure", "False"),
+        ("PIDPressure", "False"),
+    ]
+    .map(|(kind, status)| NodeCondition {
+        r#type: Some(kind.to_owned()),
+        status: Some(status.to_owned()),
+        ..NodeCondition::default()
+    })
+    .into()
 }

@@ -98,7 +98,7 @@ async fn one_node_fills_the_old_and_the_new_field_of_a_template() {
         ..Node::default()
     };
     let encoded = Bytes::from(node.encode_to_vec());
-    let template = Some(Ok(Arc::new(Template { encoded: encoded.clone() })));
+    let template = Some(Ok(Arc::new(Template { encoded: encoded.clone(), ..Template::default() })));
     let world = World::with(Group { template, ..web(0) });
     let answer =
         call(&world, "NodeGroupTemplateNodeInfo", delimited(1, GROUP.as_bytes())).await.expect("answered");

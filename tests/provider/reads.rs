@@ -188,7 +188,10 @@ async fn a_template_that_cannot_be_made_says_why_and_one_to_come_says_so() {
         (Code::FailedPrecondition, "group web has no template: no launch template")
     );
     let encoded = Bytes::from_static(b"\x0a\x00");
-    world.publish([Group { template: Some(Ok(Arc::new(Template { encoded: encoded.clone() }))), ..web(0) }]);
+    world.publish([Group {
+        template: Some(Ok(Arc::new(Template { encoded: encoded.clone(), ..Template::default() }))),
+        ..web(0)
+    }]);
     let answer = ask().await.expect("a template").into_inner();
     assert_eq!((answer.node_info, answer.node_bytes), (encoded.clone(), encoded));
 }

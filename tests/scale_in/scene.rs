@@ -34,7 +34,7 @@ impl Scene {
     pub(crate) async fn configured(group: GroupSpec, config: Config) -> Self {
         let world = World::new(1);
         world.aws.add_group(group);
-        let program = Program::start(&world, config).expect("started");
+        let program = Program::start(&world, config);
         let scene = Self { world, program };
         assert!(scene.world.until(Duration::from_mins(2), |w| { !w.cluster.node_names().is_empty() }).await);
         tokio::time::sleep(Duration::from_secs(30)).await;

@@ -1,0 +1,206 @@
+//! The calls to EC2 Auto Scaling, one function each.
+
+use aws_sdk_autoscaling::config::retry::RetryConfig;
+use aws_sdk_autoscaling::types::Filter;
+use futures::future::try_join_all;
+use jiff::Timestamp;
+
+use super::{Activity, Aws, AwsError, Described, Hook, LaunchSpec, Operation};
+use crate::groups::selector::TagSelector;
+
+/// Names or records a call of DescribeAutoScalingGroups takes.
+///
+/// Source: [DescribeAutoScalingGroups](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DescribeAutoScalingGroups.html):
+/// 50 names by default, up to 100 with MaxRecords.
+const GROUPS_A_CALL: i32 = 100;
+/// Names a call of DescribeLaunchConfigurations takes.
+///
+/// Source: [DescribeLaunchConfigurations](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DescribeLaunchConfigurations.html).
+const CONFIGURATIONS_A_CALL: usize = 50;
+/// Instances a call of SetInstanceProtection takes.
+///
+/// Source: [SetInstanceProtection](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_SetInstanceProtection.html).
+const PROTECTIONS_A_CALL: usize = 50;
+/// Activities a call of DescribeScalingActivities gives.
+///
+/// Source: [DescribeScalingActivities](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DescribeScalingActivities.html).
+const ACTIVITIES_A_CALL: i32 = 100;
+/// Pages of activities that are read at most: a group with more than 500 attempts since the moment of interest has
+/// shown what is wrong with it long before.
+const PAGES_OF_ACTIVITIES: usize = 5;
+
+impl Aws {
+    /// The groups of these names; those that do not exist are left out. 100 names a call.
+    pub async fn describe_groups(&self, names: &[String]) -> Result<Vec<Described>, AwsError> {
+        let batches = names.chunks(GROUPS_A_CALL as usize).map(|batch| self.groups(batch, &[]));
+        Ok(try_join_all(batches).await?.into_iter().flatten().collect())
+    }
+
+    /// The groups that have all tags of the selector. 100 groups a call.
+    pub async fn describe_tagged_groups(&self, selector: &TagSelector) -> Result<Vec<Described>, AwsError> {
+        let filters: Vec<Filter> = selector
+            .tags()
+            .iter()
+            .map(|(key, value)| match value {
+                Some(value) => Filter::builder().name(format!("tag:{key}")).values(value).build(),
+                None => Filter::builder().name("tag-key").values(key).build(),
+            })
+            .collect();
+        let mut found = self.groups(&[], &filters).await?;
+        // The filters say the same; this keeps somebody else's groups out of ours whatever an endpoint makes of them.
+        found.retain(|described| selector.matches(&described.group.tags));
+        Ok(found)
+    }
+
+    async fn groups(&self, names: &[String], filters: &[Filter]) -> Result<Vec<Described>, AwsError> {
+        let mut found = Vec::new();
+        let mut token = None;
+        loop {
+            let call = self
+                .reads
+                .describe_auto_scaling_groups()
+                .set_auto_scaling_group_names((!names.is_empty()).then(|| names.to_vec()))
+                .set_filters((!filters.is_empty()).then(|| filters.to_vec()))
+                .max_records(GROUPS_A_CALL)
+                .set_next_token(token)
+                .send();
+            let page = self.counted(Operation::DescribeAutoScalingGroups, call).await?;
+            found.extend(page.auto_scaling_groups.unwrap_or_default().into_iter().map(Described::from_sdk));
+            token = page.next_token.filter(|token| !token.is_empty());
+            if token.is_none() {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// The hooks that hold the group's instances on their way out, other people's too.
+    pub async fn lifecycle_hooks(&self, group: &str) -> Result<Vec<Hook>, AwsError> {
+        let call = self.reads.describe_lifecycle_hooks().auto_scaling_group_name(group).send();
+        let found = self.counted(Operation::DescribeLifecycleHooks, call).await?;
+        Ok(found.lifecycle_hooks.unwrap_or_default().into_iter().filter_map(Hook::from_sdk).collect())
+    }
+
+    /// Sets the group's desired capacity, cooldown or not. Sent once.
+    pub async fn set_desired(&self, group: &str, desired: i32) -> Result<(), AwsError> {
+        let call = self
+            .writes
+            .set_desired_capacity()
+            .auto_scaling_group_name(group)
+            .desired_capacity(desired)
+            .honor_cooldown(false)
+            .customize()
+            .config_override(once())
+            .send();
+        self.counted(Operation::SetDesiredCapacity, call).await?;
+        Ok(())
+    }
+
+    /// Tells the instance's group to terminate it, with or without taking it off the desired capacity. Sent once.
+    pub async fn terminate(&self, instance: &str, decrement: bool) -> Result<(), AwsError> {
+        let call = self
+            .writes
+            .terminate_instance_in_auto_scaling_group()
+            .instance_id(instance)
+            .should_decrement_desired_capacity(decrement)
+            .customize()
+            .config_override(once())
+            .send();
+        self.counted(Operation::TerminateInstanceInAutoScalingGroup, call).await?;
+        Ok(())
+    }
+
+    /// Protects instances of the group from its own scale-in, or no longer. 50 instances a call, one after the other;
+    /// an error leaves those of later calls as they were.
+    pub async fn protect(&self, group: &str, instances: &[String], protect: bool) -> Result<(), AwsError> {
+        for batch in instances.chunks(PROTECTIONS_A_CALL) {
+            let call = self
+                .writes
+                .set_instance_protection()
+                .auto_scaling_group_name(group)
+                .set_instance_ids(Some(batch.to_vec()))
+                .protected_from_scale_in(protect)
+                .send();
+            self.counted(Operation::SetInstanceProtection, call).await?;
+        }
+        Ok(())
+    }
+
+    /// Gives the hook another heartbeat time-out to hold the instance.
+    pub async fn heartbeat(&self, group: &str, hook: &str, instance: &str) -> Result<(), AwsError> {
+        let call = self
+            .writes
+            .record_lifecycle_action_heartbeat()
+            .auto_scaling_group_name(group)
+            .lifecycle_hook_name(hook)
+            .instance_id(instance)
+            .send();
+        self.counted(Operation::RecordLifecycleActionHeartbeat, call).await?;
+        Ok(())
+    }
+
+    /// Lets the instance go on from the hook. Always CONTINUE: for a terminating instance ABANDON only skips the
+    /// hooks of others.
+    pub async fn complete(&self, group: &str, hook: &str, instance: &str) -> Result<(), AwsError> {
+        let call = self
+            .writes
+            .complete_lifecycle_action()
+            .auto_scaling_group_name(group)
+            .lifecycle_hook_name(hook)
+            .instance_id(instance)
+            .lifecycle_action_result("CONTINUE")
+            .send();
+        self.counted(Operation::CompleteLifecycleAction, call).await?;
+        Ok(())
+    }
+
+    /// The group's scaling activities that began at or after `until`, newest first.
+    pub async fn scaling_activities(&self, group: &str, until: Timestamp) -> Result<Vec<Activity>, AwsError> {
+        let mut found: Vec<Activity> = Vec::new();
+        let mut token = None;
+        for _ in 0..PAGES_OF_ACTIVITIES {
+            let call = self
+                .reads
+                .describe_scaling_activities()
+                .auto_scaling_group_name(group)
+                .max_records(ACTIVITIES_A_CALL)
+                .set_next_token(token)
+                .send();
+            let page = self.counted(Operation::DescribeScalingActivities, call).await?;
+            found.extend(page.activities.unwrap_or_default().into_iter().filter_map(Activity::from_sdk));
+            token = page.next_token.filter(|token| !token.is_empty());
+            if token.is_none() || found.last().is_some_and(|oldest| oldest.started < until) {
+                break;
+            }
+        }
+        found.retain(|activity| activity.started >= until);
+        // AWS lists them so; what reads them relies on it.
+        found.sort_by_key(|activity| std::cmp::Reverse(activity.started));
+        Ok(found)
+    }
+
+    /// The launch configurations of these names; those that do not exist are left out. 50 names a call.
+    pub async fn launch_configurations(
+        &self,
+        names: &[String],
+    ) -> Result<Vec<(String, LaunchSpec)>, AwsError> {
+        let mut found = Vec::new();
+        for batch in names.chunks(CONFIGURATIONS_A_CALL) {
+            let call = self
+                .reads
+                .describe_launch_configurations()
+                .set_launch_configuration_names(Some(batch.to_vec()))
+                .max_records(CONFIGURATIONS_A_CALL as i32)
+                .send();
+            let page = self.counted(Operation::DescribeLaunchConfigurations, call).await?;
+            found.extend(page.launch_configurations.unwrap_or_default().into_iter().filter_map(|from| {
+                Some((from.launch_configuration_name.clone()?, LaunchSpec::of_configuration(&from)))
+            }));
+        }
+        Ok(found)
+    }
+}
+
+/// No second attempt.
+fn once() -> aws_sdk_autoscaling::config::Builder {
+    aws_sdk_autoscaling::config::Builder::new().retry_config(RetryConfig::disabled())
+}

@@ -1,0 +1,120 @@
+//! The calls to EC2, one function each.
+
+use aws_sdk_ec2::types::{ArchitectureType, Filter, VirtualizationType};
+
+use super::{Aws, AwsError, Operation, Requirements, TemplateId, TemplateRef, TemplateVersion, TypeInfo};
+
+/// Versions a call of DescribeLaunchTemplateVersions gives.
+///
+/// Source: [DescribeLaunchTemplateVersions](https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeLaunchTemplateVersions.html).
+const VERSIONS_A_CALL: i32 = 200;
+/// Types a call of DescribeInstanceTypes gives.
+///
+/// Source: [DescribeInstanceTypes](https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeInstanceTypes.html).
+const TYPES_A_CALL: i32 = 100;
+/// Types a call of GetInstanceTypesFromInstanceRequirements gives.
+///
+/// Source: [GetInstanceTypesFromInstanceRequirements](https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_GetInstanceTypesFromInstanceRequirements.html).
+const MATCHES_A_CALL: i32 = 1000;
+
+/// Some of the latest and default versions of all launch templates, and where to go on.
+#[derive(Clone, Debug)]
+pub struct TemplatePage {
+    /// The versions.
+    pub versions: Vec<TemplateVersion>,
+    /// Gets the next page; none after the last.
+    pub next: Option<String>,
+}
+
+impl Aws {
+    /// A page of the latest and the default versions of all launch templates of the account. Both versions of a
+    /// template may be on different pages.
+    pub async fn launch_template_page(&self, next: Option<String>) -> Result<TemplatePage, AwsError> {
+        let call = self
+            .ec2
+            .describe_launch_template_versions()
+            .versions("$Latest")
+            .versions("$Default")
+            .max_results(VERSIONS_A_CALL)
+            .set_next_token(next)
+            .send();
+        let page = self.counted(Operation::DescribeLaunchTemplateVersions, call).await?;
+        Ok(TemplatePage {
+            versions: page.launch_template_versions().iter().filter_map(TemplateVersion::from_sdk).collect(),
+            next: page.next_token.filter(|token| !token.is_empty()),
+        })
+    }
+
+    /// One version of one launch template; none if there is none such.
+    pub async fn launch_template_version(
+        &self,
+        of: &TemplateRef,
+    ) -> Result<Option<TemplateVersion>, AwsError> {
+        let call = self.ec2.describe_launch_template_versions().versions(&of.version);
+        let call = match &of.template {
+            TemplateId::Id(id) => call.launch_template_id(id),
+            TemplateId::Name(name) => call.launch_template_name(name),
+        };
+        match self.counted(Operation::DescribeLaunchTemplateVersions, call.send()).await {
+            Ok(found) => Ok(found.launch_template_versions().first().and_then(TemplateVersion::from_sdk)),
+            Err(AwsError::Other { code, .. }) if code.starts_with("InvalidLaunchTemplate") => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The instance types of these names; those that do not exist in the region are left out. 100 names a call.
+    ///
+    /// Asks with a filter: one name that does not exist makes EC2 refuse a call that lists names.
+    pub async fn instance_types(&self, names: &[String]) -> Result<Vec<TypeInfo>, AwsError> {
+        let mut found = Vec::new();
+        for batch in names.chunks(TYPES_A_CALL as usize) {
+            let filter = Filter::builder().name("instance-type").set_values(Some(batch.to_vec())).build();
+            let mut token = None;
+            loop {
+                let call = self
+                    .ec2
+                    .describe_instance_types()
+                    .filters(filter.clone())
+                    .max_results(TYPES_A_CALL)
+                    .set_next_token(token)
+                    .send();
+                let page = self.counted(Operation::DescribeInstanceTypes, call).await?;
+                let types = page.instance_types().iter().filter_map(TypeInfo::from_sdk);
+                found.extend(types.filter(|info| batch.contains(&info.name)));
+                token = page.next_token.filter(|token| !token.is_empty());
+                if token.is_none() {
+                    break;
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// The names of the instance types that have these attributes, for images of arm64 or else x86_64.
+    pub async fn instance_types_from_requirements(
+        &self,
+        requirements: &Requirements,
+        arm: bool,
+    ) -> Result<Vec<String>, AwsError> {
+        let architecture = if arm { ArchitectureType::Arm64 } else { ArchitectureType::X8664 };
+        let mut found = Vec::new();
+        let mut token = None;
+        loop {
+            let call = self
+                .ec2
+                .get_instance_types_from_instance_requirements()
+                .architecture_types(architecture.clone())
+                .virtualization_types(VirtualizationType::Hvm)
+                .instance_requirements(requirements.request())
+                .max_results(MATCHES_A_CALL)
+                .set_next_token(token)
+                .send();
+            let page = self.counted(Operation::GetInstanceTypesFromInstanceRequirements, call).await?;
+            found.extend(page.instance_types.unwrap_or_default().into_iter().filter_map(|t| t.instance_type));
+            token = page.next_token.filter(|token| !token.is_empty());
+            if token.is_none() {
+                return Ok(found);
+            }
+        }
+    }
+}

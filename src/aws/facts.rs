@@ -1,0 +1,283 @@
+//! Groups, their hooks and their activities as the rest of the program reads them: plain data, optional fields
+//! resolved, SDK types left behind. What they launch is in `machines`.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use aws_sdk_autoscaling::types as asg;
+use jiff::Timestamp;
+
+use super::requirements::Requirements;
+use crate::groups::{Group, Instance, Lifecycle};
+
+/// A group as DescribeAutoScalingGroups tells it.
+#[derive(Clone, Debug)]
+pub struct Described {
+    /// The group; bounds are its own, and what discovery adds (template, options, failure) is not there.
+    pub group: Group,
+    /// What it launches.
+    pub launch: Launch,
+}
+
+/// What a group launches.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Launch {
+    /// Where the details of an instance come from.
+    pub source: Option<Source>,
+    /// The lines of the mixed instances policy, in the order of its preference; empty without one.
+    pub overrides: Vec<Override>,
+    /// What the mixed instances policy says of Spot and On-Demand, if there is one.
+    pub mix: Option<Mix>,
+}
+
+/// Where the details of an instance come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A version of a launch template.
+    Template(TemplateRef),
+    /// A launch configuration, by name.
+    Configuration(String),
+}
+
+/// A version of a launch template, as a group refers to it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TemplateRef {
+    /// Its id, or its name where AWS has told no id.
+    pub template: TemplateId,
+    /// A number, `$Latest` or `$Default`.
+    pub version: String,
+}
+
+/// What a launch template is known by.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TemplateId {
+    /// `lt-…`.
+    Id(String),
+    /// Its name.
+    Name(String),
+}
+
+/// One line of a mixed instances policy.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Override {
+    /// The type it names, if any.
+    pub instance_type: Option<String>,
+    /// The attributes it asks for instead, if any.
+    pub requirements: Option<Requirements>,
+    /// A launch template of its own, if any.
+    pub template: Option<TemplateRef>,
+}
+
+/// A mixed instances policy's share of On-Demand and Spot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mix {
+    /// Instances that are On-Demand before any is Spot.
+    pub on_demand_base: i32,
+    /// Percentage of the further ones that are On-Demand.
+    pub on_demand_percentage: i32,
+}
+
+/// An attempt of a group's to change its instances.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Activity {
+    /// When it began.
+    pub started: Timestamp,
+    /// `Failed`, `Successful`, `InProgress` and so on.
+    pub status: String,
+    /// What it is about: `Launching a new EC2 instance`.
+    pub description: String,
+    /// AWS's text on how it went.
+    pub message: String,
+}
+
+/// A lifecycle hook that holds instances on their way out (`autoscaling:EC2_INSTANCE_TERMINATING`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hook {
+    /// Its name.
+    pub name: String,
+    /// The group it belongs to.
+    pub group: String,
+    /// How long it holds an instance without a heartbeat.
+    pub heartbeat_timeout: Duration,
+    /// How long it holds an instance at most: 48 h or 100 times the heartbeat time-out, the smaller.
+    ///
+    /// Source: [Amazon EC2 Auto Scaling lifecycle
+    /// hooks](https://docs.aws.amazon.com/autoscaling/ec2/userguide/lifecycle-hooks.html).
+    pub global_timeout: Duration,
+}
+
+impl Described {
+    pub(super) fn from_sdk(from: asg::AutoScalingGroup) -> Self {
+        let launch = Launch::of(&from);
+        let instances = from.instances.unwrap_or_default();
+        let group = Group {
+            name: from.auto_scaling_group_name.unwrap_or_default(),
+            min: from.min_size.unwrap_or(0),
+            max: from.max_size.unwrap_or(0),
+            desired: from.desired_capacity.unwrap_or(0),
+            instances: instances
+                .into_iter()
+                .map(instance)
+                .filter(|instance| instance.lifecycle != Lifecycle::Warmed)
+                .collect(),
+            zones: from.availability_zones.unwrap_or_default(),
+            suspended: from
+                .suspended_processes
+                .unwrap_or_default()
+                .into_iter()
+                .filter_map(|process| process.process_name)
+                .collect::<BTreeSet<_>>(),
+            tags: from
+                .tags
+                .unwrap_or_default()
+                .into_iter()
+                .filter_map(|tag| Some((tag.key?, tag.value.unwrap_or_default())))
+                .collect(),
+            ..Group::default()
+        };
+        Self { group, launch }
+    }
+}
+
+fn instance(from: asg::Instance) -> Instance {
+    Instance {
+        id: from.instance_id.unwrap_or_default(),
+        zone: from.availability_zone.unwrap_or_default(),
+        lifecycle: Lifecycle::parse(from.lifecycle_state.as_ref().map_or("", |state| state.as_str())),
+        protected: from.protected_from_scale_in.unwrap_or(false),
+    }
+}
+
+impl Launch {
+    fn of(from: &asg::AutoScalingGroup) -> Self {
+        let mixed = from.mixed_instances_policy.as_ref();
+        let base = mixed.and_then(|policy| policy.launch_template.as_ref());
+        let template = from
+            .launch_template
+            .as_ref()
+            .or_else(|| base.and_then(|base| base.launch_template_specification.as_ref()))
+            .and_then(TemplateRef::of);
+        let source = template
+            .map(Source::Template)
+            .or_else(|| from.launch_configuration_name.clone().map(Source::Configuration));
+        let overrides = base
+            .map(asg::LaunchTemplate::overrides)
+            .unwrap_or_default()
+            .iter()
+            .map(|line| Override {
+                instance_type: line.instance_type.clone(),
+                requirements: line.instance_requirements.as_ref().map(Requirements::of_group),
+                template: line.launch_template_specification.as_ref().and_then(TemplateRef::of),
+            })
+            .collect();
+        // A policy that says nothing of them means only On-Demand instances:
+        // https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_InstancesDistribution.html
+        let mix = mixed.map(|policy| {
+            let split = policy.instances_distribution.as_ref();
+            Mix {
+                on_demand_base: split.and_then(|s| s.on_demand_base_capacity).unwrap_or(0),
+                on_demand_percentage: split
+                    .and_then(|s| s.on_demand_percentage_above_base_capacity)
+                    .unwrap_or(100),
+            }
+        });
+        Self { source, overrides, mix }
+    }
+
+    /// Every launch template version it refers to.
+    pub fn templates(&self) -> impl Iterator<Item = &TemplateRef> {
+        let own = match &self.source {
+            Some(Source::Template(template)) => Some(template),
+            _ => None,
+        };
+        own.into_iter().chain(self.overrides.iter().filter_map(|line| line.template.as_ref()))
+    }
+}
+
+impl TemplateRef {
+    fn of(from: &asg::LaunchTemplateSpecification) -> Option<Self> {
+        let template = match (&from.launch_template_id, &from.launch_template_name) {
+            (Some(id), _) => TemplateId::Id(id.clone()),
+            (None, Some(name)) => TemplateId::Name(name.clone()),
+            (None, None) => return None,
+        };
+        // A group that names no version uses the default one:
+        // https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_LaunchTemplateSpecification.html
+        Some(Self { template, version: from.version.clone().unwrap_or_else(|| "$Default".to_owned()) })
+    }
+
+    /// Whether it names a version by number, which never changes.
+    pub fn is_pinned(&self) -> bool {
+        !self.version.starts_with('$')
+    }
+}
+
+impl Activity {
+    pub(super) fn from_sdk(from: asg::Activity) -> Option<Self> {
+        Some(Self {
+            started: moment(from.start_time?)?,
+            status: from.status_code.map_or_else(String::new, |status| status.as_str().to_owned()),
+            description: from.description.unwrap_or_default(),
+            message: from.status_message.unwrap_or_default(),
+        })
+    }
+}
+
+fn moment(from: aws_smithy_types::DateTime) -> Option<Timestamp> {
+    Timestamp::new(from.secs(), i32::try_from(from.subsec_nanos()).ok()?).ok()
+}
+
+/// How long a hook waits where it does not say.
+///
+/// Source: [PutLifecycleHook](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_PutLifecycleHook.html).
+const DEFAULT_HEARTBEAT: Duration = Duration::from_hours(1);
+/// No hook holds an instance longer (same source).
+const LONGEST_HOLD: Duration = Duration::from_hours(48);
+
+impl Hook {
+    /// A hook of `group`, with the global time-out that AWS's rule gives it.
+    pub fn new(name: impl Into<String>, group: impl Into<String>, heartbeat_timeout: Duration) -> Self {
+        let global_timeout = heartbeat_timeout.saturating_mul(100).min(LONGEST_HOLD);
+        Self { name: name.into(), group: group.into(), heartbeat_timeout, global_timeout }
+    }
+
+    pub(super) fn from_sdk(from: asg::LifecycleHook) -> Option<Self> {
+        if from.lifecycle_transition.as_deref() != Some("autoscaling:EC2_INSTANCE_TERMINATING") {
+            return None;
+        }
+        let heartbeat = from.heartbeat_timeout.and_then(|s| u64::try_from(s).ok()).map(Duration::from_secs);
+        let (name, group) = (from.lifecycle_hook_name?, from.auto_scaling_group_name?);
+        Some(Self::new(name, group, heartbeat.unwrap_or(DEFAULT_HEARTBEAT)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hook_holds_for_a_hundred_heartbeats_or_two_days() {
+        assert_eq!(Hook::new("h", "g", Duration::from_mins(1)).global_timeout, Duration::from_mins(100));
+        assert_eq!(Hook::new("h", "g", Duration::from_hours(2)).global_timeout, Duration::from_hours(48));
+    }
+
+    #[test]
+    fn an_instance_of_the_warm_pool_is_no_instance_of_the_group() {
+        let of = |id: &str, state: &str| {
+            asg::Instance::builder()
+                .instance_id(id)
+                .availability_zone("us-east-1a")
+                .lifecycle_state(state.into())
+                .health_status("Healthy")
+                .protected_from_scale_in(false)
+                .build()
+        };
+        let group = asg::AutoScalingGroup::builder()
+            .auto_scaling_group_name("web")
+            .instances(of("i-1", "Warmed:Stopped"))
+            .instances(of("i-2", "InService"))
+            .build();
+        let ids: Vec<_> = Described::from_sdk(group).group.instances.into_iter().map(|i| i.id).collect();
+        assert_eq!(ids, ["i-2"]);
+    }
+}

@@ -1,0 +1,177 @@
+//! Launch templates, launch configurations and instance types as the rest of the program reads them: plain data,
+//! optional fields resolved, SDK types left behind.
+
+use aws_sdk_autoscaling::types as asg;
+use aws_sdk_ec2::types as ec2;
+
+use super::requirements::Requirements;
+
+/// What a launch template version or a launch configuration says of an instance.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LaunchSpec {
+    /// Instance type, if it names one.
+    pub instance_type: Option<String>,
+    /// Attributes the type must have, where it names none.
+    pub requirements: Option<Requirements>,
+    /// Size of the root volume in GiB, as far as the block device mappings tell.
+    pub root_gib: Option<i32>,
+    /// Whether it asks for Spot instances.
+    pub spot: bool,
+}
+
+/// A version of a launch template.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TemplateVersion {
+    /// `lt-…`.
+    pub id: String,
+    /// The template's name.
+    pub name: String,
+    /// From 1.
+    pub number: i64,
+    /// Whether it is the template's default version.
+    pub default: bool,
+    /// What it says.
+    pub spec: LaunchSpec,
+}
+
+/// An instance type, as DescribeInstanceTypes tells it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TypeInfo {
+    /// `m5.large`.
+    pub name: String,
+    /// Virtual CPUs.
+    pub vcpus: i64,
+    /// Memory in MiB, all of it.
+    pub memory_mib: i64,
+    /// Network interfaces that the default network card takes.
+    pub interfaces: i64,
+    /// IPv4 addresses of each.
+    pub addresses: i64,
+    /// Whether it is of arm64; x86_64 otherwise.
+    pub arm: bool,
+    /// Accelerators, by kind.
+    pub accelerators: Vec<Accelerator>,
+}
+
+/// Accelerators of one kind in an instance type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Accelerator {
+    /// Who makes them, in AWS's spelling (`NVIDIA`, `AMD`, `Habana`, `AWS`).
+    pub manufacturer: String,
+    /// Model (`T4`, `Inferentia2`).
+    pub name: String,
+    /// How many.
+    pub count: i64,
+}
+
+impl LaunchSpec {
+    pub(super) fn of_configuration(from: &asg::LaunchConfiguration) -> Self {
+        let volumes = from
+            .block_device_mappings()
+            .iter()
+            .filter_map(|mapping| Some((mapping.device_name()?, mapping.ebs()?.volume_size()?)));
+        Self {
+            instance_type: from.instance_type.clone(),
+            requirements: None,
+            root_gib: root_volume(volumes),
+            spot: from.spot_price.is_some(),
+        }
+    }
+
+    fn of_template(from: &ec2::ResponseLaunchTemplateData) -> Self {
+        let volumes = from
+            .block_device_mappings()
+            .iter()
+            .filter_map(|mapping| Some((mapping.device_name()?, mapping.ebs()?.volume_size()?)));
+        let market = from.instance_market_options.as_ref().and_then(|options| options.market_type.as_ref());
+        Self {
+            instance_type: from.instance_type.as_ref().map(|name| name.as_str().to_owned()),
+            requirements: from.instance_requirements.as_ref().map(Requirements::of_template),
+            root_gib: root_volume(volumes),
+            spot: market == Some(&ec2::MarketType::Spot),
+        }
+    }
+}
+
+/// The size of the root volume: of the device that AMIs for Kubernetes call root, else of the first.
+///
+/// Source: [Device names for volumes on EC2
+/// instances](https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/device_naming.html). Which device is the root is the
+/// AMI's to say, which we do not ask for.
+fn root_volume<'a>(volumes: impl Iterator<Item = (&'a str, i32)>) -> Option<i32> {
+    let volumes: Vec<_> = volumes.collect();
+    let root = volumes.iter().find(|(device, _)| matches!(*device, "/dev/xvda" | "/dev/sda1"));
+    root.or(volumes.first()).map(|&(_, gib)| gib)
+}
+
+impl TemplateVersion {
+    pub(super) fn from_sdk(from: &ec2::LaunchTemplateVersion) -> Option<Self> {
+        Some(Self {
+            id: from.launch_template_id.clone()?,
+            name: from.launch_template_name.clone().unwrap_or_default(),
+            number: from.version_number?,
+            default: from.default_version.unwrap_or(false),
+            spec: from.launch_template_data.as_ref().map(LaunchSpec::of_template).unwrap_or_default(),
+        })
+    }
+}
+
+impl TypeInfo {
+    pub(super) fn from_sdk(from: &ec2::InstanceTypeInfo) -> Option<Self> {
+        let network = from.network_info.as_ref();
+        let count = |number: Option<i32>| i64::from(number.unwrap_or(0));
+        // Only the default card's interfaces get pods: https://github.com/aws/amazon-vpc-cni-k8s
+        let card = network.and_then(|n| n.default_network_card_index).unwrap_or(0);
+        let interfaces = network
+            .and_then(|n| n.network_cards().iter().find(|c| c.network_card_index == Some(card)))
+            .and_then(|c| c.maximum_network_interfaces)
+            .or_else(|| network.and_then(|n| n.maximum_network_interfaces));
+        let architectures =
+            from.processor_info.as_ref().map(ec2::ProcessorInfo::supported_architectures).unwrap_or_default();
+        Some(Self {
+            name: from.instance_type.as_ref()?.as_str().to_owned(),
+            vcpus: count(from.v_cpu_info.as_ref().and_then(|cpu| cpu.default_v_cpus)),
+            memory_mib: from.memory_info.as_ref().and_then(|memory| memory.size_in_mib).unwrap_or(0),
+            interfaces: count(interfaces),
+            addresses: count(network.and_then(|n| n.ipv4_addresses_per_interface)),
+            arm: architectures.contains(&ec2::ArchitectureType::Arm64),
+            accelerators: accelerators(from),
+        })
+    }
+}
+
+fn accelerators(from: &ec2::InstanceTypeInfo) -> Vec<Accelerator> {
+    let one = |manufacturer: &str, name: Option<&str>, count: Option<i32>| Accelerator {
+        manufacturer: manufacturer.to_owned(),
+        name: name.unwrap_or_default().to_owned(),
+        count: i64::from(count.unwrap_or(0)),
+    };
+    let gpus = from.gpu_info.iter().flat_map(ec2::GpuInfo::gpus);
+    let neurons = from.neuron_info.iter().flat_map(ec2::NeuronInfo::neuron_devices);
+    let inference =
+        from.inference_accelerator_info.iter().flat_map(ec2::InferenceAcceleratorInfo::accelerators);
+    let mut all: Vec<_> =
+        gpus.map(|gpu| one(gpu.manufacturer().unwrap_or_default(), gpu.name(), gpu.count())).collect();
+    all.extend(neurons.map(|neuron| one("AWS", neuron.name(), neuron.count())));
+    // EC2 tells the same chips twice for Inferentia; older answers have only the second form.
+    if from.neuron_info.is_none() {
+        all.extend(
+            inference.map(|chip| one(chip.manufacturer().unwrap_or("AWS"), chip.name(), chip.count())),
+        );
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_root_volume_is_the_one_that_amis_call_root() {
+        let root = |volumes: &[(&str, i32)]| root_volume(volumes.iter().copied());
+        assert_eq!(root(&[("/dev/sdb", 500), ("/dev/xvda", 80)]), Some(80));
+        assert_eq!(root(&[("/dev/sda1", 30)]), Some(30));
+        assert_eq!(root(&[("/dev/sdf", 40), ("/dev/sdg", 50)]), Some(40));
+        assert_eq!(root(&[]), None);
+    }
+}

@@ -1,0 +1,107 @@
+//! What one look sees.
+
+use ebbtide::groups::Lifecycle;
+use ebbtide::sim::aws::{GroupSpec, HookSpec, LaunchFailure, LifecycleState, Operation};
+
+use crate::world::{by_tag, ours, selectors, world};
+
+#[tokio::test(start_paused = true)]
+async fn groups_are_found_by_tag_and_by_name_and_no_others() {
+    let world = world([
+        ours("tagged").size(0, 9, 2).tag("team", "blue"),
+        ours("other-team").size(0, 9, 1).tag("team", "red"),
+        GroupSpec::named("named").size(1, 20, 3),
+        ours("both").size(0, 9, 1).tag("team", "blue"),
+        GroupSpec::named("foreign").size(0, 9, 1),
+    ])
+    .await;
+    let tag = format!("asg:tag={},team=blue", crate::world::TAG);
+    let discovery = world.discovery(selectors(&["2:10:named", "3:5:both", "0:1:gone"], &[&tag]));
+    let snapshot = discovery.look().await.expect("sees");
+    let bounds: Vec<_> =
+        snapshot.groups.values().map(|g| (g.name.as_str(), g.min, g.max, g.desired)).collect();
+    assert_eq!(bounds, [("both", 3, 5, 1), ("named", 2, 10, 3), ("tagged", 0, 9, 2)]);
+    assert_eq!(snapshot.taken_at, world.clock.now());
+    assert_eq!(snapshot.by_instance.len(), 6);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_is_seen_whole() {
+    let world = world([ours("web")
+        .size(0, 9, 3)
+        .zones(["us-east-1b", "us-east-1c"])
+        .suspended("AZRebalance")
+        .tag("k8s.io/cluster-autoscaler/node-template/autoscaling-options/scaledownunneededtime", "5m")
+        .tag("k8s.io/cluster-autoscaler/node-template/autoscaling-options/scaledownunreadytime", "soon")])
+    .await;
+    let warm = world.sim.add_instance("web", LifecycleState::WarmedStopped).expect("added");
+    let standby = world.sim.add_instance("web", LifecycleState::Standby).expect("added");
+    let snapshot = world.discovery(by_tag()).look().await.expect("sees");
+    let group = &snapshot.groups["web"];
+    assert_eq!(group.zones, ["us-east-1b", "us-east-1c"]);
+    assert!(group.suspended.contains("AZRebalance"));
+    assert_eq!(group.options.scale_down_unneeded_time.map(|time| time.as_secs()), Some(300));
+    assert_eq!(group.options.scale_down_unready_time, None, "a bad tag is left out");
+    assert_eq!(group.live().count(), 3);
+    assert!(snapshot.instance(&warm).is_none(), "an instance of a warm pool is no node");
+    let (_, found) = snapshot.instance(&standby).expect("is seen");
+    assert_eq!(found.lifecycle, Lifecycle::Standby);
+    assert_eq!(group.failure, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_launch_explains_exactly_the_groups_that_are_short() {
+    let mut world = world([ours("dry").size(0, 9, 1), ours("fine").size(0, 9, 1)]).await;
+    world.run();
+    world.until(|snapshot| snapshot.groups.len() == 2).await;
+    assert_eq!(world.sim.calls(Operation::DescribeScalingActivities), 0, "nobody is short");
+    world.sim.fail_launches("dry", LaunchFailure::VcpuLimit, 100);
+    world.aws.set_desired("dry", 3).await.expect("is within its bounds");
+    world.groups.refresh_soon();
+    let asked_at = world.clock.now();
+    let snapshot = world.until(|snapshot| snapshot.groups["dry"].failure.is_some()).await;
+    let failure = snapshot.groups["dry"].failure.as_ref().expect("is known");
+    assert_eq!((failure.code.as_str(), failure.out_of_resources), ("VcpuLimitExceeded", true));
+    assert_eq!(snapshot.groups["dry"].placeholders().len(), 2);
+    assert_eq!(snapshot.groups["fine"].failure, None);
+    let took = world.clock.now().duration_since(asked_at);
+    assert!(took.as_secs() <= 20, "it took {took:#}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_is_forgotten_when_the_launch_works_after_all() {
+    let mut world = world([ours("dry").size(0, 9, 0)]).await;
+    world.run();
+    world.until(|snapshot| snapshot.groups.len() == 1).await;
+    world.sim.fail_launches("dry", LaunchFailure::InsufficientCapacity, 2);
+    world.aws.set_desired("dry", 1).await.expect("is within its bounds");
+    world.groups.refresh_soon();
+    world.until(|snapshot| snapshot.groups["dry"].failure.is_some()).await;
+    let snapshot = world.until(|snapshot| snapshot.groups["dry"].live().count() == 1).await;
+    assert_eq!(snapshot.groups["dry"].failure, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_a_terminating_hook_of_our_name_is_ours() {
+    let world = world([
+        ours("ours").hook(HookSpec::terminating("ebbtide").heartbeat(90)),
+        ours("theirs").hook(HookSpec::terminating("Terminate-LC-Hook").heartbeat(30)),
+        ours("launching").hook(HookSpec::launching("ebbtide").heartbeat(30)),
+    ])
+    .await;
+    let now = world.clock.now();
+    let hook = world.hooks.of("ours", now).await.expect("asks").expect("has one");
+    assert_eq!((hook.name.as_str(), hook.group.as_str()), ("ebbtide", "ours"));
+    assert_eq!((hook.heartbeat_timeout.as_secs(), hook.global_timeout.as_secs()), (90, 9000));
+    assert_eq!(world.hooks.of("theirs", now).await.expect("asks"), None);
+    assert_eq!(world.hooks.of("launching", now).await.expect("asks"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_who_ask_for_a_hook_at_once_cause_one_call() {
+    let world = world([ours("web").hook(HookSpec::terminating("ebbtide"))]).await;
+    let now = world.clock.now();
+    let all = futures::future::join_all((0..10).map(|_| world.hooks.of("web", now))).await;
+    assert!(all.into_iter().all(|answer| answer.expect("asks").is_some()));
+    assert_eq!(world.sim.calls(Operation::DescribeLifecycleHooks), 1);
+}

@@ -1,0 +1,7 @@
+//! Discovery on the simulated AWS, through the real SDK, on virtual time.
+
+mod budget;
+mod looks;
+mod pace;
+mod templates;
+mod world;

@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Runs tests/moto.rs against moto's server (https://github.com/getmoto/moto), an AWS that nobody here wrote.
+#
+# Needs python3 with venv, and PyPI once: the virtual environment stays in the build directory. The server listens on a
+# free loopback port and is stopped whatever happens. Ends with the tests' status.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+version=5.2.5
+build="${CARGO_TARGET_DIR:-target}"
+venv="$build/moto-venv-$version"
+if [ ! -e "$venv/ready" ]; then
+    python3 -m venv "$venv"
+    "$venv/bin/pip" install --quiet --disable-pip-version-check "moto[server]==$version"
+    touch "$venv/ready"
+fi
+
+# Built first, so that the server does not wait for the compiler.
+cargo test --quiet --test moto --no-run
+
+port=$("$venv/bin/python" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+log="$build/moto-$port.log"
+"$venv/bin/moto_server" -H 127.0.0.1 -p "$port" >"$log" 2>&1 &
+server=$!
+trap 'kill "$server" 2>/dev/null || true; wait "$server" 2>/dev/null || true; rm -f "$log"' EXIT
+
+for _ in $(seq 100); do
+    if (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then up=yes; break; fi
+    kill -0 "$server" 2>/dev/null || break
+    sleep 0.2
+done
+if [ "${up:-no}" != yes ]; then
+    echo "moto did not come up:" >&2
+    cat "$log" >&2
+    exit 1
+fi
+
+export EBBTIDE_MOTO_ENDPOINT="http://127.0.0.1:$port"
+# Made up; and nothing of the caller's own AWS configuration gets in.
+export AWS_ACCESS_KEY_ID=moto AWS_SECRET_ACCESS_KEY=moto AWS_EC2_METADATA_DISABLED=true
+export AWS_CONFIG_FILE=/dev/null AWS_SHARED_CREDENTIALS_FILE=/dev/null
+unset AWS_PROFILE AWS_SESSION_TOKEN AWS_ENDPOINT_URL AWS_REGION
+cargo test --test moto -- --ignored "$@"
