@@ -1,9 +1,11 @@
 //! The simulated worlds: an AWS and a Kubernetes cluster good enough that the real SDK and the real `kube` client do
 //! not know the difference.
 
+pub mod autoscaler;
 pub mod aws;
 pub mod cluster;
 pub mod http;
 pub mod program;
+pub mod report;
 pub mod simulate;
 pub mod world;

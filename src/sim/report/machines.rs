@@ -1,0 +1,99 @@
+//! What became of each instance: the journal of AWS, by instance.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+
+use crate::sim::aws::{Entry, Event, HookResult, TerminationCause, Transition};
+
+/// An instance.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Life {
+    pub(super) group: String,
+    pub(super) launched: Option<Timestamp>,
+    pub(super) in_service: Option<Timestamp>,
+    pub(super) ending: Option<Ending>,
+    /// Whether a hook ever held it on its way out.
+    pub(super) held: bool,
+    /// When nothing held it any more on its way out.
+    pub(super) released: Option<Timestamp>,
+    pub(super) gone: Option<Timestamp>,
+    /// Hooks that timed out on its way out.
+    pub(super) timed_out: u64,
+    holds: BTreeSet<String>,
+}
+
+/// The beginning of an instance's end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ending {
+    pub(super) at: Timestamp,
+    pub(super) cause: TerminationCause,
+}
+
+impl Life {
+    fn let_go(&mut self, hook: &str, result: HookResult, at: Timestamp) {
+        if self.ending.is_none() {
+            return;
+        }
+        match result {
+            HookResult::Continue => {
+                self.holds.remove(hook);
+            }
+            HookResult::Abandon => self.holds.clear(),
+        }
+        if self.holds.is_empty() {
+            self.released.get_or_insert(at);
+        }
+    }
+
+    /// Whether it did its work when its end began. One that was there before the journal did.
+    pub(super) fn was_in_service(&self) -> bool {
+        self.in_service.is_some() || self.launched.is_none()
+    }
+}
+
+/// The instances by id.
+pub(super) fn machines(aws: &[Entry]) -> BTreeMap<String, Life> {
+    let mut all: BTreeMap<String, Life> = BTreeMap::new();
+    for entry in aws {
+        let at = entry.at;
+        match &entry.what {
+            Event::InstanceLaunched { group, instance, .. } => {
+                of(&mut all, group, instance).launched = Some(at);
+            }
+            Event::InService { group, instance } => of(&mut all, group, instance).in_service = Some(at),
+            Event::TerminationStarted { group, instance, cause, .. } => {
+                let life = of(&mut all, group, instance);
+                life.ending = Some(Ending { at, cause: *cause });
+                // Until a hook says otherwise, in the entries that follow.
+                life.released = Some(at);
+            }
+            Event::EnteredWait { group, instance, hook, transition: Transition::Terminating, .. } => {
+                let life = of(&mut all, group, instance);
+                life.holds.insert(hook.clone());
+                (life.held, life.released) = (true, None);
+            }
+            Event::HookCompleted { group, instance, hook, result } => {
+                of(&mut all, group, instance).let_go(hook, *result, at);
+            }
+            Event::HookTimedOut { group, instance, hook, result } => {
+                let life = of(&mut all, group, instance);
+                life.timed_out += u64::from(life.ending.is_some());
+                life.let_go(hook, *result, at);
+            }
+            Event::Terminated { group, instance } => {
+                let life = of(&mut all, group, instance);
+                life.gone = Some(at);
+                life.released.get_or_insert(at);
+            }
+            _ => {}
+        }
+    }
+    all
+}
+
+fn of<'a>(all: &'a mut BTreeMap<String, Life>, group: &str, instance: &str) -> &'a mut Life {
+    let life = all.entry(instance.to_owned()).or_default();
+    group.clone_into(&mut life.group);
+    life
+}

@@ -1,0 +1,77 @@
+//! What `ebbtide simulate` shows: a timeline for each node that went, and a verdict, from what the two worlds saw.
+//!
+//! ```text
+//!  aws journal ─────▶ machines ─┐
+//!  cluster journal ─▶ runs ─────┼─▶ Seen ─▶ timeline, arrivals, verdict ─▶ Report ─▶ text · svg · json
+//!  Facts ───────────▶ scale_ins ┘
+//! ```
+//!
+//! Pure: journals in, data out; no clock, no file, no terminal. Invariants: the verdict is computed from what the worlds
+//! saw, never from what the program says of itself (its record and its Events only tell phases apart); the same journals
+//! give the same report, byte for byte.
+
+mod arrivals;
+mod bars;
+mod facts;
+mod fold;
+mod json;
+mod live;
+mod machines;
+mod node;
+mod runs;
+mod scale_ins;
+mod seconds;
+mod seen;
+mod short;
+mod svg;
+#[cfg(test)]
+mod tests;
+mod text;
+mod timeline;
+mod verdict;
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::sim::{aws, cluster};
+
+pub use self::arrivals::Arrival;
+pub use self::bars::{PodBar, PodEnd};
+pub use self::facts::{Facts, Machine, Moment, Program, Scene};
+pub use self::json::json;
+pub use self::live::{Happening, live};
+pub use self::node::{Kind, Line, NodeReport, PhaseSpan, ProgramMark};
+pub use self::seconds::Seconds;
+pub use self::svg::svg;
+pub use self::text::text;
+pub use self::verdict::{Check, Number, Verdict};
+
+/// Everything there is to show of a simulation.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    /// The first moment of the journals; what has no node of its own is counted from here.
+    pub started: Timestamp,
+    /// The scenes that were played.
+    pub scenes: Vec<Moment>,
+    /// The nodes that came up, in the order of their launch.
+    pub arrivals: Vec<Arrival>,
+    /// The nodes that were scaled in, in the order in which that began.
+    pub nodes: Vec<NodeReport>,
+    /// Whether all went well.
+    pub verdict: Verdict,
+}
+
+impl Report {
+    /// Reads the journals. `facts` is what the worlds' journals do not say.
+    pub fn from(aws: &[aws::Entry], cluster: &[cluster::Entry], facts: &Facts) -> Self {
+        let seen = seen::Seen::of(aws, cluster, facts);
+        Self {
+            started: seen.started,
+            scenes: seen.moments(),
+            arrivals: arrivals::arrivals(&seen),
+            nodes: seen.scale_ins.iter().map(|scale_in| timeline::node(&seen, scale_in)).collect(),
+            verdict: verdict::verdict(&seen),
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Where each pod ran, from when to when, and how it ended: the cluster's journal, by pod.
+//!
+//! Invariant: a run ends once. A pod that was asked to go before its containers ran has ended there and then, as the
+//! journal has no exit for it.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use super::bars::PodEnd;
+use super::facts::Facts;
+use crate::sim::cluster::{By, Cut, Entry, Event, Name};
+
+/// One stay of a pod on a node.
+#[derive(Clone, Debug)]
+pub(super) struct Run {
+    pub(super) pod: Name,
+    pub(super) node: String,
+    pub(super) daemon: bool,
+    /// When its containers began to run.
+    pub(super) from: Option<Timestamp>,
+    /// The first time it was asked to go.
+    pub(super) asked: Option<Asked>,
+    pub(super) end: Option<(Timestamp, PodEnd)>,
+}
+
+/// That a pod was asked to go.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    pub(super) at: Timestamp,
+    pub(super) by: By,
+    pub(super) grace: i64,
+}
+
+impl Run {
+    /// Whether it is a workload whose containers ran.
+    pub(super) fn is_workload(&self) -> bool {
+        !self.daemon && self.from.is_some()
+    }
+
+    /// Whether it had not ended by this moment.
+    pub(super) fn lasts_beyond(&self, moment: Timestamp) -> bool {
+        self.end.is_none_or(|(end, _)| end > moment)
+    }
+
+    fn end(&mut self, at: Timestamp, how: PodEnd) {
+        self.end.get_or_insert((at, how));
+    }
+}
+
+/// All runs, in the order in which the pods came to their nodes.
+pub(super) fn runs(cluster: &[Entry], facts: &Facts) -> Vec<Run> {
+    let mut book = Book { facts, runs: Vec::new(), open: BTreeMap::new() };
+    for entry in cluster {
+        book.read(entry);
+    }
+    book.runs
+}
+
+struct Book<'a> {
+    facts: &'a Facts,
+    runs: Vec<Run>,
+    open: BTreeMap<Name, usize>,
+}
+
+impl Book<'_> {
+    fn read(&mut self, entry: &Entry) {
+        let at = entry.at;
+        match &entry.what {
+            Event::PodScheduled { pod, node } => {
+                if let Some(old) = self.close(pod) {
+                    // Another pod of that name has taken its place.
+                    let how = if old.from.is_some() { PodEnd::Removed } else { PodEnd::NeverRan };
+                    old.end(at, how);
+                }
+                self.begin(pod, node);
+            }
+            Event::PodRunning { pod, node } => self.of(pod, node).from = Some(at),
+            Event::PodAsked { pod, by, grace } => {
+                let Some(run) = self.open.get(pod).and_then(|index| self.runs.get_mut(*index)) else {
+                    return;
+                };
+                run.asked.get_or_insert(Asked { at, by: *by, grace: *grace });
+                if run.from.is_none() {
+                    run.end(at, PodEnd::NeverRan);
+                    self.open.remove(pod);
+                }
+            }
+            Event::PodExited { pod, node } => {
+                self.of(pod, node).end(at, PodEnd::Exited);
+                self.open.remove(pod);
+            }
+            Event::CutShort { pod, node, by } => {
+                let how = match by {
+                    Cut::GraceOver => PodEnd::GraceOver,
+                    Cut::Removed => PodEnd::Removed,
+                    Cut::PowerOff => PodEnd::PowerOff,
+                };
+                self.of(pod, node).end(at, how);
+                self.open.remove(pod);
+            }
+            Event::PoweredOff { node } => self.power_off(node, at),
+            _ => {}
+        }
+    }
+
+    /// DaemonSet pods go down with their instance; workloads that still run are cut short in entries of their own.
+    fn power_off(&mut self, node: &str, at: Timestamp) {
+        let here = self.runs.iter_mut().filter(|run| run.node == node && run.end.is_none());
+        for run in here.filter(|run| !run.is_workload()) {
+            run.end(at, if run.from.is_some() { PodEnd::WithInstance } else { PodEnd::NeverRan });
+            self.open.remove(&run.pod);
+        }
+    }
+
+    fn begin(&mut self, pod: &Name, node: &str) -> usize {
+        let daemon = self.facts.is_daemon(pod);
+        self.open.insert(pod.clone(), self.runs.len());
+        self.runs.push(Run {
+            pod: pod.clone(),
+            node: node.to_owned(),
+            daemon,
+            from: None,
+            asked: None,
+            end: None,
+        });
+        self.runs.len() - 1
+    }
+
+    fn close(&mut self, pod: &Name) -> Option<&mut Run> {
+        let index = self.open.remove(pod)?;
+        self.runs.get_mut(index)
+    }
+
+    /// The pod's run, begun now if the journal has not seen it before.
+    fn of(&mut self, pod: &Name, node: &str) -> &mut Run {
+        let index = match self.open.get(pod) {
+            Some(index) => *index,
+            None => self.begin(pod, node),
+        };
+        &mut self.runs[index]
+    }
+}

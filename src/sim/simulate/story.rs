@@ -1,0 +1,212 @@
+//! The scenes that `ebbtide simulate` plays, on a world with two groups: `web` under a lifecycle hook, `batch` without.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use k8s_openapi::api::core::v1::Pod;
+use tokio::task::JoinSet;
+
+use super::witness::{Witness, machine};
+use crate::scale_in::names::RECORD;
+use crate::scale_in::record::{Phase, Record, Written, read};
+use crate::sim::autoscaler;
+use crate::sim::aws::{GroupSpec, HookSpec, TerminationCause};
+use crate::sim::cluster::{budget, daemon_set, replica_set};
+use crate::sim::program::{Program, TAG, config};
+use crate::sim::report;
+use crate::sim::world::{POOL, World};
+
+/// The longest that anything in a scene may take, in simulated time.
+const LIMIT: Duration = Duration::from_mins(30);
+
+/// How long the program is down after it was killed.
+const DOWN: Duration = Duration::from_secs(3);
+
+/// A story under way.
+pub(super) struct Story {
+    pub(super) world: Arc<World>,
+    witness: Arc<Witness>,
+    program: Option<Program>,
+    /// The program as the stand-in for cluster-autoscaler reaches it.
+    reached: Arc<Mutex<Option<Connect>>>,
+    _tasks: JoinSet<()>,
+}
+
+type Connect = crate::provider::proto::cloud_provider_client::CloudProviderClient<tonic::transport::Channel>;
+
+impl Story {
+    /// The world as it is before the first scene: two empty groups, and pods that want to run.
+    pub(super) fn begin(seed: u64, witness: Arc<Witness>) -> Self {
+        let world = Arc::new(World::new(seed));
+        let mut tasks = JoinSet::new();
+        let (watcher, watched) = (Arc::clone(&witness), Arc::clone(&world));
+        tasks.spawn(async move { watcher.watch(&watched).await });
+        world.aws.delay(Duration::from_millis(40), Duration::from_millis(60));
+        let group = |name: &str| {
+            GroupSpec::named(name).size(0, 6, 0).zones(["us-east-1a"]).template("m5.large").tag(TAG, "true")
+        };
+        world.aws.add_group(group("web").hook(HookSpec::terminating("ebbtide").heartbeat(60)));
+        world.aws.add_group(group("batch"));
+        world
+            .cluster
+            .add(daemon_set("logs").log_shipper().ship_lag(2).cpu_millis(50).tolerates("", ""))
+            .add(daemon_set("dns").cpu_millis(50).annotation("ebbtide/daemonset", "evict"));
+        let program = Program::start(&world, config());
+        let reached = Arc::new(Mutex::new(Some(program.client())));
+        let (cluster, at) = (world.cluster.clone(), Arc::clone(&reached));
+        tasks.spawn(async move {
+            let unreachable = || tonic::transport::Endpoint::from_static("http://nowhere").connect_lazy();
+            autoscaler::run(&cluster, || {
+                let client = at.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                client.unwrap_or_else(|| Connect::new(unreachable()))
+            })
+            .await;
+        });
+        Self { world, witness, program: Some(program), reached, _tasks: tasks }
+    }
+
+    /// Plays all scenes.
+    pub(super) async fn play(&mut self) -> anyhow::Result<()> {
+        self.scale_up().await?;
+        self.delete_an_occupied_node().await?;
+        self.rebalance().await?;
+        self.without_a_hook().await?;
+        self.killed_in_mid_drain().await?;
+        if let Some(program) = self.program.take() {
+            program.stop().await?;
+        }
+        Ok(())
+    }
+
+    fn scene(&self, title: &str) {
+        self.witness.scene(self.world.clock.now(), title);
+    }
+
+    async fn scale_up(&self) -> anyhow::Result<()> {
+        self.scene("Scale-up from zero: pods find no place, cluster-autoscaler buys nodes");
+        self.world
+            .cluster
+            .add(replica_set("shop", 4).node_selector(POOL, "web").cpu_millis(900).grace(60).exits_after(12))
+            .add(budget("shop").min_available(3))
+            .add(
+                replica_set("ledger", 1)
+                    .node_selector(POOL, "web")
+                    .cpu_millis(700)
+                    .grace(180)
+                    .exits_after(95),
+            )
+            .add(
+                replica_set("render", 2)
+                    .node_selector(POOL, "batch")
+                    .cpu_millis(1_200)
+                    .grace(90)
+                    .exits_after(40),
+            );
+        self.until("every pod runs", |world| pods_run(world) == 7).await
+    }
+
+    async fn delete_an_occupied_node(&self) -> anyhow::Result<()> {
+        self.scene("Scale-in of an occupied node: a tight budget, and a workload that needs 95 s to exit");
+        let node = self.node_with("ledger")?;
+        self.delete("web", &node).await?;
+        self.until_gone(&node).await?;
+        self.until("every pod runs", |world| pods_run(world) == 7).await
+    }
+
+    async fn rebalance(&self) -> anyhow::Result<()> {
+        self.scene("The group rebalances: an occupied node is put into Terminating:Wait");
+        let node = self.node_with("shop")?;
+        let instance = self.instance_of(&node)?;
+        self.witness.asked_for(&instance);
+        self.world.aws.terminate(&instance, TerminationCause::Rebalance);
+        self.until_gone(&node).await?;
+        self.until("every pod runs", |world| pods_run(world) == 7).await
+    }
+
+    async fn without_a_hook(&self) -> anyhow::Result<()> {
+        self.scene("Scale-in in a group without a lifecycle hook: drained first, terminated after");
+        let node = self.node_with("render")?;
+        self.delete("batch", &node).await?;
+        self.until_gone(&node).await?;
+        self.until("every pod runs", |world| pods_run(world) == 7).await
+    }
+
+    async fn killed_in_mid_drain(&mut self) -> anyhow::Result<()> {
+        self.scene("ebbtide is killed in the middle of a drain, and started again");
+        let node = self.node_with("render")?;
+        self.delete("batch", &node).await?;
+        self.until("the workload has been asked", |world| {
+            phase(world, &node) == Some(Phase::Draining) && world.cluster.pods_on(&node).iter().any(is_going)
+        })
+        .await?;
+        *self.reached.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        if let Some(program) = self.program.take() {
+            program.kill().await;
+        }
+        self.witness.program(self.world.clock.now(), report::Program::Killed);
+        tokio::time::sleep(DOWN).await;
+        let program = Program::start(&self.world, config());
+        *self.reached.lock().unwrap_or_else(PoisonError::into_inner) = Some(program.client());
+        self.program = Some(program);
+        self.witness.program(self.world.clock.now(), report::Program::Restarted);
+        self.until_gone(&node).await
+    }
+
+    async fn delete(&self, group: &str, name: &str) -> anyhow::Result<()> {
+        let node = self.world.cluster.node(name).context("the node is there")?;
+        let program = self.program.as_ref().context("the program runs")?;
+        autoscaler::delete_node(&mut program.client(), group, &node).await?;
+        Ok(())
+    }
+
+    async fn until(&self, what: &str, holds: impl FnMut(&World) -> bool) -> anyhow::Result<()> {
+        if self.world.until(LIMIT, holds).await {
+            Ok(())
+        } else {
+            bail!("{what}: not within {} s", LIMIT.as_secs())
+        }
+    }
+
+    async fn until_gone(&self, node: &str) -> anyhow::Result<()> {
+        self.until(&format!("{node} has gone"), |world| world.cluster.node(node).is_none()).await
+    }
+
+    /// The node that a pod of this ReplicaSet runs on, the first by name.
+    fn node_with(&self, set: &str) -> anyhow::Result<String> {
+        let pods = self.world.cluster.list::<Pod>();
+        let mut pods: Vec<_> = pods.iter().filter(|pod| app(pod) == Some(set) && !is_going(pod)).collect();
+        pods.sort_by_key(|pod| pod.metadata.name.clone());
+        let node = pods.first().and_then(|pod| pod.spec.as_ref()?.node_name.clone());
+        node.with_context(|| format!("a pod of {set} runs"))
+    }
+
+    fn instance_of(&self, node: &str) -> anyhow::Result<String> {
+        let machine = self.world.cluster.node(node).as_ref().and_then(machine);
+        machine.map(|machine| machine.instance).with_context(|| format!("{node} is an instance"))
+    }
+}
+
+fn app(pod: &Pod) -> Option<&str> {
+    pod.metadata.labels.as_ref()?.get("app").map(String::as_str)
+}
+
+fn is_going(pod: &Pod) -> bool {
+    pod.metadata.deletion_timestamp.is_some()
+}
+
+/// Pods of ReplicaSets that run and are not on their way out.
+fn pods_run(world: &World) -> usize {
+    let is_workload = |pod: &&Pod| matches!(app(pod), Some("shop" | "ledger" | "render"));
+    let runs = |pod: &&Pod| pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running");
+    let pods = world.cluster.list::<Pod>();
+    pods.iter().filter(is_workload).filter(runs).filter(|pod| !is_going(pod)).count()
+}
+
+fn phase(world: &World, node: &str) -> Option<Phase> {
+    let node = world.cluster.node(node)?;
+    match read(node.metadata.annotations?.get(RECORD)?) {
+        Written::Record(Record { phase, .. }) => Some(phase),
+        _ => None,
+    }
+}
