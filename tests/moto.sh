@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs tests/moto.rs against moto's server (https://github.com/getmoto/moto), an AWS that nobody here wrote.
+# Runs tests/moto/ against moto's server (https://github.com/getmoto/moto), an AWS that nobody here wrote.
 #
 # Needs python3 with venv, and PyPI once: the virtual environment stays in the build directory. The server listens on a
 # free loopback port and is stopped whatever happens. Ends with the tests' status.
@@ -35,9 +35,12 @@ if [ "${up:-no}" != yes ]; then
     exit 1
 fi
 
+# No proxy and no certificates of the caller's between us and the loopback interface.
+unset HTTP_PROXY HTTPS_PROXY ALL_PROXY http_proxy https_proxy all_proxy AWS_CA_BUNDLE SSL_CERT_FILE SSL_CERT_DIR
+export NO_PROXY='*' no_proxy='*'
 export EBBTIDE_MOTO_ENDPOINT="http://127.0.0.1:$port"
 # Made up; and nothing of the caller's own AWS configuration gets in.
 export AWS_ACCESS_KEY_ID=moto AWS_SECRET_ACCESS_KEY=moto AWS_EC2_METADATA_DISABLED=true
 export AWS_CONFIG_FILE=/dev/null AWS_SHARED_CREDENTIALS_FILE=/dev/null
-unset AWS_PROFILE AWS_SESSION_TOKEN AWS_ENDPOINT_URL AWS_REGION
+unset AWS_PROFILE AWS_SESSION_TOKEN AWS_ENDPOINT_URL AWS_ENDPOINT_URL_AUTO_SCALING AWS_ENDPOINT_URL_EC2 AWS_REGION
 cargo test --test moto -- --ignored "$@"

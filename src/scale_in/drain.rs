@@ -9,7 +9,7 @@ use std::fmt::Write;
 use jiff::{SignedDuration, Timestamp};
 
 use super::class::Class;
-use super::deadline::{gone_by, last_call, shortened_grace};
+use super::deadline::{cut, gone_by, last_call, shortened_grace};
 use super::memory::Task;
 use super::plan::{Action, Announcement, Plan, Situation, Waiting, Why};
 use super::record::{Phase, Record};
@@ -86,7 +86,7 @@ fn ask(
     if let Some(until) = pod.going_until {
         // It is going. If it may take longer than there is time, the rest is cut off at the end, not now.
         if let Some(limit) = limit.filter(|limit| until > *limit) {
-            let cut = last_call(limit, 1);
+            let cut = cut(limit);
             if cut > s.now {
                 plan.wake(cut);
             } else if s.memory.asked.get(&pod.uid).is_none_or(|at| *at < cut) {
@@ -112,7 +112,17 @@ fn ask(
             plan.wake(call);
         } else if had_its_chance {
             let grace = shortened_grace(limit, pod.grace_seconds, s.now);
-            s.attempt(plan, &task, || Action::Delete { pod: pod.name.clone(), uid: pod.uid.clone(), grace });
+            let delete = || Action::Delete { pod: pod.name.clone(), uid: pod.uid.clone(), grace };
+            // The pause after an eviction that was refused would be taken from the pod's grace.
+            let refused_before = s
+                .memory
+                .tries(&task)
+                .is_some_and(|tries| !tries.in_flight && tries.ended.is_some_and(|ended| ended < call));
+            if refused_before {
+                plan.actions.push(delete());
+            } else {
+                s.attempt(plan, &task, delete);
+            }
             return Why::Queued;
         }
     }

@@ -1,32 +1,74 @@
-//! What the tests run on: a world with groups, the program on it, and a client.
+//! What the tests run on: a world with one group and a log shipper on every node, the program on it, and what its
+//! neighbours do: cluster-autoscaler over gRPC, people through the Kubernetes API.
+//!
+//! Everything that is asserted on is what the worlds wrote down, in [`crate::story`].
 
 use std::time::Duration;
 
 use ebbtide::config::Config;
 use ebbtide::provider::proto::{ExternalGrpcNode, NodeGroupDeleteNodesRequest, NodeGroupTargetSizeRequest};
-use ebbtide::sim::aws::GroupSpec;
+use ebbtide::sim::aws::{GroupSpec, HookSpec, TerminationCause};
+use ebbtide::sim::cluster::{Event, Fixture, Name, daemon_set};
 use ebbtide::sim::program::{Program, TAG, config};
 use ebbtide::sim::world::World;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use serde_json::{Value, json};
 use tonic::Status;
 
+/// Longer than anything here takes: what has not come by then never comes.
+pub(crate) const EVER: Duration = Duration::from_hours(50);
+
+pub(crate) const RECORD: &str = "ebbtide/scale-in";
+pub(crate) const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
+pub(crate) const DS_EVICTION: &str = "cluster-autoscaler.kubernetes.io/enable-ds-eviction";
+
+pub(crate) const fn seconds(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
 /// A group of `m5.large`, tagged for the program, with this many instances in service.
-pub(crate) fn group(name: &str, size: u32) -> GroupSpec {
-    GroupSpec::named(name)
-        .size(0, 10, size)
+pub(crate) fn group(size: u32) -> GroupSpec {
+    GroupSpec::named("web")
+        .size(0, 1_000, size)
         .zones(["us-east-1a"])
         .template("m5.large")
         .tag(TAG, "true")
         .already_running()
 }
 
+/// Such a group whose instances are held by our hook on their way out.
+pub(crate) fn held_group(size: u32, heartbeat_seconds: u64) -> GroupSpec {
+    group(size).hook(HookSpec::terminating("ebbtide").heartbeat(heartbeat_seconds))
+}
+
+/// A node of the group, which can be talked of when it has gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Machine {
+    pub(crate) name: String,
+    pub(crate) instance: String,
+    provider_id: String,
+}
+
+/// On whose account a node goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    Autoscaler,
+    Group,
+    Operator,
+}
+
 /// A world, and the program on it.
 pub(crate) struct Scene {
     pub(crate) world: World,
-    pub(crate) program: Program,
+    program: Option<Program>,
+    config: Config,
+    kube: kube::Client,
 }
 
 impl Scene {
-    /// One group, its nodes joined, the program ready.
+    /// One group, its nodes joined, the log shippers running, the program ready.
     pub(crate) async fn with(group: GroupSpec) -> Self {
         Self::configured(group, config()).await
     }
@@ -34,43 +76,180 @@ impl Scene {
     pub(crate) async fn configured(group: GroupSpec, config: Config) -> Self {
         let world = World::new(1);
         world.aws.add_group(group);
-        let program = Program::start(&world, config);
-        let scene = Self { world, program };
-        assert!(scene.world.until(Duration::from_mins(2), |w| { !w.cluster.node_names().is_empty() }).await);
-        tokio::time::sleep(Duration::from_secs(30)).await;
+        world.cluster.add(daemon_set("shipper").log_shipper());
+        let program = Program::start(&world, config.clone());
+        let kube = world.cluster.client();
+        let scene = Self { world, program: Some(program), config, kube };
+        let nodes = scene.world.aws.group("web").expect("the group").desired as usize;
+        scene.until(|w| running(w, "shipper-") == nodes).await;
+        scene.ready().await;
         scene
     }
 
-    pub(crate) fn nodes(&self) -> Vec<String> {
-        self.world.cluster.node_names()
+    /// Its nodes, in order of their names.
+    pub(crate) fn machines(&self) -> Vec<Machine> {
+        self.world.cluster.node_names().iter().map(|name| self.machine(name)).collect()
     }
 
-    pub(crate) async fn delete(&self, nodes: &[&str]) -> Result<(), Status> {
-        let nodes = nodes.iter().map(|name| {
-            let node = self.world.cluster.node(name).expect("a Node");
-            ExternalGrpcNode {
-                provider_id: node.spec.and_then(|spec| spec.provider_id).unwrap_or_default(),
-                name: (*name).to_owned(),
-                labels: node.metadata.labels.unwrap_or_default().into_iter().collect(),
-                annotations: node.metadata.annotations.unwrap_or_default().into_iter().collect(),
-            }
-        });
-        let request = NodeGroupDeleteNodesRequest { id: "web".into(), nodes: nodes.collect() };
-        self.program.client().node_group_delete_nodes(request).await.map(drop)
+    /// The first of its nodes.
+    pub(crate) fn first(&self) -> Machine {
+        self.machines().remove(0)
     }
 
-    pub(crate) async fn target(&self) -> i32 {
+    fn machine(&self, name: &str) -> Machine {
+        let node = self.node(name).expect("a Node");
+        let provider_id = node.spec.and_then(|spec| spec.provider_id).expect("a provider id");
+        let instance = provider_id.rsplit('/').next().expect("an instance").to_owned();
+        Machine { name: name.to_owned(), instance, provider_id }
+    }
+
+    pub(crate) fn node(&self, name: &str) -> Option<Node> {
+        self.world.cluster.node(name)
+    }
+
+    /// Adds pods (or anything else), and waits until the pods run.
+    pub(crate) async fn run<F: Into<Fixture>>(&self, fixtures: impl IntoIterator<Item = F>) {
+        for fixture in fixtures {
+            self.world.cluster.add(fixture);
+        }
+        let waits = |pod: &Pod| pod.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Pending");
+        self.until(|w| !w.cluster.list::<Pod>().iter().any(waits)).await;
+    }
+
+    /// Waits until something holds.
+    pub(crate) async fn until(&self, holds: impl FnMut(&World) -> bool) {
+        assert!(self.world.until(EVER, holds).await, "it never came to that");
+    }
+
+    /// Lets time pass in which something would have happened if it ever did.
+    pub(crate) async fn pass_some(&self, time: Duration) {
+        assert!(!self.world.until(time, |_| false).await);
+    }
+
+    pub(crate) async fn until_gone(&self, machine: &Machine) {
+        self.until(|w| w.cluster.node(&machine.name).is_none()).await;
+    }
+}
+
+/// How many pods with this beginning of a name run.
+fn running(world: &World, prefix: &str) -> usize {
+    world
+        .cluster
+        .count(|entry| matches!(&entry.what, Event::PodRunning { pod, .. } if pod.name.starts_with(prefix)))
+}
+
+/// What cluster-autoscaler, the group and people do.
+impl Scene {
+    pub(crate) async fn scale_in(&self, machine: &Machine, cause: Cause) {
+        match cause {
+            Cause::Autoscaler => self.delete(std::slice::from_ref(machine)).await.expect("accepted"),
+            Cause::Group => self.world.aws.terminate(&machine.instance, TerminationCause::Rebalance),
+            Cause::Operator => self.annotate(machine, Some("now")).await,
+        }
+    }
+
+    /// cluster-autoscaler's DeleteNodes.
+    pub(crate) async fn delete(&self, machines: &[Machine]) -> Result<(), Status> {
+        let node = |machine: &Machine| ExternalGrpcNode {
+            provider_id: machine.provider_id.clone(),
+            name: machine.name.clone(),
+            ..ExternalGrpcNode::default()
+        };
+        let nodes = machines.iter().map(node).collect();
+        let request = NodeGroupDeleteNodesRequest { id: "web".into(), nodes };
+        self.program().client().node_group_delete_nodes(request).await.map(drop)
+    }
+
+    /// cluster-autoscaler's TargetSize.
+    pub(crate) async fn target(&self) -> Result<i32, Status> {
         let request = NodeGroupTargetSizeRequest { id: "web".into() };
-        self.program
+        self.program()
             .client()
             .node_group_target_size(request)
             .await
-            .expect("answered")
-            .into_inner()
-            .target_size
+            .map(|answer| answer.into_inner().target_size)
     }
 
-    pub(crate) async fn until_gone(&self, node: &str, limit: Duration) -> bool {
-        self.world.until(limit, |w| w.cluster.node(node).is_none()).await
+    /// Asks for the target size after everything that happens in either world until `over` holds: each answer is
+    /// `expected`. Returns how often it was asked.
+    pub(crate) async fn target_stays(&self, expected: i32, over: impl Fn(&World) -> bool) -> usize {
+        let (mut aws, mut cluster) = (self.world.aws.changed(), self.world.cluster.changed());
+        let mut asked = 0;
+        while !over(&self.world) {
+            if let Ok(size) = self.target().await {
+                assert_eq!(size, expected, "at {}", self.world.clock.now());
+                asked += 1;
+            }
+            tokio::select! {
+                _ = aws.changed() => {}
+                _ = cluster.changed() => {}
+            }
+        }
+        asked
+    }
+
+    /// A person writes the annotation, or removes it.
+    pub(crate) async fn annotate(&self, machine: &Machine, value: Option<&str>) {
+        self.patch_node(machine, json!({ "metadata": { "annotations": { RECORD: value } } })).await;
+    }
+
+    /// Somebody replaces the taints of a Node.
+    pub(crate) async fn taint(&self, machine: &Machine, key: &str) {
+        let taints = json!([{ "key": key, "value": "1", "effect": "PreferNoSchedule" }]);
+        self.patch_node(machine, json!({ "spec": { "taints": taints } })).await;
+    }
+
+    pub(crate) async fn patch_node(&self, machine: &Machine, patch: Value) {
+        let nodes: Api<Node> = Api::all(self.kube.clone());
+        nodes.patch(&machine.name, &PatchParams::default(), &Patch::Merge(patch)).await.expect("patched");
+    }
+
+    /// Somebody deletes an object of the namespace `default`.
+    pub(crate) async fn remove<K>(&self, name: &str)
+    where
+        K: kube::Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>
+            + Clone
+            + std::fmt::Debug
+            + serde::de::DeserializeOwned,
+    {
+        let Name { namespace, name } = Name::from(name);
+        let api: Api<K> = Api::namespaced(self.kube.clone(), &namespace);
+        api.delete(&name, &DeleteParams::default()).await.expect("deleted");
+    }
+}
+
+/// The program's own life.
+impl Scene {
+    fn program(&self) -> &Program {
+        self.program.as_ref().expect("the program runs")
+    }
+
+    /// Waits until it answers.
+    pub(crate) async fn ready(&self) {
+        let answers = async {
+            while self.target().await.is_err() {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        };
+        tokio::time::timeout(EVER, answers).await.expect("ready at some time");
+    }
+
+    /// Kills it, as `kill -9` does, and starts it again.
+    pub(crate) async fn kill(&mut self) {
+        self.program.take().expect("the program runs").kill().await;
+        self.start();
+    }
+
+    /// Stops it as SIGTERM does and starts it again. Returns how long it took to stop.
+    pub(crate) async fn stop(&mut self) -> Duration {
+        let began = tokio::time::Instant::now();
+        self.program.take().expect("the program runs").stop().await.expect("in good order");
+        let took = began.elapsed();
+        self.start();
+        took
+    }
+
+    fn start(&mut self) {
+        self.program = Some(Program::start(&self.world, self.config.clone()));
     }
 }

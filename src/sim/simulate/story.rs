@@ -40,8 +40,8 @@ impl Story {
     pub(super) fn begin(seed: u64, witness: Arc<Witness>) -> Self {
         let world = Arc::new(World::new(seed));
         let mut tasks = JoinSet::new();
-        let (sees, stage) = (Arc::clone(&witness), Arc::clone(&world));
-        tasks.spawn(async move { sees.watch(&stage).await });
+        let (watcher, stage) = (Arc::clone(&witness), Arc::clone(&world));
+        tasks.spawn(async move { watcher.watch(&stage).await });
         world.aws.delay(Duration::from_millis(40), Duration::from_millis(60));
         let group = |name: &str| {
             GroupSpec::named(name).size(0, 6, 0).zones(["us-east-1a"]).template("m5.large").tag(TAG, "true")

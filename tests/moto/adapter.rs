@@ -1,8 +1,4 @@
-//! The AWS adapter and a look of discovery against moto's server, an AWS that nobody here wrote.
-//!
-//! `tests/moto.sh` starts one and runs these; `EBBTIDE_MOTO_ENDPOINT` says where it is. What moto lacks (heartbeats and
-//! completions of lifecycle actions, scaling activities with anything in them, refusals of sizes) is tested on the
-//! simulated AWS.
+//! Every call of `ebbtide::aws`, and one look of discovery.
 
 use std::sync::Arc;
 use std::time::Duration;

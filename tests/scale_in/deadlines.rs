@@ -1,0 +1,98 @@
+//! Deadlines: they cut into budgets, not into grace periods, and they hold.
+
+use ebbtide::config::Config;
+use ebbtide::sim::aws::{Event, GroupSpec};
+use ebbtide::sim::cluster::{By, PodSpec, budget, pod};
+use ebbtide::sim::program::config;
+use jiff::SignedDuration;
+
+use crate::scene::{Cause, Machine, Scene, group, held_group, seconds};
+use crate::story::{asked, aws_moments, released_at};
+
+fn within(minutes: u64) -> Config {
+    Config { drain_timeout: Some(seconds(60 * minutes)), ..config() }
+}
+
+/// Drains a node with one pod that its budget never lets go (or that is patient). Returns the scene when it has gone.
+async fn with_a_pod_that_stays(
+    group: GroupSpec,
+    config: Config,
+    stays: PodSpec,
+    cause: Cause,
+) -> (Scene, Machine, jiff::Timestamp) {
+    let scene = Scene::configured(group, config).await;
+    let machine = scene.first();
+    scene.world.cluster.add(budget("web").min_available(1));
+    scene.run([stays.on(&machine.name), pod("other").on(&machine.name)]).await;
+    let requested = scene.world.clock.now();
+    scene.scale_in(&machine, cause).await;
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
+    (scene, machine, requested)
+}
+
+/// It was deleted, not evicted, with its whole grace, no sooner than it had to be.
+fn assert_deleted_at_its_last_call(scene: &Scene, machine: &Machine, grace: i64) {
+    let asked = asked(&scene.world, "web");
+    assert_eq!(asked.len(), 1, "{asked:?}");
+    let (at, by, given) = asked[0];
+    assert_eq!((by, given), (By::Delete, grace));
+    let early = released_at(&scene.world, machine).duration_since(at).as_secs() - grace;
+    assert!(early <= 15, "asked {early} s before it had to be");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_its_budget_keeps_is_deleted_with_its_whole_grace_before_the_time_is_up() {
+    for group in [group(2), held_group(2, 60)] {
+        for cause in [Cause::Autoscaler, Cause::Operator] {
+            let stays = pod("web").grace(90).exits_after(88);
+            let (scene, machine, requested) =
+                with_a_pod_that_stays(group.clone(), within(5), stays, cause).await;
+            assert_deleted_at_its_last_call(&scene, &machine, 90);
+            let took = released_at(&scene.world, &machine).duration_since(requested);
+            assert!(took <= SignedDuration::from_secs(300), "{took}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_patient_pod_is_waited_for_and_deleted_at_its_last_call() {
+    for (key, value) in [
+        ("ebbtide/drain", "wait"),
+        ("cluster-autoscaler.kubernetes.io/safe-to-evict", "false"),
+        ("karpenter.sh/do-not-disrupt", "true"),
+    ] {
+        let stays = pod("web").annotation(key, value).grace(60).exits_after(55);
+        let (scene, machine, _) = with_a_pod_that_stays(group(2), within(10), stays, Cause::Autoscaler).await;
+        assert_deleted_at_its_last_call(&scene, &machine, 60);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_lets_go_of_no_instance_before_its_pods_had_their_time() {
+    for (heartbeat, cause) in
+        [(30, Cause::Autoscaler), (30, Cause::Group), (10, Cause::Autoscaler), (3, Cause::Autoscaler)]
+    {
+        let stays = pod("web").grace(60).exits_after(55);
+        let (scene, machine, _) =
+            with_a_pod_that_stays(held_group(2, heartbeat), config(), stays, cause).await;
+        assert_deleted_at_its_last_call(&scene, &machine, 60);
+        let held =
+            |e: &Event| matches!(e, Event::EnteredWait { instance, .. } if *instance == machine.instance);
+        let held_for = released_at(&scene.world, &machine).duration_since(aws_moments(&scene.world, held)[0]);
+        let longest = i64::try_from(100 * heartbeat).expect("small");
+        assert!(held_for <= SignedDuration::from_secs(longest), "{held_for}");
+        assert!(held_for >= SignedDuration::from_secs(longest - 60), "{held_for}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_patient_pod_without_a_deadline_is_waited_for_until_it_ends() {
+    let scene = Scene::with(group(2)).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).annotation("ebbtide/drain", "wait").runs_for(40_000)]).await;
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until_gone(&machine).await;
+    assert!(asked(&scene.world, "web").is_empty());
+    scene.assert_left_well(&machine);
+}

@@ -1,0 +1,104 @@
+//! Lifecycle hooks: ours is kept waiting for as long as it takes and then completed, other people's are left alone.
+
+use ebbtide::sim::aws::{Event, HookResult, HookSpec, LifecycleState, TerminationCause};
+use ebbtide::sim::cluster::pod;
+use jiff::SignedDuration;
+
+use crate::scene::{Cause, Scene, group, held_group, seconds};
+use crate::story::{a_hook_timed_out, aws_moments, has_exited, is_asked, longest_silence};
+
+/// Heartbeats go out at half the time-out of a hook of 60 s; a look and a try more is no silence.
+fn assert_kept_waiting(scene: &Scene, machine: &crate::scene::Machine) {
+    let silence = longest_silence(&scene.world, machine);
+    assert!(silence <= SignedDuration::from_secs(35), "{silence} without a heartbeat");
+    scene.assert_left_well(machine);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_takes_500_of_its_600_seconds_keeps_them_under_a_hook_of_60() {
+    for cause in [Cause::Autoscaler, Cause::Group, Cause::Operator] {
+        let scene = Scene::with(held_group(2, 60)).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).grace(600).exits_after(500)]).await;
+        scene.scale_in(&machine, cause).await;
+        scene.until_gone(&machine).await;
+        assert_kept_waiting(&scene, &machine);
+        let beats = aws_moments(&scene.world, |e| matches!(e, Event::Heartbeat { .. })).len();
+        assert!((16..=22).contains(&beats), "{beats} heartbeats in 500 s");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn heartbeats_go_on_while_the_api_server_is_down_and_the_drain_ends_after() {
+    for cause in [Cause::Autoscaler, Cause::Group] {
+        let scene = Scene::with(held_group(2, 60)).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).grace(600).exits_after(200)]).await;
+        scene.scale_in(&machine, cause).await;
+        scene.until(|w| is_asked(w, "web")).await;
+        scene.world.cluster.api_down_for(seconds(300));
+        scene.until_gone(&machine).await;
+        assert_kept_waiting(&scene, &machine);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn heartbeats_go_on_when_it_is_restarted_while_the_api_server_is_down() {
+    for cause in [Cause::Autoscaler, Cause::Group] {
+        let mut scene = Scene::with(held_group(2, 60)).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).grace(600).exits_after(200)]).await;
+        scene.scale_in(&machine, cause).await;
+        scene.until(|w| is_asked(w, "web")).await;
+        scene.world.cluster.api_down_for(seconds(300));
+        scene.pass_some(seconds(40)).await;
+        scene.kill().await;
+        scene.until_gone(&machine).await;
+        assert_kept_waiting(&scene, &machine);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_whose_node_never_registered_is_completed_after_a_minute_and_not_before() {
+    let scene = Scene::with(held_group(1, 120)).await;
+    let bare = scene.world.aws.add_instance("web", LifecycleState::Pending).expect("an instance");
+    scene.world.aws.terminate(&bare, TerminationCause::Rebalance);
+    let held = |e: &Event| matches!(e, Event::EnteredWait { instance, .. } if *instance == bare);
+    let done = |e: &Event| matches!(e, Event::HookCompleted { instance, .. } if *instance == bare);
+    scene.until(|w| !aws_moments(w, done).is_empty()).await;
+    let after = aws_moments(&scene.world, done)[0].duration_since(aws_moments(&scene.world, held)[0]);
+    assert!(after >= SignedDuration::from_secs(60), "{after}");
+    assert!(after <= SignedDuration::from_secs(60 + 40 + 5), "{after}: a look, and the grace period");
+    assert!(!a_hook_timed_out(&scene.world));
+}
+
+fn completions(scene: &Scene, hook: &str) -> usize {
+    aws_moments(&scene.world, |e| matches!(e, Event::HookCompleted { hook: h, .. } if h == hook)).len()
+}
+
+#[tokio::test(start_paused = true)]
+async fn hooks_of_other_people_are_never_completed_and_their_instances_not_drained() {
+    let foreign = HookSpec::terminating("eks").heartbeat(600).by_default(HookResult::Continue);
+    let scene = Scene::with(group(2).hook(foreign)).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name)]).await;
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.until(|w| a_hook_timed_out(w)).await;
+    assert_eq!(completions(&scene, "eks"), 0);
+    assert!(!is_asked(&scene.world, "web"));
+    assert!(aws_moments(&scene.world, |e| matches!(e, Event::Heartbeat { .. })).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_two_hooks_that_hold_an_instance_only_ours_is_completed() {
+    let foreign = HookSpec::terminating("eks").heartbeat(900).by_default(HookResult::Continue);
+    let scene = Scene::with(held_group(2, 60).hook(foreign)).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(200).exits_after(150)]).await;
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.until(|w| has_exited(w, "web")).await;
+    scene.until_gone(&machine).await;
+    assert_eq!((completions(&scene, "ebbtide"), completions(&scene, "eks")), (1, 0));
+    let ours = |e: &Event| matches!(e, Event::HookTimedOut { hook, .. } if hook == "ebbtide");
+    assert!(aws_moments(&scene.world, ours).is_empty());
+}

@@ -1,0 +1,155 @@
+//! What people and cluster-autoscaler do to a Node while it leaves, or before.
+
+use ebbtide::sim::cluster::{daemon_set, pod};
+use ebbtide::sim::world::World;
+use jiff::SignedDuration;
+use serde_json::json;
+
+use crate::scene::{Cause, DS_EVICTION, Machine, Scene, TO_BE_DELETED, group, held_group, seconds};
+use crate::story::{TERMINATE, has_exited, is_asked, notes, stamps, terminations};
+
+const CANDIDATE: &str = "DeletionCandidateOfClusterAutoscaler";
+const LOAD_BALANCERS: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
+
+/// Whether a Node is cordoned, tainted by cluster-autoscaler's key and out of load balancers.
+fn marks(world: &World, machine: &Machine) -> (bool, bool, bool) {
+    let node = world.cluster.node(&machine.name).expect("a Node");
+    let spec = node.spec.unwrap_or_default();
+    let tainted = spec.taints.unwrap_or_default().iter().any(|taint| taint.key == TO_BE_DELETED);
+    let labels = node.metadata.labels.unwrap_or_default();
+    (spec.unschedulable == Some(true), tainted, labels.contains_key(LOAD_BALANCERS))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_scale_in_whose_annotation_is_removed_leaves_the_node_as_it_was() {
+    for cause in [Cause::Autoscaler, Cause::Operator] {
+        let scene = Scene::with(group(2)).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).grace(300).exits_after(200)]).await;
+        scene.scale_in(&machine, cause).await;
+        scene.until(|w| is_asked(w, "web")).await;
+        assert_eq!(marks(&scene.world, &machine), (true, true, true));
+        scene.annotate(&machine, None).await;
+        scene.until(|w| marks(w, &machine) == (false, false, false)).await;
+        assert_eq!(notes(&scene.world, &machine, "ScaleInCancelled").len(), 1);
+        let annotations = scene.node(&machine.name).expect("there").metadata.annotations.unwrap_or_default();
+        assert!(annotations.keys().all(|key| !key.starts_with("ebbtide/")), "{annotations:?}");
+
+        scene.run([pod("new").node_selector("kubernetes.io/hostname", &machine.name)]).await;
+        scene.pass_some(seconds(900)).await;
+        assert!(has_exited(&scene.world, "web") && !is_asked(&scene.world, "new"));
+        assert_eq!((scene.target().await.expect("answered"), scene.world.aws.calls(TERMINATE)), (2, 0));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_person_had_cordoned_before_stays_cordoned_when_the_scale_in_is_cancelled() {
+    let scene = Scene::with(group(2)).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(300).exits_after(200)]).await;
+    scene.patch_node(&machine, json!({ "spec": { "unschedulable": true } })).await;
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until(|w| is_asked(w, "web")).await;
+    scene.annotate(&machine, None).await;
+    scene.until(|w| marks(w, &machine) == (true, false, false)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_that_the_group_has_begun_to_take_out_cannot_be_kept() {
+    for cause in [Cause::Autoscaler, Cause::Group] {
+        let scene = Scene::with(held_group(2, 120)).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).grace(300).exits_after(200)]).await;
+        scene.scale_in(&machine, cause).await;
+        scene.until(|w| is_asked(w, "web")).await;
+        assert_eq!(terminations(&scene.world, &machine).len(), 1);
+        scene.annotate(&machine, None).await;
+        scene.until_gone(&machine).await;
+        scene.assert_left_well(&machine);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn cordon_taint_and_label_that_somebody_takes_off_are_put_back() {
+    let scene = Scene::with(group(2)).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(300).exits_after(200)]).await;
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until(|w| is_asked(w, "web")).await;
+    // As cluster-autoscaler does when it starts.
+    let bare = json!({ "metadata": { "labels": { LOAD_BALANCERS: null } },
+        "spec": { "unschedulable": false, "taints": null } });
+    scene.patch_node(&machine, bare).await;
+    let began = scene.world.clock.now();
+    scene.until(|w| marks(w, &machine) == (true, true, true)).await;
+    assert!(scene.world.clock.now().duration_since(began) < SignedDuration::from_secs(1));
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_taint_is_never_older_than_five_minutes_in_an_hour() {
+    let mut scene = Scene::with(held_group(2, 60)).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(3_700).exits_after(3_600)]).await;
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.pass_some(seconds(1_000)).await;
+    scene.kill().await;
+    scene.until(|w| has_exited(w, "web")).await;
+    let mut stamps = stamps(&scene.world, &machine);
+    stamps.push(scene.world.clock.now());
+    let oldest = stamps.windows(2).map(|pair| pair[1].duration_since(pair[0])).max().expect("stamps");
+    assert!(stamps.len() > 12 && oldest < SignedDuration::from_mins(4), "{oldest}");
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
+}
+
+/// What the DaemonSet pods of a node say of cluster-autoscaler's evictions.
+fn guards(world: &World, machine: &Machine, prefix: &str) -> Vec<Option<String>> {
+    let pods = world.cluster.pods_on(&machine.name).into_iter();
+    pods.filter(|pod| pod.metadata.name.as_deref().is_some_and(|name| name.starts_with(prefix)))
+        .map(|pod| pod.metadata.annotations.unwrap_or_default().get(DS_EVICTION).cloned())
+        .collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn daemonset_pods_of_a_candidate_are_guarded_until_it_is_none_any_more() {
+    for kill in [false, true] {
+        let mut scene = Scene::with(group(2)).await;
+        scene.run([daemon_set("agent").annotation(DS_EVICTION, "true")]).await;
+        scene.pass_some(seconds(20)).await;
+        let (machine, other) = (scene.first(), scene.machines().remove(1));
+        scene.run([pod("web").on(&machine.name)]).await;
+        scene.taint(&machine, CANDIDATE).await;
+        let guarded = |w: &World| guards(w, &machine, "shipper-") == [Some("false".to_owned())];
+        scene.until(guarded).await;
+        scene.pass_some(seconds(60)).await;
+        assert_eq!(guards(&scene.world, &machine, "agent-"), [Some("true".to_owned())], "its own value");
+        assert_eq!(guards(&scene.world, &machine, "web"), [None]);
+        assert_eq!(guards(&scene.world, &other, "shipper-"), [None]);
+        if kill {
+            scene.kill().await;
+        }
+        scene.patch_node(&machine, json!({ "spec": { "taints": null } })).await;
+        scene.until(|w| guards(w, &machine, "shipper-") == [None]).await;
+        assert_eq!(guards(&scene.world, &machine, "agent-"), [Some("true".to_owned())]);
+        let annotated = |w: &World| {
+            let annotations = w.cluster.node(&machine.name).and_then(|node| node.metadata.annotations);
+            annotations.unwrap_or_default().keys().any(|key| key.starts_with("ebbtide/"))
+        };
+        scene.until(|w| !annotated(w)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guard_that_was_cut_off_in_the_middle_is_taken_off_all_the_same() {
+    let mut scene = Scene::with(group(2)).await;
+    let machine = scene.first();
+    scene.taint(&machine, CANDIDATE).await;
+    scene.until(|w| guards(w, &machine, "shipper-") == [Some("false".to_owned())]).await;
+    scene.kill().await;
+    scene.world.cluster.api_down_for(seconds(60));
+    scene.pass_some(seconds(61)).await;
+    scene.patch_node(&machine, json!({ "spec": { "taints": null } })).await;
+    scene.until(|w| guards(w, &machine, "shipper-") == [None]).await;
+}

@@ -1,0 +1,150 @@
+//! Each kind of pod is treated as its kind is.
+
+use ebbtide::sim::cluster::{By, Event, budget, daemon_set, pod};
+use jiff::SignedDuration;
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::scene::{Cause, Scene, TO_BE_DELETED, group, held_group, seconds};
+use crate::story::{asked, has_exited, in_phase, is_asked, last_exit, moments, phase_at, released_at};
+
+#[tokio::test(start_paused = true)]
+async fn mirror_pods_and_finished_pods_are_left_alone_and_hold_nothing_up() {
+    let scene = Scene::with(group(2)).await;
+    let machine = scene.first();
+    let on = machine.name.as_str();
+    scene.run([pod("proxy").on(on).mirror(), pod("job").on(on).runs_for(5)]).await;
+    scene.until(|w| has_exited(w, "job")).await;
+    scene.run([pod("web").on(on)]).await;
+    // A mirror pod goes down with its machine; here that would count as cut short.
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until(|w| in_phase(w, &machine, "Releasing")).await;
+    assert!(!is_asked(&scene.world, "proxy") && !is_asked(&scene.world, "job"));
+    assert!(has_exited(&scene.world, "web"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_orphan_of_a_deleted_daemonset_is_a_workload() {
+    let scene = Scene::with(group(2)).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).owned_by("DaemonSet", "deleted").exits_after(20)]).await;
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until_gone(&machine).await;
+    assert_eq!(asked(&scene.world, "web").len(), 1);
+    scene.assert_left_well(&machine);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_lowest_priority_is_asked_first_and_one_that_is_blocked_holds_nobody_up() {
+    let scene = Scene::with(group(2)).await;
+    let machine = scene.first();
+    let on = machine.name.as_str();
+    scene.world.cluster.add(budget("low").min_available(1));
+    scene
+        .run([
+            pod("high").on(on).priority(1_000).exits_after(20),
+            pod("low").on(on).priority(-10),
+            pod("middle").on(on).exits_after(20),
+        ])
+        .await;
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until(|w| has_exited(w, "high")).await;
+    let tries = scene.world.cluster.journal();
+    let order = tries.iter().filter_map(|entry| match &entry.what {
+        Event::Request { subresource: Some(sub), name, .. } if sub == "eviction" => Some(name.name.as_str()),
+        _ => None,
+    });
+    assert_eq!(order.take(3).collect::<Vec<_>>(), ["low", "middle", "high"]);
+    let (middle, high) = (asked(&scene.world, "middle")[0].0, asked(&scene.world, "high")[0].0);
+    assert!(high.duration_since(middle) < SignedDuration::from_secs(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_daemonset_pod_that_wants_to_be_asked_gets_its_grace_and_its_replacement_holds_nothing_up() {
+    for (key, value) in
+        [("ebbtide/daemonset", "evict"), ("cluster-autoscaler.kubernetes.io/enable-ds-eviction", "true")]
+    {
+        let scene = Scene::with(held_group(2, 60)).await;
+        let machine = scene.first();
+        let agent = daemon_set("agent").annotation(key, value).tolerates(TO_BE_DELETED, "NoSchedule");
+        scene.run([agent.grace(40).exits_after(30).starts_after(1)]).await;
+        scene.run([pod("web").on(&machine.name).exits_after(10)]).await;
+        scene.scale_in(&machine, Cause::Autoscaler).await;
+        scene.until_gone(&machine).await;
+        let asked = asked(&scene.world, "agent-");
+        let here: Vec<_> = asked.iter().filter(|(_, by, _)| *by != By::Controller).collect();
+        assert_eq!(here.len(), 1, "{asked:?}");
+        assert_eq!((here[0].1, here[0].2), (By::Delete, 40));
+        let held = released_at(&scene.world, &machine).duration_since(here[0].0);
+        assert!(held >= SignedDuration::from_secs(30) && held <= SignedDuration::from_secs(42), "{held}");
+        scene.assert_left_well(&machine);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_flushes_for_as_long_as_its_daemonset_pods_ask_for() {
+    let scene = Scene::with(group(2)).await;
+    let machine = scene.first();
+    scene.run([daemon_set("agent").annotation("ebbtide/flush-seconds", "25")]).await;
+    scene.run([pod("web").on(&machine.name)]).await;
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until_gone(&machine).await;
+    let flush = released_at(&scene.world, &machine).duration_since(last_exit(&scene.world, &machine));
+    assert!(flush >= SignedDuration::from_secs(25) && flush <= SignedDuration::from_secs(26), "{flush}");
+    scene.assert_left_well(&machine);
+}
+
+#[tokio::test(start_paused = true)]
+async fn volumes_are_waited_for_and_not_for_ever() {
+    for (detaches, at_least, at_most) in [(30, 30, 31), (300, 65, 66)] {
+        let scene = Scene::with(group(2)).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).volume("data").detaches_after(detaches)]).await;
+        scene.scale_in(&machine, Cause::Autoscaler).await;
+        scene.until_gone(&machine).await;
+        let waited = released_at(&scene.world, &machine).duration_since(last_exit(&scene.world, &machine));
+        assert!(waited >= SignedDuration::from_secs(at_least), "{waited}");
+        assert!(waited <= SignedDuration::from_secs(at_most), "{waited}");
+        scene.assert_left_well(&machine);
+    }
+}
+
+/// The DaemonSet pod of a node, if it has one that is not going.
+fn agent_on(scene: &Scene, node: &str) -> Option<String> {
+    let pods = scene.world.cluster.pods_on(node);
+    let names = pods.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
+    names.filter_map(|pod| pod.metadata.name).find(|name| name.starts_with("agent-"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_daemonset_pod_that_somebody_deletes_in_mid_drain_comes_back_and_holds_nothing_up() {
+    let scene = Scene::with(group(2)).await;
+    let machine = scene.first();
+    scene.run([daemon_set("agent").tolerates(TO_BE_DELETED, "NoSchedule").starts_after(1)]).await;
+    scene.run([pod("web").on(&machine.name).grace(90).exits_after(60)]).await;
+    let old = agent_on(&scene, &machine.name).expect("an agent");
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until(|w| is_asked(w, "web")).await;
+    scene.remove::<Pod>(&old).await;
+    scene.pass_some(seconds(30)).await;
+    let new = agent_on(&scene, &machine.name).expect("it has come back");
+    assert_ne!(new, old);
+    let runs = moments(&scene.world, |e| matches!(e, Event::PodRunning { pod, .. } if pod.name == new));
+    assert_eq!(runs.len(), 1);
+    scene.until_gone(&machine).await;
+    assert!(!asked(&scene.world, &new).iter().any(|(_, by, _)| *by == By::Eviction));
+    assert!(last_exit(&scene.world, &machine) > runs[0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_workload_that_comes_while_the_node_flushes_leaves_first() {
+    let scene = Scene::with(group(2)).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name)]).await;
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until(|w| in_phase(w, &machine, "Flushing")).await;
+    // As a DaemonSet's orphan, or a pod whose owner sets nodeName, can.
+    scene.run([pod("late").on(&machine.name).exits_after(15)]).await;
+    scene.until_gone(&machine).await;
+    assert!(phase_at(&scene.world, &machine, "Flushing") >= last_exit(&scene.world, &machine));
+    scene.assert_left_well(&machine);
+}

@@ -1,0 +1,64 @@
+//! Many nodes at once.
+
+use ebbtide::sim::aws::{Event, Operation, TerminationCause};
+use ebbtide::sim::cluster::pod;
+use jiff::SignedDuration;
+
+use crate::scene::{Scene, group, held_group};
+use crate::story::{TERMINATE, asked, assert_nothing_lost, aws_moments, decrements};
+
+#[tokio::test(start_paused = true)]
+async fn forty_nodes_that_the_group_takes_out_at_once_leave_in_time() {
+    let scene = Scene::with(held_group(40, 120)).await;
+    let machines = scene.machines();
+    let pods = machines.iter().enumerate().flat_map(|(n, machine)| {
+        (0..5).map(move |p| pod(format!("web-{n}-{p}").as_str()).on(&machine.name).exits_after(20))
+    });
+    scene.run(pods).await;
+    let before = scene.world.clock.now();
+    for machine in &machines {
+        scene.world.aws.terminate(&machine.instance, TerminationCause::Rebalance);
+    }
+    scene
+        .until(|w| {
+            let names = w.cluster.node_names();
+            machines.iter().all(|machine| !names.contains(&machine.name))
+        })
+        .await;
+    let looks =
+        |e: &Event| matches!(e, Event::Called { operation: Operation::DescribeAutoScalingGroups, .. });
+    let seen = *aws_moments(&scene.world, looks).iter().find(|at| **at >= before).expect("a look");
+    let asked = asked(&scene.world, "web-");
+    assert_eq!(asked.len(), 200);
+    let slowest = asked.iter().map(|(at, ..)| at.duration_since(seen)).max().expect("asked");
+    assert!(slowest <= SignedDuration::from_secs(5), "the last one after {slowest}");
+    assert_nothing_lost(&scene.world);
+    for machine in &machines {
+        scene.assert_left_well(machine);
+    }
+    assert_eq!((scene.world.aws.calls(TERMINATE), decrements(&scene.world)), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn three_hundred_drains_at_once_ask_every_pod_within_five_seconds() {
+    let scene = Scene::with(group(300)).await;
+    let machines = scene.machines();
+    scene
+        .run(
+            machines
+                .iter()
+                .enumerate()
+                .map(|(n, machine)| pod(format!("web-{n}").as_str()).on(&machine.name).exits_after(20)),
+        )
+        .await;
+    let requested = scene.world.clock.now();
+    scene.delete(&machines).await.expect("accepted");
+    assert_eq!(scene.target().await.expect("answered"), 0);
+    scene.until(|w| w.cluster.node_names().is_empty()).await;
+    let asked = asked(&scene.world, "web-");
+    assert_eq!(asked.len(), 300);
+    let slowest = asked.iter().map(|(at, ..)| at.duration_since(requested)).max().expect("asked");
+    assert!(slowest <= SignedDuration::from_secs(5), "the last one after {slowest}");
+    assert_nothing_lost(&scene.world);
+    assert_eq!((scene.world.aws.calls(TERMINATE), decrements(&scene.world)), (300, 300));
+}
