@@ -43,7 +43,8 @@ pub enum RpcError {
         /// EC2 instance id.
         instance: String,
     },
-    /// Which Nodes there are is not known at present: an instance that seems to have none may be full of work.
+    /// Which Nodes there are is not known at present: an instance that seems to have none may be full of work, and
+    /// scale-ins under way are on Nodes.
     #[error("the Nodes of the cluster are not known at present; nothing was changed")]
     NodesUnknown,
     /// The size does not allow it.

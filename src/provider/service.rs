@@ -59,8 +59,12 @@ impl Provider {
         }
     }
 
-    /// The view to answer from, unless it is too old.
+    /// The view to answer from, unless it is too old or the scale-ins under way are not known: sizes and states would
+    /// be wrong without them.
     pub(super) fn view(&self) -> Result<Arc<Snapshot>, RpcError> {
+        if !self.scale_ins.is_ready() {
+            return Err(RpcError::NodesUnknown);
+        }
         Ok(self.groups.fresh(self.clock.now())?)
     }
 

@@ -83,7 +83,7 @@ async fn hooks_of_other_people_are_never_completed_and_their_instances_not_drain
     let machine = scene.first();
     scene.run([pod("web").on(&machine.name)]).await;
     scene.scale_in(&machine, Cause::Group).await;
-    scene.until(|w| a_hook_timed_out(w)).await;
+    scene.until(a_hook_timed_out).await;
     assert_eq!(completions(&scene, "eks"), 0);
     assert!(!is_asked(&scene.world, "web"));
     assert!(aws_moments(&scene.world, |e| matches!(e, Event::Heartbeat { .. })).is_empty());

@@ -96,6 +96,19 @@ async fn killed_again_and_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn killed_again_and_again_while_the_group_takes_the_instance_out() {
+    let mut scene = begin(held_group(2, 60)).await;
+    let machine = scene.first();
+    scene.scale_in(&machine, Cause::Group).await;
+    while scene.node(&machine.name).is_some() {
+        scene.kill().await;
+        let _gone = scene.world.until(seconds(3), |w| w.cluster.node(&machine.name).is_none()).await;
+    }
+    scene.assert_left_well(&machine);
+    assert_eq!((scene.world.aws.calls(TERMINATE), decrements(&scene.world)), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
 async fn killed_while_the_api_server_is_down() {
     for group in [group(2), held_group(2, 60)] {
         let mut scene = begin(group).await;

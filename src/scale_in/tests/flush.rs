@@ -1,0 +1,101 @@
+//! Flushing: what DaemonSet pods get, and what holds the release.
+
+use super::scene::*;
+use crate::cluster::PodView;
+use crate::scale_in::names;
+use crate::scale_in::plan::Action;
+use crate::scale_in::record::Phase;
+
+#[test]
+fn the_last_exit_starts_the_flush_and_the_flush_comes_before_the_release() {
+    let mut scene = node().by_autoscaler().with(pod("web")).with(pod("logs").daemon());
+    scene.look();
+    scene.evicted("web");
+    scene.look();
+    assert_eq!(scene.record().phase, Phase::Draining);
+    scene.later(12);
+    scene.remove("web");
+    assert_eq!(reasons(&scene.look()), ["ScaleInFlushing"]);
+    assert_eq!(scene.record().phase, Phase::Flushing);
+    scene.later(4);
+    assert!(!touches_aws(&scene.look()));
+    assert_eq!(scene.record().phase, Phase::Flushing);
+    scene.later(1);
+    assert_eq!(reasons(&scene.look()), ["ScaleInReleasing"]);
+    let plan = scene.look();
+    let terminate = Action::Terminate { group: "g".into(), instance: "i-1".into(), decrement: true };
+    assert_eq!(plan.actions, [terminate]);
+    assert_eq!(scene.look().actions, [], "once");
+}
+
+#[test]
+fn an_empty_node_flushes_too() {
+    let mut scene = node().by_autoscaler();
+    assert_eq!(reasons(&scene.look()), ["ScaleInFlushing"]);
+    scene.later(4);
+    assert!(scene.look().actions.is_empty());
+}
+
+#[test]
+fn the_longest_flush_any_daemonset_pod_asks_for_is_given() {
+    let mut scene = node().by_autoscaler().with(pod("logs").daemon().wishing(names::FLUSH_SECONDS, "20"));
+    scene.look();
+    scene.later(19);
+    scene.look();
+    assert_eq!(scene.record().phase, Phase::Flushing);
+    scene.later(1);
+    scene.look();
+    assert_eq!(scene.record().phase, Phase::Releasing);
+}
+
+#[test]
+fn daemonset_pods_of_class_evict_get_their_grace_while_the_node_flushes_and_replacements_are_let_be() {
+    let mut scene =
+        node().by_autoscaler().with(pod("csi").daemon().grace(20).wishing(names::DAEMON_SET, "evict"));
+    scene.put(pod("web").going(30));
+    assert_eq!(deletions(&scene.look()), [], "not while a workload is there");
+    scene.remove("web");
+    scene.look();
+    assert_eq!(deletions(&scene.look()), [("csi".into(), None)]);
+    scene.evicted("csi");
+    scene.later(15);
+    scene.look();
+    assert_eq!(scene.record().phase, Phase::Flushing, "it has 20 s");
+    scene.remove("csi");
+    scene.put(PodView {
+        created: Some(scene.now),
+        ..pod("csi-2").daemon().grace(20).wishing(names::DAEMON_SET, "evict")
+    });
+    let plan = scene.look();
+    assert_eq!(deletions(&plan), [], "the replacement is let be");
+    assert_eq!(scene.record().phase, Phase::Releasing, "and does not hold the node");
+}
+
+#[test]
+fn attached_volumes_hold_the_release_but_not_for_ever() {
+    let mut scene = node().by_autoscaler();
+    scene.attachments = 1;
+    scene.look();
+    scene.later(30);
+    scene.look();
+    assert_eq!(scene.record().phase, Phase::Flushing);
+    scene.attachments = 0;
+    scene.look();
+    assert_eq!(scene.record().phase, Phase::Releasing);
+    let mut scene = node().by_autoscaler();
+    scene.attachments = 1;
+    scene.look();
+    scene.later(66);
+    scene.look();
+    assert_eq!(scene.record().phase, Phase::Releasing);
+}
+
+#[test]
+fn a_workload_that_comes_while_the_node_flushes_leaves_first() {
+    let mut scene = node().by_autoscaler();
+    scene.look();
+    scene.put(pod("late"));
+    scene.look();
+    assert_eq!(scene.record().phase, Phase::Draining);
+    assert_eq!(evictions(&scene.look()).len(), 1);
+}

@@ -1,0 +1,7 @@
+//! The plan, line by line of the rules it follows.
+
+mod drain;
+mod flush;
+mod people;
+mod release;
+mod scene;

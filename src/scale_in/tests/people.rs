@@ -1,0 +1,117 @@
+//! What people do to a Node in the middle of it, and cluster-autoscaler.
+
+use serde_json::json;
+
+use super::scene::*;
+use crate::groups::Lifecycle;
+use crate::scale_in::memory::Task;
+use crate::scale_in::names;
+use crate::scale_in::plan::{Action, Plan, Whereabouts};
+use crate::scale_in::record::{Cause, Release};
+
+#[test]
+fn a_person_drains_with_now_and_replaces_with_replace() {
+    for (word, release) in [("now", Release::TerminateAndDecrement), ("replace", Release::Terminate)] {
+        let mut scene = node().annotated(word);
+        scene.look();
+        assert_eq!((scene.record().cause, scene.record().release), (Cause::Operator, release));
+    }
+    let mut scene = node().annotated("later");
+    assert_eq!(reasons(&scene.look()), ["ScaleInNotUnderstood"]);
+    let mut scene = node().annotated("now");
+    scene.instance = Whereabouts::Elsewhere;
+    assert_eq!(reasons(&scene.look()), ["ScaleInNotPossible"]);
+}
+
+#[test]
+fn removing_the_annotation_gives_the_node_back_as_it_was() {
+    let mut scene = node().tainted("dedicated").by_autoscaler();
+    let taints = vec!["dedicated".to_owned(), names::TO_BE_DELETED.to_owned()];
+    assert_eq!(spec(&scene), (true, taints, true));
+    scene.patch(&json!({ "metadata": { "annotations": { names::RECORD: null } } }));
+    assert_eq!(reasons(&scene.look()), ["ScaleInCancelled"]);
+    assert_eq!(spec(&scene), (false, vec!["dedicated".into()], false));
+    assert_eq!(scene.view().marks, None);
+    assert_eq!(scene.look().actions, []);
+}
+
+#[test]
+fn a_cordon_that_was_there_before_stays_when_the_scale_in_is_cancelled() {
+    let mut scene = node();
+    scene.patch(&json!({ "spec": { "unschedulable": true } }));
+    let mut scene = scene.by_autoscaler();
+    scene.patch(&json!({ "metadata": { "annotations": { names::RECORD: null } } }));
+    scene.look();
+    assert_eq!(spec(&scene), (true, vec![], false));
+}
+
+#[test]
+fn a_scale_in_that_the_group_has_begun_cannot_be_cancelled() {
+    let mut scene = node().hooked(60).with(pod("web"));
+    scene.instance = in_group(Lifecycle::TerminatingWait);
+    scene.look();
+    scene.patch(&json!({ "metadata": { "annotations": { names::RECORD: null } } }));
+    scene.look();
+    assert_eq!(scene.record().cause, Cause::LifecycleHook);
+}
+
+#[test]
+fn cordon_and_taint_are_put_back_when_the_autoscaler_takes_them_off_and_kept_fresh() {
+    let mut scene = node().by_autoscaler().with(pod("web").going(3_000));
+    assert_eq!(scene.look().actions, []);
+    scene.patch(&json!({ "spec": { "unschedulable": null, "taints": null } }));
+    scene.look();
+    assert_eq!(spec(&scene), (true, vec![names::TO_BE_DELETED.into()], true));
+    let stamp = |scene: &Scene| {
+        scene
+            .view()
+            .taint(names::TO_BE_DELETED)
+            .and_then(|t| t.value.as_deref()?.parse().ok())
+            .unwrap_or(0i64)
+    };
+    for _ in 0..100 {
+        scene.later(60);
+        scene.look();
+        assert!(scene.now.as_second() - stamp(&scene) < 5 * 60);
+    }
+    assert_eq!(scene.view().taints.len(), 1);
+}
+
+#[test]
+fn a_record_of_another_instance_is_void() {
+    let mut scene = node().by_autoscaler().with(pod("web"));
+    scene.patch(&json!({ "spec": { "providerID": "aws:///us-east-1a/i-2" } }));
+    let plan = scene.look();
+    assert!(evictions(&plan).is_empty() && !touches_aws(&plan));
+    assert_eq!(spec(&scene), (false, vec![], false));
+}
+
+#[test]
+fn daemonset_pods_of_a_candidate_are_guarded_and_let_go_again() {
+    let owned = |value: &str| pod(value).daemon().wishing(names::ENABLE_DS_EVICTION, value);
+    let mut scene = node().tainted(names::DELETION_CANDIDATE).with(pod("logs").daemon()).with(owned("true"));
+    scene.put(pod("web"));
+    let guards = |plan: &Plan| {
+        plan.actions
+            .iter()
+            .filter_map(|a| match a {
+                Action::Guard { pod, on, .. } => Some((pod.name.clone(), *on)),
+                _ => None,
+            })
+            .collect::<Vec<_>>()
+    };
+    assert!(guards(&scene.look()).is_empty(), "the mark on the Node comes first");
+    assert_eq!(guards(&scene.look()), [("logs".into(), true)]);
+    scene.memory.worked(Task::Guard("uid-logs".into()), scene.now);
+    scene.put(owned("false").wishing(names::GUARDED, "true"));
+    scene.remove("logs");
+    assert!(scene.look().actions.is_empty());
+    scene.patch(&json!({ "spec": { "taints": null } }));
+    assert_eq!(guards(&scene.look()), [("false".into(), false)]);
+    scene.remove("false");
+    scene.look();
+    assert_eq!(scene.view().marks, None);
+    let mut off = node().tainted(names::DELETION_CANDIDATE).with(pod("logs").daemon());
+    off.settings.guard = false;
+    assert!(off.look().actions.is_empty());
+}

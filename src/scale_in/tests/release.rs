@@ -1,0 +1,148 @@
+//! Deadlines, hooks and the release.
+
+use std::time::Duration;
+
+use super::scene::*;
+use crate::groups::Lifecycle;
+use crate::scale_in::memory::Task;
+use crate::scale_in::names;
+use crate::scale_in::plan::{Action, HookKnowledge, Whereabouts};
+use crate::scale_in::record::{Cause, Phase, Release};
+
+#[test]
+fn without_a_limit_it_waits_for_ever() {
+    let mut scene = node().by_autoscaler().with(pod("db").wishing(names::DRAIN, "wait"));
+    for _ in 0..1_000 {
+        scene.later(3_600);
+        let plan = scene.look();
+        assert!(evictions(&plan).is_empty() && deletions(&plan).is_empty() && !touches_aws(&plan));
+    }
+    assert!(reasons(&scene.look()).is_empty());
+    scene.later(301);
+    assert_eq!(reasons(&scene.look()), ["ScaleInWaiting"], "and says for whom");
+}
+
+#[test]
+fn at_its_last_call_a_blocked_or_patient_pod_is_deleted_with_its_whole_grace() {
+    // Released by 1000: gone by 990 (5 s flush, 5 s margin), last call for 30 s of grace at 957.
+    let mut scene =
+        node().by_autoscaler().until(1_000).with(pod("web").labelled("web")).budget("web", 0, "1");
+    scene.put(pod("db").wishing(names::DRAIN, "wait"));
+    scene.look();
+    scene.blocked("web");
+    scene.later(956);
+    assert_eq!(deletions(&scene.look()), []);
+    scene.blocked("web");
+    scene.later(1);
+    let both = [("db".into(), None), ("web".into(), None)];
+    assert_eq!(deletions(&scene.look()), both, "whenever the next try of an eviction is due");
+}
+
+#[test]
+fn a_hard_deadline_is_hard() {
+    let mut scene = node().by_autoscaler().until(1_000).with(pod("stuck").going(5_000));
+    scene.later(900);
+    assert_eq!(deletions(&scene.look()), [], "it may still go by itself");
+    scene.later(88);
+    assert_eq!(deletions(&scene.look()), [("stuck".into(), Some(1))], "cut at the end, not before");
+    scene.later(2);
+    assert_eq!(reasons(&scene.look()), ["ScaleInFlushing"], "gone or not");
+    scene.later(5);
+    scene.look();
+    assert_eq!(scene.record().phase, Phase::Releasing);
+    assert!(touches_aws(&scene.look()));
+}
+
+#[test]
+fn under_a_short_deadline_evictions_carry_a_grace_that_fits() {
+    let mut scene = node().by_autoscaler().until(120).with(pod("slow").grace(600)).with(pod("web").grace(30));
+    assert_eq!(evictions(&scene.look()), [("slow".into(), Some(109)), ("web".into(), None)]);
+}
+
+#[test]
+fn the_drain_timeout_limits_every_scale_in() {
+    let mut scene = node().annotated("now");
+    scene.settings.drain_timeout = Some(Duration::from_mins(30));
+    scene.look();
+    assert_eq!(scene.record().release_by, Some(at(1_800)));
+}
+
+#[test]
+fn where_the_group_has_our_hook_the_instance_is_terminated_first_and_drained_under_it() {
+    let mut scene = node().by_autoscaler().hooked(60).with(pod("web"));
+    scene.hook = HookKnowledge::Unknown;
+    let plan = scene.look();
+    assert!(plan.actions.contains(&Action::LookUpHook { group: "g".into() }));
+    assert_eq!(evictions(&plan).len(), 1, "the drain does not wait for AWS");
+    let mut scene = node().by_autoscaler().hooked(60).with(pod("web"));
+    let plan = scene.look();
+    assert!(plan.actions.contains(&Action::Terminate {
+        group: "g".into(),
+        instance: "i-1".into(),
+        decrement: true
+    }));
+    scene.memory.worked(Task::Terminate, scene.now);
+    scene.instance = in_group(Lifecycle::Terminating);
+    scene.look();
+    assert_eq!(scene.record().release, Release::CompleteHook);
+    assert_eq!(scene.record().release_by, Some(at(6_000)), "100 times the heartbeat time-out");
+    scene.instance = in_group(Lifecycle::TerminatingWait);
+    scene.remove("web");
+    scene.look();
+    scene.later(5);
+    scene.look();
+    let plan = scene.look();
+    assert_eq!(plan.actions, [Action::CompleteHook { hook: hook(60), instance: "i-1".into() }]);
+}
+
+#[test]
+fn an_instance_in_terminating_wait_is_drained_if_the_hook_is_ours() {
+    let mut scene = node().hooked(3_600).with(pod("web"));
+    scene.instance = in_group(Lifecycle::TerminatingWait);
+    assert_eq!(reasons(&scene.look()), ["ScaleInDraining"]);
+    let record = scene.record();
+    assert_eq!((record.cause, record.release), (Cause::LifecycleHook, Release::CompleteHook));
+    assert_eq!(record.release_by, Some(at(172_800)), "48 hours at most");
+    assert_eq!(evictions(&scene.look()).len(), 1);
+    let mut scene = node().with(pod("web"));
+    scene.instance = in_group(Lifecycle::TerminatingWait);
+    let plan = scene.look();
+    assert!(
+        evictions(&plan).is_empty() && !touches_aws(&plan) && !plan.writes_node(),
+        "somebody else's hook"
+    );
+}
+
+#[test]
+fn a_hook_of_somebody_else_is_never_completed() {
+    let mut scene = node().by_autoscaler().in_phase(Phase::Releasing);
+    scene.instance = in_group(Lifecycle::TerminatingWait);
+    assert!(!touches_aws(&scene.look()));
+}
+
+#[test]
+fn a_termination_whose_answer_was_lost_is_repeated_only_after_a_newer_look() {
+    let mut scene = node().by_autoscaler().in_phase(Phase::Releasing);
+    assert!(touches_aws(&scene.look()));
+    scene.later(1);
+    scene.memory.failed(&Task::Terminate, scene.now, None);
+    scene.later(60);
+    assert!(!touches_aws(&scene.look()), "the look is older than the try");
+    scene.instance = Whereabouts::In { group: "g".into(), lifecycle: Lifecycle::InService, seen: scene.now };
+    assert!(touches_aws(&scene.look()), "it lives: the try had no effect");
+    scene.memory.failed(&Task::Terminate, scene.now, None);
+    scene.later(60);
+    scene.instance =
+        Whereabouts::In { group: "g".into(), lifecycle: Lifecycle::Terminating, seen: scene.now };
+    assert!(!touches_aws(&scene.look()), "it had");
+}
+
+#[test]
+fn a_refused_decrement_gives_the_node_back() {
+    let mut scene = node().by_autoscaler().in_phase(Phase::Releasing);
+    scene.look();
+    scene.memory.at_minimum = true;
+    assert_eq!(reasons(&scene.look()), ["ScaleInCancelled"]);
+    assert_eq!(spec(&scene), (false, vec![], false));
+    assert_eq!(scene.view().record, None);
+}

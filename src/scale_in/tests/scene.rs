@@ -1,0 +1,310 @@
+//! A [`Scene`] is a node in a moment; what the plan asks of the Node is
+//! done to it, everything else is up to the test.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use serde_json::{Value, json};
+
+use crate::aws::Hook;
+use crate::cluster::{Budget, NodeView, PodName, PodView, Project};
+use crate::groups::Lifecycle;
+use crate::scale_in::marks;
+use crate::scale_in::memory::{Memory, Refusal, Task};
+use crate::scale_in::names;
+use crate::scale_in::plan::{Action, HookKnowledge, Plan, Settings, Situation, Whereabouts, plan};
+use crate::scale_in::record::{Cause, Phase, Record, Release, Written, read};
+
+pub(super) const START: i64 = 1_700_000_000;
+
+pub(super) fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(START + second).expect("in range")
+}
+
+pub(super) fn pod(name: &str) -> PodView {
+    PodView {
+        name: PodName { namespace: "default".into(), name: name.into() },
+        uid: format!("uid-{name}"),
+        grace_seconds: 30,
+        created: Some(at(-1_000)),
+        ..PodView::default()
+    }
+}
+
+pub(super) trait Fixture {
+    fn daemon(self) -> Self;
+    fn wishing(self, key: &str, value: &str) -> Self;
+    fn grace(self, seconds: i64) -> Self;
+    fn priority(self, priority: i32) -> Self;
+    fn going(self, until: i64) -> Self;
+    fn labelled(self, app: &str) -> Self;
+}
+
+impl Fixture for PodView {
+    fn daemon(mut self) -> Self {
+        self.daemon_set = Some("ds".into());
+        self
+    }
+    fn wishing(mut self, key: &str, value: &str) -> Self {
+        self.wishes.insert(key.into(), value.into());
+        self
+    }
+    fn grace(mut self, seconds: i64) -> Self {
+        self.grace_seconds = seconds;
+        self
+    }
+    fn priority(mut self, priority: i32) -> Self {
+        self.priority = priority;
+        self
+    }
+    fn going(mut self, until: i64) -> Self {
+        self.going_until = Some(at(until));
+        self
+    }
+    fn labelled(mut self, app: &str) -> Self {
+        self.labels.insert("app".into(), app.into());
+        self
+    }
+}
+
+pub(super) struct Scene {
+    pub(super) now: Timestamp,
+    pub(super) node: Value,
+    pub(super) version: u64,
+    pub(super) pods: Option<BTreeMap<String, PodView>>,
+    pub(super) budgets: Vec<Arc<Budget>>,
+    pub(super) attachments: usize,
+    pub(super) instance: Whereabouts,
+    pub(super) hook: HookKnowledge,
+    pub(super) memory: Memory,
+    pub(super) settings: Settings,
+}
+
+pub(super) fn hook(heartbeat: u64) -> Hook {
+    Hook {
+        group: "g".into(),
+        name: "ebbtide".into(),
+        heartbeat_timeout: Duration::from_secs(heartbeat),
+        global_timeout: Duration::from_secs(heartbeat * 100).min(Duration::from_hours(48)),
+    }
+}
+
+pub(super) fn in_group(lifecycle: Lifecycle) -> Whereabouts {
+    Whereabouts::In { group: "g".into(), lifecycle, seen: at(0) }
+}
+
+/// A node in service, of a group without a hook, with nothing on it.
+pub(super) fn node() -> Scene {
+    Scene {
+        now: at(0),
+        node: json!({
+            "apiVersion": "v1", "kind": "Node",
+            "metadata": { "name": "n1", "uid": "node-uid", "resourceVersion": "1" },
+            "spec": { "providerID": "aws:///us-east-1a/i-1" },
+        }),
+        version: 1,
+        pods: Some(BTreeMap::new()),
+        budgets: Vec::new(),
+        attachments: 0,
+        instance: in_group(Lifecycle::InService),
+        hook: HookKnowledge::None,
+        memory: Memory::default(),
+        settings: Settings { flush: Duration::from_secs(5), drain_timeout: None, guard: true },
+    }
+}
+
+impl Scene {
+    pub(super) fn with(mut self, pod: PodView) -> Self {
+        self.put(pod);
+        self
+    }
+
+    pub(super) fn put(&mut self, pod: PodView) {
+        self.pods.get_or_insert_default().insert(pod.uid.clone(), pod);
+    }
+
+    pub(super) fn remove(&mut self, name: &str) {
+        self.pods.get_or_insert_default().remove(&format!("uid-{name}"));
+    }
+
+    pub(super) fn hooked(mut self, heartbeat: u64) -> Self {
+        self.hook = HookKnowledge::Ours(hook(heartbeat));
+        self
+    }
+
+    pub(super) fn asked_by(mut self, cause: Cause, release: Release) -> Self {
+        let record = Record::new(cause, "g", "i-1", release, self.now);
+        self.patch(&marks::with_record(&self.view(), &record, self.now));
+        self
+    }
+
+    pub(super) fn by_autoscaler(self) -> Self {
+        self.asked_by(Cause::Autoscaler, Release::TerminateAndDecrement)
+    }
+
+    pub(super) fn in_phase(mut self, phase: Phase) -> Self {
+        let record = self.record().entering(phase, self.now);
+        self.patch(&marks::with_record(&self.view(), &record, self.now));
+        self
+    }
+
+    pub(super) fn until(mut self, second: i64) -> Self {
+        let record = Record { release_by: Some(at(second)), ..self.record() };
+        self.patch(&marks::with_record(&self.view(), &record, self.now));
+        self
+    }
+
+    pub(super) fn annotated(mut self, value: &str) -> Self {
+        self.patch(&json!({ "metadata": { "annotations": { names::RECORD: value } } }));
+        self
+    }
+
+    pub(super) fn tainted(mut self, key: &str) -> Self {
+        let mut taints = self.node["spec"]["taints"].as_array().cloned().unwrap_or_default();
+        taints.push(json!({ "key": key, "value": at(0).as_second().to_string(), "effect": "NoSchedule" }));
+        self.patch(&json!({ "spec": { "taints": taints } }));
+        self
+    }
+
+    pub(super) fn patch(&mut self, patch: &Value) {
+        json_patch::merge(&mut self.node, patch);
+        self.version += 1;
+        self.node["metadata"]["resourceVersion"] = json!(self.version.to_string());
+    }
+
+    pub(super) fn view(&self) -> NodeView {
+        let node: Node = serde_json::from_value(self.node.clone()).expect("a Node");
+        NodeView::from(&node)
+    }
+
+    pub(super) fn record(&self) -> Record {
+        match self.view().record.as_deref().map(read) {
+            Some(Written::Record(record)) => record,
+            other => panic!("no record: {other:?}"),
+        }
+    }
+
+    pub(super) fn budget(mut self, app: &str, room: i32, version: &str) -> Self {
+        self.set_budget(app, room, version);
+        self
+    }
+
+    pub(super) fn set_budget(&mut self, app: &str, room: i32, version: &str) {
+        let object: PodDisruptionBudget = serde_json::from_value(json!({
+            "metadata": { "namespace": "default", "name": app, "resourceVersion": version },
+            "spec": { "selector": { "matchLabels": { "app": app } } },
+            "status": { "disruptionsAllowed": room, "currentHealthy": 1, "desiredHealthy": 1, "expectedPods": 1 },
+        }))
+        .expect("a budget");
+        self.budgets = vec![Arc::new(Budget::project(&object).expect("kept"))];
+    }
+
+    /// One plan. What it asks of the Node is done; every action counts as begun.
+    pub(super) fn look(&mut self) -> Plan {
+        let view = self.view();
+        let budgets = self.budgets.clone();
+        let plan = plan(&Situation {
+            now: self.now,
+            settings: self.settings,
+            node: &view,
+            pods: self.pods.as_ref(),
+            daemon_set_exists: &|uid| uid == "ds",
+            budgets: &|pod| budgets.iter().filter(|budget| budget.covers(pod)).cloned().collect(),
+            attachments: self.attachments,
+            instance: self.instance.clone(),
+            hook: &self.hook,
+            memory: &self.memory,
+        });
+        for action in &plan.actions {
+            match action {
+                Action::PatchNode { patch, .. } => self.patch(patch),
+                Action::Evict { uid, .. } | Action::Delete { uid, .. } => {
+                    self.memory.begin(Task::Pod(uid.clone()));
+                }
+                Action::Guard { uid, .. } => self.memory.begin(Task::Guard(uid.clone())),
+                Action::LookUpHook { .. } => self.memory.begin(Task::Hook),
+                Action::Terminate { .. } => self.memory.begin(Task::Terminate),
+                Action::CompleteHook { .. } => self.memory.begin(Task::Complete),
+                Action::Announce(what) => {
+                    self.memory.announced.insert(what.topic.clone(), self.now);
+                }
+            }
+        }
+        plan
+    }
+
+    /// The API server evicted the pod, and the kubelet has begun.
+    pub(super) fn evicted(&mut self, name: &str) {
+        let uid = format!("uid-{name}");
+        self.memory.worked(Task::Pod(uid.clone()), self.now);
+        self.memory.asked.insert(uid.clone(), self.now);
+        let pods = self.pods.get_or_insert_default();
+        let pod = pods.get_mut(&uid).expect("there");
+        pod.going_until = Some(self.now + SignedDuration::from_secs(pod.grace_seconds));
+    }
+
+    pub(super) fn blocked(&mut self, name: &str) {
+        let uid = format!("uid-{name}");
+        let pods = self.pods.as_ref().expect("listed");
+        let budgets = self.budgets.iter().filter(|budget| budget.covers(&pods[&uid]));
+        let refusal = Refusal {
+            budgets: budgets
+                .map(|budget| {
+                    (format!("{}/{}", budget.namespace, budget.name), budget.resource_version.clone())
+                })
+                .collect(),
+            text: "needs 2 healthy pods and has 2 currently".into(),
+            by_budget: true,
+        };
+        self.memory.refusals.insert(uid.clone(), refusal);
+        self.memory.failed(&Task::Pod(uid), self.now, Some(SignedDuration::from_secs(5)));
+    }
+
+    pub(super) fn later(&mut self, seconds: i64) {
+        self.now += SignedDuration::from_secs(seconds);
+    }
+}
+
+pub(super) fn evictions(plan: &Plan) -> Vec<(String, Option<i64>)> {
+    plan.actions
+        .iter()
+        .filter_map(|action| match action {
+            Action::Evict { pod, grace, .. } => Some((pod.name.clone(), *grace)),
+            _ => None,
+        })
+        .collect()
+}
+
+pub(super) fn deletions(plan: &Plan) -> Vec<(String, Option<i64>)> {
+    plan.actions
+        .iter()
+        .filter_map(|action| match action {
+            Action::Delete { pod, grace, .. } => Some((pod.name.clone(), *grace)),
+            _ => None,
+        })
+        .collect()
+}
+
+pub(super) fn touches_aws(plan: &Plan) -> bool {
+    plan.actions.iter().any(|a| matches!(a, Action::Terminate { .. } | Action::CompleteHook { .. }))
+}
+
+pub(super) fn reasons(plan: &Plan) -> Vec<&'static str> {
+    plan.actions
+        .iter()
+        .filter_map(|action| match action {
+            Action::Announce(what) | Action::PatchNode { then: Some(what), .. } => Some(what.reason),
+            _ => None,
+        })
+        .collect()
+}
+
+pub(super) fn spec(scene: &Scene) -> (bool, Vec<String>, bool) {
+    let view = scene.view();
+    let taints = view.taints.iter().map(|taint| taint.key.clone()).collect();
+    (view.unschedulable, taints, view.load_balancer_excluded)
+}

@@ -1,0 +1,79 @@
+//! AWS throttles or does not answer: what is told, for how long, and what goes on.
+
+use std::time::Duration;
+
+use ebbtide::sim::aws::Operation;
+use ebbtide::sim::world::World;
+use tonic::Code;
+
+use crate::scene::{GROUP, SOON, Scene, code, eventually, group};
+
+/// `--snapshot-max-age`, by default and in simulations.
+
+
+/// Between two looks, by default and in simulations.
+const INTERVAL: Duration = Duration::from_mins(1);
+
+/// So long that a look that failed now would be noticed, and not yet too long.
+const STILL_YOUNG: Duration = Duration::from_mins(9);
+
+async fn groups_are_told_for(scene: &Scene, how_long: Duration) {
+    let until = tokio::time::Instant::now() + how_long;
+    while tokio::time::Instant::now() < until {
+        assert_eq!(scene.groups().await.expect("the last snapshot").len(), 1);
+        assert_eq!(scene.target().await, 2);
+        tokio::time::sleep(Duration::from_secs(5)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_is_not_felt_until_the_snapshot_is_too_old_and_ends_by_itself() {
+    let scene = Scene::with([group(GROUP, 2)]).await;
+    scene.world.aws.outage(true);
+    groups_are_told_for(&scene, STILL_YOUNG).await;
+    tokio::time::sleep(INTERVAL + Duration::from_secs(1)).await;
+    assert_eq!(code(&scene.groups().await), Code::Unavailable);
+    assert_eq!(code(&scene.try_target().await), Code::Unavailable);
+    assert_eq!(code(&scene.increase(1).await), Code::Unavailable);
+    scene.world.aws.outage(false);
+    let again = || async { scene.groups().await.is_ok_and(|groups| groups.len() == 1) };
+    assert!(eventually(INTERVAL + Duration::from_secs(10), again).await);
+    assert_eq!(scene.target().await, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_few_throttled_calls_are_not_felt() {
+    let scene = Scene::with([group(GROUP, 2)]).await;
+    for _ in 0..5 {
+        scene.world.aws.throttle_any(4);
+        groups_are_told_for(&scene, INTERVAL * 2).await;
+    }
+    let looks = scene.world.aws.calls(Operation::DescribeAutoScalingGroups);
+    let looked = |w: &World| w.aws.calls(Operation::DescribeAutoScalingGroups) > looks;
+    assert!(scene.world.until(SOON, looked).await, "looks go on");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_scale_in_under_way_goes_on_while_groups_cannot_be_seen() {
+    let scene = Scene::with([group(GROUP, 2)]).await;
+    scene.occupy(900).await;
+    let leaving = scene.in_service(GROUP).remove(0);
+    let node = scene.node_of(&leaving);
+    let name = node.name.clone();
+    scene.delete(GROUP, vec![node]).await.expect("accepted");
+
+    let reads = [
+        Operation::DescribeAutoScalingGroups,
+        Operation::DescribeLifecycleHooks,
+        Operation::DescribeScalingActivities,
+        Operation::DescribeLaunchTemplateVersions,
+    ];
+    scene.world.aws.throttle_for(&reads, Duration::from_hours(1));
+    let gone = scene.world.until(Duration::from_mins(30), |w| w.cluster.node(&name).is_none()).await;
+    assert!(gone, "the workloads need 15 minutes, which is more than a snapshot lasts");
+    assert_eq!(code(&scene.groups().await), Code::Unavailable);
+    assert_eq!(scene.desired(), 1);
+    assert_eq!(scene.world.aws.calls(Operation::TerminateInstanceInAutoScalingGroup), 1);
+    assert!(eventually(Duration::from_hours(1), || async { scene.groups().await.is_ok() }).await);
+    assert_eq!(scene.target().await, 1);
+}

@@ -1,0 +1,9 @@
+//! Discovery, sizes and templates as cluster-autoscaler meets them: the whole program on the simulated worlds.
+
+mod batches;
+mod budget;
+mod faults;
+mod restart;
+mod scene;
+mod shapes;
+mod sizes;

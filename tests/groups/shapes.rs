@@ -1,0 +1,153 @@
+//! What a group at zero says of its next node, and its options, over RPC.
+
+use ebbtide::provider::proto::{
+    LegacyDuration, NodeGroupAutoscalingOptions, NodeGroupAutoscalingOptionsRequest,
+    NodeGroupTemplateNodeInfoRequest,
+};
+use ebbtide::sim::aws::{LaunchConfigurationSpec, MixedSpec, TemplateData, TemplateSpec};
+use ebbtide::sim::world::World;
+use k8s_pb::api::core::v1::Node;
+use prost::Message;
+
+use crate::scene::{GROUP, Scene, ZONE, group};
+
+const NODE_TEMPLATE: &str = "k8s.io/cluster-autoscaler/node-template";
+
+async fn template(scene: &Scene, group: &str) -> Node {
+    let request = NodeGroupTemplateNodeInfoRequest { id: group.into() };
+    let answer = scene.program.client().node_group_template_node_info(request).await.expect("a template");
+    let answer = answer.into_inner();
+    assert_eq!(answer.node_info, answer.node_bytes, "clients of either dialect read the same Node");
+    Node::decode(answer.node_bytes).expect("a Node")
+}
+
+fn capacity(node: &Node, resource: &str) -> String {
+    let capacity = node.status.as_ref().and_then(|status| status.capacity.get(resource));
+    capacity.and_then(|quantity| quantity.string.clone()).unwrap_or_default()
+}
+
+fn label(node: &Node, key: &str) -> String {
+    node.metadata.as_ref().and_then(|metadata| metadata.labels.get(key).cloned()).unwrap_or_default()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_at_zero_says_what_its_next_node_will_be() {
+    let world = World::new(1);
+    let versions = ["m5.large", "m5.xlarge", "c5.large"].map(TemplateData::of);
+    let shared = versions.into_iter().fold(TemplateSpec::named("shared"), TemplateSpec::version);
+    world.aws.add_template(shared.default_version(2));
+    world.aws.add_launch_configuration(LaunchConfigurationSpec::named("old", "t3.medium"));
+    let scene = Scene::on(
+        world,
+        [
+            group("pinned", 0).launch_template("shared", "1"),
+            group("default", 0).launch_template("shared", "$Default"),
+            group("latest", 0).launch_template("shared", "$Latest"),
+            group("configuration", 0).launch_configuration("old"),
+            group("mixed", 0).launch_template("shared", "1").mixed(MixedSpec::of([
+                "m5.xlarge",
+                "c5.large",
+                "t3.medium",
+            ])),
+        ],
+    )
+    .await;
+    let table = [
+        ("pinned", "m5.large", "2", "29"),
+        ("default", "m5.xlarge", "4", "58"),
+        ("latest", "c5.large", "2", "29"),
+        ("configuration", "t3.medium", "2", "17"),
+        ("mixed", "m5.xlarge", "2", "17"),
+    ];
+    for (group, instance_type, cpu, pods) in table {
+        let node = template(&scene, group).await;
+        assert_eq!(label(&node, "node.kubernetes.io/instance-type"), instance_type, "{group}");
+        assert_eq!(label(&node, "topology.kubernetes.io/zone"), ZONE, "{group}");
+        assert_eq!(
+            (capacity(&node, "cpu").as_str(), capacity(&node, "pods").as_str()),
+            (cpu, pods),
+            "{group}"
+        );
+        assert!(!capacity(&node, "memory").is_empty(), "{group}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn tags_shape_the_node_and_a_bad_one_costs_only_itself() {
+    let tag = |name: &str| format!("{NODE_TEMPLATE}/{name}");
+    let web = group(GROUP, 0)
+        .tag(tag("label/team"), "shop")
+        .tag(tag("label/broken"), "no label value!")
+        .tag(tag("taint/dedicated"), "shop:NoSchedule")
+        .tag(tag("taint/broken"), "NoEffect")
+        .tag(tag("resources/example.com/license"), "3")
+        .tag(tag("resources/cpu"), "plenty");
+    let scene = Scene::with([web]).await;
+    let node = template(&scene, GROUP).await;
+    assert_eq!((label(&node, "team"), label(&node, "broken")), ("shop".into(), String::new()));
+    let taints = node.spec.as_ref().expect("a spec").taints.iter();
+    let taints: Vec<_> =
+        taints.map(|t| (t.key.as_deref(), t.value.as_deref(), t.effect.as_deref())).collect();
+    assert_eq!(taints, [(Some("dedicated"), Some("shop"), Some("NoSchedule"))]);
+    assert_eq!(capacity(&node, "example.com/license"), "3");
+    assert_eq!(capacity(&node, "cpu"), "2", "as computed");
+}
+
+const MINUTE: i64 = 60_000_000_000;
+
+fn old(minutes: i64) -> LegacyDuration {
+    LegacyDuration { duration: Some(minutes * MINUTE) }
+}
+
+fn new(minutes: i64) -> prost_types::Duration {
+    prost_types::Duration { seconds: minutes * 60, nanos: 0 }
+}
+
+async fn options(
+    scene: &Scene,
+    group: &str,
+    defaults: NodeGroupAutoscalingOptions,
+) -> Option<NodeGroupAutoscalingOptions> {
+    let request = NodeGroupAutoscalingOptionsRequest { id: group.into(), defaults: Some(defaults) };
+    let answer = scene.program.client().node_group_get_options(request).await.expect("options");
+    answer.into_inner().node_group_autoscaling_options
+}
+
+#[tokio::test(start_paused = true)]
+async fn options_of_a_groups_tags_win_over_the_defaults_in_both_dialects() {
+    let tag = |name: &str| format!("{NODE_TEMPLATE}/autoscaling-options/{name}");
+    let own = group(GROUP, 0)
+        .tag(tag("scaledownutilizationthreshold"), "0.7")
+        .tag(tag("scaledownunneededtime"), "3m")
+        .tag(tag("scaledownunreadytime"), "soon");
+    let scene = Scene::with([own, group("plain", 0)]).await;
+    let common = NodeGroupAutoscalingOptions {
+        scale_down_utilization_threshold: 0.5,
+        scale_down_gpu_utilization_threshold: 0.6,
+        ..NodeGroupAutoscalingOptions::default()
+    };
+    let old_defaults = NodeGroupAutoscalingOptions {
+        scale_down_unneeded_time: Some(old(10)),
+        scale_down_unready_time: Some(old(20)),
+        max_node_provision_time: Some(old(15)),
+        ..common
+    };
+    let new_defaults = NodeGroupAutoscalingOptions {
+        scale_down_unneeded_duration: Some(new(10)),
+        scale_down_unready_duration: Some(new(20)),
+        max_node_provision_duration: Some(new(15)),
+        ..common
+    };
+    let expected = NodeGroupAutoscalingOptions {
+        scale_down_utilization_threshold: 0.7,
+        scale_down_unneeded_time: Some(old(3)),
+        scale_down_unneeded_duration: Some(new(3)),
+        scale_down_unready_time: Some(old(20)),
+        max_node_provision_time: Some(old(15)),
+        ..new_defaults
+    };
+    for defaults in [old_defaults, new_defaults] {
+        assert_eq!(options(&scene, GROUP, defaults).await, Some(expected));
+        assert_eq!(options(&scene, "plain", defaults).await, None, "the defaults hold");
+    }
+}

@@ -1,0 +1,184 @@
+//! Sizes: what is set, what is refused, and what a size that goes down must never cost.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ebbtide::aws::Aws;
+use ebbtide::provider::proto::NodeGroupIncreaseSizeRequest;
+use ebbtide::provider::proto::instance_status::InstanceState;
+use ebbtide::sim::aws::{Event, LaunchFailure, LifecycleState, Lose, Operation, State};
+use ebbtide::sim::http::aws_client;
+use jiff::Timestamp;
+use tonic::Code;
+
+use crate::scene::{GROUP, SOON, Scene, code, eventually, group, placeholder};
+
+#[tokio::test(start_paused = true)]
+async fn a_group_grows_from_what_aws_says_though_somebody_else_changed_it_meanwhile() {
+    let scene = Scene::with([group(GROUP, 2)]).await;
+    let somebody = Aws::at(aws_client(Arc::new(scene.world.aws.clone())));
+    somebody.set_desired(GROUP, 4).await.expect("set");
+    scene.increase(3).await.expect("grown");
+    assert_eq!((scene.desired(), scene.target().await), (7, 7));
+    assert!(scene.world.until(SOON, |_| scene.in_service(GROUP).len() == 7).await);
+    assert_eq!((scene.desired(), scene.target().await), (7, 7));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_size_above_the_maximum_or_of_an_unknown_group_changes_nothing() {
+    let scene = Scene::with([group(GROUP, 2)]).await;
+    let before = scene.writes();
+    assert_eq!(code(&scene.increase(9).await), Code::FailedPrecondition);
+    assert_eq!(code(&scene.increase(0).await), Code::InvalidArgument);
+    assert_eq!(code(&scene.decrease(-1).await), Code::FailedPrecondition, "both live");
+    let unknown = NodeGroupIncreaseSizeRequest { delta: 1, id: "none".into() };
+    let unknown = scene.program.client().node_group_increase_size(unknown).await;
+    assert_eq!(code(&unknown), Code::NotFound);
+    assert_eq!((scene.writes(), scene.desired(), scene.target().await), (before, 2, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn suspended_processes_are_limits() {
+    let no_launch = group(GROUP, 3).suspended("Launch");
+    let no_terminate = group("stays", 3).suspended("Terminate");
+    let scene = Scene::with([no_launch, no_terminate]).await;
+    let mut limits: Vec<_> = scene.groups().await.expect("groups").into_iter().collect();
+    limits.sort_by(|a, b| b.id.cmp(&a.id));
+    let limits: Vec<_> = limits.iter().map(|g| (g.id.as_str(), g.min_size, g.max_size)).collect();
+    assert_eq!(limits, [(GROUP, 0, 3), ("stays", 3, 10)]);
+
+    let before = scene.writes();
+    assert_eq!(code(&scene.increase(1).await), Code::FailedPrecondition);
+    let node = scene.node_of(&scene.in_service("stays")[0]);
+    assert_eq!(code(&scene.delete("stays", vec![node]).await), Code::FailedPrecondition);
+    assert_eq!(scene.writes(), before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_size_whose_answer_was_lost_is_told_right_by_the_next_look_and_never_set_twice() {
+    let scene = Scene::with([group(GROUP, 2)]).await;
+    scene.world.aws.lose_next(Operation::SetDesiredCapacity, Lose::AfterEffect);
+    assert_eq!(code(&scene.increase(2).await), Code::Unavailable);
+    assert!(eventually(Duration::from_secs(5), || async { scene.target().await == 4 }).await);
+    assert!(scene.world.until(SOON, |_| scene.in_service(GROUP).len() == 4).await);
+    assert_eq!((scene.world.aws.calls(Operation::SetDesiredCapacity), scene.desired()), (1, 4));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_size_that_never_arrived_is_not_set_later() {
+    let scene = Scene::with([group(GROUP, 2)]).await;
+    scene.world.aws.lose_next(Operation::SetDesiredCapacity, Lose::BeforeEffect);
+    assert_eq!(code(&scene.increase(2).await), Code::Unavailable);
+    assert_eq!(scene.target().await, 2);
+    tokio::time::sleep(SOON).await;
+    assert_eq!((scene.world.aws.calls(Operation::SetDesiredCapacity), scene.desired()), (1, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn exactly_what_is_missing_is_listed_with_awss_reason_and_given_up() {
+    let scene = Scene::with([group(GROUP, 2)]).await;
+    scene.short_of(3).await;
+    assert_eq!(scene.target().await, 5);
+    let ids = [0, 1, 2].map(|n| placeholder(n).provider_id);
+    let explained = || async {
+        let listed = scene.listed().await;
+        ids.iter().all(|id| {
+            let error = listed.get(id).and_then(|i| i.status.as_ref()?.error_info.as_ref());
+            error.is_some_and(|e| {
+                (e.instance_error_class, e.error_code.as_str()) == (1, "InsufficientInstanceCapacity")
+            })
+        })
+    };
+    assert!(eventually(SOON, explained).await, "{:?}", scene.listed().await);
+    assert_eq!(scene.listed_in(InstanceState::InstanceCreating).await, ids);
+    assert_eq!(scene.listed_in(InstanceState::InstanceRunning).await.len(), 2);
+
+    let before = scene.in_service(GROUP);
+    scene.delete(GROUP, vec![placeholder(0), placeholder(2)]).await.expect("given up");
+    assert_eq!((scene.desired(), scene.target().await), (3, 3));
+    assert_eq!(scene.listed_in(InstanceState::InstanceCreating).await, ids[..1]);
+    // Named again, they are gone already.
+    scene.delete(GROUP, vec![placeholder(2), placeholder(1)]).await.expect("nothing to do");
+    assert_eq!((scene.desired(), scene.in_service(GROUP)), (3, before));
+    assert_eq!(scene.world.aws.calls(Operation::TerminateInstanceInAutoScalingGroup), 0);
+}
+
+/// An instance comes into service after all, before anything else happens.
+fn late_launch(state: &mut State, now: Timestamp) {
+    state.fail_launches(GROUP, LaunchFailure::InsufficientCapacity, 0);
+    state.launch_now(GROUP, now);
+}
+
+/// Those that were in service at first still are, and nothing is left behind.
+async fn cost_nothing(scene: &Scene, before: &[String]) {
+    assert_eq!(scene.world.aws.calls(Operation::SetDesiredCapacity), 2, "up, and down");
+    let settled = |_: &ebbtide::sim::world::World| {
+        let group = scene.world.aws.group(GROUP).expect("a group");
+        group.instances.len() == group.desired as usize && scene.protected() == 0
+    };
+    assert!(scene.world.until(SOON, settled).await, "{:?}", scene.world.aws.group(GROUP));
+    let ended = scene.world.aws.journal().into_iter().filter_map(|entry| match entry.what {
+        Event::TerminationStarted { instance, .. } => Some(instance),
+        _ => None,
+    });
+    let ended: Vec<String> = ended.collect();
+    assert_eq!(ended.len(), 1, "the late one");
+    assert!(!before.contains(&ended[0]));
+    assert_eq!(scene.in_service(GROUP), before);
+    assert_eq!(scene.target().await, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_that_launches_while_the_target_size_goes_down_costs_no_other() {
+    let scene = Scene::with([group(GROUP, 2)]).await;
+    let before = scene.in_service(GROUP);
+    scene.short_of(2).await;
+    scene.world.aws.before_next(Operation::SetDesiredCapacity, late_launch);
+    scene.decrease(-2).await.expect("lowered");
+    cost_nothing(&scene, &before).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_that_launches_while_placeholders_are_given_up_costs_no_other() {
+    let scene = Scene::with([group(GROUP, 2)]).await;
+    let before = scene.in_service(GROUP);
+    scene.short_of(2).await;
+    scene.world.aws.before_next(Operation::SetDesiredCapacity, late_launch);
+    scene.delete(GROUP, vec![placeholder(0), placeholder(1)]).await.expect("given up");
+    cost_nothing(&scene, &before).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn protection_is_taken_off_again_though_the_size_was_not_set() {
+    let scene = Scene::with([group(GROUP, 2)]).await;
+    scene.short_of(1).await;
+    scene.world.aws.throttle_next(Operation::SetDesiredCapacity, 1);
+    assert_eq!(code(&scene.decrease(-1).await), Code::Unavailable);
+    assert_eq!((scene.protected(), scene.desired(), scene.target().await), (0, 3, 3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn states_are_told_as_the_lifecycle_says_and_a_warm_pool_is_no_node() {
+    let scene = Scene::with([group(GROUP, 1).suspended("Launch").suspended("Terminate")]).await;
+    let states = [
+        LifecycleState::Pending,
+        LifecycleState::PendingWait,
+        LifecycleState::Standby,
+        LifecycleState::TerminatingWait,
+        LifecycleState::Detaching,
+        LifecycleState::WarmedStopped,
+        LifecycleState::WarmedPendingWait,
+        LifecycleState::WarmedRunning,
+    ];
+    let added = states.map(|state| scene.world.aws.add_instance(GROUP, state).expect("added"));
+    let id = |n: usize| format!("aws:///us-east-1a/{}", added[n]);
+    assert!(eventually(SOON, || async { scene.listed().await.contains_key(&id(3)) }).await);
+    let sorted = |mut ids: Vec<String>| {
+        ids.sort();
+        ids
+    };
+    let running = scene.listed_in(InstanceState::InstanceRunning).await;
+    assert_eq!((running.len(), running.contains(&id(2))), (2, true), "the one in service, and Standby");
+    assert_eq!(scene.listed_in(InstanceState::InstanceCreating).await, sorted(vec![id(0), id(1)]));
+    assert_eq!(scene.listed_in(InstanceState::InstanceDeleting).await, [id(3)]);
+}
