@@ -58,8 +58,11 @@ impl Sizing for AwsSizing {
             if to >= from || protect.is_empty() {
                 return aws.set_desired(&group, to).await;
             }
-            aws.protect(&group, &protect, true).await?;
-            let result = aws.set_desired(&group, to).await;
+            let result = match aws.protect(&group, &protect, true).await {
+                Ok(()) => aws.set_desired(&group, to).await,
+                // Some of them may be protected all the same: an answer was lost, or there are many.
+                Err(error) => Err(error),
+            };
             if let Err(error) = aws.protect(&group, &protect, false).await {
                 tracing::warn!(group, instances = ?protect, error = %error, "instances are still protected from scale-in");
             }

@@ -8,14 +8,8 @@ use tonic::Code;
 
 use crate::scene::{GROUP, SOON, Scene, code, eventually, group};
 
-/// `--snapshot-max-age`, by default and in simulations.
-
-
-/// Between two looks, by default and in simulations.
+/// Between two looks, by default and in simulations. `--snapshot-max-age` is ten times that.
 const INTERVAL: Duration = Duration::from_mins(1);
-
-/// So long that a look that failed now would be noticed, and not yet too long.
-const STILL_YOUNG: Duration = Duration::from_mins(9);
 
 async fn groups_are_told_for(scene: &Scene, how_long: Duration) {
     let until = tokio::time::Instant::now() + how_long;
@@ -30,7 +24,7 @@ async fn groups_are_told_for(scene: &Scene, how_long: Duration) {
 async fn an_outage_is_not_felt_until_the_snapshot_is_too_old_and_ends_by_itself() {
     let scene = Scene::with([group(GROUP, 2)]).await;
     scene.world.aws.outage(true);
-    groups_are_told_for(&scene, STILL_YOUNG).await;
+    groups_are_told_for(&scene, 9 * INTERVAL).await;
     tokio::time::sleep(INTERVAL + Duration::from_secs(1)).await;
     assert_eq!(code(&scene.groups().await), Code::Unavailable);
     assert_eq!(code(&scene.try_target().await), Code::Unavailable);

@@ -8,6 +8,7 @@ use ebbtide::provider::proto::NodeGroupIncreaseSizeRequest;
 use ebbtide::provider::proto::instance_status::InstanceState;
 use ebbtide::sim::aws::{Event, LaunchFailure, LifecycleState, Lose, Operation, State};
 use ebbtide::sim::http::aws_client;
+use ebbtide::sim::world::World;
 use jiff::Timestamp;
 use tonic::Code;
 
@@ -103,6 +104,9 @@ async fn exactly_what_is_missing_is_listed_with_awss_reason_and_given_up() {
     assert_eq!(scene.world.aws.calls(Operation::TerminateInstanceInAutoScalingGroup), 0);
 }
 
+/// Attempts that the SDK makes at a call that may be repeated.
+const ATTEMPTS: usize = 3;
+
 /// An instance comes into service after all, before anything else happens.
 fn late_launch(state: &mut State, now: Timestamp) {
     state.fail_launches(GROUP, LaunchFailure::InsufficientCapacity, 0);
@@ -112,7 +116,7 @@ fn late_launch(state: &mut State, now: Timestamp) {
 /// Those that were in service at first still are, and nothing is left behind.
 async fn cost_nothing(scene: &Scene, before: &[String]) {
     assert_eq!(scene.world.aws.calls(Operation::SetDesiredCapacity), 2, "up, and down");
-    let settled = |_: &ebbtide::sim::world::World| {
+    let settled = |_: &World| {
         let group = scene.world.aws.group(GROUP).expect("a group");
         group.instances.len() == group.desired as usize && scene.protected() == 0
     };
@@ -155,6 +159,21 @@ async fn protection_is_taken_off_again_though_the_size_was_not_set() {
     scene.world.aws.throttle_next(Operation::SetDesiredCapacity, 1);
     assert_eq!(code(&scene.decrease(-1).await), Code::Unavailable);
     assert_eq!((scene.protected(), scene.desired(), scene.target().await), (0, 3, 3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn protection_is_taken_off_again_though_nobody_heard_that_it_was_on() {
+    let scene = Scene::with([group(GROUP, 2)]).await;
+    scene.short_of(1).await;
+    for _ in 0..ATTEMPTS {
+        scene.world.aws.lose_next(Operation::SetInstanceProtection, Lose::AfterEffect);
+    }
+    assert_ne!(code(&scene.decrease(-1).await), Code::Ok);
+    let off = |_: &World| {
+        scene.protected() == 0 && scene.world.aws.calls(Operation::SetInstanceProtection) > ATTEMPTS
+    };
+    assert!(scene.world.until(SOON, off).await, "{:?}", scene.world.aws.group(GROUP));
+    assert_eq!(scene.desired(), 3, "a size goes down under protection only");
 }
 
 #[tokio::test(start_paused = true)]

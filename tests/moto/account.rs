@@ -37,9 +37,9 @@ pub(crate) enum From {
 
 impl Account {
     /// Of the server that `tests/moto.sh` has started, which also sets credentials.
+    #[expect(clippy::disallowed_methods, reason = "tests/moto.sh says where moto is")]
     pub(crate) async fn open() -> Self {
         static OPENED: AtomicUsize = AtomicUsize::new(0);
-        #[expect(clippy::disallowed_methods, reason = "the script says there where its server is")]
         let endpoint = std::env::var("EBBTIDE_MOTO_ENDPOINT").expect("run tests/moto.sh");
         let aws = Aws::connect(Some(REGION), Some(&endpoint)).await.expect("a region");
         let config = aws_config::defaults(BehaviorVersion::latest())

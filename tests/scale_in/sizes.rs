@@ -1,6 +1,6 @@
 //! The target size while nodes leave, and asking for the same thing again and again.
 
-use ebbtide::sim::aws::{Event, Lose};
+use ebbtide::sim::aws::{Event, Lose, Operation};
 use ebbtide::sim::cluster::pod;
 
 use crate::scene::{Cause, EVER, Scene, group, held_group, seconds};
@@ -55,6 +55,9 @@ async fn a_lost_termination(scene: Scene, lose: Lose, calls: usize) {
     scene.run([pod("web").on(&machine.name)]).await;
     scene.world.aws.lose_next(TERMINATE, lose);
     scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.target_stays(2, |w| w.aws.calls(TERMINATE) == 1).await;
+    // What became of it cannot be seen for a while, longer than the pause before another try.
+    scene.world.aws.throttle_for(&[Operation::DescribeAutoScalingGroups], seconds(20));
     scene.target_stays(2, |w| w.cluster.node(&machine.name).is_none()).await;
     assert_eq!((scene.world.aws.calls(TERMINATE), decrements(&scene.world)), (calls, 1));
     scene.assert_left_well(&machine);

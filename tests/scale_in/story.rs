@@ -153,7 +153,13 @@ pub(crate) fn assert_nothing_lost(world: &World) {
         world.cluster.journal().into_iter().filter(|e| matches!(e.what, Event::CutShort { .. })).collect();
     assert_eq!(cuts, [], "cut short");
     assert_eq!(world.cluster.all_lines().lost, 0, "lines lost");
-    assert!(!a_hook_timed_out(world), "a hook timed out");
+    assert!(!a_hook_timed_out(world), "a hook timed out: {:#?}", hook_story(world));
+}
+
+/// Everything about hooks, for a failed test to show.
+fn hook_story(world: &World) -> Vec<String> {
+    let told = |e: &AwsEvent| !matches!(e, AwsEvent::Called { operation, .. } if operation.name().starts_with("Describe"));
+    world.aws.journal().iter().filter(|e| told(&e.what)).map(|e| format!("{} {:?}", e.at, e.what)).collect()
 }
 
 impl Scene {
