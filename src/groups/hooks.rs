@@ -53,6 +53,11 @@ pub struct Knowledge {
     pub shortest: Option<Duration>,
 }
 
+/// The shortest heartbeat time-out AWS allows.
+///
+/// Source: [PutLifecycleHook](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_PutLifecycleHook.html).
+const SHORTEST_HEARTBEAT: Duration = Duration::from_secs(30);
+
 impl Hooks {
     /// Knows no hooks yet; ours are called `name`.
     pub fn new(aws: Aws, name: impl Into<String>) -> Self {
@@ -71,6 +76,17 @@ impl Hooks {
         let ours = self.ours(&known);
         *slot.known.lock().unwrap_or_else(PoisonError::into_inner) = Some(known);
         Ok(ours)
+    }
+
+    /// What the group's hook of ours is like at the least, while nothing is known of it: its name, and the shortest
+    /// heartbeat time-out that AWS allows.
+    pub fn presumed(&self, group: &str) -> Hook {
+        Hook::new(&self.name, group, SHORTEST_HEARTBEAT)
+    }
+
+    /// The group's hook that is ours, as it was seen last, however long ago; none if the group's hooks were never seen.
+    pub fn last_seen(&self, group: &str) -> Option<Hook> {
+        self.known(group).and_then(|known| self.ours(&known))
     }
 
     /// Looks up the hooks of the groups that need it most, at most two: those with instances that were never looked

@@ -121,13 +121,18 @@ pub(super) async fn hold(shared: Arc<Shared>) {
 
 /// Does a step. Returns how long until the next one.
 async fn act(shared: &Shared, group: &str, instance: &str, step: Step) -> SignedDuration {
-    let hook = match shared.hooks.of(group, shared.clock.now()).await {
-        Ok(Some(hook)) => hook,
-        Ok(None) => return FOREIGN,
-        Err(error) => {
-            tracing::warn!(group, instance, error = %chain(&error), "could not look up the group's lifecycle hooks");
-            return RETRY;
-        }
+    // No heartbeat waits for a read that may be throttled: discovery keeps what is known of the hooks fresh.
+    let hook = match shared.hooks.last_seen(group) {
+        Some(hook) => hook,
+        None => match shared.hooks.of(group, shared.clock.now()).await {
+            Ok(Some(hook)) => hook,
+            Ok(None) => return FOREIGN,
+            // Better a heartbeat that nobody waits for than a hook that times out.
+            Err(error) => {
+                tracing::warn!(group, instance, error = %chain(&error), "could not look up the group's lifecycle hooks");
+                shared.hooks.presumed(group)
+            }
+        },
     };
     let half = SignedDuration::try_from(hook.heartbeat_timeout / 2).unwrap_or(RETRY);
     let result = match step {

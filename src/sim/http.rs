@@ -117,3 +117,52 @@ pub async fn listen(world: Arc<dyn World>, listener: TcpListener) -> std::io::Re
         while connections.try_join_next().is_some() {}
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Node;
+    use kube::Api;
+
+    use super::*;
+    use crate::aws::Aws;
+    use crate::clock::Clock;
+    use crate::sim::aws::GroupSpec;
+    use crate::sim::cluster::{Cluster, node};
+
+    async fn on_a_socket(world: Arc<dyn World>, servers: &mut JoinSet<std::io::Result<()>>) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let url = format!("http://{}", listener.local_addr().expect("bound"));
+        servers.spawn(listen(world, listener));
+        url
+    }
+
+    #[tokio::test]
+    async fn a_world_answers_on_a_socket_as_it_does_in_process() {
+        let clock = Clock::starting_at(jiff::Timestamp::UNIX_EPOCH);
+        let mut servers = JoinSet::new();
+
+        let cluster = Cluster::new(clock.clone(), 1);
+        cluster.add(node("n1"));
+        let url = on_a_socket(Arc::new(cluster), &mut servers).await;
+        let client =
+            kube::Client::try_from(kube::Config::new(url.parse().expect("a URL"))).expect("a client");
+        let nodes = Api::<Node>::all(client).list(&kube::api::ListParams::default()).await.expect("a list");
+        assert_eq!(nodes.items.len(), 1);
+
+        let aws = super::super::aws::Aws::new(clock, 1);
+        aws.add_group(GroupSpec::named("web").template("m5.large"));
+        let url = on_a_socket(Arc::new(aws), &mut servers).await;
+        let credentials = aws_credential_types::Credentials::from_keys("any", "any", None);
+        let config = aws_config::SdkConfig::builder()
+            .behavior_version(aws_config::BehaviorVersion::latest())
+            .region(aws_config::Region::from_static("us-east-1"))
+            .endpoint_url(url)
+            .credentials_provider(aws_credential_types::provider::SharedCredentialsProvider::new(credentials))
+            .sleep_impl(aws_smithy_async::rt::sleep::SharedAsyncSleep::new(
+                aws_smithy_async::rt::sleep::TokioSleep::new(),
+            ))
+            .build();
+        let groups = Aws::new(&config).expect("a region").describe_groups(&["web".to_owned()]).await;
+        assert_eq!(groups.expect("an answer").len(), 1);
+    }
+}

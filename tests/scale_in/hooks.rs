@@ -1,6 +1,6 @@
 //! Lifecycle hooks: ours is kept waiting for as long as it takes and then completed, other people's are left alone.
 
-use ebbtide::sim::aws::{Event, HookResult, HookSpec, LifecycleState, TerminationCause};
+use ebbtide::sim::aws::{Event, HookResult, HookSpec, LifecycleState, Operation, TerminationCause};
 use ebbtide::sim::cluster::pod;
 use jiff::SignedDuration;
 
@@ -53,6 +53,27 @@ async fn heartbeats_go_on_when_it_is_restarted_while_the_api_server_is_down() {
         scene.world.cluster.api_down_for(seconds(300));
         scene.pass_some(seconds(40)).await;
         scene.kill().await;
+        scene.until_gone(&machine).await;
+        assert_kept_waiting(&scene, &machine);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn heartbeats_go_on_while_aws_throttles_every_read_and_after_a_restart_in_it() {
+    const READS: [Operation; 2] = [Operation::DescribeLifecycleHooks, Operation::DescribeAutoScalingGroups];
+    for restarted in [false, true] {
+        let mut scene = Scene::with(held_group(2, 60)).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).grace(600).exits_after(300)]).await;
+        scene.scale_in(&machine, Cause::Group).await;
+        scene.until(|w| is_asked(w, "web")).await;
+        if restarted {
+            // The groups themselves have to be seen once to know what is held.
+            scene.world.aws.throttle_for(&READS[..1], seconds(240));
+            scene.kill().await;
+        } else {
+            scene.world.aws.throttle_for(&READS, seconds(240));
+        }
         scene.until_gone(&machine).await;
         assert_kept_waiting(&scene, &machine);
     }

@@ -57,7 +57,7 @@ async fn a_lost_termination(scene: Scene, lose: Lose, calls: usize) {
     scene.scale_in(&machine, Cause::Autoscaler).await;
     scene.target_stays(2, |w| w.aws.calls(TERMINATE) == 1).await;
     // What became of it cannot be seen for a while, longer than the pause before another try.
-    scene.world.aws.throttle_for(&[Operation::DescribeAutoScalingGroups], seconds(20));
+    scene.world.aws.fail_next(Operation::DescribeAutoScalingGroups, 12);
     scene.target_stays(2, |w| w.cluster.node(&machine.name).is_none()).await;
     assert_eq!((scene.world.aws.calls(TERMINATE), decrements(&scene.world)), (calls, 1));
     scene.assert_left_well(&machine);
