@@ -45,7 +45,7 @@ pub enum RpcError {
     },
     /// Which Nodes there are is not known at present: an instance that seems to have none may be full of work, and
     /// scale-ins under way are on Nodes.
-    #[error("the Nodes of the cluster are not known at present; nothing was changed")]
+    #[error("the Nodes of the cluster are not known yet")]
     NodesUnknown,
     /// The size does not allow it.
     #[error(transparent)]

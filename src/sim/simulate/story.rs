@@ -20,6 +20,9 @@ use crate::sim::world::{POOL, World};
 /// The longest that anything in a scene may take, in simulated time.
 const LIMIT: Duration = Duration::from_mins(30);
 
+/// When it is killed: workloads have been asked and need a while yet.
+const INTO_THE_DRAIN: Duration = Duration::from_secs(15);
+
 /// How long the program is down after it was killed.
 const DOWN: Duration = Duration::from_secs(3);
 
@@ -140,6 +143,7 @@ impl Story {
             phase(world, &node) == Some(Phase::Draining) && world.cluster.pods_on(&node).iter().any(is_going)
         })
         .await?;
+        tokio::time::sleep(INTO_THE_DRAIN).await;
         *self.reached.lock().unwrap_or_else(PoisonError::into_inner) = None;
         if let Some(program) = self.program.take() {
             program.kill().await;
