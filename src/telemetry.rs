@@ -33,7 +33,12 @@ where
 /// The level is meant for this program. Libraries say what went wrong, and at `trace` everything.
 fn filter(level: Level) -> Targets {
     let libraries = if level == Level::TRACE { Level::TRACE } else { level.min(Level::WARN) };
-    Targets::new().with_default(LevelFilter::from_level(libraries)).with_target("ebbtide", level)
+    // Every broken watch is a warning of its own to `kube`; ours says it once an outage.
+    let kube = if level == Level::TRACE { Level::TRACE } else { Level::ERROR };
+    Targets::new()
+        .with_default(LevelFilter::from_level(libraries))
+        .with_target("kube_client", kube)
+        .with_target("ebbtide", level)
 }
 
 /// An error with everything under it, in one line. A source whose text is in the line already is left out.
@@ -91,7 +96,8 @@ mod tests {
         let log = || {
             tracing::debug!("ours");
             tracing::info!(target: "hyper", "chatter");
-            tracing::warn!(target: "kube", "trouble");
+            tracing::warn!(target: "rustls", "trouble");
+            tracing::warn!(target: "kube_client::client", "eof");
         };
         let has = |level| {
             let text = written(LogFormat::Text, level, log);
