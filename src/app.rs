@@ -16,7 +16,7 @@ use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::admin::{self, Readiness};
+use crate::admin::{self, Gate, Readiness};
 use crate::aws::Aws;
 use crate::clock::Clock;
 use crate::cluster::{Cluster, Nodes, Store};
@@ -183,8 +183,7 @@ impl App {
 }
 
 /// Opens the gates of readiness as what they wait for comes in.
-async fn report_readiness(readiness: Readiness, shared: Arc<Shared>) {
-    let (groups, nodes) = (readiness.gate("groups"), readiness.gate("nodes"));
+async fn report_readiness(groups: Gate, nodes: Gate, shared: Arc<Shared>) {
     let mut versions = shared.groups.versions();
     while shared.groups.latest().is_none() && versions.changed().await.is_ok() {}
     groups.open();
@@ -198,7 +197,8 @@ async fn report_readiness(readiness: Readiness, shared: Arc<Shared>) {
 pub async fn run(config: &Config, outside: Outside, stop: CancellationToken) -> Result<(), AppError> {
     let Outside { aws, cluster, clock, incoming, tls, admin } = outside;
     let app = App::build(config, aws, cluster, &clock, stop.clone());
-    let (readiness, registry) = (app.readiness.clone(), Arc::new(app.registry));
+    let (readiness, registry) = (app.readiness, Arc::new(app.registry));
+    let (groups, nodes) = (readiness.gate("groups"), readiness.gate("nodes"));
 
     let mut tasks: JoinSet<Result<&'static str, AppError>> = JoinSet::new();
     let until = stop.clone();
@@ -218,7 +218,7 @@ pub async fn run(config: &Config, outside: Outside, stop: CancellationToken) -> 
     });
     let until = stop.clone();
     tasks.spawn(async move {
-        until.run_until_cancelled(report_readiness(app.readiness, app.controller)).await;
+        until.run_until_cancelled(report_readiness(groups, nodes, app.controller)).await;
         Ok("readiness")
     });
     if let Some(listener) = admin {

@@ -22,7 +22,7 @@ use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
-use kube::api::{Api, DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::{PartialObjectMeta, Status};
 use kube::runtime::watcher;
 use serde_json::{Value, json};
@@ -36,12 +36,15 @@ pub use reflect::{Project, Sink, Store, WatchBackoff, deliver, reflect};
 /// Longest wait for one answer. A healthy API server takes milliseconds, one that is starting a few seconds.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long one watch of a draining node's pods lasts before it is taken up anew. `kube` takes a connection for dead
-/// five seconds after that; its default of 290 s would leave a last exit unseen for as long.
-const POD_WATCH_SECONDS: u32 = 60;
+/// How long one watch lasts before it is taken up anew. `kube` takes a connection for dead five seconds after that; its
+/// default of 290 s would leave a last exit, or a Node, unseen for as long.
+const WATCH_SECONDS: u32 = 60;
 
 /// Longest note the API server takes in an Event is 1,024 bytes; characters can take several.
 const NOTE_LIMIT: usize = 500;
+
+/// Longest silence on a connection: a watch lasts 60 s, and `kube` gives it 5 s more.
+const READ_TIMEOUT: Duration = Duration::from_secs(75);
 
 /// A body larger than this is not an answer to an eviction.
 const ANSWER_LIMIT: usize = 64 * 1024;
@@ -76,31 +79,34 @@ impl Cluster {
         };
         // `kube` would retry a 429 by itself: for an eviction that is a budget's answer, and ours to hear.
         config.default_retry = false;
+        // A list, or the start of a watch, on a connection that died without a word: longer than a watch may last.
+        config.read_timeout = Some(READ_TIMEOUT);
+        config.reset_reader_on_write = true;
         Ok(Self::new(kube::Client::try_from(config)?))
     }
 
     /// Keeps `nodes` in step, for ever.
     pub async fn watch_nodes(&self, nodes: &Nodes) {
         let api: Api<Node> = Api::all(self.client.clone());
-        reflect(watcher(api, watcher::Config::default()), nodes).await;
+        reflect(watcher(api, watcher::Config::default().timeout(WATCH_SECONDS)), nodes).await;
     }
 
     /// Keeps the disruption budgets in step, for ever.
     pub async fn watch_budgets(&self, budgets: &Store<Budget>) {
         let api: Api<PodDisruptionBudget> = Api::all(self.client.clone());
-        reflect(watcher(api, watcher::Config::default()), budgets).await;
+        reflect(watcher(api, watcher::Config::default().timeout(WATCH_SECONDS)), budgets).await;
     }
 
     /// Keeps the set of DaemonSets in step, for ever. Only their metadata is read.
     pub async fn watch_daemon_sets(&self, daemon_sets: &Store<Existing>) {
         let api: Api<PartialObjectMeta<DaemonSet>> = Api::all(self.client.clone());
-        reflect(watcher(api, watcher::Config::default()), daemon_sets).await;
+        reflect(watcher(api, watcher::Config::default().timeout(WATCH_SECONDS)), daemon_sets).await;
     }
 
     /// Keeps the volume attachments in step, for ever.
     pub async fn watch_attachments(&self, attachments: &Store<Attachment>) {
         let api: Api<VolumeAttachment> = Api::all(self.client.clone());
-        reflect(watcher(api, watcher::Config::default()), attachments).await;
+        reflect(watcher(api, watcher::Config::default().timeout(WATCH_SECONDS)), attachments).await;
     }
 
     /// The pods of one node, as they change.
@@ -109,7 +115,7 @@ impl Cluster {
         node: &str,
     ) -> impl futures::Stream<Item = watcher::Result<watcher::Event<Pod>>> + Send + use<> {
         let config =
-            watcher::Config::default().fields(&format!("spec.nodeName={node}")).timeout(POD_WATCH_SECONDS);
+            watcher::Config::default().fields(&format!("spec.nodeName={node}")).timeout(WATCH_SECONDS);
         watcher(Api::all(self.client.clone()), config)
     }
 
@@ -126,6 +132,13 @@ impl Cluster {
         let api: Api<Node> = Api::all(self.client.clone());
         let node = timely(api.get(name)).await?;
         Ok(NodeView::from(&node))
+    }
+
+    /// Whether a Node of this instance exists, asked now: for when being wrong would cost its workloads.
+    pub async fn has_node_of(&self, instance: &str) -> Result<bool, ApiError> {
+        let api: Api<Node> = Api::all(self.client.clone());
+        let nodes = timely(api.list(&ListParams::default())).await?;
+        Ok(nodes.items.iter().any(|node| NodeView::from(node).instance.as_deref() == Some(instance)))
     }
 
     /// Asks for the eviction of a pod, unless it is another by now. `grace` in seconds replaces the pod's own.

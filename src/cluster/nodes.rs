@@ -137,6 +137,14 @@ impl Nodes {
         self.dirty.notify_one();
     }
 
+    /// Takes in the answer to a write of ours, unless the Node has gone meanwhile or what is known is newer.
+    pub fn update(&self, node: NodeView) {
+        let known = self.get(&node.name);
+        if known.is_some_and(|known| known.uid == node.uid) {
+            self.apply(node);
+        }
+    }
+
     /// Completes when Nodes have changed; returns their names.
     pub async fn changed(&self) -> BTreeSet<String> {
         loop {

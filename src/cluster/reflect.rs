@@ -12,6 +12,8 @@ use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, Event};
 use tokio::sync::watch;
 
+use crate::telemetry::chain;
+
 /// Where the events of a watch go.
 pub trait Sink<K> {
     /// An object is there, or has changed.
@@ -42,7 +44,7 @@ where
             Err(error) => {
                 // Once an outage, not once a try.
                 if !std::mem::replace(&mut broken, true) {
-                    tracing::warn!(kind, error = %error, "the watch broke and is taken up again");
+                    tracing::warn!(kind, error = %chain(&error), "the watch broke and is taken up again");
                 }
             }
         }

@@ -74,7 +74,8 @@ pub(super) struct ServeFlags {
     /// Whether DaemonSet pods of nodes that cluster-autoscaler may drain are kept from it: true, false.
     #[arg(long, value_name = "BOOL", default_value = "true")]
     pub(super) daemonset_guard: String,
-    /// How long workloads may take to leave a node before they are deleted, 1s to 30days; none: as long as it takes.
+    /// Longest time from the request of a scale-in to the release, whatever its cause, up to 30days; none: as long as it
+    /// takes.
     #[arg(long, value_name = "DURATION", default_value = "none")]
     pub(super) drain_timeout: String,
     /// Name of the lifecycle hooks that are ours to complete.

@@ -15,6 +15,9 @@ use crate::provider::tls::TlsFile;
 use crate::provider::{Tls, TlsFiles};
 use crate::telemetry::chain;
 
+/// What a drain takes without a flush and without workloads that need time, with a margin.
+const LEAST_DRAIN: Duration = Duration::from_secs(10);
+
 const HOUR: Duration = Duration::from_hours(1);
 
 /// A look takes AWS some requests, which are throttled from a few a second on; the size of a group that somebody else
@@ -57,6 +60,15 @@ pub(super) fn config(flags: ServeFlags, problems: &mut Vec<Problem>) -> Option<C
         "none" => Some(None),
         text => duration("--drain-timeout", text, &DRAIN, problems).map(Some),
     };
+    if let (Some(flush), Some(Some(timeout))) = (daemonset_flush, drain_timeout)
+        && timeout <= flush + LEAST_DRAIN
+    {
+        let text = format!(
+            "{} leaves workloads no time: it has to be more than 10s longer than --daemonset-flush",
+            flags.drain_timeout
+        );
+        problems.push(Problem::new("--drain-timeout", text));
+    }
     if !is_hook_name(&flags.lifecycle_hook) {
         let text = format!(
             "{:?} is no name of a lifecycle hook: 1 to 255 of A-Z a-z 0-9 - _ /",

@@ -88,6 +88,7 @@ impl Discovery {
     /// interval, and the last snapshot stays.
     pub async fn run(self) -> Infallible {
         let mut failures = 0;
+        let mut pace = self.interval;
         loop {
             let began = Instant::now();
             // Boxed: a look holds many calls at once, and whoever runs this need not carry their size.
@@ -98,6 +99,7 @@ impl Discovery {
                     }
                     failures = 0;
                     let pause = next_look(&snapshot, self.hooks.knowledge(&snapshot), self.interval);
+                    pace = pause;
                     self.groups.publish(snapshot);
                     tokio::select! {
                         () = tokio::time::sleep(pause) => {}
@@ -111,7 +113,8 @@ impl Discovery {
                             "groups cannot be seen, the last snapshot stays"
                         );
                     }
-                    tokio::time::sleep(retry_after(failures, self.interval)).await;
+                    // No slower than the hooks allow: one may be about to time out unseen.
+                    tokio::time::sleep(retry_after(failures, pace)).await;
                     failures += 1;
                 }
             }

@@ -1,8 +1,9 @@
 //! Changing sizes at AWS, for the RPCs.
 //!
 //! While a desired capacity goes down, the instances that live are protected from scale-in: should one launch at the last
-//! moment, the group must not make room by ending another. The protection is taken off again whatever happens to the
-//! call that asked: the sequence runs to its end in a task of its own.
+//! moment, the group must not make room by ending another. The protection is taken off again whatever becomes of the
+//! caller: the sequence runs to its end in a task of its own. Only the end of the program in the middle of it leaves
+//! instances protected.
 
 use std::sync::Arc;
 
@@ -13,6 +14,7 @@ use super::selector::Selectors;
 use super::{Group, Groups};
 use crate::aws::{Aws, AwsError};
 use crate::provider::{Sizing, SizingError};
+use crate::telemetry::chain;
 
 /// Reads and sets sizes at AWS.
 #[derive(Debug)]
@@ -64,7 +66,7 @@ impl Sizing for AwsSizing {
                 Err(error) => Err(error),
             };
             if let Err(error) = aws.protect(&group, &protect, false).await {
-                tracing::warn!(group, instances = ?protect, error = %error, "instances are still protected from scale-in");
+                tracing::warn!(group, instances = ?protect, error = %chain(&error), "instances are still protected from scale-in");
             }
             result
         });

@@ -30,19 +30,26 @@ pub(super) fn drain(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     if s.pods.is_none() {
         return;
     }
-    let limit = record.release_by.map(|by| gone_by(by, s.flush_time()));
+    let limit = record.release_by.map(|by| gone_by(by, s.flush_time(&record)));
     let late = limit.is_some_and(|limit| limit <= s.now);
     let left = s.workloads().count();
+    if late {
+        // The last that can be done for what is left: it hears of its end.
+        for (pod, _) in s.workloads().filter(|(pod, _)| pod.going_until.is_none()) {
+            let (pod, uid) = (pod.name.clone(), pod.uid.clone());
+            s.attempt(plan, &Task::Pod(uid.clone()), || Action::Delete { pod, uid, grace: Some(1) });
+        }
+    }
     if left == 0 || late {
         let note = if left == 0 {
             format!(
                 "the last workload has exited: DaemonSet pods have {} s to finish",
-                s.flush_time().as_secs()
+                s.flush_time(&record).as_secs()
             )
         } else {
             format!(
                 "time is up with {left} workload pods left: DaemonSet pods have {} s to finish",
-                s.flush_time().as_secs()
+                s.flush_time(&record).as_secs()
             )
         };
         return s.enter(plan, &record, Phase::Flushing, note);

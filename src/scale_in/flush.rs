@@ -18,7 +18,7 @@ pub(super) fn flush(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     if s.pods.is_none() {
         return;
     }
-    let flush = s.flush_time();
+    let flush = s.flush_time(record);
     let hard = record.release_by.map(|by| by - MARGIN);
     let time_is_up = hard.is_some_and(|hard| hard <= s.now);
     let workloads_may_wait = record.release_by.is_none_or(|by| super::deadline::gone_by(by, flush) > s.now);

@@ -134,6 +134,11 @@ async fn act(shared: &Shared, group: &str, instance: &str, step: Step) -> Signed
             }
         },
     };
+    // The Node watch may be behind: nothing is let go on its word alone.
+    let step = match step {
+        Step::Complete if !matches!(shared.cluster.has_node_of(instance).await, Ok(false)) => Step::Heartbeat,
+        step => step,
+    };
     let half = SignedDuration::try_from(hook.heartbeat_timeout / 2).unwrap_or(RETRY);
     let result = match step {
         Step::Heartbeat => shared.aws.heartbeat(group, &hook.name, instance).await,

@@ -81,7 +81,8 @@ impl Intents {
     /// Writes down, durably, that cluster-autoscaler wants this node gone. Once this has returned, everybody who asks
     /// sees it.
     pub async fn accept(&self, node: &str, group: &str, instance: &str) -> Result<Accepted, IntentError> {
-        let mut view = self.nodes.get(node).map(|view| NodeView::clone(&view)).unwrap_or_default();
+        let gone = || IntentError::NotRecorded { node: node.to_owned(), source: ApiError::NotFound };
+        let mut view = self.nodes.get(node).map(|view| NodeView::clone(&view)).ok_or_else(gone)?;
         let mut tries = 0;
         loop {
             // A record that will not lower the size is a wish for a replacement: cluster-autoscaler wants it gone.
@@ -94,7 +95,7 @@ impl Intents {
             record.release_by = release::limit(self.settings, now, None, now);
             let source = match self.cluster.patch_node(node, &marks::with_record(&view, &record, now)).await {
                 Ok(written) => {
-                    self.nodes.apply(written);
+                    self.nodes.update(written);
                     return Ok(Accepted::New);
                 }
                 Err(source) => source,
@@ -109,7 +110,7 @@ impl Intents {
                 .get_node(node)
                 .await
                 .map_err(|source| IntentError::NotRecorded { node: node.to_owned(), source })?;
-            self.nodes.apply(view.clone());
+            self.nodes.update(view.clone());
         }
     }
 }

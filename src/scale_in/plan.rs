@@ -76,6 +76,8 @@ pub struct Situation<'a> {
     pub budgets: &'a dyn Fn(&PodView) -> Vec<Arc<Budget>>,
     /// Volumes attached to the node.
     pub attachments: usize,
+    /// Whether the group may lose one more instance for good.
+    pub may_shrink: &'a dyn Fn() -> bool,
     /// Where its instance is.
     pub instance: Whereabouts,
     /// The group's lifecycle hook.
@@ -254,9 +256,12 @@ impl Situation<'_> {
         self.classified().filter(|(_, class)| matches!(class, Class::Daemon(_)))
     }
 
-    /// The node's flush time.
-    pub(super) fn flush_time(&self) -> Duration {
-        super::class::flush_time(self.daemons().map(|(pod, _)| pod), self.settings.flush)
+    /// The node's flush time: what its DaemonSet pods ask for, but no more than half of a limited scale-in. The other
+    /// half is for workloads.
+    pub(super) fn flush_time(&self, record: &Record) -> Duration {
+        let asked = super::class::flush_time(self.daemons().map(|(pod, _)| pod), self.settings.flush);
+        let half = record.release_by.map(|by| by.duration_since(record.requested_at) / 2);
+        half.map_or(asked, |half| asked.min(Duration::try_from(half).unwrap_or_default()))
     }
 
     /// Writes the record in its next phase, with an Event.
@@ -379,6 +384,14 @@ fn begin_for_operator(s: &Situation<'_>, wish: Release, plan: &mut Plan) {
     };
     if *lifecycle == Lifecycle::TerminatingWait {
         return begin_for_hook(s, group, plan);
+    }
+    if wish == Release::TerminateAndDecrement && !(s.may_shrink)() {
+        let note = format!(
+            "group {group} is at its minimum size or does not terminate instances at present; annotate the node with \
+             ebbtide/scale-in=replace to have it replaced"
+        );
+        let topic = "at minimum".into();
+        return s.announce(plan, Announcement { topic, reason: "ScaleInNotPossible", note, warning: true });
     }
     let mut record = Record::new(Cause::Operator, group, instance, wish, s.now);
     record.release_by = release::limit(s.settings, s.now, None, s.now);

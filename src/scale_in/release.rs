@@ -13,14 +13,15 @@ use super::record::{Record, Release};
 use crate::aws::Hook;
 use crate::groups::Lifecycle;
 
-/// When an instance must have been given back: the hook holds it for so long, and people may allow less.
+/// When an instance must have been given back: the hook holds it for so long, and people may allow less. The hook
+/// began to hold it before we saw that, but no longer ago than its heartbeat time-out: else it would be gone.
 pub(super) fn limit(
     settings: Settings,
     requested: Timestamp,
     hook: Option<&Hook>,
     held_since: Timestamp,
 ) -> Option<Timestamp> {
-    let by_hook = hook.map(|hook| held_since + hook.global_timeout);
+    let by_hook = hook.map(|hook| held_since + hook.global_timeout.saturating_sub(hook.heartbeat_timeout));
     let by_option = settings.drain_timeout.map(|timeout| requested + timeout);
     [by_hook, by_option].into_iter().flatten().min()
 }

@@ -15,12 +15,14 @@ use serde_json::json;
 use tokio::sync::Notify;
 
 use super::controller::{Shared, needs_worker};
+use super::intents::record_on;
 use super::memory::{Memory, Refusal, Task};
 use super::names;
 use super::plan::{self, Action, Announcement, HookKnowledge, Situation, Whereabouts};
+use super::record::Release;
 use crate::aws::{AwsError, Hook};
 use crate::cluster::{Answer, ApiError, NodeView, PodView, Sink, WatchBackoff, deliver};
-use crate::groups::{Change, Group};
+use crate::groups::{Change, Group, Instance, sizes};
 use crate::telemetry::chain;
 
 /// Pause after a write that another one had overtaken: the watch brings the newer Node within this time.
@@ -30,8 +32,11 @@ const OVERTAKEN: SignedDuration = SignedDuration::from_millis(50);
 /// Source: [kubectl drain](https://github.com/kubernetes/kubectl/blob/master/pkg/drain/drain.go).
 const BLOCKED: SignedDuration = SignedDuration::from_secs(5);
 
-/// How long a hook's absence is believed. Its presence is asked for again only by the cache behind.
+/// How long what was said of a hook is believed.
 const HOOK_LIFE: SignedDuration = SignedDuration::from_secs(60);
+
+/// The watch shows a guard that was set within this time.
+const GUARD_SEEN: SignedDuration = SignedDuration::from_secs(5);
 
 /// Shortest time between two plans that only the clock asks for.
 const SHORTEST_WAIT: SignedDuration = SignedDuration::from_millis(20);
@@ -141,7 +146,7 @@ impl Worker {
                     }
                     Some(Err(error)) => {
                         if std::mem::take(&mut watching) {
-                            tracing::warn!(node = self.name, error = %error, "the watch of a draining node's pods broke");
+                            tracing::warn!(node = self.name, error = %chain(&error), "the watch of a draining node's pods broke");
                         }
                     }
                     None => return,
@@ -172,7 +177,8 @@ impl Worker {
                 !self.shared.daemon_sets.is_synced() || self.shared.daemon_sets.contains(uid)
             },
             budgets: &|pod| self.shared.budgets.covering(pod),
-            attachments: self.shared.attachments.count_on(&self.name),
+            attachments: attachments_on(&self.shared, &self.name),
+            may_shrink: &|| may_shrink(&self.shared, &node),
             instance: whereabouts(&self.shared, &node),
             hook: &self.hook,
             memory: &self.memory,
@@ -205,14 +211,26 @@ impl Worker {
             Action::PatchNode { patch, then } => {
                 self.memory.begin(Task::Node);
                 Box::pin(async move {
-                    Outcome::NodeWritten(shared.cluster.patch_node(&node.name, &patch).await, then)
+                    let result = shared.cluster.patch_node(&node.name, &patch).await;
+                    if matches!(result, Err(ApiError::Conflict)) {
+                        // The watch may be behind; the next try must not be made from the same stale view.
+                        if let Ok(fresh) = shared.cluster.get_node(&node.name).await {
+                            shared.nodes.update(fresh);
+                        }
+                    }
+                    Outcome::NodeWritten(result, then)
                 })
             }
             Action::Evict { pod, uid, grace, budgets } => {
                 self.memory.begin(Task::Pod(uid.clone()));
                 Box::pin(async move {
                     let answer = shared.cluster.evict(&pod, &uid, grace).await;
-                    tracing::info!(node = node.name, pod = %pod, grace, answer = ?answer, "asked for an eviction");
+                    // A budget that blocks is told by an Event, not by a line for each try.
+                    if matches!(answer, Answer::Blocked(_)) {
+                        tracing::debug!(node = node.name, pod = %pod, answer = ?answer, "asked for an eviction");
+                    } else {
+                        tracing::info!(node = node.name, pod = %pod, grace, answer = ?answer, "asked for an eviction");
+                    }
                     Outcome::Asked { uid, answer, budgets, evicted: true }
                 })
             }
@@ -278,7 +296,7 @@ impl Worker {
                 if self.memory.at_minimum && node.record.is_none() {
                     self.memory.at_minimum = false;
                 }
-                self.shared.nodes.apply(node.clone());
+                self.shared.nodes.update(node.clone());
                 if let Some(announcement) = then {
                     self.running.push(Box::pin(announce(
                         Arc::clone(&self.shared),
@@ -296,7 +314,8 @@ impl Worker {
             }
             Outcome::Asked { uid, answer, budgets, evicted } => self.hear(uid, answer, budgets, evicted),
             Outcome::Guarded { uid, result: Ok(()) | Err(ApiError::NotFound | ApiError::Conflict) } => {
-                self.memory.worked(Task::Guard(uid), now);
+                // Until the watch shows it, once is enough.
+                self.memory.failed(&Task::Guard(uid), now, Some(GUARD_SEEN));
             }
             Outcome::Guarded { uid, result: Err(error) } => {
                 tracing::warn!(node = self.name, error = %chain(&error), "could not guard a DaemonSet pod");
@@ -342,7 +361,13 @@ impl Worker {
                 self.memory.asked.insert(uid, now);
                 return self.memory.worked(task, now);
             }
-            Answer::Busy(pause) => return self.memory.failed(&task, now, Some(pause)),
+            Answer::Busy(pause) => {
+                // The room that was seen has been asked for: no sooner again than the API server says.
+                if let Some(refusal) = self.memory.refusals.get_mut(&uid) {
+                    refusal.budgets = budgets;
+                }
+                return self.memory.failed(&task, now, Some(pause));
+            }
             Answer::Blocked(text) => {
                 let tries = self.memory.tries(&task).map_or(0, |tries| tries.failures);
                 (text, true, Some(super::memory::jittered(BLOCKED, &task, tries)))
@@ -362,12 +387,14 @@ impl Worker {
             }
             Err(AwsError::AtMinimum { .. }) => {
                 self.memory.at_minimum = true;
+                self.hook = HookKnowledge::Unknown;
                 self.memory.worked(Task::Terminate, now);
             }
             Err(error) => {
                 // Whether it had its effect is seen by the look that this asks for; none is blindly repeated.
                 tracing::warn!(node = self.name, error = %chain(&error), "could not terminate the instance");
                 self.memory.failed(&Task::Terminate, now, None);
+                self.hook = HookKnowledge::Unknown;
                 self.shared.groups.refresh_soon();
             }
         }
@@ -382,6 +409,24 @@ async fn announce(shared: Arc<Shared>, node: Arc<NodeView>, what: Announcement) 
         tracing::warn!(node = node.name, error = %chain(&error), "could not publish an Event");
     }
     Outcome::Announced
+}
+
+/// Volumes attached to a node; until they have been listed, there may be one.
+fn attachments_on(shared: &Shared, node: &str) -> usize {
+    if shared.attachments.is_synced() { shared.attachments.count_on(node) } else { 1 }
+}
+
+/// Whether the group of a Node's instance may lose one more for good.
+fn may_shrink(shared: &Shared, node: &NodeView) -> bool {
+    let Some(snapshot) = shared.groups.latest() else { return false };
+    let found = node.instance.as_deref().and_then(|instance| snapshot.instance(instance));
+    found.is_some_and(|(group, _)| {
+        let accepted = |instance: &Instance| {
+            let record = shared.nodes.of_instance(&instance.id).and_then(|node| record_on(&node));
+            record.is_some_and(|record| record.release == Release::TerminateAndDecrement)
+        };
+        sizes::removable(group, 1, accepted).is_ok()
+    })
 }
 
 /// Where a Node's instance is, by the last look at AWS.

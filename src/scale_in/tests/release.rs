@@ -85,7 +85,7 @@ fn where_the_group_has_our_hook_the_instance_is_terminated_first_and_drained_und
     scene.instance = in_group(Lifecycle::Terminating);
     scene.look();
     assert_eq!(scene.record().release, Release::CompleteHook);
-    assert_eq!(scene.record().release_by, Some(at(6_000)), "100 times the heartbeat time-out");
+    assert_eq!(scene.record().release_by, Some(at(5_940)), "100 times the heartbeat time-out, less one");
     scene.instance = in_group(Lifecycle::TerminatingWait);
     scene.remove("web");
     scene.look();
@@ -102,7 +102,7 @@ fn an_instance_in_terminating_wait_is_drained_if_the_hook_is_ours() {
     assert_eq!(reasons(&scene.look()), ["ScaleInDraining"]);
     let record = scene.record();
     assert_eq!((record.cause, record.release), (Cause::LifecycleHook, Release::CompleteHook));
-    assert_eq!(record.release_by, Some(at(172_800)), "48 hours at most");
+    assert_eq!(record.release_by, Some(at(169_200)), "48 hours at most, less one heartbeat time-out");
     assert_eq!(evictions(&scene.look()).len(), 1);
     let mut scene = node().with(pod("web"));
     scene.instance = in_group(Lifecycle::TerminatingWait);
@@ -145,4 +145,31 @@ fn a_refused_decrement_gives_the_node_back() {
     assert_eq!(reasons(&scene.look()), ["ScaleInCancelled"]);
     assert_eq!(spec(&scene), (false, vec![], false));
     assert_eq!(scene.view().record, None);
+}
+
+#[test]
+fn a_long_flush_takes_no_more_than_half_of_a_short_limit() {
+    let mut scene = node().by_autoscaler().until(600).with(pod("web"));
+    scene.put(pod("logs").daemon().wishing(names::FLUSH_SECONDS, "1800"));
+    assert_eq!(evictions(&scene.look()), [("web".into(), None)], "workloads are asked all the same");
+    assert_eq!(scene.record().phase, Phase::Draining);
+}
+
+#[test]
+fn a_pod_that_nobody_could_ask_in_time_is_told_at_the_end() {
+    let mut scene = node().by_autoscaler().until(1_000).with(pod("web"));
+    scene.later(991);
+    let plan = scene.look();
+    assert_eq!(deletions(&plan), [("web".into(), Some(1))]);
+    assert_eq!(scene.record().phase, Phase::Flushing);
+}
+
+#[test]
+fn a_person_is_told_at_once_that_the_group_cannot_shrink() {
+    let mut scene = node().annotated("now").with(pod("web"));
+    scene.may_shrink = false;
+    assert_eq!(reasons(&scene.look()), ["ScaleInNotPossible"]);
+    let mut scene = node().annotated("replace").with(pod("web"));
+    scene.may_shrink = false;
+    assert_eq!(reasons(&scene.look()), ["ScaleInDraining"]);
 }
