@@ -113,3 +113,79 @@ pub fn removable(group: &Group, count: usize, accepted: impl Fn(&Instance) -> bo
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::groups::Lifecycle;
+
+    fn group(min: i32, max: i32, desired: i32, live: usize, terminating: usize) -> Group {
+        let states = std::iter::repeat_n(Lifecycle::InService, live)
+            .chain(std::iter::repeat_n(Lifecycle::Terminating, terminating));
+        let instances = states
+            .enumerate()
+            .map(|(n, lifecycle)| Instance {
+                id: format!("i-{n}"),
+                zone: "z".into(),
+                lifecycle,
+                protected: false,
+            })
+            .collect();
+        Group { name: "g".into(), min, max, desired, instances, ..Group::default() }
+    }
+
+    /// Says of the first `count` instances that they are to go.
+    fn first(count: usize) -> impl Fn(&Instance) -> bool {
+        move |instance| instance.id.trim_start_matches("i-").parse().is_ok_and(|n: usize| n < count)
+    }
+
+    #[test]
+    fn a_scale_in_counts_until_aws_has_taken_the_instance_out() {
+        let none = |_: &Instance| false;
+        assert_eq!(target_size(&group(0, 10, 3, 3, 0), none), 3);
+        assert_eq!(target_size(&group(0, 10, 3, 3, 0), first(2)), 1);
+        // Its decrement is in the desired capacity already.
+        assert_eq!(target_size(&group(0, 10, 0, 0, 3), first(3)), 0);
+    }
+
+    #[test]
+    fn a_suspended_process_fixes_the_size_on_its_side() {
+        let mut group = group(1, 10, 4, 4, 0);
+        group.suspended.insert("Launch".into());
+        assert!(matches!(increased(&group, 1, |_| false), Err(SizeError::AboveMax { max: 4, .. })));
+        group.suspended.insert("Terminate".into());
+        assert!(matches!(removable(&group, 1, |_| false), Err(SizeError::BelowMin { min: 4, .. })));
+    }
+
+    #[test]
+    fn a_delta_of_the_wrong_sign_is_the_callers_mistake() {
+        let group = group(0, 10, 5, 5, 0);
+        for delta in [0, -1, i32::MIN] {
+            assert!(matches!(increased(&group, delta, |_| false), Err(SizeError::Delta { .. })));
+        }
+        for delta in [0, 1, i32::MAX] {
+            assert!(matches!(decreased(&group, delta), Err(SizeError::Delta { .. })));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_size_leaves_the_limits_or_costs_an_instance_that_lives(
+            min in 0..5i32, more in 0..20i32, desired in 0..30i32, live in 0..30usize, going in 0..30usize,
+            delta in any::<i32>(), count in 0..40usize,
+        ) {
+            let group = group(min, min + more, desired, live, 2);
+            if let Ok(size) = increased(&group, delta, first(going)) {
+                prop_assert!(size > desired && size <= group.max);
+            }
+            if let Ok(size) = decreased(&group, delta) {
+                prop_assert!(size < desired && size >= min && size >= live as i32);
+            }
+            if count > 0 && removable(&group, count, first(going)).is_ok() {
+                prop_assert!(target_size(&group, first(going)) - count as i32 >= min);
+            }
+        }
+    }
+}

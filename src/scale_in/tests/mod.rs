@@ -2,6 +2,7 @@
 
 mod drain;
 mod flush;
+mod order;
 mod people;
 mod release;
 mod scene;

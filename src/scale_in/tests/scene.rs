@@ -71,6 +71,7 @@ impl Fixture for PodView {
     }
 }
 
+#[derive(Debug)]
 pub(super) struct Scene {
     pub(super) now: Timestamp,
     pub(super) node: Value,
