@@ -33,8 +33,8 @@ where
 /// The level is meant for this program. Libraries say what went wrong, and at `trace` everything.
 fn filter(level: Level) -> Targets {
     let libraries = if level == Level::TRACE { Level::TRACE } else { level.min(Level::WARN) };
-    // Every broken watch is a warning of its own to `kube`; ours says it once an outage.
-    let kube = if level == Level::TRACE { Level::TRACE } else { Level::ERROR };
+    // To `kube` every failed try is an error of its own. They all come back to us, who say it once an outage.
+    let kube = if level == Level::TRACE { LevelFilter::TRACE } else { LevelFilter::OFF };
     Targets::new()
         .with_default(LevelFilter::from_level(libraries))
         .with_target("kube_client", kube)

@@ -31,7 +31,7 @@ pub use answer::{Answer, ApiError};
 pub use budgets::{Attachment, Budget, Existing};
 pub use nodes::{NodeView, Nodes};
 pub use pods::{PodName, PodView};
-pub use reflect::{Project, Sink, Store, WatchBackoff, deliver, reflect};
+pub use reflect::{Project, Sink, Store, brings_news, deliver, patiently, reflect};
 
 /// Longest wait for one answer. A healthy API server takes milliseconds, one that is starting a few seconds.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);

@@ -7,8 +7,6 @@ use std::time::Duration;
 
 use futures::{Stream, StreamExt};
 use kube::ResourceExt;
-use kube::runtime::WatchStreamExt;
-use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, Event};
 use tokio::sync::watch;
 
@@ -30,13 +28,13 @@ where
     K: kube::Resource<DynamicType: Default> + Clone + Debug + Send,
 {
     let kind = K::kind(&K::DynamicType::default()).into_owned();
-    let mut events = std::pin::pin!(events.backoff(WatchBackoff::default()));
+    let mut events = std::pin::pin!(patiently(events));
     let mut listed = Vec::new();
     let mut broken = false;
     while let Some(event) = events.next().await {
         match event {
             Ok(event) => {
-                if std::mem::take(&mut broken) {
+                if brings_news(&event) && std::mem::take(&mut broken) {
                     tracing::info!(kind, "watching again");
                 }
                 deliver(event, &mut listed, sink);
@@ -51,6 +49,39 @@ where
     }
 }
 
+/// Whether an event came from the API server. `Init` only says that a list is about to be asked for.
+pub fn brings_news<K>(event: &Event<K>) -> bool {
+    !matches!(event, Event::Init)
+}
+
+/// The same events, with a pause after each failure: ever longer until the API server answers. `kube`'s own backoff
+/// takes the `Init` before each try for a success, and would ask ten times a second all through an outage.
+pub fn patiently<K>(
+    events: impl Stream<Item = watcher::Result<Event<K>>> + Send,
+) -> impl Stream<Item = watcher::Result<Event<K>>> + Send {
+    let state = (Box::pin(events), 0, None);
+    futures::stream::unfold(state, async |(mut events, mut failures, pause)| {
+        if let Some(pause) = pause {
+            tokio::time::sleep(pause).await;
+        }
+        let event = events.next().await?;
+        let mut pause = None;
+        if event.is_err() {
+            failures += 1;
+            pause = Some(pause_after(failures));
+        } else if event.as_ref().is_ok_and(brings_news) {
+            failures = 0;
+        }
+        Some((event, (events, failures, pause)))
+    })
+}
+
+/// 0.1 s after the first failure in a row, doubled up to 5 s. Shorter than `kube`'s default of 30 s because a drain that
+/// does not see the last exit holds an instance.
+fn pause_after(failures: u32) -> Duration {
+    (Duration::from_millis(100) * 2u32.pow(failures.saturating_sub(1).min(6))).min(Duration::from_secs(5))
+}
+
 /// Hands one event of a watch to the sink. `listed` collects a list until it is whole.
 pub fn deliver<K>(event: Event<K>, listed: &mut Vec<K>, sink: &impl Sink<K>) {
     match event {
@@ -59,29 +90,6 @@ pub fn deliver<K>(event: Event<K>, listed: &mut Vec<K>, sink: &impl Sink<K>) {
         Event::InitDone => sink.reset(std::mem::take(listed)),
         Event::Apply(object) => sink.apply(object),
         Event::Delete(object) => sink.delete(object),
-    }
-}
-
-/// How a broken watch is taken up: at once, then ever slower up to 5 s. Shorter than `kube`'s default of 30 s because
-/// a drain that does not see the last exit holds an instance.
-#[derive(Clone, Debug, Default)]
-pub struct WatchBackoff {
-    tries: u32,
-}
-
-impl Iterator for WatchBackoff {
-    type Item = Duration;
-
-    fn next(&mut self) -> Option<Duration> {
-        let delay = Duration::from_millis(100) * 2u32.pow(self.tries.min(6));
-        self.tries += 1;
-        Some(delay.min(Duration::from_secs(5)))
-    }
-}
-
-impl Backoff for WatchBackoff {
-    fn reset(&mut self) {
-        self.tries = 0;
     }
 }
 
@@ -159,5 +167,33 @@ impl<K: ResourceExt, V: Project<K>> Sink<K> for Store<V> {
             .collect();
         self.synced.send_replace(true);
         self.touch();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Node;
+    use tokio::time::Instant;
+
+    use super::*;
+
+    fn failed() -> watcher::Result<Event<Node>> {
+        Err(watcher::Error::NoResourceVersion)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_api_server_that_is_down_is_asked_every_few_seconds_and_at_once_when_it_is_back() {
+        let outage = (0..20).flat_map(|_| [Ok(Event::Init), failed()]);
+        let back = [Ok(Event::Init), Ok(Event::InitDone), failed(), Ok(Event::Init)];
+        let mut events = std::pin::pin!(patiently(futures::stream::iter(outage.chain(back))));
+        let began = Instant::now();
+        let mut moments = Vec::new();
+        while events.next().await.is_some() {
+            moments.push(began.elapsed());
+        }
+        // Twenty tries: 0.1 + 0.2 + 0.4 + 0.8 + 1.6 + 3.2 s, then 5 s each.
+        let up = moments[40];
+        assert!((Duration::from_secs(70)..Duration::from_secs(80)).contains(&up), "{up:?}");
+        assert!(moments[43] <= up + Duration::from_millis(100), "an answer ends the outage");
     }
 }

@@ -10,7 +10,6 @@ use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt, future::BoxFuture};
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Pod;
-use kube::runtime::WatchStreamExt;
 use serde_json::json;
 use tokio::sync::Notify;
 
@@ -21,7 +20,7 @@ use super::names;
 use super::plan::{self, Action, Announcement, HookKnowledge, Situation, Whereabouts};
 use super::record::Release;
 use crate::aws::{AwsError, Hook};
-use crate::cluster::{Answer, ApiError, NodeView, PodView, Sink, WatchBackoff, deliver};
+use crate::cluster::{Answer, ApiError, NodeView, PodView, Sink, brings_news, deliver, patiently};
 use crate::groups::{Change, Group, Instance, sizes};
 use crate::telemetry::chain;
 
@@ -115,7 +114,7 @@ impl Worker {
 
     async fn run(&mut self, follow: &Notify) {
         let shared = Arc::clone(&self.shared);
-        let mut events = std::pin::pin!(shared.cluster.pods_on(&self.name).backoff(WatchBackoff::default()));
+        let mut events = std::pin::pin!(patiently(shared.cluster.pods_on(&self.name)));
         let mut listed = Vec::new();
         let mut groups = shared.groups.versions();
         let mut budgets = shared.budgets.versions();
@@ -137,7 +136,7 @@ impl Worker {
                 Some(outcome) = self.running.next() => self.remember(outcome),
                 event = events.next() => match event {
                     Some(Ok(event)) => {
-                        watching = true;
+                        watching |= brings_news(&event);
                         deliver(event, &mut listed, &self.pods);
                         // Everything that has arrived counts before the next plan is made.
                         while let Some(Some(Ok(event))) = events.next().now_or_never() {
