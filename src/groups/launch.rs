@@ -96,7 +96,15 @@ impl Library {
         let unknown = refs.iter().filter(|of| self.is_unknown_version(of, now)).count();
         let mut outcome = Ok(());
         if unknown > FEW || refs.iter().any(|of| !of.is_pinned()) {
-            outcome = self.advance_pass(aws, unknown > FEW, now).await;
+            outcome = match self.advance_pass(aws, unknown > FEW, now).await {
+                // Not everybody may, or can, read all launch templates: then ours are read one by one, as often.
+                Err(error) if !error.is_transient() => {
+                    self.pass_ended = Some(now);
+                    self.single.retain(|of, _| of.is_pinned());
+                    Ok(())
+                }
+                outcome => outcome,
+            };
         }
         self.keep_pinned(&refs, now);
         // What a first pass that did not come through would have told is not asked for one by one.

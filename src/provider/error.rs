@@ -90,7 +90,8 @@ impl RpcError {
     /// The gRPC code for it.
     ///
     /// UNAVAILABLE is what the next loop of cluster-autoscaler may find cured; FAILED_PRECONDITION is what somebody
-    /// has to change first, the group's limits, its configuration or our permissions.
+    /// has to change first, the group's limits, its configuration or our permissions. A group without a template is
+    /// UNIMPLEMENTED: cluster-autoscaler then leaves out this group, while any other code ends its whole loop.
     pub fn code(&self) -> Code {
         match self {
             Self::NoSuchGroup(_) | Self::NotOfGroup { .. } => Code::NotFound,
@@ -98,17 +99,15 @@ impl RpcError {
             Self::Size(
                 SizeError::AboveMax { .. } | SizeError::BelowMin { .. } | SizeError::BelowLive { .. },
             )
-            | Self::Sizing(SizingError::Refused(_) | SizingError::Denied(_))
-            | Self::Template { .. } => Code::FailedPrecondition,
+            | Self::Sizing(SizingError::Refused(_) | SizingError::Denied(_)) => Code::FailedPrecondition,
             Self::Stale(_)
             | Self::NodeUnseen { .. }
             | Self::NodesUnknown
             | Self::Sizing(SizingError::Throttled | SizingError::Busy | SizingError::Unreachable(_))
-            | Self::Intent(_)
-            | Self::NoTemplateYet(_) => Code::Unavailable,
+            | Self::Intent(_) => Code::Unavailable,
             Self::TimedOut { .. } => Code::DeadlineExceeded,
             Self::Unfinished { failed, .. } => common_code(failed),
-            Self::Unpriced => Code::Unimplemented,
+            Self::Unpriced | Self::Template { .. } | Self::NoTemplateYet(_) => Code::Unimplemented,
         }
     }
 }
@@ -184,8 +183,8 @@ mod tests {
             (unfinished(vec![unrecorded(), unrecorded()]), Code::Unavailable),
             (unfinished(vec![below_min().into()]), Code::FailedPrecondition),
             (unfinished(vec![below_min().into(), timed_out()]), Code::Unavailable),
-            (RpcError::Template { group, source: TemplateError("t".into()) }, Code::FailedPrecondition),
-            (RpcError::NoTemplateYet("g".into()), Code::Unavailable),
+            (RpcError::Template { group, source: TemplateError("t".into()) }, Code::Unimplemented),
+            (RpcError::NoTemplateYet("g".into()), Code::Unimplemented),
             (RpcError::Unpriced, Code::Unimplemented),
         ];
         for (error, code) in table {

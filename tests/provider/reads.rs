@@ -180,12 +180,12 @@ async fn a_template_that_cannot_be_made_says_why_and_one_to_come_says_so() {
         let request = NodeGroupTemplateNodeInfoRequest { id: GROUP.into() };
         world.client().await.node_group_template_node_info(request).await
     };
-    assert_eq!(code(&ask().await), Code::Unavailable);
+    assert_eq!(code(&ask().await), Code::Unimplemented);
     world.publish([Group { template: Some(Err(TemplateError("no launch template".into()))), ..web(0) }]);
     let refused = ask().await.expect_err("no template");
     assert_eq!(
         (refused.code(), refused.message()),
-        (Code::FailedPrecondition, "group web has no template: no launch template")
+        (Code::Unimplemented, "group web has no template: no launch template")
     );
     let encoded = Bytes::from_static(b"\x0a\x00");
     world.publish([Group {
