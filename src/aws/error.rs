@@ -215,18 +215,6 @@ impl AwsError {
         }
     }
 
-    /// What happened, with every cause: for a log line.
-    pub fn chain(&self) -> String {
-        let mut text = self.to_string();
-        let mut cause = self.source();
-        while let Some(error) = cause {
-            text.push_str(": ");
-            text.push_str(&error.to_string());
-            cause = error.source();
-        }
-        text
-    }
-
     /// Whether the same call may well succeed later without anything else having changed.
     pub fn is_transient(&self) -> bool {
         matches!(

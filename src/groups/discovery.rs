@@ -23,6 +23,7 @@ use super::tags::{self, BadTag, NodeTags};
 use super::{Group, Groups, Snapshot};
 use crate::aws::{Aws, AwsError, Described, Launch};
 use crate::clock::Clock;
+use crate::telemetry::chain;
 use crate::template::{Facts, Settings, Template, TemplateError};
 
 /// The pace while something is under way that AWS alone knows the end of: as often as cluster-autoscaler's own loop.
@@ -109,7 +110,7 @@ impl Discovery {
                 Err(error) => {
                     if failures == 0 {
                         tracing::warn!(
-                            error = error.chain(),
+                            error = %chain(&error),
                             "groups cannot be seen, the last snapshot stays"
                         );
                     }
@@ -249,7 +250,7 @@ impl Trouble {
     fn note(&mut self, what: &'static str, error: Option<&AwsError>) {
         match (error, self.since_last_success) {
             (Some(error), false) => {
-                tracing::warn!(what, error = error.chain(), "cannot be looked up, what was known stays");
+                tracing::warn!(what, error = %chain(error), "cannot be looked up, what was known stays");
             }
             (None, true) => tracing::info!(what, "can be looked up again"),
             _ => {}

@@ -11,6 +11,7 @@ use tracing::Instrument;
 
 use super::metrics::{Board, Metrics};
 use super::plan::{Settings, Whereabouts};
+use super::surroundings::whereabouts;
 use super::{hold, names, worker};
 use crate::aws::Aws;
 use crate::clock::Clock;
@@ -102,7 +103,7 @@ pub async fn run(shared: Arc<Shared>) -> Result<(), ControllerError> {
         };
         for name in look_at {
             let Some(node) = shared.nodes.get(&name) else { continue };
-            let instance = worker::whereabouts(&shared, &node);
+            let instance = whereabouts(&shared, &node);
             if !busy.contains(&name) && needs_worker(&node, &instance, shared.settings.guard) {
                 busy.insert(name.clone());
                 let span = tracing::info_span!("scale_in", node = name);

@@ -25,6 +25,7 @@ pub mod names;
 pub mod plan;
 pub mod record;
 mod release;
+mod surroundings;
 #[cfg(test)]
 mod tests;
 mod worker;

@@ -14,14 +14,13 @@ use serde_json::json;
 use tokio::sync::Notify;
 
 use super::controller::{Shared, needs_worker};
-use super::intents::record_on;
 use super::memory::{Memory, Refusal, Task};
 use super::names;
-use super::plan::{self, Action, Announcement, HookKnowledge, Situation, Whereabouts};
-use super::record::Release;
+use super::plan::{self, Action, Announcement, HookKnowledge, Situation};
+use super::surroundings::{attachments_on, may_shrink, whereabouts};
 use crate::aws::{AwsError, Hook};
 use crate::cluster::{Answer, ApiError, NodeView, PodView, Sink, brings_news, deliver, patiently};
-use crate::groups::{Change, Group, Instance, sizes};
+use crate::groups::Change;
 use crate::telemetry::chain;
 
 /// Pause after a write that another one had overtaken: the watch brings the newer Node within this time.
@@ -31,7 +30,7 @@ const OVERTAKEN: SignedDuration = SignedDuration::from_millis(50);
 /// Source: [kubectl drain](https://github.com/kubernetes/kubectl/blob/master/pkg/drain/drain.go).
 const BLOCKED: SignedDuration = SignedDuration::from_secs(5);
 
-/// How long what was said of a hook is believed.
+/// How soon a group's hooks are asked for again, where none of ours was found or what was found has proved wrong.
 const HOOK_LIFE: SignedDuration = SignedDuration::from_secs(60);
 
 /// The watch shows a guard that was set within this time.
@@ -408,33 +407,4 @@ async fn announce(shared: Arc<Shared>, node: Arc<NodeView>, what: Announcement) 
         tracing::warn!(node = node.name, error = %chain(&error), "could not publish an Event");
     }
     Outcome::Announced
-}
-
-/// Volumes attached to a node; until they have been listed, there may be one.
-fn attachments_on(shared: &Shared, node: &str) -> usize {
-    if shared.attachments.is_synced() { shared.attachments.count_on(node) } else { 1 }
-}
-
-/// Whether the group of a Node's instance may lose one more for good.
-fn may_shrink(shared: &Shared, node: &NodeView) -> bool {
-    let Some(snapshot) = shared.groups.latest() else { return false };
-    let found = node.instance.as_deref().and_then(|instance| snapshot.instance(instance));
-    found.is_some_and(|(group, _)| {
-        let accepted = |instance: &Instance| {
-            let record = shared.nodes.of_instance(&instance.id).and_then(|node| record_on(&node));
-            record.is_some_and(|record| record.release == Release::TerminateAndDecrement)
-        };
-        sizes::removable(group, 1, accepted).is_ok()
-    })
-}
-
-/// Where a Node's instance is, by the last look at AWS.
-pub(super) fn whereabouts(shared: &Shared, node: &NodeView) -> Whereabouts {
-    let Some(snapshot) = shared.groups.latest() else { return Whereabouts::Unknown };
-    let found = node.instance.as_deref().and_then(|instance| snapshot.instance(instance));
-    found.map_or(Whereabouts::Elsewhere, |(group, instance): (&Arc<Group>, _)| Whereabouts::In {
-        group: group.name.clone(),
-        lifecycle: instance.lifecycle,
-        seen: snapshot.taken_at,
-    })
 }

@@ -1,0 +1,39 @@
+//! What is around a node, as the watches and the last look at AWS have it.
+
+use std::sync::Arc;
+
+use super::controller::Shared;
+use super::intents::record_on;
+use super::plan::Whereabouts;
+use super::record::Release;
+use crate::cluster::NodeView;
+use crate::groups::{Group, Instance, sizes};
+
+/// Volumes attached to a node; until they have been listed, there may be one.
+pub(super) fn attachments_on(shared: &Shared, node: &str) -> usize {
+    if shared.attachments.is_synced() { shared.attachments.count_on(node) } else { 1 }
+}
+
+/// Whether the group of a Node's instance may lose one more for good.
+pub(super) fn may_shrink(shared: &Shared, node: &NodeView) -> bool {
+    let Some(snapshot) = shared.groups.latest() else { return false };
+    let found = node.instance.as_deref().and_then(|instance| snapshot.instance(instance));
+    found.is_some_and(|(group, _)| {
+        let accepted = |instance: &Instance| {
+            let record = shared.nodes.of_instance(&instance.id).and_then(|node| record_on(&node));
+            record.is_some_and(|record| record.release == Release::TerminateAndDecrement)
+        };
+        sizes::removable(group, 1, accepted).is_ok()
+    })
+}
+
+/// Where a Node's instance is, by the last look at AWS.
+pub(super) fn whereabouts(shared: &Shared, node: &NodeView) -> Whereabouts {
+    let Some(snapshot) = shared.groups.latest() else { return Whereabouts::Unknown };
+    let found = node.instance.as_deref().and_then(|instance| snapshot.instance(instance));
+    found.map_or(Whereabouts::Elsewhere, |(group, instance): (&Arc<Group>, _)| Whereabouts::In {
+        group: group.name.clone(),
+        lifecycle: instance.lifecycle,
+        seen: snapshot.taken_at,
+    })
+}
