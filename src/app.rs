@@ -27,6 +27,7 @@ use crate::groups::hooks::Hooks;
 use crate::groups::sizing::AwsSizing;
 use crate::provider::{Provider, RpcMetrics, ServeError, Tls, TlsFiles};
 use crate::scale_in::{self, Board, ControllerError, Intents, Metrics, Settings, Shared};
+use crate::template::{self, Lessons, keeper};
 
 /// What is heard out at the end, all together: cluster-autoscaler's calls, the API server's and AWS's answers. The
 /// kubelet's default patience is 30 s; an on-call's is 5 s.
@@ -119,6 +120,7 @@ fn load_tls(files: TlsFiles) -> anyhow::Result<Tls> {
 /// The parts of the program, put together and not yet running.
 struct App {
     discovery: Discovery,
+    lessons: Arc<Lessons>,
     controller: Arc<Shared>,
     provider: Provider,
     readiness: Readiness,
@@ -154,6 +156,9 @@ impl App {
             clock.clone(),
             config.refresh_interval,
         );
+        let lessons = Arc::new(Lessons::new(Arc::clone(&nodes)));
+        let discovery = discovery.with_lessons(Arc::clone(&lessons));
+        template::register(&mut registry, Arc::clone(&groups));
         let sizing = AwsSizing::new(aws.clone(), selectors.clone(), Arc::clone(&groups), running.clone());
         let intents = Intents::new(cluster.clone(), Arc::clone(&nodes), clock.clone(), settings);
         let provider = Provider::new(
@@ -178,7 +183,7 @@ impl App {
             metrics,
             stop,
         });
-        Self { discovery, controller, provider, readiness: Readiness::new(), registry, running }
+        Self { discovery, lessons, controller, provider, readiness: Readiness::new(), registry, running }
     }
 }
 
@@ -205,6 +210,12 @@ pub async fn run(config: &Config, outside: Outside, stop: CancellationToken) -> 
     tasks.spawn(async move {
         until.run_until_cancelled(Box::pin(app.discovery.run())).await;
         Ok("discovery")
+    });
+    let until = stop.clone();
+    let keep = keeper::keep(app.lessons, app.controller.cluster.clone(), config.templates_config_map.clone());
+    tasks.spawn(async move {
+        until.run_until_cancelled(keep).await;
+        Ok("keeper of what is learned of nodes")
     });
     let shared = Arc::clone(&app.controller);
     tasks.spawn(async move {

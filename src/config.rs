@@ -64,6 +64,8 @@ pub struct Config {
     pub drain_timeout: Option<Duration>,
     /// Name of the lifecycle hooks that are ours.
     pub lifecycle_hook: String,
+    /// Name of the ConfigMap that keeps what is learned of nodes.
+    pub templates_config_map: String,
     /// How logs are written.
     pub log: LogOptions,
 }

@@ -1,12 +1,13 @@
 //! Groups, their hooks and their activities as the rest of the program reads them: plain data, optional fields
 //! resolved, SDK types left behind. What they launch is in `machines`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use aws_sdk_autoscaling::types as asg;
 use jiff::Timestamp;
 
+use super::machines::Revision;
 use super::requirements::Requirements;
 use crate::groups::{Group, Instance, Lifecycle};
 
@@ -17,6 +18,8 @@ pub struct Described {
     pub group: Group,
     /// What it launches.
     pub launch: Launch,
+    /// What its instances were launched from, by instance id, as far as AWS tells.
+    pub launched_from: BTreeMap<String, Revision>,
 }
 
 /// What a group launches.
@@ -110,6 +113,7 @@ impl Described {
     pub(super) fn from_sdk(from: asg::AutoScalingGroup) -> Self {
         let launch = Launch::of(&from);
         let instances = from.instances.unwrap_or_default();
+        let launched_from = instances.iter().filter_map(launched_from).collect();
         let group = Group {
             name: from.auto_scaling_group_name.unwrap_or_default(),
             min: from.min_size.unwrap_or(0),
@@ -135,8 +139,22 @@ impl Described {
                 .collect(),
             ..Group::default()
         };
-        Self { group, launch }
+        Self { group, launch, launched_from }
     }
+}
+
+/// An instance's id and what it was launched from; none where a version is told that moves.
+fn launched_from(from: &asg::Instance) -> Option<(String, Revision)> {
+    let revision = match (&from.launch_template, &from.launch_configuration_name) {
+        (Some(template), _) => {
+            let (id, version) = (template.launch_template_id.as_ref()?, template.version.as_ref()?);
+            version.parse::<u64>().ok()?;
+            Revision::of_template(id, version)
+        }
+        (None, Some(name)) => Revision(name.clone()),
+        (None, None) => return None,
+    };
+    Some((from.instance_id.clone()?, revision))
 }
 
 fn instance(from: asg::Instance) -> Instance {

@@ -9,6 +9,8 @@ use super::requirements::Requirements;
 /// What a launch template version or a launch configuration says of an instance.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LaunchSpec {
+    /// Which version this is.
+    pub revision: Revision,
     /// Instance type, if it names one.
     pub instance_type: Option<String>,
     /// Attributes the type must have, where it names none.
@@ -17,6 +19,18 @@ pub struct LaunchSpec {
     pub root_gib: Option<i32>,
     /// Whether it asks for Spot instances.
     pub spot: bool,
+}
+
+/// A version of a launch template (`lt-0abc:7`) or a launch configuration (its name): two instances of the same one are
+/// alike.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+#[serde(transparent)]
+pub struct Revision(pub String);
+
+impl Revision {
+    pub(super) fn of_template(id: &str, number: &str) -> Self {
+        Self(format!("{id}:{number}"))
+    }
 }
 
 /// A version of a launch template.
@@ -71,6 +85,7 @@ impl LaunchSpec {
             .iter()
             .filter_map(|mapping| Some((mapping.device_name()?, mapping.ebs()?.volume_size()?)));
         Self {
+            revision: Revision(from.launch_configuration_name.clone().unwrap_or_default()),
             instance_type: from.instance_type.clone(),
             requirements: None,
             root_gib: root_volume(volumes),
@@ -78,13 +93,14 @@ impl LaunchSpec {
         }
     }
 
-    fn of_template(from: &ec2::ResponseLaunchTemplateData) -> Self {
+    fn of_template(revision: Revision, from: &ec2::ResponseLaunchTemplateData) -> Self {
         let volumes = from
             .block_device_mappings()
             .iter()
             .filter_map(|mapping| Some((mapping.device_name()?, mapping.ebs()?.volume_size()?)));
         let market = from.instance_market_options.as_ref().and_then(|options| options.market_type.as_ref());
         Self {
+            revision,
             instance_type: from.instance_type.as_ref().map(|name| name.as_str().to_owned()),
             requirements: from.instance_requirements.as_ref().map(Requirements::of_template),
             root_gib: root_volume(volumes),
@@ -106,12 +122,17 @@ fn root_volume<'a>(volumes: impl Iterator<Item = (&'a str, i32)>) -> Option<i32>
 
 impl TemplateVersion {
     pub(super) fn from_sdk(from: &ec2::LaunchTemplateVersion) -> Option<Self> {
+        let (id, number) = (from.launch_template_id.clone()?, from.version_number?);
+        let revision = Revision::of_template(&id, &number.to_string());
         Some(Self {
-            id: from.launch_template_id.clone()?,
+            id,
             name: from.launch_template_name.clone().unwrap_or_default(),
-            number: from.version_number?,
+            number,
             default: from.default_version.unwrap_or(false),
-            spec: from.launch_template_data.as_ref().map(LaunchSpec::of_template).unwrap_or_default(),
+            spec: match &from.launch_template_data {
+                Some(data) => LaunchSpec::of_template(revision, data),
+                None => LaunchSpec { revision, ..LaunchSpec::default() },
+            },
         })
     }
 }

@@ -35,7 +35,7 @@ pub use calls::{Calls, Operation};
 pub use ec2::TemplatePage;
 pub use error::AwsError;
 pub use facts::{Activity, Described, Hook, Launch, Mix, Override, Source, TemplateId, TemplateRef};
-pub use machines::{Accelerator, LaunchSpec, TemplateVersion, TypeInfo};
+pub use machines::{Accelerator, LaunchSpec, Revision, TemplateVersion, TypeInfo};
 pub use requirements::Requirements;
 
 /// A connection that is not there after this long will not come.

@@ -10,14 +10,16 @@ mod nodes;
 mod pods;
 mod reflect;
 mod version;
+mod words;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use http::header::RETRY_AFTER;
 use http_body_util::{BodyExt, Limited};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, ObjectReference, Pod};
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
@@ -32,6 +34,7 @@ pub use budgets::{Attachment, Budget, Existing};
 pub use nodes::{NodeView, Nodes};
 pub use pods::{PodName, PodView};
 pub use reflect::{Project, Sink, Store, brings_news, deliver, patiently, reflect};
+pub use words::Pairs;
 
 /// Longest wait for one answer. A healthy API server takes milliseconds, one that is starting a few seconds.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -197,6 +200,33 @@ impl Cluster {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
         let patch = json!({ "metadata": { "uid": uid, "annotations": annotations } });
         timely(api.patch_metadata(&pod.name, &PatchParams::default(), &Patch::Merge(patch))).await?;
+        Ok(())
+    }
+
+    /// The data of a ConfigMap in the program's own namespace; none if there is no such ConfigMap.
+    pub async fn config_map(&self, name: &str) -> Result<Option<BTreeMap<String, String>>, ApiError> {
+        let api: Api<ConfigMap> = Api::default_namespaced(self.client.clone());
+        match timely(api.get(name)).await {
+            Ok(found) => Ok(Some(found.data.unwrap_or_default())),
+            Err(ApiError::NotFound) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sets these keys of a ConfigMap in the program's own namespace, and makes it if it is not there.
+    pub async fn write_config_map(&self, name: &str, data: &BTreeMap<&str, String>) -> Result<(), ApiError> {
+        let api: Api<ConfigMap> = Api::default_namespaced(self.client.clone());
+        let patch = json!({ "data": data });
+        match timely(api.patch(name, &PatchParams::default(), &Patch::Merge(&patch))).await {
+            Err(ApiError::NotFound) => {}
+            outcome => return outcome.map(drop),
+        }
+        let made = ConfigMap {
+            metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() },
+            data: Some(data.iter().map(|(key, text)| ((*key).to_owned(), text.clone())).collect()),
+            ..ConfigMap::default()
+        };
+        timely(api.create(&PostParams::default(), &made)).await?;
         Ok(())
     }
 

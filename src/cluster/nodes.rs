@@ -1,5 +1,5 @@
-//! Nodes, as far as a scale-in needs them: a slim view of each, kept by a watch and by the answers to our own
-//! writes.
+//! Nodes, as far as a scale-in and a template need them: a slim view of each, kept by a watch and by the answers to our
+//! own writes.
 //!
 //! Invariant: the view of a Node never goes back in time. A write of ours is seen by the next reader at once, and an
 //! older event still on its way from the watch does not undo it.
@@ -7,15 +7,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use k8s_openapi::api::core::v1::{Node, Taint};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, NodeStatus, Taint};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use tokio::sync::{Notify, watch};
 
 use super::reflect::Sink;
 use super::version::is_older;
+use super::words::{Pairs, Words};
 use crate::groups::ProviderId;
 use crate::scale_in::names;
 
-/// What a scale-in needs to know of a Node.
+/// What is to be known of a Node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeView {
     /// `metadata.name`.
@@ -34,15 +37,23 @@ pub struct NodeView {
     pub record: Option<String>,
     /// Annotation `ebbtide/marks`, raw.
     pub marks: Option<String>,
-    /// Whether the label that takes it out of external load balancers is there.
-    pub load_balancer_excluded: bool,
+    /// `metadata.labels`.
+    pub labels: Pairs,
+    /// `metadata.creationTimestamp`.
+    pub created: Option<Timestamp>,
+    /// Since when it is Ready; none while it is not.
+    pub ready_since: Option<Timestamp>,
+    /// `status.capacity`.
+    pub capacity: Pairs,
+    /// `status.allocatable`.
+    pub allocatable: Pairs,
 }
 
 impl From<&Node> for NodeView {
     fn from(node: &Node) -> Self {
         let meta = &node.metadata;
         let annotation = |key: &str| meta.annotations.as_ref().and_then(|all| all.get(key)).cloned();
-        let spec = node.spec.as_ref();
+        let (spec, status) = (node.spec.as_ref(), node.status.as_ref());
         let provider_id = spec.and_then(|spec| spec.provider_id.as_deref()).and_then(|id| id.parse().ok());
         Self {
             name: meta.name.clone().unwrap_or_default(),
@@ -56,15 +67,30 @@ impl From<&Node> for NodeView {
             taints: spec.and_then(|spec| spec.taints.clone()).unwrap_or_default(),
             record: annotation(names::RECORD),
             marks: annotation(names::MARKS),
-            load_balancer_excluded: meta
-                .labels
-                .as_ref()
-                .is_some_and(|labels| labels.contains_key(names::EXCLUDE_FROM_LOAD_BALANCERS)),
+            labels: meta.labels.iter().flatten().collect(),
+            created: meta.creation_timestamp.as_ref().map(|time| time.0),
+            ready_since: status.and_then(ready_since),
+            capacity: quantities(status.and_then(|status| status.capacity.as_ref())),
+            allocatable: quantities(status.and_then(|status| status.allocatable.as_ref())),
         }
     }
 }
 
+fn ready_since(status: &NodeStatus) -> Option<Timestamp> {
+    let ready = status.conditions.iter().flatten().find(|condition| condition.type_ == "Ready")?;
+    ready.last_transition_time.as_ref().filter(|_| ready.status == "True").map(|time| time.0)
+}
+
+fn quantities(of: Option<&BTreeMap<String, Quantity>>) -> Pairs {
+    of.into_iter().flatten().map(|(name, quantity)| (name, &quantity.0)).collect()
+}
+
 impl NodeView {
+    /// Whether the label that takes it out of external load balancers is there.
+    pub fn is_out_of_load_balancers(&self) -> bool {
+        self.labels.get(names::EXCLUDE_FROM_LOAD_BALANCERS).is_some()
+    }
+
     /// The taint of this key, if the Node carries it.
     pub fn taint(&self, key: &str) -> Option<&Taint> {
         self.taints.iter().find(|taint| taint.key == key)
@@ -81,6 +107,7 @@ pub struct Nodes {
 
 #[derive(Debug, Default)]
 struct Inner {
+    words: Words,
     by_name: BTreeMap<String, Arc<NodeView>>,
     by_instance: BTreeMap<String, String>,
     /// Names changed since the controller last looked.
@@ -173,9 +200,12 @@ impl Nodes {
 }
 
 impl Inner {
-    fn insert(&mut self, node: NodeView) {
+    fn insert(&mut self, mut node: NodeView) {
         if self.by_name.get(&node.name).is_some_and(|known| **known == node) {
             return;
+        }
+        for pairs in [&mut node.labels, &mut node.capacity, &mut node.allocatable] {
+            self.words.share(pairs);
         }
         self.remove(&node.name.clone());
         if let Some(instance) = &node.instance {

@@ -81,6 +81,9 @@ pub(super) struct ServeFlags {
     /// Name of the lifecycle hooks that are ours to complete.
     #[arg(long, value_name = "NAME", default_value = "ebbtide")]
     pub(super) lifecycle_hook: String,
+    /// Name of the ConfigMap, in this program's namespace, that keeps what is learned of the groups' nodes.
+    #[arg(long, value_name = "NAME", default_value = "ebbtide-templates")]
+    pub(super) templates_config_map: String,
     /// Shape of the log: text, json.
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub(super) log_format: String,

@@ -52,6 +52,7 @@ fn defaults() -> Config {
         daemonset_guard: true,
         drain_timeout: None,
         lifecycle_hook: "ebbtide".into(),
+        templates_config_map: "ebbtide-templates".into(),
         log: LogOptions { format: LogFormat::Text, level: Level::INFO },
     }
 }
@@ -75,6 +76,7 @@ fn every_flag_is_read_and_so_is_every_variable() {
         ("--daemonset-flush", "0s"),
         ("--drain-timeout", "48h"),
         ("--lifecycle-hook", "my/hook_1-a"),
+        ("--templates-config-map", "seen.by-1"),
         ("--log-format", "json"),
         ("--log-level", "debug"),
     ];
@@ -89,6 +91,7 @@ fn every_flag_is_read_and_so_is_every_variable() {
         daemonset_flush: Duration::ZERO,
         drain_timeout: Some(Duration::from_hours(48)),
         lifecycle_hook: "my/hook_1-a".into(),
+        templates_config_map: "seen.by-1".into(),
         log: LogOptions { format: LogFormat::Json, level: Level::DEBUG },
         ..defaults()
     };
@@ -149,6 +152,7 @@ fn every_problem_of_a_command_line_is_reported_at_once_with_its_flag() {
         "--daemonset-flush=2h",
         "--drain-timeout=never",
         "--lifecycle-hook=",
+        "--templates-config-map=Not_a_name",
         "--log-format=xml",
         "--log-level=loud",
         "--log-level=info",
@@ -179,6 +183,7 @@ fn every_problem_of_a_command_line_is_reported_at_once_with_its_flag() {
             "--daemonset-flush",
             "--drain-timeout",
             "--lifecycle-hook",
+            "--templates-config-map",
             "--log-format",
         ]
     );

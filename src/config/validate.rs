@@ -76,6 +76,13 @@ pub(super) fn config(flags: ServeFlags, problems: &mut Vec<Problem>) -> Option<C
         );
         problems.push(Problem::new("--lifecycle-hook", text));
     }
+    if !is_object_name(&flags.templates_config_map) {
+        let text = format!(
+            "{:?} is no name of a ConfigMap: 1 to 253 of a-z 0-9 - . with a letter or digit at both ends",
+            flags.templates_config_map
+        );
+        problems.push(Problem::new("--templates-config-map", text));
+    }
     let format = log_format(&flags.log_format, problems);
     let level = log_level(&flags.log_level, problems);
     Some(Config {
@@ -92,6 +99,7 @@ pub(super) fn config(flags: ServeFlags, problems: &mut Vec<Problem>) -> Option<C
         daemonset_guard: daemonset_guard?,
         drain_timeout: drain_timeout?,
         lifecycle_hook: flags.lifecycle_hook,
+        templates_config_map: flags.templates_config_map,
         log: LogOptions { format: format?, level: level? },
     })
 }
@@ -216,6 +224,18 @@ fn duration(
 fn is_hook_name(text: &str) -> bool {
     (1..=255).contains(&text.len())
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'/'))
+}
+
+/// Source: [DNS subdomain
+/// names](https://kubernetes.io/docs/concepts/overview/working-with-objects/names/#dns-subdomain-names).
+fn is_object_name(text: &str) -> bool {
+    let is_part = |part: &str| {
+        !part.is_empty()
+            && !part.starts_with('-')
+            && !part.ends_with('-')
+            && part.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+    };
+    text.len() <= 253 && text.split('.').all(is_part)
 }
 
 fn log_format(text: &str, problems: &mut Vec<Problem>) -> Option<LogFormat> {

@@ -12,24 +12,28 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::try_join_all;
+use jiff::Timestamp;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::failures::{Shortages, is_short};
 use super::hooks::{Hooks, Knowledge};
-use super::launch::{Library, Wanted};
+use super::launch::{Library, Resolved, Wanted};
 use super::selector::Selectors;
 use super::tags::{self, BadTag, NodeTags};
 use super::{Group, Groups, Snapshot};
-use crate::aws::{Aws, AwsError, Described, Launch};
+use crate::aws::{Aws, AwsError, Described, Launch, Revision};
 use crate::clock::Clock;
 use crate::telemetry::chain;
-use crate::template::{Facts, Settings, Template, TemplateError};
+use crate::template::learned::Learned;
+use crate::template::{Facts, Lessons, Settings, Template, TemplateError};
 
 /// The pace while something is under way that AWS alone knows the end of: as often as cluster-autoscaler's own loop.
 const BUSY: Duration = Duration::from_secs(10);
 /// The least time from one look to the next, however many are wished for.
 const BREATH: Duration = Duration::from_millis(250);
+/// How long the first look waits for what was learned of nodes before the start.
+const LESSONS: Duration = Duration::from_secs(2);
 /// The wait after a first failure; it doubles up to the interval.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// An instance that its group puts into Terminating:Wait is seen after a third of its heartbeat time-out at the
@@ -46,6 +50,7 @@ pub struct Discovery {
     clock: Clock,
     interval: Duration,
     settings: Settings,
+    lessons: Option<Arc<Lessons>>,
     memory: Mutex<Memory>,
 }
 
@@ -74,7 +79,7 @@ impl Discovery {
         interval: Duration,
     ) -> Self {
         let (settings, memory) = (Settings::default(), Mutex::default());
-        Self { aws, selectors, groups, hooks, clock, interval, settings, memory }
+        Self { aws, selectors, groups, hooks, clock, interval, settings, lessons: None, memory }
     }
 
     /// With these choices about templates.
@@ -84,10 +89,21 @@ impl Discovery {
         self
     }
 
+    /// With templates that real nodes correct.
+    #[must_use]
+    pub fn with_lessons(mut self, lessons: Arc<Lessons>) -> Self {
+        self.lessons = Some(lessons);
+        self
+    }
+
     /// Looks and publishes, for ever: at once, at every interval, as soon as somebody wants it, and more often while
     /// [`next_look`] says so. While AWS does not answer it tries again after 1 s, then 2 s, and so on up to the
     /// interval, and the last snapshot stays.
     pub async fn run(self) -> Infallible {
+        if let Some(lessons) = &self.lessons {
+            // A start that finds the API server down goes on without.
+            let _ = tokio::time::timeout(LESSONS, lessons.loaded()).await;
+        }
         let mut failures = 0;
         let mut pace = self.interval;
         loop {
@@ -131,7 +147,9 @@ impl Discovery {
         memory.note_absent(self.selectors.names().into_iter().filter(|name| !described.contains_key(name)));
 
         let mut groups: Vec<(Group, Launch, NodeTags)> = Vec::with_capacity(described.len());
-        for Described { mut group, launch } in described.into_values() {
+        let mut launched_from = BTreeMap::new();
+        for Described { mut group, launch, launched_from: of_group } in described.into_values() {
+            launched_from.extend(of_group);
             self.selectors.tighten(&mut group);
             let (read, bad) = tags::read(&group.tags);
             memory.note_bad_tags(&group.name, bad);
@@ -144,8 +162,16 @@ impl Discovery {
         memory.templates.note("launch templates and instance types", outcome.err().as_ref());
         let templates: Vec<_> = groups
             .iter()
-            .map(|(group, launch, tags)| self.template(&memory.library, group, launch, tags))
+            .map(|(group, launch, tags)| {
+                let resolved = memory.library.resolve((launch, is_arm(tags))).map_err(TemplateError::new)?;
+                let learned = self.learn(group, &launched_from, &resolved.revisions, now);
+                self.template(group, tags, &resolved, learned.as_deref())
+            })
             .collect();
+        if let Some(lessons) = &self.lessons {
+            let names: BTreeSet<&str> = groups.iter().map(|(group, ..)| group.name.as_str()).collect();
+            lessons.retain(|name| names.contains(name));
+        }
 
         let groups = groups.into_iter().zip(templates).map(|((mut group, ..), template)| {
             group.template = Some(template);
@@ -170,14 +196,23 @@ impl Discovery {
         Ok(all.map(|described| (described.group.name.clone(), described)).collect())
     }
 
+    fn learn(
+        &self,
+        group: &Group,
+        launched_from: &BTreeMap<String, Revision>,
+        revisions: &BTreeSet<Revision>,
+        now: Timestamp,
+    ) -> Option<Arc<Learned>> {
+        self.lessons.as_ref()?.learn(group, launched_from, revisions, now)
+    }
+
     fn template(
         &self,
-        library: &Library,
         group: &Group,
-        launch: &Launch,
         tags: &NodeTags,
+        resolved: &Resolved,
+        learned: Option<&Learned>,
     ) -> Result<Arc<Template>, TemplateError> {
-        let resolved = library.resolve((launch, is_arm(tags))).map_err(TemplateError::new)?;
         let types: Vec<_> = resolved.types.iter().map(Arc::as_ref).collect();
         let facts = Facts {
             group: &group.name,
@@ -187,6 +222,7 @@ impl Discovery {
             root_gib: resolved.root_gib,
             market: resolved.market,
             eks_node_group: group.tags.get("eks:nodegroup-name").map(String::as_str),
+            learned,
             tags,
         };
         Template::of(&facts, &self.settings).map(Arc::new)

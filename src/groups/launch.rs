@@ -14,7 +14,7 @@ use futures::StreamExt;
 use jiff::Timestamp;
 
 use crate::aws::{
-    Aws, AwsError, Launch, LaunchSpec, Override, Requirements, Source, TemplateId, TemplateRef,
+    Aws, AwsError, Launch, LaunchSpec, Override, Requirements, Revision, Source, TemplateId, TemplateRef,
     TemplateVersion, TypeInfo,
 };
 use crate::template::Market;
@@ -67,6 +67,8 @@ pub(super) struct Resolved {
     pub(super) root_gib: Option<i32>,
     /// How it pays.
     pub(super) market: Option<Market>,
+    /// Which versions of launch templates, or which launch configuration, that is.
+    pub(super) revisions: BTreeSet<Revision>,
 }
 
 /// A group's wish, with the architecture its tags tell (which attributes leave open).
@@ -242,7 +244,9 @@ impl Library {
                 None => "no instance type has the attributes that the group asks for".to_owned(),
             });
         }
-        Ok(Resolved { types, root_gib: spec.root_gib, market: Market::of(wish.0, &spec) })
+        let others = wish.0.templates().filter_map(|of| self.known_spec(of));
+        let revisions = others.map(|other| &other.revision).chain([&spec.revision]).cloned().collect();
+        Ok(Resolved { types, root_gib: spec.root_gib, market: Market::of(wish.0, &spec), revisions })
     }
 
     /// Names of the types a group may launch, in its order of preference.

@@ -86,7 +86,7 @@ pub(super) fn put_on(node: &NodeView, now: Timestamp) -> Option<Value> {
         ours.insert(Mark::Cordon);
         missing = true;
     }
-    if !node.load_balancer_excluded {
+    if !node.is_out_of_load_balancers() {
         patch["metadata"]["labels"][names::EXCLUDE_FROM_LOAD_BALANCERS] = json!("ebbtide");
         ours.insert(Mark::LoadBalancer);
         missing = true;

@@ -48,6 +48,7 @@ pub fn config() -> Config {
         daemonset_guard: true,
         drain_timeout: None,
         lifecycle_hook: "ebbtide".to_owned(),
+        templates_config_map: "ebbtide-templates".to_owned(),
         log: LogOptions { format: LogFormat::Text, level: tracing::Level::INFO },
     }
 }

@@ -5,6 +5,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use super::Settings;
 use crate::aws::{Accelerator, TypeInfo};
 
@@ -31,7 +33,8 @@ const RESERVED_STORAGE_KIB: i64 = KIB_PER_GIB;
 pub(super) const DEFAULT_ROOT_GIB: i32 = 20;
 
 /// Resources of a node.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Resources {
     /// CPU, in thousandths of a core.
     pub cpu_millis: i64,
@@ -41,12 +44,12 @@ pub struct Resources {
     pub pods: i64,
     /// Ephemeral storage, in KiB.
     pub storage_kib: i64,
-    /// Devices, by the name of their device plugin.
-    pub devices: BTreeMap<&'static str, i64>,
+    /// Devices and whatever else there is, by name; devices are called as their plugin calls them.
+    pub devices: BTreeMap<String, i64>,
 }
 
 /// What a node has and what pods can use of it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Figures {
     /// What the node has.
     pub capacity: Resources,
@@ -154,7 +157,7 @@ fn allocatable_storage_kib(capacity: i64) -> i64 {
 /// Sources: [NVIDIA](https://github.com/NVIDIA/k8s-device-plugin), [AMD](https://github.com/ROCm/k8s-device-plugin),
 /// [Habana](https://docs.habana.ai/en/latest/Orchestration/Gaudi_Kubernetes/Device_Plugin_for_Kubernetes.html),
 /// [AWS Neuron](https://awsdocs-neuron.readthedocs-hosted.com/en/latest/containers/kubernetes-getting-started.html).
-fn devices(accelerators: &[Accelerator]) -> BTreeMap<&'static str, i64> {
+fn devices(accelerators: &[Accelerator]) -> BTreeMap<String, i64> {
     let mut devices = BTreeMap::new();
     for accelerator in accelerators {
         let name = match accelerator.manufacturer.to_ascii_uppercase().as_str() {
@@ -165,7 +168,7 @@ fn devices(accelerators: &[Accelerator]) -> BTreeMap<&'static str, i64> {
             _ => continue,
         };
         if accelerator.count > 0 {
-            *devices.entry(name).or_default() += accelerator.count;
+            *devices.entry(name.to_owned()).or_default() += accelerator.count;
         }
     }
     devices
@@ -243,7 +246,9 @@ pub(super) mod tests {
             devices(&[one("NVIDIA", 4), one("AWS", 1), one("Habana", 8), one("AMD", 0), one("Xilinx", 2)]);
         assert_eq!(
             found,
-            BTreeMap::from([("aws.amazon.com/neuron", 1), ("habana.ai/gaudi", 8), ("nvidia.com/gpu", 4)])
+            [("aws.amazon.com/neuron", 1), ("habana.ai/gaudi", 8), ("nvidia.com/gpu", 4)]
+                .map(|(name, count)| (name.to_owned(), count))
+                .into()
         );
     }
 

@@ -3,10 +3,16 @@
 //! - Pure: facts about the group and its instance types in, an encoded Node out. Looking them up is discovery's part.
 //! - A group that may launch several types gets, resource by resource, the least of them: a pod that fits the template
 //!   fits whatever comes. Labels that tell of one type tell of the first, as in cluster-autoscaler's own AWS provider.
-//! - The formulas, with their sources, are in [`capacity`].
+//! - The formulas, with their sources, are in [`capacity`]. What real nodes of the group have shown beats them
+//!   ([`learned`]), and the group's tags beat both.
 
 pub mod capacity;
+pub mod keeper;
+pub mod learned;
+pub mod lessons;
+mod metrics;
 mod node;
+pub mod quantity;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +22,10 @@ use prost::Message;
 
 use crate::aws::{Launch, LaunchSpec, TypeInfo};
 use crate::groups::tags::NodeTags;
-use capacity::Figures;
+use capacity::{Figures, Resources};
+use learned::Learned;
+pub use lessons::Lessons;
+pub use metrics::register;
 
 /// A template Node.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -29,6 +38,35 @@ pub struct Template {
     pub labels: BTreeMap<String, String>,
     /// What it has and gives to pods, before the resources that tags set.
     pub figures: Figures,
+    /// How far what was computed is from what the group's last real node gives to pods, if one has been seen.
+    pub difference: Option<Difference>,
+}
+
+/// What was computed less what is real, as a share of what is real.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Difference {
+    /// CPU.
+    pub cpu: f64,
+    /// Memory.
+    pub memory: f64,
+    /// Pods.
+    pub pods: f64,
+    /// Ephemeral storage.
+    pub storage: f64,
+}
+
+impl Difference {
+    fn of(computed: &Resources, real: &Resources) -> Self {
+        let share = |computed: i64, real: i64| {
+            if real > 0 { (computed - real) as f64 / real as f64 } else { 0.0 }
+        };
+        Self {
+            cpu: share(computed.cpu_millis, real.cpu_millis),
+            memory: share(computed.memory_kib, real.memory_kib),
+            pods: share(computed.pods, real.pods),
+            storage: share(computed.storage_kib, real.storage_kib),
+        }
+    }
 }
 
 /// Why a group has no template.
@@ -99,6 +137,8 @@ pub struct Facts<'a> {
     pub market: Option<Market>,
     /// Name of the EKS managed node group it belongs to (tag `eks:nodegroup-name`), if any.
     pub eks_node_group: Option<&'a str>,
+    /// What its real nodes have shown.
+    pub learned: Option<&'a Learned>,
     /// What its tags say.
     pub tags: &'a NodeTags,
 }
@@ -109,19 +149,29 @@ impl Template {
         let zone =
             facts.zones.first().ok_or_else(|| TemplateError::new("the group has no availability zone"))?;
         let root_gib = facts.root_gib.unwrap_or(capacity::DEFAULT_ROOT_GIB);
-        let figures_of = |info: &&TypeInfo| Figures::of(info, root_gib, settings);
+        let computed = |info: &TypeInfo| Figures::of(info, root_gib, settings);
+        let figures_of = |info: &&TypeInfo| match facts.learned {
+            Some(learned) => learned.correct(&info.name, computed(info)),
+            None => computed(info),
+        };
         let (Some(&first), Some(figures)) = (
             facts.types.first(),
             facts.types.iter().map(figures_of).reduce(|least, other| least.minimum(&other)),
         ) else {
             return Err(TemplateError::new("no instance type of the group is known"));
         };
+        let difference = facts.learned.and_then(|learned| {
+            let info = facts.types.iter().find(|info| info.name == learned.last)?;
+            let real = learned.types.get(&info.name)?;
+            Some(Difference::of(&computed(info).allocatable, &real.allocatable))
+        });
         let node = node::build(facts, zone, first, &figures);
         Ok(Self {
             encoded: node.encode_to_vec().into(),
             instance_types: facts.types.iter().map(|info| info.name.clone()).collect(),
             labels: node.metadata.map(|meta| meta.labels).unwrap_or_default(),
             figures,
+            difference,
         })
     }
 }
@@ -150,6 +200,7 @@ mod tests {
             root_gib: Some(50),
             market: Some(Market::Spot),
             eks_node_group: Some("workers"),
+            learned: None,
             tags: &tags,
         };
         let template = Template::of(&facts, &Settings::default()).expect("has a type and a zone");
@@ -256,6 +307,7 @@ mod tests {
             root_gib: None,
             market: None,
             eks_node_group: None,
+            learned: None,
             tags: &tags,
         };
         let error = Template::of(&facts, &Settings::default()).expect_err("has no type");

@@ -18,17 +18,12 @@ pub(super) fn build(facts: &Facts<'_>, zone: &str, first: &TypeInfo, figures: &F
     // It needs a name of its own that no real node has; cluster-autoscaler makes copies with names of theirs.
     let name = format!("{}-template-{}", facts.group, first.name);
     let mut labels = computed_labels(facts, zone, first, &name);
+    labels.extend(facts.learned.map(|learned| learned.labels.clone()).unwrap_or_default());
     labels.extend(facts.tags.labels.clone());
-    let taints = facts.tags.taints.iter().map(|taint| Taint {
-        key: Some(taint.key.clone()),
-        value: Some(taint.value.clone()),
-        effect: Some(taint.effect.clone()),
-        time_added: None,
-    });
     Node {
         metadata: Some(ObjectMeta { name: Some(name), labels, ..ObjectMeta::default() }),
         // No providerID: no instance has it yet. cluster-autoscaler's own AWS provider leaves it empty too.
-        spec: Some(NodeSpec { taints: taints.collect(), ..NodeSpec::default() }),
+        spec: Some(NodeSpec { taints: taints(facts), ..NodeSpec::default() }),
         status: Some(NodeStatus {
             capacity: quantities(&figures.capacity, &facts.tags.resources),
             allocatable: quantities(&figures.allocatable, &facts.tags.resources),
@@ -36,6 +31,22 @@ pub(super) fn build(facts: &Facts<'_>, zone: &str, first: &TypeInfo, figures: &F
             ..NodeStatus::default()
         }),
     }
+}
+
+/// The taints of the tags, and those of real nodes that no tag says otherwise.
+fn taints(facts: &Facts<'_>) -> Vec<Taint> {
+    let mut all: BTreeMap<(&str, &str), &str> = BTreeMap::new();
+    let learned = facts.learned.map(|learned| learned.taints.as_slice()).unwrap_or_default();
+    for taint in learned.iter().chain(&facts.tags.taints) {
+        all.insert((&taint.key, &taint.effect), &taint.value);
+    }
+    let encoded = all.into_iter().map(|((key, effect), value)| Taint {
+        key: Some(key.to_owned()),
+        value: Some(value.to_owned()),
+        effect: Some(effect.to_owned()),
+        time_added: None,
+    });
+    encoded.collect()
 }
 
 /// The labels that kubelet, cloud provider, EBS driver and EKS put on a node.
@@ -83,7 +94,7 @@ fn quantities(computed: &Resources, tagged: &BTreeMap<String, String>) -> BTreeM
         ("ephemeral-storage".to_owned(), format!("{}Ki", computed.storage_kib)),
         ("pods".to_owned(), computed.pods.to_string()),
     ]);
-    all.extend(computed.devices.iter().map(|(&name, count)| (name.to_owned(), count.to_string())));
+    all.extend(computed.devices.iter().map(|(name, count)| (name.clone(), count.to_string())));
     all.extend(tagged.clone());
     all.into_iter().map(|(name, text)| (name, Quantity { string: Some(text) })).collect()
 }

@@ -3,6 +3,7 @@
 mod batches;
 mod budget;
 mod faults;
+mod learned;
 mod restart;
 mod scene;
 mod shapes;

@@ -13,7 +13,7 @@ use crate::scene::{GROUP, Scene, ZONE, group};
 
 const NODE_TEMPLATE: &str = "k8s.io/cluster-autoscaler/node-template";
 
-async fn template(scene: &Scene, group: &str) -> Node {
+pub(crate) async fn template(scene: &Scene, group: &str) -> Node {
     let request = NodeGroupTemplateNodeInfoRequest { id: group.into() };
     let answer = scene.program.client().node_group_template_node_info(request).await.expect("a template");
     let answer = answer.into_inner();
@@ -26,7 +26,7 @@ fn capacity(node: &Node, resource: &str) -> String {
     capacity.and_then(|quantity| quantity.string.clone()).unwrap_or_default()
 }
 
-fn label(node: &Node, key: &str) -> String {
+pub(crate) fn label(node: &Node, key: &str) -> String {
     node.metadata.as_ref().and_then(|metadata| metadata.labels.get(key).cloned()).unwrap_or_default()
 }
 

@@ -264,11 +264,16 @@ async fn instance_types_have_the_published_figures() {
             root_gib: None,
             market: None,
             eks_node_group: None,
+            learned: None,
             tags: &NodeTags::default(),
         };
         let template = Template::of(&facts, &Settings::default()).expect("has a type");
         assert_eq!(template.figures.capacity.pods, pods, "{name}");
-        assert_eq!(template.figures.capacity.devices.iter().next().map(|(n, c)| (*n, *c)), device, "{name}");
+        assert_eq!(
+            template.figures.capacity.devices.iter().next().map(|(n, c)| (n.as_str(), *c)),
+            device,
+            "{name}"
+        );
         let arch = if name.starts_with("m6g") || name.starts_with("c6g") { "arm64" } else { "amd64" };
         assert_eq!(template.labels["kubernetes.io/arch"], arch, "{name}");
     }

@@ -310,5 +310,5 @@ pub(super) fn reasons(plan: &Plan) -> Vec<&'static str> {
 pub(super) fn spec(scene: &Scene) -> (bool, Vec<String>, bool) {
     let view = scene.view();
     let taints = view.taints.iter().map(|taint| taint.key.clone()).collect();
-    (view.unschedulable, taints, view.load_balancer_excluded)
+    (view.unschedulable, taints, view.is_out_of_load_balancers())
 }

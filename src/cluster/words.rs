@@ -1,0 +1,93 @@
+//! Maps of text that thousands of Nodes carry alike: labels and resources.
+//!
+//! A Node has some 25 labels and 15 quantities, nearly all of them the same on every Node of its group. [`Words`] keeps
+//! each text once, so that what is remembered of a Node is a list of pointers.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+/// A small map of text, sorted by key.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pairs(Box<[(Arc<str>, Arc<str>)]>);
+
+impl Pairs {
+    /// The value of a key.
+    pub fn get(&self, key: &str) -> Option<&str> {
+        let at = self.0.binary_search_by(|(known, _)| (**known).cmp(key)).ok()?;
+        Some(&self.0[at].1)
+    }
+
+    /// All pairs, by key.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(key, value)| (&**key, &**value))
+    }
+}
+
+impl<K: AsRef<str>, V: AsRef<str>> FromIterator<(K, V)> for Pairs {
+    fn from_iter<T: IntoIterator<Item = (K, V)>>(pairs: T) -> Self {
+        let sorted: BTreeMap<Arc<str>, Arc<str>> =
+            pairs.into_iter().map(|(key, value)| (key.as_ref().into(), value.as_ref().into())).collect();
+        Self(sorted.into_iter().collect())
+    }
+}
+
+/// The texts that are in use.
+#[derive(Debug, Default)]
+pub(super) struct Words {
+    known: HashSet<Arc<str>>,
+    /// How many there may be before those that nobody uses any more are looked for.
+    limit: usize,
+}
+
+/// Below this many it is not worth looking.
+const FEW: usize = 1024;
+
+impl Words {
+    /// The same pairs, made of the texts kept here.
+    pub(super) fn share(&mut self, pairs: &mut Pairs) {
+        for (key, value) in &mut pairs.0 {
+            for text in [key, value] {
+                match self.known.get(text) {
+                    Some(known) => *text = Arc::clone(known),
+                    None => {
+                        self.known.insert(Arc::clone(text));
+                    }
+                }
+            }
+        }
+        if self.known.len() > self.limit.max(FEW) {
+            self.known.retain(|text| Arc::strong_count(text) > 1);
+            self.limit = 2 * self.known.len();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pair_is_found_by_its_key() {
+        let pairs: Pairs = [("b", "2"), ("a", "1"), ("c", "3")].into_iter().collect();
+        assert_eq!((pairs.get("a"), pairs.get("c"), pairs.get("d")), (Some("1"), Some("3"), None));
+        assert_eq!(pairs.iter().map(|(key, _)| key).collect::<String>(), "abc");
+    }
+
+    #[test]
+    fn a_text_is_kept_once_and_no_longer_than_it_is_used() {
+        let mut words = Words::default();
+        let mut of = |n: usize| {
+            let mut pairs: Pairs =
+                [("name", format!("node-{n}")), ("pool", "web".to_owned())].into_iter().collect();
+            words.share(&mut pairs);
+            pairs
+        };
+        let (a, b) = (of(1), of(2));
+        assert!(std::ptr::eq(a.get("pool").unwrap_or_default(), b.get("pool").unwrap_or_default()));
+        for n in 0..10 * FEW {
+            drop(of(n));
+        }
+        assert!(words.known.len() <= 2 * FEW, "{}", words.known.len());
+        assert_eq!(a.get("name"), Some("node-1"));
+    }
+}

@@ -1,0 +1,109 @@
+//! Keeps what is learned of the groups' nodes in a ConfigMap, so that a group that is at zero when the program starts has
+//! its template right.
+//!
+//! Nothing waits for it but the first look, and that only briefly: without the API server, or without the permission,
+//! all that is lost is what nodes will teach again. Nothing is written before what is there has been read.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::learned::Learned;
+use super::lessons::Lessons;
+use crate::cluster::{ApiError, Cluster};
+use crate::telemetry::chain;
+
+/// The key in the ConfigMap. Its value is a JSON object with a member for each group.
+const KEY: &str = "templates.json";
+
+/// Bytes of it at the most: a ConfigMap takes 1 MiB, which has to hold the rest of the object too.
+///
+/// Source: [ConfigMaps](https://kubernetes.io/docs/concepts/configuration/configmap/#motivation).
+const LIMIT: usize = 1_000_000;
+
+/// Waits between tries: an API server that restarts is back within seconds, a permission comes by a person's hand.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+const LAST_RETRY: Duration = Duration::from_mins(5);
+
+/// Reads the ConfigMap once, then writes it whenever something is learned, for ever.
+pub async fn keep(lessons: Arc<Lessons>, cluster: Cluster, config_map: String) -> Infallible {
+    let mut trouble = Trouble { config_map: &config_map, failures: 0 };
+    // What changes while it is being read is to be written too.
+    let mut versions = lessons.versions();
+    loop {
+        match cluster.config_map(&config_map).await {
+            Ok(data) => {
+                lessons.load(data.and_then(|data| read(data.get(KEY)?)).unwrap_or_default());
+                trouble.ended();
+                break;
+            }
+            Err(error) => trouble.pause("what was learned of nodes before cannot be read", &error).await,
+        }
+    }
+    loop {
+        if versions.changed().await.is_err() {
+            // Who holds the lessons holds the sender too.
+            std::future::pending::<()>().await;
+        }
+        let data = BTreeMap::from([(KEY, written(&lessons))]);
+        while let Err(error) = cluster.write_config_map(&config_map, &data).await {
+            trouble.pause("what is learned of nodes cannot be kept", &error).await;
+        }
+        trouble.ended();
+    }
+}
+
+fn read(text: &str) -> Option<BTreeMap<String, Learned>> {
+    let read = serde_json::from_str(text);
+    if let Err(error) = &read {
+        tracing::warn!(%error, "what was learned of nodes before is damaged and is learned anew");
+    }
+    read.ok()
+}
+
+/// As much as fits. What does not is of groups that have nodes, as long as there are any.
+fn written(lessons: &Lessons) -> String {
+    let mut members = Vec::new();
+    let (mut size, mut left_out) = (2, 0);
+    for (group, learned) in lessons.all() {
+        let member =
+            serde_json::to_string(&group).and_then(|key| Ok((key, serde_json::to_string(&*learned)?)));
+        let Ok((key, value)) = member else { continue };
+        let member = format!("{key}:{value}");
+        if size + member.len() < LIMIT {
+            size += member.len() + 2;
+            members.push(member);
+        } else {
+            left_out += 1;
+        }
+    }
+    if left_out > 0 {
+        tracing::warn!(left_out, "a ConfigMap does not hold what is learned of all groups' nodes");
+    }
+    format!("{{{}}}", members.join(",\n"))
+}
+
+/// Tries that fail, told once.
+struct Trouble<'a> {
+    config_map: &'a str,
+    failures: u32,
+}
+
+impl Trouble<'_> {
+    async fn pause(&mut self, what: &'static str, error: &ApiError) {
+        if self.failures == 0 {
+            tracing::warn!(config_map = self.config_map, error = %chain(error), "{what}");
+        }
+        let pause = FIRST_RETRY.saturating_mul(2_u32.saturating_pow(self.failures)).min(LAST_RETRY);
+        self.failures += 1;
+        tokio::time::sleep(pause).await;
+    }
+
+    fn ended(&mut self) {
+        if self.failures > 0 {
+            tracing::info!(config_map = self.config_map, "what is learned of nodes is kept again");
+        }
+        self.failures = 0;
+    }
+}

@@ -1,0 +1,427 @@
+//! What real nodes of a group have shown, and how it corrects the template. Pure.
+//!
+//! - Only nodes of what the group launches today teach: with another version of the launch template all is forgotten.
+//! - Figures are those of the last node of each instance type, so that a group of several types is not taken for its
+//!   largest one. Labels are those that all nodes have alike and always had; what tells of one node or of where it is
+//!   is not learned.
+//! - What a node lacks when it starts (a device whose plugin is not up) is not taken for missing, and what it has only
+//!   then (startup taints) is not taken for given.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::capacity::{Figures, Resources};
+use super::quantity;
+use crate::aws::Revision;
+use crate::cluster::{NodeView, Pairs};
+use crate::groups::tags::Taint;
+use crate::scale_in::names;
+
+/// Label of a node's instance type.
+pub(super) const INSTANCE_TYPE: &str = "node.kubernetes.io/instance-type";
+
+/// Labels that tell of one node, of its type or of its place: a group has several of each, and the template's own are
+/// right for the node that it shows.
+const OF_ONE_NODE: [&str; 10] = [
+    "kubernetes.io/hostname",
+    INSTANCE_TYPE,
+    "beta.kubernetes.io/instance-type",
+    "topology.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/region",
+    "topology.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/zone",
+    "topology.ebs.csi.aws.com/zone",
+    "topology.k8s.aws/zone-id",
+    names::EXCLUDE_FROM_LOAD_BALANCERS,
+];
+
+/// The newest nodes of a group that are asked what they have in common: enough to tell the group's from one node's.
+const TEACHERS: usize = 32;
+
+/// A node has what it will have when it has been Ready for this long: device plugins, agents that set labels, and those
+/// that take off a taint of their own, do so within seconds of being up.
+const SETTLED: Duration = Duration::from_mins(1);
+
+/// Figures that differ by less are the same: memory differs by some KiB from host to host.
+const NOISE: f64 = 0.005;
+
+/// What is known of a group's nodes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Learned {
+    /// The versions of launch templates it is about.
+    pub revisions: BTreeSet<Revision>,
+    /// What a node of an instance type has and gives to pods.
+    pub types: BTreeMap<String, Figures>,
+    /// Type of the last node.
+    pub last: String,
+    /// Labels that all nodes have alike.
+    pub labels: BTreeMap<String, String>,
+    /// Labels that nodes had with different values.
+    pub varying: BTreeSet<String>,
+    /// Taints that all nodes keep.
+    pub taints: Vec<Taint>,
+}
+
+impl Learned {
+    /// What is known after these nodes of the group (all launched from `revisions`) have been looked at; none if
+    /// nothing is.
+    pub fn from(
+        known: Option<&Self>,
+        revisions: &BTreeSet<Revision>,
+        nodes: &[Arc<NodeView>],
+        now: Timestamp,
+    ) -> Option<Self> {
+        let known = known.filter(|known| known.revisions == *revisions);
+        let mut teachers: Vec<&NodeView> =
+            nodes.iter().map(Arc::as_ref).filter(|node| can_teach(node)).collect();
+        teachers.sort_by_key(|node| std::cmp::Reverse(node.created));
+        teachers.truncate(TEACHERS);
+        if teachers.is_empty() {
+            return known.cloned();
+        }
+        let mut learned = known.cloned().unwrap_or_default();
+        learned.revisions.clone_from(revisions);
+        learned.learn_figures(&teachers, now);
+        let settled: Vec<_> = teachers.iter().copied().filter(|node| is_settled(node, now)).collect();
+        if !settled.is_empty() {
+            learned.learn_labels(&settled);
+            learned.learn_taints(&settled);
+        } else if known.is_none() {
+            learned.learn_labels(&teachers);
+        }
+        Some(learned)
+    }
+
+    fn learn_figures(&mut self, teachers: &[&NodeView], now: Timestamp) {
+        let mut last: BTreeMap<&str, &NodeView> = BTreeMap::new();
+        for node in teachers {
+            if let Some(name) = node.labels.get(INSTANCE_TYPE) {
+                last.entry(name).or_insert(node);
+            }
+        }
+        if let Some(name) = teachers.iter().find_map(|node| node.labels.get(INSTANCE_TYPE)) {
+            name.clone_into(&mut self.last);
+        }
+        for (name, node) in last {
+            let mut shown =
+                Figures { capacity: resources(&node.capacity), allocatable: resources(&node.allocatable) };
+            let known = self.types.get(name);
+            if let Some(known) = known.filter(|_| !is_settled(node, now)) {
+                shown.capacity = overlaid(known.capacity.clone(), &shown.capacity);
+                shown.allocatable = overlaid(known.allocatable.clone(), &shown.allocatable);
+            }
+            if !known.is_some_and(|known| is_same(known, &shown)) {
+                self.types.insert(name.to_owned(), shown);
+            }
+        }
+    }
+
+    fn learn_labels(&mut self, teachers: &[&NodeView]) {
+        let Some((newest, others)) = teachers.split_first() else { return };
+        let mut common = BTreeMap::new();
+        for (key, value) in newest.labels.iter().filter(|pair| !is_of_one_node(newest, *pair)) {
+            let values: Vec<_> = others.iter().map(|node| node.labels.get(key)).collect();
+            let differs = values.iter().flatten().any(|other| *other != value)
+                || self.labels.get(key).is_some_and(|before| before != value);
+            if differs {
+                self.varying.insert(key.to_owned());
+            } else if values.iter().all(Option::is_some) && !self.varying.contains(key) {
+                common.insert(key.to_owned(), value.to_owned());
+            }
+        }
+        self.labels = common;
+    }
+
+    fn learn_taints(&mut self, teachers: &[&NodeView]) {
+        let Some((newest, others)) = teachers.split_first() else { return };
+        let is_on = |node: &NodeView, taint: &Taint| {
+            node.taints.iter().any(|other| other.key == taint.key && other.effect == taint.effect)
+        };
+        self.taints = newest
+            .taints
+            .iter()
+            .filter(|taint| !passes(&taint.key))
+            .map(|taint| Taint {
+                key: taint.key.clone(),
+                value: taint.value.clone().unwrap_or_default(),
+                effect: taint.effect.clone(),
+            })
+            .filter(|taint| others.iter().all(|node| is_on(node, taint)))
+            .collect();
+    }
+
+    /// The figures of a type, corrected by what its last node has shown.
+    pub(super) fn correct(&self, instance_type: &str, computed: Figures) -> Figures {
+        match self.types.get(instance_type) {
+            Some(shown) => Figures {
+                capacity: overlaid(computed.capacity, &shown.capacity),
+                allocatable: overlaid(computed.allocatable, &shown.allocatable),
+            },
+            None => computed,
+        }
+    }
+}
+
+/// Whether a node looks as nodes of the group do: it is Ready and nobody is about to take it away.
+fn can_teach(node: &NodeView) -> bool {
+    node.ready_since.is_some() && node.record.is_none() && node.taint(names::TO_BE_DELETED).is_none()
+}
+
+fn is_settled(node: &NodeView, now: Timestamp) -> bool {
+    let ready_for = |since| Duration::try_from(now.duration_since(since)).unwrap_or_default();
+    node.ready_since.is_some_and(|since| ready_for(since) >= SETTLED)
+}
+
+/// Whether a label tells of this one node.
+fn is_of_one_node(node: &NodeView, (key, value): (&str, &str)) -> bool {
+    OF_ONE_NODE.contains(&key)
+        || value == node.name
+        || node.instance.as_ref().is_some_and(|instance| value.contains(instance.as_str()))
+}
+
+/// Whether a taint comes and goes with a node's condition or its start.
+///
+/// Sources: [Taint based evictions](https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/),
+/// [well-known taints](https://kubernetes.io/docs/reference/labels-annotations-taints/), cluster-autoscaler's
+/// [taints.go](https://github.com/kubernetes/autoscaler/blob/cluster-autoscaler-1.35.2/cluster-autoscaler/utils/taints/taints.go).
+/// Agents name theirs `…/agent-not-ready` (the EBS and EFS drivers, Cilium).
+fn passes(key: &str) -> bool {
+    const PREFIXES: [&str; 7] = [
+        "node.kubernetes.io/",
+        "node.cloudprovider.kubernetes.io/",
+        "startup-taint.cluster-autoscaler.kubernetes.io/",
+        "status-taint.cluster-autoscaler.kubernetes.io/",
+        "ignore-taint.cluster-autoscaler.kubernetes.io/",
+        "aws-node-termination-handler/",
+        "node.cluster.x-k8s.io/uninitialized",
+    ];
+    matches!(key, names::TO_BE_DELETED | names::DELETION_CANDIDATE)
+        || PREFIXES.iter().any(|prefix| key.starts_with(prefix))
+        || key.ends_with("not-ready")
+}
+
+fn resources(from: &Pairs) -> Resources {
+    let mut resources = Resources::default();
+    for (name, text) in from.iter() {
+        let Some(value) = quantity::parse(text) else { continue };
+        let kib = || (value / 1024.0) as i64;
+        match name {
+            "cpu" => resources.cpu_millis = (value * 1000.0).round() as i64,
+            "memory" => resources.memory_kib = kib(),
+            "ephemeral-storage" => resources.storage_kib = kib(),
+            "pods" => resources.pods = value as i64,
+            _ => {
+                resources.devices.insert(name.to_owned(), value as i64);
+            }
+        }
+    }
+    // Huge pages that are not set up, a device whose plugin has found none yet.
+    resources.devices.retain(|_, count| *count > 0);
+    resources
+}
+
+/// `computed` with everything in it that `shown` has.
+fn overlaid(computed: Resources, shown: &Resources) -> Resources {
+    let or = |shown: i64, computed: i64| if shown > 0 { shown } else { computed };
+    let mut devices = computed.devices;
+    devices.extend(shown.devices.clone());
+    Resources {
+        cpu_millis: or(shown.cpu_millis, computed.cpu_millis),
+        memory_kib: or(shown.memory_kib, computed.memory_kib),
+        pods: or(shown.pods, computed.pods),
+        storage_kib: or(shown.storage_kib, computed.storage_kib),
+        devices,
+    }
+}
+
+fn is_same(a: &Figures, b: &Figures) -> bool {
+    let near = |a: i64, b: i64| (a - b).abs() as f64 <= NOISE * a.max(b) as f64;
+    let same = |a: &Resources, b: &Resources| {
+        a.devices == b.devices
+            && a.cpu_millis == b.cpu_millis
+            && a.pods == b.pods
+            && near(a.memory_kib, b.memory_kib)
+            && near(a.storage_kib, b.storage_kib)
+    };
+    same(&a.capacity, &b.capacity) && same(&a.allocatable, &b.allocatable)
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Taint as NodeTaint;
+
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_700_000_000 + second).expect("in range")
+    }
+
+    fn revisions(version: u32) -> BTreeSet<Revision> {
+        [Revision(format!("lt-1:{version}"))].into()
+    }
+
+    /// An `m5.large` that is Ready from the start of time, the `n`th of its group.
+    fn node(n: i64) -> NodeView {
+        let labels = [
+            (INSTANCE_TYPE, "m5.large"),
+            ("kubernetes.io/hostname", &format!("host-{n}")),
+            ("example.com/instance", &format!("the one called i-{n}")),
+            ("team", "blue"),
+        ];
+        NodeView {
+            name: format!("host-{n}"),
+            instance: Some(format!("i-{n}")),
+            labels: labels.into_iter().collect(),
+            created: Some(at(n)),
+            ready_since: Some(at(0)),
+            capacity: figures("2", "7900000Ki", "29"),
+            allocatable: figures("1930m", "7100000Ki", "29"),
+            ..NodeView::default()
+        }
+    }
+
+    fn figures(cpu: &str, memory: &str, pods: &str) -> Pairs {
+        [("cpu", cpu), ("memory", memory), ("pods", pods), ("hugepages-2Mi", "0")].into_iter().collect()
+    }
+
+    fn labelled(mut node: NodeView, key: &str, value: &str) -> NodeView {
+        node.labels = node.labels.iter().filter(|(known, _)| *known != key).chain([(key, value)]).collect();
+        node
+    }
+
+    fn tainted(mut node: NodeView, key: &str) -> NodeView {
+        let (key, effect) = (key.to_owned(), "NoSchedule".to_owned());
+        node.taints.push(NodeTaint { key, effect, ..NodeTaint::default() });
+        node
+    }
+
+    fn learned(known: Option<&Learned>, nodes: &[NodeView]) -> Option<Learned> {
+        let nodes: Vec<_> = nodes.iter().cloned().map(Arc::new).collect();
+        Learned::from(known, &revisions(1), &nodes, at(1000))
+    }
+
+    fn first(nodes: &[NodeView]) -> Learned {
+        learned(None, nodes).expect("there are nodes")
+    }
+
+    fn keys(learned: &Learned) -> Vec<&str> {
+        learned.labels.keys().map(String::as_str).collect()
+    }
+
+    #[test]
+    fn a_node_teaches_its_figures_and_labels_but_not_who_it_is() {
+        let learned = first(&[node(1)]);
+        let shown = &learned.types["m5.large"];
+        assert_eq!((shown.capacity.cpu_millis, shown.allocatable.cpu_millis), (2000, 1930));
+        assert_eq!((shown.capacity.memory_kib, shown.allocatable.memory_kib), (7_900_000, 7_100_000));
+        assert!(shown.capacity.devices.is_empty(), "{shown:?}");
+        assert_eq!(keys(&learned), ["team"]);
+        assert_eq!(learned.last, "m5.large");
+    }
+
+    #[test]
+    fn the_last_node_of_a_type_is_right_beyond_the_noise() {
+        let mut newest = node(2);
+        newest.allocatable = figures("1930m", "7101000Ki", "29");
+        let known = first(&[node(1)]);
+        let same = learned(Some(&known), &[newest.clone(), node(1)]).expect("nodes");
+        assert_eq!(same, known, "0.01 % are noise");
+        newest.allocatable = figures("1930m", "6000000Ki", "110");
+        let other = labelled(node(3), INSTANCE_TYPE, "m5.xlarge");
+        let corrected = learned(Some(&known), &[newest, node(1), other]).expect("nodes");
+        assert_eq!(corrected.types["m5.large"].allocatable.memory_kib, 6_000_000);
+        assert_eq!(corrected.last, "m5.xlarge");
+    }
+
+    #[test]
+    fn a_label_is_learned_if_all_nodes_have_it_alike_and_always_had() {
+        let both = [labelled(node(1), "rack", "a"), labelled(node(2), "rack", "b")];
+        assert_eq!(keys(&first(&both)), ["team"]);
+        assert_eq!(keys(&first(&[node(1), labelled(node(2), "odd", "x")])), ["team"]);
+        // One after the other.
+        let known = first(&both[..1]);
+        assert_eq!(keys(&known), ["rack", "team"]);
+        let known = learned(Some(&known), &both[1..]).expect("nodes");
+        assert_eq!(keys(&known), ["team"]);
+        let known = learned(Some(&known), &both[1..]).expect("nodes");
+        assert_eq!(keys(&known), ["team"], "it does not come back");
+        // One that an agent sets from now on.
+        let known = learned(Some(&known), &[labelled(node(3), "gpu.product", "T4")]).expect("nodes");
+        assert_eq!(keys(&known), ["gpu.product", "team"]);
+    }
+
+    #[test]
+    fn taints_are_learned_of_nodes_that_have_started_and_only_those_that_stay() {
+        let start =
+            ["node.kubernetes.io/not-ready", "ebs.csi.aws.com/agent-not-ready", names::DELETION_CANDIDATE];
+        let node = start.into_iter().chain(["dedicated"]).fold(node(1), tainted);
+        let keys = |learned: &Learned| learned.taints.iter().map(|t| t.key.clone()).collect::<Vec<_>>();
+        assert_eq!(keys(&first(std::slice::from_ref(&node))), ["dedicated"]);
+        assert_eq!(keys(&first(&[node.clone(), self::node(2)])), [""; 0]);
+        let fresh = NodeView { ready_since: Some(at(950)), ..node };
+        assert_eq!(keys(&first(&[fresh])), [""; 0]);
+    }
+
+    #[test]
+    fn what_a_node_lacks_at_first_is_not_taken_for_missing() {
+        let with = |mut node: NodeView| {
+            let more: Vec<_> = node.capacity.iter().chain([("nvidia.com/gpu", "4")]).collect();
+            node.capacity = more.into_iter().collect();
+            labelled(node, "gpu.product", "T4")
+        };
+        let known = first(&[with(node(1))]);
+        let starting = NodeView { ready_since: Some(at(990)), ..node(2) };
+        let same = learned(Some(&known), std::slice::from_ref(&starting)).expect("nodes");
+        assert_eq!(same, known);
+        let without = NodeView { ready_since: Some(at(900)), ..starting };
+        let changed = learned(Some(&known), &[without]).expect("nodes");
+        assert!(changed.types["m5.large"].capacity.devices.is_empty());
+        assert_eq!(keys(&changed), ["team"]);
+    }
+
+    #[test]
+    fn another_launch_template_makes_it_forget_and_no_nodes_do_not() {
+        let known = first(&[node(1)]);
+        assert_eq!(learned(Some(&known), &[]), Some(known.clone()));
+        assert_eq!(Learned::from(Some(&known), &revisions(2), &[], at(1000)), None);
+    }
+
+    #[test]
+    fn a_node_that_is_leaving_or_not_ready_teaches_nothing() {
+        let leaving = NodeView { record: Some("{}".into()), ..node(1) };
+        let taken = tainted(node(1), names::TO_BE_DELETED);
+        let down = NodeView { ready_since: None, ..node(1) };
+        for node in [leaving, taken, down] {
+            assert_eq!(learned(None, &[node]), None);
+        }
+    }
+
+    #[test]
+    fn only_the_type_that_was_seen_is_corrected_and_devices_that_were_computed_stay() {
+        let computed = Figures {
+            capacity: Resources {
+                cpu_millis: 4000,
+                devices: [("nvidia.com/gpu".to_owned(), 1)].into(),
+                ..Resources::default()
+            },
+            ..Figures::default()
+        };
+        let learned = first(&[node(1)]);
+        assert_eq!(learned.correct("m5.xlarge", computed.clone()), computed);
+        let corrected = learned.correct("m5.large", computed);
+        assert_eq!(corrected.capacity.cpu_millis, 2000);
+        assert_eq!(corrected.capacity.devices["nvidia.com/gpu"], 1);
+    }
+
+    #[test]
+    fn it_is_read_back_as_it_was_written() {
+        let learned = first(&[tainted(labelled(node(1), "rack", "a"), "dedicated")]);
+        let text = serde_json::to_string(&learned).expect("is written");
+        assert_eq!(serde_json::from_str::<Learned>(&text).expect("is read"), learned);
+    }
+}

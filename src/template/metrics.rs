@@ -1,0 +1,79 @@
+//! How far templates are from real nodes, read off the groups at each scrape.
+
+use std::fmt;
+use std::sync::Arc;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+
+use crate::groups::Groups;
+
+/// Registers everything about templates.
+pub fn register(registry: &mut Registry, groups: Arc<Groups>) {
+    registry.register_collector(Box::new(Templates(groups)));
+}
+
+#[derive(Debug)]
+struct Templates(Arc<Groups>);
+
+impl Collector for Templates {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let mut family = encoder.encode_descriptor(
+            "ebbtide_template_difference_ratio",
+            "What was computed for a group's next node to give to pods, less what its last real node gives, as a share of \
+             the latter",
+            None,
+            MetricType::Gauge,
+        )?;
+        let snapshot = self.0.latest();
+        for group in snapshot.iter().flat_map(|snapshot| snapshot.groups.values()) {
+            let Some(difference) = group.template.as_ref().and_then(|t| t.as_ref().ok()?.difference) else {
+                continue;
+            };
+            for (resource, share) in [
+                ("cpu", difference.cpu),
+                ("memory", difference.memory),
+                ("pods", difference.pods),
+                ("ephemeral-storage", difference.storage),
+            ] {
+                let labels = [("group", group.name.as_str()), ("resource", resource)];
+                ConstGauge::new(share).encode(family.encode_family(&labels)?)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::groups::{Group, Snapshot};
+    use crate::template::{Difference, Template};
+
+    #[test]
+    fn a_group_with_a_real_node_has_a_difference_for_each_resource() {
+        let groups = Arc::new(Groups::new(Duration::from_mins(10)));
+        let group = |name: &str, difference| {
+            let template = Template { difference, ..Template::default() };
+            let template = Some(Ok(Arc::new(template)));
+            Arc::new(Group { name: name.into(), template, ..Group::default() })
+        };
+        let seen = Difference { memory: 0.05, ..Difference::default() };
+        groups.publish(Snapshot::new(Timestamp::UNIX_EPOCH, [group("new", None), group("web", Some(seen))]));
+        let mut registry = Registry::default();
+        register(&mut registry, groups);
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).expect("is encoded");
+        let memory = r#"ebbtide_template_difference_ratio{group="web",resource="memory"} 0.05"#;
+        assert!(text.contains(memory), "{text}");
+        assert_eq!(text.matches("group=\"web\"").count(), 4);
+        assert!(!text.contains("new"), "{text}");
+    }
+}

@@ -1,0 +1,186 @@
+//! What real nodes teach of the next one: over RPC, over restarts, until the launch template changes.
+
+use std::time::Duration;
+
+use ebbtide::sim::aws::{MixedSpec, TemplateData, TemplateSpec};
+use ebbtide::sim::cluster::Verb;
+use ebbtide::sim::program::{Program, config};
+use ebbtide::sim::world::World;
+use k8s_openapi::api::core::v1::{ConfigMap, Node};
+use k8s_pb::api::core::v1::Node as Template;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+
+use crate::scene::{GROUP, SOON, Scene, eventually, group};
+use crate::shapes::{label, template};
+
+/// Longer than a node needs to be believed, and a look after that.
+const SETTLED: Duration = Duration::from_mins(3);
+
+fn allocatable(node: &Template, resource: &str) -> String {
+    let allocatable = node.status.as_ref().and_then(|status| status.allocatable.get(resource));
+    allocatable.and_then(|quantity| quantity.string.clone()).unwrap_or_default()
+}
+
+fn taints(node: &Template) -> Vec<String> {
+    let taints = node.spec.as_ref().map(|spec| spec.taints.clone()).unwrap_or_default();
+    taints.into_iter().filter_map(|taint| taint.key).collect()
+}
+
+/// Makes the Node of a group's only instance look as a kubelet and some agents would.
+async fn dress(scene: &Scene, memory: &str) {
+    let node = scene.world.node_of(&scene.in_service(GROUP)[0]).expect("a Node");
+    let api: Api<Node> = Api::all(scene.world.cluster.client());
+    let taint = |key: &str| json!({ "key": key, "value": "web", "effect": "NoSchedule" });
+    let looks = json!({
+        "metadata": { "labels": { "team": "blue" } },
+        "spec": { "taints": [taint("dedicated"), taint("node.cilium.io/agent-not-ready")] },
+    });
+    api.patch(&node, &PatchParams::default(), &Patch::Merge(&looks)).await.expect("patched");
+    let status = json!({ "status": { "allocatable": { "memory": memory, "example.com/fpga": "2" } } });
+    api.patch_status(&node, &PatchParams::default(), &Patch::Merge(&status)).await.expect("patched");
+}
+
+/// A group of one, whose node has shown what it is like, and which is at zero by now.
+async fn at_zero(world: World) -> Scene {
+    world.aws.add_template(TemplateSpec::named("web").version(TemplateData::of("m5.large")));
+    let scene = Scene::on(world, [group(GROUP, 1).launch_template("web", "$Latest")]).await;
+    assert_eq!(label(&template(&scene, GROUP).await, "team"), "");
+    dress(&scene, "6000000Ki").await;
+    tokio::time::sleep(SETTLED).await;
+    let node = scene.node_of(&scene.in_service(GROUP)[0]);
+    scene.delete(GROUP, vec![node]).await.expect("accepted");
+    assert!(scene.world.until(SOON, |world| world.cluster.node_names().is_empty()).await);
+    scene
+}
+
+async fn assert_learned(scene: &Scene) {
+    let node = template(scene, GROUP).await;
+    assert_eq!(allocatable(&node, "memory"), "6000000Ki");
+    assert_eq!(allocatable(&node, "example.com/fpga"), "2");
+    assert_eq!(label(&node, "team"), "blue");
+    assert_eq!(taints(&node), ["dedicated"], "what passes with the start is left out");
+    assert_eq!(label(&node, "kubernetes.io/hostname"), "web-template-m5.large");
+}
+
+/// Stops the program and starts it again.
+async fn restarted(scene: Scene) -> Scene {
+    let Scene { world, program } = scene;
+    program.kill().await;
+    let program = Program::start(&world, config());
+    let scene = Scene { world, program };
+    scene.answers().await;
+    scene
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_node_will_be_like_the_last_one_even_after_a_restart() {
+    let scene = at_zero(World::new(1)).await;
+    assert_learned(&scene).await;
+    let scene = restarted(scene).await;
+    assert_learned(&scene).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_version_of_the_launch_template_makes_it_forget() {
+    let scene = at_zero(World::new(1)).await;
+    scene.world.aws.add_template_version("web", TemplateData::of("m5.large"));
+    let forgotten = || async { label(&template(&scene, GROUP).await, "team").is_empty() };
+    assert!(eventually(Duration::from_mins(15), forgotten).await);
+    let node = template(&scene, GROUP).await;
+    assert_ne!(allocatable(&node, "memory"), "6000000Ki");
+    assert_eq!(taints(&node), [""; 0]);
+    // It is not remembered by a later start either.
+    let scene = restarted(scene).await;
+    assert_eq!(label(&template(&scene, GROUP).await, "team"), "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_of_an_older_version_teaches_nothing() {
+    let world = World::new(1);
+    world.aws.add_template(TemplateSpec::named("web").version(TemplateData::of("m5.large")));
+    let scene = Scene::on(world, [group(GROUP, 1).launch_template("web", "$Latest")]).await;
+    scene.world.aws.add_template_version("web", TemplateData::of("m5.xlarge"));
+    dress(&scene, "6000000Ki").await;
+    tokio::time::sleep(Duration::from_mins(15)).await;
+    let node = template(&scene, GROUP).await;
+    assert_eq!(label(&node, "node.kubernetes.io/instance-type"), "m5.xlarge");
+    assert_eq!((label(&node, "team"), taints(&node).len()), (String::new(), 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn tags_stay_on_top_of_what_is_learned() {
+    let tag = |name: &str| format!("k8s.io/cluster-autoscaler/node-template/{name}");
+    let tagged = group(GROUP, 1)
+        .tag(tag("label/team"), "red")
+        .tag(tag("resources/memory"), "5Gi")
+        .tag(tag("taint/dedicated"), "other:NoSchedule");
+    let scene = Scene::with([tagged]).await;
+    dress(&scene, "6000000Ki").await;
+    tokio::time::sleep(SETTLED).await;
+    let node = template(&scene, GROUP).await;
+    assert_eq!((label(&node, "team"), allocatable(&node, "memory")), ("red".into(), "5Gi".into()));
+    assert_eq!(allocatable(&node, "example.com/fpga"), "2");
+    let values: Vec<_> = node.spec.into_iter().flat_map(|spec| spec.taints).filter_map(|t| t.value).collect();
+    assert_eq!(values, ["other"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_of_one_type_does_not_speak_for_the_others() {
+    let world = World::new(1);
+    world.aws.add_template(TemplateSpec::named("any").version(TemplateData::untyped()));
+    let types = MixedSpec::of(["m5.large", "m5.xlarge"]);
+    let scene = Scene::on(world, [group(GROUP, 1).launch_template("any", "1").mixed(types)]).await;
+    let before = allocatable(&template(&scene, GROUP).await, "memory");
+    dress(&scene, "100Gi").await;
+    tokio::time::sleep(SETTLED).await;
+    let node = template(&scene, GROUP).await;
+    assert_eq!(label(&node, "team"), "blue");
+    assert_ne!(allocatable(&node, "memory"), before);
+    assert!(allocatable(&node, "memory").len() < "104857600Ki".len(), "m5.xlarge has 16 GiB");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_config_map_that_cannot_be_used_costs_nothing_but_the_memory() {
+    let world = World::new(1);
+    world.cluster.forbid(Verb::Get, "configmaps");
+    world.cluster.forbid(Verb::Create, "configmaps");
+    let scene = at_zero(world).await;
+    assert_learned(&scene).await;
+    assert!(scene.world.cluster.list::<ConfigMap>().is_empty());
+    let asked = scene.world.cluster.requests(Verb::Get, "configmaps");
+    assert!(asked <= 12, "it is not asked for all the time: {asked}");
+    let scene = restarted(scene).await;
+    assert_eq!(label(&template(&scene, GROUP).await, "team"), "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_damaged_config_map_is_written_anew() {
+    let world = World::new(1);
+    let api: Api<ConfigMap> = Api::default_namespaced(world.cluster.client());
+    let damaged: ConfigMap = serde_json::from_value(json!({
+        "metadata": { "name": "ebbtide-templates" },
+        "data": { "templates.json": "{\"web\": 7", "of somebody else": "stays" },
+    }))
+    .expect("a ConfigMap");
+    api.create(&kube::api::PostParams::default(), &damaged).await.expect("made");
+    let scene = restarted(at_zero(world).await).await;
+    assert_learned(&scene).await;
+    let kept = api.get("ebbtide-templates").await.expect("is there").data.unwrap_or_default();
+    assert_eq!(kept["of somebody else"], "stays");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_nodes_show_is_written_once_and_not_at_every_look() {
+    let scene = Scene::with([group(GROUP, 3)]).await;
+    tokio::time::sleep(SETTLED).await;
+    let writes = || {
+        let cluster = &scene.world.cluster;
+        cluster.requests(Verb::Patch, "configmaps") + cluster.requests(Verb::Create, "configmaps")
+    };
+    let before = writes();
+    assert!(before >= 1);
+    tokio::time::sleep(Duration::from_hours(2)).await;
+    assert_eq!(writes(), before);
+}
