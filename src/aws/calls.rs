@@ -61,6 +61,9 @@ operations! {
         DescribeLaunchTemplateVersions,
         GetInstanceTypesFromInstanceRequirements,
     }
+    "eks" {
+        DescribeNodegroup,
+    }
 }
 
 impl fmt::Display for Operation {

@@ -106,10 +106,11 @@ struct ServerError {
     message: String,
 }
 
-/// Codes of throttling, of both services.
+/// Codes of throttling, of all services.
 ///
 /// Sources: [Auto Scaling](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/CommonErrors.html),
-/// [EC2](https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html), and the SDK's own list.
+/// [EC2](https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html),
+/// [EKS](https://docs.aws.amazon.com/eks/latest/APIReference/CommonErrors.html), and the SDK's own list.
 const THROTTLED: &[&str] = &[
     "Throttling",
     "ThrottlingException",
@@ -151,7 +152,9 @@ const UNWELL: &[&str] = &[
     "InternalServerError",
     "InternalServiceError",
     "RequestTimeout",
+    "ServerException",
     "ServiceUnavailable",
+    "ServiceUnavailableException",
     "Unavailable",
 ];
 
@@ -241,10 +244,15 @@ mod tests {
             ("RequestLimitExceeded", "Request limit exceeded.", "Throttled"),
             ("ScalingActivityInProgress", "Activity 1 is in progress.", "ScalingActivityInProgress"),
             ("ResourceContention", "You already have a pending update", "ScalingActivityInProgress"),
+            ("ThrottlingException", "Rate exceeded", "Throttled"),
+            ("TooManyRequestsException", "Too Many Requests", "Throttled"),
+            ("AccessDeniedException", "User: x is not authorized to perform: y", "Denied"),
             ("AccessDenied", "User: arn:aws:iam::1:user/u is not authorized to perform: x", "Denied"),
             ("UnauthorizedOperation", "You are not authorized to perform this operation.", "Denied"),
             ("ExpiredToken", "The security token included in the request is expired", "Denied"),
             ("ServiceUnavailable", "", "Unreachable"),
+            ("ServerException", "Internal server error", "Unreachable"),
+            ("ServiceUnavailableException", "Service is unavailable", "Unreachable"),
             ("InternalFailure", "An internal error has occurred.", "Unreachable"),
             ("InvalidInstanceType", "The following supplied instance types do not exist: [x1.y]", "Other"),
             ("AlreadyExists", "AutoScalingGroup name not found", "Other"),

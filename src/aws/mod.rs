@@ -1,4 +1,4 @@
-//! Thin adapters to EC2 Auto Scaling and EC2: a function a call, plain data back, one error type.
+//! Thin adapters to EC2 Auto Scaling, EC2 and EKS: a function a call, plain data back, one error type.
 //!
 //! - Nothing here decides or remembers; loops and caches are in `groups`.
 //! - Every call has a time-out and is counted ([`Calls`]); reads, heartbeats and completions are tried three times.
@@ -10,6 +10,7 @@
 mod autoscaling;
 mod calls;
 mod ec2;
+mod eks;
 mod error;
 mod facts;
 mod machines;
@@ -33,6 +34,7 @@ use tokio::time::Instant;
 
 pub use calls::{Calls, Operation};
 pub use ec2::TemplatePage;
+pub use eks::NodeGroup;
 pub use error::AwsError;
 pub use facts::{Activity, Described, Hook, Launch, Mix, Override, Source, TemplateId, TemplateRef};
 pub use machines::{Accelerator, LaunchSpec, Revision, TemplateVersion, TypeInfo};
@@ -44,6 +46,12 @@ const CONNECT: Duration = Duration::from_secs(3);
 const ATTEMPT: Duration = Duration::from_secs(10);
 /// Three attempts, with the waits between them.
 const OPERATION: Duration = Duration::from_secs(30);
+/// The same for EKS, which tells of templates only: a look at the groups waits for it, and must not wait long where a
+/// private network has no way to it.
+///
+/// Source: [Deploy private clusters](https://docs.aws.amazon.com/eks/latest/userguide/private-clusters.html): the EKS
+/// API has an endpoint of its own.
+const OPERATION_OF_EKS: Duration = Duration::from_secs(5);
 /// One retry for bad luck, one for a second; beyond that the caller's own pace decides.
 const ATTEMPTS: u32 = 3;
 
@@ -55,7 +63,7 @@ const WORLDS_REGION: &str = "us-east-1";
 #[error("no AWS region: set --region, AWS_REGION or a region in the AWS profile")]
 pub struct NoRegion;
 
-/// EC2 Auto Scaling and EC2. Clones share everything.
+/// EC2 Auto Scaling, EC2 and EKS. Clones share everything.
 #[derive(Clone, Debug)]
 pub struct Aws {
     /// Slows down when AWS throttles it ...
@@ -63,6 +71,7 @@ pub struct Aws {
     /// ... and must not slow down heartbeats with it.
     writes: aws_sdk_autoscaling::Client,
     ec2: aws_sdk_ec2::Client,
+    eks: aws_sdk_eks::Client,
     region: String,
     calls: Calls,
 }
@@ -120,19 +129,24 @@ impl Aws {
     ) -> Self {
         let autoscaling = |name, retries: RetryConfig| {
             let config = aws_sdk_autoscaling::config::Builder::from(config)
-                .timeout_config(timeouts())
+                .timeout_config(timeouts(OPERATION))
                 .retry_config(retries.with_max_attempts(ATTEMPTS))
                 .retry_partition(partition(name));
             aws_sdk_autoscaling::Client::from_conf(config.build())
         };
         let ec2 = aws_sdk_ec2::config::Builder::from(config)
-            .timeout_config(timeouts())
+            .timeout_config(timeouts(OPERATION))
             .retry_config(retries_of_reads.clone().with_max_attempts(ATTEMPTS))
             .retry_partition(partition("ec2"));
+        let eks = aws_sdk_eks::config::Builder::from(config)
+            .timeout_config(timeouts(OPERATION_OF_EKS))
+            .retry_config(retries_of_reads.clone().with_max_attempts(ATTEMPTS))
+            .retry_partition(partition("eks"));
         Self {
             reads: autoscaling("autoscaling-reads", retries_of_reads),
             writes: autoscaling("autoscaling-writes", RetryConfig::standard()),
             ec2: aws_sdk_ec2::Client::from_conf(ec2.build()),
+            eks: aws_sdk_eks::Client::from_conf(eks.build()),
             region: region.to_owned(),
             calls: Calls::default(),
         }
@@ -169,11 +183,11 @@ fn behaviour() -> BehaviorVersion {
     BehaviorVersion::v2026_01_12()
 }
 
-fn timeouts() -> TimeoutConfig {
+fn timeouts(operation: Duration) -> TimeoutConfig {
     TimeoutConfig::builder()
         .connect_timeout(CONNECT)
         .operation_attempt_timeout(ATTEMPT)
-        .operation_timeout(OPERATION)
+        .operation_timeout(operation)
         .build()
 }
 

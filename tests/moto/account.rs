@@ -8,10 +8,15 @@ use aws_sdk_ec2::types::{
     InstanceType, LaunchTemplateBlockDeviceMappingRequest, LaunchTemplateEbsBlockDeviceRequest,
     RequestLaunchTemplateData,
 };
+use aws_sdk_eks::operation::create_nodegroup::builders::CreateNodegroupFluentBuilder;
+use aws_sdk_eks::types::VpcConfigRequest;
 use ebbtide::aws::Aws;
 
 /// An image that moto has.
 const IMAGE: &str = "ami-12c6146b";
+
+/// A role that nobody looks at.
+const ROLE: &str = "arn:aws:iam::123456789012:role/eks";
 
 const REGION: &str = "us-east-1";
 
@@ -23,6 +28,7 @@ pub(crate) struct Account {
     pub(crate) aws: Aws,
     scaling: aws_sdk_autoscaling::Client,
     compute: aws_sdk_ec2::Client,
+    clusters: aws_sdk_eks::Client,
     subnet: String,
     /// Tag of its groups, which tells them apart from those of other tests.
     pub(crate) mark: String,
@@ -49,6 +55,7 @@ impl Account {
             .await;
         let scaling = aws_sdk_autoscaling::Client::new(&config);
         let compute = aws_sdk_ec2::Client::new(&config);
+        let clusters = aws_sdk_eks::Client::new(&config);
         let vpc = compute.create_vpc().cidr_block("10.0.0.0/16").send().await.expect("a VPC");
         let subnet = compute
             .create_subnet()
@@ -60,7 +67,7 @@ impl Account {
             .expect("a subnet");
         let subnet = subnet.subnet().and_then(|subnet| subnet.subnet_id()).expect("its id").to_owned();
         let mark = format!("mark-{}", OPENED.fetch_add(1, Ordering::Relaxed));
-        Self { aws, scaling, compute, subnet, mark }
+        Self { aws, scaling, compute, clusters, subnet, mark }
     }
 
     /// A name that no other test uses.
@@ -124,6 +131,21 @@ impl Account {
         };
         create.send().await.expect("a group");
         name
+    }
+
+    /// An EKS cluster. Gives back its name.
+    pub(crate) async fn cluster(&self, name: &str) -> String {
+        let name = self.name(name);
+        let network = VpcConfigRequest::builder().subnet_ids(&self.subnet).build();
+        let create = self.clusters.create_cluster().name(&name).role_arn(ROLE);
+        create.resources_vpc_config(network).send().await.expect("a cluster");
+        name
+    }
+
+    /// A managed node group of the cluster, still to be sent.
+    pub(crate) fn node_group(&self, cluster: &str, name: &str) -> CreateNodegroupFluentBuilder {
+        let create = self.clusters.create_nodegroup().cluster_name(cluster).nodegroup_name(name);
+        create.node_role(ROLE).subnets(&self.subnet)
     }
 
     /// Instances in service, whether each is protected, and the desired capacity: what AWS itself has.

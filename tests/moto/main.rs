@@ -11,4 +11,5 @@
 
 mod account;
 mod adapter;
+mod eks;
 mod rpcs;

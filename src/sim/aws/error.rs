@@ -3,8 +3,12 @@
 //! Callers match on code and text (`ValidationError` stands for a dozen situations), so both are AWS's own wherever
 //! they are documented or have been seen in public logs.
 //!
-//! <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/CommonErrors.html> and
-//! <https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html>
+//! <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/CommonErrors.html>,
+//! <https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html> and
+//! <https://docs.aws.amazon.com/eks/latest/APIReference/CommonErrors.html>
+
+use super::operation::{Operation, Service};
+use super::state::ACCOUNT;
 
 /// A refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,19 +52,49 @@ impl ApiError {
         Self::client("InvalidAction", format!("Could not find operation {action} for version {version}"))
     }
 
-    /// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/CommonErrors.html>
-    pub(super) fn throttled_by_auto_scaling() -> Self {
-        Self::client("Throttling", "Rate exceeded")
+    /// <https://docs.aws.amazon.com/eks/latest/APIReference/API_DescribeNodegroup.html>
+    pub(super) fn no_such_node_group(name: &str) -> Self {
+        let message = format!("No node group found for name: {name}.");
+        Self { code: "ResourceNotFoundException", status: 404, message }
     }
 
-    /// <https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html>
-    pub(super) fn throttled_by_ec2() -> Self {
-        Self { code: "RequestLimitExceeded", status: 503, message: "Request limit exceeded.".to_owned() }
+    pub(super) fn unknown_path(path: &str) -> Self {
+        Self { code: "UnknownOperationException", status: 404, message: format!("There is no {path}") }
     }
 
-    pub(super) fn internal(code: &'static str) -> Self {
+    pub(super) fn throttled(service: Service) -> Self {
+        match service {
+            Service::AutoScaling => Self::client("Throttling", "Rate exceeded"),
+            Service::Ec2 => Self {
+                code: "RequestLimitExceeded",
+                status: 503,
+                message: "Request limit exceeded.".to_owned(),
+            },
+            Service::Eks => Self::client("ThrottlingException", "Rate exceeded"),
+        }
+    }
+
+    /// The caller has no permission for `operation`.
+    pub(super) fn denied(service: Service, operation: Operation) -> Self {
+        let (code, prefix) = match service {
+            Service::AutoScaling => ("AccessDenied", "autoscaling"),
+            Service::Ec2 => ("UnauthorizedOperation", "ec2"),
+            Service::Eks => ("AccessDeniedException", "eks"),
+        };
+        let message = format!(
+            "User: arn:aws:iam::{ACCOUNT}:user/ebbtide is not authorized to perform: {prefix}:{operation} because no \
+             identity-based policy allows the {prefix}:{operation} action"
+        );
+        Self { code, status: 403, message }
+    }
+
+    pub(super) fn internal(service: Service) -> Self {
         Self {
-            code,
+            code: match service {
+                Service::AutoScaling => "InternalFailure",
+                Service::Ec2 => "InternalError",
+                Service::Eks => "ServerException",
+            },
             status: 500,
             message:
                 "An internal error has occurred. Retry your query, but if the problem persists, contact us."

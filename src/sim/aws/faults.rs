@@ -1,9 +1,9 @@
 //! What goes wrong between a caller and the simulated AWS, by script.
 //!
-//! A fault decides about a call before the call is looked at: a throttled or failed call has no effect. Counted faults
-//! ("the next three") are used up by the calls they hit and by no others. In order: outage, loss, throttle, failure.
+//! A fault decides about a call before the call is looked at: a throttled, denied or failed call has no effect. Counted faults
+//! ("the next three") are used up by the calls they hit and by no others. In order: outage, loss, throttle, denial, failure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -25,6 +25,7 @@ pub enum Lose {
 pub(super) enum Verdict {
     Proceed,
     Throttle,
+    Deny,
     Fail,
     Lose(Lose),
 }
@@ -39,6 +40,7 @@ pub(super) struct Faults {
     throttled: BTreeMap<Operation, u32>,
     throttled_any: u32,
     throttled_until: BTreeMap<Operation, Timestamp>,
+    denied: BTreeSet<Operation>,
     failing: BTreeMap<Operation, u32>,
     losing: BTreeMap<Operation, Vec<Lose>>,
     latency: Duration,
@@ -58,6 +60,14 @@ impl Faults {
 
     pub(super) fn throttle_until(&mut self, operations: &[Operation], until: Timestamp) {
         self.throttled_until.extend(operations.iter().map(|operation| (*operation, until)));
+    }
+
+    pub(super) fn deny(&mut self, operation: Operation, on: bool) {
+        if on {
+            self.denied.insert(operation);
+        } else {
+            self.denied.remove(&operation);
+        }
     }
 
     pub(super) fn fail(&mut self, operation: Operation, calls: u32) {
@@ -106,6 +116,9 @@ impl Faults {
         let timed = self.throttled_until.get(&operation).is_some_and(|until| now < *until);
         if timed || use_one(&mut self.throttled_any) || use_one_of(&mut self.throttled, operation) {
             return Verdict::Throttle;
+        }
+        if self.denied.contains(&operation) {
+            return Verdict::Deny;
         }
         if use_one_of(&mut self.failing, operation) { Verdict::Fail } else { Verdict::Proceed }
     }

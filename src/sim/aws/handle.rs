@@ -10,6 +10,7 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use tokio::sync::{Notify, mpsc, watch};
 
+use super::eks::NodeGroupSpec;
 use super::faults::Lose;
 use super::group::{GroupSnapshot, InstanceSnapshot, after};
 use super::journal::{Entry, TerminationCause};
@@ -20,6 +21,11 @@ use super::state::State;
 use super::templates::{TemplateData, TemplateSpec};
 use crate::clock::Clock;
 use crate::sim::http::{Lost, Request, Response, World, response};
+
+/// Where services that answer JSON put the code of an error.
+///
+/// <https://smithy.io/2.0/aws/protocols/aws-restjson1-protocol.html#operation-error-serialization>
+const ERROR_TYPE: http::HeaderName = http::HeaderName::from_static("x-amzn-errortype");
 
 /// A simulated AWS.
 #[derive(Clone)]
@@ -93,6 +99,11 @@ impl Aws {
     /// Adds a launch configuration.
     pub fn add_launch_configuration(&self, spec: LaunchConfigurationSpec) {
         self.script(|state, now| state.add_launch_configuration(spec, now));
+    }
+
+    /// Adds an EKS managed node group, in place of one with the same name.
+    pub fn add_node_group(&self, spec: NodeGroupSpec) {
+        self.script(|state, _| state.add_node_group(spec));
     }
 
     /// Removes a group with all its instances, without a word in the journal.
@@ -169,7 +180,7 @@ impl Aws {
     }
 }
 
-/// Faults. A call that is throttled, fails or is lost before its effect changes nothing.
+/// Faults. A call that is throttled, denied, fails or is lost before its effect changes nothing.
 impl Aws {
     /// Throttles the next calls of `operation`.
     pub fn throttle_next(&self, operation: Operation, calls: u32) {
@@ -184,6 +195,11 @@ impl Aws {
     /// Throttles every call of `operations` for a while.
     pub fn throttle_for(&self, operations: &[Operation], duration: Duration) {
         self.script(|state, now| state.faults.throttle_until(operations, after(now, duration)));
+    }
+
+    /// Takes the caller's permission for `operation` away, or gives it back.
+    pub fn deny(&self, operation: Operation, on: bool) {
+        self.script(|state, _| state.faults.deny(operation, on));
     }
 
     /// Answers the next calls of `operation` with status 500.
@@ -259,7 +275,13 @@ impl World for Aws {
         pause(half).await;
         let reply = self.script(|state, now| state.apply(&request, now));
         pause(half).await;
-        reply.map(|reply| response(reply.status, "text/xml", reply.body))
+        reply.map(|reply| {
+            let mut answer = response(reply.status, reply.content_type, reply.body);
+            if let Some(code) = reply.error_type {
+                answer.headers_mut().insert(ERROR_TYPE, http::HeaderValue::from_static(code));
+            }
+            answer
+        })
     }
 }
 

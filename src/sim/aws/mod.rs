@@ -1,9 +1,9 @@
-//! The simulated AWS: EC2 Auto Scaling, and what of EC2 goes with it, as an HTTP service behind the real SDK.
+//! The simulated AWS: EC2 Auto Scaling, and what of EC2 and EKS goes with it, as an HTTP service behind the real SDK.
 //!
 //! [`State`] is all there is, pure and synchronous; [`Aws`] is a handle on it that tells it the time and is a
-//! [`World`](crate::sim::http::World). Requests come in the AWS query protocol (`query`, `xml`); `autoscaling` and `ec2` are the two
-//! APIs; `launching`, `terminating`, `waiting` and `balance` are what groups do; `script` and `faults` are
-//! what a test does to them; `journal` is what happened.
+//! [`World`](crate::sim::http::World). Requests come in the AWS query protocol (`query`, `xml`), those to EKS as REST;
+//! `autoscaling`, `ec2` and `eks` are the APIs; `launching`, `terminating`, `waiting` and `balance` are what groups do;
+//! `script` and `faults` are what a test does to them; `journal` is what happened.
 //!
 //! The model keeps AWS's documented rules and its wording, each named where it is kept. It does not keep AWS's delays:
 //! a group decides at once, and what takes time takes what its [`Timing`] says.
@@ -12,6 +12,7 @@ mod activity;
 mod autoscaling;
 mod balance;
 mod ec2;
+mod eks;
 mod error;
 mod faults;
 mod group;
@@ -33,6 +34,7 @@ mod tests;
 mod waiting;
 mod xml;
 
+pub use eks::NodeGroupSpec;
 pub use faults::Lose;
 pub use group::{GroupSnapshot, InstanceSnapshot};
 pub use handle::Aws;

@@ -10,6 +10,7 @@ use std::fmt;
 pub(super) enum Service {
     AutoScaling,
     Ec2,
+    Eks,
 }
 
 impl Service {
@@ -17,6 +18,7 @@ impl Service {
         match version {
             "2011-01-01" => Some(Self::AutoScaling),
             "2016-11-15" => Some(Self::Ec2),
+            super::eks::VERSION => Some(Self::Eks),
             _ => None,
         }
     }
@@ -24,7 +26,7 @@ impl Service {
 
 macro_rules! operations {
     ($($service:ident { $($name:ident),* $(,)? })*) => {
-        /// An operation of the Auto Scaling or EC2 API, called as AWS calls it.
+        /// An operation of the Auto Scaling, EC2 or EKS API, called as AWS calls it.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         #[expect(missing_docs, reason = "AWS documents them under these names")]
         pub enum Operation {
@@ -77,6 +79,9 @@ operations! {
         DescribeInstanceTypes,
         DescribeLaunchTemplateVersions,
         GetInstanceTypesFromInstanceRequirements,
+    }
+    Eks {
+        DescribeNodegroup,
     }
 }
 

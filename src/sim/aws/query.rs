@@ -1,6 +1,6 @@
 //! Reading requests of the AWS query protocol: `Action=…&Version=…&Filters.member.1.Name=…`.
 //!
-//! Both services speak it; EC2 flattens its lists (`InstanceType.1`), Auto Scaling does not (`InstanceIds.member.1`).
+//! Auto Scaling and EC2 speak it; EC2 flattens its lists (`InstanceType.1`), Auto Scaling does not (`InstanceIds.member.1`).
 //! Nothing here knows what a parameter means, and no input makes it panic: what cannot be read is simply not there.
 //!
 //! <https://smithy.io/2.0/aws/protocols/aws-query-protocol.html> and
@@ -85,6 +85,12 @@ impl Form {
             let rest = key.strip_prefix(prefix)?.strip_prefix('.')?;
             Some((rest, value.as_str()))
         })
+    }
+}
+
+impl<'a> FromIterator<(&'a str, &'a str)> for Form {
+    fn from_iter<T: IntoIterator<Item = (&'a str, &'a str)>>(pairs: T) -> Self {
+        Self(pairs.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect())
     }
 }
 

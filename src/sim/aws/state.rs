@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use super::eks::NodeGroupSpec;
 use super::error::ApiError;
 use super::faults::{Faults, Lose, Verdict};
 use super::group::{Group, Instance};
@@ -17,7 +18,7 @@ use super::query::Form;
 use super::spec::LaunchConfigurationSpec;
 use super::templates::Template;
 use super::xml::Xml;
-use super::{autoscaling, ec2};
+use super::{autoscaling, ec2, eks};
 use crate::sim::http::{Lost, Request};
 
 const AUTO_SCALING_NAMESPACE: &str = "http://autoscaling.amazonaws.com/doc/2011-01-01/";
@@ -28,18 +29,30 @@ pub(super) const ACCOUNT: &str = "123456789012";
 /// The region that everything is in.
 pub(super) const REGION: &str = "us-east-1";
 
-/// An answer: HTTP status and XML.
+/// An answer: what of HTTP a caller looks at, and an XML or JSON document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
     /// The HTTP status.
     pub status: u16,
-    /// The XML document.
+    /// What the body is.
+    pub content_type: &'static str,
+    /// The code of an error, where it is not in the body.
+    pub error_type: Option<&'static str>,
+    /// The document.
     pub body: String,
+}
+
+/// What a call comes to, in the language of its service.
+enum Answer {
+    Xml(Xml),
+    Json(serde_json::Value),
 }
 
 /// Everything in the simulated AWS.
 pub struct State {
     pub(super) groups: BTreeMap<String, Group>,
+    /// EKS managed node groups, by cluster and name.
+    pub(super) node_groups: BTreeMap<(String, String), NodeGroupSpec>,
     pub(super) shared: Shared,
     pub(super) faults: Faults,
     jitter: fastrand::Rng,
@@ -104,6 +117,7 @@ impl State {
         let mut rng = fastrand::Rng::with_seed(seed);
         Self {
             groups: BTreeMap::new(),
+            node_groups: BTreeMap::new(),
             shared: Shared {
                 journal: Journal::new(),
                 templates: BTreeMap::new(),
@@ -143,7 +157,7 @@ impl State {
         self.step(now);
         self.requests += 1;
         let id = uuid(u128::from(self.requests));
-        let form = Form::of(request);
+        let form = eks::form(request).unwrap_or_else(|| Form::of(request));
         let version = form.get("Version").unwrap_or_default();
         let service = Service::of_version(version);
         let action = form.get("Action").unwrap_or_default();
@@ -154,14 +168,9 @@ impl State {
         self.shared.journal.begin_call();
         let result = match verdict {
             Verdict::Lose(Lose::BeforeEffect) => None,
-            Verdict::Throttle => Some(Err(match service {
-                Service::AutoScaling => ApiError::throttled_by_auto_scaling(),
-                Service::Ec2 => ApiError::throttled_by_ec2(),
-            })),
-            Verdict::Fail => Some(Err(ApiError::internal(match service {
-                Service::AutoScaling => "InternalFailure",
-                Service::Ec2 => "InternalError",
-            }))),
+            Verdict::Throttle => Some(Err(ApiError::throttled(service))),
+            Verdict::Deny => Some(Err(ApiError::denied(service, operation))),
+            Verdict::Fail => Some(Err(ApiError::internal(service))),
             Verdict::Proceed | Verdict::Lose(Lose::AfterEffect) => {
                 Some(self.carry_out(service, operation, &form, now))
             }
@@ -176,7 +185,7 @@ impl State {
         self.shared.journal.record_call(now, operation, form.arguments(), outcome);
         match result.filter(|_| !lost) {
             None => Err(Lost),
-            Some(Ok(body)) => Ok(success(service, action, &body, &id)),
+            Some(Ok(answer)) => Ok(success(service, action, &answer, &id)),
             Some(Err(error)) => Ok(refusal(service, &error, &id)),
         }
     }
@@ -187,13 +196,14 @@ impl State {
         operation: Operation,
         form: &Form,
         now: Timestamp,
-    ) -> Result<Xml, ApiError> {
+    ) -> Result<Answer, ApiError> {
         for effect in self.faults.take_before(operation) {
             effect(self, now);
         }
         let result = match service {
-            Service::AutoScaling => autoscaling::dispatch(self, operation, form, now),
-            Service::Ec2 => ec2::dispatch(self, operation, form, now),
+            Service::AutoScaling => autoscaling::dispatch(self, operation, form, now).map(Answer::Xml),
+            Service::Ec2 => ec2::dispatch(self, operation, form, now).map(Answer::Xml),
+            Service::Eks => eks::dispatch(self, operation, form).map(Answer::Json),
         };
         for effect in self.faults.take_after(operation) {
             effect(self, now);
@@ -219,10 +229,24 @@ impl State {
     }
 }
 
-fn success(service: Service, action: &str, body: &Xml, id: &str) -> Reply {
+impl Reply {
+    fn xml(status: u16, body: String) -> Self {
+        Self { status, content_type: "text/xml", error_type: None, body }
+    }
+
+    fn json(status: u16, error_type: Option<&'static str>, body: &serde_json::Value) -> Self {
+        Self { status, content_type: "application/json", error_type, body: body.to_string() }
+    }
+}
+
+fn success(service: Service, action: &str, answer: &Answer, id: &str) -> Reply {
     let root = format!("{action}Response");
-    let body = match service {
-        Service::AutoScaling => Xml::document(&root, AUTO_SCALING_NAMESPACE, |xml| {
+    let body = match answer {
+        Answer::Json(body) => return Reply::json(200, None, body),
+        Answer::Xml(body) if service == Service::Ec2 => Xml::document(&root, EC2_NAMESPACE, |xml| {
+            xml.text("requestId", id).append(body);
+        }),
+        Answer::Xml(body) => Xml::document(&root, AUTO_SCALING_NAMESPACE, |xml| {
             xml.inside(&format!("{action}Result"), |xml| {
                 xml.append(body);
             })
@@ -230,11 +254,8 @@ fn success(service: Service, action: &str, body: &Xml, id: &str) -> Reply {
                 xml.text("RequestId", id);
             });
         }),
-        Service::Ec2 => Xml::document(&root, EC2_NAMESPACE, |xml| {
-            xml.text("requestId", id).append(body);
-        }),
     };
-    Reply { status: 200, body }
+    Reply::xml(200, body)
 }
 
 fn refusal(service: Service, error: &ApiError, id: &str) -> Reply {
@@ -253,8 +274,12 @@ fn refusal(service: Service, error: &ApiError, id: &str) -> Reply {
             })
             .text("RequestID", id);
         }),
+        Service::Eks => {
+            let body = serde_json::json!({ "message": error.message });
+            return Reply::json(error.status, Some(error.code), &body);
+        }
     };
-    Reply { status: error.status, body }
+    Reply::xml(error.status, body)
 }
 
 fn uuid(bits: u128) -> String {

@@ -10,6 +10,7 @@ mod chance;
 mod describing;
 mod doings;
 mod ec2;
+mod eks;
 mod faults;
 mod hooks;
 

@@ -1,0 +1,112 @@
+//! The call to EKS, and a managed node group as the rest of the program reads it: plain data, SDK types left behind.
+//!
+//! Only what shows on a node is kept. The Kubernetes version does not: EKS tells it without its patch, and no node has
+//! a label of it.
+
+use std::collections::BTreeMap;
+
+use aws_sdk_eks::types as eks;
+
+use super::{Aws, AwsError, Operation};
+use crate::groups::tags::Taint;
+
+/// An EKS managed node group.
+///
+/// Source: [Nodegroup](https://docs.aws.amazon.com/eks/latest/APIReference/API_Nodegroup.html).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeGroup {
+    /// Labels it gives its nodes.
+    pub labels: BTreeMap<String, String>,
+    /// Taints it gives its nodes, in Kubernetes' spelling.
+    pub taints: Vec<Taint>,
+    /// `ON_DEMAND`, `SPOT` or `CAPACITY_BLOCK`.
+    pub capacity_type: Option<String>,
+    /// The kind of its images, `AL2023_ARM_64_STANDARD` for one; `CUSTOM` says nothing of them.
+    pub ami_type: Option<String>,
+    /// Size of the root volume in GiB; none where a launch template of the user's says it.
+    pub disk_gib: Option<i32>,
+    /// Tags of the node group itself, which are not those of its Auto Scaling group.
+    pub tags: BTreeMap<String, String>,
+}
+
+impl NodeGroup {
+    /// Whether its images are of arm64, as far as their kind tells.
+    pub fn is_arm(&self) -> Option<bool> {
+        let ami_type = self.ami_type.as_deref()?;
+        if ami_type.contains("ARM_64") { Some(true) } else { ami_type.contains("x86_64").then_some(false) }
+    }
+
+    /// Whether its images are known to be of Windows.
+    pub fn is_windows(&self) -> bool {
+        self.ami_type.as_deref().is_some_and(|ami_type| ami_type.starts_with("WINDOWS_"))
+    }
+
+    fn from_sdk(from: eks::Nodegroup) -> Self {
+        Self {
+            labels: from.labels.unwrap_or_default().into_iter().collect(),
+            taints: from.taints.unwrap_or_default().into_iter().filter_map(taint).collect(),
+            capacity_type: from.capacity_type.map(|kind| kind.as_str().to_owned()),
+            ami_type: from.ami_type.map(|kind| kind.as_str().to_owned()),
+            disk_gib: from.disk_size,
+            tags: from.tags.unwrap_or_default().into_iter().collect(),
+        }
+    }
+}
+
+/// A taint in Kubernetes' spelling; none if Kubernetes has no such effect.
+///
+/// Source: [Taint](https://docs.aws.amazon.com/eks/latest/APIReference/API_Taint.html).
+fn taint(from: eks::Taint) -> Option<Taint> {
+    let effect = match from.effect? {
+        eks::TaintEffect::NoSchedule => "NoSchedule",
+        eks::TaintEffect::NoExecute => "NoExecute",
+        eks::TaintEffect::PreferNoSchedule => "PreferNoSchedule",
+        _ => return None,
+    };
+    Some(Taint { key: from.key?, value: from.value.unwrap_or_default(), effect: effect.to_owned() })
+}
+
+impl Aws {
+    /// The managed node group of this name in the cluster; none if there is none such.
+    pub async fn node_group(&self, cluster: &str, name: &str) -> Result<Option<NodeGroup>, AwsError> {
+        let call = self.eks.describe_nodegroup().cluster_name(cluster).nodegroup_name(name).send();
+        match self.counted(Operation::DescribeNodegroup, call).await {
+            Ok(found) => Ok(found.nodegroup.map(NodeGroup::from_sdk)),
+            Err(AwsError::Other { code, .. }) if code == "ResourceNotFoundException" => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kind_of_image_tells_architecture_and_operating_system() {
+        for (ami_type, is_arm, is_windows) in [
+            ("AL2_x86_64", Some(false), false),
+            ("AL2_ARM_64", Some(true), false),
+            ("AL2023_ARM_64_STANDARD", Some(true), false),
+            ("AL2023_x86_64_NVIDIA", Some(false), false),
+            ("BOTTLEROCKET_ARM_64_FIPS", Some(true), false),
+            ("WINDOWS_CORE_2022_x86_64", Some(false), true),
+            ("CUSTOM", None, false),
+        ] {
+            let group = NodeGroup { ami_type: Some(ami_type.to_owned()), ..NodeGroup::default() };
+            assert_eq!((group.is_arm(), group.is_windows()), (is_arm, is_windows), "{ami_type}");
+        }
+        assert_eq!(NodeGroup::default().is_arm(), None);
+    }
+
+    #[test]
+    fn taints_are_read_in_kubernetes_spelling() {
+        let read = |effect: eks::TaintEffect| {
+            taint(eks::Taint::builder().key("dedicated").effect(effect).build()).map(|taint| taint.effect)
+        };
+        assert_eq!(read(eks::TaintEffect::NoSchedule).as_deref(), Some("NoSchedule"));
+        assert_eq!(read(eks::TaintEffect::NoExecute).as_deref(), Some("NoExecute"));
+        assert_eq!(read(eks::TaintEffect::PreferNoSchedule).as_deref(), Some("PreferNoSchedule"));
+        assert_eq!(read(eks::TaintEffect::from("NEVER")), None);
+    }
+}
