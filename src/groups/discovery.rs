@@ -1,8 +1,8 @@
 //! Discovery: looks at AWS in the background and publishes what it saw.
 //!
 //! - One look at a time; whoever wants one sooner says so through [`Groups::refresh_soon`], and several wishes are one.
-//! - The groups must be seen for a look to count. Everything else (templates, failures, hooks) is best effort: what was
-//!   known before stays, and a trouble is logged when it begins and when it ends, not in between.
+//! - The groups must be seen for a look to count. Everything else (templates, failures, hooks, EKS) is best effort: what
+//!   was known before stays, and a trouble is logged when it begins and when it ends, not in between.
 //! - A look costs ceil(groups / 100) calls for each selector, and in a steady state at most three more.
 //! - Nothing here changes anything in AWS.
 
@@ -18,18 +18,24 @@ use tokio::time::Instant;
 
 use super::failures::{Shortages, is_short};
 use super::hooks::{Hooks, Knowledge};
-use super::launch::{Library, Resolved, Wanted};
+use super::launch::{Library, Wanted};
+use super::node_groups::{Key, NodeGroups, NotAskedYet};
 use super::selector::Selectors;
 use super::tags::{self, BadTag, NodeTags};
 use super::{Group, Groups, Snapshot};
-use crate::aws::{Aws, AwsError, Described, Launch, Revision};
+use crate::aws::{Aws, AwsError, Described, Launch, NodeGroup, Revision};
 use crate::clock::Clock;
 use crate::telemetry::chain;
-use crate::template::learned::Learned;
-use crate::template::{Facts, Lessons, Settings, Template, TemplateError};
+use crate::template::{Facts, Lessons, Managed, Settings, Template, TemplateError};
 
 /// The pace while something is under way that AWS alone knows the end of: as often as cluster-autoscaler's own loop.
 const BUSY: Duration = Duration::from_secs(10);
+/// The pace while EKS is still to be asked for some node groups: their groups have no template until then.
+const LEARNING: Duration = Duration::from_secs(1);
+/// Calls about single groups that a look makes, whatever the number of groups ...
+const LOOK_UPS: usize = 2;
+/// ... and how many of those may go to EKS. Hooks get the others: they are due with every look.
+const LOOK_UPS_OF_EKS: usize = 1;
 /// The least time from one look to the next, however many are wished for.
 const BREATH: Duration = Duration::from_millis(250);
 /// How long the first look waits for what was learned of nodes before the start.
@@ -58,6 +64,7 @@ pub struct Discovery {
 #[derive(Debug, Default)]
 struct Memory {
     library: Library,
+    node_groups: NodeGroups,
     shortages: Shortages,
     /// Bad tags that were warned about, by group.
     warned: BTreeSet<(String, BadTag)>,
@@ -66,6 +73,26 @@ struct Memory {
     templates: Trouble,
     activities: Trouble,
     hooks: Trouble,
+    eks: Trouble,
+}
+
+/// A group as one look sees it.
+#[derive(Debug)]
+struct Seen {
+    group: Group,
+    launch: Launch,
+    tags: NodeTags,
+    /// What EKS says of its managed node group, if it is of one.
+    eks: Result<Option<Arc<NodeGroup>>, NotAskedYet>,
+}
+
+impl Seen {
+    /// What it launches, and whether that is of arm64 as far as its tags or else its images say.
+    fn wanted(&self) -> Wanted<'_> {
+        let of_images = || self.eks.as_ref().ok()?.as_ref()?.is_arm();
+        let of_tags = self.tags.labels.get("kubernetes.io/arch").map(|arch| arch == "arm64");
+        (&self.launch, of_tags.or_else(of_images).unwrap_or(false))
+    }
 }
 
 impl Discovery {
@@ -146,41 +173,43 @@ impl Discovery {
         let described = self.describe().await?;
         memory.note_absent(self.selectors.names().into_iter().filter(|name| !described.contains_key(name)));
 
-        let mut groups: Vec<(Group, Launch, NodeTags)> = Vec::with_capacity(described.len());
+        let described_groups = described.values().map(|described| &described.group);
+        let asked = memory.node_groups.refresh(&self.aws, described_groups, LOOK_UPS_OF_EKS, now).await;
+        let trouble = memory.node_groups.trouble();
+        memory.eks.note("EKS node groups", trouble.as_deref());
+        let mut groups: Vec<Seen> = Vec::with_capacity(described.len());
         let mut launched_from = BTreeMap::new();
         for Described { mut group, launch, launched_from: of_group } in described.into_values() {
             launched_from.extend(of_group);
             self.selectors.tighten(&mut group);
-            let (read, bad) = tags::read(&group.tags);
+            let eks = Key::of(&group).map_or(Ok(None), |key| memory.node_groups.get(&key));
+            let (tags, bad) = match &eks {
+                Ok(Some(node_group)) => tags::read_with(&group.tags, &node_group.tags),
+                _ => tags::read(&group.tags),
+            };
             memory.note_bad_tags(&group.name, bad);
-            group.options = read.options;
-            groups.push((group, launch, read));
+            group.options = tags.options;
+            groups.push(Seen { group, launch, tags, eks });
         }
 
-        let wanted: Vec<Wanted<'_>> = groups.iter().map(|(_, launch, tags)| (launch, is_arm(tags))).collect();
+        let wanted: Vec<Wanted<'_>> = groups.iter().map(Seen::wanted).collect();
         let outcome = memory.library.refresh(&self.aws, &wanted, now).await;
         memory.templates.note("launch templates and instance types", outcome.err().as_ref());
-        let templates: Vec<_> = groups
-            .iter()
-            .map(|(group, launch, tags)| {
-                let resolved = memory.library.resolve((launch, is_arm(tags))).map_err(TemplateError::new)?;
-                let learned = self.learn(group, &launched_from, &resolved.revisions, now);
-                self.template(group, tags, &resolved, learned.as_deref())
-            })
-            .collect();
+        let templates: Vec<_> =
+            groups.iter().map(|seen| self.template(seen, &memory.library, &launched_from, now)).collect();
         if let Some(lessons) = &self.lessons {
-            let names: BTreeSet<&str> = groups.iter().map(|(group, ..)| group.name.as_str()).collect();
+            let names: BTreeSet<&str> = groups.iter().map(|seen| seen.group.name.as_str()).collect();
             lessons.retain(|name| names.contains(name));
         }
 
-        let groups = groups.into_iter().zip(templates).map(|((mut group, ..), template)| {
-            group.template = Some(template);
+        let groups = groups.into_iter().zip(templates).map(|(Seen { mut group, .. }, template)| {
+            group.template = template;
             Arc::new(group)
         });
         let mut snapshot = Snapshot::new(now, groups);
 
         self.explain_shortages(&mut memory, &mut snapshot).await;
-        let outcome = self.hooks.refresh(&snapshot, now).await;
+        let outcome = self.hooks.refresh(&snapshot, LOOK_UPS - asked.min(LOOK_UPS_OF_EKS), now).await;
         memory.hooks.note("lifecycle hooks", outcome.err().as_ref());
         Ok(snapshot)
     }
@@ -196,23 +225,23 @@ impl Discovery {
         Ok(all.map(|described| (described.group.name.clone(), described)).collect())
     }
 
-    fn learn(
-        &self,
-        group: &Group,
-        launched_from: &BTreeMap<String, Revision>,
-        revisions: &BTreeSet<Revision>,
-        now: Timestamp,
-    ) -> Option<Arc<Learned>> {
-        self.lessons.as_ref()?.learn(group, launched_from, revisions, now)
-    }
-
+    /// The template of a group; none while EKS is still to be asked for its node group. A taint that is not known yet
+    /// would make cluster-autoscaler grow a group whose nodes its pods cannot use.
     fn template(
         &self,
-        group: &Group,
-        tags: &NodeTags,
-        resolved: &Resolved,
-        learned: Option<&Learned>,
-    ) -> Result<Arc<Template>, TemplateError> {
+        seen: &Seen,
+        library: &Library,
+        launched_from: &BTreeMap<String, Revision>,
+        now: Timestamp,
+    ) -> Option<Result<Arc<Template>, TemplateError>> {
+        let described = seen.eks.as_ref().ok()?.as_deref();
+        let Seen { group, tags, .. } = seen;
+        let resolved = match library.resolve(seen.wanted()) {
+            Ok(resolved) => resolved,
+            Err(missing) => return Some(Err(TemplateError::new(missing))),
+        };
+        let learn = |lessons: &Arc<Lessons>| lessons.learn(group, launched_from, &resolved.revisions, now);
+        let learned = self.lessons.as_ref().and_then(learn);
         let types: Vec<_> = resolved.types.iter().map(Arc::as_ref).collect();
         let facts = Facts {
             group: &group.name,
@@ -221,11 +250,11 @@ impl Discovery {
             types: &types,
             root_gib: resolved.root_gib,
             market: resolved.market,
-            eks_node_group: group.tags.get("eks:nodegroup-name").map(String::as_str),
-            learned,
+            eks: group.tags.get("eks:nodegroup-name").map(|name| Managed { name, described }),
+            learned: learned.as_deref(),
             tags,
         };
-        Template::of(&facts, &self.settings).map(Arc::new)
+        Some(Template::of(&facts, &self.settings).map(Arc::new))
     }
 
     /// Asks why groups are short, where that is due, and writes what is known into the snapshot.
@@ -295,16 +324,11 @@ impl Trouble {
     }
 }
 
-/// Whether the group's nodes are of arm64, as far as its tags say.
-fn is_arm(tags: &NodeTags) -> bool {
-    tags.labels.get("kubernetes.io/arch").is_some_and(|arch| arch == "arm64")
-}
-
 /// How long after a look the next one comes, if nobody wants one sooner.
 ///
-/// Sooner than the interval while an instance is on its way out, while a group is short and it is not known why, and
-/// while some group's hooks are not known; and at least three times a heartbeat, so that an instance that its group
-/// puts into Terminating:Wait is seen well before the hook gives up.
+/// Sooner than the interval while EKS is still to be asked for some node group, while an instance is on its way out,
+/// while a group is short and it is not known why, and while some group's hooks are not known; and at least three times
+/// a heartbeat, so that an instance that its group puts into Terminating:Wait is seen well before the hook gives up.
 pub fn next_look(snapshot: &Snapshot, hooks: Knowledge, interval: Duration) -> Duration {
     let is_busy = |group: &Group| {
         group.instances.iter().any(|instance| instance.lifecycle.is_terminating())
@@ -313,6 +337,9 @@ pub fn next_look(snapshot: &Snapshot, hooks: Knowledge, interval: Duration) -> D
     let mut pause = interval;
     if hooks.incomplete || snapshot.groups.values().any(|group| is_busy(group)) {
         pause = pause.min(BUSY);
+    }
+    if snapshot.groups.values().any(|group| group.template.is_none()) {
+        pause = pause.min(LEARNING);
     }
     if let Some(heartbeat) = hooks.shortest {
         pause = pause.min(heartbeat / LOOKS_A_HEARTBEAT);
@@ -342,8 +369,14 @@ mod tests {
             lifecycle,
             protected: false,
         });
-        let group =
-            Group { name: "g".into(), desired, instances: instances.collect(), failure, ..Group::default() };
+        let group = Group {
+            name: "g".into(),
+            desired,
+            instances: instances.collect(),
+            failure,
+            template: Some(Err(TemplateError::new("of no account here"))),
+            ..Group::default()
+        };
         Snapshot::new(Timestamp::UNIX_EPOCH, [Arc::new(group)])
     }
 
@@ -356,11 +389,13 @@ mod tests {
         use Lifecycle::{InService, TerminatingWait};
         let known = LaunchFailure { code: "x".into(), message: String::new(), out_of_resources: true };
         let calm = snapshot(1, &[InService], None);
+        let learning = Snapshot::new(Timestamp::UNIX_EPOCH, [Arc::new(Group::default())]);
         for (what, snapshot, hooks, seconds) in [
             ("nothing", &calm, hooks(None), 60),
             ("terminating", &snapshot(1, &[InService, TerminatingWait], None), hooks(None), 10),
             ("short", &snapshot(2, &[InService], None), hooks(None), 10),
             ("short and known why", &snapshot(2, &[InService], Some(known)), hooks(None), 60),
+            ("a node group unknown", &learning, hooks(None), 1),
             ("hooks unknown", &calm, Knowledge { incomplete: true, shortest: None }, 10),
             ("a long heartbeat", &calm, hooks(Some(3600)), 60),
             ("a short heartbeat", &calm, hooks(Some(90)), 30),

@@ -18,8 +18,6 @@ use crate::aws::{Aws, AwsError};
 /// What was looked at this recently is not asked for again: a drain asks several times within seconds, and hooks
 /// change by hand, seldom.
 const FRESH: Duration = Duration::from_mins(1);
-/// Groups whose hooks a refresh looks up: few enough for any number of groups.
-const A_REFRESH: usize = 2;
 
 /// The hooks of the groups.
 #[derive(Debug)]
@@ -89,9 +87,9 @@ impl Hooks {
         self.known(group).and_then(|known| self.ours(&known))
     }
 
-    /// Looks up the hooks of the groups that need it most, at most two: those with instances that were never looked
-    /// at, then those looked at longest ago. Forgets groups that are gone.
-    pub async fn refresh(&self, snapshot: &Snapshot, now: Timestamp) -> Result<(), AwsError> {
+    /// Looks up the hooks of the groups that need it most, at most so many: those with instances that were never
+    /// looked at, then those looked at longest ago. Forgets groups that are gone.
+    pub async fn refresh(&self, snapshot: &Snapshot, most: usize, now: Timestamp) -> Result<(), AwsError> {
         self.slots().retain(|group, _| snapshot.groups.contains_key(group));
         let mut due: Vec<_> = snapshot
             .groups
@@ -104,7 +102,7 @@ impl Hooks {
         // A group never looked at comes before all others (`None` is least).
         due.sort_by_key(|&(looked_at, is_empty, group)| (looked_at, is_empty, group.name.clone()));
         let look = |name: String| async move { self.of(&name, now).await };
-        let due = due.into_iter().take(A_REFRESH).map(|(.., group)| look(group.name.clone()));
+        let due = due.into_iter().take(most).map(|(.., group)| look(group.name.clone()));
         futures::future::try_join_all(due).await?;
         Ok(())
     }

@@ -9,6 +9,7 @@ pub mod failures;
 pub mod hooks;
 mod launch;
 pub mod lifecycle;
+mod node_groups;
 pub mod provider_id;
 pub mod selector;
 pub mod sizes;
@@ -73,7 +74,8 @@ pub struct Group {
     pub suspended: BTreeSet<String>,
     /// The group's tags.
     pub tags: BTreeMap<String, String>,
-    /// What a new node of the group will look like: an encoded `core/v1` Node, or why there is none.
+    /// What a new node of the group will look like: an encoded `core/v1` Node, or why there is none. `None` while
+    /// something that it depends on is still to be asked for.
     pub template: Option<Result<Arc<crate::template::Template>, crate::template::TemplateError>>,
     /// Autoscaling options that its tags set.
     pub options: tags::OptionOverrides,

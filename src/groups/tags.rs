@@ -103,6 +103,19 @@ pub fn read(tags: &BTreeMap<String, String>) -> (NodeTags, Vec<BadTag>) {
     (read, bad)
 }
 
+/// The same, with the resources that the tags of its EKS managed node group tell; the group's own win.
+/// cluster-autoscaler's own AWS provider reads those too, and nothing else of a node group's tags.
+pub fn read_with(
+    tags: &BTreeMap<String, String>,
+    of_node_group: &BTreeMap<String, String>,
+) -> (NodeTags, Vec<BadTag>) {
+    let is_resource = |key: &str| key.strip_prefix(PREFIX).is_some_and(|rest| rest.starts_with("resources/"));
+    let mut all: BTreeMap<_, _> = of_node_group.clone();
+    all.retain(|key, _| is_resource(key));
+    all.extend(tags.clone());
+    read(&all)
+}
+
 fn label(key: &str, value: &str) -> Result<(), &'static str> {
     if !is_qualified_name(key) {
         Err("a label key as Kubernetes allows it")
@@ -284,6 +297,24 @@ mod tests {
                 ignore_daemon_sets_utilization: Some(false),
             }
         );
+    }
+
+    #[test]
+    fn of_a_node_groups_tags_only_resources_count_and_the_groups_own_win() {
+        let tags = |pairs: &[(&str, &str)]| {
+            pairs.iter().map(|&(key, value)| (format!("{PREFIX}{key}"), value.to_owned())).collect()
+        };
+        let own = tags(&[("resources/cpu", "3")]);
+        let of_node_group = [
+            ("resources/cpu", "4"),
+            ("resources/example.com/fpga", "1"),
+            ("resources/memory", "much"),
+            ("label/team", "x"),
+        ];
+        let (read, bad) = read_with(&own, &tags(&of_node_group));
+        assert_eq!((read.resources["cpu"].as_str(), read.resources["example.com/fpga"].as_str()), ("3", "1"));
+        assert!(read.labels.is_empty());
+        assert_eq!(bad.len(), 1, "{bad:?}");
     }
 
     #[test]

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use prost::Message;
 
-use crate::aws::{Launch, LaunchSpec, TypeInfo};
+use crate::aws::{Launch, LaunchSpec, NodeGroup, TypeInfo};
 use crate::groups::tags::NodeTags;
 use capacity::{Figures, Resources};
 use learned::Learned;
@@ -135,12 +135,28 @@ pub struct Facts<'a> {
     pub root_gib: Option<i32>,
     /// How it pays, if that is one way.
     pub market: Option<Market>,
-    /// Name of the EKS managed node group it belongs to (tag `eks:nodegroup-name`), if any.
-    pub eks_node_group: Option<&'a str>,
+    /// The EKS managed node group it is of, if any.
+    pub eks: Option<Managed<'a>>,
     /// What its real nodes have shown.
     pub learned: Option<&'a Learned>,
     /// What its tags say.
     pub tags: &'a NodeTags,
+}
+
+/// An EKS managed node group.
+#[derive(Clone, Copy, Debug)]
+pub struct Managed<'a> {
+    /// Its name, as the tag `eks:nodegroup-name` has it.
+    pub name: &'a str,
+    /// What EKS says of it, if that is known.
+    pub described: Option<&'a NodeGroup>,
+}
+
+impl<'a> Facts<'a> {
+    /// What EKS says of the group's nodes.
+    fn described(&self) -> Option<&'a NodeGroup> {
+        self.eks.and_then(|managed| managed.described)
+    }
 }
 
 impl Template {
@@ -148,7 +164,8 @@ impl Template {
     pub fn of(facts: &Facts<'_>, settings: &Settings) -> Result<Self, TemplateError> {
         let zone =
             facts.zones.first().ok_or_else(|| TemplateError::new("the group has no availability zone"))?;
-        let root_gib = facts.root_gib.unwrap_or(capacity::DEFAULT_ROOT_GIB);
+        let of_eks = || facts.described().and_then(|described| described.disk_gib);
+        let root_gib = facts.root_gib.or_else(of_eks).unwrap_or(capacity::DEFAULT_ROOT_GIB);
         let computed = |info: &TypeInfo| Figures::of(info, root_gib, settings);
         let figures_of = |info: &&TypeInfo| match facts.learned {
             Some(learned) => learned.correct(&info.name, computed(info)),
@@ -186,6 +203,16 @@ mod tests {
     use crate::groups::tags;
 
     fn template(types: &[&TypeInfo], group_tags: &[(&str, &str)]) -> Node {
+        template_of(types, group_tags, Some(50), None, None)
+    }
+
+    fn template_of(
+        types: &[&TypeInfo],
+        group_tags: &[(&str, &str)],
+        root_gib: Option<i32>,
+        described: Option<&NodeGroup>,
+        learned: Option<&Learned>,
+    ) -> Node {
         let read = group_tags.iter().map(|&(key, value)| {
             (format!("k8s.io/cluster-autoscaler/node-template/{key}"), value.to_owned())
         });
@@ -197,10 +224,10 @@ mod tests {
             region: "eu-west-1",
             zones: &zones,
             types,
-            root_gib: Some(50),
+            root_gib,
             market: Some(Market::Spot),
-            eks_node_group: Some("workers"),
-            learned: None,
+            eks: Some(Managed { name: "workers", described }),
+            learned,
             tags: &tags,
         };
         let template = Template::of(&facts, &Settings::default()).expect("has a type and a zone");
@@ -265,6 +292,91 @@ mod tests {
         assert_eq!((taint.key.as_deref(), taint.effect.as_deref()), (Some("dedicated"), Some("NoSchedule")));
     }
 
+    fn taints(node: &Node) -> Vec<(&str, &str, &str)> {
+        let taints = node.spec.as_ref().expect("has a spec").taints.iter();
+        let parts = taints.map(|taint| [&taint.key, &taint.value, &taint.effect].map(Option::as_deref));
+        parts.map(|parts| parts.map(Option::unwrap_or_default).into()).collect()
+    }
+
+    fn described() -> NodeGroup {
+        let taint = |key: &str, value: &str, effect: &str| tags::Taint {
+            key: key.to_owned(),
+            value: value.to_owned(),
+            effect: effect.to_owned(),
+        };
+        NodeGroup {
+            labels: [("team", "ml"), ("tier", "batch")].map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
+            taints: vec![taint("gpu", "", "NoSchedule"), taint("team", "ml", "NoExecute")],
+            capacity_type: Some("CAPACITY_BLOCK".to_owned()),
+            ami_type: Some("AL2023_ARM_64_STANDARD".to_owned()),
+            disk_gib: Some(80),
+            tags: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn what_eks_says_beats_what_is_computed() {
+        let described = described();
+        let node = template_of(&[&instance_type("x1.any", 2, 8, 3, 10)], &[], None, Some(&described), None);
+        for (key, value) in [
+            ("team", "ml"),
+            ("tier", "batch"),
+            ("eks.amazonaws.com/nodegroup", "workers"),
+            ("eks.amazonaws.com/capacityType", "CAPACITY_BLOCK"),
+            ("kubernetes.io/arch", "arm64"),
+            ("kubernetes.io/os", "linux"),
+        ] {
+            assert_eq!(labels(&node).get(key).map(String::as_str), Some(value), "{key}");
+        }
+        assert_eq!(taints(&node), [("gpu", "", "NoSchedule"), ("team", "ml", "NoExecute")]);
+        assert_eq!(capacity_of(&node, "ephemeral-storage").as_deref(), Some("83886080Ki"));
+        let own_volume =
+            template_of(&[&instance_type("x1.any", 2, 8, 3, 10)], &[], Some(50), Some(&described), None);
+        assert_eq!(capacity_of(&own_volume, "ephemeral-storage").as_deref(), Some("52428800Ki"));
+    }
+
+    #[test]
+    fn what_eks_says_beats_what_older_nodes_have_shown() {
+        let taint = |key: &str| tags::Taint {
+            key: key.to_owned(),
+            value: "old".to_owned(),
+            effect: "NoSchedule".to_owned(),
+        };
+        let learned = Learned {
+            labels: [("team", "web"), ("agent", "up")].map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
+            taints: vec![taint("gpu"), taint("agent")],
+            ..Learned::default()
+        };
+        let m5 = instance_type("m5.large", 2, 8, 3, 10);
+        let node = template_of(&[&m5], &[], None, Some(&described()), Some(&learned));
+        assert_eq!((labels(&node)["team"].as_str(), labels(&node)["agent"].as_str()), ("ml", "up"));
+        let expected =
+            [("agent", "old", "NoSchedule"), ("gpu", "", "NoSchedule"), ("team", "ml", "NoExecute")];
+        assert_eq!(taints(&node), expected);
+    }
+
+    #[test]
+    fn a_tag_beats_what_eks_says() {
+        let (described, m5) = (described(), instance_type("m5.large", 2, 8, 3, 10));
+        let tags =
+            [("label/team", "web"), ("taint/team", "web:NoExecute"), ("taint/gpu", "yes:PreferNoSchedule")];
+        let node = template_of(&[&m5], &tags, None, Some(&described), None);
+        assert_eq!((labels(&node)["team"].as_str(), labels(&node)["tier"].as_str()), ("web", "batch"));
+        // Of the same key and effect the tag's only; another effect is another taint.
+        let expected =
+            [("gpu", "", "NoSchedule"), ("gpu", "yes", "PreferNoSchedule"), ("team", "web", "NoExecute")];
+        assert_eq!(taints(&node), expected);
+    }
+
+    #[test]
+    fn a_node_group_with_images_of_windows_has_nodes_of_windows() {
+        let ami_type = Some("WINDOWS_CORE_2022_x86_64".to_owned());
+        let described = NodeGroup { ami_type, ..NodeGroup::default() };
+        let node = template_of(&[&instance_type("m5.large", 2, 8, 3, 10)], &[], None, Some(&described), None);
+        assert_eq!(labels(&node)["kubernetes.io/os"], "windows");
+        assert_eq!(labels(&node)["kubernetes.io/arch"], "amd64");
+    }
+
     #[test]
     fn several_types_give_the_least_of_each_resource_and_the_labels_of_the_first() {
         let mut gpu = instance_type("g4dn.xlarge", 4, 16, 3, 10);
@@ -306,7 +418,7 @@ mod tests {
             types: &[],
             root_gib: None,
             market: None,
-            eks_node_group: None,
+            eks: None,
             learned: None,
             tags: &tags,
         };

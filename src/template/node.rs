@@ -1,7 +1,8 @@
 //! The `core/v1` Node message of a template.
 //!
-//! Labels are those that a real node of the group would carry; a tag's label, taint or resource beats what is
-//! computed, as in cluster-autoscaler's own AWS provider.
+//! Labels are those that a real node of the group would carry. What real nodes have shown beats what is computed, what
+//! EKS says of a managed node group beats both (the next node is made from it), and a tag's label, taint or resource beats
+//! all.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +12,7 @@ use k8s_pb::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::capacity::{Figures, Resources};
 use super::{Facts, Market};
-use crate::aws::TypeInfo;
+use crate::aws::{NodeGroup, TypeInfo};
 
 /// Builds the Node. `first` is the type that its labels tell of, `figures` those of all types the group may launch.
 pub(super) fn build(facts: &Facts<'_>, zone: &str, first: &TypeInfo, figures: &Figures) -> Node {
@@ -19,6 +20,7 @@ pub(super) fn build(facts: &Facts<'_>, zone: &str, first: &TypeInfo, figures: &F
     let name = format!("{}-template-{}", facts.group, first.name);
     let mut labels = computed_labels(facts, zone, first, &name);
     labels.extend(facts.learned.map(|learned| learned.labels.clone()).unwrap_or_default());
+    labels.extend(facts.described().map(|described| described.labels.clone()).unwrap_or_default());
     labels.extend(facts.tags.labels.clone());
     Node {
         metadata: Some(ObjectMeta { name: Some(name), labels, ..ObjectMeta::default() }),
@@ -33,11 +35,13 @@ pub(super) fn build(facts: &Facts<'_>, zone: &str, first: &TypeInfo, figures: &F
     }
 }
 
-/// The taints of the tags, and those of real nodes that no tag says otherwise.
+/// The taints of real nodes, of the managed node group and of the tags. Of one key and effect a node has one taint: the
+/// last said.
 fn taints(facts: &Facts<'_>) -> Vec<Taint> {
     let mut all: BTreeMap<(&str, &str), &str> = BTreeMap::new();
     let learned = facts.learned.map(|learned| learned.taints.as_slice()).unwrap_or_default();
-    for taint in learned.iter().chain(&facts.tags.taints) {
+    let of_eks = facts.described().map(|described| described.taints.as_slice()).unwrap_or_default();
+    for taint in learned.iter().chain(of_eks).chain(&facts.tags.taints) {
         all.insert((&taint.key, &taint.effect), &taint.value);
     }
     let encoded = all.into_iter().map(|((key, effect), value)| Taint {
@@ -57,12 +61,15 @@ fn taints(facts: &Facts<'_>) -> Vec<Taint> {
 /// [EKS managed node groups](https://docs.aws.amazon.com/eks/latest/userguide/managed-node-groups.html) for
 /// `eks.amazonaws.com/…`.
 fn computed_labels(facts: &Facts<'_>, zone: &str, first: &TypeInfo, name: &str) -> BTreeMap<String, String> {
-    let arch = if first.arm { "arm64" } else { "amd64" };
+    let described = facts.described();
+    let is_arm = described.and_then(NodeGroup::is_arm).unwrap_or(first.arm);
+    let arch = if is_arm { "arm64" } else { "amd64" };
+    let os = if described.is_some_and(NodeGroup::is_windows) { "windows" } else { "linux" };
     let mut labels: BTreeMap<String, String> = [
         ("kubernetes.io/arch", arch),
         ("beta.kubernetes.io/arch", arch),
-        ("kubernetes.io/os", "linux"),
-        ("beta.kubernetes.io/os", "linux"),
+        ("kubernetes.io/os", os),
+        ("beta.kubernetes.io/os", os),
         ("kubernetes.io/hostname", name),
         ("node.kubernetes.io/instance-type", &first.name),
         ("beta.kubernetes.io/instance-type", &first.name),
@@ -74,13 +81,14 @@ fn computed_labels(facts: &Facts<'_>, zone: &str, first: &TypeInfo, name: &str) 
     ]
     .map(|(key, value)| (key.to_owned(), value.to_owned()))
     .into();
-    if let Some(node_group) = facts.eks_node_group {
-        labels.insert("eks.amazonaws.com/nodegroup".to_owned(), node_group.to_owned());
-        if let Some(market) = facts.market {
-            let word = match market {
-                Market::OnDemand => "ON_DEMAND",
-                Market::Spot => "SPOT",
-            };
+    if let Some(managed) = facts.eks {
+        labels.insert("eks.amazonaws.com/nodegroup".to_owned(), managed.name.to_owned());
+        let of_market = facts.market.map(|market| match market {
+            Market::OnDemand => "ON_DEMAND",
+            Market::Spot => "SPOT",
+        });
+        let of_eks = described.and_then(|described| described.capacity_type.as_deref());
+        if let Some(word) = of_eks.or(of_market) {
             labels.insert("eks.amazonaws.com/capacityType".to_owned(), word.to_owned());
         }
     }

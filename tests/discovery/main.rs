@@ -2,6 +2,7 @@
 
 mod budget;
 mod looks;
+mod node_groups;
 mod pace;
 mod templates;
 mod world;

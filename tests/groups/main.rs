@@ -2,6 +2,7 @@
 
 mod batches;
 mod budget;
+mod eks;
 mod faults;
 mod learned;
 mod restart;

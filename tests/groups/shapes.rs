@@ -8,20 +8,24 @@ use ebbtide::sim::aws::{LaunchConfigurationSpec, MixedSpec, TemplateData, Templa
 use ebbtide::sim::world::World;
 use k8s_pb::api::core::v1::Node;
 use prost::Message;
+use tonic::Status;
 
 use crate::scene::{GROUP, Scene, ZONE, group};
 
-const NODE_TEMPLATE: &str = "k8s.io/cluster-autoscaler/node-template";
+pub(crate) const NODE_TEMPLATE: &str = "k8s.io/cluster-autoscaler/node-template";
 
-pub(crate) async fn template(scene: &Scene, group: &str) -> Node {
+pub(crate) async fn try_template(scene: &Scene, group: &str) -> Result<Node, Status> {
     let request = NodeGroupTemplateNodeInfoRequest { id: group.into() };
-    let answer = scene.program.client().node_group_template_node_info(request).await.expect("a template");
-    let answer = answer.into_inner();
+    let answer = scene.program.client().node_group_template_node_info(request).await?.into_inner();
     assert_eq!(answer.node_info, answer.node_bytes, "clients of either dialect read the same Node");
-    Node::decode(answer.node_bytes).expect("a Node")
+    Ok(Node::decode(answer.node_bytes).expect("a Node"))
 }
 
-fn capacity(node: &Node, resource: &str) -> String {
+pub(crate) async fn template(scene: &Scene, group: &str) -> Node {
+    try_template(scene, group).await.expect("a template")
+}
+
+pub(crate) fn capacity(node: &Node, resource: &str) -> String {
     let capacity = node.status.as_ref().and_then(|status| status.capacity.get(resource));
     capacity.and_then(|quantity| quantity.string.clone()).unwrap_or_default()
 }

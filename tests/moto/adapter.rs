@@ -263,7 +263,7 @@ async fn instance_types_have_the_published_figures() {
             types: &[info],
             root_gib: None,
             market: None,
-            eks_node_group: None,
+            eks: None,
             learned: None,
             tags: &NodeTags::default(),
         };
