@@ -1,7 +1,6 @@
 //! The call to EKS, and a managed node group as the rest of the program reads it: plain data, SDK types left behind.
 //!
-//! Only what shows on a node is kept. The Kubernetes version does not: EKS tells it without its patch, and no node has
-//! a label of it.
+//! Only what shows on a node is kept.
 
 use std::collections::BTreeMap;
 
@@ -21,6 +20,8 @@ pub struct NodeGroup {
     pub taints: Vec<Taint>,
     /// `ON_DEMAND`, `SPOT` or `CAPACITY_BLOCK`.
     pub capacity_type: Option<String>,
+    /// Kubernetes version, `1.33`.
+    pub version: Option<String>,
     /// The kind of its images, `AL2023_ARM_64_STANDARD` for one; `CUSTOM` says nothing of them.
     pub ami_type: Option<String>,
     /// Size of the root volume in GiB; none where a launch template of the user's says it.
@@ -46,6 +47,7 @@ impl NodeGroup {
             labels: from.labels.unwrap_or_default().into_iter().collect(),
             taints: from.taints.unwrap_or_default().into_iter().filter_map(taint).collect(),
             capacity_type: from.capacity_type.map(|kind| kind.as_str().to_owned()),
+            version: from.version,
             ami_type: from.ami_type.map(|kind| kind.as_str().to_owned()),
             disk_gib: from.disk_size,
             tags: from.tags.unwrap_or_default().into_iter().collect(),

@@ -240,8 +240,10 @@ impl Discovery {
             Ok(resolved) => resolved,
             Err(missing) => return Some(Err(TemplateError::new(missing))),
         };
-        let learn = |lessons: &Arc<Lessons>| lessons.learn(group, launched_from, &resolved.revisions, now);
-        let learned = self.lessons.as_ref().and_then(learn);
+        let learned = self
+            .lessons
+            .as_ref()
+            .and_then(|lessons| lessons.learn(group, launched_from, &resolved.revisions, described, now));
         let types: Vec<_> = resolved.types.iter().map(Arc::as_ref).collect();
         let facts = Facts {
             group: &group.name,

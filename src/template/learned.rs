@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::capacity::{Figures, Resources};
 use super::quantity;
-use crate::aws::Revision;
+use crate::aws::{NodeGroup, Revision};
 use crate::cluster::{NodeView, Pairs};
 use crate::groups::tags::Taint;
 use crate::scale_in::names;
@@ -69,10 +69,11 @@ pub struct Learned {
 
 impl Learned {
     /// What is known after these nodes of the group (all launched from `revisions`) have been looked at; none if
-    /// nothing is.
+    /// nothing is. Labels and taints that EKS gives the nodes are not learned: what it says of the next one counts.
     pub fn from(
         known: Option<&Self>,
         revisions: &BTreeSet<Revision>,
+        given: Option<&NodeGroup>,
         nodes: &[Arc<NodeView>],
         now: Timestamp,
     ) -> Option<Self> {
@@ -93,6 +94,10 @@ impl Learned {
             learned.learn_taints(&settled);
         } else if known.is_none() {
             learned.learn_labels(&teachers);
+        }
+        if let Some(given) = given {
+            learned.labels.retain(|key, _| !given.labels.contains_key(key));
+            learned.taints.retain(|taint| !given.taints.iter().any(|other| other.key == taint.key));
         }
         Some(learned)
     }
@@ -302,7 +307,7 @@ mod tests {
 
     fn learned(known: Option<&Learned>, nodes: &[NodeView]) -> Option<Learned> {
         let nodes: Vec<_> = nodes.iter().cloned().map(Arc::new).collect();
-        Learned::from(known, &revisions(1), &nodes, at(1000))
+        Learned::from(known, &revisions(1), None, &nodes, at(1000))
     }
 
     fn first(nodes: &[NodeView]) -> Learned {
@@ -388,7 +393,18 @@ mod tests {
     fn another_launch_template_makes_it_forget_and_no_nodes_do_not() {
         let known = first(&[node(1)]);
         assert_eq!(learned(Some(&known), &[]), Some(known.clone()));
-        assert_eq!(Learned::from(Some(&known), &revisions(2), &[], at(1000)), None);
+        assert_eq!(Learned::from(Some(&known), &revisions(2), None, &[], at(1000)), None);
+    }
+
+    #[test]
+    fn what_eks_gives_the_nodes_is_not_learned() {
+        let node = Arc::new(tainted(tainted(node(1), "dedicated"), "own"));
+        let taint = Taint { key: "dedicated".into(), value: String::new(), effect: "NoSchedule".into() };
+        let team = ("team".to_owned(), "blue".to_owned());
+        let given = NodeGroup { labels: [team].into(), taints: vec![taint], ..NodeGroup::default() };
+        let learned = Learned::from(None, &revisions(1), Some(&given), &[node], at(1000)).expect("a node");
+        assert_eq!(keys(&learned), [""; 0]);
+        assert_eq!(learned.taints.iter().map(|taint| taint.key.as_str()).collect::<Vec<_>>(), ["own"]);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 
 use super::learned::Learned;
-use crate::aws::Revision;
+use crate::aws::{NodeGroup, Revision};
 use crate::cluster::Nodes;
 use crate::groups::{Group, Lifecycle};
 
@@ -37,12 +37,13 @@ impl Lessons {
     }
 
     /// Looks at the nodes of a group that launches `revisions`. Its instances were launched from `launched_from`; one
-    /// that is not in there is taken for one of today's.
+    /// that is not in there is taken for one of today's. `given` is what EKS says of its node group.
     pub fn learn(
         &self,
         group: &Group,
         launched_from: &BTreeMap<String, Revision>,
         revisions: &BTreeSet<Revision>,
+        given: Option<&NodeGroup>,
         now: Timestamp,
     ) -> Option<Arc<Learned>> {
         let is_current = |id: &str| launched_from.get(id).is_none_or(|from| revisions.contains(from));
@@ -54,7 +55,7 @@ impl Lessons {
             .collect();
         let mut by_group = self.lock();
         let known = by_group.get(&group.name).map(|lesson| Arc::clone(&lesson.learned));
-        let Some(learned) = Learned::from(known.as_deref(), revisions, &nodes, now) else {
+        let Some(learned) = Learned::from(known.as_deref(), revisions, given, &nodes, now) else {
             if by_group.remove(&group.name).is_some() {
                 tracing::info!(
                     group = group.name,

@@ -310,7 +310,7 @@ mod tests {
             capacity_type: Some("CAPACITY_BLOCK".to_owned()),
             ami_type: Some("AL2023_ARM_64_STANDARD".to_owned()),
             disk_gib: Some(80),
-            tags: BTreeMap::new(),
+            ..NodeGroup::default()
         }
     }
 

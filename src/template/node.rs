@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_pb::api::core::v1::{Node, NodeCondition, NodeSpec, NodeStatus, Taint};
+use k8s_pb::api::core::v1::{Node, NodeCondition, NodeSpec, NodeStatus, NodeSystemInfo, Taint};
 use k8s_pb::apimachinery::pkg::api::resource::Quantity;
 use k8s_pb::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
@@ -30,9 +30,16 @@ pub(super) fn build(facts: &Facts<'_>, zone: &str, first: &TypeInfo, figures: &F
             capacity: quantities(&figures.capacity, &facts.tags.resources),
             allocatable: quantities(&figures.allocatable, &facts.tags.resources),
             conditions: conditions(),
+            node_info: facts.described().and_then(node_info),
             ..NodeStatus::default()
         }),
     }
+}
+
+/// The kubelet's version: EKS tells which Kubernetes, not which patch of it.
+fn node_info(node_group: &NodeGroup) -> Option<NodeSystemInfo> {
+    let kubelet_version = Some(format!("v{}.0", node_group.version.as_ref()?));
+    Some(NodeSystemInfo { kubelet_version, ..NodeSystemInfo::default() })
 }
 
 /// The taints of real nodes, of the managed node group and of the tags. Of one key and effect a node has one taint: the

@@ -66,6 +66,8 @@ async fn a_managed_node_group_at_zero_says_what_eks_knows_of_it() {
     }
     assert_eq!(taints(&node), ["gpu=yes:NoSchedule", "slow=:PreferNoSchedule"]);
     assert_eq!(capacity(&node, "ephemeral-storage"), format!("{}Ki", 80 * 1024 * 1024));
+    let info = node.status.and_then(|status| status.node_info).expect("is told");
+    assert_eq!(info.kubelet_version.as_deref(), Some("v1.35.0"));
 }
 
 #[tokio::test(start_paused = true)]
