@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs tests/moto/ against moto's server (https://github.com/getmoto/moto), an AWS that nobody here wrote.
+# Runs tests/moto/ against moto's server (https://github.com/getmoto/moto), an AWS that nobody here wrote, and makes the
+# table of instance types once more from moto's.
 #
 # Needs python3 with venv, and PyPI once: the virtual environment stays in the build directory. The server listens on a
 # free loopback port and is stopped whatever happens. Ends with the tests' status.
@@ -15,6 +16,26 @@ if [ ! -e "$venv/ready" ]; then
     touch "$venv/ready"
 fi
 
+# The table of instance types is what its program makes of moto's, which is EC2's.
+table=src/aws/instance-types.tsv
+made=$(mktemp -d)
+trap 'rm -rf "$made"' EXIT
+"$venv/bin/python" - "$made" <<'PYTHON'
+import gzip, json, sys, moto.ec2
+types = json.load(gzip.open(moto.ec2.__path__[0] + "/resources/instance_types.json.gz"))
+json.dump(types, open(sys.argv[1] + "/map.json", "w"))
+json.dump({"InstanceTypes": list(types.values())}, open(sys.argv[1] + "/list.json", "w"))
+PYTHON
+source=$(sed -n 's/^# Source: //p' "$table")
+for form in map list; do
+    cargo run --quiet --example instance-types -- "$made/$form.json" "$made/table.tsv" "$source"
+    if ! diff "$table" "$made/table.tsv" >"$made/diff"; then
+        echo "$table is not what moto $version has ($form):" >&2
+        head -20 "$made/diff" >&2
+        exit 1
+    fi
+done
+
 # Built first, so that the server does not wait for the compiler.
 cargo test --quiet --test moto --no-run
 
@@ -22,7 +43,7 @@ port=$("$venv/bin/python" -c 'import socket; s = socket.socket(); s.bind(("127.0
 log="$build/moto-$port.log"
 "$venv/bin/moto_server" -H 127.0.0.1 -p "$port" >"$log" 2>&1 &
 server=$!
-trap 'kill "$server" 2>/dev/null || true; wait "$server" 2>/dev/null || true; rm -f "$log"' EXIT
+trap 'kill "$server" 2>/dev/null || true; wait "$server" 2>/dev/null || true; rm -rf "$log" "$made"' EXIT
 
 for _ in $(seq 100); do
     if (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then up=yes; break; fi

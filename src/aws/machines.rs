@@ -63,6 +63,8 @@ pub struct TypeInfo {
     pub addresses: i64,
     /// Whether it is of arm64; x86_64 otherwise.
     pub arm: bool,
+    /// Whether its interfaces take address prefixes: Nitro, or bare metal.
+    pub prefixes: bool,
     /// Accelerators, by kind.
     pub accelerators: Vec<Accelerator>,
 }
@@ -74,8 +76,10 @@ pub struct Accelerator {
     pub manufacturer: String,
     /// Model (`T4`, `Inferentia2`).
     pub name: String,
-    /// How many.
+    /// How many the operating system sees; a part of a GPU is one.
     pub count: i64,
+    /// Cores of each, where EC2 tells: of AWS's own chips.
+    pub cores: i64,
 }
 
 impl LaunchSpec {
@@ -138,7 +142,8 @@ impl TemplateVersion {
 }
 
 impl TypeInfo {
-    pub(super) fn from_sdk(from: &ec2::InstanceTypeInfo) -> Option<Self> {
+    /// What the SDK's answer says; none if it is of no type.
+    pub fn from_sdk(from: &ec2::InstanceTypeInfo) -> Option<Self> {
         let network = from.network_info.as_ref();
         let count = |number: Option<i32>| i64::from(number.unwrap_or(0));
         // Only the default card's interfaces get pods: https://github.com/aws/amazon-vpc-cni-k8s
@@ -156,29 +161,37 @@ impl TypeInfo {
             interfaces: count(interfaces),
             addresses: count(network.and_then(|n| n.ipv4_addresses_per_interface)),
             arm: architectures.contains(&ec2::ArchitectureType::Arm64),
+            // As `IsPrefixDelegationSupported` of https://github.com/aws/amazon-vpc-cni-k8s has it; EC2 tells no
+            // hypervisor of bare metal.
+            prefixes: from.hypervisor == Some(ec2::InstanceTypeHypervisor::Nitro)
+                || from.bare_metal == Some(true),
             accelerators: accelerators(from),
         })
     }
 }
 
 fn accelerators(from: &ec2::InstanceTypeInfo) -> Vec<Accelerator> {
-    let one = |manufacturer: &str, name: Option<&str>, count: Option<i32>| Accelerator {
-        manufacturer: manufacturer.to_owned(),
+    let one = |manufacturer: Option<&str>, name: Option<&str>, count: Option<i32>| Accelerator {
+        manufacturer: manufacturer.unwrap_or("AWS").to_owned(),
         name: name.unwrap_or_default().to_owned(),
         count: i64::from(count.unwrap_or(0)),
+        cores: 0,
     };
     let gpus = from.gpu_info.iter().flat_map(ec2::GpuInfo::gpus);
     let neurons = from.neuron_info.iter().flat_map(ec2::NeuronInfo::neuron_devices);
     let inference =
         from.inference_accelerator_info.iter().flat_map(ec2::InferenceAcceleratorInfo::accelerators);
-    let mut all: Vec<_> =
-        gpus.map(|gpu| one(gpu.manufacturer().unwrap_or_default(), gpu.name(), gpu.count())).collect();
-    all.extend(neurons.map(|neuron| one("AWS", neuron.name(), neuron.count())));
+    // Of a type with a part of a GPU EC2 counts no whole one, and one logical one.
+    let mut all: Vec<_> = gpus
+        .map(|gpu| one(gpu.manufacturer(), gpu.name(), gpu.logical_gpu_count().or(gpu.count())))
+        .collect();
+    all.extend(neurons.map(|neuron| Accelerator {
+        cores: i64::from(neuron.core_info().and_then(|core| core.count()).unwrap_or(0)),
+        ..one(None, neuron.name(), neuron.count())
+    }));
     // EC2 tells the same chips twice for Inferentia; older answers have only the second form.
     if from.neuron_info.is_none() {
-        all.extend(
-            inference.map(|chip| one(chip.manufacturer().unwrap_or("AWS"), chip.name(), chip.count())),
-        );
+        all.extend(inference.map(|chip| one(chip.manufacturer(), chip.name(), chip.count())));
     }
     all
 }

@@ -15,6 +15,7 @@ mod error;
 mod facts;
 mod machines;
 mod requirements;
+pub mod type_table;
 
 use std::error::Error as StdError;
 use std::sync::atomic::{AtomicU64, Ordering};

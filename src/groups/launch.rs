@@ -4,7 +4,8 @@
 //! - The latest and default versions of all launch templates are read in one pass when first needed, whole; after
 //!   that a pass begins every five minutes and takes one page a refresh, so that a refresh in a steady state costs at
 //!   most one call more than it must.
-//! - A failed call loses nothing: what was known before still serves.
+//! - A failed call loses nothing: what was known before still serves. A type that EC2 has not told is the program's
+//!   own table's to tell.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use jiff::Timestamp;
 
 use crate::aws::{
     Aws, AwsError, Launch, LaunchSpec, Override, Requirements, Revision, Source, TemplateId, TemplateRef,
-    TemplateVersion, TypeInfo,
+    TemplateVersion, TypeInfo, type_table,
 };
 use crate::template::Market;
 
@@ -237,16 +238,21 @@ impl Library {
     pub(super) fn resolve(&self, wish: Wanted<'_>) -> Result<Resolved, String> {
         let spec = self.source_spec(wish.0)?;
         let names = self.type_names(wish)?;
-        let types: Vec<_> = names.iter().filter_map(|name| self.types.get(name)?.value.clone()).collect();
+        let types: Vec<_> = names.iter().filter_map(|name| self.type_info(name)).collect();
         if types.is_empty() {
             return Err(match names.first() {
-                Some(name) => format!("EC2 knows no instance type {name}"),
+                Some(name) => format!("instance type {name} is not known"),
                 None => "no instance type has the attributes that the group asks for".to_owned(),
             });
         }
         let others = wish.0.templates().filter_map(|of| self.known_spec(of));
         let revisions = others.map(|other| &other.revision).chain([&spec.revision]).cloned().collect();
         Ok(Resolved { types, root_gib: spec.root_gib, market: Market::of(wish.0, &spec), revisions })
+    }
+
+    fn type_info(&self, name: &str) -> Option<Arc<TypeInfo>> {
+        let told = self.types.get(name).and_then(|kept| kept.value.clone());
+        told.or_else(|| type_table::find(name).map(Arc::new))
     }
 
     /// Names of the types a group may launch, in its order of preference.
@@ -376,6 +382,18 @@ mod tests {
     fn version(id: &str, number: i64, default: bool, instance_type: &str) -> TemplateVersion {
         let spec = LaunchSpec { instance_type: Some(instance_type.to_owned()), ..LaunchSpec::default() };
         TemplateVersion { id: id.to_owned(), name: format!("name-of-{id}"), number, default, spec }
+    }
+
+    #[test]
+    fn what_ec2_says_of_a_type_beats_the_table_which_serves_until_then() {
+        let mut library = Library::default();
+        let memory = |library: &Library, name| library.type_info(name).map(|info| info.memory_mib);
+        assert_eq!((memory(&library, "m5.large"), memory(&library, "x99.huge")), (Some(8192), None));
+        let asked = vec!["m5.large".to_owned(), "c5.large".to_owned()];
+        let told = TypeInfo { memory_mib: 9000, ..TypeInfo::default() };
+        let found = [("m5.large".to_owned(), Arc::new(told))];
+        keep(&mut library.types, asked, found.into_iter(), Timestamp::UNIX_EPOCH);
+        assert_eq!((memory(&library, "m5.large"), memory(&library, "c5.large")), (Some(9000), Some(4096)));
     }
 
     #[test]

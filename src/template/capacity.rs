@@ -241,6 +241,7 @@ pub(super) mod tests {
             manufacturer: manufacturer.to_owned(),
             name: String::new(),
             count,
+            cores: 0,
         };
         let found =
             devices(&[one("NVIDIA", 4), one("AWS", 1), one("Habana", 8), one("AMD", 0), one("Xilinx", 2)]);
@@ -280,8 +281,12 @@ pub(super) mod tests {
         (1..450i64, 0..6000i64, 0..20i64, 0..60i64, 1..500i32, 0..9i64).prop_map(
             |(vcpus, gib, interfaces, addresses, root, gpus)| {
                 let mut info = instance_type("x", vcpus, gib, interfaces, addresses);
-                info.accelerators =
-                    vec![Accelerator { manufacturer: "NVIDIA".into(), name: "T4".into(), count: gpus }];
+                info.accelerators = vec![Accelerator {
+                    manufacturer: "NVIDIA".into(),
+                    name: "T4".into(),
+                    count: gpus,
+                    cores: 0,
+                }];
                 Figures::of(&info, root, &Settings::default())
             },
         )

@@ -380,7 +380,8 @@ mod tests {
     #[test]
     fn several_types_give_the_least_of_each_resource_and_the_labels_of_the_first() {
         let mut gpu = instance_type("g4dn.xlarge", 4, 16, 3, 10);
-        gpu.accelerators = vec![Accelerator { manufacturer: "NVIDIA".into(), name: "T4".into(), count: 1 }];
+        gpu.accelerators =
+            vec![Accelerator { manufacturer: "NVIDIA".into(), name: "T4".into(), count: 1, cores: 0 }];
         let large_memory = instance_type("r5.large", 2, 16, 3, 10);
         let compute = instance_type("c5.xlarge", 4, 8, 4, 15);
         let node = template(&[&compute, &large_memory, &gpu], &[]);

@@ -90,7 +90,7 @@ async fn every_source_of_instances_gives_a_template() {
     assert_eq!(label(&spot, "eks.amazonaws.com/nodegroup").as_deref(), Some("gpu-workers"));
     assert_eq!(label(&node(&snapshot, "pinned"), "eks.amazonaws.com/capacityType"), None);
     let unknown = snapshot.groups["unknown"].template.clone().expect("was tried").expect_err("is unknown");
-    assert_eq!(unknown.to_string(), "EC2 knows no instance type x99.huge");
+    assert_eq!(unknown.to_string(), "instance type x99.huge is not known");
 }
 
 #[tokio::test(start_paused = true)]

@@ -11,7 +11,7 @@ use aws_sdk_autoscaling::types::{
 use aws_sdk_ec2::types::{
     LaunchTemplateBlockDeviceMappingRequest, LaunchTemplateEbsBlockDeviceRequest, RequestLaunchTemplateData,
 };
-use ebbtide::aws::{Aws, Described, Source, TemplateId, TemplateRef};
+use ebbtide::aws::{Aws, Described, Source, TemplateId, TemplateRef, type_table};
 use ebbtide::clock::Clock;
 use ebbtide::groups::Groups;
 use ebbtide::groups::discovery::Discovery;
@@ -276,6 +276,20 @@ async fn instance_types_have_the_published_figures() {
         );
         let arch = if name.starts_with("m6g") || name.starts_with("c6g") { "arm64" } else { "amd64" };
         assert_eq!(template.labels["kubernetes.io/arch"], arch, "{name}");
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs moto; see README"]
+async fn the_table_of_types_has_what_the_adapter_reads_from_the_answers_of_ec2() {
+    let moto = moto().await;
+    let names: Vec<String> = type_table::names().map(str::to_owned).collect();
+    let mut told = moto.aws.instance_types(&names).await.expect("answers");
+    told.sort_by(|a, b| a.name.cmp(&b.name));
+    let table: Vec<_> = names.iter().filter_map(|name| type_table::find(name)).collect();
+    assert_eq!(told.len(), table.len());
+    for (told, ours) in told.iter().zip(&table) {
+        assert_eq!(told, ours);
     }
 }
 

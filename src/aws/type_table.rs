@@ -1,0 +1,173 @@
+//! The instance types that the program knows without asking EC2: `instance-types.tsv`, a line each, sorted by name.
+//!
+//! - The text is searched where it stands in the program; nothing is kept of it.
+//! - What is written is what is read: [`render`] and [`find`] have one format, and [`TypeInfo::from_sdk`] fills both
+//!   the table and what EC2 answers, so that both have the same figures for the same type.
+//! - `cargo run --example instance-types` makes the file from an answer of DescribeInstanceTypes.
+
+use std::cmp::Ordering;
+use std::fmt::Write as _;
+
+use super::{Accelerator, TypeInfo};
+
+const TABLE: &str = include_str!("instance-types.tsv");
+
+/// Begins the lines that are for people. It sorts before every name.
+const COMMENT: char = '#';
+/// Stands for nothing.
+const NONE: &str = "-";
+/// Between two kinds of accelerators of a type.
+const AND: char = ';';
+/// Between what is told of one kind. Names of models have spaces and dashes.
+const PART: char = ':';
+
+const ARM: &str = "arm64";
+const X86: &str = "x86_64";
+const PREFIXES: &str = "prefixes";
+
+/// The type of this name, if the table has it.
+pub fn find(name: &str) -> Option<TypeInfo> {
+    find_in(TABLE, name)
+}
+
+/// The names of all types in the table.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    TABLE.lines().filter(|line| !line.starts_with(COMMENT)).map(name_of)
+}
+
+/// The table of these types. `source` says where their figures are from.
+pub fn render(mut types: Vec<TypeInfo>, source: &str) -> String {
+    types.sort_by(|a, b| a.name.cmp(&b.name));
+    let mut table = format!(
+        "{COMMENT} EC2 instance types, for where EC2 is not asked or does not answer.\n\
+         {COMMENT} Source: {source}\n\
+         {COMMENT} Made by: cargo run --example instance-types -- DUMP src/aws/instance-types.tsv SOURCE\n\
+         {COMMENT} DUMP is what this prints: aws ec2 describe-instance-types --output json\n\
+         {COMMENT} name, vCPUs, memory in MiB, interfaces of the default network card, addresses of each, \
+         architecture,\n\
+         {COMMENT} whether they take prefixes, accelerators (manufacturer:model:count:cores of each)\n"
+    );
+    for info in types {
+        line(&mut table, &info);
+    }
+    table
+}
+
+fn line(table: &mut String, info: &TypeInfo) {
+    let TypeInfo { name, vcpus, memory_mib, interfaces, addresses, arm, prefixes, accelerators } = info;
+    let arch = if *arm { ARM } else { X86 };
+    let prefixes = if *prefixes { PREFIXES } else { NONE };
+    let mut kinds: Vec<String> = Vec::new();
+    for Accelerator { manufacturer, name, count, cores } in accelerators {
+        kinds.push(format!("{manufacturer}{PART}{name}{PART}{count}{PART}{cores}"));
+    }
+    let kinds = if kinds.is_empty() { NONE.to_owned() } else { kinds.join(&AND.to_string()) };
+    let _ = writeln!(
+        table,
+        "{name}\t{vcpus}\t{memory_mib}\t{interfaces}\t{addresses}\t{arch}\t{prefixes}\t{kinds}"
+    );
+}
+
+fn find_in(mut table: &str, name: &str) -> Option<TypeInfo> {
+    while !table.is_empty() {
+        let middle = table.floor_char_boundary(table.len() / 2);
+        let start = table[..middle].rfind('\n').map_or(0, |at| at + 1);
+        let end = table[start..].find('\n').map_or(table.len(), |at| start + at + 1);
+        match name.cmp(name_of(&table[start..end])) {
+            Ordering::Less => table = &table[..start],
+            Ordering::Equal => return read(table[start..end].trim_end()),
+            Ordering::Greater => table = &table[end..],
+        }
+    }
+    None
+}
+
+fn name_of(line: &str) -> &str {
+    line.split('\t').next().unwrap_or_default()
+}
+
+fn read(line: &str) -> Option<TypeInfo> {
+    let fields: Vec<&str> = line.split('\t').collect();
+    let [name, vcpus, memory, interfaces, addresses, arch, prefixes, accelerators] = fields[..] else {
+        return None;
+    };
+    let kinds = accelerators.split(AND).filter(|&kind| kind != NONE);
+    Some(TypeInfo {
+        name: name.to_owned(),
+        vcpus: vcpus.parse().ok()?,
+        memory_mib: memory.parse().ok()?,
+        interfaces: interfaces.parse().ok()?,
+        addresses: addresses.parse().ok()?,
+        arm: arch == ARM,
+        prefixes: prefixes == PREFIXES,
+        accelerators: kinds.map(accelerator).collect::<Option<_>>()?,
+    })
+}
+
+fn accelerator(kind: &str) -> Option<Accelerator> {
+    let parts: Vec<&str> = kind.split(PART).collect();
+    let [manufacturer, name, count, cores] = parts[..] else { return None };
+    Some(Accelerator {
+        manufacturer: manufacturer.to_owned(),
+        name: name.to_owned(),
+        count: count.parse().ok()?,
+        cores: cores.parse().ok()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn every_type_of_the_file_is_found_and_the_file_is_as_it_would_be_written() {
+        let types: Vec<_> = names().map(|name| find(name).unwrap_or_else(|| panic!("{name}"))).collect();
+        assert!(types.len() > 1000, "{}", types.len());
+        let source = TABLE.lines().nth(1).and_then(|line| line.strip_prefix("# Source: "));
+        assert_eq!(render(types, source.expect("tells its source")), TABLE);
+    }
+
+    #[test]
+    fn a_name_that_is_not_there_is_not_found() {
+        for name in ["", "#", "a", "m5.largest", "m5.larg", "zzz", "# Source", "\t", "é"] {
+            assert_eq!(find(name), None, "{name}");
+        }
+        assert_eq!(find_in("", "m5.large"), None);
+    }
+
+    #[test]
+    fn a_line_that_is_not_as_it_should_be_is_no_type() {
+        for line in ["m5.large", "m5.large\tx\t1\t1\t1\tx86_64\t-\t-", "m5.large\t1\t1\t1\t1\tx86_64\t-\tT4"]
+        {
+            assert_eq!(find_in(line, "m5.large"), None, "{line}");
+        }
+    }
+
+    prop_compose! {
+        fn types()(
+            figures in prop::collection::btree_map("[a-z][a-z0-9.-]{0,9}", (0..9_999i64, any::<bool>(), any::<bool>()), 1..30),
+            chips in prop::collection::vec(("[A-Z][A-Za-z0-9]{0,6}", "[A-Z][A-Za-z0-9 -]{0,12}", 0..20i64, 0..9i64), 0..3),
+        ) -> Vec<TypeInfo> {
+            let accelerator = |(manufacturer, name, count, cores)| Accelerator { manufacturer, name, count, cores };
+            let accelerators: Vec<_> = chips.into_iter().map(accelerator).collect();
+            let info = |(name, (n, arm, prefixes))| TypeInfo {
+                name, vcpus: n, memory_mib: 7 * n, interfaces: n % 15, addresses: n % 50, arm, prefixes,
+                accelerators: accelerators.clone(),
+            };
+            figures.into_iter().map(info).collect()
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_found_again(types in types()) {
+            let table = render(types.iter().rev().cloned().collect(), "here");
+            for info in types {
+                prop_assert_eq!(find_in(&table, &info.name), Some(info.clone()));
+                prop_assert_eq!(find_in(&table, &format!("{}!", info.name)), None);
+            }
+        }
+    }
+}
