@@ -155,7 +155,8 @@ impl App {
             Arc::clone(&hooks),
             clock.clone(),
             config.refresh_interval,
-        );
+        )
+        .with_settings(config.templates);
         let lessons = Arc::new(Lessons::new(Arc::clone(&nodes)));
         let discovery = discovery.with_lessons(Arc::clone(&lessons));
         template::register(&mut registry, Arc::clone(&groups));

@@ -23,6 +23,7 @@ pub use flags::flags_table;
 
 use crate::groups::selector::Selectors;
 use crate::provider::TlsFiles;
+use crate::template;
 
 /// What the program is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +57,8 @@ pub struct Config {
     pub refresh_interval: Duration,
     /// How old a look at AWS may be that is answered from.
     pub snapshot_max_age: Duration,
+    /// What is told of nodes that are not there yet.
+    pub templates: template::Settings,
     /// What DaemonSet pods get to flush after the last workload.
     pub daemonset_flush: Duration,
     /// Whether DaemonSet pods are kept from cluster-autoscaler's own drain.

@@ -68,6 +68,16 @@ pub(super) struct ServeFlags {
     /// How old the last successful look at AWS may be to be answered from, up to 24h.
     #[arg(long, value_name = "DURATION", default_value = "10m")]
     pub(super) snapshot_max_age: String,
+    /// Whether instance types are taken from the program's own table, and EC2 is not asked for them: true, false.
+    #[arg(long, value_name = "BOOL", default_value = "false")]
+    pub(super) static_instance_types: String,
+    /// Share of an instance's memory that hypervisor and kernel keep, 0% to 50%.
+    #[arg(long, value_name = "SHARE", default_value = "7.5%")]
+    pub(super) memory_overhead: String,
+    /// What the template of a group with several instance types has of each resource: the least of the types (min), what
+    /// the first has (first), the most (max).
+    #[arg(long, value_name = "CHOICE", default_value = "min")]
+    pub(super) mixed_instances: String,
     /// What DaemonSet pods get to flush after the last workload has left, 0s to 1h.
     #[arg(long, value_name = "DURATION", default_value = "5s")]
     pub(super) daemonset_flush: String,

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use super::*;
 use crate::groups::selector::Selectors;
+use crate::template::{MixedInstances, Settings};
 
 const GROUPS: &str = "--nodes=1:10:web";
 
@@ -48,6 +49,7 @@ fn defaults() -> Config {
         selectors: selectors(&["1:10:web"], &[]),
         refresh_interval: Duration::from_mins(1),
         snapshot_max_age: Duration::from_mins(10),
+        templates: Settings { memory_overhead: 750, mixed: MixedInstances::Min, static_types: false },
         daemonset_flush: Duration::from_secs(5),
         daemonset_guard: true,
         drain_timeout: None,
@@ -73,6 +75,9 @@ fn every_flag_is_read_and_so_is_every_variable() {
         ("--nodes", "0:5:db: main"),
         ("--refresh-interval", "90s"),
         ("--snapshot-max-age", "1h 30m"),
+        ("--static-instance-types", "true"),
+        ("--memory-overhead", "12.25%"),
+        ("--mixed-instances", "max"),
         ("--daemonset-flush", "0s"),
         ("--drain-timeout", "48h"),
         ("--lifecycle-hook", "my/hook_1-a"),
@@ -88,6 +93,7 @@ fn every_flag_is_read_and_so_is_every_variable() {
         selectors: selectors(&["0:5:db: main"], &["asg:tag=a=b,c"]),
         refresh_interval: Duration::from_secs(90),
         snapshot_max_age: Duration::from_mins(90),
+        templates: Settings { memory_overhead: 1225, mixed: MixedInstances::Max, static_types: true },
         daemonset_flush: Duration::ZERO,
         drain_timeout: Some(Duration::from_hours(48)),
         lifecycle_hook: "my/hook_1-a".into(),
@@ -149,6 +155,9 @@ fn every_problem_of_a_command_line_is_reported_at_once_with_its_flag() {
         "--node-group-auto-discovery=tag=a",
         "--refresh-interval=500ms",
         "--snapshot-max-age=10",
+        "--static-instance-types=maybe",
+        "--memory-overhead=51%",
+        "--mixed-instances=average",
         "--daemonset-flush=2h",
         "--drain-timeout=never",
         "--lifecycle-hook=",
@@ -180,6 +189,9 @@ fn every_problem_of_a_command_line_is_reported_at_once_with_its_flag() {
             "--node-group-auto-discovery",
             "--refresh-interval",
             "--snapshot-max-age",
+            "--static-instance-types",
+            "--memory-overhead",
+            "--mixed-instances",
             "--daemonset-flush",
             "--drain-timeout",
             "--lifecycle-hook",
@@ -211,6 +223,19 @@ fn a_problem_says_what_would_be_right() {
         text(&["--lifecycle-hook=a b"]),
         "\"a b\" is no name of a lifecycle hook: 1 to 255 of A-Z a-z 0-9 - _ /"
     );
+}
+
+#[test]
+fn a_share_is_a_percentage_up_to_a_half() {
+    for (text, expected) in [("0%", 0), ("7.5%", 750), ("50%", 5000), ("3%", 300), ("7.255%", 726)] {
+        let config = serve(&[GROUPS, "--memory-overhead", text], &[]);
+        assert_eq!(config.templates.memory_overhead, expected, "{text}");
+    }
+    for text in ["7.5", "0.075", "-1%", "50.1%", "%", "NaN%", "7,5%", "many"] {
+        let found = problems(&["serve", GROUPS, &format!("--memory-overhead={text}")], &[]);
+        let why = format!("{text:?} is no share from 0% to 50%, like 7.5%");
+        assert_eq!(found, [("--memory-overhead".into(), why)]);
+    }
 }
 
 #[test]

@@ -14,6 +14,7 @@ use crate::groups::selector::Selectors;
 use crate::provider::tls::TlsFile;
 use crate::provider::{Tls, TlsFiles};
 use crate::telemetry::chain;
+use crate::template::{MixedInstances, Settings};
 
 /// What a drain takes without a flush and without workloads that need time, with a margin.
 const LEAST_DRAIN: Duration = Duration::from_secs(10);
@@ -29,6 +30,8 @@ const MAX_AGE: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::fro
 const FLUSH: RangeInclusive<Duration> = Duration::ZERO..=HOUR;
 /// Longer than any hook may hold an instance (48 h), short enough to be no slip of the unit.
 const DRAIN: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_hours(30 * 24);
+/// A hypervisor that keeps more than half of the memory is a slip of the comma.
+const SHARE: RangeInclusive<f64> = 0.0..=50.0;
 
 /// The configuration, or none if a problem was added that leaves a hole in it.
 pub(super) fn config(flags: ServeFlags, problems: &mut Vec<Problem>) -> Option<Config> {
@@ -54,6 +57,9 @@ pub(super) fn config(flags: ServeFlags, problems: &mut Vec<Problem>) -> Option<C
         let text = format!("{} is shorter than --refresh-interval", flags.snapshot_max_age);
         problems.push(Problem::new("--snapshot-max-age", text));
     }
+    let static_types = boolean("--static-instance-types", &flags.static_instance_types, problems);
+    let memory_overhead = share("--memory-overhead", &flags.memory_overhead, problems);
+    let mixed = mixed_instances("--mixed-instances", &flags.mixed_instances, problems);
     let daemonset_flush = duration("--daemonset-flush", &flags.daemonset_flush, &FLUSH, problems);
     let daemonset_guard = boolean("--daemonset-guard", &flags.daemonset_guard, problems);
     let drain_timeout = match flags.drain_timeout.as_str() {
@@ -95,6 +101,7 @@ pub(super) fn config(flags: ServeFlags, problems: &mut Vec<Problem>) -> Option<C
         selectors,
         refresh_interval: refresh_interval?,
         snapshot_max_age: snapshot_max_age?,
+        templates: Settings { memory_overhead: memory_overhead?, mixed: mixed?, static_types: static_types? },
         daemonset_flush: daemonset_flush?,
         daemonset_guard: daemonset_guard?,
         drain_timeout: drain_timeout?,
@@ -216,6 +223,26 @@ fn duration(
         Err(error) => format!("{text:?} is no duration like 90s, 10m or 48h: {error}"),
     };
     problems.push(Problem::new(flag, duration));
+    None
+}
+
+/// A share like `7.5%`, in hundredths of a percent.
+fn share(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Option<i64> {
+    let percent = text.strip_suffix('%').and_then(|number| number.parse::<f64>().ok());
+    let read = percent.filter(|percent| SHARE.contains(percent));
+    if read.is_none() {
+        problems.push(Problem::new(flag, format!("{text:?} is no share from 0% to 50%, like 7.5%")));
+    }
+    read.map(|percent| (percent * 100.0).round() as i64)
+}
+
+fn mixed_instances(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Option<MixedInstances> {
+    match text {
+        "min" => return Some(MixedInstances::Min),
+        "first" => return Some(MixedInstances::First),
+        "max" => return Some(MixedInstances::Max),
+        _ => problems.push(Problem::new(flag, format!("{text:?} is not min, first or max"))),
+    }
     None
 }
 

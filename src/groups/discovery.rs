@@ -113,6 +113,7 @@ impl Discovery {
     #[must_use]
     pub fn with_settings(mut self, settings: Settings) -> Self {
         self.settings = settings;
+        self.memory.get_mut().library = Library::new(settings.static_types);
         self
     }
 

@@ -44,6 +44,8 @@ pub(super) struct Library {
     configurations: BTreeMap<String, Kept<Option<Arc<LaunchSpec>>>>,
     matches: BTreeMap<(String, bool), Kept<Vec<String>>>,
     types: BTreeMap<String, Kept<Option<Arc<TypeInfo>>>>,
+    /// Whether EC2 is not asked for types.
+    static_types: bool,
 }
 
 /// A pass over all launch templates that is under way.
@@ -76,6 +78,11 @@ pub(super) struct Resolved {
 pub(super) type Wanted<'a> = (&'a Launch, bool);
 
 impl Library {
+    /// One that knows nothing yet; with `static_types` the table alone tells of types.
+    pub(super) fn new(static_types: bool) -> Self {
+        Self { static_types, ..Self::default() }
+    }
+
     /// Looks up what is wanted and not known. The first error is told; everything else goes on.
     pub(super) async fn refresh(
         &mut self,
@@ -226,6 +233,9 @@ impl Library {
         wanted: &[Wanted<'_>],
         now: Timestamp,
     ) -> Result<(), AwsError> {
+        if self.static_types {
+            return Ok(());
+        }
         let names: BTreeSet<String> =
             wanted.iter().filter_map(|&wish| self.type_names(wish).ok()).flatten().collect();
         let names = unknown(names.iter(), &self.types, now);

@@ -13,6 +13,14 @@ use crate::template::quantity;
 
 const PREFIX: &str = "k8s.io/cluster-autoscaler/node-template/";
 
+/// Whether the group's nodes have prefix delegation on. cluster-autoscaler has no tag for this.
+const PREFIX_DELEGATION: &str = "ebbtide/prefix-delegation";
+/// How many pods the group's nodes are told to take, where that is not what EKS computes.
+const MAX_PODS: &str = "ebbtide/max-pods";
+/// Past what any type has addresses for: 1,514 of `x8i.96xlarge` in
+/// [eni-max-pods.txt](https://github.com/aws/amazon-vpc-cni-k8s/blob/master/misc/eni-max-pods.txt).
+const MOST_PODS: i64 = 2000;
+
 /// What the tags of a group say.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeTags {
@@ -22,6 +30,10 @@ pub struct NodeTags {
     pub taints: Vec<Taint>,
     /// Resources its nodes have, as Kubernetes quantities; they beat what is computed.
     pub resources: BTreeMap<String, String>,
+    /// Whether its nodes have prefix delegation on.
+    pub prefix_delegation: bool,
+    /// How many pods its nodes take; beats what is computed, and `resources` beats it.
+    pub max_pods: Option<i64>,
     /// Autoscaling options of its own.
     pub options: OptionOverrides,
 }
@@ -82,19 +94,13 @@ pub struct BadTag {
 pub fn read(tags: &BTreeMap<String, String>) -> (NodeTags, Vec<BadTag>) {
     let (mut read, mut bad) = (NodeTags::default(), Vec::new());
     for (key, value) in tags {
-        let Some((kind, name)) = key.strip_prefix(PREFIX).and_then(|rest| rest.split_once('/')) else {
-            continue;
-        };
-        let outcome = match kind {
-            "label" => label(name, value).map(|()| {
-                read.labels.insert(name.to_owned(), value.clone());
-            }),
-            "taint" => taint(name, value).map(|taint| read.taints.push(taint)),
-            "resources" => resource(name, value).map(|()| {
-                read.resources.insert(name.to_owned(), value.clone());
-            }),
-            "autoscaling-options" => option(&mut read.options, name, value),
-            _ => Err("one of label, taint, resources, autoscaling-options"),
+        let outcome = match key.as_str() {
+            PREFIX_DELEGATION => boolean(value).map(|on| read.prefix_delegation = on),
+            MAX_PODS => pods(value).map(|pods| read.max_pods = Some(pods)),
+            _ => match key.strip_prefix(PREFIX).and_then(|rest| rest.split_once('/')) {
+                Some((kind, name)) => node_template(&mut read, kind, name, value),
+                None => continue,
+            },
         };
         if let Err(expected) = outcome {
             bad.push(BadTag { key: key.clone(), value: value.clone(), expected });
@@ -114,6 +120,27 @@ pub fn read_with(
     all.retain(|key, _| is_resource(key));
     all.extend(tags.clone());
     read(&all)
+}
+
+fn node_template(read: &mut NodeTags, kind: &str, name: &str, value: &str) -> Result<(), &'static str> {
+    match kind {
+        "label" => {
+            label(name, value)?;
+            read.labels.insert(name.to_owned(), value.to_owned());
+        }
+        "taint" => read.taints.push(taint(name, value)?),
+        "resources" => {
+            resource(name, value)?;
+            read.resources.insert(name.to_owned(), value.to_owned());
+        }
+        "autoscaling-options" => option(&mut read.options, name, value)?,
+        _ => return Err("one of label, taint, resources, autoscaling-options"),
+    }
+    Ok(())
+}
+
+fn pods(text: &str) -> Result<i64, &'static str> {
+    text.parse().ok().filter(|pods| (1..=MOST_PODS).contains(pods)).ok_or("a number from 1 to 2000")
 }
 
 fn label(key: &str, value: &str) -> Result<(), &'static str> {
@@ -339,6 +366,26 @@ mod tests {
             assert_eq!(read, NodeTags::default(), "{key}={value}");
             assert_eq!(bad.len(), 1, "{key}={value}");
         }
+    }
+
+    #[test]
+    fn what_ebbtide_alone_reads_is_spelled_without_cluster_autoscalers_prefix() {
+        let one = |key: &str, value: &str| read(&BTreeMap::from([(key.to_owned(), value.to_owned())]));
+        let (on, max) = (one(PREFIX_DELEGATION, "true"), one(MAX_PODS, "110"));
+        assert_eq!((on.0.prefix_delegation, on.1), (true, vec![]));
+        assert_eq!((max.0.max_pods, max.1), (Some(110), vec![]));
+        for (key, value) in [
+            (PREFIX_DELEGATION, "yes"),
+            (PREFIX_DELEGATION, ""),
+            (MAX_PODS, "0"),
+            (MAX_PODS, "2001"),
+            (MAX_PODS, "-5"),
+            (MAX_PODS, "many"),
+        ] {
+            let (read, bad) = one(key, value);
+            assert_eq!((read, bad.len()), (NodeTags::default(), 1), "{key}={value}");
+        }
+        assert_eq!(one("ebbtide/something-else", "x").1, []);
     }
 
     proptest! {

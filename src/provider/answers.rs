@@ -7,24 +7,6 @@ use super::proto::instance_status::InstanceState;
 use super::proto::{Instance, InstanceErrorInfo, InstanceStatus, NodeGroup};
 use crate::groups::{self, Group, LaunchFailure, Lifecycle, ProviderId, Snapshot, sizes};
 
-/// The label CA's own AWS provider uses for nodes with accelerators.
-pub const GPU_LABEL: &str = "k8s.amazonaws.com/accelerator";
-
-/// Values of [`GPU_LABEL`] that cluster-autoscaler counts one by one (in its metrics and resource limits).
-///
-/// Source: `availableGPUTypes` in [cluster-autoscaler's AWS
-/// provider](https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/cloudprovider/aws/aws_cloud_provider.go).
-pub const GPU_TYPES: [&str; 8] = [
-    "nvidia-tesla-k80",
-    "nvidia-tesla-p100",
-    "nvidia-tesla-v100",
-    "nvidia-tesla-t4",
-    "nvidia-tesla-a100",
-    "nvidia-a10g",
-    "nvidia-l4",
-    "nvidia-l40s",
-];
-
 /// Class of a launch failure that another group may be spared.
 const OUT_OF_RESOURCES: i32 = 1;
 /// Class of every other launch failure.

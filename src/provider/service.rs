@@ -18,6 +18,7 @@ use super::{RpcError, ScaleIns, Sizing, answers, options, wire};
 use crate::clock::Clock;
 use crate::groups::{Group, Groups, ProviderId, Snapshot, sizes};
 use crate::telemetry::chain;
+use crate::template::devices;
 
 /// Refresh comes every 10 s. A look at AWS that is younger than that is as good as a new one.
 const YOUNG: Duration = Duration::from_secs(10);
@@ -188,8 +189,7 @@ impl CloudProvider for Provider {
     }
 
     async fn gpu_label(&self, _: Request<GpuLabelRequest>) -> Result<Response<GpuLabelResponse>, Status> {
-        self.answer(Rpc::GPULabel, async { Ok(GpuLabelResponse { label: answers::GPU_LABEL.to_owned() }) })
-            .await
+        self.answer(Rpc::GPULabel, async { Ok(GpuLabelResponse { label: devices::LABEL.to_owned() }) }).await
     }
 
     async fn get_available_gpu_types(
@@ -197,7 +197,8 @@ impl CloudProvider for Provider {
         _: Request<GetAvailableGpuTypesRequest>,
     ) -> Result<Response<GetAvailableGpuTypesResponse>, Status> {
         self.answer(Rpc::GetAvailableGPUTypes, async {
-            let types = answers::GPU_TYPES.iter().map(|&name| (name.to_owned(), prost_types::Any::default()));
+            let types =
+                devices::MODELS.iter().map(|&(_, name)| (name.to_owned(), prost_types::Any::default()));
             Ok(GetAvailableGpuTypesResponse { gpu_types: types.collect() })
         })
         .await

@@ -21,6 +21,7 @@ use crate::cluster::Cluster;
 use crate::config::{Config, LogFormat, LogOptions};
 use crate::groups::selector::Selectors;
 use crate::provider::proto::cloud_provider_client::CloudProviderClient;
+use crate::template::Settings;
 
 /// The tag of the groups that the program runs in simulations.
 pub const TAG: &str = "k8s.io/cluster-autoscaler/enabled";
@@ -44,6 +45,7 @@ pub fn config() -> Config {
         selectors: Selectors::parse(NOBODY, [format!("asg:tag={TAG}")]).unwrap_or_default(),
         refresh_interval: Duration::from_mins(1),
         snapshot_max_age: Duration::from_mins(10),
+        templates: Settings::default(),
         daemonset_flush: Duration::from_secs(5),
         daemonset_guard: true,
         drain_timeout: None,

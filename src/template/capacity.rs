@@ -1,22 +1,19 @@
 //! What a node of an instance type has, and what of it pods can use. Pure arithmetic.
 //!
 //! Formulas are those of the EKS images and the kubelet; each function names its source. What is left after all
-//! reservations is never below zero.
+//! reservations is never below zero. Pods are counted in `pods`, accelerators in `devices`.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::Settings;
-use crate::aws::{Accelerator, TypeInfo};
+use super::devices;
+use super::pods::Network;
+use crate::aws::TypeInfo;
 
 const KIB_PER_MIB: i64 = 1024;
 const KIB_PER_GIB: i64 = 1024 * 1024;
 
-/// Pods a node takes where the network does not say: the kubelet's default.
-///
-/// Source: [kubelet configuration, maxPods](https://kubernetes.io/docs/reference/config-api/kubelet-config.v1beta1/).
-const DEFAULT_PODS: i64 = 110;
 /// Memory below which the kubelet evicts, in KiB.
 ///
 /// Source: [Node-pressure eviction, hard eviction
@@ -26,11 +23,8 @@ const EVICTION_MEMORY_KIB: i64 = 100 * KIB_PER_MIB;
 ///
 /// Source: [amazon-eks-ami, kubelet-config](https://github.com/awslabs/amazon-eks-ami/blob/main/nodeadm/internal/kubelet/config.go).
 const RESERVED_STORAGE_KIB: i64 = KIB_PER_GIB;
-/// Size of the root volume where no block device mapping tells, in GiB: that of the EKS images.
-///
-/// Source: [Amazon EKS managed node groups, disk
-/// size](https://docs.aws.amazon.com/eks/latest/APIReference/API_CreateNodegroup.html).
-pub(super) const DEFAULT_ROOT_GIB: i32 = 20;
+/// The whole of a share, see [`Kind::memory_overhead`].
+const WHOLE: i64 = 10_000;
 
 /// Resources of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,7 +38,7 @@ pub struct Resources {
     pub pods: i64,
     /// Ephemeral storage, in KiB.
     pub storage_kib: i64,
-    /// Devices and whatever else there is, by name; devices are called as their plugin calls them.
+    /// Extended resources (devices, addresses of Windows nodes) and whatever else there is, by name.
     pub devices: BTreeMap<String, i64>,
 }
 
@@ -57,32 +51,63 @@ pub struct Figures {
     pub allocatable: Resources,
 }
 
-impl Figures {
-    /// The figures of a node of this type with a root volume of `root_gib`.
-    pub fn of(info: &TypeInfo, root_gib: i32, settings: &Settings) -> Self {
+/// What is the same for all nodes of a group, whatever their type.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kind {
+    /// Its operating system and network.
+    pub(super) network: Network,
+    /// Size of the root volume in GiB.
+    pub(super) root_gib: i32,
+    /// Share of the memory that hypervisor and kernel keep, in hundredths of a percent.
+    pub(super) memory_overhead: i64,
+}
+
+impl Kind {
+    /// The figures of a node of this type.
+    pub(super) fn figures(&self, info: &TypeInfo) -> Figures {
         let capacity = Resources {
             cpu_millis: info.vcpus * 1000,
-            memory_kib: usable_memory_kib(info.memory_mib, settings.memory_overhead),
-            pods: pods(info.interfaces, info.addresses),
-            storage_kib: i64::from(root_gib) * KIB_PER_GIB,
-            devices: devices(&info.accelerators),
+            memory_kib: usable_memory_kib(info.memory_mib, self.memory_overhead),
+            pods: self.network.pods(info),
+            storage_kib: i64::from(self.root_gib) * KIB_PER_GIB,
+            devices: devices::resources(info, self.network),
         };
-        let reserved_kib = reserved_memory_mib(capacity.pods) * KIB_PER_MIB;
+        let reserved_kib = reserved_memory_mib(self.network.pods_reserved_for(info)) * KIB_PER_MIB;
         let allocatable = Resources {
             cpu_millis: (capacity.cpu_millis - reserved_cpu_millis(info.vcpus)).max(0),
             memory_kib: (capacity.memory_kib - reserved_kib - EVICTION_MEMORY_KIB).max(0),
             storage_kib: allocatable_storage_kib(capacity.storage_kib),
             ..capacity.clone()
         };
-        Self { capacity, allocatable }
+        Figures { capacity, allocatable }
     }
 
+    /// Figures that real nodes have shown, with what a person has told instead.
+    pub(super) fn told(&self, mut shown: Figures) -> Figures {
+        if let Some(pods) = self.network.max_pods {
+            shown.capacity.pods = pods;
+            shown.allocatable.pods = pods;
+        }
+        shown
+    }
+}
+
+impl Figures {
     /// What a node has at least that has one of these figures or another, resource by resource.
     #[must_use]
     pub fn minimum(self, other: &Self) -> Self {
         Self {
             capacity: self.capacity.minimum(&other.capacity),
             allocatable: self.allocatable.minimum(&other.allocatable),
+        }
+    }
+
+    /// What a node has at most that has one of these figures or another, resource by resource.
+    #[must_use]
+    pub fn maximum(self, other: &Self) -> Self {
+        Self {
+            capacity: self.capacity.maximum(&other.capacity),
+            allocatable: self.allocatable.maximum(&other.allocatable),
         }
     }
 }
@@ -96,11 +121,24 @@ impl Resources {
             }
             None => false,
         });
+        self.each(other, i64::min)
+    }
+
+    fn maximum(mut self, other: &Self) -> Self {
+        for (name, theirs) in &other.devices {
+            let count = self.devices.entry(name.clone()).or_default();
+            *count = (*count).max(*theirs);
+        }
+        self.each(other, i64::max)
+    }
+
+    /// One of each pair of figures; devices stay.
+    fn each(self, other: &Self, choose: fn(i64, i64) -> i64) -> Self {
         Self {
-            cpu_millis: self.cpu_millis.min(other.cpu_millis),
-            memory_kib: self.memory_kib.min(other.memory_kib),
-            pods: self.pods.min(other.pods),
-            storage_kib: self.storage_kib.min(other.storage_kib),
+            cpu_millis: choose(self.cpu_millis, other.cpu_millis),
+            memory_kib: choose(self.memory_kib, other.memory_kib),
+            pods: choose(self.pods, other.pods),
+            storage_kib: choose(self.storage_kib, other.storage_kib),
             devices: self.devices,
         }
     }
@@ -111,18 +149,8 @@ impl Resources {
 ///
 /// Source: Karpenter's
 /// [VM_MEMORY_OVERHEAD_PERCENT](https://karpenter.sh/docs/reference/settings/), 7.5 % by default.
-fn usable_memory_kib(memory_mib: i64, overhead: f64) -> i64 {
-    ((memory_mib * KIB_PER_MIB) as f64 * (1.0 - overhead)).floor() as i64
-}
-
-/// Pods that the VPC CNI has addresses for: each interface keeps one address for itself, and two pods (`aws-node` and
-/// `kube-proxy`) use the host's.
-///
-/// Source: [Amazon EKS, choose an instance
-/// type](https://docs.aws.amazon.com/eks/latest/userguide/choosing-instance-type.html),
-/// [eni-max-pods.txt](https://github.com/aws/amazon-vpc-cni-k8s/blob/master/misc/eni-max-pods.txt).
-fn pods(interfaces: i64, addresses: i64) -> i64 {
-    if interfaces > 0 && addresses > 0 { interfaces * (addresses - 1) + 2 } else { DEFAULT_PODS }
+fn usable_memory_kib(memory_mib: i64, overhead: i64) -> i64 {
+    memory_mib * KIB_PER_MIB * (WHOLE - overhead) / WHOLE
 }
 
 /// Memory kept for kubelet and container runtime, in MiB.
@@ -152,33 +180,12 @@ fn allocatable_storage_kib(capacity: i64) -> i64 {
     (capacity - RESERVED_STORAGE_KIB - capacity / 10).max(0)
 }
 
-/// Accelerators as their device plugins name them.
-///
-/// Sources: [NVIDIA](https://github.com/NVIDIA/k8s-device-plugin), [AMD](https://github.com/ROCm/k8s-device-plugin),
-/// [Habana](https://docs.habana.ai/en/latest/Orchestration/Gaudi_Kubernetes/Device_Plugin_for_Kubernetes.html),
-/// [AWS Neuron](https://awsdocs-neuron.readthedocs-hosted.com/en/latest/containers/kubernetes-getting-started.html).
-fn devices(accelerators: &[Accelerator]) -> BTreeMap<String, i64> {
-    let mut devices = BTreeMap::new();
-    for accelerator in accelerators {
-        let name = match accelerator.manufacturer.to_ascii_uppercase().as_str() {
-            "NVIDIA" => "nvidia.com/gpu",
-            "AMD" => "amd.com/gpu",
-            "HABANA" => "habana.ai/gaudi",
-            "AWS" => "aws.amazon.com/neuron",
-            _ => continue,
-        };
-        if accelerator.count > 0 {
-            *devices.entry(name.to_owned()).or_default() += accelerator.count;
-        }
-    }
-    devices
-}
-
 #[cfg(test)]
 pub(super) mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::aws::Accelerator;
 
     pub(crate) fn instance_type(
         name: &str,
@@ -197,34 +204,21 @@ pub(super) mod tests {
         }
     }
 
-    /// Interfaces and addresses of each from
-    /// <https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/AvailableIpPerENI.html>, pods from eni-max-pods.txt,
-    /// reserved CPU from the EKS images' own tests.
+    fn kind() -> Kind {
+        Kind { network: Network::default(), root_gib: 20, memory_overhead: 750 }
+    }
+
+    /// From the EKS images' own tests.
     #[test]
-    fn pods_and_reservations_are_the_published_ones() {
-        let table = [
-            ("m5.large", 2, 3, 10, 29, 70),
-            ("m5.xlarge", 4, 4, 15, 58, 80),
-            ("c5.large", 2, 3, 10, 29, 70),
-            ("t3.medium", 2, 3, 6, 17, 70),
-            ("t3.micro", 2, 2, 2, 4, 70),
-            ("m5.2xlarge", 8, 4, 15, 58, 90),
-            ("m5.4xlarge", 16, 8, 30, 234, 110),
-            ("m6g.large", 2, 3, 10, 29, 70),
-            ("c6g.medium", 1, 2, 4, 8, 60),
-            ("m5.metal", 96, 15, 50, 737, 310),
-            ("p4d.24xlarge", 96, 15, 50, 737, 310),
-            ("inf1.xlarge", 4, 4, 10, 38, 80),
-        ];
-        for (name, vcpus, interfaces, addresses, expected_pods, expected_cpu) in table {
-            assert_eq!(pods(interfaces, addresses), expected_pods, "{name}");
-            assert_eq!(reserved_cpu_millis(vcpus), expected_cpu, "{name}");
+    fn reserved_cpu_is_the_published_one() {
+        for (vcpus, expected) in [(1, 60), (2, 70), (4, 80), (8, 90), (16, 110), (96, 310), (192, 550)] {
+            assert_eq!(reserved_cpu_millis(vcpus), expected, "{vcpus}");
         }
     }
 
     #[test]
     fn a_node_has_what_is_left_after_every_reservation() {
-        let figures = Figures::of(&instance_type("m5.large", 2, 8, 3, 10), 20, &Settings::default());
+        let figures = kind().figures(&instance_type("m5.large", 2, 8, 3, 10));
         // 8 GiB less 7.5 %.
         assert_eq!(figures.capacity.memory_kib, 7_759_462);
         // Less 255 MiB, 29 times 11 MiB, and 100 MiB.
@@ -236,21 +230,12 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn devices_are_named_as_their_plugins_name_them() {
-        let one = |manufacturer: &str, count| Accelerator {
-            manufacturer: manufacturer.to_owned(),
-            name: String::new(),
-            count,
-            cores: 0,
+    fn the_share_of_memory_that_is_kept_is_a_choice() {
+        let of = |memory_overhead| {
+            let kind = Kind { memory_overhead, ..kind() };
+            kind.figures(&instance_type("m5.large", 2, 8, 3, 10)).capacity.memory_kib
         };
-        let found =
-            devices(&[one("NVIDIA", 4), one("AWS", 1), one("Habana", 8), one("AMD", 0), one("Xilinx", 2)]);
-        assert_eq!(
-            found,
-            [("aws.amazon.com/neuron", 1), ("habana.ai/gaudi", 8), ("nvidia.com/gpu", 4)]
-                .map(|(name, count)| (name.to_owned(), count))
-                .into()
-        );
+        assert_eq!((of(0), of(5000)), (8 * KIB_PER_GIB, 4 * KIB_PER_GIB));
     }
 
     proptest! {
@@ -266,6 +251,18 @@ pub(super) mod tests {
                 }
             }
             prop_assert_eq!(least, b.minimum(&a));
+        }
+
+        #[test]
+        fn a_maximum_is_no_less_than_either(a in types(), b in types()) {
+            let most = a.clone().maximum(&b);
+            for other in [&a, &b] {
+                prop_assert_eq!(&most.clone().minimum(other), other);
+                for (device, count) in &other.capacity.devices {
+                    prop_assert!(most.capacity.devices.get(device).is_some_and(|ours| count <= ours));
+                }
+            }
+            prop_assert_eq!(most, b.maximum(&a));
         }
 
         #[test]
@@ -287,7 +284,7 @@ pub(super) mod tests {
                     count: gpus,
                     cores: 0,
                 }];
-                Figures::of(&info, root, &Settings::default())
+                Kind { root_gib: root, ..kind() }.figures(&info)
             },
         )
     }

@@ -2,16 +2,20 @@
 //!
 //! - Pure: facts about the group and its instance types in, an encoded Node out. Looking them up is discovery's part.
 //! - A group that may launch several types gets, resource by resource, the least of them: a pod that fits the template
-//!   fits whatever comes. Labels that tell of one type tell of the first, as in cluster-autoscaler's own AWS provider.
-//! - The formulas, with their sources, are in [`capacity`]. What real nodes of the group have shown beats them
-//!   ([`learned`]), and the group's tags beat both.
+//!   fits whatever comes ([`MixedInstances`] has other choices). Labels that tell of one type tell of the first, as in
+//!   cluster-autoscaler's own AWS provider.
+//! - The formulas, with their sources, are in [`capacity`], [`devices`], `pods` and `os`. What real nodes of the group
+//!   have shown beats them ([`learned`]), and the group's tags beat both.
 
 pub mod capacity;
+pub mod devices;
 pub mod keeper;
 pub mod learned;
 pub mod lessons;
 mod metrics;
 mod node;
+mod os;
+mod pods;
 pub mod quantity;
 
 use std::collections::BTreeMap;
@@ -26,6 +30,8 @@ use capacity::{Figures, Resources};
 use learned::Learned;
 pub use lessons::Lessons;
 pub use metrics::register;
+use os::Os;
+use pods::Network;
 
 /// A template Node.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -82,15 +88,41 @@ impl TemplateError {
 }
 
 /// Choices about templates that a user may make.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Share of an instance's memory that hypervisor and kernel keep, from 0 to 1.
-    pub memory_overhead: f64,
+    /// Share of an instance's memory that hypervisor and kernel keep, in hundredths of a percent.
+    pub memory_overhead: i64,
+    /// Which figures a group with several types has.
+    pub mixed: MixedInstances,
+    /// Whether instance types are taken from the program's table, and EC2 is not asked for them.
+    pub static_types: bool,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { memory_overhead: 0.075 }
+        Self { memory_overhead: 750, mixed: MixedInstances::default(), static_types: false }
+    }
+}
+
+/// Which figures the template of a group with several types has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MixedInstances {
+    /// Of each resource the least that one of the types has.
+    #[default]
+    Min,
+    /// Those of the type that the group prefers.
+    First,
+    /// Of each resource the most that one of the types has.
+    Max,
+}
+
+impl MixedInstances {
+    fn of(self, mut figures: impl Iterator<Item = Figures>) -> Option<Figures> {
+        match self {
+            Self::Min => figures.reduce(|least, other| least.minimum(&other)),
+            Self::First => figures.next(),
+            Self::Max => figures.reduce(|most, other| most.maximum(&other)),
+        }
     }
 }
 
@@ -164,23 +196,25 @@ impl Template {
     pub fn of(facts: &Facts<'_>, settings: &Settings) -> Result<Self, TemplateError> {
         let zone =
             facts.zones.first().ok_or_else(|| TemplateError::new("the group has no availability zone"))?;
+        let os = Os::of(facts);
         let of_eks = || facts.described().and_then(|described| described.disk_gib);
-        let root_gib = facts.root_gib.or_else(of_eks).unwrap_or(capacity::DEFAULT_ROOT_GIB);
-        let computed = |info: &TypeInfo| Figures::of(info, root_gib, settings);
-        let figures_of = |info: &&TypeInfo| match facts.learned {
-            Some(learned) => learned.correct(&info.name, computed(info)),
-            None => computed(info),
+        let kind = capacity::Kind {
+            network: Network { os, prefixes: facts.tags.prefix_delegation, max_pods: facts.tags.max_pods },
+            root_gib: facts.root_gib.or_else(of_eks).unwrap_or(os.default_root_gib()),
+            memory_overhead: settings.memory_overhead,
         };
-        let (Some(&first), Some(figures)) = (
-            facts.types.first(),
-            facts.types.iter().map(figures_of).reduce(|least, other| least.minimum(&other)),
-        ) else {
+        let figures_of = |info: &&TypeInfo| match facts.learned {
+            Some(learned) => kind.told(learned.correct(&info.name, kind.figures(info))),
+            None => kind.figures(info),
+        };
+        let figures = settings.mixed.of(facts.types.iter().map(figures_of));
+        let (Some(&first), Some(figures)) = (facts.types.first(), figures) else {
             return Err(TemplateError::new("no instance type of the group is known"));
         };
         let difference = facts.learned.and_then(|learned| {
             let info = facts.types.iter().find(|info| info.name == learned.last)?;
             let real = learned.types.get(&info.name)?;
-            Some(Difference::of(&computed(info).allocatable, &real.allocatable))
+            Some(Difference::of(&kind.figures(info).allocatable, &real.allocatable))
         });
         let node = node::build(facts, zone, first, &figures);
         Ok(Self {

@@ -11,7 +11,7 @@ use k8s_pb::apimachinery::pkg::api::resource::Quantity;
 use k8s_pb::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::capacity::{Figures, Resources};
-use super::{Facts, Market};
+use super::{Facts, Market, Os, devices};
 use crate::aws::{NodeGroup, TypeInfo};
 
 /// Builds the Node. `first` is the type that its labels tell of, `figures` those of all types the group may launch.
@@ -19,6 +19,7 @@ pub(super) fn build(facts: &Facts<'_>, zone: &str, first: &TypeInfo, figures: &F
     // It needs a name of its own that no real node has; cluster-autoscaler makes copies with names of theirs.
     let name = format!("{}-template-{}", facts.group, first.name);
     let mut labels = computed_labels(facts, zone, first, &name);
+    labels.extend(model(facts, first, figures).map(|model| (devices::LABEL.to_owned(), model.to_owned())));
     labels.extend(facts.learned.map(|learned| learned.labels.clone()).unwrap_or_default());
     labels.extend(facts.described().map(|described| described.labels.clone()).unwrap_or_default());
     labels.extend(facts.tags.labels.clone());
@@ -40,6 +41,12 @@ pub(super) fn build(facts: &Facts<'_>, zone: &str, first: &TypeInfo, figures: &F
 fn node_info(node_group: &NodeGroup) -> Option<NodeSystemInfo> {
     let kubelet_version = Some(format!("v{}.0", node_group.version.as_ref()?));
     Some(NodeSystemInfo { kubelet_version, ..NodeSystemInfo::default() })
+}
+
+/// The model of its GPU. Real nodes of the group have the label, or have it not: then they are believed.
+fn model(facts: &Facts<'_>, first: &TypeInfo, figures: &Figures) -> Option<&'static str> {
+    let has_gpu = figures.capacity.devices.contains_key(devices::NVIDIA);
+    devices::model(first).filter(|_| has_gpu && facts.learned.is_none())
 }
 
 /// The taints of real nodes, of the managed node group and of the tags. Of one key and effect a node has one taint: the
@@ -71,7 +78,7 @@ fn computed_labels(facts: &Facts<'_>, zone: &str, first: &TypeInfo, name: &str) 
     let described = facts.described();
     let is_arm = described.and_then(NodeGroup::is_arm).unwrap_or(first.arm);
     let arch = if is_arm { "arm64" } else { "amd64" };
-    let os = if described.is_some_and(NodeGroup::is_windows) { "windows" } else { "linux" };
+    let os = Os::of(facts).name();
     let mut labels: BTreeMap<String, String> = [
         ("kubernetes.io/arch", arch),
         ("beta.kubernetes.io/arch", arch),

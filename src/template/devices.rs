@@ -1,0 +1,128 @@
+//! Accelerators and what else the scheduler counts on a node: extended resources, and the label of the GPU's model.
+
+use std::collections::BTreeMap;
+
+use super::Os;
+use super::pods::Network;
+use crate::aws::{Accelerator, TypeInfo};
+
+/// The label that cluster-autoscaler's own AWS provider knows nodes with GPUs by (`GPULabel`).
+pub const LABEL: &str = "k8s.amazonaws.com/accelerator";
+
+/// The models that have a value of [`LABEL`]: EC2's name, and the value. Others have none, as nobody has agreed on one.
+///
+/// Source: `availableGPUTypes` in [cluster-autoscaler's AWS
+/// provider](https://github.com/kubernetes/autoscaler/blob/cluster-autoscaler-1.35.2/cluster-autoscaler/cloudprovider/aws/aws_cloud_provider.go).
+pub const MODELS: [(&str, &str); 8] = [
+    ("K80", "nvidia-tesla-k80"),
+    ("P100", "nvidia-tesla-p100"),
+    ("V100", "nvidia-tesla-v100"),
+    ("T4", "nvidia-tesla-t4"),
+    ("A100", "nvidia-tesla-a100"),
+    ("A10G", "nvidia-a10g"),
+    ("L4", "nvidia-l4"),
+    ("L40S", "nvidia-l40s"),
+];
+
+/// AWS's chips whose cores are what the hardware has. From Trainium2 on the node's configuration groups them, which
+/// EC2 does not tell.
+///
+/// Source: [Logical NeuronCore
+/// configuration](https://awsdocs-neuron.readthedocs-hosted.com/en/latest/general/arch/neuron-features/logical-neuroncore-config.html).
+const FIXED_CORES: [&str; 3] = ["Inferentia", "Inferentia2", "Trainium"];
+
+pub(super) const NVIDIA: &str = "nvidia.com/gpu";
+const NEURON_CORES: &str = "aws.amazon.com/neuroncore";
+/// Addresses for pods of a Windows node: its controller advertises them, and its webhook has each pod ask for one.
+///
+/// Source: [amazon-vpc-resource-controller-k8s, secondary IPv4 address
+/// mode](https://github.com/aws/amazon-vpc-resource-controller-k8s/blob/master/docs/windows/secondary_ip_mode_workflow.md).
+const WINDOWS_ADDRESSES: &str = "vpc.amazonaws.com/PrivateIPv4Address";
+
+/// The extended resources of a node.
+pub(super) fn resources(info: &TypeInfo, network: Network) -> BTreeMap<String, i64> {
+    let mut resources = devices(&info.accelerators);
+    if let (Os::Windows, Some(addresses)) = (network.os, network.addresses(info)) {
+        resources.insert(WINDOWS_ADDRESSES.to_owned(), addresses);
+    }
+    resources
+}
+
+/// The value of [`LABEL`] for nodes of this type, if it has one.
+pub(super) fn model(info: &TypeInfo) -> Option<&'static str> {
+    let gpu = info.accelerators.iter().find(|accelerator| resource(accelerator) == Some(NVIDIA))?;
+    MODELS.iter().find(|(ec2, _)| *ec2 == gpu.name).map(|&(_, value)| value)
+}
+
+/// Accelerators as their device plugins name them.
+fn devices(accelerators: &[Accelerator]) -> BTreeMap<String, i64> {
+    let mut devices = BTreeMap::new();
+    for accelerator in accelerators {
+        let Some(name) = resource(accelerator) else { continue };
+        if accelerator.count > 0 {
+            *devices.entry(name.to_owned()).or_default() += accelerator.count;
+        }
+        let cores = accelerator.count * accelerator.cores;
+        if cores > 0 && FIXED_CORES.contains(&accelerator.name.as_str()) {
+            *devices.entry(NEURON_CORES.to_owned()).or_default() += cores;
+        }
+    }
+    devices
+}
+
+/// Sources: [NVIDIA](https://github.com/NVIDIA/k8s-device-plugin), [AMD](https://github.com/ROCm/k8s-device-plugin),
+/// [Habana](https://docs.habana.ai/en/latest/Orchestration/Gaudi_Kubernetes/Device_Plugin_for_Kubernetes.html), [AWS
+/// Neuron](https://awsdocs-neuron.readthedocs-hosted.com/en/latest/containers/tutorials/k8s-neuron-device-plugin.html),
+/// which advertises cores too.
+fn resource(accelerator: &Accelerator) -> Option<&'static str> {
+    match accelerator.manufacturer.to_ascii_uppercase().as_str() {
+        "NVIDIA" => Some(NVIDIA),
+        "AMD" => Some("amd.com/gpu"),
+        "HABANA" => Some("habana.ai/gaudi"),
+        "AWS" => Some("aws.amazon.com/neuron"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn some(manufacturer: &str, name: &str, count: i64, cores: i64) -> Accelerator {
+        Accelerator { manufacturer: manufacturer.to_owned(), name: name.to_owned(), count, cores }
+    }
+
+    #[test]
+    fn devices_are_named_as_their_plugins_name_them() {
+        let found = devices(&[
+            some("NVIDIA", "T4", 4, 0),
+            some("AWS", "Inferentia2", 6, 2),
+            some("Habana", "Gaudi HL-205", 8, 0),
+            some("AMD", "Radeon Pro V520", 0, 0),
+            some("Xilinx", "U30", 2, 0),
+        ]);
+        let expected =
+            [(NEURON_CORES, 12), ("aws.amazon.com/neuron", 6), ("habana.ai/gaudi", 8), (NVIDIA, 4)];
+        assert_eq!(found, expected.map(|(name, count)| (name.to_owned(), count)).into());
+    }
+
+    #[test]
+    fn cores_that_the_node_may_group_are_not_told() {
+        let found = devices(&[some("AWS", "Trainium2", 16, 8)]);
+        assert_eq!(found, [("aws.amazon.com/neuron".to_owned(), 16)].into());
+    }
+
+    #[test]
+    fn only_nvidias_known_models_have_a_value() {
+        let of = |manufacturer: &str, name: &str| {
+            let accelerators = vec![some(manufacturer, name, 1, 0)];
+            model(&TypeInfo { accelerators, ..TypeInfo::default() })
+        };
+        assert_eq!(of("NVIDIA", "T4"), Some("nvidia-tesla-t4"));
+        assert_eq!(of("NVIDIA", "L40S"), Some("nvidia-l40s"));
+        for (manufacturer, name) in [("NVIDIA", "T4g"), ("NVIDIA", "H100"), ("AWS", "T4")] {
+            assert_eq!(of(manufacturer, name), None, "{name}");
+        }
+        assert_eq!(model(&TypeInfo::default()), None);
+    }
+}

@@ -1,0 +1,159 @@
+//! How many pods a node takes: as many as the VPC CNI has addresses for, unless the group's tags tell a number.
+//!
+//! Linux nodes use every interface of the default network card, Windows nodes one. An interface keeps one address for
+//! itself; each of the others is for one pod or, with prefix delegation, for a prefix.
+
+use super::Os;
+use crate::aws::TypeInfo;
+
+/// Pods a node takes where the network does not say: the kubelet's default.
+///
+/// Source: [kubelet configuration, maxPods](https://kubernetes.io/docs/reference/config-api/kubelet-config.v1beta1/).
+const DEFAULT: i64 = 110;
+/// Pods of a Linux node that use the host's address: `aws-node` and `kube-proxy`.
+///
+/// Source: [eni-max-pods.txt](https://github.com/aws/amazon-vpc-cni-k8s/blob/master/misc/eni-max-pods.txt). A Windows
+/// node runs both as services: [Deploy Windows
+/// nodes](https://docs.aws.amazon.com/eks/latest/userguide/windows-support.html).
+const ON_THE_HOST: i64 = 2;
+/// Addresses in a prefix, a /28.
+///
+/// Source: [Assign more IP addresses to Amazon EKS nodes with
+/// prefixes](https://docs.aws.amazon.com/eks/latest/userguide/cni-increase-ip-addresses.html).
+const IN_A_PREFIX: i64 = 16;
+/// With prefixes addresses are no limit any more, so that the EKS images have another: this many pods ...
+///
+/// Source: [max-pods-calculator.sh](https://github.com/awslabs/amazon-eks-ami/blob/a92d9fdeadcc26a22e8ab719bb486dea7d66ccc7/templates/al2023/runtime/max-pods-calculator.sh).
+const CEILING: i64 = 110;
+/// ... and this many with more than [`MANY_VCPUS`] (same source).
+const HIGH_CEILING: i64 = 250;
+/// See [`HIGH_CEILING`].
+const MANY_VCPUS: i64 = 30;
+
+/// What a group decides of its nodes' network.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Network {
+    pub(super) os: Os,
+    /// Whether prefix delegation is on.
+    pub(super) prefixes: bool,
+    /// A number of pods that beats what is computed.
+    pub(super) max_pods: Option<i64>,
+}
+
+impl Network {
+    /// How many pods a node takes.
+    pub(super) fn pods(self, info: &TypeInfo) -> i64 {
+        if let Some(told) = self.max_pods {
+            return told;
+        }
+        let ceiling = match self.has_prefixes(info) {
+            false => i64::MAX,
+            true if info.vcpus > MANY_VCPUS => HIGH_CEILING,
+            true => CEILING,
+        };
+        let on_the_host = match self.os {
+            Os::Linux => ON_THE_HOST,
+            Os::Windows => 0,
+        };
+        self.addresses(info).map_or(DEFAULT, |addresses| (addresses + on_the_host).min(ceiling))
+    }
+
+    /// The pods that memory is kept for.
+    ///
+    /// The EKS images for Linux keep it for the number that secondary addresses allow, whatever number the kubelet is
+    /// then told: `withDefaultReservedResources` in
+    /// [nodeadm](https://github.com/awslabs/amazon-eks-ami/blob/main/nodeadm/internal/kubelet/config.go), and
+    /// Karpenter's [UsesENILimitedMemoryOverhead](https://github.com/aws/karpenter-provider-aws/blob/main/pkg/providers/amifamily/resolver.go),
+    /// which is off for Windows.
+    pub(super) fn pods_reserved_for(self, info: &TypeInfo) -> i64 {
+        match self.os {
+            Os::Linux => Self::default().pods(info),
+            Os::Windows => self.pods(info),
+        }
+    }
+
+    /// Addresses that pods of a node can have, if the type's network is known.
+    ///
+    /// Sources: [Amazon EKS, choose an instance
+    /// type](https://docs.aws.amazon.com/eks/latest/userguide/choosing-instance-type.html); for Windows `getCapacity`
+    /// of [amazon-vpc-resource-controller-k8s](https://github.com/aws/amazon-vpc-resource-controller-k8s/blob/master/pkg/provider/prefix/provider.go).
+    pub(super) fn addresses(self, info: &TypeInfo) -> Option<i64> {
+        let interfaces = match self.os {
+            Os::Linux => info.interfaces,
+            Os::Windows => info.interfaces.min(1),
+        };
+        let for_each = if self.has_prefixes(info) { IN_A_PREFIX } else { 1 };
+        (interfaces > 0 && info.addresses > 0).then(|| interfaces * (info.addresses - 1) * for_each)
+    }
+
+    fn has_prefixes(self, info: &TypeInfo) -> bool {
+        self.prefixes && info.prefixes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::template::capacity::tests::instance_type;
+
+    fn nitro(vcpus: i64, interfaces: i64, addresses: i64) -> TypeInfo {
+        TypeInfo { prefixes: true, ..instance_type("x", vcpus, 8, interfaces, addresses) }
+    }
+
+    /// Interfaces and addresses of each from
+    /// <https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/AvailableIpPerENI.html>, pods from eni-max-pods.txt.
+    #[test]
+    fn pods_are_the_published_ones() {
+        let table = [
+            ("m5.large", 3, 10, 29),
+            ("m5.xlarge", 4, 15, 58),
+            ("t3.medium", 3, 6, 17),
+            ("t3.micro", 2, 2, 4),
+            ("m5.4xlarge", 8, 30, 234),
+            ("c6g.medium", 2, 4, 8),
+            ("m5.metal", 15, 50, 737),
+            ("inf1.xlarge", 4, 10, 38),
+        ];
+        for (name, interfaces, addresses, expected) in table {
+            assert_eq!(Network::default().pods(&nitro(2, interfaces, addresses)), expected, "{name}");
+        }
+        assert_eq!(Network::default().pods(&nitro(2, 0, 0)), 110, "nothing is known");
+    }
+
+    /// The last two columns are of prefix delegation: c5.large has 9 × 16 addresses on Windows in
+    /// <https://docs.aws.amazon.com/eks/latest/best-practices/prefix-mode-win.html>.
+    #[test]
+    fn prefixes_raise_pods_up_to_a_ceiling_that_depends_on_the_vcpus() {
+        let table = [
+            // vCPUs, interfaces, addresses; Linux; Windows; Linux and Windows with prefixes
+            ("c5.large", 2, 3, 10, 29, 9, 110, 110),
+            ("c6g.medium", 1, 2, 4, 8, 3, 98, 48),
+            ("t3.micro", 2, 2, 2, 4, 1, 34, 16),
+            ("g4dn.8xlarge", 32, 4, 15, 58, 14, 250, 224),
+            ("m5.metal", 96, 15, 50, 737, 49, 250, 250),
+        ];
+        for (name, vcpus, interfaces, addresses, linux, windows, linux_prefixes, windows_prefixes) in table {
+            let info = nitro(vcpus, interfaces, addresses);
+            let pods = |os, prefixes| Network { os, prefixes, max_pods: None }.pods(&info);
+            assert_eq!((pods(Os::Linux, false), pods(Os::Windows, false)), (linux, windows), "{name}");
+            let expected = (linux_prefixes, windows_prefixes);
+            assert_eq!((pods(Os::Linux, true), pods(Os::Windows, true)), expected, "{name}");
+            let old = TypeInfo { prefixes: false, ..info.clone() };
+            assert_eq!(Network { prefixes: true, ..Network::default() }.pods(&old), linux, "{name} on Xen");
+        }
+    }
+
+    #[test]
+    fn a_number_that_is_told_beats_every_formula_and_memory_is_kept_as_the_images_keep_it() {
+        let info = nitro(2, 3, 10);
+        let told = Network { prefixes: true, max_pods: Some(60), ..Network::default() };
+        assert_eq!((told.pods(&info), told.pods_reserved_for(&info)), (60, 29));
+        let windows = Network { os: Os::Windows, ..told };
+        assert_eq!((windows.pods(&info), windows.pods_reserved_for(&info)), (60, 60));
+        assert_eq!(
+            windows.addresses(&info),
+            Some(144),
+            "what the controller advertises is not changed by it"
+        );
+    }
+}
