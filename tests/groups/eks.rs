@@ -6,8 +6,8 @@ use ebbtide::sim::aws::{GroupSpec, NodeGroupSpec, Operation, TemplateData};
 use ebbtide::sim::world::World;
 use k8s_pb::api::core::v1::Node;
 
+use crate::node::{NODE_TEMPLATE, capacity, label, try_template};
 use crate::scene::{GROUP, Scene, eventually, group};
-use crate::shapes::{NODE_TEMPLATE, capacity, label, try_template};
 
 /// A look, and the one that follows it at once while node groups are not known.
 const FIRST_LOOKS: Duration = Duration::from_secs(3);

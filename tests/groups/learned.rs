@@ -12,16 +12,11 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
+use crate::node::{allocatable, label, template};
 use crate::scene::{GROUP, SOON, Scene, eventually, group};
-use crate::shapes::{label, template};
 
 /// Longer than a node needs to be believed, and a look after that.
 const SETTLED: Duration = Duration::from_mins(3);
-
-fn allocatable(node: &Template, resource: &str) -> String {
-    let allocatable = node.status.as_ref().and_then(|status| status.allocatable.get(resource));
-    allocatable.and_then(|quantity| quantity.string.clone()).unwrap_or_default()
-}
 
 fn taints(node: &Template) -> Vec<String> {
     let taints = node.spec.as_ref().map(|spec| spec.taints.clone()).unwrap_or_default();

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use ebbtide::config::Config;
 use ebbtide::provider::proto::instance_status::InstanceState;
 use ebbtide::provider::proto::{
     ExternalGrpcNode, Instance, NodeGroup, NodeGroupDecreaseTargetSizeRequest, NodeGroupDeleteNodesRequest,
@@ -51,6 +52,15 @@ impl Scene {
 
     /// The same, on a world that has something already.
     pub(crate) async fn on(world: World, groups: impl IntoIterator<Item = GroupSpec>) -> Self {
+        Self::configured(world, config(), groups).await
+    }
+
+    /// The same, with flags of its own.
+    pub(crate) async fn configured(
+        world: World,
+        config: Config,
+        groups: impl IntoIterator<Item = GroupSpec>,
+    ) -> Self {
         let mut names = Vec::new();
         for group in groups {
             world.aws.add_group(group.clone());
@@ -61,7 +71,7 @@ impl Scene {
         }
         let joined = |world: &World| names.iter().all(|instance| world.node_of(instance).is_some());
         assert!(world.until(SOON, joined).await, "the instances join");
-        let program = Program::start(&world, config());
+        let program = Program::start(&world, config);
         let scene = Self { world, program };
         scene.answers().await;
         scene

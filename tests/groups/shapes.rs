@@ -2,37 +2,12 @@
 
 use ebbtide::provider::proto::{
     LegacyDuration, NodeGroupAutoscalingOptions, NodeGroupAutoscalingOptionsRequest,
-    NodeGroupTemplateNodeInfoRequest,
 };
 use ebbtide::sim::aws::{LaunchConfigurationSpec, MixedSpec, TemplateData, TemplateSpec};
 use ebbtide::sim::world::World;
-use k8s_pb::api::core::v1::Node;
-use prost::Message;
-use tonic::Status;
 
+use crate::node::{NODE_TEMPLATE, capacity, label, template};
 use crate::scene::{GROUP, Scene, ZONE, group};
-
-pub(crate) const NODE_TEMPLATE: &str = "k8s.io/cluster-autoscaler/node-template";
-
-pub(crate) async fn try_template(scene: &Scene, group: &str) -> Result<Node, Status> {
-    let request = NodeGroupTemplateNodeInfoRequest { id: group.into() };
-    let answer = scene.program.client().node_group_template_node_info(request).await?.into_inner();
-    assert_eq!(answer.node_info, answer.node_bytes, "clients of either dialect read the same Node");
-    Ok(Node::decode(answer.node_bytes).expect("a Node"))
-}
-
-pub(crate) async fn template(scene: &Scene, group: &str) -> Node {
-    try_template(scene, group).await.expect("a template")
-}
-
-pub(crate) fn capacity(node: &Node, resource: &str) -> String {
-    let capacity = node.status.as_ref().and_then(|status| status.capacity.get(resource));
-    capacity.and_then(|quantity| quantity.string.clone()).unwrap_or_default()
-}
-
-pub(crate) fn label(node: &Node, key: &str) -> String {
-    node.metadata.as_ref().and_then(|metadata| metadata.labels.get(key).cloned()).unwrap_or_default()
-}
 
 #[tokio::test(start_paused = true)]
 async fn a_group_at_zero_says_what_its_next_node_will_be() {

@@ -1,7 +1,8 @@
-//! The instance types the simulated EC2 offers: eight real ones, with the figures EC2 gives for them.
+//! The instance types the simulated EC2 offers: real ones, with the figures EC2 gives for them.
 //!
-//! They are chosen for their differences: two sizes of a family, both architectures, a burstable one, one with a GPU
-//! and a local disk, one with an inference accelerator.
+//! They are chosen for their differences: sizes of a family, both architectures, burstable ones, Nitro, Xen and bare
+//! metal, one network card and many, GPUs, a local disk, AWS's own chips. The program has a table of types of its own;
+//! this one was not made from it.
 //!
 //! <https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_InstanceTypeInfo.html>; figures from
 //! <https://docs.aws.amazon.com/ec2/latest/instancetypes/instance-types.html>
@@ -13,100 +14,132 @@ use super::xml::Xml;
 pub(super) struct InstanceType {
     pub(super) name: &'static str,
     pub(super) vcpus: u32,
-    cores: u32,
     pub(super) memory_mib: u32,
     pub(super) architecture: &'static str,
-    manufacturer: &'static str,
-    clock_ghz: f64,
+    hypervisor: Option<&'static str>,
+    /// Of each network card.
     interfaces: u32,
     addresses: u32,
+    cards: u32,
     network: &'static str,
     disk_gb: Option<u32>,
     gpu: Option<Accelerator>,
-    inference: Option<Accelerator>,
+    neuron: Option<Accelerator>,
 }
 
-/// A GPU or an inference chip.
+/// A GPU or a chip of AWS's.
 #[derive(Debug)]
 struct Accelerator {
     name: &'static str,
     manufacturer: &'static str,
     count: u32,
     memory_mib: u32,
+    cores: u32,
 }
 
+const GIB: u32 = 1024;
 const UP_TO_5: &str = "Up to 5 Gigabit";
 const UP_TO_10: &str = "Up to 10 Gigabit";
 const UP_TO_25: &str = "Up to 25 Gigabit";
 
-/// A current Intel type with two threads a core and no extras; the others say what differs.
-const PLAIN: InstanceType = InstanceType {
-    name: "",
-    vcpus: 2,
-    cores: 1,
-    memory_mib: 8192,
-    architecture: "x86_64",
-    manufacturer: "Intel",
-    clock_ghz: 3.1,
-    interfaces: 3,
-    addresses: 10,
-    network: UP_TO_10,
-    disk_gb: None,
-    gpu: None,
-    inference: None,
-};
+/// A current type of one network card and no extras; the others say what differs.
+const fn plain(
+    name: &'static str,
+    vcpus: u32,
+    memory_mib: u32,
+    interfaces: u32,
+    addresses: u32,
+) -> InstanceType {
+    InstanceType {
+        name,
+        vcpus,
+        memory_mib,
+        architecture: "x86_64",
+        hypervisor: Some("nitro"),
+        interfaces,
+        addresses,
+        cards: 1,
+        network: UP_TO_10,
+        disk_gb: None,
+        gpu: None,
+        neuron: None,
+    }
+}
+
+const fn nvidia(name: &'static str, count: u32, memory_mib: u32) -> Accelerator {
+    Accelerator { name, manufacturer: "NVIDIA", count, memory_mib, cores: 0 }
+}
+
+const fn neuron(name: &'static str, count: u32, memory_mib: u32, cores: u32) -> Accelerator {
+    Accelerator { name, manufacturer: "AWS", count, memory_mib, cores }
+}
 
 /// All of them.
-pub(super) static TYPES: [InstanceType; 8] = [
-    InstanceType { name: "m5.large", ..PLAIN },
+pub(super) static TYPES: [InstanceType; 20] = [
+    plain("m5.large", 2, 8 * GIB, 3, 10),
+    plain("m5.xlarge", 4, 16 * GIB, 4, 15),
+    plain("c5.large", 2, 4 * GIB, 3, 10),
+    InstanceType { architecture: "arm64", ..plain("m6g.large", 2, 8 * GIB, 3, 10) },
+    InstanceType { network: UP_TO_5, ..plain("t3.medium", 2, 4 * GIB, 3, 6) },
     InstanceType {
-        name: "m5.xlarge",
-        vcpus: 4,
-        cores: 2,
-        memory_mib: 16384,
-        interfaces: 4,
-        addresses: 15,
-        ..PLAIN
-    },
-    InstanceType { name: "c5.large", memory_mib: 4096, clock_ghz: 3.4, ..PLAIN },
-    InstanceType {
-        name: "m6g.large",
-        cores: 2,
-        architecture: "arm64",
-        manufacturer: "AWS",
-        clock_ghz: 2.5,
-        ..PLAIN
-    },
-    InstanceType {
-        name: "t3.medium",
-        memory_mib: 4096,
-        clock_ghz: 2.5,
-        addresses: 6,
-        network: UP_TO_5,
-        ..PLAIN
-    },
-    InstanceType {
-        name: "g4dn.xlarge",
-        vcpus: 4,
-        cores: 2,
-        memory_mib: 16384,
-        clock_ghz: 2.5,
         network: UP_TO_25,
         disk_gb: Some(125),
-        gpu: Some(Accelerator { name: "T4", manufacturer: "NVIDIA", count: 1, memory_mib: 16384 }),
-        ..PLAIN
+        gpu: Some(nvidia("T4", 1, 16 * GIB)),
+        ..plain("g4dn.xlarge", 4, 16 * GIB, 3, 10)
     },
     InstanceType {
-        name: "inf1.xlarge",
-        vcpus: 4,
-        cores: 2,
-        interfaces: 4,
-        clock_ghz: 2.5,
         network: UP_TO_25,
-        inference: Some(Accelerator { name: "Inferentia", manufacturer: "AWS", count: 1, memory_mib: 8192 }),
-        ..PLAIN
+        neuron: Some(neuron("Inferentia", 1, 8 * GIB, 4)),
+        ..plain("inf1.xlarge", 4, 8 * GIB, 4, 10)
     },
-    InstanceType { name: "r5.large", memory_mib: 16384, ..PLAIN },
+    plain("r5.large", 2, 16 * GIB, 3, 10),
+    plain("m5.4xlarge", 16, 64 * GIB, 8, 30),
+    InstanceType { hypervisor: None, network: "25 Gigabit", ..plain("m5.metal", 96, 384 * GIB, 15, 50) },
+    InstanceType { network: UP_TO_5, ..plain("t3.micro", 2, GIB, 2, 2) },
+    InstanceType {
+        hypervisor: Some("xen"),
+        network: "Low to Moderate",
+        ..plain("t2.medium", 2, 4 * GIB, 3, 6)
+    },
+    InstanceType { architecture: "arm64", ..plain("c6g.medium", 1, 2 * GIB, 2, 4) },
+    InstanceType { architecture: "arm64", ..plain("c7g.4xlarge", 16, 32 * GIB, 8, 30) },
+    InstanceType {
+        hypervisor: Some("xen"),
+        gpu: Some(nvidia("V100", 1, 16 * GIB)),
+        ..plain("p3.2xlarge", 8, 61 * GIB, 4, 15)
+    },
+    InstanceType {
+        network: "40 Gigabit",
+        disk_gb: Some(3800),
+        gpu: Some(nvidia("A10G", 4, 22_888)),
+        ..plain("g5.12xlarge", 48, 192 * GIB, 15, 50)
+    },
+    InstanceType {
+        cards: 4,
+        network: "4x 100 Gigabit",
+        disk_gb: Some(8000),
+        gpu: Some(nvidia("A100", 8, 40 * GIB)),
+        ..plain("p4d.24xlarge", 96, 1152 * GIB, 15, 50)
+    },
+    InstanceType {
+        cards: 32,
+        network: "3200 Gigabit",
+        disk_gb: Some(30400),
+        gpu: Some(nvidia("H100", 8, 80 * GIB)),
+        ..plain("p5.48xlarge", 192, 2048 * GIB, 2, 50)
+    },
+    InstanceType {
+        network: "Up to 15 Gigabit",
+        neuron: Some(neuron("Inferentia2", 1, 32 * GIB, 2)),
+        ..plain("inf2.xlarge", 4, 16 * GIB, 4, 15)
+    },
+    InstanceType {
+        cards: 8,
+        network: "8x 100 Gigabit",
+        disk_gb: Some(7600),
+        neuron: Some(neuron("Trainium", 16, 32 * GIB, 2)),
+        ..plain("trn1.32xlarge", 128, 512 * GIB, 5, 50)
+    },
 ];
 
 /// The type called `name`.
@@ -116,7 +149,7 @@ pub(super) fn find(name: &str) -> Option<&'static InstanceType> {
 
 impl InstanceType {
     pub(super) fn accelerators(&self) -> u32 {
-        self.gpu.iter().chain(&self.inference).map(|accelerator| accelerator.count).sum()
+        self.gpu.iter().chain(&self.neuron).map(|accelerator| accelerator.count).sum()
     }
 
     pub(super) fn burstable(&self) -> bool {
@@ -124,7 +157,7 @@ impl InstanceType {
     }
 
     pub(super) fn bare_metal(&self) -> bool {
-        self.name.contains("metal")
+        self.hypervisor.is_none()
     }
 
     /// Writes an `InstanceTypeInfo`.
@@ -135,16 +168,15 @@ impl InstanceType {
             .values("supportedRootDeviceTypes", "item", ["ebs"])
             .values("supportedVirtualizationTypes", "item", ["hvm"])
             .text("bareMetal", self.bare_metal())
-            .text("hypervisor", "nitro")
+            .optional("hypervisor", self.hypervisor)
             .inside("processorInfo", |xml| {
-                xml.values("supportedArchitectures", "item", [self.architecture])
-                    .text("sustainedClockSpeedInGhz", self.clock_ghz)
-                    .text("manufacturer", self.manufacturer);
+                xml.values("supportedArchitectures", "item", [self.architecture]);
             })
             .inside("vCpuInfo", |xml| {
+                let threads = if self.architecture == "arm64" { 1 } else { 2 };
                 xml.text("defaultVCpus", self.vcpus)
-                    .text("defaultCores", self.cores)
-                    .text("defaultThreadsPerCore", self.vcpus / self.cores);
+                    .text("defaultCores", self.vcpus / threads)
+                    .text("defaultThreadsPerCore", threads);
             })
             .inside("memoryInfo", |xml| {
                 xml.text("sizeInMiB", self.memory_mib);
@@ -165,12 +197,8 @@ impl InstanceType {
                     .text("totalGpuMemoryInMiB", gpu.count * gpu.memory_mib);
             });
         }
-        if let Some(chip) = &self.inference {
-            xml.inside("inferenceAcceleratorInfo", |xml| {
-                // This one list is spelled with `member`, in EC2 itself.
-                xml.list("accelerators", "member", [chip], |xml, chip| chip.write(xml))
-                    .text("totalInferenceMemoryInMiB", chip.count * chip.memory_mib);
-            });
+        if let Some(chip) = &self.neuron {
+            chip.write_neuron(xml);
         }
         xml.text("burstablePerformanceSupported", self.burstable());
     }
@@ -178,13 +206,13 @@ impl InstanceType {
     fn write_network(&self, xml: &mut Xml) {
         xml.inside("networkInfo", |xml| {
             xml.text("networkPerformance", self.network)
-                .text("maximumNetworkInterfaces", self.interfaces)
-                .text("maximumNetworkCards", 1)
+                .text("maximumNetworkInterfaces", self.cards * self.interfaces)
+                .text("maximumNetworkCards", self.cards)
                 .text("defaultNetworkCardIndex", 0)
-                .list("networkCards", "item", [self], |xml, this| {
-                    xml.text("networkCardIndex", 0)
-                        .text("networkPerformance", this.network)
-                        .text("maximumNetworkInterfaces", this.interfaces);
+                .list("networkCards", "item", 0..self.cards, |xml, index| {
+                    xml.text("networkCardIndex", index)
+                        .text("networkPerformance", self.network)
+                        .text("maximumNetworkInterfaces", self.interfaces);
                 })
                 .text("ipv4AddressesPerInterface", self.addresses)
                 .text("ipv6AddressesPerInterface", self.addresses)
@@ -203,6 +231,26 @@ impl Accelerator {
                 xml.text("sizeInMiB", self.memory_mib);
             },
         );
+    }
+
+    /// EC2 tells of Inferentia twice, of Trainium once.
+    fn write_neuron(&self, xml: &mut Xml) {
+        let memory = self.count * self.memory_mib;
+        if self.name.starts_with("Inferentia") {
+            xml.inside("inferenceAcceleratorInfo", |xml| {
+                // This one list is spelled with `member`, in EC2 itself.
+                xml.list("accelerators", "member", [self], |xml, chip| chip.write(xml))
+                    .text("totalInferenceMemoryInMiB", memory);
+            });
+        }
+        xml.inside("neuronInfo", |xml| {
+            xml.list("neuronDevices", "item", [self], |xml, chip| {
+                xml.text("name", chip.name).text("count", chip.count).inside("coreInfo", |xml| {
+                    xml.text("count", chip.cores);
+                });
+            })
+            .text("totalNeuronDeviceMemoryInMiB", memory);
+        });
     }
 }
 

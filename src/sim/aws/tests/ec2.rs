@@ -24,6 +24,8 @@ async fn instance_types_have_their_true_figures() {
     assert_eq!(gpu.instance_storage_info().and_then(|s| s.total_size_in_gb()), Some(125));
     let accelerator = &chip.inference_accelerator_info().expect("a chip").accelerators()[0];
     assert_eq!((accelerator.name(), accelerator.count()), (Some("Inferentia"), Some(1)));
+    let neuron = &chip.neuron_info().expect("the same chip").neuron_devices()[0];
+    assert_eq!((neuron.count(), neuron.core_info().and_then(|c| c.count())), (Some(1), Some(4)));
     let processor = arm.processor_info().expect("a processor");
     assert_eq!(processor.supported_architectures(), [ArchitectureType::Arm64]);
     assert_eq!(arm.bare_metal(), Some(false));
@@ -34,9 +36,9 @@ async fn instance_types_have_their_true_figures() {
 #[tokio::test(start_paused = true)]
 async fn instance_types_come_in_pages_and_unknown_ones_are_refused() {
     let bench = bench();
-    let pages = bench.ec2.describe_instance_types().max_results(5).into_paginator().send();
+    let pages = bench.ec2.describe_instance_types().max_results(15).into_paginator().send();
     let pages = pages.collect::<Result<Vec<_>, _>>().await.expect("all pages");
-    assert_eq!(pages.iter().map(|page| page.instance_types().len()).collect::<Vec<_>>(), [5, 3]);
+    assert_eq!(pages.iter().map(|page| page.instance_types().len()).collect::<Vec<_>>(), [15, 5]);
     let error = bench.ec2.describe_instance_types().instance_types("x9.huge".into()).send().await;
     assert_eq!(
         refusal(&error.expect_err("no such type")),
