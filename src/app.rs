@@ -14,7 +14,6 @@ use tokio::net::TcpListener;
 use tokio::task::{JoinError, JoinSet};
 use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use crate::admin::{self, Gate, Readiness};
 use crate::aws::Aws;
@@ -24,7 +23,8 @@ use crate::config::Config;
 use crate::groups::Groups;
 use crate::groups::discovery::Discovery;
 use crate::groups::hooks::Hooks;
-use crate::groups::sizing::AwsSizing;
+use crate::groups::protection::Protection;
+use crate::groups::sizing::{AwsSizing, Running};
 use crate::provider::{Provider, RpcMetrics, ServeError, Tls, TlsFiles};
 use crate::scale_in::{self, Board, ControllerError, Intents, Metrics, Settings, Shared};
 use crate::template::{self, Lessons, keeper};
@@ -121,12 +121,13 @@ fn load_tls(files: TlsFiles) -> anyhow::Result<Tls> {
 struct App {
     discovery: Discovery,
     lessons: Arc<Lessons>,
+    protection: Arc<Protection>,
     controller: Arc<Shared>,
     provider: Provider,
     readiness: Readiness,
     registry: Registry,
     /// Changes of sizes that run to their end even if nobody waits for them.
-    running: TaskTracker,
+    running: Running,
 }
 
 impl App {
@@ -141,7 +142,7 @@ impl App {
         let groups = Arc::new(Groups::new(config.snapshot_max_age));
         let hooks = Arc::new(Hooks::new(aws.clone(), &config.lifecycle_hook));
         let nodes = Arc::new(Nodes::default());
-        let running = TaskTracker::new();
+        let running = Running::default();
 
         aws.calls().register(&mut registry);
         let rpc_metrics = RpcMetrics::register(&mut registry);
@@ -160,7 +161,14 @@ impl App {
         let lessons = Arc::new(Lessons::new(Arc::clone(&nodes)));
         let discovery = discovery.with_lessons(Arc::clone(&lessons));
         template::register(&mut registry, Arc::clone(&groups));
-        let sizing = AwsSizing::new(aws.clone(), selectors.clone(), Arc::clone(&groups), running.clone());
+        let protection = Arc::new(Protection::new(aws.clone(), Arc::clone(&groups), clock.clone()));
+        let sizing = AwsSizing::new(
+            aws.clone(),
+            selectors.clone(),
+            Arc::clone(&groups),
+            Arc::clone(&protection),
+            running.clone(),
+        );
         let intents = Intents::new(cluster.clone(), Arc::clone(&nodes), clock.clone(), settings);
         let provider = Provider::new(
             Arc::clone(&groups),
@@ -184,7 +192,16 @@ impl App {
             metrics,
             stop,
         });
-        Self { discovery, lessons, controller, provider, readiness: Readiness::new(), registry, running }
+        Self {
+            discovery,
+            lessons,
+            protection,
+            controller,
+            provider,
+            readiness: Readiness::new(),
+            registry,
+            running,
+        }
     }
 }
 
@@ -205,6 +222,7 @@ pub async fn run(config: &Config, outside: Outside, stop: CancellationToken) -> 
     let app = App::build(config, aws, cluster, &clock, stop.clone());
     let (readiness, registry) = (app.readiness, Arc::new(app.registry));
     let (groups, nodes) = (readiness.gate("groups"), readiness.gate("nodes"));
+    let _running = app.running.guard();
 
     let mut tasks: JoinSet<Result<&'static str, AppError>> = JoinSet::new();
     let until = stop.clone();
@@ -217,6 +235,11 @@ pub async fn run(config: &Config, outside: Outside, stop: CancellationToken) -> 
     tasks.spawn(async move {
         until.run_until_cancelled(keep).await;
         Ok("keeper of what is learned of nodes")
+    });
+    let until = stop.clone();
+    tasks.spawn(async move {
+        until.run_until_cancelled(app.protection.run()).await;
+        Ok("release from scale-in protection")
     });
     let shared = Arc::clone(&app.controller);
     tasks.spawn(async move {
@@ -252,10 +275,9 @@ pub async fn run(config: &Config, outside: Outside, stop: CancellationToken) -> 
         },
     };
     stop.cancel();
-    app.running.close();
     let heard_out = async {
         while tasks.join_next().await.is_some() {}
-        app.running.wait().await;
+        app.running.finish().await;
     };
     if tokio::time::timeout(STOP_WITHIN, heard_out).await.is_err() {
         tracing::warn!("stopped with calls under way; whoever starts next finds their outcome by looking");

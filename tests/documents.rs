@@ -9,18 +9,47 @@ fn the_readme_has_the_flags_of_the_program() {
     assert_eq!(table, expected, "put this between the marks:\n{expected}");
 }
 
-#[test]
-fn the_iam_policy_allows_exactly_what_the_program_calls() {
+fn policy() -> Vec<serde_json::Value> {
     let policy: serde_json::Value =
         serde_json::from_str(include_str!("../deploy/iam-policy.json")).expect("JSON");
-    let statements = policy["Statement"].as_array().expect("statements").iter();
-    let mut allowed: Vec<_> = statements
-        .flat_map(|s| s["Action"].as_array().expect("actions"))
-        .filter_map(|a| a.as_str())
-        .collect();
+    policy["Statement"].as_array().expect("statements").clone()
+}
+
+fn actions(statement: &serde_json::Value) -> impl Iterator<Item = &str> {
+    statement["Action"].as_array().expect("actions").iter().filter_map(|action| action.as_str())
+}
+
+#[test]
+fn the_iam_policy_allows_exactly_what_the_program_calls() {
+    let statements = policy();
+    let mut allowed: Vec<_> = statements.iter().flat_map(actions).collect();
     allowed.sort_unstable();
     let mut called: Vec<_> =
         ebbtide::aws::Operation::ALL.iter().map(|operation| operation.action()).collect();
     called.sort_unstable();
     assert_eq!(allowed, called);
+}
+
+#[test]
+fn the_iam_policy_allows_to_change_our_groups_and_one_tag_of_instances_and_nothing_else() {
+    let reads = ["Describe", "Get"];
+    for statement in policy() {
+        let changes =
+            |action: &str| !reads.iter().any(|read| action.split(':').nth(1).unwrap().starts_with(read));
+        let condition = match actions(&statement).next() {
+            _ if !actions(&statement).any(changes) => serde_json::Value::Null,
+            Some(action) if action.starts_with("autoscaling:") => serde_json::json!({
+                "Null": { "aws:ResourceTag/k8s.io/cluster-autoscaler/enabled": "false" }
+            }),
+            _ => {
+                assert_eq!(statement["Resource"], "arn:*:ec2:*:*:instance/*");
+                // Without the second, a call that names no tag would pass, and DeleteTags then deletes them all.
+                serde_json::json!({
+                    "ForAllValues:StringEquals": { "aws:TagKeys": ebbtide::groups::protection::MARK },
+                    "Null": { "aws:TagKeys": "false" }
+                })
+            }
+        };
+        assert_eq!(statement["Condition"], condition, "{statement}");
+    }
 }

@@ -57,8 +57,11 @@ operations! {
         TerminateInstanceInAutoScalingGroup,
     }
     "ec2" {
+        CreateTags,
+        DeleteTags,
         DescribeInstanceTypes,
         DescribeLaunchTemplateVersions,
+        DescribeTags,
         GetInstanceTypesFromInstanceRequirements,
     }
     "eks" {

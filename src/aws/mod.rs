@@ -1,7 +1,7 @@
 //! Thin adapters to EC2 Auto Scaling, EC2 and EKS: a function a call, plain data back, one error type.
 //!
 //! - Nothing here decides or remembers; loops and caches are in `groups`.
-//! - Every call has a time-out and is counted ([`Calls`]); reads, heartbeats and completions are tried three times.
+//! - Every call has a time-out and is counted ([`Calls`]); what may be repeated without harm is tried three times.
 //! - A call that changes a size ([`Aws::set_desired`], [`Aws::terminate`]) is sent once: its answer may be lost after it
 //!   had its effect, so whoever asked looks at the group before asking again.
 //! - Pages are read to the end unless a function says otherwise.
@@ -15,6 +15,7 @@ mod error;
 mod facts;
 mod machines;
 mod requirements;
+mod tags;
 pub mod type_table;
 
 use std::error::Error as StdError;

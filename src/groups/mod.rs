@@ -10,11 +10,13 @@ pub mod hooks;
 mod launch;
 pub mod lifecycle;
 mod node_groups;
+pub mod protection;
 pub mod provider_id;
 pub mod selector;
 pub mod sizes;
 pub mod sizing;
 pub mod tags;
+mod turns;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,6 +26,7 @@ use jiff::Timestamp;
 
 pub use lifecycle::Lifecycle;
 pub use provider_id::ProviderId;
+pub use turns::Turn;
 pub use view::{Change, Groups, Stale};
 
 /// One look at all groups. Immutable; a newer one replaces it whole.

@@ -1,20 +1,43 @@
 //! Changing sizes at AWS, for the RPCs.
 //!
-//! While a desired capacity goes down, the instances that live are protected from scale-in: should one launch at the last
-//! moment, the group must not make room by ending another. The protection is taken off again whatever becomes of the
-//! caller: the sequence runs to its end in a task of its own. Only the end of the program in the middle of it leaves
-//! instances protected.
+//! A size is set in a task of its own, whatever becomes of the caller; one that goes down goes through [`Protection`].
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use tokio::sync::oneshot;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
+use super::protection::Protection;
 use super::selector::Selectors;
-use super::{Group, Groups};
+use super::{Group, Groups, Turn};
 use crate::aws::{Aws, AwsError};
 use crate::provider::{Sizing, SizingError};
-use crate::telemetry::chain;
+
+/// Tasks that run to their end though nobody waits for them, unless the program is gone. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub struct Running {
+    tasks: TaskTracker,
+    gone: CancellationToken,
+}
+
+impl Running {
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(self.gone.clone().run_until_cancelled_owned(task));
+    }
+
+    /// Waits for all of them; none may begin after that.
+    pub async fn finish(&self) {
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+
+    /// Ends all of them when it is dropped.
+    pub fn guard(&self) -> DropGuard {
+        self.gone.clone().drop_guard()
+    }
+}
 
 /// Reads and sets sizes at AWS.
 #[derive(Debug)]
@@ -22,13 +45,20 @@ pub struct AwsSizing {
     aws: Aws,
     selectors: Selectors,
     groups: Arc<Groups>,
-    running: TaskTracker,
+    protection: Arc<Protection>,
+    running: Running,
 }
 
 impl AwsSizing {
     /// Sizes of the groups of `selectors`. `running` keeps what must end even if nobody waits for it.
-    pub fn new(aws: Aws, selectors: Selectors, groups: Arc<Groups>, running: TaskTracker) -> Self {
-        Self { aws, selectors, groups, running }
+    pub fn new(
+        aws: Aws,
+        selectors: Selectors,
+        groups: Arc<Groups>,
+        protection: Arc<Protection>,
+        running: Running,
+    ) -> Self {
+        Self { aws, selectors, groups, protection, running }
     }
 }
 
@@ -50,27 +80,24 @@ impl Sizing for AwsSizing {
 
     async fn set_desired(
         &self,
-        group: &str,
+        turn: &Turn,
         from: i32,
         to: i32,
         protect: &[String],
     ) -> Result<(), SizingError> {
-        let (aws, group, protect) = (self.aws.clone(), group.to_owned(), protect.to_vec());
-        let sequence = self.running.spawn(async move {
-            if to >= from || protect.is_empty() {
-                return aws.set_desired(&group, to).await;
-            }
-            let result = match aws.protect(&group, &protect, true).await {
-                Ok(()) => aws.set_desired(&group, to).await,
-                // Some of them may be protected all the same: an answer was lost, or there are many.
-                Err(error) => Err(error),
-            };
-            if let Err(error) = aws.protect(&group, &protect, false).await {
-                tracing::warn!(group, instances = ?protect, error = %chain(&error), "instances are still protected from scale-in");
-            }
-            result
-        });
-        let result = sequence.await.map_err(|panic| SizingError::Unreachable(Box::new(panic)))?;
+        let (answer, result) = oneshot::channel();
+        let (turn, protect) = (turn.clone(), protect.to_vec());
+        if to >= from || protect.is_empty() {
+            let aws = self.aws.clone();
+            self.running.spawn(async move {
+                // Nobody listens if the caller has given up.
+                let _ = answer.send(aws.set_desired(turn.group(), to).await);
+            });
+        } else {
+            let protection = Arc::clone(&self.protection);
+            self.running.spawn(async move { protection.lower(turn, to, protect, answer).await });
+        }
+        let result = result.await.map_err(|ended| SizingError::Unreachable(Box::new(ended)))?;
         if result.is_err() {
             // It may have had its effect all the same.
             self.groups.refresh_soon();

@@ -7,6 +7,7 @@ use arc_swap::ArcSwapOption;
 use jiff::Timestamp;
 use tokio::sync::{Notify, watch};
 
+use super::turns::{Turn, Turns};
 use super::{Group, Lifecycle, Snapshot};
 
 /// The last look at AWS is older than allowed (or there was none yet).
@@ -45,6 +46,7 @@ pub struct Groups {
     seen: Mutex<Seen>,
     version: watch::Sender<u64>,
     refresh: Notify,
+    turns: Turns,
 }
 
 /// What the view is made of.
@@ -65,6 +67,7 @@ impl Groups {
             seen: Mutex::default(),
             version: watch::Sender::new(0),
             refresh: Notify::new(),
+            turns: Turns::default(),
         }
     }
 
@@ -95,6 +98,12 @@ impl Groups {
         self.swap(&seen);
         drop(seen);
         self.refresh_soon();
+    }
+
+    /// Waits for the turn to change the size of a group, or who of it may be ended. The group has to exist, so that
+    /// there are no more turns than there have been groups.
+    pub async fn turn(&self, group: &str) -> Turn {
+        self.turns.of(group).await
     }
 
     /// Asks discovery to look at AWS again at once.

@@ -4,8 +4,7 @@
 //! the view before it returns. The client may give up at any await, which drops the call there: nothing that follows
 //! is needed for what came before, and where AWS may have done more than we heard of, a new look is asked for.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use futures::StreamExt as _;
 use futures::future::{BoxFuture, FutureExt as _};
@@ -17,24 +16,12 @@ use super::deletion::{Deletion, NodeToDrain};
 use super::proto::ExternalGrpcNode;
 use super::{Provider, RpcError};
 use crate::groups::sizes::{self, SizeError};
-use crate::groups::{Change, Group, Groups, Snapshot};
+use crate::groups::{Change, Group, Groups, Lifecycle, Snapshot, Turn};
 use crate::scale_in::Accepted;
 
 /// Calls of one batch to AWS or the API server at once. Cluster-autoscaler's batches are 10 nodes by default, so that
 /// one goes out whole, and a huge one does not use up what the API server or AWS grants this client.
 const AT_ONCE: usize = 16;
-
-/// One change of a group at a time: what one has decided from holds until it has set it.
-#[derive(Debug, Default)]
-pub(super) struct Turns(Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>);
-
-impl Turns {
-    /// The turn of a group that exists, so that there are no more of them than there have been groups.
-    fn of(&self, group: &Group) -> Arc<tokio::sync::Mutex<()>> {
-        let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(turns.entry(group.name.clone()).or_default())
-    }
-}
 
 /// Asks for a new look at AWS unless a call to it came to a good end: it may have been carried out.
 struct Unsure<'a>(Option<&'a Groups>);
@@ -80,18 +67,17 @@ impl Provider {
         if let Err(mistake @ SizeError::Delta { .. }) = decide(&seen) {
             return Err(mistake.into());
         }
-        let turn = self.turns.of(&seen);
-        let _turn = deadline.call(OTHER_CHANGE, turn.lock()).await?;
+        let turn = deadline.call(OTHER_CHANGE, self.groups.turn(&seen.name)).await?;
         let fresh = self.look(deadline, name).await?;
         let to = decide(&fresh)?;
-        self.set_desired(deadline, &fresh, to, &protect(&fresh)).await
+        self.set_desired(deadline, &turn, &fresh, to, &protect(&fresh)).await
     }
 
     /// Removes these nodes; see [`Deletion`] for what is an error.
     pub(super) async fn delete_nodes(&self, name: &str, batch: &[ExternalGrpcNode]) -> Result<(), RpcError> {
         let deadline = Deadline::start();
-        let turn = self.turns.of(&*group(&*self.view()?, name)?);
-        let _turn = deadline.call(OTHER_CHANGE, turn.lock()).await?;
+        let known = group(&*self.view()?, name)?;
+        let turn = deadline.call(OTHER_CHANGE, self.groups.turn(&known.name)).await?;
 
         let view = self.view()?;
         let mut deletion = Deletion::read(&view, &*group(&view, name)?, batch, &*self.scale_ins)?;
@@ -99,7 +85,7 @@ impl Provider {
         if deletion.placeholders > 0 || !deletion.unregistered.is_empty() {
             let fresh = self.look(deadline, name).await?;
             if let Some(to) = deletion.settle(&fresh, &*self.scale_ins)? {
-                self.set_desired(deadline, &fresh, to, &to_protect(&fresh)).await?;
+                self.set_desired(deadline, &turn, &fresh, to, &to_protect(&fresh)).await?;
             }
         }
 
@@ -133,13 +119,14 @@ impl Provider {
     async fn set_desired(
         &self,
         deadline: Deadline,
+        turn: &Turn,
         group: &Group,
         to: i32,
         protect: &[String],
     ) -> Result<(), RpcError> {
         let unsure = Unsure::of(&self.groups);
         let (name, from) = (&group.name, group.desired);
-        deadline.call("setting the size", self.sizing.set_desired(name, from, to, protect)).await??;
+        deadline.call("setting the size", self.sizing.set_desired(turn, from, to, protect)).await??;
         unsure.settled();
         self.record(Change::Desired { group: name.clone(), from, to });
         info!(group = %name, from, to, "desired capacity set");
@@ -196,9 +183,14 @@ fn learned(seen: &Group, fresh: &Group) -> Vec<Change> {
     changes
 }
 
-/// Instances that a size going down might cost if another one arrives at the same time: all that live.
+/// Instances that a size going down might cost if another one arrives at the same time: those in service. One that
+/// is not yet has no workloads, and AWS protects none such; one that is protected already is protected by somebody
+/// else, who alone may take that off.
+///
+/// Source: [SetInstanceProtection](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_SetInstanceProtection.html).
 fn to_protect(group: &Group) -> Vec<String> {
-    group.live().filter(|i| !i.protected).map(|i| i.id.clone()).collect()
+    let in_service = group.instances.iter().filter(|i| i.lifecycle == Lifecycle::InService);
+    in_service.filter(|i| !i.protected).map(|i| i.id.clone()).collect()
 }
 
 /// Does all of it, and says what could not be done.

@@ -9,7 +9,6 @@ use std::time::Duration;
 use tonic::{Code, Request, Response, Status};
 use tracing::{debug, warn};
 
-use super::changes::Turns;
 use super::metrics::{Rpc, RpcMetrics, code_name};
 use super::proto::cloud_provider_server::CloudProvider;
 #[allow(clippy::wildcard_imports, reason = "a request and a response of every RPC")]
@@ -29,7 +28,6 @@ pub struct Provider {
     pub(super) scale_ins: Arc<dyn ScaleIns>,
     pub(super) sizing: Arc<dyn Sizing>,
     pub(super) clock: Clock,
-    pub(super) turns: Turns,
     metrics: RpcMetrics,
     startup_time_mentioned: AtomicBool,
 }
@@ -49,15 +47,7 @@ impl Provider {
         clock: Clock,
         metrics: RpcMetrics,
     ) -> Self {
-        Self {
-            groups,
-            scale_ins,
-            sizing,
-            clock,
-            turns: Turns::default(),
-            metrics,
-            startup_time_mentioned: AtomicBool::new(false),
-        }
+        Self { groups, scale_ins, sizing, clock, metrics, startup_time_mentioned: AtomicBool::new(false) }
     }
 
     /// The view to answer from, unless it is too old or the scale-ins under way are not known: sizes and states would

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 
-use crate::groups::Group;
+use crate::groups::{Group, Turn};
 
 /// Reads and changes sizes of Auto Scaling groups.
 ///
@@ -14,11 +14,12 @@ pub trait Sizing: Send + Sync + 'static {
     /// new; what discovery computed (the template, say) is kept.
     async fn current(&self, group: &Group) -> Result<Group, SizingError>;
 
-    /// Sets the desired capacity to `to`; `from` is what [`Sizing::current`] said last. The instances in `protect`
-    /// are protected from scale-in until AWS has taken the new size.
+    /// Sets the desired capacity of the group whose turn it is to `to`; `from` is what [`Sizing::current`] said last.
+    /// The instances in `protect` are protected from scale-in until AWS has taken the new size. Whatever is left to do
+    /// after that keeps the turn.
     async fn set_desired(
         &self,
-        group: &str,
+        turn: &Turn,
         from: i32,
         to: i32,
         protect: &[String],

@@ -7,6 +7,7 @@ mod faults;
 mod figures;
 mod learned;
 mod node;
+mod protection;
 mod restart;
 mod scene;
 mod shapes;

@@ -155,6 +155,14 @@ impl Scene {
         group.instances.iter().filter(|instance| instance.protected).count()
     }
 
+    /// Kills the program and starts it again.
+    pub(crate) async fn restarted(self) -> Self {
+        let Self { world, program } = self;
+        program.kill().await;
+        let program = Program::start(&world, config());
+        Self { world, program }
+    }
+
     /// How often something was changed so far: calls to AWS, and writes to Nodes.
     pub(crate) fn writes(&self) -> usize {
         let to_aws: usize = WRITES.into_iter().map(|operation| self.world.aws.calls(operation)).sum();

@@ -171,6 +171,29 @@ async fn protection_from_scale_in_is_set_and_taken_off() {
 
 #[tokio::test]
 #[ignore = "needs moto; see README"]
+async fn instances_are_tagged_found_by_it_and_untagged() {
+    let moto = moto().await;
+    let template = moto.template("tagged", "m5.large").await;
+    moto.group("tagged", 3, &template, &[]).await;
+    let group = moto.describe("tagged").await.group;
+    let mut ids: Vec<_> = group.instances.iter().map(|instance| instance.id.clone()).collect();
+    ids.sort();
+    let found = async || {
+        let mut found = moto.aws.tagged_instances("adapter/mark").await.expect("answers");
+        found.sort();
+        found
+    };
+    moto.aws.tag_instances(&ids, "adapter/mark", "now").await.expect("tagged");
+    moto.aws.tag_instances(&ids[..1], "adapter/other", "now").await.expect("tagged");
+    assert_eq!(found().await, ids);
+    for _ in 0..2 {
+        moto.aws.untag_instances(&ids[..2], "adapter/mark").await.expect("untagged, or nothing to do");
+        assert_eq!(found().await, ids[2..]);
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs moto; see README"]
 async fn only_hooks_on_the_way_out_are_seen() {
     let moto = moto().await;
     let template = moto.template("hooked", "m5.large").await;

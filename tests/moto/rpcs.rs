@@ -11,8 +11,9 @@ use aws_sdk_autoscaling::types::{
 use ebbtide::clock::Clock;
 use ebbtide::groups::discovery::Discovery;
 use ebbtide::groups::hooks::Hooks;
+use ebbtide::groups::protection::Protection;
 use ebbtide::groups::selector::Selectors;
-use ebbtide::groups::sizing::AwsSizing;
+use ebbtide::groups::sizing::{AwsSizing, Running};
 use ebbtide::groups::{Groups, Snapshot};
 use ebbtide::provider::proto::cloud_provider_client::CloudProviderClient;
 use ebbtide::provider::proto::instance_status::InstanceState;
@@ -27,7 +28,6 @@ use k8s_pb::api::core::v1::Node;
 use prometheus_client::registry::Registry;
 use prost::Message;
 use tokio::task::JoinSet;
-use tokio_util::task::TaskTracker;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
@@ -77,8 +77,9 @@ impl Program {
         let aws = account.aws.clone();
         let clock = Clock::system();
         let hooks = Arc::new(Hooks::new(aws.clone(), "ebbtide"));
-        let running = TaskTracker::new();
-        let sizing = AwsSizing::new(aws.clone(), selectors.clone(), Arc::clone(&groups), running);
+        let running = Running::default();
+        let protection = Arc::new(Protection::new(aws.clone(), Arc::clone(&groups), clock.clone()));
+        let sizing = AwsSizing::new(aws.clone(), selectors.clone(), Arc::clone(&groups), protection, running);
         let discovery =
             Discovery::new(aws, selectors, Arc::clone(&groups), hooks, clock.clone(), Duration::from_mins(1));
         let metrics = RpcMetrics::register(&mut Registry::default());

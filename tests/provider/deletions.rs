@@ -133,7 +133,7 @@ async fn an_instance_that_launched_in_place_of_a_placeholder_lives() {
     let fresh = web(4).in_service(&["i-1", "i-2"]).with("i-3", Lifecycle::Pending);
     let world = World::seen(web(4).in_service(&["i-1", "i-2"]), fresh);
     world.delete(placeholders(0..2)).await.expect("one of them is given up");
-    let protect = ["i-1", "i-2", "i-3"].map(str::to_owned).to_vec();
+    let protect = ["i-1", "i-2"].map(str::to_owned).to_vec();
     assert_eq!(world.asked(), [Asked::Set { from: 4, to: 3, protect }]);
     assert_eq!(world.target_size().await, 3);
 }

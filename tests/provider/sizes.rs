@@ -78,15 +78,16 @@ async fn a_size_that_is_not_allowed_changes_nothing_and_says_whose_mistake_it_is
 }
 
 #[tokio::test(start_paused = true)]
-async fn instances_that_live_are_protected_while_the_target_size_goes_down() {
+async fn instances_in_service_are_protected_while_the_target_size_goes_down() {
     let mut group = web(5)
         .in_service(&["i-1", "i-2"])
         .with("i-3", Lifecycle::Pending)
         .with("i-4", Lifecycle::Terminating);
+    // Somebody else's protection.
     group.instances[1].protected = true;
     let world = World::with(group);
     decrease(&world, -2).await.expect("lowered");
-    assert_eq!(world.asked(), [set(5, 3, &["i-1", "i-3"])]);
+    assert_eq!(world.asked(), [set(5, 3, &["i-1"])]);
     assert_eq!(world.target_size().await, 3);
 }
 

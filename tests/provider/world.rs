@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use ebbtide::clock::Clock;
 use ebbtide::cluster::ApiError;
-use ebbtide::groups::{Group, Groups, Instance, Lifecycle, Snapshot};
+use ebbtide::groups::{Group, Groups, Instance, Lifecycle, Snapshot, Turn};
 use ebbtide::provider::proto::cloud_provider_client::CloudProviderClient;
 use ebbtide::provider::proto::{
     ExternalGrpcNode, NodeGroupDeleteNodesRequest, NodeGroupIncreaseSizeRequest, NodeGroupTargetSizeRequest,
@@ -134,7 +134,7 @@ impl Sizing for Script<Aws> {
         Ok(aws.group.clone())
     }
 
-    async fn set_desired(&self, _: &str, from: i32, to: i32, protect: &[String]) -> Result<(), SizingError> {
+    async fn set_desired(&self, _: &Turn, from: i32, to: i32, protect: &[String]) -> Result<(), SizingError> {
         self.answer().await?;
         let mut aws = self.now();
         aws.group.desired = to;

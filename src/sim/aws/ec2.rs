@@ -1,4 +1,5 @@
-//! The EC2 API, version 2016-11-15: instance types, launch template versions, instances. Read-only.
+//! The EC2 API, version 2016-11-15: instance types, launch template versions, instances. Read-only; what changes
+//! something is in `tags`.
 //!
 //! <https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_Operations.html>
 
@@ -12,6 +13,7 @@ use super::operation::Operation;
 use super::query::{Filter, Form, page, page_size};
 use super::requirements::Requirements;
 use super::state::{ACCOUNT, State};
+use super::tags;
 use super::templates::Template;
 use super::xml::Xml;
 
@@ -21,7 +23,7 @@ use super::xml::Xml;
 const SHOWN_WHEN_GONE: SignedDuration = SignedDuration::from_hours(1);
 
 pub(super) fn dispatch(
-    state: &State,
+    state: &mut State,
     operation: Operation,
     form: &Form,
     now: Timestamp,
@@ -31,6 +33,9 @@ pub(super) fn dispatch(
         Operation::GetInstanceTypesFromInstanceRequirements => from_requirements(form),
         Operation::DescribeLaunchTemplateVersions => describe_template_versions(state, form),
         Operation::DescribeInstances => describe_instances(state, form, now),
+        Operation::CreateTags => tags::create(state, form),
+        Operation::DeleteTags => tags::delete(state, form),
+        Operation::DescribeTags => tags::describe(state, form),
         _ => {
             let (action, version) = (form.get("Action"), form.get("Version"));
             Err(ApiError::invalid_action(action.unwrap_or_default(), version.unwrap_or_default()))
@@ -246,6 +251,6 @@ fn write_instance(xml: &mut Xml, instance: &Instance) {
         });
 }
 
-fn invalid_value(message: impl Into<String>) -> ApiError {
+pub(super) fn invalid_value(message: impl Into<String>) -> ApiError {
     ApiError::client("InvalidParameterValue", message)
 }

@@ -213,6 +213,8 @@ pub struct InstanceSnapshot {
     pub address: [u8; 4],
     /// When it was launched.
     pub launched: Timestamp,
+    /// Its tags.
+    pub tags: BTreeMap<String, String>,
     /// The hooks that hold it, and when each times out.
     pub waits: BTreeMap<String, Timestamp>,
 }
@@ -241,6 +243,7 @@ impl Instance {
             spot: self.spot,
             address: self.address,
             launched: self.launched,
+            tags: self.tags.clone(),
             waits: self.waits.iter().map(|wait| (wait.hook.clone(), wait.expires)).collect(),
         }
     }

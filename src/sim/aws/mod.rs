@@ -27,6 +27,7 @@ mod requirements;
 mod script;
 mod spec;
 mod state;
+mod tags;
 mod templates;
 mod terminating;
 #[cfg(test)]

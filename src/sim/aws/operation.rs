@@ -64,7 +64,6 @@ operations! {
         DescribeLaunchConfigurations,
         DescribeLifecycleHooks,
         DescribeScalingActivities,
-        DescribeTags,
         PutLifecycleHook,
         RecordLifecycleActionHeartbeat,
         ResumeProcesses,
@@ -75,9 +74,12 @@ operations! {
         UpdateAutoScalingGroup,
     }
     Ec2 {
+        CreateTags,
+        DeleteTags,
         DescribeInstances,
         DescribeInstanceTypes,
         DescribeLaunchTemplateVersions,
+        DescribeTags,
         GetInstanceTypesFromInstanceRequirements,
     }
     Eks {

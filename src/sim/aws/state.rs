@@ -223,6 +223,11 @@ impl State {
         Some((group, &mut self.shared))
     }
 
+    /// The instance, wherever it is, to be changed in what its group does not look at.
+    pub(super) fn instance_mut(&mut self, id: &str) -> Option<&mut Instance> {
+        self.groups.values_mut().find_map(|group| group.instances.get_mut(id))
+    }
+
     /// The instance, wherever it is.
     pub(super) fn instance(&self, id: &str) -> Option<&Instance> {
         self.groups.values().find_map(|group| group.instances.get(id))

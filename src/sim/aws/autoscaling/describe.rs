@@ -1,8 +1,8 @@
-//! The other read-only operations: instances, activities, tags, launch configurations.
+//! The other read-only operations: instances, activities, launch configurations.
 
-use crate::sim::aws::autoscaling::groups::{write_instance, write_tag};
+use crate::sim::aws::autoscaling::groups::write_instance;
 use crate::sim::aws::error::ApiError;
-use crate::sim::aws::query::{Filter, Form, page, page_size};
+use crate::sim::aws::query::{Form, page, page_size};
 use crate::sim::aws::state::{ACCOUNT, REGION, State};
 use crate::sim::aws::xml::Xml;
 
@@ -51,37 +51,6 @@ pub(super) fn activities(state: &State, form: &Form) -> Result<Xml, ApiError> {
     Ok(Xml::build(|xml| {
         xml.list("Activities", "member", activities, |xml, activity| activity.write(xml))
             .optional("NextToken", next);
-    }))
-}
-
-/// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DescribeTags.html>
-pub(super) fn tags(state: &State, form: &Form) -> Result<Xml, ApiError> {
-    let size = page_size(form, "MaxRecords", 50, 100)?;
-    let filters = Filter::all(form, "Filters.member", "Values.member");
-    let known = ["auto-scaling-group", "key", "value", "propagate-at-launch"];
-    if let Some(unknown) = filters.iter().find(|filter| !known.contains(&filter.name.as_str())) {
-        return Err(ApiError::validation(format!("Filter type {} is not correct.", unknown.name)));
-    }
-    let tags = state
-        .groups
-        .values()
-        .flat_map(|group| group.tags.iter().map(|(key, tag)| (group.name.as_str(), key, tag)))
-        .filter(|(group, key, (value, propagate))| {
-            filters.iter().all(|filter| match filter.name.as_str() {
-                "auto-scaling-group" => filter.accepts(group),
-                "key" => filter.accepts(key),
-                "value" => filter.accepts(value),
-                _ => filter.accepts(&propagate.to_string()),
-            })
-        })
-        // No group's name has a control character, so keys are in the order of groups and then of tags.
-        .map(|(group, key, tag)| (format!("{group}\0{key}"), (group, key, tag)));
-    let (tags, next) = page(tags, form.get("NextToken"), size)?;
-    Ok(Xml::build(|xml| {
-        xml.list("Tags", "member", tags, |xml, (group, key, (value, propagate))| {
-            write_tag(xml, group, key, value, *propagate);
-        })
-        .optional("NextToken", next);
     }))
 }
 

@@ -95,7 +95,7 @@ fn write(xml: &mut Xml, group: &Group, with_instances: bool) {
 }
 
 /// Writes a `TagDescription`.
-pub(super) fn write_tag(xml: &mut Xml, group: &str, key: &str, value: &str, propagate: bool) {
+fn write_tag(xml: &mut Xml, group: &str, key: &str, value: &str, propagate: bool) {
     xml.text("ResourceId", group)
         .text("ResourceType", "auto-scaling-group")
         .text("Key", key)

@@ -1,8 +1,8 @@
 //! What EC2 shows.
 
 use aws_sdk_ec2::types::{
-    ArchitectureType, InstanceRequirementsRequest, InstanceType, MemoryMiBRequest, VCpuCountRangeRequest,
-    VirtualizationType,
+    ArchitectureType, Filter, InstanceRequirementsRequest, InstanceType, MemoryMiBRequest, Tag,
+    VCpuCountRangeRequest, VirtualizationType,
 };
 
 use super::*;
@@ -148,7 +148,7 @@ async fn an_instance_is_shown_while_it_lives_and_an_hour_longer() {
     assert_eq!(instance.placement().and_then(|p| p.availability_zone()), Some("us-east-1a"));
     let name = bench.aws.instance(&id).expect("it").private_dns_name();
     assert_eq!(instance.private_dns_name(), Some(name.as_str()));
-    let filter = aws_sdk_ec2::types::Filter::builder().name("tag:aws:autoscaling:groupName").values("web");
+    let filter = Filter::builder().name("tag:aws:autoscaling:groupName").values("web");
     let found = bench.ec2.describe_instances().filters(filter.build()).send().await.expect("by tag");
     assert_eq!(found.reservations().len(), 1);
 
@@ -159,4 +159,63 @@ async fn an_instance_is_shown_while_it_lives_and_an_hour_longer() {
     assert_eq!(state(&ask().await.expect("it")).as_deref(), Some("terminated"));
     bench.pass(3600).await;
     assert_eq!(refusal(&ask().await.expect_err("forgotten")).0, "InvalidInstanceID.NotFound");
+}
+
+fn tag(key: &str, value: Option<&str>) -> Tag {
+    Tag::builder().key(key).set_value(value.map(str::to_owned)).build()
+}
+
+impl Bench {
+    /// Instances and values of a tag.
+    async fn tagged(&self, key: &str) -> Vec<(String, String)> {
+        let filter = |name: &str, value: &str| Filter::builder().name(name).values(value).build();
+        let pages = self.ec2.describe_tags().filters(filter("key", key)).max_results(5);
+        let pages = pages.filters(filter("resource-type", "instance")).into_paginator().items().send();
+        let tags = pages.collect::<Result<Vec<_>, _>>().await.expect("all tags").into_iter();
+        tags.map(|t| (t.resource_id.expect("an id"), t.value.expect("a value"))).collect()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn instances_are_tagged_all_or_none_and_found_by_their_tags_in_pages() {
+    let bench = bench();
+    bench.aws.add_group(web().size(0, 10, 7));
+    let ids = bench.in_service("web");
+    let create = |ids: &[String], key: &str| {
+        bench.ec2.create_tags().set_resources(Some(ids.to_vec())).tags(tag(key, Some("1"))).send()
+    };
+    create(&ids, "mark").await.expect("tagged");
+    let all: Vec<_> = ids.iter().map(|id| (id.clone(), "1".to_owned())).collect();
+    assert_eq!(bench.tagged("mark").await, all);
+    assert_eq!(bench.aws.calls(Operation::DescribeTags), 2, "two pages");
+    let stranger = [&ids[..1], &["i-00000000000000000".to_owned()]].concat();
+    let refused = create(&stranger, "other").await.expect_err("one is not there");
+    assert_eq!(refusal(&refused).0, "InvalidInstanceID.NotFound");
+    assert_eq!(refusal(&create(&["x".to_owned()], "other").await.expect_err("no id")).0, "InvalidID");
+    assert_eq!(refusal(&create(&ids, "aws:x").await.expect_err("reserved")).0, "InvalidParameterValue");
+    assert_eq!(bench.tagged("other").await, []);
+    assert_eq!(bench.aws.instance(&ids[0]).expect("it").tags["mark"], "1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tag_is_deleted_by_key_or_by_key_and_value_and_twice_is_no_error() {
+    let bench = bench();
+    bench.aws.add_group(web().tag("team", "web"));
+    let ids = bench.in_service("web");
+    let create = bench.ec2.create_tags().set_resources(Some(ids.clone())).tags(tag("mark", Some("1")));
+    create.send().await.expect("tagged");
+    let delete = |tags: Vec<Tag>| {
+        let call = bench.ec2.delete_tags().set_resources(Some(ids.clone()));
+        call.set_tags((!tags.is_empty()).then_some(tags)).send()
+    };
+    delete(vec![tag("mark", Some("2"))]).await.expect("another value");
+    assert_eq!(bench.tagged("mark").await.len(), 2);
+    for _ in 0..2 {
+        delete(vec![tag("mark", None)]).await.expect("deleted");
+        assert_eq!(bench.tagged("mark").await, []);
+    }
+    assert_eq!(bench.tagged("team").await.len(), 2);
+    delete(vec![]).await.expect("deleted");
+    assert_eq!(bench.tagged("team").await, []);
+    assert_eq!(bench.tagged("aws:autoscaling:groupName").await.len(), 2, "AWS's own stay");
 }

@@ -1,4 +1,4 @@
-//! Faults: throttling, losses, outages, delays, internal errors.
+//! Faults: throttling, denials, losses, outages, delays, internal errors.
 
 use super::*;
 
@@ -36,13 +36,28 @@ async fn the_sdk_retries_what_was_throttled_on_virtual_time() {
 async fn some_operations_can_be_throttled_for_a_while() {
     let bench = bench();
     bench.aws.add_group(web());
-    bench.aws.throttle_for(&[Operation::DescribeTags], Duration::from_mins(1));
+    bench.aws.throttle_for(&[Operation::DescribeLaunchConfigurations], Duration::from_mins(1));
     for _ in 0..5 {
-        bench.asg.describe_tags().send().await.expect_err("throttled");
+        bench.asg.describe_launch_configurations().send().await.expect_err("throttled");
     }
     bench.asg.describe_auto_scaling_groups().send().await.expect("another operation");
     bench.pass(60).await;
-    bench.asg.describe_tags().send().await.expect("over");
+    bench.asg.describe_launch_configurations().send().await.expect("over");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_policy_does_not_allow_is_denied_until_it_does() {
+    let bench = bench();
+    bench.aws.add_group(web());
+    bench.aws.deny(Operation::SetDesiredCapacity, true);
+    bench.aws.deny(Operation::DescribeInstances, true);
+    let set = || bench.asg.set_desired_capacity().auto_scaling_group_name("web").desired_capacity(1).send();
+    assert_eq!(refusal(&set().await.expect_err("denied")).0, "AccessDenied");
+    let instances = bench.ec2.describe_instances().send().await;
+    assert_eq!(refusal(&instances.expect_err("denied")).0, "UnauthorizedOperation");
+    assert_eq!(bench.desired("web"), 2);
+    bench.aws.deny(Operation::SetDesiredCapacity, false);
+    set().await.expect("allowed");
 }
 
 #[tokio::test(start_paused = true)]
@@ -87,20 +102,20 @@ async fn calls_take_the_time_they_are_told_to() {
     bench.aws.add_group(web());
     bench.aws.delay(Duration::from_secs(2), Duration::from_secs(1));
     let started = tokio::time::Instant::now();
-    bench.asg.describe_tags().send().await.expect("late");
+    bench.asg.describe_launch_configurations().send().await.expect("late");
     let first = started.elapsed();
     assert!(first >= Duration::from_secs(2) && first <= Duration::from_millis(3010), "{first:?}");
     let started = tokio::time::Instant::now();
-    bench.asg.describe_tags().send().await.expect("late");
+    bench.asg.describe_launch_configurations().send().await.expect("late");
     assert_ne!(started.elapsed(), first, "jitter");
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_internal_error_is_a_500_with_its_services_code() {
     let bench = bench();
-    bench.aws.fail_next(Operation::DescribeTags, 1);
+    bench.aws.fail_next(Operation::DescribeLaunchConfigurations, 1);
     bench.aws.fail_next(Operation::DescribeInstances, 1);
-    let error = bench.asg.describe_tags().send().await.expect_err("failed");
+    let error = bench.asg.describe_launch_configurations().send().await.expect_err("failed");
     assert_eq!(refusal(&error).0, "InternalFailure");
     assert_eq!(error.raw_response().map(|raw| raw.status().as_u16()), Some(500));
     let error = bench.ec2.describe_instances().send().await.expect_err("failed");

@@ -1,0 +1,59 @@
+//! Tags of instances, at EC2.
+
+use aws_sdk_ec2::types::{Filter, Tag};
+
+use super::{Aws, AwsError, Operation};
+
+/// Instances a call of CreateTags or DeleteTags names. AWS takes 1,000 and asks for smaller batches.
+///
+/// Source: [CreateTags](https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreateTags.html).
+const RESOURCES_A_CALL: usize = 500;
+/// Tags a call of DescribeTags gives.
+///
+/// Source: [DescribeTags](https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeTags.html).
+const TAGS_A_CALL: i32 = 1000;
+
+impl Aws {
+    /// Gives instances a tag. An error leaves those of later calls as they were.
+    pub async fn tag_instances(&self, instances: &[String], key: &str, value: &str) -> Result<(), AwsError> {
+        for batch in instances.chunks(RESOURCES_A_CALL) {
+            let tag = Tag::builder().key(key).value(value).build();
+            let call = self.ec2.create_tags().set_resources(Some(batch.to_vec())).tags(tag).send();
+            self.counted(Operation::CreateTags, call).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes the tag with this key off instances, whatever its value; one that has none is no error.
+    pub async fn untag_instances(&self, instances: &[String], key: &str) -> Result<(), AwsError> {
+        for batch in instances.chunks(RESOURCES_A_CALL) {
+            let tag = Tag::builder().key(key).build();
+            let call = self.ec2.delete_tags().set_resources(Some(batch.to_vec())).tags(tag).send();
+            self.counted(Operation::DeleteTags, call).await?;
+        }
+        Ok(())
+    }
+
+    /// The instances of the account that have a tag with this key.
+    pub async fn tagged_instances(&self, key: &str) -> Result<Vec<String>, AwsError> {
+        let filter = |name: &str, value: &str| Filter::builder().name(name).values(value).build();
+        let mut found = Vec::new();
+        let mut token = None;
+        loop {
+            let call = self
+                .ec2
+                .describe_tags()
+                .filters(filter("key", key))
+                .filters(filter("resource-type", "instance"))
+                .max_results(TAGS_A_CALL)
+                .set_next_token(token)
+                .send();
+            let page = self.counted(Operation::DescribeTags, call).await?;
+            found.extend(page.tags.unwrap_or_default().into_iter().filter_map(|tag| tag.resource_id));
+            token = page.next_token.filter(|token| !token.is_empty());
+            if token.is_none() {
+                return Ok(found);
+            }
+        }
+    }
+}

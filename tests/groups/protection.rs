@@ -1,0 +1,275 @@
+//! Scale-in protection while a size goes down: whatever happens in the middle of it, none of it stays.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use ebbtide::aws::Aws;
+use ebbtide::groups::Groups;
+use ebbtide::groups::protection::{MARK, Protection};
+use ebbtide::groups::selector::Selectors;
+use ebbtide::groups::sizing::{AwsSizing, Running};
+use ebbtide::provider::Sizing as _;
+use ebbtide::provider::proto::NodeGroupDecreaseTargetSizeRequest;
+use ebbtide::sim::aws::{Aws as SimulatedAws, Event, GroupSpec, LaunchFailure, Lose, Operation, State};
+use ebbtide::sim::http::{Lost, Request, Response, aws_client};
+use ebbtide::sim::world::World;
+use jiff::Timestamp;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tonic::{Code, Status};
+
+use crate::scene::{GROUP, SOON, Scene, code, eventually, group};
+
+/// Attempts that the SDK makes at a call that may be repeated.
+const ATTEMPTS: usize = 3;
+
+/// The calls by which a size goes down, in their order: how often each has been made when the step is done.
+const STEPS: [(Operation, usize); 5] = [
+    (Operation::CreateTags, 1),
+    (Operation::SetInstanceProtection, 1),
+    (Operation::SetDesiredCapacity, 1),
+    (Operation::SetInstanceProtection, 2),
+    (Operation::DeleteTags, 1),
+];
+
+/// Another way into the same account.
+fn somebody(world: &World) -> Aws {
+    Aws::at(aws_client(Arc::new(world.aws.clone())))
+}
+
+/// Instances of a group that are protected, and those that are marked.
+fn guarded(world: &World, group: &str) -> [BTreeSet<String>; 2] {
+    let instances = world.aws.group(group).expect("a group").instances;
+    let protected = instances.iter().filter(|i| i.protected).map(|i| i.id.clone());
+    let marked = instances.iter().filter(|i| i.tags.contains_key(MARK)).map(|i| i.id.clone());
+    [protected.collect(), marked.collect()]
+}
+
+/// A group of three in service, the first protected by a person, and two that cannot be launched.
+struct Short {
+    scene: Scene,
+    persons: BTreeSet<String>,
+    before: Vec<String>,
+    /// Calls to AWS so far that matter here.
+    calls: Vec<(Operation, usize)>,
+}
+
+impl Short {
+    async fn group() -> Self {
+        let scene = Scene::with([group(GROUP, 3)]).await;
+        let before = scene.in_service(GROUP);
+        somebody(&scene.world).protect(GROUP, &before[..1], true).await.expect("protected");
+        scene.short_of(2).await;
+        // Whatever the program does after its start is done.
+        tokio::time::sleep(SOON).await;
+        let calls = STEPS.map(|(operation, _)| (operation, scene.world.aws.calls(operation))).to_vec();
+        Self { scene, persons: before[..1].iter().cloned().collect(), before, calls }
+    }
+
+    /// How often it was called since.
+    fn calls(&self, of: Operation) -> usize {
+        let earlier =
+            self.calls.iter().find(|(operation, _)| *operation == of).map_or(0, |(_, calls)| *calls);
+        self.scene.world.aws.calls(of) - earlier
+    }
+
+    /// Gives the two up, each call to AWS taking a moment, and comes back when a step has had its effect.
+    async fn lower_until(&self, (operation, times): (Operation, usize)) -> JoinSet<Result<(), Status>> {
+        self.scene.world.aws.delay(Duration::from_millis(100), Duration::ZERO);
+        let mut client = self.scene.program.client();
+        let request = NodeGroupDecreaseTargetSizeRequest { delta: -2, id: GROUP.into() };
+        let mut call = JoinSet::new();
+        call.spawn(async move { client.node_group_decrease_target_size(request).await.map(drop) });
+        let done = |_: &World| self.calls(operation) == times;
+        assert!(self.scene.world.until(SOON, done).await, "{operation}");
+        call
+    }
+
+    /// Waits until only the person's protection is left, and makes sure that it stays so and nobody was ended.
+    async fn ends_clean(&self) {
+        let clean = |world: &World| guarded(world, GROUP) == [self.persons.clone(), BTreeSet::new()];
+        assert!(self.scene.world.until(SOON, clean).await, "{:?}", guarded(&self.scene.world, GROUP));
+        tokio::time::sleep(SOON).await;
+        assert!(clean(&self.scene.world), "{:?}", guarded(&self.scene.world, GROUP));
+        assert_eq!(self.scene.in_service(GROUP), self.before);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_program_killed_while_a_size_goes_down_leaves_nothing_protected_when_it_is_started_again() {
+    for step in STEPS {
+        let mut short = Short::group().await;
+        let call = short.lower_until(step).await;
+        short.scene = short.scene.restarted().await;
+        drop(call);
+        short.ends_clean().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_protected_is_marked_meanwhile_and_a_persons_own_protection_is_not() {
+    let short = Short::group().await;
+    let mut call = short.lower_until((Operation::SetDesiredCapacity, 1)).await;
+    let others: BTreeSet<String> = short.before[1..].iter().cloned().collect();
+    let all: BTreeSet<String> = short.before.iter().cloned().collect();
+    assert_eq!(guarded(&short.scene.world, GROUP), [all, others]);
+    call.join_next().await.expect("the call").expect("no panic").expect("lowered");
+    assert_eq!(short.scene.target().await, 3);
+    short.ends_clean().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn protection_that_cannot_be_taken_off_is_taken_off_later_without_a_restart() {
+    for operation in [Operation::SetInstanceProtection, Operation::DeleteTags] {
+        let short = Short::group().await;
+        let mut call = short.lower_until((Operation::SetDesiredCapacity, 1)).await;
+        short.scene.world.aws.throttle_for(&[operation], Duration::from_mins(10));
+        call.join_next().await.expect("the call").expect("no panic").expect("the size is set");
+        tokio::time::sleep(Duration::from_mins(9)).await;
+        assert_ne!(guarded(&short.scene.world, GROUP)[1], BTreeSet::new(), "{operation}");
+        tokio::time::sleep(Duration::from_mins(6)).await;
+        short.ends_clean().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_answer_that_is_lost_leaves_anything_behind() {
+    for (operation, _) in STEPS {
+        for lose in [Lose::BeforeEffect, Lose::AfterEffect] {
+            for times in [1, ATTEMPTS] {
+                let short = Short::group().await;
+                (0..times).for_each(|_| short.scene.world.aws.lose_next(operation, lose));
+                let lowered = short.scene.decrease(-2).await;
+                if matches!(operation, Operation::CreateTags | Operation::DeleteTags) {
+                    assert_eq!(code(&lowered), Code::Ok, "{operation} {lose:?} {times}");
+                }
+                short.ends_clean().await;
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_size_goes_down_though_marks_are_denied() {
+    let short = Short::group().await;
+    for operation in [Operation::CreateTags, Operation::DeleteTags, Operation::DescribeTags] {
+        short.scene.world.aws.deny(operation, true);
+    }
+    for size in [4, 3] {
+        short.scene.decrease(-1).await.expect("lowered");
+        assert_eq!(short.scene.target().await, size);
+    }
+    short.ends_clean().await;
+    assert_eq!(short.calls(Operation::DeleteTags), 0, "there is nothing to delete");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_size_goes_down_in_time_though_nothing_is_heard_of_the_mark() {
+    let short = Short::group().await;
+    let aws = Aws::at(aws_client(Arc::new(WithoutMarks(short.scene.world.aws.clone()))));
+    let groups = Arc::new(Groups::new(SOON));
+    let protection = Protection::new(aws.clone(), Arc::clone(&groups), short.scene.world.clock.clone());
+    let (selectors, running) = (Selectors::default(), Running::default());
+    let sizing = AwsSizing::new(aws, selectors, Arc::clone(&groups), Arc::new(protection), running.clone());
+    let began = Instant::now();
+    let turn = groups.turn(GROUP).await;
+    sizing.set_desired(&turn, 5, 3, &short.before[1..]).await.expect("lowered");
+    assert!(began.elapsed() <= Duration::from_secs(2), "{:?}", began.elapsed());
+    running.finish().await;
+    short.ends_clean().await;
+}
+
+/// An AWS that never answers where marks are concerned.
+struct WithoutMarks(SimulatedAws);
+
+#[async_trait]
+impl ebbtide::sim::http::World for WithoutMarks {
+    async fn call(&self, request: Request) -> Result<Response, Lost> {
+        if request.body().starts_with(b"Action=CreateTags") {
+            std::future::pending::<()>().await;
+        }
+        self.0.call(request).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_left_of_a_run_is_taken_back_in_our_groups_and_left_alone_in_others() {
+    let foreign = GroupSpec::named("foreign").size(0, 10, 1).already_running();
+    let scene = Scene::with([group(GROUP, 3), foreign]).await;
+    let (ours, theirs) = (scene.in_service(GROUP), scene.in_service("foreign"));
+    let world = &scene.world;
+    let marked = [&ours[..2], &theirs].concat();
+    somebody(world).tag_instances(&marked, MARK, "some time ago").await.expect("tagged");
+    // The first was marked and no more, the second was protected too, the third is a person's.
+    somebody(world).protect(GROUP, &ours[1..], true).await.expect("protected");
+    somebody(world).protect("foreign", &theirs, true).await.expect("protected");
+    let scene = scene.restarted().await;
+    let persons = BTreeSet::from([ours[2].clone()]);
+    let clean = |world: &World| guarded(world, GROUP) == [persons.clone(), BTreeSet::new()];
+    assert!(scene.world.until(SOON, clean).await, "{:?}", guarded(&scene.world, GROUP));
+    tokio::time::sleep(SOON).await;
+    let theirs: BTreeSet<String> = theirs.into_iter().collect();
+    assert_eq!(guarded(&scene.world, "foreign"), [theirs.clone(), theirs]);
+    assert_eq!(scene.world.aws.calls(Operation::DescribeTags), 2, "once, and once in the group's turn");
+}
+
+#[tokio::test(start_paused = true)]
+async fn marks_are_looked_for_again_until_that_has_worked() {
+    let scene = Scene::with([group(GROUP, 2)]).await;
+    let ours = scene.in_service(GROUP);
+    somebody(&scene.world).tag_instances(&ours, MARK, "some time ago").await.expect("tagged");
+    somebody(&scene.world).protect(GROUP, &ours, true).await.expect("protected");
+    scene.world.aws.throttle_for(&[Operation::DescribeTags], Duration::from_hours(1));
+    let scene = scene.restarted().await;
+    scene.answers().await;
+    tokio::time::sleep(Duration::from_mins(59)).await;
+    assert_eq!(scene.protected(), 2);
+    assert!(scene.world.until(Duration::from_mins(7), |_| scene.protected() == 0).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_size_that_goes_down_right_after_another_is_protected_as_well() {
+    let short = Short::group().await;
+    short.scene.world.aws.delay(Duration::from_millis(300), Duration::ZERO);
+    short.scene.decrease(-1).await.expect("lowered");
+    assert_ne!(guarded(&short.scene.world, GROUP)[1], BTreeSet::new(), "the first is not through");
+    short.scene.world.aws.before_next(Operation::SetDesiredCapacity, late_launch);
+    short.scene.decrease(-1).await.expect("lowered");
+    short.ends_clean().await;
+}
+
+/// An instance comes into service after all, before anything else happens.
+fn late_launch(state: &mut State, now: Timestamp) {
+    state.fail_launches(GROUP, LaunchFailure::InsufficientCapacity, 0);
+    state.launch_now(GROUP, now);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_taken_back_is_not_taken_from_a_size_that_goes_down_at_that_moment() {
+    // The call comes a little before, while and after the new run takes back what the last one has left.
+    for tenths in (80..125).step_by(5) {
+        let short = Short::group().await;
+        let left = short.before[1..].to_vec();
+        somebody(&short.scene.world).tag_instances(&left, MARK, "some time ago").await.expect("tagged");
+        somebody(&short.scene.world).protect(GROUP, &left, true).await.expect("protected");
+        let scene = short.scene.restarted().await;
+        let started = Instant::now();
+        scene.answers().await;
+        scene.world.aws.delay(Duration::from_millis(500), Duration::ZERO);
+        scene.world.aws.before_next(Operation::SetDesiredCapacity, late_launch);
+        tokio::time::sleep_until(started + Duration::from_millis(100 * tenths)).await;
+        // It may have to wait for its turn so long that it does not hear the end.
+        let lower = || async { scene.decrease(-2).await.is_ok() || scene.desired() == 3 };
+        assert!(eventually(SOON, lower).await);
+        let clean = |world: &World| {
+            let group = world.aws.group(GROUP).expect("a group");
+            group.instances.len() == 3 && guarded(world, GROUP) == [short.persons.clone(), BTreeSet::new()]
+        };
+        assert!(scene.world.until(SOON, clean).await, "{tenths} {:?}", guarded(&scene.world, GROUP));
+        assert_eq!(scene.in_service(GROUP), short.before, "{tenths}: the late one goes");
+        let ended = |entry: &ebbtide::sim::aws::Entry| matches!(entry.what, Event::TerminationStarted { .. });
+        assert_eq!(scene.world.aws.journal().iter().filter(|entry| ended(entry)).count(), 1);
+    }
+}
