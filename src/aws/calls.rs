@@ -59,6 +59,7 @@ operations! {
     "ec2" {
         CreateTags,
         DeleteTags,
+        DescribeImages,
         DescribeInstanceTypes,
         DescribeLaunchTemplateVersions,
         DescribeTags,

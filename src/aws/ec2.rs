@@ -1,6 +1,6 @@
 //! The calls to EC2, one function each.
 
-use aws_sdk_ec2::types::{ArchitectureType, Filter, VirtualizationType};
+use aws_sdk_ec2::types::{ArchitectureType, ArchitectureValues, Filter, VirtualizationType};
 
 use super::{Aws, AwsError, Operation, Requirements, TemplateId, TemplateRef, TemplateVersion, TypeInfo};
 
@@ -17,6 +17,31 @@ const TYPES_A_CALL: i32 = 100;
 /// Source: [GetInstanceTypesFromInstanceRequirements](https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_GetInstanceTypesFromInstanceRequirements.html).
 const MATCHES_A_CALL: i32 = 1000;
 
+/// Images a call of DescribeImages names. EC2 documents no limit; this is that of DescribeInstanceTypes.
+const IMAGES_A_CALL: usize = 100;
+
+/// Which versions of launch templates a page tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TemplateAliases {
+    /// `$Latest`.
+    Latest,
+    /// `$Default`.
+    Default,
+    /// Both; a version that is both is told once.
+    Both,
+}
+
+impl TemplateAliases {
+    fn names(self) -> Vec<String> {
+        let names: &[&str] = match self {
+            Self::Latest => &["$Latest"],
+            Self::Default => &["$Default"],
+            Self::Both => &["$Latest", "$Default"],
+        };
+        names.iter().map(|&name| name.to_owned()).collect()
+    }
+}
+
 /// Some of the latest and default versions of all launch templates, and where to go on.
 #[derive(Clone, Debug)]
 pub struct TemplatePage {
@@ -27,14 +52,17 @@ pub struct TemplatePage {
 }
 
 impl Aws {
-    /// A page of the latest and the default versions of all launch templates of the account. Both versions of a
-    /// template may be on different pages.
-    pub async fn launch_template_page(&self, next: Option<String>) -> Result<TemplatePage, AwsError> {
+    /// A page of the latest or the default versions, or both, of all launch templates of the account. Both versions
+    /// of a template may be on different pages.
+    pub async fn launch_template_page(
+        &self,
+        aliases: TemplateAliases,
+        next: Option<String>,
+    ) -> Result<TemplatePage, AwsError> {
         let call = self
             .ec2
             .describe_launch_template_versions()
-            .versions("$Latest")
-            .versions("$Default")
+            .set_versions(Some(aliases.names()))
             .max_results(VERSIONS_A_CALL)
             .set_next_token(next)
             .send();
@@ -60,6 +88,36 @@ impl Aws {
             Err(AwsError::Other { code, .. }) if code.starts_with("InvalidLaunchTemplate") => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// Which of these images are of arm64; those that do not exist, or that we may not use, are left out. One call for
+    /// 100 of them; where EC2 refuses that because one does not exist, one call for each.
+    pub async fn arm_images(&self, ids: &[String]) -> Result<Vec<(String, bool)>, AwsError> {
+        let mut found = Vec::new();
+        for batch in ids.chunks(IMAGES_A_CALL) {
+            match self.images(batch).await {
+                Err(error) if is_missing_image(&error) && batch.len() == 1 => {}
+                Err(error) if is_missing_image(&error) => {
+                    for id in batch {
+                        match self.images(std::slice::from_ref(id)).await {
+                            Err(error) if is_missing_image(&error) => {}
+                            one => found.extend(one?),
+                        }
+                    }
+                }
+                all => found.extend(all?),
+            }
+        }
+        Ok(found)
+    }
+
+    async fn images(&self, ids: &[String]) -> Result<Vec<(String, bool)>, AwsError> {
+        // A group goes on to launch an image that its owner has deprecated.
+        let call =
+            self.ec2.describe_images().set_image_ids(Some(ids.to_vec())).include_deprecated(true).send();
+        let found = self.counted(Operation::DescribeImages, call).await?;
+        let images = found.images.unwrap_or_default().into_iter();
+        Ok(images.filter_map(|i| Some((i.image_id?, i.architecture? == ArchitectureValues::Arm64))).collect())
     }
 
     /// The instance types of these names; those that do not exist in the region are left out. 100 names a call.
@@ -117,4 +175,11 @@ impl Aws {
             }
         }
     }
+}
+
+/// `InvalidAMIID.NotFound`, `.Unavailable` and `.Malformed`.
+///
+/// Source: [Error codes for the EC2 API](https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html).
+fn is_missing_image(error: &AwsError) -> bool {
+    matches!(error, AwsError::Other { code, .. } if code.starts_with("InvalidAMIID."))
 }

@@ -13,6 +13,8 @@ pub struct LaunchSpec {
     pub revision: Revision,
     /// Instance type, if it names one.
     pub instance_type: Option<String>,
+    /// Image, if it names one: `ami-…`, or a Systems Manager parameter that has the id.
+    pub image: Option<String>,
     /// Attributes the type must have, where it names none.
     pub requirements: Option<Requirements>,
     /// Size of the root volume in GiB, as far as the block device mappings tell.
@@ -91,6 +93,7 @@ impl LaunchSpec {
         Self {
             revision: Revision(from.launch_configuration_name.clone().unwrap_or_default()),
             instance_type: from.instance_type.clone(),
+            image: from.image_id.clone(),
             requirements: None,
             root_gib: root_volume(volumes),
             spot: from.spot_price.is_some(),
@@ -106,6 +109,7 @@ impl LaunchSpec {
         Self {
             revision,
             instance_type: from.instance_type.as_ref().map(|name| name.as_str().to_owned()),
+            image: from.image_id.clone(),
             requirements: from.instance_requirements.as_ref().map(Requirements::of_template),
             root_gib: root_volume(volumes),
             spot: market == Some(&ec2::MarketType::Spot),

@@ -35,7 +35,7 @@ use aws_smithy_types::error::metadata::ProvideErrorMetadata;
 use tokio::time::Instant;
 
 pub use calls::{Calls, Operation};
-pub use ec2::TemplatePage;
+pub use ec2::{TemplateAliases, TemplatePage};
 pub use eks::NodeGroup;
 pub use error::AwsError;
 pub use facts::{Activity, Described, Hook, Launch, Mix, Override, Source, TemplateId, TemplateRef};

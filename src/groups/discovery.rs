@@ -3,7 +3,9 @@
 //! - One look at a time; whoever wants one sooner says so through [`Groups::refresh_soon`], and several wishes are one.
 //! - The groups must be seen for a look to count. Everything else (templates, failures, hooks, EKS) is best effort: what
 //!   was known before stays, and a trouble is logged when it begins and when it ends, not in between.
-//! - A look costs ceil(groups / 100) calls for each selector, and in a steady state at most three more.
+//! - The first look costs ceil(groups / 100) calls for each selector, ceil(launch templates / 200), ceil(types / 100),
+//!   and one for each other thing that groups have of their own (pinned versions, sets of attributes). A later one
+//!   costs ceil(groups / 100) for each selector, and in a steady state at most three more.
 //! - Nothing here changes anything in AWS.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -63,6 +65,7 @@ pub struct Discovery {
 /// What one look leaves to the next.
 #[derive(Debug, Default)]
 struct Memory {
+    has_looked: bool,
     library: Library,
     node_groups: NodeGroups,
     shortages: Shortages,
@@ -87,11 +90,11 @@ struct Seen {
 }
 
 impl Seen {
-    /// What it launches, and whether that is of arm64 as far as its tags or else its images say.
+    /// What it launches, and whether that is of arm64 as far as its tags or else EKS say.
     fn wanted(&self) -> Wanted<'_> {
-        let of_images = || self.eks.as_ref().ok()?.as_ref()?.is_arm();
+        let of_eks = || self.eks.as_ref().ok()?.as_ref()?.is_arm();
         let of_tags = self.tags.labels.get("kubernetes.io/arch").map(|arch| arch == "arm64");
-        (&self.launch, of_tags.or_else(of_images).unwrap_or(false))
+        (&self.launch, of_tags.or_else(of_eks))
     }
 }
 
@@ -143,7 +146,10 @@ impl Discovery {
                         tracing::info!(failures, "groups are seen again");
                     }
                     failures = 0;
-                    let pause = next_look(&snapshot, self.hooks.knowledge(&snapshot), self.interval);
+                    let mut pause = next_look(&snapshot, self.hooks.knowledge(&snapshot), self.interval);
+                    if self.memory.lock().await.library.is_behind() {
+                        pause = pause.min(BUSY);
+                    }
                     pace = pause;
                     self.groups.publish(snapshot);
                     tokio::select! {
@@ -210,8 +216,12 @@ impl Discovery {
         let mut snapshot = Snapshot::new(now, groups);
 
         self.explain_shortages(&mut memory, &mut snapshot).await;
-        let outcome = self.hooks.refresh(&snapshot, LOOK_UPS - asked.min(LOOK_UPS_OF_EKS), now).await;
-        memory.hooks.note("lifecycle hooks", outcome.err().as_ref());
+        // Not with the first look, for which everybody waits; the second comes soon.
+        if std::mem::replace(&mut memory.has_looked, true) {
+            let look_ups = LOOK_UPS - asked.min(LOOK_UPS_OF_EKS);
+            let outcome = self.hooks.refresh(&snapshot, look_ups, now).await;
+            memory.hooks.note("lifecycle hooks", outcome.err().as_ref());
+        }
         Ok(snapshot)
     }
 

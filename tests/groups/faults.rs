@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use ebbtide::sim::aws::Operation;
+use ebbtide::provider::proto::RefreshRequest;
+use ebbtide::sim::aws::{Entry, Event, Operation};
 use ebbtide::sim::world::World;
+use jiff::SignedDuration;
 use tonic::Code;
 
 use crate::scene::{GROUP, SOON, Scene, code, eventually, group};
@@ -45,6 +47,34 @@ async fn a_few_throttled_calls_are_not_felt() {
     let looks = scene.world.aws.calls(Operation::DescribeAutoScalingGroups);
     let looked = |w: &World| w.aws.calls(Operation::DescribeAutoScalingGroups) > looks;
     assert!(scene.world.until(SOON, looked).await, "looks go on");
+}
+
+#[tokio::test(start_paused = true)]
+async fn throttling_of_everything_is_not_felt_and_looks_never_overlap() {
+    let scene = Scene::with([group(GROUP, 2)]).await;
+    tokio::time::sleep(SOON).await;
+    let takes = Duration::from_secs(2);
+    scene.world.aws.delay(takes, Duration::ZERO);
+    scene.world.aws.throttle_for(Operation::ALL, 9 * INTERVAL);
+    let began = scene.world.aws.journal().len();
+    let until = tokio::time::Instant::now() + 9 * INTERVAL;
+    while tokio::time::Instant::now() < until {
+        scene.program.client().refresh(RefreshRequest {}).await.expect("is never refused");
+        assert_eq!(scene.groups().await.expect("the last snapshot").len(), 1);
+        assert_eq!((scene.target().await, scene.listed().await.len()), (2, 2));
+        tokio::time::sleep(Duration::from_millis(700)).await;
+    }
+    let calls = scene.world.aws.journal().split_off(began);
+    let is_look = |entry: &Entry| {
+        matches!(entry.what, Event::Called { operation: Operation::DescribeAutoScalingGroups, .. })
+    };
+    let looks: Vec<_> = calls.iter().filter(|entry| is_look(entry)).map(|entry| entry.at).collect();
+    assert!(looks.len() > 20, "{} tries", looks.len());
+    let apart = looks.windows(2).map(|pair| pair[1].duration_since(pair[0])).min().expect("several");
+    assert!(apart >= SignedDuration::try_from(takes).expect("short"), "{apart}: one waits for the other");
+    let looked = scene.world.aws.calls(Operation::DescribeAutoScalingGroups);
+    let again = |w: &World| w.aws.calls(Operation::DescribeAutoScalingGroups) > looked;
+    assert!(scene.world.until(SOON, again).await, "looks go on");
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,6 +5,7 @@ mod budget;
 mod eks;
 mod faults;
 mod figures;
+mod launch_templates;
 mod learned;
 mod node;
 mod protection;

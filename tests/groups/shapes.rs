@@ -1,13 +1,19 @@
 //! What a group at zero says of its next node, and its options, over RPC.
 
+use std::time::Duration;
+
 use ebbtide::provider::proto::{
     LegacyDuration, NodeGroupAutoscalingOptions, NodeGroupAutoscalingOptionsRequest,
 };
-use ebbtide::sim::aws::{LaunchConfigurationSpec, MixedSpec, TemplateData, TemplateSpec};
+use ebbtide::sim::aws::{
+    LaunchConfigurationSpec, MixedSpec, Operation, Requirements, TemplateData, TemplateSpec,
+};
 use ebbtide::sim::world::World;
 
 use crate::node::{NODE_TEMPLATE, capacity, label, template};
-use crate::scene::{GROUP, Scene, ZONE, group};
+use crate::scene::{GROUP, Scene, ZONE, eventually, group};
+
+const TYPE: &str = "node.kubernetes.io/instance-type";
 
 #[tokio::test(start_paused = true)]
 async fn a_group_at_zero_says_what_its_next_node_will_be() {
@@ -40,7 +46,7 @@ async fn a_group_at_zero_says_what_its_next_node_will_be() {
     ];
     for (group, instance_type, cpu, pods) in table {
         let node = template(&scene, group).await;
-        assert_eq!(label(&node, "node.kubernetes.io/instance-type"), instance_type, "{group}");
+        assert_eq!(label(&node, TYPE), instance_type, "{group}");
         assert_eq!(label(&node, "topology.kubernetes.io/zone"), ZONE, "{group}");
         assert_eq!(
             (capacity(&node, "cpu").as_str(), capacity(&node, "pods").as_str()),
@@ -48,6 +54,67 @@ async fn a_group_at_zero_says_what_its_next_node_will_be() {
             "{group}"
         );
         assert!(!capacity(&node, "memory").is_empty(), "{group}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn attributes_are_met_by_types_of_the_images_architecture_unless_a_tag_tells_another() {
+    let world = World::new(1);
+    world.aws.add_image("ami-arm", "arm64");
+    let any = || Requirements::at_least(2, 8192).at_most(2, 8192);
+    let from = |image: &str| TemplateData::meeting(any()).image(image);
+    let untyped = TemplateSpec::named("arm").version(TemplateData::untyped().image("ami-arm"));
+    world.aws.add_template(untyped);
+    let groups = [
+        group("template", 0).template_data(from("ami-arm")),
+        group("override", 0).launch_template("arm", "1").mixed(MixedSpec::meeting(any())),
+        group("tagged", 0)
+            .template_data(from("ami-arm"))
+            .tag(format!("{NODE_TEMPLATE}/label/kubernetes.io/arch"), "amd64"),
+        group("intel", 0).template_data(from("ami-0abcdef1234567890")),
+        group("gone", 0).template_data(from("ami-gone")),
+        group("parameter", 0).template_data(from("resolve:ssm:/images/arm")),
+        group("named", 0).template_data(TemplateData::of("c5.large").image("ami-named")),
+    ];
+    let scene = Scene::on(world, groups).await;
+    for (group, expected) in [
+        ("template", "m6g.large"),
+        ("override", "m6g.large"),
+        ("tagged", "m5.large"),
+        ("intel", "m5.large"),
+        ("gone", "m5.large"),
+        ("parameter", "m5.large"),
+        ("named", "c5.large"),
+    ] {
+        assert_eq!(label(&template(&scene, group).await, TYPE), expected, "{group}");
+    }
+    // One for all, which the one that does not exist spoils, then each; nobody asks where types are named.
+    let asked = scene.world.aws.calls(Operation::DescribeImages);
+    assert_eq!(asked, 1 + 3);
+    tokio::time::sleep(Duration::from_hours(1)).await;
+    let again = scene.world.aws.calls(Operation::DescribeImages) - asked;
+    assert!(again <= 12, "{again}: only for the one that does not exist, every five minutes");
+}
+
+#[tokio::test(start_paused = true)]
+async fn images_that_cannot_be_looked_up_cost_nothing_but_the_architecture() {
+    for throttled in [true, false] {
+        let world = World::new(1);
+        world.aws.add_image("ami-arm", "arm64");
+        if throttled {
+            world.aws.throttle_for(&[Operation::DescribeImages], Duration::from_mins(30));
+        } else {
+            world.aws.deny(Operation::DescribeImages, true);
+        }
+        let attributes = TemplateData::meeting(Requirements::at_least(2, 8192).at_most(2, 8192));
+        let groups = [group(GROUP, 0).template_data(attributes.image("ami-arm")), group("plain", 1)];
+        let scene = Scene::on(world, groups).await;
+        assert_eq!(label(&template(&scene, GROUP).await, TYPE), "m5.large");
+        assert_eq!(label(&template(&scene, "plain").await, TYPE), "m5.large");
+        tokio::time::sleep(Duration::from_mins(30)).await;
+        scene.world.aws.deny(Operation::DescribeImages, false);
+        let right = || async { label(&template(&scene, GROUP).await, TYPE) == "m6g.large" };
+        assert!(eventually(Duration::from_mins(7), right).await);
     }
 }
 

@@ -11,7 +11,7 @@ use aws_sdk_autoscaling::types::{
 use aws_sdk_ec2::types::{
     LaunchTemplateBlockDeviceMappingRequest, LaunchTemplateEbsBlockDeviceRequest, RequestLaunchTemplateData,
 };
-use ebbtide::aws::{Aws, Described, Source, TemplateId, TemplateRef, type_table};
+use ebbtide::aws::{Aws, Described, Source, TemplateAliases, TemplateId, TemplateRef, type_table};
 use ebbtide::clock::Clock;
 use ebbtide::groups::Groups;
 use ebbtide::groups::discovery::Discovery;
@@ -238,7 +238,7 @@ async fn launch_templates_are_read_in_bulk_and_one_by_one() {
             .await
             .expect("is made");
     }
-    let page = moto.aws.launch_template_page(None).await.expect("answers");
+    let page = moto.aws.launch_template_page(TemplateAliases::Both, None).await.expect("answers");
     let mut found: Vec<_> = page.versions.into_iter().filter(|version| version.id == id).collect();
     found.sort_by_key(|version| version.number);
     let types: Vec<_> =
@@ -314,6 +314,14 @@ async fn the_table_of_types_has_what_the_adapter_reads_from_the_answers_of_ec2()
     for (told, ours) in told.iter().zip(&table) {
         assert_eq!(told, ours);
     }
+}
+
+#[tokio::test]
+#[ignore = "needs moto; see README"]
+async fn images_tell_their_architecture_and_unknown_ones_are_left_out() {
+    let moto = moto().await;
+    let ids = [IMAGE.to_owned(), "ami-00000000000000000".to_owned()];
+    assert_eq!(moto.aws.arm_images(&ids).await.expect("answers"), [(IMAGE.to_owned(), false)]);
 }
 
 #[tokio::test]

@@ -32,6 +32,7 @@ pub(super) fn dispatch(
         Operation::DescribeInstanceTypes => describe_instance_types(form),
         Operation::GetInstanceTypesFromInstanceRequirements => from_requirements(form),
         Operation::DescribeLaunchTemplateVersions => describe_template_versions(state, form),
+        Operation::DescribeImages => describe_images(state, form),
         Operation::DescribeInstances => describe_instances(state, form, now),
         Operation::CreateTags => tags::create(state, form),
         Operation::DeleteTags => tags::delete(state, form),
@@ -99,7 +100,7 @@ fn describe_template_versions(state: &State, form: &Form) -> Result<Xml, ApiErro
     let versions = form.list("LaunchTemplateVersion");
     let one = template(state, form)?;
     if one.is_none() {
-        if versions.is_empty() {
+        if versions.is_empty() || state.shared.hides_templates {
             return Err(ApiError::client(
                 "MissingParameter",
                 "Either a launch template ID or a launch template name must be specified in the request",
@@ -161,6 +162,26 @@ fn resolve(template: &Template, version: &str) -> Result<usize, ApiError> {
             ),
         )
     })
+}
+
+/// By ids only, one of which that does not exist spoils the call.
+///
+/// <https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeImages.html>
+fn describe_images(state: &State, form: &Form) -> Result<Xml, ApiError> {
+    let ids = form.list("ImageId");
+    if let Some(malformed) = ids.iter().find(|id| !id.starts_with("ami-")) {
+        return Err(ApiError::client("InvalidAMIID.Malformed", format!("Invalid id: \"{malformed}\"")));
+    }
+    if let Some(unknown) = ids.iter().find(|id| !state.shared.images.contains_key(**id)) {
+        let text = format!("The image id '[{unknown}]' does not exist");
+        return Err(ApiError::client("InvalidAMIID.NotFound", text));
+    }
+    let images = state.shared.images.iter().filter(|(id, _)| ids.is_empty() || ids.contains(&id.as_str()));
+    Ok(Xml::build(|xml| {
+        xml.list("imagesSet", "item", images, |xml, (id, architecture)| {
+            xml.text("imageId", id).text("imageState", "available").text("architecture", architecture);
+        });
+    }))
 }
 
 /// By ids, tags and states. Every instance is a reservation of its own, as with a real group.

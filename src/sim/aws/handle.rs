@@ -96,6 +96,11 @@ impl Aws {
         self.script(|state, _| state.add_template_version(name, data));
     }
 
+    /// Adds an image of this architecture (`x86_64`, `arm64`). The one that templates have by default is there.
+    pub fn add_image(&self, id: &str, architecture: &'static str) {
+        self.script(|state, _| state.shared.images.insert(id.to_owned(), architecture));
+    }
+
     /// Adds a launch configuration.
     pub fn add_launch_configuration(&self, spec: LaunchConfigurationSpec) {
         self.script(|state, now| state.add_launch_configuration(spec, now));
@@ -200,6 +205,11 @@ impl Aws {
     /// Takes the caller's permission for `operation` away, or gives it back.
     pub fn deny(&self, operation: Operation, on: bool) {
         self.script(|state, _| state.faults.deny(operation, on));
+    }
+
+    /// Refuses to show all launch templates at once, as stand-ins for EC2 do that know one at a time, or no longer.
+    pub fn hide_templates(&self, on: bool) {
+        self.script(|state, _| state.shared.hides_templates = on);
     }
 
     /// Answers the next calls of `operation` with status 500.

@@ -36,6 +36,9 @@ macro_rules! operations {
         }
 
         impl Operation {
+            /// Every one that the simulation has.
+            pub const ALL: &[Self] = &[$($(Self::$name,)*)*];
+
             /// AWS's name for it.
             pub fn name(self) -> &'static str {
                 match self {
@@ -76,6 +79,7 @@ operations! {
     Ec2 {
         CreateTags,
         DeleteTags,
+        DescribeImages,
         DescribeInstances,
         DescribeInstanceTypes,
         DescribeLaunchTemplateVersions,

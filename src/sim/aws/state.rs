@@ -16,7 +16,7 @@ use super::journal::{Journal, Outcome};
 use super::operation::{Operation, Service};
 use super::query::Form;
 use super::spec::LaunchConfigurationSpec;
-use super::templates::Template;
+use super::templates::{DEFAULT_IMAGE, Template};
 use super::xml::Xml;
 use super::{autoscaling, ec2, eks};
 use crate::sim::http::{Lost, Request};
@@ -65,6 +65,10 @@ pub(super) struct Shared {
     pub(super) journal: Journal,
     /// By id.
     pub(super) templates: BTreeMap<String, Template>,
+    /// Whether launch templates are shown one at a time only.
+    pub(super) hides_templates: bool,
+    /// Architectures of images, by id.
+    pub(super) images: BTreeMap<String, &'static str>,
     /// By name.
     pub(super) configurations: BTreeMap<String, LaunchConfiguration>,
     /// Instances that are gone, and since when; EC2 shows them for a while.
@@ -121,6 +125,8 @@ impl State {
             shared: Shared {
                 journal: Journal::new(),
                 templates: BTreeMap::new(),
+                hides_templates: false,
+                images: BTreeMap::from([(DEFAULT_IMAGE.to_owned(), "x86_64")]),
                 configurations: BTreeMap::new(),
                 past: BTreeMap::new(),
                 resources: rng.fork(),

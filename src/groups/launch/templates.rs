@@ -1,0 +1,277 @@
+//! Launch template versions: what groups launch from.
+//!
+//! - The latest and default versions of all launch templates are read in one pass when first needed, whole; after that
+//!   a pass begins every five minutes and takes one page a refresh. Only what some group refers to is asked for.
+//! - What a pass does not tell (pinned versions, new templates) is read one by one, at most [`SINGLY`] a refresh; a
+//!   pinned version once.
+//! - Where AWS refuses a pass, all are read one by one, each again after five minutes at the earliest, and a pass is
+//!   tried again every five minutes.
+//! - A failed call loses nothing: what was known before still serves.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use jiff::Timestamp;
+
+use super::{Kept, MISSING, age};
+use crate::aws::{Aws, AwsError, LaunchSpec, TemplateAliases, TemplateId, TemplateRef, TemplateVersion};
+
+/// How old `$Latest` and `$Default` may get before they are read again: a template changes by a person's hand, and
+/// the group launches what the new version says only from then on.
+const PASS: Duration = Duration::from_mins(5);
+/// Unknown versions that are asked for one by one; more begin a pass, which tells the latest and default ones of them.
+const FEW: usize = 3;
+/// Versions that are asked for one by one in a refresh: a quarter of what EC2 grants an account at once, which then
+/// comes back within two seconds.
+///
+/// Source: [Request throttling for the EC2
+/// API](https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-throttling.html), non-mutating actions.
+const SINGLY: usize = 25;
+/// Calls for single versions that are under way at once.
+const AT_ONCE: usize = 8;
+
+/// All launch template versions that are known.
+#[derive(Debug, Default)]
+pub(super) struct Templates {
+    /// The latest and default versions, as of the last finished pass.
+    bulk: BTreeMap<TemplateRef, Arc<LaunchSpec>>,
+    /// When a pass came to an end last, good or bad.
+    pass_ended: Option<Timestamp>,
+    pass: Option<Pass>,
+    /// Whether AWS refused the last pass.
+    refused: bool,
+    /// Versions asked for one by one; none where AWS has none.
+    single: BTreeMap<TemplateRef, Kept<Option<Arc<LaunchSpec>>>>,
+    is_behind: bool,
+}
+
+/// A pass over all launch templates that is under way.
+#[derive(Debug)]
+struct Pass {
+    aliases: TemplateAliases,
+    versions: Vec<TemplateVersion>,
+    next: Option<String>,
+}
+
+impl Templates {
+    /// The version, if it is known.
+    pub(super) fn get(&self, of: &TemplateRef) -> Option<&Arc<LaunchSpec>> {
+        self.bulk.get(of).or_else(|| self.single.get(of)?.value.as_ref())
+    }
+
+    /// Whether versions that were never asked for are left to the next refresh.
+    pub(super) fn is_behind(&self) -> bool {
+        self.is_behind
+    }
+
+    /// Looks up what is referred to and not known, or not known well enough. The first error is told; everything else
+    /// goes on.
+    pub(super) async fn refresh(
+        &mut self,
+        aws: &Aws,
+        refs: &BTreeSet<&TemplateRef>,
+        now: Timestamp,
+    ) -> Result<(), AwsError> {
+        let unknown = refs.iter().filter(|of| !self.bulk.contains_key(of) && self.is_due(of, now)).count();
+        let mut outcome = Ok(());
+        if unknown > FEW || refs.iter().any(|of| !of.is_pinned()) {
+            outcome = match self.advance_pass(aws, refs, unknown > FEW, now).await {
+                // Not everybody may, or can, read all launch templates.
+                Err(error) if !error.is_transient() => {
+                    self.note_refusal(refs, now);
+                    Ok(())
+                }
+                outcome => outcome,
+            };
+        }
+        self.keep_pinned(refs, now);
+        outcome.and(self.read_singly(aws, refs, now).await)
+    }
+
+    async fn read_singly(
+        &mut self,
+        aws: &Aws,
+        refs: &BTreeSet<&TemplateRef>,
+        now: Timestamp,
+    ) -> Result<(), AwsError> {
+        // What a first pass that did not come through would have told is not asked for one by one.
+        let singly = |of: &&&TemplateRef| {
+            (of.is_pinned() || self.pass_ended.is_some())
+                && !self.bulk.contains_key(**of)
+                && self.is_due(of, now)
+        };
+        let mut due: Vec<&TemplateRef> = refs.iter().filter(singly).copied().collect();
+        // Those never asked for come first (`None` is least).
+        due.sort_by_key(|&of| self.single.get(of).map(|kept| kept.at));
+        self.is_behind = due.get(SINGLY).is_some_and(|&of| !self.single.contains_key(of));
+        let answers = futures::stream::iter(due.into_iter().take(SINGLY).cloned())
+            .map(|of| async move {
+                let found = aws.launch_template_version(&of).await;
+                (of, found)
+            })
+            .buffer_unordered(AT_ONCE)
+            .collect::<Vec<_>>()
+            .await;
+        let mut outcome = Ok(());
+        for (of, found) in answers {
+            match found {
+                Ok(found) => {
+                    let value = found.map(|version| Arc::new(version.spec));
+                    self.single.insert(of, Kept { at: now, value });
+                }
+                Err(error) => {
+                    // What AWS refuses it refuses again a minute later.
+                    if !error.is_transient() {
+                        self.single.entry(of).or_insert(Kept { at: now, value: None }).at = now;
+                    }
+                    outcome = outcome.and(Err(error));
+                }
+            }
+        }
+        outcome
+    }
+
+    /// Whether a version that no pass tells is to be asked for.
+    fn is_due(&self, of: &TemplateRef, now: Timestamp) -> bool {
+        self.single.get(of).is_none_or(|kept| {
+            let moves = self.refused && !of.is_pinned();
+            let lasts = if kept.value.is_none() { MISSING } else { PASS };
+            (kept.value.is_none() || moves) && age(kept.at, now) >= lasts
+        })
+    }
+
+    /// Goes on with the pass that is under way, or begins one that is due: one page, or all that are left if it is the
+    /// first or `whole` is asked for.
+    async fn advance_pass(
+        &mut self,
+        aws: &Aws,
+        refs: &BTreeSet<&TemplateRef>,
+        whole: bool,
+        now: Timestamp,
+    ) -> Result<(), AwsError> {
+        let whole = whole || self.pass_ended.is_none();
+        let is_due = self.pass_ended.is_none_or(|ended| age(ended, now) >= PASS);
+        let mut pass = match self.pass.take() {
+            Some(pass) => pass,
+            None if is_due => Pass { aliases: aliases(refs), versions: Vec::new(), next: None },
+            None => return Ok(()),
+        };
+        loop {
+            // A token that has expired, or any other failure, starts the pass over with the next refresh.
+            let page = aws.launch_template_page(pass.aliases, pass.next.take()).await?;
+            pass.versions.extend(page.versions);
+            pass.next = page.next;
+            if pass.next.is_none() {
+                self.bulk = index(&pass.versions, pass.aliases);
+                (self.pass_ended, self.refused) = (Some(now), false);
+                // What moves with a template is in the index now; what was asked for singly would never move.
+                self.single.retain(|of, _| of.is_pinned());
+                return Ok(());
+            }
+            if !whole {
+                self.pass = Some(pass);
+                return Ok(());
+            }
+        }
+    }
+
+    /// From now on all are read one by one; what passes have told serves until then.
+    fn note_refusal(&mut self, refs: &BTreeSet<&TemplateRef>, now: Timestamp) {
+        (self.pass_ended, self.refused) = (Some(now), true);
+        for (of, value) in std::mem::take(&mut self.bulk) {
+            if refs.contains(&of) {
+                self.single.entry(of).or_insert(Kept { at: now, value: Some(value) });
+            }
+        }
+    }
+
+    /// Keeps the pinned versions that a pass has told: they stay what they are when they are no longer the latest.
+    fn keep_pinned(&mut self, refs: &BTreeSet<&TemplateRef>, now: Timestamp) {
+        for &of in refs.iter().filter(|of| of.is_pinned()) {
+            if let (Some(spec), false) = (self.bulk.get(of), self.single.contains_key(of)) {
+                self.single.insert(of.clone(), Kept { at: now, value: Some(Arc::clone(spec)) });
+            }
+        }
+    }
+}
+
+/// Those that are referred to; both, if only numbers are: they may be told as one of them.
+fn aliases(refs: &BTreeSet<&TemplateRef>) -> TemplateAliases {
+    let has = |alias: &str| refs.iter().any(|of| of.version == alias);
+    match (has("$Latest"), has("$Default")) {
+        (true, false) => TemplateAliases::Latest,
+        (false, true) => TemplateAliases::Default,
+        _ => TemplateAliases::Both,
+    }
+}
+
+/// Every way a group can refer to one of these versions, which are all that have these aliases.
+fn index(versions: &[TemplateVersion], aliases: TemplateAliases) -> BTreeMap<TemplateRef, Arc<LaunchSpec>> {
+    let mut latest: BTreeMap<&str, i64> = BTreeMap::new();
+    if aliases != TemplateAliases::Default {
+        for version in versions {
+            let number = latest.entry(&version.id).or_default();
+            *number = version.number.max(*number);
+        }
+    }
+    let mut index = BTreeMap::new();
+    for version in versions {
+        let spec = Arc::new(version.spec.clone());
+        let mut names = vec![version.number.to_string()];
+        names.extend(version.default.then(|| "$Default".to_owned()));
+        names
+            .extend((latest.get(version.id.as_str()) == Some(&version.number)).then(|| "$Latest".to_owned()));
+        for name in names {
+            for template in [TemplateId::Id(version.id.clone()), TemplateId::Name(version.name.clone())] {
+                index.insert(TemplateRef { template, version: name.clone() }, Arc::clone(&spec));
+            }
+        }
+    }
+    index
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn version(id: &str, number: i64, default: bool, instance_type: &str) -> TemplateVersion {
+        let spec = LaunchSpec { instance_type: Some(instance_type.to_owned()), ..LaunchSpec::default() };
+        TemplateVersion { id: id.to_owned(), name: format!("name-of-{id}"), number, default, spec }
+    }
+
+    #[test]
+    fn a_version_is_found_by_every_way_to_refer_to_it() {
+        let versions = [
+            version("lt-1", 3, false, "m5.large"),
+            version("lt-1", 1, true, "c5.large"),
+            version("lt-2", 7, true, "r5.large"),
+        ];
+        let index = index(&versions, TemplateAliases::Both);
+        let id = |id: &str| TemplateId::Id(id.to_owned());
+        let name = |id: &str| TemplateId::Name(format!("name-of-{id}"));
+        for (template, version, expected) in [
+            (id("lt-1"), "$Latest", Some("m5.large")),
+            (name("lt-1"), "$Latest", Some("m5.large")),
+            (id("lt-1"), "$Default", Some("c5.large")),
+            (id("lt-1"), "3", Some("m5.large")),
+            (id("lt-1"), "1", Some("c5.large")),
+            (id("lt-1"), "2", None),
+            (name("lt-2"), "$Latest", Some("r5.large")),
+            (id("lt-2"), "$Default", Some("r5.large")),
+        ] {
+            let of = TemplateRef { template, version: version.to_owned() };
+            let found = index.get(&of).and_then(|spec| spec.instance_type.as_deref());
+            assert_eq!(found, expected, "{of:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_not_asked_for_is_not_told() {
+        let of = |alias: &str| TemplateRef { template: TemplateId::Id("lt-1".into()), version: alias.into() };
+        let only = [version("lt-1", 1, true, "c5.large")];
+        assert!(!index(&only, TemplateAliases::Default).contains_key(&of("$Latest")));
+        assert!(index(&only, TemplateAliases::Latest).contains_key(&of("$Default")), "it says that it is");
+    }
+}
