@@ -197,3 +197,50 @@ async fn options_of_a_groups_tags_win_over_the_defaults_in_both_dialects() {
         assert_eq!(options(&scene, "plain", defaults).await, None, "the defaults hold");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn every_option_of_cluster_autoscalers_can_be_a_groups_own_and_the_others_stay() {
+    let names = [
+        ("scaledownutilizationthreshold", "0.7"),
+        ("scaledowngpuutilizationthreshold", "0.8"),
+        ("scaledownunneededtime", "3m"),
+        ("scaledownunreadytime", "4m"),
+        ("maxnodeprovisiontime", "5m"),
+        ("zeroormaxnodescaling", "true"),
+        ("ignoredaemonsetsutilization", "true"),
+    ];
+    let tag = |name: &str| format!("{NODE_TEMPLATE}/autoscaling-options/{name}");
+    let one = names.map(|(name, value)| group(name, 0).tag(tag(name), value));
+    let all = names.iter().fold(group(GROUP, 0), |all, (name, value)| all.tag(tag(name), *value));
+    let scene = Scene::with(one.into_iter().chain([all])).await;
+    let defaults = NodeGroupAutoscalingOptions {
+        scale_down_utilization_threshold: 0.5,
+        scale_down_gpu_utilization_threshold: 0.6,
+        scale_down_unneeded_duration: Some(new(10)),
+        scale_down_unready_duration: Some(new(20)),
+        max_node_provision_duration: Some(new(15)),
+        ..NodeGroupAutoscalingOptions::default()
+    };
+    let told = |o: &NodeGroupAutoscalingOptions| {
+        let minutes = |d: Option<prost_types::Duration>| format!("{}m", d.expect("is told").seconds / 60);
+        [
+            o.scale_down_utilization_threshold.to_string(),
+            o.scale_down_gpu_utilization_threshold.to_string(),
+            minutes(o.scale_down_unneeded_duration),
+            minutes(o.scale_down_unready_duration),
+            minutes(o.max_node_provision_duration),
+            o.zero_or_max_node_scaling.to_string(),
+            o.ignore_daemon_sets_utilization.to_string(),
+        ]
+    };
+    let before = told(&defaults);
+    for (index, (name, value)) in names.into_iter().enumerate() {
+        let mut expected = before.clone();
+        expected[index] = value.to_owned();
+        assert_eq!(told(&options(&scene, name, defaults).await.expect("its own")), expected, "{name}");
+    }
+    assert_eq!(
+        told(&options(&scene, GROUP, defaults).await.expect("its own")),
+        names.map(|(_, v)| v.to_owned())
+    );
+}

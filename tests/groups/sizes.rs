@@ -1,13 +1,17 @@
 //! Sizes: what is set, what is refused, and what a size that goes down must never cost.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ebbtide::aws::Aws;
+use ebbtide::config::Config;
+use ebbtide::groups::selector::Selectors;
 use ebbtide::provider::proto::NodeGroupIncreaseSizeRequest;
 use ebbtide::provider::proto::instance_status::InstanceState;
-use ebbtide::sim::aws::{Event, LaunchFailure, LifecycleState, Lose, Operation, State};
+use ebbtide::sim::aws::{Event, GroupSpec, LaunchFailure, LifecycleState, Lose, Operation, State};
 use ebbtide::sim::http::aws_client;
+use ebbtide::sim::program::config;
 use ebbtide::sim::world::World;
 use jiff::Timestamp;
 use tonic::Code;
@@ -36,6 +40,32 @@ async fn a_size_above_the_maximum_or_of_an_unknown_group_changes_nothing() {
     let unknown = scene.program.client().node_group_increase_size(unknown).await;
     assert_eq!(code(&unknown), Code::NotFound);
     assert_eq!((scene.writes(), scene.desired(), scene.target().await), (before, 2, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn groups_by_name_have_the_tighter_bounds_and_come_a_hundred_a_call() {
+    let nodes = (0..150).map(|n| format!("2:8:named-{n}")).chain(["0:99:wide".into(), "20:30:far".into()]);
+    let selectors = Selectors::parse(nodes, [""; 0]).expect("well-formed");
+    let named = (0..150).map(|n| GroupSpec::named(format!("named-{n}")).size(0, 10, 2));
+    let own = ["wide", "far"].map(|name| GroupSpec::named(name).size(1, 10, 1));
+    let groups = named.chain(own).map(GroupSpec::already_running);
+    let scene = Scene::configured(World::new(1), Config { selectors, ..config() }, groups).await;
+    let limits = scene.groups().await.expect("groups").into_iter();
+    let limits: BTreeMap<_, _> = limits.map(|g| (g.id, (g.min_size, g.max_size))).collect();
+    let of = |name: &str| limits[name];
+    assert_eq!((limits.len(), of("named-7"), of("wide"), of("far")), (152, (2, 8), (1, 10), (10, 10)));
+
+    let pages = || scene.world.aws.calls(Operation::DescribeAutoScalingGroups);
+    let before = pages();
+    assert!(scene.world.until(SOON, |_| pages() > before).await);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(pages() - before, 2);
+    let request = |delta| NodeGroupIncreaseSizeRequest { delta, id: "named-7".into() };
+    let mut client = scene.program.client();
+    assert_eq!(code(&client.node_group_increase_size(request(7)).await), Code::FailedPrecondition);
+    client.node_group_increase_size(request(6)).await.expect("up to the flag's maximum");
+    let node = scene.node_of(&scene.in_service("named-8")[0]);
+    assert_eq!(code(&scene.delete("named-8", vec![node]).await), Code::FailedPrecondition);
 }
 
 #[tokio::test(start_paused = true)]
@@ -177,6 +207,41 @@ async fn protection_is_taken_off_again_though_nobody_heard_that_it_was_on() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_failed_launch_is_told_with_its_code_and_whether_another_group_may_do() {
+    for (message, code, class) in [
+        ("We currently do not have sufficient m5.large capacity.", "InsufficientInstanceCapacity", 1),
+        ("InstanceLimitExceeded - Your quota allows for 0 more.", "InstanceLimitExceeded", 1),
+        ("VcpuLimitExceeded - You have requested more.", "VcpuLimitExceeded", 1),
+        ("MaxSpotInstanceCountExceeded - No more.", "MaxSpotInstanceCountExceeded", 1),
+        ("UnfulfillableCapacity - Unable to fulfill capacity.", "UnfulfillableCapacity", 1),
+        ("There are not enough free addresses in subnet 'subnet-1'.", "InsufficientFreeAddressesInSubnet", 1),
+        ("InvalidParameterValue - Invalid IAM Instance Profile.", "InvalidParameterValue", 99),
+        ("You are not authorized to use launch template: lt-1", "LaunchFailed", 99),
+    ] {
+        let scene = Scene::with([group(GROUP, 1), group("other", 1)]).await;
+        let failure = LaunchFailure::Other { code: String::new(), message: message.to_owned() };
+        scene.world.aws.fail_launches(GROUP, failure, u32::MAX);
+        scene.increase(2).await.expect("grown");
+        let told = || async {
+            let listed = scene.listed().await;
+            let of =
+                |index| listed.get(&placeholder(index).provider_id)?.status.as_ref()?.error_info.as_ref();
+            [0, 1].iter().all(|&index| {
+                of(index).is_some_and(|e| (e.error_code.as_str(), e.instance_error_class) == (code, class))
+            })
+        };
+        assert!(eventually(SOON, told).await, "{code}: {:?}", scene.listed().await);
+        let asked = scene.world.aws.journal().into_iter().filter_map(|entry| match entry.what {
+            Event::Called { operation: Operation::DescribeScalingActivities, arguments, .. } => {
+                arguments.get("AutoScalingGroupName").cloned()
+            }
+            _ => None,
+        });
+        assert!(asked.into_iter().all(|asked| asked == GROUP), "nobody asks about a group that is not short");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn states_are_told_as_the_lifecycle_says_and_a_warm_pool_is_no_node() {
     let scene = Scene::with([group(GROUP, 1).suspended("Launch").suspended("Terminate")]).await;
     let states = [
@@ -184,6 +249,8 @@ async fn states_are_told_as_the_lifecycle_says_and_a_warm_pool_is_no_node() {
         LifecycleState::PendingWait,
         LifecycleState::Standby,
         LifecycleState::TerminatingWait,
+        LifecycleState::EnteringStandby,
+        LifecycleState::Quarantined,
         LifecycleState::Detaching,
         LifecycleState::WarmedStopped,
         LifecycleState::WarmedPendingWait,
@@ -197,7 +264,9 @@ async fn states_are_told_as_the_lifecycle_says_and_a_warm_pool_is_no_node() {
         ids
     };
     let running = scene.listed_in(InstanceState::InstanceRunning).await;
-    assert_eq!((running.len(), running.contains(&id(2))), (2, true), "the one in service, and Standby");
+    let others = [2, 4, 5].map(id);
+    assert_eq!(running.len(), 1 + others.len(), "the one in service, and those on Standby or unknown");
+    assert!(others.iter().all(|other| running.contains(other)), "{running:?}");
     assert_eq!(scene.listed_in(InstanceState::InstanceCreating).await, sorted(vec![id(0), id(1)]));
     assert_eq!(scene.listed_in(InstanceState::InstanceDeleting).await, [id(3)]);
 }

@@ -6,7 +6,7 @@ use jiff::SignedDuration;
 use serde_json::json;
 
 use crate::scene::{Cause, DS_EVICTION, Machine, Scene, TO_BE_DELETED, group, held_group, seconds};
-use crate::story::{TERMINATE, has_exited, is_asked, notes, stamps, terminations};
+use crate::story::{TERMINATE, decrements, has_exited, is_asked, notes, stamps, terminations};
 
 const CANDIDATE: &str = "DeletionCandidateOfClusterAutoscaler";
 const LOAD_BALANCERS: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
@@ -39,6 +39,24 @@ async fn a_scale_in_whose_annotation_is_removed_leaves_the_node_as_it_was() {
         scene.pass_some(seconds(900)).await;
         assert!(has_exited(&scene.world, "web") && !is_asked(&scene.world, "new"));
         assert_eq!((scene.target().await.expect("answered"), scene.world.aws.calls(TERMINATE)), (2, 0));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_to_be_replaced_goes_at_the_minimum_too_and_the_size_stays() {
+    for group in [group(2).size(2, 10, 2), held_group(2, 60).size(2, 10, 2)] {
+        let scene = Scene::with(group).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).grace(90).exits_after(60)]).await;
+        let refused = scene.delete(std::slice::from_ref(&machine)).await.expect_err("at the minimum");
+        assert_eq!(refused.code(), tonic::Code::FailedPrecondition);
+        scene.annotate(&machine, Some("replace")).await;
+        scene.until_gone(&machine).await;
+        scene.assert_left_well(&machine);
+        assert_eq!((scene.world.aws.calls(TERMINATE), decrements(&scene.world)), (1, 0));
+        let whole = |w: &World| w.aws.group("web").is_some_and(|g| (g.desired, g.instances.len()) == (2, 2));
+        scene.until(whole).await;
+        assert_eq!(scene.target().await.expect("answered"), 2);
     }
 }
 

@@ -34,6 +34,7 @@ states! {
     Standby = "Standby",
     Detaching = "Detaching",
     Detached = "Detached",
+    Quarantined = "Quarantined",
     WarmedPending = "Warmed:Pending",
     WarmedPendingWait = "Warmed:Pending:Wait",
     WarmedPendingProceed = "Warmed:Pending:Proceed",
