@@ -18,10 +18,11 @@ use jiff::Timestamp;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::failures::{Shortages, is_short};
-use super::hooks::{Hooks, Knowledge};
+use super::failures::Shortages;
+use super::hooks::Hooks;
 use super::launch::{Library, Wanted};
 use super::node_groups::{Key, NodeGroups, NotAskedYet};
+use super::pace::{BREATH, next_look, retry_after};
 use super::selector::Selectors;
 use super::tags::{self, BadTag, NodeTags};
 use super::{Group, Groups, Snapshot};
@@ -30,23 +31,12 @@ use crate::clock::Clock;
 use crate::telemetry::chain;
 use crate::template::{Facts, Lessons, Managed, Settings, Template, TemplateError};
 
-/// The pace while something is under way that AWS alone knows the end of: as often as cluster-autoscaler's own loop.
-const BUSY: Duration = Duration::from_secs(10);
-/// The pace while EKS is still to be asked for some node groups: their groups have no template until then.
-const LEARNING: Duration = Duration::from_secs(1);
 /// Calls about single groups that a look makes, whatever the number of groups ...
 const LOOK_UPS: usize = 2;
 /// ... and how many of those may go to EKS. Hooks get the others: they are due with every look.
 const LOOK_UPS_OF_EKS: usize = 1;
-/// The least time from one look to the next, however many are wished for.
-const BREATH: Duration = Duration::from_millis(250);
 /// How long the first look waits for what was learned of nodes before the start.
 const LESSONS: Duration = Duration::from_secs(2);
-/// The wait after a first failure; it doubles up to the interval.
-const FIRST_RETRY: Duration = Duration::from_secs(1);
-/// An instance that its group puts into Terminating:Wait is seen after a third of its heartbeat time-out at the
-/// latest: early enough for two more tries to save it.
-const LOOKS_A_HEARTBEAT: u32 = 3;
 
 /// Keeps [`Groups`] up to date with AWS.
 #[derive(Debug)]
@@ -128,7 +118,7 @@ impl Discovery {
     }
 
     /// Looks and publishes, for ever: at once, at every interval, as soon as somebody wants it, and more often while
-    /// [`next_look`] says so. While AWS does not answer it tries again after 1 s, then 2 s, and so on up to the
+    /// [`pace`](super::pace) says so. While AWS does not answer it tries again after 1 s, then 2 s, and so on up to the
     /// interval, and the last snapshot stays.
     pub async fn run(self) -> Infallible {
         if let Some(lessons) = &self.lessons {
@@ -146,14 +136,10 @@ impl Discovery {
                         tracing::info!(failures, "groups are seen again");
                     }
                     failures = 0;
-                    let mut pause = next_look(&snapshot, self.hooks.knowledge(&snapshot), self.interval);
-                    if self.memory.lock().await.library.is_behind() {
-                        pause = pause.min(BUSY);
-                    }
-                    pace = pause;
+                    pace = next_look(&snapshot, self.hooks.knowledge(&snapshot), self.interval);
                     self.groups.publish(snapshot);
                     tokio::select! {
-                        () = tokio::time::sleep(pause) => {}
+                        () = tokio::time::sleep(pace) => {}
                         () = self.groups.refresh_wanted() => {}
                     }
                 }
@@ -236,7 +222,7 @@ impl Discovery {
         Ok(all.map(|described| (described.group.name.clone(), described)).collect())
     }
 
-    /// The template of a group; none while EKS is still to be asked for its node group. A taint that is not known yet
+    /// The template of a group; none while something is still to be asked for. A taint of EKS's that is not known yet
     /// would make cluster-autoscaler grow a group whose nodes its pods cannot use.
     fn template(
         &self,
@@ -249,11 +235,13 @@ impl Discovery {
         let Seen { group, tags, .. } = seen;
         let resolved = match library.resolve(seen.wanted()) {
             Ok(resolved) => resolved,
+            Err(_) if library.is_behind() => return None,
             Err(missing) => return Some(Err(TemplateError::new(missing))),
         };
         let learned = self
             .lessons
             .as_ref()
+            .filter(|_| !tags.keep_computed)
             .and_then(|lessons| lessons.learn(group, launched_from, &resolved.revisions, described, now));
         let types: Vec<_> = resolved.types.iter().map(Arc::as_ref).collect();
         let facts = Facts {
@@ -337,93 +325,9 @@ impl Trouble {
     }
 }
 
-/// How long after a look the next one comes, if nobody wants one sooner.
-///
-/// Sooner than the interval while EKS is still to be asked for some node group, while an instance is on its way out,
-/// while a group is short and it is not known why, and while some group's hooks are not known; and at least three times
-/// a heartbeat, so that an instance that its group puts into Terminating:Wait is seen well before the hook gives up.
-pub fn next_look(snapshot: &Snapshot, hooks: Knowledge, interval: Duration) -> Duration {
-    let is_busy = |group: &Group| {
-        group.instances.iter().any(|instance| instance.lifecycle.is_terminating())
-            || is_short(group) && group.failure.is_none()
-    };
-    let mut pause = interval;
-    if hooks.incomplete || snapshot.groups.values().any(|group| is_busy(group)) {
-        pause = pause.min(BUSY);
-    }
-    if snapshot.groups.values().any(|group| group.template.is_none()) {
-        pause = pause.min(LEARNING);
-    }
-    if let Some(heartbeat) = hooks.shortest {
-        pause = pause.min(heartbeat / LOOKS_A_HEARTBEAT);
-    }
-    pause.max(BREATH)
-}
-
-/// How long to wait after so many failures before this one.
-fn retry_after(failures: u32, interval: Duration) -> Duration {
-    FIRST_RETRY.saturating_mul(2_u32.saturating_pow(failures)).min(interval.max(FIRST_RETRY))
-}
-
 #[cfg(test)]
 mod tests {
-    use jiff::Timestamp;
-    use proptest::prelude::*;
-
     use super::*;
-    use crate::groups::{Instance, LaunchFailure, Lifecycle};
-
-    const INTERVAL: Duration = Duration::from_mins(1);
-
-    fn snapshot(desired: i32, states: &[Lifecycle], failure: Option<LaunchFailure>) -> Snapshot {
-        let instances = states.iter().enumerate().map(|(n, &lifecycle)| Instance {
-            id: format!("i-{n}"),
-            zone: "z".into(),
-            lifecycle,
-            protected: false,
-        });
-        let group = Group {
-            name: "g".into(),
-            desired,
-            instances: instances.collect(),
-            failure,
-            template: Some(Err(TemplateError::new("of no account here"))),
-            ..Group::default()
-        };
-        Snapshot::new(Timestamp::UNIX_EPOCH, [Arc::new(group)])
-    }
-
-    fn hooks(shortest: Option<u64>) -> Knowledge {
-        Knowledge { incomplete: false, shortest: shortest.map(Duration::from_secs) }
-    }
-
-    #[test]
-    fn looks_come_more_often_while_something_is_under_way() {
-        use Lifecycle::{InService, TerminatingWait};
-        let known = LaunchFailure { code: "x".into(), message: String::new(), out_of_resources: true };
-        let calm = snapshot(1, &[InService], None);
-        let learning = Snapshot::new(Timestamp::UNIX_EPOCH, [Arc::new(Group::default())]);
-        for (what, snapshot, hooks, seconds) in [
-            ("nothing", &calm, hooks(None), 60),
-            ("terminating", &snapshot(1, &[InService, TerminatingWait], None), hooks(None), 10),
-            ("short", &snapshot(2, &[InService], None), hooks(None), 10),
-            ("short and known why", &snapshot(2, &[InService], Some(known)), hooks(None), 60),
-            ("a node group unknown", &learning, hooks(None), 1),
-            ("hooks unknown", &calm, Knowledge { incomplete: true, shortest: None }, 10),
-            ("a long heartbeat", &calm, hooks(Some(3600)), 60),
-            ("a short heartbeat", &calm, hooks(Some(90)), 30),
-            ("the shortest heartbeat", &calm, hooks(Some(30)), 10),
-        ] {
-            assert_eq!(next_look(snapshot, hooks, INTERVAL), Duration::from_secs(seconds), "{what}");
-        }
-    }
-
-    #[test]
-    fn waits_after_failures_double_up_to_the_interval() {
-        let waits: Vec<_> = (0..8).map(|failures| retry_after(failures, INTERVAL).as_secs()).collect();
-        assert_eq!(waits, [1, 2, 4, 8, 16, 32, 60, 60]);
-        assert_eq!(retry_after(u32::MAX, INTERVAL), INTERVAL);
-    }
 
     #[test]
     fn a_bad_tag_is_warned_of_once_and_again_after_it_was_right() {
@@ -434,14 +338,5 @@ mod tests {
         assert_eq!(memory.warned.len(), 2);
         memory.note_bad_tags("g", vec![]);
         assert_eq!(memory.warned.len(), 1);
-    }
-
-    proptest! {
-        #[test]
-        fn a_look_is_never_later_than_a_third_of_a_heartbeat(heartbeat in 30..7200u64, interval in 1..600u64) {
-            let pause = next_look(&snapshot(0, &[], None), hooks(Some(heartbeat)), Duration::from_secs(interval));
-            prop_assert!(pause <= Duration::from_secs(heartbeat) / 3);
-            prop_assert!(pause <= Duration::from_secs(interval));
-        }
     }
 }

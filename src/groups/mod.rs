@@ -10,6 +10,7 @@ pub mod hooks;
 mod launch;
 pub mod lifecycle;
 mod node_groups;
+mod pace;
 pub mod protection;
 pub mod provider_id;
 pub mod selector;

@@ -17,6 +17,8 @@ const PREFIX: &str = "k8s.io/cluster-autoscaler/node-template/";
 const PREFIX_DELEGATION: &str = "ebbtide/prefix-delegation";
 /// How many pods the group's nodes are told to take, where that is not what EKS computes.
 const MAX_PODS: &str = "ebbtide/max-pods";
+/// Whether the group's real nodes correct its template.
+const LEARNED_TEMPLATE: &str = "ebbtide/learned-template";
 /// Past what any type has addresses for: 1,514 of `x8i.96xlarge` in
 /// [eni-max-pods.txt](https://github.com/aws/amazon-vpc-cni-k8s/blob/master/misc/eni-max-pods.txt).
 const MOST_PODS: i64 = 2000;
@@ -32,6 +34,8 @@ pub struct NodeTags {
     pub resources: BTreeMap<String, String>,
     /// Whether its nodes have prefix delegation on.
     pub prefix_delegation: bool,
+    /// Whether its template stays as computed, whatever its real nodes show.
+    pub keep_computed: bool,
     /// How many pods its nodes take; beats what is computed, and `resources` beats it.
     pub max_pods: Option<i64>,
     /// Autoscaling options of its own.
@@ -96,6 +100,7 @@ pub fn read(tags: &BTreeMap<String, String>) -> (NodeTags, Vec<BadTag>) {
     for (key, value) in tags {
         let outcome = match key.as_str() {
             PREFIX_DELEGATION => boolean(value).map(|on| read.prefix_delegation = on),
+            LEARNED_TEMPLATE => boolean(value).map(|on| read.keep_computed = !on),
             MAX_PODS => pods(value).map(|pods| read.max_pods = Some(pods)),
             _ => match key.strip_prefix(PREFIX).and_then(|rest| rest.split_once('/')) {
                 Some((kind, name)) => node_template(&mut read, kind, name, value),
@@ -374,9 +379,12 @@ mod tests {
         let (on, max) = (one(PREFIX_DELEGATION, "true"), one(MAX_PODS, "110"));
         assert_eq!((on.0.prefix_delegation, on.1), (true, vec![]));
         assert_eq!((max.0.max_pods, max.1), (Some(110), vec![]));
+        let computed = one(LEARNED_TEMPLATE, "false");
+        assert_eq!((computed.0.keep_computed, computed.1), (true, vec![]));
         for (key, value) in [
             (PREFIX_DELEGATION, "yes"),
             (PREFIX_DELEGATION, ""),
+            (LEARNED_TEMPLATE, "no"),
             (MAX_PODS, "0"),
             (MAX_PODS, "2001"),
             (MAX_PODS, "-5"),

@@ -122,6 +122,16 @@ async fn tags_stay_on_top_of_what_is_learned() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_tag_keeps_the_template_as_computed() {
+    let scene = Scene::with([group(GROUP, 1).tag("ebbtide/learned-template", "false")]).await;
+    dress(&scene, "6000000Ki").await;
+    tokio::time::sleep(SETTLED).await;
+    let node = template(&scene, GROUP).await;
+    assert_eq!((label(&node, "team"), taints(&node).len()), (String::new(), 0));
+    assert_ne!(allocatable(&node, "memory"), "6000000Ki");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_node_of_one_type_does_not_speak_for_the_others() {
     let world = World::new(1);
     world.aws.add_template(TemplateSpec::named("any").version(TemplateData::untyped()));

@@ -61,7 +61,7 @@ impl Templates {
         self.bulk.get(of).or_else(|| self.single.get(of)?.value.as_ref())
     }
 
-    /// Whether versions that were never asked for are left to the next refresh.
+    /// Whether versions that were never asked for are left to the next refresh, which is to come soon.
     pub(super) fn is_behind(&self) -> bool {
         self.is_behind
     }
@@ -130,6 +130,8 @@ impl Templates {
                 }
             }
         }
+        // An EC2 that is busy or away is not to be asked any sooner.
+        self.is_behind &= outcome.is_ok();
         outcome
     }
 

@@ -1,0 +1,124 @@
+//! How often AWS is looked at. Pure.
+//!
+//! As often as the interval says, and sooner while something is under way that only a look can show: a hook may be about to
+//! time out, a group may have no template yet.
+
+use std::time::Duration;
+
+use super::failures::is_short;
+use super::hooks::Knowledge;
+use super::{Group, Snapshot};
+
+/// The pace while something is under way that AWS alone knows the end of: as often as cluster-autoscaler's own loop.
+const BUSY: Duration = Duration::from_secs(10);
+/// The pace while some group has no template because something is still to be asked for: its EKS node group, or its
+/// version of a launch template where those are read one by one.
+const LEARNING: Duration = Duration::from_secs(1);
+/// The least time from one look to the next, however many are wished for.
+pub(super) const BREATH: Duration = Duration::from_millis(250);
+/// The wait after a first failure; it doubles up to the interval.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+/// An instance that its group puts into Terminating:Wait is seen after a third of its heartbeat time-out at the
+/// latest: early enough for two more tries to save it.
+const LOOKS_A_HEARTBEAT: u32 = 3;
+
+/// How long after a look the next one comes, if nobody wants one sooner.
+///
+/// Sooner than the interval while something is still to be asked for a template, while an instance is on its way out,
+/// while a group is short and it is not known why, and while some group's hooks are not known; and at least three times
+/// a heartbeat, so that an instance that its group puts into Terminating:Wait is seen well before the hook gives up.
+pub(super) fn next_look(snapshot: &Snapshot, hooks: Knowledge, interval: Duration) -> Duration {
+    let is_busy = |group: &Group| {
+        group.instances.iter().any(|instance| instance.lifecycle.is_terminating())
+            || is_short(group) && group.failure.is_none()
+    };
+    let mut pause = interval;
+    if hooks.incomplete || snapshot.groups.values().any(|group| is_busy(group)) {
+        pause = pause.min(BUSY);
+    }
+    if snapshot.groups.values().any(|group| group.template.is_none()) {
+        pause = pause.min(LEARNING);
+    }
+    if let Some(heartbeat) = hooks.shortest {
+        pause = pause.min(heartbeat / LOOKS_A_HEARTBEAT);
+    }
+    pause.max(BREATH)
+}
+
+/// How long to wait after so many failures before this one.
+pub(super) fn retry_after(failures: u32, interval: Duration) -> Duration {
+    FIRST_RETRY.saturating_mul(2_u32.saturating_pow(failures)).min(interval.max(FIRST_RETRY))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use jiff::Timestamp;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::groups::{Instance, LaunchFailure, Lifecycle};
+    use crate::template::TemplateError;
+
+    const INTERVAL: Duration = Duration::from_mins(1);
+
+    fn snapshot(desired: i32, states: &[Lifecycle], failure: Option<LaunchFailure>) -> Snapshot {
+        let instances = states.iter().enumerate().map(|(n, &lifecycle)| Instance {
+            id: format!("i-{n}"),
+            zone: "z".into(),
+            lifecycle,
+            protected: false,
+        });
+        let group = Group {
+            name: "g".into(),
+            desired,
+            instances: instances.collect(),
+            failure,
+            template: Some(Err(TemplateError::new("of no account here"))),
+            ..Group::default()
+        };
+        Snapshot::new(Timestamp::UNIX_EPOCH, [Arc::new(group)])
+    }
+
+    fn hooks(shortest: Option<u64>) -> Knowledge {
+        Knowledge { incomplete: false, shortest: shortest.map(Duration::from_secs) }
+    }
+
+    #[test]
+    fn looks_come_more_often_while_something_is_under_way() {
+        use Lifecycle::{InService, TerminatingWait};
+        let known = LaunchFailure { code: "x".into(), message: String::new(), out_of_resources: true };
+        let calm = snapshot(1, &[InService], None);
+        let learning = Snapshot::new(Timestamp::UNIX_EPOCH, [Arc::new(Group::default())]);
+        for (what, snapshot, hooks, seconds) in [
+            ("nothing", &calm, hooks(None), 60),
+            ("terminating", &snapshot(1, &[InService, TerminatingWait], None), hooks(None), 10),
+            ("short", &snapshot(2, &[InService], None), hooks(None), 10),
+            ("short and known why", &snapshot(2, &[InService], Some(known)), hooks(None), 60),
+            ("a node group unknown", &learning, hooks(None), 1),
+            ("hooks unknown", &calm, Knowledge { incomplete: true, shortest: None }, 10),
+            ("a long heartbeat", &calm, hooks(Some(3600)), 60),
+            ("a short heartbeat", &calm, hooks(Some(90)), 30),
+            ("the shortest heartbeat", &calm, hooks(Some(30)), 10),
+        ] {
+            assert_eq!(next_look(snapshot, hooks, INTERVAL), Duration::from_secs(seconds), "{what}");
+        }
+    }
+
+    #[test]
+    fn waits_after_failures_double_up_to_the_interval() {
+        let waits: Vec<_> = (0..8).map(|failures| retry_after(failures, INTERVAL).as_secs()).collect();
+        assert_eq!(waits, [1, 2, 4, 8, 16, 32, 60, 60]);
+        assert_eq!(retry_after(u32::MAX, INTERVAL), INTERVAL);
+    }
+
+    proptest! {
+        #[test]
+        fn a_look_is_never_later_than_a_third_of_a_heartbeat(heartbeat in 30..7200u64, interval in 1..600u64) {
+            let pause = next_look(&snapshot(0, &[], None), hooks(Some(heartbeat)), Duration::from_secs(interval));
+            prop_assert!(pause <= Duration::from_secs(heartbeat) / 3);
+            prop_assert!(pause <= Duration::from_secs(interval));
+        }
+    }
+}
