@@ -1,0 +1,232 @@
+//! What templates say, from facts to the encoded Node.
+
+use k8s_pb::api::core::v1::Node;
+
+use super::capacity::tests::instance_type;
+use super::*;
+use crate::aws::{Accelerator, Mix};
+use crate::groups::tags;
+
+fn template(types: &[&TypeInfo], group_tags: &[(&str, &str)]) -> Node {
+    template_of(types, group_tags, Some(50), None, None)
+}
+
+fn template_of(
+    types: &[&TypeInfo],
+    group_tags: &[(&str, &str)],
+    root_gib: Option<i32>,
+    described: Option<&NodeGroup>,
+    learned: Option<&Learned>,
+) -> Node {
+    let read = group_tags
+        .iter()
+        .map(|&(key, value)| (format!("k8s.io/cluster-autoscaler/node-template/{key}"), value.to_owned()));
+    let (tags, bad) = tags::read(&read.collect());
+    assert_eq!(bad, []);
+    let zones = ["eu-west-1b".to_owned(), "eu-west-1a".to_owned()];
+    let facts = Facts {
+        group: "web",
+        region: "eu-west-1",
+        zones: &zones,
+        types,
+        root_gib,
+        market: Some(Market::Spot),
+        eks: Some(Managed { name: "workers", described }),
+        learned,
+        tags: &tags,
+    };
+    let template = Template::of(&facts, &Settings::default()).expect("has a type and a zone");
+    Node::decode(template.encoded).expect("is a Node")
+}
+
+fn labels(node: &Node) -> &BTreeMap<String, String> {
+    &node.metadata.as_ref().expect("has metadata").labels
+}
+
+fn allocatable(node: &Node, resource: &str) -> Option<String> {
+    node.status.as_ref()?.allocatable.get(resource)?.string.clone()
+}
+
+fn capacity_of(node: &Node, resource: &str) -> Option<String> {
+    node.status.as_ref()?.capacity.get(resource)?.string.clone()
+}
+
+#[test]
+fn a_template_looks_like_a_node_of_the_group() {
+    let node = template(&[&instance_type("m5.large", 2, 8, 3, 10)], &[]);
+    for (key, value) in [
+        ("kubernetes.io/arch", "amd64"),
+        ("kubernetes.io/os", "linux"),
+        ("kubernetes.io/hostname", "web-template-m5.large"),
+        ("node.kubernetes.io/instance-type", "m5.large"),
+        ("beta.kubernetes.io/instance-type", "m5.large"),
+        ("topology.kubernetes.io/region", "eu-west-1"),
+        ("topology.kubernetes.io/zone", "eu-west-1b"),
+        ("topology.ebs.csi.aws.com/zone", "eu-west-1b"),
+        ("eks.amazonaws.com/nodegroup", "workers"),
+        ("eks.amazonaws.com/capacityType", "SPOT"),
+    ] {
+        assert_eq!(labels(&node).get(key).map(String::as_str), Some(value), "{key}");
+    }
+    assert_eq!(capacity_of(&node, "cpu").as_deref(), Some("2"));
+    assert_eq!(allocatable(&node, "cpu").as_deref(), Some("1930m"));
+    assert_eq!(allocatable(&node, "pods").as_deref(), Some("29"));
+    assert_eq!(capacity_of(&node, "ephemeral-storage").as_deref(), Some("52428800Ki"));
+    let status = node.status.as_ref().expect("has a status");
+    assert_eq!(status.conditions[0].r#type.as_deref(), Some("Ready"));
+    assert_eq!(status.conditions[0].status.as_deref(), Some("True"));
+    assert_eq!(node.spec.expect("has a spec").provider_id, None);
+}
+
+#[test]
+fn a_tag_beats_what_is_computed() {
+    let node = template(
+        &[&instance_type("m5.large", 2, 8, 3, 10)],
+        &[
+            ("label/kubernetes.io/os", "windows"),
+            ("taint/dedicated", "web:NoSchedule"),
+            ("resources/memory", "7Gi"),
+            ("resources/example.com/fpga", "1"),
+        ],
+    );
+    assert_eq!(labels(&node)["kubernetes.io/os"], "windows");
+    assert_eq!(capacity_of(&node, "memory").as_deref(), Some("7Gi"));
+    assert_eq!(allocatable(&node, "memory").as_deref(), Some("7Gi"));
+    assert_eq!(allocatable(&node, "example.com/fpga").as_deref(), Some("1"));
+    let taint = &node.spec.expect("has a spec").taints[0];
+    assert_eq!((taint.key.as_deref(), taint.effect.as_deref()), (Some("dedicated"), Some("NoSchedule")));
+}
+
+fn taints(node: &Node) -> Vec<(&str, &str, &str)> {
+    let taints = node.spec.as_ref().expect("has a spec").taints.iter();
+    let parts = taints.map(|taint| [&taint.key, &taint.value, &taint.effect].map(Option::as_deref));
+    parts.map(|parts| parts.map(Option::unwrap_or_default).into()).collect()
+}
+
+fn described() -> NodeGroup {
+    let taint = |key: &str, value: &str, effect: &str| tags::Taint {
+        key: key.to_owned(),
+        value: value.to_owned(),
+        effect: effect.to_owned(),
+    };
+    NodeGroup {
+        labels: [("team", "ml"), ("tier", "batch")].map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
+        taints: vec![taint("gpu", "", "NoSchedule"), taint("team", "ml", "NoExecute")],
+        capacity_type: Some("CAPACITY_BLOCK".to_owned()),
+        ami_type: Some("AL2023_ARM_64_STANDARD".to_owned()),
+        disk_gib: Some(80),
+        ..NodeGroup::default()
+    }
+}
+
+#[test]
+fn what_eks_says_beats_what_is_computed() {
+    let described = described();
+    let node = template_of(&[&instance_type("x1.any", 2, 8, 3, 10)], &[], None, Some(&described), None);
+    for (key, value) in [
+        ("team", "ml"),
+        ("tier", "batch"),
+        ("eks.amazonaws.com/nodegroup", "workers"),
+        ("eks.amazonaws.com/capacityType", "CAPACITY_BLOCK"),
+        ("kubernetes.io/arch", "arm64"),
+        ("kubernetes.io/os", "linux"),
+    ] {
+        assert_eq!(labels(&node).get(key).map(String::as_str), Some(value), "{key}");
+    }
+    assert_eq!(taints(&node), [("gpu", "", "NoSchedule"), ("team", "ml", "NoExecute")]);
+    assert_eq!(capacity_of(&node, "ephemeral-storage").as_deref(), Some("83886080Ki"));
+    let own_volume =
+        template_of(&[&instance_type("x1.any", 2, 8, 3, 10)], &[], Some(50), Some(&described), None);
+    assert_eq!(capacity_of(&own_volume, "ephemeral-storage").as_deref(), Some("52428800Ki"));
+}
+
+#[test]
+fn what_eks_says_beats_what_older_nodes_have_shown() {
+    let taint = |key: &str| tags::Taint {
+        key: key.to_owned(),
+        value: "old".to_owned(),
+        effect: "NoSchedule".to_owned(),
+    };
+    let learned = Learned {
+        labels: [("team", "web"), ("agent", "up")].map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
+        taints: vec![taint("gpu"), taint("agent")],
+        ..Learned::default()
+    };
+    let m5 = instance_type("m5.large", 2, 8, 3, 10);
+    let node = template_of(&[&m5], &[], None, Some(&described()), Some(&learned));
+    assert_eq!((labels(&node)["team"].as_str(), labels(&node)["agent"].as_str()), ("ml", "up"));
+    let expected = [("agent", "old", "NoSchedule"), ("gpu", "", "NoSchedule"), ("team", "ml", "NoExecute")];
+    assert_eq!(taints(&node), expected);
+}
+
+#[test]
+fn a_tag_beats_what_eks_says() {
+    let (described, m5) = (described(), instance_type("m5.large", 2, 8, 3, 10));
+    let tags =
+        [("label/team", "web"), ("taint/team", "web:NoExecute"), ("taint/gpu", "yes:PreferNoSchedule")];
+    let node = template_of(&[&m5], &tags, None, Some(&described), None);
+    assert_eq!((labels(&node)["team"].as_str(), labels(&node)["tier"].as_str()), ("web", "batch"));
+    // Of the same key and effect the tag's only; another effect is another taint.
+    let expected =
+        [("gpu", "", "NoSchedule"), ("gpu", "yes", "PreferNoSchedule"), ("team", "web", "NoExecute")];
+    assert_eq!(taints(&node), expected);
+}
+
+#[test]
+fn a_node_group_with_images_of_windows_has_nodes_of_windows() {
+    let ami_type = Some("WINDOWS_CORE_2022_x86_64".to_owned());
+    let described = NodeGroup { ami_type, ..NodeGroup::default() };
+    let node = template_of(&[&instance_type("m5.large", 2, 8, 3, 10)], &[], None, Some(&described), None);
+    assert_eq!(labels(&node)["kubernetes.io/os"], "windows");
+    assert_eq!(labels(&node)["kubernetes.io/arch"], "amd64");
+}
+
+#[test]
+fn several_types_give_the_least_of_each_resource_and_the_labels_of_the_first() {
+    let mut gpu = instance_type("g4dn.xlarge", 4, 16, 3, 10);
+    gpu.accelerators =
+        vec![Accelerator { manufacturer: "NVIDIA".into(), name: "T4".into(), count: 1, cores: 0 }];
+    let large_memory = instance_type("r5.large", 2, 16, 3, 10);
+    let compute = instance_type("c5.xlarge", 4, 8, 4, 15);
+    let node = template(&[&compute, &large_memory, &gpu], &[]);
+    assert_eq!(labels(&node)["node.kubernetes.io/instance-type"], "c5.xlarge");
+    assert_eq!(capacity_of(&node, "cpu").as_deref(), Some("2"));
+    assert_eq!(capacity_of(&node, "memory").as_deref(), Some("7759462Ki"));
+    assert_eq!(capacity_of(&node, "pods").as_deref(), Some("29"));
+    assert_eq!(capacity_of(&node, "nvidia.com/gpu"), None);
+    let only_gpu = template(&[&gpu], &[]);
+    assert_eq!(allocatable(&only_gpu, "nvidia.com/gpu").as_deref(), Some("1"));
+}
+
+#[test]
+fn the_market_is_told_only_where_it_is_one() {
+    let mixed = |on_demand_base, on_demand_percentage| Launch {
+        mix: Some(Mix { on_demand_base, on_demand_percentage }),
+        ..Launch::default()
+    };
+    let (plain, spot) = (LaunchSpec::default(), LaunchSpec { spot: true, ..LaunchSpec::default() });
+    assert_eq!(Market::of(&Launch::default(), &plain), Some(Market::OnDemand));
+    assert_eq!(Market::of(&Launch::default(), &spot), Some(Market::Spot));
+    assert_eq!(Market::of(&mixed(0, 0), &plain), Some(Market::Spot));
+    assert_eq!(Market::of(&mixed(1, 0), &plain), None);
+    assert_eq!(Market::of(&mixed(0, 50), &plain), None);
+    assert_eq!(Market::of(&mixed(0, 100), &plain), Some(Market::OnDemand));
+}
+
+#[test]
+fn without_a_known_type_there_is_no_template() {
+    let tags = NodeTags::default();
+    let facts = Facts {
+        group: "web",
+        region: "eu-west-1",
+        zones: &["eu-west-1a".to_owned()],
+        types: &[],
+        root_gib: None,
+        market: None,
+        eks: None,
+        learned: None,
+        tags: &tags,
+    };
+    let error = Template::of(&facts, &Settings::default()).expect_err("has no type");
+    assert_eq!(error.to_string(), "no instance type of the group is known");
+}
