@@ -83,7 +83,8 @@ impl Protection {
         let group = turn.group();
         let mark = within(MARK_WITHIN, Operation::CreateTags, self.mark(&instances).boxed()).await;
         self.note_marks(mark.as_ref().err());
-        let marked = !matches!(mark, Err(AwsError::Denied { .. }));
+        // What EC2 refuses it has not done.
+        let marked = mark.as_ref().err().is_none_or(AwsError::is_transient);
         self.owe(group, &instances, marked);
 
         let on = self.aws.protect(group, &instances, true).boxed();
