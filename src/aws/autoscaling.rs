@@ -3,6 +3,7 @@
 use aws_sdk_autoscaling::config::retry::RetryConfig;
 use aws_sdk_autoscaling::types::Filter;
 use futures::future::try_join_all;
+use futures::{StreamExt as _, stream};
 use jiff::Timestamp;
 
 use super::{Activity, Aws, AwsError, Described, Hook, LaunchSpec, Operation};
@@ -21,6 +22,8 @@ const CONFIGURATIONS_A_CALL: usize = 50;
 ///
 /// Source: [SetInstanceProtection](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_SetInstanceProtection.html).
 const PROTECTIONS_A_CALL: usize = 50;
+/// Such calls at once: those of 1,000 instances take a second, and AWS throttles a burst of twenty.
+const PROTECTIONS_AT_ONCE: usize = 4;
 /// Activities a call of DescribeScalingActivities gives.
 ///
 /// Source: [DescribeScalingActivities](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DescribeScalingActivities.html).
@@ -109,20 +112,23 @@ impl Aws {
         Ok(())
     }
 
-    /// Protects instances of the group from its own scale-in, or no longer. 50 instances a call, one after the other;
-    /// an error leaves those of later calls as they were.
+    /// Protects instances of the group from its own scale-in, or no longer. 50 instances a call, four calls at once; an
+    /// error leaves some of them as they were.
     pub async fn protect(&self, group: &str, instances: &[String], protect: bool) -> Result<(), AwsError> {
-        for batch in instances.chunks(PROTECTIONS_A_CALL) {
+        let batches: Vec<Vec<String>> =
+            instances.chunks(PROTECTIONS_A_CALL).map(<[String]>::to_vec).collect();
+        let calls = batches.into_iter().map(|batch| async move {
             let call = self
                 .writes
                 .set_instance_protection()
                 .auto_scaling_group_name(group)
-                .set_instance_ids(Some(batch.to_vec()))
+                .set_instance_ids(Some(batch))
                 .protected_from_scale_in(protect)
                 .send();
-            self.counted(Operation::SetInstanceProtection, call).await?;
-        }
-        Ok(())
+            self.counted(Operation::SetInstanceProtection, call).await
+        });
+        let outcomes: Vec<_> = stream::iter(calls).buffer_unordered(PROTECTIONS_AT_ONCE).collect().await;
+        outcomes.into_iter().try_for_each(|outcome| outcome.map(drop))
     }
 
     /// Gives the hook another heartbeat time-out to hold the instance.

@@ -1,11 +1,12 @@
 //! Scale-in protection while a size goes down: instances in service are protected, so that one that launches at the
-//! last moment makes the group end none of them, and released after.
+//! last moment makes the group end none of them, and released when the group has come to rest.
 //!
+//! - AWS only notes a desired capacity down and acts on it later, so that protection has to outlast the call. An instance
+//!   that came in between lives: the size is raised to what is there.
 //! - An instance carries the tag [`MARK`] from before it is protected until after it is released. What an interrupted
-//!   run has left is found by it and taken back by the next run, once; and what this run could not take off is tried
-//!   again until it is.
+//!   run has left is found by it and released by the next one.
 //! - Protection is taken off nothing that neither has the mark nor was protected by this process: it is somebody
-//!   else's. Marked instances that are in no group of ours are another's to take back.
+//!   else's. Marked instances that are in no group of ours are another's to release.
 //! - Everything here happens in the group's turn, so that no two changes get into each other's way.
 //! - A mark that cannot be set or taken off does not keep a size from going down.
 
@@ -18,8 +19,9 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
 
-use super::{Groups, Instance, Lifecycle, Turn};
+use super::{Group, Groups, Instance, Lifecycle, Turn};
 use crate::aws::{Aws, AwsError, Operation};
 use crate::clock::Clock;
 use crate::telemetry::chain;
@@ -30,48 +32,58 @@ pub const MARK: &str = "ebbtide/protected-from-scale-in";
 
 /// What marks may take out of the caller's few seconds (see [`crate::provider`]): EC2 answers within half of it.
 const MARK_WITHIN: Duration = Duration::from_secs(1);
-/// What each other call may take, so that a group's turn comes to an end: 1,000 instances are 20 calls.
+/// What each other step may take, so that a group's turn comes to an end.
 const WITHIN: Duration = Duration::from_secs(5);
-/// Before something is taken back: a request that was given up, or that a killed run sent last, may still arrive.
-const SETTLES: Duration = Duration::from_secs(10);
-/// The longest wait between two tries. It doubles up to this from [`SETTLES`].
+/// How long instances stay protected after a size was set, or may have been. Auto Scaling takes some twenty seconds to
+/// look for a victim, and a request that was given up, or that a killed run sent last, may still arrive.
+///
+/// Source: the activity history in [kubernetes/autoscaler#10147](https://github.com/kubernetes/autoscaler/issues/10147),
+/// 20:16:05 to 20:16:25.
+const HOLD: Duration = Duration::from_secs(30);
+/// How long they stay protected at most while the group has more than it should: whoever wants it so (Terminate is
+/// suspended, a person has lowered the size meanwhile) has the say then.
+const HOLD_AT_MOST: Duration = Duration::from_mins(5);
+/// From one look at a group that has more than it should to the next: as often as discovery looks at busy groups.
+const LOOK: Duration = Duration::from_secs(10);
+/// The longest wait between two tries at what fails. It doubles up to this from [`LOOK`].
 const RETRY_AT_MOST: Duration = Duration::from_mins(5);
 
-/// Protects instances while a size goes down, and takes back what is left of that.
+/// Protects instances while a size goes down, and releases them.
 #[derive(Debug)]
 pub struct Protection {
     aws: Aws,
     groups: Arc<Groups>,
     clock: Clock,
-    /// By group, what this process has to release.
+    /// By group, what is to be released.
     owed: Mutex<BTreeMap<String, Owed>>,
-    /// Something is owed that nobody is at work on.
-    left: Notify,
+    /// Something else is owed than before.
+    changed: Notify,
     /// Whether it was said that marks cannot be set.
     warned: AtomicBool,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Owed {
     instances: BTreeSet<String>,
     /// Whether they may have the mark.
     marked: bool,
+    /// The size that was set.
+    size: Option<i32>,
+    /// When that was, or may have been.
+    since: Instant,
+    /// When to release them, or to try again.
+    due: Instant,
+    failures: u32,
 }
 
 impl Protection {
     /// Owes nothing yet.
     pub fn new(aws: Aws, groups: Arc<Groups>, clock: Clock) -> Self {
-        Self {
-            aws,
-            groups,
-            clock,
-            owed: Mutex::default(),
-            left: Notify::new(),
-            warned: AtomicBool::new(false),
-        }
+        let (owed, changed, warned) = (Mutex::default(), Notify::new(), AtomicBool::new(false));
+        Self { aws, groups, clock, owed, changed, warned }
     }
 
-    /// Sets a lower size for the group whose turn it is, `instances` protected meanwhile. What AWS says of the size is
+    /// Sets a lower size for the group whose turn it is, `instances` protected from now on. What AWS says of the size is
     /// told as soon as it is known; the rest is done whether or not anybody listens.
     pub(super) async fn lower(
         &self,
@@ -84,34 +96,50 @@ impl Protection {
         let mark = within(MARK_WITHIN, Operation::CreateTags, self.mark(&instances).boxed()).await;
         self.note_marks(mark.as_ref().err());
         // What EC2 refuses it has not done.
-        let marked = mark.as_ref().err().is_none_or(AwsError::is_transient);
-        self.owe(group, &instances, marked);
+        let marked = !instances.is_empty() && mark.as_ref().err().is_none_or(AwsError::is_transient);
+        self.owe(group, instances.iter().cloned(), marked, None);
 
         let on = self.aws.protect(group, &instances, true).boxed();
         let protected = within(WITHIN, Operation::SetInstanceProtection, on).await;
-        // Some may be marked or protected, or be so a little later, though this was not heard.
-        let is_certain = (mark.is_ok() || !marked) && protected.is_ok();
         let set = match protected {
             Ok(()) => self.aws.set_desired(group, to).await,
             Err(error) => Err(error),
         };
+        let is_set = set.is_ok();
+        // A refusal is certain: there is nothing to outlast.
+        let is_refused = set.as_ref().is_err_and(|error| !matches!(error, AwsError::Unreachable { .. }));
         // Nobody listens if the caller has given up.
         let _ = answer.send(set);
+        if is_set {
+            self.owe(group, None, marked, Some(to));
+            if let Err(error) = self.raise(group, to).await {
+                tracing::warn!(group, error = %chain(&error), "whether an instance came at the last moment cannot be seen yet");
+            }
+        } else if is_refused && let Some(owed) = self.owed().get_mut(group) {
+            owed.due = Instant::now();
+        }
+        self.changed.notify_one();
+    }
 
-        let off = self.aws.protect(group, &instances, false).boxed();
-        let mut released = within(WITHIN, Operation::SetInstanceProtection, off).await;
-        if released.is_ok() && marked {
-            let unmark = self.aws.untag_instances(&instances, MARK).boxed();
-            released = within(MARK_WITHIN, Operation::DeleteTags, unmark).await;
+    /// Raises the size to what is there, if it is what was set and the group has more: an instance has come that was given
+    /// up. Whether the group has no more than it should, then.
+    async fn raise(&self, group: &str, size: i32) -> Result<bool, AwsError> {
+        let Some(seen) = self.describe(group).await? else { return Ok(true) };
+        let live = seen.live().count() as i32;
+        let to = live.min(seen.max);
+        if seen.desired == size && to > size {
+            self.aws.set_desired(group, to).await?;
+            self.groups.refresh_soon();
+            tracing::info!(group, from = size, to, "an instance came that was given up: it stays");
         }
-        if released.is_ok() && is_certain {
-            self.settled(group, &instances);
-            return;
-        }
-        if let Err(error) = released {
-            tracing::warn!(group, instances = ?instances, error = %chain(&error), "instances are not released from scale-in protection yet");
-        }
-        self.left.notify_one();
+        Ok(live <= seen.desired.max(to))
+    }
+
+    async fn describe(&self, group: &str) -> Result<Option<Group>, AwsError> {
+        let name = [group.to_owned()];
+        let described = self.aws.describe_groups(&name).boxed();
+        let described = within(WITHIN, Operation::DescribeAutoScalingGroups, described).await?;
+        Ok(described.into_iter().map(|described| described.group).find(|found| found.name == group))
     }
 
     async fn mark(&self, instances: &[String]) -> Result<(), AwsError> {
@@ -134,135 +162,141 @@ impl Protection {
         }
     }
 
-    /// Takes back what an interrupted run has left, as soon as the groups are known and until that has worked once;
-    /// then, for ever, what this process could not take off.
+    /// Releases what is due, for ever; and, once the groups are known, takes over what an interrupted run has left.
     pub async fn run(&self) -> Infallible {
+        tokio::join!(self.take_over(), self.release_what_is_due()).1
+    }
+
+    /// Owes whatever has the mark in our groups. Tried until it has worked once.
+    async fn take_over(&self) {
         let mut versions = self.groups.versions();
         // The sender lives in `self.groups`.
         while self.groups.latest().is_none() && versions.changed().await.is_ok() {}
-        let (mut suspects, mut failures) = (None, 0_u32);
-        loop {
-            let pause = SETTLES.saturating_mul(2_u32.saturating_pow(failures)).min(RETRY_AT_MOST);
-            tokio::time::sleep(pause).await;
-            match self.take_back(&mut suspects).await {
-                Ok(()) => {
-                    failures = 0;
-                    self.left.notified().await;
-                }
+        // Nothing at the start waits for this, nor is it to wait for it.
+        tokio::time::sleep(LOOK).await;
+        let mut failures = 0;
+        let marked = loop {
+            let marked = self.aws.tagged_instances(MARK).boxed();
+            match within(WITHIN, Operation::DescribeTags, marked).await {
+                Ok(marked) => break marked,
                 Err(error) => {
                     if failures == 0 {
-                        tracing::warn!(error = %chain(&error), "scale-in protection that is left over cannot be taken back yet");
+                        tracing::warn!(tag = MARK, error = %chain(&error), "whether instances were left protected from scale-in cannot be seen yet");
                     }
+                    tokio::time::sleep(retry_after(failures)).await;
                     failures += 1;
                 }
             }
-        }
-    }
-
-    /// Takes back all that is owed, and what the groups that are suspected have that is marked. Who is a suspect is
-    /// asked for if that is not known.
-    async fn take_back(&self, suspects: &mut Option<BTreeSet<String>>) -> Result<(), AwsError> {
-        let mut outcome = Ok(());
-        let owing: Vec<String> = self.owed().keys().cloned().collect();
-        for group in owing {
-            outcome = outcome.and(self.take_back_owed(&group).await);
-        }
-        let found = match suspects.take() {
-            Some(known) => known,
-            None => match self.groups_with_marks().await {
-                Ok(found) => found,
-                Err(error) => return outcome.and(Err(error)),
-            },
         };
-        let left = suspects.insert(BTreeSet::new());
-        for group in found {
-            if let Err(error) = self.take_back_marked(&group).await {
-                outcome = outcome.and(Err(error));
-                left.insert(group);
+        let Some(view) = self.groups.latest() else { return };
+        for instance in marked {
+            if let Some(group) = view.by_instance.get(&instance) {
+                self.owe(group, [instance], true, None);
             }
         }
-        outcome
+        self.changed.notify_one();
     }
 
-    async fn take_back_owed(&self, group: &str) -> Result<(), AwsError> {
-        let turn = self.groups.turn(group).await;
-        let owed = self.owed().get(group).cloned();
-        if let Some(Owed { instances, marked }) = owed {
-            self.release(&turn, &instances, marked).await?;
-            self.settled(group, &instances);
+    async fn release_what_is_due(&self) -> Infallible {
+        loop {
+            let due = self.owed().values().map(|owed| owed.due).min();
+            let pause = async {
+                match due {
+                    Some(due) => tokio::time::sleep_until(due).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = pause => {}
+                () = self.changed.notified() => continue,
+            }
+            let now = Instant::now();
+            let due: Vec<String> = self
+                .owed()
+                .iter()
+                .filter(|(_, owed)| owed.due <= now)
+                .map(|(group, _)| group.clone())
+                .collect();
+            for group in due {
+                self.release(&group).await;
+            }
         }
-        Ok(())
     }
 
-    /// Looks at the marks again: in the group's turn nobody is about to take them off.
-    async fn take_back_marked(&self, group: &str) -> Result<(), AwsError> {
+    /// Releases what is owed to a group, or says when it is looked at again.
+    async fn release(&self, group: &str) {
         let turn = self.groups.turn(group).await;
-        let marked = self.marked().await?;
-        self.release(&turn, &marked.into_iter().collect(), true).await
+        // It may have been put off while others had their turn.
+        let Some(owed) = self.owed().get(group).cloned().filter(|owed| owed.due <= Instant::now()) else {
+            return;
+        };
+        let (pause, failures) = match self.try_to_release(turn.group(), &owed).await {
+            Ok(true) => {
+                self.owed().remove(group);
+                return;
+            }
+            Ok(false) => (LOOK, 0),
+            Err(error) => {
+                if owed.failures == 0 {
+                    tracing::warn!(group, instances = ?owed.instances, error = %chain(&error), "instances cannot be released from scale-in protection yet");
+                }
+                (retry_after(owed.failures), owed.failures + 1)
+            }
+        };
+        if let Some(owed) = self.owed().get_mut(group) {
+            (owed.due, owed.failures) = (Instant::now() + pause, failures);
+        }
     }
 
-    async fn marked(&self) -> Result<Vec<String>, AwsError> {
-        within(WITHIN, Operation::DescribeTags, self.aws.tagged_instances(MARK).boxed()).await
-    }
-
-    /// Which of our groups have marked instances.
-    async fn groups_with_marks(&self) -> Result<BTreeSet<String>, AwsError> {
-        let marked = self.marked().await?;
-        let view = self.groups.latest();
-        let group_of = |instance: &String| view.as_ref()?.by_instance.get(instance).cloned();
-        Ok(marked.iter().filter_map(group_of).collect())
-    }
-
-    /// Takes protection and mark off those of `instances` that the group has.
-    async fn release(&self, turn: &Turn, instances: &BTreeSet<String>, marked: bool) -> Result<(), AwsError> {
-        let group = turn.group();
-        let name = [group.to_owned()];
-        let described = self.aws.describe_groups(&name).boxed();
-        let described = within(WITHIN, Operation::DescribeAutoScalingGroups, described).await?;
-        let ours: Vec<Instance> = described
-            .into_iter()
-            .flat_map(|described| described.group.instances)
-            .filter(|instance| instances.contains(&instance.id))
-            .collect();
+    /// Takes protection and mark off. False if the group still has more than it should.
+    async fn try_to_release(&self, group: &str, owed: &Owed) -> Result<bool, AwsError> {
+        let settled = match owed.size {
+            Some(size) => self.raise(group, size).await?,
+            None => self.describe(group).await?.is_none_or(|seen| seen.live().count() as i32 <= seen.desired),
+        };
+        if !settled && owed.since.elapsed() < HOLD_AT_MOST {
+            return Ok(false);
+        }
+        let Some(seen) = self.describe(group).await? else { return Ok(true) };
+        let ours: Vec<&Instance> = seen.instances.iter().filter(|i| owed.instances.contains(&i.id)).collect();
         let ids = |which: fn(&Instance) -> bool| -> Vec<String> {
-            ours.iter().filter(|&instance| which(instance)).map(|instance| instance.id.clone()).collect()
+            ours.iter().filter(|&&instance| which(instance)).map(|instance| instance.id.clone()).collect()
         };
         let protected = ids(is_to_be_released);
         let off = self.aws.protect(group, &protected, false).boxed();
         within(WITHIN, Operation::SetInstanceProtection, off).await?;
-        if marked {
+        if owed.marked {
             let all = ids(|_| true);
             let unmark = self.aws.untag_instances(&all, MARK).boxed();
             within(WITHIN, Operation::DeleteTags, unmark).await?;
         }
-        if !protected.is_empty() {
-            tracing::info!(group, instances = ?protected, "released from scale-in protection that was left over");
-        }
-        Ok(())
+        Ok(true)
     }
 
-    fn owe(&self, group: &str, instances: &[String], marked: bool) {
-        let mut owed = self.owed();
-        let owed = owed.entry(group.to_owned()).or_default();
-        owed.instances.extend(instances.iter().cloned());
-        owed.marked |= marked;
-    }
-
-    fn settled<'a>(&self, group: &str, instances: impl IntoIterator<Item = &'a String>) {
+    fn owe(&self, group: &str, instances: impl IntoIterator<Item = String>, marked: bool, size: Option<i32>) {
+        let since = Instant::now();
         let mut all = self.owed();
-        if let Some(owed) = all.get_mut(group) {
-            for instance in instances {
-                owed.instances.remove(instance);
-            }
-            if owed.instances.is_empty() {
-                all.remove(group);
-            }
-        }
+        let owed = all.entry(group.to_owned()).or_insert(Owed {
+            instances: BTreeSet::new(),
+            marked,
+            size,
+            since,
+            due: since + HOLD,
+            failures: 0,
+        });
+        owed.instances.extend(instances);
+        owed.marked |= marked;
+        (owed.size, owed.since, owed.due) = (size, since, since + HOLD);
     }
 
     fn owed(&self) -> MutexGuard<'_, BTreeMap<String, Owed>> {
         self.owed.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// How long to wait after so many failures before this one.
+fn retry_after(failures: u32) -> Duration {
+    LOOK.saturating_mul(2_u32.saturating_pow(failures)).min(RETRY_AT_MOST)
 }
 
 /// Whether the instance is protected and AWS takes that off it: of one on its way out it does not, nor does it matter.

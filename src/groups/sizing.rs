@@ -87,7 +87,7 @@ impl Sizing for AwsSizing {
     ) -> Result<(), SizingError> {
         let (answer, result) = oneshot::channel();
         let (turn, protect) = (turn.clone(), protect.to_vec());
-        if to >= from || protect.is_empty() {
+        if to >= from {
             let aws = self.aws.clone();
             self.running.spawn(async move {
                 // Nobody listens if the caller has given up.

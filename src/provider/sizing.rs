@@ -15,8 +15,8 @@ pub trait Sizing: Send + Sync + 'static {
     async fn current(&self, group: &Group) -> Result<Group, SizingError>;
 
     /// Sets the desired capacity of the group whose turn it is to `to`; `from` is what [`Sizing::current`] said last.
-    /// The instances in `protect` are protected from scale-in until AWS has taken the new size. Whatever is left to do
-    /// after that keeps the turn.
+    /// The instances in `protect` are protected from scale-in until AWS has acted on the new size. What is left to do in
+    /// the group's turn keeps it.
     async fn set_desired(
         &self,
         turn: &Turn,

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 use super::activity::{Activity, Status, launch_cause};
-use super::group::{Group, Instance, Origin};
+use super::group::{Group, Instance, Origin, after};
 use super::journal::{Event, TerminationCause};
 use super::lifecycle::LifecycleState;
 use super::operation::Operation;
@@ -53,6 +53,9 @@ impl Group {
         self.last_change =
             Some(format!("At {moment} {why} changing the desired capacity from {from} to {to}."));
         self.blocked = false;
+        if to < from && by != Operation::TerminateInstanceInAutoScalingGroup {
+            self.looks_at = Some(after(at, self.timing.scale_in));
+        }
         shared.journal.record(at, Event::DesiredChanged { group: self.name.clone(), from, to, by });
     }
 
@@ -152,6 +155,10 @@ impl Group {
                 continue;
             }
             if self.suspends("Terminate") {
+                return;
+            }
+            // AWS notes a desired capacity down and acts on it later.
+            if self.looks_at.is_some() {
                 return;
             }
             let Some(victim) = self.victim_among(self.counted().filter(|i| !i.protected)) else {

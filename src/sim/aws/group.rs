@@ -47,6 +47,8 @@ pub(super) struct Group {
     pub(super) last_activity_end: Option<Timestamp>,
     /// Whether it was said already that all instances are protected.
     pub(super) blocked: bool,
+    /// When it looks for a victim, after a lower desired capacity was noted down.
+    pub(super) looks_at: Option<Timestamp>,
 }
 
 /// Where instances come from; both name things that may be gone.
@@ -132,7 +134,7 @@ impl Group {
         let launches = self.launches.values().map(|launch| launch.due);
         let instances = self.instances.values().filter_map(|instance| instance.due);
         let waits = self.instances.values().flat_map(|i| &i.waits).map(|wait| wait.expires);
-        launches.chain(instances).chain(waits).min()
+        launches.chain(instances).chain(waits).chain(self.looks_at).min()
     }
 
     /// Does everything that is due at `at`.
@@ -147,6 +149,7 @@ impl Group {
             self.move_on(shared, &id, at);
         }
         self.expire_waits(shared, at);
+        self.looks_at = self.looks_at.filter(|looks_at| *looks_at > at);
         self.settle(shared, at);
     }
 

@@ -84,6 +84,7 @@ impl State {
             last_change: None,
             last_activity_end: None,
             blocked: false,
+            looks_at: None,
         };
         if spec.running {
             for _ in 0..spec.desired {

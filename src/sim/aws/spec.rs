@@ -22,6 +22,8 @@ pub struct Timing {
     pub terminating: Duration,
     /// From a failed launch to the next try, at least a second.
     pub retry: Duration,
+    /// From a lower desired capacity to the group looking for a victim.
+    pub scale_in: Duration,
 }
 
 impl Default for Timing {
@@ -32,6 +34,8 @@ impl Default for Timing {
             boot: Duration::from_secs(20),
             terminating: Duration::from_secs(15),
             retry: Duration::from_secs(30),
+            // https://github.com/kubernetes/autoscaler/issues/10147: 20:16:05 to 20:16:25.
+            scale_in: Duration::from_secs(20),
         }
     }
 }

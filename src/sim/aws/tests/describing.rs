@@ -165,6 +165,7 @@ async fn activities_are_paged_newest_first() {
         .send()
         .await
         .expect("ok");
+    bench.pass(20).await;
     let ask = || bench.asg.describe_scaling_activities().auto_scaling_group_name("web");
     let pages = ask().max_records(3).into_paginator().send();
     let pages = pages.collect::<Result<Vec<_>, _>>().await.expect("all pages");

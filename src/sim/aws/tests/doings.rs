@@ -53,6 +53,9 @@ async fn a_late_launch_between_describe_and_set_costs_an_instance() {
     });
     bench.pass(60).await;
     set(2).await.expect("in range");
+    bench.pass(19).await;
+    assert_eq!(bench.happened(|e| matches!(e, Event::TerminationStarted { .. })), 0, "it looks later");
+    bench.pass(1).await;
     assert_eq!(bench.in_service("web").len(), 2);
     assert_eq!(bench.happened(|e| matches!(e, Event::TerminationStarted { .. })), 1);
 }

@@ -154,6 +154,7 @@ async fn an_instance_is_shown_while_it_lives_and_an_hour_longer() {
 
     let set = bench.asg.set_desired_capacity().auto_scaling_group_name("web").desired_capacity(0);
     set.send().await.expect("in range");
+    bench.pass(20).await;
     assert_eq!(state(&ask().await.expect("it")).as_deref(), Some("shutting-down"));
     bench.until_state(&id, LifecycleState::Terminated).await;
     assert_eq!(state(&ask().await.expect("it")).as_deref(), Some("terminated"));
