@@ -1,5 +1,6 @@
 //! The calls to EC2 Auto Scaling, one function each.
 
+use aws_sdk_autoscaling::Client;
 use aws_sdk_autoscaling::config::retry::RetryConfig;
 use aws_sdk_autoscaling::types::Filter;
 use futures::future::try_join_all;
@@ -35,8 +36,15 @@ const PAGES_OF_ACTIVITIES: usize = 5;
 impl Aws {
     /// The groups of these names; those that do not exist are left out. 100 names a call.
     pub async fn describe_groups(&self, names: &[String]) -> Result<Vec<Described>, AwsError> {
-        let batches = names.chunks(GROUPS_A_CALL as usize).map(|batch| self.groups(batch, &[]));
+        let batches = names.chunks(GROUPS_A_CALL as usize).map(|batch| self.groups(&self.reads, batch, &[]));
         Ok(try_join_all(batches).await?.into_iter().flatten().collect())
+    }
+
+    /// The group of this name, if there is one, for a change that somebody waits for: it does not slow down when AWS
+    /// throttles looks.
+    pub async fn describe_group_now(&self, name: &str) -> Result<Option<Described>, AwsError> {
+        let found = self.groups(&self.writes, &[name.to_owned()], &[]).await?;
+        Ok(found.into_iter().find(|found| found.group.name == name))
     }
 
     /// The groups that have all tags of the selector. 100 groups a call.
@@ -49,18 +57,22 @@ impl Aws {
                 None => Filter::builder().name("tag-key").values(key).build(),
             })
             .collect();
-        let mut found = self.groups(&[], &filters).await?;
+        let mut found = self.groups(&self.reads, &[], &filters).await?;
         // The filters say the same; this keeps somebody else's groups out of ours whatever an endpoint makes of them.
         found.retain(|described| selector.matches(&described.group.tags));
         Ok(found)
     }
 
-    async fn groups(&self, names: &[String], filters: &[Filter]) -> Result<Vec<Described>, AwsError> {
+    async fn groups(
+        &self,
+        client: &Client,
+        names: &[String],
+        filters: &[Filter],
+    ) -> Result<Vec<Described>, AwsError> {
         let mut found = Vec::new();
         let mut token = None;
         loop {
-            let call = self
-                .reads
+            let call = client
                 .describe_auto_scaling_groups()
                 .set_auto_scaling_group_names((!names.is_empty()).then(|| names.to_vec()))
                 .set_filters((!filters.is_empty()).then(|| filters.to_vec()))

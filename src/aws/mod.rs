@@ -70,7 +70,7 @@ pub struct NoRegion;
 pub struct Aws {
     /// Slows down when AWS throttles it ...
     reads: aws_sdk_autoscaling::Client,
-    /// ... and must not slow down heartbeats with it.
+    /// ... and must not slow down with it what cannot wait: heartbeats, sizes.
     writes: aws_sdk_autoscaling::Client,
     ec2: aws_sdk_ec2::Client,
     eks: aws_sdk_eks::Client,

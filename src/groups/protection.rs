@@ -136,10 +136,9 @@ impl Protection {
     }
 
     async fn describe(&self, group: &str) -> Result<Option<Group>, AwsError> {
-        let name = [group.to_owned()];
-        let described = self.aws.describe_groups(&name).boxed();
+        let described = self.aws.describe_group_now(group).boxed();
         let described = within(WITHIN, Operation::DescribeAutoScalingGroups, described).await?;
-        Ok(described.into_iter().map(|described| described.group).find(|found| found.name == group))
+        Ok(described.map(|described| described.group))
     }
 
     async fn mark(&self, instances: &[String]) -> Result<(), AwsError> {

@@ -65,8 +65,7 @@ impl AwsSizing {
 #[async_trait]
 impl Sizing for AwsSizing {
     async fn current(&self, group: &Group) -> Result<Group, SizingError> {
-        let found = self.aws.describe_groups(std::slice::from_ref(&group.name)).await.map_err(told)?;
-        let found = found.into_iter().find(|found| found.group.name == group.name);
+        let found = self.aws.describe_group_now(&group.name).await.map_err(told)?;
         let missing = || SizingError::Refused(format!("there is no group {}", group.name));
         let mut now = Group {
             template: group.template.clone(),

@@ -105,8 +105,11 @@ pub fn read(tags: &BTreeMap<String, String>) -> (NodeTags, Vec<BadTag>) {
             PREFIX_DELEGATION => boolean(value).map(|on| read.prefix_delegation = on),
             LEARNED_TEMPLATE => boolean(value).map(|on| read.keep_computed = !on),
             MAX_PODS => pods(value).map(|pods| read.max_pods = Some(pods)),
-            _ => match key.strip_prefix(PREFIX).and_then(|rest| rest.split_once('/')) {
-                Some((kind, name)) => node_template(&mut read, kind, name, value),
+            _ => match key.strip_prefix(PREFIX) {
+                Some(rest) => {
+                    let (kind, name) = rest.split_once('/').unwrap_or((rest, ""));
+                    node_template(&mut read, kind, name, value)
+                }
                 None => continue,
             },
         };

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 
+use super::error::excerpt;
 use super::proto::ExternalGrpcNode;
 use super::{RpcError, ScaleIns};
 use crate::groups::{Group, ProviderId, Snapshot, sizes};
@@ -132,8 +133,7 @@ impl Named {
 
 fn foreign(group: &Group, node: &ExternalGrpcNode, batch: usize) -> RpcError {
     let text = if node.provider_id.is_empty() { &node.name } else { &node.provider_id };
-    // The texts come from outside and end in a log line.
-    let node = text.chars().take(300).collect();
+    let node = excerpt(text);
     let group = group.name.clone();
     if batch > 1 { RpcError::BatchNotOfGroup { node, group } } else { RpcError::NotOfGroup { node, group } }
 }

@@ -9,6 +9,11 @@ use crate::scale_in::IntentError;
 use crate::telemetry::chain;
 use crate::template::TemplateError;
 
+/// As much of a text from outside as goes into an answer or a log line. The name of a group has 255 characters.
+pub(super) fn excerpt(text: &str) -> String {
+    text.chars().take(300).collect()
+}
+
 /// Why an RPC fails.
 #[derive(Debug, thiserror::Error)]
 pub enum RpcError {
@@ -16,7 +21,7 @@ pub enum RpcError {
     #[error("the node groups are not known at present")]
     Stale(#[from] Stale),
     /// No group of this name is ours.
-    #[error("there is no node group {0:?}")]
+    #[error("there is no node group {:?}", excerpt(.0))]
     NoSuchGroup(String),
     /// The only node of the call is not of the group.
     #[error("node {node:?} is not of group {group:?}")]
@@ -150,6 +155,12 @@ mod tests {
     fn unrecorded() -> RpcError {
         let source = crate::cluster::ApiError::TimedOut;
         IntentError::NotRecorded { node: "n".into(), source }.into()
+    }
+
+    #[test]
+    fn a_name_of_any_length_goes_back_in_an_answer_that_arrives() {
+        // A client takes some 8 KB of status.
+        assert!(RpcError::NoSuchGroup("x".repeat(100_000)).to_string().len() < 400);
     }
 
     #[test]

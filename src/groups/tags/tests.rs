@@ -90,6 +90,8 @@ fn a_bad_tag_is_left_out_and_reported() {
         ("autoscaling-options/maxnodestartuptime", "10m"),
         ("autoscaling-options/somethingelse", "1"),
         ("lable/team", "blue"),
+        ("label", "blue"),
+        ("", "blue"),
     ] {
         let (read, bad) = read_one(key, value);
         assert_eq!(read, NodeTags::default(), "{key}={value}");
