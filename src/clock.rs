@@ -40,11 +40,27 @@ impl Clock {
 
     /// Completes at `moment`, at once if that has passed.
     pub async fn sleep_until(&self, moment: Timestamp) {
-        let left = moment.duration_since(self.now());
-        tokio::time::sleep(Duration::try_from(left).unwrap_or_default()).await;
+        tokio::time::sleep(elapsed(self.now(), moment)).await;
     }
+}
+
+/// How long ago `since` was at `now`; nothing if it lies ahead, as it may where clocks differ or are set back.
+pub fn elapsed(since: Timestamp, now: Timestamp) -> Duration {
+    Duration::try_from(now.duration_since(since)).unwrap_or_default()
 }
 
 fn signed(duration: Duration) -> SignedDuration {
     SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lies_ahead_is_no_time_ago() {
+        let at = |second| Timestamp::from_second(second).expect("in range");
+        assert_eq!(elapsed(at(10), at(13)), Duration::from_secs(3));
+        assert_eq!(elapsed(at(13), at(10)), Duration::ZERO);
+    }
 }

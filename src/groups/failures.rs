@@ -11,6 +11,7 @@ use jiff::Timestamp;
 
 use super::{Group, LaunchFailure, Snapshot};
 use crate::aws::Activity;
+use crate::clock::elapsed;
 
 /// How long a group must have been short before its activities are looked at: a launch that works shows an instance
 /// within seconds.
@@ -107,10 +108,6 @@ impl Shortages {
     pub fn failure(&self, group: &str) -> Option<LaunchFailure> {
         self.short.get(group)?.failure.clone()
     }
-}
-
-fn elapsed(since: Timestamp, now: Timestamp) -> Duration {
-    Duration::try_from(now.duration_since(since)).unwrap_or_default()
 }
 
 /// The newest failed launch among the activities (newest first) since `since`.

@@ -14,6 +14,7 @@ use jiff::Timestamp;
 use super::Snapshot;
 pub use crate::aws::Hook;
 use crate::aws::{Aws, AwsError};
+use crate::clock::elapsed;
 
 /// What was looked at this recently is not asked for again: a drain asks several times within seconds, and hooks
 /// change by hand, seldom.
@@ -97,7 +98,7 @@ impl Hooks {
             .map(|group| {
                 (self.known(&group.name).map(|known| known.looked_at), group.instances.is_empty(), group)
             })
-            .filter(|(looked_at, ..)| looked_at.is_none_or(|at| age(at, now) >= FRESH))
+            .filter(|(looked_at, ..)| looked_at.is_none_or(|at| elapsed(at, now) >= FRESH))
             .collect();
         // A group never looked at comes before all others (`None` is least).
         due.sort_by_key(|&(looked_at, is_empty, group)| (looked_at, is_empty, group.name.clone()));
@@ -147,10 +148,6 @@ impl Slot {
 
 impl Known {
     fn is_fresh(&self, now: Timestamp) -> bool {
-        age(self.looked_at, now) < FRESH
+        elapsed(self.looked_at, now) < FRESH
     }
-}
-
-fn age(then: Timestamp, now: Timestamp) -> Duration {
-    Duration::try_from(now.duration_since(then)).unwrap_or_default()
 }

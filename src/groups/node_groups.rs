@@ -16,6 +16,7 @@ use jiff::Timestamp;
 
 use super::Group;
 use crate::aws::{Aws, AwsError, NodeGroup};
+use crate::clock::elapsed;
 
 /// How old an answer may get before EKS is asked again: people change labels and taints of a node group, seldom.
 const FRESH: Duration = Duration::from_mins(5);
@@ -165,17 +166,13 @@ impl Known {
             Some(error) if error.is_transient() => RETRY,
             Some(_) => REFUSED,
         };
-        self.asked_at.is_none_or(|asked_at| age(asked_at, now) >= pause)
+        self.asked_at.is_none_or(|asked_at| elapsed(asked_at, now) >= pause)
     }
 
     /// Whether EKS has never answered for it, and has not refused to either.
     fn is_unknown(&self) -> bool {
         !self.answered && self.failure.as_ref().is_none_or(|error| error.is_transient())
     }
-}
-
-fn age(then: Timestamp, now: Timestamp) -> Duration {
-    Duration::try_from(now.duration_since(then)).unwrap_or_default()
 }
 
 #[cfg(test)]

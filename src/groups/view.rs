@@ -9,6 +9,7 @@ use tokio::sync::{Notify, watch};
 
 use super::turns::{Turn, Turns};
 use super::{Group, Lifecycle, Snapshot};
+use crate::clock::elapsed;
 
 /// The last look at AWS is older than allowed (or there was none yet).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -79,8 +80,7 @@ impl Groups {
     /// The present view, unless it is too old to decide from.
     pub fn fresh(&self, now: Timestamp) -> Result<Arc<Snapshot>, Stale> {
         let snapshot = self.latest().ok_or(Stale)?;
-        let age = Duration::try_from(now.duration_since(snapshot.taken_at)).unwrap_or_default();
-        if age <= self.max_age { Ok(snapshot) } else { Err(Stale) }
+        if elapsed(snapshot.taken_at, now) <= self.max_age { Ok(snapshot) } else { Err(Stale) }
     }
 
     /// Takes a new look at AWS. Changes accepted before the look began are in it and are forgotten.

@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::capacity::{Figures, Resources};
 use super::quantity;
 use crate::aws::{NodeGroup, Revision};
+use crate::clock::elapsed;
 use crate::cluster::{NodeView, Pairs};
 use crate::groups::tags::Taint;
 use crate::scale_in::names;
@@ -181,8 +182,7 @@ fn can_teach(node: &NodeView) -> bool {
 }
 
 fn is_settled(node: &NodeView, now: Timestamp) -> bool {
-    let ready_for = |since| Duration::try_from(now.duration_since(since)).unwrap_or_default();
-    node.ready_since.is_some_and(|since| ready_for(since) >= SETTLED)
+    node.ready_since.is_some_and(|since| elapsed(since, now) >= SETTLED)
 }
 
 /// Whether a label tells of this one node.

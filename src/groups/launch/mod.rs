@@ -20,6 +20,7 @@ use crate::aws::{
     Aws, AwsError, Launch, LaunchSpec, Override, Requirements, Revision, Source, TemplateId, TemplateRef,
     TypeInfo, type_table,
 };
+use crate::clock::elapsed;
 use crate::template::Market;
 
 /// How long a type or template that AWS does not have is left alone.
@@ -133,7 +134,7 @@ impl Library {
         for &(launch, arm) in wanted {
             for (requirements, image) in self.requirements(launch) {
                 let key = (requirements.key(), self.is_arm(arm, image));
-                if self.matches.get(&key).is_none_or(|kept| age(kept.at, now) >= MATCHES) {
+                if self.matches.get(&key).is_none_or(|kept| elapsed(kept.at, now) >= MATCHES) {
                     asked.insert(key, requirements.clone());
                 }
             }
@@ -268,7 +269,7 @@ impl Library {
 }
 
 fn is_unknown<T>(kept: Option<&Kept<Option<T>>>, now: Timestamp) -> bool {
-    kept.is_none_or(|kept| kept.value.is_none() && age(kept.at, now) >= MISSING)
+    kept.is_none_or(|kept| kept.value.is_none() && elapsed(kept.at, now) >= MISSING)
 }
 
 fn unknown<'a, T>(
@@ -289,10 +290,6 @@ fn keep<T>(
 ) {
     known.extend(asked.into_iter().map(|name| (name, Kept { at: now, value: None })));
     known.extend(found.map(|(name, value)| (name, Kept { at: now, value: Some(value) })));
-}
-
-fn age(then: Timestamp, now: Timestamp) -> Duration {
-    Duration::try_from(now.duration_since(then)).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -15,8 +15,9 @@ use std::time::Duration;
 use futures::StreamExt;
 use jiff::Timestamp;
 
-use super::{Kept, MISSING, age};
+use super::{Kept, MISSING};
 use crate::aws::{Aws, AwsError, LaunchSpec, TemplateAliases, TemplateId, TemplateRef, TemplateVersion};
+use crate::clock::elapsed;
 
 /// How old `$Latest` and `$Default` may get before they are read again: a template changes by a person's hand, and
 /// the group launches what the new version says only from then on.
@@ -140,7 +141,7 @@ impl Templates {
         self.single.get(of).is_none_or(|kept| {
             let moves = self.refused && !of.is_pinned();
             let lasts = if kept.value.is_none() { MISSING } else { PASS };
-            (kept.value.is_none() || moves) && age(kept.at, now) >= lasts
+            (kept.value.is_none() || moves) && elapsed(kept.at, now) >= lasts
         })
     }
 
@@ -154,7 +155,7 @@ impl Templates {
         now: Timestamp,
     ) -> Result<(), AwsError> {
         let whole = whole || self.pass_ended.is_none();
-        let is_due = self.pass_ended.is_none_or(|ended| age(ended, now) >= PASS);
+        let is_due = self.pass_ended.is_none_or(|ended| elapsed(ended, now) >= PASS);
         let mut pass = match self.pass.take() {
             Some(pass) => pass,
             None if is_due => Pass { aliases: aliases(refs), versions: Vec::new(), next: None },
