@@ -9,6 +9,7 @@ use jiff::Timestamp;
 
 use super::machines::Revision;
 use super::requirements::Requirements;
+use crate::groups::weights::Weights;
 use crate::groups::{Group, Instance, Lifecycle};
 
 /// A group as DescribeAutoScalingGroups tells it.
@@ -112,6 +113,7 @@ pub struct Hook {
 impl Described {
     pub(super) fn from_sdk(from: asg::AutoScalingGroup) -> Self {
         let launch = Launch::of(&from);
+        let weights = weights(&from);
         let instances = from.instances.unwrap_or_default();
         let launched_from = instances.iter().filter_map(launched_from).collect();
         let group = Group {
@@ -137,10 +139,31 @@ impl Described {
                 .into_iter()
                 .filter_map(|tag| Some((tag.key?, tag.value.unwrap_or_default())))
                 .collect(),
+            weights,
             ..Group::default()
         };
         Self { group, launch, launched_from }
     }
+}
+
+/// What instances weigh, if the group gives weights: a line of its policy or an instance has another than 1, or its
+/// capacity is counted in something else than instances.
+///
+/// AWS tells weights as text: [Instance](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_Instance.html),
+/// [DesiredCapacityType](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_CreateAutoScalingGroup.html).
+fn weights(from: &asg::AutoScalingGroup) -> Option<Weights> {
+    let read = |text: &str| text.parse::<i32>().ok();
+    let policy = from.mixed_instances_policy.as_ref().and_then(|policy| policy.launch_template.as_ref());
+    let mut of_lines = policy.map(asg::LaunchTemplate::overrides).unwrap_or_default().iter();
+    let of_instances: BTreeMap<String, i32> = from
+        .instances()
+        .iter()
+        .filter_map(|i| Some((i.instance_id.clone()?, read(i.weighted_capacity()?)?)))
+        .collect();
+    let is_weighted = of_lines.any(|line| line.weighted_capacity().and_then(read).is_some_and(|w| w != 1))
+        || of_instances.values().any(|weight| *weight != 1)
+        || from.desired_capacity_type().is_some_and(|kind| kind != "units");
+    is_weighted.then_some(Weights { of_instances })
 }
 
 /// An instance's id and what it was launched from; none where a version is told that moves.
@@ -277,6 +300,35 @@ mod tests {
     fn a_hook_holds_for_a_hundred_heartbeats_or_two_days() {
         assert_eq!(Hook::new("h", "g", Duration::from_mins(1)).global_timeout, Duration::from_mins(100));
         assert_eq!(Hook::new("h", "g", Duration::from_hours(2)).global_timeout, Duration::from_hours(48));
+    }
+
+    #[test]
+    fn a_group_is_weighted_by_a_line_an_instance_or_the_kind_of_its_capacity() {
+        let line = |weight: &str| {
+            let line = asg::LaunchTemplateOverrides::builder().weighted_capacity(weight).build();
+            let template = asg::LaunchTemplate::builder().overrides(line).build();
+            let policy = asg::MixedInstancesPolicy::builder().launch_template(template).build();
+            asg::AutoScalingGroup::builder().mixed_instances_policy(policy)
+        };
+        let instance = |weight: &str| {
+            let instance = asg::Instance::builder().instance_id("i-1").weighted_capacity(weight).build();
+            asg::AutoScalingGroup::builder().instances(instance)
+        };
+        let kind = |kind: &str| asg::AutoScalingGroup::builder().desired_capacity_type(kind);
+        let table = [
+            (line("1"), false),
+            (line("2"), true),
+            (instance("1"), false),
+            (instance("4"), true),
+            (kind("units"), false),
+            (kind("vcpu"), true),
+        ];
+        for (group, expected) in table {
+            let group = group.build();
+            assert_eq!(weights(&group).is_some(), expected, "{group:?}");
+        }
+        let weights = weights(&instance("4").build()).expect("weighted").of_instances;
+        assert_eq!(weights, [("i-1".to_owned(), 4)].into());
     }
 
     #[test]

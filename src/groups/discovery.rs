@@ -63,6 +63,8 @@ struct Memory {
     warned: BTreeSet<(String, BadTag)>,
     /// Groups named by flag that were not there.
     absent: BTreeSet<String>,
+    /// Groups that give their instances weights, and were warned about.
+    weighted: BTreeSet<String>,
     templates: Trouble,
     activities: Trouble,
     hooks: Trouble,
@@ -166,6 +168,8 @@ impl Discovery {
         let described = self.describe().await?;
         memory.note_absent(self.selectors.names().into_iter().filter(|name| !described.contains_key(name)));
 
+        let weighted = described.values().filter(|described| described.group.is_weighted());
+        memory.note_weighted(weighted.map(|described| described.group.name.clone()));
         let described_groups = described.values().map(|described| &described.group);
         let asked = memory.node_groups.refresh(&self.aws, described_groups, LOOK_UPS_OF_EKS, now).await;
         let trouble = memory.node_groups.trouble();
@@ -294,6 +298,19 @@ impl Memory {
         self.absent = absent;
     }
 
+    /// Warns of each group that gives weights once; one that gives none may do so again.
+    fn note_weighted(&mut self, groups: impl Iterator<Item = String>) {
+        let weighted: BTreeSet<String> = groups.collect();
+        for group in weighted.difference(&self.weighted) {
+            tracing::warn!(
+                group,
+                "the group gives its instances weights: its sizes are units, so it is not grown; its nodes can be \
+                 scaled in"
+            );
+        }
+        self.weighted = weighted;
+    }
+
     /// Warns of each bad tag once; one that is set right may be got wrong again.
     fn note_bad_tags(&mut self, group: &str, bad: Vec<BadTag>) {
         self.warned.retain(|(warned, tag)| warned != group || bad.contains(tag));
@@ -328,6 +345,17 @@ impl Trouble {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_weighted_group_is_warned_of_once_and_again_after_it_was_not() {
+        let mut memory = Memory::default();
+        let mut warnings = |groups: &[&str]| {
+            let before = memory.weighted.clone();
+            memory.note_weighted(groups.iter().map(|group| (*group).to_owned()));
+            memory.weighted.difference(&before).count()
+        };
+        assert_eq!([&["g"][..], &["g", "h"], &["h"], &["g", "h"]].map(&mut warnings), [1, 1, 0, 1]);
+    }
 
     #[test]
     fn a_bad_tag_is_warned_of_once_and_again_after_it_was_right() {

@@ -51,7 +51,8 @@ struct Shortage {
 
 /// Whether the group should have more instances, and may launch them.
 pub fn is_short(group: &Group) -> bool {
-    !group.suspended.contains("Launch") && group.live().count() < usize::try_from(group.desired).unwrap_or(0)
+    let live: i32 = group.live().map(|instance| group.weight(&instance.id)).sum();
+    !group.suspended.contains("Launch") && live < group.desired
 }
 
 impl Shortages {

@@ -19,6 +19,7 @@ pub mod sizing;
 pub mod tags;
 mod turns;
 mod view;
+pub mod weights;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -85,6 +86,8 @@ pub struct Group {
     pub options: tags::OptionOverrides,
     /// Failed launches that explain why instances are missing.
     pub failure: Option<LaunchFailure>,
+    /// What its instances weigh, if it gives weights: then its sizes are units, see [`weights`].
+    pub weights: Option<weights::Weights>,
 }
 
 /// An instance of a group.
@@ -117,8 +120,11 @@ impl Group {
         self.instances.iter().filter(|i| i.lifecycle.is_live())
     }
 
-    /// Provider ids of what the desired capacity asks for and the group has not.
+    /// Provider ids of what the desired capacity asks for and the group has not. None where that is units.
     pub fn placeholders(&self) -> Vec<ProviderId> {
+        if self.is_weighted() {
+            return Vec::new();
+        }
         let missing = usize::try_from(self.desired).unwrap_or(0).saturating_sub(self.live().count());
         let zone = self.zones.first().cloned().unwrap_or_default();
         (0..missing)

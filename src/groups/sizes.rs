@@ -2,7 +2,7 @@
 //!
 //! Invariant: a change either keeps the whole batch within the group's limits or changes nothing.
 
-use super::{Group, Instance};
+use super::{Group, Instance, weights};
 
 /// Why a size is not changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -51,12 +51,35 @@ pub enum SizeError {
         /// Instances the desired capacity counts.
         live: i32,
     },
+    /// The group's sizes are units, and the call reckons in instances.
+    #[error(
+        "group {group} gives its instances weights, so that its sizes are units of capacity and not nodes: its \
+         desired capacity is not set, as that could end healthy nodes; scale-ins of its nodes work"
+    )]
+    Weighted {
+        /// Name of the group.
+        group: String,
+    },
+    /// A weighted group would shrink below its smallest size.
+    #[error(
+        "group {group} would have {units} units of capacity by its instances' weights, its minimum is {min}"
+    )]
+    BelowMinUnits {
+        /// Name of the group.
+        group: String,
+        /// Units it would have.
+        units: i32,
+        /// The minimum in force, in units.
+        min: i32,
+    },
 }
 
 /// The number of nodes the group is to have: its desired capacity less the scale-ins accepted whose decrement AWS
-/// has not done yet. `accepted` says so of an instance; one that is terminating or gone has had its decrement.
+/// has not done yet. `accepted` says so of an instance; one that is terminating or gone has had its decrement. Where
+/// the desired capacity is units, what is there stands for it.
 pub fn target_size(group: &Group, accepted: impl Fn(&Instance) -> bool) -> i32 {
-    group.desired - pending_decrements(group, accepted)
+    let size = if group.is_weighted() { group.live().count() as i32 } else { group.desired };
+    size - pending_decrements(group, accepted)
 }
 
 fn pending_decrements(group: &Group, accepted: impl Fn(&Instance) -> bool) -> i32 {
@@ -76,11 +99,28 @@ pub fn min_size(group: &Group) -> i32 {
     if group.suspended.contains("Terminate") { group.desired } else { group.min }
 }
 
+/// The smallest and the largest number of nodes, for cluster-autoscaler. A weighted group is not to grow, and shrinks
+/// as far as its minimum is kept whichever nodes leave.
+pub fn limits(group: &Group, accepted: impl Fn(&Instance) -> bool) -> (i32, i32) {
+    if !group.is_weighted() {
+        return (min_size(group), max_size(group));
+    }
+    let size = target_size(group, &accepted);
+    let spare = if group.suspended.contains("Terminate") { 0 } else { weights::spare(group, accepted) };
+    (size - spare, size)
+}
+
+/// Says no for a group whose desired capacity is not ours to set.
+pub fn in_instances(group: &Group) -> Result<(), SizeError> {
+    if group.is_weighted() { Err(SizeError::Weighted { group: group.name.clone() }) } else { Ok(()) }
+}
+
 /// The desired capacity to set for `delta` more nodes.
 pub fn increased(group: &Group, delta: i32, accepted: impl Fn(&Instance) -> bool) -> Result<i32, SizeError> {
     if delta <= 0 {
         return Err(SizeError::Delta { call: "IncreaseSize", wanted: "positive", delta });
     }
+    in_instances(group)?;
     let size = group.desired.saturating_add(delta);
     if size > max_size(group) {
         let leaving = pending_decrements(group, accepted);
@@ -94,6 +134,7 @@ pub fn decreased(group: &Group, delta: i32) -> Result<i32, SizeError> {
     if delta >= 0 {
         return Err(SizeError::Delta { call: "DecreaseTargetSize", wanted: "negative", delta });
     }
+    in_instances(group)?;
     let size = group.desired.saturating_add(delta);
     let live = group.live().count() as i32;
     if size < live {
@@ -105,11 +146,39 @@ pub fn decreased(group: &Group, delta: i32) -> Result<i32, SizeError> {
     Ok(size)
 }
 
-/// Checks that `count` more nodes of the group may leave for good.
-pub fn removable(group: &Group, count: usize, accepted: impl Fn(&Instance) -> bool) -> Result<(), SizeError> {
+/// Checks that `missing` placeholders may be given up and these live instances may leave for good, all together.
+pub fn removable<'a>(
+    group: &Group,
+    missing: usize,
+    leaving: impl IntoIterator<Item = &'a str>,
+    accepted: impl Fn(&Instance) -> bool,
+) -> Result<(), SizeError> {
+    if missing > 0 {
+        in_instances(group)?;
+    }
+    let leaving: Vec<&str> = leaving.into_iter().collect();
+    let count = missing + leaving.len();
+    if group.is_weighted() {
+        return removable_units(group, &leaving, accepted);
+    }
     let size = target_size(group, accepted).saturating_sub(i32::try_from(count).unwrap_or(i32::MAX));
     if count > 0 && size < min_size(group) {
         return Err(SizeError::BelowMin { group: group.name.clone(), size, min: min_size(group) });
+    }
+    Ok(())
+}
+
+/// AWS's minimum is units, and it refuses a decrement below that. With Terminate suspended nothing may leave.
+fn removable_units(
+    group: &Group,
+    leaving: &[&str],
+    accepted: impl Fn(&Instance) -> bool,
+) -> Result<(), SizeError> {
+    let had = weights::units(group, accepted);
+    let min = if group.suspended.contains("Terminate") { had } else { group.min };
+    let units = had - leaving.iter().map(|id| group.weight(id)).sum::<i32>();
+    if !leaving.is_empty() && units < min {
+        return Err(SizeError::BelowMinUnits { group: group.name.clone(), units, min });
     }
     Ok(())
 }
@@ -156,7 +225,7 @@ mod tests {
         group.suspended.insert("Launch".into());
         assert!(matches!(increased(&group, 1, |_| false), Err(SizeError::AboveMax { max: 4, .. })));
         group.suspended.insert("Terminate".into());
-        assert!(matches!(removable(&group, 1, |_| false), Err(SizeError::BelowMin { min: 4, .. })));
+        assert!(matches!(removable(&group, 0, ["i-0"], |_| false), Err(SizeError::BelowMin { min: 4, .. })));
     }
 
     #[test]
@@ -183,7 +252,7 @@ mod tests {
             if let Ok(size) = decreased(&group, delta) {
                 prop_assert!(size < desired && size >= min && size >= live as i32);
             }
-            if count > 0 && removable(&group, count, first(going)).is_ok() {
+            if count > 0 && removable(&group, count, [], first(going)).is_ok() {
                 prop_assert!(target_size(&group, first(going)) - count as i32 >= min);
             }
         }

@@ -149,14 +149,13 @@ fn apply(group: &mut Group, change: &Change) {
                 group.desired = *to;
             }
         }
-        Change::Terminated { instance, decrement, .. } => {
+        Change::Terminated { instance: id, decrement, .. } => {
             // AWS lowers the capacity and takes the instance out of service in one step: seeing one is seeing both.
-            if let Some(instance) =
-                group.instances.iter_mut().find(|i| i.id == *instance && i.lifecycle.is_live())
+            if let Some(instance) = group.instances.iter_mut().find(|i| i.id == *id && i.lifecycle.is_live())
             {
                 instance.lifecycle = Lifecycle::Terminating;
                 if *decrement {
-                    group.desired -= 1;
+                    group.desired -= group.weight(id);
                 }
             }
         }
@@ -167,6 +166,7 @@ fn apply(group: &mut Group, change: &Change) {
 mod tests {
     use super::*;
     use crate::groups::Instance;
+    use crate::groups::weights::Weights;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(1_700_000_000 + second).expect("in range")
@@ -211,6 +211,17 @@ mod tests {
         // One that began after: it is the truth, whatever it says.
         groups.publish(look(6, 3, &[InService, InService]));
         assert_eq!(desired(&groups), 3);
+    }
+
+    #[test]
+    fn an_instance_that_has_a_weight_takes_its_units_along() {
+        let groups = Groups::new(Duration::from_mins(10));
+        let mut seen = look(0, 6, &[Lifecycle::InService, Lifecycle::InService]);
+        let weights = Weights { of_instances: [("i-0".to_owned(), 4)].into() };
+        Arc::make_mut(seen.groups.get_mut("g").expect("there")).weights = Some(weights);
+        groups.publish(seen);
+        groups.changed(at(5), terminated(true));
+        assert_eq!(desired(&groups), 2);
     }
 
     #[test]

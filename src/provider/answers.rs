@@ -14,12 +14,8 @@ const OTHER: i32 = 99;
 
 /// A group with the limits in force, and a line about it for people.
 pub fn node_group(group: &Group, scale_ins: &dyn ScaleIns) -> NodeGroup {
-    NodeGroup {
-        id: group.name.clone(),
-        min_size: sizes::min_size(group),
-        max_size: sizes::max_size(group),
-        debug: debug(group, scale_ins),
-    }
+    let (min_size, max_size) = sizes::limits(group, |i| scale_ins.will_decrement(&i.id));
+    NodeGroup { id: group.name.clone(), min_size, max_size, debug: debug(group, scale_ins) }
 }
 
 fn debug(group: &Group, scale_ins: &dyn ScaleIns) -> String {
@@ -35,6 +31,11 @@ fn debug(group: &Group, scale_ins: &dyn ScaleIns) -> String {
     if !group.suspended.is_empty() {
         let processes: Vec<_> = group.suspended.iter().map(String::as_str).collect();
         let _ = write!(line, ", suspended: {}", processes.join(" "));
+    }
+    if group.is_weighted() {
+        line.push_str(
+            ", sizes in units by its instances' weights: nodes leave one by one, the group is not grown",
+        );
     }
     if let Some(failure) = &group.failure {
         let _ = write!(line, ", launches fail: {}", failure.code);

@@ -32,9 +32,11 @@ pub struct NodeToDrain {
 }
 
 impl Deletion {
-    /// By how many the target size goes down.
-    pub fn count(&self) -> usize {
-        self.placeholders + self.unregistered.len() + self.nodes.len()
+    /// Whether the group may shrink by all of it.
+    fn check(&self, group: &Group, scale_ins: &dyn ScaleIns) -> Result<(), RpcError> {
+        let nodes = self.nodes.iter().map(|node| node.instance.as_str());
+        let leaving = nodes.chain(self.unregistered.iter().map(String::as_str));
+        Ok(sizes::removable(group, self.placeholders, leaving, |i| scale_ins.will_decrement(&i.id))?)
     }
 
     /// Reads a batch for `group`, which is a group of `view`. Of several errors, a node that is not of the group is
@@ -46,11 +48,14 @@ impl Deletion {
         scale_ins: &dyn ScaleIns,
     ) -> Result<Self, RpcError> {
         let missing = group.placeholders().len();
+        let mut units_named = false;
         let mut placeholders = BTreeSet::new();
         let mut seen = BTreeSet::new();
         let mut new = Vec::new();
         for node in batch {
             match Named::read(view, group, node, scale_ins) {
+                // Listed before the group gave weights. What AWS still wants of it is not ours to tell.
+                Named::Placeholder(_) if group.is_weighted() => units_named = true,
                 // One with a higher number has been given up, or an instance has come for it.
                 Named::Placeholder(index) if index < missing => {
                     placeholders.insert(index);
@@ -64,6 +69,9 @@ impl Deletion {
                 Named::Foreign => return Err(foreign(group, node, batch.len())),
             }
         }
+        if units_named {
+            sizes::in_instances(group)?;
+        }
         let mut deletion = Self { placeholders: placeholders.len(), ..Self::default() };
         for (node, instance) in new {
             match scale_ins.node_of(&instance) {
@@ -75,7 +83,7 @@ impl Deletion {
                 None => deletion.unregistered.push(instance),
             }
         }
-        sizes::removable(group, deletion.count(), |i| scale_ins.will_decrement(&i.id))?;
+        deletion.check(group, scale_ins)?;
         Ok(deletion)
     }
 
@@ -88,8 +96,10 @@ impl Deletion {
                 .iter()
                 .any(|i| i.id == *id && i.lifecycle.is_node() && !i.lifecycle.is_terminating())
         });
-        self.placeholders = self.placeholders.min(fresh.placeholders().len());
-        sizes::removable(fresh, self.count(), |i| scale_ins.will_decrement(&i.id))?;
+        if !fresh.is_weighted() {
+            self.placeholders = self.placeholders.min(fresh.placeholders().len());
+        }
+        self.check(fresh, scale_ins)?;
         Ok((self.placeholders > 0).then(|| fresh.desired - self.placeholders as i32))
     }
 }
@@ -151,6 +161,8 @@ mod tests {
     use async_trait::async_trait;
 
     use super::*;
+    use crate::groups::sizes::SizeError;
+    use crate::groups::weights::Weights;
     use crate::groups::{Instance, Lifecycle};
     use crate::scale_in::{Accepted, IntentError};
 
@@ -283,5 +295,14 @@ mod tests {
         assert_eq!(deletion, Deletion { placeholders: 1, ..Deletion::default() });
         fresh.desired = 4;
         assert_eq!(deletion.settle(&fresh, &Nodes).expect("fine"), None);
+    }
+
+    #[test]
+    fn what_turns_out_to_be_units_is_not_given_up() {
+        let mut deletion = read(&["i-placeholder-web-0", "i-bare"]).expect("fine");
+        let mut fresh = Group::clone(&view().groups["web"]);
+        fresh.weights = Some(Weights::default());
+        let refused = deletion.settle(&fresh, &Nodes);
+        assert!(matches!(refused, Err(RpcError::Size(SizeError::Weighted { .. }))), "{refused:?}");
     }
 }

@@ -102,7 +102,11 @@ impl RpcError {
             Self::NoSuchGroup(_) | Self::NotOfGroup { .. } => Code::NotFound,
             Self::BatchNotOfGroup { .. } | Self::Size(SizeError::Delta { .. }) => Code::InvalidArgument,
             Self::Size(
-                SizeError::AboveMax { .. } | SizeError::BelowMin { .. } | SizeError::BelowLive { .. },
+                SizeError::AboveMax { .. }
+                | SizeError::BelowMin { .. }
+                | SizeError::BelowLive { .. }
+                | SizeError::Weighted { .. }
+                | SizeError::BelowMinUnits { .. },
             )
             | Self::Sizing(SizingError::Refused(_) | SizingError::Denied(_)) => Code::FailedPrecondition,
             Self::Stale(_)
@@ -184,6 +188,11 @@ mod tests {
             (above.into(), Code::FailedPrecondition),
             (below_min().into(), Code::FailedPrecondition),
             (live.into(), Code::FailedPrecondition),
+            (SizeError::Weighted { group: "g".into() }.into(), Code::FailedPrecondition),
+            (
+                SizeError::BelowMinUnits { group: "g".into(), units: 1, min: 2 }.into(),
+                Code::FailedPrecondition,
+            ),
             (SizingError::Throttled.into(), Code::Unavailable),
             (SizingError::Busy.into(), Code::Unavailable),
             (SizingError::Refused("min".into()).into(), Code::FailedPrecondition),

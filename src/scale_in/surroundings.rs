@@ -18,12 +18,12 @@ pub(super) fn attachments_on(shared: &Shared, node: &str) -> usize {
 pub(super) fn may_shrink(shared: &Shared, node: &NodeView) -> bool {
     let Some(snapshot) = shared.groups.latest() else { return false };
     let found = node.instance.as_deref().and_then(|instance| snapshot.instance(instance));
-    found.is_some_and(|(group, _)| {
+    found.is_some_and(|(group, instance)| {
         let accepted = |instance: &Instance| {
             let record = shared.nodes.of_instance(&instance.id).and_then(|node| record_on(&node));
             record.is_some_and(|record| record.release == Release::TerminateAndDecrement)
         };
-        sizes::removable(group, 1, accepted).is_ok()
+        sizes::removable(group, 0, [instance.id.as_str()], accepted).is_ok()
     })
 }
 

@@ -14,3 +14,4 @@ mod scene;
 mod shapes;
 mod sizes;
 mod templates;
+mod weights;

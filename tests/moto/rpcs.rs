@@ -208,30 +208,26 @@ async fn a_group_is_listed_and_grows() {
     assert_eq!(account.truth(&group).await.0, 5);
 }
 
-/// moto launches at once, so that nothing is ever missing, save where an instance weighs more than one: there it has
-/// fewer instances than the desired capacity says. (AWS tells weights too; the program reckons in instances, as
-/// cluster-autoscaler does.) With half the capacity moto would do with half the instances, and ends those that are not
-/// protected.
+/// moto reckons in units where a group gives weights, and so has fewer instances than the desired capacity says. With
+/// half the capacity it would do with half the instances.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs moto: run tests/moto.sh"]
-async fn what_is_missing_is_given_up_and_what_lives_is_protected_for_the_moment() {
+async fn a_group_that_gives_weights_is_seen_as_such_and_left_as_large_as_it_is() {
     let account = Account::open().await;
     let id = account.template("heavy", &[("m5.large", 20)]).await;
     let group = account.group("heavy", mixed(&id, &[("m5.large", "2")]), 4, &[]).await;
     let before = account.truth(&group).await;
     assert_eq!((before.0, before.1.len()), (4, 2));
     let program = Program::on(&account).await;
+    assert!(program.groups.latest().expect("seen").groups[&group].is_weighted());
     let nodes = program.nodes(&group).await;
-    let creating = nodes.iter().filter(|(_, state)| *state == InstanceState::InstanceCreating);
-    let placeholders: Vec<_> = creating.map(|(id, _)| id.as_str()).collect();
-    assert_eq!(placeholders, [0, 1].map(|n| format!("aws:///{ZONE}/i-placeholder-{group}-{n}")));
+    assert!(nodes.iter().all(|(_, state)| *state == InstanceState::InstanceRunning), "{nodes:?}");
+    assert_eq!((nodes.len(), program.target(&group).await), (2, 2));
 
-    let refused = program.decrease(&group, -3).await.expect_err("an instance would have to go");
-    assert_eq!(refused.code(), Code::FailedPrecondition);
-    program.decrease(&group, -2).await.expect("lowered");
-    assert_eq!(program.target(&group).await, 2);
-    let after = account.truth(&group).await;
-    assert_eq!(after, (2, before.1), "both live, and neither is protected any more");
+    for refused in [program.increase(&group, 1).await, program.decrease(&group, -2).await] {
+        assert_eq!(refused.expect_err("units are not nodes").code(), Code::FailedPrecondition);
+    }
+    assert_eq!(account.truth(&group).await, before);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

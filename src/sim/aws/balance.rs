@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 use super::activity::{Activity, Status, launch_cause};
-use super::group::{Group, Instance, Origin, after};
+use super::group::{Group, Instance, Launch, Origin, after};
 use super::journal::{Event, TerminationCause};
 use super::lifecycle::LifecycleState;
 use super::operation::Operation;
@@ -92,7 +92,8 @@ impl Group {
         if self.suspends("Terminate") || self.suspends("Launch") {
             return;
         }
-        let whole = self.in_state(LifecycleState::InService) >= self.desired as usize;
+        let in_service = self.instances.values().filter(|i| i.state == LifecycleState::InService);
+        let whole = in_service.map(Instance::units).sum::<usize>() >= self.desired as usize;
         let Some(refresh) = &mut self.refresh else { return };
         let busy = refresh.current.as_ref().is_some_and(|id| self.instances.contains_key(id));
         if busy || !whole {
@@ -130,7 +131,9 @@ impl Group {
 
     /// Desired capacity and what a rebalance adds to it for a while.
     fn wanted(&self) -> usize {
-        let surplus = self.replacing().iter().filter(|old| self.rebalancing.contains(*old)).count();
+        let replacing = self.replacing();
+        let twice = replacing.iter().filter(|old| self.rebalancing.contains(*old));
+        let surplus: usize = twice.filter_map(|old| self.instances.get(old)).map(Instance::units).sum();
         (self.desired as usize + surplus).min(self.ceiling())
     }
 
@@ -144,15 +147,22 @@ impl Group {
         if self.suspends("Launch") {
             return;
         }
-        for _ in self.capacity()..self.wanted() {
+        while self.capacity() < self.wanted() {
             self.decide_launch(shared, None, at);
         }
     }
 
+    /// Ends what is too much, but nothing without which there would be too little: of instances with weights, more
+    /// than is wanted may stay.
     fn drop_excess(&mut self, shared: &mut Shared, at: Timestamp) {
-        while self.capacity() > self.wanted() {
-            if self.launches.pop_last().is_some() {
+        while let Some(excess) = self.capacity().checked_sub(self.wanted()).filter(|excess| *excess > 0) {
+            let fits = |launch: &Launch| launch.units() <= excess;
+            if let Some(last) = self.launches.last_entry().filter(|last| fits(last.get())) {
+                last.remove();
                 continue;
+            }
+            if !self.counted().any(|instance| instance.units() <= excess) {
+                break;
             }
             if self.suspends("Terminate") {
                 return;
@@ -161,7 +171,9 @@ impl Group {
             if self.looks_at.is_some() {
                 return;
             }
-            let Some(victim) = self.victim_among(self.counted().filter(|i| !i.protected)) else {
+            let Some(victim) =
+                self.victim_among(self.counted().filter(|i| !i.protected && i.units() <= excess))
+            else {
                 return self.note_protection(shared, at);
             };
             self.terminate(shared, &victim, TerminationCause::ScaleIn, false, at);

@@ -66,6 +66,8 @@ pub(super) struct Instance {
     pub(super) group: String,
     pub(super) zone: String,
     pub(super) instance_type: String,
+    /// Units of capacity that it is, where the group counts in units.
+    pub(super) weight: Option<u32>,
     pub(super) image: String,
     pub(super) spot: bool,
     pub(super) origin: Origin,
@@ -92,6 +94,8 @@ pub(super) enum Origin {
 #[derive(Clone, Debug)]
 pub(super) struct Launch {
     pub(super) zone: String,
+    /// What a policy with weights has chosen: a type, and the units that an instance of it is.
+    pub(super) weighed: Option<(String, u32)>,
     pub(super) due: Timestamp,
     pub(super) replaces: Option<String>,
     pub(super) cause: String,
@@ -120,13 +124,10 @@ impl Group {
         self.instances.values().filter(|instance| instance.state.counts())
     }
 
-    pub(super) fn in_state(&self, state: LifecycleState) -> usize {
-        self.instances.values().filter(|instance| instance.state == state).count()
-    }
-
-    /// What the group has or is about to have.
+    /// What the group has or is about to have, in units: instances, unless they have weights.
     pub(super) fn capacity(&self) -> usize {
-        self.counted().count() + self.launches.len()
+        let launches: usize = self.launches.values().map(Launch::units).sum();
+        self.counted().map(Instance::units).sum::<usize>() + launches
     }
 
     /// The first moment at which something happens by itself.
@@ -233,7 +234,19 @@ pub(super) fn private_dns_name([a, b, c, d]: [u8; 4]) -> String {
     format!("ip-{a}-{b}-{c}-{d}.ec2.internal")
 }
 
+impl Launch {
+    /// Units of the desired capacity that it is to fill.
+    pub(super) fn units(&self) -> usize {
+        self.weighed.as_ref().map_or(1, |(_, weight)| *weight as usize)
+    }
+}
+
 impl Instance {
+    /// Units of the desired capacity that it is.
+    pub(super) fn units(&self) -> usize {
+        self.weight.unwrap_or(1) as usize
+    }
+
     pub(super) fn snapshot(&self) -> InstanceSnapshot {
         InstanceSnapshot {
             id: self.id.clone(),

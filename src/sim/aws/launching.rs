@@ -36,7 +36,11 @@ impl Group {
         let avoid = replaces.as_ref().and_then(|old| self.instances.get(old)).map(|old| old.zone.clone());
         let zone = self.emptiest_zone(avoid.as_deref());
         let cause = launch_cause(at, self.last_change.as_deref(), replaces.is_some(), self.capacity());
-        let launch = Launch { zone, due: after(at, self.timing.launch), replaces, cause };
+        let weighed = match replaces.as_ref().and_then(|old| self.instances.get(old)) {
+            Some(old) => old.weight.map(|weight| (old.instance_type.clone(), weight)),
+            None => self.next_weighed(),
+        };
+        let launch = Launch { zone, weighed, due: after(at, self.timing.launch), replaces, cause };
         self.launches.insert(shared.next_number(), launch);
     }
 
@@ -46,7 +50,7 @@ impl Group {
         if self.suspends("Launch") {
             return;
         }
-        let Some(blueprint) = self.blueprint(shared) else {
+        let Some(blueprint) = self.blueprint(shared, &launch) else {
             let failure = LaunchFailure::Other {
                 code: "InvalidLaunchTemplateId.VersionNotFound".to_owned(),
                 message: "You must use a valid fully-formed launch template.".to_owned(),
@@ -124,6 +128,7 @@ impl Group {
             group: self.name.clone(),
             zone: launch.zone,
             instance_type,
+            weight: launch.weighed.map(|(_, weight)| weight),
             image,
             spot,
             origin,
@@ -149,17 +154,18 @@ impl Group {
         state: LifecycleState,
         at: Timestamp,
     ) -> Option<String> {
-        let blueprint = self.blueprint(shared)?;
         let decided = state.counts().then(|| self.launches.pop_first()).flatten();
         let launch = decided.map_or_else(
             || Launch {
                 zone: self.emptiest_zone(None),
+                weighed: self.next_weighed(),
                 due: at,
                 replaces: None,
                 cause: launch_cause(at, self.last_change.as_deref(), false, self.capacity()),
             },
             |(_, launch)| launch,
         );
+        let blueprint = self.blueprint(shared, &launch)?;
         let id = self.place(shared, launch, blueprint, at);
         if state == LifecycleState::InService {
             self.enter_service(shared, &id, at);
@@ -195,7 +201,7 @@ impl Group {
         }
     }
 
-    fn blueprint(&self, shared: &Shared) -> Option<Blueprint> {
+    fn blueprint(&self, shared: &Shared, launch: &Launch) -> Option<Blueprint> {
         let spot_override = self.mixed.as_ref().map(|mixed| self.next_is_spot(mixed));
         match &self.source {
             Source::Configuration(name) => {
@@ -211,7 +217,8 @@ impl Group {
                 let template = shared.templates.get(id)?;
                 let version = template.resolve(version)?;
                 let data = template.data(version)?;
-                let by_policy = self.mixed.as_ref().and_then(first_type);
+                let weighed = launch.weighed.as_ref().map(|(name, _)| name.clone());
+                let by_policy = weighed.or_else(|| self.mixed.as_ref().and_then(first_type));
                 let by_requirements =
                     || data.requirements.as_ref().and_then(|wanted| first_meeting(|t| wanted.met_by(t)));
                 Some(Blueprint {
@@ -224,6 +231,21 @@ impl Group {
                 })
             }
         }
+    }
+
+    /// What a policy with weights launches next: instances until the desired capacity is reached, or passed where
+    /// none fits.
+    ///
+    /// <https://docs.aws.amazon.com/autoscaling/ec2/userguide/asg-instance-weighting.html>. Which one AWS chooses
+    /// depends on the allocation strategy and on what is to be had.
+    fn next_weighed(&self) -> Option<(String, u32)> {
+        let lines = self.mixed.iter().flat_map(|mixed| &mixed.overrides).filter_map(|one| match one {
+            Override::Type { name, weight } => Some((name.clone(), (*weight)?)),
+            Override::Requirements(_) => None,
+        });
+        let lines: Vec<_> = lines.collect();
+        let missing = (self.desired as usize).saturating_sub(self.capacity());
+        lines.iter().find(|(_, weight)| *weight as usize <= missing).or(lines.first()).cloned()
     }
 
     /// On-Demand up to the base, then enough of them to keep the percentage.
@@ -262,7 +284,7 @@ impl Group {
 
 fn first_type(mixed: &MixedSpec) -> Option<String> {
     mixed.overrides.iter().find_map(|one| match one {
-        Override::Type(name) => Some(name.clone()),
+        Override::Type { name, .. } => Some(name.clone()),
         Override::Requirements(wanted) => first_meeting(|candidate| wanted.met_by(candidate)),
     })
 }

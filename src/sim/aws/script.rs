@@ -87,8 +87,9 @@ impl State {
             looks_at: None,
         };
         if spec.running {
-            for _ in 0..spec.desired {
-                group.launch_now(&mut self.shared, LifecycleState::InService, now);
+            let mut launched = true;
+            while launched && group.capacity() < spec.desired as usize {
+                launched = group.launch_now(&mut self.shared, LifecycleState::InService, now).is_some();
             }
             group.last_activity_end = None;
         }

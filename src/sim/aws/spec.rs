@@ -103,15 +103,34 @@ pub struct MixedSpec {
 /// One line of a mixed instances policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Override {
-    Type(String),
+    Type {
+        name: String,
+        /// Units of capacity that an instance is, if the group counts in units.
+        weight: Option<u32>,
+    },
     Requirements(Requirements),
 }
 
 impl MixedSpec {
     /// On-Demand instances of any of these types; the group launches the first.
     pub fn of<T: Into<String>>(types: impl IntoIterator<Item = T>) -> Self {
-        let overrides = types.into_iter().map(|name| Override::Type(name.into())).collect();
-        Self { overrides, on_demand_base: 0, on_demand_percentage: 100 }
+        let of_type = |name: T| Override::Type { name: name.into(), weight: None };
+        Self {
+            overrides: types.into_iter().map(of_type).collect(),
+            on_demand_base: 0,
+            on_demand_percentage: 100,
+        }
+    }
+
+    /// On-Demand instances of these types, each of so many units: the group's sizes are units too. It launches the
+    /// first that fits into what is missing, and the first of all where none does.
+    pub fn weighing<T: Into<String>>(types: impl IntoIterator<Item = (T, u32)>) -> Self {
+        let of_type = |(name, weight): (T, u32)| Override::Type { name: name.into(), weight: Some(weight) };
+        Self {
+            overrides: types.into_iter().map(of_type).collect(),
+            on_demand_base: 0,
+            on_demand_percentage: 100,
+        }
     }
 
     /// Instances of any type that meets `requirements`; the group launches the first of those.

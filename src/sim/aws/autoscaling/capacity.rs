@@ -50,6 +50,10 @@ pub(super) fn set_desired(state: &mut State, form: &Form, now: Timestamp) -> Res
 
 /// With a decrement, refused at min; without, the group launches another one.
 ///
+/// An instance that has a weight takes its units out of the desired capacity. AWS's documentation says only that sizes
+/// are in the units of the weights (<https://docs.aws.amazon.com/autoscaling/ec2/userguide/asg-instance-weighting.html>)
+/// and that the call decrements the size of the group.
+///
 /// For an instance that is terminating already AWS promises nothing. Here the call is not refused and lowers desired
 /// capacity once more if asked to, so that whoever calls twice loses a healthy instance, and notices.
 ///
@@ -59,7 +63,8 @@ pub(super) fn terminate(state: &mut State, form: &Form, now: Timestamp) -> Resul
     form.required("ShouldDecrementDesiredCapacity")?;
     let decrement = form.parsed::<bool>("ShouldDecrementDesiredCapacity")?.unwrap_or_default();
     let (group, shared) = state.group_of_mut(id).ok_or_else(|| ApiError::no_such_instance(id))?;
-    if decrement && group.desired <= group.min {
+    let weight = group.instances.get(id).map_or(1, |instance| instance.units() as u32);
+    if decrement && group.desired < group.min + weight {
         return Err(ApiError::validation(format!(
             "Currently, desiredSize equals minSize ({}). Terminating instance without replacement will violate \
              group's min size constraint. Either set shouldDecrementDesiredCapacity flag to false or lower group's \
@@ -70,7 +75,7 @@ pub(super) fn terminate(state: &mut State, form: &Form, now: Timestamp) -> Resul
     group.terminate(shared, id, TerminationCause::Request, decrement, now);
     if decrement {
         let why = format!("instance {id} was taken out of service in response to a user request");
-        let to = group.desired.saturating_sub(1);
+        let to = group.desired.saturating_sub(weight);
         group.want(shared, to, Operation::TerminateInstanceInAutoScalingGroup, &why, now);
     }
     group.settle(shared, now);

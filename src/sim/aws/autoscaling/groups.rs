@@ -120,7 +120,7 @@ pub(super) fn write_instance(xml: &mut Xml, instance: &Instance, [healthy, unhea
             });
         }
     }
-    xml.text("ProtectedFromScaleIn", instance.protected);
+    xml.text("ProtectedFromScaleIn", instance.protected).optional("WeightedCapacity", instance.weight);
 }
 
 /// Writes a `LaunchTemplateSpecification` called `name`, or the name of a launch configuration.
@@ -144,8 +144,8 @@ fn write_mixed(xml: &mut Xml, mixed: &MixedSpec, source: &Source) {
         xml.inside("LaunchTemplate", |xml| {
             write_source(xml, "LaunchTemplateSpecification", source);
             xml.list("Overrides", "member", &mixed.overrides, |xml, one| match one {
-                Override::Type(name) => {
-                    xml.text("InstanceType", name);
+                Override::Type { name, weight } => {
+                    xml.text("InstanceType", name).optional("WeightedCapacity", *weight);
                 }
                 Override::Requirements(wanted) => {
                     xml.inside("InstanceRequirements", |xml| wanted.write(xml, Spelling::AutoScaling));

@@ -97,6 +97,33 @@ async fn a_decrement_below_min_is_refused_in_the_words_of_aws() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn instances_with_weights_fill_units_and_take_theirs_along() {
+    let bench = bench();
+    let types = MixedSpec::weighing([("m5.xlarge", 4), ("m5.large", 3)]);
+    bench.aws.add_group(web().size(3, 20, 9).mixed(types));
+    let answer = bench.asg.describe_auto_scaling_groups().send().await.expect("described");
+    let group = &answer.auto_scaling_groups()[0];
+    let weights: Vec<_> = group.instances().iter().filter_map(|i| i.weighted_capacity()).collect();
+    assert_eq!(weights, ["4", "4", "4"], "4 + 4 + as little as does");
+    let launch = group.mixed_instances_policy().and_then(|policy| policy.launch_template());
+    let weights: Vec<_> =
+        launch.expect("one").overrides().iter().filter_map(|o| o.weighted_capacity()).collect();
+    assert_eq!(weights, ["4", "3"]);
+
+    // Three units are too many, and nobody can go without leaving too few.
+    bench.pass(600).await;
+    assert_eq!((bench.desired("web"), bench.in_service("web").len()), (9, 3));
+    let id = bench.in_service("web").remove(0);
+    terminate(&bench, &id, true).await.expect("above min");
+    bench.pass(600).await;
+    assert_eq!((bench.desired("web"), bench.in_service("web").len()), (5, 2));
+    let id = bench.in_service("web").remove(0);
+    assert!(terminate(&bench, &id, true).await.is_err(), "one unit would be left");
+    set(&bench, 4).await.expect("in range");
+    assert_eq!(bench.in_service("web").len(), 1, "units are lowered, and a node goes");
+}
+
+#[tokio::test(start_paused = true)]
 async fn terminating_twice_with_decrement_costs_a_healthy_instance() {
     let bench = bench();
     bench.aws.add_group(web().size(0, 10, 3).hook(HookSpec::terminating("ebbtide")));

@@ -1,0 +1,108 @@
+//! Groups that give their instances weights: there the desired capacity, the minimum and the maximum are units, and
+//! cluster-autoscaler knows instances only. Pure.
+//!
+//! - Nothing is reckoned from units to instances to come: AWS chooses what it launches, and so how many come.
+//! - Such a group has no placeholders, is not grown, and its desired capacity is not set: one unit too few ends healthy
+//!   nodes undrained. Its nodes are scaled in one by one.
+//! - AWS's minimum is kept in units, whichever nodes leave.
+//!
+//! Source: [Configure an Auto Scaling group to use instance
+//! weights](https://docs.aws.amazon.com/autoscaling/ec2/userguide/asg-instance-weighting.html).
+
+use std::collections::BTreeMap;
+
+use super::{Group, Instance};
+
+/// What instances weigh in a group that gives weights. AWS gives 1 to 999 units; what has none given is one unit.
+///
+/// Source: [LaunchTemplateOverrides](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_LaunchTemplateOverrides.html).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Weights {
+    /// By instance id.
+    pub of_instances: BTreeMap<String, i32>,
+}
+
+impl Group {
+    /// Whether the group gives its instances weights, so that its sizes are units.
+    pub fn is_weighted(&self) -> bool {
+        self.weights.is_some()
+    }
+
+    /// Units of the desired capacity that an instance is.
+    pub fn weight(&self, instance: &str) -> i32 {
+        self.weights
+            .as_ref()
+            .and_then(|weights| weights.of_instances.get(instance))
+            .map_or(1, |&weight| weight)
+    }
+}
+
+/// Units that AWS has left to take decrements from, once those that are accepted are done: of what is wanted and what
+/// is there, the smaller. Instances that are yet to come may never come, and those beyond the desired capacity do not
+/// make it larger.
+pub(super) fn units(group: &Group, accepted: impl Fn(&Instance) -> bool) -> i32 {
+    let weight = |instance: &Instance| group.weight(&instance.id);
+    let there: i32 = group.live().map(weight).sum();
+    let leaving: i32 = group.live().filter(|&instance| accepted(instance)).map(weight).sum();
+    group.desired.min(there) - leaving
+}
+
+/// How many of those that stay may leave without the units falling below the minimum, whichever they are:
+/// cluster-autoscaler chooses without knowing weights, so the heaviest count first.
+pub(super) fn spare(group: &Group, accepted: impl Fn(&Instance) -> bool) -> i32 {
+    let mut left = units(group, &accepted);
+    let mut weights: Vec<i32> =
+        group.live().filter(|&instance| !accepted(instance)).map(|i| group.weight(&i.id)).collect();
+    weights.sort_unstable_by(|a, b| b.cmp(a));
+    let fits = |weight: &i32| {
+        left -= weight;
+        left >= group.min
+    };
+    weights.into_iter().take_while(fits).count() as i32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::groups::Lifecycle;
+
+    /// Instances in service, `i-0` and so on, of these weights.
+    fn group(min: i32, desired: i32, weights: &[i32]) -> Group {
+        let ids = || (0..weights.len()).map(|n| format!("i-{n}"));
+        let instances = ids()
+            .map(|id| Instance { id, zone: "z".into(), lifecycle: Lifecycle::InService, protected: false })
+            .collect();
+        let weights = Some(Weights { of_instances: ids().zip(weights.iter().copied()).collect() });
+        Group { name: "g".into(), min, max: 99, desired, instances, weights, ..Group::default() }
+    }
+
+    #[test]
+    fn as_many_are_spare_as_the_minimum_allows_of_the_heaviest() {
+        let none = |_: &Instance| false;
+        let table: &[(i32, i32, &[i32], i32)] = &[
+            (0, 8, &[2, 2, 4], 3),
+            (4, 8, &[2, 2, 4], 1),
+            (5, 8, &[2, 2, 4], 0),
+            (8, 8, &[8], 0),
+            // More is there than is wanted: what is wanted must stay at the minimum.
+            (4, 8, &[4, 8], 0),
+            // Less is there than is wanted: what is to come may never come.
+            (4, 99, &[2, 2, 4], 1),
+        ];
+        for (min, desired, weights, expected) in table {
+            assert_eq!(
+                spare(&group(*min, *desired, weights), none),
+                *expected,
+                "{min} {desired} {weights:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_accepted_has_left_already() {
+        let group = group(2, 8, &[4, 2, 2]);
+        let heavy = |instance: &Instance| instance.id == "i-0";
+        assert_eq!((units(&group, heavy), spare(&group, heavy)), (4, 1));
+        assert_eq!(group.weight("i-9"), 1);
+    }
+}
