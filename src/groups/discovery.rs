@@ -35,7 +35,8 @@ use crate::template::{Facts, Lessons, Managed, Settings, Template, TemplateError
 const LOOK_UPS: usize = 2;
 /// ... and how many of those may go to EKS. Hooks get the others: they are due with every look.
 const LOOK_UPS_OF_EKS: usize = 1;
-/// How long the first look waits for what was learned of nodes before the start.
+/// How long the first look waits for what was learned of nodes before the start. One read of a ConfigMap takes
+/// milliseconds; an API server that has not answered after this is down, and cluster-autoscaler waits for the look.
 const LESSONS: Duration = Duration::from_secs(2);
 
 /// Keeps [`Groups`] up to date with AWS.

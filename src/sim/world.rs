@@ -2,6 +2,7 @@
 //! their containers with them.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -9,7 +10,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinSet;
 
 use super::aws::{Aws, Entry, Event, InstanceSnapshot};
-use super::cluster::{Cluster, node};
+use super::cluster::{Cluster, NodeSpec, node};
 use crate::clock::Clock;
 
 /// The moment at which every simulation begins.
@@ -21,6 +22,12 @@ const JOIN: Duration = Duration::from_secs(10);
 /// Label of a node's group, for pods to choose it.
 pub const POOL: &str = "pool";
 
+/// How the kubelets of a group are configured.
+type Kubelet = Box<dyn Fn(NodeSpec) -> NodeSpec + Send>;
+
+/// The same, by group.
+type Kubelets = Arc<Mutex<BTreeMap<String, Kubelet>>>;
+
 /// AWS and a cluster on its instances. Its tasks end when it is dropped.
 pub struct World {
     /// AWS.
@@ -29,6 +36,7 @@ pub struct World {
     pub cluster: Cluster,
     /// The clock of both.
     pub clock: Clock,
+    kubelets: Kubelets,
     _tasks: JoinSet<()>,
 }
 
@@ -44,12 +52,18 @@ impl World {
         let clock = Clock::starting_at(BEGINNING.parse().unwrap_or(Timestamp::UNIX_EPOCH));
         let (aws, cluster) = (Aws::new(clock.clone(), seed), Cluster::new(clock.clone(), seed));
         let mut tasks = JoinSet::new();
-        let (events, joins) = (aws.subscribe(), (aws.clone(), cluster.clone()));
+        let kubelets = Kubelets::default();
+        let (events, joins) = (aws.subscribe(), (aws.clone(), cluster.clone(), Arc::clone(&kubelets)));
         let runs = (aws.clone(), cluster.clone());
         tasks.spawn(async move { runs.0.run().await });
         tasks.spawn(async move { runs.1.run().await });
-        tasks.spawn(async move { join(events, &joins.0, &joins.1).await });
-        Self { aws, cluster, clock, _tasks: tasks }
+        tasks.spawn(async move { join(events, &joins.0, &joins.1, &joins.2).await });
+        Self { aws, cluster, clock, kubelets, _tasks: tasks }
+    }
+
+    /// From now on the nodes of a group register like this.
+    pub fn kubelets(&self, group: &str, configured: impl Fn(NodeSpec) -> NodeSpec + Send + 'static) {
+        lock(&self.kubelets).insert(group.to_owned(), Box::new(configured));
     }
 
     /// The Node of an instance, if it has joined.
@@ -75,14 +89,19 @@ impl World {
 }
 
 /// Carries what happens to instances over to the cluster.
-async fn join(mut events: UnboundedReceiver<Entry>, aws: &Aws, cluster: &Cluster) {
+async fn join(mut events: UnboundedReceiver<Entry>, aws: &Aws, cluster: &Cluster, kubelets: &Kubelets) {
     let mut names = BTreeMap::new();
     while let Some(entry) = events.recv().await {
         match entry.what {
             Event::InService { group, instance } => {
                 if let Some(snapshot) = aws.instance(&instance) {
                     names.insert(instance, snapshot.private_dns_name());
-                    register(cluster, &group, &snapshot);
+                    let spec = spec(&group, &snapshot);
+                    let spec = match lock(kubelets).get(&group) {
+                        Some(configured) => configured(spec),
+                        None => spec,
+                    };
+                    cluster.register_node(spec);
                 }
             }
             Event::Terminated { instance, .. } => {
@@ -95,20 +114,22 @@ async fn join(mut events: UnboundedReceiver<Entry>, aws: &Aws, cluster: &Cluster
     }
 }
 
-fn register(cluster: &Cluster, group: &str, instance: &InstanceSnapshot) {
+fn lock(kubelets: &Kubelets) -> MutexGuard<'_, BTreeMap<String, Kubelet>> {
+    kubelets.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn spec(group: &str, instance: &InstanceSnapshot) -> NodeSpec {
     let (cpu, memory_mib) = match instance.instance_type.as_str() {
         "m5.xlarge" => (4, 15_000),
         _ => (2, 7_000),
     };
-    cluster.register_node(
-        node(&instance.private_dns_name())
-            .provider_id(&format!("aws:///{}/{}", instance.zone, instance.id))
-            .label(POOL, group)
-            .label("topology.kubernetes.io/zone", &instance.zone)
-            .label("node.kubernetes.io/instance-type", &instance.instance_type)
-            .cpu(cpu)
-            .memory_mib(memory_mib)
-            .pods(29)
-            .boots_after(JOIN.as_secs()),
-    );
+    node(&instance.private_dns_name())
+        .provider_id(&format!("aws:///{}/{}", instance.zone, instance.id))
+        .label(POOL, group)
+        .label("topology.kubernetes.io/zone", &instance.zone)
+        .label("node.kubernetes.io/instance-type", &instance.instance_type)
+        .cpu(cpu)
+        .memory_mib(memory_mib)
+        .pods(29)
+        .boots_after(JOIN.as_secs())
 }

@@ -9,6 +9,8 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::learned::Learned;
 use super::lessons::Lessons;
 use crate::cluster::{ApiError, Cluster};
@@ -26,6 +28,10 @@ const LIMIT: usize = 1_000_000;
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_mins(5);
 
+/// From one write to the next, at the least. Each is up to a megabyte, and while a large cluster grows every look learns
+/// something; what is lost when the process is killed meanwhile is what nodes will teach again.
+const PAUSE: Duration = Duration::from_secs(30);
+
 /// Reads the ConfigMap once, then writes it whenever something is learned, for ever.
 pub async fn keep(lessons: Arc<Lessons>, cluster: Cluster, config_map: String) -> Infallible {
     let mut trouble = Trouble { config_map: &config_map, failures: 0 };
@@ -38,19 +44,23 @@ pub async fn keep(lessons: Arc<Lessons>, cluster: Cluster, config_map: String) -
                 trouble.ended();
                 break;
             }
-            Err(error) => trouble.pause("what was learned of nodes before cannot be read", &error).await,
+            Err(error) => trouble.pause("read", &error).await,
         }
     }
+    let mut next_write = Instant::now();
     loop {
         if versions.changed().await.is_err() {
             // Who holds the lessons holds the sender too.
             std::future::pending::<()>().await;
         }
+        tokio::time::sleep_until(next_write).await;
+        versions.mark_unchanged();
         let data = BTreeMap::from([(KEY, written(&lessons))]);
         while let Err(error) = cluster.write_config_map(&config_map, &data).await {
-            trouble.pause("what is learned of nodes cannot be kept", &error).await;
+            trouble.pause("write", &error).await;
         }
         trouble.ended();
+        next_write = Instant::now() + PAUSE;
     }
 }
 
@@ -91,9 +101,14 @@ struct Trouble<'a> {
 }
 
 impl Trouble<'_> {
-    async fn pause(&mut self, what: &'static str, error: &ApiError) {
+    async fn pause(&mut self, verb: &'static str, error: &ApiError) {
         if self.failures == 0 {
-            tracing::warn!(config_map = self.config_map, error = %chain(error), "{what}");
+            tracing::warn!(
+                config_map = self.config_map,
+                verb,
+                error = %chain(error),
+                "what is learned of nodes cannot be kept"
+            );
         }
         let pause = FIRST_RETRY.saturating_mul(2_u32.saturating_pow(self.failures)).min(LAST_RETRY);
         self.failures += 1;
@@ -105,5 +120,38 @@ impl Trouble<'_> {
             tracing::info!(config_map = self.config_map, "what is learned of nodes is kept again");
         }
         self.failures = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::task::JoinSet;
+
+    use super::*;
+    use crate::sim::cluster::Verb;
+    use crate::sim::world::World;
+    use crate::template::lessons::tests::{lessons, look};
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_news_is_written_at_once_and_later_ones_twice_a_minute() {
+        let (world, lessons) = (World::new(1), Arc::new(lessons()));
+        let cluster = Cluster::new(world.cluster.client());
+        let mut keeper = JoinSet::new();
+        keeper.spawn(keep(Arc::clone(&lessons), cluster, "kept".into()));
+        let writes = || {
+            let cluster = &world.cluster;
+            cluster.requests(Verb::Patch, "configmaps") + cluster.requests(Verb::Create, "configmaps")
+        };
+        lessons.loaded().await;
+        let mut first = None;
+        for second in 0..120 {
+            // One that comes and goes.
+            look(&lessons, if second % 2 == 0 { &["i-1"] } else { &[] });
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            first = first.or_else(|| Some(writes()));
+        }
+        let at_first = first.unwrap_or_default();
+        assert!(at_first >= 1);
+        assert!((at_first + 3..=at_first + 4).contains(&writes()), "{at_first}, then {}", writes());
     }
 }

@@ -1,7 +1,8 @@
 //! What is learned of the groups' nodes, shared: discovery adds to it at each look, the keeper carries it over a restart.
 //!
-//! What was learned since the start is newer than what is loaded, and stays.
+//! What was learned since the start and what is loaded are merged, should the first look not have waited for the load.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -67,7 +68,12 @@ impl Lessons {
         };
         let has_nodes = !nodes.is_empty();
         if let Some(known) = known.filter(|known| **known == learned) {
-            by_group.entry(group.name.clone()).and_modify(|lesson| lesson.has_nodes = has_nodes);
+            if let Some(lesson) = by_group.get_mut(&group.name)
+                && std::mem::replace(&mut lesson.has_nodes, has_nodes) != has_nodes
+            {
+                // What is kept begins with the groups that have none.
+                self.touch();
+            }
             return Some(known);
         }
         let learned = Arc::new(learned);
@@ -96,8 +102,17 @@ impl Lessons {
     /// Takes in what an earlier run had learned.
     pub fn load(&self, kept: BTreeMap<String, Learned>) {
         let mut by_group = self.lock();
-        for (group, learned) in kept {
-            by_group.entry(group).or_insert(Lesson { learned: Arc::new(learned), has_nodes: false });
+        for (group, earlier) in kept {
+            match by_group.entry(group) {
+                Entry::Occupied(mut lesson) => {
+                    let lesson = lesson.get_mut();
+                    lesson.learned = Arc::new(lesson.learned.merged(&earlier));
+                    self.touch();
+                }
+                Entry::Vacant(place) => {
+                    place.insert(Lesson { learned: Arc::new(earlier), has_nodes: false });
+                }
+            }
         }
         self.loaded.send_replace(true);
     }
@@ -129,5 +144,78 @@ impl Lessons {
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Lesson>> {
         self.by_group.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::cluster::NodeView;
+    use crate::groups::Instance;
+
+    fn now() -> Timestamp {
+        Timestamp::from_second(1_700_000_000).expect("in range")
+    }
+
+    fn revisions() -> BTreeSet<Revision> {
+        [Revision("lt-1:1".into())].into()
+    }
+
+    /// Lessons of a cluster with one node, that of `i-1`.
+    pub(in crate::template) fn lessons() -> Lessons {
+        let nodes = Nodes::default();
+        nodes.apply(NodeView {
+            name: "n".into(),
+            instance: Some("i-1".into()),
+            labels: [("team", "blue")].into_iter().collect(),
+            ready_since: Some(Timestamp::UNIX_EPOCH),
+            ..NodeView::default()
+        });
+        Lessons::new(Arc::new(nodes))
+    }
+
+    fn group(instances: &[&str]) -> Group {
+        let instance = |id: &&str| Instance {
+            id: (*id).to_owned(),
+            zone: String::new(),
+            lifecycle: Lifecycle::InService,
+            protected: false,
+        };
+        Group { name: "web".into(), instances: instances.iter().map(instance).collect(), ..Group::default() }
+    }
+
+    /// Looks at a group of these instances.
+    pub(in crate::template) fn look(lessons: &Lessons, instances: &[&str]) -> Option<Arc<Learned>> {
+        lessons.learn(&group(instances), &BTreeMap::new(), &revisions(), None, now())
+    }
+
+    #[test]
+    fn a_group_that_goes_to_zero_is_written_again_and_one_that_stays_is_not() {
+        let lessons = lessons();
+        let mut versions = lessons.versions();
+        let mut changed = || std::mem::replace(&mut versions, lessons.versions()).has_changed();
+        for (instances, is_written) in
+            [(&["i-1"][..], true), (&["i-1"], false), (&[], true), (&[], false), (&["i-1"], true)]
+        {
+            look(&lessons, instances).expect("is known");
+            assert_eq!(changed().expect("lessons are there"), is_written, "{instances:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_loaded_late_is_merged_with_what_was_seen_meanwhile() {
+        let lessons = lessons();
+        look(&lessons, &["i-1"]).expect("is known");
+        let versions = lessons.versions();
+        let earlier = Learned {
+            revisions: revisions(),
+            settled: [String::new()].into(),
+            varying: ["team".to_owned()].into(),
+            ..Learned::default()
+        };
+        lessons.load([("web".to_owned(), earlier)].into());
+        assert!(versions.has_changed().expect("lessons are there"), "what is kept lacks what was seen");
+        let learned = look(&lessons, &["i-1"]).expect("is known");
+        assert_eq!((learned.labels.len(), learned.varying.len()), (0, 1));
     }
 }

@@ -17,6 +17,7 @@ mod node;
 mod os;
 mod pods;
 pub mod quantity;
+mod reported;
 #[cfg(test)]
 mod tests;
 

@@ -20,7 +20,8 @@ pub(super) fn build(facts: &Facts<'_>, zone: &str, first: &TypeInfo, figures: &F
     let name = format!("{}-template-{}", facts.group, first.name);
     let mut labels = computed_labels(facts, zone, first, &name);
     labels.extend(model(facts, first, figures).map(|model| (devices::LABEL.to_owned(), model.to_owned())));
-    labels.extend(facts.learned.map(|learned| learned.labels.clone()).unwrap_or_default());
+    let learned = facts.learned.into_iter().flat_map(|learned| learned.labels_among(facts.types.len()));
+    labels.extend(learned.map(|(key, value)| (key.clone(), value.clone())));
     labels.extend(facts.described().map(|described| described.labels.clone()).unwrap_or_default());
     labels.extend(facts.tags.labels.clone());
     Node {

@@ -189,17 +189,21 @@ impl NodeSpec {
             let taint = |taint: super::spec::Taint| json!({ "key": taint.key, "value": taint.value, "effect": taint.effect });
             spec["taints"] = self.taints.into_iter().map(taint).collect();
         }
-        let resources = json!({
+        let capacity = json!({
             "cpu": self.cpu.to_string(),
             "memory": format!("{}Mi", self.memory_mib),
             "pods": self.pods.to_string(),
         });
+        let mut allocatable = capacity.clone();
+        for (resource, quantity) in self.allocatable {
+            allocatable[resource] = json!(quantity);
+        }
         json!({
             "metadata": metadata,
             "spec": spec,
             "status": {
-                "capacity": resources,
-                "allocatable": resources,
+                "capacity": capacity,
+                "allocatable": allocatable,
                 "addresses": [{ "type": "Hostname", "address": self.name }],
                 "nodeInfo": {
                     "architecture": "amd64", "bootID": "", "containerRuntimeVersion": "containerd://2.1.0",

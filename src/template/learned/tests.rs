@@ -3,6 +3,8 @@
 use k8s_openapi::api::core::v1::Taint as NodeTaint;
 
 use super::*;
+use crate::cluster::Pairs;
+use crate::template::capacity::Resources;
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_700_000_000 + second).expect("in range")
@@ -60,6 +62,15 @@ fn keys(learned: &Learned) -> Vec<&str> {
     learned.labels.keys().map(String::as_str).collect()
 }
 
+fn taint_keys(learned: &Learned) -> Vec<&str> {
+    learned.taints.iter().map(|taint| taint.key.as_str()).collect()
+}
+
+/// The labels of a new node of a group of so many types.
+fn among(types: usize, learned: &Learned) -> Vec<&str> {
+    learned.labels_among(types).map(|(key, _)| key.as_str()).collect()
+}
+
 #[test]
 fn a_node_teaches_its_figures_and_labels_but_not_who_it_is() {
     let learned = first(&[node(1)]);
@@ -107,11 +118,13 @@ fn taints_are_learned_of_nodes_that_have_started_and_only_those_that_stay() {
     let start =
         ["node.kubernetes.io/not-ready", "ebs.csi.aws.com/agent-not-ready", names::DELETION_CANDIDATE];
     let node = start.into_iter().chain(["dedicated"]).fold(node(1), tainted);
-    let keys = |learned: &Learned| learned.taints.iter().map(|t| t.key.clone()).collect::<Vec<_>>();
-    assert_eq!(keys(&first(std::slice::from_ref(&node))), ["dedicated"]);
-    assert_eq!(keys(&first(&[node.clone(), self::node(2)])), [""; 0]);
+    assert_eq!(taint_keys(&first(std::slice::from_ref(&node))), ["dedicated"]);
+    assert_eq!(taint_keys(&first(&[node.clone(), self::node(2)])), [""; 0]);
     let fresh = NodeView { ready_since: Some(at(950)), ..node };
-    assert_eq!(keys(&first(&[fresh])), [""; 0]);
+    let known = first(&[fresh]);
+    assert_eq!(taint_keys(&known), [""; 0]);
+    let later = learned(Some(&known), &[tainted(self::node(1), "dedicated")]).expect("nodes");
+    assert_eq!(taint_keys(&later), ["dedicated"], "the first that are settled count");
 }
 
 #[test]
@@ -138,23 +151,142 @@ fn another_launch_template_makes_it_forget_and_no_nodes_do_not() {
     assert_eq!(Learned::from(Some(&known), &revisions(2), None, &[], at(1000)), None);
 }
 
-#[test]
-fn what_eks_gives_the_nodes_is_not_learned() {
-    let node = Arc::new(tainted(tainted(node(1), "dedicated"), "own"));
-    let taint = Taint { key: "dedicated".into(), value: String::new(), effect: "NoSchedule".into() };
-    let team = ("team".to_owned(), "blue".to_owned());
-    let given = NodeGroup { labels: [team].into(), taints: vec![taint], ..NodeGroup::default() };
-    let learned = Learned::from(None, &revisions(1), Some(&given), &[node], at(1000)).expect("a node");
-    assert_eq!(keys(&learned), [""; 0]);
-    assert_eq!(learned.taints.iter().map(|taint| taint.key.as_str()).collect::<Vec<_>>(), ["own"]);
+/// What EKS says of a node group with one label and these taints.
+fn eks(label: (&str, &str), taints: &[&str]) -> NodeGroup {
+    let taint = |key: &&str| {
+        let (key, effect) = ((*key).to_owned(), "NoSchedule".to_owned());
+        Taint { key, effect, value: "eks".to_owned() }
+    };
+    NodeGroup {
+        labels: [(label.0.to_owned(), label.1.to_owned())].into(),
+        taints: taints.iter().map(taint).collect(),
+        ..NodeGroup::default()
+    }
 }
 
 #[test]
-fn a_node_that_is_leaving_or_not_ready_teaches_nothing() {
+fn eks_and_not_nodes_teaches_what_it_gives_and_its_last_answer_is_remembered() {
+    let nodes = [Arc::new(tainted(tainted(node(1), "dedicated"), "own"))];
+    let look = |known: Option<&Learned>, given: Option<&NodeGroup>, nodes: &[Arc<NodeView>]| {
+        Learned::from(known, &revisions(1), given, nodes, at(1000)).expect("a node was seen")
+    };
+    let known = look(None, Some(&eks(("team", "red"), &["dedicated"])), &nodes);
+    assert_eq!((known.labels["team"].as_str(), taint_keys(&known)), ("red", vec!["dedicated", "own"]));
+    assert_eq!(look(Some(&known), None, &nodes), known, "it is silent");
+    assert_eq!(look(Some(&known), None, &[]), known);
+    // It answers otherwise, be the group at zero: also with a taint that no node has shown.
+    for nodes in [&nodes[..], &[]] {
+        let other = look(Some(&known), Some(&eks(("tier", "web"), &["gpu"])), nodes);
+        assert_eq!((keys(&other), taint_keys(&other)), (vec!["tier"], vec!["gpu", "own"]));
+        assert_eq!(look(Some(&other), None, nodes), other, "nodes do not bring back what EKS has taken off");
+    }
+}
+
+#[test]
+fn what_eks_gives_holds_for_all_types_of_a_group() {
+    let known = Learned::from(
+        None,
+        &revisions(1),
+        Some(&eks(("team", "red"), &[])),
+        &[Arc::new(labelled(node(1), "rack", "a"))],
+        at(1000),
+    );
+    assert_eq!(among(2, &known.expect("a node was seen")), ["team"]);
+}
+
+#[test]
+fn a_taint_that_comes_later_is_not_learned_and_one_that_goes_does_not_come_back() {
+    let registered = || tainted(tainted(node(1), "dedicated"), "licence");
+    let known = first(&[registered()]);
+    assert_eq!(taint_keys(&known), ["dedicated", "licence"]);
+    let by_hand = learned(Some(&known), &[tainted(registered(), "debug")]).expect("nodes");
+    assert_eq!(taint_keys(&by_hand), ["dedicated", "licence"]);
+    let taken = learned(Some(&by_hand), &[tainted(node(2), "dedicated"), registered()]).expect("nodes");
+    assert_eq!(taint_keys(&taken), ["dedicated"]);
+    let again = learned(Some(&taken), &[registered()]).expect("nodes");
+    assert_eq!(taint_keys(&again), ["dedicated"]);
+    // Nodes without any are an answer too.
+    let known = first(&[node(1)]);
+    assert_eq!(taint_keys(&learned(Some(&known), &[registered()]).expect("nodes")), [""; 0]);
+    let anew = Learned::from(Some(&again), &revisions(2), None, &[Arc::new(registered())], at(1000));
+    assert_eq!(taint_keys(&anew.expect("nodes")), ["dedicated", "licence"]);
+}
+
+#[test]
+fn a_label_that_tells_of_a_place_is_not_learned() {
+    let places = [
+        ("topology.kubernetes.io/zone", "eu-west-1a"),
+        ("topology.k8s.aws/zone-id", "euw1-az2"),
+        ("topology.k8s.aws/network-node-layer-1", "nn-0"),
+        ("example.com/zone", "eu-west-1a"),
+        ("example.com/az", "euw1-az2"),
+        ("example.com/site", "eu-west-1a-north"),
+    ];
+    let node = places.into_iter().fold(node(1), |node, (key, value)| labelled(node, key, value));
+    assert_eq!(keys(&first(&[node])), ["example.com/site", "team"]);
+}
+
+#[test]
+fn labels_of_a_group_of_several_types_are_those_that_two_of_them_have() {
+    let large = |labels: &[&str]| labels.iter().fold(node(1), |node, key| labelled(node, key, "x"));
+    let xlarge = |labels: &[&str]| labelled(large(labels), INSTANCE_TYPE, "m5.xlarge");
+    let known = first(&[large(&["both", "large"])]);
+    assert_eq!(among(1, &known), ["both", "large", "team"]);
+    assert_eq!(among(2, &known), [""; 0]);
+    let known = learned(Some(&known), &[xlarge(&["both", "xlarge"])]).expect("nodes");
+    assert_eq!(among(2, &known), ["both", "team"], "the m5.large that is gone did not have the other");
+    // What both have at one time is the group's.
+    let nodes = [large(&["both", "new"]), xlarge(&["both", "new"])];
+    assert_eq!(among(2, &learned(Some(&known), &nodes).expect("nodes")), ["both", "new", "team"]);
+}
+
+#[test]
+fn what_an_earlier_run_knew_is_added_to_what_was_seen_since() {
+    let rack = |value: &str| tainted(labelled(node(1), "rack", value), "dedicated");
+    let mut earlier = first(&[tainted(rack("a"), "licence")]);
+    earlier.varying.insert("shelf".into());
+    earlier.types.insert("m5.xlarge".into(), Figures::default());
+    let since = first(&[labelled(tainted(rack("b"), "debug"), "shelf", "1")]);
+    let merged = since.merged(&earlier);
+    assert_eq!((keys(&merged), taint_keys(&merged)), (vec!["team"], vec!["dedicated"]));
+    assert_eq!(merged.varying.iter().collect::<Vec<_>>(), ["rack", "shelf"]);
+    assert_eq!(merged.types.keys().collect::<Vec<_>>(), ["m5.large", "m5.xlarge"]);
+    assert_eq!(merged.types["m5.large"], since.types["m5.large"]);
+    let of_another = Learned { revisions: revisions(2), ..earlier };
+    assert_eq!(since.merged(&of_another), since);
+}
+
+#[test]
+fn nodes_that_have_just_started_do_not_change_what_an_earlier_run_knew() {
+    let earlier = first(&[tainted(labelled(node(1), "rack", "a"), "dedicated")]);
+    let starting = first(&[NodeView { ready_since: Some(at(990)), ..labelled(node(2), "odd", "x") }]);
+    let merged = starting.merged(&earlier);
+    assert_eq!((keys(&merged), taint_keys(&merged)), (vec!["rack", "team"], vec!["dedicated"]));
+    assert_eq!(merged.settled, earlier.settled);
+    let merged = earlier.merged(&starting);
+    assert_eq!((keys(&merged), taint_keys(&merged)), (vec!["rack", "team"], vec!["dedicated"]));
+}
+
+#[test]
+fn the_last_answer_of_eks_survives_until_it_answers_again() {
+    let nodes = [Arc::new(tainted(node(1), "own"))];
+    let look = |given: Option<&NodeGroup>| {
+        Learned::from(None, &revisions(1), given, &nodes, at(1000)).expect("a node was seen")
+    };
+    let (earlier, since) = (look(Some(&eks(("tier", "web"), &["gpu"]))), look(None));
+    let merged = since.merged(&earlier);
+    assert_eq!((keys(&merged), taint_keys(&merged)), (vec!["team", "tier"], vec!["gpu", "own"]));
+    let answered = look(Some(&eks(("tier", "new"), &[]))).merged(&earlier);
+    assert_eq!(answered.labels["tier"], "new");
+}
+
+#[test]
+fn a_node_that_is_leaving_cordoned_or_not_ready_teaches_nothing() {
     let leaving = NodeView { record: Some("{}".into()), ..node(1) };
     let taken = tainted(node(1), names::TO_BE_DELETED);
     let down = NodeView { ready_since: None, ..node(1) };
-    for node in [leaving, taken, down] {
+    let cordoned = NodeView { unschedulable: true, ..node(1) };
+    for node in [leaving, taken, down, cordoned] {
         assert_eq!(learned(None, &[node]), None);
     }
 }

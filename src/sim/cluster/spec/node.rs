@@ -18,12 +18,14 @@ pub struct NodeSpec {
     pub annotations: BTreeMap<String, String>,
     /// Its taints.
     pub taints: Vec<Taint>,
-    /// Cores, all of them allocatable.
+    /// Cores.
     pub cpu: u32,
-    /// Memory in MiB, all of it allocatable.
+    /// Memory in MiB.
     pub memory_mib: u64,
     /// How many pods it takes.
     pub pods: u32,
+    /// What pods can have, by resource, where that is not what the machine has.
+    pub allocatable: BTreeMap<String, String>,
     /// From now to its registration, Ready.
     pub boot_seconds: u64,
 }
@@ -50,6 +52,7 @@ pub fn node(name: &str) -> NodeSpec {
         cpu: 4,
         memory_mib: 16 * 1024,
         pods: 110,
+        allocatable: BTreeMap::new(),
         boot_seconds: 0,
     }
 }
@@ -94,6 +97,12 @@ impl NodeSpec {
     /// With room for so many pods.
     pub fn pods(mut self, pods: u32) -> Self {
         self.pods = pods;
+        self
+    }
+
+    /// With so much of a resource for pods.
+    pub fn allocatable(mut self, resource: &str, quantity: &str) -> Self {
+        self.allocatable.insert(resource.to_owned(), quantity.to_owned());
         self
     }
 

@@ -1,0 +1,78 @@
+//! Figures as kubelets report them: read, compared, and laid over those that are computed.
+
+use super::capacity::{Figures, Resources};
+use super::quantity;
+use crate::cluster::{NodeView, Pairs};
+
+/// Figures that differ by a smaller share are the same: hosts of one type differ by some KiB of memory, and a write for
+/// each would tell nothing. Half a percent is far below what a pod asks for.
+const NOISE: f64 = 0.005;
+
+impl Figures {
+    /// What this node reports.
+    pub(super) fn reported(node: &NodeView) -> Self {
+        Self {
+            capacity: Resources::reported(&node.capacity),
+            allocatable: Resources::reported(&node.allocatable),
+        }
+    }
+
+    /// These, with everything in place of it that is `shown`.
+    #[must_use]
+    pub(super) fn overlaid(self, shown: &Self) -> Self {
+        Self {
+            capacity: self.capacity.overlaid(&shown.capacity),
+            allocatable: self.allocatable.overlaid(&shown.allocatable),
+        }
+    }
+
+    /// Whether they differ by noise only.
+    pub(super) fn is_near(&self, other: &Self) -> bool {
+        self.capacity.is_near(&other.capacity) && self.allocatable.is_near(&other.allocatable)
+    }
+}
+
+impl Resources {
+    fn reported(from: &Pairs) -> Self {
+        let mut resources = Self::default();
+        for (name, text) in from.iter() {
+            let Some(value) = quantity::parse(text) else { continue };
+            let kib = || (value / 1024.0) as i64;
+            match name {
+                "cpu" => resources.cpu_millis = (value * 1000.0).round() as i64,
+                "memory" => resources.memory_kib = kib(),
+                "ephemeral-storage" => resources.storage_kib = kib(),
+                "pods" => resources.pods = value as i64,
+                _ => {
+                    resources.devices.insert(name.to_owned(), value as i64);
+                }
+            }
+        }
+        // Huge pages that are not set up, a device whose plugin has found none yet.
+        resources.devices.retain(|_, count| *count > 0);
+        resources
+    }
+
+    /// Devices that only `self` has stay: a plugin that is down must not take them out of a template for good.
+    fn overlaid(self, shown: &Self) -> Self {
+        let or = |shown: i64, computed: i64| if shown > 0 { shown } else { computed };
+        let mut devices = self.devices;
+        devices.extend(shown.devices.clone());
+        Self {
+            cpu_millis: or(shown.cpu_millis, self.cpu_millis),
+            memory_kib: or(shown.memory_kib, self.memory_kib),
+            pods: or(shown.pods, self.pods),
+            storage_kib: or(shown.storage_kib, self.storage_kib),
+            devices,
+        }
+    }
+
+    fn is_near(&self, other: &Self) -> bool {
+        let near = |a: i64, b: i64| (a - b).abs() as f64 <= NOISE * a.max(b) as f64;
+        self.devices == other.devices
+            && self.cpu_millis == other.cpu_millis
+            && self.pods == other.pods
+            && near(self.memory_kib, other.memory_kib)
+            && near(self.storage_kib, other.storage_kib)
+    }
+}
