@@ -18,7 +18,7 @@ const GROUPS_A_CALL: i32 = 100;
 /// Names a call of DescribeLaunchConfigurations takes.
 ///
 /// Source: [DescribeLaunchConfigurations](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DescribeLaunchConfigurations.html).
-const CONFIGURATIONS_A_CALL: usize = 50;
+pub(crate) const CONFIGURATIONS_A_CALL: usize = 50;
 /// Instances a call of SetInstanceProtection takes.
 ///
 /// Source: [SetInstanceProtection](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_SetInstanceProtection.html).

@@ -11,14 +11,16 @@ const VERSIONS_A_CALL: i32 = 200;
 /// Types a call of DescribeInstanceTypes gives.
 ///
 /// Source: [DescribeInstanceTypes](https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeInstanceTypes.html).
-const TYPES_A_CALL: i32 = 100;
+pub(crate) const TYPES_A_CALL: usize = 100;
 /// Types a call of GetInstanceTypesFromInstanceRequirements gives.
 ///
 /// Source: [GetInstanceTypesFromInstanceRequirements](https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_GetInstanceTypesFromInstanceRequirements.html).
 const MATCHES_A_CALL: i32 = 1000;
-
-/// Images a call of DescribeImages names. EC2 documents no limit; this is that of DescribeInstanceTypes.
-const IMAGES_A_CALL: usize = 100;
+/// Images a call of DescribeImages names: half of what a filter takes.
+///
+/// Source: [List and filter using the CLI and
+/// API](https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Filtering.html#Filtering_Resources_CLI): 200 values.
+pub(crate) const IMAGES_A_CALL: usize = 100;
 
 /// Which versions of launch templates a page tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,34 +92,25 @@ impl Aws {
         }
     }
 
-    /// Which of these images are of arm64; those that do not exist, or that we may not use, are left out. One call for
-    /// 100 of them; where EC2 refuses that because one does not exist, one call for each.
+    /// Which of these images are of arm64; those that do not exist, or that we may not use, are left out. 100 images a
+    /// call.
+    ///
+    /// Asks with a filter: one image that does not exist makes EC2 refuse a call that lists ids.
     pub async fn arm_images(&self, ids: &[String]) -> Result<Vec<(String, bool)>, AwsError> {
         let mut found = Vec::new();
         for batch in ids.chunks(IMAGES_A_CALL) {
-            match self.images(batch).await {
-                Err(error) if is_missing_image(&error) && batch.len() == 1 => {}
-                Err(error) if is_missing_image(&error) => {
-                    for id in batch {
-                        match self.images(std::slice::from_ref(id)).await {
-                            Err(error) if is_missing_image(&error) => {}
-                            one => found.extend(one?),
-                        }
-                    }
-                }
-                all => found.extend(all?),
-            }
+            let filter = Filter::builder().name("image-id").set_values(Some(batch.to_vec())).build();
+            // A group goes on to launch an image that its owner has deprecated.
+            let call = self.ec2.describe_images().filters(filter).include_deprecated(true).send();
+            let images = self.counted(Operation::DescribeImages, call).await?.images.unwrap_or_default();
+            found.extend(
+                images
+                    .into_iter()
+                    .filter_map(|i| Some((i.image_id?, i.architecture? == ArchitectureValues::Arm64)))
+                    .filter(|(id, _)| batch.contains(id)),
+            );
         }
         Ok(found)
-    }
-
-    async fn images(&self, ids: &[String]) -> Result<Vec<(String, bool)>, AwsError> {
-        // A group goes on to launch an image that its owner has deprecated.
-        let call =
-            self.ec2.describe_images().set_image_ids(Some(ids.to_vec())).include_deprecated(true).send();
-        let found = self.counted(Operation::DescribeImages, call).await?;
-        let images = found.images.unwrap_or_default().into_iter();
-        Ok(images.filter_map(|i| Some((i.image_id?, i.architecture? == ArchitectureValues::Arm64))).collect())
     }
 
     /// The instance types of these names; those that do not exist in the region are left out. 100 names a call.
@@ -125,7 +118,7 @@ impl Aws {
     /// Asks with a filter: one name that does not exist makes EC2 refuse a call that lists names.
     pub async fn instance_types(&self, names: &[String]) -> Result<Vec<TypeInfo>, AwsError> {
         let mut found = Vec::new();
-        for batch in names.chunks(TYPES_A_CALL as usize) {
+        for batch in names.chunks(TYPES_A_CALL) {
             let filter = Filter::builder().name("instance-type").set_values(Some(batch.to_vec())).build();
             let mut token = None;
             loop {
@@ -133,7 +126,7 @@ impl Aws {
                     .ec2
                     .describe_instance_types()
                     .filters(filter.clone())
-                    .max_results(TYPES_A_CALL)
+                    .max_results(TYPES_A_CALL as i32)
                     .set_next_token(token)
                     .send();
                 let page = self.counted(Operation::DescribeInstanceTypes, call).await?;
@@ -175,11 +168,4 @@ impl Aws {
             }
         }
     }
-}
-
-/// `InvalidAMIID.NotFound`, `.Unavailable` and `.Malformed`.
-///
-/// Source: [Error codes for the EC2 API](https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html).
-fn is_missing_image(error: &AwsError) -> bool {
-    matches!(error, AwsError::Other { code, .. } if code.starts_with("InvalidAMIID."))
 }

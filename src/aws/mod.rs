@@ -34,7 +34,9 @@ use aws_smithy_runtime_api::client::result::SdkError;
 use aws_smithy_types::error::metadata::ProvideErrorMetadata;
 use tokio::time::Instant;
 
+pub(crate) use autoscaling::CONFIGURATIONS_A_CALL;
 pub use calls::{Calls, Operation};
+pub(crate) use ec2::{IMAGES_A_CALL, TYPES_A_CALL};
 pub use ec2::{TemplateAliases, TemplatePage};
 pub use eks::NodeGroup;
 pub use error::AwsError;

@@ -26,6 +26,29 @@ macro_rules! words {
     };
 }
 
+/// The same families that a CPU must be as fast as, in the request's type.
+macro_rules! performance {
+    ($from:expr) => {
+        $from.as_ref().map(|factors| {
+            let reference = |family: &Option<String>| {
+                ec2::PerformanceFactorReferenceRequest::builder().set_instance_family(family.clone()).build()
+            };
+            let cpu = factors.cpu.as_ref().map(|cpu| {
+                let references = cpu
+                    .references
+                    .as_ref()
+                    .map(|all| all.iter().map(|of| reference(&of.instance_family)).collect());
+                ec2::CpuPerformanceFactorRequest::builder().set_references(references).build()
+            });
+            ec2::BaselinePerformanceFactorsRequest::builder().set_cpu(cpu).build()
+        })
+    };
+}
+
+/// All that Auto Scaling and launch templates have in common.
+///
+/// The SDK's types are `#[non_exhaustive]`, so that no pattern makes the compiler say what they have gained; a test
+/// does.
 macro_rules! request {
     ($from:expr) => {{
         let from = $from;
@@ -64,17 +87,18 @@ macro_rules! request {
             .set_on_demand_max_price_percentage_over_lowest_price(
                 from.on_demand_max_price_percentage_over_lowest_price,
             )
-            .build()
+            .set_baseline_performance_factors(performance!(from.baseline_performance_factors))
     }};
 }
 
 impl Requirements {
     pub(super) fn of_group(from: &asg::InstanceRequirements) -> Self {
-        Self(request!(from))
+        Self(request!(from).build())
     }
 
     pub(super) fn of_template(from: &ec2::InstanceRequirements) -> Self {
-        Self(request!(from))
+        let encryption = from.require_encryption_in_transit;
+        Self(request!(from).set_require_encryption_in_transit(encryption).build())
     }
 
     pub(super) fn request(&self) -> ec2::InstanceRequirementsRequest {
@@ -91,6 +115,26 @@ impl Requirements {
 mod tests {
     use super::*;
 
+    /// The attributes that a value of one of the SDK's types shows.
+    fn attributes(shown: &str) -> Vec<String> {
+        let fields = shown.split_once('{').expect("has fields").1.trim_end_matches(['}', ' ']);
+        fields.split(',').map(|field| field.split(':').next().unwrap_or_default().trim().to_owned()).collect()
+    }
+
+    #[test]
+    fn the_sdk_knows_no_attribute_that_is_not_copied() {
+        let of_group = format!("{:?}", asg::InstanceRequirements::builder().build());
+        let of_template = format!("{:?}", ec2::InstanceRequirements::builder().build());
+        let copied = include_str!("requirements.rs");
+        for shown in [of_group, of_template] {
+            let attributes = attributes(&shown);
+            assert!(attributes.len() >= 25, "{attributes:?}");
+            for attribute in attributes {
+                assert!(copied.contains(&format!(".set_{attribute}(")), "{attribute} is not copied");
+            }
+        }
+    }
+
     #[test]
     fn both_spellings_become_the_same_request() {
         let of_group = asg::InstanceRequirements::builder()
@@ -99,6 +143,19 @@ mod tests {
             .cpu_manufacturers(asg::CpuManufacturer::Intel)
             .bare_metal(asg::BareMetal::Excluded)
             .allowed_instance_types("m5.*")
+            .baseline_performance_factors(
+                asg::BaselinePerformanceFactorsRequest::builder()
+                    .cpu(
+                        asg::CpuPerformanceFactorRequest::builder()
+                            .references(
+                                asg::PerformanceFactorReferenceRequest::builder()
+                                    .instance_family("m6")
+                                    .build(),
+                            )
+                            .build(),
+                    )
+                    .build(),
+            )
             .build();
         let of_template = ec2::InstanceRequirements::builder()
             .v_cpu_count(ec2::VCpuCountRange::builder().min(2).max(4).build())
@@ -106,10 +163,26 @@ mod tests {
             .cpu_manufacturers(ec2::CpuManufacturer::Intel)
             .bare_metal(ec2::BareMetal::Excluded)
             .allowed_instance_types("m5.*")
-            .build();
+            .baseline_performance_factors(
+                ec2::BaselinePerformanceFactors::builder()
+                    .cpu(
+                        ec2::CpuPerformanceFactor::builder()
+                            .references(
+                                ec2::PerformanceFactorReference::builder().instance_family("m6").build(),
+                            )
+                            .build(),
+                    )
+                    .build(),
+            );
+        let encrypted =
+            Requirements::of_template(&of_template.clone().require_encryption_in_transit(true).build());
+        let of_template = of_template.build();
         let (group, template) = (Requirements::of_group(&of_group), Requirements::of_template(&of_template));
         assert_eq!(group, template);
         assert_eq!(group.key(), template.key());
+        assert!(group.key().contains("m6"), "{}", group.key());
+        assert_eq!(encrypted.request().require_encryption_in_transit(), Some(true));
+        assert_ne!(encrypted.key(), template.key());
         assert_eq!(group.request().v_cpu_count().and_then(ec2::VCpuCountRangeRequest::max), Some(4));
     }
 }

@@ -10,6 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
+use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -331,7 +332,7 @@ struct Trouble {
 }
 
 impl Trouble {
-    fn note(&mut self, what: &'static str, error: Option<&AwsError>) {
+    fn note(&mut self, what: &'static str, error: Option<&impl Error>) {
         match (error, self.since_last_success) {
             (Some(error), false) => {
                 tracing::warn!(what, error = %chain(error), "cannot be looked up, what was known stays");

@@ -1,10 +1,13 @@
 //! How many calls looks cost.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ebbtide::groups::Snapshot;
 use ebbtide::groups::discovery::Discovery;
-use ebbtide::sim::aws::{HookSpec, Operation, TemplateData, TemplateSpec};
+use ebbtide::sim::aws::{
+    HookSpec, LaunchConfigurationSpec, Operation, Requirements, TemplateData, TemplateSpec,
+};
 
 use crate::world::{World, by_tag, ours, world};
 
@@ -92,6 +95,116 @@ async fn each_alias_that_groups_refer_to_costs_its_versions_and_no_other() {
         world.discovery(by_tag()).look().await.expect("sees");
         let calls = world.calls_since(&mut seen);
         assert!(calls.values().sum::<usize>() <= first_look(versions), "{aliases:?}: {calls:?}");
+    }
+}
+
+/// Sets of attributes.
+const SETS: u32 = 10;
+
+/// Groups of any type with certain attributes, of many sets; and launch templates for six pages, a new pass over which
+/// begins five minutes after the last.
+async fn groups_of_attributes() -> World {
+    let world = world([]).await;
+    world.sim.add_image("ami-arm", "arm64");
+    for n in 0..1_100 {
+        let version = TemplateData::of("m5.large");
+        world.sim.add_template(TemplateSpec::named(format!("other-{n}")).version(version));
+    }
+    for n in 0..SETS * 3 {
+        let name = format!("group-{n:03}");
+        let image = ["ami-arm", "ami-0abcdef1234567890", "ami-gone"][n as usize / SETS as usize];
+        let data = TemplateData::meeting(Requirements::at_least(2, 1 + n % SETS)).image(image);
+        world.sim.add_template(TemplateSpec::named(&name).version(data));
+        world
+            .sim
+            .add_group(ours(&name).hook(HookSpec::terminating("ebbtide")).launch_template(&name, "$Latest"));
+    }
+    // Neither is there, and both are asked for again and again.
+    world.sim.add_group(ours("unknown").template("x99.huge"));
+    world.sim.add_group(ours("old").launch_configuration("gone"));
+    world
+}
+
+#[tokio::test(start_paused = true)]
+async fn attributes_and_images_cost_a_call_each_at_first_and_few_for_as_long_as_it_runs() {
+    let world = groups_of_attributes().await;
+    let discovery = world.discovery(by_tag());
+    let mut seen = 0;
+    world.calls_since(&mut seen);
+    let first = discovery.look().await.expect("sees");
+    let known = first.groups.values().filter(|group| matches!(group.template, Some(Ok(_)))).count();
+    assert_eq!(known, SETS as usize * 3);
+    let calls = world.calls_since(&mut seen);
+    // The image that is gone counts as one of x86_64.
+    assert_eq!(calls[&Operation::GetInstanceTypesFromInstanceRequirements], SETS as usize * 2);
+    assert_eq!(calls[&Operation::DescribeImages], 1);
+
+    let pages = first.groups.len().div_ceil(100);
+    let mut asked_again = BTreeSet::new();
+    let mut lists = 0;
+    // All lists grow old at once, after a day.
+    for wait in [Duration::from_mins(1), Duration::from_hours(23)] {
+        tokio::time::sleep(wait).await;
+        for look in 0..120 {
+            discovery.look().await.expect("sees");
+            let calls = world.calls_since(&mut seen);
+            assert!(calls.values().sum::<usize>() <= pages + MORE, "look {look}: {calls:?}");
+            lists += calls.get(&Operation::GetInstanceTypesFromInstanceRequirements).unwrap_or(&0);
+            asked_again.extend(calls.into_keys());
+            tokio::time::sleep(Duration::from_mins(1)).await;
+        }
+    }
+    assert_eq!(lists, SETS as usize * 2, "each once, one a look");
+    for operation in [
+        Operation::DescribeImages,
+        Operation::DescribeInstanceTypes,
+        Operation::DescribeLaunchConfigurations,
+        Operation::DescribeLaunchTemplateVersions,
+    ] {
+        assert!(asked_again.contains(&operation), "{operation}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_no_group_refers_to_any_more_is_forgotten() {
+    let world = world([ours("stays")]).await;
+    let version = TemplateData::of("c5.large");
+    let template =
+        TemplateSpec::named("pinned").version(version.clone()).version(version.clone()).version(version);
+    world.sim.add_template(template);
+    world.sim.add_launch_configuration(LaunchConfigurationSpec::named("old", "c5.large"));
+    let any = TemplateData::meeting(Requirements::at_least(2, 8192).at_most(2, 8192));
+    let any = TemplateSpec::named("any").version(any);
+    world.sim.add_template(any);
+    let discovery = world.discovery(by_tag());
+    let mut seen = 0;
+    let mut costs = Vec::new();
+    for _ in 0..3 {
+        for group in [
+            ours("pinned").launch_template("pinned", "2"),
+            ours("old").launch_configuration("old"),
+            ours("any").launch_template("any", "1"),
+        ] {
+            world.sim.add_group(group);
+        }
+        world.calls_since(&mut seen);
+        assert!(is_known(&discovery.look().await.expect("sees")));
+        let mut calls = world.calls_since(&mut seen);
+        calls.remove(&Operation::DescribeLifecycleHooks);
+        costs.push(calls);
+        for group in ["pinned", "old", "any"] {
+            world.sim.remove_group(group);
+        }
+        discovery.look().await.expect("sees");
+    }
+    for operation in [
+        Operation::DescribeImages,
+        Operation::DescribeInstanceTypes,
+        Operation::DescribeLaunchConfigurations,
+        Operation::DescribeLaunchTemplateVersions,
+        Operation::GetInstanceTypesFromInstanceRequirements,
+    ] {
+        assert!(costs.iter().all(|calls| calls.contains_key(&operation)), "{operation}: {costs:?}");
     }
 }
 

@@ -5,4 +5,5 @@ mod looks;
 mod node_groups;
 mod pace;
 mod templates;
+mod trouble;
 mod world;

@@ -1,11 +1,17 @@
 //! What the groups launch: launch templates, launch configurations and instance types, looked up in bulk and kept.
 //!
-//! - What cannot change is asked for once: pinned versions, launch configurations, images, instance types.
-//! - A refresh in a steady state costs at most one call more than it must ([`templates`]).
+//! - What cannot change is asked for once: pinned versions, launch configurations, images, instance types. It is
+//!   forgotten when no group refers to it any more.
+//! - A refresh in a steady state costs at most one call more than it must: a page of launch templates, or else one
+//!   thing that has grown old or was missing.
 //! - A failed call loses nothing: what was known before still serves. A type that EC2 has not told is the program's
 //!   own table's to tell.
+//! - A refresh takes [`LIMIT`] at most, and keeps what was answered until then. What was under way goes last in the next
+//!   one, so that one call that hangs keeps nothing else from being known.
 
 mod images;
+mod kept;
+mod matches;
 mod templates;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,35 +21,60 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use self::images::Images;
+use self::kept::Named;
+use self::matches::Matches;
 use self::templates::Templates;
 use crate::aws::{
-    Aws, AwsError, Launch, LaunchSpec, Override, Requirements, Revision, Source, TemplateId, TemplateRef,
-    TypeInfo, type_table,
+    Aws, AwsError, CONFIGURATIONS_A_CALL, Launch, LaunchSpec, Override, Requirements, Revision, Source,
+    TYPES_A_CALL, TemplateId, TemplateRef, TypeInfo, type_table,
 };
-use crate::clock::elapsed;
 use crate::template::Market;
 
-/// How long a type or template that AWS does not have is left alone.
-const MISSING: Duration = Duration::from_mins(5);
-/// How long a list of matching types serves: AWS adds types every few weeks.
-const MATCHES: Duration = Duration::from_hours(24);
+/// How long a refresh may take. The view of the groups waits for it, and must not wait long for an EC2 that hangs; a
+/// first refresh of thousands of templates takes a few seconds, and one that takes longer goes on with the next look.
+const LIMIT: Duration = Duration::from_secs(5);
 
 /// All that is known of what groups launch.
 #[derive(Debug, Default)]
 pub(super) struct Library {
     templates: Templates,
     images: Images,
-    configurations: BTreeMap<String, Kept<Option<Arc<LaunchSpec>>>>,
-    matches: BTreeMap<(String, bool), Kept<Vec<String>>>,
-    types: BTreeMap<String, Kept<Option<Arc<TypeInfo>>>>,
+    configurations: Named<Arc<LaunchSpec>>,
+    matches: Matches,
+    types: Named<Arc<TypeInfo>>,
     /// Whether EC2 is not asked for types.
     static_types: bool,
+    /// Whether this refresh can spare a call for what is old or was missing.
+    spare: bool,
+    /// How many calls were answered so far, not counting those of `templates`.
+    answers: usize,
+    /// The same of all, when the last refresh began.
+    answers_before: usize,
+    /// The step that is under way, or was when the last refresh ran out of time.
+    under_way: Option<usize>,
 }
 
-#[derive(Debug)]
-struct Kept<T> {
-    at: Timestamp,
-    value: T,
+/// A part of a refresh. Later ones need what earlier ones have learned.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Templates,
+    Configurations,
+    Images,
+    Matches,
+    Types,
+}
+
+const STEPS: [Step; 5] = [Step::Templates, Step::Configurations, Step::Images, Step::Matches, Step::Types];
+
+/// Why a refresh did not come through.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RefreshError {
+    /// A call failed; the others went on.
+    #[error(transparent)]
+    Failed(#[from] AwsError),
+    /// AWS did not answer in time; the rest is left to the next refresh.
+    #[error("no answer within {} s", LIMIT.as_secs())]
+    TooSlow,
 }
 
 /// What a group launches, looked up.
@@ -69,24 +100,74 @@ impl Library {
         Self { static_types, ..Self::default() }
     }
 
-    /// Looks up what is wanted and not known. The first error is told; everything else goes on.
+    /// Looks up what is wanted and not known, and forgets what is not wanted. The first error is told; everything else
+    /// goes on, for [`LIMIT`].
     pub(super) async fn refresh(
+        &mut self,
+        aws: &Aws,
+        wanted: &[Wanted<'_>],
+        now: Timestamp,
+    ) -> Result<(), RefreshError> {
+        self.forget(wanted);
+        self.answers_before = self.answers();
+        match tokio::time::timeout(LIMIT, self.look_up(aws, wanted, now)).await {
+            Ok(outcome) => Ok(outcome?),
+            Err(_) => Err(RefreshError::TooSlow),
+        }
+    }
+
+    /// Whether something was left to the next refresh, so that it should come soon. An EC2 that answers nothing is not to
+    /// be asked any sooner.
+    pub(super) fn is_behind(&self) -> bool {
+        let has_moved = self.answers() != self.answers_before;
+        self.templates.is_behind() || self.under_way.is_some() && has_moved
+    }
+
+    fn answers(&self) -> usize {
+        self.answers + self.templates.answers()
+    }
+
+    /// Safe to drop at any await.
+    async fn look_up(&mut self, aws: &Aws, wanted: &[Wanted<'_>], now: Timestamp) -> Result<(), AwsError> {
+        self.spare = true;
+        let mut outcome = Ok(());
+        let others = self.under_way.map_or(STEPS.len(), |cut| cut + 1);
+        for index in (others..STEPS.len()).chain(0..STEPS.len()) {
+            self.under_way = Some(index);
+            outcome = outcome.and(match STEPS[index] {
+                Step::Templates => self.refresh_templates(aws, wanted, now).await,
+                Step::Configurations => self.refresh_configurations(aws, wanted, now).await,
+                Step::Images => self.refresh_images(aws, wanted, now).await,
+                Step::Matches => self.refresh_matches(aws, wanted, now).await,
+                Step::Types => self.refresh_types(aws, wanted, now).await,
+            });
+        }
+        self.under_way = None;
+        outcome
+    }
+
+    /// Forgets what none of these needs, as far as is known.
+    fn forget(&mut self, wanted: &[Wanted<'_>]) {
+        self.templates.retain(&wanted.iter().flat_map(|(launch, _)| launch.templates()).collect());
+        self.configurations.retain(&configurations(wanted).cloned().collect());
+        let images = self.images_of(wanted);
+        self.images.retain(&images);
+        let matches = self.matches_of(wanted).into_keys().collect();
+        self.matches.retain(&matches);
+        let types = self.types_of(wanted);
+        self.types.retain(&types);
+    }
+
+    async fn refresh_templates(
         &mut self,
         aws: &Aws,
         wanted: &[Wanted<'_>],
         now: Timestamp,
     ) -> Result<(), AwsError> {
         let refs = wanted.iter().flat_map(|(launch, _)| launch.templates()).collect();
-        let mut outcome = self.templates.refresh(aws, &refs, now).await;
-        outcome = outcome.and(self.refresh_configurations(aws, wanted, now).await);
-        outcome = outcome.and(self.refresh_images(aws, wanted, now).await);
-        outcome = outcome.and(self.refresh_matches(aws, wanted, now).await);
-        outcome.and(self.refresh_types(aws, wanted, now).await)
-    }
-
-    /// Whether something was left to the next refresh, so that it should come soon.
-    pub(super) fn is_behind(&self) -> bool {
-        self.templates.is_behind()
+        let outcome = self.templates.refresh(aws, &refs, now).await;
+        self.spare &= !self.templates.took_page();
+        outcome
     }
 
     async fn refresh_configurations(
@@ -95,18 +176,13 @@ impl Library {
         wanted: &[Wanted<'_>],
         now: Timestamp,
     ) -> Result<(), AwsError> {
-        let names = wanted.iter().filter_map(|(launch, _)| match &launch.source {
-            Some(Source::Configuration(name)) => Some(name),
-            _ => None,
-        });
-        let names = unknown(names, &self.configurations, now);
-        let found = aws.launch_configurations(&names).await?;
-        keep(
-            &mut self.configurations,
-            names,
-            found.into_iter().map(|(name, spec)| (name, Arc::new(spec))),
-            now,
-        );
+        let due = self.configurations.due(configurations(wanted), now, &mut self.spare);
+        for batch in due.chunks(CONFIGURATIONS_A_CALL) {
+            let found = aws.launch_configurations(batch).await?;
+            let found = found.into_iter().map(|(name, spec)| (name, Arc::new(spec)));
+            self.configurations.keep(batch, found, now);
+            self.answers += 1;
+        }
         Ok(())
     }
 
@@ -116,12 +192,8 @@ impl Library {
         wanted: &[Wanted<'_>],
         now: Timestamp,
     ) -> Result<(), AwsError> {
-        let untold = wanted.iter().filter(|(_, arm)| arm.is_none());
-        let images: BTreeSet<String> = untold
-            .flat_map(|(launch, _)| self.requirements(launch))
-            .filter_map(|(_, image)| image.map(str::to_owned))
-            .collect();
-        self.images.refresh(aws, &images, now).await
+        let images = self.images_of(wanted);
+        self.images.refresh(aws, &images, now, &mut self.spare, &mut self.answers).await
     }
 
     async fn refresh_matches(
@@ -130,20 +202,8 @@ impl Library {
         wanted: &[Wanted<'_>],
         now: Timestamp,
     ) -> Result<(), AwsError> {
-        let mut asked: BTreeMap<(String, bool), Requirements> = BTreeMap::new();
-        for &(launch, arm) in wanted {
-            for (requirements, image) in self.requirements(launch) {
-                let key = (requirements.key(), self.is_arm(arm, image));
-                if self.matches.get(&key).is_none_or(|kept| elapsed(kept.at, now) >= MATCHES) {
-                    asked.insert(key, requirements.clone());
-                }
-            }
-        }
-        for (key, requirements) in asked {
-            let value = aws.instance_types_from_requirements(&requirements, key.1).await?;
-            self.matches.insert(key, Kept { at: now, value });
-        }
-        Ok(())
+        let asked = self.matches_of(wanted);
+        self.matches.refresh(aws, asked, now, &mut self.spare, &mut self.answers).await
     }
 
     async fn refresh_types(
@@ -155,12 +215,41 @@ impl Library {
         if self.static_types {
             return Ok(());
         }
-        let names: BTreeSet<String> =
-            wanted.iter().filter_map(|&wish| self.type_names(wish).ok()).flatten().collect();
-        let names = unknown(names.iter(), &self.types, now);
-        let found = aws.instance_types(&names).await?;
-        keep(&mut self.types, names, found.into_iter().map(|info| (info.name.clone(), Arc::new(info))), now);
+        let due = self.types.due(self.types_of(wanted).iter(), now, &mut self.spare);
+        for batch in due.chunks(TYPES_A_CALL) {
+            let found = aws.instance_types(batch).await?;
+            let found = found.into_iter().map(|info| (info.name.clone(), Arc::new(info)));
+            self.types.keep(batch, found, now);
+            self.answers += 1;
+        }
         Ok(())
+    }
+
+    /// The images whose architecture decides.
+    fn images_of(&self, wanted: &[Wanted<'_>]) -> BTreeSet<String> {
+        let untold = wanted.iter().filter(|(_, arm)| arm.is_none());
+        untold
+            .flat_map(|(launch, _)| self.requirements(launch))
+            .filter_map(|(_, image)| image.map(str::to_owned))
+            .collect()
+    }
+
+    /// The attributes that types are chosen by, as far as it is known for which architecture.
+    fn matches_of(&self, wanted: &[Wanted<'_>]) -> BTreeMap<matches::Key, Requirements> {
+        let mut all = BTreeMap::new();
+        for &(launch, arm) in wanted {
+            for (requirements, image) in self.requirements(launch) {
+                if let Ok(arm) = self.is_arm(arm, image) {
+                    all.entry((requirements.key(), arm)).or_insert_with(|| requirements.clone());
+                }
+            }
+        }
+        all
+    }
+
+    /// The types that groups may launch, as far as they are known.
+    fn types_of(&self, wanted: &[Wanted<'_>]) -> BTreeSet<String> {
+        wanted.iter().filter_map(|&wish| self.type_names(wish).ok()).flatten().collect()
     }
 
     /// Puts together what a group launches, or says what is missing.
@@ -180,7 +269,7 @@ impl Library {
     }
 
     fn type_info(&self, name: &str) -> Option<Arc<TypeInfo>> {
-        let told = self.types.get(name).and_then(|kept| kept.value.clone());
+        let told = self.types.get(name).cloned();
         told.or_else(|| type_table::find(name).map(Arc::new))
     }
 
@@ -195,7 +284,7 @@ impl Library {
                 names.push(name.clone());
             } else if let Some(requirements) = &line.requirements {
                 let image = own.as_ref().unwrap_or(&base).image.as_deref();
-                names.extend(self.matching(requirements, self.is_arm(arm, image))?);
+                names.extend(self.matching(requirements, self.is_arm(arm, image)?)?.iter().cloned());
             } else if let Some(own) = own {
                 names.extend(self.spec_names(&own, arm)?);
             }
@@ -212,28 +301,29 @@ impl Library {
         match (&spec.instance_type, &spec.requirements) {
             (Some(name), _) => Ok(vec![name.clone()]),
             (None, Some(requirements)) => {
-                self.matching(requirements, self.is_arm(arm, spec.image.as_deref()))
+                let arm = self.is_arm(arm, spec.image.as_deref())?;
+                Ok(self.matching(requirements, arm)?.to_vec())
             }
             (None, None) => Err("the launch template names no instance type".to_owned()),
         }
     }
 
-    fn matching(&self, requirements: &Requirements, arm: bool) -> Result<Vec<String>, String> {
-        let kept = self.matches.get(&(requirements.key(), arm));
-        kept.map(|kept| kept.value.clone()).ok_or_else(|| {
+    fn matching(&self, requirements: &Requirements, arm: bool) -> Result<&[String], String> {
+        self.matches.get(&(requirements.key(), arm)).ok_or_else(|| {
             "the instance types that have the attributes asked for are not known yet".to_owned()
         })
     }
 
-    /// Every set of attributes that a group's types are chosen by, with the image they are for.
+    /// Every set of attributes that a group's types are chosen by, with the image they are for, as far as it is known
+    /// which that is.
     fn requirements<'a>(
         &'a self,
         launch: &'a Launch,
     ) -> impl Iterator<Item = (&'a Requirements, Option<&'a str>)> {
-        let image = |of: &TemplateRef| self.templates.get(of).and_then(|spec| spec.image.as_deref());
-        let base = launch.templates().next().and_then(image);
+        let image = |of: &TemplateRef| self.templates.get(of).map(|spec| spec.image.as_deref());
+        let base = launch.templates().next().map_or(Some(None), image);
         let of_lines = launch.overrides.iter().filter_map(move |line| {
-            Some((line.requirements.as_ref()?, line.template.as_ref().map_or(base, image)))
+            Some((line.requirements.as_ref()?, line.template.as_ref().map_or(base, image)?))
         });
         let specs = launch.templates().filter_map(|of| self.templates.get(of));
         of_lines.chain(
@@ -244,8 +334,15 @@ impl Library {
     }
 
     /// Whether instances of an image are of arm64; x86_64, as most are, where nobody says.
-    fn is_arm(&self, told: Option<bool>, image: Option<&str>) -> bool {
-        told.or_else(|| self.images.is_arm(image?)).unwrap_or(false)
+    fn is_arm(&self, told: Option<bool>, image: Option<&str>) -> Result<bool, String> {
+        match (told, image) {
+            (Some(told), _) => Ok(told),
+            (None, None) => Ok(false),
+            (None, Some(image)) => self
+                .images
+                .is_arm(image)
+                .ok_or_else(|| format!("the architecture of image {image} is not known yet")),
+        }
     }
 
     fn source_spec(&self, launch: &Launch) -> Result<Arc<LaunchSpec>, String> {
@@ -254,7 +351,7 @@ impl Library {
             Some(Source::Configuration(name)) => self
                 .configurations
                 .get(name)
-                .and_then(|kept| kept.value.clone())
+                .cloned()
                 .ok_or_else(|| format!("launch configuration {name} is not known")),
             None => Err("the group has neither a launch template nor a launch configuration".to_owned()),
         }
@@ -268,28 +365,12 @@ impl Library {
     }
 }
 
-fn is_unknown<T>(kept: Option<&Kept<Option<T>>>, now: Timestamp) -> bool {
-    kept.is_none_or(|kept| kept.value.is_none() && elapsed(kept.at, now) >= MISSING)
-}
-
-fn unknown<'a, T>(
-    names: impl Iterator<Item = &'a String>,
-    known: &BTreeMap<String, Kept<Option<T>>>,
-    now: Timestamp,
-) -> Vec<String> {
-    let names: BTreeSet<_> = names.filter(|&name| is_unknown(known.get(name), now)).collect();
-    names.into_iter().cloned().collect()
-}
-
-/// Keeps what was found, and that the others were not.
-fn keep<T>(
-    known: &mut BTreeMap<String, Kept<Option<T>>>,
-    asked: Vec<String>,
-    found: impl Iterator<Item = (String, T)>,
-    now: Timestamp,
-) {
-    known.extend(asked.into_iter().map(|name| (name, Kept { at: now, value: None })));
-    known.extend(found.map(|(name, value)| (name, Kept { at: now, value: Some(value) })));
+/// Names of the launch configurations that groups launch from.
+fn configurations<'a>(wanted: &[Wanted<'a>]) -> impl Iterator<Item = &'a String> {
+    wanted.iter().filter_map(|(launch, _)| match &launch.source {
+        Some(Source::Configuration(name)) => Some(name),
+        _ => None,
+    })
 }
 
 #[cfg(test)]
@@ -304,7 +385,7 @@ mod tests {
         let asked = vec!["m5.large".to_owned(), "c5.large".to_owned()];
         let told = TypeInfo { memory_mib: 9000, ..TypeInfo::default() };
         let found = [("m5.large".to_owned(), Arc::new(told))];
-        keep(&mut library.types, asked, found.into_iter(), Timestamp::UNIX_EPOCH);
+        library.types.keep(&asked, found, Timestamp::UNIX_EPOCH);
         assert_eq!((memory(&library, "m5.large"), memory(&library, "c5.large")), (Some(9000), Some(4096)));
     }
 }

@@ -5,17 +5,21 @@
 //! - What a pass does not tell (pinned versions, new templates) is read one by one, at most [`SINGLY`] a refresh; a
 //!   pinned version once.
 //! - Where AWS refuses a pass, all are read one by one, each again after five minutes at the earliest, and a pass is
-//!   tried again every five minutes.
-//! - A failed call loses nothing: what was known before still serves.
+//!   tried again every five minutes. That a later page is refused (its token may have grown too old) says nothing of the
+//!   first: the pass is made once more, whole.
+//! - A failed call loses nothing: what was known before still serves. Nor does a refresh that is dropped at an await:
+//!   what was answered until then is kept, and the pass goes on where it was.
+//! - What no group refers to is forgotten.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
 use jiff::Timestamp;
 
-use super::{Kept, MISSING};
+use super::kept::{Kept, MISSING};
 use crate::aws::{Aws, AwsError, LaunchSpec, TemplateAliases, TemplateId, TemplateRef, TemplateVersion};
 use crate::clock::elapsed;
 
@@ -41,11 +45,26 @@ pub(super) struct Templates {
     /// When a pass came to an end last, good or bad.
     pass_ended: Option<Timestamp>,
     pass: Option<Pass>,
-    /// Whether AWS refused the last pass.
+    /// Whether the last pass was refused, or broke off: what it did not tell is read one by one for as long.
     refused: bool,
     /// Versions asked for one by one; none where AWS has none.
     single: BTreeMap<TemplateRef, Kept<Option<Arc<LaunchSpec>>>>,
     is_behind: bool,
+    /// Whether the last refresh took a page of a pass.
+    took_page: bool,
+    /// How many calls were answered so far.
+    answers: usize,
+}
+
+/// Why a pass came to nothing.
+#[derive(Debug)]
+enum Broken {
+    /// The first page was refused.
+    Refused,
+    /// A later page was refused, of the second try too.
+    Off(AwsError),
+    /// AWS is busy or away.
+    ForNow(AwsError),
 }
 
 /// A pass over all launch templates that is under way.
@@ -54,6 +73,13 @@ struct Pass {
     aliases: TemplateAliases,
     versions: Vec<TemplateVersion>,
     next: Option<String>,
+}
+
+impl Pass {
+    /// One that is yet to begin.
+    fn over(refs: &BTreeSet<&TemplateRef>) -> Self {
+        Self { aliases: aliases(refs), versions: Vec::new(), next: None }
+    }
 }
 
 impl Templates {
@@ -67,6 +93,21 @@ impl Templates {
         self.is_behind
     }
 
+    /// Whether the last refresh took a page of a pass over all templates.
+    pub(super) fn took_page(&self) -> bool {
+        self.took_page
+    }
+
+    /// How many calls were answered so far.
+    pub(super) fn answers(&self) -> usize {
+        self.answers
+    }
+
+    /// Forgets single versions that nobody refers to.
+    pub(super) fn retain(&mut self, refs: &BTreeSet<&TemplateRef>) {
+        self.single.retain(|of, _| refs.contains(of));
+    }
+
     /// Looks up what is referred to and not known, or not known well enough. The first error is told; everything else
     /// goes on.
     pub(super) async fn refresh(
@@ -77,14 +118,20 @@ impl Templates {
     ) -> Result<(), AwsError> {
         let unknown = refs.iter().filter(|of| !self.bulk.contains_key(of) && self.is_due(of, now)).count();
         let mut outcome = Ok(());
+        self.took_page = false;
         if unknown > FEW || refs.iter().any(|of| !of.is_pinned()) {
             outcome = match self.advance_pass(aws, refs, unknown > FEW, now).await {
+                Ok(()) => Ok(()),
                 // Not everybody may, or can, read all launch templates.
-                Err(error) if !error.is_transient() => {
+                Err(Broken::Refused) => {
                     self.note_refusal(refs, now);
                     Ok(())
                 }
-                outcome => outcome,
+                Err(Broken::Off(error)) => {
+                    (self.pass_ended, self.refused) = (Some(now), true);
+                    Err(error)
+                }
+                Err(Broken::ForNow(error)) => Err(error),
             };
         }
         self.keep_pinned(refs, now);
@@ -106,19 +153,18 @@ impl Templates {
         let mut due: Vec<&TemplateRef> = refs.iter().filter(singly).copied().collect();
         // Those never asked for come first (`None` is least).
         due.sort_by_key(|&of| self.single.get(of).map(|kept| kept.at));
-        self.is_behind = due.get(SINGLY).is_some_and(|&of| !self.single.contains_key(of));
-        let answers = futures::stream::iter(due.into_iter().take(SINGLY).cloned())
-            .map(|of| async move {
-                let found = aws.launch_template_version(&of).await;
-                (of, found)
-            })
-            .buffer_unordered(AT_ONCE)
-            .collect::<Vec<_>>()
-            .await;
+        let is_behind = due.get(SINGLY).is_some_and(|&of| !self.single.contains_key(of));
+        let due: Vec<TemplateRef> = due.into_iter().take(SINGLY).cloned().collect();
+        let found = futures::stream::iter(due).map(|of| async move {
+            let found = aws.launch_template_version(&of).await;
+            (of, found)
+        });
+        let mut found = pin!(found.buffer_unordered(AT_ONCE));
         let mut outcome = Ok(());
-        for (of, found) in answers {
+        while let Some((of, found)) = found.next().await {
             match found {
                 Ok(found) => {
+                    self.answers += 1;
                     let value = found.map(|version| Arc::new(version.spec));
                     self.single.insert(of, Kept { at: now, value });
                 }
@@ -132,7 +178,7 @@ impl Templates {
             }
         }
         // An EC2 that is busy or away is not to be asked any sooner.
-        self.is_behind &= outcome.is_ok();
+        self.is_behind = is_behind && outcome.is_ok();
         outcome
     }
 
@@ -153,28 +199,42 @@ impl Templates {
         refs: &BTreeSet<&TemplateRef>,
         whole: bool,
         now: Timestamp,
-    ) -> Result<(), AwsError> {
-        let whole = whole || self.pass_ended.is_none();
+    ) -> Result<(), Broken> {
+        let mut whole = whole || self.pass_ended.is_none();
         let is_due = self.pass_ended.is_none_or(|ended| elapsed(ended, now) >= PASS);
-        let mut pass = match self.pass.take() {
-            Some(pass) => pass,
-            None if is_due => Pass { aliases: aliases(refs), versions: Vec::new(), next: None },
-            None => return Ok(()),
-        };
+        if self.pass.is_none() && !is_due {
+            return Ok(());
+        }
+        let mut is_second_try = false;
         loop {
-            // A token that has expired, or any other failure, starts the pass over with the next refresh.
-            let page = aws.launch_template_page(pass.aliases, pass.next.take()).await?;
+            // It stays where it is while a page is awaited: whoever waits for us may give up.
+            let pass = self.pass.get_or_insert_with(|| Pass::over(refs));
+            self.took_page = true;
+            let page = match aws.launch_template_page(pass.aliases, pass.next.clone()).await {
+                Ok(page) => page,
+                Err(error) => {
+                    let was_first = pass.next.is_none();
+                    self.pass = None;
+                    match error {
+                        error if error.is_transient() => return Err(Broken::ForNow(error)),
+                        _ if was_first => return Err(Broken::Refused),
+                        error if is_second_try => return Err(Broken::Off(error)),
+                        _ => (is_second_try, whole) = (true, true),
+                    }
+                    continue;
+                }
+            };
+            self.answers += 1;
             pass.versions.extend(page.versions);
             pass.next = page.next;
             if pass.next.is_none() {
                 self.bulk = index(&pass.versions, pass.aliases);
-                (self.pass_ended, self.refused) = (Some(now), false);
+                (self.pass, self.pass_ended, self.refused) = (None, Some(now), false);
                 // What moves with a template is in the index now; what was asked for singly would never move.
                 self.single.retain(|of, _| of.is_pinned());
                 return Ok(());
             }
             if !whole {
-                self.pass = Some(pass);
                 return Ok(());
             }
         }

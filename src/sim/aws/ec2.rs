@@ -164,7 +164,7 @@ fn resolve(template: &Template, version: &str) -> Result<usize, ApiError> {
     })
 }
 
-/// By ids only, one of which that does not exist spoils the call.
+/// By ids, one of which that does not exist spoils the call, and by a filter of ids, where it does not.
 ///
 /// <https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeImages.html>
 fn describe_images(state: &State, form: &Form) -> Result<Xml, ApiError> {
@@ -176,7 +176,13 @@ fn describe_images(state: &State, form: &Form) -> Result<Xml, ApiError> {
         let text = format!("The image id '[{unknown}]' does not exist");
         return Err(ApiError::client("InvalidAMIID.NotFound", text));
     }
-    let images = state.shared.images.iter().filter(|(id, _)| ids.is_empty() || ids.contains(&id.as_str()));
+    let filters = Filter::all(form, "Filter", "Value");
+    if let Some(unknown) = filters.iter().find(|filter| filter.name != "image-id") {
+        return Err(invalid_value(format!("The filter '{}' is invalid", unknown.name)));
+    }
+    let images = state.shared.images.iter().filter(|(id, _)| {
+        (ids.is_empty() || ids.contains(&id.as_str())) && filters.iter().all(|filter| filter.accepts(id))
+    });
     Ok(Xml::build(|xml| {
         xml.list("imagesSet", "item", images, |xml, (id, architecture)| {
             xml.text("imageId", id).text("imageState", "available").text("architecture", architecture);

@@ -1,7 +1,8 @@
 //! What goes wrong between a caller and the simulated AWS, by script.
 //!
 //! A fault decides about a call before the call is looked at: a throttled, denied or failed call has no effect. Counted faults
-//! ("the next three") are used up by the calls they hit and by no others. In order: outage, loss, throttle, denial, failure.
+//! ("the next three") are used up by the calls they hit and by no others. In order: outage, hanging, loss, throttle, denial,
+//! failure, tokens that have expired.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -27,6 +28,8 @@ pub(super) enum Verdict {
     Throttle,
     Deny,
     Fail,
+    /// The token for the next page is valid no more.
+    Expire,
     Lose(Lose),
 }
 
@@ -42,6 +45,8 @@ pub(super) struct Faults {
     throttled_until: BTreeMap<Operation, Timestamp>,
     denied: BTreeSet<Operation>,
     failing: BTreeMap<Operation, u32>,
+    hanging: BTreeSet<Operation>,
+    expired: BTreeMap<Operation, u32>,
     losing: BTreeMap<Operation, Vec<Lose>>,
     latency: Duration,
     jitter: Duration,
@@ -74,6 +79,24 @@ impl Faults {
         self.failing.insert(operation, calls);
     }
 
+    pub(super) fn hang(&mut self, operations: &[Operation], on: bool) {
+        for operation in operations {
+            if on {
+                self.hanging.insert(*operation);
+            } else {
+                self.hanging.remove(operation);
+            }
+        }
+    }
+
+    pub(super) fn hangs(&self, operation: Operation) -> bool {
+        self.hanging.contains(&operation)
+    }
+
+    pub(super) fn expire_tokens(&mut self, operation: Operation, calls: u32) {
+        self.expired.insert(operation, calls);
+    }
+
     pub(super) fn lose(&mut self, operation: Operation, lose: Lose) {
         self.losing.entry(operation).or_default().push(lose);
     }
@@ -103,9 +126,9 @@ impl Faults {
         self.latency + self.jitter.mul_f64(if self.jitter.is_zero() { 0.0 } else { rng.f64() })
     }
 
-    /// What happens to this call.
-    pub(super) fn judge(&mut self, operation: Operation, now: Timestamp) -> Verdict {
-        if self.outage {
+    /// What happens to this call, which asks for the next page or does not.
+    pub(super) fn judge(&mut self, operation: Operation, goes_on: bool, now: Timestamp) -> Verdict {
+        if self.outage || self.hangs(operation) {
             return Verdict::Lose(Lose::BeforeEffect);
         }
         if let Some(losses) = self.losing.get_mut(&operation)
@@ -120,7 +143,10 @@ impl Faults {
         if self.denied.contains(&operation) {
             return Verdict::Deny;
         }
-        if use_one_of(&mut self.failing, operation) { Verdict::Fail } else { Verdict::Proceed }
+        if use_one_of(&mut self.failing, operation) {
+            return Verdict::Fail;
+        }
+        if goes_on && use_one_of(&mut self.expired, operation) { Verdict::Expire } else { Verdict::Proceed }
     }
 }
 

@@ -222,6 +222,17 @@ impl Aws {
         self.script(|state, _| state.faults.lose(operation, lose));
     }
 
+    /// Leaves calls of `operations` without an effect, an answer or an end, or no longer. Those that came meanwhile
+    /// stay so.
+    pub fn hang(&self, operations: &[Operation], on: bool) {
+        self.script(|state, _| state.faults.hang(operations, on));
+    }
+
+    /// Refuses the tokens of the next calls of `operation` that have one, as if they had grown too old.
+    pub fn expire_tokens(&self, operation: Operation, calls: u32) {
+        self.script(|state, _| state.faults.expire_tokens(operation, calls));
+    }
+
     /// Starts or ends an outage, in which no request arrives. Groups go on with their doings.
     pub fn outage(&self, on: bool) {
         self.script(|state, _| state.faults.outage = on);
@@ -283,7 +294,10 @@ impl World for Aws {
     async fn call(&self, request: Request) -> Result<Response, Lost> {
         let half = self.with(|state, _| state.draw_latency()) / 2;
         pause(half).await;
-        let reply = self.script(|state, now| state.apply(&request, now));
+        let (hangs, reply) = self.script(|state, now| (state.hangs(&request), state.apply(&request, now)));
+        if hangs {
+            std::future::pending::<()>().await;
+        }
         pause(half).await;
         reply.map(|reply| {
             let mut answer = response(reply.status, reply.content_type, reply.body);

@@ -24,6 +24,12 @@ impl Range {
 
     fn read(form: &Form, name: &str) -> Result<Option<Self>, ApiError> {
         let (min, max) = (form.parsed(&format!("{name}.Min"))?, form.parsed(&format!("{name}.Max"))?);
+        if let (Some(min), Some(max)) = (min, max)
+            && min > max
+        {
+            let text = format!("{name}: the minimum {min} is more than the maximum {max}");
+            return Err(ApiError::client("InvalidParameterValue", text));
+        }
         Ok((min.is_some() || max.is_some()).then(|| Self { min: min.unwrap_or_default(), max }))
     }
 }

@@ -158,25 +158,28 @@ impl State {
         self.faults.draw_latency(&mut self.jitter)
     }
 
+    /// Whether the request is one that nobody answers.
+    pub(super) fn hangs(&self, request: &Request) -> bool {
+        self.faults.hangs(addressed(&read(request)).1)
+    }
+
     /// Answers a request, or loses it.
     pub fn apply(&mut self, request: &Request, now: Timestamp) -> Result<Reply, Lost> {
         self.step(now);
         self.requests += 1;
         let id = uuid(u128::from(self.requests));
-        let form = eks::form(request).unwrap_or_else(|| Form::of(request));
-        let version = form.get("Version").unwrap_or_default();
-        let service = Service::of_version(version);
+        let form = read(request);
+        let (service, operation) = addressed(&form);
         let action = form.get("Action").unwrap_or_default();
-        let operation = service.map_or(Operation::Unknown, |service| Operation::of(service, action));
-        let service = service.unwrap_or(Service::AutoScaling);
 
-        let verdict = self.faults.judge(operation, now);
+        let verdict = self.faults.judge(operation, form.get("NextToken").is_some(), now);
         self.shared.journal.begin_call();
         let result = match verdict {
             Verdict::Lose(Lose::BeforeEffect) => None,
             Verdict::Throttle => Some(Err(ApiError::throttled(service))),
             Verdict::Deny => Some(Err(ApiError::denied(service, operation))),
             Verdict::Fail => Some(Err(ApiError::internal(service))),
+            Verdict::Expire => Some(Err(ApiError::invalid_token())),
             Verdict::Proceed | Verdict::Lose(Lose::AfterEffect) => {
                 Some(self.carry_out(service, operation, &form, now))
             }
@@ -238,6 +241,18 @@ impl State {
     pub(super) fn instance(&self, id: &str) -> Option<&Instance> {
         self.groups.values().find_map(|group| group.instances.get(id))
     }
+}
+
+fn read(request: &Request) -> Form {
+    eks::form(request).unwrap_or_else(|| Form::of(request))
+}
+
+/// What a request is for.
+fn addressed(form: &Form) -> (Service, Operation) {
+    let service = Service::of_version(form.get("Version").unwrap_or_default());
+    let action = form.get("Action").unwrap_or_default();
+    let operation = service.map_or(Operation::Unknown, |service| Operation::of(service, action));
+    (service.unwrap_or(Service::AutoScaling), operation)
 }
 
 impl Reply {

@@ -1,0 +1,109 @@
+//! What was looked up by name, and when. Pure.
+//!
+//! - What AWS has is kept for as long as some group refers to it; what it does not have is asked for again after
+//!   [`MISSING`].
+//! - Asking again costs a call that a look in a steady state can spare once at most ([`Named::due`]).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::clock::elapsed;
+
+/// How long what AWS does not have, or refuses to tell, is left alone.
+pub(super) const MISSING: Duration = Duration::from_mins(5);
+
+/// A value, and when it was told.
+#[derive(Debug)]
+pub(super) struct Kept<T> {
+    pub(super) at: Timestamp,
+    pub(super) value: T,
+}
+
+/// Things by name; none where AWS has none such.
+#[derive(Debug)]
+pub(super) struct Named<T>(BTreeMap<String, Kept<Option<T>>>);
+
+impl<T> Default for Named<T> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<T> Named<T> {
+    /// What AWS has under this name, if that is known.
+    pub(super) fn get(&self, name: &str) -> Option<&T> {
+        self.0.get(name)?.value.as_ref()
+    }
+
+    /// Whether AWS has answered for this name, if only that it has nothing to tell.
+    pub(super) fn is_answered(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
+
+    /// Those of `names` to ask for: the new ones, and those that AWS did not have a while ago. If there are only such,
+    /// they cost the call that a look can spare, and wait for a look that has it.
+    pub(super) fn due<'a>(
+        &self,
+        names: impl Iterator<Item = &'a String>,
+        now: Timestamp,
+        spare: &mut bool,
+    ) -> Vec<String> {
+        let is_due = |name: &&String| {
+            self.0.get(*name).is_none_or(|kept| kept.value.is_none() && elapsed(kept.at, now) >= MISSING)
+        };
+        let names: BTreeSet<&String> = names.filter(is_due).collect();
+        let only_again = names.iter().all(|name| self.is_answered(name));
+        if only_again && !names.is_empty() && !std::mem::take(spare) {
+            return Vec::new();
+        }
+        names.into_iter().cloned().collect()
+    }
+
+    /// Keeps what was found, and that the others were not.
+    pub(super) fn keep(
+        &mut self,
+        asked: &[String],
+        found: impl IntoIterator<Item = (String, T)>,
+        now: Timestamp,
+    ) {
+        self.0.extend(asked.iter().map(|name| (name.clone(), Kept { at: now, value: None })));
+        self.0.extend(found.into_iter().map(|(name, value)| (name, Kept { at: now, value: Some(value) })));
+    }
+
+    /// Forgets all others.
+    pub(super) fn retain(&mut self, names: &BTreeSet<String>) {
+        self.0.retain(|name, _| names.contains(name));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(seconds).expect("in range")
+    }
+
+    fn names(names: &[&str]) -> Vec<String> {
+        names.iter().map(|&name| name.to_owned()).collect()
+    }
+
+    #[test]
+    fn what_is_missing_is_asked_for_again_where_a_call_can_be_spared() {
+        let mut known = Named::default();
+        let all = names(&["gone", "there"]);
+        assert_eq!(known.due(all.iter(), at(0), &mut false), all, "new ones are never put off");
+        known.keep(&all, [("there".to_owned(), 1)], at(0));
+        assert_eq!((known.get("there"), known.get("gone")), (Some(&1), None));
+        let mut spare = true;
+        assert_eq!(known.due(all.iter(), at(299), &mut spare), names(&[]));
+        assert!(spare, "nothing was asked for");
+        assert_eq!(known.due(all.iter(), at(300), &mut false), names(&[]));
+        assert_eq!(known.due(all.iter(), at(300), &mut spare), names(&["gone"]));
+        assert!(!spare);
+        let with_new = names(&["gone", "new"]);
+        assert_eq!(known.due(with_new.iter(), at(300), &mut spare), with_new, "one call for both");
+    }
+}

@@ -1,0 +1,172 @@
+//! What becomes of looks and templates while EC2 hangs, refuses some things, or loses its place.
+
+use std::time::Duration;
+
+use ebbtide::groups::Snapshot;
+use ebbtide::sim::aws::{
+    GroupSpec, LaunchConfigurationSpec, MixedSpec, Operation, Requirements, TemplateData, TemplateSpec,
+};
+
+use crate::world::{INTERVAL, World, by_tag, ours, world};
+
+/// What discovery asks EC2.
+const EC2: [Operation; 4] = [
+    Operation::DescribeImages,
+    Operation::DescribeInstanceTypes,
+    Operation::DescribeLaunchTemplateVersions,
+    Operation::GetInstanceTypesFromInstanceRequirements,
+];
+
+/// Groups that refer to launch templates of their own: more than two pages.
+const MANY: usize = 450;
+
+fn is_known(snapshot: &Snapshot, group: &str) -> bool {
+    matches!(snapshot.groups[group].template, Some(Ok(_)))
+}
+
+fn all_known(snapshot: &Snapshot) -> bool {
+    snapshot.groups.keys().all(|group| is_known(snapshot, group))
+}
+
+fn any(vcpus: u32) -> Requirements {
+    Requirements::at_least(vcpus, 4096).at_most(vcpus, 65536)
+}
+
+fn seconds(world: &World, since: jiff::Timestamp) -> i64 {
+    world.clock.now().duration_since(since).as_secs()
+}
+
+async fn many() -> World {
+    let world = world([]).await;
+    for n in 0..MANY {
+        let name = format!("group-{n:03}");
+        world.sim.add_template(TemplateSpec::named(&name).version(TemplateData::of("m5.large")));
+        world.sim.add_group(ours(&name).launch_template(&name, "$Latest"));
+    }
+    world
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_ec2_that_hangs_holds_up_neither_the_first_view_nor_later_ones() {
+    let mut world = world([ours("web").size(0, 9, 2), ours("api")]).await;
+    world.sim.hang(&EC2, true);
+    let began = world.clock.now();
+    world.run();
+    let first = world.until(|_| true).await;
+    assert!(seconds(&world, began) <= 6, "{} s", seconds(&world, began));
+    assert_eq!((first.groups.len(), is_known(&first, "web")), (2, false));
+
+    let looks = world.sim.calls(Operation::DescribeAutoScalingGroups);
+    tokio::time::sleep(INTERVAL * 10).await;
+    let looks = world.sim.calls(Operation::DescribeAutoScalingGroups) - looks;
+    assert!((8..=10).contains(&looks), "{looks}: an EC2 that is away is not asked any sooner");
+    let age = world.clock.now().duration_since(world.groups.latest().expect("published").taken_at);
+    assert!(age.as_secs() <= 70, "{age:#}");
+
+    world.sim.hang(&EC2, false);
+    let back = world.clock.now();
+    world.until(all_known).await;
+    assert!(seconds(&world, back) <= 70, "{} s", seconds(&world, back));
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_call_that_hangs_keeps_nothing_else_from_being_known() {
+    for hanging in EC2 {
+        let mut world = world([]).await;
+        world.sim.add_launch_configuration(LaunchConfigurationSpec::named("old", "c5.large"));
+        world.sim.add_template(TemplateSpec::named("any").version(TemplateData::untyped()));
+        world.sim.add_template(TemplateSpec::named("plain").version(TemplateData::of("m5.large")));
+        for group in [
+            ours("configuration").launch_configuration("old"),
+            ours("latest").launch_template("plain", "$Latest"),
+            ours("attributes").launch_template("any", "1").mixed(MixedSpec::meeting(any(2))),
+        ] {
+            world.sim.add_group(group);
+        }
+        world.sim.hang(&[hanging], true);
+        world.run();
+        tokio::time::sleep(Duration::from_mins(5)).await;
+        let snapshot = world.groups.latest().expect("published");
+        let known: Vec<bool> =
+            ["configuration", "latest", "attributes"].map(|group| is_known(&snapshot, group)).into();
+        let expected = match hanging {
+            Operation::DescribeInstanceTypes => [true; 3],
+            Operation::DescribeLaunchTemplateVersions => [true, false, false],
+            _ => [true, true, false],
+        };
+        assert_eq!(known, expected, "{hanging}");
+        if hanging != Operation::DescribeInstanceTypes {
+            assert!(world.sim.calls(Operation::DescribeInstanceTypes) > 0, "{hanging}");
+        }
+        world.sim.hang(&[hanging], false);
+        let back = world.clock.now();
+        world.until(all_known).await;
+        assert!(seconds(&world, back) <= 130, "{hanging}: {} s", seconds(&world, back));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_ec2_tells_all_templates_over_a_few_looks_that_come_soon() {
+    let mut world = many().await;
+    // Two pages fit into a look, three do not.
+    world.sim.delay(Duration::from_secs(2), Duration::ZERO);
+    let began = world.clock.now();
+    world.run();
+    let first = world.until(|_| true).await;
+    assert!(!all_known(&first));
+    world.until(all_known).await;
+    assert!(seconds(&world, began) <= 45, "{} s", seconds(&world, began));
+    let pages = world.sim.calls(Operation::DescribeLaunchTemplateVersions);
+    assert!(pages <= MANY.div_ceil(200) + 1, "{pages}: what was read is not read again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_that_has_grown_too_old_starts_the_pass_over_and_is_no_refusal() {
+    let world = many().await;
+    world.sim.expire_tokens(Operation::DescribeLaunchTemplateVersions, 1);
+    assert!(all_known(&world.discovery(by_tag()).look().await.expect("sees")));
+    // Two pages in vain, then all three.
+    assert_eq!(world.sim.calls(Operation::DescribeLaunchTemplateVersions), 2 + MANY.div_ceil(200));
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_pages_end_early_again_and_again_versions_are_read_one_by_one() {
+    let mut world = many().await;
+    world.sim.expire_tokens(Operation::DescribeLaunchTemplateVersions, u32::MAX);
+    world.run();
+    world.until(all_known).await;
+    let mut seen = 0;
+    world.calls_since(&mut seen);
+    tokio::time::sleep(Duration::from_hours(1)).await;
+    let reads = world.calls_since(&mut seen)[&Operation::DescribeLaunchTemplateVersions];
+    assert!(reads <= 13 * (MANY + 4), "{reads}: each, and a pass in vain, every five minutes");
+    world.sim.add_template_version("group-007", TemplateData::of("c5.large"));
+    let is_new = |snapshot: &Snapshot| {
+        let template = snapshot.groups["group-007"].template.clone().expect("tried").expect("known");
+        template.labels["node.kubernetes.io/instance-type"] == "c5.large"
+    };
+    world.until(is_new).await;
+}
+
+fn meeting(name: &str, requirements: Requirements) -> GroupSpec {
+    ours(name).template_data(TemplateData::meeting(requirements))
+}
+
+#[tokio::test(start_paused = true)]
+async fn attributes_that_ec2_refuses_cost_the_other_groups_nothing() {
+    let world = world([meeting("b", any(2)), meeting("c", any(4))]).await;
+    // Refused: 1 to 0 vCPUs. Its key is less than those of the others.
+    world.sim.add_group(meeting("a", Requirements::at_least(1, 1).at_most(0, 0)));
+    let discovery = world.discovery(by_tag());
+    let snapshot = discovery.look().await.expect("sees");
+    let known = ["a", "b", "c"].map(|group| is_known(&snapshot, group));
+    assert_eq!(known, [false, true, true]);
+    let asked = world.sim.calls(Operation::GetInstanceTypesFromInstanceRequirements);
+    assert_eq!(asked, 3);
+    for _ in 0..10 {
+        tokio::time::sleep(INTERVAL).await;
+        discovery.look().await.expect("sees");
+    }
+    let again = world.sim.calls(Operation::GetInstanceTypesFromInstanceRequirements) - asked;
+    assert_eq!(again, 2, "every five minutes");
+}
