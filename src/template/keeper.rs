@@ -9,6 +9,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::Value;
 use tokio::time::Instant;
 
 use super::learned::Learned;
@@ -32,6 +33,9 @@ const LAST_RETRY: Duration = Duration::from_mins(5);
 /// something; what is lost when the process is killed meanwhile is what nodes will teach again.
 const PAUSE: Duration = Duration::from_secs(30);
 
+/// From one write to the next, at the most: somebody may have deleted the ConfigMap meanwhile.
+const AGAIN: Duration = Duration::from_mins(10);
+
 /// Reads the ConfigMap once, then writes it whenever something is learned, for ever.
 pub async fn keep(lessons: Arc<Lessons>, cluster: Cluster, config_map: String) -> Infallible {
     let mut trouble = Trouble { config_map: &config_map, failures: 0 };
@@ -44,14 +48,22 @@ pub async fn keep(lessons: Arc<Lessons>, cluster: Cluster, config_map: String) -
                 trouble.ended();
                 break;
             }
-            Err(error) => trouble.pause("read", &error).await,
+            Err(error) => {
+                if matches!(error, ApiError::Refused(_)) {
+                    // Nobody is to wait for what may not be read.
+                    lessons.load(BTreeMap::new());
+                }
+                trouble.pause("read", &error).await;
+            }
         }
     }
     let mut next_write = Instant::now();
     loop {
-        if versions.changed().await.is_err() {
+        match tokio::time::timeout(AGAIN, versions.changed()).await {
+            Err(_) if lessons.all().is_empty() => continue,
             // Who holds the lessons holds the sender too.
-            std::future::pending::<()>().await;
+            Ok(Err(_)) => std::future::pending::<()>().await,
+            Ok(Ok(())) | Err(_) => {}
         }
         tokio::time::sleep_until(next_write).await;
         versions.mark_unchanged();
@@ -64,12 +76,18 @@ pub async fn keep(lessons: Arc<Lessons>, cluster: Cluster, config_map: String) -
     }
 }
 
+/// What can be read of it, group by group.
 fn read(text: &str) -> Option<BTreeMap<String, Learned>> {
-    let read = serde_json::from_str(text);
-    if let Err(error) = &read {
-        tracing::warn!(%error, "what was learned of nodes before is damaged and is learned anew");
-    }
-    read.ok()
+    let damaged = |group: Option<&str>, error: serde_json::Error| {
+        tracing::warn!(group, %error, "what was learned of nodes before is damaged and is learned anew");
+    };
+    let members: BTreeMap<String, Value> =
+        serde_json::from_str(text).map_err(|error| damaged(None, error)).ok()?;
+    let read = members.into_iter().filter_map(|(group, member)| {
+        let learned = serde_json::from_value(member).map_err(|error| damaged(Some(&group), error)).ok()?;
+        Some((group, learned))
+    });
+    Some(read.collect())
 }
 
 /// As much as fits. What does not is of groups that have nodes, as long as there are any.
@@ -131,6 +149,14 @@ mod tests {
     use crate::sim::cluster::Verb;
     use crate::sim::world::World;
     use crate::template::lessons::tests::{lessons, look};
+
+    #[test]
+    fn a_damaged_member_costs_only_itself() {
+        let text = r#"{"bad": {"labels": 7}, "good": {"last": "m5.large"}, "worse": 3}"#;
+        let read = read(text).expect("an object");
+        assert_eq!(read.into_values().map(|learned| learned.last).collect::<Vec<_>>(), ["m5.large"]);
+        assert!(super::read("{\"good\": ").is_none());
+    }
 
     #[tokio::test(start_paused = true)]
     async fn the_first_news_is_written_at_once_and_later_ones_twice_a_minute() {

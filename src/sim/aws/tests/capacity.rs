@@ -120,6 +120,7 @@ async fn instances_with_weights_fill_units_and_take_theirs_along() {
     let id = bench.in_service("web").remove(0);
     assert!(terminate(&bench, &id, true).await.is_err(), "one unit would be left");
     set(&bench, 4).await.expect("in range");
+    bench.pass(20).await;
     assert_eq!(bench.in_service("web").len(), 1, "units are lowered, and a node goes");
 }
 
