@@ -200,13 +200,17 @@ impl Nodes {
 }
 
 impl Inner {
+    fn share(&mut self, node: &mut NodeView) {
+        for pairs in [&mut node.labels, &mut node.capacity, &mut node.allocatable] {
+            self.words.share(pairs);
+        }
+    }
+
     fn insert(&mut self, mut node: NodeView) {
         if self.by_name.get(&node.name).is_some_and(|known| **known == node) {
             return;
         }
-        for pairs in [&mut node.labels, &mut node.capacity, &mut node.allocatable] {
-            self.words.share(pairs);
-        }
+        self.share(&mut node);
         self.remove(&node.name.clone());
         if let Some(instance) = &node.instance {
             self.by_instance.insert(instance.clone(), node.name.clone());
@@ -234,12 +238,19 @@ impl Inner {
 }
 
 impl Sink<Node> for Nodes {
-    fn apply(&self, node: Node) {
-        Self::apply(self, NodeView::from(&node));
+    type Kept = NodeView;
+
+    fn reduce(&self, node: Node) -> NodeView {
+        let mut view = NodeView::from(&node);
+        self.lock().share(&mut view);
+        view
     }
 
-    fn delete(&self, node: Node) {
-        let gone = NodeView::from(&node);
+    fn apply(&self, node: NodeView) {
+        Self::apply(self, node);
+    }
+
+    fn delete(&self, gone: NodeView) {
         let mut inner = self.lock();
         // The Node of a newer incarnation stays.
         if inner.by_name.get(&gone.name).is_some_and(|known| known.uid == gone.uid) {
@@ -249,10 +260,10 @@ impl Sink<Node> for Nodes {
         self.dirty.notify_one();
     }
 
-    fn reset(&self, nodes: Vec<Node>) {
+    fn reset(&self, nodes: Vec<NodeView>) {
         let mut inner = self.lock();
         let nodes: BTreeMap<String, NodeView> =
-            nodes.iter().map(NodeView::from).map(|node| (node.name.clone(), node)).collect();
+            nodes.into_iter().map(|node| (node.name.clone(), node)).collect();
         let gone: Vec<String> =
             inner.by_name.keys().filter(|&name| !nodes.contains_key(name)).cloned().collect();
         for name in gone {
@@ -302,7 +313,7 @@ mod tests {
         let mut object = Node::default();
         object.metadata.name = Some("n".into());
         object.metadata.uid = Some("u".into());
-        Sink::delete(&nodes, object);
+        Sink::delete(&nodes, nodes.reduce(object));
         assert!(nodes.get("n").is_none());
         assert!(nodes.of_instance("i-1").is_none());
     }

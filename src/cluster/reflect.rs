@@ -14,17 +14,23 @@ use crate::telemetry::chain;
 
 /// Where the events of a watch go.
 pub trait Sink<K> {
+    /// What is kept of an object.
+    type Kept;
+    /// Reduces an object to what is kept of it, before anything else is done with it: a list of thousands of Nodes is
+    /// never held whole.
+    fn reduce(&self, object: K) -> Self::Kept;
     /// An object is there, or has changed.
-    fn apply(&self, object: K);
+    fn apply(&self, object: Self::Kept);
     /// An object is gone.
-    fn delete(&self, object: K);
+    fn delete(&self, object: Self::Kept);
     /// These are all objects there are.
-    fn reset(&self, objects: Vec<K>);
+    fn reset(&self, objects: Vec<Self::Kept>);
 }
 
 /// Feeds `sink` from `events` for ever. A broken watch is taken up again; the store keeps what it has meanwhile.
-pub async fn reflect<K>(events: impl Stream<Item = watcher::Result<Event<K>>> + Send, sink: &impl Sink<K>)
+pub async fn reflect<K, S>(events: impl Stream<Item = watcher::Result<Event<K>>> + Send, sink: &S)
 where
+    S: Sink<K>,
     K: kube::Resource<DynamicType: Default> + Clone + Debug + Send,
 {
     let kind = K::kind(&K::DynamicType::default()).into_owned();
@@ -83,13 +89,13 @@ fn pause_after(failures: u32) -> Duration {
 }
 
 /// Hands one event of a watch to the sink. `listed` collects a list until it is whole.
-pub fn deliver<K>(event: Event<K>, listed: &mut Vec<K>, sink: &impl Sink<K>) {
+pub fn deliver<K, S: Sink<K>>(event: Event<K>, listed: &mut Vec<S::Kept>, sink: &S) {
     match event {
         Event::Init => listed.clear(),
-        Event::InitApply(object) => listed.push(object),
+        Event::InitApply(object) => listed.push(sink.reduce(object)),
         Event::InitDone => sink.reset(std::mem::take(listed)),
-        Event::Apply(object) => sink.apply(object),
-        Event::Delete(object) => sink.delete(object),
+        Event::Apply(object) => sink.apply(sink.reduce(object)),
+        Event::Delete(object) => sink.delete(sink.reduce(object)),
     }
 }
 
@@ -146,25 +152,27 @@ pub trait Project<K>: Sized {
 }
 
 impl<K: ResourceExt, V: Project<K>> Sink<K> for Store<V> {
-    fn apply(&self, object: K) {
-        let key = V::key(&object);
-        match V::project(&object) {
+    type Kept = (String, Option<V>);
+
+    fn reduce(&self, object: K) -> Self::Kept {
+        (V::key(&object), V::project(&object))
+    }
+
+    fn apply(&self, (key, value): Self::Kept) {
+        match value {
             Some(value) => self.lock().insert(key, Arc::new(value)),
             None => self.lock().remove(&key),
         };
         self.touch();
     }
 
-    fn delete(&self, object: K) {
-        self.lock().remove(&V::key(&object));
+    fn delete(&self, (key, _): Self::Kept) {
+        self.lock().remove(&key);
         self.touch();
     }
 
-    fn reset(&self, objects: Vec<K>) {
-        *self.lock() = objects
-            .iter()
-            .filter_map(|object| Some((V::key(object), Arc::new(V::project(object)?))))
-            .collect();
+    fn reset(&self, objects: Vec<Self::Kept>) {
+        *self.lock() = objects.into_iter().filter_map(|(key, value)| Some((key, Arc::new(value?)))).collect();
         self.synced.send_replace(true);
         self.touch();
     }

@@ -58,18 +58,22 @@ struct Pods {
 }
 
 impl Sink<Pod> for Pods {
-    fn apply(&self, pod: Pod) {
-        let view = PodView::from(&pod);
-        self.by_uid.borrow_mut().insert(view.uid.clone(), view);
+    type Kept = PodView;
+
+    fn reduce(&self, pod: Pod) -> PodView {
+        PodView::from(&pod)
     }
 
-    fn delete(&self, pod: Pod) {
-        self.by_uid.borrow_mut().remove(pod.metadata.uid.as_deref().unwrap_or_default());
+    fn apply(&self, pod: PodView) {
+        self.by_uid.borrow_mut().insert(pod.uid.clone(), pod);
     }
 
-    fn reset(&self, pods: Vec<Pod>) {
-        *self.by_uid.borrow_mut() =
-            pods.iter().map(PodView::from).map(|view| (view.uid.clone(), view)).collect();
+    fn delete(&self, pod: PodView) {
+        self.by_uid.borrow_mut().remove(&pod.uid);
+    }
+
+    fn reset(&self, pods: Vec<PodView>) {
+        *self.by_uid.borrow_mut() = pods.into_iter().map(|pod| (pod.uid.clone(), pod)).collect();
         self.listed.set(true);
     }
 }
