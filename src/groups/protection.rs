@@ -112,7 +112,11 @@ impl Protection {
         let _ = answer.send(set);
         if is_set {
             self.owe(group, None, marked, Some(to));
-            if let Err(error) = self.raise(group, to).await {
+            let looked = match self.describe(group).await {
+                Ok(Some(seen)) => self.raise(&seen, Some(to)).await.map(drop),
+                outcome => outcome.map(drop),
+            };
+            if let Err(error) = looked {
                 tracing::warn!(group, error = %chain(&error), "whether an instance came at the last moment cannot be seen yet");
             }
         } else if is_refused && let Some(owed) = self.owed().get_mut(group) {
@@ -123,16 +127,16 @@ impl Protection {
 
     /// Raises the size to what is there, if it is what was set and the group has more: an instance has come that was given
     /// up. Whether the group has no more than it should, then.
-    async fn raise(&self, group: &str, size: i32) -> Result<bool, AwsError> {
-        let Some(seen) = self.describe(group).await? else { return Ok(true) };
-        let live = seen.live().count() as i32;
-        let to = live.min(seen.max);
-        if seen.desired == size && to > size {
-            self.aws.set_desired(group, to).await?;
-            self.groups.refresh_soon();
-            tracing::info!(group, from = size, to, "an instance came that was given up: it stays");
+    async fn raise(&self, seen: &Group, size: Option<i32>) -> Result<bool, AwsError> {
+        let (group, live) = (&seen.name, seen.live().count() as i32);
+        let (from, to) = (seen.desired, live.min(seen.max));
+        if size != Some(from) || to <= from {
+            return Ok(live <= from);
         }
-        Ok(live <= seen.desired.max(to))
+        self.aws.set_desired(group, to).await?;
+        self.groups.refresh_soon();
+        tracing::info!(group, from, to, "an instance came that was given up: it stays");
+        Ok(live <= to)
     }
 
     async fn describe(&self, group: &str) -> Result<Option<Group>, AwsError> {
@@ -249,14 +253,10 @@ impl Protection {
 
     /// Takes protection and mark off. False if the group still has more than it should.
     async fn try_to_release(&self, group: &str, owed: &Owed) -> Result<bool, AwsError> {
-        let settled = match owed.size {
-            Some(size) => self.raise(group, size).await?,
-            None => self.describe(group).await?.is_none_or(|seen| seen.live().count() as i32 <= seen.desired),
-        };
-        if !settled && owed.since.elapsed() < HOLD_AT_MOST {
+        let Some(seen) = self.describe(group).await? else { return Ok(true) };
+        if !self.raise(&seen, owed.size).await? && owed.since.elapsed() < HOLD_AT_MOST {
             return Ok(false);
         }
-        let Some(seen) = self.describe(group).await? else { return Ok(true) };
         let ours: Vec<&Instance> = seen.instances.iter().filter(|i| owed.instances.contains(&i.id)).collect();
         let ids = |which: fn(&Instance) -> bool| -> Vec<String> {
             ours.iter().filter(|&&instance| which(instance)).map(|instance| instance.id.clone()).collect()

@@ -250,6 +250,18 @@ async fn a_size_that_goes_down_right_after_another_is_protected_as_well() {
     short.ends_clean().await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn who_lowers_the_size_meanwhile_gets_what_he_wants_after_five_minutes() {
+    let short = Short::group().await;
+    short.scene.decrease(-2).await.expect("lowered");
+    somebody(&short.scene.world).set_desired(GROUP, 2).await.expect("lowered by a person");
+    tokio::time::sleep(Duration::from_mins(4)).await;
+    assert_eq!((short.scene.protected(), short.scene.in_service(GROUP).len()), (3, 3));
+    assert_eq!(short.scene.desired(), 2, "it is not raised again");
+    assert!(short.scene.world.until(SOON, |_| short.scene.in_service(GROUP).len() == 2).await);
+    assert_eq!(guarded(&short.scene.world, GROUP), [short.persons.clone(), BTreeSet::new()]);
+}
+
 /// An instance comes into service after all, before anything else happens.
 fn late_launch(state: &mut State, now: Timestamp) {
     state.fail_launches(GROUP, LaunchFailure::InsufficientCapacity, 0);
