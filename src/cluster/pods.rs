@@ -12,6 +12,13 @@ use crate::scale_in::names;
 /// Source: [Pod v1 `terminationGracePeriodSeconds`](https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/#lifecycle).
 const DEFAULT_GRACE_SECONDS: i64 = 30;
 
+/// The API server takes any number of seconds; what is longer than a year is for ever, and fits into every sum.
+const LONGEST_GRACE_SECONDS: i64 = 365 * 24 * 60 * 60;
+
+/// The latest deletion that is told from never, likewise: the API server adds a grace to the present moment, and the sum
+/// wraps around, as far as the year 1735 or 2318.
+const LATEST: Timestamp = Timestamp::constant(7_258_118_400, 0);
+
 /// Namespace and name of a pod, `namespace/name`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PodName {
@@ -72,8 +79,11 @@ impl From<&Pod> for PodView {
             grace_seconds: spec
                 .and_then(|spec| spec.termination_grace_period_seconds)
                 .unwrap_or(DEFAULT_GRACE_SECONDS)
-                .max(0),
-            going_until: meta.deletion_timestamp.as_ref().map(|time| time.0),
+                .clamp(0, LONGEST_GRACE_SECONDS),
+            going_until: meta
+                .deletion_timestamp
+                .as_ref()
+                .map(|time| time.0.clamp(Timestamp::UNIX_EPOCH, LATEST)),
             created: meta.creation_timestamp.as_ref().map(|time| time.0),
             mirror: meta.annotations.as_ref().is_some_and(|all| all.contains_key(names::MIRROR_POD)),
             daemon_set: owners

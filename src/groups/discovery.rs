@@ -28,7 +28,7 @@ use super::selector::Selectors;
 use super::tags::{self, BadTag, NodeTags};
 use super::{Group, Groups, Snapshot};
 use crate::aws::{Aws, AwsError, Described, Launch, NodeGroup, Revision};
-use crate::clock::Clock;
+use crate::clock::{Clock, later};
 use crate::telemetry::chain;
 use crate::template::{Facts, Lessons, Managed, Settings, Template, TemplateError};
 
@@ -269,7 +269,14 @@ impl Discovery {
         let now = snapshot.taken_at;
         memory.shortages.observe(snapshot);
         let due = memory.shortages.due(now);
-        let asked = due.iter().map(|(group, since)| self.aws.scaling_activities(group, *since));
+        // AWS dates them by its own clock, which is the wall's.
+        let ahead = self.clock.ahead();
+        let ask = async |group: &String, since: Timestamp| {
+            let mut activities = self.aws.scaling_activities(group, later(since, ahead)).await?;
+            activities.iter_mut().for_each(|activity| activity.started = later(activity.started, -ahead));
+            Ok(activities)
+        };
+        let asked = due.iter().map(|(group, since)| ask(group, *since));
         let answers = futures::future::join_all(asked).await;
         let mut trouble = None;
         let asked_any = !due.is_empty();

@@ -146,7 +146,7 @@ impl Protection {
     }
 
     async fn mark(&self, instances: &[String]) -> Result<(), AwsError> {
-        self.aws.tag_instances(instances, MARK, &self.clock.now().to_string()).await
+        self.aws.tag_instances(instances, MARK, &self.clock.wall().to_string()).await
     }
 
     /// Says once when marks cannot be set, and once when they can again.

@@ -90,7 +90,7 @@ fn ask(
     plan: &mut Plan,
 ) -> Why {
     let task = Task::Pod(pod.uid.clone());
-    if let Some(until) = pod.going_until {
+    if let Some(until) = pod.going_until.map(|until| s.ours(until)) {
         // It is going. If it may take longer than there is time, the rest is cut off at the end, not now.
         if let Some(limit) = limit.filter(|limit| until > *limit) {
             let cut = cut(limit);
@@ -104,13 +104,13 @@ fn ask(
                 });
             }
         }
-        return Why::Exiting(until);
+        return Why::Exiting(s.theirs(until));
     }
     if let Some(at) = s.memory.asked.get(&pod.uid)
         && *at + ASK_AGAIN > s.now
     {
         plan.wake(*at + ASK_AGAIN);
-        return Why::Exiting(*at + SignedDuration::from_secs(pod.grace_seconds));
+        return Why::Exiting(s.theirs(*at + SignedDuration::from_secs(pod.grace_seconds)));
     }
     if let Some(limit) = limit {
         let call = last_call(limit, pod.grace_seconds);

@@ -57,15 +57,18 @@ fn ask_daemons(
     hard: Option<Timestamp>,
     plan: &mut Plan,
 ) -> Option<Timestamp> {
-    let asked = |pod: &PodView| pod.created.is_none_or(|created| created <= record.phase_since);
+    let asked = |pod: &PodView| pod.created.is_none_or(|created| s.ours(created) <= record.phase_since);
     let mut until = None;
     for (pod, class) in s.daemons() {
         if class != Class::Daemon(Daemon::Evict) || !asked(pod) {
             continue;
         }
         // Its own grace from when it was asked; should the kubelet not answer, the node does not wait longer.
-        let end =
-            pod.going_until.unwrap_or(record.phase_since + SignedDuration::from_secs(pod.grace_seconds + 5));
+        let end = pod
+            .going_until
+            .map_or(record.phase_since + SignedDuration::from_secs(pod.grace_seconds + 5), |until| {
+                s.ours(until)
+            });
         until = until.max(Some(end));
         let task = Task::Pod(pod.uid.clone());
         if pod.going_until.is_none() && !s.memory.is_done(&task) {

@@ -89,7 +89,7 @@ impl Intents {
             if record_on(&view).is_some_and(|record| record.release != Release::Terminate) {
                 return Ok(Accepted::Already);
             }
-            let now = self.clock.now();
+            let now = self.clock.wall();
             let mut record =
                 Record::new(Cause::Autoscaler, group, instance, Release::TerminateAndDecrement, now);
             record.release_by = release::limit(self.settings, now, None, now);

@@ -17,6 +17,7 @@ use super::memory::{Memory, Task};
 use super::record::{self, Cause, Phase, Record, Release, Written};
 use super::{drain, flush, guard, marks, release};
 use crate::aws::Hook;
+use crate::clock::later;
 use crate::cluster::{Budget, NodeView, PodName, PodView};
 use crate::groups::Lifecycle;
 
@@ -62,8 +63,12 @@ pub enum HookKnowledge {
 
 /// Everything a plan is made from.
 pub struct Situation<'a> {
-    /// The present moment.
+    /// The present moment, on our clock that never steps.
     pub now: Timestamp,
+    /// What the wall clock reads: for what others read at once.
+    pub wall: Timestamp,
+    /// By how much the clock of the record and of the API server is ahead of ours.
+    pub ahead: SignedDuration,
     /// How scale-ins are done here.
     pub settings: Settings,
     /// The Node.
@@ -214,6 +219,21 @@ impl Plan {
 }
 
 impl Situation<'_> {
+    /// A moment that the record or the API server names, on our clock.
+    pub(super) fn ours(&self, moment: Timestamp) -> Timestamp {
+        later(moment, -self.ahead)
+    }
+
+    /// A moment of ours as the record and people have it.
+    pub(super) fn theirs(&self, moment: Timestamp) -> Timestamp {
+        later(moment, self.ahead)
+    }
+
+    /// The patch that writes the record, with everything that a scale-in puts on the Node.
+    pub(super) fn with_record(&self, record: &Record) -> Value {
+        marks::with_record(self.node, &record.moved(self.ahead), self.wall)
+    }
+
     /// Asks for an action if its task may be tried now, else for being woken when it may.
     pub(super) fn attempt(&self, plan: &mut Plan, task: &Task, action: impl FnOnce() -> Action) {
         match self.memory.may_try_at(task) {
@@ -271,7 +291,7 @@ impl Situation<'_> {
             Phase::Flushing => "ScaleInFlushing",
             Phase::Releasing => "ScaleInReleasing",
         };
-        let patch = marks::with_record(self.node, &record.entering(phase, self.now), self.now);
+        let patch = self.with_record(&record.entering(phase, self.now));
         self.patch(plan, patch, Some(Announcement { topic: reason.into(), reason, note, warning: false }));
     }
 }
@@ -282,7 +302,7 @@ pub fn plan(s: &Situation<'_>) -> Plan {
     let written = s.node.record.as_deref().map(record::read);
     match written {
         Some(Written::Record(record)) if s.node.instance.as_deref() == Some(&record.instance) => {
-            under_way(s, &record, &mut plan);
+            under_way(s, &record.moved(-s.ahead), &mut plan);
         }
         Some(Written::Record(_)) => {
             // The Node has been taken over by another instance: the record is about one that is gone.
@@ -314,9 +334,12 @@ fn under_way(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         Phase::Releasing => release::release(s, record, plan),
     }
     if s.instance != Whereabouts::Elsewhere {
-        match marks::put_on(s.node, s.now) {
+        match marks::put_on(s.node, s.wall) {
             Some(patch) => s.patch(plan, patch, None),
-            None => plan.wake(marks::taint_expires(s.node).unwrap_or(s.now)),
+            None => {
+                let expires = marks::taint_expires(s.node).unwrap_or(s.wall);
+                plan.wake(later(s.now, expires.duration_since(s.wall)));
+            }
         }
     }
 }
@@ -399,12 +422,14 @@ fn begin_for_operator(s: &Situation<'_>, wish: Release, plan: &mut Plan) {
 }
 
 fn begin(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
-    let note = started(record);
+    let note = started(s, record);
     s.enter(plan, record, Phase::Draining, note);
 }
 
 /// The text of the Event that opens a scale-in.
-pub(super) fn started(record: &Record) -> String {
-    let limit = record.release_by.map_or("without a time limit".to_owned(), |by| format!("until {by:.0}"));
+fn started(s: &Situation<'_>, record: &Record) -> String {
+    let limit = record
+        .release_by
+        .map_or("without a time limit".to_owned(), |by| format!("until {:.0}", s.theirs(by)));
     format!("cause {}: workloads are asked to leave {}, {limit}", record.cause, record.instance)
 }

@@ -5,8 +5,10 @@
 
 use std::fmt;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
+
+use crate::clock::later;
 
 /// Why a node goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -113,6 +115,24 @@ impl Record {
     pub fn entering(&self, phase: Phase, now: Timestamp) -> Self {
         Self { phase, phase_since: now, ..self.clone() }
     }
+
+    /// The same record on a clock that is ahead by so much.
+    #[must_use]
+    pub fn moved(&self, by: SignedDuration) -> Self {
+        let moved = |moment| later(moment, by);
+        Self {
+            requested_at: moved(self.requested_at),
+            phase_since: moved(self.phase_since),
+            release_by: self.release_by.map(moved),
+            ..self.clone()
+        }
+    }
+
+    /// Whether its moments are ones that a clock of this century may have shown.
+    fn is_plausible(&self) -> bool {
+        let moments = [self.requested_at, self.phase_since].into_iter().chain(self.release_by);
+        moments.map(|moment| moment.as_second()).all(|second| PLAUSIBLE.contains(&second))
+    }
 }
 
 /// What the annotation says.
@@ -126,14 +146,17 @@ pub enum Written {
     Unreadable(String),
 }
 
+/// The years 2000 to 2200, in seconds. What lies outside was not written by a clock, and sums with it might not fit.
+const PLAUSIBLE: std::ops::Range<i64> = 946_684_800..7_258_118_400;
+
 /// Reads the annotation's value.
 pub fn read(value: &str) -> Written {
     match value.trim() {
         "now" => Written::Wish(Release::TerminateAndDecrement),
         "replace" => Written::Wish(Release::Terminate),
-        text => match serde_json::from_str(text) {
-            Ok(record) => Written::Record(record),
-            Err(_) => Written::Unreadable(text.chars().take(100).collect()),
+        text => match serde_json::from_str::<Record>(text) {
+            Ok(record) if record.is_plausible() => Written::Record(record),
+            _ => Written::Unreadable(text.chars().take(100).collect()),
         },
     }
 }
@@ -157,8 +180,8 @@ mod tests {
                 Just(Release::TerminateAndDecrement), Just(Release::Terminate), Just(Release::CompleteHook)
             ],
             group in ".{1,40}",
-            seconds in 0..4_000_000_000i64,
-            limit in proptest::option::of(0..4_000_000_000i64),
+            seconds in PLAUSIBLE,
+            limit in proptest::option::of(PLAUSIBLE),
         ) -> Record {
             let at = |s| Timestamp::from_second(s).expect("in range");
             Record {
@@ -178,6 +201,22 @@ mod tests {
         #[test]
         fn no_text_makes_it_panic(text in ".*") {
             let _ = read(&text);
+        }
+    }
+
+    #[test]
+    fn a_moment_that_no_clock_shows_makes_a_record_unreadable() {
+        for extreme in ["-009999-01-02T01:59:59Z", "1999-12-31T23:59:59Z", "9999-12-30T22:00:00Z"] {
+            let at = Timestamp::from_second(1_700_000_000).expect("in range");
+            let record = Record::new(Cause::Operator, "g", "i-1", Release::Terminate, at);
+            let at: Timestamp = extreme.parse().expect("a timestamp");
+            for bad in [
+                Record { requested_at: at, ..record.clone() },
+                Record { phase_since: at, ..record.clone() },
+                Record { release_by: Some(at), ..record.clone() },
+            ] {
+                assert!(matches!(read(&write(&bad)), Written::Unreadable(_)), "{extreme}");
+            }
         }
     }
 

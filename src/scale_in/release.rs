@@ -6,7 +6,6 @@
 
 use jiff::Timestamp;
 
-use super::marks;
 use super::memory::Task;
 use super::plan::{Action, Announcement, HookKnowledge, Plan, Settings, Situation, Whereabouts};
 use super::record::{Record, Release};
@@ -47,7 +46,7 @@ pub(super) fn take_out_of_the_group(s: &Situation<'_>, record: &Record, plan: &m
             release_by: limit(s.settings, record.requested_at, Some(hook), s.now),
             ..record.clone()
         };
-        s.patch(plan, marks::with_record(s.node, &held, s.now), None);
+        s.patch(plan, s.with_record(&held), None);
         return held;
     }
     terminate(s, record, group, *seen, plan);

@@ -100,12 +100,18 @@ struct Worker {
     pods: Pods,
     memory: Memory,
     hook: HookKnowledge,
+    /// By how much the wall clock was ahead of ours when the record came: its moments are read by that one, whatever
+    /// becomes of the wall clock since.
+    ahead: SignedDuration,
+    has_record: bool,
     running: FuturesUnordered<BoxFuture<'static, Outcome>>,
 }
 
 impl Worker {
     fn new(shared: Arc<Shared>, name: String) -> Self {
         Self {
+            ahead: shared.clock.ahead(),
+            has_record: false,
             shared,
             name,
             pods: Pods::default(),
@@ -166,11 +172,16 @@ impl Worker {
     /// Plans and starts what is to be done.
     fn step(&mut self) -> Next {
         let Some(node) = self.shared.nodes.get(&self.name) else { return Next::Over };
+        if !std::mem::replace(&mut self.has_record, node.record.is_some()) {
+            self.ahead = self.shared.clock.ahead();
+        }
         let now = self.shared.clock.now();
         let pods = self.pods.by_uid.borrow();
         self.memory.keep_pods(|uid| pods.contains_key(uid));
         let situation = Situation {
             now,
+            wall: self.shared.clock.wall(),
+            ahead: self.ahead,
             settings: self.shared.settings,
             node: &node,
             pods: self.pods.listed.get().then_some(&*pods),
@@ -406,7 +417,7 @@ impl Worker {
 async fn announce(shared: Arc<Shared>, node: Arc<NodeView>, what: Announcement) -> Outcome {
     let Announcement { reason, note, warning, .. } = what;
     tracing::info!(node = node.name, reason, note, "scale-in");
-    let now = shared.clock.now();
+    let now = shared.clock.wall();
     if let Err(error) = shared.cluster.announce(&node, reason, &note, warning, now).await {
         tracing::warn!(node = node.name, error = %chain(&error), "could not publish an Event");
     }

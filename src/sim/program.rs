@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use hyper_util::rt::TokioIo;
+use jiff::SignedDuration;
 use tokio::io::DuplexStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -17,6 +18,7 @@ use super::http::aws_client;
 use super::world::World;
 use crate::app::{self, AppError, Io, Outside};
 use crate::aws::Aws;
+use crate::clock::Clock;
 use crate::cluster::Cluster;
 use crate::config::{Config, LogFormat, LogOptions};
 use crate::groups::selector::Selectors;
@@ -61,6 +63,7 @@ pub struct Program {
     task: JoinSet<Result<(), AppError>>,
     stop: CancellationToken,
     connect: mpsc::UnboundedSender<DuplexStream>,
+    clock: Clock,
 }
 
 impl Program {
@@ -69,10 +72,11 @@ impl Program {
         let (connect, connections) = mpsc::unbounded_channel();
         let incoming =
             UnboundedReceiverStream::new(connections).map(|stream| Ok(Box::new(stream) as Box<dyn Io>));
+        let clock = world.clock.of_its_own();
         let outside = Outside {
             aws: Aws::at(aws_client(Arc::new(world.aws.clone()))),
             cluster: Cluster::new(world.cluster.client()),
-            clock: world.clock.clone(),
+            clock: clock.clone(),
             incoming: incoming.boxed(),
             tls: None,
             admin: None,
@@ -81,7 +85,12 @@ impl Program {
         let mut task = JoinSet::new();
         let until = stop.clone();
         task.spawn(async move { app::run(&config, outside, until).await });
-        Self { task, stop, connect }
+        Self { task, stop, connect, clock }
+    }
+
+    /// Sets the wall clock of the machine it runs on forward or back.
+    pub fn step_clock(&self, by: SignedDuration) {
+        self.clock.step(by);
     }
 
     /// A gRPC client of it.

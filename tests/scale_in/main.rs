@@ -1,6 +1,7 @@
 //! The whole program on the simulated worlds, in virtual time: how nodes leave.
 
 mod budgets;
+mod clocks;
 mod deadlines;
 mod hooks;
 mod kills;

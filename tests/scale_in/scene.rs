@@ -6,11 +6,14 @@
 use std::time::Duration;
 
 use ebbtide::config::Config;
-use ebbtide::provider::proto::{ExternalGrpcNode, NodeGroupDeleteNodesRequest, NodeGroupTargetSizeRequest};
+use ebbtide::provider::proto::{
+    ExternalGrpcNode, NodeGroupDeleteNodesRequest, NodeGroupIncreaseSizeRequest, NodeGroupTargetSizeRequest,
+};
 use ebbtide::sim::aws::{GroupSpec, HookSpec, TerminationCause};
 use ebbtide::sim::cluster::{Event, Fixture, Name, daemon_set};
 use ebbtide::sim::program::{Program, TAG, config};
 use ebbtide::sim::world::World;
+use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
@@ -170,6 +173,12 @@ impl Scene {
             .map(|answer| answer.into_inner().target_size)
     }
 
+    /// cluster-autoscaler's IncreaseSize.
+    pub(crate) async fn increase(&self, delta: i32) -> Result<(), Status> {
+        let request = NodeGroupIncreaseSizeRequest { id: "web".into(), delta };
+        self.program().client().node_group_increase_size(request).await.map(drop)
+    }
+
     /// Asks for the target size after everything that happens in either world until `over` holds: each answer is
     /// `expected`. Returns how often it was asked.
     pub(crate) async fn target_stays(&self, expected: i32, over: impl Fn(&World) -> bool) -> usize {
@@ -222,6 +231,11 @@ impl Scene {
 impl Scene {
     fn program(&self) -> &Program {
         self.program.as_ref().expect("the program runs")
+    }
+
+    /// Sets the wall clock of the machine it runs on forward or back.
+    pub(crate) fn step_clock(&self, by: SignedDuration) {
+        self.program().step_clock(by);
     }
 
     /// Waits until it answers.

@@ -212,6 +212,8 @@ impl Scene {
         let budgets = self.budgets.clone();
         let plan = plan(&Situation {
             now: self.now,
+            wall: self.now,
+            ahead: SignedDuration::ZERO,
             settings: self.settings,
             node: &view,
             pods: self.pods.as_ref(),

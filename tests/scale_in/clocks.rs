@@ -1,0 +1,89 @@
+//! The wall clock of the machine that the program runs on is set back or forward in mid-drain.
+
+use std::sync::Arc;
+
+use ebbtide::aws::Aws;
+use ebbtide::sim::cluster::pod;
+use ebbtide::sim::http::aws_client;
+use jiff::SignedDuration;
+
+use crate::scene::{Cause, Scene, group, held_group, seconds};
+use crate::story::{decrements, in_phase, is_asked, longest_silence, phase_at, released_at};
+
+const STEPS: [SignedDuration; 2] = [SignedDuration::from_hours(-1), SignedDuration::from_hours(1)];
+
+#[tokio::test(start_paused = true)]
+async fn a_step_while_workloads_leave_costs_neither_them_nor_the_hook_anything() {
+    for by in STEPS {
+        for cause in [Cause::Autoscaler, Cause::Group, Cause::Operator] {
+            let scene = Scene::with(held_group(2, 60)).await;
+            let machine = scene.first();
+            scene.run([pod("web").on(&machine.name).grace(600).exits_after(400)]).await;
+            scene.scale_in(&machine, cause).await;
+            scene.until(|w| is_asked(w, "web")).await;
+            scene.step_clock(by);
+            scene.until_gone(&machine).await;
+            scene.assert_left_well(&machine);
+            let silence = longest_silence(&scene.world, &machine);
+            assert!(
+                silence <= SignedDuration::from_secs(35),
+                "{silence} without a heartbeat, {by} {cause:?}"
+            );
+            assert_eq!(decrements(&scene.world), usize::from(cause != Cause::Group));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_step_while_the_node_flushes_neither_shortens_nor_lengthens_that() {
+    for by in STEPS {
+        let scene = Scene::with(group(2)).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name)]).await;
+        scene.scale_in(&machine, Cause::Autoscaler).await;
+        scene.until(|w| in_phase(w, &machine, "Flushing")).await;
+        scene.step_clock(by);
+        scene.until_gone(&machine).await;
+        scene.assert_left_well(&machine);
+        let flushed =
+            released_at(&scene.world, &machine).duration_since(phase_at(&scene.world, &machine, "Flushing"));
+        assert!(flushed <= SignedDuration::from_secs(7), "{flushed} after a step of {by}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_step_under_a_deadline_moves_it_for_nobody() {
+    for by in STEPS {
+        let mut config = ebbtide::sim::program::config();
+        config.drain_timeout = Some(seconds(900));
+        let scene = Scene::configured(group(2), config).await;
+        let machine = scene.first();
+        scene
+            .run([pod("web").on(&machine.name).annotation("ebbtide/drain", "wait").grace(60).exits_after(50)])
+            .await;
+        let requested = scene.world.clock.now();
+        scene.scale_in(&machine, Cause::Autoscaler).await;
+        scene.pass_some(seconds(20)).await;
+        scene.step_clock(by);
+        scene.until_gone(&machine).await;
+        scene.assert_left_well(&machine);
+        let took = released_at(&scene.world, &machine).duration_since(requested);
+        assert!(took <= SignedDuration::from_secs(900) && took > SignedDuration::from_secs(800), "{took}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_step_the_sizes_that_aws_shows_are_believed() {
+    for by in STEPS {
+        let scene = Scene::with(group(3)).await;
+        scene.step_clock(-by);
+        scene.increase(1).await.expect("grown");
+        scene.step_clock(by);
+        scene.pass_some(seconds(130)).await;
+        assert_eq!(scene.target().await.expect("answered"), 4);
+        let person = Aws::at(aws_client(Arc::new(scene.world.aws.clone())));
+        person.set_desired("web", 3).await.expect("set");
+        scene.pass_some(seconds(130)).await;
+        assert_eq!(scene.target().await.expect("answered"), 3, "after a step of {by}");
+    }
+}
