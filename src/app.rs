@@ -26,7 +26,7 @@ use crate::groups::hooks::Hooks;
 use crate::groups::protection::Protection;
 use crate::groups::sizing::{AwsSizing, Running};
 use crate::provider::{Provider, RpcMetrics, ServeError, Tls, TlsFiles};
-use crate::scale_in::{self, Board, ControllerError, Intents, Metrics, Settings, Shared};
+use crate::scale_in::{self, Board, ControllerError, Holds, Intents, Metrics, Settings, Shared};
 use crate::template::{self, Lessons, keeper};
 
 /// What is heard out at the end, all together: cluster-autoscaler's calls, the API server's and AWS's answers. The
@@ -186,6 +186,8 @@ impl App {
             attachments: Store::default(),
             groups,
             hooks,
+            holds: Holds::default(),
+            protection: Arc::clone(&protection),
             clock: clock.clone(),
             settings,
             waiting,

@@ -23,16 +23,16 @@ use k8s_openapi::api::core::v1::{ConfigMap, Node, ObjectReference, Pod};
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
-use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, Time};
+use kube::api::{Api, DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::{PartialObjectMeta, Status};
 use kube::runtime::watcher;
 use serde_json::{Value, json};
 
 pub use answer::{Answer, ApiError};
 pub use budgets::{Attachment, Budget, Existing};
-pub use nodes::{NodeView, Nodes};
-pub use pods::{PodName, PodView};
+pub use nodes::{NodeView, Nodes, Ready};
+pub use pods::{DaemonOwner, PodName, PodView};
 pub use reflect::{Project, Sink, Store, brings_news, deliver, patiently, reflect};
 pub use words::Pairs;
 
@@ -137,13 +137,6 @@ impl Cluster {
         Ok(NodeView::from(&node))
     }
 
-    /// Whether a Node of this instance exists, asked now: for when being wrong would cost its workloads.
-    pub async fn has_node_of(&self, instance: &str) -> Result<bool, ApiError> {
-        let api: Api<Node> = Api::all(self.client.clone());
-        let nodes = timely(api.list(&ListParams::default())).await?;
-        Ok(nodes.items.iter().any(|node| NodeView::from(node).instance.as_deref() == Some(instance)))
-    }
-
     /// Asks for the eviction of a pod, unless it is another by now. `grace` in seconds replaces the pod's own.
     pub async fn evict(&self, pod: &PodName, uid: &str, grace: Option<i64>) -> Answer {
         // `kube`'s own request writes `delete_options`, which the API server ignores, preconditions and all.
@@ -191,7 +184,37 @@ impl Cluster {
         match timely(api.delete(&pod.name, &params)).await {
             Ok(_) => Answer::Going,
             Err(ApiError::Refused(status)) => answer::read(status.code, None, Some(&status)),
+            // The only precondition is the UID.
+            Err(ApiError::NotFound | ApiError::Conflict) => Answer::Gone,
             Err(error) => Answer::Unclear(error.to_string()),
+        }
+    }
+
+    /// Tells a pod's owner that it is disrupted, by the condition that the eviction API sets as well.
+    /// Source: [Pod disruption conditions](https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions).
+    pub async fn note_disruption(&self, pod: &PodName, uid: &str, now: Timestamp) -> Result<(), ApiError> {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
+        let patch = json!({
+            "metadata": { "uid": uid },
+            "status": { "conditions": [{
+                "type": "DisruptionTarget",
+                "status": "True",
+                "reason": "DeletionByEbbtide",
+                "message": "The node is scaled in, and the time for this is over",
+                "lastTransitionTime": Time(now),
+            }] },
+        });
+        timely(api.patch_status(&pod.name, &PatchParams::default(), &Patch::Strategic(patch))).await?;
+        Ok(())
+    }
+
+    /// Whether a DaemonSet of this name has this UID, asked now.
+    pub async fn has_daemon_set(&self, name: &PodName, uid: &str) -> Result<bool, ApiError> {
+        let api: Api<DaemonSet> = Api::namespaced(self.client.clone(), &name.namespace);
+        match timely(api.get_metadata(&name.name)).await {
+            Ok(found) => Ok(found.metadata.uid.as_deref() == Some(uid)),
+            Err(ApiError::NotFound) => Ok(false),
+            Err(error) => Err(error),
         }
     }
 

@@ -5,10 +5,11 @@
 //! older event still on its way from the watch does not undo it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, NodeStatus, Taint};
+use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeStatus, Taint};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use tokio::sync::{Notify, watch};
 
@@ -17,6 +18,19 @@ use super::version::is_older;
 use super::words::{Pairs, Words};
 use crate::groups::ProviderId;
 use crate::scale_in::names;
+
+/// What the Node's condition Ready says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ready {
+    /// `True`.
+    Yes,
+    /// `False`, or there is no such condition: its kubelet has something to say, and it is nothing good.
+    #[default]
+    No,
+    /// `Unknown`: nothing was heard of its kubelet for a while (50 s by default).
+    /// Source: [Node status](https://kubernetes.io/docs/reference/node/node-status/#condition).
+    Unknown,
+}
 
 /// What is to be known of a Node.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -41,6 +55,8 @@ pub struct NodeView {
     pub labels: Pairs,
     /// `metadata.creationTimestamp`.
     pub created: Option<Timestamp>,
+    /// Whether it is Ready.
+    pub ready: Ready,
     /// Since when it is Ready; none while it is not.
     pub ready_since: Option<Timestamp>,
     /// `status.capacity`.
@@ -69,6 +85,7 @@ impl From<&Node> for NodeView {
             marks: annotation(names::MARKS),
             labels: meta.labels.iter().flatten().collect(),
             created: meta.creation_timestamp.as_ref().map(|time| time.0),
+            ready: status.map(ready).unwrap_or_default(),
             ready_since: status.and_then(ready_since),
             capacity: quantities(status.and_then(|status| status.capacity.as_ref())),
             allocatable: quantities(status.and_then(|status| status.allocatable.as_ref())),
@@ -76,8 +93,20 @@ impl From<&Node> for NodeView {
     }
 }
 
+fn ready_condition(status: &NodeStatus) -> Option<&NodeCondition> {
+    status.conditions.iter().flatten().find(|condition| condition.type_ == "Ready")
+}
+
+fn ready(status: &NodeStatus) -> Ready {
+    match ready_condition(status).map(|ready| ready.status.as_str()) {
+        Some("True") => Ready::Yes,
+        Some("Unknown") => Ready::Unknown,
+        _ => Ready::No,
+    }
+}
+
 fn ready_since(status: &NodeStatus) -> Option<Timestamp> {
-    let ready = status.conditions.iter().flatten().find(|condition| condition.type_ == "Ready")?;
+    let ready = ready_condition(status)?;
     ready.last_transition_time.as_ref().filter(|_| ready.status == "True").map(|time| time.0)
 }
 
@@ -103,6 +132,8 @@ pub struct Nodes {
     inner: Mutex<Inner>,
     dirty: Notify,
     synced: watch::Sender<bool>,
+    /// The watch is broken, and what is known may be out of date.
+    broken: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -141,6 +172,12 @@ impl Nodes {
     /// Whether the first list is in, so that a missing Node is missing.
     pub fn is_synced(&self) -> bool {
         *self.synced.borrow()
+    }
+
+    /// Whether what is known is what the API server has, as far as can be told: for when a Node that is missing would
+    /// cost something.
+    pub fn is_current(&self) -> bool {
+        self.is_synced() && !self.broken.load(Ordering::Relaxed)
     }
 
     /// Completes when the first list is in.
@@ -278,6 +315,10 @@ impl Sink<Node> for Nodes {
         drop(inner);
         self.synced.send_replace(true);
         self.dirty.notify_one();
+    }
+
+    fn connected(&self, connected: bool) {
+        self.broken.store(!connected, Ordering::Relaxed);
     }
 }
 

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, Toleration};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
 use crate::scale_in::names;
 
@@ -34,6 +35,22 @@ impl fmt::Display for PodName {
     }
 }
 
+/// What makes a pod a daemon.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DaemonOwner {
+    /// A DaemonSet of `apps/v1`: whether it exists can be known.
+    DaemonSet {
+        /// `metadata.uid`.
+        uid: String,
+        /// `metadata.name`; it is in the pod's namespace.
+        name: String,
+    },
+    /// A controller of kind DaemonSet of another API group (OpenKruise has one), or the pod says so with
+    /// cluster-autoscaler's annotation. Both count for cluster-autoscaler as well.
+    /// Source: [`IsDaemonSetPod`](https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/utils/pod/pod.go).
+    Other,
+}
+
 /// What a drain needs to know of a pod.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodView {
@@ -53,8 +70,12 @@ pub struct PodView {
     pub created: Option<Timestamp>,
     /// Whether it mirrors a static pod.
     pub mirror: bool,
-    /// UID of the DaemonSet that controls it.
-    pub daemon_set: Option<String>,
+    /// What makes it a daemon, if anything does.
+    pub daemon: Option<DaemonOwner>,
+    /// UID of its controller.
+    pub controller: Option<String>,
+    /// Whether it may be scheduled onto a cordoned Node.
+    pub tolerates_cordon: bool,
     /// Labels, for matching budgets.
     pub labels: BTreeMap<String, String>,
     /// The annotations that tell how it wants to leave.
@@ -67,7 +88,7 @@ impl From<&Pod> for PodView {
         let spec = pod.spec.as_ref();
         let annotations = meta.annotations.iter().flatten();
         let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-        let owners = meta.owner_references.iter().flatten();
+        let controller = meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true));
         Self {
             name: PodName {
                 namespace: meta.namespace.clone().unwrap_or_default(),
@@ -86,10 +107,15 @@ impl From<&Pod> for PodView {
                 .map(|time| time.0.clamp(Timestamp::UNIX_EPOCH, LATEST)),
             created: meta.creation_timestamp.as_ref().map(|time| time.0),
             mirror: meta.annotations.as_ref().is_some_and(|all| all.contains_key(names::MIRROR_POD)),
-            daemon_set: owners
-                .filter(|owner| owner.controller == Some(true) && owner.kind == "DaemonSet")
-                .map(|owner| owner.uid.clone())
-                .next(),
+            daemon: controller.and_then(daemon_of).or_else(|| {
+                let says_so = meta.annotations.as_ref()?.get(names::DAEMON_SET_POD)? == "true";
+                says_so.then_some(DaemonOwner::Other)
+            }),
+            controller: controller.map(|owner| owner.uid.clone()),
+            tolerates_cordon: spec
+                .iter()
+                .flat_map(|spec| spec.tolerations.iter().flatten())
+                .any(tolerates_cordon),
             labels: meta.labels.clone().unwrap_or_default(),
             wishes: annotations
                 .filter(|(key, _)| names::POD_WISHES.contains(&key.as_str()))
@@ -99,9 +125,93 @@ impl From<&Pod> for PodView {
     }
 }
 
+fn daemon_of(controller: &OwnerReference) -> Option<DaemonOwner> {
+    match (controller.kind.as_str(), controller.api_version.split('/').next()) {
+        ("DaemonSet", Some("apps")) => {
+            Some(DaemonOwner::DaemonSet { uid: controller.uid.clone(), name: controller.name.clone() })
+        }
+        ("DaemonSet", _) => Some(DaemonOwner::Other),
+        _ => None,
+    }
+}
+
+/// Whether a toleration covers the taint of a cordoned Node, `node.kubernetes.io/unschedulable:NoSchedule`.
+/// Source: [Taints and tolerations](https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/).
+fn tolerates_cordon(toleration: &Toleration) -> bool {
+    let text = |field: &Option<String>| field.clone().unwrap_or_default();
+    let exists = toleration.operator.as_deref() == Some("Exists");
+    matches!(text(&toleration.effect).as_str(), "" | "NoSchedule")
+        && match text(&toleration.key).as_str() {
+            "" => exists,
+            names::UNSCHEDULABLE => exists || text(&toleration.value).is_empty(),
+            _ => false,
+        }
+}
+
 impl PodView {
+    /// Whose it is: its controller's, or, without one, its own.
+    pub fn owner(&self) -> String {
+        self.controller.clone().unwrap_or_else(|| self.name.to_string())
+    }
+
     /// The value of an annotation that tells how the pod wants to leave.
     pub fn wish(&self, key: &str) -> Option<&str> {
         self.wishes.get(key).map(String::as_str)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn view(pod: Value) -> PodView {
+        PodView::from(&serde_json::from_value::<Pod>(pod).expect("a Pod"))
+    }
+
+    #[test]
+    fn daemons_are_told_by_their_controller_or_by_what_they_say() {
+        let of = |kind: &str, group: &str, controller: bool| {
+            let owner = json!({ "kind": kind, "apiVersion": group, "name": "x", "uid": "u", "controller": controller });
+            view(json!({ "metadata": { "ownerReferences": [owner] } })).daemon
+        };
+        let apps = DaemonOwner::DaemonSet { uid: "u".into(), name: "x".into() };
+        assert_eq!(of("DaemonSet", "apps/v1", true), Some(apps));
+        assert_eq!(of("DaemonSet", "apps.kruise.io/v1alpha1", true), Some(DaemonOwner::Other));
+        assert_eq!(of("DaemonSet", "apps/v1", false), None);
+        assert_eq!(of("ReplicaSet", "apps/v1", true), None);
+        let says = |value: &str| {
+            view(json!({ "metadata": { "annotations": { names::DAEMON_SET_POD: value } } })).daemon
+        };
+        assert_eq!((says("true"), says("false")), (Some(DaemonOwner::Other), None));
+    }
+
+    #[test]
+    fn a_toleration_of_everything_or_of_the_cordon_brings_a_pod_back() {
+        let back =
+            |toleration: Value| view(json!({ "spec": { "tolerations": [toleration], "containers": [] } }));
+        for (toleration, expected) in [
+            (json!({ "operator": "Exists" }), true),
+            (json!({ "operator": "Exists", "effect": "NoSchedule" }), true),
+            (json!({ "operator": "Exists", "effect": "NoExecute" }), false),
+            (json!({ "key": "node.kubernetes.io/unschedulable", "operator": "Exists" }), true),
+            (json!({ "key": "node.kubernetes.io/unschedulable" }), true),
+            (json!({ "key": "node.kubernetes.io/unschedulable", "value": "x" }), false),
+            (json!({ "key": "other", "operator": "Exists" }), false),
+        ] {
+            assert_eq!(back(toleration.clone()).tolerates_cordon, expected, "{toleration}");
+        }
+    }
+
+    #[test]
+    fn figures_that_fit_into_no_sum_are_cut_to_ones_that_do() {
+        for (grace, expected) in [(i64::MAX, LONGEST_GRACE_SECONDS), (i64::MIN, 0), (30, 30)] {
+            let pod = view(json!({ "spec": { "terminationGracePeriodSeconds": grace, "containers": [] } }));
+            assert_eq!(pod.grace_seconds, expected);
+        }
+        let going = |at: &str| view(json!({ "metadata": { "deletionTimestamp": at } })).going_until;
+        assert_eq!(going("1803-06-20T00:00:00Z"), Some(Timestamp::UNIX_EPOCH));
+        assert_eq!(going("2310-01-01T00:00:00Z"), Some(LATEST));
     }
 }

@@ -25,6 +25,8 @@ pub trait Sink<K> {
     fn delete(&self, object: Self::Kept);
     /// These are all objects there are.
     fn reset(&self, objects: Vec<Self::Kept>);
+    /// What is kept may be out of date from now on, or is not any more.
+    fn connected(&self, _connected: bool) {}
 }
 
 /// Feeds `sink` from `events` for ever. A broken watch is taken up again; the store keeps what it has meanwhile.
@@ -40,14 +42,17 @@ where
     while let Some(event) = events.next().await {
         match event {
             Ok(event) => {
-                if brings_news(&event) && std::mem::take(&mut broken) {
-                    tracing::info!(kind, "watching again");
-                }
+                let is_back = brings_news(&event) && std::mem::take(&mut broken);
                 deliver(event, &mut listed, sink);
+                if is_back {
+                    tracing::info!(kind, "watching again");
+                    sink.connected(true);
+                }
             }
             Err(error) => {
                 // Once an outage, not once a try.
                 if !std::mem::replace(&mut broken, true) {
+                    sink.connected(false);
                     tracing::warn!(kind, error = %chain(&error), "the watch broke and is taken up again");
                 }
             }

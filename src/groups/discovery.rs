@@ -273,7 +273,9 @@ impl Discovery {
         let ahead = self.clock.ahead();
         let ask = async |group: &String, since: Timestamp| {
             let mut activities = self.aws.scaling_activities(group, later(since, ahead)).await?;
-            activities.iter_mut().for_each(|activity| activity.started = later(activity.started, -ahead));
+            for activity in &mut activities {
+                activity.started = later(activity.started, -ahead);
+            }
             Ok(activities)
         };
         let asked = due.iter().map(|(group, since)| ask(group, *since));

@@ -43,6 +43,16 @@ struct Known {
     hooks: Vec<Hook>,
 }
 
+/// A group's hooks that hold instances on their way out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TerminatingHooks {
+    /// Ours.
+    pub ours: Option<Hook>,
+    /// Whether there are others' beside it. EKS has one on its managed node groups, and begins to drain by itself, for at
+    /// most 15 minutes, as soon as an instance is held.
+    pub others: bool,
+}
+
 /// What is known of our hooks, all groups together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Knowledge {
@@ -63,18 +73,31 @@ impl Hooks {
         Self { aws, name: name.into(), by_group: Mutex::default() }
     }
 
-    /// The group's hook that is ours, if it has one: from the cache if looked at within the last minute, else by
-    /// asking.
-    pub async fn of(&self, group: &str, now: Timestamp) -> Result<Option<Hook>, AwsError> {
+    /// The group's hooks: from the cache if looked at within the last minute, else by asking.
+    pub async fn of(&self, group: &str, now: Timestamp) -> Result<TerminatingHooks, AwsError> {
+        self.looked_up(group, now, FRESH).await
+    }
+
+    /// The group's hooks, asked for now: for when a hook that was taken away would cost workloads.
+    pub async fn of_now(&self, group: &str, now: Timestamp) -> Result<TerminatingHooks, AwsError> {
+        self.looked_up(group, now, Duration::ZERO).await
+    }
+
+    async fn looked_up(
+        &self,
+        group: &str,
+        now: Timestamp,
+        fresh: Duration,
+    ) -> Result<TerminatingHooks, AwsError> {
         let slot = self.slot(group);
         let _flight = slot.flight.lock().await;
-        if let Some(known) = slot.known().filter(|known| known.is_fresh(now)) {
-            return Ok(self.ours(&known));
+        if let Some(known) = slot.known().filter(|known| elapsed(known.looked_at, now) < fresh) {
+            return Ok(self.terminating(&known));
         }
         let known = Known { looked_at: now, hooks: self.aws.lifecycle_hooks(group).await? };
-        let ours = self.ours(&known);
+        let terminating = self.terminating(&known);
         *slot.known.lock().unwrap_or_else(PoisonError::into_inner) = Some(known);
-        Ok(ours)
+        Ok(terminating)
     }
 
     /// What the group's hook of ours is like at the least, while nothing is known of it: its name, and the shortest
@@ -127,6 +150,11 @@ impl Hooks {
         known.hooks.iter().find(|hook| hook.name == self.name).cloned()
     }
 
+    fn terminating(&self, known: &Known) -> TerminatingHooks {
+        let others = known.hooks.iter().any(|hook| hook.name != self.name);
+        TerminatingHooks { ours: self.ours(known), others }
+    }
+
     fn slots(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Arc<Slot>>> {
         self.by_group.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -143,11 +171,5 @@ impl Hooks {
 impl Slot {
     fn known(&self) -> Option<Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-}
-
-impl Known {
-    fn is_fresh(&self, now: Timestamp) -> bool {
-        elapsed(self.looked_at, now) < FRESH
     }
 }

@@ -28,7 +28,7 @@ use jiff::Timestamp;
 
 pub use lifecycle::Lifecycle;
 pub use provider_id::ProviderId;
-pub use turns::Turn;
+pub use turns::{TerminationTurn, Turn};
 pub use view::{Change, Groups, Stale};
 
 /// One look at all groups. Immutable; a newer one replaces it whole.

@@ -21,7 +21,7 @@ use futures::future::BoxFuture;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
-use super::{Group, Groups, Instance, Lifecycle, Turn};
+use super::{Change, Group, Groups, Instance, Lifecycle, Turn, sizes};
 use crate::aws::{Aws, AwsError, Operation};
 use crate::clock::Clock;
 use crate::telemetry::chain;
@@ -123,6 +123,28 @@ impl Protection {
             owed.due = Instant::now();
         }
         self.changed.notify_one();
+    }
+
+    /// Lowers the size of the group whose turn it is by one, unless that would cost an instance that lives or go below the
+    /// minimum. Whether it did.
+    pub async fn give_up_one(&self, turn: Turn) -> Result<bool, AwsError> {
+        let Some(mut seen) = self.describe(turn.group()).await? else { return Ok(false) };
+        if let Some(known) = self.groups.latest().and_then(|view| view.groups.get(turn.group()).cloned()) {
+            // `--nodes` may allow less than the group itself.
+            seen.min = seen.min.max(known.min);
+        }
+        let Ok(to) = sizes::decreased(&seen, -1) else { return Ok(false) };
+        let (answer, set) = oneshot::channel();
+        let (group, from) = (turn.group().to_owned(), seen.desired);
+        self.lower(turn, to, to_protect(&seen), answer).await;
+        match set.await {
+            Ok(Ok(())) => {
+                self.groups.changed(self.clock.now(), Change::Desired { group, from, to });
+                Ok(true)
+            }
+            Ok(Err(error)) => Err(error),
+            Err(_) => Ok(false),
+        }
     }
 
     /// Raises the size to what is there, if it is what was set and the group has more: an instance has come that was given
@@ -291,6 +313,16 @@ impl Protection {
     fn owed(&self) -> MutexGuard<'_, BTreeMap<String, Owed>> {
         self.owed.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Instances that a size going down might cost if another one arrives at the same time: those in service. One that
+/// is not yet has no workloads, and AWS protects none such; one that is protected already is protected by somebody
+/// else, who alone may take that off.
+///
+/// Source: [SetInstanceProtection](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_SetInstanceProtection.html).
+pub fn to_protect(group: &Group) -> Vec<String> {
+    let in_service = group.instances.iter().filter(|i| i.lifecycle == Lifecycle::InService);
+    in_service.filter(|i| !i.protected).map(|i| i.id.clone()).collect()
 }
 
 /// How long to wait after so many failures before this one.

@@ -1,28 +1,42 @@
-//! One change of a group at a time: what one has decided from holds until it is carried out and tidied up.
+//! One change of a group's size at a time: what one has decided from holds until it is carried out and tidied up.
+//!
+//! Who sets a size needs the group to itself, because a size is absolute. Who takes an instance out with a decrement may
+//! do so beside others that do the same, but not beside one that sets a size.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::sync::OwnedMutexGuard;
+use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 
 /// The turns of all groups.
 #[derive(Debug, Default)]
-pub(super) struct Turns(Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>);
+pub(super) struct Turns(Mutex<HashMap<String, Arc<RwLock<()>>>>);
 
 /// The right to change one group. It ends when all clones are dropped.
 #[derive(Clone, Debug)]
 pub struct Turn {
     group: String,
-    _held: Arc<OwnedMutexGuard<()>>,
+    _held: Arc<OwnedRwLockWriteGuard<()>>,
+}
+
+/// The right to take instances out of a group, beside others that do. It ends when it is dropped.
+#[derive(Debug)]
+pub struct TerminationTurn {
+    _held: OwnedRwLockReadGuard<()>,
 }
 
 impl Turns {
     pub(super) async fn of(&self, group: &str) -> Turn {
-        let turn = {
-            let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            Arc::clone(turns.entry(group.to_owned()).or_default())
-        };
-        Turn { group: group.to_owned(), _held: Arc::new(turn.lock_owned().await) }
+        Turn { group: group.to_owned(), _held: Arc::new(self.lock(group).write_owned().await) }
+    }
+
+    pub(super) async fn of_termination(&self, group: &str) -> TerminationTurn {
+        TerminationTurn { _held: self.lock(group).read_owned().await }
+    }
+
+    fn lock(&self, group: &str) -> Arc<RwLock<()>> {
+        let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(turns.entry(group.to_owned()).or_default())
     }
 }
 

@@ -7,7 +7,7 @@ use arc_swap::ArcSwapOption;
 use jiff::Timestamp;
 use tokio::sync::{Notify, watch};
 
-use super::turns::{Turn, Turns};
+use super::turns::{TerminationTurn, Turn, Turns};
 use super::{Group, Lifecycle, Snapshot};
 use crate::clock::elapsed;
 
@@ -104,6 +104,11 @@ impl Groups {
     /// there are no more turns than there have been groups.
     pub async fn turn(&self, group: &str) -> Turn {
         self.turns.of(group).await
+    }
+
+    /// Waits for the turn to take instances out of a group, which others may have at the same time.
+    pub async fn termination_turn(&self, group: &str) -> TerminationTurn {
+        self.turns.of_termination(group).await
     }
 
     /// Asks discovery to look at AWS again at once.

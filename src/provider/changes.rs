@@ -15,8 +15,9 @@ use super::deadline::Deadline;
 use super::deletion::{Deletion, NodeToDrain};
 use super::proto::ExternalGrpcNode;
 use super::{Provider, RpcError};
+use crate::groups::protection::to_protect;
 use crate::groups::sizes::{self, SizeError};
-use crate::groups::{Change, Group, Groups, Lifecycle, Snapshot, Turn};
+use crate::groups::{Change, Group, Groups, Snapshot, Turn};
 use crate::scale_in::Accepted;
 
 /// Calls of one batch to AWS or the API server at once. Cluster-autoscaler's batches are 10 nodes by default, so that
@@ -181,16 +182,6 @@ fn learned(seen: &Group, fresh: &Group) -> Vec<Change> {
         changes.push(Change::Desired { group: group(), from: seen.desired, to: fresh.desired });
     }
     changes
-}
-
-/// Instances that a size going down might cost if another one arrives at the same time: those in service. One that
-/// is not yet has no workloads, and AWS protects none such; one that is protected already is protected by somebody
-/// else, who alone may take that off.
-///
-/// Source: [SetInstanceProtection](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_SetInstanceProtection.html).
-fn to_protect(group: &Group) -> Vec<String> {
-    let in_service = group.instances.iter().filter(|i| i.lifecycle == Lifecycle::InService);
-    in_service.filter(|i| !i.protected).map(|i| i.id.clone()).collect()
 }
 
 /// Does all of it, and says what could not be done.

@@ -1,9 +1,13 @@
 //! Which pods leave, which stay, which are waited for. Pure.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
+use jiff::{SignedDuration, Timestamp};
+
 use super::names;
-use crate::cluster::PodView;
+use crate::clock::later;
+use crate::cluster::{DaemonOwner, PodView};
 
 /// How a drain treats a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,10 +18,22 @@ pub(super) enum Class {
     Finished,
     /// Of a DaemonSet: stays until the last workload has exited.
     Daemon(Daemon),
+    /// It was asked to go, its grace is long over, and on this node nobody confirms that it ended.
+    GivenUp,
+    /// It came back to the cordoned node, which it tolerates, although one before it had been asked to go: it would come
+    /// back for ever, and is not waited for.
+    Returned,
     /// It asked not to be disturbed: waited for, and evicted only when time runs out.
     Patient,
     /// Everything else: evicted.
     Workload,
+}
+
+impl Class {
+    /// Whether the node waits for it before it flushes.
+    pub(super) fn is_workload(self) -> bool {
+        matches!(self, Self::Workload | Self::Patient)
+    }
 }
 
 /// What becomes of a DaemonSet pod when the workloads have gone.
@@ -29,22 +45,55 @@ pub(super) enum Daemon {
     Evict,
 }
 
-/// Tells how to treat a pod. `exists` says whether a DaemonSet of this UID is there: the pods of one that has been
-/// deleted are workload, nobody brings them back.
-pub(super) fn classify(pod: &PodView, exists: impl Fn(&str) -> bool) -> Class {
+/// What decides about a pod beside the pod itself. Moments are the API server's.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Circumstances<'a> {
+    /// DaemonSets that have been deleted: their pods are workload, nobody brings them back.
+    pub(super) deleted_daemon_sets: &'a BTreeSet<String>,
+    /// Owners of pods that came back, one of which was asked to go already.
+    pub(super) returned: &'a BTreeSet<String>,
+    /// When the node was asked to go, if it was.
+    pub(super) requested_at: Option<Timestamp>,
+    /// On a node where nobody confirms an exit: pods that had to have ended before this moment have.
+    pub(super) ended_before: Option<Timestamp>,
+}
+
+/// A pod that was created this soon after the request had been decided on before: the scheduler and the API server take
+/// their time, their clocks differ from ours, and creations are dated to the second.
+const IN_THE_SAME_MOMENT: SignedDuration = SignedDuration::from_secs(5);
+
+/// Tells how to treat a pod.
+pub(super) fn classify(pod: &PodView, around: &Circumstances<'_>) -> Class {
     if pod.mirror {
         return Class::Mirror;
     }
     if pod.finished {
         return Class::Finished;
     }
-    if pod.daemon_set.as_deref().is_some_and(exists) {
+    let is_daemon = pod.daemon.as_ref().is_some_and(|owner| match owner {
+        DaemonOwner::DaemonSet { uid, .. } => !around.deleted_daemon_sets.contains(uid),
+        DaemonOwner::Other => true,
+    });
+    if is_daemon {
         return Class::Daemon(daemon(pod));
+    }
+    if pod.going_until.zip(around.ended_before).is_some_and(|(until, ended)| until < ended) {
+        return Class::GivenUp;
+    }
+    let is_asked = pod.going_until.is_some();
+    if !is_asked && has_returned(pod, around.requested_at) && around.returned.contains(&pod.owner()) {
+        return Class::Returned;
     }
     let patient = pod.wish(names::DRAIN) == Some("wait")
         || pod.wish(names::SAFE_TO_EVICT) == Some("false")
         || pod.wish(names::DO_NOT_DISRUPT) == Some("true");
     if patient { Class::Patient } else { Class::Workload }
+}
+
+/// Whether a pod has come to the node after that was asked to go, because it tolerates the cordon.
+pub(super) fn has_returned(pod: &PodView, requested_at: Option<Timestamp>) -> bool {
+    let after = requested_at.map(|requested| later(requested, IN_THE_SAME_MOMENT));
+    pod.tolerates_cordon && pod.created.zip(after).is_some_and(|(created, after)| created > after)
 }
 
 /// Our own annotation wins over cluster-autoscaler's.
@@ -56,9 +105,9 @@ fn daemon(pod: &PodView) -> Daemon {
     if evict { Daemon::Evict } else { Daemon::Keep }
 }
 
-/// Longest flush a DaemonSet pod can ask for. Longer than any shipper needs to empty a buffer, short enough that a
+/// Longest flush a DaemonSet pod can ask for, also by its grace period. Longer than any shipper needs to empty a buffer, short enough that a
 /// slip of the pen (milliseconds for seconds) does not hold an instance for days.
-const LONGEST_FLUSH: Duration = Duration::from_mins(30);
+pub(super) const LONGEST_FLUSH: Duration = Duration::from_mins(30);
 
 /// The node's flush time: the largest of the default and what its DaemonSet pods ask for. A value that is no number
 /// of seconds is as good as none.
@@ -72,6 +121,8 @@ pub(super) fn flush_time<'a>(daemons: impl IntoIterator<Item = &'a PodView>, def
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use super::*;
 
     fn pod() -> PodView {
@@ -84,7 +135,7 @@ mod tests {
     }
 
     fn of_daemon_set(uid: &str) -> PodView {
-        PodView { daemon_set: Some(uid.into()), ..pod() }
+        PodView { daemon: Some(DaemonOwner::DaemonSet { uid: uid.into(), name: uid.into() }), ..pod() }
     }
 
     #[test]
@@ -112,8 +163,56 @@ mod tests {
             ("anything else", pod(), Class::Workload),
         ];
         for (what, pod, class) in table {
-            assert_eq!(classify(&pod, |uid| uid == "there"), class, "{what}");
+            assert_eq!(classify(&pod, &at_rest()), class, "{what}");
         }
+    }
+
+    fn at_rest() -> Circumstances<'static> {
+        static GONE: LazyLock<BTreeSet<String>> = LazyLock::new(|| ["gone".to_owned()].into());
+        static NOBODY: BTreeSet<String> = BTreeSet::new();
+        Circumstances {
+            deleted_daemon_sets: &GONE,
+            returned: &NOBODY,
+            requested_at: None,
+            ended_before: None,
+        }
+    }
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).expect("in range")
+    }
+
+    #[test]
+    fn a_pod_that_nobody_confirms_is_given_up_and_a_daemon_never() {
+        let going = |pod: PodView| PodView { going_until: Some(at(100)), ..pod };
+        let dead = |ended: i64| Circumstances { ended_before: Some(at(ended)), ..at_rest() };
+        assert_eq!(classify(&going(pod()), &at_rest()), Class::Workload, "the node is Ready");
+        assert_eq!(classify(&going(pod()), &dead(100)), Class::Workload);
+        assert_eq!(classify(&going(pod()), &dead(101)), Class::GivenUp);
+        assert_eq!(classify(&pod(), &dead(101)), Class::Workload, "nobody has asked it");
+        assert_eq!(classify(&going(of_daemon_set("there")), &dead(101)), Class::Daemon(Daemon::Keep));
+    }
+
+    #[test]
+    fn a_pod_that_comes_back_is_asked_once_and_then_left() {
+        let owner = Some("web".to_owned());
+        let returned = PodView { controller: owner, tolerates_cordon: true, created: Some(at(106)), ..pod() };
+        let asked = BTreeSet::from(["web".to_owned()]);
+        let around = Circumstances { requested_at: Some(at(100)), ..at_rest() };
+        assert_eq!(classify(&returned, &around), Class::Workload);
+        let class = |pod: &PodView| classify(pod, &Circumstances { returned: &asked, ..around });
+        assert_eq!(class(&returned), Class::Returned);
+        assert_eq!(
+            class(&PodView { going_until: Some(at(150)), ..returned.clone() }),
+            Class::Workload,
+            "its grace"
+        );
+        assert_eq!(
+            class(&PodView { created: Some(at(105)), ..returned.clone() }),
+            Class::Workload,
+            "was there"
+        );
+        assert_eq!(class(&PodView { tolerates_cordon: false, ..returned }), Class::Workload);
     }
 
     #[test]

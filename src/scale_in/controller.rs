@@ -2,21 +2,23 @@
 //!
 //! Level-triggered: which Nodes those are is a function of what is seen, so a missed event or a restart loses nothing.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
+use super::hold::Holds;
 use super::metrics::{Board, Metrics};
-use super::plan::{Settings, Whereabouts};
+use super::situation::{Settings, Whereabouts};
 use super::surroundings::whereabouts;
-use super::{hold, names, worker};
+use super::workers::Workers;
+use super::{hold, names};
 use crate::aws::Aws;
 use crate::clock::Clock;
 use crate::cluster::{Attachment, Budget, Cluster, Existing, NodeView, Nodes, Store};
 use crate::groups::hooks::Hooks;
+use crate::groups::protection::Protection;
 use crate::groups::{Groups, Lifecycle};
 
 /// What the controller and its workers share.
@@ -38,6 +40,10 @@ pub struct Shared {
     pub groups: Arc<Groups>,
     /// Lifecycle hooks.
     pub hooks: Arc<Hooks>,
+    /// Since when instances are held.
+    pub holds: Holds,
+    /// Lowers sizes without a victim.
+    pub protection: Arc<Protection>,
     /// Tells the time.
     pub clock: Clock,
     /// How scale-ins are done.
@@ -67,9 +73,10 @@ pub(super) fn needs_worker(node: &NodeView, instance: &Whereabouts, guard: bool)
         return true;
     }
     let Whereabouts::In { lifecycle, .. } = instance else { return false };
-    let candidate =
-        node.taint(names::DELETION_CANDIDATE).is_some() || node.taint(names::TO_BE_DELETED).is_some();
-    *lifecycle == Lifecycle::TerminatingWait || (guard && candidate)
+    *lifecycle == Lifecycle::TerminatingWait
+        // cluster-autoscaler drains it: the flush begins with the last exit, which somebody has to see.
+        || node.taint(names::TO_BE_DELETED).is_some()
+        || (guard && node.taint(names::DELETION_CANDIDATE).is_some())
 }
 
 /// Runs until stopped.
@@ -84,44 +91,28 @@ pub async fn run(shared: Arc<Shared>) -> Result<(), ControllerError> {
             .instrument(tracing::info_span!("watch", kind = name)),
         );
     }
-    let mut workers = JoinSet::new();
-    let mut busy = BTreeSet::new();
+    let mut workers = Workers::default();
     let mut groups = shared.groups.versions();
     loop {
         let look_at = tokio::select! {
             biased;
             () = shared.stop.cancelled() => break,
             Some(ended) = watches.join_next() => return Err(ControllerError::Ended(ended?)),
-            Some(done) = workers.join_next() => {
-                let name: String = done?;
-                busy.remove(&name);
-                // It may have changed since its worker saw it last.
-                BTreeSet::from([name])
-            }
+            // It may have changed since its worker saw it last.
+            Some(name) = workers.ended(&shared) => name.into_iter().collect(),
             names = shared.nodes.changed() => names,
             Ok(()) = groups.changed() => shared.nodes.names().into_iter().collect(),
         };
         for name in look_at {
             let Some(node) = shared.nodes.get(&name) else { continue };
             let instance = whereabouts(&shared, &node);
-            if !busy.contains(&name) && needs_worker(&node, &instance, shared.settings.guard) {
-                busy.insert(name.clone());
-                let span = tracing::info_span!("scale_in", node = name);
-                let work = worker::work(Arc::clone(&shared), name.clone());
-                workers.spawn(
-                    async move {
-                        work.await;
-                        name
-                    }
-                    .instrument(span),
-                );
+            if !workers.has(&name) && needs_worker(&node, &instance, shared.settings.guard) {
+                workers.start(&shared, name);
             }
         }
     }
     // What is on its way is heard out; whoever takes over finds the rest by looking.
-    while let Some(done) = workers.join_next().await {
-        done?;
-    }
+    while workers.ended(&shared).await.is_some() {}
     Ok(())
 }
 

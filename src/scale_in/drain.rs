@@ -8,16 +8,20 @@ use std::fmt::Write;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::class::Class;
+use super::class::{Class, has_returned};
 use super::deadline::{cut, gone_by, last_call, shortened_grace};
 use super::memory::Task;
-use super::plan::{Action, Announcement, Plan, Situation, Waiting, Why};
 use super::record::{Phase, Record};
 use super::release;
+use super::situation::{Action, Announcement, Plan, Situation, Waiting, Why};
+use crate::clock::later;
 use crate::cluster::PodView;
 
 /// A pod that was asked to go and shows no sign of it is asked again after this time.
 const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(30);
+
+/// A pod that has not gone so long after its grace is told apart from those that are going as they should.
+const OVERDUE_AFTER: SignedDuration = SignedDuration::from_mins(1);
 
 /// Plans the draining of a node.
 pub(super) fn drain(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
@@ -30,50 +34,59 @@ pub(super) fn drain(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     if s.pods.is_none() {
         return;
     }
+    announce_given_up(s, &record, plan);
     let limit = record.release_by.map(|by| gone_by(by, s.flush_time(&record)));
     let late = limit.is_some_and(|limit| limit <= s.now);
-    let left = s.workloads().count();
+    let left = s.workloads(Some(&record)).count();
     if late {
-        // The last that can be done for what is left: it hears of its end.
-        for (pod, _) in s.workloads().filter(|(pod, _)| pod.going_until.is_none()) {
-            let (pod, uid) = (pod.name.clone(), pod.uid.clone());
-            s.attempt(plan, &Task::Pod(uid.clone()), || Action::Delete { pod, uid, grace: Some(1) });
+        // Time is up: whoever has not been told hears of its end.
+        for (pod, _) in s.workloads(Some(&record)) {
+            s.attempt(plan, &Task::Pod(pod.uid.clone()), || cut_short(pod));
         }
     }
     if left == 0 || late {
-        let note = if left == 0 {
-            format!(
-                "the last workload has exited: DaemonSet pods have {} s to finish",
-                s.flush_time(&record).as_secs()
-            )
-        } else {
-            format!(
-                "time is up with {left} workload pods left: DaemonSet pods have {} s to finish",
-                s.flush_time(&record).as_secs()
-            )
-        };
-        return s.enter(plan, &record, Phase::Flushing, note);
+        return enter_flushing(s, &record, left, plan);
     }
     if let Some(limit) = limit {
         plan.wake(limit);
     }
-    evict(s, limit, plan);
+    evict(s, &record, limit, plan);
     announce_waiting(s, &record, plan);
 }
 
-fn evict(s: &Situation<'_>, limit: Option<Timestamp>, plan: &mut Plan) {
+fn enter_flushing(s: &Situation<'_>, record: &Record, left: usize, plan: &mut Plan) {
+    let flush = s.flush_time(record).as_secs();
+    // The flush begins with the last exit, which may be some time ago if cluster-autoscaler has drained the node.
+    let empty_since = (left == 0).then(|| s.memory.empty_since.unwrap_or(s.now));
+    let note = if left > 0 {
+        format!("time is up with {left} workload pods left: DaemonSet pods have {flush} s to finish")
+    } else if s.is_dead(record) {
+        "no workload is left, and the node is dead: there is nobody to give time to flush".to_owned()
+    } else {
+        format!("the last workload has exited: DaemonSet pods have {flush} s to finish")
+    };
+    let record = Record { empty_since, ..record.entering(Phase::Flushing, s.now) };
+    s.enter_and(plan, &record, note, None);
+}
+
+/// A pod that can have no more time: a second, so that it hears of its end.
+fn cut_short(pod: &PodView) -> Action {
+    Action::Delete { pod: pod.name.clone(), uid: pod.uid.clone(), grace: Some(1), disruption: true }
+}
+
+fn evict(s: &Situation<'_>, record: &Record, limit: Option<Timestamp>, plan: &mut Plan) {
     let mut levels: BTreeMap<i32, Vec<(&PodView, Class)>> = BTreeMap::new();
-    for (pod, class) in s.workloads() {
+    for (pod, class) in s.workloads(Some(record)) {
         levels.entry(pod.priority).or_default().push((pod, class));
     }
     let mut turn = true;
     for pods in levels.into_values() {
         let mut answered = true;
         for (pod, class) in pods {
-            let why = ask(s, pod, class, limit, turn, plan);
+            let why = ask(s, record, pod, class, limit, turn, plan);
             answered &=
                 s.memory.tries(&Task::Pod(pod.uid.clone())).is_some_and(|tries| tries.ended.is_some())
-                    || matches!(why, Why::Exiting(_) | Why::Patient);
+                    || matches!(why, Why::Exiting(_) | Why::Overdue(_) | Why::Patient);
             plan.waiting.push(Waiting { pod: pod.name.clone(), why });
         }
         turn &= answered;
@@ -83,6 +96,7 @@ fn evict(s: &Situation<'_>, limit: Option<Timestamp>, plan: &mut Plan) {
 /// Asks a pod to go, if it is time to, and tells why it is still there.
 fn ask(
     s: &Situation<'_>,
+    record: &Record,
     pod: &PodView,
     class: Class,
     limit: Option<Timestamp>,
@@ -90,21 +104,8 @@ fn ask(
     plan: &mut Plan,
 ) -> Why {
     let task = Task::Pod(pod.uid.clone());
-    if let Some(until) = pod.going_until.map(|until| s.ours(until)) {
-        // It is going. If it may take longer than there is time, the rest is cut off at the end, not now.
-        if let Some(limit) = limit.filter(|limit| until > *limit) {
-            let cut = cut(limit);
-            if cut > s.now {
-                plan.wake(cut);
-            } else if s.memory.asked.get(&pod.uid).is_none_or(|at| *at < cut) {
-                s.attempt(plan, &task, || Action::Delete {
-                    pod: pod.name.clone(),
-                    uid: pod.uid.clone(),
-                    grace: Some(1),
-                });
-            }
-        }
-        return Why::Exiting(s.theirs(until));
+    if let Some(until) = pod.going_until {
+        return wait_for_exit(s, pod, until, limit, plan);
     }
     if let Some(at) = s.memory.asked.get(&pod.uid)
         && *at + ASK_AGAIN > s.now
@@ -119,7 +120,8 @@ fn ask(
             plan.wake(call);
         } else if had_its_chance {
             let grace = shortened_grace(limit, pod.grace_seconds, s.now);
-            let delete = || Action::Delete { pod: pod.name.clone(), uid: pod.uid.clone(), grace };
+            let delete =
+                || Action::Delete { pod: pod.name.clone(), uid: pod.uid.clone(), grace, disruption: true };
             // The pause after an eviction that was refused would be taken from the pod's grace.
             let refused_before = s
                 .memory
@@ -139,6 +141,41 @@ fn ask(
     if !turn {
         return Why::Queued;
     }
+    try_eviction(s, record, pod, limit, plan)
+}
+
+/// A pod is going. If it may take longer than there is time, the rest is cut off at the end, not before.
+fn wait_for_exit(
+    s: &Situation<'_>,
+    pod: &PodView,
+    until: Timestamp,
+    limit: Option<Timestamp>,
+    plan: &mut Plan,
+) -> Why {
+    if let Some(cut) = limit.map(cut) {
+        if cut > s.now {
+            plan.wake(cut);
+        } else if s.memory.asked.get(&pod.uid).is_none_or(|at| *at < cut) {
+            s.attempt(plan, &Task::Pod(pod.uid.clone()), || cut_short(pod));
+        }
+    }
+    let overdue = later(s.ours(until), OVERDUE_AFTER);
+    if overdue > s.now {
+        plan.wake(overdue);
+        return Why::Exiting(until);
+    }
+    Why::Overdue(until)
+}
+
+/// Has a pod evicted, if a try is due, and tells what the last one came to.
+fn try_eviction(
+    s: &Situation<'_>,
+    record: &Record,
+    pod: &PodView,
+    limit: Option<Timestamp>,
+    plan: &mut Plan,
+) -> Why {
+    let task = Task::Pod(pod.uid.clone());
     let budgets = (s.budgets)(pod);
     let versions: Vec<(String, String)> = budgets
         .iter()
@@ -149,11 +186,13 @@ fn ask(
     let has_room = refusal.is_some_and(|refusal| refusal.by_budget && refusal.budgets != versions)
         && budgets.iter().all(|budget| budget.room > 0);
     let in_flight = s.memory.tries(&task).is_some_and(|tries| tries.in_flight);
+    let returned = has_returned(pod, Some(s.theirs(record.requested_at)));
     let evict = || Action::Evict {
         pod: pod.name.clone(),
         uid: pod.uid.clone(),
         grace: limit.and_then(|limit| shortened_grace(limit, pod.grace_seconds, s.now)),
         budgets: versions.clone(),
+        returned: returned.then(|| pod.owner()),
     };
     if has_room && !in_flight {
         plan.actions.push(evict());
@@ -168,6 +207,51 @@ fn ask(
         Some(refusal) => Why::Refused(refusal.text.clone()),
         None => Why::Queued,
     }
+}
+
+/// Tells people on the Node which pods are not waited for although they are there.
+fn announce_given_up(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
+    let names = |of: Class| -> Vec<String> {
+        s.classified(Some(record))
+            .filter(|(_, class)| *class == of)
+            .map(|(pod, _)| pod.name.to_string())
+            .collect()
+    };
+    let given_up = names(Class::GivenUp);
+    if !given_up.is_empty() {
+        let note = format!(
+            "the node is not ready and confirms no exit: these pods count as gone, more than a minute after their              grace: {}",
+            list(&given_up)
+        );
+        let topic = "given up".into();
+        s.announce(plan, Announcement { topic, reason: "ScaleInPodsGivenUp", note, warning: true });
+    }
+    let returned = names(Class::Returned);
+    if !returned.is_empty() {
+        let note = format!(
+            "these pods tolerate the cordon and have come back after one of them was evicted; they are not waited              for: {}",
+            list(&returned)
+        );
+        let topic = "returned".into();
+        s.announce(plan, Announcement { topic, reason: "ScaleInPodsReturned", note, warning: true });
+    }
+}
+
+/// Names of pods, in no more than an Event's note holds.
+fn list(names: &[String]) -> String {
+    const ROOM: usize = 300;
+    let mut text = String::new();
+    for (n, name) in names.iter().enumerate() {
+        if text.len() + name.len() > ROOM {
+            let _ = write!(text, " and {} more", names.len() - n);
+            break;
+        }
+        if n > 0 {
+            text.push_str(", ");
+        }
+        text.push_str(name);
+    }
+    text
 }
 
 /// Tells people on the Node who holds it up: each budget by name, and after a while everybody else.
@@ -223,6 +307,7 @@ fn describe(waiting: &[Waiting]) -> String {
     for (n, w) in waiting.iter().enumerate() {
         let why = match &w.why {
             Why::Exiting(until) => format!("exiting, has until {until:.0}"),
+            Why::Overdue(until) => format!("should have exited by {until:.0}"),
             Why::Budget(name, _) => format!("budget {name}"),
             Why::Patient => "asked not to be disturbed".to_owned(),
             Why::Refused(words) => words.chars().take(100).collect(),

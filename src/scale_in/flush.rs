@@ -2,11 +2,12 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::class::{Class, Daemon};
+use super::class::{Class, Daemon, LONGEST_FLUSH};
 use super::deadline::{MARGIN, shortened_grace};
 use super::memory::Task;
-use super::plan::{Action, Plan, Situation};
-use super::record::{Phase, Record};
+use super::record::Record;
+use super::release;
+use super::situation::{Action, Plan, Situation};
 use crate::cluster::PodView;
 
 /// Longest wait for volumes to be detached after the flush. An EBS volume takes seconds; one that a DaemonSet pod
@@ -18,25 +19,26 @@ pub(super) fn flush(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     if s.pods.is_none() {
         return;
     }
-    let flush = s.flush_time(record);
-    let hard = record.release_by.map(|by| by - MARGIN);
-    let time_is_up = hard.is_some_and(|hard| hard <= s.now);
-    let workloads_may_wait = record.release_by.is_none_or(|by| super::deadline::gone_by(by, flush) > s.now);
-    if workloads_may_wait && s.workloads().next().is_some() {
-        let note = "a workload pod has come to the node: it leaves first".to_owned();
-        return s.enter(plan, record, Phase::Draining, note);
+    if release::go_back_for_workloads(s, record, plan) {
+        return;
     }
-    let mut until = record.phase_since + flush;
+    if s.is_dead(record) {
+        let note = format!("the node is dead: instance {} is released", record.instance);
+        return release::begin(s, record, note, plan);
+    }
+    let hard = record.release_by.map(|by| by - MARGIN);
+    let flushed = record.empty_since.unwrap_or(record.phase_since) + s.flush_time(record);
+    let mut until = flushed;
     if let Some(asked_until) = ask_daemons(s, record, hard, plan) {
         until = until.max(asked_until);
     }
     if s.attachments > 0 && until <= s.now {
-        until = until.max(record.phase_since + flush + VOLUME_WAIT);
+        until = until.max(flushed.max(record.phase_since) + VOLUME_WAIT);
     }
     if let Some(hard) = hard {
         until = until.min(hard);
     }
-    if until <= s.now || time_is_up {
+    if until <= s.now {
         let volumes = if s.attachments > 0 {
             format!(", {} volumes still attached", s.attachments)
         } else {
@@ -44,7 +46,7 @@ pub(super) fn flush(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         };
         let note =
             format!("DaemonSet pods have had their time{volumes}: instance {} is released", record.instance);
-        return s.enter(plan, record, Phase::Releasing, note);
+        return release::begin(s, record, note, plan);
     }
     plan.wake(until);
 }
@@ -64,16 +66,14 @@ fn ask_daemons(
             continue;
         }
         // Its own grace from when it was asked; should the kubelet not answer, the node does not wait longer.
-        let end = pod
-            .going_until
-            .map_or(record.phase_since + SignedDuration::from_secs(pod.grace_seconds + 5), |until| {
-                s.ours(until)
-            });
-        until = until.max(Some(end));
+        let its_own = record.phase_since + SignedDuration::from_secs(pod.grace_seconds + 5);
+        let end = pod.going_until.map_or(its_own, |until| s.ours(until));
+        until = until.max(Some(end.min(record.phase_since + LONGEST_FLUSH)));
         let task = Task::Pod(pod.uid.clone());
         if pod.going_until.is_none() && !s.memory.is_done(&task) {
             let grace = hard.and_then(|hard| shortened_grace(hard, pod.grace_seconds, s.now));
-            s.attempt(plan, &task, || Action::Delete { pod: pod.name.clone(), uid: pod.uid.clone(), grace });
+            let (pod, uid) = (pod.name.clone(), pod.uid.clone());
+            s.attempt(plan, &task, || Action::Delete { pod, uid, grace, disruption: false });
         }
     }
     until

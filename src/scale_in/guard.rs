@@ -6,12 +6,16 @@
 
 use super::memory::Task;
 use super::names;
-use super::plan::{Action, Plan, Situation, Whereabouts};
+use super::situation::{Action, Plan, Situation, Whereabouts};
 use super::{marks, record};
 use crate::cluster::PodView;
 
 /// Plans the guard of a node's DaemonSet pods.
 pub(super) fn guard(s: &Situation<'_>, plan: &mut Plan) {
+    if s.instance == Whereabouts::Unknown {
+        // Right after the start: what the last run has set stays until it is known whose the node is.
+        return;
+    }
     let ours = matches!(s.instance, Whereabouts::In { .. });
     let marked = marks::is_guarded(s.node);
     let wanted = s.settings.guard && ours && (is_candidate(s) || (marked && is_going(s)));
@@ -20,11 +24,11 @@ pub(super) fn guard(s: &Situation<'_>, plan: &mut Plan) {
     }
     if wanted && !marked {
         // The mark comes first, so that a guard is never left behind.
-        return s.patch(plan, marks::guard(s.node, true), None);
+        return s.patch(plan, marks::guard(s.node, true), Vec::new());
     }
     let Some(pods) = s.pods else { return };
     let mut left = 0;
-    for pod in pods.values().filter(|pod| pod.daemon_set.is_some() && !pod.finished) {
+    for pod in pods.values().filter(|pod| pod.daemon.is_some() && !pod.finished) {
         let on = if wanted { needs_guard(pod) } else { false };
         let off = !wanted && is_guarded(pod);
         if on || off {
@@ -37,7 +41,7 @@ pub(super) fn guard(s: &Situation<'_>, plan: &mut Plan) {
         }
     }
     if !wanted && left == 0 {
-        s.patch(plan, marks::guard(s.node, false), None);
+        s.patch(plan, marks::guard(s.node, false), Vec::new());
     }
 }
 

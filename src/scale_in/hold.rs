@@ -2,7 +2,8 @@
 //! for as long as it is in Terminating:Wait.
 //!
 //! This looks at AWS alone: it goes on while the API server is down and before a restarted program has seen a Node.
-//! An instance whose Node never registered has nothing to drain and is completed after a grace period.
+//! An instance whose Node never registered has nothing to drain and is completed after a grace period. Since when each is
+//! held is found out here as well ([`Holds`]): a deadline counts from then, whatever has become of the record.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,9 +12,12 @@ use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use jiff::{SignedDuration, Timestamp};
+use tokio::sync::watch;
 
 use super::controller::Shared;
-use crate::aws::AwsError;
+use crate::aws::{Activity, AwsError};
+use crate::clock::later;
+use crate::groups::hooks::TerminatingHooks;
 use crate::groups::{Lifecycle, Snapshot};
 use crate::telemetry::chain;
 
@@ -27,11 +31,51 @@ const RETRY: SignedDuration = SignedDuration::from_secs(3);
 /// Somebody else's hook holds it: look again after this time whether ours has come.
 const FOREIGN: SignedDuration = SignedDuration::from_secs(60);
 
+/// No hook holds an instance for longer.
+///
+/// Source: [Amazon EC2 Auto Scaling lifecycle
+/// hooks](https://docs.aws.amazon.com/autoscaling/ec2/userguide/lifecycle-hooks.html).
+const LONGEST_HOLD: SignedDuration = SignedDuration::from_hours(48);
+
+/// A failed question since when an instance is held is asked again after this time. Deadlines are minutes at least.
+const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
+
+/// Since when AWS has held instances, by instance, as far as that is known.
+#[derive(Debug, Default)]
+pub struct Holds(watch::Sender<BTreeMap<String, Timestamp>>);
+
+impl Holds {
+    /// When AWS began to hold the instance, or a moment not long before that.
+    pub fn since(&self, instance: &str) -> Option<Timestamp> {
+        self.0.borrow().get(instance).copied()
+    }
+
+    /// Changes when more is known.
+    pub fn versions(&self) -> watch::Receiver<BTreeMap<String, Timestamp>> {
+        self.0.subscribe()
+    }
+
+    /// Brings it in step with what is held.
+    fn publish(&self, held: &BTreeMap<String, Held>) {
+        let known: BTreeMap<_, _> =
+            held.iter().filter_map(|(instance, held)| Some((instance.clone(), held.since?))).collect();
+        self.0.send_if_modified(|before| {
+            let changed = *before != known;
+            *before = known;
+            changed
+        });
+    }
+}
+
 /// An instance that is held.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Held {
     group: String,
     seen: Timestamp,
+    /// When AWS began to hold it, if that is known ...
+    since: Option<Timestamp>,
+    /// ... and when to ask, if it is not; none while the answer is on its way.
+    ask_at: Option<Timestamp>,
     next: Timestamp,
     in_flight: bool,
 }
@@ -43,6 +87,14 @@ enum Step {
     Complete,
 }
 
+/// What has been done for a held instance.
+enum Done {
+    /// A step; the next one after this time.
+    Step(String, SignedDuration),
+    /// AWS was asked since when it is held.
+    Asked(String, Result<Timestamp, AwsError>),
+}
+
 /// Decides what is due. `has_node` is none while the Nodes are not known.
 fn step(held: &Held, has_node: Option<bool>, now: Timestamp) -> Step {
     if has_node == Some(false) && held.seen + NEVER_REGISTERED <= now {
@@ -52,8 +104,13 @@ fn step(held: &Held, has_node: Option<bool>, now: Timestamp) -> Step {
     }
 }
 
-/// Brings `held` in step with the last look at AWS.
-fn observe(held: &mut BTreeMap<String, Held>, snapshot: &Snapshot, now: Timestamp) {
+/// Brings `held` in step with the last look at AWS. One that the look before showed at large is held since then at most.
+fn observe(
+    held: &mut BTreeMap<String, Held>,
+    before: Option<&Snapshot>,
+    snapshot: &Snapshot,
+    now: Timestamp,
+) {
     let waiting: BTreeMap<&str, &str> = snapshot
         .groups
         .values()
@@ -63,36 +120,45 @@ fn observe(held: &mut BTreeMap<String, Held>, snapshot: &Snapshot, now: Timestam
         .collect();
     held.retain(|instance, _| waiting.contains_key(instance.as_str()));
     for (instance, group) in waiting {
-        held.entry(instance.to_owned()).or_insert_with(|| Held {
-            group: group.to_owned(),
-            seen: now,
-            next: now,
-            in_flight: false,
+        held.entry(instance.to_owned()).or_insert_with(|| {
+            let at_large = before.and_then(|before| Some((before.taken_at, before.instance(instance)?.1)));
+            let since = at_large
+                .filter(|(_, instance)| instance.lifecycle != Lifecycle::TerminatingWait)
+                .map(|(taken_at, _)| taken_at);
+            let ask_at = since.is_none().then_some(now);
+            Held { group: group.to_owned(), seen: now, since, ask_at, next: now, in_flight: false }
         });
     }
+}
+
+/// Since when an instance first seen held at `seen` is held, by its group's activities, newest first. The activity begins
+/// a while before the hook does. Where it is older than all that AWS told, so is the hold.
+fn began(activities: &[Activity], instance: &str, seen: Timestamp) -> Timestamp {
+    let its_own = |activity: &&Activity| {
+        activity.description.starts_with("Terminating") && activity.description.ends_with(instance)
+    };
+    let known = activities.iter().find(its_own).or(activities.last());
+    known.map_or(seen, |activity| activity.started.min(seen))
 }
 
 /// Holds instances, for ever.
 pub(super) async fn hold(shared: Arc<Shared>) {
     let mut held: BTreeMap<String, Held> = BTreeMap::new();
-    let mut running: FuturesUnordered<BoxFuture<'static, (String, SignedDuration)>> = FuturesUnordered::new();
+    let mut running: FuturesUnordered<BoxFuture<'static, Done>> = FuturesUnordered::new();
     let mut groups = shared.groups.versions();
+    let mut before: Option<Arc<Snapshot>> = None;
     loop {
         let now = shared.clock.now();
         if let Some(snapshot) = shared.groups.latest() {
-            observe(&mut held, &snapshot, now);
+            observe(&mut held, before.as_deref(), &snapshot, now);
+            before = Some(snapshot);
         }
-        for (instance, held) in held.iter_mut().filter(|(_, held)| held.next <= now && !held.in_flight) {
-            held.in_flight = true;
-            let has_node = shared.nodes.is_synced().then(|| shared.nodes.of_instance(instance).is_some());
-            let step = step(held, has_node, now);
-            let (shared, group, instance) = (Arc::clone(&shared), held.group.clone(), instance.clone());
-            running.push(Box::pin(async move {
-                let pause = act(&shared, &group, &instance, step).await;
-                (instance, pause)
-            }));
-        }
-        let next = held.values().filter(|held| !held.in_flight).map(|held| held.next).min();
+        shared.holds.publish(&held);
+        start_what_is_due(&shared, &mut held, &running, now);
+        let next = held
+            .values()
+            .flat_map(|held| (!held.in_flight).then_some(held.next).into_iter().chain(held.ask_at));
+        let next = next.min();
         let wake = async {
             match next {
                 Some(at) => shared.clock.sleep_until(at).await,
@@ -102,21 +168,74 @@ pub(super) async fn hold(shared: Arc<Shared>) {
         tokio::select! {
             biased;
             () = shared.stop.cancelled() => return,
-            Some((instance, pause)) = running.next() => {
-                let now = shared.clock.now();
-                if let Some(held) = held.get_mut(&instance) {
-                    held.in_flight = false;
-                    held.next = now + pause;
-                    let registered_by = held.seen + NEVER_REGISTERED;
-                    if registered_by > now {
-                        held.next = held.next.min(registered_by);
-                    }
-                }
-            }
+            Some(done) = running.next() => hear(&mut held, done, shared.clock.now()),
             Ok(()) = groups.changed() => {}
             () = wake => {}
         }
     }
+}
+
+fn start_what_is_due(
+    shared: &Arc<Shared>,
+    held: &mut BTreeMap<String, Held>,
+    running: &FuturesUnordered<BoxFuture<'static, Done>>,
+    now: Timestamp,
+) {
+    for (instance, held) in held {
+        if held.next <= now && !held.in_flight {
+            held.in_flight = true;
+            let has_node = shared.nodes.is_current().then(|| shared.nodes.of_instance(instance).is_some());
+            let step = step(held, has_node, now);
+            let (shared, group, instance) = (Arc::clone(shared), held.group.clone(), instance.clone());
+            running.push(Box::pin(async move {
+                let pause = act(&shared, &group, &instance, step).await;
+                Done::Step(instance, pause)
+            }));
+        }
+        if held.ask_at.is_some_and(|at| at <= now) {
+            held.ask_at = None;
+            let (shared, group, instance, seen) =
+                (Arc::clone(shared), held.group.clone(), instance.clone(), held.seen);
+            running.push(Box::pin(async move {
+                let since = ask(&shared, &group, &instance, seen).await;
+                Done::Asked(instance, since)
+            }));
+        }
+    }
+}
+
+fn hear(held: &mut BTreeMap<String, Held>, done: Done, now: Timestamp) {
+    match done {
+        Done::Step(instance, pause) => {
+            if let Some(held) = held.get_mut(&instance) {
+                held.in_flight = false;
+                held.next = now + pause;
+                let registered_by = held.seen + NEVER_REGISTERED;
+                if registered_by > now {
+                    held.next = held.next.min(registered_by);
+                }
+            }
+        }
+        Done::Asked(instance, since) => {
+            if let Some(held) = held.get_mut(&instance) {
+                match since {
+                    Ok(since) => held.since = Some(since),
+                    Err(error) => {
+                        tracing::warn!(group = held.group, instance, error = %chain(&error), "could not find out since when the instance is held");
+                        held.ask_at = Some(now + ASK_AGAIN);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Asks AWS since when an instance is held, which dates it by the wall's clock.
+async fn ask(shared: &Shared, group: &str, instance: &str, seen: Timestamp) -> Result<Timestamp, AwsError> {
+    let ahead = shared.clock.ahead();
+    let seen = later(seen, ahead);
+    let activities = shared.aws.scaling_activities(group, later(seen, -LONGEST_HOLD)).await?;
+    Ok(later(began(&activities, instance, seen), -ahead))
 }
 
 /// Does a step. Returns how long until the next one.
@@ -125,19 +244,14 @@ async fn act(shared: &Shared, group: &str, instance: &str, step: Step) -> Signed
     let hook = match shared.hooks.last_seen(group) {
         Some(hook) => hook,
         None => match shared.hooks.of(group, shared.clock.now()).await {
-            Ok(Some(hook)) => hook,
-            Ok(None) => return FOREIGN,
+            Ok(TerminatingHooks { ours: Some(hook), .. }) => hook,
+            Ok(_) => return FOREIGN,
             // Better a heartbeat that nobody waits for than a hook that times out.
             Err(error) => {
                 tracing::warn!(group, instance, error = %chain(&error), "could not look up the group's lifecycle hooks");
                 shared.hooks.presumed(group)
             }
         },
-    };
-    // The Node watch may be behind: nothing is let go on its word alone.
-    let step = match step {
-        Step::Complete if !matches!(shared.cluster.has_node_of(instance).await, Ok(false)) => Step::Heartbeat,
-        step => step,
     };
     let half = SignedDuration::try_from(hook.heartbeat_timeout / 2).unwrap_or(RETRY);
     let result = match step {
@@ -184,20 +298,22 @@ mod tests {
         let mut held = BTreeMap::new();
         observe(
             &mut held,
+            None,
             &snapshot(&[("i-1", Lifecycle::TerminatingWait), ("i-2", Lifecycle::InService)]),
             at(10),
         );
         assert_eq!(held.keys().collect::<Vec<_>>(), ["i-1"]);
         assert_eq!(held["i-1"].next, at(10));
-        observe(&mut held, &snapshot(&[("i-1", Lifecycle::TerminatingWait)]), at(20));
+        observe(&mut held, None, &snapshot(&[("i-1", Lifecycle::TerminatingWait)]), at(20));
         assert_eq!(held["i-1"].seen, at(10), "seen first, not last");
-        observe(&mut held, &snapshot(&[("i-1", Lifecycle::TerminatingProceed)]), at(30));
+        observe(&mut held, None, &snapshot(&[("i-1", Lifecycle::TerminatingProceed)]), at(30));
         assert!(held.is_empty());
     }
 
     #[test]
     fn only_a_node_known_to_be_missing_for_long_is_given_up() {
-        let held = Held { group: "g".into(), seen: at(0), next: at(0), in_flight: false };
+        let (since, ask_at) = (None, None);
+        let held = Held { group: "g".into(), seen: at(0), since, ask_at, next: at(0), in_flight: false };
         let table = [
             (Some(true), 1_000, Step::Heartbeat),
             (None, 1_000, Step::Heartbeat),
@@ -207,5 +323,35 @@ mod tests {
         for (has_node, now, expected) in table {
             assert_eq!(step(&held, has_node, at(now)), expected, "{has_node:?} at {now}");
         }
+    }
+
+    #[test]
+    fn a_hold_begins_after_the_look_that_did_not_show_it_or_is_asked_for() {
+        let large = snapshot(&[("i-1", Lifecycle::Terminating)]);
+        let mut held = BTreeMap::new();
+        let both = snapshot(&[("i-1", Lifecycle::TerminatingWait), ("i-2", Lifecycle::TerminatingWait)]);
+        observe(&mut held, Some(&large), &both, at(10));
+        assert_eq!((held["i-1"].since, held["i-1"].ask_at), (Some(at(0)), None));
+        assert_eq!((held["i-2"].since, held["i-2"].ask_at), (None, Some(at(10))));
+    }
+
+    #[test]
+    fn the_activity_of_an_instance_tells_since_when_it_is_held() {
+        let activity = |second: i64, description: &str| Activity {
+            started: at(second),
+            status: "InProgress".into(),
+            description: description.into(),
+            message: String::new(),
+        };
+        let all = [
+            activity(90, "Launching a new EC2 instance: i-1"),
+            activity(80, "Terminating EC2 instance: i-2"),
+            activity(70, "Terminating EC2 instance: i-1"),
+            activity(60, "Launching a new EC2 instance: i-1"),
+        ];
+        assert_eq!(began(&all, "i-1", at(100)), at(70));
+        assert_eq!(began(&all, "i-1", at(65)), at(65), "by clocks that differ");
+        assert_eq!(began(&all, "i-3", at(100)), at(60), "longer ago than AWS tells");
+        assert_eq!(began(&[], "i-1", at(100)), at(100));
     }
 }

@@ -6,9 +6,9 @@
 use std::sync::Arc;
 
 use super::marks;
-use super::plan::Settings;
 use super::record::{self, Cause, Record, Release, Written};
 use super::release;
+use super::situation::Settings;
 use crate::clock::Clock;
 use crate::cluster::{ApiError, Cluster, NodeView, Nodes};
 

@@ -102,13 +102,31 @@ pub(super) fn put_on(node: &NodeView, now: Timestamp) -> Option<Value> {
         patch["spec"]["taints"] = json!(others.chain([&fresh]).collect::<Vec<_>>());
         missing = true;
     }
-    // The taint goes with the scale-in, whoever stamped it first.
+    // The taint goes with the scale-in, whoever stamped it first, and so does a cordon of cluster-autoscaler's.
+    if node.unschedulable && !ours.contains(&Mark::Taint) && is_cordoned_by_autoscaler(node) {
+        ours.insert(Mark::Cordon);
+    }
     missing |= ours.insert(Mark::Taint);
     if !missing {
         return None;
     }
     patch["metadata"]["annotations"][names::MARKS] = marks_value(&ours);
     Some(patch)
+}
+
+/// cluster-autoscaler cordons a Node in the same write that taints it (`--cordon-node-before-terminating`); the taint of the
+/// cordon is then set within seconds by the node lifecycle controller, which dates it.
+const CORDONED_WITHIN: SignedDuration = SignedDuration::from_secs(10);
+
+/// Whether the cordon is cluster-autoscaler's, who would take it off together with its taint, and not a person's.
+fn is_cordoned_by_autoscaler(node: &NodeView) -> bool {
+    let stamp = node.taint(names::TO_BE_DELETED).and_then(|taint| taint.value.as_deref()?.parse().ok());
+    let cordoned = node.taint(names::UNSCHEDULABLE).and_then(|taint| taint.time_added.as_ref());
+    let tainted = stamp.and_then(|stamp| Timestamp::from_second(stamp).ok());
+    tainted.zip(cordoned).is_some_and(|(tainted, cordoned)| {
+        let after = cordoned.0.duration_since(tainted);
+        (-SignedDuration::from_secs(1)..=CORDONED_WITHIN).contains(&after)
+    })
 }
 
 /// The patch that takes off what a scale-in put on, and its record.

@@ -1,10 +1,12 @@
 //! What one run of the program remembers of what it tried for a node. Nothing that must survive: a restart tries again
 //! what is then still to be done.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use jiff::{SignedDuration, Timestamp};
+
+use super::situation::Action;
 
 /// Something that is tried until it works.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -15,8 +17,12 @@ pub enum Task {
     Pod(String),
     /// Setting or taking off the guard of a DaemonSet pod, by UID.
     Guard(String),
+    /// Asking whether a DaemonSet exists, by UID.
+    DaemonSet(String),
     /// Asking AWS for the group's lifecycle hook.
     Hook,
+    /// Having AWS looked at again.
+    Look,
     /// Terminating the instance.
     Terminate,
     /// Completing the lifecycle hook.
@@ -61,6 +67,18 @@ pub struct Memory {
     pub announced: BTreeMap<String, Timestamp>,
     /// AWS does not let the group shrink.
     pub at_minimum: bool,
+    /// Since when there has been no workload on the node, as far as this run has seen.
+    pub empty_since: Option<Timestamp>,
+    /// DaemonSets that the API server does not have, by UID.
+    pub deleted_daemon_sets: BTreeSet<String>,
+    /// Owners of pods that came back to the cordoned node, one of which has been asked to go.
+    pub returned: BTreeSet<String>,
+    /// The termination noted in the record at this moment certainly had no effect.
+    pub void_termination: Option<Timestamp>,
+    /// What AWS says to giving the instance back, when it refuses for good.
+    pub refused_by_aws: Option<String>,
+    /// Since when the instance has been in none of our groups.
+    pub elsewhere_since: Option<Timestamp>,
 }
 
 /// Pause after the n-th failure in a row: 1 s, doubled up to 30 s, give or take a fifth so that many nodes do not ask
@@ -81,10 +99,27 @@ pub(super) fn jittered(pause: SignedDuration, task: &Task, tries: u32) -> Signed
     SignedDuration::from_millis((pause.as_millis() as i64).saturating_mul(share) / 100)
 }
 
+impl Task {
+    /// The task that an action is a try of; one that is not tried again has none.
+    pub fn of(action: &Action) -> Option<Self> {
+        Some(match action {
+            Action::PatchNode { .. } => Self::Node,
+            Action::Evict { uid, .. } | Action::Delete { uid, .. } => Self::Pod(uid.clone()),
+            Action::Guard { uid, .. } => Self::Guard(uid.clone()),
+            Action::LookUpDaemonSet { uid, .. } => Self::DaemonSet(uid.clone()),
+            Action::LookUpHook { .. } => Self::Hook,
+            Action::LookAtAws => Self::Look,
+            Action::Terminate { .. } => Self::Terminate,
+            Action::CompleteHook { .. } => Self::Complete,
+            Action::GiveUpReplacement { .. } | Action::Announce(_) => return None,
+        })
+    }
+}
+
 impl Hash for Task {
     fn hash<H: Hasher>(&self, state: &mut H) {
         match self {
-            Self::Pod(uid) | Self::Guard(uid) => uid.hash(state),
+            Self::Pod(uid) | Self::Guard(uid) | Self::DaemonSet(uid) => uid.hash(state),
             other => std::mem::discriminant(other).hash(state),
         }
     }
@@ -128,6 +163,17 @@ impl Memory {
         tries.failures += 1;
         tries.ended = Some(now);
         tries.not_before = Some(now + pause.unwrap_or_else(|| backoff(task, tries.failures)));
+    }
+
+    /// Takes note of whether workloads are on the node; none while that is not known.
+    pub fn note_occupied(&mut self, occupied: Option<bool>, now: Timestamp) {
+        match occupied {
+            Some(true) => self.empty_since = None,
+            Some(false) => {
+                self.empty_since.get_or_insert(now);
+            }
+            None => {}
+        }
     }
 
     /// Forgets pods that are not there any more.

@@ -11,7 +11,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
 use super::intents::record_on;
-use super::plan::{Waiting, Why};
+use super::situation::{Waiting, Why};
 use crate::cluster::{Answer, Nodes};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
@@ -54,6 +54,7 @@ struct Heartbeat {
 pub struct Metrics {
     asked: Family<Asked, Counter>,
     heartbeats: Family<Heartbeat, Counter>,
+    panics: Counter,
 }
 
 impl Metrics {
@@ -69,6 +70,11 @@ impl Metrics {
             "Heartbeats sent for instances that the lifecycle hook holds",
             self.heartbeats.clone(),
         );
+        registry.register(
+            "ebbtide_scale_in_panics",
+            "Defects that stopped the work on a node; it was taken up again",
+            self.panics.clone(),
+        );
         registry.register_collector(Box::new(UnderWay { nodes, board }));
     }
 
@@ -82,6 +88,10 @@ impl Metrics {
         };
         let call = if evicted { Call::eviction } else { Call::deletion };
         self.asked.get_or_create(&Asked { call, answer }).inc();
+    }
+
+    pub(super) fn panicked(&self) {
+        self.panics.inc();
     }
 
     pub(super) fn beat(&self, ok: bool) {
@@ -140,6 +150,7 @@ impl Collector for UnderWay {
         for w in self.board.all().values().flatten() {
             let why = match w.why {
                 Why::Exiting(_) => "exiting",
+                Why::Overdue(_) => "overdue",
                 Why::Budget(..) => "budget",
                 Why::Patient => "patient",
                 Why::Refused(_) => "refused",

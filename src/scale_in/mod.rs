@@ -6,7 +6,7 @@
 //!                                             (intents, record)      (one a node)     ▲            │ actions
 //!                                                                                     └─ memory ◀──┘
 //! ```
-//! [`plan`] decides, from a [`plan::Situation`] to a list of [`plan::Action`]s; the files it calls each hold one
+//! [`plan`] decides, from a [`situation::Situation`] to a list of [`situation::Action`]s; the files it calls each hold one
 //! stage: [`drain`], [`flush`], [`release`], and [`guard`] before any of them. Everything that must survive is in the
 //! [`record`], an annotation.
 
@@ -22,15 +22,20 @@ mod marks;
 mod memory;
 mod metrics;
 pub mod names;
+mod perform;
 pub mod plan;
 pub mod record;
 mod release;
+mod remember;
+pub mod situation;
 mod surroundings;
 #[cfg(test)]
 mod tests;
 mod worker;
+mod workers;
 
 pub use controller::{ControllerError, Shared, run};
+pub use hold::Holds;
 pub use intents::{Accepted, IntentError, Intents};
 pub use metrics::{Board, Metrics};
-pub use plan::Settings;
+pub use situation::Settings;

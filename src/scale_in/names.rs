@@ -13,6 +13,12 @@ pub const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
 /// cluster-autoscaler's taint on a Node that it does not need any more.
 pub const DELETION_CANDIDATE: &str = "DeletionCandidateOfClusterAutoscaler";
 
+/// cluster-autoscaler's annotation on a pod that is to count as a DaemonSet's (`"true"`).
+pub const DAEMON_SET_POD: &str = "cluster-autoscaler.kubernetes.io/daemonset-pod";
+/// The taint of a cordoned Node.
+/// Source: [well-known taints](https://kubernetes.io/docs/reference/labels-annotations-taints/#node-kubernetes-io-unschedulable).
+pub const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
+
 /// Annotation of a static pod's mirror.
 pub const MIRROR_POD: &str = "kubernetes.io/config.mirror";
 /// Annotation on a pod: `wait` makes it patient.

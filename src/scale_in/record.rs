@@ -93,6 +93,13 @@ pub struct Record {
     pub release_by: Option<Timestamp>,
     /// How it is given back.
     pub release: Release,
+    /// When the last workload was seen to have exited, once the node flushes: the flush counts from then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub empty_since: Option<Timestamp>,
+    /// When AWS was told to terminate the instance, written before it is told: a call may arrive late, and a second
+    /// decrement would end a healthy node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub terminate_at: Option<Timestamp>,
 }
 
 impl Record {
@@ -107,13 +114,16 @@ impl Record {
             phase_since: now,
             release_by: None,
             release,
+            empty_since: None,
+            terminate_at: None,
         }
     }
 
     /// The same scale-in in its next phase.
     #[must_use]
     pub fn entering(&self, phase: Phase, now: Timestamp) -> Self {
-        Self { phase, phase_since: now, ..self.clone() }
+        let empty_since = self.empty_since.filter(|_| phase != Phase::Draining);
+        Self { phase, phase_since: now, empty_since, ..self.clone() }
     }
 
     /// The same record on a clock that is ahead by so much.
@@ -124,13 +134,16 @@ impl Record {
             requested_at: moved(self.requested_at),
             phase_since: moved(self.phase_since),
             release_by: self.release_by.map(moved),
+            empty_since: self.empty_since.map(moved),
+            terminate_at: self.terminate_at.map(moved),
             ..self.clone()
         }
     }
 
     /// Whether its moments are ones that a clock of this century may have shown.
     fn is_plausible(&self) -> bool {
-        let moments = [self.requested_at, self.phase_since].into_iter().chain(self.release_by);
+        let others = [self.release_by, self.empty_since, self.terminate_at].into_iter().flatten();
+        let moments = [self.requested_at, self.phase_since].into_iter().chain(others);
         moments.map(|moment| moment.as_second()).all(|second| PLAUSIBLE.contains(&second))
     }
 }
@@ -214,6 +227,8 @@ mod tests {
                 Record { requested_at: at, ..record.clone() },
                 Record { phase_since: at, ..record.clone() },
                 Record { release_by: Some(at), ..record.clone() },
+                Record { empty_since: Some(at), ..record.clone() },
+                Record { terminate_at: Some(at), ..record.clone() },
             ] {
                 assert!(matches!(read(&write(&bad)), Written::Unreadable(_)), "{extreme}");
             }

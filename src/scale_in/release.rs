@@ -1,97 +1,237 @@
 //! Giving the instance back, through the group's lifecycle hook where it has ours. Pure.
 //!
-//! Invariants: an instance is terminated only on the word of a look at AWS that began after the last try ended, so
-//! that a try whose answer was lost is never repeated blindly; a hook of somebody else is never completed; ABANDON is
-//! never said.
+//! Invariants:
+//! - An instance is released only while no workload is on its node, or when time is up.
+//! - A termination is noted in the record before AWS is told, and not repeated before [`REPEAT_AFTER`] has passed and a
+//!   look at AWS that began after that shows the instance alive: a call whose answer was lost may arrive late, looks may
+//!   lag, and a second decrement ends a healthy node. Only a call that AWS refused for certain is repeated sooner.
+//! - A hook of somebody else is never completed; ABANDON is never said.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
+use super::deadline;
 use super::memory::Task;
-use super::plan::{Action, Announcement, HookKnowledge, Plan, Settings, Situation, Whereabouts};
-use super::record::{Record, Release};
+use super::record::{Phase, Record, Release};
+use super::situation::{Action, Announcement, HookKnowledge, Plan, Settings, Situation, Whereabouts};
 use crate::aws::Hook;
+use crate::clock::{later, signed};
 use crate::groups::Lifecycle;
 
-/// When an instance must have been given back: the hook holds it for so long, and people may allow less. The hook
-/// began to hold it before we saw that, but no longer ago than its heartbeat time-out: else it would be gone.
+/// How long a call to AWS may still take effect after it was made, and a look may still show what was before.
+const REPEAT_AFTER: SignedDuration = SignedDuration::from_secs(30);
+
+/// When an instance must have been given back: the hook holds it for so long from when it began to, and people may allow
+/// less. One heartbeat time-out is kept back.
 pub(super) fn limit(
     settings: Settings,
     requested: Timestamp,
     hook: Option<&Hook>,
     held_since: Timestamp,
 ) -> Option<Timestamp> {
-    let by_hook = hook.map(|hook| held_since + hook.global_timeout.saturating_sub(hook.heartbeat_timeout));
-    let by_option = settings.drain_timeout.map(|timeout| requested + timeout);
+    let by_hook = hook
+        .map(|hook| later(held_since, signed(hook.global_timeout.saturating_sub(hook.heartbeat_timeout))));
+    let by_option = settings.drain_timeout.map(|timeout| later(requested, signed(timeout)));
     [by_hook, by_option].into_iter().flatten().min()
+}
+
+/// A deadline this much off is as good as the one that can be computed: it need not be written again.
+const AS_GOOD: SignedDuration = SignedDuration::from_secs(1);
+
+/// The record with the deadline that follows from what is known now, written if it is another: the record may have been
+/// written anew after the hook began to hold the instance, or by hand.
+pub(super) fn with_deadline(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> Record {
+    let release_by = match (record.release, s.hook.ours(), s.held_since) {
+        (Release::CompleteHook, Some(hook), Some(since)) => {
+            limit(s.settings, record.requested_at, Some(hook), since)
+        }
+        (Release::CompleteHook, ..) => return record.clone(),
+        _ => limit(s.settings, record.requested_at, None, s.now),
+    };
+    let is_as_good = match (release_by, record.release_by) {
+        (Some(known), Some(written)) => known.duration_since(written).abs() <= AS_GOOD,
+        (known, written) => known == written,
+    };
+    if is_as_good {
+        return record.clone();
+    }
+    let record = Record { release_by, ..record.clone() };
+    s.patch(plan, s.with_record(&record), Vec::new());
+    record
 }
 
 /// While a node drains: where the group has our hook, the instance is terminated at once, and the record says from
 /// then on that completing the hook releases it. Returns the record as it stands.
 pub(super) fn take_out_of_the_group(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> Record {
     let Whereabouts::In { group, lifecycle, seen } = &s.instance else { return record.clone() };
-    let hook = match s.hook {
-        HookKnowledge::None if *lifecycle != Lifecycle::TerminatingWait => return record.clone(),
-        HookKnowledge::Unknown | HookKnowledge::None => {
-            s.attempt(plan, &Task::Hook, || Action::LookUpHook { group: group.clone() });
-            return record.clone();
-        }
-        HookKnowledge::Ours(hook) => hook,
-    };
     if lifecycle.is_terminating() {
-        if record.release == Release::CompleteHook {
-            return record.clone();
-        }
-        let held = Record {
-            release: Release::CompleteHook,
-            release_by: limit(s.settings, record.requested_at, Some(hook), s.now),
-            ..record.clone()
-        };
-        s.patch(plan, s.with_record(&held), None);
-        return held;
+        return taken_out(s, record, group, *lifecycle, plan);
     }
-    terminate(s, record, group, *seen, plan);
+    match s.hook {
+        HookKnowledge::Ours(_) => terminate(s, record, group, *seen, plan),
+        HookKnowledge::Unknown => look_up_hook(s, group, plan),
+        // Somebody else would drain it by rules of their own as soon as it is held: it is drained first.
+        HookKnowledge::None | HookKnowledge::Beside(_) => {}
+    }
     record.clone()
+}
+
+/// The group is taking the instance out, on our word or by itself.
+fn taken_out(
+    s: &Situation<'_>,
+    record: &Record,
+    group: &str,
+    lifecycle: Lifecycle,
+    plan: &mut Plan,
+) -> Record {
+    if lifecycle == Lifecycle::TerminatingWait && s.hook.ours().is_none() {
+        look_up_hook(s, group, plan);
+    }
+    if record.release == Release::CompleteHook || *s.hook == HookKnowledge::Unknown {
+        return record.clone();
+    }
+    let held_since = s.held_since.unwrap_or(s.now);
+    let held = Record {
+        release: Release::CompleteHook,
+        release_by: limit(s.settings, record.requested_at, s.hook.ours(), held_since),
+        ..record.clone()
+    };
+    // It was to go for good, and the group is about to replace it.
+    let by_itself = record.terminate_at.is_none() && record.release == Release::TerminateAndDecrement;
+    let then = by_itself.then(|| Action::GiveUpReplacement { group: group.to_owned() });
+    s.patch(plan, s.with_record(&held), then.into_iter().collect());
+    held
+}
+
+fn look_up_hook(s: &Situation<'_>, group: &str, plan: &mut Plan) {
+    s.attempt(plan, &Task::Hook, || Action::LookUpHook { group: group.to_owned() });
+}
+
+/// Goes back to draining if a workload has come to the node and there is time for it. Whether it does.
+pub(super) fn go_back_for_workloads(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
+    let has_time = record.release_by.is_none_or(|by| deadline::gone_by(by, s.flush_time(record)) > s.now);
+    let goes_back = has_time && s.workloads(Some(record)).next().is_some();
+    if goes_back {
+        let note = "a workload pod has come to the node: it leaves first".to_owned();
+        s.enter(plan, record, Phase::Draining, note);
+    }
+    goes_back
+}
+
+/// Begins the release: where that means to terminate the instance, it is noted in the same write.
+pub(super) fn begin(s: &Situation<'_>, record: &Record, note: String, plan: &mut Plan) {
+    let record = record.entering(Phase::Releasing, s.now);
+    let Whereabouts::In { group, lifecycle, seen } = &s.instance else {
+        return s.enter_and(plan, &record, note, None);
+    };
+    if !lifecycle.is_terminating() && may_terminate(s, &record, *seen, plan) {
+        let (record, terminate) = noted(s, &record, group);
+        s.enter_and(plan, &record, note, Some(terminate));
+    } else {
+        s.enter_and(plan, &record, note, None);
+    }
 }
 
 /// Plans the release of the instance.
 pub(super) fn release(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     let Whereabouts::In { group, lifecycle, seen } = &s.instance else {
-        if s.instance == Whereabouts::Elsewhere {
+        if matches!(s.instance, Whereabouts::Elsewhere { .. }) {
             let note = format!(
                 "instance {} has left group {}; the Node goes when the cloud controller has seen it terminated",
                 record.instance, record.group
             );
-            s.announce(
-                plan,
-                Announcement { topic: "released".into(), reason: "ScaleInReleased", note, warning: false },
-            );
+            let topic = "released".into();
+            s.announce(plan, Announcement { topic, reason: "ScaleInReleased", note, warning: false });
         }
         return;
     };
-    match (lifecycle, s.hook) {
+    announce_refusal(s, record, plan);
+    match (lifecycle, s.hook.ours()) {
         (Lifecycle::Terminating | Lifecycle::TerminatingProceed, _) => {}
-        (Lifecycle::TerminatingWait, HookKnowledge::Unknown | HookKnowledge::None) => {
-            s.attempt(plan, &Task::Hook, || Action::LookUpHook { group: group.clone() });
-        }
-        (Lifecycle::TerminatingWait, HookKnowledge::Ours(hook)) => {
-            if !s.memory.is_done(&Task::Complete) {
-                let instance = record.instance.clone();
-                s.attempt(plan, &Task::Complete, || Action::CompleteHook { hook: hook.clone(), instance });
+        (Lifecycle::TerminatingWait, None) => look_up_hook(s, group, plan),
+        (Lifecycle::TerminatingWait, Some(hook)) => complete(s, record, hook, *seen, plan),
+        _ => {
+            if s.pods.is_some()
+                && may_terminate(s, record, *seen, plan)
+                && !go_back_for_workloads(s, record, plan)
+            {
+                terminate(s, record, group, *seen, plan);
             }
         }
-        _ => terminate(s, record, group, *seen, plan),
     }
 }
 
-fn terminate(s: &Situation<'_>, record: &Record, group: &str, seen: Timestamp, plan: &mut Plan) {
-    let last = s.memory.tries(&Task::Terminate).and_then(|tries| tries.ended);
-    if last.is_some_and(|ended| seen <= ended) {
-        // The worker asked for a new look when the try ended; it wakes us.
+fn complete(s: &Situation<'_>, record: &Record, hook: &Hook, seen: Timestamp, plan: &mut Plan) {
+    let tries = s.memory.tries(&Task::Complete);
+    if let Some(done) = tries.filter(|tries| tries.done).and_then(|tries| tries.ended) {
+        let again = later(done, REPEAT_AFTER);
+        if seen < again {
+            return look_after(s, again, plan);
+        }
+    }
+    if s.pods.is_none()
+        || tries.is_some_and(|tries| tries.in_flight)
+        || go_back_for_workloads(s, record, plan)
+    {
         return;
     }
-    s.attempt(plan, &Task::Terminate, || Action::Terminate {
+    let instance = record.instance.clone();
+    s.attempt(plan, &Task::Complete, || Action::CompleteHook { hook: hook.clone(), instance });
+}
+
+fn terminate(s: &Situation<'_>, record: &Record, group: &str, seen: Timestamp, plan: &mut Plan) {
+    announce_refusal(s, record, plan);
+    if may_terminate(s, record, seen, plan) {
+        let (record, terminate) = noted(s, record, group);
+        s.patch(plan, s.with_record(&record), vec![terminate]);
+    }
+}
+
+/// Whether AWS may be told now, without the danger that it is told twice.
+fn may_terminate(s: &Situation<'_>, record: &Record, seen: Timestamp, plan: &mut Plan) -> bool {
+    if let Some(at) = record.terminate_at.filter(|at| s.memory.void_termination != Some(*at)) {
+        let again = later(at, REPEAT_AFTER);
+        if seen < again {
+            look_after(s, again, plan);
+            return false;
+        }
+    }
+    match s.memory.may_try_at(&Task::Terminate) {
+        Some(at) if at <= s.now => true,
+        Some(at) => {
+            plan.wake(at);
+            false
+        }
+        None => false,
+    }
+}
+
+/// The record that says that AWS is told now, and what tells it.
+fn noted(s: &Situation<'_>, record: &Record, group: &str) -> (Record, Action) {
+    let terminate = Action::Terminate {
         group: group.to_owned(),
         instance: record.instance.clone(),
         decrement: record.release == Release::TerminateAndDecrement,
-    });
+        under_hook: record.phase == Phase::Draining,
+        noted_at: s.now,
+    };
+    (Record { terminate_at: Some(s.now), ..record.clone() }, terminate)
+}
+
+/// Has AWS looked at once `moment` has come: only a look that begins after that tells.
+fn look_after(s: &Situation<'_>, moment: Timestamp, plan: &mut Plan) {
+    if moment > s.now {
+        plan.wake(moment);
+    } else {
+        s.attempt(plan, &Task::Look, || Action::LookAtAws);
+    }
+}
+
+/// Tells people what AWS says when it refuses to let the instance go.
+fn announce_refusal(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
+    if let Some(words) = &s.memory.refused_by_aws {
+        let note =
+            format!("AWS does not release instance {}, which is tried again: {words}", record.instance);
+        let topic = "refused by AWS".into();
+        s.announce(plan, Announcement { topic, reason: "ScaleInRefused", note, warning: true });
+    }
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::controller::Shared;
 use super::intents::record_on;
-use super::plan::Whereabouts;
 use super::record::Release;
+use super::situation::Whereabouts;
 use crate::cluster::NodeView;
 use crate::groups::{Group, Instance, sizes};
 
@@ -31,9 +31,7 @@ pub(super) fn may_shrink(shared: &Shared, node: &NodeView) -> bool {
 pub(super) fn whereabouts(shared: &Shared, node: &NodeView) -> Whereabouts {
     let Some(snapshot) = shared.groups.latest() else { return Whereabouts::Unknown };
     let found = node.instance.as_deref().and_then(|instance| snapshot.instance(instance));
-    found.map_or(Whereabouts::Elsewhere, |(group, instance): (&Arc<Group>, _)| Whereabouts::In {
-        group: group.name.clone(),
-        lifecycle: instance.lifecycle,
-        seen: snapshot.taken_at,
+    found.map_or(Whereabouts::Elsewhere { seen: snapshot.taken_at }, |(group, instance): (&Arc<Group>, _)| {
+        Whereabouts::In { group: group.name.clone(), lifecycle: instance.lifecycle, seen: snapshot.taken_at }
     })
 }

@@ -90,11 +90,11 @@ async fn only_a_terminating_hook_of_our_name_is_ours() {
     ])
     .await;
     let now = world.clock.now();
-    let hook = world.hooks.of("ours", now).await.expect("asks").expect("has one");
+    let hook = world.hooks.of("ours", now).await.expect("asks").ours.expect("has one");
     assert_eq!((hook.name.as_str(), hook.group.as_str()), ("ebbtide", "ours"));
     assert_eq!((hook.heartbeat_timeout.as_secs(), hook.global_timeout.as_secs()), (90, 9000));
-    assert_eq!(world.hooks.of("theirs", now).await.expect("asks"), None);
-    assert_eq!(world.hooks.of("launching", now).await.expect("asks"), None);
+    assert_eq!(world.hooks.of("theirs", now).await.expect("asks").ours, None);
+    assert_eq!(world.hooks.of("launching", now).await.expect("asks").ours, None);
 }
 
 #[tokio::test(start_paused = true)]
@@ -102,6 +102,6 @@ async fn many_who_ask_for_a_hook_at_once_cause_one_call() {
     let world = world([ours("web").hook(HookSpec::terminating("ebbtide"))]).await;
     let now = world.clock.now();
     let all = futures::future::join_all((0..10).map(|_| world.hooks.of("web", now))).await;
-    assert!(all.into_iter().all(|answer| answer.expect("asks").is_some()));
+    assert!(all.into_iter().all(|answer| answer.expect("asks").ours.is_some()));
     assert_eq!(world.sim.calls(Operation::DescribeLifecycleHooks), 1);
 }

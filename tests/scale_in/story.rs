@@ -176,7 +176,10 @@ impl Scene {
             assert!(asked(world, &daemon).iter().all(|(at, ..)| *at >= last), "{daemon} was asked before");
         }
         assert!(flushing >= last, "flushing from {flushing}, the last workload exited at {last}");
-        assert!(released >= flushing + SignedDuration::from_secs(5), "released at {released}");
+        assert!(
+            released >= last + SignedDuration::from_secs(5),
+            "the last exit at {last}, released at {released}"
+        );
     }
 }
 

@@ -6,7 +6,7 @@ use super::scene::*;
 use crate::cluster::PodView;
 use crate::scale_in::memory::Task;
 use crate::scale_in::names;
-use crate::scale_in::plan::{Action, Plan, Why};
+use crate::scale_in::situation::{Action, Plan, Why};
 
 #[test]
 fn workloads_are_evicted_and_daemonset_mirror_finished_and_patient_pods_are_not() {

@@ -3,8 +3,8 @@
 use super::scene::*;
 use crate::cluster::PodView;
 use crate::scale_in::names;
-use crate::scale_in::plan::Action;
 use crate::scale_in::record::Phase;
+use crate::scale_in::situation::Action;
 
 #[test]
 fn the_last_exit_starts_the_flush_and_the_flush_comes_before_the_release() {
@@ -21,10 +21,11 @@ fn the_last_exit_starts_the_flush_and_the_flush_comes_before_the_release() {
     assert!(!touches_aws(&scene.look()));
     assert_eq!(scene.record().phase, Phase::Flushing);
     scene.later(1);
-    assert_eq!(reasons(&scene.look()), ["ScaleInReleasing"]);
     let plan = scene.look();
-    let terminate = Action::Terminate { group: "g".into(), instance: "i-1".into(), decrement: true };
-    assert_eq!(plan.actions, [terminate]);
+    assert_eq!(reasons(&plan), ["ScaleInReleasing"]);
+    let of_aws: Vec<_> = all(&plan).into_iter().filter(|a| matches!(a, Action::Terminate { .. })).collect();
+    assert_eq!(of_aws, [terminate(&scene, false)], "in the same breath, once it is noted");
+    assert_eq!(scene.record().terminate_at, Some(scene.now));
     assert_eq!(scene.look().actions, [], "once");
 }
 

@@ -6,8 +6,8 @@ use super::scene::*;
 use crate::cluster::PodView;
 use crate::groups::Lifecycle;
 use crate::scale_in::names;
-use crate::scale_in::plan::{Action, Plan};
 use crate::scale_in::record::Phase;
+use crate::scale_in::situation::{Action, Plan};
 
 /// A pod of any class, in any state.
 fn any_pod(n: usize) -> impl Strategy<Value = PodView> {
@@ -62,23 +62,23 @@ proptest! {
             let plan = scene.look();
             for name in names_of(&plan, |a| match a { Action::Evict { pod, .. } => Some(&pod.name), _ => None }) {
                 let pod = of(&name);
-                prop_assert!(pod.daemon_set.is_none() && !pod.mirror && !pod.finished && pod.wishes.is_empty());
+                prop_assert!(pod.daemon.is_none() && !pod.mirror && !pod.finished && pod.wishes.is_empty());
                 prop_assert_eq!(phase, Phase::Draining);
             }
             for name in names_of(&plan, |a| match a { Action::Delete { pod, .. } => Some(&pod.name), _ => None }) {
                 let pod = of(&name);
                 prop_assert!(!pod.mirror && !pod.finished);
-                prop_assert!(pod.daemon_set.is_none() || phase == Phase::Flushing, "a DaemonSet pod while draining");
+                prop_assert!(pod.daemon.is_none() || phase == Phase::Flushing, "a DaemonSet pod while draining");
             }
-            if touches_aws(&plan) && !matches!(scene.hook, crate::scale_in::plan::HookKnowledge::Ours(_)) {
-                prop_assert_eq!(phase, Phase::Releasing, "nothing holds the instance");
+            if touches_aws(&plan) && !matches!(scene.hook, crate::scale_in::situation::HookKnowledge::Ours(_)) {
+                prop_assert_eq!(scene.record().phase, Phase::Releasing, "nothing holds the instance");
             }
         }
     }
 
     #[test]
     fn without_a_limit_an_instance_is_released_only_when_every_workload_has_gone(mut scene in any_scene()) {
-        let workload = |pod: &PodView| pod.daemon_set.is_none() && !pod.mirror && !pod.finished;
+        let workload = |pod: &PodView| pod.daemon.is_none() && !pod.mirror && !pod.finished;
         let limited = scene.record().release_by.is_some();
         let occupied = scene.pods.iter().flatten().any(|(_, pod)| workload(pod));
         // A DaemonSet pod that is asked to go has its grace, up to 700 s here.

@@ -6,8 +6,8 @@ use super::scene::*;
 use crate::groups::Lifecycle;
 use crate::scale_in::memory::Task;
 use crate::scale_in::names;
-use crate::scale_in::plan::{Action, Plan, Whereabouts};
 use crate::scale_in::record::{Cause, Release};
+use crate::scale_in::situation::{Action, Plan, Whereabouts};
 
 #[test]
 fn a_person_drains_with_now_and_replaces_with_replace() {
@@ -19,7 +19,7 @@ fn a_person_drains_with_now_and_replaces_with_replace() {
     let mut scene = node().annotated("later");
     assert_eq!(reasons(&scene.look()), ["ScaleInNotUnderstood"]);
     let mut scene = node().annotated("now");
-    scene.instance = Whereabouts::Elsewhere;
+    scene.instance = Whereabouts::Elsewhere { seen: at(0) };
     assert_eq!(reasons(&scene.look()), ["ScaleInNotPossible"]);
 }
 

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use super::scene::*;
 use crate::groups::Lifecycle;
-use crate::scale_in::memory::Task;
+use crate::scale_in::marks;
+use crate::scale_in::memory::{Memory, Task};
 use crate::scale_in::names;
-use crate::scale_in::plan::{Action, HookKnowledge, Whereabouts};
-use crate::scale_in::record::{Cause, Phase, Release};
+use crate::scale_in::record::{Cause, Phase, Record, Release};
+use crate::scale_in::situation::{Action, HookKnowledge, Whereabouts};
 
 #[test]
 fn without_a_limit_it_waits_for_ever() {
@@ -48,9 +49,8 @@ fn a_hard_deadline_is_hard() {
     scene.later(2);
     assert_eq!(reasons(&scene.look()), ["ScaleInFlushing"], "gone or not");
     scene.later(5);
-    scene.look();
-    assert_eq!(scene.record().phase, Phase::Releasing);
     assert!(touches_aws(&scene.look()));
+    assert_eq!(scene.record().phase, Phase::Releasing);
 }
 
 #[test]
@@ -76,11 +76,7 @@ fn where_the_group_has_our_hook_the_instance_is_terminated_first_and_drained_und
     assert_eq!(evictions(&plan).len(), 1, "the drain does not wait for AWS");
     let mut scene = node().by_autoscaler().hooked(60).with(pod("web"));
     let plan = scene.look();
-    assert!(plan.actions.contains(&Action::Terminate {
-        group: "g".into(),
-        instance: "i-1".into(),
-        decrement: true
-    }));
+    assert!(all(&plan).contains(&terminate(&scene, true)));
     scene.memory.worked(Task::Terminate, scene.now);
     scene.instance = in_group(Lifecycle::Terminating);
     scene.look();
@@ -120,21 +116,116 @@ fn a_hook_of_somebody_else_is_never_completed() {
     assert!(!touches_aws(&scene.look()));
 }
 
+fn seen_now(scene: &mut Scene, lifecycle: Lifecycle) {
+    scene.instance = Whereabouts::In { group: "g".into(), lifecycle, seen: scene.now };
+}
+
 #[test]
-fn a_termination_whose_answer_was_lost_is_repeated_only_after_a_newer_look() {
+fn a_termination_without_an_answer_is_repeated_only_after_30_seconds_and_a_newer_look() {
     let mut scene = node().by_autoscaler().in_phase(Phase::Releasing);
     assert!(touches_aws(&scene.look()));
     scene.later(1);
     scene.memory.failed(&Task::Terminate, scene.now, None);
+    scene.later(28);
+    seen_now(&mut scene, Lifecycle::InService);
+    assert!(!touches_aws(&scene.look()), "it may still arrive, or not be seen yet");
     scene.later(60);
-    assert!(!touches_aws(&scene.look()), "the look is older than the try");
-    scene.instance = Whereabouts::In { group: "g".into(), lifecycle: Lifecycle::InService, seen: scene.now };
+    let plan = scene.look();
+    assert!(!touches_aws(&plan), "the look is as old as before");
+    assert!(plan.actions.contains(&Action::LookAtAws));
+    scene.memory.failed(&Task::Look, scene.now, None);
+    seen_now(&mut scene, Lifecycle::InService);
     assert!(touches_aws(&scene.look()), "it lives: the try had no effect");
     scene.memory.failed(&Task::Terminate, scene.now, None);
     scene.later(60);
-    scene.instance =
-        Whereabouts::In { group: "g".into(), lifecycle: Lifecycle::Terminating, seen: scene.now };
+    seen_now(&mut scene, Lifecycle::Terminating);
     assert!(!touches_aws(&scene.look()), "it had");
+}
+
+#[test]
+fn after_an_answer_of_ok_a_stale_look_does_not_bring_a_second_one_nor_does_a_restart() {
+    for restarted in [false, true] {
+        let mut scene = node().by_autoscaler().in_phase(Phase::Releasing);
+        assert!(touches_aws(&scene.look()));
+        scene.memory.worked(Task::Terminate, scene.now);
+        if restarted {
+            scene.memory = Memory::default();
+        }
+        scene.later(10);
+        seen_now(&mut scene, Lifecycle::InService);
+        assert!(!touches_aws(&scene.look()), "restarted: {restarted}");
+        scene.later(20);
+        seen_now(&mut scene, Lifecycle::InService);
+        assert!(touches_aws(&scene.look()), "restarted: {restarted}");
+    }
+}
+
+#[test]
+fn a_termination_that_aws_certainly_refused_is_repeated_soon() {
+    let mut scene = node().by_autoscaler().in_phase(Phase::Releasing);
+    assert!(touches_aws(&scene.look()));
+    scene.memory.failed(&Task::Terminate, scene.now, None);
+    scene.memory.void_termination = scene.record().terminate_at;
+    scene.later(2);
+    assert!(touches_aws(&scene.look()));
+}
+
+#[test]
+fn beside_somebody_elses_hook_the_node_is_drained_first() {
+    let mut scene = node().by_autoscaler().with(pod("web"));
+    scene.hook = HookKnowledge::Beside(hook(60));
+    assert!(!touches_aws(&scene.look()));
+    scene.remove("web");
+    scene.look();
+    scene.later(5);
+    assert!(touches_aws(&scene.look()), "and terminated then");
+    scene.instance = in_group(Lifecycle::TerminatingWait);
+    assert!(touches_aws(&scene.look()), "our hook is completed, which would hold it otherwise");
+}
+
+#[test]
+fn a_deadline_counts_from_when_the_hold_began_whatever_the_record_says() {
+    let mut scene = node().hooked(60).with(pod("web"));
+    scene.instance = in_group(Lifecycle::TerminatingWait);
+    scene.later(1_000);
+    scene.look();
+    assert_eq!(scene.record().release_by, Some(at(6_940)), "while the beginning is not known");
+    scene.held_since = Some(at(10));
+    scene.look();
+    assert_eq!(scene.record().release_by, Some(at(5_950)));
+    let forged = Record { release_by: Some(at(1_001)), ..scene.record() };
+    scene.patch(&marks::with_record(&scene.view(), &forged, scene.now));
+    let plan = scene.look();
+    assert_eq!((scene.record().release_by, deletions(&plan)), (Some(at(5_950)), vec![]));
+}
+
+#[test]
+fn a_workload_that_comes_before_the_release_is_drained_first() {
+    for hooked in [false, true] {
+        let mut scene = node().by_autoscaler().in_phase(Phase::Releasing).with(pod("late"));
+        if hooked {
+            scene = scene.hooked(60);
+            scene.instance = in_group(Lifecycle::TerminatingWait);
+        }
+        let plan = scene.look();
+        assert!(!touches_aws(&plan), "under a hook: {hooked}");
+        assert_eq!(reasons(&plan), ["ScaleInDraining"]);
+        scene.pods = None;
+        let mut scene = scene.in_phase(Phase::Releasing);
+        assert!(!touches_aws(&scene.look()), "nothing is released before the pods are known");
+    }
+}
+
+#[test]
+fn what_the_group_takes_out_by_itself_is_not_replaced() {
+    let mut scene = node().by_autoscaler().hooked(60).with(pod("web"));
+    scene.instance = in_group(Lifecycle::TerminatingWait);
+    assert_eq!(all(&scene.look())[1..], [Action::GiveUpReplacement { group: "g".into() }]);
+    assert_eq!(scene.record().release, Release::CompleteHook);
+    let mut scene = node().by_autoscaler().hooked(60).with(pod("web"));
+    scene.look();
+    scene.instance = in_group(Lifecycle::TerminatingWait);
+    assert_eq!(all(&scene.look())[1..], [], "it was on our word, with a decrement");
 }
 
 #[test]

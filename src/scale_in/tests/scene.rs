@@ -11,13 +11,15 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use serde_json::{Value, json};
 
 use crate::aws::Hook;
-use crate::cluster::{Budget, NodeView, PodName, PodView, Project};
+use crate::clock::elapsed;
+use crate::cluster::{Budget, DaemonOwner, NodeView, PodName, PodView, Project};
 use crate::groups::Lifecycle;
 use crate::scale_in::marks;
 use crate::scale_in::memory::{Memory, Refusal, Task};
 use crate::scale_in::names;
-use crate::scale_in::plan::{Action, HookKnowledge, Plan, Settings, Situation, Whereabouts, plan};
+use crate::scale_in::plan::plan;
 use crate::scale_in::record::{Cause, Phase, Record, Release, Written, read};
+use crate::scale_in::situation::{Action, HookKnowledge, Plan, Settings, Situation, Whereabouts};
 
 pub(super) const START: i64 = 1_700_000_000;
 
@@ -46,7 +48,7 @@ pub(super) trait Fixture {
 
 impl Fixture for PodView {
     fn daemon(mut self) -> Self {
-        self.daemon_set = Some("ds".into());
+        self.daemon = Some(DaemonOwner::DaemonSet { uid: "ds".into(), name: "ds".into() });
         self
     }
     fn wishing(mut self, key: &str, value: &str) -> Self {
@@ -82,6 +84,7 @@ pub(super) struct Scene {
     pub(super) may_shrink: bool,
     pub(super) instance: Whereabouts,
     pub(super) hook: HookKnowledge,
+    pub(super) held_since: Option<Timestamp>,
     pub(super) memory: Memory,
     pub(super) settings: Settings,
 }
@@ -107,6 +110,7 @@ pub(super) fn node() -> Scene {
             "apiVersion": "v1", "kind": "Node",
             "metadata": { "name": "n1", "uid": "node-uid", "resourceVersion": "1" },
             "spec": { "providerID": "aws:///us-east-1a/i-1" },
+            "status": { "conditions": [{ "type": "Ready", "status": "True" }] },
         }),
         version: 1,
         pods: Some(BTreeMap::new()),
@@ -115,6 +119,7 @@ pub(super) fn node() -> Scene {
         may_shrink: true,
         instance: in_group(Lifecycle::InService),
         hook: HookKnowledge::None,
+        held_since: None,
         memory: Memory::default(),
         settings: Settings { flush: Duration::from_secs(5), drain_timeout: None, guard: true },
     }
@@ -156,6 +161,8 @@ impl Scene {
     }
 
     pub(super) fn until(mut self, second: i64) -> Self {
+        let requested = self.record().requested_at;
+        self.settings.drain_timeout = Some(elapsed(requested, at(second)));
         let record = Record { release_by: Some(at(second)), ..self.record() };
         self.patch(&marks::with_record(&self.view(), &record, self.now));
         self
@@ -217,30 +224,36 @@ impl Scene {
             settings: self.settings,
             node: &view,
             pods: self.pods.as_ref(),
-            daemon_set_exists: &|uid| uid == "ds",
+            daemon_set_is_seen: &|uid| uid == "ds",
             budgets: &|pod| budgets.iter().filter(|budget| budget.covers(pod)).cloned().collect(),
             attachments: self.attachments,
             may_shrink: &|| self.may_shrink,
             instance: self.instance.clone(),
             hook: &self.hook,
+            held_since: self.held_since,
             memory: &self.memory,
         });
+        self.memory.note_occupied(plan.occupied, self.now);
         for action in &plan.actions {
-            match action {
-                Action::PatchNode { patch, .. } => self.patch(patch),
-                Action::Evict { uid, .. } | Action::Delete { uid, .. } => {
-                    self.memory.begin(Task::Pod(uid.clone()));
-                }
-                Action::Guard { uid, .. } => self.memory.begin(Task::Guard(uid.clone())),
-                Action::LookUpHook { .. } => self.memory.begin(Task::Hook),
-                Action::Terminate { .. } => self.memory.begin(Task::Terminate),
-                Action::CompleteHook { .. } => self.memory.begin(Task::Complete),
-                Action::Announce(what) => {
-                    self.memory.announced.insert(what.topic.clone(), self.now);
-                }
-            }
+            self.begin(action);
         }
         plan
+    }
+
+    fn begin(&mut self, action: &Action) {
+        match (action, Task::of(action)) {
+            (Action::PatchNode { patch, then }, _) => {
+                self.patch(patch);
+                for action in then {
+                    self.begin(action);
+                }
+            }
+            (_, Some(task)) => self.memory.begin(task),
+            (Action::Announce(what), None) => {
+                self.memory.announced.insert(what.topic.clone(), self.now);
+            }
+            (_, None) => {}
+        }
     }
 
     /// The API server evicted the pod, and the kubelet has begun.
@@ -295,18 +308,31 @@ pub(super) fn deletions(plan: &Plan) -> Vec<(String, Option<i64>)> {
         .collect()
 }
 
+/// The termination that a plan asks for now.
+pub(super) fn terminate(scene: &Scene, under_hook: bool) -> Action {
+    let (group, instance) = ("g".into(), "i-1".into());
+    Action::Terminate { group, instance, decrement: true, under_hook, noted_at: scene.now }
+}
+
+/// Everything a plan asks for, also what is to be done once the Node is written.
+pub(super) fn all(plan: &Plan) -> Vec<Action> {
+    let then = |action: &Action| match action {
+        Action::PatchNode { then, .. } => then.clone(),
+        _ => Vec::new(),
+    };
+    plan.actions.iter().flat_map(|action| [vec![action.clone()], then(action)].concat()).collect()
+}
+
 pub(super) fn touches_aws(plan: &Plan) -> bool {
-    plan.actions.iter().any(|a| matches!(a, Action::Terminate { .. } | Action::CompleteHook { .. }))
+    all(plan).iter().any(|a| matches!(a, Action::Terminate { .. } | Action::CompleteHook { .. }))
 }
 
 pub(super) fn reasons(plan: &Plan) -> Vec<&'static str> {
-    plan.actions
-        .iter()
-        .filter_map(|action| match action {
-            Action::Announce(what) | Action::PatchNode { then: Some(what), .. } => Some(what.reason),
-            _ => None,
-        })
-        .collect()
+    let announced = |action: Action| match action {
+        Action::Announce(what) => Some(what.reason),
+        _ => None,
+    };
+    all(plan).into_iter().filter_map(announced).collect()
 }
 
 pub(super) fn spec(scene: &Scene) -> (bool, Vec<String>, bool) {

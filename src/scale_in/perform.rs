@@ -1,0 +1,221 @@
+//! Doing what a plan asks for: one call to the API server or AWS, or a few that belong together.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use serde_json::{Value, json};
+
+use super::controller::Shared;
+use super::names;
+use super::situation::{Action, Announcement};
+use crate::aws::{AwsError, Hook};
+use crate::cluster::{Answer, ApiError, NodeView, PodName};
+use crate::groups::Change;
+use crate::groups::hooks::TerminatingHooks;
+use crate::telemetry::chain;
+
+/// What the note for a pod's owner may take of the pod's time.
+const NOTE_WITHIN: Duration = Duration::from_secs(1);
+
+/// What came of an action.
+pub(super) enum Outcome {
+    NodeWritten(Result<NodeView, ApiError>, Vec<Action>),
+    Asked {
+        uid: String,
+        answer: Answer,
+        budgets: Vec<(String, String)>,
+        evicted: bool,
+        returned: Option<String>,
+    },
+    Guarded {
+        uid: String,
+        result: Result<(), ApiError>,
+    },
+    DaemonSet {
+        uid: String,
+        exists: Result<bool, ApiError>,
+    },
+    Hook(Result<TerminatingHooks, AwsError>),
+    /// The instance was not terminated, because the hook that was to hold it is not there, or not known to be.
+    NotHeld {
+        noted_at: jiff::Timestamp,
+        hooks: Result<TerminatingHooks, AwsError>,
+    },
+    Terminated {
+        noted_at: jiff::Timestamp,
+        result: Result<(), AwsError>,
+    },
+    Completed {
+        hook: Hook,
+        instance: String,
+        result: Result<(), AwsError>,
+    },
+    AwsLookedAt,
+    Announced,
+}
+
+/// Does it. Every call in here has a time-out.
+pub(super) fn perform(
+    shared: Arc<Shared>,
+    node: Arc<NodeView>,
+    action: Action,
+) -> BoxFuture<'static, Outcome> {
+    match action {
+        Action::PatchNode { patch, then } => patch_node(shared, node, patch, then).boxed(),
+        Action::Evict { pod, uid, grace, budgets, returned } => async move {
+            let answer = shared.cluster.evict(&pod, &uid, grace).await;
+            // A budget that blocks is told by an Event, not by a line for each try.
+            if matches!(answer, Answer::Blocked(_)) {
+                tracing::debug!(node = node.name, pod = %pod, answer = ?answer, "asked for an eviction");
+            } else {
+                tracing::info!(node = node.name, pod = %pod, grace, answer = ?answer, "asked for an eviction");
+            }
+            Outcome::Asked { uid, answer, budgets, evicted: true, returned }
+        }
+        .boxed(),
+        Action::Delete { pod, uid, grace, disruption } => {
+            delete(shared, node, pod, uid, grace, disruption).boxed()
+        }
+        Action::Guard { pod, uid, on } => async move {
+            let annotations = if on {
+                json!({ names::ENABLE_DS_EVICTION: "false", names::GUARDED: "true" })
+            } else {
+                json!({ names::ENABLE_DS_EVICTION: null, names::GUARDED: null })
+            };
+            let result = shared.cluster.annotate_pod(&pod, &uid, &annotations).await;
+            Outcome::Guarded { uid, result }
+        }
+        .boxed(),
+        Action::LookUpDaemonSet { name, uid } => async move {
+            let exists = shared.cluster.has_daemon_set(&name, &uid).await;
+            Outcome::DaemonSet { uid, exists }
+        }
+        .boxed(),
+        Action::LookUpHook { group } => {
+            async move { Outcome::Hook(shared.hooks.of(&group, shared.clock.now()).await) }.boxed()
+        }
+        Action::Terminate { group, instance, decrement, under_hook, noted_at } => async move {
+            if under_hook {
+                // The cache may be a minute old: without the hook the machine would stop at once.
+                let hooks = shared.hooks.of_now(&group, shared.clock.now()).await;
+                let held = hooks.as_ref().is_ok_and(|hooks| hooks.ours.is_some() && !hooks.others);
+                if !held {
+                    return Outcome::NotHeld { noted_at, hooks };
+                }
+            }
+            let result = terminate(&shared, &node, &group, &instance, decrement).await;
+            Outcome::Terminated { noted_at, result }
+        }
+        .boxed(),
+        Action::GiveUpReplacement { group } => async move {
+            give_up_replacement(&shared, &group).await;
+            Outcome::AwsLookedAt
+        }
+        .boxed(),
+        Action::LookAtAws => async move {
+            shared.groups.refresh_soon();
+            Outcome::AwsLookedAt
+        }
+        .boxed(),
+        Action::CompleteHook { hook, instance } => async move {
+            let result = shared.aws.complete(&hook.group, &hook.name, &instance).await;
+            Outcome::Completed { hook, instance, result }
+        }
+        .boxed(),
+        Action::Announce(announcement) => announce(shared, node, announcement).boxed(),
+    }
+}
+
+async fn patch_node(shared: Arc<Shared>, node: Arc<NodeView>, patch: Value, then: Vec<Action>) -> Outcome {
+    let result = shared.cluster.patch_node(&node.name, &patch).await;
+    if matches!(result, Err(ApiError::Conflict)) {
+        // The watch may be behind; the next try must not be made from the same stale view.
+        if let Ok(fresh) = shared.cluster.get_node(&node.name).await {
+            shared.nodes.update(fresh);
+        }
+    }
+    Outcome::NodeWritten(result, then)
+}
+
+async fn delete(
+    shared: Arc<Shared>,
+    node: Arc<NodeView>,
+    pod: PodName,
+    uid: String,
+    grace: Option<i64>,
+    disruption: bool,
+) -> Outcome {
+    if disruption {
+        // As the eviction API does, so that a Job's podFailurePolicy can tell this from a failure. Not worth the pod's time.
+        let told = shared.cluster.note_disruption(&pod, &uid, shared.clock.wall());
+        match tokio::time::timeout(NOTE_WITHIN, told).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::debug!(node = node.name, pod = %pod, error = %chain(&error), "could not note a disruption on a pod");
+            }
+            Err(_) => {
+                tracing::debug!(node = node.name, pod = %pod, "could not note a disruption on a pod in time");
+            }
+        }
+    }
+    let answer = shared.cluster.delete_pod(&pod, &uid, grace).await;
+    tracing::info!(node = node.name, pod = %pod, grace, answer = ?answer, "asked for a deletion");
+    Outcome::Asked { uid, answer, budgets: Vec::new(), evicted: false, returned: None }
+}
+
+async fn terminate(
+    shared: &Shared,
+    node: &NodeView,
+    group: &str,
+    instance: &str,
+    decrement: bool,
+) -> Result<(), AwsError> {
+    let turn = shared.groups.termination_turn(group).await;
+    let result = shared.aws.terminate(instance, decrement).await;
+    match &result {
+        Ok(()) => {
+            tracing::info!(node = node.name, group, instance, decrement, "terminated");
+            let (group, instance) = (group.to_owned(), instance.to_owned());
+            // Before anybody else has a turn: sizes are decided from the view.
+            shared.groups.changed(shared.clock.now(), Change::Terminated { group, instance, decrement });
+        }
+        Err(error) => {
+            tracing::warn!(node = node.name, group, instance, error = %chain(error), "could not terminate the instance");
+            shared.groups.refresh_soon();
+        }
+    }
+    drop(turn);
+    result
+}
+
+/// At most once, and not again if it fails: at worst the group has a node more than cluster-autoscaler wanted, which it
+/// sees and takes back.
+async fn give_up_replacement(shared: &Shared, group: &str) {
+    let turn = shared.groups.turn(group).await;
+    match shared.protection.give_up_one(turn).await {
+        Ok(true) => {
+            tracing::info!(group, "the group took an instance out that was to go: no replacement comes");
+        }
+        Ok(false) => {
+            tracing::info!(
+                group,
+                "the group took an instance out that was to go: its replacement is there already"
+            );
+        }
+        Err(error) => {
+            tracing::warn!(group, error = %chain(&error), "could not give up the replacement of an instance that was to go");
+        }
+    }
+}
+
+pub(super) async fn announce(shared: Arc<Shared>, node: Arc<NodeView>, what: Announcement) -> Outcome {
+    let Announcement { reason, note, warning, .. } = what;
+    tracing::info!(node = node.name, reason, note, "scale-in");
+    let now = shared.clock.wall();
+    if let Err(error) = shared.cluster.announce(&node, reason, &note, warning, now).await {
+        tracing::warn!(node = node.name, error = %chain(&error), "could not publish an Event");
+    }
+    Outcome::Announced
+}

@@ -1,0 +1,186 @@
+//! What a worker makes of the outcome of an action: when it may be tried again, and what the next plan is to know.
+
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::memory::{Refusal, Task};
+use super::perform::Outcome;
+use super::situation::HookKnowledge;
+use super::worker::Worker;
+use crate::aws::{AwsError, Hook};
+use crate::cluster::{Answer, ApiError};
+use crate::telemetry::chain;
+
+/// Pause after a write that another one had overtaken: the watch brings the newer Node within this time.
+const OVERTAKEN: SignedDuration = SignedDuration::from_millis(50);
+
+/// Pause between tries of an eviction that a budget blocks, as `kubectl drain` has it.
+/// Source: [kubectl drain](https://github.com/kubernetes/kubectl/blob/master/pkg/drain/drain.go).
+const BLOCKED: SignedDuration = SignedDuration::from_secs(5);
+
+/// How soon a group's hooks are asked for again, where none of ours was found or what was found has proved wrong.
+const HOOK_LIFE: SignedDuration = SignedDuration::from_secs(60);
+
+/// The watch shows a guard that was set, or a DaemonSet that is there, within this time.
+const SOON_SEEN: SignedDuration = SignedDuration::from_secs(5);
+
+/// A look at AWS that was asked for has begun within this time.
+const LOOK: SignedDuration = SignedDuration::from_secs(5);
+
+impl Worker {
+    pub(super) fn remember(&mut self, outcome: Outcome) {
+        let now = self.shared.clock.now();
+        match outcome {
+            Outcome::NodeWritten(Ok(node), then) => {
+                self.memory.worked(Task::Node, now);
+                if self.memory.at_minimum && node.record.is_none() {
+                    self.memory.at_minimum = false;
+                }
+                self.shared.nodes.update(node.clone());
+                let node = Arc::new(node);
+                for action in then {
+                    self.start(&node, action);
+                }
+            }
+            Outcome::NodeWritten(Err(error), _) => {
+                let pause = matches!(error, ApiError::Conflict).then_some(OVERTAKEN);
+                if pause.is_none() {
+                    tracing::warn!(node = self.name, error = %chain(&error), "could not write the Node");
+                }
+                self.memory.failed(&Task::Node, now, pause);
+            }
+            Outcome::Asked { uid, answer, budgets, evicted, returned } => {
+                if let Some(owner) = returned.filter(|_| !matches!(answer, Answer::Busy(_))) {
+                    self.memory.returned.insert(owner);
+                }
+                self.hear_of_pod(uid, answer, budgets, evicted);
+            }
+            Outcome::Guarded { uid, result: Ok(()) | Err(ApiError::NotFound | ApiError::Conflict) } => {
+                // Until the watch shows it, once is enough.
+                self.memory.failed(&Task::Guard(uid), now, Some(SOON_SEEN));
+            }
+            Outcome::Guarded { uid, result: Err(error) } => {
+                tracing::warn!(node = self.name, error = %chain(&error), "could not guard a DaemonSet pod");
+                self.memory.failed(&Task::Guard(uid), now, None);
+            }
+            Outcome::DaemonSet { uid, exists } => self.hear_of_daemon_set(uid, &exists),
+            Outcome::Hook(hooks) => {
+                if let Err(error) = &hooks {
+                    tracing::warn!(node = self.name, error = %chain(error), "could not look up the group's lifecycle hooks");
+                }
+                // Asked again in a while: a hook can be added, and its time-out changed.
+                self.memory.failed(&Task::Hook, now, hooks.is_ok().then_some(HOOK_LIFE));
+                if let Ok(hooks) = hooks {
+                    self.hook = hooks.into();
+                }
+            }
+            Outcome::NotHeld { noted_at, hooks } => {
+                self.memory.void_termination = Some(noted_at);
+                self.memory.failed(&Task::Terminate, now, None);
+                match hooks {
+                    Ok(hooks) => self.hook = hooks.into(),
+                    Err(error) => {
+                        tracing::warn!(node = self.name, error = %chain(&error), "could not make sure of the group's lifecycle hook");
+                    }
+                }
+            }
+            Outcome::Terminated { noted_at, result } => self.hear_of_termination(noted_at, result),
+            Outcome::Completed { hook, instance, result } => {
+                self.hear_of_completion(&hook, &instance, result);
+            }
+            Outcome::AwsLookedAt => self.memory.failed(&Task::Look, now, Some(LOOK)),
+            Outcome::Announced => {}
+        }
+    }
+
+    fn hear_of_pod(&mut self, uid: String, answer: Answer, budgets: Vec<(String, String)>, evicted: bool) {
+        let now = self.shared.clock.now();
+        self.shared.metrics.answered(&answer, evicted);
+        let task = Task::Pod(uid.clone());
+        let (text, by_budget, pause) = match answer {
+            Answer::Going | Answer::Gone | Answer::GoingAnyway => {
+                self.memory.refusals.remove(&uid);
+                self.memory.asked.insert(uid, now);
+                return self.memory.worked(task, now);
+            }
+            Answer::Busy(pause) => {
+                // The room that was seen has been asked for: no sooner again than the API server says.
+                if let Some(refusal) = self.memory.refusals.get_mut(&uid) {
+                    refusal.budgets = budgets;
+                }
+                return self.memory.failed(&task, now, Some(pause));
+            }
+            Answer::Blocked(text) => {
+                let tries = self.memory.tries(&task).map_or(0, |tries| tries.failures);
+                (text, true, Some(super::memory::jittered(BLOCKED, &task, tries)))
+            }
+            Answer::Unclear(text) => (text, false, None),
+        };
+        self.memory.refusals.insert(uid, Refusal { budgets, text, by_budget });
+        self.memory.failed(&task, now, pause);
+    }
+
+    fn hear_of_daemon_set(&mut self, uid: String, exists: &Result<bool, ApiError>) {
+        let now = self.shared.clock.now();
+        if let Err(error) = exists {
+            tracing::warn!(node = self.name, error = %chain(error), "could not make sure that a DaemonSet exists");
+        }
+        self.memory.failed(&Task::DaemonSet(uid.clone()), now, exists.is_ok().then_some(SOON_SEEN));
+        if matches!(exists, Ok(false)) {
+            self.memory.deleted_daemon_sets.insert(uid);
+        }
+    }
+
+    fn hear_of_termination(&mut self, noted_at: Timestamp, result: Result<(), AwsError>) {
+        let now = self.shared.clock.now();
+        let Err(error) = result else {
+            self.memory.refused_by_aws = None;
+            return self.memory.worked(Task::Terminate, now);
+        };
+        self.hook = HookKnowledge::Unknown;
+        if matches!(error, AwsError::Unreachable { .. }) {
+            // Whether it had its effect is seen by a look; none is blindly repeated.
+            return self.memory.failed(&Task::Terminate, now, None);
+        }
+        self.memory.void_termination = Some(noted_at);
+        if matches!(error, AwsError::AtMinimum { .. }) {
+            self.memory.at_minimum = true;
+            return self.memory.worked(Task::Terminate, now);
+        }
+        self.refused_by_aws(&error);
+        self.memory.failed(&Task::Terminate, now, None);
+    }
+
+    fn hear_of_completion(&mut self, hook: &Hook, instance: &str, result: Result<(), AwsError>) {
+        let now = self.shared.clock.now();
+        match result {
+            Ok(()) => {
+                tracing::info!(
+                    node = self.name,
+                    instance,
+                    hook = hook.name,
+                    "the lifecycle hook is completed"
+                );
+                self.memory.refused_by_aws = None;
+                self.memory.worked(Task::Complete, now);
+            }
+            // AWS shows an instance in Terminating:Wait before its hook can be completed, and after it was: looks tell.
+            Err(error) => {
+                if !matches!(error, AwsError::NoActiveHook { .. }) {
+                    tracing::warn!(node = self.name, instance, error = %chain(&error), "could not complete the lifecycle hook");
+                    self.refused_by_aws(&error);
+                }
+                self.memory.failed(&Task::Complete, now, None);
+            }
+        }
+        self.shared.groups.refresh_soon();
+    }
+
+    /// For people: what AWS says when trying again alone will not help.
+    fn refused_by_aws(&mut self, error: &AwsError) {
+        if !error.is_transient() {
+            self.memory.refused_by_aws = Some(chain(error).clone());
+        }
+    }
+}

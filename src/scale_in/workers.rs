@@ -1,0 +1,109 @@
+//! The workers, one for each Node that needs one. One that panics costs its own node a pause, and nobody else anything: the
+//! heartbeats and the other nodes go on.
+
+use std::any::Any;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::{Id, JoinSet};
+use tracing::Instrument as _;
+
+use super::controller::Shared;
+use super::perform::announce;
+use super::situation::Announcement;
+use super::worker;
+
+/// The pause after a first panic; it doubles up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// Longest pause between two tries: a defect may be of one moment.
+const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+
+/// All workers under way.
+#[derive(Debug, Default)]
+pub(super) struct Workers {
+    tasks: JoinSet<()>,
+    names: HashMap<Id, String>,
+    busy: BTreeMap<String, Busy>,
+}
+
+#[derive(Debug, Default)]
+struct Busy {
+    /// Panics in a row.
+    panics: u32,
+    /// What is under way is not the work, but the pause after a panic.
+    rests: bool,
+}
+
+impl Workers {
+    /// Whether the Node has a worker, or will have one again after a pause.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.busy.contains_key(name)
+    }
+
+    /// Starts a worker for a Node.
+    pub(super) fn start(&mut self, shared: &Arc<Shared>, name: String) {
+        let span = tracing::info_span!("scale_in", node = name);
+        let work = worker::work(Arc::clone(shared), name.clone()).instrument(span);
+        let task = self.tasks.spawn(work);
+        self.names.insert(task.id(), name.clone());
+        self.busy.entry(name).or_default().rests = false;
+    }
+
+    /// Waits for a worker to end; none if there are no workers. Tells the Node that has none now: one whose worker
+    /// panicked gets another one here, after a pause.
+    pub(super) async fn ended(&mut self, shared: &Arc<Shared>) -> Option<Option<String>> {
+        let (id, panic) = match self.tasks.join_next_with_id().await? {
+            Ok((id, ())) => (id, None),
+            Err(error) => (error.id(), Some(error)),
+        };
+        let name = self.names.remove(&id)?;
+        match panic {
+            Some(error) if !shared.stop.is_cancelled() => {
+                let words =
+                    error.try_into_panic().map_or_else(|error| error.to_string(), |panic| said(&*panic));
+                self.rest(shared, name, &words);
+                Some(None)
+            }
+            _ if self.busy.get(&name).is_some_and(|busy| busy.rests) && !shared.stop.is_cancelled() => {
+                self.start(shared, name);
+                Some(None)
+            }
+            _ => {
+                self.busy.remove(&name);
+                Some(Some(name))
+            }
+        }
+    }
+
+    /// Says that a worker panicked, and keeps its place for a while.
+    fn rest(&mut self, shared: &Arc<Shared>, name: String, words: &str) {
+        let busy = self.busy.entry(name.clone()).or_default();
+        let pause = FIRST_PAUSE.saturating_mul(2u32.saturating_pow(busy.panics)).min(LONGEST_PAUSE);
+        busy.panics = busy.panics.saturating_add(1);
+        busy.rests = true;
+        shared.metrics.panicked();
+        shared.waiting.forget(&name);
+        tracing::error!(node = name, panic = words, pause = ?pause, "the work on a node panicked and is taken up again");
+        let note = format!(
+            "a defect of ebbtide stopped its work on this node, which it takes up again in {} s; please report it: {words}",
+            pause.as_secs()
+        );
+        let topic = "panic".into();
+        let announcement = Announcement { topic, reason: "ScaleInFailed", note, warning: true };
+        let (outside, of) = (Arc::clone(shared), name.clone());
+        let task = self.tasks.spawn(async move {
+            if let Some(node) = outside.nodes.get(&of) {
+                announce(Arc::clone(&outside), node, announcement).await;
+            }
+            outside.stop.run_until_cancelled(tokio::time::sleep(pause)).await;
+        });
+        self.names.insert(task.id(), name);
+    }
+}
+
+/// What a panic said.
+fn said(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
+}
