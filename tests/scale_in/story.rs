@@ -30,7 +30,9 @@ pub(crate) fn aws_moments(world: &World, such: impl Fn(&AwsEvent) -> bool) -> Ve
 pub(crate) fn asked(world: &World, prefix: &str) -> Vec<(Timestamp, By, i64)> {
     let journal = world.cluster.journal();
     let asks = journal.iter().filter_map(|entry| match &entry.what {
-        Event::PodAsked { pod, by, grace } if pod.name.starts_with(prefix) => Some((entry.at, *by, *grace)),
+        Event::PodAsked { pod, by, grace, .. } if pod.name.starts_with(prefix) => {
+            Some((entry.at, *by, *grace))
+        }
         _ => None,
     });
     asks.collect()

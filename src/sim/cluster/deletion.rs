@@ -5,8 +5,8 @@
 //! <https://github.com/kubernetes/kubernetes/blob/master/staging/src/k8s.io/apiserver/pkg/registry/rest/delete.go>
 
 use std::sync::Arc;
-use std::time::Duration;
 
+use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use super::journal::{By, Event};
@@ -114,7 +114,8 @@ impl State {
             return Ok(Deleted { object, gone: false });
         };
         if resource == Resource::Pods && !object.pod().finished() {
-            self.note(Event::PodAsked { pod: name.clone(), by, grace });
+            let disruption_target = object.condition("DisruptionTarget");
+            self.note(Event::PodAsked { pod: name.clone(), by, grace, disruption_target });
         }
         if options.orphan {
             self.orphan_dependents(object.uid());
@@ -176,10 +177,11 @@ impl State {
 /// The grace in seconds that a delete sets; none when it changes nothing.
 fn new_grace(object: &Object, options: &DeleteOptions) -> Option<i64> {
     let running = integer(&object.value, &["metadata", "deletionGracePeriodSeconds"]);
+    let asked = options.grace.map(at_least_one);
     if object.deleting() {
-        return match (options.grace, running) {
+        return match (asked, running) {
             (_, None) => Some(0),
-            (Some(shorter), Some(running)) if shorter < running => Some(shorter.max(0)),
+            (Some(shorter), Some(running)) if shorter < running => Some(shorter),
             _ => None,
         };
     }
@@ -191,17 +193,27 @@ fn new_grace(object: &Object, options: &DeleteOptions) -> Option<i64> {
         return Some(0);
     }
     let own = integer(&object.value, &["spec", "terminationGracePeriodSeconds"]);
-    let grace = options.grace.or(own).unwrap_or(0);
-    Some(if grace < 0 { 1 } else { grace })
+    Some(at_least_one(asked.or(own).unwrap_or(0)))
 }
 
-fn mark(value: &mut Value, old: &Object, grace: i64, now: jiff::Timestamp) {
+/// A negative grace is one second, as `BeforeDelete` and the defaults of a pod have it.
+pub(super) fn at_least_one(grace: i64) -> i64 {
+    if grace < 0 { 1 } else { grace }
+}
+
+/// `grace` seconds as Go has them: 64 bits of nanoseconds, which wrap. The largest grace that the API server takes gives a
+/// deletion timestamp of the year 1803.
+fn wrapping(grace: i64) -> SignedDuration {
+    SignedDuration::from_nanos(grace.wrapping_mul(1_000_000_000))
+}
+
+fn mark(value: &mut Value, old: &Object, grace: i64, now: Timestamp) {
     let started = text(&old.value, &["metadata", "deletionTimestamp"])
-        .and_then(|end| end.parse::<jiff::Timestamp>().ok())
+        .and_then(|end| end.parse::<Timestamp>().ok())
         .zip(integer(&old.value, &["metadata", "deletionGracePeriodSeconds"]))
-        .map_or(now, |(end, grace)| end - Duration::from_secs(grace.unsigned_abs()));
+        .map_or(now, |(end, grace)| end - wrapping(grace));
     let metadata = &mut value["metadata"];
-    metadata["deletionTimestamp"] = stamp(started + Duration::from_secs(grace.unsigned_abs()));
+    metadata["deletionTimestamp"] = stamp(started + wrapping(grace));
     if old.resource == Resource::Pods {
         metadata["deletionGracePeriodSeconds"] = json!(grace);
     }

@@ -62,7 +62,7 @@ impl Cluster {
     pub fn workloads_on(&self, node: &str) -> usize {
         self.read(|state| {
             let pods = state.store.pods_on(node);
-            pods.filter(|pod| pod.pod().active() && !pod.pod().daemon()).count()
+            pods.filter(|pod| pod.pod().active() && !pod.pod().daemon).count()
         })
     }
 

@@ -82,6 +82,8 @@ pub enum Event {
         by: By,
         /// The seconds it was given.
         grace: i64,
+        /// Whether the condition DisruptionTarget was on it, without which a Job counts the end as a failure.
+        disruption_target: bool,
     },
     /// A pod's containers exited by themselves.
     PodExited {

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use super::journal::{Cut, Event};
@@ -53,7 +53,7 @@ impl State {
             }
             None => {
                 let at = self.now + pod.seconds("sim/start-seconds").unwrap_or(STARTS_AFTER);
-                let (pod, daemon) = (name.clone(), facts.daemon());
+                let (pod, daemon) = (name.clone(), facts.daemon);
                 let stage = Stage::Starting { at };
                 self.containers.insert(facts.uid.clone(), Container { pod, node, daemon, stage });
                 at
@@ -178,7 +178,7 @@ impl State {
     fn ask_container(&mut self, pod: &Object) -> Timestamp {
         let grace = grace_of(pod);
         let exits = self.now + pod.seconds("sim/exit-seconds").unwrap_or(EXITS_AFTER);
-        let killed = self.now + Duration::from_secs(grace.unsigned_abs());
+        let killed = later(self.now, grace);
         self.set_stage(&pod.pod().uid, Stage::Asked { exits, killed, grace });
         exits.min(killed)
     }
@@ -189,7 +189,7 @@ impl State {
         if shorter >= grace {
             return killed;
         }
-        let killed = killed.min(self.now + Duration::from_secs(shorter.unsigned_abs()));
+        let killed = killed.min(later(self.now, shorter));
         if let Some(container) = self.containers.get_mut(&pod.pod().uid)
             && let Stage::Asked { killed: old, grace: old_grace, .. } = &mut container.stage
         {
@@ -230,6 +230,11 @@ impl State {
 
 fn wants_ready(pod: &Object) -> bool {
     pod.annotation("sim/ready") != Some("false")
+}
+
+/// `seconds` after `moment`, or the end of time.
+fn later(moment: Timestamp, seconds: i64) -> Timestamp {
+    moment.checked_add(SignedDuration::from_secs(seconds.max(0))).unwrap_or(Timestamp::MAX)
 }
 
 fn grace_of(pod: &Object) -> i64 {

@@ -59,7 +59,7 @@ impl NodeLogs {
         if pod.annotation("sim/log-shipper") == Some("true") {
             self.settle(now);
             self.shippers.insert(uid, pod.seconds("sim/ship-lag-seconds").unwrap_or(SHIP_LAG));
-        } else if !pod.pod().daemon() {
+        } else if !pod.pod().daemon {
             let per_second = pod.annotation("sim/lines-per-second").and_then(|rate| rate.parse().ok());
             let per_second = per_second.unwrap_or(LINES_PER_SECOND);
             self.writers.insert(uid, Writer { since: now, per_second, end: None });

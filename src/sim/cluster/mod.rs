@@ -271,6 +271,7 @@ impl State {
             metadata.remove("ownerReferences");
         }
         let node = object::text(&value, &["spec", "nodeName"]).map(str::to_owned);
+        rules::default(resource, &mut value);
         self.put(resource, value);
         if let Some(node) = node {
             self.note(JournalEvent::PodScheduled { pod: name.clone(), node });
@@ -279,7 +280,8 @@ impl State {
 
     fn uid_of_owner(&mut self, namespace: &str, owner: &serde_json::Value) -> String {
         let part = |key| object::text(owner, &[key]).unwrap_or_default();
-        let resource = resources::ROWS.iter().find(|kind| kind.kind == part("kind"));
+        let group = part("apiVersion").rsplit_once('/').map_or("", |(group, _)| group);
+        let resource = resources::ROWS.iter().find(|kind| kind.kind == part("kind") && kind.group == group);
         let found = resource.and_then(|kind| {
             let namespace = if kind.namespaced { namespace } else { "" };
             self.store.get(kind.resource, &Name::new(namespace, part("name")))

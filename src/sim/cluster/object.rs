@@ -49,6 +49,9 @@ pub(super) struct PodFacts {
     pub(super) deleting: bool,
     pub(super) ready: bool,
     pub(super) owner: Option<Owner>,
+    /// Whether a DaemonSet, of whatever group, controls it, or it says itself that it is of one
+    /// (<https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/utils/pod/pod.go>).
+    pub(super) daemon: bool,
     pub(super) cpu_millis: i64,
     pub(super) memory_bytes: i64,
     pub(super) priority: i64,
@@ -63,11 +66,6 @@ impl PodFacts {
     /// Neither finished nor on its way out.
     pub(super) fn active(&self) -> bool {
         !self.deleting && !self.finished()
-    }
-
-    /// Whether a DaemonSet controls it.
-    pub(super) fn daemon(&self) -> bool {
-        self.owner.as_ref().is_some_and(|owner| owner.kind == "DaemonSet")
     }
 }
 
@@ -125,6 +123,8 @@ impl Object {
                     .map(quantity)
                     .sum::<f64>()
             };
+            let owner = controller(&self.value);
+            let says_so = self.annotation("cluster-autoscaler.kubernetes.io/daemonset-pod") == Some("true");
             PodFacts {
                 uid: self.uid().to_owned(),
                 node: text(&self.value, &["spec", "nodeName"]).map(str::to_owned),
@@ -136,7 +136,8 @@ impl Object {
                 },
                 deleting: self.deleting(),
                 ready: self.condition("Ready"),
-                owner: controller(&self.value),
+                daemon: says_so || owner.as_ref().is_some_and(|owner| owner.kind == "DaemonSet"),
+                owner,
                 cpu_millis: (requests("cpu") * 1000.0).round() as i64,
                 memory_bytes: requests("memory") as i64,
                 priority: integer(&self.value, &["spec", "priority"]).unwrap_or(0),

@@ -5,6 +5,7 @@
 
 use serde_json::{Value, json};
 
+use super::deletion::at_least_one;
 use super::names::Name;
 use super::object::{Object, integer, list, map, text};
 use super::resources::Resource;
@@ -153,7 +154,7 @@ fn keep(new: &mut Value, old: &Value, key: &str) {
 }
 
 /// Drops what Go's encoder would leave out, and fills in the defaults that something here depends on.
-fn default(resource: Resource, value: &mut Value) {
+pub(super) fn default(resource: Resource, value: &mut Value) {
     if let Some(fields) = value.as_object_mut() {
         fields.remove("apiVersion");
         fields.remove("kind");
@@ -189,6 +190,9 @@ fn default(resource: Resource, value: &mut Value) {
             set(["spec", "terminationGracePeriodSeconds"], json!(30));
             set(["spec", "restartPolicy"], json!("Always"));
             set(["status", "phase"], json!("Pending"));
+            if let Some(grace) = integer(value, &["spec", "terminationGracePeriodSeconds"]) {
+                value["spec"]["terminationGracePeriodSeconds"] = json!(at_least_one(grace));
+            }
         }
         Resource::ReplicaSets | Resource::Deployments | Resource::StatefulSets => {
             set(["spec", "replicas"], json!(1));

@@ -17,6 +17,7 @@ use super::journal::By;
 use super::names::Name;
 use super::object::{Object, integer, list};
 use super::resources::Resource;
+use super::rules::default;
 use super::state::State;
 
 /// What every DaemonSet pod tolerates.
@@ -152,7 +153,8 @@ impl State {
             spec["affinity"]["nodeAffinity"] =
                 json!({ "requiredDuringSchedulingIgnoredDuringExecution": terms });
         }
-        let pod = json!({ "metadata": metadata, "spec": spec, "status": { "phase": "Pending" } });
+        let mut pod = json!({ "metadata": metadata, "spec": spec, "status": { "phase": "Pending" } });
+        default(Resource::Pods, &mut pod);
         self.put(Resource::Pods, pod);
     }
 }

@@ -89,10 +89,10 @@ fn of_cluster(event: &cluster::Event) -> Option<String> {
             });
             format!("{node} {}", words?)
         }
-        Event::PodAsked { pod, by: By::Eviction, grace } => {
+        Event::PodAsked { pod, by: By::Eviction, grace, .. } => {
             format!("{} asked to go (grace {grace} s)", short::pod(pod))
         }
-        Event::PodAsked { pod, by: By::Delete, grace } => {
+        Event::PodAsked { pod, by: By::Delete, grace, .. } => {
             format!("{} deleted (grace {grace} s)", short::pod(pod))
         }
         Event::PodExited { pod, node } => format!("{} exited on {node}", short::pod(pod)),

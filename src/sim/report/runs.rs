@@ -76,7 +76,7 @@ impl Book<'_> {
                 self.begin(pod, node);
             }
             Event::PodRunning { pod, node } => self.of(pod, node).from = Some(at),
-            Event::PodAsked { pod, by, grace } => {
+            Event::PodAsked { pod, by, grace, .. } => {
                 let Some(run) = self.open.get(pod).and_then(|index| self.runs.get_mut(*index)) else {
                     return;
                 };

@@ -22,7 +22,7 @@ pub struct Workload<K> {
 /// A pod that nobody replaces.
 #[derive(Clone, Debug, Default)]
 pub struct Bare {
-    owner: Option<(String, String)>,
+    owner: Option<Value>,
     finalizers: Vec<String>,
 }
 
@@ -80,9 +80,9 @@ impl<K> Workload<K> {
         self
     }
 
-    /// `terminationGracePeriodSeconds`.
-    pub fn grace(mut self, seconds: u32) -> Self {
-        self.spec["terminationGracePeriodSeconds"] = json!(seconds);
+    /// `terminationGracePeriodSeconds`, however absurd.
+    pub fn grace(mut self, seconds: impl Into<i64>) -> Self {
+        self.spec["terminationGracePeriodSeconds"] = json!(seconds.into());
         self
     }
 
@@ -132,6 +132,11 @@ impl<K> Workload<K> {
             None => self.spec["tolerations"] = json!([toleration]),
         }
         self
+    }
+
+    /// Tolerates every taint, as pods of cilium-operator and typha do.
+    pub fn tolerates_everything(self) -> Self {
+        self.tolerates("", "")
     }
 
     /// Only on nodes with this label.
@@ -194,9 +199,17 @@ impl PodSpec {
         self
     }
 
-    /// Controlled by this object. The uid is that of the object if there is one, made up otherwise.
-    pub fn owned_by(mut self, kind: &str, name: &str) -> Self {
-        self.kind.owner = Some((kind.to_owned(), name.to_owned()));
+    /// Controlled by this object, of the group that the kind is known in. The uid is that of the object if there is one,
+    /// made up otherwise.
+    pub fn owned_by(self, kind: &str, name: &str) -> Self {
+        let version = if matches!(kind, "Node" | "ReplicationController") { "v1" } else { "apps/v1" };
+        self.owned_by_api(version, kind, name)
+    }
+
+    /// Controlled by an object of another API, such as a DaemonSet of `apps.kruise.io/v1beta1`.
+    pub fn owned_by_api(mut self, version: &str, kind: &str, name: &str) -> Self {
+        self.kind.owner =
+            Some(json!({ "apiVersion": version, "kind": kind, "name": name, "controller": true }));
         self
     }
 
@@ -217,11 +230,8 @@ impl From<PodSpec> for Fixture {
         let mut pod = spec.template();
         pod["metadata"]["generation"] = json!(1);
         pod["status"] = json!({ "phase": "Pending" });
-        if let Some((kind, name)) = spec.kind.owner {
-            let group =
-                if matches!(kind.as_str(), "Node" | "ReplicationController") { "v1" } else { "apps/v1" };
-            pod["metadata"]["ownerReferences"] =
-                json!([{ "apiVersion": group, "kind": kind, "name": name, "controller": true }]);
+        if let Some(owner) = spec.kind.owner {
+            pod["metadata"]["ownerReferences"] = json!([owner]);
         }
         if !spec.kind.finalizers.is_empty() {
             pod["metadata"]["finalizers"] = json!(spec.kind.finalizers);

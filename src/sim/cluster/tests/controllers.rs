@@ -166,6 +166,46 @@ async fn a_daemon_pod_with_the_toleration_comes_back_under_the_taint_too() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pod_that_tolerates_everything_comes_back_to_a_cordoned_node() {
+    let sim = sim();
+    sim.cluster.add(node("n1")).add(replica_set("cilium", 1).tolerates_everything().exits_after(3));
+    sim.running("cilium", 1).await;
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    sim.cordon("n1").await;
+    taint(&sim, "n1", CA_TAINT, "NoSchedule").await;
+    for _ in 0..3 {
+        let asked = sim.now();
+        let (old, _) = running(&sim.cluster, "cilium").remove(0);
+        sim.pods().evict(&old, &EvictParams::default()).await.unwrap();
+        sim.running("cilium", 1).await;
+        let (new, node) = running(&sim.cluster, "cilium").remove(0);
+        assert_eq!((new != old, node.as_str()), (true, "n1"));
+        let created = sim.cluster.pod(new.as_str()).unwrap().creation_timestamp().unwrap().0;
+        assert!(created.duration_since(asked).as_secs() >= 0, "made at {created}, asked for at {asked}");
+        tokio::time::sleep(Duration::from_secs(10)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_daemon_set_of_another_api_is_one_too() {
+    let sim = sim();
+    let own = pod("own").on("n1").annotation("cluster-autoscaler.kubernetes.io/daemonset-pod", "true");
+    sim.cluster
+        .add(node("n1"))
+        .add(daemon_set("agent"))
+        .add(pod("kruise").on("n1").owned_by_api("apps.kruise.io/v1beta1", "DaemonSet", "agent"))
+        .add(own);
+    sim.running("kruise", 1).await;
+    sim.running("agent", 1).await;
+    let owner = sim.cluster.pod("kruise").unwrap().owner_references().to_vec().remove(0);
+    let agent: Api<DaemonSet> = Api::default_namespaced(sim.client.clone());
+    let agent = agent.get("agent").await.unwrap();
+    assert_eq!(owner.api_version, "apps.kruise.io/v1beta1");
+    assert_ne!(Some(owner.uid), agent.uid(), "the set of the same name is another");
+    assert_eq!(sim.cluster.workloads_on("n1"), 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_cordon_is_written_down_as_a_taint_until_it_is_lifted() {
     let sim = sim();
     sim.cluster.add(node("n1").taint("mine", "", "NoSchedule"));

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt as _;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, EvictParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use serde_json::json;
 
 use super::*;
@@ -132,4 +132,75 @@ async fn a_collection_is_deleted_by_its_label() {
     let some = ListParams::default().labels("batch=1");
     sim.pods().delete_collection(&DeleteParams::default(), &some).await.unwrap();
     assert_eq!(sim.cluster.list::<Pod>().len(), 1);
+}
+
+/// The largest grace period that an API server was seen to take.
+const ABSURD: i64 = 9_000_000_000_000_000_000;
+
+#[tokio::test(start_paused = true)]
+async fn the_deletion_timestamp_of_an_absurd_grace_lies_in_the_past_and_nobody_is_cut() {
+    let sim = sim();
+    sim.cluster.add(node("n1")).add(pod("endless").on("n1").grace(ABSURD).exits_after(40));
+    sim.running("endless", 1).await;
+    let going = sim.pods().delete("endless", &DeleteParams::default()).await.unwrap().unwrap_left();
+    assert_eq!(going.metadata.deletion_grace_period_seconds, Some(ABSURD));
+    assert_eq!(going.metadata.deletion_timestamp.unwrap().0.strftime("%Y").to_string(), "1803");
+    sim.until("the pod is gone", |cluster| cluster.pod("endless").is_none()).await;
+    assert!(!sim.cluster.happened(|event| matches!(event, Event::CutShort { .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_absurd_grace_can_be_shortened() {
+    let sim = sim();
+    sim.cluster.add(node("n1")).add(pod("endless").on("n1").grace(ABSURD).exits_after(4_000));
+    sim.running("endless", 1).await;
+    let asked = sim.now();
+    sim.pods().delete("endless", &DeleteParams::default()).await.unwrap();
+    let shorter = sim.pods().delete("endless", &grace(5)).await.unwrap().unwrap_left();
+    let until = shorter.metadata.deletion_timestamp.unwrap().0;
+    assert!((3..=5).contains(&until.duration_since(asked).as_secs()), "{until}");
+    sim.until("the pod is cut", |cluster| cluster.happened(|event| matches!(event, Event::CutShort { .. })))
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_negative_grace_is_one_second() {
+    let sim = sim();
+    sim.cluster.add(node("n1")).add(pod("hasty").on("n1").grace(-5).exits_after(0));
+    sim.running("hasty", 1).await;
+    assert_eq!(
+        sim.pods().get("hasty").await.unwrap().spec.unwrap().termination_grace_period_seconds,
+        Some(1)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_journal_tells_whether_a_pod_was_marked_as_the_target_of_a_disruption() {
+    let sim = sim();
+    let mark = |kind: &str| json!({ "status": { "conditions": [{ "type": kind, "status": "True" }] } });
+    for name in ["merged", "strategic", "unmarked", "evicted"] {
+        sim.cluster.add(pod(name).on("n1"));
+    }
+    sim.cluster.add(node("n1"));
+    sim.running("evicted", 1).await;
+    let params = PatchParams::default();
+    let strategic = Patch::Strategic(mark("DisruptionTarget"));
+    let marked = sim.pods().patch_status("strategic", &params, &strategic).await.unwrap();
+    assert!(marked.status.unwrap().conditions.unwrap().len() > 1, "the others stay");
+    sim.pods().patch_status("merged", &params, &Patch::Merge(mark("DisruptionTarget"))).await.unwrap();
+    sim.pods().evict("evicted", &EvictParams::default()).await.unwrap();
+    for name in ["merged", "strategic", "unmarked"] {
+        sim.pods().delete(name, &DeleteParams::default()).await.unwrap();
+    }
+    let marked: Vec<(String, bool)> = sim
+        .cluster
+        .journal()
+        .into_iter()
+        .filter_map(|entry| match entry.what {
+            Event::PodAsked { pod, disruption_target, .. } => Some((pod.name, disruption_target)),
+            _ => None,
+        })
+        .collect();
+    let expected = [("evicted", true), ("merged", true), ("strategic", true), ("unmarked", false)];
+    assert_eq!(marked, expected.map(|(pod, marked)| (pod.to_owned(), marked)));
 }

@@ -69,7 +69,10 @@ impl Story {
     }
 
     fn asked(&mut self, milliseconds: i64, pod: &str, by: By, grace: i64) -> &mut Self {
-        self.cluster(milliseconds, cluster::Event::PodAsked { pod: pod.into(), by, grace })
+        self.cluster(
+            milliseconds,
+            cluster::Event::PodAsked { pod: pod.into(), by, grace, disruption_target: by == By::Eviction },
+        )
     }
 
     fn exited(&mut self, milliseconds: i64, pod: &str) -> &mut Self {
