@@ -131,13 +131,6 @@ impl State {
         Ok(Deleted { object: stored.unwrap_or(object), gone: false })
     }
 
-    /// Removes a pod whose containers are gone, as its kubelet does in the end.
-    pub(super) fn finish_deletion(&mut self, pod: &Name) {
-        let options = DeleteOptions { grace: Some(0), ..DeleteOptions::default() };
-        // It is there, and no precondition is set: nothing can be refused.
-        let _ = self.delete(Resource::Pods, pod, &options, By::Controller);
-    }
-
     /// Deletes what the object with this uid owned.
     pub(super) fn collect_dependents(&mut self, uid: &str) {
         for (resource, name) in self.dependents(uid) {

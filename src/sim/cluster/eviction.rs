@@ -14,7 +14,7 @@ use super::deletion::DeleteOptions;
 use super::disruption::{selector, set_allowed_condition};
 use super::journal::{By, Event};
 use super::names::Name;
-use super::object::{Object, integer, map, set_condition, stamp, text};
+use super::object::{Object, integer, map, stamp, text};
 use super::resources::Resource;
 use super::route::Call;
 use super::state::State;
@@ -53,16 +53,7 @@ impl State {
         options.check(pod)?;
         let mut options = options.clone();
         if !options.dry_run {
-            let now = self.now;
-            self.edit(Resource::Pods, &pod.name, |value| {
-                let condition = json!({
-                    "type": "DisruptionTarget",
-                    "status": "True",
-                    "reason": "EvictionByEvictionAPI",
-                    "message": "Eviction API: evicting",
-                });
-                set_condition(value, now, condition);
-            });
+            self.edit_disruption(&pod.name, "EvictionByEvictionAPI", "Eviction API: evicting");
             // We are the one who changed it.
             options.revision = None;
         }

@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 
-use super::object::{Object, at, list, map, text};
+use super::object::{Object, at, integer, list, map, text};
 use super::selectors::expression_holds;
 
 /// Whether a pod spec may be on `node` as far as its taints of these effects go. A cordon is a taint here too, whether
@@ -23,6 +23,19 @@ pub(super) fn tolerates(spec: &Value, extra: &[Value], node: &Object, effects: &
         let concerned = text(taint, &["effect"]).is_some_and(|effect| effects.contains(&effect));
         !concerned || tolerated(taint)
     })
+}
+
+/// For how long a pod spec lets a pod stay on `node` under its NoExecute taints: none for as long as it likes, zero where it
+/// does not tolerate one (`getMinTolerationTime`).
+pub(super) fn toleration_seconds(spec: &Value, node: &Object) -> Option<u64> {
+    let tolerations = list(spec, &["tolerations"]);
+    let taints = list(&node.value, &["spec", "taints"]).iter();
+    let taints = taints.filter(|taint| text(taint, &["effect"]) == Some("NoExecute"));
+    let bounds = taints.filter_map(|taint| match tolerations.iter().find(|one| covers(one, taint)) {
+        Some(used) => Some(integer(used, &["tolerationSeconds"])?.max(0).unsigned_abs()),
+        None => Some(0),
+    });
+    bounds.min()
 }
 
 fn covers(toleration: &Value, taint: &Value) -> bool {

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 
+use super::health::readiness;
 use super::names::Name;
 use super::object::{Object, list, map, text};
 use super::route::Verb;
@@ -58,6 +59,16 @@ pub enum Event {
     /// The instance of a node is gone, and with it every container.
     PoweredOff {
         /// Which.
+        node: String,
+    },
+    /// Nothing is heard of a kubelet from now on: it died, was cut off, or its machine crashed.
+    KubeletLost {
+        /// Of which node.
+        node: String,
+    },
+    /// A kubelet is heard of again.
+    KubeletBack {
+        /// Of which node.
         node: String,
     },
     /// A pod was bound to a node.
@@ -142,9 +153,7 @@ pub enum By {
 pub enum Cut {
     /// It needed longer than its grace.
     GraceOver,
-    /// Its object was removed while it ran (grace 0, garbage collection).
-    Removed,
-    /// Its instance went away.
+    /// Its instance went away, or crashed.
     PowerOff,
 }
 
@@ -153,6 +162,8 @@ pub enum Cut {
 pub enum NodeChange {
     /// Cordoned (true) or uncordoned.
     Unschedulable(bool),
+    /// Its condition Ready has another status.
+    Ready(String),
     /// A taint is new, or has another value.
     Tainted {
         /// Its key.
@@ -224,6 +235,10 @@ pub(super) fn node_changes(before: &Object, after: &Object) -> Vec<NodeChange> {
     let cordoned = |node: &Object| node.value["spec"]["unschedulable"] == Value::Bool(true);
     if cordoned(before) != cordoned(after) {
         changes.push(NodeChange::Unschedulable(cordoned(after)));
+    }
+    let (was, is) = (readiness(before), readiness(after));
+    if was != is {
+        changes.push(NodeChange::Ready(is.to_owned()));
     }
     let taints = |node: &Object| -> Vec<(String, String, String)> {
         let part = |taint: &Value, key| text(taint, &[key]).unwrap_or_default().to_owned();

@@ -12,17 +12,18 @@
 //! while it holds the lock. Kubelets and controllers do not go through HTTP and are not slowed down by faults.
 //!
 //! Not modelled: server-side apply and managed fields, admission webhooks, Deployments' and StatefulSets' controllers
-//! (the objects exist), Jobs, preemption, spreading and pod affinity, `tolerationSeconds`, node heartbeats and NotReady,
-//! preStop hooks and container restarts, the deletion of a namespace's content, the expiry of events. Requests take no
+//! (the objects exist), Jobs, preemption, spreading and pod affinity, preStop hooks and container restarts, the deletion of a namespace's content, the expiry of events. Requests take no
 //! time unless a fault says so.
 
 mod api;
+mod containers;
 mod deletion;
 mod discovery;
 mod disruption;
 mod eviction;
 mod faults;
 mod fit;
+mod health;
 mod journal;
 mod kubelet;
 mod logs;
@@ -39,6 +40,7 @@ mod spec;
 mod state;
 mod status;
 mod store;
+mod timing;
 mod volumes;
 mod watch;
 mod workloads;
@@ -62,6 +64,7 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 
 use self::api::What;
 use self::journal::Event as JournalEvent;
+use self::nodes::Kubelet;
 use self::resources::Resource;
 use self::spec::Made;
 use self::state::State;
@@ -77,6 +80,7 @@ pub use self::spec::{
     Bare, BudgetSpec, DaemonSetSpec, Everywhere, Fixture, NodeSpec, PodSpec, ReplicaSetSpec, Replicas, Taint,
     Workload, budget, daemon_set, node, pod, replica_set,
 };
+pub use self::timing::{Span, Timing};
 
 /// A handle on a simulated cluster; clones are the same cluster.
 #[derive(Clone)]
@@ -126,7 +130,7 @@ impl Cluster {
     }
 
     /// Adds a node, a pod, a ReplicaSet, a DaemonSet or a budget; their namespace too, if it is missing. What is there
-    /// under the same name is replaced.
+    /// under the same name is replaced, save for a Node, which its new machine adopts.
     pub fn add(&self, fixture: impl Into<Fixture>) -> &Self {
         let Fixture(made) = fixture.into();
         self.change(|state| match made {
@@ -145,6 +149,31 @@ impl Cluster {
     /// goes 5 s later, its pods another 2 s later.
     pub fn power_off(&self, node: &str) {
         self.change(|state| state.power_off(node));
+    }
+
+    /// Sets how long things take from now on. A new cluster has [`Timing::real`].
+    pub fn set_timing(&self, timing: Timing) {
+        self.change(|state| state.timing = timing);
+    }
+
+    /// The kubelet of a node dies: containers run on, nobody ends them, nobody tells of them.
+    pub fn kill_kubelet(&self, node: &str) {
+        self.change(|state| state.break_kubelet(node, Kubelet::Dead));
+    }
+
+    /// A node is cut off from the API server: its kubelet goes on with what it knows, and nothing is heard of it.
+    pub fn partition(&self, node: &str) {
+        self.change(|state| state.break_kubelet(node, Kubelet::CutOff));
+    }
+
+    /// The machine of a node hangs (a kernel panic): its containers end at this instant. To AWS it is still there.
+    pub fn crash(&self, node: &str) {
+        self.change(|state| state.break_kubelet(node, Kubelet::Crashed));
+    }
+
+    /// The kubelet of a node is started again, heard of again, or its machine has booted again.
+    pub fn revive(&self, node: &str) {
+        self.change(|state| state.revive(node));
     }
 
     /// Puts a namespace into the phase Terminating; its content stays.

@@ -1,45 +1,48 @@
-//! The machines under the nodes: they boot, register, and go away; and the controllers that clean up after them.
+//! The machines under the nodes: they boot, register, break, come back and go away; and the cloud controller.
 //!
-//! Invariants: a machine that is off runs no container; a Node whose machine is off is removed by the cloud controller,
-//! its pods by the garbage collector, and nobody else does either.
+//! Invariants: a machine that is off or has crashed runs no container; what a kubelet that is not [`Kubelet::Well`] does or
+//! learns is unknown to the API server; a Node whose machine is off is removed by the cloud controller alone.
 
-use std::sync::Arc;
-use std::time::Duration;
-
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::deletion::DeleteOptions;
-use super::fit::tolerates;
-use super::journal::{By, Cut, Event};
+use super::journal::{By, Event};
 use super::names::Name;
-use super::object::{Object, list, set_condition, stamp, text};
+use super::object::{set_condition, stamp};
 use super::resources::Resource;
 use super::spec::NodeSpec;
 use super::state::{State, Task};
-
-/// How long the cloud controller takes to find that an instance is gone: it looks every 5 s
-/// (`--node-monitor-period`). The real one waits for the node to become NotReady first, which takes 40 s more.
-const CLOUD_CONTROLLER_AFTER: Duration = Duration::from_secs(5);
-
-/// How long pods outlive their Node. The real collector runs every 20 s and waits 40 s; here, as scenarios want to get
-/// on.
-pub(super) const GC_AFTER: Duration = Duration::from_secs(2);
-
-/// The taint that a cordon becomes.
-const CORDON: &str = "node.kubernetes.io/unschedulable";
 
 /// An instance, from the moment it was asked for.
 pub(super) struct Machine {
     spec: NodeSpec,
     registered: bool,
     off: bool,
+    kubelet: Kubelet,
+    /// When nothing will have been heard of it for too long.
+    pub(super) unheard_at: Option<Timestamp>,
+}
+
+/// How a kubelet is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kubelet {
+    Well,
+    /// It does nothing any more. Containers run on.
+    Dead,
+    /// It goes on with what it knows, and the API server and it do not hear of each other.
+    CutOff,
+    /// The whole machine hangs: nothing runs on it.
+    Crashed,
 }
 
 impl State {
     /// Starts a machine; its Node registers when it has booted.
     pub(super) fn start_machine(&mut self, spec: NodeSpec) {
-        let (name, boots_in) = (spec.name.clone(), Duration::from_secs(spec.boot_seconds));
-        self.machines.insert(name.clone(), Machine { spec, registered: false, off: false });
+        let (name, boots_in) = (spec.name.clone(), std::time::Duration::from_secs(spec.boot_seconds));
+        let machine =
+            Machine { spec, registered: false, off: false, kubelet: Kubelet::Well, unheard_at: None };
+        self.machines.insert(name.clone(), machine);
         if boots_in.is_zero() {
             self.boot(&name);
         } else {
@@ -47,9 +50,20 @@ impl State {
         }
     }
 
-    /// Whether the node's kubelet runs.
-    pub(super) fn powered(&self, node: &str) -> bool {
-        self.machines.get(node).is_some_and(|machine| machine.registered && !machine.off)
+    /// How the kubelet of a machine that is on and has booted is.
+    fn kubelet(&self, node: &str) -> Option<Kubelet> {
+        let machine = self.machines.get(node).filter(|machine| machine.registered && !machine.off);
+        machine.map(|machine| machine.kubelet)
+    }
+
+    /// Whether the node's kubelet and the API server hear of each other.
+    pub(super) fn kubelet_hears(&self, node: &str) -> bool {
+        self.kubelet(node) == Some(Kubelet::Well)
+    }
+
+    /// Whether the node's kubelet does its work, heard of or not.
+    pub(super) fn kubelet_lives(&self, node: &str) -> bool {
+        matches!(self.kubelet(node), Some(Kubelet::Well | Kubelet::CutOff))
     }
 
     pub(super) fn boot(&mut self, node: &str) {
@@ -58,22 +72,28 @@ impl State {
             return;
         }
         machine.registered = true;
-        let spec = machine.spec.clone();
-        let name = Name::cluster(node);
-        // A Node of that name from an earlier machine is not this one.
-        self.remove(Resource::Nodes, &name);
+        self.register(node);
+    }
+
+    /// A kubelet starts and registers its Node. One that is there already is adopted as it is, with the annotations, the
+    /// taints and the provider id of whatever machine had the name before (`tryRegisterWithAPIServer`).
+    /// <https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/kubelet_node_status.go>
+    fn register(&mut self, node: &str) {
+        let Some(spec) = self.machines.get(node).map(|machine| machine.spec.clone()) else { return };
+        let (name, now) = (Name::cluster(node), self.now);
         let metadata = self.new_metadata(&name);
-        let now = self.now;
-        let mut value = spec.object(metadata);
-        for (kind, status, reason) in [
-            ("MemoryPressure", "False", "KubeletHasSufficientMemory"),
-            ("DiskPressure", "False", "KubeletHasNoDiskPressure"),
-            ("PIDPressure", "False", "KubeletHasSufficientPID"),
-            ("Ready", "True", "KubeletReady"),
-        ] {
-            set_condition(&mut value, now, json!({ "type": kind, "status": status, "reason": reason }));
+        let mut new = spec.object(metadata);
+        set_healthy(&mut new, now);
+        if self.store.get(Resource::Nodes, &name).is_none() {
+            self.put(Resource::Nodes, new);
+            return;
         }
-        self.put(Resource::Nodes, value);
+        self.edit(Resource::Nodes, &name, |old| {
+            for key in ["capacity", "allocatable", "addresses", "nodeInfo"] {
+                old["status"][key] = new["status"][key].clone();
+            }
+            set_healthy(old, now);
+        });
     }
 
     /// The instance is gone, at this instant.
@@ -86,83 +106,107 @@ impl State {
             self.machines.remove(node);
             return;
         }
-        let dead: Vec<String> = self.containers_on(node);
-        for uid in dead {
-            self.kill_container(&uid, Cut::PowerOff);
-        }
+        self.kill_containers(node);
         let now = self.now;
         let lost = self.logs.get_mut(node).map_or(0, |logs| logs.power_off(now));
         if lost > 0 {
             self.note(Event::LinesLost { node: node.to_owned(), count: lost });
         }
-        self.after(CLOUD_CONTROLLER_AFTER, Task::CloudGone(node.to_owned()));
+        self.not_heard_of(node);
+        self.look_in_the_cloud(node);
+    }
+
+    /// A kubelet dies, is cut off, or its whole machine crashes.
+    pub(super) fn break_kubelet(&mut self, node: &str, how: Kubelet) {
+        if self.kubelet(node).is_none_or(|was| was == how) {
+            return;
+        }
+        if let Some(machine) = self.machines.get_mut(node) {
+            machine.kubelet = how;
+        }
+        self.note(Event::KubeletLost { node: node.to_owned() });
+        if how == Kubelet::Crashed {
+            self.kill_containers(node);
+        }
+        self.not_heard_of(node);
+    }
+
+    /// A kubelet is back; a machine that crashed has booted again.
+    pub(super) fn revive(&mut self, node: &str) {
+        let Some(was) = self.kubelet(node).filter(|was| *was != Kubelet::Well) else { return };
+        if let Some(machine) = self.machines.get_mut(node) {
+            machine.kubelet = Kubelet::Well;
+            machine.unheard_at = None;
+        }
+        self.note(Event::KubeletBack { node: node.to_owned() });
+        let now = self.now;
+        if was == Kubelet::CutOff {
+            self.edit(Resource::Nodes, &Name::cluster(node), |value| set_healthy(value, now));
+        } else {
+            self.ask_again(node);
+            self.register(node);
+        }
+        for uid in self.containers_on(node) {
+            let gone = self.containers.get(&uid).is_some_and(|container| {
+                let known = self.store.get(Resource::Pods, &container.pod.name);
+                known.is_none_or(|known| known.uid() != uid)
+            });
+            if gone {
+                self.forget_object(&uid);
+            }
+            self.look_at_container(&uid, now);
+        }
+        let pods: Vec<Name> = self.store.pods_on(node).map(|pod| pod.name.clone()).collect();
+        for pod in pods {
+            self.queue.add(Task::Kubelet(pod), now);
+        }
+    }
+
+    /// From now on nothing is heard of a kubelet.
+    fn not_heard_of(&mut self, node: &str) {
+        let at = self.now + self.timing.unheard.draw(&mut self.dice);
+        if let Some(machine) = self.machines.get_mut(node)
+            && machine.unheard_at.is_none()
+        {
+            machine.unheard_at = Some(at);
+            self.queue.add(Task::Unheard(node.to_owned()), at);
+        }
+    }
+
+    /// Has the cloud controller look after a Node whose instance may be gone.
+    pub(super) fn look_in_the_cloud(&mut self, node: &str) {
+        if self.machines.get(node).is_some_and(|machine| machine.off) {
+            let soon = self.timing.cloud_controller.draw(&mut self.dice);
+            self.after(soon, Task::CloudGone(node.to_owned()));
+        }
     }
 
     /// The cloud controller removes the Node of an instance that is gone.
     pub(super) fn remove_gone_node(&mut self, node: &str) {
+        let name = Name::cluster(node);
+        let ready = self.store.get(Resource::Nodes, &name).is_some_and(|node| node.condition("Ready"));
+        if self.timing.cloud_waits_for_not_ready && ready {
+            return;
+        }
         if self.machines.get(node).is_some_and(|machine| machine.off) {
             self.machines.remove(node);
             // A Node that is gone already is what is wanted.
-            let _ =
-                self.delete(Resource::Nodes, &Name::cluster(node), &DeleteOptions::default(), By::Controller);
+            let _ = self.delete(Resource::Nodes, &name, &DeleteOptions::default(), By::Controller);
         }
     }
+}
 
-    /// The pod garbage collector: pods of nodes that do not exist.
-    pub(super) fn collect_pods(&mut self) {
-        let exists = |node: &str| self.store.get(Resource::Nodes, &Name::cluster(node)).is_some();
-        let all = self.store.all(Resource::Pods);
-        let orphans = all.filter(|pod| pod.pod().node.as_deref().is_some_and(|node| !exists(node)));
-        let orphans: Vec<Name> = orphans.map(|pod| pod.name.clone()).collect();
-        let now = self.now;
-        for pod in orphans {
-            self.edit(Resource::Pods, &pod, |value| {
-                if !matches!(value["status"]["phase"].as_str(), Some("Succeeded" | "Failed")) {
-                    value["status"]["phase"] = json!("Failed");
-                }
-                let condition = json!({
-                    "type": "DisruptionTarget",
-                    "status": "True",
-                    "reason": "DeletionByPodGC",
-                    "message": "PodGC: node no longer exists",
-                });
-                set_condition(value, now, condition);
-            });
-            self.finish_deletion(&pod);
-        }
-    }
-
-    /// The node lifecycle controller: writes the cordon down as a taint (and takes it off again), and lets pods leave a
-    /// node whose NoExecute taints they do not tolerate, at once (`tolerationSeconds` are taken as for ever).
-    pub(super) fn sync_taints(&mut self, node: &str) {
-        let name = Name::cluster(node);
-        let Some(object) = self.store.get(Resource::Nodes, &name).cloned() else { return };
-        let mut taints = list(&object.value, &["spec", "taints"]).to_vec();
-        let written = |taint: &Value| text(taint, &["key"]) == Some(CORDON);
-        let cordoned = object.value["spec"]["unschedulable"] == Value::Bool(true);
-        if cordoned != taints.iter().any(written) {
-            taints.retain(|taint| !written(taint));
-            if cordoned {
-                taints.push(json!({ "key": CORDON, "effect": "NoSchedule", "timeAdded": stamp(self.now) }));
-            }
-            self.edit(Resource::Nodes, &name, |value| {
-                if let Some(spec) = value["spec"].as_object_mut() {
-                    spec.remove("taints");
-                    if !taints.is_empty() {
-                        spec.insert("taints".to_owned(), Value::Array(taints));
-                    }
-                }
-            });
-        }
-        let unwelcome = |pod: &&Arc<Object>| {
-            pod.pod().active() && !tolerates(&pod.value["spec"], &[], &object, &["NoExecute"])
-        };
-        let leaving: Vec<Name> =
-            self.store.pods_on(node).filter(unwelcome).map(|pod| pod.name.clone()).collect();
-        for pod in leaving {
-            // It is there, and no precondition is set: nothing can be refused.
-            let _ = self.delete(Resource::Pods, &pod, &DeleteOptions::default(), By::Controller);
-        }
+/// The conditions that a kubelet in good health reports.
+fn set_healthy(node: &mut Value, now: Timestamp) {
+    for (kind, status, reason) in [
+        ("MemoryPressure", "False", "KubeletHasSufficientMemory"),
+        ("DiskPressure", "False", "KubeletHasNoDiskPressure"),
+        ("PIDPressure", "False", "KubeletHasSufficientPID"),
+        ("Ready", "True", "KubeletReady"),
+    ] {
+        let condition =
+            json!({ "type": kind, "status": status, "reason": reason, "lastHeartbeatTime": stamp(now) });
+        set_condition(node, now, condition);
     }
 }
 

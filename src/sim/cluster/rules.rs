@@ -190,6 +190,7 @@ pub(super) fn default(resource: Resource, value: &mut Value) {
             set(["spec", "terminationGracePeriodSeconds"], json!(30));
             set(["spec", "restartPolicy"], json!("Always"));
             set(["status", "phase"], json!("Pending"));
+            tolerate_for_a_while(value);
             if let Some(grace) = integer(value, &["spec", "terminationGracePeriodSeconds"]) {
                 value["spec"]["terminationGracePeriodSeconds"] = json!(at_least_one(grace));
             }
@@ -199,6 +200,27 @@ pub(super) fn default(resource: Resource, value: &mut Value) {
         }
         Resource::Namespaces => set(["status", "phase"], json!("Active")),
         _ => {}
+    }
+}
+
+/// What the admission plugin DefaultTolerationSeconds adds: every pod outlasts the first five minutes of a node that is not
+/// well, unless it says something else.
+/// <https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/#taint-based-evictions>
+fn tolerate_for_a_while(pod: &mut Value) {
+    for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
+        let tolerations = list(pod, &["spec", "tolerations"]);
+        let part = |toleration: &Value, key| text(toleration, &[key]).unwrap_or_default().to_owned();
+        let says_so = tolerations.iter().any(|one| {
+            let named = part(one, "key");
+            (named.is_empty() || named == key) && matches!(part(one, "effect").as_str(), "" | "NoExecute")
+        });
+        if !says_so {
+            let mut tolerations = tolerations.to_vec();
+            tolerations.push(
+                json!({ "key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300 }),
+            );
+            pod["spec"]["tolerations"] = Value::Array(tolerations);
+        }
     }
 }
 

@@ -78,8 +78,7 @@ impl State {
         let age = |pod: &Object| text(&pod.value, &["metadata", "creationTimestamp"]).map(str::to_owned);
         waiting.sort_by_cached_key(|pod| (Reverse(pod.pod().priority), age(pod), pod.name.clone()));
         let nodes = self.store.all(Resource::Nodes);
-        let mut rooms: Vec<Room> =
-            nodes.filter(|node| node.condition("Ready")).map(|node| Room::of(self, node)).collect();
+        let mut rooms: Vec<Room> = nodes.map(|node| Room::of(self, node)).collect();
         for pod in waiting {
             let spec = &pod.value["spec"];
             let only = pinned(spec);

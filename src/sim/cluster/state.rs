@@ -12,15 +12,16 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::containers::Container;
 use super::faults::Faults;
 use super::journal::{Event, Journal, node_changes};
-use super::kubelet::Container;
 use super::logs::NodeLogs;
 use super::names::Name;
 use super::nodes::Machine;
 use super::object::{Object, text};
 use super::resources::Resource;
 use super::store::{Change, Store};
+use super::timing::Timing;
 use super::volumes::Attachment;
 use super::watch::{Watcher, deliver};
 
@@ -43,6 +44,8 @@ mod soon {
 pub(super) enum Task {
     Boot(String),
     Kubelet(Name),
+    /// The containers of a pod: its name, for the order of things, and its uid.
+    Container(Name, String),
     Budget(Name),
     Volume(String),
     Schedule,
@@ -50,6 +53,7 @@ pub(super) enum Task {
     ReplicaSet(Name),
     DaemonSet(Name),
     Dependents(String),
+    Unheard(String),
     CloudGone(String),
     PodGc,
     Bookmarks,
@@ -95,11 +99,17 @@ pub(super) struct State {
     pub(super) journal: Journal,
     pub(super) watchers: Vec<Watcher>,
     pub(super) faults: Faults,
+    pub(super) timing: Timing,
+    /// Draws what others can see: names, ids, addresses.
     pub(super) rng: fastrand::Rng,
+    /// Draws how long things take.
+    pub(super) dice: fastrand::Rng,
     pub(super) machines: BTreeMap<String, Machine>,
     pub(super) containers: BTreeMap<String, Container>,
     pub(super) attachments: BTreeMap<String, Attachment>,
     pub(super) logs: BTreeMap<String, NodeLogs>,
+    /// Since when pods have been on a node whose taint they tolerate for a time, by uid.
+    pub(super) tolerating: BTreeMap<String, Timestamp>,
 }
 
 impl State {
@@ -111,11 +121,14 @@ impl State {
             journal: Journal::new(),
             watchers: Vec::new(),
             faults: Faults::default(),
+            timing: Timing::real(),
             rng: fastrand::Rng::with_seed(seed),
+            dice: fastrand::Rng::with_seed(!seed),
             machines: BTreeMap::new(),
             containers: BTreeMap::new(),
             attachments: BTreeMap::new(),
             logs: BTreeMap::new(),
+            tolerating: BTreeMap::new(),
         };
         for namespace in ["default", "kube-node-lease", "kube-public", "kube-system"] {
             state.ensure_namespace(namespace);
@@ -141,6 +154,7 @@ impl State {
         match task {
             Task::Boot(node) => self.boot(&node),
             Task::Kubelet(pod) => self.sync_pod(&pod),
+            Task::Container(_, uid) => self.advance(&uid),
             Task::Budget(budget) => self.sync_budget(&budget),
             Task::Volume(volume) => self.sync_volume(&volume),
             Task::Schedule => self.schedule(),
@@ -148,6 +162,7 @@ impl State {
             Task::ReplicaSet(name) => self.sync_replica_set(&name),
             Task::DaemonSet(name) => self.sync_daemon_set(&name),
             Task::Dependents(uid) => self.collect_dependents(&uid),
+            Task::Unheard(node) => self.mark_unheard(&node),
             Task::CloudGone(node) => self.remove_gone_node(&node),
             Task::PodGc => self.collect_pods(),
             Task::Bookmarks => self.send_bookmarks(),
@@ -264,10 +279,14 @@ impl State {
         let facts = pod.pod();
         let name = &pod.name;
         if change.after.is_none() {
-            self.container_removed(&facts.uid);
+            self.object_removed(&facts.uid);
+            self.tolerating.remove(&facts.uid);
         }
-        if facts.node.is_some() {
+        if let Some(node) = &facts.node {
             self.after(soon::KUBELET, Task::Kubelet(name.clone()));
+            if change.before.as_ref().is_none_or(|before| before.pod().node.is_none()) {
+                self.after(soon::TAINTS, Task::Taints(node.clone()));
+            }
         }
         if facts.node.is_none() || change.after.is_none() || facts.finished() {
             self.after(soon::SCHEDULER, Task::Schedule);
@@ -310,13 +329,23 @@ impl State {
         }
         self.after(soon::SCHEDULER, Task::Schedule);
         self.after(soon::TAINTS, Task::Taints(node));
+        let ready = |node: &Option<Arc<Object>>| node.as_ref().is_some_and(|node| node.condition("Ready"));
+        if ready(&change.before) != ready(&change.after) {
+            // Whether the others drive anybody out depends on whether any node is ready.
+            let nodes = self.store.all(Resource::Nodes).filter(|node| !node.condition("Ready"));
+            let nodes: Vec<String> = nodes.map(|node| node.name.name.clone()).collect();
+            for node in nodes {
+                self.after(soon::TAINTS, Task::Taints(node));
+            }
+        }
         let daemon_sets: Vec<Name> =
             self.store.all(Resource::DaemonSets).map(|daemon_set| daemon_set.name.clone()).collect();
         for daemon_set in daemon_sets {
             self.after(soon::WORKLOADS, Task::DaemonSet(daemon_set));
         }
         if change.after.is_none() {
-            self.after(super::nodes::GC_AFTER, Task::PodGc);
+            let after = self.timing.pod_collection.draw(&mut self.dice);
+            self.after(after, Task::PodGc);
         }
     }
 

@@ -59,7 +59,7 @@ impl State {
         };
         let node = attached.node.clone();
         let used = users.iter().any(|pod| pod.pod().node.as_ref() == Some(&node));
-        let there = self.powered(&node);
+        let there = self.kubelet_hears(&node);
         let now = self.now;
         let Some(attached) = self.attachments.get_mut(volume) else { return };
         if used {

@@ -93,7 +93,6 @@ impl Book<'_> {
             Event::CutShort { pod, node, by } => {
                 let how = match by {
                     Cut::GraceOver => PodEnd::GraceOver,
-                    Cut::Removed => PodEnd::Removed,
                     Cut::PowerOff => PodEnd::PowerOff,
                 };
                 self.of(pod, node).end(at, how);

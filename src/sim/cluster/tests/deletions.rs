@@ -62,13 +62,40 @@ async fn a_second_delete_can_shorten_but_not_lengthen() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_grace_removes_at_once_and_cuts_what_runs() {
+async fn no_grace_removes_the_object_at_once_and_leaves_the_containers_their_own() {
     let sim = sim();
-    sim.cluster.add(node("n1")).add(pod("web-1").on("n1"));
+    sim.cluster.add(node("n1"));
+    sim.cluster.add(pod("web-1").on("n1").exits_after(20)).add(pod("slow").on("n1").grace(5).exits_after(20));
     sim.running("web-1", 1).await;
-    sim.pods().delete("web-1", &grace(0)).await.unwrap();
-    assert!(sim.cluster.pod("web-1").is_none());
-    assert!(sim.cluster.happened(|event| matches!(event, Event::CutShort { by: Cut::Removed, .. })));
+    let asked = sim.now();
+    for pod in ["web-1", "slow"] {
+        sim.pods().delete(pod, &grace(0)).await.unwrap();
+        assert!(sim.cluster.pod(pod).is_none());
+    }
+    tokio::time::sleep(LONG).await;
+    let exited = |event: &Event| matches!(event, Event::PodExited { pod, .. } if *pod == "web-1");
+    assert_eq!(moment(&sim.cluster, exited).duration_since(asked).as_secs(), 20);
+    let cut = |event: &Event| matches!(event, Event::CutShort { pod, .. } if *pod == "slow");
+    assert_eq!(moment(&sim.cluster, cut).duration_since(asked).as_secs(), 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn sigkill_comes_two_seconds_after_sigterm_at_the_soonest() {
+    let sim = sim();
+    sim.cluster
+        .add(node("n1"))
+        .add(pod("quick").on("n1").exits_after(1))
+        .add(pod("slow").on("n1").exits_after(9));
+    sim.running("quick", 1).await;
+    let asked = sim.now();
+    for pod in ["quick", "slow"] {
+        sim.pods().delete(pod, &grace(1)).await.unwrap();
+    }
+    sim.until("both are gone", |cluster| cluster.list::<Pod>().is_empty()).await;
+    let cuts: Vec<Entry> =
+        sim.cluster.journal().into_iter().filter(|e| matches!(e.what, Event::CutShort { .. })).collect();
+    assert_eq!(cuts.len(), 1, "{cuts:?}");
+    assert_eq!(cuts[0].at.duration_since(asked).as_secs(), 2);
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,6 +4,7 @@ mod controllers;
 mod deletions;
 mod evictions;
 mod failures;
+mod kubelets;
 mod machines;
 mod objects;
 mod scale;
@@ -30,6 +31,7 @@ struct Sim {
 
 fn sim() -> Sim {
     let cluster = Cluster::new(Clock::starting_at("2026-03-01T00:00:00Z".parse().unwrap()), 7);
+    cluster.set_timing(Timing::brisk());
     let mut alive = JoinSet::new();
     let living = cluster.clone();
     alive.spawn(async move { living.run().await });

@@ -48,7 +48,7 @@ fn a_story_in_which_nothing_happens_fails() {
 
 #[test]
 fn a_workload_that_is_killed_fails_for_whatever_reason() {
-    for by in [Cut::GraceOver, Cut::Removed] {
+    for by in [Cut::GraceOver, Cut::PowerOff] {
         let mut story = told();
         story.without(|what| what.starts_with("PodExited") && what.contains("web-7f9c-a"));
         story.cut(12_400, "web-7f9c-a", by);

@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 
 use super::*;
 use crate::clock::Clock;
-use crate::sim::cluster::{Cluster, daemon_set, node, replica_set};
+use crate::sim::cluster::{Cluster, Timing, daemon_set, node, replica_set};
 
 /// Writes the record of a scale-in.
 async fn annotate(nodes: &Api<Node>, phase: Phase) {
@@ -23,6 +23,7 @@ async fn annotate(nodes: &Api<Node>, phase: Phase) {
 #[tokio::test(start_paused = true)]
 async fn a_drain_of_a_simulated_cluster_is_told_from_its_journal() {
     let cluster = Cluster::new(Clock::starting_at(at(0)), 7);
+    cluster.set_timing(Timing::brisk());
     let mut alive = JoinSet::new();
     let living = cluster.clone();
     alive.spawn(async move { living.run().await });

@@ -1,0 +1,203 @@
+//! Kubelets that die, are cut off and come back.
+
+use k8s_openapi::api::core::v1::PodCondition;
+use kube::api::{DeleteParams, EvictParams};
+
+use super::*;
+
+/// Two nodes, a workload and a DaemonSet pod on the first.
+async fn two_nodes() -> Sim {
+    let sim = sim();
+    sim.cluster.set_timing(Timing::real());
+    sim.cluster.add(node("n1")).add(node("n2")).add(daemon_set("agent"));
+    sim.cluster.add(pod("web").on("n1").exits_after(10).lines_per_second(1));
+    sim.running("web", 1).await;
+    sim.running("agent", 2).await;
+    sim
+}
+
+fn conditions(cluster: &Cluster, pod: &str) -> Vec<PodCondition> {
+    cluster.pod(pod).unwrap().status.unwrap().conditions.unwrap_or_default()
+}
+
+fn ready(cluster: &Cluster, node: &str) -> Option<String> {
+    let conditions = cluster.node(node)?.status?.conditions?;
+    Some(conditions.into_iter().find(|condition| condition.type_ == "Ready")?.status)
+}
+
+fn taints(cluster: &Cluster, node: &str) -> Vec<(String, String)> {
+    let taints = cluster.node(node).unwrap().spec.unwrap().taints.unwrap_or_default();
+    taints.into_iter().map(|taint| (taint.key, taint.effect)).collect()
+}
+
+fn is_going(cluster: &Cluster, pod: &str) -> bool {
+    cluster.pod(pod).is_some_and(|pod| pod.metadata.deletion_timestamp.is_some())
+}
+
+fn exited(pod: &str) -> impl Fn(&Event) -> bool {
+    move |event| matches!(event, Event::PodExited { pod: name, .. } if *name == *pod)
+}
+
+/// Seconds since.
+fn since(sim: &Sim, moment: Timestamp) -> i64 {
+    sim.now().duration_since(moment).as_secs()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_kubelet_makes_its_node_unknown_and_its_pods_leave_and_nobody_confirms_it() {
+    let sim = two_nodes().await;
+    let died = sim.now();
+    sim.cluster.kill_kubelet("n1");
+    sim.until("the node is unknown", |cluster| ready(cluster, "n1").as_deref() == Some("Unknown")).await;
+    let unknown = sim.now();
+    assert!((40..=60).contains(&since(&sim, died)), "after {} s", since(&sim, died));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let unreachable = |effect: &str| ("node.kubernetes.io/unreachable".to_owned(), effect.to_owned());
+    assert_eq!(taints(&sim.cluster, "n1"), [unreachable("NoSchedule"), unreachable("NoExecute")]);
+    assert!(conditions(&sim.cluster, "web").iter().any(|one| one.type_ == "Ready" && one.status == "False"));
+
+    sim.until("the workload is to go", |cluster| is_going(cluster, "web")).await;
+    assert!((299..=302).contains(&since(&sim, unknown)), "after {} s", since(&sim, unknown));
+    let reason = |one: PodCondition| (one.type_ == "DisruptionTarget").then_some(one.reason).flatten();
+    let reasons: Vec<String> = conditions(&sim.cluster, "web").into_iter().filter_map(reason).collect();
+    assert_eq!(reasons, ["DeletionByTaintManager"]);
+    tokio::time::sleep(Duration::from_hours(10)).await;
+    assert!(is_going(&sim.cluster, "web"), "nobody confirms it");
+    let agents =
+        sim.cluster.pods_on("n1").into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
+    assert_eq!(agents.count(), 1, "the DaemonSet pod tolerates it for ever");
+    assert!(sim.cluster.lines("n1").written > 36_000, "the container runs on");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_pods_of_a_node_that_was_deleted_go_within_a_minute_and_their_containers_with_their_grace() {
+    let sim = two_nodes().await;
+    sim.nodes().delete("n1", &DeleteParams::default()).await.unwrap();
+    let deleted = sim.now();
+    sim.until("its pods are gone", |cluster| cluster.pod("web").is_none()).await;
+    assert!((40..=60).contains(&since(&sim, deleted)), "after {} s", since(&sim, deleted));
+    let collected = sim.now();
+    sim.until("it exits", |cluster| cluster.happened(exited("web"))).await;
+    assert_eq!(since(&sim, collected), 10);
+    assert!(sim.cluster.node("n1").is_none(), "a kubelet that runs does not register again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_that_ends_leaves_its_node_until_it_was_not_heard_of_for_long_enough() {
+    let sim = two_nodes().await;
+    let off = sim.now();
+    sim.cluster.power_off("n1");
+    sim.until("the node is gone", |cluster| cluster.node("n1").is_none()).await;
+    assert!((40..=65).contains(&since(&sim, off)), "after {} s", since(&sim, off));
+    let removed = sim.now();
+    sim.until("its pods are gone", |cluster| cluster.pods_on("n1").is_empty()).await;
+    assert!((40..=60).contains(&since(&sim, removed)), "after {} s", since(&sim, removed));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_node_of_a_dead_kubelet_goes_within_seconds_of_its_instance() {
+    let sim = two_nodes().await;
+    sim.cluster.kill_kubelet("n1");
+    sim.until("the node is unknown", |cluster| ready(cluster, "n1").as_deref() == Some("Unknown")).await;
+    tokio::time::sleep(LONG).await;
+    assert!(sim.cluster.node("n1").is_some(), "its instance is there");
+    let off = sim.now();
+    sim.cluster.power_off("n1");
+    sim.until("the node is gone", |cluster| cluster.node("n1").is_none()).await;
+    assert!(since(&sim, off) <= 5, "after {} s", since(&sim, off));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_heard_of_again_is_ready_and_keeps_its_pods() {
+    let sim = two_nodes().await;
+    sim.cluster.partition("n1");
+    sim.until("the node is unknown", |cluster| ready(cluster, "n1").as_deref() == Some("Unknown")).await;
+    tokio::time::sleep(Duration::from_secs(200)).await;
+    sim.cluster.revive("n1");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(ready(&sim.cluster, "n1").as_deref(), Some("True"));
+    assert_eq!(taints(&sim.cluster, "n1"), []);
+    assert_eq!(running(&sim.cluster, "web").len(), 1);
+    tokio::time::sleep(LONG).await;
+    assert!(!is_going(&sim.cluster, "web"), "the time it tolerated begins anew");
+}
+
+#[tokio::test(start_paused = true)]
+async fn behind_a_partition_the_kubelet_ends_whom_it_was_told_to_end_and_says_so_later() {
+    let sim = two_nodes().await;
+    sim.pods().evict("web", &EvictParams::default()).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    sim.cluster.partition("n1");
+    tokio::time::sleep(LONG).await;
+    assert!(sim.cluster.happened(exited("web")));
+    assert!(is_going(&sim.cluster, "web"), "the API server does not know");
+    sim.cluster.revive("n1");
+    sim.until("the pod is gone", |cluster| cluster.pod("web").is_none()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_kubelet_kills_nobody_and_asks_again_with_the_whole_grace_when_it_is_back() {
+    let sim = two_nodes().await;
+    sim.cluster.add(pod("slow").on("n1").grace(20).exits_after(5_000));
+    sim.running("slow", 1).await;
+    sim.pods().delete("slow", &DeleteParams::default()).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    sim.cluster.kill_kubelet("n1");
+    tokio::time::sleep(LONG).await;
+    assert!(!sim.cluster.happened(|event| matches!(event, Event::CutShort { .. })));
+    sim.cluster.revive("n1");
+    let back = sim.now();
+    sim.until("it is cut", |cluster| cluster.happened(|event| matches!(event, Event::CutShort { .. }))).await;
+    assert_eq!(since(&sim, back), 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_deleted_while_nobody_heard_ends_when_the_node_is_back() {
+    let sim = two_nodes().await;
+    sim.cluster.partition("n1");
+    sim.pods().delete("web", &DeleteParams::default().grace_period(0)).await.unwrap();
+    tokio::time::sleep(LONG).await;
+    assert!(!sim.cluster.happened(exited("web")), "it runs on");
+    sim.cluster.revive("n1");
+    sim.until("it exits", |cluster| cluster.happened(exited("web"))).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_crashed_starts_its_pods_again_when_it_has_booted() {
+    let sim = two_nodes().await;
+    sim.cluster.crash("n1");
+    assert!(sim.cluster.happened(|event| matches!(event, Event::CutShort { by: Cut::PowerOff, .. })));
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    assert!(running(&sim.cluster, "web").is_empty());
+    sim.cluster.revive("n1");
+    sim.running("web", 1).await;
+    sim.running("agent", 2).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_no_node_is_ready_nobody_is_driven_out() {
+    let sim = two_nodes().await;
+    sim.cluster.kill_kubelet("n1");
+    sim.cluster.kill_kubelet("n2");
+    tokio::time::sleep(Duration::from_hours(1)).await;
+    assert!(!is_going(&sim.cluster, "web"));
+    sim.cluster.revive("n2");
+    sim.until("the workload is to go", |cluster| is_going(cluster, "web")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kubelet_adopts_the_node_of_an_earlier_machine_of_its_name() {
+    let sim = sim();
+    sim.cluster.set_timing(Timing::real());
+    sim.cluster.add(node("n1").provider_id("aws:///us-east-1a/i-1").annotation("mine", "old"));
+    sim.cordon("n1").await;
+    sim.cluster.power_off("n1");
+    sim.cluster.register_node(node("n1").provider_id("aws:///us-east-1a/i-2").boots_after(20));
+    tokio::time::sleep(LONG).await;
+    let adopted = sim.cluster.node("n1").unwrap();
+    assert_eq!(adopted.metadata.annotations.unwrap()["mine"], "old");
+    let spec = adopted.spec.unwrap();
+    assert_eq!(spec.provider_id.as_deref(), Some("aws:///us-east-1a/i-1"));
+    assert_eq!(spec.unschedulable, Some(true));
+    assert_eq!(ready(&sim.cluster, "n1").as_deref(), Some("True"), "nobody removes it");
+}
