@@ -43,6 +43,7 @@ mod store;
 mod timing;
 mod volumes;
 mod watch;
+mod what_if;
 mod workloads;
 
 mod inspect;

@@ -17,7 +17,7 @@ use super::resources::Resource;
 use super::state::State;
 
 /// What is left on a node.
-struct Room {
+pub(super) struct Room {
     node: Arc<Object>,
     cpu: i64,
     memory: i64,
@@ -27,27 +27,26 @@ struct Room {
 }
 
 impl Room {
-    fn of(state: &State, node: &Arc<Object>) -> Self {
+    /// A node without pods.
+    pub(super) fn empty(node: Arc<Object>) -> Self {
         let allocatable = |key| {
             let written = text(&node.value, &["status", "allocatable", key]);
             written.map_or(0.0, quantity)
         };
         let cpu_in_all = (allocatable("cpu") * 1000.0) as i64;
-        let mut room = Self {
-            node: Arc::clone(node),
-            cpu: cpu_in_all,
-            memory: allocatable("memory") as i64,
-            pods: allocatable("pods") as i64,
-            cpu_in_all,
-            running: 0,
-        };
+        let (memory, pods) = (allocatable("memory") as i64, allocatable("pods") as i64);
+        Self { node, cpu: cpu_in_all, memory, pods, cpu_in_all, running: 0 }
+    }
+
+    fn of(state: &State, node: &Arc<Object>) -> Self {
+        let mut room = Self::empty(Arc::clone(node));
         for pod in state.store.pods_on(&node.name.name).filter(|pod| !pod.pod().finished()) {
             room.take(pod.pod());
         }
         room
     }
 
-    fn take(&mut self, pod: &PodFacts) {
+    pub(super) fn take(&mut self, pod: &PodFacts) {
         self.cpu -= pod.cpu_millis;
         self.memory -= pod.memory_bytes;
         self.pods -= 1;
@@ -66,37 +65,51 @@ impl Room {
     }
 }
 
+/// Gives a pod one of the rooms, if it fits into any. The node's name.
+pub(super) fn place(rooms: &mut [Room], pod: &Object) -> Option<String> {
+    let spec = &pod.value["spec"];
+    let only = pinned(spec);
+    let fits = |room: &&mut Room| {
+        only.is_none_or(|only| only == room.node.name.name)
+            && room.has(pod.pod())
+            && tolerates(spec, &[], &room.node, &["NoSchedule", "NoExecute"])
+            && selects(spec, &room.node)
+    };
+    let room = rooms.iter_mut().filter(fits).min_by_key(|room| room.used())?;
+    room.take(pod.pod());
+    Some(room.node.name.name.clone())
+}
+
 impl State {
     /// Looks at every pending pod.
     pub(super) fn schedule(&mut self) {
-        let waiting =
-            self.store.all(Resource::Pods).filter(|pod| pod.pod().node.is_none() && pod.pod().active());
-        let mut waiting: Vec<Arc<Object>> = waiting.cloned().collect();
+        let waiting = self.waiting_pods();
         if waiting.is_empty() {
             return;
         }
-        let age = |pod: &Object| text(&pod.value, &["metadata", "creationTimestamp"]).map(str::to_owned);
-        waiting.sort_by_cached_key(|pod| (Reverse(pod.pod().priority), age(pod), pod.name.clone()));
-        let nodes = self.store.all(Resource::Nodes);
-        let mut rooms: Vec<Room> = nodes.map(|node| Room::of(self, node)).collect();
+        let mut rooms = self.rooms();
         for pod in waiting {
-            let spec = &pod.value["spec"];
-            let only = pinned(spec);
-            let fits = |room: &&mut Room| {
-                only.is_none_or(|only| only == room.node.name.name)
-                    && room.has(pod.pod())
-                    && tolerates(spec, &[], &room.node, &["NoSchedule", "NoExecute"])
-                    && selects(spec, &room.node)
-            };
-            match rooms.iter_mut().filter(fits).min_by_key(|room| room.used()) {
-                Some(room) => {
-                    room.take(pod.pod());
-                    let node = room.node.name.name.clone();
-                    self.bind(&pod.name, &node);
-                }
+            match place(&mut rooms, &pod) {
+                Some(node) => self.bind(&pod.name, &node),
                 None => self.set_unschedulable(&pod.name),
             }
         }
+    }
+
+    /// The pods that want a node, in the order in which they are looked at.
+    pub(super) fn waiting_pods(&self) -> Vec<Arc<Object>> {
+        let waiting =
+            self.store.all(Resource::Pods).filter(|pod| pod.pod().node.is_none() && pod.pod().active());
+        let mut waiting: Vec<Arc<Object>> = waiting.cloned().collect();
+        let age = |pod: &Object| text(&pod.value, &["metadata", "creationTimestamp"]).map(str::to_owned);
+        waiting.sort_by_cached_key(|pod| (Reverse(pod.pod().priority), age(pod), pod.name.clone()));
+        waiting
+    }
+
+    /// What is left on the nodes that are ready.
+    pub(super) fn rooms(&self) -> Vec<Room> {
+        let nodes = self.store.all(Resource::Nodes);
+        nodes.filter(|node| node.condition("Ready")).map(|node| Room::of(self, node)).collect()
     }
 
     fn bind(&mut self, pod: &Name, node: &str) {

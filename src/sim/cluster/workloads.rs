@@ -22,7 +22,7 @@ use super::state::State;
 
 /// What every DaemonSet pod tolerates.
 /// <https://kubernetes.io/docs/concepts/workloads/controllers/daemonset/#taints-and-tolerations>
-fn daemon_tolerations() -> [Value; 6] {
+pub(super) fn daemon_tolerations() -> [Value; 6] {
     let tolerates = |key: &str, effect: &str| json!({ "key": format!("node.kubernetes.io/{key}"), "operator": "Exists", "effect": effect });
     [
         tolerates("not-ready", "NoExecute"),

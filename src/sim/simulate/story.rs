@@ -48,7 +48,9 @@ impl Story {
         tasks.spawn(async move { watcher.watch(&stage).await });
         world.aws.delay(Duration::from_millis(40), Duration::from_millis(60));
         let group = |name: &str| {
-            GroupSpec::named(name).size(0, 6, 0).zones(["us-east-1a"]).template("m5.large").tag(TAG, "true")
+            let label = format!("k8s.io/cluster-autoscaler/node-template/label/{POOL}");
+            let group = GroupSpec::named(name).size(0, 6, 0).zones(["us-east-1a"]).template("m5.large");
+            group.tag(TAG, "true").tag(label, name)
         };
         world.aws.add_group(group("web").hook(HookSpec::terminating("ebbtide").heartbeat(60)));
         world.aws.add_group(group("batch"));
@@ -58,10 +60,10 @@ impl Story {
             .add(daemon_set("dns").cpu_millis(50).annotation("ebbtide/daemonset", "evict"));
         let program = Program::start(&world, config());
         let reached = Arc::new(Mutex::new(Some(program.client())));
-        let (cluster, at) = (world.cluster.clone(), Arc::clone(&reached));
+        let (stage, at) = (Arc::clone(&world), Arc::clone(&reached));
         tasks.spawn(async move {
             let unreachable = || tonic::transport::Endpoint::from_static("http://nowhere").connect_lazy();
-            autoscaler::run(&cluster, || {
+            autoscaler::run(&stage, || {
                 let client = at.lock().unwrap_or_else(PoisonError::into_inner).clone();
                 client.unwrap_or_else(|| Connect::new(unreachable()))
             })

@@ -1,0 +1,348 @@
+//! A stand-in for cluster-autoscaler that reckons as the real one does, in two of its versions ([`Version`]).
+//!
+//! ```text
+//!  Nodes, pods ─┐                     ┌─▶ removes what never came ─▶ fixes sizes ─▶ buys nodes for pods
+//!  provider ────┴─▶ registry (pure) ──┴─▶ upcoming nodes, failures, back-off      (scale_up: pure)
+//! ```
+//!
+//! - One loop ([`Autoscaler::scan`]) goes through the steps of `core/static_autoscaler.go` in their order. What ends the
+//!   real one's loop for all groups ends it here, and the journal says so.
+//! - Which nodes are not needed is said by whoever plays the scenario: [`Autoscaler::scale_in`] takes them out as
+//!   `core/scaledown/actuation` does, with the taint, a drain of its own and DeleteNodes.
+//! - Of several groups that would do, the one that helps the most pods with the fewest nodes is bought in, the first of
+//!   them if several do (the real one's default is to draw lots).
+//!
+//! Not modelled: limits on cores, memory and the number of nodes, balancing of similar groups, prices, scale-downs of its
+//! own, DaemonSet pods in its drain, groups that it would make itself.
+//!
+//! Source of 1.30: <https://github.com/kubernetes/autoscaler/tree/cluster-autoscaler-release-1.30/cluster-autoscaler>; of the
+//! core of 2026: <https://github.com/kubernetes-sigs/cluster-autoscaler>.
+
+mod backoff;
+mod journal;
+mod options;
+mod provider;
+pub mod registry;
+mod repair;
+mod scale_in;
+mod scale_up;
+mod templates;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use tokio::sync::Mutex as Turn;
+
+pub use self::journal::{Because, Event};
+pub use self::options::{Options, Version};
+pub use self::provider::Client;
+
+use self::journal::Journal;
+use self::provider::Provider;
+use self::registry::{GroupFacts, Look, NodeFacts, Registry};
+use self::templates::Template;
+use super::cluster::Cluster;
+use super::world::World;
+use crate::clock::{Clock, elapsed};
+use crate::provider::proto::{ExternalGrpcNode, Instance};
+use crate::scale_in::names::TO_BE_DELETED;
+
+/// Between two times that the instances of all groups are read, whether or not anything happens.
+const INSTANCES: Duration = Duration::from_mins(2);
+
+/// Clones are the same autoscaler.
+#[derive(Clone)]
+pub struct Autoscaler(Arc<Shared>);
+
+impl fmt::Debug for Autoscaler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Autoscaler").field("options", &self.0.options).finish_non_exhaustive()
+    }
+}
+
+struct Shared {
+    cluster: Cluster,
+    clock: Clock,
+    options: Options,
+    memory: Turn<Memory>,
+    journal: Mutex<Journal>,
+}
+
+/// What one loop leaves to the next.
+struct Memory {
+    has_cleaned_up: bool,
+    registry: Registry,
+    instances: BTreeMap<String, Vec<Instance>>,
+    instances_read_at: Option<Timestamp>,
+    /// What real nodes were like, by group.
+    examples: BTreeMap<String, Template>,
+}
+
+/// Why a loop ends before its end.
+enum End {
+    Failed(String),
+    Skipped(&'static str),
+}
+
+/// One loop.
+struct Scan<'a> {
+    shared: &'a Shared,
+    provider: Provider<'a>,
+    memory: &'a mut Memory,
+    nodes: Vec<Node>,
+    now: Timestamp,
+}
+
+/// Looks and buys, for ever, as 1.30 does. `connect` says how the program can be reached at the moment.
+pub async fn run(world: &World, connect: impl Fn() -> Client) {
+    Autoscaler::new(world, Options::of(Version::V1_30)).run(connect).await;
+}
+
+/// Asks for a node's deletion, as cluster-autoscaler does once it has decided.
+pub async fn delete_node(client: &mut Client, group: &str, node: &Node) -> Result<(), tonic::Status> {
+    let options = Options::of(Version::V1_30);
+    Provider::new(client.clone(), &options).delete_nodes(group, vec![told(node)]).await
+}
+
+impl Autoscaler {
+    /// One that has just been started.
+    pub fn new(world: &World, options: Options) -> Self {
+        let memory = Memory {
+            has_cleaned_up: false,
+            registry: Registry::new(options.clone()),
+            instances: BTreeMap::new(),
+            instances_read_at: None,
+            examples: BTreeMap::new(),
+        };
+        Self(Arc::new(Shared {
+            cluster: world.cluster.clone(),
+            clock: world.clock.clone(),
+            options,
+            memory: Turn::new(memory),
+            journal: Mutex::default(),
+        }))
+    }
+
+    /// Looks and does what there is to do, for ever.
+    pub async fn run(&self, connect: impl Fn() -> Client) {
+        loop {
+            self.scan(connect()).await;
+            tokio::time::sleep(self.0.options.scan_interval).await;
+        }
+    }
+
+    /// One loop.
+    pub async fn scan(&self, client: Client) {
+        let mut memory = self.0.memory.lock().await;
+        self.0.note(Event::Loop);
+        let mut scan = Scan {
+            shared: &self.0,
+            provider: Provider::new(client, &self.0.options),
+            memory: &mut memory,
+            nodes: self.0.cluster.list(),
+            now: self.0.clock.now(),
+        };
+        match scan.run_once().await {
+            Ok(()) => {}
+            Err(End::Failed(error)) => self.0.note(Event::LoopFailed(error)),
+            Err(End::Skipped(why)) => self.0.note(Event::LoopSkipped(why)),
+        }
+    }
+
+    /// Everything that has happened, with its moment.
+    pub fn journal(&self) -> Vec<(Timestamp, Event)> {
+        self.0.journal().entries().to_vec()
+    }
+
+    /// Waits until something such has happened, at most `limit`. Whether it did.
+    pub async fn until(&self, limit: Duration, mut such: impl FnMut(&Event) -> bool) -> bool {
+        let mut changed = self.0.journal().changed();
+        let happened = async {
+            while !self.0.journal().entries().iter().any(|(_, event)| such(event)) {
+                if changed.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        tokio::time::timeout(limit, happened).await.is_ok()
+    }
+
+    /// What is known of the groups at the moment.
+    pub async fn registry(&self) -> Registry {
+        self.0.memory.lock().await.registry.clone()
+    }
+}
+
+impl Shared {
+    fn note(&self, event: Event) {
+        let now = self.clock.now();
+        tracing::debug!(?event, "autoscaler");
+        self.journal().note(now, event);
+    }
+
+    fn journal(&self) -> MutexGuard<'_, Journal> {
+        self.journal.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Scan<'_> {
+    async fn run_once(&mut self) -> Result<(), End> {
+        self.clean_up_once().await;
+        self.provider.refresh().await.map_err(failed("refresh"))?;
+        let templates = self.templates().await?;
+        self.update_registry().await?;
+        self.remove_old_unregistered().await;
+        if !self.memory.registry.is_cluster_healthy() {
+            return Err(End::Skipped("cluster is not ready for autoscaling"));
+        }
+        self.delete_created_with_errors().await?;
+        self.fix_sizes().await?;
+        self.scale_up(&templates).await
+    }
+
+    /// Taints that an earlier run has left are taken off, of nodes of known groups.
+    async fn clean_up_once(&mut self) {
+        if std::mem::replace(&mut self.memory.has_cleaned_up, true) {
+            return;
+        }
+        for node in self.nodes.clone() {
+            if templates::has_taint(&node, TO_BE_DELETED)
+                && let Ok(Some(_)) = self.provider.group_of(&told(&node)).await
+            {
+                scale_in::untaint(self.shared, &node).await;
+            }
+        }
+        self.nodes = self.shared.cluster.list();
+    }
+
+    /// TemplateNodeInfoProvider: a template of each group that has one.
+    async fn templates(&mut self) -> Result<BTreeMap<String, Template>, End> {
+        let mut templates = BTreeMap::new();
+        let mut others = Vec::new();
+        for node in self.nodes.clone() {
+            let group = self.provider.group_of(&told(&node)).await.map_err(failed("node infos"))?;
+            let Some(group) = group else { continue };
+            if templates::is_example(&node, self.shared.options.version, self.now) {
+                templates.entry(group).or_insert_with(|| templates::like(&node));
+            } else {
+                others.push((group, node));
+            }
+        }
+        self.memory.examples.extend(templates.clone());
+        for group in self.provider.groups().await {
+            if templates.contains_key(&group.id) {
+                continue;
+            }
+            let template = match self.memory.examples.get(&group.id) {
+                Some(example) => Some(example.clone()),
+                None => self
+                    .provider
+                    .template(&group.id)
+                    .await
+                    .map_err(failed("node infos"))?
+                    .and_then(|encoded| templates::decode(&encoded)),
+            };
+            templates.extend(template.map(|template| (group.id, template)));
+        }
+        // At last those that are broken, or on their way.
+        for (group, node) in others {
+            templates.entry(group).or_insert_with(|| templates::like(&node));
+        }
+        Ok(templates)
+    }
+
+    /// UpdateNodes: an error of one group is an error of all.
+    async fn update_registry(&mut self) -> Result<(), End> {
+        let mut look = Look::default();
+        for group in self.provider.groups().await {
+            let target = self.provider.target_size(&group.id).await.map_err(failed("target size"))?;
+            let own = self.provider.options(&group.id).await.ok();
+            let defaults = &self.shared.options;
+            look.groups.push(GroupFacts {
+                target,
+                instances: Vec::new(),
+                provision_time: own.map_or(defaults.max_node_provision_time, |own| own.provision_time),
+                startup_time: own.map_or(defaults.max_node_startup_time, |own| own.startup_time),
+                id: group.id,
+                min: group.min_size,
+                max: group.max_size,
+            });
+        }
+        self.read_instances(&look).await?;
+        for group in &mut look.groups {
+            group.instances = self.memory.instances.get(&group.id).cloned().unwrap_or_default();
+        }
+        for node in &self.nodes {
+            // A Node whose group cannot be told is of none.
+            let group = self.provider.group_of(&told(node)).await.unwrap_or_default();
+            look.nodes.push((facts(node), group));
+        }
+        let listed = look.groups.iter().flat_map(|group| &group.instances);
+        for id in registry::not_registered(look.nodes.iter().map(|(node, _)| node), listed) {
+            let group = self.provider.group_of(&made_up(&id)).await.unwrap_or_default();
+            look.unregistered.insert(id, group);
+        }
+        for failure in self.memory.registry.update(look, self.now) {
+            self.note_failure(failure).await;
+        }
+        Ok(())
+    }
+
+    /// The cache of instances: read every two minutes, and in every loop of a group that is scaling up.
+    async fn read_instances(&mut self, look: &Look) -> Result<(), End> {
+        let read_all = self.memory.instances_read_at.is_none_or(|at| elapsed(at, self.now) >= INSTANCES);
+        if read_all {
+            self.memory.instances_read_at = Some(self.now);
+            self.memory.instances.clear();
+        }
+        for GroupFacts { id, .. } in &look.groups {
+            if self.memory.registry.is_scaling_up(id) || !self.memory.instances.contains_key(id) {
+                let instances = self.provider.instances(id).await.map_err(failed("nodes"))?;
+                self.memory.instances.insert(id.clone(), instances);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn failed(what: &'static str) -> impl Fn(tonic::Status) -> End {
+    move |status| End::Failed(format!("{what}: {}: {}", status.code(), status.message()))
+}
+
+fn facts(node: &Node) -> NodeFacts {
+    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+    NodeFacts {
+        name: node.metadata.name.clone().unwrap_or_default(),
+        provider_id: node.spec.as_ref().and_then(|spec| spec.provider_id.clone()).unwrap_or_default(),
+        ready: conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True"),
+        created: node.metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+        to_be_deleted: templates::has_taint(node, TO_BE_DELETED),
+    }
+}
+
+/// A Node as it is told to the provider.
+fn told(node: &Node) -> ExternalGrpcNode {
+    ExternalGrpcNode {
+        provider_id: node.spec.as_ref().and_then(|spec| spec.provider_id.clone()).unwrap_or_default(),
+        name: node.metadata.name.clone().unwrap_or_default(),
+        labels: node.metadata.labels.clone().unwrap_or_default().into_iter().collect(),
+        annotations: node.metadata.annotations.clone().unwrap_or_default().into_iter().collect(),
+    }
+}
+
+/// The Node that is made up for an instance without one.
+fn made_up(id: &str) -> ExternalGrpcNode {
+    let reason = ("k8s.io/cluster-autoscaler/fake-node-reason".to_owned(), "unregistered".to_owned());
+    ExternalGrpcNode {
+        provider_id: id.to_owned(),
+        name: id.to_owned(),
+        annotations: [reason].into(),
+        ..ExternalGrpcNode::default()
+    }
+}

@@ -1,0 +1,199 @@
+//! The provider as one loop of cluster-autoscaler sees it: every call has a deadline, and some answers are kept until the
+//! next Refresh.
+//!
+//! Source: `cloudprovider/externalgrpc/externalgrpc_{cloud_provider,node_group}.go`.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tonic::transport::Channel;
+use tonic::{Code, Response, Status};
+
+use super::options::{Options, Version};
+use crate::provider::proto::cloud_provider_client::CloudProviderClient;
+use crate::provider::proto::{
+    ExternalGrpcNode, Instance, NodeGroup, NodeGroupAutoscalingOptions, NodeGroupAutoscalingOptionsRequest,
+    NodeGroupDecreaseTargetSizeRequest, NodeGroupDeleteNodesRequest, NodeGroupForNodeRequest,
+    NodeGroupIncreaseSizeRequest, NodeGroupNodesRequest, NodeGroupTargetSizeRequest,
+    NodeGroupTemplateNodeInfoRequest, NodeGroupsRequest, RefreshRequest,
+};
+use crate::provider::wire::{self, Span};
+
+/// A gRPC client of the program.
+pub type Client = CloudProviderClient<Channel>;
+
+/// What holds for a group, its own options or the defaults.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct GroupOptions {
+    pub(super) provision_time: Duration,
+    pub(super) startup_time: Duration,
+    pub(super) zero_or_max: bool,
+}
+
+pub(super) struct Provider<'a> {
+    client: Client,
+    options: &'a Options,
+    groups: Option<Vec<NodeGroup>>,
+    group_of: BTreeMap<(String, String), String>,
+}
+
+impl<'a> Provider<'a> {
+    pub(super) fn new(client: Client, options: &'a Options) -> Self {
+        Self { client, options, groups: None, group_of: BTreeMap::new() }
+    }
+
+    pub(super) async fn refresh(&mut self) -> Result<(), Status> {
+        (self.groups, self.group_of) = (None, BTreeMap::new());
+        let call = self.client.refresh(RefreshRequest {});
+        within(self.options.grpc_timeout, call).await.map(drop)
+    }
+
+    /// An error means that there are no groups.
+    pub(super) async fn groups(&mut self) -> Vec<NodeGroup> {
+        if let Some(groups) = &self.groups {
+            return groups.clone();
+        }
+        let call = self.client.node_groups(NodeGroupsRequest {});
+        match within(self.options.grpc_timeout, call).await {
+            Ok(answer) => self.groups.insert(answer.node_groups).clone(),
+            Err(_) => Vec::new(),
+        }
+    }
+
+    /// The group of a Node; none if the autoscaler should leave it alone, which is not kept.
+    pub(super) async fn group_of(&mut self, node: &ExternalGrpcNode) -> Result<Option<String>, Status> {
+        let key = (node.name.clone(), node.provider_id.clone());
+        if let Some(group) = self.group_of.get(&key) {
+            return Ok(Some(group.clone()));
+        }
+        let call = self.client.node_group_for_node(NodeGroupForNodeRequest { node: Some(node.clone()) });
+        let group = within(self.options.grpc_timeout, call).await?.node_group.unwrap_or_default().id;
+        if group.is_empty() {
+            return Ok(None);
+        }
+        self.group_of.insert(key, group.clone());
+        Ok(Some(group))
+    }
+
+    pub(super) async fn target_size(&mut self, group: &str) -> Result<i32, Status> {
+        let call = self.client.node_group_target_size(NodeGroupTargetSizeRequest { id: group.to_owned() });
+        Ok(within(self.options.grpc_timeout, call).await?.target_size)
+    }
+
+    pub(super) async fn instances(&mut self, group: &str) -> Result<Vec<Instance>, Status> {
+        let call = self.client.node_group_nodes(NodeGroupNodesRequest { id: group.to_owned() });
+        Ok(within(self.options.grpc_timeout, call).await?.instances)
+    }
+
+    /// The encoded template; none if the provider has none.
+    pub(super) async fn template(&mut self, group: &str) -> Result<Option<Bytes>, Status> {
+        let request = NodeGroupTemplateNodeInfoRequest { id: group.to_owned() };
+        let call = self.client.node_group_template_node_info(request);
+        match within(self.options.grpc_timeout, call).await {
+            Ok(answer) => Ok(Some(wire::template_node(&answer))),
+            Err(status) if status.code() == Code::Unimplemented => Ok(None),
+            Err(status) => Err(status),
+        }
+    }
+
+    /// GetOptions, with the fields that this version sends and reads.
+    pub(super) async fn options(&mut self, group: &str) -> Result<GroupOptions, Status> {
+        let defaults = defaults(self.options);
+        let request = NodeGroupAutoscalingOptionsRequest { id: group.to_owned(), defaults: Some(defaults) };
+        let call = self.client.node_group_get_options(request);
+        let own = match within(self.options.grpc_timeout, call).await {
+            Ok(answer) => answer.node_group_autoscaling_options,
+            Err(status) if status.code() == Code::Unimplemented => None,
+            Err(status) => return Err(status),
+        };
+        Ok(own.map_or_else(
+            || GroupOptions::defaults(self.options),
+            |own| GroupOptions::read(&own, self.options),
+        ))
+    }
+
+    pub(super) async fn increase_size(&mut self, group: &str, delta: i32) -> Result<(), Status> {
+        let request = NodeGroupIncreaseSizeRequest { delta, id: group.to_owned() };
+        within(self.options.grpc_timeout, self.client.node_group_increase_size(request)).await.map(drop)
+    }
+
+    pub(super) async fn decrease_target_size(&mut self, group: &str, delta: i32) -> Result<(), Status> {
+        let request = NodeGroupDecreaseTargetSizeRequest { delta, id: group.to_owned() };
+        within(self.options.grpc_timeout, self.client.node_group_decrease_target_size(request))
+            .await
+            .map(drop)
+    }
+
+    pub(super) async fn delete_nodes(
+        &mut self,
+        group: &str,
+        nodes: Vec<ExternalGrpcNode>,
+    ) -> Result<(), Status> {
+        let request = NodeGroupDeleteNodesRequest { nodes, id: group.to_owned() };
+        within(self.options.grpc_timeout, self.client.node_group_delete_nodes(request)).await.map(drop)
+    }
+}
+
+impl GroupOptions {
+    fn defaults(options: &Options) -> Self {
+        Self {
+            provision_time: options.max_node_provision_time,
+            startup_time: options.max_node_startup_time,
+            zero_or_max: false,
+        }
+    }
+
+    /// An answer with a message in it: what the message lacks, or this version does not read, is zero.
+    fn read(own: &NodeGroupAutoscalingOptions, options: &Options) -> Self {
+        let span = |nanos: i64| Duration::from_nanos(u64::try_from(nanos).unwrap_or_default());
+        let (new, old) = (own.max_node_provision_duration.as_ref(), own.max_node_provision_time.as_ref());
+        match options.version {
+            Version::V1_30 => Self {
+                provision_time: span(Span::read(None, old).unwrap_or_default().nanos),
+                startup_time: options.max_node_startup_time,
+                zero_or_max: false,
+            },
+            Version::Core2026 => Self {
+                provision_time: span(Span::read(new, None).unwrap_or_default().nanos),
+                startup_time: Duration::ZERO,
+                zero_or_max: own.zero_or_max_node_scaling,
+            },
+        }
+    }
+}
+
+/// What a request for a group's options says of the defaults.
+fn defaults(options: &Options) -> NodeGroupAutoscalingOptions {
+    let spans = [10, 20].map(Duration::from_mins).map(Span::from);
+    let provision_time = Span::from(options.max_node_provision_time);
+    let thresholds = NodeGroupAutoscalingOptions {
+        scale_down_utilization_threshold: 0.5,
+        scale_down_gpu_utilization_threshold: 0.5,
+        ..NodeGroupAutoscalingOptions::default()
+    };
+    match options.version {
+        Version::V1_30 => NodeGroupAutoscalingOptions {
+            scale_down_unneeded_time: Some(spans[0].old_dialect()),
+            scale_down_unready_time: Some(spans[1].old_dialect()),
+            max_node_provision_time: Some(provision_time.old_dialect()),
+            ..thresholds
+        },
+        Version::Core2026 => NodeGroupAutoscalingOptions {
+            scale_down_unneeded_duration: Some(spans[0].new_dialect()),
+            scale_down_unready_duration: Some(spans[1].new_dialect()),
+            max_node_provision_duration: Some(provision_time.new_dialect()),
+            ..thresholds
+        },
+    }
+}
+
+async fn within<T>(
+    limit: Duration,
+    call: impl Future<Output = Result<Response<T>, Status>>,
+) -> Result<T, Status> {
+    match tokio::time::timeout(limit, call).await {
+        Ok(answer) => answer.map(Response::into_inner),
+        Err(_) => Err(Status::deadline_exceeded("context deadline exceeded")),
+    }
+}

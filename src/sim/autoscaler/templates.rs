@@ -1,0 +1,88 @@
+//! What a new node of a group would be like: a real node of the group where there is one, else the provider's template.
+//!
+//! Source: `processors/nodeinfosprovider/mixed_nodeinfos_processor.go`.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use prost::Message as _;
+use serde_json::{Value, json};
+
+use super::options::Version;
+use crate::scale_in::names::TO_BE_DELETED;
+
+/// A node that has been Ready for less is no example yet.
+const STABLE: Duration = Duration::from_mins(1);
+
+/// A node that is Ready at once, for simulations.
+pub(super) type Template = Value;
+
+/// Whether a Node is a good example of its group.
+pub(super) fn is_example(node: &Node, version: Version, now: Timestamp) -> bool {
+    let spec = node.spec.as_ref();
+    let ready = node.status.as_ref().and_then(|s| s.conditions.as_ref()?.iter().find(|c| c.type_ == "Ready"));
+    let stable = ready.is_some_and(|ready| {
+        ready.status == "True" && ready.last_transition_time.as_ref().is_some_and(|t| t.0 + STABLE < now)
+    });
+    let is_going = version == Version::Core2026 && has_taint(node, TO_BE_DELETED);
+    stable && !is_going && !spec.and_then(|spec| spec.unschedulable).unwrap_or_default()
+}
+
+pub(super) fn has_taint(node: &Node, key: &str) -> bool {
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
+    taints.iter().any(|taint| taint.key == key)
+}
+
+/// A node like this one, without what is only about this one.
+pub(super) fn like(node: &Node) -> Template {
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
+    let taints: Vec<_> = taints
+        .into_iter()
+        .filter(|taint| taint.key != TO_BE_DELETED && !taint.key.starts_with("node.kubernetes.io/"))
+        .map(|taint| json!({ "key": taint.key, "value": taint.value, "effect": taint.effect }))
+        .collect();
+    let allocatable: BTreeMap<_, _> = node
+        .status
+        .as_ref()
+        .and_then(|status| status.allocatable.clone())
+        .unwrap_or_default()
+        .into_iter()
+        .map(|(resource, quantity)| (resource, quantity.0))
+        .collect();
+    template(&json!(node.metadata.labels), &json!(taints), &json!(allocatable))
+}
+
+/// The node that the provider describes; none if that cannot be read.
+pub(super) fn decode(encoded: &[u8]) -> Option<Template> {
+    let node = k8s_pb::api::core::v1::Node::decode(encoded).ok()?;
+    let taints: Vec<_> = node.spec.unwrap_or_default().taints;
+    let taints: Vec<_> = taints
+        .iter()
+        .map(|taint| json!({ "key": taint.key, "value": taint.value, "effect": taint.effect }))
+        .collect();
+    let allocatable = node.status.unwrap_or_default().allocatable;
+    let allocatable: BTreeMap<_, _> =
+        allocatable.iter().map(|(resource, quantity)| (resource, &quantity.string)).collect();
+    let labels = node.metadata.unwrap_or_default().labels;
+    Some(template(&json!(labels), &json!(taints), &json!(allocatable)))
+}
+
+fn template(labels: &Value, taints: &Value, allocatable: &Value) -> Template {
+    json!({
+        "metadata": { "labels": labels },
+        "spec": { "taints": taints },
+        "status": { "allocatable": allocatable, "conditions": [{ "type": "Ready", "status": "True" }] },
+    })
+}
+
+/// So many nodes of a template, each with a name of its own.
+pub(super) fn nodes(template: &Template, name: &str, count: i32) -> Vec<Value> {
+    let named = |n| {
+        let mut node = template.clone();
+        node["metadata"]["name"] = Value::from(format!("{name}-{n}"));
+        node
+    };
+    (0..count).map(named).collect()
+}
