@@ -7,6 +7,7 @@
 //! <https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html> and
 //! <https://docs.aws.amazon.com/eks/latest/APIReference/CommonErrors.html>
 
+use super::faults::Refusal;
 use super::operation::{Operation, Service};
 use super::state::ACCOUNT;
 
@@ -19,6 +20,12 @@ pub(super) struct ApiError {
     pub(super) status: u16,
     /// The text for people.
     pub(super) message: String,
+}
+
+impl From<Refusal> for ApiError {
+    fn from(Refusal { code, status, message }: Refusal) -> Self {
+        Self { code, status, message: message.to_owned() }
+    }
 }
 
 impl ApiError {

@@ -1,10 +1,10 @@
 //! What goes wrong between a caller and the simulated AWS, by script.
 //!
 //! A fault decides about a call before the call is looked at: a throttled, denied or failed call has no effect. Counted faults
-//! ("the next three") are used up by the calls they hit and by no others. In order: outage, hanging, loss, throttle, denial,
-//! failure, tokens that have expired.
+//! ("the next three") are used up by the calls they hit and by no others. In order: outage, hanging, loss, refusal, throttle,
+//! denial, failure, tokens that have expired.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -21,10 +21,31 @@ pub enum Lose {
     AfterEffect,
 }
 
+/// An error that AWS answers with: any code, with any status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The machine-readable code.
+    pub code: &'static str,
+    /// The HTTP status.
+    pub status: u16,
+    /// The text for people.
+    pub message: &'static str,
+}
+
+/// Some calls take much longer than others.
+#[derive(Clone, Copy, Debug)]
+struct Tail {
+    share: f64,
+    least: Duration,
+    most: Duration,
+}
+
 /// What happens to one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Proceed,
+    /// Answered so, before or after it had its effect.
+    Refuse(Refusal, Lose),
     Throttle,
     Deny,
     Fail,
@@ -42,12 +63,15 @@ pub(super) struct Faults {
     pub(super) outage: bool,
     throttled: BTreeMap<Operation, u32>,
     throttled_any: u32,
+    throttled_share: f64,
     throttled_until: BTreeMap<Operation, Timestamp>,
     denied: BTreeSet<Operation>,
     failing: BTreeMap<Operation, u32>,
     hanging: BTreeSet<Operation>,
     expired: BTreeMap<Operation, u32>,
     losing: BTreeMap<Operation, Vec<Lose>>,
+    refused: BTreeMap<Operation, VecDeque<(Refusal, Lose)>>,
+    tails: BTreeMap<Operation, Tail>,
     latency: Duration,
     jitter: Duration,
     before: BTreeMap<Operation, Vec<Effect>>,
@@ -61,6 +85,10 @@ impl Faults {
 
     pub(super) fn throttle(&mut self, operation: Operation, calls: u32) {
         self.throttled.insert(operation, calls);
+    }
+
+    pub(super) fn throttle_share(&mut self, share: f64) {
+        self.throttled_share = share;
     }
 
     pub(super) fn throttle_until(&mut self, operations: &[Operation], until: Timestamp) {
@@ -101,6 +129,20 @@ impl Faults {
         self.losing.entry(operation).or_default().push(lose);
     }
 
+    pub(super) fn refuse(&mut self, operation: Operation, refusal: Refusal, side: Lose, calls: usize) {
+        self.refused.entry(operation).or_default().extend(std::iter::repeat_n((refusal, side), calls));
+    }
+
+    pub(super) fn delay_some(
+        &mut self,
+        operations: &[Operation],
+        share: f64,
+        least: Duration,
+        most: Duration,
+    ) {
+        self.tails.extend(operations.iter().map(|operation| (*operation, Tail { share, least, most })));
+    }
+
     pub(super) fn delay(&mut self, latency: Duration, jitter: Duration) {
         (self.latency, self.jitter) = (latency, jitter);
     }
@@ -121,13 +163,23 @@ impl Faults {
         self.after.remove(&operation).unwrap_or_default()
     }
 
-    /// How long the next call travels, there and back.
-    pub(super) fn draw_latency(&self, rng: &mut fastrand::Rng) -> Duration {
-        self.latency + self.jitter.mul_f64(if self.jitter.is_zero() { 0.0 } else { rng.f64() })
+    /// How long the next call of `operation` travels, there and back.
+    pub(super) fn draw_latency(&self, operation: Operation, rng: &mut fastrand::Rng) -> Duration {
+        let usual = self.latency + self.jitter.mul_f64(if self.jitter.is_zero() { 0.0 } else { rng.f64() });
+        match self.tails.get(&operation) {
+            Some(tail) if rng.f64() < tail.share => usual + tail.draw(rng),
+            _ => usual,
+        }
     }
 
     /// What happens to this call, which asks for the next page or does not.
-    pub(super) fn judge(&mut self, operation: Operation, goes_on: bool, now: Timestamp) -> Verdict {
+    pub(super) fn judge(
+        &mut self,
+        operation: Operation,
+        goes_on: bool,
+        now: Timestamp,
+        rng: &mut fastrand::Rng,
+    ) -> Verdict {
         if self.outage || self.hangs(operation) {
             return Verdict::Lose(Lose::BeforeEffect);
         }
@@ -136,8 +188,16 @@ impl Faults {
         {
             return Verdict::Lose(losses.remove(0));
         }
+        if let Some((refusal, side)) = self.refused.get_mut(&operation).and_then(VecDeque::pop_front) {
+            return Verdict::Refuse(refusal, side);
+        }
+        let by_chance = self.throttled_share > 0.0 && rng.f64() < self.throttled_share;
         let timed = self.throttled_until.get(&operation).is_some_and(|until| now < *until);
-        if timed || use_one(&mut self.throttled_any) || use_one_of(&mut self.throttled, operation) {
+        if by_chance
+            || timed
+            || use_one(&mut self.throttled_any)
+            || use_one_of(&mut self.throttled, operation)
+        {
             return Verdict::Throttle;
         }
         if self.denied.contains(&operation) {
@@ -147,6 +207,14 @@ impl Faults {
             return Verdict::Fail;
         }
         if goes_on && use_one_of(&mut self.expired, operation) { Verdict::Expire } else { Verdict::Proceed }
+    }
+}
+
+impl Tail {
+    /// Twice as long is half as likely, from the least to the most.
+    fn draw(self, rng: &mut fastrand::Rng) -> Duration {
+        let stretch = 1.0 / (1.0 - rng.f64()).max(f64::EPSILON);
+        Duration::try_from_secs_f64(self.least.as_secs_f64() * stretch).unwrap_or(self.most).min(self.most)
     }
 }
 

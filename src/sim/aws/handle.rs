@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use tokio::sync::{Notify, mpsc, watch};
 
 use super::eks::NodeGroupSpec;
-use super::faults::Lose;
+use super::faults::{Lose, Refusal};
 use super::group::{GroupSnapshot, InstanceSnapshot, after};
 use super::journal::{Entry, TerminationCause};
 use super::lifecycle::LifecycleState;
@@ -197,6 +197,11 @@ impl Aws {
         self.script(|state, _| state.faults.throttle_any(calls));
     }
 
+    /// Throttles this share of all calls from now on, by chance; 0 ends it. The seed decides which.
+    pub fn throttle_share(&self, share: f64) {
+        self.script(|state, _| state.faults.throttle_share(share));
+    }
+
     /// Throttles every call of `operations` for a while.
     pub fn throttle_for(&self, operations: &[Operation], duration: Duration) {
         self.script(|state, now| state.faults.throttle_until(operations, after(now, duration)));
@@ -215,6 +220,11 @@ impl Aws {
     /// Answers the next calls of `operation` with status 500.
     pub fn fail_next(&self, operation: Operation, calls: u32) {
         self.script(|state, _| state.faults.fail(operation, calls));
+    }
+
+    /// Answers the next calls of `operation` with an error, before or after they had their effect.
+    pub fn refuse_next(&self, operation: Operation, refusal: Refusal, side: Lose, calls: usize) {
+        self.script(|state, _| state.faults.refuse(operation, refusal, side, calls));
     }
 
     /// Loses the next call of `operation`; said twice, the next two.
@@ -241,6 +251,12 @@ impl Aws {
     /// Each call takes `latency`, and up to `jitter` more; half of it before its effect, half after.
     pub fn delay(&self, latency: Duration, jitter: Duration) {
         self.script(|state, _| state.faults.delay(latency, jitter));
+    }
+
+    /// This share of the calls of `operations` takes at least `least` longer: twice as long is half as likely, up to
+    /// `most`. A share of 0 ends it.
+    pub fn delay_some(&self, operations: &[Operation], share: f64, least: Duration, most: Duration) {
+        self.script(|state, _| state.faults.delay_some(operations, share, least, most));
     }
 }
 
@@ -292,7 +308,7 @@ impl Aws {
 #[async_trait]
 impl World for Aws {
     async fn call(&self, request: Request) -> Result<Response, Lost> {
-        let half = self.with(|state, _| state.draw_latency()) / 2;
+        let half = self.with(|state, _| state.draw_latency(&request)) / 2;
         pause(half).await;
         let (hangs, reply) = self.script(|state, now| (state.hangs(&request), state.apply(&request, now)));
         if hangs {

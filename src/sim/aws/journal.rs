@@ -156,7 +156,7 @@ pub enum Outcome {
     Refused(&'static str),
     /// The connection broke before the call had its effect.
     LostBefore,
-    /// The connection broke after the call had its effect.
+    /// The call had its effect, and its caller did not hear so: the connection broke, or the answer was an error.
     LostAfter,
 }
 

@@ -36,7 +36,7 @@ mod waiting;
 mod xml;
 
 pub use eks::NodeGroupSpec;
-pub use faults::Lose;
+pub use faults::{Lose, Refusal};
 pub use group::{GroupSnapshot, InstanceSnapshot};
 pub use handle::Aws;
 pub use journal::{Entry, Event, Outcome, TerminationCause};

@@ -153,9 +153,9 @@ impl State {
         }
     }
 
-    /// How long the next request travels, there and back.
-    pub(super) fn draw_latency(&mut self) -> Duration {
-        self.faults.draw_latency(&mut self.jitter)
+    /// How long the request travels, there and back.
+    pub(super) fn draw_latency(&mut self, request: &Request) -> Duration {
+        self.faults.draw_latency(addressed(&read(request)).1, &mut self.jitter)
     }
 
     /// Whether the request is one that nobody answers.
@@ -172,10 +172,15 @@ impl State {
         let (service, operation) = addressed(&form);
         let action = form.get("Action").unwrap_or_default();
 
-        let verdict = self.faults.judge(operation, form.get("NextToken").is_some(), now);
+        let verdict = self.faults.judge(operation, form.get("NextToken").is_some(), now, &mut self.jitter);
         self.shared.journal.begin_call();
         let result = match verdict {
             Verdict::Lose(Lose::BeforeEffect) => None,
+            Verdict::Refuse(refusal, Lose::BeforeEffect) => Some(Err(refusal.into())),
+            Verdict::Refuse(refusal, Lose::AfterEffect) => {
+                let _unheard = self.carry_out(service, operation, &form, now);
+                Some(Err(refusal.into()))
+            }
             Verdict::Throttle => Some(Err(ApiError::throttled(service))),
             Verdict::Deny => Some(Err(ApiError::denied(service, operation))),
             Verdict::Fail => Some(Err(ApiError::internal(service))),
@@ -186,11 +191,13 @@ impl State {
         };
         let outcome = match (&result, verdict) {
             (None, _) => Outcome::LostBefore,
-            (_, Verdict::Lose(Lose::AfterEffect)) => Outcome::LostAfter,
+            (_, Verdict::Lose(Lose::AfterEffect) | Verdict::Refuse(_, Lose::AfterEffect)) => {
+                Outcome::LostAfter
+            }
             (Some(Ok(_)), _) => Outcome::Answered,
             (Some(Err(error)), _) => Outcome::Refused(error.code),
         };
-        let lost = matches!(outcome, Outcome::LostBefore | Outcome::LostAfter);
+        let lost = matches!(verdict, Verdict::Lose(_));
         self.shared.journal.record_call(now, operation, form.arguments(), outcome);
         match result.filter(|_| !lost) {
             None => Err(Lost),

@@ -121,3 +121,59 @@ async fn an_internal_error_is_a_500_with_its_services_code() {
     let error = bench.ec2.describe_instances().send().await.expect_err("failed");
     assert_eq!(refusal(&error).0, "InternalError");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_share_of_all_calls_is_throttled_and_the_seed_decides_which() {
+    let pattern = async |seed| {
+        let bench = seeded(seed);
+        bench.aws.throttle_share(0.5);
+        let mut refused = Vec::new();
+        for _ in 0..200 {
+            refused.push(bench.asg.describe_launch_configurations().send().await.is_err());
+        }
+        refused
+    };
+    let first = pattern(1).await;
+    assert_eq!(first, pattern(1).await);
+    assert_ne!(first, pattern(2).await);
+    let refused = first.iter().filter(|refused| **refused).count();
+    assert!((70..=130).contains(&refused), "{refused} of 200");
+}
+
+#[tokio::test(start_paused = true)]
+async fn any_error_is_answered_before_or_after_the_effect() {
+    let bench = bench();
+    bench.aws.add_group(web());
+    let busy = Refusal { code: "ResourceContention", status: 500, message: "You have a pending update." };
+    bench.aws.refuse_next(Operation::SetDesiredCapacity, busy, Lose::BeforeEffect, 2);
+    bench.aws.refuse_next(Operation::SetDesiredCapacity, busy, Lose::AfterEffect, 1);
+    let set = || bench.asg.set_desired_capacity().auto_scaling_group_name("web").desired_capacity(1).send();
+    for desired in [2, 2, 1] {
+        let error = set().await.expect_err("refused");
+        assert_eq!(refusal(&error), (busy.code.to_owned(), busy.message.to_owned()));
+        assert_eq!(error.raw_response().map(|raw| raw.status().as_u16()), Some(500));
+        assert_eq!(bench.desired("web"), desired);
+    }
+    set().await.expect("no more refusals");
+}
+
+#[tokio::test(start_paused = true)]
+async fn some_calls_of_an_operation_take_much_longer_and_the_others_do_not() {
+    let bench = bench();
+    let slow = [Operation::DescribeLaunchConfigurations];
+    bench.aws.delay_some(&slow, 0.25, Duration::from_secs(2), Duration::from_secs(60));
+    let mut took = Vec::new();
+    for _ in 0..200 {
+        let started = tokio::time::Instant::now();
+        bench.asg.describe_launch_configurations().send().await.expect("late");
+        took.push(started.elapsed().as_secs());
+        let started = tokio::time::Instant::now();
+        bench.asg.describe_auto_scaling_groups().send().await.expect("an answer");
+        assert_eq!(started.elapsed().as_secs(), 0, "another operation");
+    }
+    let at_least = |seconds: u64| took.iter().filter(|took| **took >= seconds).count();
+    assert!((30..=70).contains(&at_least(2)), "{took:?}");
+    assert!(at_least(8) >= 4 && at_least(8) * 2 < at_least(2), "{took:?}");
+    assert_eq!(at_least(1), at_least(2));
+    assert_eq!(at_least(61), 0);
+}

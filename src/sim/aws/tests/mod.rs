@@ -43,8 +43,16 @@ fn bench() -> Bench {
 }
 
 fn bench_with(retry: RetryConfig) -> Bench {
+    build(7, retry)
+}
+
+fn seeded(seed: u64) -> Bench {
+    build(seed, RetryConfig::disabled())
+}
+
+fn build(seed: u64, retry: RetryConfig) -> Bench {
     let clock = Clock::starting_at(Timestamp::new(1_800_000_000, 0).expect("a moment"));
-    let aws = Aws::new(clock.clone(), 7);
+    let aws = Aws::new(clock.clone(), seed);
     let http = aws_client(Arc::new(aws.clone()));
     let credentials =
         SharedCredentialsProvider::new(Credentials::new("AKIDTEST", "secret", None, None, "test"));
