@@ -1,12 +1,11 @@
 //! The calls to EC2 Auto Scaling, one function each.
 
-use aws_sdk_autoscaling::Client;
-use aws_sdk_autoscaling::config::retry::RetryConfig;
 use aws_sdk_autoscaling::types::Filter;
 use futures::future::try_join_all;
 use futures::{StreamExt as _, stream};
 use jiff::Timestamp;
 
+use super::retry::{CHANGE_OF_SIZE, LOOK, LOOK_UP, Patience, READ_NOW, WRITE};
 use super::{Activity, Aws, AwsError, Described, Hook, LaunchSpec, Operation};
 use crate::groups::selector::TagSelector;
 
@@ -36,14 +35,13 @@ const PAGES_OF_ACTIVITIES: usize = 5;
 impl Aws {
     /// The groups of these names; those that do not exist are left out. 100 names a call.
     pub async fn describe_groups(&self, names: &[String]) -> Result<Vec<Described>, AwsError> {
-        let batches = names.chunks(GROUPS_A_CALL as usize).map(|batch| self.groups(&self.reads, batch, &[]));
+        let batches = names.chunks(GROUPS_A_CALL as usize).map(|batch| self.groups(LOOK, batch, &[]));
         Ok(try_join_all(batches).await?.into_iter().flatten().collect())
     }
 
-    /// The group of this name, if there is one, for a change that somebody waits for: it does not slow down when AWS
-    /// throttles looks.
+    /// The group of this name, if there is one, for a change that somebody waits for.
     pub async fn describe_group_now(&self, name: &str) -> Result<Option<Described>, AwsError> {
-        let found = self.groups(&self.writes, &[name.to_owned()], &[]).await?;
+        let found = self.groups(READ_NOW, &[name.to_owned()], &[]).await?;
         Ok(found.into_iter().find(|found| found.group.name == name))
     }
 
@@ -57,7 +55,7 @@ impl Aws {
                 None => Filter::builder().name("tag-key").values(key).build(),
             })
             .collect();
-        let mut found = self.groups(&self.reads, &[], &filters).await?;
+        let mut found = self.groups(LOOK, &[], &filters).await?;
         // The filters say the same; this keeps somebody else's groups out of ours whatever an endpoint makes of them.
         found.retain(|described| selector.matches(&described.group.tags));
         Ok(found)
@@ -65,21 +63,22 @@ impl Aws {
 
     async fn groups(
         &self,
-        client: &Client,
+        patience: Patience,
         names: &[String],
         filters: &[Filter],
     ) -> Result<Vec<Described>, AwsError> {
         let mut found = Vec::new();
         let mut token = None;
         loop {
-            let call = client
+            let call = self
+                .autoscaling
                 .describe_auto_scaling_groups()
                 .set_auto_scaling_group_names((!names.is_empty()).then(|| names.to_vec()))
                 .set_filters((!filters.is_empty()).then(|| filters.to_vec()))
                 .max_records(GROUPS_A_CALL)
-                .set_next_token(token)
-                .send();
-            let page = self.counted(Operation::DescribeAutoScalingGroups, call).await?;
+                .set_next_token(token);
+            let page =
+                self.call(Operation::DescribeAutoScalingGroups, patience, || call.clone().send()).await?;
             found.extend(page.auto_scaling_groups.unwrap_or_default().into_iter().map(Described::from_sdk));
             token = page.next_token.filter(|token| !token.is_empty());
             if token.is_none() {
@@ -90,37 +89,33 @@ impl Aws {
 
     /// The hooks that hold the group's instances on their way out, other people's too.
     pub async fn lifecycle_hooks(&self, group: &str) -> Result<Vec<Hook>, AwsError> {
-        let call = self.reads.describe_lifecycle_hooks().auto_scaling_group_name(group).send();
-        let found = self.counted(Operation::DescribeLifecycleHooks, call).await?;
+        let call = self.autoscaling.describe_lifecycle_hooks().auto_scaling_group_name(group);
+        let found = self.call(Operation::DescribeLifecycleHooks, LOOK_UP, || call.clone().send()).await?;
         Ok(found.lifecycle_hooks.unwrap_or_default().into_iter().filter_map(Hook::from_sdk).collect())
     }
 
-    /// Sets the group's desired capacity, cooldown or not. Sent once.
+    /// Sets the group's desired capacity, cooldown or not. Tried again only while AWS refuses it, for 2 s.
     pub async fn set_desired(&self, group: &str, desired: i32) -> Result<(), AwsError> {
         let call = self
-            .writes
+            .autoscaling
             .set_desired_capacity()
             .auto_scaling_group_name(group)
             .desired_capacity(desired)
-            .honor_cooldown(false)
-            .customize()
-            .config_override(once())
-            .send();
-        self.counted(Operation::SetDesiredCapacity, call).await?;
+            .honor_cooldown(false);
+        self.call(Operation::SetDesiredCapacity, CHANGE_OF_SIZE, || call.clone().send()).await?;
         Ok(())
     }
 
-    /// Tells the instance's group to terminate it, with or without taking it off the desired capacity. Sent once.
+    /// Tells the instance's group to terminate it, with or without taking it off the desired capacity. Tried again only
+    /// while AWS refuses it, for 2 s.
     pub async fn terminate(&self, instance: &str, decrement: bool) -> Result<(), AwsError> {
         let call = self
-            .writes
+            .autoscaling
             .terminate_instance_in_auto_scaling_group()
             .instance_id(instance)
-            .should_decrement_desired_capacity(decrement)
-            .customize()
-            .config_override(once())
-            .send();
-        self.counted(Operation::TerminateInstanceInAutoScalingGroup, call).await?;
+            .should_decrement_desired_capacity(decrement);
+        self.call(Operation::TerminateInstanceInAutoScalingGroup, CHANGE_OF_SIZE, || call.clone().send())
+            .await?;
         Ok(())
     }
 
@@ -131,13 +126,12 @@ impl Aws {
             instances.chunks(PROTECTIONS_A_CALL).map(<[String]>::to_vec).collect();
         let calls = batches.into_iter().map(|batch| async move {
             let call = self
-                .writes
+                .autoscaling
                 .set_instance_protection()
                 .auto_scaling_group_name(group)
                 .set_instance_ids(Some(batch))
-                .protected_from_scale_in(protect)
-                .send();
-            self.counted(Operation::SetInstanceProtection, call).await
+                .protected_from_scale_in(protect);
+            self.call(Operation::SetInstanceProtection, WRITE, || call.clone().send()).await
         });
         let outcomes: Vec<_> = stream::iter(calls).buffer_unordered(PROTECTIONS_AT_ONCE).collect().await;
         outcomes.into_iter().try_for_each(|outcome| outcome.map(drop))
@@ -146,13 +140,12 @@ impl Aws {
     /// Gives the hook another heartbeat time-out to hold the instance.
     pub async fn heartbeat(&self, group: &str, hook: &str, instance: &str) -> Result<(), AwsError> {
         let call = self
-            .writes
+            .autoscaling
             .record_lifecycle_action_heartbeat()
             .auto_scaling_group_name(group)
             .lifecycle_hook_name(hook)
-            .instance_id(instance)
-            .send();
-        self.counted(Operation::RecordLifecycleActionHeartbeat, call).await?;
+            .instance_id(instance);
+        self.call(Operation::RecordLifecycleActionHeartbeat, WRITE, || call.clone().send()).await?;
         Ok(())
     }
 
@@ -160,14 +153,13 @@ impl Aws {
     /// hooks of others.
     pub async fn complete(&self, group: &str, hook: &str, instance: &str) -> Result<(), AwsError> {
         let call = self
-            .writes
+            .autoscaling
             .complete_lifecycle_action()
             .auto_scaling_group_name(group)
             .lifecycle_hook_name(hook)
             .instance_id(instance)
-            .lifecycle_action_result("CONTINUE")
-            .send();
-        self.counted(Operation::CompleteLifecycleAction, call).await?;
+            .lifecycle_action_result("CONTINUE");
+        self.call(Operation::CompleteLifecycleAction, WRITE, || call.clone().send()).await?;
         Ok(())
     }
 
@@ -177,13 +169,13 @@ impl Aws {
         let mut token = None;
         for _ in 0..PAGES_OF_ACTIVITIES {
             let call = self
-                .reads
+                .autoscaling
                 .describe_scaling_activities()
                 .auto_scaling_group_name(group)
                 .max_records(ACTIVITIES_A_CALL)
-                .set_next_token(token)
-                .send();
-            let page = self.counted(Operation::DescribeScalingActivities, call).await?;
+                .set_next_token(token);
+            let page =
+                self.call(Operation::DescribeScalingActivities, LOOK_UP, || call.clone().send()).await?;
             found.extend(page.activities.unwrap_or_default().into_iter().filter_map(Activity::from_sdk));
             token = page.next_token.filter(|token| !token.is_empty());
             if token.is_none() || found.last().is_some_and(|oldest| oldest.started < until) {
@@ -204,21 +196,16 @@ impl Aws {
         let mut found = Vec::new();
         for batch in names.chunks(CONFIGURATIONS_A_CALL) {
             let call = self
-                .reads
+                .autoscaling
                 .describe_launch_configurations()
                 .set_launch_configuration_names(Some(batch.to_vec()))
-                .max_records(CONFIGURATIONS_A_CALL as i32)
-                .send();
-            let page = self.counted(Operation::DescribeLaunchConfigurations, call).await?;
+                .max_records(CONFIGURATIONS_A_CALL as i32);
+            let page =
+                self.call(Operation::DescribeLaunchConfigurations, LOOK_UP, || call.clone().send()).await?;
             found.extend(page.launch_configurations.unwrap_or_default().into_iter().filter_map(|from| {
                 Some((from.launch_configuration_name.clone()?, LaunchSpec::of_configuration(&from)))
             }));
         }
         Ok(found)
     }
-}
-
-/// No second attempt.
-fn once() -> aws_sdk_autoscaling::config::Builder {
-    aws_sdk_autoscaling::config::Builder::new().retry_config(RetryConfig::disabled())
 }

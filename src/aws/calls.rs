@@ -1,5 +1,8 @@
 //! Which calls we make, and how often and with what outcome: `ebbtide_aws_calls_total`.
 //!
+//! Every attempt counts. Where AWS throttles, the share of `throttled` says how much, whether or not the next attempt
+//! was answered.
+//!
 //! Both labels come from closed enums, so that no answer of AWS's can add a time series.
 
 use std::fmt;
@@ -82,12 +85,13 @@ impl EncodeLabelValue for Operation {
     }
 }
 
-/// How a call ended, retries included.
+/// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
 #[expect(non_camel_case_types, reason = "the label values as Prometheus shows them")]
 enum Outcome {
     ok,
     throttled,
+    expired,
     denied,
     unreachable,
     refused,
@@ -99,6 +103,7 @@ impl Outcome {
         match result {
             Ok(_) => Self::ok,
             Err(AwsError::Throttled { .. }) => Self::throttled,
+            Err(AwsError::Expired { .. }) => Self::expired,
             Err(AwsError::Denied { .. }) => Self::denied,
             Err(AwsError::Unreachable { .. }) => Self::unreachable,
             Err(AwsError::Other { .. }) => Self::other,
@@ -120,7 +125,7 @@ struct Labels {
     outcome: Outcome,
 }
 
-/// The counter of calls to AWS, by operation and outcome. Clones count together.
+/// The counter of requests to AWS, by operation and outcome. Clones count together.
 #[derive(Clone, Debug, Default)]
 pub struct Calls(Family<Labels, Counter>);
 
@@ -129,12 +134,12 @@ impl Calls {
     pub fn register(&self, registry: &mut Registry) {
         registry.register(
             "ebbtide_aws_calls",
-            "Calls to AWS by operation and outcome; a page is a call, a retry within the SDK is not",
+            "Requests to AWS by operation and outcome: each page and each attempt is one",
             self.0.clone(),
         );
     }
 
-    /// Counts a call that has ended.
+    /// Counts an attempt that has ended.
     pub(super) fn count<T>(&self, operation: Operation, result: &Result<T, AwsError>) {
         self.0.get_or_create(&Labels { operation, outcome: Outcome::of(result) }).inc();
     }
@@ -151,7 +156,7 @@ mod tests {
         calls.register(&mut registry);
         calls.count(Operation::SetDesiredCapacity, &Ok(()));
         let throttled =
-            AwsError::of_service(Operation::DescribeInstanceTypes, "RequestLimitExceeded", "slow down");
+            AwsError::of_service(Operation::DescribeInstanceTypes, 503, "RequestLimitExceeded", "slow down");
         calls.count(Operation::DescribeInstanceTypes, &Err::<(), _>(throttled));
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).expect("encodes");

@@ -2,6 +2,7 @@
 
 use aws_sdk_ec2::types::{ArchitectureType, ArchitectureValues, Filter, VirtualizationType};
 
+use super::retry::LOOK_UP;
 use super::{Aws, AwsError, Operation, Requirements, TemplateId, TemplateRef, TemplateVersion, TypeInfo};
 
 /// Versions a call of DescribeLaunchTemplateVersions gives.
@@ -66,9 +67,9 @@ impl Aws {
             .describe_launch_template_versions()
             .set_versions(Some(aliases.names()))
             .max_results(VERSIONS_A_CALL)
-            .set_next_token(next)
-            .send();
-        let page = self.counted(Operation::DescribeLaunchTemplateVersions, call).await?;
+            .set_next_token(next);
+        let page =
+            self.call(Operation::DescribeLaunchTemplateVersions, LOOK_UP, || call.clone().send()).await?;
         Ok(TemplatePage {
             versions: page.launch_template_versions().iter().filter_map(TemplateVersion::from_sdk).collect(),
             next: page.next_token.filter(|token| !token.is_empty()),
@@ -85,7 +86,7 @@ impl Aws {
             TemplateId::Id(id) => call.launch_template_id(id),
             TemplateId::Name(name) => call.launch_template_name(name),
         };
-        match self.counted(Operation::DescribeLaunchTemplateVersions, call.send()).await {
+        match self.call(Operation::DescribeLaunchTemplateVersions, LOOK_UP, || call.clone().send()).await {
             Ok(found) => Ok(found.launch_template_versions().first().and_then(TemplateVersion::from_sdk)),
             Err(AwsError::Other { code, .. }) if code.starts_with("InvalidLaunchTemplate") => Ok(None),
             Err(error) => Err(error),
@@ -101,10 +102,11 @@ impl Aws {
         for batch in ids.chunks(IMAGES_A_CALL) {
             let filter = Filter::builder().name("image-id").set_values(Some(batch.to_vec())).build();
             // A group goes on to launch an image that its owner has deprecated.
-            let call = self.ec2.describe_images().filters(filter).include_deprecated(true).send();
-            let images = self.counted(Operation::DescribeImages, call).await?.images.unwrap_or_default();
+            let call = self.ec2.describe_images().filters(filter).include_deprecated(true);
+            let page = self.call(Operation::DescribeImages, LOOK_UP, || call.clone().send()).await?;
             found.extend(
-                images
+                page.images
+                    .unwrap_or_default()
                     .into_iter()
                     .filter_map(|i| Some((i.image_id?, i.architecture? == ArchitectureValues::Arm64)))
                     .filter(|(id, _)| batch.contains(id)),
@@ -127,9 +129,9 @@ impl Aws {
                     .describe_instance_types()
                     .filters(filter.clone())
                     .max_results(TYPES_A_CALL as i32)
-                    .set_next_token(token)
-                    .send();
-                let page = self.counted(Operation::DescribeInstanceTypes, call).await?;
+                    .set_next_token(token);
+                let page =
+                    self.call(Operation::DescribeInstanceTypes, LOOK_UP, || call.clone().send()).await?;
                 let types = page.instance_types().iter().filter_map(TypeInfo::from_sdk);
                 found.extend(types.filter(|info| batch.contains(&info.name)));
                 token = page.next_token.filter(|token| !token.is_empty());
@@ -158,9 +160,10 @@ impl Aws {
                 .virtualization_types(VirtualizationType::Hvm)
                 .instance_requirements(requirements.request())
                 .max_results(MATCHES_A_CALL)
-                .set_next_token(token)
-                .send();
-            let page = self.counted(Operation::GetInstanceTypesFromInstanceRequirements, call).await?;
+                .set_next_token(token);
+            let page = self
+                .call(Operation::GetInstanceTypesFromInstanceRequirements, LOOK_UP, || call.clone().send())
+                .await?;
             found.extend(page.instance_types.unwrap_or_default().into_iter().filter_map(|t| t.instance_type));
             token = page.next_token.filter(|token| !token.is_empty());
             if token.is_none() {

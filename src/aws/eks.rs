@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use aws_sdk_eks::types as eks;
 
+use super::retry::LOOK_UP;
 use super::{Aws, AwsError, Operation};
 use crate::groups::tags::Taint;
 
@@ -71,8 +72,8 @@ fn taint(from: eks::Taint) -> Option<Taint> {
 impl Aws {
     /// The managed node group of this name in the cluster; none if there is none such.
     pub async fn node_group(&self, cluster: &str, name: &str) -> Result<Option<NodeGroup>, AwsError> {
-        let call = self.eks.describe_nodegroup().cluster_name(cluster).nodegroup_name(name).send();
-        match self.counted(Operation::DescribeNodegroup, call).await {
+        let call = self.eks.describe_nodegroup().cluster_name(cluster).nodegroup_name(name);
+        match self.call(Operation::DescribeNodegroup, LOOK_UP, || call.clone().send()).await {
             Ok(found) => Ok(found.nodegroup.map(NodeGroup::from_sdk)),
             Err(AwsError::Other { code, .. }) if code == "ResourceNotFoundException" => Ok(None),
             Err(error) => Err(error),

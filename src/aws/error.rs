@@ -5,6 +5,7 @@
 
 use std::error::Error as StdError;
 
+use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
 use aws_smithy_runtime_api::client::result::SdkError;
 use aws_smithy_types::error::metadata::ProvideErrorMetadata;
 
@@ -64,6 +65,14 @@ pub enum AwsError {
     /// The group is busy with something else: the same call works a little later.
     #[error("{operation}: the group is busy: {message}")]
     ScalingActivityInProgress {
+        /// The call.
+        operation: Operation,
+        /// AWS's text.
+        message: String,
+    },
+    /// The credentials or the signature have just grown too old, or a clock is wrong: it passes by itself.
+    #[error("{operation}: the credentials or the signature have expired: {message}")]
+    Expired {
         /// The call.
         operation: Operation,
         /// AWS's text.
@@ -131,27 +140,38 @@ const DENIED: &[&str] = &[
     "AccessDeniedException",
     "AuthFailure",
     "Blocked",
-    "ExpiredToken",
-    "ExpiredTokenException",
     "IncompleteSignature",
     "InvalidClientTokenId",
     "MissingAuthenticationToken",
     "MissingAuthenticationTokenException",
     "NotAuthorized",
     "OptInRequired",
-    "RequestExpired",
-    "SignatureDoesNotMatch",
     "UnauthorizedOperation",
     "UnrecognizedClientException",
 ];
 
-/// Codes of AWS being unwell (same sources).
+/// Codes of credentials and signatures that were right or will be (same sources). New credentials are on their way; what
+/// was signed by a clock that is off is signed by AWS's own the next time, as the SDK has seen by then how far off it is.
+const EXPIRED: &[&str] = &[
+    "ExpiredToken",
+    "ExpiredTokenException",
+    "InvalidSignatureException",
+    "RequestExpired",
+    "RequestTimeTooSkewed",
+    "SignatureDoesNotMatch",
+];
+
+/// Codes of AWS being unwell (same sources). None says whether the call had its effect. `ResourceContention` is "You already
+/// have a pending update to an Amazon EC2 Auto Scaling resource", with status 500, from
+/// [SetDesiredCapacity](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_SetDesiredCapacity.html) and others.
 const UNWELL: &[&str] = &[
     "InternalError",
     "InternalFailure",
     "InternalServerError",
     "InternalServiceError",
     "RequestTimeout",
+    "RequestTimeoutException",
+    "ResourceContention",
     "ServerException",
     "ServiceUnavailable",
     "ServiceUnavailableException",
@@ -159,22 +179,21 @@ const UNWELL: &[&str] = &[
 ];
 
 impl AwsError {
-    /// Tells an answer of the service apart by its code and, where the code says nothing, its text.
-    pub fn of_service(operation: Operation, code: &str, message: &str) -> Self {
+    /// Tells an answer of the service apart by its code and, where the code says nothing, its HTTP status or its text.
+    pub fn of_service(operation: Operation, status: u16, code: &str, message: &str) -> Self {
         let text = message.to_ascii_lowercase();
         let says = |part: &str| text.contains(part);
         let message = message.to_owned();
         match code {
             _ if THROTTLED.contains(&code) => return Self::Throttled { operation, message },
             _ if DENIED.contains(&code) => return Self::Denied { action: operation.action(), message },
-            _ if UNWELL.contains(&code) => {
+            _ if EXPIRED.contains(&code) => return Self::Expired { operation, message },
+            _ if UNWELL.contains(&code) || status >= 500 => {
                 let source = Box::new(ServerError { code: code.to_owned(), message });
                 return Self::Unreachable { operation, source };
             }
             // https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_SetDesiredCapacity.html and others
-            "ScalingActivityInProgress" | "ResourceContention" => {
-                return Self::ScalingActivityInProgress { operation, message };
-            }
+            "ScalingActivityInProgress" => return Self::ScalingActivityInProgress { operation, message },
             "InvalidInstanceID.NotFound" => return Self::NoSuchInstance { operation, message },
             "ValidationError" => {}
             _ => return Self::Other { operation, code: code.to_owned(), message },
@@ -200,16 +219,17 @@ impl AwsError {
     }
 
     /// Tells the SDK's error apart.
-    pub(super) fn of_sdk<E, R>(operation: Operation, error: SdkError<E, R>) -> Self
+    pub(super) fn of_sdk<E>(operation: Operation, error: SdkError<E, HttpResponse>) -> Self
     where
         E: StdError + ProvideErrorMetadata + Send + Sync + 'static,
-        R: std::fmt::Debug + Send + Sync + 'static,
     {
         match error {
             SdkError::ServiceError(refusal) => {
+                let status = refusal.raw().status().as_u16();
                 let refusal = refusal.err();
                 Self::of_service(
                     operation,
+                    status,
                     refusal.code().unwrap_or("NoCode"),
                     refusal.message().unwrap_or_default(),
                 )
@@ -222,8 +242,16 @@ impl AwsError {
     pub fn is_transient(&self) -> bool {
         matches!(
             self,
-            Self::Throttled { .. } | Self::Unreachable { .. } | Self::ScalingActivityInProgress { .. }
+            Self::Throttled { .. }
+                | Self::Expired { .. }
+                | Self::Unreachable { .. }
+                | Self::ScalingActivityInProgress { .. }
         )
+    }
+
+    /// Whether AWS has refused the call for certain, so that it had no effect. Otherwise it may have had one.
+    pub fn is_refusal(&self) -> bool {
+        !matches!(self, Self::Unreachable { .. })
     }
 }
 
@@ -232,7 +260,7 @@ mod tests {
     use super::*;
 
     fn variant(code: &str, message: &str) -> String {
-        let error = AwsError::of_service(Operation::TerminateInstanceInAutoScalingGroup, code, message);
+        let error = AwsError::of_service(Operation::TerminateInstanceInAutoScalingGroup, 400, code, message);
         let debug = format!("{error:?}");
         debug.split([' ', '(']).next().unwrap_or_default().to_owned()
     }
@@ -243,13 +271,15 @@ mod tests {
             ("Throttling", "Rate exceeded", "Throttled"),
             ("RequestLimitExceeded", "Request limit exceeded.", "Throttled"),
             ("ScalingActivityInProgress", "Activity 1 is in progress.", "ScalingActivityInProgress"),
-            ("ResourceContention", "You already have a pending update", "ScalingActivityInProgress"),
+            ("ResourceContention", "You already have a pending update", "Unreachable"),
             ("ThrottlingException", "Rate exceeded", "Throttled"),
             ("TooManyRequestsException", "Too Many Requests", "Throttled"),
             ("AccessDeniedException", "User: x is not authorized to perform: y", "Denied"),
             ("AccessDenied", "User: arn:aws:iam::1:user/u is not authorized to perform: x", "Denied"),
             ("UnauthorizedOperation", "You are not authorized to perform this operation.", "Denied"),
-            ("ExpiredToken", "The security token included in the request is expired", "Denied"),
+            ("ExpiredToken", "The security token included in the request is expired", "Expired"),
+            ("RequestExpired", "Request has expired.", "Expired"),
+            ("SignatureDoesNotMatch", "Signature expired: 20260101T000000Z is now earlier", "Expired"),
             ("ServiceUnavailable", "", "Unreachable"),
             ("ServerException", "Internal server error", "Unreachable"),
             ("ServiceUnavailableException", "Service is unavailable", "Unreachable"),
@@ -290,8 +320,31 @@ mod tests {
     }
 
     #[test]
+    fn only_an_answer_that_is_no_server_error_is_a_refusal() {
+        let table = [
+            ("Throttling", 400, true),
+            ("RequestLimitExceeded", 503, true),
+            ("ScalingActivityInProgress", 400, true),
+            ("ExpiredToken", 403, true),
+            ("ValidationError", 400, true),
+            ("SomethingNew", 400, true),
+            ("SomethingNew", 500, false),
+            ("ValidationError", 502, false),
+            ("NoCode", 504, false),
+            ("ResourceContention", 500, false),
+            ("InternalFailure", 500, false),
+        ];
+        for (code, status, expected) in table {
+            let error = AwsError::of_service(Operation::SetDesiredCapacity, status, code, "");
+            assert_eq!(error.is_refusal(), expected, "{code} {status}");
+            assert!(expected || error.is_transient(), "{code} {status}");
+        }
+    }
+
+    #[test]
     fn a_denial_names_the_action() {
-        let error = AwsError::of_service(Operation::DescribeInstanceTypes, "UnauthorizedOperation", "no");
+        let error =
+            AwsError::of_service(Operation::DescribeInstanceTypes, 403, "UnauthorizedOperation", "no");
         assert_eq!(error.to_string(), "not allowed to call ec2:DescribeInstanceTypes: no");
     }
 }

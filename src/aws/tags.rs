@@ -2,6 +2,7 @@
 
 use aws_sdk_ec2::types::{Filter, Tag};
 
+use super::retry::{LOOK_UP, WRITE};
 use super::{Aws, AwsError, Operation};
 
 /// Instances a call of CreateTags or DeleteTags names. AWS takes 1,000 and asks for smaller batches.
@@ -18,8 +19,8 @@ impl Aws {
     pub async fn tag_instances(&self, instances: &[String], key: &str, value: &str) -> Result<(), AwsError> {
         for batch in instances.chunks(RESOURCES_A_CALL) {
             let tag = Tag::builder().key(key).value(value).build();
-            let call = self.ec2.create_tags().set_resources(Some(batch.to_vec())).tags(tag).send();
-            self.counted(Operation::CreateTags, call).await?;
+            let call = self.ec2.create_tags().set_resources(Some(batch.to_vec())).tags(tag);
+            self.call(Operation::CreateTags, WRITE, || call.clone().send()).await?;
         }
         Ok(())
     }
@@ -28,8 +29,8 @@ impl Aws {
     pub async fn untag_instances(&self, instances: &[String], key: &str) -> Result<(), AwsError> {
         for batch in instances.chunks(RESOURCES_A_CALL) {
             let tag = Tag::builder().key(key).build();
-            let call = self.ec2.delete_tags().set_resources(Some(batch.to_vec())).tags(tag).send();
-            self.counted(Operation::DeleteTags, call).await?;
+            let call = self.ec2.delete_tags().set_resources(Some(batch.to_vec())).tags(tag);
+            self.call(Operation::DeleteTags, WRITE, || call.clone().send()).await?;
         }
         Ok(())
     }
@@ -46,9 +47,8 @@ impl Aws {
                 .filters(filter("key", key))
                 .filters(filter("resource-type", "instance"))
                 .max_results(TAGS_A_CALL)
-                .set_next_token(token)
-                .send();
-            let page = self.counted(Operation::DescribeTags, call).await?;
+                .set_next_token(token);
+            let page = self.call(Operation::DescribeTags, LOOK_UP, || call.clone().send()).await?;
             found.extend(page.tags.unwrap_or_default().into_iter().filter_map(|tag| tag.resource_id));
             token = page.next_token.filter(|token| !token.is_empty());
             if token.is_none() {

@@ -215,7 +215,7 @@ mod tests {
     }
 
     fn error(code: &str) -> AwsError {
-        AwsError::of_service(Operation::DescribeNodegroup, code, "")
+        AwsError::of_service(Operation::DescribeNodegroup, 400, code, "")
     }
 
     impl NodeGroups {

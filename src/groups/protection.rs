@@ -107,7 +107,7 @@ impl Protection {
         };
         let is_set = set.is_ok();
         // A refusal is certain: there is nothing to outlast.
-        let is_refused = set.as_ref().is_err_and(|error| !matches!(error, AwsError::Unreachable { .. }));
+        let is_refused = set.as_ref().is_err_and(AwsError::is_refusal);
         // Nobody listens if the caller has given up.
         let _ = answer.send(set);
         if is_set {

@@ -118,7 +118,7 @@ fn told(error: AwsError) -> SizingError {
         AwsError::Throttled { .. } => SizingError::Throttled,
         AwsError::ScalingActivityInProgress { .. } => SizingError::Busy,
         AwsError::Denied { .. } => SizingError::Denied(error.to_string()),
-        AwsError::Unreachable { .. } => SizingError::Unreachable(Box::new(error)),
+        AwsError::Unreachable { .. } | AwsError::Expired { .. } => SizingError::Unreachable(Box::new(error)),
         other => SizingError::Refused(other.to_string()),
     }
 }

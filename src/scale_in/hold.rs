@@ -7,12 +7,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
+use tokio::time::timeout;
 
 use super::controller::Shared;
 use crate::aws::{Activity, AwsError};
@@ -25,8 +27,12 @@ use crate::telemetry::chain;
 /// while it boots may still join. An EKS node joins within about a minute.
 const NEVER_REGISTERED: SignedDuration = SignedDuration::from_secs(60);
 
-/// A failed heartbeat is repeated after this time; the shortest time-out AWS allows is 30 s.
-const RETRY: SignedDuration = SignedDuration::from_secs(3);
+/// A heartbeat that has failed for some seconds (see [`crate::aws`]) is tried again after this time; the shortest
+/// time-out AWS allows is 30 s.
+const RETRY: SignedDuration = SignedDuration::from_secs(1);
+
+/// How long a first heartbeat waits for a look at what the hook is like.
+const LOOK_UP: Duration = Duration::from_secs(1);
 
 /// Somebody else's hook holds it: look again after this time whether ours has come.
 const FOREIGN: SignedDuration = SignedDuration::from_secs(60);
@@ -243,14 +249,15 @@ async fn act(shared: &Shared, group: &str, instance: &str, step: Step) -> Signed
     // No heartbeat waits for a read that may be throttled: discovery keeps what is known of the hooks fresh.
     let hook = match shared.hooks.last_seen(group) {
         Some(hook) => hook,
-        None => match shared.hooks.of(group, shared.clock.now()).await {
-            Ok(TerminatingHooks { ours: Some(hook), .. }) => hook,
-            Ok(_) => return FOREIGN,
+        None => match timeout(LOOK_UP, shared.hooks.of(group, shared.clock.now())).await {
+            Ok(Ok(TerminatingHooks { ours: Some(hook), .. })) => hook,
+            Ok(Ok(_)) => return FOREIGN,
             // Better a heartbeat that nobody waits for than a hook that times out.
-            Err(error) => {
+            Ok(Err(error)) => {
                 tracing::warn!(group, instance, error = %chain(&error), "could not look up the group's lifecycle hooks");
                 shared.hooks.presumed(group)
             }
+            Err(_) => shared.hooks.presumed(group),
         },
     };
     let half = SignedDuration::try_from(hook.heartbeat_timeout / 2).unwrap_or(RETRY);

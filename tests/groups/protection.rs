@@ -24,8 +24,8 @@ use tonic::{Code, Status};
 
 use crate::scene::{GROUP, SOON, Scene, code, eventually, group};
 
-/// Attempts that the SDK makes at a call that may be repeated.
-const ATTEMPTS: usize = 3;
+/// More attempts than are made at a call.
+const MANY: usize = 40;
 
 /// The calls by which a size goes down, in their order: how often each has been made when the step is done.
 const STEPS: [(Operation, usize); 5] = [
@@ -143,7 +143,7 @@ async fn protection_that_cannot_be_taken_off_is_taken_off_later_without_a_restar
 async fn no_answer_that_is_lost_leaves_anything_behind() {
     for (operation, _) in STEPS {
         for lose in [Lose::BeforeEffect, Lose::AfterEffect] {
-            for times in [1, ATTEMPTS] {
+            for times in [1, MANY] {
                 let short = Short::group().await;
                 (0..times).for_each(|_| short.scene.world.aws.lose_next(operation, lose));
                 let lowered = short.scene.decrease(-2).await;

@@ -9,7 +9,9 @@ use ebbtide::config::Config;
 use ebbtide::groups::selector::Selectors;
 use ebbtide::provider::proto::NodeGroupIncreaseSizeRequest;
 use ebbtide::provider::proto::instance_status::InstanceState;
-use ebbtide::sim::aws::{Entry, Event, GroupSpec, LaunchFailure, LifecycleState, Lose, Operation, State};
+use ebbtide::sim::aws::{
+    Entry, Event, GroupSpec, LaunchFailure, LifecycleState, Lose, Operation, Refusal, State,
+};
 use ebbtide::sim::http::aws_client;
 use ebbtide::sim::program::config;
 use ebbtide::sim::world::World;
@@ -134,9 +136,6 @@ async fn exactly_what_is_missing_is_listed_with_awss_reason_and_given_up() {
     assert_eq!(scene.world.aws.calls(Operation::TerminateInstanceInAutoScalingGroup), 0);
 }
 
-/// Attempts that the SDK makes at a call that may be repeated.
-const ATTEMPTS: usize = 3;
-
 /// An instance comes into service after all, before anything else happens.
 fn late_launch(state: &mut State, now: Timestamp) {
     state.fail_launches(GROUP, LaunchFailure::InsufficientCapacity, 0);
@@ -179,7 +178,7 @@ async fn an_instance_that_launches_while_placeholders_are_given_up_costs_no_othe
 async fn protection_is_taken_off_again_though_the_size_was_not_set() {
     let scene = Scene::with([group(GROUP, 2)]).await;
     scene.short_of(1).await;
-    scene.world.aws.throttle_next(Operation::SetDesiredCapacity, 1);
+    scene.world.aws.throttle_next(Operation::SetDesiredCapacity, u32::MAX);
     assert_eq!(code(&scene.decrease(-1).await), Code::Unavailable);
     assert_eq!((scene.desired(), scene.target().await), (3, 3));
     assert!(scene.world.until(SOON, |_| scene.protected() == 0).await);
@@ -202,14 +201,14 @@ async fn instances_stay_protected_until_the_group_has_looked_for_a_victim() {
 async fn protection_is_taken_off_again_though_nobody_heard_that_it_was_on() {
     let scene = Scene::with([group(GROUP, 2)]).await;
     scene.short_of(1).await;
-    for _ in 0..ATTEMPTS {
-        scene.world.aws.lose_next(Operation::SetInstanceProtection, Lose::AfterEffect);
-    }
+    let failure =
+        Refusal { code: "InternalFailure", status: 500, message: "An internal error has occurred." };
+    scene.world.aws.refuse_next(Operation::SetInstanceProtection, failure, Lose::AfterEffect, u32::MAX);
     assert_ne!(code(&scene.decrease(-1).await), Code::Ok);
-    let off = |_: &World| {
-        scene.protected() == 0 && scene.world.aws.calls(Operation::SetInstanceProtection) > ATTEMPTS
-    };
-    assert!(scene.world.until(SOON, off).await, "{:?}", scene.world.aws.group(GROUP));
+    assert_eq!(scene.protected(), 2);
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    scene.world.aws.refuse_next(Operation::SetInstanceProtection, failure, Lose::AfterEffect, 0);
+    assert!(scene.world.until(SOON, |_| scene.protected() == 0).await, "{:?}", scene.world.aws.group(GROUP));
     assert_eq!(scene.desired(), 3, "a size goes down under protection only");
 }
 

@@ -12,3 +12,4 @@ mod scale;
 mod scene;
 mod sizes;
 mod story;
+mod throttling;

@@ -77,7 +77,11 @@ impl Scene {
     }
 
     pub(crate) async fn configured(group: GroupSpec, config: Config) -> Self {
-        let world = World::new(1);
+        Self::on(World::new(1), group, config).await
+    }
+
+    /// The same on a world in which something is wrong from the start on.
+    pub(crate) async fn on(world: World, group: GroupSpec, config: Config) -> Self {
         world.aws.add_group(group);
         world.cluster.add(daemon_set("shipper").log_shipper());
         let program = Program::start(&world, config.clone());

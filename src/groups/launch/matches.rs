@@ -128,7 +128,7 @@ mod tests {
 
     fn refused(code: &str) -> Result<Vec<String>, AwsError> {
         let operation = Operation::GetInstanceTypesFromInstanceRequirements;
-        Err(AwsError::of_service(operation, code, ""))
+        Err(AwsError::of_service(operation, 400, code, ""))
     }
 
     fn types(name: &str) -> Vec<String> {

@@ -4,7 +4,7 @@
 //! ("the next three") are used up by the calls they hit and by no others. In order: outage, hanging, loss, refusal, throttle,
 //! denial, failure, tokens that have expired.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -70,7 +70,7 @@ pub(super) struct Faults {
     hanging: BTreeSet<Operation>,
     expired: BTreeMap<Operation, u32>,
     losing: BTreeMap<Operation, Vec<Lose>>,
-    refused: BTreeMap<Operation, VecDeque<(Refusal, Lose)>>,
+    refused: BTreeMap<Operation, (Verdict, u32)>,
     tails: BTreeMap<Operation, Tail>,
     latency: Duration,
     jitter: Duration,
@@ -129,8 +129,8 @@ impl Faults {
         self.losing.entry(operation).or_default().push(lose);
     }
 
-    pub(super) fn refuse(&mut self, operation: Operation, refusal: Refusal, side: Lose, calls: usize) {
-        self.refused.entry(operation).or_default().extend(std::iter::repeat_n((refusal, side), calls));
+    pub(super) fn refuse(&mut self, operation: Operation, refusal: Refusal, side: Lose, calls: u32) {
+        self.refused.insert(operation, (Verdict::Refuse(refusal, side), calls));
     }
 
     pub(super) fn delay_some(
@@ -188,8 +188,10 @@ impl Faults {
         {
             return Verdict::Lose(losses.remove(0));
         }
-        if let Some((refusal, side)) = self.refused.get_mut(&operation).and_then(VecDeque::pop_front) {
-            return Verdict::Refuse(refusal, side);
+        if let Some((refusal, left)) = self.refused.get_mut(&operation)
+            && use_one(left)
+        {
+            return *refusal;
         }
         let by_chance = self.throttled_share > 0.0 && rng.f64() < self.throttled_share;
         let timed = self.throttled_until.get(&operation).is_some_and(|until| now < *until);

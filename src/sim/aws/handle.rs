@@ -223,7 +223,7 @@ impl Aws {
     }
 
     /// Answers the next calls of `operation` with an error, before or after they had their effect.
-    pub fn refuse_next(&self, operation: Operation, refusal: Refusal, side: Lose, calls: usize) {
+    pub fn refuse_next(&self, operation: Operation, refusal: Refusal, side: Lose, calls: u32) {
         self.script(|state, _| state.faults.refuse(operation, refusal, side, calls));
     }
 

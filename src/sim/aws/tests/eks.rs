@@ -47,10 +47,12 @@ async fn faults_have_the_codes_of_eks() {
     bench.aws.add_node_group(NodeGroupSpec::named("gpu"));
     let adapter = adapter(&bench);
     let ask = || adapter.node_group("main", "gpu");
-    bench.aws.throttle_next(Operation::DescribeNodegroup, 3);
+    bench.aws.throttle_next(Operation::DescribeNodegroup, u32::MAX);
     assert!(matches!(ask().await, Err(AwsError::Throttled { .. })));
-    bench.aws.fail_next(Operation::DescribeNodegroup, 3);
+    bench.aws.throttle_next(Operation::DescribeNodegroup, 0);
+    bench.aws.fail_next(Operation::DescribeNodegroup, u32::MAX);
     assert!(matches!(ask().await, Err(AwsError::Unreachable { .. })));
+    bench.aws.fail_next(Operation::DescribeNodegroup, 0);
     let before = bench.aws.calls(Operation::DescribeNodegroup);
     bench.aws.deny(Operation::DescribeNodegroup, true);
     let denied = ask().await.expect_err("denied").to_string();

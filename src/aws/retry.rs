@@ -1,0 +1,191 @@
+//! The one way in which calls to AWS are tried again, in production and in simulated worlds alike.
+//!
+//! - The SDK's own retries are off. Its adaptive mode makes a call wait for what another one was throttled for, and its
+//!   standard mode refuses a retry once others have used up a bucket that all share: a heartbeat must not pay for a look.
+//! - Pauses have full jitter: anything between nothing and a bound that doubles, so that callers that were refused
+//!   together do not come back together. Source: [Exponential backoff and
+//!   jitter](https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/).
+//! - What may be repeated without harm is tried again after anything that passes by itself. What changes a size is tried
+//!   again only if AWS has refused it for certain: after a lost answer, or a 500, it may have had its effect.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::AwsError;
+use crate::telemetry::chain;
+
+/// The first pause is no longer than this.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+
+/// How a call is tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Patience {
+    /// What an attempt may take, its answer included.
+    pub(super) attempt: Duration,
+    /// No attempt begins later than this after the first one did.
+    pub(super) within: Duration,
+    /// The longest pause between two attempts.
+    pub(super) pause: Duration,
+    /// Whether a second effect of the call does no harm.
+    pub(super) repeatable: bool,
+}
+
+/// A look at the groups: a page of a hundred large ones takes AWS a few seconds. Begun anew, it asks for every page again.
+pub(super) const LOOK: Patience = Patience::new(10_000, 15_000, 1_000);
+/// A read of one thing, by somebody who does with what was known before and comes back: templates, hooks, activities.
+/// A look waits for it, and must not wait long where a private network has no way to a service.
+///
+/// Source: [Deploy private clusters](https://docs.aws.amazon.com/eks/latest/userguide/private-clusters.html): the EKS
+/// API has an endpoint of its own.
+pub(super) const LOOK_UP: Patience = Patience::new(5_000, 2_000, 1_000);
+/// A read that an RPC waits for. Cluster-autoscaler gives up after 5 s, see [`crate::provider`].
+pub(super) const READ_NOW: Patience = Patience::new(3_000, 3_000, 250);
+/// A write that may be repeated: a heartbeat, a completion, a protection, a tag. The shortest hook AWS allows lasts 30 s
+/// and has its heartbeat after 15: an attempt that hangs leaves time for another one.
+pub(super) const WRITE: Patience = Patience::new(5_000, 10_000, 1_000);
+/// A write whose effect must come once. Cluster-autoscaler waits for it, and other changes of the group for their turn.
+pub(super) const CHANGE_OF_SIZE: Patience =
+    Patience { repeatable: false, ..Patience::new(5_000, 2_000, 250) };
+
+impl Patience {
+    const fn new(attempt: u64, within: u64, pause: u64) -> Self {
+        Self {
+            attempt: Duration::from_millis(attempt),
+            within: Duration::from_millis(within),
+            pause: Duration::from_millis(pause),
+            repeatable: true,
+        }
+    }
+
+    fn allows(self, error: &AwsError) -> bool {
+        error.is_transient() && (self.repeatable || error.is_refusal())
+    }
+
+    /// The most that the pause after a failure lasts; so many others came before it.
+    fn longest_pause(self, failures: u32) -> Duration {
+        FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(failures)).min(self.pause)
+    }
+}
+
+/// Makes attempts until one succeeds or fails for good, or patience ends. Gives back the last answer.
+pub(super) async fn tried<T, F>(patience: Patience, mut attempt: impl FnMut() -> F) -> Result<T, AwsError>
+where
+    F: Future<Output = Result<T, AwsError>>,
+{
+    let began = Instant::now();
+    let mut failures = 0;
+    loop {
+        let error = match attempt().await {
+            Ok(answer) => return Ok(answer),
+            Err(error) => error,
+        };
+        let pause = patience.longest_pause(failures).mul_f64(fastrand::f64());
+        if !patience.allows(&error) || began.elapsed() + pause > patience.within {
+            return Err(error);
+        }
+        tracing::debug!(failures, error = %chain(&error), "a call to AWS is tried again");
+        sleep(pause).await;
+        failures += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::aws::Operation;
+
+    const ALL: [Patience; 5] = [LOOK, LOOK_UP, READ_NOW, WRITE, CHANGE_OF_SIZE];
+
+    fn error(code: &str) -> AwsError {
+        AwsError::of_service(Operation::SetDesiredCapacity, 400, code, "")
+    }
+
+    /// Tries what fails with these codes, one after the other. Gives back how often it was tried, and how it ended.
+    async fn fails(patience: Patience, codes: &[&str]) -> (usize, Result<(), AwsError>) {
+        let mut tries = 0;
+        let outcome = tried(patience, || {
+            let answer = codes.get(tries).map_or(Ok(()), |code| Err(error(code)));
+            tries += 1;
+            async move { answer }
+        })
+        .await;
+        (tries, outcome)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_may_be_repeated_is_tried_again_whatever_passes_by_itself() {
+        for code in [
+            "Throttling",
+            "InternalFailure",
+            "ResourceContention",
+            "ExpiredToken",
+            "ScalingActivityInProgress",
+        ] {
+            for patience in [LOOK, LOOK_UP, READ_NOW, WRITE] {
+                let (tries, outcome) = fails(patience, &[code, code]).await;
+                assert_eq!((tries, outcome.is_ok()), (3, true), "{code} {patience:?}");
+            }
+        }
+        for code in ["AccessDenied", "ValidationError"] {
+            assert_eq!(fails(LOOK, &[code]).await.0, 1, "{code}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_change_of_size_is_tried_again_only_if_it_had_no_effect_for_certain() {
+        for (code, expected) in [
+            ("Throttling", 2),
+            ("ScalingActivityInProgress", 2),
+            ("RequestExpired", 2),
+            ("InternalFailure", 1),
+            ("ResourceContention", 1),
+            ("AccessDenied", 1),
+        ] {
+            assert_eq!(fails(CHANGE_OF_SIZE, &[code]).await.0, expected, "{code}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_retry_comes_within_a_second_and_the_last_within_the_patience() {
+        for patience in ALL {
+            let began = Instant::now();
+            let mut at = Vec::new();
+            let outcome: Result<(), _> = tried(patience, || {
+                at.push(began.elapsed());
+                async { Err(error("Throttling")) }
+            })
+            .await;
+            assert!(outcome.is_err());
+            assert!(at[1] <= Duration::from_secs(1), "{patience:?}: {at:?}");
+            assert!(at.len() >= 4, "{patience:?}: {at:?}");
+            assert!(at.iter().all(|at| *at <= patience.within), "{patience:?}: {at:?}");
+            assert!(began.elapsed() <= patience.within, "{patience:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn callers_that_were_refused_together_do_not_come_back_together() {
+        let second_tries = (0..100).map(|_| async {
+            let began = Instant::now();
+            fails(WRITE, &["Throttling"]).await.1.expect("the second try");
+            began.elapsed()
+        });
+        let mut at = futures::future::join_all(second_tries).await;
+        at.sort();
+        let (first, last) = (at[0], at[99]);
+        assert!(first < FIRST_PAUSE / 4 && last > FIRST_PAUSE * 3 / 4, "{first:?} to {last:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_waits_for_what_others_were_refused() {
+        let hopeless = (0..200).map(|_| fails(LOOK, &["Throttling"; 1_000]));
+        let (_, took) = futures::join!(futures::future::join_all(hopeless), async {
+            sleep(Duration::from_secs(5)).await;
+            let began = Instant::now();
+            fails(WRITE, &["Throttling"]).await.1.expect("the second try");
+            began.elapsed()
+        });
+        assert!(took <= FIRST_PAUSE, "{took:?}");
+    }
+}
