@@ -77,7 +77,7 @@ pub(super) fn classify(pod: &PodView, around: &Circumstances<'_>) -> Class {
     if is_daemon {
         return Class::Daemon(daemon(pod));
     }
-    if pod.going_until.zip(around.ended_before).is_some_and(|(until, ended)| until < ended) {
+    if pod.going_until.zip(around.ended_before).is_some_and(|(until, ended)| until <= ended) {
         return Class::GivenUp;
     }
     let is_asked = pod.going_until.is_some();
@@ -187,8 +187,8 @@ mod tests {
         let going = |pod: PodView| PodView { going_until: Some(at(100)), ..pod };
         let dead = |ended: i64| Circumstances { ended_before: Some(at(ended)), ..at_rest() };
         assert_eq!(classify(&going(pod()), &at_rest()), Class::Workload, "the node is Ready");
-        assert_eq!(classify(&going(pod()), &dead(100)), Class::Workload);
-        assert_eq!(classify(&going(pod()), &dead(101)), Class::GivenUp);
+        assert_eq!(classify(&going(pod()), &dead(99)), Class::Workload);
+        assert_eq!(classify(&going(pod()), &dead(100)), Class::GivenUp);
         assert_eq!(classify(&pod(), &dead(101)), Class::Workload, "nobody has asked it");
         assert_eq!(classify(&going(of_daemon_set("there")), &dead(101)), Class::Daemon(Daemon::Keep));
     }

@@ -139,7 +139,7 @@ impl Worker {
             return self.memory.worked(Task::Terminate, now);
         };
         self.hook = HookKnowledge::Unknown;
-        if matches!(error, AwsError::Unreachable { .. }) {
+        if !error.is_refusal() {
             // Whether it had its effect is seen by a look; none is blindly repeated.
             return self.memory.failed(&Task::Terminate, now, None);
         }

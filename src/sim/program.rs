@@ -69,13 +69,18 @@ pub struct Program {
 impl Program {
     /// Starts the program on a world.
     pub fn start(world: &World, config: Config) -> Self {
+        Self::start_behind(world, world.cluster.client(), config)
+    }
+
+    /// Starts the program on a world whose API server it reaches by this client.
+    pub fn start_behind(world: &World, client: kube::Client, config: Config) -> Self {
         let (connect, connections) = mpsc::unbounded_channel();
         let incoming =
             UnboundedReceiverStream::new(connections).map(|stream| Ok(Box::new(stream) as Box<dyn Io>));
         let clock = world.clock.of_its_own();
         let outside = Outside {
             aws: Aws::at(aws_client(Arc::new(world.aws.clone()))),
-            cluster: Cluster::new(world.cluster.client()),
+            cluster: Cluster::new(client),
             clock: clock.clone(),
             incoming: incoming.boxed(),
             tls: None,

@@ -1,7 +1,9 @@
 //! The whole program on the simulated worlds, in virtual time: how nodes leave.
 
+mod absurd;
 mod budgets;
 mod clocks;
+mod dead;
 mod deadlines;
 mod hooks;
 mod kills;

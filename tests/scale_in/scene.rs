@@ -10,7 +10,7 @@ use ebbtide::provider::proto::{
     ExternalGrpcNode, NodeGroupDeleteNodesRequest, NodeGroupIncreaseSizeRequest, NodeGroupTargetSizeRequest,
 };
 use ebbtide::sim::aws::{GroupSpec, HookSpec, TerminationCause};
-use ebbtide::sim::cluster::{Event, Fixture, Name, daemon_set};
+use ebbtide::sim::cluster::{Cluster, Event, Fixture, Name, daemon_set};
 use ebbtide::sim::program::{Program, TAG, config};
 use ebbtide::sim::world::World;
 use jiff::SignedDuration;
@@ -19,6 +19,8 @@ use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 use tonic::Status;
+
+use crate::story::is_released;
 
 /// Longer than anything here takes: what has not come by then never comes.
 pub(crate) const EVER: Duration = Duration::from_hours(50);
@@ -68,6 +70,7 @@ pub(crate) struct Scene {
     program: Option<Program>,
     config: Config,
     kube: kube::Client,
+    way: Box<dyn Fn(Cluster) -> kube::Client>,
 }
 
 impl Scene {
@@ -82,11 +85,25 @@ impl Scene {
 
     /// The same on a world in which something is wrong from the start on.
     pub(crate) async fn on(world: World, group: GroupSpec, config: Config) -> Self {
+        Self::made(world, group, config, |cluster| cluster.client()).await
+    }
+
+    /// The same, the program's way to the API server being another one.
+    pub(crate) async fn behind(group: GroupSpec, way: impl Fn(Cluster) -> kube::Client + 'static) -> Self {
+        Self::made(World::new(1), group, config(), way).await
+    }
+
+    async fn made(
+        world: World,
+        group: GroupSpec,
+        config: Config,
+        way: impl Fn(Cluster) -> kube::Client + 'static,
+    ) -> Self {
         world.aws.add_group(group);
         world.cluster.add(daemon_set("shipper").log_shipper());
-        let program = Program::start(&world, config.clone());
         let kube = world.cluster.client();
-        let scene = Self { world, program: Some(program), config, kube };
+        let mut scene = Self { world, program: None, config, kube, way: Box::new(way) };
+        scene.start();
         let nodes = scene.world.aws.group("web").expect("the group").desired as usize;
         scene.until(|w| running(w, "shipper-") == nodes).await;
         scene.ready().await;
@@ -131,6 +148,11 @@ impl Scene {
     /// Lets time pass in which something would have happened if it ever did.
     pub(crate) async fn pass_some(&self, time: Duration) {
         assert!(!self.world.until(time, |_| false).await);
+    }
+
+    /// Waits until the instance has been let go.
+    pub(crate) async fn until_released(&self, machine: &Machine) {
+        self.until(|w| is_released(w, machine)).await;
     }
 
     pub(crate) async fn until_gone(&self, machine: &Machine) {
@@ -268,6 +290,7 @@ impl Scene {
     }
 
     fn start(&mut self) {
-        self.program = Some(Program::start(&self.world, self.config.clone()));
+        let client = (self.way)(self.world.cluster.clone());
+        self.program = Some(Program::start_behind(&self.world, client, self.config.clone()));
     }
 }

@@ -86,6 +86,16 @@ pub(crate) fn last_exit(world: &World, machine: &Machine) -> Timestamp {
     *ends.last().expect("a workload exited")
 }
 
+/// Whether the instance has been let go.
+pub(crate) fn is_released(world: &World, machine: &Machine) -> bool {
+    let of_hook =
+        |e: &AwsEvent| matches!(e, AwsEvent::HookCompleted { instance, .. } if *instance == machine.instance);
+    let is_held =
+        |e: &AwsEvent| matches!(e, AwsEvent::EnteredWait { instance, .. } if *instance == machine.instance);
+    !aws_moments(world, of_hook).is_empty()
+        || !terminations(world, machine).is_empty() && aws_moments(world, is_held).is_empty()
+}
+
 /// When the instance was let go: told to terminate, or its hook completed.
 pub(crate) fn released_at(world: &World, machine: &Machine) -> Timestamp {
     let of_hook =

@@ -1,0 +1,95 @@
+//! Machines and kubelets that die before, during and after they are asked to drain.
+
+use ebbtide::sim::cluster::{Span, Timing, pod};
+use ebbtide::sim::world::World;
+use jiff::{SignedDuration, Timestamp};
+
+use crate::scene::{Cause, Machine, Scene, group, held_group, seconds};
+use crate::story::{a_hook_timed_out, asked, is_asked, notes, released_at, terminations};
+
+/// When the grace of the last pod of this name that was asked ends.
+fn end_of_grace(world: &World, name: &str) -> Timestamp {
+    let (at, _, grace) = *asked(world, name).last().expect("asked");
+    at + SignedDuration::from_secs(grace)
+}
+
+/// The node was given back soon after the grace and the minute that a kubelet may be silent, and says for whom.
+fn assert_given_up(scene: &Scene, machine: &Machine) {
+    let waited = released_at(&scene.world, machine).duration_since(end_of_grace(&scene.world, "web"));
+    // A deletion timestamp is cut to the second.
+    assert!(waited >= SignedDuration::from_secs(59), "released {waited} after the grace");
+    assert!(waited <= SignedDuration::from_secs(65), "released {waited} after the grace");
+    let given_up = notes(&scene.world, machine, "ScaleInPodsGivenUp");
+    assert!(given_up.iter().any(|note| note.contains("default/web")), "{given_up:?}");
+    assert!(!a_hook_timed_out(&scene.world));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_whose_machine_has_crashed_is_given_back_a_minute_after_the_grace() {
+    for (group, cause) in [
+        (group(2), Cause::Autoscaler),
+        (group(2), Cause::Operator),
+        (held_group(2, 60), Cause::Autoscaler),
+        (held_group(2, 60), Cause::Group),
+    ] {
+        let scene = Scene::with(group).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).grace(30).exits_after(20)]).await;
+        scene.world.cluster.crash(&machine.name);
+        scene.pass_some(seconds(120)).await;
+        scene.scale_in(&machine, cause).await;
+        scene.until(|w| is_asked(w, "web")).await;
+        scene.until_released(&machine).await;
+        assert_given_up(&scene, &machine);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_crashes_in_mid_drain_holds_its_node_for_a_minute_after_the_grace() {
+    for crash in [true, false] {
+        let scene = Scene::with(held_group(2, 60)).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).grace(90).exits_after(80)]).await;
+        scene.scale_in(&machine, Cause::Autoscaler).await;
+        scene.until(|w| is_asked(w, "web")).await;
+        if crash {
+            scene.world.cluster.crash(&machine.name);
+        } else {
+            scene.world.cluster.kill_kubelet(&machine.name);
+        }
+        scene.until_released(&machine).await;
+        assert_given_up(&scene, &machine);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kubelet_that_comes_back_in_time_costs_nobody_anything() {
+    let scene = Scene::with(held_group(2, 60)).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(120).exits_after(100)]).await;
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.until(|w| is_asked(w, "web")).await;
+    scene.world.cluster.partition(&machine.name);
+    scene.pass_some(seconds(90)).await;
+    scene.world.cluster.revive(&machine.name);
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
+    assert!(notes(&scene.world, &machine, "ScaleInPodsGivenUp").is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ready_nodes_overdue_pod_is_waited_for_and_named() {
+    let scene = Scene::with(group(2)).await;
+    let machine = scene.first();
+    // A container runtime that does not say what has become of a container.
+    let exit_noticed = Span::exactly(seconds(600));
+    scene.world.cluster.set_timing(Timing { exit_noticed, ..Timing::real() });
+    scene.run([pod("web").on(&machine.name).grace(30)]).await;
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.pass_some(seconds(500)).await;
+    assert!(terminations(&scene.world, &machine).is_empty());
+    let waiting = notes(&scene.world, &machine, "ScaleInWaiting");
+    let named = |note: &String| note.contains("default/web (should have exited by");
+    assert!(waiting.iter().any(named), "{waiting:?}");
+    scene.until_gone(&machine).await;
+}
