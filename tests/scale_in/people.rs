@@ -31,7 +31,7 @@ async fn a_scale_in_whose_annotation_is_removed_leaves_the_node_as_it_was() {
         assert_eq!(marks(&scene.world, &machine), (true, true, true));
         scene.annotate(&machine, None).await;
         scene.until(|w| marks(w, &machine) == (false, false, false)).await;
-        assert_eq!(notes(&scene.world, &machine, "ScaleInCancelled").len(), 1);
+        scene.until(|w| notes(w, &machine, "ScaleInCancelled").len() == 1).await;
         let annotations = scene.node(&machine.name).expect("there").metadata.annotations.unwrap_or_default();
         assert!(annotations.keys().all(|key| !key.starts_with("ebbtide/")), "{annotations:?}");
 

@@ -7,10 +7,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use jiff::Timestamp;
 use serde_json::Value;
-use tokio::sync::mpsc;
 
 use super::deletion::{DeleteOptions, Deleted};
 use super::faults::Fault;
@@ -24,6 +21,7 @@ use super::selectors::Selector;
 use super::state::State;
 use super::status::{Failure, success};
 use super::store::Objects;
+use super::watch::Lines;
 use super::{discovery, patch};
 use crate::sim::http::Request;
 
@@ -43,13 +41,13 @@ pub(super) enum What {
         retry_after: Option<u64>,
         body: String,
     },
-    Stream(mpsc::UnboundedReceiver<Bytes>),
+    Stream(Lines),
 }
 
 /// What a verb gives.
 pub(super) enum Answer {
     Json(u16, String),
-    Stream(mpsc::UnboundedReceiver<Bytes>),
+    Stream(Lines),
 }
 
 impl From<What> for Reply {
@@ -72,9 +70,8 @@ fn refusal(failure: &Failure) -> What {
 }
 
 impl State {
-    /// Answers one request at `now`.
-    pub(super) fn handle(&mut self, request: &Request, now: Timestamp) -> Reply {
-        self.step(now);
+    /// Answers one request.
+    pub(super) fn handle(&mut self, request: &Request) -> Reply {
         if self.faults.down(self.now) {
             return What::Lost.into();
         }

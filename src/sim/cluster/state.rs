@@ -19,11 +19,12 @@ use super::logs::NodeLogs;
 use super::names::Name;
 use super::nodes::Machine;
 use super::object::{Object, text};
+use super::requests::Requests;
 use super::resources::Resource;
 use super::store::{Change, Store};
 use super::timing::Timing;
 use super::volumes::Attachment;
-use super::watch::{Watcher, deliver};
+use super::watch::Watcher;
 
 /// How soon a controller looks after something it follows has changed. The real ones react within tens of
 /// milliseconds; they differ here so that the order of what happens is the same in every run.
@@ -42,6 +43,7 @@ mod soon {
 /// Something to look at, at a moment.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Task {
+    Request(u64),
     Boot(String),
     Kubelet(Name),
     /// The containers of a pod: its name, for the order of things, and its uid.
@@ -97,6 +99,7 @@ pub(super) struct State {
     pub(super) store: Store,
     pub(super) queue: Queue,
     pub(super) journal: Journal,
+    pub(super) requests: Requests,
     pub(super) watchers: Vec<Watcher>,
     pub(super) faults: Faults,
     pub(super) timing: Timing,
@@ -119,6 +122,7 @@ impl State {
             store: Store::default(),
             queue: Queue::default(),
             journal: Journal::new(),
+            requests: Requests::default(),
             watchers: Vec::new(),
             faults: Faults::default(),
             timing: Timing::real(),
@@ -152,6 +156,7 @@ impl State {
 
     fn run(&mut self, task: Task) {
         match task {
+            Task::Request(id) => self.receive(id),
             Task::Boot(node) => self.boot(&node),
             Task::Kubelet(pod) => self.sync_pod(&pod),
             Task::Container(_, uid) => self.advance(&uid),
@@ -257,7 +262,7 @@ impl State {
 
     /// Tells everybody whom a write concerns.
     fn noticed(&mut self, change: &Arc<Change>) {
-        deliver(&mut self.watchers, change);
+        self.deliver(change);
         self.journal.touch();
         let Some(object) = change.after.as_ref().or(change.before.as_ref()) else { return };
         let name = object.name.clone();

@@ -61,6 +61,15 @@ impl Span {
 /// How long things take.
 #[derive(Clone, Debug)]
 pub struct Timing {
+    /// From a client to the effect of its request, and back. Kubernetes promises an answer within a second to 99 of 100
+    /// requests for single objects; most take milliseconds.
+    /// <https://github.com/kubernetes/community/blob/master/sig-scalability/slos/api_call_latency.md>
+    pub request: Span,
+    /// From the effect of a request to its answer.
+    pub answer: Span,
+    /// From a write to its line in a watch; each watch has its own, so that they are not ordered among each other.
+    /// <https://kubernetes.io/docs/reference/using-api/api-concepts/#the-resourceversion-parameter>
+    pub watch_lag: Span,
     /// From a container's exit to the kubelet's noticing: it looks at its containers once a second.
     /// <https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/pleg/generic.go>
     pub exit_noticed: Span,
@@ -86,6 +95,9 @@ impl Timing {
     /// As real clusters have it.
     pub const fn real() -> Self {
         Self {
+            request: Span::millis(1, 10).rarely(Duration::from_millis(500)),
+            answer: Span::millis(1, 10).rarely(Duration::from_millis(500)),
+            watch_lag: Span::millis(1, 50).rarely(Duration::from_secs(1)),
             exit_noticed: Span::seconds(0, 1),
             unmount: Span::millis(100, 2_000),
             unheard: Span::seconds(40, 60),
@@ -98,6 +110,9 @@ impl Timing {
     /// Quick, and the same in every run.
     pub const fn brisk() -> Self {
         Self {
+            request: Span::NONE,
+            answer: Span::NONE,
+            watch_lag: Span::NONE,
             exit_noticed: Span::NONE,
             unmount: Span::millis(100, 100),
             unheard: Span::seconds(50, 50),

@@ -35,8 +35,13 @@ pub(super) struct Watcher {
     selector: Selector,
     bookmarks: bool,
     until: Timestamp,
-    lines: mpsc::UnboundedSender<Bytes>,
+    /// When the last line arrives.
+    last: Timestamp,
+    lines: mpsc::UnboundedSender<(Timestamp, Bytes)>,
 }
+
+/// The lines of a watch, each with the moment at which it arrives.
+pub(super) type Lines = mpsc::UnboundedReceiver<(Timestamp, Bytes)>;
 
 impl Watcher {
     fn selects(&self, object: &Object) -> bool {
@@ -57,18 +62,24 @@ impl Watcher {
         }
     }
 
-    fn send(&self, kind: &str, object: &Object) -> bool {
-        self.lines.send(line(kind, &object.render(self.shape))).is_ok()
+    /// Sends a line that arrives at a moment, or when the one before it does. Whether somebody still listens.
+    fn line(&mut self, at: Timestamp, line: Bytes) -> bool {
+        self.last = self.last.max(at);
+        self.lines.send((self.last, line)).is_ok()
     }
 
-    fn bookmark(&self, revision: u64, ends_initial_events: bool) -> bool {
+    fn send(&mut self, at: Timestamp, kind: &str, object: &Object) -> bool {
+        self.line(at, line(kind, &object.render(self.shape)))
+    }
+
+    fn bookmark(&mut self, at: Timestamp, revision: u64, ends_initial_events: bool) -> bool {
         let (version, kind) = self.resource.type_meta(self.shape);
         let mut metadata = json!({ "resourceVersion": revision.to_string() });
         if ends_initial_events {
             metadata["annotations"] = json!({ "k8s.io/initial-events-end": "true" });
         }
         let object = json!({ "kind": kind, "apiVersion": version, "metadata": metadata });
-        self.lines.send(line("BOOKMARK", &object.to_string())).is_ok()
+        self.line(at, line("BOOKMARK", &object.to_string()))
     }
 }
 
@@ -76,30 +87,31 @@ fn line(kind: &str, object: &str) -> Bytes {
     Bytes::from(format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n"))
 }
 
-/// Sends a change to every watch that it concerns. Its line is rendered once per kind and shape.
-pub(super) fn deliver(watchers: &mut Vec<Watcher>, change: &Change) {
-    let mut rendered: Vec<(&str, Shape, Bytes)> = Vec::new();
-    watchers.retain(|watcher| {
-        let Some((kind, object)) =
-            Some(watcher).filter(|one| one.resource == change.resource).and_then(|one| one.event(change))
-        else {
-            return true;
-        };
-        let known = rendered.iter().find(|(k, shape, _)| (*k, *shape) == (kind, watcher.shape));
-        let bytes = if let Some((_, _, bytes)) = known {
-            bytes.clone()
-        } else {
-            let bytes = line(kind, &object.render(watcher.shape));
-            rendered.push((kind, watcher.shape, bytes.clone()));
-            bytes
-        };
-        watcher.lines.send(bytes).is_ok()
-    });
-}
-
 impl State {
+    /// Sends a change to every watch that it concerns, to each with a lag of its own. Its line is rendered once per kind and
+    /// shape.
+    pub(super) fn deliver(&mut self, change: &Change) {
+        let mut rendered: Vec<(&str, Shape, Bytes)> = Vec::new();
+        let (now, lag, dice) = (self.now, self.timing.watch_lag, &mut self.dice);
+        self.watchers.retain_mut(|watcher| {
+            let concerned = watcher.resource == change.resource;
+            let Some((kind, object)) = concerned.then(|| watcher.event(change)).flatten() else {
+                return true;
+            };
+            let known = rendered.iter().find(|(k, shape, _)| (*k, *shape) == (kind, watcher.shape));
+            let bytes = if let Some((_, _, bytes)) = known {
+                bytes.clone()
+            } else {
+                let bytes = line(kind, &object.render(watcher.shape));
+                rendered.push((kind, watcher.shape, bytes.clone()));
+                bytes
+            };
+            watcher.line(now + lag.draw(dice), bytes)
+        });
+    }
+
     /// Opens a watch.
-    pub(super) fn watch(&mut self, call: &Call<'_>) -> Result<mpsc::UnboundedReceiver<Bytes>, Failure> {
+    pub(super) fn watch(&mut self, call: &Call<'_>) -> Result<Lines, Failure> {
         let selector = Selector::of_query(
             call.resource,
             call.address,
@@ -112,24 +124,27 @@ impl State {
             Some(seconds) if seconds > 0 => seconds,
             _ => LASTS_AT_LEAST + self.rng.u64(0..LASTS_AT_LEAST),
         };
-        let watcher = Watcher {
+        let now = self.now;
+        let mut watcher = Watcher {
             resource: call.resource,
             shape: call.shape,
             namespace: call.namespace.clone(),
             name: call.name.clone(),
             selector,
             bookmarks: call.flag("allowWatchBookmarks"),
-            until: self.now + Duration::from_secs(lasts),
+            until: now + Duration::from_secs(lasts),
+            last: now,
             lines,
         };
         match from {
             Start::Now => {
                 let selected = self.store.all(call.resource).filter(|object| watcher.selects(object));
+                let selected: Vec<Arc<Object>> = selected.cloned().collect();
                 for object in selected {
-                    watcher.send("ADDED", object);
+                    watcher.send(now, "ADDED", &object);
                 }
                 if call.flag("sendInitialEvents") && watcher.bookmarks {
-                    watcher.bookmark(self.store.revision, true);
+                    watcher.bookmark(now, self.store.revision, true);
                 }
             }
             Start::After(revision) => {
@@ -138,17 +153,20 @@ impl State {
                     let message = format!("too old resource version: {revision} ({})", self.store.compacted);
                     let expired = Failure::expired(message).body().to_string();
                     // The receiver is at hand: this cannot fail.
-                    let _ = watcher.lines.send(line("ERROR", &expired));
+                    let _ = watcher.line(now, line("ERROR", &expired));
                     return Ok(receiver);
                 };
-                for (kind, object) in changes.filter_map(|change| watcher.event(change)) {
-                    watcher.send(kind, object);
+                for change in changes {
+                    if let Some((kind, object)) = watcher.event(change) {
+                        let line = line(kind, &object.render(watcher.shape));
+                        watcher.line(now, line);
+                    }
                 }
             }
         }
         self.queue.add(Task::WatchTimeouts, watcher.until);
         if watcher.bookmarks {
-            self.queue.add(Task::Bookmarks, self.now + BOOKMARK_EVERY);
+            self.queue.add(Task::Bookmarks, now + BOOKMARK_EVERY);
         }
         self.watchers.push(watcher);
         Ok(receiver)
@@ -178,8 +196,8 @@ impl State {
 
     /// Sends bookmarks; for as long as somebody wants them.
     pub(super) fn send_bookmarks(&mut self) {
-        let revision = self.store.revision;
-        self.watchers.retain(|watcher| !watcher.bookmarks || watcher.bookmark(revision, false));
+        let (now, revision) = (self.now, self.store.revision);
+        self.watchers.retain_mut(|watcher| !watcher.bookmarks || watcher.bookmark(now, revision, false));
         if self.watchers.iter().any(|watcher| watcher.bookmarks) {
             self.queue.add(Task::Bookmarks, self.now + BOOKMARK_EVERY);
         }

@@ -7,11 +7,13 @@ mod failures;
 mod kubelets;
 mod machines;
 mod objects;
+mod requests;
 mod scale;
 mod watches;
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
 use kube::core::Status;

@@ -1,6 +1,7 @@
 //! That it stays fast enough to be used for everything. Wall time is printed by the test runner; what is asserted is
 //! that the work gets done.
 
+use futures::StreamExt as _;
 use futures::future::join_all;
 use kube::api::EvictParams;
 use kube::runtime::{WatchStreamExt as _, watcher};

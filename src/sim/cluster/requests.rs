@@ -1,0 +1,100 @@
+//! The way of a request to the API server, and of its answer back.
+//!
+//! Invariants: what was sent arrives and has its effect, whether or not the caller still waits for the answer or lives;
+//! requests that were sent one after the other can arrive in another order.
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use futures::StreamExt as _;
+use http_body::Frame;
+use http_body_util::{BodyExt as _, StreamBody};
+use jiff::Timestamp;
+use tokio::sync::oneshot;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+
+use super::Cluster;
+use super::api::{Reply, What};
+use super::state::{State, Task};
+use crate::sim::http::{Lost, Request, Response, World, response};
+
+/// The requests on their way.
+#[derive(Default)]
+pub(super) struct Requests {
+    sent: u64,
+    under_way: BTreeMap<u64, (Request, oneshot::Sender<Reply>)>,
+}
+
+impl State {
+    /// Sends a request on its way. Gives where its reply will come, and when it arrives.
+    pub(super) fn send(&mut self, request: Request, now: Timestamp) -> (oneshot::Receiver<Reply>, Timestamp) {
+        self.step(now);
+        let (sender, receiver) = oneshot::channel();
+        self.requests.sent += 1;
+        let id = self.requests.sent;
+        self.requests.under_way.insert(id, (request, sender));
+        let arrives = self.now + self.timing.request.draw(&mut self.dice);
+        if arrives == self.now {
+            self.receive(id);
+        } else {
+            self.queue.add(Task::Request(id), arrives);
+        }
+        (receiver, arrives)
+    }
+
+    /// A request has arrived.
+    pub(super) fn receive(&mut self, id: u64) {
+        let Some((request, sender)) = self.requests.under_way.remove(&id) else { return };
+        let mut reply = self.handle(&request);
+        reply.delay += self.timing.answer.draw(&mut self.dice);
+        // The caller may have given up; what it asked for is done.
+        let _ = sender.send(reply);
+    }
+}
+
+#[async_trait]
+impl World for Cluster {
+    async fn call(&self, request: Request) -> Result<Response, Lost> {
+        let clock = self.0.clock.clone();
+        let (mut reply, arrives) = self.lock().send(request, clock.now());
+        self.0.wake.notify_one();
+        let reply = tokio::select! {
+            biased;
+            reply = &mut reply => reply,
+            // A cluster that nobody runs answers too.
+            () = clock.sleep_until(arrives) => {
+                self.read(|_| ());
+                reply.await
+            }
+        };
+        let reply = reply.map_err(|_| Lost)?;
+        if !reply.delay.is_zero() {
+            tokio::time::sleep(reply.delay).await;
+        }
+        match reply.what {
+            What::Lost => Err(Lost),
+            What::Whole { code, content_type, retry_after, body } => {
+                let mut whole = response(code, content_type, body);
+                if let Some(seconds) = retry_after {
+                    whole.headers_mut().insert(http::header::RETRY_AFTER, seconds.into());
+                }
+                Ok(whole)
+            }
+            What::Stream(lines) => {
+                let frames = UnboundedReceiverStream::new(lines).then(move |(arrives, line)| {
+                    let clock = clock.clone();
+                    async move {
+                        if arrives > clock.now() {
+                            clock.sleep_until(arrives).await;
+                        }
+                        Ok(Frame::data(line))
+                    }
+                });
+                let mut stream = http::Response::new(StreamBody::new(frames).boxed_unsync());
+                let json = http::HeaderValue::from_static("application/json");
+                stream.headers_mut().insert(http::header::CONTENT_TYPE, json);
+                Ok(stream)
+            }
+        }
+    }
+}

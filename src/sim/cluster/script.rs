@@ -1,0 +1,150 @@
+//! What a script does to a cluster from behind its API: what befalls machines, and what it breaks on purpose.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::Cluster;
+use super::faults::Fault;
+use super::journal::Event;
+use super::names::Name;
+use super::nodes::Kubelet;
+use super::object::{stamp, text};
+use super::resources::{ROWS, Resource};
+use super::route::Verb;
+use super::rules::default;
+use super::state::State;
+use super::timing::Timing;
+
+impl Cluster {
+    /// The instance of a node is gone at this instant: its containers die, what they had not shipped is lost. The Node
+    /// goes 5 s later, its pods another 2 s later.
+    pub fn power_off(&self, node: &str) {
+        self.change(|state| state.power_off(node));
+    }
+
+    /// Sets how long things take from now on. A new cluster has [`Timing::real`].
+    pub fn set_timing(&self, timing: Timing) {
+        self.change(|state| state.timing = timing);
+    }
+
+    /// The kubelet of a node dies: containers run on, nobody ends them, nobody tells of them.
+    pub fn kill_kubelet(&self, node: &str) {
+        self.change(|state| state.break_kubelet(node, Kubelet::Dead));
+    }
+
+    /// A node is cut off from the API server: its kubelet goes on with what it knows, and nothing is heard of it.
+    pub fn partition(&self, node: &str) {
+        self.change(|state| state.break_kubelet(node, Kubelet::CutOff));
+    }
+
+    /// The machine of a node hangs (a kernel panic): its containers end at this instant. To AWS it is still there.
+    pub fn crash(&self, node: &str) {
+        self.change(|state| state.break_kubelet(node, Kubelet::Crashed));
+    }
+
+    /// The kubelet of a node is started again, heard of again, or its machine has booted again.
+    pub fn revive(&self, node: &str) {
+        self.change(|state| state.revive(node));
+    }
+
+    /// Puts a namespace into the phase Terminating; its content stays.
+    pub fn terminate_namespace(&self, name: &str) {
+        self.change(|state| {
+            state.ensure_namespace(name);
+            let now = state.now;
+            state.edit(Resource::Namespaces, &Name::cluster(name), |value| {
+                value["metadata"]["deletionTimestamp"] = stamp(now);
+                value["status"]["phase"] = json!("Terminating");
+            });
+        });
+    }
+
+    /// The next `requests` requests for `resource` (`"pods"`, `"pods/eviction"`) meet this fault.
+    pub fn fail_next(&self, requests: u32, verb: Verb, resource: &str, fault: Fault) {
+        self.change(|state| state.faults.add(requests, verb, resource, fault));
+    }
+
+    /// Takes back every fault of [`Cluster::fail_next`].
+    pub fn no_more_faults(&self) {
+        self.change(|state| state.faults.clear());
+    }
+
+    /// Connections to the API server break for so long, watches at once.
+    pub fn api_down_for(&self, how_long: Duration) {
+        self.change(|state| {
+            state.faults.down_until(Some(state.now + how_long));
+            state.watchers.clear();
+        });
+    }
+
+    /// Connections to the API server break until [`Cluster::api_up`].
+    pub fn api_down(&self) {
+        self.change(|state| {
+            state.faults.down_until(Some(Timestamp::MAX));
+            state.watchers.clear();
+        });
+    }
+
+    /// The API server can be reached again.
+    pub fn api_up(&self) {
+        self.change(|state| state.faults.down_until(None));
+    }
+
+    /// Ends every open watch, as an API server does that is restarted.
+    pub fn close_watches(&self) {
+        self.change(|state| state.watchers.clear());
+    }
+
+    /// Forgets history: a watch from any revision seen so far is answered with 410 Expired. Open watches go on.
+    pub fn compact_history(&self) {
+        self.change(|state| state.store.compact());
+    }
+
+    /// From now on RBAC refuses this, and access reviews say so.
+    pub fn forbid(&self, verb: Verb, resource: &str) {
+        self.change(|state| state.faults.forbid(verb, resource));
+    }
+}
+
+impl State {
+    /// Adds an object from outside the API.
+    pub(super) fn install(&mut self, resource: Resource, name: &Name, mut value: Value) {
+        self.ensure_namespace(&name.namespace);
+        self.remove(resource, name);
+        let mut metadata = self.new_metadata(name);
+        if let (Some(owned), Some(given)) = (metadata.as_object_mut(), value["metadata"].as_object_mut()) {
+            owned.append(given);
+        }
+        value["metadata"] = metadata;
+        if let Some(owners) = value["metadata"]["ownerReferences"].as_array().cloned() {
+            for (index, owner) in owners.iter().enumerate() {
+                let uid = self.uid_of_owner(&name.namespace, owner);
+                value["metadata"]["ownerReferences"][index]["uid"] = json!(uid);
+            }
+        } else if let Some(metadata) = value["metadata"].as_object_mut() {
+            metadata.remove("ownerReferences");
+        }
+        let node = text(&value, &["spec", "nodeName"]).map(str::to_owned);
+        default(resource, &mut value);
+        self.put(resource, value);
+        if let Some(node) = node {
+            self.note(Event::PodScheduled { pod: name.clone(), node });
+        }
+    }
+
+    fn uid_of_owner(&mut self, namespace: &str, owner: &Value) -> String {
+        let part = |key| text(owner, &[key]).unwrap_or_default();
+        let group = part("apiVersion").rsplit_once('/').map_or("", |(group, _)| group);
+        let resource = ROWS.iter().find(|kind| kind.kind == part("kind") && kind.group == group);
+        let found = resource.and_then(|kind| {
+            let namespace = if kind.namespaced { namespace } else { "" };
+            self.store.get(kind.resource, &Name::new(namespace, part("name")))
+        });
+        match found {
+            Some(owner) => owner.uid().to_owned(),
+            None => self.new_uid(),
+        }
+    }
+}
