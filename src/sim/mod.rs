@@ -3,6 +3,7 @@
 
 pub mod autoscaler;
 pub mod aws;
+pub mod ca_drain;
 pub mod cluster;
 pub mod http;
 pub mod program;
