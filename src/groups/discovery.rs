@@ -283,6 +283,7 @@ impl Discovery {
         let mut trouble = None;
         let asked_any = !due.is_empty();
         for ((group, _), answer) in due.iter().zip(answers) {
+            let Some(group) = snapshot.groups.get(group) else { continue };
             match answer {
                 Ok(activities) => memory.shortages.learn(group, now, &activities),
                 Err(AwsError::NoSuchGroup { .. }) => memory.shortages.learn(group, now, &[]),

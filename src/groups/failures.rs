@@ -2,7 +2,8 @@
 //!
 //! A group is short while its desired capacity asks for more than lives. Only such groups' scaling activities are
 //! looked at, a few groups a look, and only those since the present size was asked for: what failed before explains
-//! nothing. Pure; discovery asks AWS.
+//! nothing. Nor does what failed before a launch that is under way: that is the next try. AWS has one activity for each
+//! instance, so that no more are taken for failed than there are failed launches. Pure; discovery asks AWS.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -25,6 +26,8 @@ const AGAIN_KNOWN: Duration = Duration::from_mins(1);
 const BEFORE_US: Duration = Duration::from_mins(15);
 /// By how much AWS's clock and ours may differ.
 const SKEW: Duration = Duration::from_secs(5);
+/// How far apart the launches of one try may begin.
+const ONE_TRY: Duration = Duration::from_secs(5);
 /// Groups whose activities one look asks for: an outage of a zone makes many groups short at once.
 const A_LOOK: usize = 10;
 
@@ -98,10 +101,10 @@ impl Shortages {
     }
 
     /// Takes note of a group's activities, newest first.
-    pub fn learn(&mut self, group: &str, now: Timestamp, activities: &[Activity]) {
-        if let Some(shortage) = self.short.get_mut(group) {
+    pub fn learn(&mut self, group: &Group, now: Timestamp, activities: &[Activity]) {
+        if let Some(shortage) = self.short.get_mut(&group.name) {
             shortage.asked_at = Some(now);
-            shortage.failure = explain(activities, shortage.since);
+            shortage.failure = explain(group, activities, shortage.since);
         }
     }
 
@@ -111,16 +114,30 @@ impl Shortages {
     }
 }
 
-/// The newest failed launch among the activities (newest first) since `since`.
-pub fn explain(activities: &[Activity], since: Timestamp) -> Option<LaunchFailure> {
-    activities
-        .iter()
-        .take_while(|activity| activity.started >= since)
-        .find(|activity| {
-            matches!(activity.status.as_str(), "Failed" | "Cancelled")
-                && activity.description.starts_with("Launching")
-        })
-        .map(|activity| read(&activity.message))
+/// The newest failed launch among the activities (newest first) since `since`, and how many of what the group misses failed
+/// launches explain.
+pub fn explain(group: &Group, activities: &[Activity], since: Timestamp) -> Option<LaunchFailure> {
+    let launches = activities.iter().filter(|a| a.description.starts_with("Launching") && a.started >= since);
+    let (failed, others): (Vec<_>, Vec<_>) =
+        launches.partition(|a| matches!(a.status.as_str(), "Failed" | "Cancelled"));
+    let under_way: Vec<_> = others.into_iter().filter(|activity| activity.status != "Successful").collect();
+    let last_try = under_way.iter().map(|activity| activity.started).max();
+    let failed: Vec<_> = failed
+        .into_iter()
+        .filter(|failed| last_try.is_none_or(|last_try| elapsed(failed.started, last_try) <= ONE_TRY))
+        .collect();
+    let to_come = under_way.iter().filter(|activity| !is_of_an_instance(group, activity)).count();
+    // Of a group that reckons in units it is only told that launches fail.
+    let missing = if group.is_weighted() { usize::MAX } else { group.missing() };
+    let explained = failed.len().min(missing.saturating_sub(to_come));
+    let newest = failed.first().filter(|_| explained > 0)?;
+    Some(LaunchFailure { launches: explained, ..read(&newest.message) })
+}
+
+/// Whether the launch has brought an instance that the group has.
+fn is_of_an_instance(group: &Group, launch: &Activity) -> bool {
+    let mut words = launch.description.split_whitespace();
+    words.any(|word| group.instances.iter().any(|instance| instance.id == word))
 }
 
 /// Codes for want of capacity or quota: another group may well get what this one cannot.
@@ -194,6 +211,7 @@ fn read(message: &str) -> LaunchFailure {
         code: code.to_owned(),
         message: message.to_owned(),
         out_of_resources: OUT_OF_RESOURCES.contains(&code),
+        launches: 1,
     }
 }
 
@@ -309,21 +327,52 @@ mod tests {
             ("", "LaunchFailed", false),
         ];
         for (message, code, out_of_resources) in table {
-            let expected = LaunchFailure { code: code.into(), message: message.into(), out_of_resources };
+            let expected =
+                LaunchFailure { code: code.into(), message: message.into(), out_of_resources, launches: 1 };
             assert_eq!(read(message), expected);
         }
     }
 
+    /// A group that has `i-0` to `i-1`, and misses as many more.
+    fn short_of(missing: i32) -> Group {
+        Group::clone(&look(0, 2 + missing, 2).groups["g"])
+    }
+
+    fn launch(second: i64, status: &str, instance: &str) -> Activity {
+        activity(second, status, &format!("Launching a new EC2 instance: {instance}"), "")
+    }
+
     #[test]
     fn only_a_failed_launch_since_the_request_explains_a_shortage() {
-        let launch = "Launching a new EC2 instance: i-1";
-        let fine = activity(30, "Successful", launch, "");
-        let under_way = activity(31, "InProgress", launch, "");
+        let fine = launch(30, "Successful", "i-1");
         let terminated = activity(29, "Failed", "Terminating EC2 instance: i-2", "X - y");
-        assert_eq!(explain(&[under_way.clone(), fine.clone(), terminated.clone()], at(0)), None);
-        let found = explain(&[under_way, fine, terminated, failed(20)], at(10));
-        assert_eq!(found.map(|failure| failure.code).as_deref(), Some("VcpuLimitExceeded"));
-        assert_eq!(explain(&[failed(20)], at(21)), None);
+        assert_eq!(explain(&short_of(1), &[fine.clone(), terminated.clone()], at(0)), None);
+        let found = explain(&short_of(1), &[fine, terminated, failed(20)], at(10)).expect("explained");
+        assert_eq!((found.code.as_str(), found.launches), ("VcpuLimitExceeded", 1));
+        assert_eq!(explain(&short_of(1), &[failed(20)], at(21)), None);
+    }
+
+    #[test]
+    fn what_failed_before_a_launch_that_is_under_way_explains_nothing() {
+        let activities = [launch(60, "InProgress", "i-9"), failed(20), failed(19)];
+        assert_eq!(explain(&short_of(2), &activities, at(0)), None);
+        // Of one try, some fail and some do not.
+        let activities = [failed(61), launch(60, "InProgress", "i-9"), failed(59), failed(20)];
+        assert_eq!(explain(&short_of(3), &activities, at(0)).map(|f| f.launches), Some(2));
+        // What has an instance is not missing any more.
+        let activities = [failed(60), launch(60, "PreInService", "i-1")];
+        assert_eq!(explain(&short_of(1), &activities, at(0)).map(|f| f.launches), Some(1));
+    }
+
+    #[test]
+    fn no_more_is_explained_than_has_failed_or_is_missing() {
+        let launches = |missing, failures: usize| {
+            let activities: Vec<_> = std::iter::repeat_n(failed(20), failures).collect();
+            explain(&short_of(missing), &activities, at(0)).map_or(0, |failure| failure.launches)
+        };
+        assert_eq!([launches(3, 1), launches(3, 3), launches(1, 3), launches(0, 2)], [1, 3, 1, 0]);
+        let activities = [failed(20), failed(20), launch(20, "InProgress", "i-9")];
+        assert_eq!(explain(&short_of(2), &activities, at(0)).map(|f| f.launches), Some(1));
     }
 
     #[test]
@@ -336,7 +385,7 @@ mod tests {
         shortages.observe(&look(70, 3, 2));
         let since = at(0) - SKEW;
         assert_eq!(shortages.due(at(70)), [("g".to_owned(), since)]);
-        shortages.learn("g", at(70), &[failed(61)]);
+        shortages.learn(&look(70, 3, 2).groups["g"], at(70), &[failed(61)]);
         assert!(shortages.failure("g").is_some_and(|failure| failure.out_of_resources));
         assert_eq!(shortages.due(at(80)), [], "what is known stands for a while");
         assert_eq!(shortages.due(at(130)).len(), 1);
@@ -349,13 +398,13 @@ mod tests {
     fn an_old_failure_does_not_explain_a_larger_request() {
         let mut shortages = Shortages::default();
         shortages.observe(&look(0, 3, 2));
-        shortages.learn("g", at(10), &[failed(1)]);
+        shortages.learn(&look(0, 3, 2).groups["g"], at(10), &[failed(1)]);
         assert!(shortages.failure("g").is_some());
         shortages.observe(&look(60, 5, 2));
         assert_eq!(shortages.failure("g"), None);
         assert_eq!(shortages.due(at(70)), [("g".to_owned(), at(0) - SKEW)]);
         // A smaller one is still the old request.
-        shortages.learn("g", at(70), &[failed(65)]);
+        shortages.learn(&look(60, 5, 2).groups["g"], at(70), &[failed(65)]);
         shortages.observe(&look(120, 4, 2));
         assert!(shortages.failure("g").is_some());
     }

@@ -112,6 +112,8 @@ pub struct LaunchFailure {
     pub message: String,
     /// Whether it is for want of capacity or quota (class 1), so that another group may do.
     pub out_of_resources: bool,
+    /// How many of the missing instances it explains: there were as many failed launches.
+    pub launches: usize,
 }
 
 impl Group {
@@ -120,15 +122,11 @@ impl Group {
         self.instances.iter().filter(|i| i.lifecycle.is_live())
     }
 
-    /// Provider ids of what the desired capacity asks for and the group has not. None where that is units.
-    pub fn placeholders(&self) -> Vec<ProviderId> {
+    /// How many instances the desired capacity asks for and the group has not. None where that is units.
+    pub fn missing(&self) -> usize {
         if self.is_weighted() {
-            return Vec::new();
+            return 0;
         }
-        let missing = usize::try_from(self.desired).unwrap_or(0).saturating_sub(self.live().count());
-        let zone = self.zones.first().cloned().unwrap_or_default();
-        (0..missing)
-            .map(|index| ProviderId::Placeholder { zone: zone.clone(), group: self.name.clone(), index })
-            .collect()
+        usize::try_from(self.desired).unwrap_or(0).saturating_sub(self.live().count())
     }
 }

@@ -88,7 +88,8 @@ mod tests {
     #[test]
     fn looks_come_more_often_while_something_is_under_way() {
         use Lifecycle::{InService, TerminatingWait};
-        let known = LaunchFailure { code: "x".into(), message: String::new(), out_of_resources: true };
+        let known =
+            LaunchFailure { code: "x".into(), message: String::new(), out_of_resources: true, launches: 1 };
         let calm = snapshot(1, &[InService], None);
         let learning = Snapshot::new(Timestamp::UNIX_EPOCH, [Arc::new(Group::default())]);
         for (what, snapshot, hooks, seconds) in [

@@ -126,14 +126,21 @@ impl Protection {
     }
 
     /// Lowers the size of the group whose turn it is by one, unless that would cost an instance that lives or go below the
-    /// minimum. Whether it did.
-    pub async fn give_up_one(&self, turn: Turn) -> Result<bool, AwsError> {
+    /// minimum, once the instances that `decrements` says so of have gone. Whether it did.
+    pub async fn give_up_one(
+        &self,
+        turn: Turn,
+        decrements: impl Fn(&Instance) -> bool,
+    ) -> Result<bool, AwsError> {
         let Some(mut seen) = self.describe(turn.group()).await? else { return Ok(false) };
         if let Some(known) = self.groups.latest().and_then(|view| view.groups.get(turn.group()).cloned()) {
             // `--nodes` may allow less than the group itself.
             seen.min = seen.min.max(known.min);
         }
-        let Ok(to) = sizes::decreased(&seen, -1) else { return Ok(false) };
+        let to = sizes::decreased(&seen, -1, decrements).unwrap_or(seen.desired);
+        if to >= seen.desired {
+            return Ok(false);
+        }
         let (answer, set) = oneshot::channel();
         let (group, from) = (turn.group().to_owned(), seen.desired);
         self.lower(turn, to, to_protect(&seen), answer).await;

@@ -1,6 +1,14 @@
-//! Arithmetic on sizes: what the target size is, and which changes of it are allowed. Pure.
+//! Arithmetic on sizes: what cluster-autoscaler is told of them, and which changes are allowed. Pure.
 //!
-//! Invariant: a change either keeps the whole batch within the group's limits or changes nothing.
+//! Two sets of instances are taken off the desired capacity, and both only while they live, as AWS has them in it until
+//! then:
+//! - those that `leave`: cluster-autoscaler counts their nodes as deleted, so that the target size and both limits are
+//!   told without them;
+//! - those that will `decrement`: only these lower the desired capacity when they go, so that the minimum is kept with
+//!   them. An instance that is replaced leaves and does not decrement.
+//!
+//! Invariants: nodes leave as a whole batch within the group's minimum or not at all; what never came is given up as far
+//! as the minimum allows; what is told fits together, so that cluster-autoscaler asks for nothing that is refused.
 
 use super::{Group, Instance, weights};
 
@@ -41,16 +49,6 @@ pub enum SizeError {
         /// The minimum in force.
         min: i32,
     },
-    /// A lower target would cost an instance that lives.
-    #[error("group {group} has {live} instances, a target size of {size} would terminate some of them")]
-    BelowLive {
-        /// Name of the group.
-        group: String,
-        /// Desired capacity it would have.
-        size: i32,
-        /// Instances the desired capacity counts.
-        live: i32,
-    },
     /// The group's sizes are units, and the call reckons in instances.
     #[error(
         "group {group} gives its instances weights, so that its sizes are units of capacity and not nodes: its \
@@ -74,19 +72,22 @@ pub enum SizeError {
     },
 }
 
-/// The number of nodes the group is to have: its desired capacity less the scale-ins accepted whose decrement AWS
-/// has not done yet. `accepted` says so of an instance; one that is terminating or gone has had its decrement. Where
-/// the desired capacity is units, what is there stands for it.
-pub fn target_size(group: &Group, accepted: impl Fn(&Instance) -> bool) -> i32 {
-    let size = if group.is_weighted() { group.live().count() as i32 } else { group.desired };
-    size - pending_decrements(group, accepted)
+/// The number of nodes the group is to have, for cluster-autoscaler: what is wanted less what leaves. Where the desired
+/// capacity is units, what is there stands for it.
+pub fn target_size(group: &Group, leaves: impl Fn(&Instance) -> bool) -> i32 {
+    wanted(group) - count(group, leaves)
 }
 
-fn pending_decrements(group: &Group, accepted: impl Fn(&Instance) -> bool) -> i32 {
-    group.live().filter(|&instance| accepted(instance)).count() as i32
+/// Instances that are wanted: units are not.
+fn wanted(group: &Group) -> i32 {
+    if group.is_weighted() { group.live().count() as i32 } else { group.desired }
 }
 
-/// The largest size in force: with Launch suspended the group cannot grow.
+fn count(group: &Group, such: impl Fn(&Instance) -> bool) -> i32 {
+    group.live().filter(|&instance| such(instance)).count() as i32
+}
+
+/// The largest size in force at AWS: with Launch suspended the group cannot grow.
 ///
 /// Source: [Suspend and resume
 /// processes](https://docs.aws.amazon.com/autoscaling/ec2/userguide/as-suspend-resume-processes.html).
@@ -94,20 +95,34 @@ pub fn max_size(group: &Group) -> i32 {
     if group.suspended.contains("Launch") { group.desired } else { group.max }
 }
 
-/// The smallest size in force: with Terminate suspended the group cannot shrink.
+/// The smallest size in force at AWS: with Terminate suspended the group cannot shrink.
 pub fn min_size(group: &Group) -> i32 {
     if group.suspended.contains("Terminate") { group.desired } else { group.min }
 }
 
-/// The smallest and the largest number of nodes, for cluster-autoscaler. A weighted group is not to grow, and shrinks
-/// as far as its minimum is kept whichever nodes leave.
-pub fn limits(group: &Group, accepted: impl Fn(&Instance) -> bool) -> (i32, i32) {
-    if !group.is_weighted() {
-        return (min_size(group), max_size(group));
+/// The smallest and the largest number of nodes, for cluster-autoscaler.
+///
+/// - It does not reckon with what leaves, and AWS does: the largest size is less by that, or an IncreaseSize that seems
+///   allowed would be refused, and the group be left alone for minutes.
+/// - The target size may be below the minimum because of what leaves. That is not to be made up for
+///   (`--enforce-node-group-min-size`): AWS replaces what goes without a decrement. The smallest size is less by as much.
+/// - A weighted group is not to grow, and shrinks as far as its minimum is kept whichever nodes leave.
+pub fn limits(group: &Group, leaves: impl Fn(&Instance) -> bool) -> (i32, i32) {
+    let target = target_size(group, &leaves);
+    if group.is_weighted() {
+        let spare = if group.suspended.contains("Terminate") { 0 } else { weights::spare(group, leaves) };
+        return (target - spare, target);
     }
-    let size = target_size(group, &accepted);
-    let spare = if group.suspended.contains("Terminate") { 0 } else { weights::spare(group, accepted) };
-    (size - spare, size)
+    let min = min_size(group);
+    let below = (min.min(group.desired) - target).max(0);
+    let max = max_size(group) - count(group, leaves);
+    (min - below, max.max(min - below))
+}
+
+/// How many of the instances that never came may be given up: those there are, as far as the minimum allows.
+pub fn spare_missing(group: &Group, decrements: impl Fn(&Instance) -> bool) -> usize {
+    let committed = wanted(group) - count(group, decrements);
+    group.missing().min(usize::try_from(committed - min_size(group)).unwrap_or_default())
 }
 
 /// Says no for a group whose desired capacity is not ours to set.
@@ -116,53 +131,46 @@ pub fn in_instances(group: &Group) -> Result<(), SizeError> {
 }
 
 /// The desired capacity to set for `delta` more nodes.
-pub fn increased(group: &Group, delta: i32, accepted: impl Fn(&Instance) -> bool) -> Result<i32, SizeError> {
+pub fn increased(group: &Group, delta: i32, leaves: impl Fn(&Instance) -> bool) -> Result<i32, SizeError> {
     if delta <= 0 {
         return Err(SizeError::Delta { call: "IncreaseSize", wanted: "positive", delta });
     }
     in_instances(group)?;
     let size = group.desired.saturating_add(delta);
     if size > max_size(group) {
-        let leaving = pending_decrements(group, accepted);
+        let leaving = count(group, leaves);
         return Err(SizeError::AboveMax { group: group.name.clone(), size, leaving, max: max_size(group) });
     }
     Ok(size)
 }
 
-/// The desired capacity to set for a target lower by `-delta`, which costs no instance that lives.
-pub fn decreased(group: &Group, delta: i32) -> Result<i32, SizeError> {
+/// The desired capacity to set for a target lower by up to `-delta`: by as many as are missing and the minimum lets go.
+/// cluster-autoscaler ends its loop for all groups if it is refused, and asks again with what is left.
+pub fn decreased(
+    group: &Group,
+    delta: i32,
+    decrements: impl Fn(&Instance) -> bool,
+) -> Result<i32, SizeError> {
     if delta >= 0 {
         return Err(SizeError::Delta { call: "DecreaseTargetSize", wanted: "negative", delta });
     }
     in_instances(group)?;
-    let size = group.desired.saturating_add(delta);
-    let live = group.live().count() as i32;
-    if size < live {
-        return Err(SizeError::BelowLive { group: group.name.clone(), size, live });
-    }
-    if size < min_size(group) {
-        return Err(SizeError::BelowMin { group: group.name.clone(), size, min: min_size(group) });
-    }
-    Ok(size)
+    let spare = i32::try_from(spare_missing(group, decrements)).unwrap_or(i32::MAX);
+    Ok(group.desired - spare.min(delta.saturating_neg()))
 }
 
-/// Checks that `missing` placeholders may be given up and these live instances may leave for good, all together.
+/// Checks that these live instances may leave for good, all together.
 pub fn removable<'a>(
     group: &Group,
-    missing: usize,
     leaving: impl IntoIterator<Item = &'a str>,
-    accepted: impl Fn(&Instance) -> bool,
+    decrements: impl Fn(&Instance) -> bool,
 ) -> Result<(), SizeError> {
-    if missing > 0 {
-        in_instances(group)?;
-    }
     let leaving: Vec<&str> = leaving.into_iter().collect();
-    let count = missing + leaving.len();
     if group.is_weighted() {
-        return removable_units(group, &leaving, accepted);
+        return removable_units(group, &leaving, decrements);
     }
-    let size = target_size(group, accepted).saturating_sub(i32::try_from(count).unwrap_or(i32::MAX));
-    if count > 0 && size < min_size(group) {
+    let size = target_size(group, decrements) - leaving.len() as i32;
+    if !leaving.is_empty() && size < min_size(group) {
         return Err(SizeError::BelowMin { group: group.name.clone(), size, min: min_size(group) });
     }
     Ok(())
@@ -210,9 +218,12 @@ mod tests {
         move |instance| instance.id.trim_start_matches("i-").parse().is_ok_and(|n: usize| n < count)
     }
 
+    fn none(_: &Instance) -> bool {
+        false
+    }
+
     #[test]
     fn a_scale_in_counts_until_aws_has_taken_the_instance_out() {
-        let none = |_: &Instance| false;
         assert_eq!(target_size(&group(0, 10, 3, 3, 0), none), 3);
         assert_eq!(target_size(&group(0, 10, 3, 3, 0), first(2)), 1);
         // Its decrement is in the desired capacity already.
@@ -220,41 +231,89 @@ mod tests {
     }
 
     #[test]
+    fn what_leaves_is_in_no_figure_that_cluster_autoscaler_hears() {
+        let mut group = group(2, 5, 3, 3, 0);
+        assert_eq!(limits(&group, none), (2, 5));
+        assert_eq!((target_size(&group, first(1)), limits(&group, first(1))), (2, (2, 4)));
+        // Replaced at the minimum: nothing is to be made up for.
+        assert_eq!((target_size(&group, first(2)), limits(&group, first(2))), (1, (1, 3)));
+        // What a tighter flag asks for is.
+        group.min = 4;
+        assert_eq!((target_size(&group, first(2)), limits(&group, first(2))), (1, (2, 3)));
+    }
+
+    #[test]
     fn a_suspended_process_fixes_the_size_on_its_side() {
         let mut group = group(1, 10, 4, 4, 0);
         group.suspended.insert("Launch".into());
-        assert!(matches!(increased(&group, 1, |_| false), Err(SizeError::AboveMax { max: 4, .. })));
+        assert_eq!(limits(&group, first(1)), (1, 3));
+        assert!(matches!(increased(&group, 1, none), Err(SizeError::AboveMax { max: 4, .. })));
         group.suspended.insert("Terminate".into());
-        assert!(matches!(removable(&group, 0, ["i-0"], |_| false), Err(SizeError::BelowMin { min: 4, .. })));
+        assert_eq!(limits(&group, first(1)), (3, 3));
+        assert!(matches!(removable(&group, ["i-0"], none), Err(SizeError::BelowMin { min: 4, .. })));
     }
 
     #[test]
     fn a_delta_of_the_wrong_sign_is_the_callers_mistake() {
         let group = group(0, 10, 5, 5, 0);
         for delta in [0, -1, i32::MIN] {
-            assert!(matches!(increased(&group, delta, |_| false), Err(SizeError::Delta { .. })));
+            assert!(matches!(increased(&group, delta, none), Err(SizeError::Delta { .. })));
         }
         for delta in [0, 1, i32::MAX] {
-            assert!(matches!(decreased(&group, delta), Err(SizeError::Delta { .. })));
+            assert!(matches!(decreased(&group, delta, none), Err(SizeError::Delta { .. })));
         }
+    }
+
+    #[test]
+    fn as_much_is_given_up_as_never_came_and_the_minimum_lets_go() {
+        // Of seven, three have not come.
+        let decreased =
+            |min, delta, decrementing| decreased(&group(min, 9, 7, 4, 0), delta, first(decrementing));
+        assert_eq!(decreased(0, -2, 0), Ok(5));
+        assert_eq!(decreased(0, -5, 0), Ok(4));
+        assert_eq!(decreased(6, -5, 0), Ok(6));
+        assert_eq!(decreased(7, -1, 0), Ok(7));
+        // AWS will take one more off, and has to have it above the minimum.
+        assert_eq!(decreased(5, -5, 1), Ok(6));
+        assert_eq!(decreased(0, i32::MIN, 0), Ok(4));
     }
 
     proptest! {
         #[test]
         fn no_size_leaves_the_limits_or_costs_an_instance_that_lives(
             min in 0..5i32, more in 0..20i32, desired in 0..30i32, live in 0..30usize, going in 0..30usize,
-            delta in any::<i32>(), count in 0..40usize,
+            delta in any::<i32>(), count in 1..40usize,
         ) {
             let group = group(min, min + more, desired, live, 2);
             if let Ok(size) = increased(&group, delta, first(going)) {
                 prop_assert!(size > desired && size <= group.max);
             }
-            if let Ok(size) = decreased(&group, delta) {
-                prop_assert!(size < desired && size >= min && size >= live as i32);
+            if let Ok(size) = decreased(&group, delta, first(going)) {
+                prop_assert!(size <= desired);
+                prop_assert!(size == desired || size - (going.min(live) as i32) >= min && size >= live as i32);
             }
-            if count > 0 && removable(&group, count, [], first(going)).is_ok() {
+            let ids: Vec<String> = (0..count).map(|n| format!("i-{n}")).collect();
+            if removable(&group, ids.iter().map(String::as_str), first(going)).is_ok() {
                 prop_assert!(target_size(&group, first(going)) - count as i32 >= min);
             }
+        }
+
+        #[test]
+        fn whatever_cluster_autoscaler_may_do_by_what_it_hears_is_not_refused(
+            min in 0..10i32, more in 0..20i32, above in 0..20i32, live in 0..30usize, leaving in 0..30usize,
+            decrementing in 0..30usize,
+        ) {
+            let (desired, decrementing) = (min + above.min(more), decrementing.min(leaving));
+            let group = group(min, min + more, desired, live.min(desired as usize), 2);
+            let target = target_size(&group, first(leaving));
+            let (least, most) = limits(&group, first(leaving));
+            prop_assert!(least <= target && least <= most);
+            if most > target {
+                prop_assert!(increased(&group, most - target, first(leaving)).is_ok());
+            }
+            let stay: Vec<String> = (leaving..group.live().count()).map(|n| format!("i-{n}")).collect();
+            let may_leave = stay.iter().take((target - least) as usize).map(String::as_str);
+            prop_assert!(removable(&group, may_leave, first(decrementing)).is_ok());
         }
     }
 }

@@ -14,7 +14,7 @@ const OTHER: i32 = 99;
 
 /// A group with the limits in force, and a line about it for people.
 pub fn node_group(group: &Group, scale_ins: &dyn ScaleIns) -> NodeGroup {
-    let (min_size, max_size) = sizes::limits(group, |i| scale_ins.will_decrement(&i.id));
+    let (min_size, max_size) = sizes::limits(group, |i| scale_ins.leaves(&group.name, &i.id));
     NodeGroup { id: group.name.clone(), min_size, max_size, debug: debug(group, scale_ins) }
 }
 
@@ -43,27 +43,46 @@ fn debug(group: &Group, scale_ins: &dyn ScaleIns) -> String {
     line
 }
 
-/// The group that this provider id is a node of, or will be.
-pub fn owner<'a>(view: &'a Snapshot, provider_id: &ProviderId) -> Option<&'a Group> {
+/// The group that this provider id is a node of, or will be. None while the node leaves: cluster-autoscaler counts every
+/// node of a group against the target size, so that with those that are not in it any more a scale-up would seem to have
+/// worked at once, and a launch that fails would never be noticed. A node that it is about to delete itself is of its group
+/// until it has asked for that.
+///
+/// Source: `areThereUpcomingNodesInNodeGroup` of cluster-autoscaler's `clusterstate/clusterstate.go`.
+pub fn owner<'a>(
+    view: &'a Snapshot,
+    provider_id: &ProviderId,
+    scale_ins: &dyn ScaleIns,
+) -> Option<&'a Group> {
     match provider_id {
         ProviderId::Placeholder { group, .. } => view.groups.get(group).map(|group| &**group),
         ProviderId::Instance { instance, .. } => view
             .instance(instance)
-            .filter(|(_, instance)| instance.lifecycle.is_node())
+            .filter(|(group, found)| found.lifecycle.is_node() && !is_leaving(group, found, scale_ins))
             .map(|(group, _)| &**group),
     }
 }
 
-/// The instances of a group, and a placeholder for each that is missing.
-pub fn instances(group: &Group, scale_ins: &dyn ScaleIns) -> Vec<Instance> {
+/// The instances of a group, and a placeholder for each that is `missing`. As many placeholders bear the reason of failed
+/// launches as there were such, and as can be given up: it asks for that at once, and for the newest.
+pub fn instances(
+    group: &Group,
+    missing: &[usize],
+    can_be_given_up: usize,
+    scale_ins: &dyn ScaleIns,
+) -> Vec<Instance> {
     let real = group.instances.iter().filter(|i| i.lifecycle.is_node()).map(|instance| {
         let id = ProviderId::instance(&instance.zone, &instance.id);
         listed(&id, state(group, instance, scale_ins), None)
     });
-    let missing = group
-        .placeholders()
-        .into_iter()
-        .map(|id| listed(&id, InstanceState::InstanceCreating, group.failure.as_ref().map(error_info)));
+    let zone = group.zones.first().cloned().unwrap_or_default();
+    let failed = group.failure.as_ref().map_or(0, |failure| failure.launches).min(can_be_given_up);
+    let in_time = missing.len().saturating_sub(failed);
+    let missing = missing.iter().enumerate().map(|(n, &index)| {
+        let id = ProviderId::Placeholder { zone: zone.clone(), group: group.name.clone(), index };
+        let failure = group.failure.as_ref().filter(|_| n >= in_time);
+        listed(&id, InstanceState::InstanceCreating, failure.map(error_info))
+    });
     real.chain(missing).collect()
 }
 

@@ -48,30 +48,46 @@ impl Drop for Unsure<'_> {
 impl Provider {
     /// Sets the desired capacity for `delta` more nodes.
     pub(super) async fn increase_size(&self, group: &str, delta: i32) -> Result<(), RpcError> {
-        let decide = |group: &Group| sizes::increased(group, delta, |i| self.scale_ins.will_decrement(&i.id));
-        self.resize(group, decide, |_| Vec::new()).await
+        let decide =
+            |group: &Group| sizes::increased(group, delta, |i| self.scale_ins.leaves(&group.name, &i.id));
+        let (deadline, turn) = self.turn_to(group, &decide).await?;
+        let fresh = self.look(deadline, group).await?;
+        let to = decide(&fresh)?;
+        self.set_desired(deadline, &turn, &fresh, to, &[]).await
     }
 
-    /// Sets the desired capacity for `-delta` nodes fewer of those that are not there yet.
+    /// Sets the desired capacity for up to `-delta` nodes fewer of those that are not there yet: the last that were asked
+    /// for. What the minimum does not let go, and what has come, stays without a complaint.
     pub(super) async fn decrease_target_size(&self, group: &str, delta: i32) -> Result<(), RpcError> {
-        self.resize(group, |group| sizes::decreased(group, delta), to_protect).await
+        let decide = |group: &Group| sizes::decreased(group, delta, |i| self.scale_ins.will_decrement(&i.id));
+        let (deadline, turn) = self.turn_to(group, &decide).await?;
+        let missing = self.missing(group)?;
+        let fresh = self.look(deadline, group).await?;
+        let to = decide(&fresh)?;
+        if to == fresh.desired {
+            info!(group, delta, "nothing of the target size can be given up");
+            return Ok(());
+        }
+        let given_up = usize::try_from(fresh.desired - to).unwrap_or_default().min(missing.len());
+        self.give_up(deadline, &turn, &fresh, to, &missing[missing.len() - given_up..]).await
     }
 
-    async fn resize(
+    /// Waits for the turn of a group whose size is to change, unless the delta makes no sense.
+    async fn turn_to(
         &self,
         name: &str,
         decide: impl Fn(&Group) -> Result<i32, SizeError>,
-        protect: impl Fn(&Group) -> Vec<String>,
-    ) -> Result<(), RpcError> {
+    ) -> Result<(Deadline, Turn), RpcError> {
         let deadline = Deadline::start();
         let seen = group(&*self.view()?, name)?;
         if let Err(mistake @ SizeError::Delta { .. }) = decide(&seen) {
             return Err(mistake.into());
         }
-        let turn = deadline.call(OTHER_CHANGE, self.groups.turn(&seen.name)).await?;
-        let fresh = self.look(deadline, name).await?;
-        let to = decide(&fresh)?;
-        self.set_desired(deadline, &turn, &fresh, to, &protect(&fresh)).await
+        Ok((deadline, deadline.call(OTHER_CHANGE, self.groups.turn(&seen.name)).await?))
+    }
+
+    fn missing(&self, name: &str) -> Result<Vec<usize>, RpcError> {
+        Ok(self.placeholders.of(&*group(&*self.view()?, name)?))
     }
 
     /// Removes these nodes; see [`Deletion`] for what is an error.
@@ -80,13 +96,16 @@ impl Provider {
         let known = group(&*self.view()?, name)?;
         let turn = deadline.call(OTHER_CHANGE, self.groups.turn(&known.name)).await?;
 
-        let view = self.view()?;
-        let mut deletion = Deletion::read(&view, &*group(&view, name)?, batch, &*self.scale_ins)?;
+        let (view, missing) = (self.view()?, self.missing(name)?);
+        let mut deletion = Deletion::read(&view, &*group(&view, name)?, &missing, batch, &*self.scale_ins)?;
         drop(view);
-        if deletion.placeholders > 0 || !deletion.unregistered.is_empty() {
+        let mut failed = Vec::new();
+        if !deletion.placeholders.is_empty() || !deletion.unregistered.is_empty() {
             let fresh = self.look(deadline, name).await?;
-            if let Some(to) = deletion.settle(&fresh, &*self.scale_ins)? {
-                self.set_desired(deadline, &turn, &fresh, to, &to_protect(&fresh)).await?;
+            if let Some(to) = deletion.settle(&fresh, &missing, &*self.scale_ins)?
+                && let Err(error) = self.give_up(deadline, &turn, &fresh, to, &deletion.placeholders).await
+            {
+                failed.push((NEVER_CAME.to_owned(), error));
             }
         }
 
@@ -104,7 +123,24 @@ impl Provider {
             }
             .boxed()
         });
-        finish(terminate.chain(accept).collect()).await
+        finish(failed, terminate.chain(accept).collect()).await
+    }
+
+    /// Lowers the size by instances that never came.
+    async fn give_up(
+        &self,
+        deadline: Deadline,
+        turn: &Turn,
+        group: &Group,
+        to: i32,
+        placeholders: &[usize],
+    ) -> Result<(), RpcError> {
+        let done = self.set_desired(deadline, turn, group, to, &to_protect(group)).await;
+        match &done {
+            Ok(()) => self.placeholders.given_up(&group.name, placeholders),
+            Err(_) => self.placeholders.refused(&group.name, self.clock.now()),
+        }
+        done
     }
 
     /// The group as AWS says it is now. Where that is not what the view has, the view learns it.
@@ -162,6 +198,7 @@ impl Provider {
 }
 
 const OTHER_CHANGE: &str = "another change of the group";
+const NEVER_CAME: &str = "instances that never came";
 
 fn group(view: &Snapshot, name: &str) -> Result<Arc<Group>, RpcError> {
     view.groups.get(name).cloned().ok_or_else(|| RpcError::NoSuchGroup(name.to_owned()))
@@ -184,13 +221,17 @@ fn learned(seen: &Group, fresh: &Group) -> Vec<Change> {
     changes
 }
 
-/// Does all of it, and says what could not be done.
-async fn finish(work: Vec<BoxFuture<'_, (String, Result<(), RpcError>)>>) -> Result<(), RpcError> {
-    let of = work.len();
-    let failed: Vec<_> = stream::iter(work)
+/// Does all of it, and says what could not be done, beside what has `failed` before.
+async fn finish(
+    mut failed: Vec<(String, RpcError)>,
+    work: Vec<BoxFuture<'_, (String, Result<(), RpcError>)>>,
+) -> Result<(), RpcError> {
+    let of = failed.len() + work.len();
+    let more: Vec<_> = stream::iter(work)
         .buffer_unordered(AT_ONCE)
         .filter_map(async |(node, done)| done.err().map(|error| (node, error)))
         .collect()
         .await;
+    failed.extend(more);
     if failed.is_empty() { Ok(()) } else { Err(RpcError::Unfinished { of, failed }) }
 }

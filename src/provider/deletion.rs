@@ -1,21 +1,22 @@
 //! What a DeleteNodes call comes to. Pure.
 //!
-//! Invariants: a batch is judged as a whole, so that an error means that nothing has been changed; an instance that is
-//! leaving anyway is no error and no work, however often it is named; no instance that may have a Node is terminated
-//! without a drain.
+//! Invariants: instances of a batch are judged as a whole, so that an error means that nothing has been changed; an
+//! instance that is leaving anyway is no error and no work, however often it is named; no instance that may have a Node is
+//! terminated without a drain. Placeholders are given up as far as the minimum allows beside that: a refusal would be
+//! asked for again in every loop.
 
 use std::collections::BTreeSet;
 
 use super::error::excerpt;
 use super::proto::ExternalGrpcNode;
 use super::{RpcError, ScaleIns};
-use crate::groups::{Group, ProviderId, Snapshot, sizes};
+use crate::groups::{Group, Instance, ProviderId, Snapshot, sizes};
 
 /// What is new in a batch, and so is to be done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Deletion {
-    /// How many instances that never came are given up.
-    pub placeholders: usize,
+    /// Numbers of the instances that never came and are given up.
+    pub placeholders: Vec<usize>,
     /// Instances that have no Node: there is nothing to drain.
     pub unregistered: Vec<String>,
     /// Nodes to drain and release.
@@ -32,22 +33,26 @@ pub struct NodeToDrain {
 }
 
 impl Deletion {
-    /// Whether the group may shrink by all of it.
-    fn check(&self, group: &Group, scale_ins: &dyn ScaleIns) -> Result<(), RpcError> {
+    /// Whether the group may shrink by its instances. Gives up no more placeholders than the minimum allows then.
+    fn check(&mut self, group: &Group, scale_ins: &dyn ScaleIns) -> Result<(), RpcError> {
+        let decrements = |instance: &Instance| scale_ins.will_decrement(&instance.id);
         let nodes = self.nodes.iter().map(|node| node.instance.as_str());
-        let leaving = nodes.chain(self.unregistered.iter().map(String::as_str));
-        Ok(sizes::removable(group, self.placeholders, leaving, |i| scale_ins.will_decrement(&i.id))?)
+        let leaving: Vec<&str> = nodes.chain(self.unregistered.iter().map(String::as_str)).collect();
+        sizes::removable(group, leaving.iter().copied(), decrements)?;
+        let with_these = |i: &Instance| decrements(i) || leaving.contains(&i.id.as_str());
+        self.placeholders.truncate(sizes::spare_missing(group, with_these));
+        Ok(())
     }
 
-    /// Reads a batch for `group`, which is a group of `view`. Of several errors, a node that is not of the group is
-    /// told first.
+    /// Reads a batch for `group`, which is a group of `view` and misses the `missing` ones. Of several errors, a node that
+    /// is not of the group is told first.
     pub fn read(
         view: &Snapshot,
         group: &Group,
+        missing: &[usize],
         batch: &[ExternalGrpcNode],
         scale_ins: &dyn ScaleIns,
     ) -> Result<Self, RpcError> {
-        let missing = group.placeholders().len();
         let mut units_named = false;
         let mut placeholders = BTreeSet::new();
         let mut seen = BTreeSet::new();
@@ -56,9 +61,9 @@ impl Deletion {
             match Named::read(view, group, node, scale_ins) {
                 // Listed before the group gave weights. What AWS still wants of it is not ours to tell.
                 Named::Placeholder(_) if group.is_weighted() => units_named = true,
-                // One with a higher number has been given up, or an instance has come for it.
-                Named::Placeholder(index) if index < missing => {
-                    placeholders.insert(index);
+                // Any other has been given up, or an instance has come for it.
+                Named::Placeholder(number) if missing.contains(&number) => {
+                    placeholders.insert(number);
                 }
                 Named::Placeholder(_) | Named::Leaving => {}
                 Named::Instance(instance) => {
@@ -72,7 +77,8 @@ impl Deletion {
         if units_named {
             sizes::in_instances(group)?;
         }
-        let mut deletion = Self { placeholders: placeholders.len(), ..Self::default() };
+        let placeholders = placeholders.into_iter().collect();
+        let mut deletion = Self { placeholders, ..Self::default() };
         for (node, instance) in new {
             match scale_ins.node_of(&instance) {
                 Some(node) => deletion.nodes.push(NodeToDrain { node, instance }),
@@ -88,19 +94,28 @@ impl Deletion {
     }
 
     /// What is left of it now that AWS has been asked: instances that are going already are left out, and so are
-    /// placeholders for which an instance has come. Returns the desired capacity to set if placeholders are left.
-    pub fn settle(&mut self, fresh: &Group, scale_ins: &dyn ScaleIns) -> Result<Option<i32>, RpcError> {
+    /// placeholders for which an instance has come, of those that were `missing` the oldest. Returns the desired capacity
+    /// to set if placeholders are left.
+    pub fn settle(
+        &mut self,
+        fresh: &Group,
+        missing: &[usize],
+        scale_ins: &dyn ScaleIns,
+    ) -> Result<Option<i32>, RpcError> {
         self.unregistered.retain(|id| {
             fresh
                 .instances
                 .iter()
                 .any(|i| i.id == *id && i.lifecycle.is_node() && !i.lifecycle.is_terminating())
         });
-        if !fresh.is_weighted() {
-            self.placeholders = self.placeholders.min(fresh.placeholders().len());
+        if !self.placeholders.is_empty() {
+            sizes::in_instances(fresh)?;
         }
+        let have_come = &missing[..missing.len().saturating_sub(fresh.missing())];
+        self.placeholders.retain(|number| !have_come.contains(number));
         self.check(fresh, scale_ins)?;
-        Ok((self.placeholders > 0).then(|| fresh.desired - self.placeholders as i32))
+        let given_up = self.placeholders.len() as i32;
+        Ok((given_up > 0).then(|| fresh.desired - given_up))
     }
 }
 
@@ -161,9 +176,9 @@ mod tests {
     use async_trait::async_trait;
 
     use super::*;
+    use crate::groups::Lifecycle;
     use crate::groups::sizes::SizeError;
     use crate::groups::weights::Weights;
-    use crate::groups::{Instance, Lifecycle};
     use crate::scale_in::{Accepted, IntentError};
 
     /// `i-1` and `i-2` have the Nodes `n-1` and `n-2`; `i-out` is leaving.
@@ -181,6 +196,10 @@ mod tests {
 
         fn is_leaving(&self, group: &str, instance: &str) -> bool {
             (group, instance) == ("web", "i-out")
+        }
+
+        fn is_to_be_deleted(&self, _: &str) -> bool {
+            false
         }
 
         fn will_decrement(&self, instance: &str) -> bool {
@@ -234,13 +253,13 @@ mod tests {
                 ..ExternalGrpcNode::default()
             })
             .collect();
-        Deletion::read(&view, &view.groups["web"], &batch, &Nodes)
+        Deletion::read(&view, &view.groups["web"], &[5, 6], &batch, &Nodes)
     }
 
-    fn deletion(placeholders: usize, unregistered: &[&str], nodes: &[&str]) -> Deletion {
+    fn deletion(placeholders: &[usize], unregistered: &[&str], nodes: &[&str]) -> Deletion {
         let drain = |id: &&str| NodeToDrain { node: id.replace("i-", "n-"), instance: (*id).into() };
         Deletion {
-            placeholders,
+            placeholders: placeholders.to_vec(),
             unregistered: unregistered.iter().map(|id| (*id).into()).collect(),
             nodes: nodes.iter().map(drain).collect(),
         }
@@ -248,18 +267,18 @@ mod tests {
 
     #[test]
     fn a_batch_comes_to_what_is_new_in_it() {
-        let nothing = deletion(0, &[], &[]);
+        let nothing = deletion(&[], &[], &[]);
         let table: &[(&[&str], Deletion)] = &[
             (&[], nothing.clone()),
-            (&["i-1"], deletion(0, &[], &["i-1"])),
-            (&["i-1", "i-2", "i-1"], deletion(0, &[], &["i-1", "i-2"])),
-            (&["i-bare", "i-new"], deletion(0, &["i-bare", "i-new"], &[])),
+            (&["i-1"], deletion(&[], &[], &["i-1"])),
+            (&["i-1", "i-2", "i-1"], deletion(&[], &[], &["i-1", "i-2"])),
+            (&["i-bare", "i-new"], deletion(&[], &["i-bare", "i-new"], &[])),
             (&["i-out"], nothing.clone()),
             (&["i-held", "i-ends", "i-out"], nothing.clone()),
-            (&["i-placeholder-web-0", "i-placeholder-web-1"], deletion(2, &[], &[])),
-            (&["i-placeholder-web-1", "i-placeholder-web-1"], deletion(1, &[], &[])),
-            (&["i-placeholder-web-2"], nothing),
-            (&["i-placeholder-web-0", "i-bare", "i-1"], deletion(1, &["i-bare"], &["i-1"])),
+            (&["i-placeholder-web-5", "i-placeholder-web-6"], deletion(&[5, 6], &[], &[])),
+            (&["i-placeholder-web-6", "i-placeholder-web-6"], deletion(&[6], &[], &[])),
+            (&["i-placeholder-web-7"], nothing),
+            (&["i-placeholder-web-5", "i-bare", "i-1"], deletion(&[5], &["i-bare"], &["i-1"])),
         ];
         for (batch, expected) in table {
             assert_eq!(&read(batch).expect("fine"), expected, "{batch:?}");
@@ -279,30 +298,39 @@ mod tests {
     #[test]
     fn the_minimum_counts_all_that_is_new_and_nothing_that_is_not() {
         // The target size is 6: seven desired, one leaving.
-        let three = ["i-placeholder-web-0", "i-bare", "i-1"];
+        let three = ["i-placeholder-web-5", "i-bare", "i-1"];
         assert!(read(&three).is_ok());
         assert!(read(&[&three[..], &["i-out", "i-held", "i-1"]].concat()).is_ok());
-        assert!(matches!(read(&[&three[..], &["i-2"]].concat()), Err(RpcError::Size(_))));
+        let four = read(&[&three[..], &["i-2"]].concat()).expect("instances come first");
+        assert_eq!(four, deletion(&[], &["i-bare"], &["i-1", "i-2"]));
+        assert!(matches!(read(&["i-bare", "i-1", "i-2", "i-new"]), Err(RpcError::Size(_))));
+    }
+
+    #[test]
+    fn as_many_placeholders_are_given_up_as_the_minimum_allows() {
+        let both = ["i-placeholder-web-5", "i-placeholder-web-6"];
+        assert_eq!(read(&both).expect("fine").placeholders, [5, 6]);
+        assert_eq!(read(&[&both[..], &["i-1", "i-2"]].concat()).expect("fine").placeholders, [5]);
     }
 
     #[test]
     fn what_has_happened_since_is_left_out() {
-        let mut deletion = read(&["i-placeholder-web-0", "i-placeholder-web-1", "i-bare"]).expect("fine");
+        let mut deletion = read(&["i-placeholder-web-5", "i-placeholder-web-6", "i-bare"]).expect("fine");
         let mut fresh = Group::clone(&view().groups["web"]);
         fresh.instances[3].lifecycle = Lifecycle::Terminating;
         fresh.desired = 5;
-        assert_eq!(deletion.settle(&fresh, &Nodes).expect("fine"), Some(4));
-        assert_eq!(deletion, Deletion { placeholders: 1, ..Deletion::default() });
+        assert_eq!(deletion.settle(&fresh, &[5, 6], &Nodes).expect("fine"), Some(4));
+        assert_eq!(deletion, Deletion { placeholders: vec![6], ..Deletion::default() });
         fresh.desired = 4;
-        assert_eq!(deletion.settle(&fresh, &Nodes).expect("fine"), None);
+        assert_eq!(deletion.settle(&fresh, &[5, 6], &Nodes).expect("fine"), None);
     }
 
     #[test]
     fn what_turns_out_to_be_units_is_not_given_up() {
-        let mut deletion = read(&["i-placeholder-web-0", "i-bare"]).expect("fine");
+        let mut deletion = read(&["i-placeholder-web-5", "i-bare"]).expect("fine");
         let mut fresh = Group::clone(&view().groups["web"]);
         fresh.weights = Some(Weights::default());
-        let refused = deletion.settle(&fresh, &Nodes);
+        let refused = deletion.settle(&fresh, &[5, 6], &Nodes);
         assert!(matches!(refused, Err(RpcError::Size(SizeError::Weighted { .. }))), "{refused:?}");
     }
 }

@@ -104,7 +104,6 @@ impl RpcError {
             Self::Size(
                 SizeError::AboveMax { .. }
                 | SizeError::BelowMin { .. }
-                | SizeError::BelowLive { .. }
                 | SizeError::Weighted { .. }
                 | SizeError::BelowMinUnits { .. },
             )
@@ -171,7 +170,6 @@ mod tests {
     fn every_error_has_its_code_and_none_is_internal() {
         let delta = SizeError::Delta { call: "IncreaseSize", wanted: "positive", delta: 0 };
         let above = SizeError::AboveMax { group: "g".into(), size: 9, leaving: 0, max: 8 };
-        let live = SizeError::BelowLive { group: "g".into(), size: 1, live: 2 };
         let (node, group) = (String::from("n"), String::from("g"));
         let unfinished = |failed: Vec<RpcError>| RpcError::Unfinished {
             of: 3,
@@ -187,7 +185,6 @@ mod tests {
             (delta.into(), Code::InvalidArgument),
             (above.into(), Code::FailedPrecondition),
             (below_min().into(), Code::FailedPrecondition),
-            (live.into(), Code::FailedPrecondition),
             (SizeError::Weighted { group: "g".into() }.into(), Code::FailedPrecondition),
             (
                 SizeError::BelowMinUnits { group: "g".into(), units: 1, min: 2 }.into(),

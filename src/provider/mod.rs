@@ -16,6 +16,7 @@ pub mod deletion;
 pub mod error;
 pub mod metrics;
 pub mod options;
+pub mod placeholders;
 pub mod proto;
 pub mod scale_ins;
 pub mod serve;

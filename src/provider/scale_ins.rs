@@ -16,6 +16,15 @@ pub trait ScaleIns: Send + Sync + 'static {
     /// Whether a scale-in of this instance of the group is under way.
     fn is_leaving(&self, group: &str, instance: &str) -> bool;
 
+    /// Whether cluster-autoscaler is about to delete the Node of this instance: it carries its ToBeDeleted taint.
+    fn is_to_be_deleted(&self, instance: &str) -> bool;
+
+    /// Whether cluster-autoscaler counts the instance's node as deleted, so that no figure it hears may have it: its
+    /// scale-in is under way, or about to be asked for.
+    fn leaves(&self, group: &str, instance: &str) -> bool {
+        self.is_leaving(group, instance) || self.is_to_be_deleted(instance)
+    }
+
     /// Whether a scale-in of this instance is under way that lowers the desired capacity when it is released.
     fn will_decrement(&self, instance: &str) -> bool;
 
@@ -36,6 +45,10 @@ impl ScaleIns for Intents {
 
     fn is_leaving(&self, group: &str, instance: &str) -> bool {
         Self::is_leaving(self, group, instance)
+    }
+
+    fn is_to_be_deleted(&self, instance: &str) -> bool {
+        Self::is_to_be_deleted(self, instance)
     }
 
     fn will_decrement(&self, instance: &str) -> bool {

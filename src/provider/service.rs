@@ -10,6 +10,7 @@ use tonic::{Code, Request, Response, Status};
 use tracing::{debug, warn};
 
 use super::metrics::{Rpc, RpcMetrics, code_name};
+use super::placeholders::Placeholders;
 use super::proto::cloud_provider_server::CloudProvider;
 #[allow(clippy::wildcard_imports, reason = "a request and a response of every RPC")]
 use super::proto::*;
@@ -22,12 +23,14 @@ use crate::template::devices;
 /// Refresh comes every 10 s. A look at AWS that is younger than that is as good as a new one.
 const YOUNG: Duration = Duration::from_secs(10);
 
-/// The provider as cluster-autoscaler calls it. It keeps nothing of its own: any number of replicas may answer.
+/// The provider as cluster-autoscaler calls it. What it keeps of its own can be lost without harm: any number of replicas may
+/// answer.
 pub struct Provider {
     pub(super) groups: Arc<Groups>,
     pub(super) scale_ins: Arc<dyn ScaleIns>,
     pub(super) sizing: Arc<dyn Sizing>,
     pub(super) clock: Clock,
+    pub(super) placeholders: Placeholders,
     metrics: RpcMetrics,
     startup_time_mentioned: AtomicBool,
 }
@@ -47,7 +50,8 @@ impl Provider {
         clock: Clock,
         metrics: RpcMetrics,
     ) -> Self {
-        Self { groups, scale_ins, sizing, clock, metrics, startup_time_mentioned: AtomicBool::new(false) }
+        let (placeholders, startup_time_mentioned) = (Placeholders::default(), AtomicBool::new(false));
+        Self { groups, scale_ins, sizing, clock, placeholders, metrics, startup_time_mentioned }
     }
 
     /// The view to answer from, unless it is too old or the scale-ins under way are not known: sizes and states would
@@ -96,11 +100,21 @@ impl Provider {
         let owner = provider_id
             .parse::<ProviderId>()
             .ok()
-            .and_then(|provider_id| answers::owner(&view, &provider_id));
+            .and_then(|provider_id| answers::owner(&view, &provider_id, &*self.scale_ins));
         if owner.is_none() {
             debug!(provider_id, "a node that is not of our groups");
         }
         Ok(owner.map(|group| answers::node_group(group, &*self.scale_ins)).unwrap_or_default())
+    }
+
+    fn instances(&self, group: &Group) -> Vec<Instance> {
+        let missing = self.placeholders.of(group);
+        let can_be_given_up = if self.placeholders.is_refused(&group.name, self.clock.now()) {
+            0
+        } else {
+            sizes::spare_missing(group, |i| self.scale_ins.will_decrement(&i.id))
+        };
+        answers::instances(group, &missing, can_be_given_up, &*self.scale_ins)
     }
 
     fn template(&self, id: String) -> Result<NodeGroupTemplateNodeInfoResponse, RpcError> {
@@ -212,7 +226,7 @@ impl CloudProvider for Provider {
     ) -> Result<Response<NodeGroupTargetSizeResponse>, Status> {
         self.answer(Rpc::NodeGroupTargetSize, async {
             let group = self.group(&request.get_ref().id)?;
-            let target_size = sizes::target_size(&group, |i| self.scale_ins.will_decrement(&i.id));
+            let target_size = sizes::target_size(&group, |i| self.scale_ins.leaves(&group.name, &i.id));
             Ok(NodeGroupTargetSizeResponse { target_size })
         })
         .await
@@ -260,7 +274,7 @@ impl CloudProvider for Provider {
     ) -> Result<Response<NodeGroupNodesResponse>, Status> {
         self.answer(Rpc::NodeGroupNodes, async {
             let group = self.group(&request.get_ref().id)?;
-            Ok(NodeGroupNodesResponse { instances: answers::instances(&group, &*self.scale_ins) })
+            Ok(NodeGroupNodesResponse { instances: self.instances(&group) })
         })
         .await
     }

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use super::marks;
+use super::names;
 use super::record::{self, Cause, Record, Release, Written};
 use super::release;
 use super::situation::Settings;
@@ -71,6 +72,11 @@ impl Intents {
     /// as far as the group is concerned.
     pub fn is_leaving(&self, group: &str, instance: &str) -> bool {
         self.record_of(instance).is_some_and(|record| record.group == group)
+    }
+
+    /// Whether the Node of this instance carries the taint by which cluster-autoscaler counts it as deleted, its own or ours.
+    pub fn is_to_be_deleted(&self, instance: &str) -> bool {
+        self.nodes.of_instance(instance).is_some_and(|node| node.taint(names::TO_BE_DELETED).is_some())
     }
 
     /// Whether a scale-in of this instance is under way that lowers the desired capacity when it is released.

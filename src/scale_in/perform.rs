@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::controller::Shared;
 use super::names;
 use super::situation::{Action, Announcement};
+use super::surroundings::will_decrement;
 use crate::aws::{AwsError, Hook};
 use crate::cluster::{Answer, ApiError, NodeView, PodName};
 use crate::groups::Change;
@@ -194,7 +195,8 @@ async fn terminate(
 /// sees and takes back.
 async fn give_up_replacement(shared: &Shared, group: &str) {
     let turn = shared.groups.turn(group).await;
-    match shared.protection.give_up_one(turn).await {
+    let given_up = shared.protection.give_up_one(turn, |instance| will_decrement(shared, instance));
+    match given_up.await {
         Ok(true) => {
             tracing::info!(group, "the group took an instance out that was to go: no replacement comes");
         }

@@ -19,12 +19,14 @@ pub(super) fn may_shrink(shared: &Shared, node: &NodeView) -> bool {
     let Some(snapshot) = shared.groups.latest() else { return false };
     let found = node.instance.as_deref().and_then(|instance| snapshot.instance(instance));
     found.is_some_and(|(group, instance)| {
-        let accepted = |instance: &Instance| {
-            let record = shared.nodes.of_instance(&instance.id).and_then(|node| record_on(&node));
-            record.is_some_and(|record| record.release == Release::TerminateAndDecrement)
-        };
-        sizes::removable(group, 0, [instance.id.as_str()], accepted).is_ok()
+        sizes::removable(group, [instance.id.as_str()], |instance| will_decrement(shared, instance)).is_ok()
     })
+}
+
+/// Whether a scale-in of the instance is accepted that lowers the desired capacity when it is released.
+pub(super) fn will_decrement(shared: &Shared, instance: &Instance) -> bool {
+    let record = shared.nodes.of_instance(&instance.id).and_then(|node| record_on(&node));
+    record.is_some_and(|record| record.release == Release::TerminateAndDecrement)
 }
 
 /// Where a Node's instance is, by the last look at AWS.

@@ -62,7 +62,7 @@ async fn a_failed_launch_explains_exactly_the_groups_that_are_short() {
     let snapshot = world.until(|snapshot| snapshot.groups["dry"].failure.is_some()).await;
     let failure = snapshot.groups["dry"].failure.as_ref().expect("is known");
     assert_eq!((failure.code.as_str(), failure.out_of_resources), ("VcpuLimitExceeded", true));
-    assert_eq!(snapshot.groups["dry"].placeholders().len(), 2);
+    assert_eq!(snapshot.groups["dry"].missing(), 2);
     assert_eq!(snapshot.groups["fine"].failure, None);
     let took = world.clock.now().duration_since(asked_at);
     assert!(took.as_secs() <= 20, "it took {took:#}");

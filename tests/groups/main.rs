@@ -1,5 +1,6 @@
 //! Discovery, sizes and templates as cluster-autoscaler meets them: the whole program on the simulated worlds.
 
+mod autoscaler;
 mod batches;
 mod budget;
 mod eks;

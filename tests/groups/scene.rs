@@ -9,11 +9,16 @@ use ebbtide::provider::proto::{
     ExternalGrpcNode, Instance, NodeGroup, NodeGroupDecreaseTargetSizeRequest, NodeGroupDeleteNodesRequest,
     NodeGroupIncreaseSizeRequest, NodeGroupNodesRequest, NodeGroupTargetSizeRequest, NodeGroupsRequest,
 };
+use ebbtide::sim::autoscaler::{self, Autoscaler, Options};
 use ebbtide::sim::aws::{Event, GroupSpec, LaunchFailure, LifecycleState, Operation};
-use ebbtide::sim::cluster::{Verb, replica_set};
+use ebbtide::sim::cluster::{ReplicaSetSpec, Verb, replica_set};
 use ebbtide::sim::program::{Program, TAG, config};
-use ebbtide::sim::world::World;
-use k8s_openapi::api::core::v1::Pod;
+use ebbtide::sim::world::{POOL, World};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+use tokio::task::JoinSet;
 use tonic::{Code, Status};
 
 /// The group that most tests are about.
@@ -169,6 +174,23 @@ impl Scene {
         to_aws + self.world.cluster.requests(Verb::Patch, "nodes")
     }
 
+    /// How many pods of this ReplicaSet run, and are not on their way out.
+    pub(crate) fn running(&self, set: &str) -> usize {
+        let runs = |pod: &Pod| pod.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Running");
+        let of_set = |pod: &Pod| pod.metadata.labels.as_ref().is_some_and(|labels| labels["app"] == set);
+        let pods = self.world.cluster.list::<Pod>();
+        pods.iter()
+            .filter(|pod| of_set(pod) && runs(pod) && pod.metadata.deletion_timestamp.is_none())
+            .count()
+    }
+
+    /// A person asks for a node's scale-in.
+    pub(crate) async fn annotate(&self, node: &str, wish: &str) {
+        let nodes: Api<Node> = Api::all(self.world.cluster.client());
+        let patch = Patch::Merge(json!({ "metadata": { "annotations": { "ebbtide/scale-in": wish } } }));
+        nodes.patch(node, &PatchParams::default(), &patch).await.expect("patched");
+    }
+
     /// Every node gets a workload that runs, and needs so many seconds to exit.
     pub(crate) async fn occupy(&self, exits_after: u32) {
         self.world.cluster.add(replica_set("work", 8).grace(2 * exits_after).exits_after(exits_after));
@@ -213,4 +235,56 @@ pub(crate) async fn eventually<F: Future<Output = bool>>(
 
 pub(crate) fn code<T>(result: &Result<T, Status>) -> Code {
     result.as_ref().err().map_or(Code::Ok, Status::code)
+}
+
+/// cluster-autoscaler beside the program, looking every ten seconds until it is dropped.
+pub(crate) struct Loop {
+    pub(crate) autoscaler: Autoscaler,
+    _task: JoinSet<()>,
+}
+
+impl Loop {
+    pub(crate) fn start(scene: &Scene, options: Options) -> Self {
+        let autoscaler = Autoscaler::new(&scene.world, options);
+        let mut task = JoinSet::new();
+        let (looking, client) = (autoscaler.clone(), scene.program.client());
+        task.spawn(async move { looking.run(|| client.clone()).await });
+        Self { autoscaler, _task: task }
+    }
+
+    /// What it has done of a kind.
+    pub(crate) fn did<T>(&self, what: impl Fn(&autoscaler::Event) -> Option<T>) -> Vec<T> {
+        self.autoscaler.journal().iter().filter_map(|(_, event)| what(event)).collect()
+    }
+
+    /// Nodes bought so far, by group.
+    pub(crate) fn bought(&self) -> BTreeMap<String, i32> {
+        let mut bought = BTreeMap::new();
+        for (group, by) in self.did(|event| match event {
+            autoscaler::Event::ScaledUp { group, by } => Some((group.clone(), *by)),
+            _ => None,
+        }) {
+            *bought.entry(group).or_default() += by;
+        }
+        bought
+    }
+
+    /// Why loops have ended with an error.
+    pub(crate) fn failures(&self) -> Vec<String> {
+        self.did(|event| match event {
+            autoscaler::Event::LoopFailed(error) => Some(error.clone()),
+            autoscaler::Event::ScaleUpFailed { error, .. } => Some(error.clone()),
+            _ => None,
+        })
+    }
+}
+
+/// A group whose nodes, and template, have the label by which pods choose it.
+pub(crate) fn pool(name: &str, size: u32) -> GroupSpec {
+    group(name, size).tag(format!("k8s.io/cluster-autoscaler/node-template/label/{POOL}"), name)
+}
+
+/// So many pods for a pool, one a node.
+pub(crate) fn pods_for(pool: &str, name: &str, pods: u32) -> ReplicaSetSpec {
+    replica_set(name, pods).node_selector(POOL, pool).cpu_millis(1_200)
 }

@@ -53,6 +53,10 @@ impl ScaleIns for Empty {
         false
     }
 
+    fn is_to_be_deleted(&self, _: &str) -> bool {
+        false
+    }
+
     fn will_decrement(&self, _: &str) -> bool {
         false
     }

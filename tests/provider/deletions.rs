@@ -8,7 +8,7 @@ use ebbtide::provider::proto::{ExternalGrpcNode, NodeGroupDeleteNodesRequest};
 use futures::future::join_all;
 use tonic::Code;
 
-use crate::world::{Asked, GROUP, With as _, World, code, node, placeholders, unregistered, web};
+use crate::world::{Asked, GROUP, With as _, World, code, failure, node, placeholders, unregistered, web};
 
 fn three() -> Group {
     web(3).in_service(&["i-1", "i-2", "i-3"])
@@ -53,7 +53,6 @@ async fn an_instance_that_is_leaving_or_has_left_is_fine_at_the_minimum_too() {
 #[tokio::test(start_paused = true)]
 async fn a_scale_in_that_would_have_been_replaced_becomes_one_that_lowers_the_size() {
     let world = World::with(three()).registered(&["i-1"]).under_way("i-1", false);
-    assert_eq!(world.target_size().await, 3);
     world.delete(vec![node("i-1")]).await.expect("accepted");
     assert_eq!((world.target_size().await, world.accepted()), (2, vec!["n-1".to_owned()]));
 }
@@ -119,12 +118,12 @@ async fn batches_at_the_same_time_do_not_pass_the_minimum_together() {
 #[tokio::test(start_paused = true)]
 async fn placeholders_are_given_up_in_one_go_with_the_living_protected() {
     let world = World::with(web(4).in_service(&["i-1", "i-2"]));
-    world.delete(placeholders(0..2)).await.expect("given up");
+    world.delete(placeholders(2..4)).await.expect("given up");
     let protect = vec!["i-1".to_owned(), "i-2".to_owned()];
     assert_eq!(world.asked(), [Asked::Set { from: 4, to: 2, protect }]);
     assert_eq!(world.target_size().await, 2);
     // Once more: there are none left.
-    world.delete(placeholders(0..2)).await.expect("nothing to do");
+    world.delete(placeholders(2..4)).await.expect("nothing to do");
     assert_eq!(world.asked().len(), 1);
 }
 
@@ -132,17 +131,71 @@ async fn placeholders_are_given_up_in_one_go_with_the_living_protected() {
 async fn an_instance_that_launched_in_place_of_a_placeholder_lives() {
     let fresh = web(4).in_service(&["i-1", "i-2"]).with("i-3", Lifecycle::Pending);
     let world = World::seen(web(4).in_service(&["i-1", "i-2"]), fresh);
-    world.delete(placeholders(0..2)).await.expect("one of them is given up");
+    world.delete(placeholders(2..4)).await.expect("one of them is given up");
     let protect = ["i-1", "i-2"].map(str::to_owned).to_vec();
     assert_eq!(world.asked(), [Asked::Set { from: 4, to: 3, protect }]);
     assert_eq!(world.target_size().await, 3);
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_minimum_holds_for_placeholders_too() {
-    let world = World::with(web(3).in_service(&["i-1"]).limits(2, 10));
-    assert_eq!(code(&world.delete(placeholders(0..2)).await), Code::FailedPrecondition);
+async fn an_instance_came_for_the_placeholder_that_waited_the_longest() {
+    let fresh = web(4).in_service(&["i-1", "i-2"]).with("i-3", Lifecycle::Pending);
+    let world = World::seen(web(4).in_service(&["i-1", "i-2"]), fresh);
+    world.delete(placeholders(2..3)).await.expect("it is there");
     assert!(world.is_untouched());
+}
+
+#[tokio::test(start_paused = true)]
+async fn as_many_placeholders_are_given_up_as_the_minimum_allows_and_none_is_no_error() {
+    let world = World::with(web(3).in_service(&["i-1"]).limits(2, 10));
+    world.delete(placeholders(1..3)).await.expect("one of them");
+    let protect = vec!["i-1".to_owned()];
+    assert_eq!(world.asked(), [Asked::Set { from: 3, to: 2, protect }]);
+    assert_eq!(world.listed().await, ["i-1", "i-placeholder-web-2"]);
+    world.delete(placeholders(2..3)).await.expect("none");
+    assert_eq!((world.asked().len(), world.target_size().await), (1, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_placeholder_keeps_its_name_until_it_is_given_up_or_has_come() {
+    let world = World::with(web(4).in_service(&["i-1"]));
+    let (one, two, three) = ("i-placeholder-web-1", "i-placeholder-web-2", "i-placeholder-web-3");
+    assert_eq!(world.listed().await, ["i-1", one, two, three]);
+    world.delete(placeholders(2..3)).await.expect("given up");
+    assert_eq!(world.listed().await, ["i-1", one, three]);
+    world.publish([web(3).in_service(&["i-1", "i-2"])]);
+    assert_eq!(world.listed().await, ["i-1", "i-2", three]);
+    world.increase(1).await.expect("grown");
+    assert_eq!(world.listed().await, ["i-1", "i-2", three, "i-placeholder-web-4"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_given_up_bears_no_error_for_a_while() {
+    let mut group = web(3).in_service(&["i-1"]);
+    group.failure = Some(failure(2));
+    let world = World::with(group);
+    let failed = async || world.with_errors().await;
+    assert_eq!(failed().await, ["i-placeholder-web-1", "i-placeholder-web-2"]);
+    world.aws.now().refuses_sizes = true;
+    assert_eq!(code(&world.delete(placeholders(1..3)).await), Code::FailedPrecondition);
+    assert_eq!(failed().await, [""; 0]);
+    assert_eq!(world.listed().await.len(), 3);
+    tokio::time::advance(Duration::from_mins(9)).await;
+    assert_eq!(failed().await, [""; 0]);
+    tokio::time::advance(Duration::from_secs(59)).await;
+    world.refresh_view();
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert_eq!(failed().await.len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn placeholders_that_cannot_be_given_up_keep_no_instance_alive_that_never_registered() {
+    let world = World::with(web(5).in_service(&["i-1", "i-2"])).registered(&["i-1"]);
+    world.aws.now().refuses_sizes = true;
+    let mut batch = placeholders(2..4);
+    batch.push(unregistered("i-2"));
+    assert_eq!(code(&world.delete(batch).await), Code::FailedPrecondition);
+    assert_eq!(world.asked(), [terminated("i-2")]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -182,7 +235,7 @@ async fn no_instance_that_may_have_a_node_is_terminated_undrained() {
 #[tokio::test(start_paused = true)]
 async fn a_batch_of_everything_does_everything() {
     let world = World::with(web(6).in_service(&["i-1", "i-2", "i-3"])).registered(&["i-1"]);
-    let mut batch = placeholders(0..2);
+    let mut batch = placeholders(3..5);
     batch.extend([node("i-1"), unregistered("i-2")]);
     world.delete(batch).await.expect("done");
     assert_eq!(world.accepted(), ["n-1"]);
@@ -213,11 +266,11 @@ async fn what_was_not_recorded_is_named_and_the_rest_stands() {
 async fn an_error_of_aws_about_placeholders_stops_the_batch_before_it_has_begun() {
     let world = World::with(web(4).in_service(&["i-1", "i-2"])).registered(&["i-1"]);
     world.aws.now().fails = Some(SizingError::Throttled);
-    let mut batch = placeholders(0..1);
+    let mut batch = placeholders(2..3);
     batch.push(node("i-1"));
     assert_eq!(code(&world.delete(batch).await), Code::Unavailable);
     assert!(world.is_untouched());
     assert_eq!(world.target_size().await, 4);
-    let request = NodeGroupDeleteNodesRequest { id: GROUP.into(), nodes: placeholders(0..1) };
+    let request = NodeGroupDeleteNodesRequest { id: GROUP.into(), nodes: placeholders(2..3) };
     assert!(world.client().await.node_group_delete_nodes(request).await.is_ok());
 }

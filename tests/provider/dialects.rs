@@ -177,7 +177,7 @@ async fn groups_and_sizes_have_their_field_numbers() {
     let shrink = [number(1, -2_i64 as u64), delimited(2, GROUP.as_bytes())].concat();
     assert_eq!(call(&world, "NodeGroupDecreaseTargetSize", shrink).await.expect("lowered"), Bytes::new());
     assert_eq!(world.target_size().await, 3);
-    let placeholder = delimited(1, &delimited(1, b"aws:///z1/i-placeholder-web-0"));
+    let placeholder = delimited(1, &delimited(1, b"aws:///z1/i-placeholder-web-2"));
     let delete = [placeholder, delimited(2, GROUP.as_bytes())].concat();
     assert_eq!(call(&world, "NodeGroupDeleteNodes", delete).await.expect("given up"), Bytes::new());
     assert_eq!(world.target_size().await, 2);
@@ -190,6 +190,7 @@ async fn instances_have_their_field_numbers_and_states() {
         code: "VcpuLimitExceeded".into(),
         message: "quota".into(),
         out_of_resources: true,
+        launches: 9,
     });
     let world = World::with(group);
     let answer = call(&world, "NodeGroupNodes", delimited(1, GROUP.as_bytes())).await.expect("answered");
@@ -199,7 +200,7 @@ async fn instances_have_their_field_numbers_and_states() {
     let expected = [
         instance(b"aws:///z1/i-1", &small(1, 1)),
         instance(b"aws:///z1/i-2", &small(1, 3)),
-        instance(b"aws:///z1/i-placeholder-web-0", &[small(1, 2), delimited(2, &error)].concat()),
+        instance(b"aws:///z1/i-placeholder-web-1", &[small(1, 2), delimited(2, &error)].concat()),
     ];
     assert_eq!(answer, expected.concat());
 }

@@ -17,7 +17,7 @@ use ebbtide::template::{Template, TemplateError};
 use futures::FutureExt as _;
 use tonic::Code;
 
-use crate::world::{GROUP, With as _, World, code, node, unregistered, web};
+use crate::world::{GROUP, With as _, World, code, failure, node, unregistered, web};
 
 #[tokio::test(start_paused = true)]
 async fn groups_are_listed_with_the_limits_in_force_and_a_line_for_people() {
@@ -61,14 +61,22 @@ async fn without_a_recent_look_at_aws_nothing_is_answered_from_it() {
 #[tokio::test(start_paused = true)]
 async fn a_node_belongs_to_the_group_of_its_instance_and_to_none_otherwise() {
     let world = World::with(
-        web(3).in_service(&["i-1"]).with("i-2", Lifecycle::TerminatingWait).with("i-3", Lifecycle::Detaching),
+        web(5)
+            .in_service(&["i-1", "i-4", "i-5"])
+            .with("i-2", Lifecycle::TerminatingWait)
+            .with("i-3", Lifecycle::Detaching),
     )
-    .registered(&["i-1"]);
+    .registered(&["i-1", "i-4", "i-5"])
+    .under_way("i-4", true);
+    // cluster-autoscaler is about to delete it: without a group that would fail.
+    world.leaving.now().tainted = ["i-4".into(), "i-5".into()].into();
     let mut client = world.client().await;
     let id = |provider_id: &str| ExternalGrpcNode { provider_id: provider_id.into(), ..Default::default() };
     let table = [
         (node("i-1"), GROUP),
-        (node("i-2"), GROUP),
+        (node("i-5"), GROUP),
+        (node("i-2"), ""),
+        (node("i-4"), ""),
         (unregistered("i-placeholder-web-0"), GROUP),
         (unregistered("i-placeholder-other-0"), ""),
         (node("i-3"), ""),
@@ -88,19 +96,33 @@ async fn a_node_belongs_to_the_group_of_its_instance_and_to_none_otherwise() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_target_size_leaves_out_nodes_that_will_lower_it_when_they_go() {
-    let group = web(4).in_service(&["i-1", "i-2", "i-3"]).with("i-4", Lifecycle::Terminating);
+async fn the_target_size_leaves_out_each_node_that_leaves_once() {
+    let group = web(5).in_service(&["i-1", "i-2", "i-3", "i-5"]).with("i-4", Lifecycle::Terminating);
     let world = World::with(group).under_way("i-1", true).under_way("i-2", false).under_way("i-4", true);
     assert_eq!(world.target_size().await, 3);
+    world.leaving.now().tainted = ["i-1", "i-2", "i-3", "i-4"].map(String::from).into();
+    assert_eq!(world.target_size().await, 2, "i-3 is about to be deleted");
+    let world = world.under_way("i-3", true);
+    assert_eq!(world.target_size().await, 2, "and now it has been asked for");
+}
+
+#[tokio::test(start_paused = true)]
+async fn as_many_placeholders_bear_an_error_as_have_failed_and_the_minimum_lets_go() {
+    let failed = async |min, launches| {
+        let mut group = web(6).in_service(&["i-1", "i-2", "i-3"]).limits(min, 10);
+        group.failure = Some(failure(launches));
+        World::with(group).under_way("i-1", true).with_errors().await
+    };
+    let placeholder = |n| format!("i-placeholder-web-{n}");
+    assert_eq!(failed(0, 3).await, [3, 4, 5].map(placeholder));
+    assert_eq!(failed(0, 1).await, [placeholder(5)], "the last that was asked for");
+    assert_eq!(failed(3, 3).await, [4, 5].map(placeholder), "one leaves, and the minimum is kept without it");
+    assert_eq!(failed(5, 3).await, [""; 0]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn nodes_are_listed_with_their_states_and_placeholders_with_the_reason() {
-    let failure = LaunchFailure {
-        code: "InsufficientInstanceCapacity".into(),
-        message: "none left in z1".into(),
-        out_of_resources: true,
-    };
+    let failure = failure(9);
     let mut group = web(6)
         .in_service(&["i-run", "i-leaves"])
         .with("i-new", Lifecycle::Pending)
@@ -139,12 +161,12 @@ async fn nodes_are_listed_with_their_states_and_placeholders_with_the_reason() {
             row("i-ends", InstanceState::InstanceDeleting, None),
             row("i-odd", InstanceState::InstanceRunning, None),
             row(
-                "i-placeholder-web-0",
+                "i-placeholder-web-4",
                 InstanceState::InstanceCreating,
                 error("InsufficientInstanceCapacity", 1)
             ),
             row(
-                "i-placeholder-web-1",
+                "i-placeholder-web-5",
                 InstanceState::InstanceCreating,
                 error("InsufficientInstanceCapacity", 1)
             ),

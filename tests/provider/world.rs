@@ -8,10 +8,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use ebbtide::clock::Clock;
 use ebbtide::cluster::ApiError;
-use ebbtide::groups::{Group, Groups, Instance, Lifecycle, Snapshot, Turn};
+use ebbtide::groups::{Group, Groups, Instance, LaunchFailure, Lifecycle, Snapshot, Turn};
 use ebbtide::provider::proto::cloud_provider_client::CloudProviderClient;
 use ebbtide::provider::proto::{
-    ExternalGrpcNode, NodeGroupDeleteNodesRequest, NodeGroupIncreaseSizeRequest, NodeGroupTargetSizeRequest,
+    self, ExternalGrpcNode, NodeGroupDeleteNodesRequest, NodeGroupIncreaseSizeRequest, NodeGroupNodesRequest,
+    NodeGroupTargetSizeRequest,
 };
 use ebbtide::provider::{Provider, RpcMetrics, ScaleIns, ServeError, Sizing, SizingError, Tls, serve};
 use ebbtide::scale_in::{Accepted, IntentError};
@@ -76,6 +77,8 @@ pub(crate) struct Aws {
     pub(crate) group: Group,
     pub(crate) described: usize,
     pub(crate) asked: Vec<Asked>,
+    /// Sizes may not be set.
+    pub(crate) refuses_sizes: bool,
     /// The next call fails with this.
     pub(crate) fails: Option<SizingError>,
     /// Calls are never answered.
@@ -92,6 +95,8 @@ pub(crate) struct Leaving {
     pub(crate) nodes: BTreeMap<String, String>,
     /// Whether it will lower the size, by group and instance.
     pub(crate) under_way: BTreeMap<(String, String), bool>,
+    /// Instances whose Nodes carry cluster-autoscaler's taint.
+    pub(crate) tainted: BTreeSet<String>,
     /// Nodes accepted, in order.
     pub(crate) accepted: Vec<String>,
     /// Nodes that cannot be recorded.
@@ -137,6 +142,9 @@ impl Sizing for Script<Aws> {
     async fn set_desired(&self, _: &Turn, from: i32, to: i32, protect: &[String]) -> Result<(), SizingError> {
         self.answer().await?;
         let mut aws = self.now();
+        if aws.refuses_sizes {
+            return Err(SizingError::Denied("autoscaling:SetInstanceProtection".into()));
+        }
         aws.group.desired = to;
         aws.asked.push(Asked::Set { from, to, protect: protect.to_vec() });
         Ok(())
@@ -166,6 +174,10 @@ impl ScaleIns for Script<Leaving> {
 
     fn is_leaving(&self, group: &str, instance: &str) -> bool {
         self.now().under_way.contains_key(&(group.to_owned(), instance.to_owned()))
+    }
+
+    fn is_to_be_deleted(&self, instance: &str) -> bool {
+        self.now().tainted.contains(instance)
     }
 
     fn will_decrement(&self, instance: &str) -> bool {
@@ -283,6 +295,30 @@ impl World {
         answer.into_inner().target_size
     }
 
+    /// What is listed, by the last part of its provider id.
+    pub(crate) async fn listed(&self) -> Vec<String> {
+        self.instances().await.iter().map(|listed| last_part(&listed.id)).collect()
+    }
+
+    /// The same, of what is listed with an error.
+    pub(crate) async fn with_errors(&self) -> Vec<String> {
+        let listed = self.instances().await;
+        let failed = listed.iter().filter(|i| i.status.as_ref().is_some_and(|s| s.error_info.is_some()));
+        failed.map(|listed| last_part(&listed.id)).collect()
+    }
+
+    async fn instances(&self) -> Vec<proto::Instance> {
+        let request = NodeGroupNodesRequest { id: GROUP.into() };
+        let answer = self.client().await.node_group_nodes(request).await.expect("answered");
+        answer.into_inner().instances
+    }
+
+    /// Discovery looks again, and sees what it saw.
+    pub(crate) fn refresh_view(&self) {
+        let seen = self.groups.latest().expect("published");
+        self.publish(seen.groups.values().map(|group| Group::clone(group)));
+    }
+
     pub(crate) async fn increase(&self, delta: i32) -> Result<(), Status> {
         let request = NodeGroupIncreaseSizeRequest { delta, id: GROUP.into() };
         self.client().await.node_group_increase_size(request).await.map(drop)
@@ -333,6 +369,20 @@ pub(crate) fn unregistered(instance: &str) -> ExternalGrpcNode {
 
 pub(crate) fn placeholders(indices: std::ops::Range<usize>) -> Vec<ExternalGrpcNode> {
     indices.map(|n| unregistered(&format!("i-placeholder-{GROUP}-{n}"))).collect()
+}
+
+/// So many launches have failed for want of capacity.
+pub(crate) fn failure(launches: usize) -> LaunchFailure {
+    LaunchFailure {
+        code: "InsufficientInstanceCapacity".into(),
+        message: "none left in z1".into(),
+        out_of_resources: true,
+        launches,
+    }
+}
+
+fn last_part(id: &str) -> String {
+    id.rsplit('/').next().unwrap_or_default().to_owned()
 }
 
 pub(crate) fn code<T>(result: &Result<T, Status>) -> Code {

@@ -1,0 +1,155 @@
+//! Placeholders: how the instances that a group misses are named, and whether they can be given up.
+//!
+//! cluster-autoscaler follows each name: one that is listed for longer than a node may take to come is given up, one that
+//! is listed with an error at once. So a name belongs to one instance that was asked for:
+//! - names are numbers, given in the order in which instances are asked for, and never given twice;
+//! - when an instance comes, the lowest number goes: the group has waited for it the longest;
+//! - what is given up goes by its own number.
+//!
+//! A group that could not be made smaller lists placeholders without errors for a while: cluster-autoscaler waits for those,
+//! while with an error it would ask again and again, and after `--max-node-provision-time` end its loop for all groups.
+//!
+//! Each replica numbers for itself, and a new run begins anew at the number of instances that live: names that nobody knows
+//! any more are taken for given up, and ages begin anew.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::clock::elapsed;
+use crate::groups::Group;
+
+/// How long a group whose size could not go down bears no errors. Each try afterwards costs cluster-autoscaler nothing but a
+/// line in its log, as long as the next loops are spared: it gives up after several minutes of the same.
+const AFTER_REFUSAL: Duration = Duration::from_mins(10);
+
+/// The placeholders of all groups.
+#[derive(Debug, Default)]
+pub struct Placeholders(Mutex<BTreeMap<String, OfGroup>>);
+
+#[derive(Debug, Default)]
+struct OfGroup {
+    numbers: Numbers,
+    refused_at: Option<Timestamp>,
+}
+
+/// The numbers of the instances that a group misses, the oldest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Numbers {
+    open: Vec<usize>,
+    next: usize,
+    live: usize,
+}
+
+impl Numbers {
+    /// The group has so many now, and misses so many.
+    fn follow(&mut self, live: usize, missing: usize) {
+        let came = live.saturating_sub(self.live).max(self.open.len().saturating_sub(missing));
+        self.open.drain(..came.min(self.open.len()));
+        self.live = live;
+        self.next = self.next.max(live);
+        while self.open.len() < missing {
+            self.open.push(self.next);
+            self.next += 1;
+        }
+    }
+}
+
+impl Placeholders {
+    /// The numbers of what the group misses, the oldest first.
+    pub fn of(&self, group: &Group) -> Vec<usize> {
+        let mut all = self.lock();
+        let known = all.entry(group.name.clone()).or_default();
+        known.numbers.follow(group.live().count(), group.missing());
+        known.numbers.open.clone()
+    }
+
+    /// These will not come.
+    pub fn given_up(&self, group: &str, numbers: &[usize]) {
+        if let Some(known) = self.lock().get_mut(group) {
+            known.numbers.open.retain(|number| !numbers.contains(number));
+            known.refused_at = None;
+        }
+    }
+
+    /// The group's size could not go down.
+    pub fn refused(&self, group: &str, now: Timestamp) {
+        self.lock().entry(group.to_owned()).or_default().refused_at = Some(now);
+    }
+
+    /// Whether the group's size could not go down lately.
+    pub fn is_refused(&self, group: &str, now: Timestamp) -> bool {
+        let refused_at = self.lock().get(group).and_then(|known| known.refused_at);
+        refused_at.is_some_and(|at| elapsed(at, now) < AFTER_REFUSAL)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, OfGroup>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_number_stays_with_what_it_was_given_to() {
+        let mut numbers = Numbers::default();
+        let mut follow = |live, missing| {
+            numbers.follow(live, missing);
+            numbers.open.clone()
+        };
+        assert_eq!(follow(2, 1), [2]);
+        assert_eq!(follow(2, 3), [2, 3, 4], "two more are asked for");
+        assert_eq!(follow(3, 2), [3, 4], "one has come");
+        assert_eq!(follow(4, 2), [4, 5], "one has come and one more is asked for");
+        assert_eq!(follow(3, 2), [4, 5], "one has left for good");
+        assert_eq!(follow(2, 3), [4, 5, 6], "one is to be replaced");
+        assert_eq!(follow(2, 1), [6], "somebody wants fewer");
+        assert_eq!(follow(3, 0), [0; 0]);
+        assert_eq!(follow(3, 1), [7], "a name is not given twice");
+    }
+
+    #[test]
+    fn what_is_given_up_takes_no_other_along() {
+        let placeholders = Placeholders::default();
+        let mut group = Group { name: "g".into(), desired: 3, ..Group::default() };
+        assert_eq!(placeholders.of(&group), [0, 1, 2]);
+        placeholders.given_up("g", &[0]);
+        group.desired = 2;
+        assert_eq!(placeholders.of(&group), [1, 2]);
+    }
+
+    #[test]
+    fn a_refusal_is_remembered_for_a_while_or_until_it_works() {
+        let (placeholders, now) = (Placeholders::default(), Timestamp::UNIX_EPOCH);
+        placeholders.refused("g", now);
+        assert!(placeholders.is_refused("g", now + Duration::from_mins(9)));
+        assert!(!placeholders.is_refused("h", now));
+        assert!(!placeholders.is_refused("g", now + Duration::from_mins(10)));
+        placeholders.given_up("g", &[]);
+        assert!(!placeholders.is_refused("g", now));
+    }
+
+    proptest! {
+        #[test]
+        fn there_are_as_many_numbers_as_are_missing_and_none_twice(
+            looks in proptest::collection::vec((0..9usize, 0..9usize), 1..30),
+        ) {
+            let mut numbers = Numbers::default();
+            let mut gone = std::collections::BTreeSet::new();
+            for (live, missing) in looks {
+                let before = numbers.open.clone();
+                numbers.follow(live, missing);
+                prop_assert_eq!(numbers.open.len(), missing);
+                prop_assert!(numbers.open.is_sorted());
+                gone.extend(before.into_iter().filter(|number| !numbers.open.contains(number)));
+                prop_assert!(numbers.open.iter().all(|number| !gone.contains(number)));
+            }
+        }
+    }
+}

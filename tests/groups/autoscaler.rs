@@ -1,0 +1,168 @@
+//! What cluster-autoscaler makes of the program's answers: the whole program on the simulated worlds, and beside it the
+//! stand-in that reckons as the real one does, in both of its versions.
+
+use std::time::Duration;
+
+use ebbtide::sim::autoscaler::{Event, Options, Version};
+use ebbtide::sim::aws::{LaunchFailure, Operation, TerminationCause, Timing};
+use ebbtide::sim::cluster::{budget, replica_set};
+use ebbtide::sim::world::{POOL, World};
+
+use crate::scene::{GROUP, Loop, SOON, Scene, group, pods_for, pool};
+
+const BOTH: [Version; 2] = [Version::V1_30, Version::Core2026];
+
+/// Longer than cluster-autoscaler waits for a node by default.
+const LONG: Duration = Duration::from_mins(20);
+
+const fn seconds(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+/// Nothing has made a loop fail, nor a scale-up.
+fn nothing_failed(autoscaler: &Loop, version: Version) {
+    assert_eq!(autoscaler.failures(), [""; 0], "{version:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_at_its_minimum_without_capacity_keeps_no_other_group_from_growing() {
+    for version in BOTH {
+        let scene = Scene::with([pool(GROUP, 2).size(2, 5, 2), pool("other", 0)]).await;
+        let autoscaler = Loop::start(&scene, Options::of(version));
+        scene.world.aws.fail_launches(GROUP, LaunchFailure::InsufficientCapacity, u32::MAX);
+        scene.world.aws.terminate(&scene.in_service(GROUP)[0], TerminationCause::HealthCheck);
+        tokio::time::sleep(LONG).await;
+        scene.world.cluster.add(pods_for("other", "pods", 1));
+        assert!(scene.world.until(seconds(90), |_| scene.running("pods") == 1).await, "{version:?}");
+        nothing_failed(&autoscaler, version);
+        assert_eq!(autoscaler.bought(), [("other".to_owned(), 1)].into());
+        // There is capacity again: the group gets what it should have.
+        scene.world.aws.fail_launches(GROUP, LaunchFailure::InsufficientCapacity, 0);
+        assert!(scene.world.until(LONG, |_| scene.in_service(GROUP).len() == 2).await);
+        assert_eq!(scene.desired(), 2);
+        nothing_failed(&autoscaler, version);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_whose_size_may_not_go_down_keeps_no_other_group_from_growing() {
+    for version in BOTH {
+        let scene = Scene::with([pool(GROUP, 1), pool("other", 0)]).await;
+        let autoscaler = Loop::start(&scene, Options::of(version));
+        scene.world.aws.deny(Operation::SetInstanceProtection, true);
+        scene.world.aws.fail_launches(GROUP, LaunchFailure::InsufficientCapacity, u32::MAX);
+        scene.world.cluster.add(pods_for(GROUP, "more", 3));
+        assert!(
+            autoscaler.autoscaler.until(SOON, |event| matches!(event, Event::ScaleUpRefused { .. })).await
+        );
+        tokio::time::sleep(LONG).await;
+        scene.world.cluster.add(pods_for("other", "pods", 1));
+        assert!(scene.world.until(seconds(90), |_| scene.running("pods") == 1).await, "{version:?}");
+        nothing_failed(&autoscaler, version);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_cluster_autoscaler_drains_itself_is_not_waited_for_as_one_to_come() {
+    for version in BOTH {
+        let scene = Scene::with([pool(GROUP, 2)]).await;
+        scene.world.cluster.add(replica_set("old", 1).exits_after(60).grace(120));
+        assert!(scene.world.until(SOON, |_| scene.running("old") == 1).await);
+        let autoscaler = Loop::start(&scene, Options::of(version));
+        let node =
+            scene.world.cluster.node_names().into_iter().find(|n| scene.world.cluster.workloads_on(n) > 0);
+        let node = node.expect("an occupied node");
+        let drain = autoscaler.autoscaler.scale_in(scene.program.client(), &node);
+        let more = async {
+            tokio::time::sleep(seconds(8)).await;
+            scene.world.cluster.add(pods_for(GROUP, "new", 2));
+            let bought = |event: &Event| matches!(event, Event::ScaledUp { by: 1, .. });
+            assert!(autoscaler.autoscaler.until(seconds(15), bought).await, "{version:?}");
+            assert_eq!(scene.target().await, 2, "one leaves, one comes");
+        };
+        let (drained, ()) = tokio::join!(drain, more);
+        drained.expect("deleted");
+        assert!(
+            scene.world.until(SOON, |w| w.cluster.node(&node).is_none() && scene.running("new") == 2).await
+        );
+        nothing_failed(&autoscaler, version);
+        assert_eq!(
+            (autoscaler.bought(), scene.desired()),
+            ([(GROUP.to_owned(), 1)].into(), 2),
+            "{version:?}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_to_be_replaced_whose_budget_needs_the_replacement_first_is_released() {
+    for version in BOTH {
+        let scene = Scene::with([pool(GROUP, 1)]).await;
+        let web = replica_set("web", 2).node_selector(POOL, GROUP).cpu_millis(600);
+        scene.world.cluster.add(web).add(budget("web").min_available(1));
+        assert!(scene.world.until(SOON, |_| scene.running("web") == 2).await);
+        let autoscaler = Loop::start(&scene, Options::of(version));
+        let node = scene.world.cluster.node_names().remove(0);
+        scene.annotate(&node, "replace").await;
+        assert!(scene.world.until(LONG, |w| w.cluster.node(&node).is_none()).await, "{version:?}");
+        nothing_failed(&autoscaler, version);
+    }
+}
+
+/// The same, for pods that go to nodes of any group.
+fn pods_for_any(name: &str, pods: u32) -> ebbtide::sim::cluster::ReplicaSetSpec {
+    replica_set(name, pods).cpu_millis(1_200)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_group_with_a_node_that_leaves_is_full_and_another_is_grown_at_once() {
+    for version in BOTH {
+        let full = group("a-full", 2).size(0, 2, 2);
+        let scene = Scene::with([full, group("b-other", 0)]).await;
+        scene.world.cluster.add(pods_for_any("old", 2).exits_after(900).grace(1_000));
+        assert!(scene.world.until(SOON, |_| scene.running("old") == 2).await);
+        let autoscaler = Loop::start(&scene, Options::of(version));
+        let leaving = scene.node_of(&scene.in_service("a-full")[0]);
+        scene.delete("a-full", vec![leaving]).await.expect("accepted");
+        let limits = scene.groups().await.expect("groups");
+        assert_eq!((limits[0].min_size, limits[0].max_size), (0, 1));
+        assert!(scene.world.until(seconds(90), |_| scene.running("old") == 2).await, "{version:?}");
+        nothing_failed(&autoscaler, version);
+        assert_eq!(autoscaler.bought(), [("b-other".to_owned(), 1)].into(), "{version:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_that_leave_do_not_hide_that_others_never_came() {
+    for version in BOTH {
+        // AWS takes its time, and says nothing.
+        let never = Timing { launch: Duration::from_hours(10), ..Timing::default() };
+        let scene = Scene::with([group("a-slow", 4).timing(never), group("b-other", 0)]).await;
+        scene.world.cluster.add(replica_set("old", 4).exits_after(3_000).grace(3_600));
+        assert!(scene.world.until(SOON, |_| scene.running("old") == 4).await);
+        let autoscaler = Loop::start(&scene, Options::of(version));
+        let leaving = scene.in_service("a-slow")[..3].iter().map(|i| scene.node_of(i)).collect();
+        scene.delete("a-slow", leaving).await.expect("accepted");
+        scene.world.cluster.add(pods_for_any("new", 3));
+        let timed_out = |event: &Event| matches!(event, Event::ScaleUpTimedOut { .. });
+        assert!(autoscaler.autoscaler.until(LONG, timed_out).await, "{version:?}");
+        assert!(scene.world.until(seconds(120), |_| scene.running("new") == 3).await, "{version:?}");
+        nothing_failed(&autoscaler, version);
+        assert_eq!(scene.world.aws.group("a-slow").expect("there").desired, 4, "given up, and three leave");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_that_may_not_terminate_is_not_grown_to_its_minimum() {
+    for version in BOTH {
+        let scene = Scene::with([pool(GROUP, 3).suspended("Terminate")]).await;
+        scene.occupy(3_000).await;
+        let options = Options { enforce_node_group_min_size: true, ..Options::of(version) };
+        let autoscaler = Loop::start(&scene, options);
+        let node = scene.world.node_of(&scene.in_service(GROUP)[0]).expect("a node");
+        scene.annotate(&node, "replace").await;
+        tokio::time::sleep(LONG).await;
+        assert_eq!((scene.desired(), scene.target().await), (3, 2));
+        assert_eq!(autoscaler.bought(), [].into(), "{version:?}");
+    }
+}
