@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
 use super::names;
-use crate::clock::later;
+use super::returns::Returns;
 use crate::cluster::{DaemonOwner, PodView};
 
 /// How a drain treats a pod.
@@ -50,17 +50,13 @@ pub(super) enum Daemon {
 pub(super) struct Circumstances<'a> {
     /// DaemonSets that have been deleted: their pods are workload, nobody brings them back.
     pub(super) deleted_daemon_sets: &'a BTreeSet<String>,
-    /// Owners of pods that came back, one of which was asked to go already.
-    pub(super) returned: &'a BTreeSet<String>,
+    /// Pods that come back.
+    pub(super) returns: &'a Returns,
     /// When the node was asked to go, if it was.
     pub(super) requested_at: Option<Timestamp>,
     /// On a node where nobody confirms an exit: pods that had to have ended before this moment have.
     pub(super) ended_before: Option<Timestamp>,
 }
-
-/// A pod that was created this soon after the request had been decided on before: the scheduler and the API server take
-/// their time, their clocks differ from ours, and creations are dated to the second.
-const IN_THE_SAME_MOMENT: SignedDuration = SignedDuration::from_secs(5);
 
 /// Tells how to treat a pod.
 pub(super) fn classify(pod: &PodView, around: &Circumstances<'_>) -> Class {
@@ -80,20 +76,14 @@ pub(super) fn classify(pod: &PodView, around: &Circumstances<'_>) -> Class {
     if pod.going_until.zip(around.ended_before).is_some_and(|(until, ended)| until <= ended) {
         return Class::GivenUp;
     }
-    let is_asked = pod.going_until.is_some();
-    if !is_asked && has_returned(pod, around.requested_at) && around.returned.contains(&pod.owner()) {
+    // One that is going has its grace.
+    if pod.going_until.is_none() && around.returns.is_given_up(pod, around.requested_at) {
         return Class::Returned;
     }
     let patient = pod.wish(names::DRAIN) == Some("wait")
         || pod.wish(names::SAFE_TO_EVICT) == Some("false")
         || pod.wish(names::DO_NOT_DISRUPT) == Some("true");
     if patient { Class::Patient } else { Class::Workload }
-}
-
-/// Whether a pod has come to the node after that was asked to go, because it tolerates the cordon.
-pub(super) fn has_returned(pod: &PodView, requested_at: Option<Timestamp>) -> bool {
-    let after = requested_at.map(|requested| later(requested, IN_THE_SAME_MOMENT));
-    pod.tolerates_cordon && pod.created.zip(after).is_some_and(|(created, after)| created > after)
 }
 
 /// Our own annotation wins over cluster-autoscaler's.
@@ -169,13 +159,8 @@ mod tests {
 
     fn at_rest() -> Circumstances<'static> {
         static GONE: LazyLock<BTreeSet<String>> = LazyLock::new(|| ["gone".to_owned()].into());
-        static NOBODY: BTreeSet<String> = BTreeSet::new();
-        Circumstances {
-            deleted_daemon_sets: &GONE,
-            returned: &NOBODY,
-            requested_at: None,
-            ended_before: None,
-        }
+        static NOBODY: LazyLock<Returns> = LazyLock::new(Returns::default);
+        Circumstances { deleted_daemon_sets: &GONE, returns: &NOBODY, requested_at: None, ended_before: None }
     }
 
     fn at(second: i64) -> Timestamp {
@@ -194,25 +179,17 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_comes_back_is_asked_once_and_then_left() {
-        let owner = Some("web".to_owned());
-        let returned = PodView { controller: owner, tolerates_cordon: true, created: Some(at(106)), ..pod() };
-        let asked = BTreeSet::from(["web".to_owned()]);
-        let around = Circumstances { requested_at: Some(at(100)), ..at_rest() };
-        assert_eq!(classify(&returned, &around), Class::Workload);
-        let class = |pod: &PodView| classify(pod, &Circumstances { returned: &asked, ..around });
-        assert_eq!(class(&returned), Class::Returned);
-        assert_eq!(
-            class(&PodView { going_until: Some(at(150)), ..returned.clone() }),
-            Class::Workload,
-            "its grace"
-        );
-        assert_eq!(
-            class(&PodView { created: Some(at(105)), ..returned.clone() }),
-            Class::Workload,
-            "was there"
-        );
-        assert_eq!(class(&PodView { tolerates_cordon: false, ..returned }), Class::Workload);
+    fn a_pod_that_comes_back_again_and_again_is_left_and_one_that_goes_has_its_grace() {
+        let returned = PodView { tolerates_cordon: true, created: Some(at(106)), ..pod() };
+        let mut returns = Returns::default();
+        let class = |pod: &PodView, returns: &Returns| {
+            classify(pod, &Circumstances { returns, requested_at: Some(at(100)), ..at_rest() })
+        };
+        assert_eq!(class(&returned, &returns), Class::Workload);
+        returns.asked(returned.owner(), true);
+        assert_eq!(class(&returned, &returns), Class::Returned);
+        let going = PodView { going_until: Some(at(150)), ..returned };
+        assert_eq!(class(&going, &returns), Class::Workload);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::fmt::Write;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::class::{Class, has_returned};
+use super::class::Class;
 use super::deadline::{cut, gone_by, last_call, shortened_grace};
 use super::memory::Task;
 use super::record::{Phase, Record};
@@ -186,13 +186,14 @@ fn try_eviction(
     let has_room = refusal.is_some_and(|refusal| refusal.by_budget && refusal.budgets != versions)
         && budgets.iter().all(|budget| budget.room > 0);
     let in_flight = s.memory.tries(&task).is_some_and(|tries| tries.in_flight);
-    let returned = has_returned(pod, Some(s.theirs(record.requested_at)));
+    let returned = s.memory.returns.is_back(pod, Some(s.theirs(record.requested_at)));
     let evict = || Action::Evict {
         pod: pod.name.clone(),
         uid: pod.uid.clone(),
         grace: limit.and_then(|limit| shortened_grace(limit, pod.grace_seconds, s.now)),
         budgets: versions.clone(),
-        returned: returned.then(|| pod.owner()),
+        owner: pod.owner(),
+        returned,
     };
     if has_room && !in_flight {
         plan.actions.push(evict());

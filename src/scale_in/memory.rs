@@ -6,6 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::returns::Returns;
 use super::situation::Action;
 
 /// Something that is tried until it works.
@@ -71,8 +72,8 @@ pub struct Memory {
     pub empty_since: Option<Timestamp>,
     /// DaemonSets that the API server does not have, by UID.
     pub deleted_daemon_sets: BTreeSet<String>,
-    /// Owners of pods that came back to the cordoned node, one of which has been asked to go.
-    pub returned: BTreeSet<String>,
+    /// Pods that come back to the cordoned node.
+    pub returns: Returns,
     /// The termination noted in the record at this moment certainly had no effect.
     pub void_termination: Option<Timestamp>,
     /// What AWS says to giving the instance back, when it refuses for good.

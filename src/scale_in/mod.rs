@@ -27,6 +27,7 @@ pub mod plan;
 pub mod record;
 mod release;
 mod remember;
+mod returns;
 pub mod situation;
 mod surroundings;
 #[cfg(test)]

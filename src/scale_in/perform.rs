@@ -28,7 +28,8 @@ pub(super) enum Outcome {
         answer: Answer,
         budgets: Vec<(String, String)>,
         evicted: bool,
-        returned: Option<String>,
+        /// Whose pod was to be evicted, and whether it had come back to the cordoned node.
+        owner: Option<(String, bool)>,
     },
     Guarded {
         uid: String,
@@ -65,7 +66,7 @@ pub(super) fn perform(
 ) -> BoxFuture<'static, Outcome> {
     match action {
         Action::PatchNode { patch, then } => patch_node(shared, node, patch, then).boxed(),
-        Action::Evict { pod, uid, grace, budgets, returned } => async move {
+        Action::Evict { pod, uid, grace, budgets, owner, returned } => async move {
             let answer = shared.cluster.evict(&pod, &uid, grace).await;
             // A budget that blocks is told by an Event, not by a line for each try.
             if matches!(answer, Answer::Blocked(_)) {
@@ -73,7 +74,7 @@ pub(super) fn perform(
             } else {
                 tracing::info!(node = node.name, pod = %pod, grace, answer = ?answer, "asked for an eviction");
             }
-            Outcome::Asked { uid, answer, budgets, evicted: true, returned }
+            Outcome::Asked { uid, answer, budgets, evicted: true, owner: Some((owner, returned)) }
         }
         .boxed(),
         Action::Delete { pod, uid, grace, disruption } => {
@@ -163,7 +164,7 @@ async fn delete(
     }
     let answer = shared.cluster.delete_pod(&pod, &uid, grace).await;
     tracing::info!(node = node.name, pod = %pod, grace, answer = ?answer, "asked for a deletion");
-    Outcome::Asked { uid, answer, budgets: Vec::new(), evicted: false, returned: None }
+    Outcome::Asked { uid, answer, budgets: Vec::new(), evicted: false, owner: None }
 }
 
 async fn terminate(

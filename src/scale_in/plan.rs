@@ -89,6 +89,9 @@ fn under_way(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         );
         return s.patch(plan, marks::take_off(s.node), cancelled(note, true));
     }
+    if matches!(s.instance, Whereabouts::Elsewhere { .. }) {
+        release::ended_unseen(s, record, plan);
+    }
     let record = release::with_deadline(s, record, plan);
     match record.phase {
         Phase::Draining => drain::drain(s, &record, plan),

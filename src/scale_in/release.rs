@@ -15,6 +15,7 @@ use super::record::{Phase, Record, Release};
 use super::situation::{Action, Announcement, HookKnowledge, Plan, Settings, Situation, Whereabouts};
 use crate::aws::Hook;
 use crate::clock::{later, signed};
+use crate::cluster::Ready;
 use crate::groups::Lifecycle;
 
 /// How long a call to AWS may still take effect after it was made, and a look may still show what was before.
@@ -64,7 +65,7 @@ pub(super) fn with_deadline(s: &Situation<'_>, record: &Record, plan: &mut Plan)
 pub(super) fn take_out_of_the_group(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> Record {
     let Whereabouts::In { group, lifecycle, seen } = &s.instance else { return record.clone() };
     if lifecycle.is_terminating() {
-        return taken_out(s, record, group, *lifecycle, plan);
+        return taken_out(s, record, *lifecycle, group, plan);
     }
     match s.hook {
         HookKnowledge::Ours(_) => terminate(s, record, group, *seen, plan),
@@ -79,8 +80,8 @@ pub(super) fn take_out_of_the_group(s: &Situation<'_>, record: &Record, plan: &m
 fn taken_out(
     s: &Situation<'_>,
     record: &Record,
-    group: &str,
     lifecycle: Lifecycle,
+    group: &str,
     plan: &mut Plan,
 ) -> Record {
     if lifecycle == Lifecycle::TerminatingWait && s.hook.ours().is_none() {
@@ -90,16 +91,26 @@ fn taken_out(
         return record.clone();
     }
     let held_since = s.held_since.unwrap_or(s.now);
-    let held = Record {
-        release: Release::CompleteHook,
-        release_by: limit(s.settings, record.requested_at, s.hook.ours(), held_since),
-        ..record.clone()
-    };
-    // It was to go for good, and the group is about to replace it.
-    let by_itself = record.terminate_at.is_none() && record.release == Release::TerminateAndDecrement;
-    let then = by_itself.then(|| Action::GiveUpReplacement { group: group.to_owned() });
-    s.patch(plan, s.with_record(&held), then.into_iter().collect());
+    let release_by = limit(s.settings, record.requested_at, s.hook.ours(), held_since);
+    let held = Record { release: Release::CompleteHook, release_by, ..record.clone() };
+    s.patch(plan, s.with_record(&held), given_up(s, record));
     held
+}
+
+/// The group has taken the instance out: if that was by itself, although the instance was to go for good, it is about to
+/// replace it.
+fn given_up(s: &Situation<'_>, record: &Record) -> Vec<Action> {
+    let by_itself = told_at(s, record).is_none() && record.release == Release::TerminateAndDecrement;
+    by_itself.then(|| Action::GiveUpReplacement { group: record.group.clone() }).into_iter().collect()
+}
+
+/// The instance is gone from the group, and the machine with it, before anybody here saw it terminating.
+pub(super) fn ended_unseen(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
+    let given_up = given_up(s, record);
+    if s.node.ready != Ready::Yes && !given_up.is_empty() {
+        let record = Record { release: Release::CompleteHook, ..record.clone() };
+        s.patch(plan, s.with_record(&record), given_up);
+    }
 }
 
 fn look_up_hook(s: &Situation<'_>, group: &str, plan: &mut Plan) {
@@ -186,9 +197,14 @@ fn terminate(s: &Situation<'_>, record: &Record, group: &str, seen: Timestamp, p
     }
 }
 
+/// When AWS was told to terminate the instance, unless it certainly did not do so then.
+fn told_at(s: &Situation<'_>, record: &Record) -> Option<Timestamp> {
+    record.terminate_at.filter(|at| s.memory.void_termination != Some(*at))
+}
+
 /// Whether AWS may be told now, without the danger that it is told twice.
 fn may_terminate(s: &Situation<'_>, record: &Record, seen: Timestamp, plan: &mut Plan) -> bool {
-    if let Some(at) = record.terminate_at.filter(|at| s.memory.void_termination != Some(*at)) {
+    if let Some(at) = told_at(s, record) {
         let again = later(at, REPEAT_AFTER);
         if seen < again {
             look_after(s, again, plan);

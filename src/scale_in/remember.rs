@@ -50,9 +50,11 @@ impl Worker {
                 }
                 self.memory.failed(&Task::Node, now, pause);
             }
-            Outcome::Asked { uid, answer, budgets, evicted, returned } => {
-                if let Some(owner) = returned.filter(|_| !matches!(answer, Answer::Busy(_))) {
-                    self.memory.returned.insert(owner);
+            Outcome::Asked { uid, answer, budgets, evicted, owner } => {
+                let goes = matches!(answer, Answer::Going | Answer::Gone | Answer::GoingAnyway);
+                let counts = |again: bool| goes || again && !matches!(answer, Answer::Busy(_));
+                if let Some((owner, again)) = owner.filter(|(_, again)| counts(*again)) {
+                    self.memory.returns.asked(owner, again);
                 }
                 self.hear_of_pod(uid, answer, budgets, evicted);
             }

@@ -134,8 +134,10 @@ pub enum Action {
         grace: Option<i64>,
         /// The budgets that cover it, `namespace/name` and resource version, for the record of a refusal.
         budgets: Vec<(String, String)>,
-        /// For a pod that came back to the cordoned node: whose it is, who is asked once only.
-        returned: Option<String>,
+        /// Whose it is.
+        owner: String,
+        /// Whether it has come back to the cordoned node.
+        returned: bool,
     },
     /// Delete a pod, whatever its budgets say.
     Delete {
@@ -312,7 +314,7 @@ impl Situation<'_> {
     pub(super) fn classified(&self, record: Option<&Record>) -> impl Iterator<Item = (&PodView, Class)> {
         let circumstances = Circumstances {
             deleted_daemon_sets: &self.memory.deleted_daemon_sets,
-            returned: &self.memory.returned,
+            returns: &self.memory.returns,
             requested_at: record.map(|record| self.theirs(record.requested_at)),
             ended_before: (self.node.ready != Ready::Yes)
                 .then(|| later(self.theirs(self.now), -CONFIRMED_WITHIN)),

@@ -160,6 +160,7 @@ impl Worker {
         };
         let pods = self.pods.by_uid.borrow();
         self.memory.keep_pods(|uid| pods.contains_key(uid));
+        self.memory.returns.see(&pods);
         let situation = Situation {
             now,
             wall: self.shared.clock.wall(),

@@ -10,6 +10,7 @@ mod kills;
 mod order;
 mod people;
 mod pods;
+mod release;
 mod scale;
 mod scene;
 mod sizes;

@@ -1,12 +1,16 @@
 //! What people and cluster-autoscaler do to a Node while it leaves, or before.
 
-use ebbtide::sim::cluster::{daemon_set, pod};
+use ebbtide::sim::ca_drain::{Flags, drain_and_delete};
+use ebbtide::sim::cluster::{Event, Verb, daemon_set, pod};
 use ebbtide::sim::world::World;
 use jiff::SignedDuration;
 use serde_json::json;
 
 use crate::scene::{Cause, DS_EVICTION, Machine, Scene, TO_BE_DELETED, group, held_group, seconds};
-use crate::story::{TERMINATE, decrements, has_exited, is_asked, notes, stamps, terminations};
+use crate::story::{
+    TERMINATE, assert_nothing_lost, decrements, has_exited, is_asked, last_exit, notes, released_at, stamps,
+    terminations,
+};
 
 const CANDIDATE: &str = "DeletionCandidateOfClusterAutoscaler";
 const LOAD_BALANCERS: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
@@ -79,8 +83,7 @@ async fn an_instance_that_the_group_has_begun_to_take_out_cannot_be_kept() {
         let machine = scene.first();
         scene.run([pod("web").on(&machine.name).grace(300).exits_after(200)]).await;
         scene.scale_in(&machine, cause).await;
-        scene.until(|w| is_asked(w, "web")).await;
-        assert_eq!(terminations(&scene.world, &machine).len(), 1);
+        scene.until(|w| is_asked(w, "web") && terminations(w, &machine).len() == 1).await;
         scene.annotate(&machine, None).await;
         scene.until_gone(&machine).await;
         scene.assert_left_well(&machine);
@@ -170,4 +173,63 @@ async fn a_guard_that_was_cut_off_in_the_middle_is_taken_off_all_the_same() {
     scene.pass_some(seconds(61)).await;
     scene.patch_node(&machine, json!({ "spec": { "taints": null } })).await;
     scene.until(|w| guards(w, &machine, "shipper-") == [None]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_does_not_strip_the_guard_of_a_candidates_daemonset_pods() {
+    let mut scene = Scene::with(group(2)).await;
+    let machine = scene.first();
+    scene.taint(&machine, CANDIDATE).await;
+    let guards = |w: &World| {
+        w.cluster
+            .count(|entry| matches!(&entry.what, Event::Request { verb: Verb::Patch, resource: "pods", .. }))
+    };
+    scene.until(|w| guards(w) > 0).await;
+    scene.pass_some(seconds(30)).await;
+    let before = guards(&scene.world);
+    // AWS takes a while to say whose the node is.
+    scene.world.aws.delay(seconds(2), seconds(1));
+    scene.kill().await;
+    scene.pass_some(seconds(60)).await;
+    assert_eq!(guards(&scene.world), before);
+    let guarded = scene.world.cluster.pods_on(&machine.name).into_iter().all(|pod| {
+        pod.metadata.annotations.unwrap_or_default().get(DS_EVICTION).is_some_and(|value| value == "false")
+    });
+    assert!(guarded);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cordon_of_cluster_autoscalers_goes_with_the_scale_in_that_is_cancelled() {
+    let scene = Scene::with(group(2)).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(300).exits_after(200)]).await;
+    let flags = Flags { cordon: true, evicts_daemon_sets: false, ..Flags::default() };
+    let mut client = scene.client();
+    let autoscaler = drain_and_delete(&scene.world, &mut client, "web", &machine.name, &flags);
+    autoscaler.await.expect("handed over");
+    assert_eq!(marks(&scene.world, &machine), (true, true, true));
+    scene.annotate(&machine, None).await;
+    scene.until(|w| marks(w, &machine) == (false, false, false)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_cluster_autoscalers_own_drain_the_flush_counts_from_the_last_exit() {
+    for group in [group(2), held_group(2, 60)] {
+        let scene = Scene::with(group).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).grace(60).exits_after(31)]).await;
+        let flags = Flags { evicts_daemon_sets: false, ..Flags::default() };
+        let mut client = scene.client();
+        let autoscaler = drain_and_delete(&scene.world, &mut client, "web", &machine.name, &flags);
+        autoscaler.await.expect("handed over");
+        let handed_over = scene.world.clock.now();
+        scene.until_gone(&machine).await;
+        assert_nothing_lost(&scene.world);
+        let (last, released) = (last_exit(&scene.world, &machine), released_at(&scene.world, &machine));
+        let due = handed_over.max(last + SignedDuration::from_secs(7));
+        assert!(
+            released <= due + SignedDuration::from_secs(1),
+            "released at {released}, the last exit at {last}"
+        );
+    }
 }

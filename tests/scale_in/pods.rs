@@ -1,11 +1,16 @@
 //! Each kind of pod is treated as its kind is.
 
-use ebbtide::sim::cluster::{By, Event, budget, daemon_set, pod};
-use jiff::SignedDuration;
+use ebbtide::sim::aws::Event as AwsEvent;
+use ebbtide::sim::cluster::{By, Event, Verb, budget, daemon_set, pod, replica_set};
+use ebbtide::sim::world::World;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::scene::{Cause, Scene, TO_BE_DELETED, group, held_group, seconds};
-use crate::story::{asked, has_exited, in_phase, is_asked, last_exit, moments, phase_at, released_at};
+use crate::story::{
+    a_hook_timed_out, asked, aws_moments, has_exited, in_phase, is_asked, last_exit, moments, notes,
+    phase_at, released_at,
+};
 
 #[tokio::test(start_paused = true)]
 async fn mirror_pods_and_finished_pods_are_left_alone_and_hold_nothing_up() {
@@ -147,4 +152,71 @@ async fn a_workload_that_comes_while_the_node_flushes_leaves_first() {
     scene.until_gone(&machine).await;
     assert!(phase_at(&scene.world, &machine, "Flushing") >= last_exit(&scene.world, &machine));
     scene.assert_left_well(&machine);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_tolerate_everything_come_back_and_are_evicted_once() {
+    for group in [group(1), held_group(1, 60)] {
+        let scene = Scene::with(group).await;
+        let machine = scene.first();
+        let operator = replica_set("operator", 1).tolerates_everything().grace(30).exits_after(5);
+        scene.world.cluster.add(operator);
+        scene.run([pod("web").on(&machine.name).grace(600).exits_after(400)]).await;
+        scene.scale_in(&machine, Cause::Autoscaler).await;
+        scene.until_gone(&machine).await;
+        let asked = asked(&scene.world, "operator-");
+        let evicted: Vec<_> = asked.iter().filter(|(_, by, _)| *by == By::Eviction).collect();
+        assert_eq!(evicted.len(), 2, "the one that was there, and the first that came back: {asked:?}");
+        let told = notes(&scene.world, &machine, "ScaleInPodsReturned");
+        assert!((1..=3).contains(&told.len()) && told[0].contains("default/operator-"), "{told:?}");
+        assert!(
+            released_at(&scene.world, &machine)
+                >= last_exit_of(&scene.world, "web") + SignedDuration::from_secs(5)
+        );
+        assert!(!a_hook_timed_out(&scene.world));
+    }
+}
+
+/// When a pod of this name ended by itself.
+fn last_exit_of(world: &World, name: &str) -> Timestamp {
+    *moments(world, |e| matches!(e, Event::PodExited { pod, .. } if pod.name == name)).last().expect("ended")
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_controller_of_kind_daemonset_of_another_group_and_a_pod_that_says_so_make_daemons() {
+    let scene = Scene::with(held_group(2, 60)).await;
+    let machine = scene.first();
+    let on = machine.name.as_str();
+    scene
+        .run([
+            pod("agent-kruise").on(on).owned_by_api("apps.kruise.io/v1alpha1", "DaemonSet", "agent"),
+            pod("agent-says").on(on).annotation("cluster-autoscaler.kubernetes.io/daemonset-pod", "true"),
+            pod("web").on(on).grace(90).exits_after(60),
+        ])
+        .await;
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.until(|w| !aws_moments(w, |e| matches!(e, AwsEvent::HookCompleted { .. })).is_empty()).await;
+    assert!(asked(&scene.world, "agent-").is_empty());
+    assert!(
+        released_at(&scene.world, &machine)
+            >= last_exit_of(&scene.world, "web") + SignedDuration::from_secs(5)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_daemonset_that_the_watch_does_not_show_yet_is_asked_for_before_its_pods_are_taken_for_orphans() {
+    let scene = Scene::with(held_group(2, 60)).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(90).exits_after(60)]).await;
+    // From now on nothing is heard of DaemonSets: the watch may lag behind that of pods.
+    scene.world.cluster.forbid(Verb::Watch, "daemonsets");
+    scene.world.cluster.forbid(Verb::List, "daemonsets");
+    scene.world.cluster.close_watches();
+    scene.pass_some(seconds(5)).await;
+    scene.world.cluster.add(daemon_set("agent"));
+    scene.pass_some(seconds(20)).await;
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.until(|w| !aws_moments(w, |e| matches!(e, AwsEvent::HookCompleted { .. })).is_empty()).await;
+    assert!(asked(&scene.world, "agent-").is_empty());
+    assert!(scene.world.cluster.requests(Verb::Get, "daemonsets") >= 1);
 }

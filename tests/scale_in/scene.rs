@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use ebbtide::config::Config;
+use ebbtide::provider::proto::cloud_provider_client::CloudProviderClient;
 use ebbtide::provider::proto::{
     ExternalGrpcNode, NodeGroupDeleteNodesRequest, NodeGroupIncreaseSizeRequest, NodeGroupTargetSizeRequest,
 };
@@ -19,6 +20,7 @@ use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 use tonic::Status;
+use tonic::transport::Channel;
 
 use crate::story::is_released;
 
@@ -257,6 +259,11 @@ impl Scene {
 impl Scene {
     fn program(&self) -> &Program {
         self.program.as_ref().expect("the program runs")
+    }
+
+    /// A gRPC client of it.
+    pub(crate) fn client(&self) -> CloudProviderClient<Channel> {
+        self.program().client()
     }
 
     /// Sets the wall clock of the machine it runs on forward or back.

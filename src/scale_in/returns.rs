@@ -1,0 +1,105 @@
+//! Pods that tolerate the cordon, and so come back to the node that is drained. Pure.
+//!
+//! Each owner's pods are evicted as all others are. The first one that comes back is evicted too, as it may go elsewhere
+//! this time; those after it would come back for ever, and are neither evicted nor waited for.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::clock::later;
+use crate::cluster::PodView;
+
+/// A pod that was created this soon after the request had been decided on before: the scheduler and the API server take
+/// their time, their clocks differ from ours, and creations are dated to the second.
+const IN_THE_SAME_MOMENT: SignedDuration = SignedDuration::from_secs(5);
+
+/// What one run has seen of pods that come back.
+#[derive(Clone, Debug, Default)]
+pub struct Returns {
+    /// Pods seen, by UID, and whether one of the same owner had been evicted before.
+    seen: BTreeMap<String, bool>,
+    /// Owners a pod of which was evicted.
+    evicted: BTreeSet<String>,
+    /// Owners of which one that had come back was evicted as well.
+    given_up: BTreeSet<String>,
+}
+
+impl Returns {
+    /// Takes note of the pods on the node.
+    pub fn see(&mut self, pods: &BTreeMap<String, PodView>) {
+        self.seen.retain(|uid, _| pods.contains_key(uid));
+        for (uid, pod) in pods.iter().filter(|(_, pod)| pod.tolerates_cordon) {
+            let after = self.evicted.contains(&pod.owner());
+            self.seen.entry(uid.clone()).or_insert(after);
+        }
+    }
+
+    /// A pod of this owner was asked to go; `again` if it had come back.
+    pub fn asked(&mut self, owner: String, again: bool) {
+        if again {
+            self.given_up.insert(owner.clone());
+        }
+        self.evicted.insert(owner);
+    }
+
+    /// Whether a pod has come back to a node that was asked to go at `requested_at`, by the API server's clock.
+    pub fn is_back(&self, pod: &PodView, requested_at: Option<Timestamp>) -> bool {
+        let after = requested_at.map(|requested| later(requested, IN_THE_SAME_MOMENT));
+        let is_new = pod.created.zip(after).is_some_and(|(created, after)| created > after);
+        pod.tolerates_cordon && (is_new || self.seen.get(&pod.uid).copied().unwrap_or_default())
+    }
+
+    /// Whether this one is not to be evicted any more.
+    pub fn is_given_up(&self, pod: &PodView, requested_at: Option<Timestamp>) -> bool {
+        self.is_back(pod, requested_at) && self.given_up.contains(&pod.owner())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).expect("in range")
+    }
+
+    fn pod(uid: &str, created: i64) -> PodView {
+        let (controller, uid) = (Some("operator".to_owned()), uid.to_owned());
+        PodView { uid, controller, created: Some(at(created)), tolerates_cordon: true, ..PodView::default() }
+    }
+
+    fn on_the_node(pods: &[&PodView]) -> BTreeMap<String, PodView> {
+        pods.iter().map(|&pod| (pod.uid.clone(), pod.clone())).collect()
+    }
+
+    #[test]
+    fn the_first_that_comes_back_is_evicted_and_those_after_it_are_not() {
+        let mut returns = Returns::default();
+        let asked_at = Some(at(100));
+        // Two were there; the clocks differ by a second.
+        let (a, b) = (pod("a", 101), pod("b", 90));
+        returns.see(&on_the_node(&[&a, &b]));
+        assert!(!returns.is_back(&a, asked_at) && !returns.is_back(&b, asked_at));
+        returns.asked(a.owner(), false);
+        assert!(!returns.is_back(&b, asked_at), "it never went away");
+        let c = pod("c", 102);
+        returns.see(&on_the_node(&[&b, &c]));
+        assert!(returns.is_back(&c, asked_at) && !returns.is_given_up(&c, asked_at));
+        returns.asked(c.owner(), true);
+        let d = pod("d", 102);
+        returns.see(&on_the_node(&[&b, &d]));
+        assert!(returns.is_given_up(&d, asked_at) && !returns.is_given_up(&b, asked_at));
+    }
+
+    #[test]
+    fn after_a_restart_one_is_told_by_its_age() {
+        let returns = Returns::default();
+        for (created, is_back) in [(100, false), (105, false), (106, true)] {
+            assert_eq!(returns.is_back(&pod("a", created), Some(at(100))), is_back);
+        }
+        assert!(!returns.is_back(&pod("a", 1_000), None), "nobody has asked the node to go");
+        let stays_away = PodView { tolerates_cordon: false, ..pod("a", 1_000) };
+        assert!(!returns.is_back(&stays_away, Some(at(100))));
+    }
+}

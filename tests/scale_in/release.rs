@@ -1,0 +1,306 @@
+//! Giving the instance back, when AWS, other hooks, the group or a person are in the way.
+
+use std::sync::Arc;
+
+use aws_sdk_autoscaling::Client;
+use ebbtide::config::Config;
+use ebbtide::sim::aws::{
+    Event, GroupSpec, HookResult, HookSpec, LifecycleState, Lose, Operation, TerminationCause,
+};
+use ebbtide::sim::cluster::{By, Event as ClusterEvent, budget, pod};
+use ebbtide::sim::http::aws_client;
+use ebbtide::sim::program::config;
+use jiff::SignedDuration;
+use serde_json::json;
+
+use crate::scene::{Cause, RECORD, Scene, group, held_group, seconds};
+use crate::story::{
+    TERMINATE, a_hook_timed_out, asked, aws_moments, decrements, has_exited, in_phase, is_asked, moments,
+    notes, released_at, terminations,
+};
+
+/// Somebody else's client of the same AWS.
+fn person(scene: &Scene) -> Client {
+    let config = aws_sdk_autoscaling::Config::builder()
+        .behavior_version_latest()
+        .region(aws_sdk_autoscaling::config::Region::new("us-east-1"))
+        .credentials_provider(aws_credential_types::Credentials::from_keys("a", "b", None))
+        .http_client(aws_client(Arc::new(scene.world.aws.clone())));
+    Client::from_conf(config.build())
+}
+
+/// EKS's hook of managed node groups.
+fn of_eks() -> HookSpec {
+    HookSpec::terminating("Terminate-LC-Hook").heartbeat(1_800).by_default(HookResult::Continue)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_termination_that_aws_carries_out_late_is_not_repeated_meanwhile() {
+    for restarted in [false, true] {
+        let mut scene = Scene::with(group(3)).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name)]).await;
+        // The connection breaks; AWS has the request and takes its time.
+        scene.world.aws.lose_next(TERMINATE, Lose::BeforeEffect);
+        scene.scale_in(&machine, Cause::Autoscaler).await;
+        scene.until(|w| w.aws.calls(TERMINATE) == 1).await;
+        let first = scene.world.clock.now();
+        if restarted {
+            scene.kill().await;
+        }
+        scene.until(|w| w.aws.calls(TERMINATE) == 2).await;
+        let after = scene.world.clock.now().duration_since(first);
+        assert!(after >= SignedDuration::from_secs(30), "again after {after}, restarted: {restarted}");
+        assert!(after <= SignedDuration::from_secs(45), "again after {after}, restarted: {restarted}");
+        scene.until_gone(&machine).await;
+        assert_eq!(decrements(&scene.world), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_size_that_is_set_while_a_node_is_terminated_is_not_a_node_too_many() {
+    for late in 0..8 {
+        let scene = Scene::with(group(5)).await;
+        let machine = scene.first();
+        scene.scale_in(&machine, Cause::Autoscaler).await;
+        scene.until(|w| in_phase(w, &machine, "Flushing")).await;
+        // Both at the same time, either first, and AWS slow.
+        scene.world.aws.delay(std::time::Duration::from_millis(300), std::time::Duration::from_millis(400));
+        scene.pass_some(std::time::Duration::from_millis(4_600 + 100 * late)).await;
+        scene.increase(1).await.expect("grown");
+        scene.until_gone(&machine).await;
+        scene.pass_some(seconds(120)).await;
+        assert_eq!(scene.world.aws.group("web").expect("there").desired, 5, "{late}");
+        assert_eq!(scene.target().await.expect("answered"), 5, "{late}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_that_was_taken_away_is_not_relied_on() {
+    let scene = Scene::with(held_group(2, 60)).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(120).exits_after(100)]).await;
+    // It was seen a moment ago.
+    scene.pass_some(seconds(65)).await;
+    let gone =
+        person(&scene).delete_lifecycle_hook().lifecycle_hook_name("ebbtide").auto_scaling_group_name("web");
+    gone.send().await.expect("deleted");
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
+}
+
+#[tokio::test(start_paused = true)]
+async fn beside_somebody_elses_hook_a_node_is_drained_before_it_is_terminated() {
+    let scene = Scene::with(held_group(2, 60).hook(of_eks())).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(120).exits_after(100)]).await;
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until(|w| has_exited(w, "web")).await;
+    assert!(terminations(&scene.world, &machine).is_empty(), "EKS would have begun to drain it by itself");
+    scene.until(|w| !terminations(w, &machine).is_empty()).await;
+    let ours = |e: &Event| matches!(e, Event::HookCompleted { hook, .. } if hook == "ebbtide");
+    scene.until(|w| !aws_moments(w, ours).is_empty()).await;
+    assert_eq!(decrements(&scene.world), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deadline_counts_from_when_the_hold_began_whatever_becomes_of_the_record() {
+    // Held for 100 heartbeats of 30 s at most; the pod's budget never lets it go.
+    for restarted in [false, true] {
+        let mut scene = Scene::with(held_group(2, 30)).await;
+        let machine = scene.first();
+        scene.world.cluster.add(budget("web").min_available(1));
+        scene.run([pod("web").on(&machine.name).grace(60).exits_after(50)]).await;
+        scene.scale_in(&machine, Cause::Group).await;
+        scene.until(|w| in_phase(w, &machine, "Draining")).await;
+        scene.pass_some(seconds(1_500)).await;
+        if restarted {
+            // Neither what the program remembers nor the record has survived.
+            scene.annotate(&machine, None).await;
+            scene.kill().await;
+        } else {
+            scene.annotate(&machine, Some("gone")).await;
+        }
+        scene.until_gone(&machine).await;
+        scene.assert_left_well(&machine);
+        let (_, by, grace) = asked(&scene.world, "web")[0];
+        assert_eq!((by, grace), (By::Delete, 60), "it kept its whole grace, restarted: {restarted}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deadline_is_known_although_the_api_server_was_down_when_the_hold_began() {
+    let scene = Scene::with(held_group(2, 30)).await;
+    let machine = scene.first();
+    scene.world.cluster.add(budget("web").min_available(1));
+    scene.run([pod("web").on(&machine.name).grace(60).exits_after(50)]).await;
+    scene.world.cluster.api_down_for(seconds(1_200));
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
+    assert_eq!(asked(&scene.world, "web")[0].2, 60);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_group_takes_out_by_itself_keeps_its_decrement() {
+    for group in [group(3), held_group(3, 60)] {
+        let often = Config { refresh_interval: seconds(5), ..config() };
+        let scene = Scene::configured(slow_to_launch(group), often).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).grace(120).exits_after(100)]).await;
+        // Terminate is not possible for a moment, and meanwhile the group finds the instance unhealthy.
+        scene.world.aws.deny(TERMINATE, true);
+        scene.scale_in(&machine, Cause::Autoscaler).await;
+        scene.pass_some(seconds(20)).await;
+        scene.world.aws.deny(TERMINATE, false);
+        scene.world.aws.terminate(&machine.instance, TerminationCause::HealthCheck);
+        scene.pass_some(seconds(400)).await;
+        assert_eq!(scene.world.aws.group("web").expect("there").desired, 2);
+        assert_eq!(scene.target().await.expect("answered"), 2);
+        assert_eq!(scene.world.aws.group("web").expect("there").instances.len(), 2, "nobody else went");
+    }
+}
+
+/// New instances take ten minutes to come.
+fn slow_to_launch(group: GroupSpec) -> GroupSpec {
+    use ebbtide::sim::aws::Timing;
+    group.timing(Timing { launch: seconds(600), ..Timing::default() })
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_aws_refuses_for_good_is_told_on_the_node_in_its_own_words() {
+    for (group, operation) in [(group(2), TERMINATE), (held_group(2, 60), Operation::CompleteLifecycleAction)]
+    {
+        let scene = Scene::with(group).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name)]).await;
+        scene.world.aws.deny(operation, true);
+        scene.scale_in(&machine, Cause::Autoscaler).await;
+        scene.pass_some(seconds(200)).await;
+        let told = notes(&scene.world, &machine, "ScaleInRefused");
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(told[0].contains("not authorized") && told[0].contains(operation.name()), "{told:?}");
+        scene.world.aws.deny(operation, false);
+        scene.until_gone(&machine).await;
+        assert!(!a_hook_timed_out(&scene.world));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_whose_instance_is_detached_in_mid_drain_is_back_in_service() {
+    for state in [LifecycleState::Detaching, LifecycleState::Detached] {
+        let scene = Scene::with(group(2)).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).grace(600).exits_after(500)]).await;
+        scene.scale_in(&machine, Cause::Autoscaler).await;
+        scene.until(|w| is_asked(w, "web")).await;
+        scene.world.aws.set_state(&machine.instance, state);
+        scene.pass_some(seconds(180)).await;
+        let node = scene.node(&machine.name).expect("it lives");
+        let spec = node.spec.unwrap_or_default();
+        assert_eq!((spec.unschedulable, spec.taints.unwrap_or_default().len()), (None, 0));
+        assert!(!node.metadata.annotations.unwrap_or_default().contains_key(RECORD));
+        assert_eq!(notes(&scene.world, &machine, "ScaleInCancelled").len(), 1);
+        assert_eq!(scene.world.aws.calls(TERMINATE), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_look_that_leaves_an_instance_out_once_does_not_end_its_scale_in() {
+    let scene = Scene::with(group(2)).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(600).exits_after(300)]).await;
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until(|w| is_asked(w, "web")).await;
+    scene.world.aws.set_state(&machine.instance, LifecycleState::WarmedRunning);
+    scene.pass_some(seconds(15)).await;
+    scene.world.aws.set_state(&machine.instance, LifecycleState::InService);
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_deleted_at_a_deadline_bears_the_condition_that_spares_its_job() {
+    let mut limited = config();
+    limited.drain_timeout = Some(seconds(300));
+    let scene = Scene::configured(group(2), limited).await;
+    let machine = scene.first();
+    scene.world.cluster.add(budget("web").min_available(1));
+    scene
+        .run([
+            pod("web").on(&machine.name),
+            pod("waits").on(&machine.name).annotation("ebbtide/drain", "wait"),
+        ])
+        .await;
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until_gone(&machine).await;
+    for name in ["web", "waits"] {
+        let told = |e: &ClusterEvent| matches!(e, ClusterEvent::PodAsked { pod, by: By::Delete, disruption_target: true, .. } if pod.name == name);
+        assert_eq!(moments(&scene.world, told).len(), 1, "{name}");
+    }
+    scene.assert_left_well(&machine);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_status_may_not_be_written_is_deleted_at_its_deadline_all_the_same() {
+    use ebbtide::sim::cluster::Verb;
+    let mut limited = config();
+    limited.drain_timeout = Some(seconds(300));
+    let scene = Scene::configured(group(2), limited).await;
+    let machine = scene.first();
+    scene.world.cluster.forbid(Verb::Patch, "pods/status");
+    scene.run([pod("web").on(&machine.name).annotation("ebbtide/drain", "wait")]).await;
+    let requested = scene.world.clock.now();
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
+    assert!(released_at(&scene.world, &machine).duration_since(requested) <= SignedDuration::from_secs(300));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_workload_that_comes_while_the_node_is_released_leaves_first() {
+    let scene = Scene::with(group(2)).await;
+    let machine = scene.first();
+    scene.world.aws.deny(TERMINATE, true);
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until(|w| in_phase(w, &machine, "Releasing")).await;
+    // Its binding was decided before the cordon.
+    scene.run([pod("late").on(&machine.name).grace(90).exits_after(80)]).await;
+    scene.world.aws.deny(TERMINATE, false);
+    scene.until_gone(&machine).await;
+    let (at, by, grace) = asked(&scene.world, "late")[0];
+    assert_eq!((by, grace), (By::Eviction, 90));
+    assert!(
+        released_at(&scene.world, &machine) >= at + SignedDuration::from_secs(5),
+        "and the flush begins anew"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unanswered_completion_is_tried_again_while_the_hook_holds() {
+    let scene = Scene::with(held_group(2, 60)).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name)]).await;
+    scene.world.aws.lose_next(Operation::CompleteLifecycleAction, Lose::BeforeEffect);
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_forged_record_neither_shortens_a_deadline_nor_ends_an_instance() {
+    let scene = Scene::with(held_group(2, 60)).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(300).exits_after(200)]).await;
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.until(|w| is_asked(w, "web")).await;
+    let record = json!({
+        "cause": "lifecycle-hook", "group": "web", "instance": machine.instance, "phase": "Releasing",
+        "requestedAt": "2025-12-31T00:00:00Z", "phaseSince": "2025-12-31T00:00:00Z",
+        "releaseBy": "2025-12-31T00:00:01Z", "release": "complete-hook",
+    });
+    scene.annotate(&machine, Some(&record.to_string())).await;
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
+}
