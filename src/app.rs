@@ -210,7 +210,8 @@ impl App {
 /// Opens the gates of readiness as what they wait for comes in.
 async fn report_readiness(groups: Gate, nodes: Gate, shared: Arc<Shared>) {
     let mut versions = shared.groups.versions();
-    while shared.groups.latest().is_none() && versions.changed().await.is_ok() {}
+    let is_complete = || shared.groups.latest().is_some_and(|view| view.is_complete);
+    while !is_complete() && versions.changed().await.is_ok() {}
     groups.open();
     shared.nodes.synced().await;
     nodes.open();

@@ -1,8 +1,9 @@
 //! Discovery: looks at AWS in the background and publishes what it saw.
 //!
 //! - One look at a time; whoever wants one sooner says so through [`Groups::refresh_soon`], and several wishes are one.
-//! - The groups must be seen for a look to count. Everything else (templates, failures, hooks, EKS) is best effort: what
-//!   was known before stays, and a trouble is logged when it begins and when it ends, not in between.
+//! - The groups must be seen for a look to count, and are published as soon as they are: an instance that a hook holds
+//!   must not wait for templates. Everything else (templates, failures, hooks, EKS) is best effort: what was known before
+//!   stays, and a trouble is logged when it begins and when it ends, not in between.
 //! - The first look costs ceil(groups / 100) calls for each selector, ceil(launch templates / 200), ceil(types / 100),
 //!   and one for each other thing that groups have of their own (pinned versions, sets of attributes). A later one
 //!   costs ceil(groups / 100) for each selector, and in a steady state at most three more.
@@ -58,18 +59,24 @@ pub struct Discovery {
 #[derive(Debug, Default)]
 struct Memory {
     has_looked: bool,
-    library: Library,
-    node_groups: NodeGroups,
+    facts: TemplateFacts,
     shortages: Shortages,
-    /// Bad tags that were warned about, by group.
-    warned: BTreeSet<(String, BadTag)>,
     /// Groups named by flag that were not there.
     absent: BTreeSet<String>,
     /// Groups that give their instances weights, and were warned about.
     weighted: BTreeSet<String>,
-    templates: Trouble,
     activities: Trouble,
     hooks: Trouble,
+}
+
+/// What templates are made from.
+#[derive(Debug, Default)]
+struct TemplateFacts {
+    library: Library,
+    node_groups: NodeGroups,
+    /// Bad tags that were warned about, by group.
+    warned: BTreeSet<(String, BadTag)>,
+    templates: Trouble,
     eks: Trouble,
 }
 
@@ -110,7 +117,7 @@ impl Discovery {
     #[must_use]
     pub fn with_settings(mut self, settings: Settings) -> Self {
         self.settings = settings;
-        self.memory.get_mut().library = Library::new(settings.static_types);
+        self.memory.get_mut().facts.library = Library::new(settings.static_types);
         self
     }
 
@@ -122,13 +129,9 @@ impl Discovery {
     }
 
     /// Looks and publishes, for ever: at once, at every interval, as soon as somebody wants it, and more often while
-    /// [`pace`](super::pace) says so. While AWS does not answer it tries again after 1 s, then 2 s, and so on up to the
-    /// interval, and the last snapshot stays.
+    /// [`pace`](super::pace) says so. While AWS does not answer it tries again after 1 s, then 2 s, and so on, and the last
+    /// snapshot stays.
     pub async fn run(self) -> Infallible {
-        if let Some(lessons) = &self.lessons {
-            // A start that finds the API server down goes on without.
-            let _ = tokio::time::timeout(LESSONS, lessons.loaded()).await;
-        }
         let mut failures = 0;
         let mut pace = self.interval;
         loop {
@@ -143,7 +146,8 @@ impl Discovery {
                     pace = next_look(&snapshot, self.hooks.knowledge(&snapshot), self.interval);
                     self.groups.publish(snapshot);
                     tokio::select! {
-                        () = tokio::time::sleep(pace) => {}
+                        // From one describing to the next: what is looked up besides puts no instance at risk.
+                        () = tokio::time::sleep_until(began + pace) => {}
                         () = self.groups.refresh_wanted() => {}
                     }
                 }
@@ -163,58 +167,80 @@ impl Discovery {
         }
     }
 
-    /// Looks at AWS once. An error means that the groups themselves were not seen.
+    /// Looks at AWS once. Sizes and states are published as soon as they are seen; the whole is given back. An error means
+    /// that the groups themselves were not seen.
     pub async fn look(&self) -> Result<Snapshot, AwsError> {
         let mut memory = self.memory.lock().await;
         let now = self.clock.now();
-        let described = self.describe().await?;
+        let mut described = self.describe().await?;
+        described.values_mut().for_each(|described| self.selectors.tighten(&mut described.group));
+        let states = memory.observe(described.values().map(|described| &described.group), now);
         memory.note_absent(self.selectors.names().into_iter().filter(|name| !described.contains_key(name)));
+        self.groups.publish_states(states.clone());
 
-        let weighted = described.values().filter(|described| described.group.is_weighted());
-        memory.note_weighted(weighted.map(|described| described.group.name.clone()));
-        let described_groups = described.values().map(|described| &described.group);
-        let asked = memory.node_groups.refresh(&self.aws, described_groups, LOOK_UPS_OF_EKS, now).await;
-        let trouble = memory.node_groups.trouble();
-        memory.eks.note("EKS node groups", trouble.as_deref());
+        // Not with the first look, for which everybody waits; the second comes soon.
+        let is_first = !std::mem::replace(&mut memory.has_looked, true);
+        if let Some(lessons) = self.lessons.as_ref().filter(|_| is_first) {
+            // A start that finds the API server down goes on without.
+            let _ = tokio::time::timeout(LESSONS, lessons.loaded()).await;
+        }
+        let Memory { facts, shortages, activities, hooks, .. } = &mut *memory;
+        let node_groups = facts.node_groups.due(LOOK_UPS_OF_EKS, now);
+        let look_ups = LOOK_UPS - node_groups.len().min(LOOK_UPS_OF_EKS);
+        let ((), groups, ()) = tokio::join!(
+            self.explain_shortages(shortages, activities, &states),
+            self.look_up_templates(facts, described, node_groups, now),
+            async {
+                if !is_first {
+                    let outcome = self.hooks.refresh(&states, look_ups, now).await;
+                    hooks.note("lifecycle hooks", outcome.err().as_ref());
+                }
+            },
+        );
+        let groups = groups.into_iter().map(|group| {
+            let failure = memory.shortages.failure(&group.name);
+            Arc::new(Group { failure, ..group })
+        });
+        Ok(Snapshot::new(now, groups))
+    }
+
+    /// The groups with their templates and options, as far as AWS tells of them.
+    async fn look_up_templates(
+        &self,
+        facts: &mut TemplateFacts,
+        described: BTreeMap<String, Described>,
+        node_groups: Vec<Key>,
+        now: Timestamp,
+    ) -> Vec<Group> {
+        let all = described.values().map(|described| &described.group);
+        facts.node_groups.refresh(&self.aws, all, node_groups, now).await;
+        let trouble = facts.node_groups.trouble();
+        facts.eks.note("EKS node groups", trouble.as_deref());
         let mut groups: Vec<Seen> = Vec::with_capacity(described.len());
         let mut launched_from = BTreeMap::new();
         for Described { mut group, launch, launched_from: of_group } in described.into_values() {
             launched_from.extend(of_group);
-            self.selectors.tighten(&mut group);
-            let eks = Key::of(&group).map_or(Ok(None), |key| memory.node_groups.get(&key));
+            let eks = Key::of(&group).map_or(Ok(None), |key| facts.node_groups.get(&key));
             let (tags, bad) = match &eks {
                 Ok(Some(node_group)) => tags::read_with(&group.tags, &node_group.tags),
                 _ => tags::read(&group.tags),
             };
-            memory.note_bad_tags(&group.name, bad);
+            facts.note_bad_tags(&group.name, bad);
             group.options = tags.options;
             groups.push(Seen { group, launch, tags, eks });
         }
 
         let wanted: Vec<Wanted<'_>> = groups.iter().map(Seen::wanted).collect();
-        let outcome = memory.library.refresh(&self.aws, &wanted, now).await;
-        memory.templates.note("launch templates and instance types", outcome.err().as_ref());
+        let outcome = facts.library.refresh(&self.aws, &wanted, now).await;
+        facts.templates.note("launch templates and instance types", outcome.err().as_ref());
         let templates: Vec<_> =
-            groups.iter().map(|seen| self.template(seen, &memory.library, &launched_from, now)).collect();
+            groups.iter().map(|seen| self.template(seen, &facts.library, &launched_from, now)).collect();
         if let Some(lessons) = &self.lessons {
             let names: BTreeSet<&str> = groups.iter().map(|seen| seen.group.name.as_str()).collect();
             lessons.retain(|name| names.contains(name));
         }
-
-        let groups = groups.into_iter().zip(templates).map(|(Seen { mut group, .. }, template)| {
-            group.template = template;
-            Arc::new(group)
-        });
-        let mut snapshot = Snapshot::new(now, groups);
-
-        self.explain_shortages(&mut memory, &mut snapshot).await;
-        // Not with the first look, for which everybody waits; the second comes soon.
-        if std::mem::replace(&mut memory.has_looked, true) {
-            let look_ups = LOOK_UPS - asked.min(LOOK_UPS_OF_EKS);
-            let outcome = self.hooks.refresh(&snapshot, look_ups, now).await;
-            memory.hooks.note("lifecycle hooks", outcome.err().as_ref());
-        }
-        Ok(snapshot)
+        let templates = groups.into_iter().zip(templates);
+        templates.map(|(seen, template)| Group { template, ..seen.group }).collect()
     }
 
     /// Every selected group, by name.
@@ -264,11 +290,13 @@ impl Discovery {
         Some(Template::of(&facts, &self.settings).map(Arc::new))
     }
 
-    /// Asks why groups are short, where that is due, and writes what is known into the snapshot.
-    async fn explain_shortages(&self, memory: &mut Memory, snapshot: &mut Snapshot) {
-        let now = snapshot.taken_at;
-        memory.shortages.observe(snapshot);
-        let due = memory.shortages.due(now);
+    /// Asks why groups are short, where that is due.
+    async fn explain_shortages(&self, shortages: &mut Shortages, trouble: &mut Trouble, states: &Snapshot) {
+        let now = states.taken_at;
+        let due = shortages.due(now);
+        if due.is_empty() {
+            return;
+        }
         // AWS dates them by its own clock, which is the wall's.
         let ahead = self.clock.ahead();
         let ask = async |group: &String, since: Timestamp| {
@@ -280,28 +308,35 @@ impl Discovery {
         };
         let asked = due.iter().map(|(group, since)| ask(group, *since));
         let answers = futures::future::join_all(asked).await;
-        let mut trouble = None;
-        let asked_any = !due.is_empty();
+        let mut failed = None;
         for ((group, _), answer) in due.iter().zip(answers) {
-            let Some(group) = snapshot.groups.get(group) else { continue };
+            let Some(group) = states.groups.get(group) else { continue };
             match answer {
-                Ok(activities) => memory.shortages.learn(group, now, &activities),
-                Err(AwsError::NoSuchGroup { .. }) => memory.shortages.learn(group, now, &[]),
-                Err(error) => trouble = Some(error),
+                Ok(activities) => shortages.learn(group, now, &activities),
+                Err(AwsError::NoSuchGroup { .. }) => shortages.learn(group, now, &[]),
+                Err(error) => failed = Some(error),
             }
         }
-        if asked_any {
-            memory.activities.note("scaling activities", trouble.as_ref());
-        }
-        for (name, group) in &mut snapshot.groups {
-            if let Some(failure) = memory.shortages.failure(name) {
-                Arc::make_mut(group).failure = Some(failure);
-            }
-        }
+        trouble.note("scaling activities", failed.as_ref());
     }
 }
 
 impl Memory {
+    /// Takes note of the groups as they are described, and gives back what is known of them so far.
+    fn observe<'a>(&mut self, groups: impl Iterator<Item = &'a Group> + Clone, now: Timestamp) -> Snapshot {
+        self.note_weighted(
+            groups.clone().filter(|group| group.is_weighted()).map(|group| group.name.clone()),
+        );
+        let mut states = Snapshot::new(now, groups.cloned().map(Arc::new));
+        self.shortages.observe(&states);
+        for (name, group) in &mut states.groups {
+            if let Some(failure) = self.shortages.failure(name) {
+                Arc::make_mut(group).failure = Some(failure);
+            }
+        }
+        states
+    }
+
     fn note_absent(&mut self, names: impl Iterator<Item = String>) {
         let absent: BTreeSet<String> = names.collect();
         for group in absent.difference(&self.absent) {
@@ -322,7 +357,9 @@ impl Memory {
         }
         self.weighted = weighted;
     }
+}
 
+impl TemplateFacts {
     /// Warns of each bad tag once; one that is set right may be got wrong again.
     fn note_bad_tags(&mut self, group: &str, bad: Vec<BadTag>) {
         self.warned.retain(|(warned, tag)| warned != group || bad.contains(tag));
@@ -372,11 +409,11 @@ mod tests {
     #[test]
     fn a_bad_tag_is_warned_of_once_and_again_after_it_was_right() {
         let bad = || vec![BadTag { key: "k".into(), value: "v".into(), expected: "x" }];
-        let mut memory = Memory::default();
-        memory.note_bad_tags("g", bad());
-        memory.note_bad_tags("h", bad());
-        assert_eq!(memory.warned.len(), 2);
-        memory.note_bad_tags("g", vec![]);
-        assert_eq!(memory.warned.len(), 1);
+        let mut facts = TemplateFacts::default();
+        facts.note_bad_tags("g", bad());
+        facts.note_bad_tags("h", bad());
+        assert_eq!(facts.warned.len(), 2);
+        facts.note_bad_tags("g", vec![]);
+        assert_eq!(facts.warned.len(), 1);
     }
 }

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use tokio::time::timeout;
 
 use super::Snapshot;
 pub use crate::aws::Hook;
@@ -19,6 +20,9 @@ use crate::clock::elapsed;
 /// What was looked at this recently is not asked for again: a drain asks several times within seconds, and hooks
 /// change by hand, seldom.
 const FRESH: Duration = Duration::from_mins(1);
+
+/// How long somebody waits for a newer answer than the one there is.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The hooks of the groups.
 #[derive(Debug)]
@@ -73,9 +77,14 @@ impl Hooks {
         Self { aws, name: name.into(), by_group: Mutex::default() }
     }
 
-    /// The group's hooks: from the cache if looked at within the last minute, else by asking.
+    /// The group's hooks: from the cache if looked at within the last minute, else by asking. What was seen before stands if
+    /// AWS does not answer soon: a drain must not wait for it.
     pub async fn of(&self, group: &str, now: Timestamp) -> Result<TerminatingHooks, AwsError> {
-        self.looked_up(group, now, FRESH).await
+        let Some(before) = self.known(group) else { return self.looked_up(group, now, FRESH).await };
+        match timeout(PATIENCE, self.looked_up(group, now, FRESH)).await {
+            Ok(Ok(hooks)) => Ok(hooks),
+            Ok(Err(_)) | Err(_) => Ok(self.terminating(&before)),
+        }
     }
 
     /// The group's hooks, asked for now: for when a hook that was taken away would cost workloads.
@@ -125,7 +134,7 @@ impl Hooks {
             .collect();
         // A group never looked at comes before all others (`None` is least).
         due.sort_by_key(|&(looked_at, is_empty, group)| (looked_at, is_empty, group.name.clone()));
-        let look = |name: String| async move { self.of(&name, now).await };
+        let look = |name: String| async move { self.looked_up(&name, now, FRESH).await };
         let due = due.into_iter().take(most).map(|(.., group)| look(group.name.clone()));
         futures::future::try_join_all(due).await?;
         Ok(())

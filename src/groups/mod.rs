@@ -1,6 +1,6 @@
 //! Node groups: what AWS last said about them, and what we have changed since.
 //!
-//! Discovery looks at AWS in the background and publishes an immutable [`Snapshot`]; the RPCs and the scale-in
+//! Discovery looks at AWS in the background and publishes an immutable [`Snapshot`], sizes and lifecycle states first; the RPCs and the scale-in
 //! controller read it through [`Groups`]. A change of our own that AWS has accepted is laid over the snapshot until
 //! a later look shows it, so that sizes are right at every moment. Arithmetic on sizes is in [`sizes`], pure.
 
@@ -36,6 +36,8 @@ pub use view::{Change, Groups, Stale};
 pub struct Snapshot {
     /// When the look began: everything AWS did before that is in it.
     pub taken_at: Timestamp,
+    /// Whether templates were looked up too: not while the first look is under way.
+    pub is_complete: bool,
     /// By name.
     pub groups: BTreeMap<String, Arc<Group>>,
     /// Which group an instance belongs to, by instance id.
@@ -50,7 +52,7 @@ impl Snapshot {
             .values()
             .flat_map(|group| group.instances.iter().map(|i| (i.id.clone(), group.name.clone())))
             .collect();
-        Self { taken_at, groups, by_instance }
+        Self { taken_at, is_complete: true, groups, by_instance }
     }
 
     /// The group that has this instance, and the instance.

@@ -67,23 +67,18 @@ struct Known {
 }
 
 impl NodeGroups {
-    /// Looks up those that were seen by an earlier look and are due: up to `most`, or more while EKS has never answered
-    /// for them. Then takes note of the node groups of `groups`, and forgets the others. Gives back how many it asked
-    /// for.
+    /// Looks up those that are [due](Self::due). Then takes note of the node groups of `groups`, and forgets the others.
     pub(super) async fn refresh(
         &mut self,
         aws: &Aws,
         groups: impl Iterator<Item = &Group>,
-        most: usize,
+        due: Vec<Key>,
         now: Timestamp,
-    ) -> usize {
-        let due = self.due(most, now);
+    ) {
         let asked = due.iter().map(|key| aws.node_group(&key.cluster, &key.name));
         let answers = join_all(asked).await;
-        let count = answers.len();
         self.learn(due.into_iter().zip(answers), now);
         self.note(groups);
-        count
     }
 
     /// What EKS said last of this node group; none if it knows none, or could not be asked. `Err` while it is still to
@@ -112,9 +107,9 @@ impl NodeGroups {
         }
     }
 
-    /// Which to ask for: up to [`LEARNING`] that EKS has never answered for, or else up to `most` others. Those without
+    /// Which of those that an earlier look has seen to ask for: up to [`LEARNING`] that EKS has never answered for, or else up to `most` others. Those without
     /// instances come first, then those asked for longest ago.
-    fn due(&self, most: usize, now: Timestamp) -> Vec<Key> {
+    pub(super) fn due(&self, most: usize, now: Timestamp) -> Vec<Key> {
         let due = self.0.iter().filter(|(_, known)| known.is_due(now));
         let (mut unknown, mut others): (Vec<_>, Vec<_>) = due.partition(|(_, known)| known.is_unknown());
         let (chosen, most) = if unknown.is_empty() { (&mut others, most) } else { (&mut unknown, LEARNING) };

@@ -16,13 +16,15 @@ const BUSY: Duration = Duration::from_secs(10);
 const LEARNING: Duration = Duration::from_secs(1);
 /// The least time from one look to the next, however many are wished for.
 pub(super) const BREATH: Duration = Duration::from_millis(250);
-/// The wait after a first failure; it doubles up to the interval.
+/// The wait after a first failure; it doubles ...
 const FIRST_RETRY: Duration = Duration::from_secs(1);
+/// ... up to this: a look that fails has tried for some seconds already, and hooks go on meanwhile.
+const LONGEST_RETRY: Duration = Duration::from_secs(10);
 /// An instance that its group puts into Terminating:Wait is seen after a third of its heartbeat time-out at the
 /// latest: early enough for two more tries to save it.
 const LOOKS_A_HEARTBEAT: u32 = 3;
 
-/// How long after a look the next one comes, if nobody wants one sooner.
+/// From one look to the next, if nobody wants one sooner.
 ///
 /// Sooner than the interval while something is still to be asked for a template, while an instance is on its way out,
 /// while a group is short and it is not known why, and while some group's hooks are not known; and at least three times
@@ -45,9 +47,9 @@ pub(super) fn next_look(snapshot: &Snapshot, hooks: Knowledge, interval: Duratio
     pause.max(BREATH)
 }
 
-/// How long to wait after so many failures before this one.
-pub(super) fn retry_after(failures: u32, interval: Duration) -> Duration {
-    FIRST_RETRY.saturating_mul(2_u32.saturating_pow(failures)).min(interval.max(FIRST_RETRY))
+/// How long to wait after so many failures before this one; no longer than `pace`.
+pub(super) fn retry_after(failures: u32, pace: Duration) -> Duration {
+    FIRST_RETRY.saturating_mul(2_u32.saturating_pow(failures)).min(pace.clamp(FIRST_RETRY, LONGEST_RETRY))
 }
 
 #[cfg(test)]
@@ -108,10 +110,11 @@ mod tests {
     }
 
     #[test]
-    fn waits_after_failures_double_up_to_the_interval() {
-        let waits: Vec<_> = (0..8).map(|failures| retry_after(failures, INTERVAL).as_secs()).collect();
-        assert_eq!(waits, [1, 2, 4, 8, 16, 32, 60, 60]);
-        assert_eq!(retry_after(u32::MAX, INTERVAL), INTERVAL);
+    fn waits_after_failures_double_up_to_ten_seconds_and_never_last_longer_than_the_pace() {
+        let waits = |pace| [0, 1, 2, 3, 4, u32::MAX].map(|failures| retry_after(failures, pace).as_secs());
+        assert_eq!(waits(INTERVAL), [1, 2, 4, 8, 10, 10]);
+        assert_eq!(waits(Duration::from_secs(3)), [1, 2, 3, 3, 3, 3]);
+        assert_eq!(waits(Duration::ZERO), [1; 6]);
     }
 
     proptest! {

@@ -72,23 +72,35 @@ impl Groups {
         }
     }
 
-    /// The present view, whatever its age: for what must go on through an outage.
+    /// The present view, whatever its age and complete or not: for what must go on through an outage.
     pub fn latest(&self) -> Option<Arc<Snapshot>> {
         self.current.load_full()
     }
 
-    /// The present view, unless it is too old to decide from.
+    /// The present view, unless it is too old to decide from or not complete.
     pub fn fresh(&self, now: Timestamp) -> Result<Arc<Snapshot>, Stale> {
-        let snapshot = self.latest().ok_or(Stale)?;
+        let snapshot = self.latest().filter(|snapshot| snapshot.is_complete).ok_or(Stale)?;
         if elapsed(snapshot.taken_at, now) <= self.max_age { Ok(snapshot) } else { Err(Stale) }
     }
 
     /// Takes a new look at AWS. Changes accepted before the look began are in it and are forgotten.
     pub fn publish(&self, snapshot: Snapshot) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.changes.retain(|(at, _)| *at >= snapshot.taken_at);
-        seen.base = Some(Arc::new(snapshot));
-        self.swap(&seen);
+        self.take(&mut seen, snapshot);
+    }
+
+    /// Takes what a look has seen of sizes and lifecycle states while the rest is still to be looked up: what was known of
+    /// that stays. An instance that a hook holds must not wait for templates.
+    pub fn publish_states(&self, mut states: Snapshot) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        states.is_complete = seen.base.as_ref().is_some_and(|base| base.is_complete);
+        for (name, group) in &mut states.groups {
+            if let Some(before) = seen.base.as_ref().and_then(|base| base.groups.get(name)) {
+                let group = Arc::make_mut(group);
+                (group.template, group.options) = (before.template.clone(), before.options);
+            }
+        }
+        self.take(&mut seen, states);
     }
 
     /// Lays a change of our own over the snapshot and asks for a new look.
@@ -124,6 +136,12 @@ impl Groups {
     /// Changes whenever the view does.
     pub fn versions(&self) -> watch::Receiver<u64> {
         self.version.subscribe()
+    }
+
+    fn take(&self, seen: &mut Seen, snapshot: Snapshot) {
+        seen.changes.retain(|(at, _)| *at >= snapshot.taken_at);
+        seen.base = Some(Arc::new(snapshot));
+        self.swap(seen);
     }
 
     fn swap(&self, seen: &Seen) {
@@ -172,6 +190,7 @@ mod tests {
     use super::*;
     use crate::groups::Instance;
     use crate::groups::weights::Weights;
+    use crate::template::TemplateError;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(1_700_000_000 + second).expect("in range")
@@ -241,6 +260,27 @@ mod tests {
             groups.publish(look(0, seen, &states));
             assert_eq!(desired(&groups), 6, "a look that saw {seen}");
         }
+    }
+
+    #[test]
+    fn states_are_seen_at_once_and_what_was_known_of_templates_stays() {
+        use Lifecycle::{InService, TerminatingWait};
+        let groups = Groups::new(Duration::from_mins(10));
+        let state = |groups: &Groups| groups.latest().expect("published").groups["g"].instances[0].lifecycle;
+        groups.publish_states(look(0, 1, &[TerminatingWait]));
+        assert_eq!(state(&groups), TerminatingWait);
+        assert_eq!(groups.fresh(at(0)).err(), Some(Stale), "there is no template to answer with");
+        let mut whole = look(0, 1, &[InService]);
+        let template = Some(Err(TemplateError::new("none")));
+        let known = Arc::make_mut(whole.groups.get_mut("g").expect("there"));
+        known.template.clone_from(&template);
+        known.options.zero_or_max_node_scaling = Some(true);
+        groups.publish(whole);
+        groups.publish_states(look(10, 1, &[TerminatingWait]));
+        assert_eq!(state(&groups), TerminatingWait);
+        let view = groups.fresh(at(10)).expect("is complete");
+        assert_eq!(view.groups["g"].template.is_some(), template.is_some());
+        assert_eq!(view.groups["g"].options.zero_or_max_node_scaling, Some(true));
     }
 
     #[test]

@@ -70,11 +70,11 @@ impl World {
         });
     }
 
-    /// Waits until the published view is as wanted.
+    /// Waits until the published view is as wanted, and complete.
     pub(crate) async fn until(&self, mut holds: impl FnMut(&Snapshot) -> bool) -> Arc<Snapshot> {
         let mut versions = self.groups.versions();
         loop {
-            if let Some(snapshot) = self.groups.latest().filter(|snapshot| holds(snapshot)) {
+            if let Some(snapshot) = self.groups.latest().filter(|view| view.is_complete && holds(view)) {
                 return snapshot;
             }
             tokio::time::timeout(Duration::from_hours(1), versions.changed())

@@ -1,11 +1,15 @@
-//! AWS throttles: by chance, from before the program starts until after the nodes have gone.
+//! AWS throttles, by chance, from before the program starts until after the nodes have gone; or some of it never answers.
 
+use ebbtide::sim::aws::{Event, LaunchFailure, NodeGroupSpec, Operation};
 use ebbtide::sim::cluster::pod;
 use ebbtide::sim::program::config;
 use ebbtide::sim::world::World;
+use jiff::SignedDuration;
 
-use crate::scene::{Cause, Machine, Scene, held_group};
-use crate::story::{assert_nothing_lost, decrements, terminations};
+use crate::scene::{Cause, Machine, Scene, held_group, seconds};
+use crate::story::{
+    asked, assert_nothing_lost, aws_moments, decrements, has_exited, longest_silence, terminations,
+};
 
 /// Runs of each case, each with a seed of its own.
 const RUNS: u64 = 20;
@@ -65,4 +69,85 @@ async fn nobody_is_cut_when_the_group_takes_nodes_out_and_four_of_five_calls_are
 #[tokio::test(start_paused = true)]
 async fn nobody_is_cut_when_the_autoscaler_takes_nodes_out_and_four_of_five_calls_are_throttled() {
     three_nodes_leave_whole(0.8, 60, Cause::Autoscaler).await;
+}
+
+/// What a look asks for besides the groups themselves.
+const OPTIONAL: [Operation; 7] = [
+    Operation::DescribeImages,
+    Operation::DescribeInstanceTypes,
+    Operation::DescribeLaunchConfigurations,
+    Operation::DescribeLaunchTemplateVersions,
+    Operation::DescribeLifecycleHooks,
+    Operation::DescribeNodegroup,
+    Operation::DescribeScalingActivities,
+];
+
+/// A scene in which a look needs all of that: the group is EKS's, and short of an instance that cannot be launched.
+async fn curious_scene() -> Scene {
+    let world = World::new(1);
+    world.aws.add_node_group(NodeGroupSpec::named("web"));
+    let group = held_group(2, 30).tag("eks:cluster-name", "main").tag("eks:nodegroup-name", "web");
+    let scene = Scene::on(world, group, config()).await;
+    scene.world.aws.fail_launches("web", LaunchFailure::InsufficientCapacity, u32::MAX);
+    // Long enough for everything to be known, and to be due again.
+    scene.pass_some(seconds(400)).await;
+    scene
+}
+
+/// Lets no such read come to anything, or no longer: the calls hang, or are throttled.
+fn impede(scene: &Scene, hang: bool, on: bool) {
+    if hang {
+        scene.world.aws.hang(&OPTIONAL, on);
+    } else {
+        scene.world.aws.throttle_for(&OPTIONAL, seconds(if on { 3_600 } else { 0 }));
+    }
+}
+
+fn assert_drains_within(scene: &Scene, machine: &Machine, limit: u64, what: &str) {
+    let held = |e: &Event| matches!(e, Event::EnteredWait { instance, .. } if *instance == machine.instance);
+    let (held, asked) = (aws_moments(&scene.world, held)[0], asked(&scene.world, "web")[0].0);
+    let after = asked.duration_since(held);
+    assert!(after <= SignedDuration::from_secs(limit as i64), "{what}: asked to go {after:#} later");
+    let silence = longest_silence(&scene.world, machine);
+    assert!(silence <= SignedDuration::from_secs(20), "{what}: {silence:#} without a heartbeat");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_begins_with_the_look_that_sees_its_instance_held_whatever_else_that_waits_for() {
+    for hang in [true, false] {
+        let scene = curious_scene().await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).grace(120).exits_after(90)]).await;
+        impede(&scene, hang, true);
+        // Anywhere between two looks, and while one is under way.
+        scene.pass_some(seconds(67)).await;
+        scene.scale_in(&machine, Cause::Group).await;
+        scene.until(|w| has_exited(w, "web")).await;
+        impede(&scene, hang, false);
+        scene.until_gone(&machine).await;
+        scene.assert_left_well(&machine);
+        // A third of the hook's time-out from one look to the next.
+        assert_drains_within(&scene, &machine, 13, if hang { "hangs" } else { "throttled" });
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restarted_program_keeps_hooks_waiting_before_it_knows_any_template() {
+    for hang in [true, false] {
+        let mut scene = curious_scene().await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).grace(120).exits_after(90)]).await;
+        impede(&scene, hang, true);
+        scene.scale_in(&machine, Cause::Group).await;
+        let held = |e: &Event| matches!(e, Event::EnteredWait { .. });
+        scene.until(|w| !aws_moments(w, held).is_empty()).await;
+        let beats = |w: &World| aws_moments(w, |e| matches!(e, Event::Heartbeat { .. })).len();
+        let before = beats(&scene.world);
+        scene.kill().await;
+        assert!(scene.world.until(seconds(2), |w| beats(w) > before).await, "one look, and no more");
+        scene.pass_some(seconds(60)).await;
+        impede(&scene, hang, false);
+        scene.until_gone(&machine).await;
+        scene.assert_left_well(&machine);
+    }
 }
