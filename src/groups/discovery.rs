@@ -173,7 +173,9 @@ impl Discovery {
         let mut memory = self.memory.lock().await;
         let now = self.clock.now();
         let mut described = self.describe().await?;
-        described.values_mut().for_each(|described| self.selectors.tighten(&mut described.group));
+        for described in described.values_mut() {
+            self.selectors.tighten(&mut described.group);
+        }
         let states = memory.observe(described.values().map(|described| &described.group), now);
         memory.note_absent(self.selectors.names().into_iter().filter(|name| !described.contains_key(name)));
         self.groups.publish_states(states.clone());

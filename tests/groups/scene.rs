@@ -272,8 +272,9 @@ impl Loop {
     /// Why loops have ended with an error.
     pub(crate) fn failures(&self) -> Vec<String> {
         self.did(|event| match event {
-            autoscaler::Event::LoopFailed(error) => Some(error.clone()),
-            autoscaler::Event::ScaleUpFailed { error, .. } => Some(error.clone()),
+            autoscaler::Event::LoopFailed(error) | autoscaler::Event::ScaleUpFailed { error, .. } => {
+                Some(error.clone())
+            }
             _ => None,
         })
     }
