@@ -10,6 +10,7 @@ mod launch_templates;
 mod learned;
 mod node;
 mod protection;
+mod refusals;
 mod restart;
 mod scene;
 mod shapes;

@@ -1,0 +1,141 @@
+//! What AWS refuses at first: tried again while cluster-autoscaler waits, for which a failed change means that it leaves the
+//! group alone for minutes.
+
+use std::time::Duration;
+
+use ebbtide::provider::proto::ExternalGrpcNode;
+use ebbtide::sim::aws::{LifecycleState, Lose, Operation, Refusal, Timing};
+use tokio::time::Instant;
+use tonic::{Code, Status};
+
+use crate::scene::{GROUP, SOON, Scene, ZONE, code, eventually, group, placeholder};
+
+/// What cluster-autoscaler waits for an answer.
+const CALL: Duration = Duration::from_secs(5);
+
+const THROTTLED: Refusal = Refusal { code: "Throttling", status: 400, message: "Rate exceeded" };
+const BUSY: Refusal = Refusal {
+    code: "ScalingActivityInProgress",
+    status: 400,
+    message: "Scaling activity 1 is in progress and blocks this action",
+};
+const CONTENTION: Refusal = Refusal {
+    code: "ResourceContention",
+    status: 500,
+    message: "You already have a pending update to an Amazon EC2 Auto Scaling resource",
+};
+
+/// A group of two Nodes, and a third instance that has none and never will.
+async fn with_an_instance_that_never_registers() -> (Scene, ExternalGrpcNode) {
+    let never = Timing { boot: Duration::from_hours(10), ..Timing::default() };
+    let scene = Scene::with([group(GROUP, 2).timing(never)]).await;
+    scene.increase(1).await.expect("grown");
+    let pending = |scene: &Scene| {
+        let group = scene.world.aws.group(GROUP).expect("a group");
+        group.in_state(LifecycleState::Pending).first().map(|&id| id.to_owned())
+    };
+    assert!(scene.world.until(SOON, |_| pending(&scene).is_some()).await);
+    let provider_id = format!("aws:///{ZONE}/{}", pending(&scene).expect("just seen"));
+    assert!(eventually(SOON, || async { scene.listed().await.contains_key(&provider_id) }).await);
+    let node = ExternalGrpcNode { name: provider_id.clone(), provider_id, ..ExternalGrpcNode::default() };
+    (scene, node)
+}
+
+/// Changes something while AWS refuses the call so many times, and asserts that it took as many more and came in time.
+async fn is_done_in_time(
+    scene: &Scene,
+    operation: Operation,
+    refusal: Refusal,
+    times: u32,
+    change: impl Future<Output = Result<(), Status>>,
+) {
+    let what = format!("{operation} refused {times} times with {}", refusal.code);
+    scene.world.aws.refuse_next(operation, refusal, Lose::BeforeEffect, times);
+    let (before, began) = (scene.world.aws.calls(operation), Instant::now());
+    change.await.unwrap_or_else(|status| panic!("{what}: {status}"));
+    assert!(began.elapsed() < CALL, "{what}: {:?}", began.elapsed());
+    assert_eq!(scene.world.aws.calls(operation) - before, times as usize + 1, "{what}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_size_that_aws_refuses_once_or_twice_goes_up_within_the_call() {
+    for refusal in [THROTTLED, BUSY] {
+        for times in [1, 2] {
+            let scene = Scene::with([group(GROUP, 2)]).await;
+            let change = scene.increase(1);
+            is_done_in_time(&scene, Operation::SetDesiredCapacity, refusal, times, change).await;
+            assert_eq!((scene.desired(), scene.target().await), (3, 3));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_size_that_aws_refuses_once_or_twice_goes_down_within_the_call() {
+    for refusal in [THROTTLED, BUSY] {
+        for times in [1, 2] {
+            let scene = Scene::with([group(GROUP, 2)]).await;
+            scene.short_of(2).await;
+            let change = scene.decrease(-1);
+            is_done_in_time(&scene, Operation::SetDesiredCapacity, refusal, times, change).await;
+            assert_eq!((scene.desired(), scene.target().await), (3, 3));
+            let change = scene.delete(GROUP, vec![placeholder(2)]);
+            is_done_in_time(&scene, Operation::SetDesiredCapacity, refusal, times, change).await;
+            assert_eq!((scene.desired(), scene.target().await), (2, 2));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_without_a_node_whose_end_aws_refuses_once_or_twice_ends_within_the_call() {
+    for refusal in [THROTTLED, BUSY] {
+        for times in [1, 2] {
+            let (scene, node) = with_an_instance_that_never_registers().await;
+            let change = scene.delete(GROUP, vec![node]);
+            let operation = Operation::TerminateInstanceInAutoScalingGroup;
+            is_done_in_time(&scene, operation, refusal, times, change).await;
+            assert_eq!((scene.desired(), scene.target().await), (2, 2));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_aws_goes_on_to_refuse_is_answered_in_time_and_not_done_later() {
+    for refusal in [THROTTLED, BUSY] {
+        let scene = Scene::with([group(GROUP, 2)]).await;
+        let (operation, side) = (Operation::SetDesiredCapacity, Lose::BeforeEffect);
+        scene.world.aws.refuse_next(operation, refusal, side, u32::MAX);
+        let began = Instant::now();
+        assert_eq!(code(&scene.increase(1).await), Code::Unavailable);
+        assert!(began.elapsed() < CALL, "{:?}", began.elapsed());
+        scene.world.aws.refuse_next(operation, refusal, side, 0);
+        tokio::time::sleep(SOON).await;
+        assert_eq!((scene.desired(), scene.target().await), (2, 2));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn contention_says_nothing_of_the_effect_and_is_not_tried_again_before_a_look() {
+    for (side, desired) in [(Lose::BeforeEffect, 2), (Lose::AfterEffect, 3)] {
+        let scene = Scene::with([group(GROUP, 2)]).await;
+        let before = scene.world.aws.calls(Operation::SetDesiredCapacity);
+        scene.world.aws.refuse_next(Operation::SetDesiredCapacity, CONTENTION, side, 1);
+        assert_eq!(code(&scene.increase(1).await), Code::Unavailable);
+        assert_eq!(scene.world.aws.calls(Operation::SetDesiredCapacity) - before, 1, "{side:?}");
+        let told = || async { scene.target().await == desired as i32 };
+        assert!(eventually(CALL, told).await, "{side:?}: a look shows what became of it");
+        assert_eq!(scene.desired(), desired, "{side:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn contention_while_a_size_goes_down_keeps_instances_protected_as_if_it_had() {
+    for side in [Lose::BeforeEffect, Lose::AfterEffect] {
+        let scene = Scene::with([group(GROUP, 2)]).await;
+        scene.short_of(2).await;
+        scene.world.aws.refuse_next(Operation::SetDesiredCapacity, CONTENTION, side, 1);
+        assert_eq!(code(&scene.decrease(-2).await), Code::Unavailable);
+        tokio::time::sleep(Duration::from_secs(25)).await;
+        assert_eq!(scene.protected(), 2, "{side:?}");
+        assert!(scene.world.until(SOON, |_| scene.protected() == 0).await, "{side:?}");
+    }
+}
