@@ -1,6 +1,7 @@
 //! Changing sizes at AWS, for the RPCs.
 //!
-//! A size is set in a task of its own, whatever becomes of the caller; one that goes down goes through [`Protection`].
+//! A change is made in a task of its own, which keeps the group's turn to its end, whatever becomes of the caller; a size
+//! that goes down goes through [`Protection`].
 
 use std::sync::Arc;
 
@@ -60,6 +61,16 @@ impl AwsSizing {
     ) -> Self {
         Self { aws, selectors, groups, protection, running }
     }
+
+    /// Waits for what AWS has said to a change.
+    async fn heard(&self, result: oneshot::Receiver<Result<(), AwsError>>) -> Result<(), SizingError> {
+        let result = result.await.map_err(|ended| SizingError::Unreachable(Box::new(ended)))?;
+        if result.is_err() {
+            // It may have had its effect all the same.
+            self.groups.refresh_soon();
+        }
+        result.map_err(told)
+    }
 }
 
 #[async_trait]
@@ -96,20 +107,18 @@ impl Sizing for AwsSizing {
             let protection = Arc::clone(&self.protection);
             self.running.spawn(async move { protection.lower(turn, to, protect, answer).await });
         }
-        let result = result.await.map_err(|ended| SizingError::Unreachable(Box::new(ended)))?;
-        if result.is_err() {
-            // It may have had its effect all the same.
-            self.groups.refresh_soon();
-        }
-        result.map_err(told)
+        self.heard(result).await
     }
 
-    async fn terminate(&self, _group: &str, instance: &str, decrement: bool) -> Result<(), SizingError> {
-        let result = self.aws.terminate(instance, decrement).await;
-        if result.is_err() {
-            self.groups.refresh_soon();
-        }
-        result.map_err(told)
+    async fn terminate(&self, turn: &Turn, instance: &str, decrement: bool) -> Result<(), SizingError> {
+        let (answer, result) = oneshot::channel();
+        let (aws, turn, instance) = (self.aws.clone(), turn.clone(), instance.to_owned());
+        self.running.spawn(async move {
+            // Nobody listens if the caller has given up.
+            let _ = answer.send(aws.terminate(&instance, decrement).await);
+            drop(turn);
+        });
+        self.heard(result).await
     }
 }
 

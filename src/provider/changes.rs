@@ -109,9 +109,10 @@ impl Provider {
             }
         }
 
+        let turn = &turn;
         let terminate = deletion.unregistered.into_iter().map(|instance| {
             async move {
-                let done = self.terminate(deadline, name, &instance).await;
+                let done = self.terminate(deadline, turn, &instance).await;
                 (instance, done)
             }
             .boxed()
@@ -170,9 +171,9 @@ impl Provider {
         Ok(())
     }
 
-    async fn terminate(&self, deadline: Deadline, group: &str, instance: &str) -> Result<(), RpcError> {
-        let unsure = Unsure::of(&self.groups);
-        deadline.call("terminating the instance", self.sizing.terminate(group, instance, true)).await??;
+    async fn terminate(&self, deadline: Deadline, turn: &Turn, instance: &str) -> Result<(), RpcError> {
+        let (unsure, group) = (Unsure::of(&self.groups), turn.group());
+        deadline.call("terminating the instance", self.sizing.terminate(turn, instance, true)).await??;
         unsure.settled();
         self.record(Change::Terminated {
             group: group.to_owned(),

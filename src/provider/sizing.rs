@@ -25,8 +25,9 @@ pub trait Sizing: Send + Sync + 'static {
         protect: &[String],
     ) -> Result<(), SizingError>;
 
-    /// Terminates an instance of the group, and lowers the desired capacity with it if `decrement`.
-    async fn terminate(&self, group: &str, instance: &str, decrement: bool) -> Result<(), SizingError>;
+    /// Terminates an instance of the group whose turn it is, and lowers the desired capacity with it if `decrement`. What is
+    /// left to do in the group's turn keeps it.
+    async fn terminate(&self, turn: &Turn, instance: &str, decrement: bool) -> Result<(), SizingError>;
 }
 
 /// Why AWS did not do it.

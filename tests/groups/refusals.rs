@@ -139,3 +139,18 @@ async fn contention_while_a_size_goes_down_keeps_instances_protected_as_if_it_ha
         assert!(scene.world.until(SOON, |_| scene.protected() == 0).await, "{side:?}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_termination_whose_caller_has_given_up_keeps_its_turn_until_it_has_its_effect() {
+    let (scene, node) = with_an_instance_that_never_registers().await;
+    let takes = |operation, millis| {
+        let time = Duration::from_millis(millis);
+        scene.world.aws.delay_some(&[operation], 1.0, time, time);
+    };
+    takes(Operation::TerminateInstanceInAutoScalingGroup, 2_400);
+    takes(Operation::SetDesiredCapacity, 1_000);
+    let given_up = tokio::time::timeout(Duration::from_secs(1), scene.delete(GROUP, vec![node])).await;
+    assert!(given_up.is_err(), "AWS has not carried it out yet");
+    scene.increase(1).await.expect("grown");
+    assert_eq!(scene.desired(), 3, "one more, and one less");
+}

@@ -150,7 +150,7 @@ impl Sizing for Script<Aws> {
         Ok(())
     }
 
-    async fn terminate(&self, _: &str, instance: &str, decrement: bool) -> Result<(), SizingError> {
+    async fn terminate(&self, _: &Turn, instance: &str, decrement: bool) -> Result<(), SizingError> {
         self.answer().await?;
         let mut aws = self.now();
         aws.asked.push(Asked::Terminate { instance: instance.into(), decrement });

@@ -16,3 +16,4 @@ mod scene;
 mod sizes;
 mod story;
 mod throttling;
+mod turns;

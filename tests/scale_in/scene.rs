@@ -58,6 +58,14 @@ pub(crate) struct Machine {
     provider_id: String,
 }
 
+impl Machine {
+    /// An instance that was asked for and never came, by the provider id that stands for it.
+    pub(crate) fn that_never_came(provider_id: &str) -> Self {
+        let id = provider_id.to_owned();
+        Self { name: id.clone(), instance: id.clone(), provider_id: id }
+    }
+}
+
 /// On whose account a node goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
@@ -257,7 +265,7 @@ impl Scene {
 
 /// The program's own life.
 impl Scene {
-    fn program(&self) -> &Program {
+    pub(crate) fn program(&self) -> &Program {
         self.program.as_ref().expect("the program runs")
     }
 

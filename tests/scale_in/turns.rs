@@ -1,0 +1,119 @@
+//! A size that is set while a drain takes its instance out: a size is absolute, and what was decided from before the
+//! decrement must not be set after it.
+
+use std::time::Duration;
+
+use ebbtide::provider::proto::{NodeGroupDecreaseTargetSizeRequest, NodeGroupIncreaseSizeRequest};
+use ebbtide::sim::aws::{Event, GroupSpec, LaunchFailure, LifecycleState, Operation};
+use ebbtide::sim::cluster::pod;
+use jiff::SignedDuration;
+
+use crate::scene::{Cause, Machine, Scene, group, held_group, seconds};
+use crate::story::{TERMINATE, aws_moments, decrements, has_exited};
+
+/// How long a call to AWS takes, half of it before its effect.
+const TAKES: Duration = Duration::from_millis(800);
+/// From one run's moment of the other change to the next one's.
+const STEP: Duration = Duration::from_millis(300);
+const RUNS: u32 = 12;
+
+/// What else changes the size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Other {
+    Increase,
+    Decrease,
+    GiveUpPlaceholder,
+}
+
+impl Scene {
+    async fn also(&self, other: Other) -> bool {
+        let mut client = self.program().client();
+        let id = "web".to_owned();
+        match other {
+            Other::Increase => {
+                let request = NodeGroupIncreaseSizeRequest { delta: 1, id };
+                client.node_group_increase_size(request).await.is_ok()
+            }
+            Other::Decrease => {
+                let request = NodeGroupDecreaseTargetSizeRequest { delta: -1, id };
+                client.node_group_decrease_target_size(request).await.is_ok()
+            }
+            Other::GiveUpPlaceholder => {
+                let placeholder = Machine::that_never_came("aws:///us-east-1a/i-placeholder-web-3");
+                self.delete(&[placeholder]).await.is_ok()
+            }
+        }
+    }
+
+    fn desired(&self) -> u32 {
+        self.world.aws.group("web").expect("the group").desired
+    }
+}
+
+/// Three nodes, of which one is drained; `other` comes so long after the moment shortly before its instance is told to
+/// terminate. Returns by how much the two changes were apart, if both were made.
+async fn overlap(spec: GroupSpec, has_hook: bool, other: Other, after: Duration) -> Option<SignedDuration> {
+    let scene = Scene::with(spec).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(60).exits_after(20)]).await;
+    if other != Other::Increase {
+        scene.world.aws.fail_launches("web", LaunchFailure::InsufficientCapacity, u32::MAX);
+        assert!(scene.also(Other::Increase).await);
+        let failed = |e: &Event| matches!(e, Event::LaunchFailed { .. });
+        scene.until(|w| !aws_moments(w, failed).is_empty()).await;
+        scene.pass_some(seconds(60)).await;
+    }
+    let before = scene.desired();
+    scene.world.aws.delay(TAKES, Duration::ZERO);
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    if !has_hook {
+        scene.until(|w| has_exited(w, "web")).await;
+        scene.pass_some(seconds(3)).await;
+    }
+    scene.pass_some(after).await;
+    let done = scene.also(other).await;
+    scene.until_gone(&machine).await;
+    scene.pass_some(seconds(120)).await;
+    let change = match other {
+        Other::Increase => i64::from(done),
+        Other::Decrease | Other::GiveUpPlaceholder => -i64::from(done),
+    };
+    let desired = i64::from(scene.desired());
+    assert_eq!(desired, i64::from(before) + change - 1, "{other:?} {after:?} later, done: {done}");
+    assert_eq!((scene.world.aws.calls(TERMINATE), decrements(&scene.world)), (1, 1));
+    if other == Other::Increase {
+        let group = scene.world.aws.group("web").expect("the group");
+        assert_eq!(group.in_state(LifecycleState::InService).len() as i64, desired, "{after:?}");
+    }
+    let called = |of| move |e: &Event| matches!(e, Event::Called { operation, .. } if *operation == of);
+    let set = aws_moments(&scene.world, called(Operation::SetDesiredCapacity)).pop()?;
+    done.then(|| set.duration_since(aws_moments(&scene.world, called(TERMINATE))[0]))
+}
+
+/// The same for moments all around the termination.
+async fn overlaps(other: Other) {
+    for (has_hook, spec) in [(false, group(3)), (true, held_group(3, 60))] {
+        let mut apart = Vec::new();
+        for run in 0..RUNS {
+            apart.extend(overlap(spec.clone(), has_hook, other, STEP * run).await);
+        }
+        assert!(apart.len() as u32 > RUNS / 2, "{other:?}: most of the changes are made: {apart:?}");
+        assert!(apart.iter().any(|apart| apart.is_positive()), "{other:?}: {apart:?}");
+        assert!(has_hook || apart.iter().any(|apart| apart.is_negative()), "{other:?}: {apart:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_size_that_goes_up_while_a_drain_takes_its_instance_out_leaves_no_node_too_many() {
+    overlaps(Other::Increase).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_size_that_goes_down_while_a_drain_takes_its_instance_out_leaves_no_node_too_many() {
+    overlaps(Other::Decrease).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_placeholder_given_up_while_a_drain_takes_its_instance_out_leaves_no_node_too_many() {
+    overlaps(Other::GiveUpPlaceholder).await;
+}
