@@ -14,13 +14,18 @@ use crate::story::{
 /// Runs of each case, each with a seed of its own.
 const RUNS: u64 = 20;
 
-/// Three nodes go at once while this share of all calls is throttled, in every run.
-async fn three_nodes_leave_whole(share: f64, heartbeat_seconds: u64, cause: Cause) {
+/// This share of all calls is throttled.
+fn throttled(share: f64) -> impl Fn(&World) {
+    move |world| world.aws.throttle_share(share)
+}
+
+/// Three nodes go at once while AWS is `impaired`, in every run.
+async fn three_nodes_leave_whole(impaired: impl Fn(&World), heartbeat_seconds: u64, cause: Cause) {
     for seed in 1..=RUNS {
         // The program's own jitter comes from here too.
         fastrand::seed(seed);
         let world = World::new(seed);
-        world.aws.throttle_share(share);
+        impaired(&world);
         let scene = Scene::on(world, held_group(4, heartbeat_seconds), config()).await;
         let mut machines = scene.machines();
         let _stays = machines.pop();
@@ -53,22 +58,34 @@ fn assert_each_left_once(scene: &Scene, machines: &[Machine], cause: Cause, seed
 
 #[tokio::test(start_paused = true)]
 async fn nobody_is_cut_when_the_group_takes_nodes_out_and_every_second_call_is_throttled() {
-    three_nodes_leave_whole(0.5, 20, Cause::Group).await;
+    three_nodes_leave_whole(throttled(0.5), 20, Cause::Group).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn nobody_is_cut_when_the_autoscaler_takes_nodes_out_and_every_second_call_is_throttled() {
-    three_nodes_leave_whole(0.5, 20, Cause::Autoscaler).await;
+    three_nodes_leave_whole(throttled(0.5), 20, Cause::Autoscaler).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn nobody_is_cut_when_the_group_takes_nodes_out_and_four_of_five_calls_are_throttled() {
-    three_nodes_leave_whole(0.8, 60, Cause::Group).await;
+    three_nodes_leave_whole(throttled(0.8), 60, Cause::Group).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn nobody_is_cut_when_the_autoscaler_takes_nodes_out_and_four_of_five_calls_are_throttled() {
-    three_nodes_leave_whole(0.8, 60, Cause::Autoscaler).await;
+    three_nodes_leave_whole(throttled(0.8), 60, Cause::Autoscaler).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_is_cut_while_every_third_call_takes_much_longer_or_for_ever() {
+    for cause in [Cause::Group, Cause::Autoscaler] {
+        three_nodes_leave_whole(
+            |world| world.aws.delay_some(Operation::ALL, 0.3, seconds(2), seconds(3_600)),
+            60,
+            cause,
+        )
+        .await;
+    }
 }
 
 /// What a look asks for besides the groups themselves.
