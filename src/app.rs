@@ -176,7 +176,8 @@ impl App {
             Arc::new(sizing),
             clock.clone(),
             rpc_metrics,
-        );
+        )
+        .with_zero_startup_time(config.zero_node_startup_time);
         let controller = Arc::new(Shared {
             cluster,
             aws,

@@ -59,6 +59,8 @@ pub struct Config {
     pub snapshot_max_age: Duration,
     /// What is told of nodes that are not there yet.
     pub templates: template::Settings,
+    /// Whether groups' own options are told even where cluster-autoscaler then takes MaxNodeStartupTime for 0.
+    pub zero_node_startup_time: bool,
     /// What DaemonSet pods get to flush after the last workload.
     pub daemonset_flush: Duration,
     /// Whether DaemonSet pods are kept from cluster-autoscaler's own drain.

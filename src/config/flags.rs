@@ -78,6 +78,10 @@ pub(super) struct ServeFlags {
     /// the first has (first), the most (max).
     #[arg(long, value_name = "CHOICE", default_value = "min")]
     pub(super) mixed_instances: String,
+    /// Whether autoscaling options of groups' tags count with cluster-autoscaler 1.35 and later too, though its
+    /// MaxNodeStartupTime is 0 for such groups then: true, false.
+    #[arg(long, value_name = "BOOL", default_value = "false")]
+    pub(super) zero_node_startup_time: String,
     /// What DaemonSet pods get to flush after the last workload has left, 0s to 1h.
     #[arg(long, value_name = "DURATION", default_value = "5s")]
     pub(super) daemonset_flush: String,

@@ -60,6 +60,7 @@ pub(super) fn config(flags: ServeFlags, problems: &mut Vec<Problem>) -> Option<C
     let static_types = boolean("--static-instance-types", &flags.static_instance_types, problems);
     let memory_overhead = share("--memory-overhead", &flags.memory_overhead, problems);
     let mixed = mixed_instances("--mixed-instances", &flags.mixed_instances, problems);
+    let zero_node_startup_time = boolean("--zero-node-startup-time", &flags.zero_node_startup_time, problems);
     let daemonset_flush = duration("--daemonset-flush", &flags.daemonset_flush, &FLUSH, problems);
     let daemonset_guard = boolean("--daemonset-guard", &flags.daemonset_guard, problems);
     let drain_timeout = match flags.drain_timeout.as_str() {
@@ -102,6 +103,7 @@ pub(super) fn config(flags: ServeFlags, problems: &mut Vec<Problem>) -> Option<C
         refresh_interval: refresh_interval?,
         snapshot_max_age: snapshot_max_age?,
         templates: Settings { memory_overhead: memory_overhead?, mixed: mixed?, static_types: static_types? },
+        zero_node_startup_time: zero_node_startup_time?,
         daemonset_flush: daemonset_flush?,
         daemonset_guard: daemonset_guard?,
         drain_timeout: drain_timeout?,

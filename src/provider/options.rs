@@ -1,7 +1,8 @@
 //! A group's own autoscaling options over the autoscaler's defaults. Pure.
 //!
 //! Invariant: an answer with a message in it names every option the request named, because a missing one means zero
-//! to the client; a group that overrides nothing is answered without the message.
+//! to the client; a group that overrides nothing is answered without the message. So is, unless somebody accepts that, one
+//! whose message would make an option zero that the protocol does not carry.
 
 use std::time::Duration;
 
@@ -12,15 +13,21 @@ use crate::groups::tags::OptionOverrides;
 /// The options to answer with: none if the defaults hold.
 ///
 /// Without defaults there is nothing to start from, and zeros would mean zeros (a node unneeded for 0 s would go at
-/// once): that, too, is answered with none.
+/// once): that, too, is answered with none. The same goes for a client that [loses its startup
+/// time](loses_startup_time): its nodes would count as broken while they boot, it would buy others for the same pods, and with
+/// more than three stop altogether. `zero_startup_time` accepts that.
 pub fn answer(
     overrides: &OptionOverrides,
     defaults: Option<&NodeGroupAutoscalingOptions>,
+    zero_startup_time: bool,
 ) -> Option<NodeGroupAutoscalingOptions> {
     if *overrides == OptionOverrides::default() {
         return None;
     }
     let mut options = *defaults?;
+    if loses_startup_time(&options) && !zero_startup_time {
+        return None;
+    }
     let own = *overrides;
     set(&mut options.scale_down_utilization_threshold, own.scale_down_utilization_threshold);
     set(&mut options.scale_down_gpu_utilization_threshold, own.scale_down_gpu_utilization_threshold);
@@ -48,6 +55,18 @@ pub fn answer(
 /// that it did not send, so that an answer with a message in it makes it 0.
 pub fn loses_startup_time(defaults: &NodeGroupAutoscalingOptions) -> bool {
     defaults.scale_down_unneeded_time.is_none() && defaults.max_node_startup_duration.is_none()
+}
+
+/// Whether the client may be one that reads only five of the options (cluster-autoscaler up to 1.32): it speaks the old
+/// dialect alone, and has not sent the others. To it ignoreDaemonSetsUtilization and zeroOrMaxNodeScaling are false wherever
+/// there is a message.
+///
+/// Source: [kubernetes/autoscaler#7973](https://github.com/kubernetes/autoscaler/pull/7973).
+pub fn may_drop_options(defaults: &NodeGroupAutoscalingOptions) -> bool {
+    defaults.scale_down_unneeded_time.is_some()
+        && defaults.scale_down_unneeded_duration.is_none()
+        && !defaults.zero_or_max_node_scaling
+        && !defaults.ignore_daemon_sets_utilization
 }
 
 fn set<T>(option: &mut T, own: Option<T>) {
@@ -101,13 +120,13 @@ mod tests {
 
     #[test]
     fn a_group_that_overrides_nothing_is_left_to_the_defaults() {
-        assert_eq!(answer(&OptionOverrides::default(), Some(&new_defaults())), None);
+        assert_eq!(answer(&OptionOverrides::default(), Some(&new_defaults()), true), None);
     }
 
     #[test]
     fn zeros_are_never_made_up_for_defaults_that_were_not_sent() {
         let own = OptionOverrides { zero_or_max_node_scaling: Some(true), ..OptionOverrides::default() };
-        assert_eq!(answer(&own, None), None);
+        assert_eq!(answer(&own, None, true), None);
     }
 
     #[test]
@@ -124,7 +143,7 @@ mod tests {
                 scale_down_unneeded_duration: Some(span(3).new_dialect()),
                 ..new_defaults()
             };
-            assert_eq!(answer(&own, Some(&defaults)), Some(expected));
+            assert_eq!(answer(&own, Some(&defaults), true), Some(expected));
         }
     }
 
@@ -153,7 +172,7 @@ mod tests {
             max_node_startup_duration: None,
             allow_non_atomic_scale_up_to_max: false,
         };
-        assert_eq!(answer(&own, Some(&new_defaults())), Some(expected));
+        assert_eq!(answer(&own, Some(&new_defaults()), true), Some(expected));
     }
 
     #[test]
@@ -164,9 +183,28 @@ mod tests {
             allow_non_atomic_scale_up_to_max: true,
             ..new_defaults()
         };
-        let options = answer(&own, Some(&defaults)).expect("overridden");
+        let options = answer(&own, Some(&defaults), false).expect("overridden");
         assert_eq!(options.max_node_startup_duration, Some(span(4).new_dialect()));
         assert!(options.allow_non_atomic_scale_up_to_max);
+    }
+
+    #[test]
+    fn an_option_that_would_become_zero_keeps_all_from_being_told_unless_that_is_accepted() {
+        let own = OptionOverrides { zero_or_max_node_scaling: Some(true), ..OptionOverrides::default() };
+        assert_eq!(answer(&own, Some(&new_defaults()), false), None);
+        assert!(answer(&own, Some(&new_defaults()), true).is_some());
+        assert!(answer(&own, Some(&old_defaults()), false).is_some(), "it has no such option");
+    }
+
+    #[test]
+    fn a_client_of_the_old_dialect_that_sends_no_more_than_five_options_may_read_no_more() {
+        let both = NodeGroupAutoscalingOptions {
+            scale_down_unneeded_duration: Some(span(10).new_dialect()),
+            ..old_defaults()
+        };
+        let sent = NodeGroupAutoscalingOptions { ignore_daemon_sets_utilization: true, ..old_defaults() };
+        let clients = [old_defaults(), both, sent, new_defaults()];
+        assert_eq!(clients.map(|defaults| may_drop_options(&defaults)), [true, false, false, false]);
     }
 
     #[test]

@@ -16,6 +16,7 @@ use super::proto::cloud_provider_server::CloudProvider;
 use super::proto::*;
 use super::{RpcError, ScaleIns, Sizing, answers, options, wire};
 use crate::clock::Clock;
+use crate::groups::tags::OptionOverrides;
 use crate::groups::{Group, Groups, ProviderId, Snapshot, sizes};
 use crate::telemetry::chain;
 use crate::template::devices;
@@ -32,7 +33,20 @@ pub struct Provider {
     pub(super) clock: Clock,
     pub(super) placeholders: Placeholders,
     metrics: RpcMetrics,
-    startup_time_mentioned: AtomicBool,
+    /// Whether MaxNodeStartupTime may become 0.
+    zero_startup_time: bool,
+    startup_time: Once,
+    dropped: Once,
+}
+
+/// Something that is said once.
+#[derive(Debug, Default)]
+struct Once(AtomicBool);
+
+impl Once {
+    fn is_first(&self) -> bool {
+        !self.0.swap(true, Ordering::Relaxed)
+    }
 }
 
 impl fmt::Debug for Provider {
@@ -50,8 +64,26 @@ impl Provider {
         clock: Clock,
         metrics: RpcMetrics,
     ) -> Self {
-        let (placeholders, startup_time_mentioned) = (Placeholders::default(), AtomicBool::new(false));
-        Self { groups, scale_ins, sizing, clock, placeholders, metrics, startup_time_mentioned }
+        let (placeholders, zero_startup_time) = (Placeholders::default(), false);
+        let (startup_time, dropped) = (Once::default(), Once::default());
+        Self {
+            groups,
+            scale_ins,
+            sizing,
+            clock,
+            placeholders,
+            metrics,
+            zero_startup_time,
+            startup_time,
+            dropped,
+        }
+    }
+
+    /// Has groups' own options told to clients too whose MaxNodeStartupTime then becomes 0.
+    #[must_use]
+    pub fn with_zero_startup_time(mut self, accepted: bool) -> Self {
+        self.zero_startup_time = accepted;
+        self
     }
 
     /// The view to answer from, unless it is too old or the scale-ins under way are not known: sizes and states would
@@ -130,13 +162,32 @@ impl Provider {
         request: &NodeGroupAutoscalingOptionsRequest,
     ) -> Result<Option<NodeGroupAutoscalingOptions>, RpcError> {
         let group = self.group(&request.id)?;
-        let loses = request.defaults.as_ref().is_some_and(options::loses_startup_time);
-        let answer = options::answer(&group.options, request.defaults.as_ref());
-        if answer.is_some() && loses && !self.startup_time_mentioned.swap(true, Ordering::Relaxed) {
+        let defaults = request.defaults.as_ref();
+        let answer = options::answer(&group.options, defaults, self.zero_startup_time);
+        let has_own = group.options != OptionOverrides::default();
+        let loses = has_own && defaults.is_some_and(options::loses_startup_time);
+        if loses && self.startup_time.is_first() {
+            if self.zero_startup_time {
+                warn!(
+                    group = %group.name,
+                    "the group has autoscaling options of its own, and the protocol of this cluster-autoscaler does not \
+                     carry MaxNodeStartupTime beside them: it is 0 for such groups, as is accepted by flag"
+                );
+            } else {
+                warn!(
+                    group = %group.name,
+                    "the autoscaling options of the group's tags do not count: the protocol of this cluster-autoscaler \
+                     does not carry MaxNodeStartupTime beside them, and with 0 its nodes would be taken for broken while \
+                     they boot; --zero-node-startup-time=true has them count all the same"
+                );
+            }
+        }
+        if answer.is_some() && defaults.is_some_and(options::may_drop_options) && self.dropped.is_first() {
             warn!(
                 group = %group.name,
-                "the group has autoscaling options of its own, and the protocol of this cluster-autoscaler does not \
-                 carry MaxNodeStartupTime beside them: it is 0 for such groups"
+                "the group has autoscaling options of its own; if this cluster-autoscaler is 1.32 or older, it takes \
+                 ignoreDaemonSetsUtilization and zeroOrMaxNodeScaling for false in such groups, whatever tags and its \
+                 flags say"
             );
         }
         Ok(answer)

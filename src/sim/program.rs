@@ -48,6 +48,7 @@ pub fn config() -> Config {
         refresh_interval: Duration::from_mins(1),
         snapshot_max_age: Duration::from_mins(10),
         templates: Settings::default(),
+        zero_node_startup_time: false,
         daemonset_flush: Duration::from_secs(5),
         daemonset_guard: true,
         drain_timeout: None,

@@ -3,9 +3,11 @@
 
 use std::time::Duration;
 
+use ebbtide::config::Config;
 use ebbtide::sim::autoscaler::{Event, Options, Version};
 use ebbtide::sim::aws::{LaunchFailure, Operation, TerminationCause, Timing};
 use ebbtide::sim::cluster::{budget, replica_set};
+use ebbtide::sim::program::config;
 use ebbtide::sim::world::{POOL, World};
 
 use crate::scene::{GROUP, Loop, SOON, Scene, group, pods_for, pool};
@@ -165,5 +167,23 @@ async fn a_group_that_may_not_terminate_is_not_grown_to_its_minimum() {
         tokio::time::sleep(LONG).await;
         assert_eq!((scene.desired(), scene.target().await), (3, 2));
         assert_eq!(autoscaler.bought(), [].into(), "{version:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_option_in_a_tag_makes_no_node_count_as_broken_while_it_boots() {
+    let minutes = Duration::from_mins;
+    for (version, accepted, provision_time, startup_time) in
+        [(Version::V1_30, false, 5, 15), (Version::Core2026, false, 15, 15), (Version::Core2026, true, 5, 0)]
+    {
+        let tag = "k8s.io/cluster-autoscaler/node-template/autoscaling-options/maxnodeprovisiontime";
+        let config = Config { zero_node_startup_time: accepted, ..config() };
+        let scene = Scene::configured(World::new(1), config, [group(GROUP, 1).tag(tag, "5m")]).await;
+        let autoscaler = Loop::start(&scene, Options::of(version));
+        assert!(autoscaler.autoscaler.until(SOON, |event| *event == Event::Loop).await);
+        let registry = autoscaler.autoscaler.registry().await;
+        let group = &registry.groups()[0];
+        let told = (group.provision_time, group.startup_time);
+        assert_eq!(told, (minutes(provision_time), minutes(startup_time)), "{version:?} {accepted}");
     }
 }

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use ebbtide::config::Config;
 use ebbtide::provider::proto::{
     LegacyDuration, NodeGroupAutoscalingOptions, NodeGroupAutoscalingOptionsRequest,
 };
 use ebbtide::sim::aws::{
     LaunchConfigurationSpec, MixedSpec, Operation, Requirements, TemplateData, TemplateSpec,
 };
+use ebbtide::sim::program::config;
 use ebbtide::sim::world::World;
 
 use crate::node::{NODE_TEMPLATE, capacity, label, template, try_template};
@@ -187,7 +189,8 @@ async fn options_of_a_groups_tags_win_over_the_defaults_in_both_dialects() {
         .tag(tag("scaledownutilizationthreshold"), "0.7")
         .tag(tag("scaledownunneededtime"), "3m")
         .tag(tag("scaledownunreadytime"), "soon");
-    let scene = Scene::with([own, group("plain", 0)]).await;
+    let accepted = Config { zero_node_startup_time: true, ..config() };
+    let scene = Scene::configured(World::new(1), accepted, [own, group("plain", 0)]).await;
     let common = NodeGroupAutoscalingOptions {
         scale_down_utilization_threshold: 0.5,
         scale_down_gpu_utilization_threshold: 0.6,
@@ -233,7 +236,8 @@ async fn every_option_of_cluster_autoscalers_can_be_a_groups_own_and_the_others_
     let tag = |name: &str| format!("{NODE_TEMPLATE}/autoscaling-options/{name}");
     let one = names.map(|(name, value)| group(name, 0).tag(tag(name), value));
     let all = names.iter().fold(group(GROUP, 0), |all, (name, value)| all.tag(tag(name), *value));
-    let scene = Scene::with(one.into_iter().chain([all])).await;
+    let accepted = Config { zero_node_startup_time: true, ..config() };
+    let scene = Scene::configured(World::new(1), accepted, one.into_iter().chain([all])).await;
     let defaults = NodeGroupAutoscalingOptions {
         scale_down_utilization_threshold: 0.5,
         scale_down_gpu_utilization_threshold: 0.6,
