@@ -62,7 +62,7 @@ pub(super) struct ServeFlags {
     /// A node group by name, as cluster-autoscaler has it: `MIN:MAX:NAME`. Repeatable.
     #[arg(long, value_name = "SELECTOR")]
     pub(super) nodes: Vec<String>,
-    /// How often AWS is looked at, 1s to 1h; at once after a change of our own.
+    /// How often AWS is looked at, 1s to 1h; soon after a change of our own, and more often while something is under way.
     #[arg(long, value_name = "DURATION", default_value = "60s")]
     pub(super) refresh_interval: String,
     /// How old the last successful look at AWS may be to be answered from, up to 24h.

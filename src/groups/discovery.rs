@@ -15,6 +15,7 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use futures::future::try_join_all;
 use jiff::Timestamp;
 use tokio::sync::Mutex;
@@ -24,7 +25,7 @@ use super::failures::Shortages;
 use super::hooks::Hooks;
 use super::launch::{Library, Wanted};
 use super::node_groups::{Key, NodeGroups, NotAskedYet};
-use super::pace::{BREATH, next_look, retry_after};
+use super::pace::{BREATH, next_look, retry_after, wished_look};
 use super::selector::Selectors;
 use super::tags::{self, BadTag, NodeTags};
 use super::{Group, Groups, Snapshot};
@@ -128,7 +129,7 @@ impl Discovery {
         self
     }
 
-    /// Looks and publishes, for ever: at once, at every interval, as soon as somebody wants it, and more often while
+    /// Looks and publishes, for ever: at once, at every interval, soon after somebody wants it, and more often while
     /// [`pace`](super::pace) says so. While AWS does not answer it tries again after 1 s, then 2 s, and so on, and the last
     /// snapshot stays.
     pub async fn run(self) -> Infallible {
@@ -136,6 +137,8 @@ impl Discovery {
         let mut pace = self.interval;
         loop {
             let began = Instant::now();
+            // What was changed until now is in the look that begins.
+            let _ = self.groups.refresh_wanted().now_or_never();
             // Boxed: a look holds many calls at once, and whoever runs this need not carry their size.
             match Box::pin(self.look()).await {
                 Ok(snapshot) => {
@@ -145,10 +148,13 @@ impl Discovery {
                     failures = 0;
                     pace = next_look(&snapshot, self.hooks.knowledge(&snapshot), self.interval);
                     self.groups.publish(snapshot);
+                    let due = began + pace;
                     tokio::select! {
                         // From one describing to the next: what is looked up besides puts no instance at risk.
-                        () = tokio::time::sleep_until(began + pace) => {}
-                        () = self.groups.refresh_wanted() => {}
+                        () = tokio::time::sleep_until(due) => {}
+                        () = self.groups.refresh_wanted() => {
+                            tokio::time::sleep_until(wished_look(began, Instant::now()).min(due)).await;
+                        }
                     }
                 }
                 Err(error) => {

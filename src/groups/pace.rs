@@ -1,9 +1,12 @@
 //! How often AWS is looked at. Pure.
 //!
 //! As often as the interval says, and sooner while something is under way that only a look can show: a hook may be about to
-//! time out, a group may have no template yet.
+//! time out, a group may have no template yet. And once after changes of our own: the view has them already, so that it is
+//! not urgent, and those of a burst share a look. cluster-autoscaler's Refresh, every ten seconds, asks for none.
 
 use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::failures::is_short;
 use super::hooks::Knowledge;
@@ -16,6 +19,11 @@ const BUSY: Duration = Duration::from_secs(10);
 const LEARNING: Duration = Duration::from_secs(1);
 /// The least time from one look to the next, however many are wished for.
 pub(super) const BREATH: Duration = Duration::from_millis(250);
+/// How long after a change of ours the look comes that shows what AWS has made of it: others mostly follow at once.
+const SETTLED: Duration = Duration::from_secs(1);
+/// The least time from one look to the next that only changes of ours ask for: a drain of many nodes changes something every
+/// second for minutes.
+const APART: Duration = Duration::from_secs(5);
 /// The wait after a first failure; it doubles ...
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// ... up to this: a look that fails has tried for some seconds already, and hooks go on meanwhile.
@@ -45,6 +53,11 @@ pub(super) fn next_look(snapshot: &Snapshot, hooks: Knowledge, interval: Duratio
         pause = pause.min(heartbeat / LOOKS_A_HEARTBEAT);
     }
     pause.max(BREATH)
+}
+
+/// When the look comes that was wished for at `wished_at`, if the last one began at `began`.
+pub(super) fn wished_look(began: Instant, wished_at: Instant) -> Instant {
+    (wished_at + SETTLED).max(began + APART)
 }
 
 /// How long to wait after so many failures before this one; no longer than `pace`.
@@ -107,6 +120,16 @@ mod tests {
         ] {
             assert_eq!(next_look(snapshot, hooks, INTERVAL), Duration::from_secs(seconds), "{what}");
         }
+    }
+
+    #[test]
+    fn a_look_that_is_wished_for_comes_soon_and_wishes_for_more_share_one() {
+        let began = Instant::now();
+        let comes_after = |wished| {
+            let wished_at = began + Duration::from_millis(wished);
+            wished_look(began, wished_at).duration_since(began).as_millis()
+        };
+        assert_eq!([0, 100, 3_900, 4_100, 60_000].map(comes_after), [5_000, 5_000, 5_000, 5_100, 61_000]);
     }
 
     #[test]

@@ -230,7 +230,7 @@ async fn finish(
     let of = failed.len() + work.len();
     let more: Vec<_> = stream::iter(work)
         .buffer_unordered(AT_ONCE)
-        .filter_map(async |(node, done)| done.err().map(|error| (node, error)))
+        .filter_map(|(node, done)| std::future::ready(done.err().map(|error| (node, error))))
         .collect()
         .await;
     failed.extend(more);

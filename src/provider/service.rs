@@ -4,7 +4,6 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use tonic::{Code, Request, Response, Status};
 use tracing::{debug, warn};
@@ -20,9 +19,6 @@ use crate::groups::tags::OptionOverrides;
 use crate::groups::{Group, Groups, ProviderId, Snapshot, sizes};
 use crate::telemetry::chain;
 use crate::template::devices;
-
-/// Refresh comes every 10 s. A look at AWS that is younger than that is as good as a new one.
-const YOUNG: Duration = Duration::from_secs(10);
 
 /// The provider as cluster-autoscaler calls it. What it keeps of its own can be lost without harm: any number of replicas may
 /// answer.
@@ -192,16 +188,6 @@ impl Provider {
         }
         Ok(answer)
     }
-
-    fn refresh_if_old(&self) {
-        let now = self.clock.now();
-        let young = self.groups.latest().is_some_and(|view| {
-            Duration::try_from(now.duration_since(view.taken_at)).is_ok_and(|age| age <= YOUNG)
-        });
-        if !young {
-            self.groups.refresh_soon();
-        }
-    }
 }
 
 #[tonic::async_trait]
@@ -264,11 +250,8 @@ impl CloudProvider for Provider {
     }
 
     async fn refresh(&self, _: Request<RefreshRequest>) -> Result<Response<RefreshResponse>, Status> {
-        self.answer(Rpc::Refresh, async {
-            self.refresh_if_old();
-            Ok(RefreshResponse {})
-        })
-        .await
+        // Discovery looks when there is something to see. A look for every loop would be six a minute.
+        self.answer(Rpc::Refresh, async { Ok(RefreshResponse {}) }).await
     }
 
     async fn node_group_target_size(

@@ -51,10 +51,23 @@ async fn a_change_of_ours_is_followed_by_a_look_and_many_changes_by_few() {
         let change = Change::Desired { group: "web".into(), from, to: from + 1 };
         world.groups.changed(world.clock.now(), change);
     }
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    let looks = world.sim.calls(Operation::DescribeAutoScalingGroups) - before;
-    assert!((1..=4).contains(&looks), "{looks} looks");
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(world.sim.calls(Operation::DescribeAutoScalingGroups) - before, 1);
     assert_eq!(world.groups.latest().expect("published").groups["web"].desired, 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn changes_that_go_on_for_minutes_cost_a_look_every_five_seconds_at_most() {
+    let mut world = world([ours("web").size(0, 500, 0)]).await;
+    world.run();
+    tokio::time::sleep(Duration::from_mins(5)).await;
+    let before = world.sim.calls(Operation::DescribeAutoScalingGroups);
+    for _ in 0..240 {
+        world.groups.refresh_soon();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    let looks = world.sim.calls(Operation::DescribeAutoScalingGroups) - before;
+    assert!((20..=24).contains(&looks), "{looks} looks in two minutes");
 }
 
 #[tokio::test(start_paused = true)]

@@ -187,3 +187,15 @@ async fn one_option_in_a_tag_makes_no_node_count_as_broken_while_it_boots() {
         assert_eq!(told, (minutes(provision_time), minutes(startup_time)), "{version:?} {accepted}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn loops_every_ten_seconds_cost_aws_no_look_while_nothing_happens() {
+    let scene = Scene::with([pool(GROUP, 2)]).await;
+    let autoscaler = Loop::start(&scene, Options::of(Version::V1_30));
+    tokio::time::sleep(Duration::from_mins(3)).await;
+    let looks = || scene.world.aws.calls(Operation::DescribeAutoScalingGroups);
+    let before = looks();
+    tokio::time::sleep(Duration::from_mins(10)).await;
+    assert_eq!(looks() - before, 10, "--refresh-interval is a minute");
+    nothing_failed(&autoscaler, Version::V1_30);
+}

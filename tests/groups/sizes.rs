@@ -92,7 +92,8 @@ async fn a_size_whose_answer_was_lost_is_told_right_by_the_next_look_and_never_s
     let scene = Scene::with([group(GROUP, 2)]).await;
     scene.world.aws.lose_next(Operation::SetDesiredCapacity, Lose::AfterEffect);
     assert_eq!(code(&scene.increase(2).await), Code::Unavailable);
-    assert!(eventually(Duration::from_secs(5), || async { scene.target().await == 4 }).await);
+    // Before cluster-autoscaler asks again.
+    assert!(eventually(Duration::from_secs(9), || async { scene.target().await == 4 }).await);
     assert!(scene.world.until(SOON, |_| scene.in_service(GROUP).len() == 4).await);
     assert_eq!((scene.world.aws.calls(Operation::SetDesiredCapacity), scene.desired()), (1, 4));
 }
