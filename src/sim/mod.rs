@@ -9,4 +9,5 @@ pub mod http;
 pub mod program;
 pub mod report;
 pub mod simulate;
+pub mod span;
 pub mod world;

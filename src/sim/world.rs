@@ -1,5 +1,5 @@
-//! Both worlds as one: instances that AWS puts into service boot and join the cluster; instances that AWS terminates take
-//! their containers with them.
+//! Both worlds as one: the machines that EC2 starts boot and join the cluster, whatever their group says of them by then;
+//! those that it shuts down take their containers with them at once, and their Nodes when they are terminated.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,14 +9,14 @@ use jiff::Timestamp;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinSet;
 
-use super::aws::{Aws, Entry, Event, InstanceSnapshot};
-use super::cluster::{Cluster, NodeSpec, node};
+use super::aws::{Aws, Behaviour, Entry, Event, InstanceSnapshot, Power};
+use super::cluster::{Cluster, NodeSpec, Timing, node};
 use crate::clock::Clock;
 
 /// The moment at which every simulation begins.
 const BEGINNING: &str = "2026-01-01T00:00:00Z";
 
-/// From an instance in service to its Node.
+/// From a machine that runs to its Node.
 const JOIN: Duration = Duration::from_secs(10);
 
 /// Label of a node's group, for pods to choose it.
@@ -47,10 +47,19 @@ impl std::fmt::Debug for World {
 }
 
 impl World {
-    /// An empty world. The same seed makes the same world.
+    /// An empty world, as harsh as the real one. The same seed makes the same world.
     pub fn new(seed: u64) -> Self {
+        let world = Self::plain(seed);
+        world.cluster.set_timing(Timing::real());
+        world.aws.behave(Behaviour::PLAIN);
+        world
+    }
+
+    /// An empty world in which what happens is easy to follow.
+    pub fn plain(seed: u64) -> Self {
         let clock = Clock::starting_at(BEGINNING.parse().unwrap_or(Timestamp::UNIX_EPOCH));
         let (aws, cluster) = (Aws::new(clock.clone(), seed), Cluster::new(clock.clone(), seed));
+        cluster.set_timing(Timing::brisk());
         let mut tasks = JoinSet::new();
         let kubelets = Kubelets::default();
         let (events, joins) = (aws.subscribe(), (aws.clone(), cluster.clone(), Arc::clone(&kubelets)));
@@ -90,18 +99,33 @@ impl World {
 
 /// Carries what happens to instances over to the cluster.
 async fn join(mut events: UnboundedReceiver<Entry>, aws: &Aws, cluster: &Cluster, kubelets: &Kubelets) {
-    let mut names = BTreeMap::new();
+    let mut names: BTreeMap<String, String> = BTreeMap::new();
     while let Some(entry) = events.recv().await {
         match entry.what {
-            Event::InService { group, instance } => {
-                if let Some(snapshot) = aws.instance(&instance) {
-                    names.insert(instance, snapshot.private_dns_name());
-                    let spec = spec(&group, &snapshot);
-                    let spec = match lock(kubelets).get(&group) {
-                        Some(configured) => configured(spec),
-                        None => spec,
-                    };
-                    cluster.register_node(spec);
+            Event::Powered { group, instance, power: Power::Running } => {
+                let Some(snapshot) = aws.instance(&instance) else { continue };
+                let name = names.entry(instance).or_insert_with(|| snapshot.private_dns_name());
+                if cluster.node(name).is_some() {
+                    cluster.revive(name);
+                    continue;
+                }
+                let spec = spec(&group, &snapshot);
+                let spec = match lock(kubelets).get(&group) {
+                    Some(configured) => configured(spec),
+                    None => spec,
+                };
+                cluster.register_node(spec);
+            }
+            Event::Powered { instance, power, .. } if power != Power::Pending => {
+                names.get(&instance).into_iter().for_each(|name| switch_off(cluster, name));
+            }
+            Event::Impaired { instance, .. } => {
+                names.get(&instance).into_iter().for_each(|name| switch_off(cluster, name));
+            }
+            Event::Rebooted { instance, .. } => {
+                if let Some(name) = names.get(&instance) {
+                    cluster.crash(name);
+                    cluster.revive(name);
                 }
             }
             Event::Terminated { instance, .. } => {
@@ -111,6 +135,15 @@ async fn join(mut events: UnboundedReceiver<Entry>, aws: &Aws, cluster: &Cluster
             }
             _ => {}
         }
+    }
+}
+
+/// Whatever runs on a machine ends. Its Node, if it has joined, stays for as long as there is an instance.
+fn switch_off(cluster: &Cluster, node: &str) {
+    if cluster.node(node).is_some() {
+        cluster.crash(node);
+    } else {
+        cluster.power_off(node);
     }
 }
 

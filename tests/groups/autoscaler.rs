@@ -8,6 +8,7 @@ use ebbtide::sim::autoscaler::{Event, Options, Version};
 use ebbtide::sim::aws::{LaunchFailure, Operation, TerminationCause, Timing};
 use ebbtide::sim::cluster::{budget, replica_set};
 use ebbtide::sim::program::config;
+use ebbtide::sim::span::Span;
 use ebbtide::sim::world::{POOL, World};
 
 use crate::scene::{GROUP, Loop, SOON, Scene, group, pods_for, pool};
@@ -139,7 +140,7 @@ async fn a_full_group_with_a_node_that_leaves_is_full_and_another_is_grown_at_on
 async fn nodes_that_leave_do_not_hide_that_others_never_came() {
     for version in BOTH {
         // AWS takes its time, and says nothing.
-        let never = Timing { launch: Duration::from_hours(10), ..Timing::default() };
+        let never = Timing { launch: Span::exactly(Duration::from_hours(10)), ..Timing::default() };
         let scene = Scene::with([group("a-slow", 4).timing(never), group("b-other", 0)]).await;
         scene.world.cluster.add(replica_set("old", 4).exits_after(3_000).grace(3_600));
         assert!(scene.world.until(SOON, |_| scene.running("old") == 4).await);

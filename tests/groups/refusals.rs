@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use ebbtide::provider::proto::ExternalGrpcNode;
 use ebbtide::sim::aws::{LifecycleState, Lose, Operation, Refusal, Timing};
+use ebbtide::sim::span::Span;
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
@@ -27,7 +28,7 @@ const CONTENTION: Refusal = Refusal {
 
 /// A group of two Nodes, and a third instance that has none and never will.
 async fn with_an_instance_that_never_registers() -> (Scene, ExternalGrpcNode) {
-    let never = Timing { boot: Duration::from_hours(10), ..Timing::default() };
+    let never = Timing { boot: Span::exactly(Duration::from_hours(10)), ..Timing::default() };
     let scene = Scene::with([group(GROUP, 2).timing(never)]).await;
     scene.increase(1).await.expect("grown");
     let pending = |scene: &Scene| {

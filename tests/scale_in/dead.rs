@@ -1,6 +1,7 @@
 //! Machines and kubelets that die before, during and after they are asked to drain.
 
-use ebbtide::sim::cluster::{Span, Timing, pod};
+use ebbtide::sim::cluster::{Timing, pod};
+use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
 use jiff::{SignedDuration, Timestamp};
 

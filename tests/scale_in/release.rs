@@ -10,6 +10,7 @@ use ebbtide::sim::aws::{
 use ebbtide::sim::cluster::{By, Event as ClusterEvent, budget, pod};
 use ebbtide::sim::http::aws_client;
 use ebbtide::sim::program::config;
+use ebbtide::sim::span::Span;
 use jiff::SignedDuration;
 use serde_json::json;
 
@@ -165,7 +166,7 @@ async fn what_the_group_takes_out_by_itself_keeps_its_decrement() {
 /// New instances take ten minutes to come.
 fn slow_to_launch(group: GroupSpec) -> GroupSpec {
     use ebbtide::sim::aws::Timing;
-    group.timing(Timing { launch: seconds(600), ..Timing::default() })
+    group.timing(Timing { launch: Span::exactly(seconds(600)), ..Timing::default() })
 }
 
 #[tokio::test(start_paused = true)]

@@ -18,6 +18,7 @@ pub(super) enum Status {
     PreInService,
     InProgress,
     MidLifecycleAction,
+    MidTerminatingLifecycleAction,
     Successful,
     Failed,
     Cancelled,
@@ -29,6 +30,7 @@ impl Status {
             Self::PreInService => "PreInService",
             Self::InProgress => "InProgress",
             Self::MidLifecycleAction => "MidLifecycleAction",
+            Self::MidTerminatingLifecycleAction => "MidTerminatingLifecycleAction",
             Self::Successful => "Successful",
             Self::Failed => "Failed",
             Self::Cancelled => "Cancelled",
@@ -38,7 +40,8 @@ impl Status {
     fn progress(self) -> u32 {
         match self {
             Self::PreInService | Self::InProgress => 30,
-            Self::MidLifecycleAction => 60,
+            Self::MidLifecycleAction => 40,
+            Self::MidTerminatingLifecycleAction => 60,
             Self::Successful | Self::Failed | Self::Cancelled => 100,
         }
     }
@@ -61,6 +64,13 @@ pub(super) struct Activity {
 impl Activity {
     pub(super) fn end(&mut self, status: Status, at: Timestamp) {
         (self.status, self.ended) = (status, Some(at));
+    }
+
+    /// It has come to nothing, and says why: in its message and behind its description, as AWS does.
+    pub(super) fn cancel(&mut self, why: &str, at: Timestamp) {
+        self.end(Status::Cancelled, at);
+        self.description = format!("{}.  Status Reason: {why}", self.description);
+        self.message = Some(why.to_owned());
     }
 
     pub(super) fn write(&self, xml: &mut Xml) {
@@ -142,6 +152,14 @@ pub(super) fn termination_cause(
         TerminationCause::LaunchAbandoned => {
             format!(
                 "At {at} an instance was taken out of service because its lifecycle action was abandoned."
+            )
+        }
+        TerminationCause::LaunchFailed => {
+            format!("At {at} an instance was taken out of service in response to a launch failure.")
+        }
+        TerminationCause::GroupDeletion => {
+            format!(
+                "At {at} an instance was taken out of service in response to a request to delete the group."
             )
         }
     }

@@ -1,5 +1,5 @@
-//! What a group does of its own accord: it launches what is missing, chooses who has to go, replaces the unhealthy,
-//! rebalances zones, refreshes instances.
+//! What a group does of its own accord: it takes from its warm pool or launches what is missing, chooses who has to go,
+//! replaces the unhealthy, rebalances zones, refreshes instances.
 //!
 //! Everything is in [`Group::settle`], which looks at the state and not at what happened, and may be called at any
 //! time. Suspended processes are honoured: nothing is launched without `Launch`, nobody is chosen to go without
@@ -26,6 +26,8 @@ use super::state::Shared;
 pub(super) struct Refresh {
     left: Vec<String>,
     current: Option<String>,
+    /// Whether instances stay and get new root volumes.
+    volumes: bool,
 }
 
 /// A rebalance may take a group this share of its maximum above it, and one instance at least.
@@ -36,11 +38,16 @@ const REBALANCE_MARGIN_PERCENT: u32 = 10;
 impl Group {
     /// Brings the group closer to what it wants to be.
     pub(super) fn settle(&mut self, shared: &mut Shared, at: Timestamp) {
+        if self.deleting.is_some() {
+            return self.dissolve(at);
+        }
         self.replace_unhealthy(shared, at);
         self.refresh_next(shared, at);
-        self.replace_rebalanced(shared, at);
+        self.replace_first(shared, at);
         self.launch_missing(shared, at);
         self.drop_excess(shared, at);
+        self.fill_pool(shared, at);
+        self.note_imbalance(shared, at);
     }
 
     /// Wants another number of instances, because `by` said so.
@@ -54,7 +61,7 @@ impl Group {
             Some(format!("At {moment} {why} changing the desired capacity from {from} to {to}."));
         self.blocked = false;
         if to < from && by != Operation::TerminateInstanceInAutoScalingGroup {
-            self.looks_at = Some(after(at, self.timing.scale_in));
+            self.looks_at = Some(after(at, shared.draw(self.timing.scale_in)));
         }
         shared.journal.record(at, Event::DesiredChanged { group: self.name.clone(), from, to, by });
     }
@@ -62,29 +69,44 @@ impl Group {
     /// Marks an instance to go when its replacement is in service; false if it does not count, or is protected.
     pub(super) fn rebalance(&mut self, id: &str) -> bool {
         let movable = self.counted().any(|instance| instance.id == id && !instance.protected);
-        movable && self.rebalancing.insert(id.to_owned())
+        movable && self.replacing.insert(id.to_owned(), TerminationCause::Rebalance).is_none()
     }
 
     /// The instance that a rebalance would move: the victim in the fullest zone.
     pub(super) fn rebalance_victim(&self) -> Option<String> {
-        let candidates = self.counted().filter(|i| !i.protected && !self.rebalancing.contains(&i.id));
+        let candidates = self.counted().filter(|i| !i.protected && !self.replacing.contains_key(&i.id));
         self.victim_among(candidates)
     }
 
     /// Refreshes every instance there is.
-    pub(super) fn start_refresh(&mut self) {
+    pub(super) fn start_refresh(&mut self, volumes: bool) {
         let mut left: Vec<_> = self.counted().filter(|i| !i.protected).map(|i| i.id.clone()).collect();
         left.reverse();
-        self.refresh = Some(Refresh { left, current: None });
+        self.refresh = Some(Refresh { left, current: None, volumes });
     }
 
+    /// `Terminate` suspended spares instances in service, and no others.
+    ///
+    /// <https://docs.aws.amazon.com/autoscaling/ec2/userguide/as-suspend-resume-processes.html>; that an unhealthy one in
+    /// service stays is seen, <https://github.com/radkawar/stackd>, testdata/aws/autoscaling.
     fn replace_unhealthy(&mut self, shared: &mut Shared, at: Timestamp) {
-        if self.suspends("ReplaceUnhealthy") || self.suspends("Terminate") {
+        if self.suspends("ReplaceUnhealthy") {
             return;
         }
-        let sick: Vec<_> = self.counted().filter(|i| !i.healthy).map(|i| i.id.clone()).collect();
-        for id in sick {
-            self.terminate(shared, &id, TerminationCause::HealthCheck, false, at);
+        let spares =
+            |instance: &Instance| self.suspends("Terminate") && instance.state == LifecycleState::InService;
+        let sick = self.counted().filter(|i| !i.healthy && !spares(i) && !self.replacing.contains_key(&i.id));
+        for id in sick.map(|i| i.id.clone()).collect::<Vec<_>>() {
+            self.replace(shared, &id, TerminationCause::HealthCheck, at);
+        }
+    }
+
+    /// Ends an instance, or has its replacement launched first where the group does that.
+    fn replace(&mut self, shared: &mut Shared, id: &str, cause: TerminationCause, at: Timestamp) {
+        if self.policies.launches_first {
+            self.replacing.insert(id.to_owned(), cause);
+        } else {
+            self.terminate(shared, id, cause, false, at);
         }
     }
 
@@ -95,7 +117,8 @@ impl Group {
         let in_service = self.instances.values().filter(|i| i.state == LifecycleState::InService);
         let whole = in_service.map(Instance::units).sum::<usize>() >= self.desired as usize;
         let Some(refresh) = &mut self.refresh else { return };
-        let busy = refresh.current.as_ref().is_some_and(|id| self.instances.contains_key(id));
+        let busy = refresh.current.as_ref().and_then(|id| self.instances.get(id));
+        let busy = busy.is_some_and(|i| !refresh.volumes || i.state != LifecycleState::InService);
         if busy || !whole {
             return;
         }
@@ -104,35 +127,71 @@ impl Group {
             .pop()
             .filter(|id| self.instances.get(id).is_some_and(|instance| instance.state.counts()));
         match refresh.current.clone() {
-            Some(id) => self.terminate(shared, &id, TerminationCause::Refresh, false, at),
+            Some(id) if refresh.volumes => drop(self.begin_volume(shared, &id, at)),
+            Some(id) => self.replace(shared, &id, TerminationCause::Refresh, at),
             None if refresh.left.is_empty() => self.refresh = None,
             None => self.refresh_next(shared, at),
         }
     }
 
-    fn replace_rebalanced(&mut self, shared: &mut Shared, at: Timestamp) {
-        self.rebalancing.retain(|id| self.instances.get(id).is_some_and(|i| i.state.counts()));
-        if ["AZRebalance", "Launch", "Terminate"].iter().any(|process| self.suspends(process)) {
+    /// Launches what is to take the place of instances that go then.
+    ///
+    /// A rebalance launches with `Terminate` suspended too, and leaves the group larger than it should be:
+    /// <https://docs.aws.amazon.com/autoscaling/ec2/userguide/as-suspend-resume-processes.html>.
+    fn replace_first(&mut self, shared: &mut Shared, at: Timestamp) {
+        self.replacing.retain(|id, _| self.instances.get(id).is_some_and(|i| i.state.counts()));
+        if self.suspends("Launch") {
             return;
         }
-        let under_way = self.replacing();
-        for old in self.rebalancing.clone() {
-            if !under_way.contains(&old) && self.capacity() < self.ceiling() {
+        let under_way = self.on_their_way();
+        for (old, cause) in self.replacing.clone() {
+            let allowed = cause != TerminationCause::Rebalance || !self.suspends("AZRebalance");
+            if allowed && !under_way.contains(&old) && self.capacity() < self.ceiling() {
                 self.decide_launch(shared, Some(old), at);
             }
         }
     }
 
+    /// Notes that zones are out of balance: later, as with a lower desired capacity, the group does something about it.
+    ///
+    /// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_TerminateInstanceInAutoScalingGroup.html>: "tries to
+    /// rebalance the group, and rebalancing might terminate instances in other zones".
+    fn note_imbalance(&mut self, shared: &mut Shared, at: Timestamp) {
+        if self.balances_at.is_none() && self.imbalance().is_some() && shared.behaviour.rebalances {
+            self.balances_at = Some(after(at, shared.draw(self.timing.scale_in)));
+        }
+    }
+
+    /// Moves an instance out of the fullest zone, first the new one.
+    pub(super) fn balance_zones(&mut self) {
+        if let Some(zone) = self.imbalance() {
+            let there = |i: &&Instance| i.zone == zone && !i.protected;
+            let victim = self.counted().filter(there).map(|i| i.id.clone()).next();
+            victim.map(|victim| self.rebalance(&victim));
+        }
+    }
+
+    /// The fullest zone, if another has two instances less and nothing is on its way that could change that.
+    fn imbalance(&self) -> Option<String> {
+        if self.suspends("AZRebalance") || !self.launches.is_empty() || !self.replacing.is_empty() {
+            return None;
+        }
+        let there = |zone: &String| self.counted().filter(|i| i.zone == *zone).count();
+        let fullest = self.zones.iter().max_by_key(|zone| there(zone))?;
+        let least = self.zones.iter().map(there).min()?;
+        (there(fullest) >= least + 2).then(|| fullest.clone())
+    }
+
     /// The instances whose replacement is on its way.
-    fn replacing(&self) -> Vec<String> {
+    fn on_their_way(&self) -> Vec<String> {
         let launches = self.launches.values().filter_map(|launch| launch.replaces.clone());
         launches.chain(self.counted().filter_map(|instance| instance.replaces.clone())).collect()
     }
 
     /// Desired capacity and what a rebalance adds to it for a while.
     fn wanted(&self) -> usize {
-        let replacing = self.replacing();
-        let twice = replacing.iter().filter(|old| self.rebalancing.contains(*old));
+        let under_way = self.on_their_way();
+        let twice = under_way.iter().filter(|old| self.replacing.contains_key(*old));
         let surplus: usize = twice.filter_map(|old| self.instances.get(old)).map(Instance::units).sum();
         (self.desired as usize + surplus).min(self.ceiling())
     }
@@ -148,7 +207,9 @@ impl Group {
             return;
         }
         while self.capacity() < self.wanted() {
-            self.decide_launch(shared, None, at);
+            if !self.take_from_pool(shared, at) {
+                self.decide_launch(shared, None, at);
+            }
         }
     }
 
@@ -156,9 +217,16 @@ impl Group {
     /// than is wanted may stay.
     fn drop_excess(&mut self, shared: &mut Shared, at: Timestamp) {
         while let Some(excess) = self.capacity().checked_sub(self.wanted()).filter(|excess| *excess > 0) {
-            let fits = |launch: &Launch| launch.units() <= excess;
-            if let Some(last) = self.launches.last_entry().filter(|last| fits(last.get())) {
-                last.remove();
+            // A launch under way comes, whatever the group wants meanwhile; one that failed is not tried again.
+            let recalled = |launch: &Launch| {
+                !launch.warm
+                    && launch.units() <= excess
+                    && (launch.failed || shared.behaviour.recalls_launches)
+            };
+            let last =
+                self.launches.iter().rev().find(|(_, launch)| recalled(launch)).map(|(number, _)| *number);
+            if let Some(last) = last {
+                self.launches.remove(&last);
                 continue;
             }
             if !self.counted().any(|instance| instance.units() <= excess) {
@@ -176,7 +244,11 @@ impl Group {
             else {
                 return self.note_protection(shared, at);
             };
-            self.terminate(shared, &victim, TerminationCause::ScaleIn, false, at);
+            if self.reuses() {
+                self.give_back(shared, &victim, at);
+            } else {
+                self.terminate(shared, &victim, TerminationCause::ScaleIn, false, at);
+            }
         }
         self.blocked = false;
     }

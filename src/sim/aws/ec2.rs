@@ -8,7 +8,6 @@ use jiff::{SignedDuration, Timestamp};
 use super::error::ApiError;
 use super::group::{Instance, private_dns_name};
 use super::instance_types::{self, TYPES};
-use super::lifecycle::LifecycleState;
 use super::operation::Operation;
 use super::query::{Filter, Form, page, page_size};
 use super::requirements::Requirements;
@@ -204,6 +203,7 @@ fn describe_instances(state: &State, form: &Form, now: Timestamp) -> Result<Xml,
     }
     let gone = state.shared.past.values().filter(|(_, at)| now.duration_since(*at) < SHOWN_WHEN_GONE);
     let there = state.groups.values().flat_map(|group| group.instances.values());
+    let there = there.chain(state.shared.detached.values());
     let mut all: Vec<_> = there
         .chain(gone.map(|(instance, _)| instance))
         .map(|instance| (instance.id.clone(), instance))
@@ -235,34 +235,18 @@ fn describe_instances(state: &State, form: &Form, now: Timestamp) -> Result<Xml,
 fn passes(instance: &Instance, filter: &Filter) -> bool {
     match filter.name.strip_prefix("tag:") {
         Some(key) => instance.tags.get(key).is_some_and(|value| filter.accepts(value)),
-        None => filter.accepts(power(instance).1),
-    }
-}
-
-/// EC2's own state, which knows nothing of lifecycle hooks.
-///
-/// <https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_InstanceState.html>
-fn power(instance: &Instance) -> (u32, &'static str) {
-    match instance.state {
-        LifecycleState::Pending | LifecycleState::WarmedPending => (0, "pending"),
-        LifecycleState::Terminating
-        | LifecycleState::TerminatingProceed
-        | LifecycleState::WarmedTerminating
-        | LifecycleState::WarmedTerminatingProceed => (32, "shutting-down"),
-        LifecycleState::Terminated | LifecycleState::WarmedTerminated => (48, "terminated"),
-        LifecycleState::WarmedStopped | LifecycleState::WarmedHibernated => (80, "stopped"),
-        _ => (16, "running"),
+        None => filter.accepts(instance.power.name()),
     }
 }
 
 fn write_instance(xml: &mut Xml, instance: &Instance) {
-    let (code, name) = power(instance);
+    let power = instance.power;
     let [a, b, c, d] = instance.address;
     let architecture = instance_types::find(&instance.instance_type).map(|known| known.architecture);
     xml.text("instanceId", &instance.id)
         .text("imageId", &instance.image)
         .inside("instanceState", |xml| {
-            xml.text("code", code).text("name", name);
+            xml.text("code", power.code()).text("name", power.name());
         })
         .text("privateDnsName", private_dns_name(instance.address))
         .text("privateIpAddress", format!("{a}.{b}.{c}.{d}"))

@@ -1,5 +1,5 @@
-//! A simulated group and its instances, as plain state. What they do is in `launching`, `terminating`, `waiting` and
-//! `balance`.
+//! A simulated group and its instances, as plain state. What they do is in `launching`, `terminating`, `waiting`,
+//! `balance`, `warm`, `volumes` and `deleting`.
 //!
 //! Invariants: an instance that is there is in exactly one group; it has waits exactly while it is in a `…:Wait`
 //! state; `due` is set exactly while time alone moves it on. Launches that were decided and have no instance yet
@@ -12,9 +12,13 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::activity::Activity;
 use super::balance::Refresh;
-use super::lifecycle::{HookResult, HookSpec, LifecycleState};
-use super::spec::{LaunchFailure, MixedSpec, Timing};
+use super::journal::{Event, TerminationCause};
+use super::launching::Failing;
+use super::lifecycle::{HookResult, HookSpec, LifecycleState, Transition};
+use super::power::Power;
+use super::spec::{MixedSpec, Policies};
 use super::state::Shared;
+use super::timing::Timing;
 
 /// A group.
 #[derive(Debug)]
@@ -37,10 +41,12 @@ pub(super) struct Group {
     pub(super) instances: BTreeMap<String, Instance>,
     pub(super) launches: BTreeMap<u64, Launch>,
     pub(super) activities: BTreeMap<u64, Activity>,
-    /// Launches fail this many more times.
-    pub(super) failure: Option<(LaunchFailure, u32)>,
-    /// Instances that go when their replacement is there.
-    pub(super) rebalancing: BTreeSet<String>,
+    /// Launches that are to fail.
+    pub(super) failing: Option<Failing>,
+    /// Launches that are to fail after `Pending`.
+    pub(super) failing_boots: u32,
+    /// Instances that go when their replacement is there, and why.
+    pub(super) replacing: BTreeMap<String, TerminationCause>,
     pub(super) refresh: Option<Refresh>,
     /// Who changed desired capacity last, in the words of an activity's cause.
     pub(super) last_change: Option<String>,
@@ -49,6 +55,20 @@ pub(super) struct Group {
     pub(super) blocked: bool,
     /// When it looks for a victim, after a lower desired capacity was noted down.
     pub(super) looks_at: Option<Timestamp>,
+    /// When it brings its zones into balance.
+    pub(super) balances_at: Option<Timestamp>,
+    pub(super) policies: Policies,
+    /// Whether it is being deleted, and when it is gone: some time after its last instance.
+    pub(super) deleting: Option<Deleting>,
+}
+
+/// A group that is being deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Deleting {
+    /// It still has instances.
+    Draining,
+    /// It has none, and is gone at this moment.
+    Until(Timestamp),
 }
 
 /// Where instances come from; both name things that may be gone.
@@ -81,6 +101,8 @@ pub(super) struct Instance {
     pub(super) due: Option<Timestamp>,
     pub(super) activity: u64,
     pub(super) replaces: Option<String>,
+    /// The machine under it.
+    pub(super) power: Power,
 }
 
 /// What an instance was launched from.
@@ -99,13 +121,20 @@ pub(super) struct Launch {
     pub(super) due: Timestamp,
     pub(super) replaces: Option<String>,
     pub(super) cause: String,
+    /// Whether it failed before: then it waits for another try.
+    pub(super) failed: bool,
+    /// Whether it is for the warm pool.
+    pub(super) warm: bool,
 }
 
 /// A hook that holds an instance.
 #[derive(Clone, Debug)]
 pub(super) struct Wait {
     pub(super) hook: String,
+    pub(super) transition: Transition,
     pub(super) token: String,
+    /// From when on its action can be heard of and completed.
+    pub(super) opens: Timestamp,
     pub(super) heartbeat: Duration,
     pub(super) expires: Timestamp,
     /// No heartbeat holds it beyond this.
@@ -126,7 +155,7 @@ impl Group {
 
     /// What the group has or is about to have, in units: instances, unless they have weights.
     pub(super) fn capacity(&self) -> usize {
-        let launches: usize = self.launches.values().map(Launch::units).sum();
+        let launches: usize = self.launches.values().filter(|launch| !launch.warm).map(Launch::units).sum();
         self.counted().map(Instance::units).sum::<usize>() + launches
     }
 
@@ -135,7 +164,12 @@ impl Group {
         let launches = self.launches.values().map(|launch| launch.due);
         let instances = self.instances.values().filter_map(|instance| instance.due);
         let waits = self.instances.values().flat_map(|i| &i.waits).map(|wait| wait.expires);
-        launches.chain(instances).chain(waits).chain(self.looks_at).min()
+        let gone = match self.deleting {
+            Some(Deleting::Until(gone)) => Some(gone),
+            _ => None,
+        };
+        let own = [self.looks_at, self.balances_at, gone].into_iter().flatten();
+        launches.chain(instances).chain(waits).chain(own).min()
     }
 
     /// Does everything that is due at `at`.
@@ -151,6 +185,10 @@ impl Group {
         }
         self.expire_waits(shared, at);
         self.looks_at = self.looks_at.filter(|looks_at| *looks_at > at);
+        if self.balances_at.is_some_and(|balances_at| balances_at <= at) {
+            self.balances_at = None;
+            self.balance_zones();
+        }
         self.settle(shared, at);
     }
 
@@ -159,9 +197,30 @@ impl Group {
         instance.due = None;
         match instance.state {
             LifecycleState::Pending => self.boot(shared, id, at),
-            LifecycleState::Terminating | LifecycleState::TerminatingProceed => self.remove(shared, id, at),
+            LifecycleState::Terminating | LifecycleState::WarmedTerminating
+                if instance.power != Power::ShuttingDown =>
+            {
+                self.leave(shared, id, at);
+            }
+            LifecycleState::Terminating
+            | LifecycleState::TerminatingProceed
+            | LifecycleState::WarmedTerminating
+            | LifecycleState::WarmedTerminatingProceed => self.remove(shared, id, at),
+            LifecycleState::WarmedPending => self.warm_up(shared, id, at),
+            LifecycleState::WarmedPendingProceed => self.rest(shared, id, at),
+            LifecycleState::ReplacingRootVolume => self.take_volume(shared, id, at),
+            LifecycleState::ReplacingRootVolumeProceed => self.give_volume(shared, id, at),
+            LifecycleState::RootVolumeReplaced => self.enter(shared, id, LifecycleState::InService, at),
             _ => {}
         }
+    }
+
+    /// Puts an instance into a state and says so in the journal.
+    pub(super) fn enter(&mut self, shared: &mut Shared, id: &str, state: LifecycleState, at: Timestamp) {
+        let Some(found) = self.instances.get_mut(id) else { return };
+        found.state = state;
+        let (group, instance) = (self.name.clone(), id.to_owned());
+        shared.journal.record(at, Event::Entered { group, instance, state });
     }
 }
 
@@ -221,6 +280,8 @@ pub struct InstanceSnapshot {
     pub tags: BTreeMap<String, String>,
     /// The hooks that hold it, and when each times out.
     pub waits: BTreeMap<String, Timestamp>,
+    /// What EC2 says of the machine under it.
+    pub power: Power,
 }
 
 impl InstanceSnapshot {
@@ -261,6 +322,7 @@ impl Instance {
             launched: self.launched,
             tags: self.tags.clone(),
             waits: self.waits.iter().map(|wait| (wait.hook.clone(), wait.expires)).collect(),
+            power: self.power,
         }
     }
 }

@@ -10,12 +10,14 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use tokio::sync::{Notify, mpsc, watch};
 
+use super::behaviour::Behaviour;
 use super::eks::NodeGroupSpec;
 use super::faults::{Lose, Refusal};
 use super::group::{GroupSnapshot, InstanceSnapshot, after};
 use super::journal::{Entry, TerminationCause};
-use super::lifecycle::LifecycleState;
+use super::lifecycle::{HookSpec, LifecycleState};
 use super::operation::Operation;
+use super::power::Death;
 use super::spec::{GroupSpec, LaunchConfigurationSpec, LaunchFailure};
 use super::state::State;
 use super::templates::{TemplateData, TemplateSpec};
@@ -81,6 +83,11 @@ impl Aws {
 
 /// What there is.
 impl Aws {
+    /// Behaves so from now on. Groups that are there keep their times.
+    pub fn behave(&self, behaviour: Behaviour) {
+        self.script(|state, _| state.shared.behaviour = behaviour);
+    }
+
     /// Adds a group, in place of one with the same name; it starts to launch what it wants.
     pub fn add_group(&self, spec: GroupSpec) {
         self.script(|state, now| state.add_group(spec, now));
@@ -134,6 +141,37 @@ impl Aws {
         self.script(|state, _| state.fail_launches(group, failure, times));
     }
 
+    /// The same, in one zone only.
+    pub fn fail_launches_in(&self, group: &str, zone: &str, failure: LaunchFailure, times: u32) {
+        self.script(|state, _| state.fail_launches_in(group, Some(zone), failure, times));
+    }
+
+    /// The group's next launches fail this many times after `Pending`: the instance never becomes healthy.
+    pub fn fail_boots(&self, group: &str, times: u32) {
+        self.script(|state, _| state.fail_boots(group, times));
+    }
+
+    /// The machine under an instance dies. The group learns of it at once, and replaces the instance; one that is held
+    /// on its way out stays held.
+    pub fn kill_machine(&self, instance: &str, death: Death) {
+        self.script(|state, now| state.kill_machine(instance, death, now));
+    }
+
+    /// Puts a hook on a group, in place of one with the same name. Instances that are held are held on the old terms.
+    pub fn put_hook(&self, group: &str, hook: HookSpec) {
+        self.script(|state, _| state.put_hook(group, hook));
+    }
+
+    /// Takes a hook off a group, and lets go of what it holds.
+    pub fn delete_hook(&self, group: &str, hook: &str) {
+        self.script(|state, now| state.delete_hook(group, hook, now));
+    }
+
+    /// Begins to delete a group with all its instances. Until it is gone it refuses changes.
+    pub fn delete_group(&self, name: &str) {
+        self.script(|state, now| state.delete_group(name, now));
+    }
+
     /// An instance comes into service at once: one that was decided, if there is one, or one too
     /// many, for which the group then terminates the one its policy chooses.
     pub fn launch_now(&self, group: &str) -> Option<String> {
@@ -164,6 +202,11 @@ impl Aws {
     /// The group replaces all its instances, one at a time.
     pub fn refresh(&self, group: &str) {
         self.script(|state, now| state.refresh(group, now));
+    }
+
+    /// The group gives all its instances new root volumes, one at a time. Nothing happens in a group with a warm pool.
+    pub fn replace_root_volumes(&self, group: &str) {
+        self.script(|state, now| state.replace_root_volumes(group, now));
     }
 
     /// Something happens when the next call of `operation` has arrived and has had no effect yet.

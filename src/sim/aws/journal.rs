@@ -10,6 +10,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::lifecycle::{HookResult, LifecycleState, Transition};
 use super::operation::Operation;
+use super::power::Power;
 
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,14 +126,49 @@ pub enum Event {
         /// Its id.
         instance: String,
     },
-    /// A script put an instance into a state.
-    StateSet {
+    /// An instance is in this state from now on, where no other entry says so.
+    Entered {
         /// Its group.
         group: String,
         /// Its id.
         instance: String,
         /// The state.
         state: LifecycleState,
+    },
+    /// The machine under an instance is switched on or off.
+    Powered {
+        /// Its group.
+        group: String,
+        /// Its id.
+        instance: String,
+        /// What EC2 says of it from now on.
+        power: Power,
+    },
+    /// The machine under an instance starts anew, on its own: nothing that ran on it goes on.
+    Rebooted {
+        /// Its group.
+        group: String,
+        /// Its id.
+        instance: String,
+    },
+    /// The machine under an instance is dead, and EC2 calls it running.
+    Impaired {
+        /// Its group.
+        group: String,
+        /// Its id.
+        instance: String,
+    },
+    /// An instance runs on outside of its group.
+    Detached {
+        /// The group it was in.
+        group: String,
+        /// Its id.
+        instance: String,
+    },
+    /// A group is gone.
+    GroupDeleted {
+        /// The group.
+        group: String,
     },
     /// The group wants another number of instances.
     DesiredChanged {
@@ -175,6 +211,10 @@ pub enum TerminationCause {
     HealthCheck,
     /// A launching hook was abandoned.
     LaunchAbandoned,
+    /// It never became healthy after its launch.
+    LaunchFailed,
+    /// Its group is being deleted.
+    GroupDeletion,
 }
 
 /// The record.

@@ -14,11 +14,22 @@ use super::group::{Group, Instance, Launch, Origin, Source, after};
 use super::instance_types;
 use super::journal::{Event, TerminationCause};
 use super::lifecycle::{LifecycleState, Transition};
+use super::power::Power;
 use super::spec::{LaunchFailure, MixedSpec, Override};
 use super::state::Shared;
 
 /// A failing launch is tried again after this long at least, so that time moves on.
 const SHORTEST_RETRY: Duration = Duration::from_secs(1);
+
+/// Launches that are to fail.
+#[derive(Clone, Debug)]
+pub(super) struct Failing {
+    pub(super) failure: LaunchFailure,
+    /// So many more.
+    pub(super) left: u32,
+    /// In this zone only.
+    pub(super) zone: Option<String>,
+}
 
 /// What the next instance will be.
 struct Blueprint {
@@ -40,8 +51,17 @@ impl Group {
             Some(old) => old.weight.map(|weight| (old.instance_type.clone(), weight)),
             None => self.next_weighed(),
         };
-        let launch = Launch { zone, weighed, due: after(at, self.timing.launch), replaces, cause };
+        let due = after(at, shared.draw(self.timing.launch));
+        let launch = Launch { zone, weighed, due, replaces, cause, failed: false, warm: false };
         self.launches.insert(shared.next_number(), launch);
+    }
+
+    /// Decides to launch an instance into the warm pool.
+    pub(super) fn decide_warm_launch(&mut self, shared: &mut Shared, at: Timestamp) {
+        self.decide_launch(shared, None, at);
+        if let Some(mut decided) = self.launches.last_entry() {
+            decided.get_mut().warm = true;
+        }
     }
 
     /// Tries a launch that was decided.
@@ -57,14 +77,26 @@ impl Group {
             };
             return self.fail(shared, launch, &failure, "", at);
         };
-        if let Some((failure, left)) = self.failure.take() {
-            self.failure = left.checked_sub(1).filter(|left| *left > 0).map(|left| (failure.clone(), left));
+        if let Some(failure) = self.takes_failure(&launch.zone) {
             return self.fail(shared, launch, &failure, &blueprint.instance_type, at);
         }
+        let warm = launch.warm;
         let id = self.place(shared, launch, blueprint, at);
-        if let Some(instance) = self.instances.get_mut(&id) {
-            instance.due = Some(after(at, self.timing.boot));
+        if warm {
+            self.enter(shared, &id, LifecycleState::WarmedPending, at);
         }
+        self.due(&id, after(at, shared.draw(self.timing.boot)));
+    }
+
+    /// Why a launch in this zone fails, if it is to.
+    fn takes_failure(&mut self, zone: &str) -> Option<LaunchFailure> {
+        let failing = self.failing.as_mut().filter(|f| f.zone.as_deref().is_none_or(|only| only == zone))?;
+        let failure = failing.failure.clone();
+        failing.left = failing.left.saturating_sub(1);
+        if failing.left == 0 {
+            self.failing = None;
+        }
+        Some(failure)
     }
 
     fn fail(
@@ -91,8 +123,11 @@ impl Group {
         self.activities.insert(shared.next_number(), activity);
         let (group, zone, code) = (self.name.clone(), launch.zone.clone(), failure.code().to_owned());
         shared.journal.record(at, Event::LaunchFailed { group, zone, code, message });
-        let due = after(at, self.timing.retry.max(SHORTEST_RETRY));
-        self.launches.insert(shared.next_number(), Launch { due, ..launch });
+        let due = after(at, shared.draw(self.timing.retry).max(SHORTEST_RETRY));
+        // Another zone is tried:
+        // <https://docs.aws.amazon.com/autoscaling/ec2/userguide/auto-scaling-benefits.html>, instance distribution.
+        let zone = self.emptiest_zone(Some(&launch.zone));
+        self.launches.insert(shared.next_number(), Launch { due, zone, failed: true, ..launch });
     }
 
     /// Makes the instance of `launch`, `Pending` and with nothing due.
@@ -142,6 +177,7 @@ impl Group {
             due: None,
             activity,
             replaces: launch.replaces,
+            power: Power::Pending,
         };
         self.instances.insert(id.clone(), instance);
         id
@@ -154,7 +190,8 @@ impl Group {
         state: LifecycleState,
         at: Timestamp,
     ) -> Option<String> {
-        let decided = state.counts().then(|| self.launches.pop_first()).flatten();
+        let first = self.launches.iter().find(|(_, launch)| !launch.warm).map(|(number, _)| *number);
+        let decided = first.filter(|_| state.counts()).and_then(|number| self.launches.remove_entry(&number));
         let launch = decided.map_or_else(
             || Launch {
                 zone: self.emptiest_zone(None),
@@ -162,23 +199,35 @@ impl Group {
                 due: at,
                 replaces: None,
                 cause: launch_cause(at, self.last_change.as_deref(), false, self.capacity()),
+                failed: false,
+                warm: false,
             },
             |(_, launch)| launch,
         );
         let blueprint = self.blueprint(shared, &launch)?;
         let id = self.place(shared, launch, blueprint, at);
+        if let Some(instance) = self.instances.get_mut(&id) {
+            instance.switch(shared, Power::implied(state), at);
+        }
         if state == LifecycleState::InService {
             self.enter_service(shared, &id, at);
-        } else if let Some(instance) = self.instances.get_mut(&id) {
-            instance.state = state;
-            let (group, instance) = (self.name.clone(), id.clone());
-            shared.journal.record(at, Event::StateSet { group, instance, state });
+        } else {
+            self.enter(shared, &id, state, at);
         }
         Some(id)
     }
 
     /// The instance has booted: launching hooks hold it, or it is in service.
+    /// The machine runs: whatever is on it starts, hook or no hook.
+    ///
+    /// <https://github.com/aws/aws-node-termination-handler/issues/292>: nodes join while `Pending:Wait`.
     pub(super) fn boot(&mut self, shared: &mut Shared, id: &str, at: Timestamp) {
+        let Some(instance) = self.instances.get_mut(id) else { return };
+        if let Some(left) = self.failing_boots.checked_sub(1) {
+            self.failing_boots = left;
+            return self.terminate(shared, id, TerminationCause::LaunchFailed, false, at);
+        }
+        instance.switch(shared, Power::Running, at);
         if !self.hold(shared, id, Transition::Launching, at) {
             self.enter_service(shared, id, at);
         }
@@ -194,10 +243,13 @@ impl Group {
         self.last_activity_end = Some(at);
         shared.journal.record(at, Event::InService { group: self.name.clone(), instance: id.to_owned() });
         if let Some(old) = replaced
-            && self.rebalancing.remove(&old)
+            && let Some(cause) = self.replacing.remove(&old)
             && self.counted().any(|instance| instance.id == old)
+            // The group stays as large as it is until the process is resumed:
+            // <https://docs.aws.amazon.com/autoscaling/ec2/userguide/as-suspend-resume-processes.html>
+            && !self.suspends("Terminate")
         {
-            self.terminate(shared, &old, TerminationCause::Rebalance, false, at);
+            self.terminate(shared, &old, cause, false, at);
         }
     }
 
@@ -275,7 +327,8 @@ impl Group {
     fn emptiest_zone(&self, avoid: Option<&str>) -> String {
         let load = |zone: &&String| {
             let there = self.counted().map(|i| &i.zone).filter(|z| z == zone).count();
-            let coming = self.launches.values().filter(|launch| launch.zone == **zone).count();
+            let coming =
+                self.launches.values().filter(|launch| launch.zone == **zone && !launch.warm).count();
             (Some(zone.as_str()) == avoid, there + coming)
         };
         self.zones.iter().min_by_key(load).cloned().unwrap_or_default()

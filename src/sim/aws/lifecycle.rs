@@ -29,36 +29,106 @@ states! {
     Terminating = "Terminating",
     TerminatingWait = "Terminating:Wait",
     TerminatingProceed = "Terminating:Proceed",
+    TerminatingRetained = "Terminating:Retained",
     Terminated = "Terminated",
     EnteringStandby = "EnteringStandby",
     Standby = "Standby",
     Detaching = "Detaching",
     Detached = "Detached",
     Quarantined = "Quarantined",
+    ReplacingRootVolume = "ReplacingRootVolume",
+    ReplacingRootVolumeWait = "ReplacingRootVolume:Wait",
+    ReplacingRootVolumeProceed = "ReplacingRootVolume:Proceed",
+    RootVolumeReplaced = "RootVolumeReplaced",
     WarmedPending = "Warmed:Pending",
     WarmedPendingWait = "Warmed:Pending:Wait",
     WarmedPendingProceed = "Warmed:Pending:Proceed",
+    WarmedPendingRetained = "Warmed:Pending:Retained",
     WarmedRunning = "Warmed:Running",
     WarmedStopped = "Warmed:Stopped",
     WarmedHibernated = "Warmed:Hibernated",
     WarmedTerminating = "Warmed:Terminating",
     WarmedTerminatingWait = "Warmed:Terminating:Wait",
     WarmedTerminatingProceed = "Warmed:Terminating:Proceed",
+    WarmedTerminatingRetained = "Warmed:Terminating:Retained",
     WarmedTerminated = "Warmed:Terminated",
 }
 
 impl LifecycleState {
-    /// Whether an instance in this state is one of those that desired capacity asks for.
+    /// Whether an instance in this state is one of those that desired capacity asks for. One whose root volume is
+    /// replaced is: the group launches nothing in its place.
+    ///
+    /// <https://docs.aws.amazon.com/autoscaling/ec2/userguide/replace-root-volume.html>
     pub fn counts(self) -> bool {
-        matches!(self, Self::Pending | Self::PendingWait | Self::PendingProceed | Self::InService)
+        matches!(
+            self,
+            Self::Pending
+                | Self::PendingWait
+                | Self::PendingProceed
+                | Self::InService
+                | Self::ReplacingRootVolume
+                | Self::ReplacingRootVolumeWait
+                | Self::ReplacingRootVolumeProceed
+                | Self::RootVolumeReplaced
+        )
     }
 
-    /// Whether the instance is on its way out.
+    /// Whether the instance is on its way out, and nothing but time and hooks decides when it has gone.
     pub fn is_terminating(self) -> bool {
         matches!(
             self,
-            Self::Terminating | Self::TerminatingWait | Self::TerminatingProceed | Self::Terminated
+            Self::Terminating
+                | Self::TerminatingWait
+                | Self::TerminatingProceed
+                | Self::Terminated
+                | Self::WarmedTerminating
+                | Self::WarmedTerminatingWait
+                | Self::WarmedTerminatingProceed
+                | Self::WarmedTerminated
         )
+    }
+
+    /// Whether the instance is kept for somebody to look at, because its terminating hook was abandoned.
+    ///
+    /// <https://docs.aws.amazon.com/autoscaling/ec2/userguide/manage-retained-instances.html>
+    pub fn is_retained(self) -> bool {
+        matches!(
+            self,
+            Self::TerminatingRetained | Self::WarmedPendingRetained | Self::WarmedTerminatingRetained
+        )
+    }
+
+    /// Whether the instance is in the warm pool, or on its way into or out of it other than into the group.
+    pub fn is_warm(self) -> bool {
+        self.name().starts_with("Warmed:")
+    }
+
+    /// Whether a hook holds the instance.
+    pub fn is_waiting(self) -> bool {
+        self.name().ends_with(":Wait")
+    }
+
+    /// The state in which hooks hold an instance that was in this one.
+    pub(super) fn waiting(self) -> Option<Self> {
+        match self {
+            Self::Pending => Some(Self::PendingWait),
+            Self::Terminating => Some(Self::TerminatingWait),
+            Self::ReplacingRootVolume => Some(Self::ReplacingRootVolumeWait),
+            Self::WarmedPending => Some(Self::WarmedPendingWait),
+            Self::WarmedTerminating => Some(Self::WarmedTerminatingWait),
+            _ => None,
+        }
+    }
+
+    /// The state after this one where the hook that held it, a terminating one, was abandoned and the group keeps
+    /// such instances.
+    pub(super) fn retained(self) -> Option<Self> {
+        match self {
+            Self::TerminatingWait => Some(Self::TerminatingRetained),
+            Self::WarmedPendingWait => Some(Self::WarmedPendingRetained),
+            Self::WarmedTerminatingWait => Some(Self::WarmedTerminatingRetained),
+            _ => None,
+        }
     }
 }
 

@@ -2,15 +2,18 @@
 //!
 //! [`State`] is all there is, pure and synchronous; [`Aws`] is a handle on it that tells it the time and is a
 //! [`World`](crate::sim::http::World). Requests come in the AWS query protocol (`query`, `xml`), those to EKS as REST;
-//! `autoscaling`, `ec2` and `eks` are the APIs; `launching`, `terminating`, `waiting` and `balance` are what groups do;
-//! `script` and `faults` are what a test does to them; `journal` is what happened.
+//! `autoscaling`, `ec2` and `eks` are the APIs; `launching`, `terminating`, `waiting`, `balance`, `warm`, `volumes` and
+//! `deleting` are what groups do; `power` is the machines under them; `script` and `faults` are what a test does to
+//! them; `journal` is what happened.
 //!
-//! The model keeps AWS's documented rules and its wording, each named where it is kept. It does not keep AWS's delays:
-//! a group decides at once, and what takes time takes what its [`Timing`] says.
+//! The model keeps AWS's documented rules and its wording, each named where it is kept. What takes time takes what the
+//! [`Timing`] says; what AWS leaves open is as [`Behaviour`] says, harsh or plain.
 
 mod activity;
 mod autoscaling;
 mod balance;
+mod behaviour;
+mod deleting;
 mod ec2;
 mod eks;
 mod error;
@@ -22,6 +25,7 @@ mod journal;
 mod launching;
 mod lifecycle;
 mod operation;
+mod power;
 mod query;
 mod requirements;
 mod script;
@@ -32,9 +36,13 @@ mod templates;
 mod terminating;
 #[cfg(test)]
 mod tests;
+mod timing;
+mod volumes;
 mod waiting;
+mod warm;
 mod xml;
 
+pub use behaviour::Behaviour;
 pub use eks::NodeGroupSpec;
 pub use faults::{Lose, Refusal};
 pub use group::{GroupSnapshot, InstanceSnapshot};
@@ -42,7 +50,10 @@ pub use handle::Aws;
 pub use journal::{Entry, Event, Outcome, TerminationCause};
 pub use lifecycle::{HookResult, HookSpec, LifecycleState, Transition};
 pub use operation::Operation;
+pub use power::{Death, Power};
 pub use requirements::Requirements;
-pub use spec::{GroupSpec, LaunchConfigurationSpec, LaunchFailure, MixedSpec, Timing};
+pub use spec::{GroupSpec, LaunchConfigurationSpec, LaunchFailure, MixedSpec};
 pub use state::{Reply, State};
 pub use templates::{TemplateData, TemplateSpec};
+pub use timing::Timing;
+pub use warm::WarmPoolSpec;

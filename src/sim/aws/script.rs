@@ -9,9 +9,11 @@ use jiff::Timestamp;
 
 use super::faults::Effect;
 use super::group::{Group, Source};
-use super::journal::{Event, TerminationCause};
+use super::journal::TerminationCause;
+use super::launching::Failing;
 use super::lifecycle::{HookSpec, LifecycleState};
 use super::operation::Operation;
+use super::power::{Death, Power};
 use super::spec::{GroupSpec, LaunchConfigurationSpec, LaunchFailure, LaunchSource};
 use super::state::{LaunchConfiguration, State};
 use super::templates::{Template, TemplateSpec};
@@ -73,18 +75,22 @@ impl State {
             suspended: spec.suspended,
             protect_new: spec.protect_new,
             cooldown: spec.cooldown,
-            timing: spec.timing,
+            timing: spec.timing.map_or(self.shared.behaviour.timing, |timing| *timing),
             created: now,
             instances: BTreeMap::new(),
             launches: BTreeMap::new(),
             activities: BTreeMap::new(),
-            failure: None,
-            rebalancing: std::collections::BTreeSet::new(),
+            failing: None,
+            failing_boots: 0,
+            replacing: BTreeMap::new(),
             refresh: None,
             last_change: None,
             last_activity_end: None,
             blocked: false,
             looks_at: None,
+            balances_at: None,
+            policies: *spec.policies,
+            deleting: None,
         };
         if spec.running {
             let mut launched = true;
@@ -106,10 +112,52 @@ impl State {
         }
     }
 
-    /// The group's next launches fail this many times.
-    pub fn fail_launches(&mut self, group: &str, failure: LaunchFailure, times: u32) {
+    /// Begins to delete a group with all its instances, as DeleteAutoScalingGroup with `ForceDelete` does.
+    pub fn delete_group(&mut self, name: &str, now: Timestamp) {
+        if let Ok((group, shared)) = self.group_mut(name) {
+            group.delete(shared, now);
+        }
+    }
+
+    /// Puts a hook on a group, in place of one with the same name. Instances that are held are held on the old terms.
+    pub fn put_hook(&mut self, group: &str, hook: HookSpec) {
         if let Some(group) = self.groups.get_mut(group) {
-            group.failure = (times > 0).then_some((failure, times));
+            group.hooks.insert(hook.name.clone(), hook);
+        }
+    }
+
+    /// Takes a hook off a group, and lets go of what it holds.
+    pub fn delete_hook(&mut self, group: &str, hook: &str, now: Timestamp) {
+        if let Ok((group, shared)) = self.group_mut(group) {
+            group.delete_hook(shared, hook, now);
+            group.settle(shared, now);
+        }
+    }
+
+    /// The group's next launches fail this many times, wherever they are tried.
+    pub fn fail_launches(&mut self, group: &str, failure: LaunchFailure, times: u32) {
+        self.fail_launches_in(group, None, failure, times);
+    }
+
+    /// The group's next launches fail this many times: in this zone, if one is named.
+    pub fn fail_launches_in(&mut self, group: &str, zone: Option<&str>, failure: LaunchFailure, times: u32) {
+        if let Some(group) = self.groups.get_mut(group) {
+            let zone = zone.map(str::to_owned);
+            group.failing = (times > 0).then_some(Failing { failure, left: times, zone });
+        }
+    }
+
+    /// The group's next launches fail this many times after `Pending`: the instance never becomes healthy.
+    pub fn fail_boots(&mut self, group: &str, times: u32) {
+        if let Some(group) = self.groups.get_mut(group) {
+            group.failing_boots = times;
+        }
+    }
+
+    /// The machine under an instance dies. The group learns of it at once.
+    pub fn kill_machine(&mut self, instance: &str, death: Death, now: Timestamp) {
+        if let Some((group, shared)) = self.group_of_mut(instance) {
+            group.kill(shared, instance, death, now);
         }
     }
 
@@ -130,13 +178,12 @@ impl State {
     /// Puts an instance into a state, from which nothing moves it on by itself; what held it holds it no more.
     pub fn set_state(&mut self, instance: &str, state: LifecycleState, now: Timestamp) {
         let Some((group, shared)) = self.group_of_mut(instance) else { return };
-        let name = group.name.clone();
         if let Some(found) = group.instances.get_mut(instance) {
-            (found.state, found.due, found.replaces) = (state, None, None);
+            (found.due, found.replaces) = (None, None);
             found.waits.clear();
-            let instance = instance.to_owned();
-            shared.journal.record(now, Event::StateSet { group: name, instance, state });
+            found.switch(shared, Power::implied(state), now);
         }
+        group.enter(shared, instance, state, now);
         group.settle(shared, now);
     }
 
@@ -178,7 +225,15 @@ impl State {
     /// The group replaces all its instances, one at a time.
     pub fn refresh(&mut self, group: &str, now: Timestamp) {
         if let Ok((group, shared)) = self.group_mut(group) {
-            group.start_refresh();
+            group.start_refresh(false);
+            group.settle(shared, now);
+        }
+    }
+
+    /// The group gives all its instances new root volumes, one at a time. Nothing happens in a group with a warm pool.
+    pub fn replace_root_volumes(&mut self, group: &str, now: Timestamp) {
+        if let Ok((group, shared)) = self.group_mut(group) {
+            group.start_refresh(true);
             group.settle(shared, now);
         }
     }

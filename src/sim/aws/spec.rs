@@ -10,35 +10,8 @@ use std::time::Duration;
 use super::lifecycle::HookSpec;
 use super::requirements::Requirements;
 use super::templates::TemplateData;
-
-/// How long a group's own doings take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timing {
-    /// From the decision to launch to the instance being there as `Pending`.
-    pub launch: Duration,
-    /// From `Pending` to `InService` or the first launching hook.
-    pub boot: Duration,
-    /// From the last terminating hook (or the start, without one) to gone.
-    pub terminating: Duration,
-    /// From a failed launch to the next try, at least a second.
-    pub retry: Duration,
-    /// From a lower desired capacity to the group looking for a victim.
-    pub scale_in: Duration,
-}
-
-impl Default for Timing {
-    /// Orders of magnitude as seen in AWS, on the quick side.
-    fn default() -> Self {
-        Self {
-            launch: Duration::from_secs(2),
-            boot: Duration::from_secs(20),
-            terminating: Duration::from_secs(15),
-            retry: Duration::from_secs(30),
-            // https://github.com/kubernetes/autoscaler/issues/10147: 20:16:05 to 20:16:25.
-            scale_in: Duration::from_secs(20),
-        }
-    }
-}
+use super::timing::Timing;
+use super::warm::WarmPoolSpec;
 
 /// Why launches fail, for as long as they do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -210,8 +183,23 @@ pub struct GroupSpec {
     pub(super) suspended: BTreeSet<String>,
     pub(super) protect_new: bool,
     pub(super) cooldown: Duration,
-    pub(super) timing: Timing,
+    pub(super) timing: Option<Box<Timing>>,
     pub(super) running: bool,
+    pub(super) policies: Box<Policies>,
+}
+
+/// What a group does with its instances, and who may tell it to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Policies {
+    /// Whether an instance whose terminating hook is abandoned is kept.
+    pub(super) retains: bool,
+    /// Whether it replaces before it terminates.
+    pub(super) launches_first: bool,
+    pub(super) warm_pool: Option<WarmPoolSpec>,
+    /// How long its load balancers take to let go of an instance.
+    pub(super) deregistration: Duration,
+    /// The only one who may change it.
+    pub(super) operator: Option<String>,
 }
 
 impl GroupSpec {
@@ -231,8 +219,9 @@ impl GroupSpec {
             protect_new: false,
             // AWS's default: <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_CreateAutoScalingGroup.html>
             cooldown: Duration::from_mins(5),
-            timing: Timing::default(),
+            timing: None,
             running: false,
+            policies: Box::default(),
         }
     }
 
@@ -319,10 +308,57 @@ impl GroupSpec {
         self
     }
 
-    /// How long its doings take.
+    /// How long its doings take, instead of what is usual in the world.
     #[must_use]
     pub fn timing(mut self, timing: Timing) -> Self {
-        self.timing = timing;
+        self.timing = Some(Box::new(timing));
+        self
+    }
+
+    /// With an instance lifecycle policy that keeps an instance whose terminating hook is abandoned
+    /// (`TerminateHookAbandon`: `retain`).
+    ///
+    /// <https://docs.aws.amazon.com/autoscaling/ec2/userguide/instance-lifecycle-policy.html>
+    #[must_use]
+    pub fn retaining(mut self) -> Self {
+        self.policies.retains = true;
+        self
+    }
+
+    /// With a warm pool.
+    #[must_use]
+    pub fn warm_pool(mut self, pool: WarmPoolSpec) -> Self {
+        self.policies.warm_pool = Some(pool);
+        self
+    }
+
+    /// Managed by an AWS service: nobody else may change it.
+    ///
+    /// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_Operator.html>
+    #[must_use]
+    pub fn operated_by(mut self, principal: impl Into<String>) -> Self {
+        self.policies.operator = Some(principal.into());
+        self
+    }
+
+    /// It launches a replacement, and waits for it to be in service, before it ends what it replaces: an instance
+    /// maintenance policy, or the account's `launchBeforeTerminate`.
+    ///
+    /// <https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-launch-before-terminate-account-setting.html>
+    #[must_use]
+    pub fn launching_first(mut self) -> Self {
+        self.policies.launches_first = true;
+        self
+    }
+
+    /// Behind a load balancer that takes so long to let go of an instance; only then hooks begin to hold it. AWS's
+    /// default is 300 s.
+    ///
+    /// <https://docs.aws.amazon.com/autoscaling/ec2/userguide/lifecycle-hooks-overview.html> and
+    /// <https://docs.aws.amazon.com/elasticloadbalancing/latest/application/edit-target-group-attributes.html>
+    #[must_use]
+    pub fn deregistering_for(mut self, seconds: u64) -> Self {
+        self.policies.deregistration = Duration::from_secs(seconds);
         self
     }
 

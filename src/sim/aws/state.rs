@@ -12,14 +12,15 @@ use super::eks::NodeGroupSpec;
 use super::error::ApiError;
 use super::faults::{Faults, Lose, Verdict};
 use super::group::{Group, Instance};
-use super::journal::{Journal, Outcome};
+use super::journal::{Event, Journal, Outcome};
 use super::operation::{Operation, Service};
 use super::query::Form;
 use super::spec::LaunchConfigurationSpec;
 use super::templates::{DEFAULT_IMAGE, Template};
 use super::xml::Xml;
-use super::{autoscaling, ec2, eks};
+use super::{Behaviour, autoscaling, ec2, eks};
 use crate::sim::http::{Lost, Request};
+use crate::sim::span::Span;
 
 const AUTO_SCALING_NAMESPACE: &str = "http://autoscaling.amazonaws.com/doc/2011-01-01/";
 const EC2_NAMESPACE: &str = "http://ec2.amazonaws.com/doc/2016-11-15/";
@@ -73,10 +74,18 @@ pub(super) struct Shared {
     pub(super) configurations: BTreeMap<String, LaunchConfiguration>,
     /// Instances that are gone, and since when; EC2 shows them for a while.
     pub(super) past: BTreeMap<String, (Instance, Timestamp)>,
+    /// Instances that run on outside of any group.
+    pub(super) detached: BTreeMap<String, Instance>,
+    /// How AWS behaves where its documents leave room.
+    pub(super) behaviour: Behaviour,
     resources: fastrand::Rng,
     uuids: fastrand::Rng,
+    times: fastrand::Rng,
     numbers: u64,
 }
+
+/// Keeps the stream of times apart from that of ids.
+const TIMES: u64 = 0x7469_6d65_7300_0000;
 
 /// A launch configuration.
 #[derive(Debug)]
@@ -90,6 +99,11 @@ impl Shared {
     pub(super) fn next_number(&mut self) -> u64 {
         self.numbers += 1;
         self.numbers
+    }
+
+    /// How long something takes this time.
+    pub(super) fn draw(&mut self, span: Span) -> Duration {
+        span.draw(&mut self.times)
     }
 
     pub(super) fn instance_id(&mut self) -> String {
@@ -129,8 +143,11 @@ impl State {
                 images: BTreeMap::from([(DEFAULT_IMAGE.to_owned(), "x86_64")]),
                 configurations: BTreeMap::new(),
                 past: BTreeMap::new(),
+                detached: BTreeMap::new(),
+                behaviour: Behaviour::PLAIN,
                 resources: rng.fork(),
                 uuids: rng.fork(),
+                times: fastrand::Rng::with_seed(seed ^ TIMES),
                 numbers: 0,
             },
             faults: Faults::default(),
@@ -149,6 +166,12 @@ impl State {
         while let Some(due) = self.next_due().filter(|due| *due <= now) {
             for group in self.groups.values_mut().filter(|group| group.next_due() == Some(due)) {
                 group.advance(&mut self.shared, due);
+            }
+            let gone: Vec<String> =
+                self.groups.values().filter(|g| g.is_gone(due)).map(|g| g.name.clone()).collect();
+            for group in gone {
+                self.groups.remove(&group);
+                self.shared.journal.record(due, Event::GroupDeleted { group });
             }
         }
     }
@@ -233,6 +256,13 @@ impl State {
         Ok((group, &mut self.shared))
     }
 
+    /// The group called `name`, to be changed, which it may refuse, and what groups share.
+    pub(super) fn changing(&mut self, name: &str) -> Result<(&mut Group, &mut Shared), ApiError> {
+        let (group, shared) = self.group_mut(name)?;
+        group.changeable()?;
+        Ok((group, shared))
+    }
+
     /// The group that has the instance, and what groups share.
     pub(super) fn group_of_mut(&mut self, instance: &str) -> Option<(&mut Group, &mut Shared)> {
         let group = self.groups.values_mut().find(|group| group.instances.contains_key(instance))?;
@@ -241,12 +271,14 @@ impl State {
 
     /// The instance, wherever it is, to be changed in what its group does not look at.
     pub(super) fn instance_mut(&mut self, id: &str) -> Option<&mut Instance> {
-        self.groups.values_mut().find_map(|group| group.instances.get_mut(id))
+        let of_group = self.groups.values_mut().find_map(|group| group.instances.get_mut(id));
+        of_group.or_else(|| self.shared.detached.get_mut(id))
     }
 
     /// The instance, wherever it is.
     pub(super) fn instance(&self, id: &str) -> Option<&Instance> {
-        self.groups.values().find_map(|group| group.instances.get(id))
+        let of_group = self.groups.values().find_map(|group| group.instances.get(id));
+        of_group.or_else(|| self.shared.detached.get(id))
     }
 }
 

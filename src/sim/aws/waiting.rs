@@ -1,7 +1,13 @@
 //! Lifecycle hooks at work: an instance is held until every hook that holds it was completed or timed out.
 //!
 //! Each hook has its own token and its own timer. CONTINUE leaves the other hooks in force, ABANDON ends them all. On
-//! the way out both end in termination; on the way in ABANDON means termination, and a replacement.
+//! the way in ABANDON means termination, and a replacement. On the way out both end in termination, unless the group
+//! keeps instances whose hook was abandoned; on the way back into a warm pool, and before a root volume is replaced, both
+//! let the instance go on. (That a return goes on is seen: <https://github.com/radkawar/stackd>,
+//! testdata/aws/autoscaling/warm_pool_return_abandon_native.json. Of root volumes nothing is specified.)
+//!
+//! A hook's action can be heard of and completed only a while after the instance is shown to wait, see
+//! [`Timing::action`](super::timing::Timing).
 //!
 //! <https://docs.aws.amazon.com/autoscaling/ec2/userguide/lifecycle-hooks-overview.html> and
 //! <https://docs.aws.amazon.com/autoscaling/ec2/userguide/completing-lifecycle-hooks.html>
@@ -44,7 +50,9 @@ impl Group {
         let waits: Vec<Wait> = hooks
             .map(|hook| Wait {
                 hook: hook.name.clone(),
+                transition,
                 token: shared.uuid(),
+                opens: after(at, shared.draw(self.timing.action)),
                 heartbeat: hook.heartbeat,
                 expires: after(at, hook.heartbeat),
                 limit: after(at, hook.global_timeout()),
@@ -52,12 +60,13 @@ impl Group {
             })
             .collect();
         let Some(instance) = self.instances.get_mut(id).filter(|_| !waits.is_empty()) else { return false };
-        instance.state = match transition {
-            Transition::Launching => LifecycleState::PendingWait,
-            Transition::Terminating => LifecycleState::TerminatingWait,
-        };
+        let Some(state) = instance.state.waiting() else { return false };
+        instance.state = state;
         if let Some(activity) = self.activities.get_mut(&instance.activity) {
-            activity.status = Status::MidLifecycleAction;
+            activity.status = match transition {
+                Transition::Launching => Status::MidLifecycleAction,
+                Transition::Terminating => Status::MidTerminatingLifecycleAction,
+            };
         }
         for wait in &waits {
             let (group, instance) = (self.name.clone(), id.to_owned());
@@ -78,7 +87,7 @@ impl Group {
         named: Named<'_>,
         at: Timestamp,
     ) -> Result<(), ApiError> {
-        let id = self.waiting(hook, named)?;
+        let id = self.waiting(hook, named, at)?;
         let waits = self.instances.get_mut(&id).map(|instance| &mut instance.waits);
         for wait in waits.into_iter().flatten().filter(|wait| wait.hook == hook) {
             wait.expires = after(at, wait.heartbeat).min(wait.limit);
@@ -99,7 +108,7 @@ impl Group {
         result: HookResult,
         at: Timestamp,
     ) -> Result<(), ApiError> {
-        let id = self.waiting(hook, named)?;
+        let id = self.waiting(hook, named, at)?;
         let (group, instance) = (self.name.clone(), id.clone());
         shared.journal.record(at, Event::HookCompleted { group, instance, hook: hook.to_owned(), result });
         self.release(shared, &id, hook, result, at);
@@ -135,7 +144,8 @@ impl Group {
             .map(|(id, wait)| (id, wait.hook.clone(), wait.default))
             .collect();
         for (id, hook, result) in expired {
-            if self.waiting(&hook, Named::Instance(&id)).is_err() {
+            let held = self.instances.get(&id).is_some_and(|i| i.waits.iter().any(|wait| wait.hook == hook));
+            if !held {
                 // The ABANDON of another hook that timed out with it ended this one.
                 continue;
             }
@@ -147,30 +157,48 @@ impl Group {
 
     fn release(&mut self, shared: &mut Shared, id: &str, hook: &str, result: HookResult, at: Timestamp) {
         let Some(instance) = self.instances.get_mut(id) else { return };
-        instance.waits.retain(|wait| wait.hook != hook);
-        let done = instance.waits.is_empty() || result == HookResult::Abandon;
-        match (instance.state, result) {
-            (LifecycleState::TerminatingWait, _) if done => {
-                self.shut_down(id, LifecycleState::TerminatingProceed, at);
+        let Some(ended) = instance.waits.iter().position(|wait| wait.hook == hook) else { return };
+        let ended = instance.waits.remove(ended);
+        let abandoned = result == HookResult::Abandon;
+        if abandoned {
+            instance.waits.clear();
+        }
+        if !instance.waits.is_empty() {
+            return;
+        }
+        let state = instance.state;
+        if ended.transition == Transition::Launching && abandoned {
+            return self.terminate(shared, id, TerminationCause::LaunchAbandoned, false, at);
+        }
+        let retained = state.retained().filter(|_| abandoned && self.policies.retains);
+        if let Some(retained) = retained.filter(|_| ended.transition == Transition::Terminating) {
+            return self.retain(shared, id, retained, &ended.token, at);
+        }
+        match state {
+            LifecycleState::TerminatingWait => {
+                self.shut_down(shared, id, LifecycleState::TerminatingProceed, at);
             }
-            (LifecycleState::PendingWait, HookResult::Abandon) => {
-                self.terminate(shared, id, TerminationCause::LaunchAbandoned, false, at);
+            LifecycleState::WarmedTerminatingWait => {
+                self.shut_down(shared, id, LifecycleState::WarmedTerminatingProceed, at);
             }
-            (LifecycleState::PendingWait, HookResult::Continue) if done => {
+            LifecycleState::PendingWait => {
                 instance.state = LifecycleState::PendingProceed;
                 self.enter_service(shared, id, at);
             }
+            LifecycleState::WarmedPendingWait => self.cool(shared, id, at),
+            LifecycleState::ReplacingRootVolumeWait => self.replace_volume(shared, id, at),
             _ => {}
         }
     }
 
-    /// The instance that `hook` holds under this name.
-    fn waiting(&self, hook: &str, named: Named<'_>) -> Result<String, ApiError> {
+    /// The instance that `hook` holds under this name, if that is known by now.
+    fn waiting(&self, hook: &str, named: Named<'_>, at: Timestamp) -> Result<String, ApiError> {
         self.instances
             .values()
             .find(|instance| {
                 instance.waits.iter().any(|wait| {
                     wait.hook == hook
+                        && wait.opens <= at
                         && match named {
                             Named::Token(token) => wait.token == token,
                             Named::Instance(id) => instance.id == id,

@@ -72,7 +72,7 @@ pub use self::spec::{
     Bare, BudgetSpec, DaemonSetSpec, Everywhere, Fixture, NodeSpec, PodSpec, ReplicaSetSpec, Replicas, Taint,
     Workload, budget, daemon_set, node, pod, replica_set,
 };
-pub use self::timing::{Span, Timing};
+pub use self::timing::Timing;
 
 /// A handle on a simulated cluster; clones are the same cluster.
 #[derive(Clone)]

@@ -134,5 +134,7 @@ pub(super) fn cause_words(cause: TerminationCause) -> &'static str {
         TerminationCause::Refresh => "instance refresh",
         TerminationCause::HealthCheck => "failed health check",
         TerminationCause::LaunchAbandoned => "launch abandoned",
+        TerminationCause::LaunchFailed => "launch failed",
+        TerminationCause::GroupDeletion => "the group is deleted",
     }
 }

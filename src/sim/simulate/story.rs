@@ -12,7 +12,7 @@ use crate::scale_in::names::RECORD;
 use crate::scale_in::record::{Phase, Record, Written, read};
 use crate::sim::autoscaler;
 use crate::sim::aws::{GroupSpec, HookSpec, TerminationCause};
-use crate::sim::cluster::{Timing, budget, daemon_set, replica_set};
+use crate::sim::cluster::{budget, daemon_set, replica_set};
 use crate::sim::program::{Program, TAG, config};
 use crate::sim::report;
 use crate::sim::world::{POOL, World};
@@ -41,8 +41,7 @@ type Connect = crate::provider::proto::cloud_provider_client::CloudProviderClien
 impl Story {
     /// The world as it is before the first scene: two empty groups, and pods that want to run.
     pub(super) fn begin(seed: u64, witness: Arc<Witness>) -> Self {
-        let world = Arc::new(World::new(seed));
-        world.cluster.set_timing(Timing::brisk());
+        let world = Arc::new(World::plain(seed));
         let mut tasks = JoinSet::new();
         let (watcher, stage) = (Arc::clone(&witness), Arc::clone(&world));
         tasks.spawn(async move { watcher.watch(&stage).await });

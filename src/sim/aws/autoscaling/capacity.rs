@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use crate::sim::aws::error::ApiError;
 use crate::sim::aws::group::after;
 use crate::sim::aws::journal::TerminationCause;
+use crate::sim::aws::lifecycle::LifecycleState;
 use crate::sim::aws::operation::Operation;
 use crate::sim::aws::query::Form;
 use crate::sim::aws::state::State;
@@ -21,7 +22,7 @@ pub(super) fn set_desired(state: &mut State, form: &Form, now: Timestamp) -> Res
     form.required("DesiredCapacity")?;
     let desired = form.parsed::<i64>("DesiredCapacity")?.unwrap_or_default();
     let honor = form.parsed::<bool>("HonorCooldown")?.unwrap_or_default();
-    let (group, shared) = state.group_mut(name)?;
+    let (group, shared) = state.changing(name)?;
     if desired > i64::from(group.max) {
         return Err(ApiError::validation(format!(
             "New SetDesiredCapacity value {desired} is above max value {} for the AutoScalingGroup.",
@@ -55,7 +56,14 @@ pub(super) fn set_desired(state: &mut State, form: &Form, now: Timestamp) -> Res
 /// and that the call decrements the size of the group.
 ///
 /// For an instance that is terminating already AWS promises nothing. Here the call is not refused and lowers desired
-/// capacity once more if asked to, so that whoever calls twice loses a healthy instance, and notices.
+/// capacity once more if asked to, so that whoever calls twice loses a healthy instance, and notices. Of one in `Standby`
+/// see [`Behaviour::standby_decrements`](crate::sim::aws::Behaviour).
+///
+/// One that is retained can be ended without a decrement only, and is held by the hooks once more (the words of the
+/// refusal are seen: <https://github.com/radkawar/stackd>, testdata/aws/autoscaling/retention_decrement_native.json).
+/// One in a warm pool cannot be ended so at all.
+///
+/// Several instances at once (`InstanceIds`) are not modelled: nobody here asks for that.
 ///
 /// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_TerminateInstanceInAutoScalingGroup.html>
 pub(super) fn terminate(state: &mut State, form: &Form, now: Timestamp) -> Result<Xml, ApiError> {
@@ -63,7 +71,20 @@ pub(super) fn terminate(state: &mut State, form: &Form, now: Timestamp) -> Resul
     form.required("ShouldDecrementDesiredCapacity")?;
     let decrement = form.parsed::<bool>("ShouldDecrementDesiredCapacity")?.unwrap_or_default();
     let (group, shared) = state.group_of_mut(id).ok_or_else(|| ApiError::no_such_instance(id))?;
-    let weight = group.instances.get(id).map_or(1, |instance| instance.units() as u32);
+    group.changeable()?;
+    let found = group.instances.get(id).ok_or_else(|| ApiError::no_such_instance(id))?;
+    let (lifecycle, weight) = (found.state, found.units() as u32);
+    if lifecycle.is_retained() && decrement {
+        return Err(ApiError::validation(format!(
+            "The instance {id} is in a Retained state and can't be terminated while decreasing desired capacity. Retry \
+             without decreasing the Auto Scaling group's desired capacity."
+        )));
+    }
+    if lifecycle.is_warm() && !lifecycle.is_retained() {
+        return Err(ApiError::validation(format!("The instance {id} is in a warm pool.")));
+    }
+    let uncounted = lifecycle == LifecycleState::Standby && !shared.behaviour.standby_decrements;
+    let decrement = decrement && !uncounted;
     if decrement && group.desired < group.min + weight {
         return Err(ApiError::validation(format!(
             "Currently, desiredSize equals minSize ({}). Terminating instance without replacement will violate \
@@ -91,7 +112,7 @@ pub(super) fn terminate(state: &mut State, form: &Form, now: Timestamp) -> Resul
 ///
 /// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_UpdateAutoScalingGroup.html>
 pub(super) fn update(state: &mut State, form: &Form, now: Timestamp) -> Result<Xml, ApiError> {
-    let (group, shared) = state.group_mut(form.required("AutoScalingGroupName")?)?;
+    let (group, shared) = state.changing(form.required("AutoScalingGroupName")?)?;
     let min = form.parsed::<u32>("MinSize")?.unwrap_or(group.min);
     let max = form.parsed::<u32>("MaxSize")?.unwrap_or(group.max);
     if min > max {

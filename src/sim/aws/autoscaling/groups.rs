@@ -92,6 +92,42 @@ fn write(xml: &mut Xml, group: &Group, with_instances: bool) {
         })
         .values("TerminationPolicies", "member", ["Default"])
         .text("NewInstancesProtectedFromScaleIn", group.protect_new);
+    write_policies(xml, group);
+}
+
+/// What of a group's policies and its state there is to say, if anything.
+fn write_policies(xml: &mut Xml, group: &Group) {
+    if group.policies.retains {
+        xml.inside("InstanceLifecyclePolicy", |xml| {
+            xml.inside("RetentionTriggers", |xml| {
+                xml.text("TerminateHookAbandon", "retain");
+            });
+        });
+    }
+    if let Some(pool) = &group.policies.warm_pool {
+        xml.inside("WarmPoolConfiguration", |xml| {
+            xml.text("MinSize", pool.min)
+                .optional("MaxGroupPreparedCapacity", pool.prepared)
+                .text("PoolState", pool.state())
+                .inside("InstanceReusePolicy", |xml| {
+                    xml.text("ReuseOnScaleIn", pool.reuses);
+                });
+        });
+    }
+    if group.policies.launches_first {
+        // <https://docs.aws.amazon.com/autoscaling/ec2/userguide/instance-maintenance-policy-overview-and-considerations.html>
+        xml.inside("InstanceMaintenancePolicy", |xml| {
+            xml.text("MinHealthyPercentage", 100).text("MaxHealthyPercentage", 110);
+        });
+    }
+    if let Some(principal) = &group.policies.operator {
+        xml.inside("Operator", |xml| {
+            xml.text("Principal", principal);
+        });
+    }
+    if group.deleting.is_some() {
+        xml.text("Status", "Delete in progress");
+    }
 }
 
 /// Writes a `TagDescription`.

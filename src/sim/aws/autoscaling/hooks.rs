@@ -34,7 +34,7 @@ pub(super) fn describe(state: &State, form: &Form) -> Result<Xml, ApiError> {
 ///
 /// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_PutLifecycleHook.html>
 pub(super) fn put(state: &mut State, form: &Form) -> Result<Xml, ApiError> {
-    let (group, _) = state.group_mut(form.required("AutoScalingGroupName")?)?;
+    let (group, _) = state.changing(form.required("AutoScalingGroupName")?)?;
     let name = form.required("LifecycleHookName")?;
     let transition = form
         .get("LifecycleTransition")
@@ -71,7 +71,7 @@ pub(super) fn put(state: &mut State, form: &Form) -> Result<Xml, ApiError> {
 
 /// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DeleteLifecycleHook.html>
 pub(super) fn delete(state: &mut State, form: &Form, now: Timestamp) -> Result<Xml, ApiError> {
-    let (group, shared) = state.group_mut(form.required("AutoScalingGroupName")?)?;
+    let (group, shared) = state.changing(form.required("AutoScalingGroupName")?)?;
     let name = form.required("LifecycleHookName")?;
     if !group.delete_hook(shared, name, now) {
         return Err(ApiError::validation(format!("No Lifecycle Hook found with name {name}")));

@@ -9,6 +9,7 @@ mod capacity;
 mod describe;
 mod groups;
 mod hooks;
+mod members;
 mod settings;
 
 use jiff::Timestamp;
@@ -34,6 +35,9 @@ pub(super) fn dispatch(
         Operation::SetDesiredCapacity => capacity::set_desired(state, form, now),
         Operation::TerminateInstanceInAutoScalingGroup => capacity::terminate(state, form, now),
         Operation::UpdateAutoScalingGroup => capacity::update(state, form, now),
+        Operation::DetachInstances => members::detach(state, form, now),
+        Operation::EnterStandby => members::enter_standby(state, form, now),
+        Operation::ExitStandby => members::exit_standby(state, form, now),
         Operation::SetInstanceProtection => settings::protect(state, form, now),
         Operation::SuspendProcesses => settings::suspend(state, form, now),
         Operation::ResumeProcesses => settings::resume(state, form, now),

@@ -31,7 +31,7 @@ pub(super) fn protect(state: &mut State, form: &Form, now: Timestamp) -> Result<
     form.required("ProtectedFromScaleIn")?;
     let protected = form.parsed::<bool>("ProtectedFromScaleIn")?.unwrap_or_default();
     let ids = form.list("InstanceIds.member");
-    let (group, shared) = state.group_mut(name)?;
+    let (group, shared) = state.changing(name)?;
     if ids.len() > 50 {
         return Err(ApiError::validation(
             "The number of instance ids that may be passed in is limited to 50",
@@ -60,7 +60,7 @@ pub(super) fn protect(state: &mut State, form: &Form, now: Timestamp) -> Result<
 /// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_SuspendProcesses.html>
 pub(super) fn suspend(state: &mut State, form: &Form, now: Timestamp) -> Result<Xml, ApiError> {
     let processes = processes(form)?;
-    let (group, shared) = state.group_mut(form.required("AutoScalingGroupName")?)?;
+    let (group, shared) = state.changing(form.required("AutoScalingGroupName")?)?;
     group.suspended.extend(processes.into_iter().map(str::to_owned));
     group.settle(shared, now);
     Ok(Xml::default())
@@ -69,7 +69,7 @@ pub(super) fn suspend(state: &mut State, form: &Form, now: Timestamp) -> Result<
 /// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_ResumeProcesses.html>
 pub(super) fn resume(state: &mut State, form: &Form, now: Timestamp) -> Result<Xml, ApiError> {
     let processes = processes(form)?;
-    let (group, shared) = state.group_mut(form.required("AutoScalingGroupName")?)?;
+    let (group, shared) = state.changing(form.required("AutoScalingGroupName")?)?;
     group.suspended.retain(|process| !processes.contains(&process.as_str()));
     group.settle(shared, now);
     Ok(Xml::default())
@@ -93,7 +93,7 @@ pub(super) fn tag(state: &mut State, form: &Form) -> Result<Xml, ApiError> {
         let name = tag.required("ResourceId")?;
         tag.required("Key")?;
         tag.parsed::<bool>("PropagateAtLaunch")?;
-        state.group_mut(name)?;
+        state.changing(name)?;
     }
     for tag in &tags {
         let (group, _) = state.group_mut(tag.required("ResourceId")?)?;

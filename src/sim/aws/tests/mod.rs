@@ -13,6 +13,8 @@ mod ec2;
 mod eks;
 mod faults;
 mod hooks;
+mod states;
+mod trouble;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -189,6 +191,8 @@ async fn the_journal_has_a_call_before_its_effects_and_subscribers_see_the_same(
     );
     let next = entries.recv().await.expect("an entry").what;
     assert!(matches!(next, Event::TerminationStarted { cause: TerminationCause::ScaleIn, .. }), "{next:?}");
+    let off = entries.recv().await.expect("an entry").what;
+    assert!(matches!(off, Event::Powered { power: Power::ShuttingDown, .. }), "{off:?}");
     let gone = entries.recv().await.expect("an entry");
     assert!(matches!(gone.what, Event::Terminated { .. }));
     assert_eq!(gone.at, bench.clock.now());

@@ -6,6 +6,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::*;
+use crate::sim::span::Span;
 
 /// A cluster whose requests take this long each way.
 fn slow(seconds: u64) -> Sim {
