@@ -11,12 +11,13 @@
 //! the clock's, so a paused runtime runs hours in milliseconds; the same seed gives the same history. Nothing waits
 //! while it holds the lock. Kubelets and controllers do not go through HTTP and are not slowed down by faults.
 //!
-//! Not modelled: server-side apply and managed fields, admission webhooks, Deployments' and StatefulSets' controllers
-//! (the objects exist), Jobs, preemption, spreading and pod affinity, preStop hooks and container restarts, the deletion of
+//! Not modelled: server-side apply and managed fields, admission webhooks, the Deployments' controller (the objects
+//! exist), preemption, spreading and pod affinity, preStop hooks and container restarts, the deletion of
 //! a namespace's content, the expiry of events.
 
 mod api;
 mod containers;
+mod daemon_sets;
 mod deletion;
 mod discovery;
 mod disruption;
@@ -69,8 +70,9 @@ pub use self::logs::Lines;
 pub use self::names::Name;
 pub use self::route::Verb;
 pub use self::spec::{
-    Bare, BudgetSpec, DaemonSetSpec, Everywhere, Fixture, NodeSpec, PodSpec, ReplicaSetSpec, Replicas, Taint,
-    Workload, budget, daemon_set, node, pod, replica_set,
+    Bare, BudgetSpec, Completions, DaemonSetSpec, Everywhere, Fixture, JobSpec, NodeSpec, Ordinals, PodSpec,
+    ReplicaSetSpec, Replicas, StatefulSetSpec, Taint, Workload, budget, daemon_set, job, node, pod,
+    replica_set, stateful_set,
 };
 pub use self::timing::Timing;
 

@@ -3,7 +3,9 @@
 //! Everything else is generic over [`Resource`]: what differs between kinds is a column here. An event has two
 //! addresses (core/v1 and events.k8s.io/v1) and one stored form, as in the real thing; see [`Shape`].
 
-use k8s_openapi::api::{apps::v1 as apps, coordination::v1 as coordination, core::v1 as core};
+use k8s_openapi::api::{
+    apps::v1 as apps, batch::v1 as batch, coordination::v1 as coordination, core::v1 as core,
+};
 use k8s_openapi::api::{events::v1 as events, policy::v1 as policy, storage::v1 as storage};
 use serde_json::Value;
 
@@ -22,6 +24,7 @@ pub(super) enum Resource {
     Budgets,
     VolumeAttachments,
     Leases,
+    Jobs,
 }
 
 /// In which form an object leaves (or enters) the server.
@@ -78,7 +81,7 @@ const fn kind(
 }
 
 /// In the order of [`Resource`].
-pub(super) static ROWS: [Row; 12] = [
+pub(super) static ROWS: [Row; 13] = [
     Row {
         namespaced: false,
         generation: false,
@@ -132,6 +135,7 @@ pub(super) static ROWS: [Row; 12] = [
         generation: false,
         ..kind(Resource::Leases, "coordination.k8s.io", "leases", "Lease", decodes::<coordination::Lease>)
     },
+    kind(Resource::Jobs, "batch", "jobs", "Job", decodes::<batch::Job>),
 ];
 
 impl Resource {

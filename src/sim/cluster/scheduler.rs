@@ -106,10 +106,9 @@ impl State {
         waiting
     }
 
-    /// What is left on the nodes that are ready.
+    /// What is left on the nodes; those that are not ready are tainted.
     pub(super) fn rooms(&self) -> Vec<Room> {
-        let nodes = self.store.all(Resource::Nodes);
-        nodes.filter(|node| node.condition("Ready")).map(|node| Room::of(self, node)).collect()
+        self.store.all(Resource::Nodes).map(|node| Room::of(self, node)).collect()
     }
 
     fn bind(&mut self, pod: &Name, node: &str) {

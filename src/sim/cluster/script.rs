@@ -49,6 +49,20 @@ impl Cluster {
         self.change(|state| state.revive(node));
     }
 
+    /// Somebody changes the template of a DaemonSet (`kubectl rollout restart`): its pods are replaced, one after the other.
+    pub fn roll(&self, daemon_set: impl Into<Name>) {
+        let daemon_set = daemon_set.into();
+        self.change(|state| {
+            let now = state.now;
+            state.edit(Resource::DaemonSets, &daemon_set, |value| {
+                let annotations = &mut value["spec"]["template"]["metadata"]["annotations"];
+                annotations["kubectl.kubernetes.io/restartedAt"] = stamp(now);
+                value["metadata"]["generation"] =
+                    json!(value["metadata"]["generation"].as_i64().unwrap_or(0) + 1);
+            });
+        });
+    }
+
     /// Puts a namespace into the phase Terminating; its content stays.
     pub fn terminate_namespace(&self, name: &str) {
         self.change(|state| {

@@ -54,6 +54,8 @@ pub(super) enum Task {
     Taints(String),
     ReplicaSet(Name),
     DaemonSet(Name),
+    StatefulSet(Name),
+    Job(Name),
     Dependents(String),
     Unheard(String),
     CloudGone(String),
@@ -166,6 +168,8 @@ impl State {
             Task::Taints(node) => self.sync_taints(&node),
             Task::ReplicaSet(name) => self.sync_replica_set(&name),
             Task::DaemonSet(name) => self.sync_daemon_set(&name),
+            Task::StatefulSet(name) => self.sync_stateful_set(&name),
+            Task::Job(name) => self.sync_job(&name),
             Task::Dependents(uid) => self.collect_dependents(&uid),
             Task::Unheard(node) => self.mark_unheard(&node),
             Task::CloudGone(node) => self.remove_gone_node(&node),
@@ -274,6 +278,8 @@ impl State {
             Resource::Nodes => self.node_changed(change, name.name),
             Resource::ReplicaSets => self.after(soon::WORKLOADS, Task::ReplicaSet(name)),
             Resource::DaemonSets => self.after(soon::WORKLOADS, Task::DaemonSet(name)),
+            Resource::StatefulSets => self.after(soon::WORKLOADS, Task::StatefulSet(name)),
+            Resource::Jobs => self.after(soon::WORKLOADS, Task::Job(name)),
             Resource::Budgets => self.after(soon::BUDGET, Task::Budget(name)),
             Resource::Events => self.event_written(object),
             _ => {}
@@ -304,6 +310,8 @@ impl State {
             match owner.kind.as_str() {
                 "ReplicaSet" => self.after(soon::WORKLOADS, Task::ReplicaSet(owner_name)),
                 "DaemonSet" => self.after(soon::WORKLOADS, Task::DaemonSet(owner_name)),
+                "StatefulSet" => self.after(soon::WORKLOADS, Task::StatefulSet(owner_name)),
+                "Job" => self.after(soon::WORKLOADS, Task::Job(owner_name)),
                 _ => {}
             }
         }

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::Cluster;
+use super::daemon_sets::daemon_tolerations;
 use super::fit::{selects, tolerates};
 use super::names::Name;
 use super::object::Object;
 use super::resources::Resource;
 use super::scheduler::{Room, place};
 use super::state::State;
-use super::workloads::daemon_tolerations;
 
 impl Cluster {
     /// The pods that want a node and would find none, if nodes like these were there too. New ones come with the pods

@@ -1,38 +1,26 @@
-//! The ReplicaSet and DaemonSet controllers.
+//! The ReplicaSet, StatefulSet and Job controllers, and how every controller makes a pod.
 //!
 //! A ReplicaSet counts pods that are neither finished nor being deleted, so that an evicted pod is replaced at once. A
-//! DaemonSet has at most one pod object on a node, so that a replacement comes only when the old pod is gone; its pods
-//! tolerate the cordon and the conditions of a node, not the taints of cluster-autoscaler.
-//! <https://github.com/kubernetes/kubernetes/blob/master/pkg/controller/daemon/daemon_controller.go>
+//! StatefulSet makes a pod anew only when the object of its name is gone, and one after the other. A Job holds its pods by a
+//! finalizer until it has counted them.
+//! <https://kubernetes.io/docs/concepts/workloads/controllers/statefulset/#deployment-and-scaling-guarantees>,
+//! <https://kubernetes.io/docs/concepts/workloads/controllers/job/#job-tracking-with-finalizers>
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::deletion::DeleteOptions;
-use super::fit::{pinned, selects, tolerates};
+use super::deletion::{DeleteOptions, nothing_holds};
 use super::journal::By;
 use super::names::Name;
-use super::object::{Object, integer, list};
+use super::object::{Object, integer, list, text};
 use super::resources::Resource;
 use super::rules::default;
 use super::state::State;
 
-/// What every DaemonSet pod tolerates.
-/// <https://kubernetes.io/docs/concepts/workloads/controllers/daemonset/#taints-and-tolerations>
-pub(super) fn daemon_tolerations() -> [Value; 6] {
-    let tolerates = |key: &str, effect: &str| json!({ "key": format!("node.kubernetes.io/{key}"), "operator": "Exists", "effect": effect });
-    [
-        tolerates("not-ready", "NoExecute"),
-        tolerates("unreachable", "NoExecute"),
-        tolerates("disk-pressure", "NoSchedule"),
-        tolerates("memory-pressure", "NoSchedule"),
-        tolerates("pid-pressure", "NoSchedule"),
-        tolerates("unschedulable", "NoSchedule"),
-    ]
-}
+/// Holds a Job's pod until it has been counted.
+const TRACKING: &str = "batch.kubernetes.io/job-tracking";
 
 impl State {
     /// Brings a ReplicaSet to its number of pods.
@@ -46,13 +34,11 @@ impl State {
         pods.retain(|pod| pod.pod().active());
         let ready = pods.iter().filter(|pod| pod.pod().ready).count().min(wanted);
         for _ in pods.len()..wanted {
-            self.new_pod(&set, None);
+            self.new_pod(&set, |_| {});
         }
         if pods.len() > wanted {
             // The least useful go first: unscheduled, not ready, then the youngest.
-            let age = |pod: &Object| {
-                super::object::text(&pod.value, &["metadata", "creationTimestamp"]).map(str::to_owned)
-            };
+            let age = |pod: &Object| text(&pod.value, &["metadata", "creationTimestamp"]).map(str::to_owned);
             pods.sort_by_cached_key(|pod| {
                 let facts = pod.pod();
                 (facts.node.is_some(), facts.ready, Reverse(age(pod)), pod.name.clone())
@@ -73,56 +59,123 @@ impl State {
         });
     }
 
-    /// Brings a DaemonSet to one pod on every node that it is for.
-    pub(super) fn sync_daemon_set(&mut self, name: &Name) {
-        let Some(set) = self.store.get(Resource::DaemonSets, name).cloned() else { return };
+    /// Brings a StatefulSet to its number of pods, in order.
+    pub(super) fn sync_stateful_set(&mut self, name: &Name) {
+        let Some(set) = self.store.get(Resource::StatefulSets, name).cloned() else { return };
         if set.deleting() {
             return;
         }
-        let mut by_node: BTreeMap<String, Vec<Arc<Object>>> = BTreeMap::new();
-        for pod in self.owned_pods(&set) {
-            let node = pod.pod().node.clone().or_else(|| pinned(&pod.value["spec"]).map(str::to_owned));
-            by_node.entry(node.unwrap_or_default()).or_default().push(pod);
-        }
-        let spec = set.value["spec"]["template"]["spec"].clone();
-        let extra = daemon_tolerations();
-        let nodes: Vec<Arc<Object>> = self.store.all(Resource::Nodes).cloned().collect();
-        let (mut wanted, mut current, mut ready) = (0, 0, 0);
-        for node in nodes {
-            let pods = by_node.remove(&node.name.name).unwrap_or_default();
-            let may_stay = selects(&spec, &node) && tolerates(&spec, &extra, &node, &["NoExecute"]);
-            let may_come = may_stay && tolerates(&spec, &extra, &node, &["NoSchedule", "NoExecute"]);
-            wanted += i64::from(may_come);
-            current += i64::from(may_come && !pods.is_empty());
-            ready += i64::from(may_come && pods.iter().any(|pod| pod.pod().ready && !pod.deleting()));
-            if may_come && pods.is_empty() {
-                self.new_pod(&set, Some(&node.name.name));
-            }
-            let unwanted = pods.iter().filter(|pod| !pod.deleting() && (!may_stay || pod.pod().finished()));
-            for pod in unwanted {
-                // It is there, and no precondition is set: nothing can be refused.
-                let _ = self.delete(Resource::Pods, &pod.name, &DeleteOptions::default(), By::Controller);
+        let wanted = integer(&set.value, &["spec", "replicas"]).unwrap_or(1).max(0);
+        let in_parallel = text(&set.value, &["spec", "podManagementPolicy"]) == Some("Parallel");
+        let mut ready = 0;
+        for ordinal in 0..wanted {
+            let pod_name = Name::new(&name.namespace, &format!("{}-{ordinal}", name.name));
+            let well = match self.store.get(Resource::Pods, &pod_name).cloned() {
+                None => {
+                    self.new_ordinal(&set, &pod_name);
+                    false
+                }
+                // The old one, or somebody else's, is in the way until its object is gone.
+                Some(pod) if pod.deleting() => false,
+                Some(pod) if pod.pod().finished() => {
+                    self.delete_by_controller(&pod);
+                    false
+                }
+                Some(pod) => pod.pod().ready,
+            };
+            ready += i64::from(well);
+            if !well && !in_parallel {
+                break;
             }
         }
-        self.edit(Resource::DaemonSets, name, |value| {
+        let surplus = self.owned_pods(&set).into_iter().filter(|pod| {
+            let ordinal = pod.name.name.rsplit_once('-').and_then(|(_, ordinal)| ordinal.parse::<i64>().ok());
+            ordinal.is_none_or(|ordinal| ordinal >= wanted)
+        });
+        if let Some(last) = surplus.max_by_key(|pod| pod.name.name.clone()).filter(|pod| !pod.deleting()) {
+            self.delete_by_controller(&last);
+        }
+        self.edit(Resource::StatefulSets, name, |value| {
             value["status"] = json!({
-                "desiredNumberScheduled": wanted,
-                "currentNumberScheduled": current,
-                "numberMisscheduled": 0,
-                "numberReady": ready,
-                "numberAvailable": ready,
+                "replicas": wanted,
+                "readyReplicas": ready,
+                "availableReplicas": ready,
                 "observedGeneration": set.generation(),
             });
         });
     }
 
-    fn owned_pods(&self, set: &Object) -> Vec<Arc<Object>> {
+    fn new_ordinal(&mut self, set: &Object, pod: &Name) {
+        self.new_pod(set, |value| {
+            value["metadata"]["name"] = json!(pod.name);
+            value["metadata"]["labels"]["statefulset.kubernetes.io/pod-name"] = json!(pod.name);
+            value["spec"]["hostname"] = json!(pod.name);
+            if let Some(volume) = text(value, &["metadata", "annotations", super::volumes::ANNOTATION]) {
+                let own = json!(format!("{volume}-{}", pod.name));
+                value["metadata"]["annotations"][super::volumes::ANNOTATION] = own;
+            }
+        });
+    }
+
+    /// Counts the pods of a Job that have ended, lets them go, and makes those that are missing.
+    pub(super) fn sync_job(&mut self, name: &Name) {
+        let Some(job) = self.store.get(Resource::Jobs, name).cloned() else { return };
+        if job.deleting() {
+            return;
+        }
+        // With a failure policy a Job waits until it knows how a pod ended; without one, a pod that is to go has failed.
+        let waits_for_the_end = job.value["spec"].get("podFailurePolicy").is_some();
+        let status = |key| integer(&job.value, &["status", key]).unwrap_or(0);
+        let (mut succeeded, mut failed, mut active) = (status("succeeded"), status("failed"), 0);
+        for pod in self.owned_pods(&job) {
+            let facts = pod.pod();
+            let ended = facts.finished() || pod.deleting() && !waits_for_the_end;
+            if !ended {
+                active += 1;
+            } else if list(&pod.value, &["metadata", "finalizers"]).iter().any(|one| one == TRACKING) {
+                let well = facts.phase == super::object::Phase::Succeeded;
+                *(if well { &mut succeeded } else { &mut failed }) += 1;
+                self.let_go(&pod);
+            }
+        }
+        let wanted = integer(&job.value, &["spec", "completions"]).unwrap_or(1);
+        for _ in active..wanted - succeeded {
+            self.new_pod(&job, |value| {
+                value["metadata"]["finalizers"] = json!([TRACKING]);
+                value["metadata"]["labels"]["batch.kubernetes.io/job-name"] = json!(name.name);
+            });
+        }
+        self.edit(Resource::Jobs, name, |value| {
+            value["status"] =
+                json!({ "succeeded": succeeded, "failed": failed, "active": wanted - succeeded });
+        });
+    }
+
+    /// Takes the finalizer of its Job off a pod.
+    fn let_go(&mut self, pod: &Object) {
+        self.edit(Resource::Pods, &pod.name, |value| {
+            if let Some(metadata) = value["metadata"].as_object_mut() {
+                metadata.remove("finalizers");
+            }
+        });
+        let now_free = self.store.get(Resource::Pods, &pod.name);
+        if now_free.is_some_and(|pod| pod.deleting() && nothing_holds(pod)) {
+            self.remove(Resource::Pods, &pod.name);
+        }
+    }
+
+    pub(super) fn delete_by_controller(&mut self, pod: &Object) {
+        // It is there, and no precondition is set: nothing can be refused.
+        let _ = self.delete(Resource::Pods, &pod.name, &DeleteOptions::default(), By::Controller);
+    }
+
+    pub(super) fn owned_pods(&self, set: &Object) -> Vec<Arc<Object>> {
         let mine = |pod: &&Arc<Object>| pod.pod().owner.as_ref().is_some_and(|owner| owner.uid == set.uid());
         self.store.all(Resource::Pods).filter(mine).cloned().collect()
     }
 
-    /// Makes a pod from a set's template; for a DaemonSet, for one node.
-    fn new_pod(&mut self, set: &Object, node: Option<&str>) {
+    /// Makes a pod from a set's template, changed to what the set needs.
+    pub(super) fn new_pod(&mut self, set: &Object, changed: impl FnOnce(&mut Value)) {
         let template = &set.value["spec"]["template"];
         let suffix = self.suffix();
         let name = Name::new(&set.name.namespace, &format!("{}-{suffix}", set.name.name));
@@ -143,17 +196,9 @@ impl State {
             "controller": true,
             "blockOwnerDeletion": true,
         }]);
-        let mut spec = template["spec"].clone();
-        if let Some(node) = node {
-            let mut tolerations = list(&spec, &["tolerations"]).to_vec();
-            tolerations.extend(daemon_tolerations());
-            spec["tolerations"] = Value::Array(tolerations);
-            let field = json!({ "key": "metadata.name", "operator": "In", "values": [node] });
-            let terms = json!({ "nodeSelectorTerms": [{ "matchFields": [field] }] });
-            spec["affinity"]["nodeAffinity"] =
-                json!({ "requiredDuringSchedulingIgnoredDuringExecution": terms });
-        }
+        let spec = template["spec"].clone();
         let mut pod = json!({ "metadata": metadata, "spec": spec, "status": { "phase": "Pending" } });
+        changed(&mut pod);
         default(Resource::Pods, &mut pod);
         self.put(Resource::Pods, pod);
     }

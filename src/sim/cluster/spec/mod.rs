@@ -15,8 +15,8 @@ mod workload;
 pub use self::budget::{BudgetSpec, budget};
 pub use self::node::{NodeSpec, Taint, node};
 pub use self::workload::{
-    Bare, DaemonSetSpec, Everywhere, PodSpec, ReplicaSetSpec, Replicas, Workload, daemon_set, pod,
-    replica_set,
+    Bare, Completions, DaemonSetSpec, Everywhere, JobSpec, Ordinals, PodSpec, ReplicaSetSpec, Replicas,
+    StatefulSetSpec, Workload, daemon_set, job, pod, replica_set, stateful_set,
 };
 
 /// Something that can be added to a cluster.

@@ -30,6 +30,17 @@ pub struct Bare {
 #[derive(Clone, Debug)]
 pub struct Replicas(u32);
 
+/// So many of them, each with a name of its own.
+#[derive(Clone, Debug)]
+pub struct Ordinals(u32);
+
+/// So many that end well.
+#[derive(Clone, Debug)]
+pub struct Completions {
+    pods: u32,
+    waits_for_the_end: bool,
+}
+
 /// One on every node.
 #[derive(Clone, Debug)]
 pub struct Everywhere;
@@ -41,6 +52,11 @@ pub type ReplicaSetSpec = Workload<Replicas>;
 /// A DaemonSet.
 pub type DaemonSetSpec = Workload<Everywhere>;
 
+/// A StatefulSet.
+pub type StatefulSetSpec = Workload<Ordinals>;
+/// A Job.
+pub type JobSpec = Workload<Completions>;
+
 /// A pod labelled `app: NAME`, with 100m of CPU, 64 MiB and a grace of 30 s.
 pub fn pod(name: impl Into<Name>) -> PodSpec {
     Workload::new(name.into(), Bare::default())
@@ -49,6 +65,18 @@ pub fn pod(name: impl Into<Name>) -> PodSpec {
 /// A ReplicaSet of so many such pods.
 pub fn replica_set(name: impl Into<Name>, replicas: u32) -> ReplicaSetSpec {
     Workload::new(name.into(), Replicas(replicas))
+}
+
+/// A StatefulSet of so many such pods. A volume is each pod's own.
+pub fn stateful_set(name: impl Into<Name>, replicas: u32) -> StatefulSetSpec {
+    Workload::new(name.into(), Ordinals(replicas))
+}
+
+/// A Job of so many such pods.
+pub fn job(name: impl Into<Name>, completions: u32) -> JobSpec {
+    let mut job = Workload::new(name.into(), Completions { pods: completions, waits_for_the_end: false });
+    job.spec["restartPolicy"] = json!("Never");
+    job
 }
 
 /// A DaemonSet of such pods.
@@ -237,6 +265,37 @@ impl From<PodSpec> for Fixture {
             pod["metadata"]["finalizers"] = json!(spec.kind.finalizers);
         }
         Self(Made::Object(Resource::Pods, spec.name, pod))
+    }
+}
+
+impl JobSpec {
+    /// With a `podFailurePolicy` that ignores disruptions: a pod is not replaced, and held, until it is known how it ended.
+    pub fn ignores_disruptions(mut self) -> Self {
+        self.kind.waits_for_the_end = true;
+        self
+    }
+}
+
+impl From<JobSpec> for Fixture {
+    fn from(spec: JobSpec) -> Self {
+        let mut job = spec.set();
+        job["spec"]["completions"] = json!(spec.kind.pods);
+        job["spec"]["parallelism"] = json!(spec.kind.pods);
+        if spec.kind.waits_for_the_end {
+            let disrupted = json!([{ "type": "DisruptionTarget", "status": "True" }]);
+            let rules = json!([{ "action": "Ignore", "onPodConditions": disrupted }]);
+            job["spec"]["podFailurePolicy"] = json!({ "rules": rules });
+        }
+        Self(Made::Object(Resource::Jobs, spec.name, job))
+    }
+}
+
+impl From<StatefulSetSpec> for Fixture {
+    fn from(spec: StatefulSetSpec) -> Self {
+        let mut set = spec.set();
+        set["spec"]["replicas"] = json!(spec.kind.0);
+        set["spec"]["serviceName"] = json!(spec.name.name);
+        Self(Made::Object(Resource::StatefulSets, spec.name, set))
     }
 }
 

@@ -1,11 +1,13 @@
 //! Scheduler, ReplicaSets, DaemonSets, and the collectors.
 
 use k8s_openapi::api::apps::v1::{DaemonSet, ReplicaSet};
+use k8s_openapi::api::batch::v1::Job;
 use kube::ResourceExt as _;
 use kube::api::{DeleteParams, EvictParams, Patch, PatchParams};
 use serde_json::json;
 
 use super::*;
+use crate::sim::span::Span;
 
 const CA_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 
@@ -249,4 +251,108 @@ async fn the_same_seed_gives_the_same_history() {
     };
     let (first, second) = (history().await, history().await);
     assert_eq!(first, second);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_daemon_set_that_is_rolled_replaces_its_pods_one_after_the_other() {
+    let sim = sim();
+    for n in 1..=3 {
+        sim.cluster.add(node(&format!("n{n}")));
+    }
+    sim.cluster.add(daemon_set("logs").exits_after(5));
+    sim.running("logs", 3).await;
+    let old: Vec<String> = running(&sim.cluster, "logs").into_iter().map(|(pod, _)| pod).collect();
+    sim.cluster.roll("logs");
+    let fresh = |cluster: &Cluster| {
+        let now = running(cluster, "logs");
+        assert!(now.len() >= 2, "one at a time");
+        now.len() == 3 && now.iter().all(|(pod, _)| !old.contains(pod))
+    };
+    sim.until("all are new", fresh).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rolling_update_deletes_the_pod_of_a_node_that_takes_no_new_one() {
+    let sim = sim();
+    sim.cluster.add(node("n1")).add(node("n2")).add(daemon_set("logs"));
+    sim.running("logs", 2).await;
+    taint(&sim, "n1", CA_TAINT, "NoSchedule").await;
+    sim.cluster.roll("logs");
+    tokio::time::sleep(LONG).await;
+    assert!(sim.cluster.pods_on("n1").is_empty());
+    assert_eq!(sim.cluster.pods_on("n2").len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_daemon_pod_is_replaced_once_it_has_ended_although_its_object_is_still_there() {
+    let sim = sim();
+    sim.cluster.set_timing(Timing { unmount: Span::seconds(30, 30), ..Timing::brisk() });
+    sim.cluster.add(node("n1")).add(daemon_set("logs").exits_after(5).starts_after(1));
+    sim.running("logs", 1).await;
+    let (old, _) = running(&sim.cluster, "logs").remove(0);
+    sim.pods().delete(&old, &DeleteParams::default()).await.unwrap();
+    sim.until("there is another", |cluster| running(cluster, "logs").iter().any(|(pod, _)| *pod != old))
+        .await;
+    assert!(sim.cluster.pod(old.as_str()).is_some());
+    assert_eq!(sim.cluster.pods_on("n1").len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stateful_set_makes_a_pod_anew_when_the_object_of_its_name_is_gone() {
+    let sim = sim();
+    sim.cluster.add(node("n1")).add(node("n2")).add(stateful_set("db", 3).volume("data").exits_after(20));
+    sim.running("db", 3).await;
+    let names: Vec<String> = running(&sim.cluster, "db").into_iter().map(|(pod, _)| pod).collect();
+    assert_eq!(names, ["db-0", "db-1", "db-2"]);
+    let asked = sim.now();
+    sim.pods().evict("db-1", &EvictParams::default()).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(19)).await;
+    assert_eq!(running(&sim.cluster, "db").len(), 2, "the old one is in the way");
+    sim.running("db", 3).await;
+    assert!(sim.now().duration_since(asked).as_secs() >= 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stateful_set_on_a_dead_node_waits_for_the_end_of_the_old_object() {
+    let sim = sim();
+    sim.cluster.add(node("n1")).add(stateful_set("db", 1));
+    sim.running("db", 1).await;
+    sim.cluster.add(node("n2")).kill_kubelet("n1");
+    tokio::time::sleep(Duration::from_hours(2)).await;
+    assert!(running(&sim.cluster, "db").is_empty());
+    sim.nodes().delete("n1", &DeleteParams::default()).await.unwrap();
+    sim.running("db", 1).await;
+    assert_eq!(on(&sim.cluster, "db", "n2").len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_holds_its_pods_until_it_has_counted_them() {
+    let sim = sim();
+    sim.cluster.add(node("n1")).add(job("batch", 2).runs_for(60));
+    sim.running("batch", 2).await;
+    let (evicted, _) = running(&sim.cluster, "batch").remove(0);
+    assert_eq!(sim.cluster.pod(evicted.as_str()).unwrap().finalizers().len(), 1);
+    sim.pods().evict(&evicted, &EvictParams::default()).await.unwrap();
+    let done = |cluster: &Cluster| {
+        let status = cluster.get::<Job>("batch").unwrap().status.unwrap_or_default();
+        (status.succeeded, status.failed) == (Some(2), Some(1))
+    };
+    sim.until("two have ended well", done).await;
+    assert!(sim.cluster.pod(evicted.as_str()).is_none());
+    assert!(sim.cluster.list::<Pod>().iter().all(|pod| pod.finalizers().is_empty()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_waits_for_the_end_holds_a_pod_of_a_dead_node() {
+    let sim = sim();
+    sim.cluster.add(node("n1")).add(job("batch", 1).ignores_disruptions());
+    sim.running("batch", 1).await;
+    let (held, _) = running(&sim.cluster, "batch").remove(0);
+    sim.cluster.add(node("n2")).kill_kubelet("n1");
+    tokio::time::sleep(Duration::from_hours(2)).await;
+    let pod = sim.cluster.pod(held.as_str()).unwrap();
+    assert!(pod.metadata.deletion_timestamp.is_some() && pod.finalizers().len() == 1);
+    assert_eq!(sim.cluster.list::<Pod>().len(), 1, "nobody takes its place");
+    sim.nodes().delete("n1", &DeleteParams::default()).await.unwrap();
+    sim.running("batch", 1).await;
 }
