@@ -64,6 +64,8 @@ struct Memory {
     shortages: Shortages,
     /// Groups named by flag that were not there.
     absent: BTreeSet<String>,
+    /// Groups that are selected no more, and were warned about.
+    left_behind: BTreeSet<String>,
     /// Groups that give their instances weights, and were warned about.
     weighted: BTreeSet<String>,
     activities: Trouble,
@@ -179,6 +181,14 @@ impl Discovery {
         let mut memory = self.memory.lock().await;
         let now = self.clock.now();
         let mut described = self.describe().await?;
+        let left_behind = self.left_behind(&described);
+        memory.note_left_behind(&left_behind);
+        for mut of_group in self.aws.describe_groups(&left_behind).await? {
+            // Nothing is changed in a group that is not ours any more.
+            let group = &mut of_group.group;
+            (group.min, group.max) = (group.desired, group.desired);
+            described.insert(group.name.clone(), of_group);
+        }
         for described in described.values_mut() {
             self.selectors.tighten(&mut described.group);
         }
@@ -260,6 +270,15 @@ impl Discovery {
         let (by_name, by_tags) = futures::try_join!(by_name, by_tags)?;
         let all = by_tags.into_iter().flatten().chain(by_name);
         Ok(all.map(|described| (described.group.name.clone(), described)).collect())
+    }
+
+    /// Groups that are selected no more (a person has taken a tag away) and have instances that leave: what is held is
+    /// finished.
+    fn left_behind(&self, described: &BTreeMap<String, Described>) -> Vec<String> {
+        let Some(view) = self.groups.latest() else { return Vec::new() };
+        let leaves = |group: &Group| group.instances.iter().any(|i| i.lifecycle.is_terminating());
+        let missing = view.groups.values().filter(|group| !described.contains_key(&group.name));
+        missing.filter(|group| leaves(group)).map(|group| group.name.clone()).collect()
     }
 
     /// The template of a group; none while something is still to be asked for. A taint of EKS's that is not known yet
@@ -351,6 +370,18 @@ impl Memory {
             tracing::warn!(group, "a group named by --nodes does not exist");
         }
         self.absent = absent;
+    }
+
+    /// Warns of each group that is selected no more once.
+    fn note_left_behind(&mut self, groups: &[String]) {
+        let groups: BTreeSet<String> = groups.iter().cloned().collect();
+        for group in groups.difference(&self.left_behind) {
+            tracing::warn!(
+                group,
+                "the group is selected no more: what leaves it is finished, nothing else is done"
+            );
+        }
+        self.left_behind = groups;
     }
 
     /// Warns of each group that gives weights once; one that gives none may do so again.

@@ -1,7 +1,7 @@
 //! Lifecycle hooks: ours is kept waiting for as long as it takes and then completed, other people's are left alone.
 
 use ebbtide::sim::aws::{Event, HookResult, HookSpec, LifecycleState, Operation, TerminationCause};
-use ebbtide::sim::cluster::pod;
+use ebbtide::sim::cluster::{Verb, pod};
 use jiff::SignedDuration;
 
 use crate::scene::{Cause, Scene, group, held_group, seconds};
@@ -122,4 +122,37 @@ async fn of_two_hooks_that_hold_an_instance_only_ours_is_completed() {
     assert_eq!((completions(&scene, "ebbtide"), completions(&scene, "eks")), (1, 0));
     let ours = |e: &Event| matches!(e, Event::HookTimedOut { hook, .. } if hook == "ebbtide");
     assert!(aws_moments(&scene.world, ours).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_group_holds_is_finished_although_the_group_lost_its_tag() {
+    for cause in [Cause::Autoscaler, Cause::Group] {
+        let scene = Scene::with(held_group(2, 60)).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).grace(600).exits_after(400)]).await;
+        scene.scale_in(&machine, cause).await;
+        scene.until(|w| is_asked(w, "web")).await;
+        scene.world.aws.untag_group("web", ebbtide::sim::program::TAG);
+        scene.until_gone(&machine).await;
+        assert_kept_waiting(&scene, &machine);
+        scene.pass_some(seconds(120)).await;
+        assert_eq!(scene.target().await.expect_err("not ours any more").code(), tonic::Code::NotFound);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_that_never_registered_is_completed_without_a_list_of_nodes_and_not_while_the_watch_is_broken()
+ {
+    let scene = Scene::with(held_group(1, 120)).await;
+    let bare = scene.world.aws.add_instance("web", LifecycleState::Pending).expect("an instance");
+    let done = |e: &Event| matches!(e, Event::HookCompleted { instance, .. } if *instance == bare);
+    let lists = scene.world.cluster.requests(Verb::List, "nodes");
+    scene.world.cluster.api_down_for(seconds(200));
+    scene.world.aws.terminate(&bare, TerminationCause::Rebalance);
+    scene.pass_some(seconds(190)).await;
+    assert!(aws_moments(&scene.world, done).is_empty(), "its Node may have come meanwhile");
+    scene.until(|w| !aws_moments(w, done).is_empty()).await;
+    let listed = scene.world.cluster.requests(Verb::List, "nodes") - lists;
+    assert!(listed <= 1, "{listed} lists of Nodes: one may be the watch's");
+    assert!(!a_hook_timed_out(&scene.world));
 }

@@ -123,6 +123,11 @@ impl Aws {
         self.script(|state, now| state.remove_group(name, now));
     }
 
+    /// Somebody takes a tag off a group.
+    pub fn untag_group(&self, group: &str, tag: &str) {
+        self.script(|state, _| state.untag_group(group, tag));
+    }
+
     /// An instance is there at once, in any state; nothing moves it on by itself. None without such a group.
     pub fn add_instance(&self, group: &str, state: LifecycleState) -> Option<String> {
         self.script(|world, now| world.add_instance(group, state, now))

@@ -134,6 +134,13 @@ impl State {
         }
     }
 
+    /// Somebody takes a tag off a group.
+    pub fn untag_group(&mut self, group: &str, tag: &str) {
+        if let Some(group) = self.groups.get_mut(group) {
+            group.tags.retain(|key, _| key != tag);
+        }
+    }
+
     /// The group's next launches fail this many times, wherever they are tried.
     pub fn fail_launches(&mut self, group: &str, failure: LaunchFailure, times: u32) {
         self.fail_launches_in(group, None, failure, times);
