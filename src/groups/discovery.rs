@@ -79,8 +79,35 @@ struct TemplateFacts {
     node_groups: NodeGroups,
     /// Bad tags that were warned about, by group.
     warned: BTreeSet<(String, BadTag)>,
+    /// The last template of each group that was made of all there is to know.
+    last_templates: BTreeMap<String, Arc<Template>>,
     templates: Trouble,
     eks: Trouble,
+}
+
+impl TemplateFacts {
+    /// The group with its template, or with what stands in for one.
+    fn with_template(&mut self, mut group: Group, told: Told) -> Group {
+        if let Told::Certain(Ok(template)) = &told {
+            self.last_templates.insert(group.name.clone(), Arc::clone(template));
+        } else {
+            group.stand_in = self.last_templates.get(&group.name).cloned();
+        }
+        match told {
+            Told::Certain(template) => group.template = Some(template),
+            Told::Without(computed) => group.stand_in = group.stand_in.or(computed),
+        }
+        group
+    }
+}
+
+/// What can be said of a group's template.
+#[derive(Debug)]
+enum Told {
+    /// It is made of all there is to know.
+    Certain(Result<Arc<Template>, TemplateError>),
+    /// Something is still to be asked for; this is made without it, where it can be made.
+    Without(Option<Arc<Template>>),
 }
 
 /// A group as one look sees it.
@@ -257,8 +284,8 @@ impl Discovery {
             let names: BTreeSet<&str> = groups.iter().map(|seen| seen.group.name.as_str()).collect();
             lessons.retain(|name| names.contains(name));
         }
-        let templates = groups.into_iter().zip(templates);
-        templates.map(|(seen, template)| Group { template, ..seen.group }).collect()
+        facts.last_templates.retain(|name, _| groups.iter().any(|seen| seen.group.name == *name));
+        groups.into_iter().zip(templates).map(|(seen, told)| facts.with_template(seen.group, told)).collect()
     }
 
     /// Every selected group, by name.
@@ -281,28 +308,29 @@ impl Discovery {
         missing.filter(|group| leaves(group)).map(|group| group.name.clone()).collect()
     }
 
-    /// The template of a group; none while something is still to be asked for. A taint of EKS's that is not known yet
-    /// would make cluster-autoscaler grow a group whose nodes its pods cannot use.
+    /// The template of a group. A taint of EKS's that is not known yet would make cluster-autoscaler grow a group whose
+    /// nodes its pods cannot use: what is computed without it only stands in while nodes are on their way.
     fn template(
         &self,
         seen: &Seen,
         library: &Library,
         launched_from: &BTreeMap<String, Revision>,
         now: Timestamp,
-    ) -> Option<Result<Arc<Template>, TemplateError>> {
-        let described = seen.eks.as_ref().ok()?.as_deref();
+    ) -> Told {
         let Seen { group, tags, .. } = seen;
         let resolved = match library.resolve(seen.wanted()) {
             Ok(resolved) => resolved,
-            Err(_) if library.is_behind() => return None,
-            Err(missing) => return Some(Err(TemplateError::new(missing))),
+            Err(_) if library.is_behind() => return Told::Without(None),
+            Err(missing) => return Told::Certain(Err(TemplateError::new(missing))),
         };
-        let learned = self
-            .lessons
-            .as_ref()
-            .filter(|_| !tags.keep_computed)
-            .and_then(|lessons| lessons.learn(group, launched_from, &resolved.revisions, described, now));
+        let described = seen.eks.as_ref().map(Option::as_deref);
+        let lessons = self.lessons.as_ref().filter(|_| !tags.keep_computed);
+        let learned = lessons.and_then(|lessons| match described {
+            Ok(described) => lessons.learn(group, launched_from, &resolved.revisions, described, now),
+            Err(_) => lessons.known(&group.name),
+        });
         let types: Vec<_> = resolved.types.iter().map(Arc::as_ref).collect();
+        let managed = |name| Managed { name, described: described.unwrap_or_default() };
         let facts = Facts {
             group: &group.name,
             region: self.aws.region(),
@@ -310,11 +338,12 @@ impl Discovery {
             types: &types,
             root_gib: resolved.root_gib,
             market: resolved.market,
-            eks: group.tags.get("eks:nodegroup-name").map(|name| Managed { name, described }),
+            eks: group.tags.get("eks:nodegroup-name").map(|name| managed(name)),
             learned: learned.as_deref(),
             tags,
         };
-        Some(Template::of(&facts, &self.settings).map(Arc::new))
+        let template = Template::of(&facts, &self.settings).map(Arc::new);
+        if described.is_ok() { Told::Certain(template) } else { Told::Without(template.ok()) }
     }
 
     /// Asks why groups are short, where that is due.

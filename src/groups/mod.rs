@@ -23,6 +23,7 @@ pub mod weights;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 
@@ -30,6 +31,8 @@ pub use lifecycle::Lifecycle;
 pub use provider_id::ProviderId;
 pub use turns::{TerminationTurn, Turn};
 pub use view::{Change, Groups, Stale};
+
+use crate::clock::elapsed;
 
 /// One look at all groups. Immutable; a newer one replaces it whole.
 #[derive(Clone, Debug, Default)]
@@ -42,7 +45,23 @@ pub struct Snapshot {
     pub groups: BTreeMap<String, Arc<Group>>,
     /// Which group an instance belongs to, by instance id.
     pub by_instance: BTreeMap<String, String>,
+    /// Groups that an earlier look has seen and this one has not, for a while, by name: somebody who has heard of them may
+    /// still ask.
+    pub gone: BTreeMap<String, Gone>,
 }
+
+/// A group that is not there any more.
+#[derive(Clone, Debug)]
+pub struct Gone {
+    /// What it was last.
+    pub group: Arc<Group>,
+    /// When the first look began that has not seen it.
+    pub since: Timestamp,
+}
+
+/// How long a group is remembered: longer than a loop of cluster-autoscaler takes, which has the groups' names from its
+/// beginning and ends with an error, for all groups, if one is not known any more.
+const REMEMBERED: Duration = Duration::from_secs(30);
 
 impl Snapshot {
     /// A snapshot of these groups.
@@ -52,7 +71,23 @@ impl Snapshot {
             .values()
             .flat_map(|group| group.instances.iter().map(|i| (i.id.clone(), group.name.clone())))
             .collect();
-        Self { taken_at, is_complete: true, groups, by_instance }
+        Self { taken_at, is_complete: true, groups, by_instance, gone: BTreeMap::new() }
+    }
+
+    /// The same, with what the look before it had seen and this one has not. Kept for one look more at least.
+    #[must_use]
+    fn after(mut self, before: &Self) -> Self {
+        let missing = |name: &String| !self.groups.contains_key(name);
+        let is_young = |gone: &Gone| elapsed(gone.since, self.taken_at) < REMEMBERED;
+        let remembered = before.gone.iter().filter(|(name, gone)| missing(name) && is_young(gone));
+        let remembered = remembered.map(|(name, gone)| (name.clone(), gone.clone()));
+        let vanished = before
+            .groups
+            .iter()
+            .filter(|(name, _)| missing(name))
+            .map(|(name, group)| (name.clone(), Gone { group: Arc::clone(group), since: self.taken_at }));
+        self.gone = remembered.chain(vanished).collect();
+        self
     }
 
     /// The group that has this instance, and the instance.
@@ -84,6 +119,8 @@ pub struct Group {
     /// What a new node of the group will look like: an encoded `core/v1` Node, or why there is none. `None` while
     /// something that it depends on is still to be asked for.
     pub template: Option<Result<Arc<crate::template::Template>, crate::template::TemplateError>>,
+    /// While there is none: the last one there was, or one without what is still to be asked for.
+    pub stand_in: Option<Arc<crate::template::Template>>,
     /// Autoscaling options that its tags set.
     pub options: tags::OptionOverrides,
     /// Failed launches that explain why instances are missing.
@@ -130,5 +167,29 @@ impl Group {
             return 0;
         }
         usize::try_from(self.desired).unwrap_or(0).saturating_sub(self.live().count())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn look(second: u64, names: &[&str]) -> Snapshot {
+        let group = |name: &&str| Arc::new(Group { name: (*name).to_owned(), ..Group::default() });
+        Snapshot::new(Timestamp::UNIX_EPOCH + Duration::from_secs(second), names.iter().map(group))
+    }
+
+    #[test]
+    fn a_group_that_vanishes_is_remembered_for_a_look_and_for_half_a_minute() {
+        let gone = |snapshot: &Snapshot| snapshot.gone.keys().cloned().collect::<Vec<_>>();
+        let first = look(0, &["a", "b"]);
+        let second = look(60, &["a"]).after(&first);
+        assert_eq!(gone(&second), ["b"]);
+        assert_eq!(gone(&look(120, &["a"]).after(&second)), [""; 0]);
+        let third = look(61, &["a"]).after(&second);
+        assert_eq!(gone(&third), ["b"]);
+        assert_eq!(gone(&look(89, &[]).after(&third)), ["a", "b"]);
+        assert_eq!(gone(&look(90, &["a"]).after(&third)), [""; 0]);
+        assert_eq!(gone(&look(62, &["a", "b"]).after(&third)), [""; 0], "it is back");
     }
 }

@@ -80,6 +80,7 @@ impl Sizing for AwsSizing {
         let missing = || SizingError::Refused(format!("there is no group {}", group.name));
         let mut now = Group {
             template: group.template.clone(),
+            stand_in: group.stand_in.clone(),
             failure: group.failure.clone(),
             options: group.options,
             ..found.ok_or_else(missing)?.group

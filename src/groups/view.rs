@@ -98,6 +98,7 @@ impl Groups {
             if let Some(before) = seen.base.as_ref().and_then(|base| base.groups.get(name)) {
                 let group = Arc::make_mut(group);
                 (group.template, group.options) = (before.template.clone(), before.options);
+                group.stand_in.clone_from(&before.stand_in);
             }
         }
         self.take(&mut seen, states);
@@ -140,6 +141,10 @@ impl Groups {
 
     fn take(&self, seen: &mut Seen, snapshot: Snapshot) {
         seen.changes.retain(|(at, _)| *at >= snapshot.taken_at);
+        let snapshot = match &seen.base {
+            Some(before) => snapshot.after(before),
+            None => snapshot,
+        };
         seen.base = Some(Arc::new(snapshot));
         self.swap(seen);
     }

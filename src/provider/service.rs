@@ -91,8 +91,12 @@ impl Provider {
         Ok(self.groups.fresh(self.clock.now())?)
     }
 
+    /// A group, to be read. One that has just vanished is answered for until nobody asks who has heard of it before: an
+    /// error would end cluster-autoscaler's loop for all groups.
     fn group(&self, name: &str) -> Result<Arc<Group>, RpcError> {
-        self.view()?.groups.get(name).cloned().ok_or_else(|| RpcError::NoSuchGroup(name.to_owned()))
+        let view = self.view()?;
+        let known = view.groups.get(name).or_else(|| view.gone.get(name).map(|gone| &gone.group));
+        known.cloned().ok_or_else(|| RpcError::NoSuchGroup(name.to_owned()))
     }
 
     async fn answer<T>(
@@ -145,11 +149,24 @@ impl Provider {
         answers::instances(group, &missing, can_be_given_up, &*self.scale_ins)
     }
 
+    /// While nodes of a group are on their way its template has to be told: without one cluster-autoscaler can buy no node
+    /// for any pod, in 1.30 it ends its loop.
     fn template(&self, id: String) -> Result<NodeGroupTemplateNodeInfoResponse, RpcError> {
-        match &self.group(&id)?.template {
-            Some(Ok(template)) => Ok(wire::template(&template.encoded)),
+        let group = self.group(&id)?;
+        if let Some(Ok(template)) = &group.template {
+            return Ok(wire::template(&template.encoded));
+        }
+        if sizes::target_size(&group, |i| self.scale_ins.leaves(&group.name, &i.id)) > 0 {
+            if let Some(template) = &group.stand_in {
+                return Ok(wire::template(&template.encoded));
+            }
+            if group.template.is_some() {
+                return Ok(wire::template(&answers::node_without_room(&group)));
+            }
+        }
+        match &group.template {
             Some(Err(error)) => Err(RpcError::Template { group: id, source: error.clone() }),
-            None => Err(RpcError::NoTemplateYet(id)),
+            _ => Err(RpcError::NoTemplateYet(id)),
         }
     }
 

@@ -16,7 +16,9 @@ use tonic::Status;
 use tonic::transport::Channel;
 
 use super::autoscaler;
+use super::cluster::Cluster;
 use super::world::World;
+use crate::clock::Clock;
 use crate::provider::proto::cloud_provider_client::CloudProviderClient;
 use crate::scale_in::names::{ENABLE_DS_EVICTION, MIRROR_POD, TO_BE_DELETED};
 
@@ -72,6 +74,9 @@ pub enum GaveUp {
     /// Pods outstayed the longest grace there is.
     #[error("still there: {0:?}")]
     StillThere(Vec<String>),
+    /// The provider names no group for the node.
+    #[error("picked node that doesn't belong to a node group")]
+    NoGroup,
     /// The provider refused, or did not answer in time.
     #[error("the provider did not delete the node: {0}")]
     NotDeleted(Status),
@@ -85,52 +90,64 @@ pub async fn drain_and_delete(
     node: &str,
     flags: &Flags,
 ) -> Result<(), GaveUp> {
-    let autoscaler = Autoscaler { world, flags, client: world.cluster.client() };
-    let outcome = autoscaler.take_out(provider, group, node).await;
-    if outcome.is_err() {
-        // What cannot be cleaned up stays; the next start of cluster-autoscaler finds it.
-        let _ = autoscaler.write_taint(node, false).await;
-    }
-    outcome
-}
-
-/// What it does first when it has been started: its taints go, and its cordons (`cleanUpIfRequired`).
-pub async fn clean_up(world: &World, flags: &Flags) {
-    let autoscaler = Autoscaler { world, flags, client: world.cluster.client() };
-    for node in world.cluster.node_names() {
-        if world.cluster.node(&node).is_some_and(|node| is_tainted(&node)) {
-            // It is tried once in its life.
-            let _ = autoscaler.write_taint(&node, false).await;
-        }
-    }
-}
-
-struct Autoscaler<'a> {
-    world: &'a World,
-    flags: &'a Flags,
-    client: kube::Client,
-}
-
-impl Autoscaler<'_> {
-    async fn take_out(
-        &self,
-        provider: &mut CloudProviderClient<Channel>,
-        group: &str,
-        node: &str,
-    ) -> Result<(), GaveUp> {
-        self.write_taint(node, true).await?;
-        tokio::time::sleep(self.flags.delete_delay_after_taint).await;
-        self.drain(node).await?;
-        let told = Api::<Node>::all(self.client.clone()).get(node).await?;
-        let deletion = autoscaler::delete_node(provider, group, &told);
+    let actuator = Actuator::new(&world.cluster, &world.clock, flags);
+    let delete = async |told: &Node| {
+        let deletion = autoscaler::delete_node(provider, group, told);
         match tokio::time::timeout(ANSWER_WITHIN, deletion).await {
             Ok(answer) => answer.map_err(GaveUp::NotDeleted),
             Err(_) => Err(GaveUp::NotDeleted(Status::deadline_exceeded("context deadline exceeded"))),
         }
+    };
+    actuator.take_out(node, delete).await
+}
+
+/// What it does first when it has been started: its taints go, and its cordons (`cleanUpIfRequired`).
+pub async fn clean_up(world: &World, flags: &Flags) {
+    let actuator = Actuator::new(&world.cluster, &world.clock, flags);
+    for node in world.cluster.node_names() {
+        if world.cluster.node(&node).is_some_and(|node| is_tainted(&node)) {
+            // It is tried once in its life.
+            let _ = actuator.write_taint(&node, false).await;
+        }
+    }
+}
+
+/// What takes nodes out.
+pub(super) struct Actuator<'a> {
+    clock: &'a Clock,
+    flags: &'a Flags,
+    client: kube::Client,
+}
+
+impl<'a> Actuator<'a> {
+    pub(super) fn new(cluster: &Cluster, clock: &'a Clock, flags: &'a Flags) -> Self {
+        Self { clock, flags, client: cluster.client() }
+    }
+}
+
+impl Actuator<'_> {
+    /// Taints a node, drains it, and asks for its deletion.
+    pub(super) async fn take_out(
+        &self,
+        node: &str,
+        delete: impl AsyncFnOnce(&Node) -> Result<(), GaveUp>,
+    ) -> Result<(), GaveUp> {
+        let outcome = async {
+            self.write_taint(node, true).await?;
+            tokio::time::sleep(self.flags.delete_delay_after_taint).await;
+            self.drain(node).await?;
+            delete(&Api::<Node>::all(self.client.clone()).get(node).await?).await
+        };
+        let outcome = outcome.await;
+        if outcome.is_err() {
+            // What cannot be cleaned up stays; the next start of cluster-autoscaler finds it.
+            let _ = self.write_taint(node, false).await;
+        }
+        outcome
     }
 
     /// Puts its taint on, or takes it off: the whole Node is read and written back (`AddTaints`, `CleanTaints`).
-    async fn write_taint(&self, name: &str, on: bool) -> Result<(), GaveUp> {
+    pub(super) async fn write_taint(&self, name: &str, on: bool) -> Result<(), GaveUp> {
         let nodes: Api<Node> = Api::all(self.client.clone());
         let began = Instant::now();
         loop {
@@ -141,7 +158,7 @@ impl Autoscaler<'_> {
             let spec = node.spec.get_or_insert_default();
             let mut taints = spec.taints.take().unwrap_or_default();
             if on {
-                let since = self.world.clock.now().as_second().to_string();
+                let since = self.clock.now().as_second().to_string();
                 let (key, effect) = (TO_BE_DELETED.to_owned(), "NoSchedule".to_owned());
                 taints.push(Taint { key, effect, value: Some(since), ..Taint::default() });
             } else {

@@ -89,6 +89,11 @@ impl Lessons {
         Some(learned)
     }
 
+    /// What is learned of a group, for now.
+    pub fn known(&self, group: &str) -> Option<Arc<Learned>> {
+        self.lock().get(group).map(|lesson| Arc::clone(&lesson.learned))
+    }
+
     /// Forgets all groups but these.
     pub fn retain(&self, is_there: impl Fn(&str) -> bool) {
         let mut by_group = self.lock();

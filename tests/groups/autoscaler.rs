@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use ebbtide::config::Config;
 use ebbtide::sim::autoscaler::{Event, Options, Version};
-use ebbtide::sim::aws::{LaunchFailure, Operation, TerminationCause, Timing};
+use ebbtide::sim::aws::{GroupSpec, LaunchFailure, Operation, TerminationCause, Timing};
+use ebbtide::sim::ca_drain::Flags;
 use ebbtide::sim::cluster::{budget, replica_set};
-use ebbtide::sim::program::config;
+use ebbtide::sim::program::{TAG, config};
 use ebbtide::sim::span::Span;
 use ebbtide::sim::world::{POOL, World};
 
-use crate::scene::{GROUP, Loop, SOON, Scene, group, pods_for, pool};
+use crate::scene::{GROUP, Loop, SOON, Scene, ZONE, group, pods_for, pool};
 
 const BOTH: [Version; 2] = [Version::V1_30, Version::Core2026];
 
@@ -75,7 +76,8 @@ async fn a_node_that_cluster_autoscaler_drains_itself_is_not_waited_for_as_one_t
         let node =
             scene.world.cluster.node_names().into_iter().find(|n| scene.world.cluster.workloads_on(n) > 0);
         let node = node.expect("an occupied node");
-        let drain = autoscaler.autoscaler.scale_in(scene.program.client(), &node);
+        let flags = Flags { evicts_daemon_sets: false, ..Flags::default() };
+        let drain = autoscaler.autoscaler.scale_in(scene.program.client(), &node, &flags);
         let more = async {
             tokio::time::sleep(seconds(8)).await;
             scene.world.cluster.add(pods_for(GROUP, "new", 2));
@@ -139,9 +141,7 @@ async fn a_full_group_with_a_node_that_leaves_is_full_and_another_is_grown_at_on
 #[tokio::test(start_paused = true)]
 async fn nodes_that_leave_do_not_hide_that_others_never_came() {
     for version in BOTH {
-        // AWS takes its time, and says nothing.
-        let never = Timing { launch: Span::exactly(Duration::from_hours(10)), ..Timing::default() };
-        let scene = Scene::with([group("a-slow", 4).timing(never), group("b-other", 0)]).await;
+        let scene = Scene::with([group("a-slow", 4).timing(slow()), group("b-other", 0)]).await;
         scene.world.cluster.add(replica_set("old", 4).exits_after(3_000).grace(3_600));
         assert!(scene.world.until(SOON, |_| scene.running("old") == 4).await);
         let autoscaler = Loop::start(&scene, Options::of(version));
@@ -199,4 +199,29 @@ async fn loops_every_ten_seconds_cost_aws_no_look_while_nothing_happens() {
     tokio::time::sleep(Duration::from_mins(10)).await;
     assert_eq!(looks() - before, 10, "--refresh-interval is a minute");
     nothing_failed(&autoscaler, Version::V1_30);
+}
+
+/// Launches that AWS takes its time for, and says nothing of.
+fn slow() -> Timing {
+    Timing { launch: Span::exactly(Duration::from_hours(10)), ..Timing::default() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_that_has_no_template_while_its_nodes_are_on_their_way_keeps_no_other_from_growing() {
+    for version in BOTH {
+        let coming =
+            |name: &str| GroupSpec::named(name).size(0, 5, 1).zones([ZONE]).tag(TAG, "true").timing(slow());
+        let eks = coming("eks").tag("eks:cluster-name", "main").tag("eks:nodegroup-name", "eks");
+        let world = World::new(1);
+        world.aws.fail_next(Operation::DescribeNodegroup, u32::MAX);
+        let groups = [coming("odd").template("z9.unknown"), eks.template("m5.large"), pool("other", 0)];
+        let scene = Scene::on(world, groups).await;
+        let autoscaler = Loop::start(&scene, Options::of(version));
+        scene.world.cluster.add(pods_for("other", "pods", 1));
+        assert!(scene.world.until(seconds(90), |_| scene.running("pods") == 1).await, "{version:?}");
+        nothing_failed(&autoscaler, version);
+        let upcoming = autoscaler.autoscaler.registry().await.upcoming();
+        let of_aws = if version == Version::V1_30 { 1 } else { 0 };
+        assert_eq!([upcoming.get("odd"), upcoming.get("eks")], [Some(&of_aws).filter(|n| **n > 0); 2]);
+    }
 }

@@ -15,6 +15,8 @@ use ebbtide::provider::proto::{
 };
 use ebbtide::template::{Template, TemplateError};
 use futures::FutureExt as _;
+use k8s_pb::api::core::v1::Node;
+use prost::Message as _;
 use tonic::Code;
 
 use crate::world::{GROUP, With as _, World, code, failure, node, unregistered, web};
@@ -216,6 +218,51 @@ async fn a_template_that_cannot_be_made_says_why_and_one_to_come_says_so() {
     }]);
     let answer = ask().await.expect("a template").into_inner();
     assert_eq!((answer.node_info, answer.node_bytes), (encoded.clone(), encoded));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_whose_nodes_are_on_their_way_has_a_template_whatever_is_not_known() {
+    let world = World::with(web(1));
+    let ask = async || {
+        let request = NodeGroupTemplateNodeInfoRequest { id: GROUP.into() };
+        let answer = world.client().await.node_group_template_node_info(request).await;
+        answer.map(|answer| answer.into_inner().node_bytes)
+    };
+    assert_eq!(code(&ask().await), Code::Unimplemented, "it is to come within seconds");
+    let failed = Group { template: Some(Err(TemplateError("no launch template".into()))), ..web(1) };
+    world.publish([failed.clone()]);
+    let node = Node::decode(ask().await.expect("one without room")).expect("a Node");
+    let allocatable = node.status.expect("a status").allocatable;
+    let allocatable: Vec<_> = allocatable.values().map(|quantity| quantity.string.as_deref()).collect();
+    assert_eq!(allocatable, [Some("0"); 3]);
+    let encoded = Bytes::from_static(b"\x0a\x00");
+    let stand_in = Some(Arc::new(Template { encoded: encoded.clone(), ..Template::default() }));
+    world.publish([Group { stand_in: stand_in.clone(), ..failed }]);
+    assert_eq!(ask().await.expect("the last one"), encoded);
+    world.publish([Group { stand_in, ..web(0) }]);
+    assert_eq!(code(&ask().await), Code::Unimplemented, "it is not to be grown by it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_that_vanishes_while_it_is_asked_about_is_answered_for_and_not_listed() {
+    let world = World::with(web(2).in_service(&["i-1"]));
+    world.publish([]);
+    let mut client = world.client().await;
+    let listed = client.node_groups(NodeGroupsRequest {}).await.expect("answered").into_inner();
+    assert_eq!(listed.node_groups, []);
+    assert_eq!((world.target_size().await, world.listed().await.len()), (2, 2));
+    let whose = NodeGroupForNodeRequest { node: Some(node("i-1")) };
+    let whose = client.node_group_for_node(whose).await.expect("answered").into_inner();
+    assert_eq!(
+        whose.node_group.map(|group| group.id).as_deref(),
+        Some(""),
+        "of a group that is listed or of none"
+    );
+    assert_eq!(code(&world.increase(1).await), Code::NotFound);
+    tokio::time::advance(Duration::from_secs(30)).await;
+    world.publish([]);
+    let size = NodeGroupTargetSizeRequest { id: GROUP.into() };
+    assert_eq!(code(&client.node_group_target_size(size).await), Code::NotFound);
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,13 +7,13 @@
 //!
 //! - One loop ([`Autoscaler::scan`]) goes through the steps of `core/static_autoscaler.go` in their order. What ends the
 //!   real one's loop for all groups ends it here, and the journal says so.
-//! - Which nodes are not needed is said by whoever plays the scenario: [`Autoscaler::scale_in`] takes them out as
-//!   `core/scaledown/actuation` does, with the taint, a drain of its own and DeleteNodes.
+//! - Which nodes are not needed is said by whoever plays the scenario: [`Autoscaler::scale_in`] takes them out, with the
+//!   taint, the drain of [`ca_drain`](super::ca_drain) and DeleteNodes.
 //! - Of several groups that would do, the one that helps the most pods with the fewest nodes is bought in, the first of
 //!   them if several do (the real one's default is to draw lots).
 //!
 //! Not modelled: limits on cores, memory and the number of nodes, balancing of similar groups, prices, scale-downs of its
-//! own, DaemonSet pods in its drain, groups that it would make itself.
+//! own, groups that it would make itself.
 //!
 //! Source of 1.30: <https://github.com/kubernetes/autoscaler/tree/cluster-autoscaler-release-1.30/cluster-autoscaler>; of the
 //! core of 2026: <https://github.com/kubernetes-sigs/cluster-autoscaler>.

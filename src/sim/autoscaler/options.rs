@@ -34,8 +34,6 @@ pub struct Options {
     pub ok_total_unready: usize,
     /// `--max-total-unready-percentage`.
     pub max_unready_percentage: usize,
-    /// `--node-delete-delay-after-taint`.
-    pub delete_delay_after_taint: Duration,
     /// `grpc_timeout` of the cloud-config.
     pub grpc_timeout: Duration,
 }
@@ -54,7 +52,6 @@ impl Options {
             backoff_reset: Duration::from_hours(3),
             ok_total_unready: 3,
             max_unready_percentage: 45,
-            delete_delay_after_taint: Duration::from_secs(5),
             grpc_timeout: Duration::from_secs(5),
         }
     }
