@@ -176,6 +176,10 @@ fn apply(group: &mut Group, change: &Change) {
             if group.desired == *from {
                 group.desired = *to;
             }
+            if to > from {
+                // What failed before says nothing of what has been asked for now.
+                group.failure = None;
+            }
         }
         Change::Terminated { instance: id, decrement, .. } => {
             // AWS lowers the capacity and takes the instance out of service in one step: seeing one is seeing both.
@@ -193,8 +197,8 @@ fn apply(group: &mut Group, change: &Change) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::groups::Instance;
     use crate::groups::weights::Weights;
+    use crate::groups::{Instance, LaunchFailure};
     use crate::template::TemplateError;
 
     fn at(second: i64) -> Timestamp {
@@ -240,6 +244,21 @@ mod tests {
         // One that began after: it is the truth, whatever it says.
         groups.publish(look(6, 3, &[InService, InService]));
         assert_eq!(desired(&groups), 3);
+    }
+
+    #[test]
+    fn a_failure_explains_nothing_that_is_asked_for_after_it() {
+        let groups = Groups::new(Duration::from_mins(10));
+        let mut seen = look(0, 2, &[Lifecycle::InService]);
+        let failure =
+            LaunchFailure { code: "x".into(), message: String::new(), out_of_resources: true, launches: 1 };
+        Arc::make_mut(seen.groups.get_mut("g").expect("there")).failure = Some(failure);
+        groups.publish(seen);
+        let is_explained = || groups.latest().expect("published").groups["g"].failure.is_some();
+        groups.changed(at(1), Change::Desired { group: "g".into(), from: 2, to: 1 });
+        assert!(is_explained());
+        groups.changed(at(2), Change::Desired { group: "g".into(), from: 1, to: 3 });
+        assert!(!is_explained());
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use ebbtide::config::Config;
+use ebbtide::scale_in::names::TO_BE_DELETED;
 use ebbtide::sim::autoscaler::{Event, Options, Version};
 use ebbtide::sim::aws::{GroupSpec, LaunchFailure, Operation, TerminationCause, Timing};
 use ebbtide::sim::ca_drain::Flags;
@@ -12,7 +13,7 @@ use ebbtide::sim::program::{TAG, config};
 use ebbtide::sim::span::Span;
 use ebbtide::sim::world::{POOL, World};
 
-use crate::scene::{GROUP, Loop, SOON, Scene, ZONE, group, pods_for, pool};
+use crate::scene::{GROUP, Loop, SOON, Scene, ZONE, group, placeholder, pods_for, pool};
 
 const BOTH: [Version; 2] = [Version::V1_30, Version::Core2026];
 
@@ -153,6 +154,8 @@ async fn nodes_that_leave_do_not_hide_that_others_never_came() {
         assert!(scene.world.until(seconds(120), |_| scene.running("new") == 3).await, "{version:?}");
         nothing_failed(&autoscaler, version);
         assert_eq!(scene.world.aws.group("a-slow").expect("there").desired, 4, "given up, and three leave");
+        let never_came = |node: &String| node.contains("i-placeholder-a-slow-");
+        assert!(autoscaler.deleted().iter().all(never_came), "nothing else was: {:?}", autoscaler.deleted());
     }
 }
 
@@ -223,5 +226,43 @@ async fn a_group_that_has_no_template_while_its_nodes_are_on_their_way_keeps_no_
         let upcoming = autoscaler.autoscaler.registry().await.upcoming();
         let of_aws = if version == Version::V1_30 { 1 } else { 0 };
         assert_eq!([upcoming.get("odd"), upcoming.get("eks")], [Some(&of_aws).filter(|n| **n > 0); 2]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_launch_that_is_late_takes_no_younger_one_along() {
+    for version in BOTH {
+        let scene = Scene::with([pool(GROUP, 0).timing(slow())]).await;
+        let autoscaler = Loop::start(&scene, Options::of(version));
+        scene.world.cluster.add(pods_for(GROUP, "one", 1));
+        tokio::time::sleep(Duration::from_mins(10)).await;
+        scene.world.cluster.add(pods_for(GROUP, "two", 1));
+        tokio::time::sleep(Duration::from_mins(10)).await;
+        // The first has not come for 15 minutes, the second has 5 left. In place of the first another is asked for.
+        assert_eq!(autoscaler.deleted(), [placeholder(0).name], "{version:?}");
+        let listed: Vec<_> = scene.listed().await.into_keys().collect();
+        assert_eq!(listed, [placeholder(1).name, placeholder(2).name], "{version:?}");
+        assert_eq!((autoscaler.bought(), scene.desired()), ([(GROUP.to_owned(), 3)].into(), 2));
+        nothing_failed(&autoscaler, version);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_of_cluster_autoscaler_leaves_nodes_alone_that_leave() {
+    for version in BOTH {
+        let scene = Scene::with([pool(GROUP, 2)]).await;
+        scene.occupy(900).await;
+        let leaving = scene.node_of(&scene.in_service(GROUP)[0]);
+        scene.delete(GROUP, vec![leaving.clone()]).await.expect("accepted");
+        let is_marked = || {
+            let taints = scene.world.cluster.node(&leaving.name)?.spec?.taints?;
+            taints.into_iter().find(|taint| taint.key == TO_BE_DELETED)?.value
+        };
+        assert!(scene.world.until(SOON, |_| is_marked().is_some()).await);
+        let before = is_marked();
+        let autoscaler = Loop::start(&scene, Options::of(version));
+        tokio::time::sleep(seconds(61)).await;
+        assert_eq!((is_marked(), autoscaler.deleted()), (before, vec![]), "{version:?}");
+        nothing_failed(&autoscaler, version);
     }
 }

@@ -269,6 +269,15 @@ impl Loop {
         bought
     }
 
+    /// Names of all nodes whose deletion it has asked for.
+    pub(crate) fn deleted(&self) -> Vec<String> {
+        let deleted = self.did(|event| match event {
+            autoscaler::Event::Deleted { nodes, .. } => Some(nodes.clone()),
+            _ => None,
+        });
+        deleted.concat()
+    }
+
     /// Why loops have ended with an error.
     pub(crate) fn failures(&self) -> Vec<String> {
         self.did(|event| match event {
