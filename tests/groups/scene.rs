@@ -193,6 +193,9 @@ impl Scene {
 
     /// Every node gets a workload that runs, and needs so many seconds to exit.
     pub(crate) async fn occupy(&self, exits_after: u32) {
+        let ready =
+            |world: &World| world.cluster.node_names().iter().all(|node| world.cluster.is_ready(node));
+        assert!(self.world.until(SOON, ready).await, "every node is ready");
         self.world.cluster.add(replica_set("work", 8).grace(2 * exits_after).exits_after(exits_after));
         let occupied = |world: &World| {
             world.cluster.node_names().iter().all(|node| {

@@ -13,6 +13,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::journal::{Cut, Event};
 use super::object::{Object, integer};
 use super::state::{State, Task};
+use super::volumes::DRIVER;
 
 /// Defaults of the annotations `sim/start-seconds` and `sim/exit-seconds`.
 pub(super) const STARTS_AFTER: Duration = Duration::from_secs(2);
@@ -20,7 +21,7 @@ const EXITS_AFTER: Duration = Duration::from_secs(1);
 
 /// SIGKILL never comes sooner after SIGTERM, whatever the grace (`minimumGracePeriodInSeconds`).
 /// <https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/kuberuntime/kuberuntime_manager.go>
-const LEAST_GRACE: i64 = 2;
+const LEAST_GRACE: Duration = Duration::from_secs(2);
 
 /// What runs for one pod.
 pub(super) struct Container {
@@ -39,6 +40,7 @@ pub(super) enum Stage {
     Asked { exits: Timestamp, killed: Timestamp, grace: i64 },
     Exited { noticed: Timestamp, by_itself: bool },
     Ended { unmounted: Timestamp },
+    Unmounted,
 }
 
 impl State {
@@ -67,11 +69,17 @@ impl State {
             }
             Stage::Starting { at } if self.now < at => Some(at),
             // Without its volume it waits; it is looked at again when the volume has come.
-            Stage::Starting { .. } if !self.volume_is_here(&pod) => None,
+            Stage::Starting { .. } if !self.volume_is_here(&pod) || !self.can_mount(&pod, &node) => None,
             Stage::Starting { .. } => {
                 let ends = pod.seconds("sim/runs-seconds").map(|seconds| self.now + seconds);
                 self.logs.entry(node.clone()).or_default().started(&pod, self.now);
-                self.note(Event::PodRunning { pod: pod.name.clone(), node });
+                self.note(Event::PodRunning { pod: pod.name.clone(), node: node.clone() });
+                if pod.annotation(DRIVER) == Some("true") {
+                    // Whoever waited for it to mount or unmount goes on.
+                    for waiting in self.containers_on(&node) {
+                        self.look_at_container(&waiting, self.now);
+                    }
+                }
                 self.set_stage(uid, Stage::Running { ends })
             }
             Stage::Running { .. } if asked && lives => self.ask_container(uid, &pod),
@@ -98,7 +106,14 @@ impl State {
                 self.set_stage(uid, Stage::Ended { unmounted })
             }
             Stage::Ended { unmounted } if self.now < unmounted => Some(unmounted),
+            Stage::Ended { .. } if !self.can_mount(&pod, &node) => None,
             Stage::Ended { .. } => {
+                if let Some(volume) = pod.annotation(super::volumes::ANNOTATION) {
+                    self.queue.add(Task::Volume(volume.to_owned()), self.now);
+                }
+                self.set_stage(uid, Stage::Unmounted)
+            }
+            Stage::Unmounted => {
                 if removed {
                     self.containers.remove(uid);
                 } else if asked {
@@ -118,7 +133,7 @@ impl State {
     /// The object of a pod is gone. What still runs for it is ended by its kubelet with the grace that the pod has.
     pub(super) fn object_removed(&mut self, uid: &str) {
         let Some(container) = self.containers.get(uid) else { return };
-        if matches!(container.stage, Stage::Ended { .. }) {
+        if matches!(container.stage, Stage::Unmounted) {
             self.containers.remove(uid);
         } else if self.kubelet_hears(&container.node.clone()) {
             self.forget_object(uid);
@@ -160,7 +175,7 @@ impl State {
         let now = self.now;
         for (uid, container) in self.containers.iter_mut().filter(|(_, container)| container.node == node) {
             if let Stage::Asked { killed, grace, .. } = &mut container.stage {
-                *killed = later(now, (*grace).max(LEAST_GRACE));
+                *killed = later(now, Duration::from_secs(grace.unsigned_abs()).max(LEAST_GRACE));
                 self.queue.add(Task::Container(container.pod.name.clone(), uid.clone()), now);
             }
         }
@@ -174,8 +189,18 @@ impl State {
     /// SIGTERM.
     fn ask_container(&mut self, uid: &str, pod: &Object) -> Option<Timestamp> {
         let grace = grace_of(pod);
-        let exits = self.now + pod.seconds("sim/exit-seconds").unwrap_or(EXITS_AFTER);
-        let killed = later(self.now, grace.max(LEAST_GRACE));
+        let seconds = |annotation| pod.seconds(annotation).unwrap_or_default();
+        // The preStop hook runs first, in the grace, and sidecars last, each with two seconds whatever is left of it.
+        // <https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-termination-flow>
+        let whole = Duration::from_secs(grace.unsigned_abs());
+        let before = seconds("sim/prestop-seconds").min(whole);
+        let own = before + pod.seconds("sim/exit-seconds").unwrap_or(EXITS_AFTER);
+        let sidecars = seconds("sim/sidecar-seconds");
+        let mut limit = whole.max(before + LEAST_GRACE);
+        if own <= limit && !sidecars.is_zero() {
+            limit = whole.max(own + LEAST_GRACE);
+        }
+        let (exits, killed) = (later(self.now, own + sidecars), later(self.now, limit));
         self.set_stage(uid, Stage::Asked { exits, killed, grace })
     }
 
@@ -185,7 +210,8 @@ impl State {
         if shorter >= grace {
             return killed;
         }
-        let killed = killed.min(later(self.now, shorter.max(LEAST_GRACE)));
+        let killed =
+            killed.min(later(self.now, Duration::from_secs(shorter.unsigned_abs()).max(LEAST_GRACE)));
         if let Some(container) = self.containers.get_mut(uid)
             && let Stage::Asked { killed: old, grace: old_grace, .. } = &mut container.stage
         {
@@ -212,10 +238,11 @@ impl State {
     }
 }
 
-/// `seconds` after `moment`, or the end of time. (What containerd makes of a grace that no clock holds is not specified;
-/// here it is waited for.)
-fn later(moment: Timestamp, seconds: i64) -> Timestamp {
-    moment.checked_add(SignedDuration::from_secs(seconds.max(0))).unwrap_or(Timestamp::MAX)
+/// So long after `moment`, or the end of time. (What containerd makes of a grace that no clock holds is not specified; here
+/// it is waited for.)
+fn later(moment: Timestamp, time: Duration) -> Timestamp {
+    let time = SignedDuration::try_from(time).unwrap_or(SignedDuration::MAX);
+    moment.checked_add(time).unwrap_or(Timestamp::MAX)
 }
 
 /// The seconds that a kubelet gives (`calculateEffectiveGracePeriod`): those of the deletion, or else the pod's own, which a

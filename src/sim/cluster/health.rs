@@ -23,7 +23,7 @@ use super::state::{State, Task};
 /// The taint that a cordon becomes.
 const CORDON: &str = "node.kubernetes.io/unschedulable";
 /// The taints that the condition Ready becomes when it is False and when it is Unknown.
-const NOT_READY: &str = "node.kubernetes.io/not-ready";
+pub(super) const NOT_READY: &str = "node.kubernetes.io/not-ready";
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 
 /// The taints that the node lifecycle controller writes and takes off.

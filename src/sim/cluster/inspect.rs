@@ -53,6 +53,12 @@ impl Cluster {
         self.read(|state| typed(state.store.get(Resource::Nodes, &Name::cluster(name))?, Shape::Full))
     }
 
+    /// Whether a Node is there and Ready.
+    pub fn is_ready(&self, node: &str) -> bool {
+        let ready = |node: &std::sync::Arc<Object>| node.condition("Ready");
+        self.read(|state| state.store.get(Resource::Nodes, &Name::cluster(node)).is_some_and(ready))
+    }
+
     /// The names of the nodes.
     pub fn node_names(&self) -> Vec<String> {
         self.read(|state| state.store.all(Resource::Nodes).map(|node| node.name.name.clone()).collect())

@@ -45,6 +45,7 @@ impl State {
         }
         let address =
             starts.then(|| format!("10.{}.{}.{}", self.rng.u8(..), self.rng.u8(..), self.rng.u8(1..)));
+        self.node_changed_by(pod);
         self.edit(Resource::Pods, &pod.name, |value| {
             if let Some(address) = address {
                 set_running(value, now, ready, &address);
@@ -58,6 +59,7 @@ impl State {
         if self.known_to_server(pod).is_none() {
             return;
         }
+        self.node_changed_by(pod);
         let now = self.now;
         let (phase, reason, code) =
             if by_itself { ("Succeeded", "Completed", 0) } else { ("Failed", "Error", 137) };
@@ -82,6 +84,13 @@ impl State {
         let options = DeleteOptions { grace: Some(0), ..DeleteOptions::default() };
         // It is there, and no precondition is set: nothing can be refused.
         let _ = self.delete(Resource::Pods, &pod.name, &options, By::Controller);
+    }
+
+    /// What runs on a node has changed, which its kubelet reports too.
+    fn node_changed_by(&mut self, pod: &Object) {
+        if let Some(node) = &pod.pod().node {
+            self.report_node_later(node, self.timing.status_change);
+        }
     }
 
     /// The pod as the API server has it, if it is the same and its kubelet can tell anything about it.

@@ -7,12 +7,17 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::deletion::DeleteOptions;
+use super::health::NOT_READY;
 use super::journal::{By, Event};
 use super::names::Name;
-use super::object::{set_condition, stamp};
+use super::object::{list, set_condition, stamp};
 use super::resources::Resource;
 use super::spec::NodeSpec;
 use super::state::{State, Task};
+use crate::sim::span::Span;
+
+/// The taint of a Node that the cloud controller has not looked at yet.
+const UNINITIALISED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
 
 /// An instance, from the moment it was asked for.
 pub(super) struct Machine {
@@ -83,8 +88,16 @@ impl State {
         let (name, now) = (Name::cluster(node), self.now);
         let metadata = self.new_metadata(&name);
         let mut new = spec.object(metadata);
-        set_healthy(&mut new, now);
+        self.report_node_later(node, self.timing.status_report);
         if self.store.get(Resource::Nodes, &name).is_none() {
+            set_healthy(&mut new, now);
+            let joining = self.timing.joining.draw(&mut self.dice);
+            if !joining.is_zero() {
+                set_joining(&mut new, now);
+                let initialised = self.timing.cloud_controller.draw(&mut self.dice);
+                self.after(initialised, Task::Initialise(node.to_owned()));
+                self.after(joining, Task::Joined(node.to_owned()));
+            }
             self.put(Resource::Nodes, new);
             return;
         }
@@ -94,6 +107,51 @@ impl State {
             }
             set_healthy(old, now);
         });
+    }
+
+    /// The cloud controller knows a new Node: its taint goes.
+    pub(super) fn initialise(&mut self, node: &str) {
+        self.edit(Resource::Nodes, &Name::cluster(node), |value| {
+            if let Some(taints) = value["spec"]["taints"].as_array_mut() {
+                taints.retain(|taint| taint["key"] != UNINITIALISED);
+            }
+            if list(value, &["spec", "taints"]).is_empty()
+                && let Some(spec) = value["spec"].as_object_mut()
+            {
+                spec.remove("taints");
+            }
+        });
+    }
+
+    /// The network of a new node works: it is Ready.
+    pub(super) fn joined(&mut self, node: &str) {
+        if self.kubelet_hears(node) {
+            let now = self.now;
+            self.edit(Resource::Nodes, &Name::cluster(node), |value| set_healthy(value, now));
+        }
+    }
+
+    /// A kubelet reports the status of its Node: what changed, or that it lives.
+    pub(super) fn report_node(&mut self, node: &str) {
+        if self.kubelet_hears(node) {
+            let now = self.now;
+            self.edit(Resource::Nodes, &Name::cluster(node), |value| {
+                for condition in value["status"]["conditions"].as_array_mut().into_iter().flatten() {
+                    if condition.get("lastHeartbeatTime").is_some() {
+                        condition["lastHeartbeatTime"] = stamp(now);
+                    }
+                }
+            });
+            self.report_node_later(node, self.timing.status_report);
+        }
+    }
+
+    /// Has a kubelet report in a while, if it reports at all.
+    pub(super) fn report_node_later(&mut self, node: &str, within: Span) {
+        if within != Span::NONE {
+            let delay = within.draw(&mut self.dice);
+            self.after(delay, Task::NodeStatus(node.to_owned()));
+        }
     }
 
     /// The instance is gone, at this instant.
@@ -129,6 +187,13 @@ impl State {
             self.kill_containers(node);
         }
         self.not_heard_of(node);
+    }
+
+    /// A kubelet is stopped and started again.
+    pub(super) fn restart_kubelet(&mut self, node: &str) {
+        self.break_kubelet(node, Kubelet::Dead);
+        let back = self.timing.kubelet_restart.draw(&mut self.dice);
+        self.after(back, Task::Revive(node.to_owned()));
     }
 
     /// A kubelet is back; a machine that crashed has booted again.
@@ -194,6 +259,24 @@ impl State {
             let _ = self.delete(Resource::Nodes, &name, &DeleteOptions::default(), By::Controller);
         }
     }
+}
+
+/// What a Node has until its kubelet's network works and the cloud controller knows it.
+fn set_joining(node: &mut Value, now: Timestamp) {
+    let condition = json!({
+        "type": "Ready",
+        "status": "False",
+        "reason": "KubeletNotReady",
+        "message": "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady \
+                    message:Network plugin returns error: cni plugin not initialized",
+        "lastHeartbeatTime": stamp(now),
+    });
+    set_condition(node, now, condition);
+    let mut taints = list(node, &["spec", "taints"]).to_vec();
+    taints.push(json!({ "key": UNINITIALISED, "value": "true", "effect": "NoSchedule" }));
+    // The admission plugin TaintNodesByCondition leaves no gap before the first look at the conditions.
+    taints.push(json!({ "key": NOT_READY, "effect": "NoSchedule" }));
+    node["spec"]["taints"] = Value::Array(taints);
 }
 
 /// The conditions that a kubelet in good health reports.

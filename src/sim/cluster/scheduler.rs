@@ -14,7 +14,7 @@ use super::journal::Event;
 use super::names::Name;
 use super::object::{Object, PodFacts, quantity, set_condition, text};
 use super::resources::Resource;
-use super::state::State;
+use super::state::{State, Task};
 
 /// What is left on a node.
 pub(super) struct Room {
@@ -40,7 +40,9 @@ impl Room {
 
     fn of(state: &State, node: &Arc<Object>) -> Self {
         let mut room = Self::empty(Arc::clone(node));
-        for pod in state.store.pods_on(&node.name.name).filter(|pod| !pod.pod().finished()) {
+        let here = state.store.pods_on(&node.name.name).filter(|pod| !pod.pod().finished());
+        let to_come = state.chosen_for(&node.name.name);
+        for pod in here.chain(to_come) {
             room.take(pod.pod());
         }
         room
@@ -90,7 +92,7 @@ impl State {
         let mut rooms = self.rooms();
         for pod in waiting {
             match place(&mut rooms, &pod) {
-                Some(node) => self.bind(&pod.name, &node),
+                Some(node) => self.choose(&pod, node),
                 None => self.set_unschedulable(&pod.name),
             }
         }
@@ -98,8 +100,7 @@ impl State {
 
     /// The pods that want a node, in the order in which they are looked at.
     pub(super) fn waiting_pods(&self) -> Vec<Arc<Object>> {
-        let waiting =
-            self.store.all(Resource::Pods).filter(|pod| pod.pod().node.is_none() && pod.pod().active());
+        let waiting = self.store.all(Resource::Pods).filter(|pod| self.is_waiting(pod));
         let mut waiting: Vec<Arc<Object>> = waiting.cloned().collect();
         let age = |pod: &Object| text(&pod.value, &["metadata", "creationTimestamp"]).map(str::to_owned);
         waiting.sort_by_cached_key(|pod| (Reverse(pod.pod().priority), age(pod), pod.name.clone()));
@@ -111,13 +112,45 @@ impl State {
         self.store.all(Resource::Nodes).map(|node| Room::of(self, node)).collect()
     }
 
-    fn bind(&mut self, pod: &Name, node: &str) {
+    fn is_waiting(&self, pod: &Object) -> bool {
+        let facts = pod.pod();
+        facts.node.is_none() && facts.active() && !self.chosen.contains_key(&facts.uid)
+    }
+
+    /// The pods that will be bound to a node.
+    fn chosen_for(&self, node: &str) -> impl Iterator<Item = &Arc<Object>> {
+        let names = self.chosen.values().filter(move |(_, chosen)| chosen == node).map(|(pod, _)| pod);
+        names.filter_map(|pod| self.store.get(Resource::Pods, pod))
+    }
+
+    /// A node has been chosen for a pod; it is bound to it later.
+    fn choose(&mut self, pod: &Object, node: String) {
+        let has_volume = pod.annotation(super::volumes::ANNOTATION).is_some();
+        let span = if has_volume { self.timing.volume_binding } else { self.timing.binding };
+        let delay = span.draw(&mut self.dice);
+        let uid = pod.pod().uid.clone();
+        self.chosen.insert(uid.clone(), (pod.name.clone(), node));
+        if delay.is_zero() {
+            self.bind(&pod.name, &uid);
+        } else {
+            self.after(delay, Task::Bind(pod.name.clone(), uid));
+        }
+    }
+
+    /// Binds a pod to the node that was chosen for it, whatever has become of the node since.
+    pub(super) fn bind(&mut self, pod: &Name, uid: &str) {
+        let Some((_, node)) = self.chosen.remove(uid) else { return };
+        let wants_it =
+            |found: &Arc<Object>| found.uid() == uid && found.pod().node.is_none() && found.pod().active();
+        if !self.store.get(Resource::Pods, pod).is_some_and(wants_it) {
+            return;
+        }
         let now = self.now;
         self.edit(Resource::Pods, pod, |value| {
-            value["spec"]["nodeName"] = Value::from(node);
+            value["spec"]["nodeName"] = Value::from(node.as_str());
             set_condition(value, now, json!({ "type": "PodScheduled", "status": "True" }));
         });
-        self.note(Event::PodScheduled { pod: pod.clone(), node: node.to_owned() });
+        self.note(Event::PodScheduled { pod: pod.clone(), node });
     }
 
     fn set_unschedulable(&mut self, pod: &Name) {

@@ -39,6 +39,20 @@ impl Cluster {
         self.change(|state| state.break_kubelet(node, Kubelet::CutOff));
     }
 
+    /// The kubelet of a node is stopped and started again after a few seconds: it asks anew, with the whole grace, whom it had
+    /// asked, and registers its Node if somebody has deleted it.
+    pub fn restart_kubelet(&self, node: &str) {
+        self.change(|state| state.restart_kubelet(node));
+    }
+
+    /// Another controller manager takes over: for tens of seconds no controller works. Kubelets and the scheduler do.
+    pub fn change_leader(&self) {
+        self.change(|state| {
+            let pause = state.timing.leader_change.draw(&mut state.dice);
+            state.leaderless_until = state.now + pause;
+        });
+    }
+
     /// The machine of a node hangs (a kernel panic): its containers end at this instant. To AWS it is still there.
     pub fn crash(&self, node: &str) {
         self.change(|state| state.break_kubelet(node, Kubelet::Crashed));

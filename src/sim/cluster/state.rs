@@ -45,12 +45,17 @@ mod soon {
 pub(super) enum Task {
     Request(u64),
     Boot(String),
+    Initialise(String),
+    Joined(String),
+    Revive(String),
+    NodeStatus(String),
     Kubelet(Name),
     /// The containers of a pod: its name, for the order of things, and its uid.
     Container(Name, String),
     Budget(Name),
     Volume(String),
     Schedule,
+    Bind(Name, String),
     Taints(String),
     ReplicaSet(Name),
     DaemonSet(Name),
@@ -62,6 +67,37 @@ pub(super) enum Task {
     PodGc,
     Bookmarks,
     WatchTimeouts,
+}
+
+impl Task {
+    /// Whether kube-controller-manager does it: neither a kubelet nor the scheduler nor the cloud's own controllers.
+    fn is_of_the_controller_manager(&self) -> bool {
+        match self {
+            Self::Budget(_)
+            | Self::Volume(_)
+            | Self::Taints(_)
+            | Self::ReplicaSet(_)
+            | Self::DaemonSet(_)
+            | Self::StatefulSet(_)
+            | Self::Job(_)
+            | Self::Dependents(_)
+            | Self::Unheard(_)
+            | Self::PodGc => true,
+            Self::Request(_)
+            | Self::Boot(_)
+            | Self::Initialise(_)
+            | Self::Joined(_)
+            | Self::Revive(_)
+            | Self::NodeStatus(_)
+            | Self::Kubelet(_)
+            | Self::Container(..)
+            | Self::Schedule
+            | Self::Bind(..)
+            | Self::CloudGone(_)
+            | Self::Bookmarks
+            | Self::WatchTimeouts => false,
+        }
+    }
 }
 
 /// The tasks to come; each is in it once, at its earliest moment.
@@ -113,6 +149,10 @@ pub(super) struct State {
     pub(super) containers: BTreeMap<String, Container>,
     pub(super) attachments: BTreeMap<String, Attachment>,
     pub(super) logs: BTreeMap<String, NodeLogs>,
+    /// The nodes that the scheduler has chosen for pods that are not bound yet, by uid.
+    pub(super) chosen: BTreeMap<String, (Name, String)>,
+    /// No controller works until then.
+    pub(super) leaderless_until: Timestamp,
     /// Since when pods have been on a node whose taint they tolerate for a time, by uid.
     pub(super) tolerating: BTreeMap<String, Timestamp>,
 }
@@ -134,6 +174,8 @@ impl State {
             containers: BTreeMap::new(),
             attachments: BTreeMap::new(),
             logs: BTreeMap::new(),
+            chosen: BTreeMap::new(),
+            leaderless_until: now,
             tolerating: BTreeMap::new(),
         };
         for namespace in ["default", "kube-node-lease", "kube-public", "kube-system"] {
@@ -157,14 +199,23 @@ impl State {
     }
 
     fn run(&mut self, task: Task) {
+        if self.now < self.leaderless_until && task.is_of_the_controller_manager() {
+            self.queue.add(task, self.leaderless_until);
+            return;
+        }
         match task {
             Task::Request(id) => self.receive(id),
             Task::Boot(node) => self.boot(&node),
+            Task::Initialise(node) => self.initialise(&node),
+            Task::Joined(node) => self.joined(&node),
+            Task::Revive(node) => self.revive(&node),
+            Task::NodeStatus(node) => self.report_node(&node),
             Task::Kubelet(pod) => self.sync_pod(&pod),
             Task::Container(_, uid) => self.advance(&uid),
             Task::Budget(budget) => self.sync_budget(&budget),
             Task::Volume(volume) => self.sync_volume(&volume),
             Task::Schedule => self.schedule(),
+            Task::Bind(pod, uid) => self.bind(&pod, &uid),
             Task::Taints(node) => self.sync_taints(&node),
             Task::ReplicaSet(name) => self.sync_replica_set(&name),
             Task::DaemonSet(name) => self.sync_daemon_set(&name),
@@ -297,6 +348,9 @@ impl State {
             self.after(soon::KUBELET, Task::Kubelet(name.clone()));
             if change.before.as_ref().is_none_or(|before| before.pod().node.is_none()) {
                 self.after(soon::TAINTS, Task::Taints(node.clone()));
+                if self.store.get(Resource::Nodes, &Name::cluster(node)).is_none() {
+                    self.collect_pods_later();
+                }
             }
         }
         if facts.node.is_none() || change.after.is_none() || facts.finished() {
@@ -357,9 +411,13 @@ impl State {
             self.after(soon::WORKLOADS, Task::DaemonSet(daemon_set));
         }
         if change.after.is_none() {
-            let after = self.timing.pod_collection.draw(&mut self.dice);
-            self.after(after, Task::PodGc);
+            self.collect_pods_later();
         }
+    }
+
+    fn collect_pods_later(&mut self) {
+        let after = self.timing.pod_collection.draw(&mut self.dice);
+        self.after(after, Task::PodGc);
     }
 
     fn event_written(&mut self, event: &Object) {

@@ -19,6 +19,27 @@ pub struct Timing {
     /// From a write to its line in a watch; each watch has its own, so that they are not ordered among each other.
     /// <https://kubernetes.io/docs/reference/using-api/api-concepts/#the-resourceversion-parameter>
     pub watch_lag: Span,
+    /// From the scheduler's choice of a node to the binding, which asks nothing again: the node may be cordoned by then.
+    /// <https://kubernetes.io/docs/concepts/scheduling-eviction/scheduling-framework/#scheduling-cycle-and-binding-cycle>
+    pub binding: Span,
+    /// The same for a pod with a volume, which is made first (`BindTimeoutSeconds` is 600).
+    pub volume_binding: Span,
+    /// From a Node's registration to its being Ready: until the network plugin runs (`NetworkReady=false`). Until then it has
+    /// the taints `node.kubernetes.io/not-ready` and `node.cloudprovider.kubernetes.io/uninitialized`.
+    /// <https://kubernetes.io/docs/reference/labels-annotations-taints/#node-cloudprovider-kubernetes-io-uninitialized>
+    pub joining: Span,
+    /// Between two reports of a Node's status by which nothing but the heartbeat changes
+    /// (`nodeStatusReportFrequency`: five minutes). [`Span::NONE`]: there are none.
+    /// <https://kubernetes.io/docs/reference/node/node-status/#heartbeats>
+    pub status_report: Span,
+    /// From a change of what runs on a node (its images, its volumes) to the report of it (`nodeStatusUpdateFrequency`: 10 s).
+    /// [`Span::NONE`]: it is not reported.
+    pub status_change: Span,
+    /// How long a kubelet takes to be started again.
+    pub kubelet_restart: Span,
+    /// How long no controller works when another controller manager takes over: the lease lasts 15 s, and caches are filled.
+    /// <https://kubernetes.io/docs/reference/command-line-tools-reference/kube-controller-manager/>
+    pub leader_change: Span,
     /// From a container's exit to the kubelet's noticing: it looks at its containers once a second.
     /// <https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/pleg/generic.go>
     pub exit_noticed: Span,
@@ -47,6 +68,13 @@ impl Timing {
             request: Span::millis(1, 10).rarely(Duration::from_millis(500)),
             answer: Span::millis(1, 10).rarely(Duration::from_millis(500)),
             watch_lag: Span::millis(1, 50).rarely(Duration::from_secs(1)),
+            binding: Span::millis(5, 50).rarely(Duration::from_secs(1)),
+            volume_binding: Span::seconds(1, 10).rarely(Duration::from_mins(3)),
+            joining: Span::seconds(5, 30),
+            status_report: Span::seconds(290, 310),
+            status_change: Span::seconds(0, 10),
+            kubelet_restart: Span::seconds(1, 10),
+            leader_change: Span::seconds(15, 40),
             exit_noticed: Span::seconds(0, 1),
             unmount: Span::millis(100, 2_000),
             unheard: Span::seconds(40, 60),
@@ -62,6 +90,13 @@ impl Timing {
             request: Span::NONE,
             answer: Span::NONE,
             watch_lag: Span::NONE,
+            binding: Span::NONE,
+            volume_binding: Span::NONE,
+            joining: Span::NONE,
+            status_report: Span::NONE,
+            status_change: Span::NONE,
+            kubelet_restart: Span::seconds(5, 5),
+            leader_change: Span::seconds(20, 20),
             exit_noticed: Span::NONE,
             unmount: Span::millis(100, 100),
             unheard: Span::seconds(50, 50),

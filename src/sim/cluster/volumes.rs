@@ -1,21 +1,26 @@
 //! The attach-detach controller: one VolumeAttachment for each volume that a pod uses (annotation `sim/volume`).
 //!
-//! Invariants: a volume is attached to one node at a time, and a pod waits for its own; an attachment outlives the last
-//! pod that used it by `sim/detach-seconds`, or by the six minutes of a forced detach where the node is not there to
-//! unmount it.
+//! Invariants: a volume is attached to one node at a time, and a pod waits for its own; an attachment outlives the unmounting
+//! by `sim/detach-seconds`, or the last pod that used it by the six minutes of a forced detach where the node is not there to
+//! unmount it. Where there is a DaemonSet of a CSI driver (annotation `sim/csi-driver`), nothing is mounted or unmounted on a
+//! node on which no pod of it runs. <https://kubernetes-csi.github.io/docs/deploying.html>
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::json;
 
+use super::containers::Stage;
 use super::names::Name;
-use super::object::Object;
+use super::object::{Object, text};
 use super::resources::Resource;
 use super::state::{State, Task};
 
 /// The annotation that names a pod's volume.
 pub(super) const ANNOTATION: &str = "sim/volume";
+
+/// The annotation of the pods that mount and unmount.
+pub(super) const DRIVER: &str = "sim/csi-driver";
 
 /// Default of the annotation `sim/detach-seconds`.
 const DETACHES_AFTER: Duration = Duration::from_secs(3);
@@ -41,6 +46,25 @@ impl State {
         })
     }
 
+    /// Whether the volume of a pod, if it has one, can be mounted and unmounted on a node at present.
+    pub(super) fn can_mount(&self, pod: &Object, node: &str) -> bool {
+        let is_driver = |object: &Object, path: &[&str]| text(&object.value, path) == Some("true");
+        let template = ["spec", "template", "metadata", "annotations", DRIVER];
+        pod.annotation(ANNOTATION).is_none()
+            || !self.store.all(Resource::DaemonSets).any(|set| is_driver(set, &template))
+            || self.containers.values().any(|container| {
+                let runs = matches!(container.stage, Stage::Running { .. } | Stage::Asked { .. });
+                runs && container.node == node && container.pod.annotation(DRIVER) == Some("true")
+            })
+    }
+
+    /// Whether a volume is mounted on a node.
+    fn is_mounted(&self, volume: &str, node: &str) -> bool {
+        let here = self.containers.values().filter(|container| container.node == node);
+        let mut users = here.filter(|container| container.pod.annotation(ANNOTATION) == Some(volume));
+        users.any(|container| !matches!(container.stage, Stage::Starting { .. } | Stage::Unmounted))
+    }
+
     /// Attaches or detaches a volume, as its pods need.
     pub(super) fn sync_volume(&mut self, volume: &str) {
         let all = self.store.all(Resource::Pods);
@@ -59,7 +83,7 @@ impl State {
         };
         let node = attached.node.clone();
         let used = users.iter().any(|pod| pod.pod().node.as_ref() == Some(&node));
-        let there = self.kubelet_hears(&node);
+        let (there, mounted) = (self.kubelet_hears(&node), self.is_mounted(volume, &node));
         let now = self.now;
         let Some(attached) = self.attachments.get_mut(volume) else { return };
         if used {
@@ -67,6 +91,11 @@ impl State {
             return;
         }
         let unused_since = *attached.unused_since.get_or_insert(now);
+        if there && mounted {
+            // It is looked at again when it is unmounted.
+            attached.unused_since = None;
+            return;
+        }
         let due = unused_since + if there { attached.detaches_after } else { FORCED_AFTER };
         if now < due {
             self.queue.add(Task::Volume(volume.to_owned()), due);
@@ -75,6 +104,7 @@ impl State {
         let object = attached.object.clone();
         self.attachments.remove(volume);
         self.remove(Resource::VolumeAttachments, &object);
+        self.tell_attached(&node);
         self.sync_volume(volume);
     }
 
@@ -94,6 +124,19 @@ impl State {
         self.put(Resource::VolumeAttachments, value);
         let detaches_after = pod.seconds("sim/detach-seconds").unwrap_or(DETACHES_AFTER);
         let attachment = Attachment { object, node, detaches_after, unused_since: None };
+        let node = attachment.node.clone();
         self.attachments.insert(volume.to_owned(), attachment);
+        self.tell_attached(&node);
+    }
+
+    /// The controller writes into the Node what is attached to it.
+    fn tell_attached(&mut self, node: &str) {
+        let here = self.attachments.iter().filter(|(_, attachment)| attachment.node == node);
+        let volumes: Vec<_> = here
+            .map(|(volume, _)| json!({ "name": format!("kubernetes.io/csi/ebs.csi.aws.com^{volume}"), "devicePath": "" }))
+            .collect();
+        self.edit(Resource::Nodes, &Name::cluster(node), |value| {
+            value["status"]["volumesAttached"] = json!(volumes);
+        });
     }
 }

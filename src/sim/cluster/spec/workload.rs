@@ -193,6 +193,21 @@ impl<K> Workload<K> {
         self.annotation("sim/last-lines", &lines.to_string())
     }
 
+    /// Mounts and unmounts volumes on its node.
+    pub fn csi_driver(self) -> Self {
+        self.annotation("sim/csi-driver", "true")
+    }
+
+    /// Has a preStop hook that runs for so many seconds.
+    pub fn pre_stop(self, seconds: u32) -> Self {
+        self.annotation("sim/prestop-seconds", &seconds.to_string())
+    }
+
+    /// Has sidecars that need so many seconds to exit, after the rest has.
+    pub fn sidecars_exit_after(self, seconds: u32) -> Self {
+        self.annotation("sim/sidecar-seconds", &seconds.to_string())
+    }
+
     /// Ships the log lines of its node.
     pub fn log_shipper(self) -> Self {
         self.annotation("sim/log-shipper", "true")

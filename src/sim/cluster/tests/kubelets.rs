@@ -201,3 +201,39 @@ async fn a_kubelet_adopts_the_node_of_an_earlier_machine_of_its_name() {
     assert_eq!(spec.unschedulable, Some(true));
     assert_eq!(ready(&sim.cluster, "n1").as_deref(), Some("True"), "nobody removes it");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_restarted_kubelet_gives_the_whole_grace_again_and_registers_a_node_that_is_gone() {
+    let sim = two_nodes().await;
+    sim.cluster.set_timing(Timing::brisk());
+    sim.cluster.add(pod("slow").on("n1").grace(20).exits_after(5_000));
+    sim.running("slow", 1).await;
+    let asked = sim.now();
+    sim.pods().delete("slow", &DeleteParams::default()).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    sim.nodes().delete("n1", &DeleteParams::default()).await.unwrap();
+    sim.cluster.restart_kubelet("n1");
+    sim.until("it is cut", |cluster| cluster.happened(|event| matches!(event, Event::CutShort { .. }))).await;
+    assert_eq!(since(&sim, asked), 10 + 5 + 20);
+    assert_eq!(ready(&sim.cluster, "n1").as_deref(), Some("True"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_pre_stop_hook_and_the_sidecars_share_the_grace_and_get_two_seconds_whatever_is_left_of_it() {
+    for (spec, seconds, whole) in [
+        (pod("web").grace(30).pre_stop(5).exits_after(3), 8, true),
+        (pod("web").grace(30).exits_after(3).sidecars_exit_after(9), 12, true),
+        (pod("web").grace(10).pre_stop(60).exits_after(1), 11, true),
+        (pod("web").grace(10).pre_stop(60).exits_after(5), 12, false),
+        (pod("web").grace(10).exits_after(9).sidecars_exit_after(2), 11, true),
+        (pod("web").grace(10).exits_after(9).sidecars_exit_after(5), 11, false),
+    ] {
+        let sim = sim();
+        sim.cluster.add(node("n1")).add(spec.on("n1"));
+        sim.running("web", 1).await;
+        let asked = sim.now();
+        sim.pods().delete("web", &DeleteParams::default()).await.unwrap();
+        sim.until("it is gone", |cluster| cluster.pod("web").is_none()).await;
+        assert_eq!((since(&sim, asked), sim.cluster.happened(exited("web"))), (seconds, whole));
+    }
+}

@@ -132,3 +132,26 @@ async fn a_volume_of_a_machine_that_died_in_use_takes_six_minutes() {
     sim.running("db", 1).await;
     assert!(sim.now().duration_since(off).as_secs() > 360);
 }
+
+#[tokio::test(start_paused = true)]
+async fn without_the_driver_on_its_node_nothing_is_unmounted_and_nothing_detached() {
+    let sim = sim();
+    sim.cluster.add(node("n1")).add(daemon_set("csi").csi_driver()).add(replica_set("db", 1).volume("data"));
+    sim.running("db", 1).await;
+    let taint = serde_json::json!({ "spec": { "taints": [{ "key": "stop", "effect": "NoSchedule" }] } });
+    let (nodes, params) = (sim.nodes(), kube::api::PatchParams::default());
+    nodes.patch("n1", &params, &kube::api::Patch::Merge(taint)).await.unwrap();
+    for app in ["csi", "db"] {
+        let (pod, _) = running(&sim.cluster, app).remove(0);
+        sim.pods().evict(&pod, &EvictParams::default()).await.unwrap();
+    }
+    tokio::time::sleep(Duration::from_hours(2)).await;
+    let held = sim.cluster.pods_on("n1");
+    assert_eq!(held.len(), 1, "the pod object waits for the unmount");
+    assert_eq!(held[0].status.as_ref().unwrap().phase.as_deref(), Some("Succeeded"));
+    assert_eq!(sim.cluster.list::<VolumeAttachment>().len(), 1);
+    let open = serde_json::json!({ "spec": { "taints": null } });
+    nodes.patch("n1", &params, &kube::api::Patch::Merge(open)).await.unwrap();
+    sim.running("csi", 1).await;
+    sim.running("db", 1).await;
+}

@@ -9,6 +9,7 @@ mod machines;
 mod objects;
 mod requests;
 mod scale;
+mod scheduling;
 mod watches;
 
 use std::time::Duration;
