@@ -60,6 +60,10 @@ pub enum Answer {
 /// Source: [API Priority and Fairness](https://kubernetes.io/docs/concepts/cluster-administration/flow-control/).
 const BUSY: SignedDuration = SignedDuration::from_secs(1);
 
+/// What passes the API server's answers on may say any number of seconds: a drain waits no longer than for anything else
+/// that is tried again, and never asks again at once.
+const BUSY_AT_MOST: SignedDuration = SignedDuration::from_secs(30);
+
 /// Reads the answer to an eviction or a deletion.
 ///
 /// Source: [API-initiated eviction](https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/) and the
@@ -95,7 +99,8 @@ pub(super) fn read(code: u16, retry_after: Option<SignedDuration>, status: Optio
                     in_body
                         .map(|seconds| SignedDuration::from_secs(seconds.into()))
                         .or(retry_after)
-                        .unwrap_or(BUSY),
+                        .unwrap_or(BUSY)
+                        .clamp(BUSY, BUSY_AT_MOST),
                 )
             }
         },
@@ -154,6 +159,9 @@ mod tests {
                 Answer::Blocked("The disruption budget web needs 2 healthy pods and has 2 currently".into()),
             ),
             (429, Some(seconds(3)), None, Answer::Busy(seconds(3))),
+            (429, Some(SignedDuration::MAX), None, Answer::Busy(seconds(30))),
+            (429, Some(seconds(0)), None, Answer::Busy(seconds(1))),
+            (429, Some(SignedDuration::MIN), None, Answer::Busy(seconds(1))),
             (429, None, Some(&busy), Answer::Busy(seconds(7))),
             (429, None, None, Answer::Busy(seconds(1))),
             (500, None, Some(&two), Answer::Unclear("two budgets".into())),

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::names;
 use super::record::{self, Record};
+use crate::clock::later;
 use crate::cluster::NodeView;
 
 /// cluster-autoscaler takes a Node whose taint is older than 5 minutes for one whose deletion has failed; the taint is
@@ -66,7 +67,7 @@ pub(super) fn is_guarded(node: &NodeView) -> bool {
 /// When the taint has to be renewed; none if it is not there or cannot be read, so: now.
 pub(super) fn taint_expires(node: &NodeView) -> Option<Timestamp> {
     let stamp = node.taint(names::TO_BE_DELETED)?.value.as_deref()?.parse().ok()?;
-    Some(Timestamp::from_second(stamp).ok()? + TAINT_LIFE)
+    Some(later(Timestamp::from_second(stamp).ok()?, TAINT_LIFE))
 }
 
 /// The patch that writes `record` and puts on what the Node does not carry yet.

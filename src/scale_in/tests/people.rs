@@ -78,6 +78,17 @@ fn cordon_and_taint_are_put_back_when_the_autoscaler_takes_them_off_and_kept_fre
 }
 
 #[test]
+fn a_taint_of_a_moment_beyond_all_moments_breaks_nothing() {
+    for stamp in [253_402_207_200, i64::MAX, i64::MIN, -377_705_023_201] {
+        let mut scene = node().by_autoscaler().with(pod("web"));
+        let taint =
+            json!({ "key": names::TO_BE_DELETED, "value": stamp.to_string(), "effect": "NoSchedule" });
+        scene.patch(&json!({ "spec": { "taints": [taint] } }));
+        assert_eq!(evictions(&scene.look()).len(), 1, "{stamp}");
+    }
+}
+
+#[test]
 fn a_record_of_another_instance_is_void() {
     let mut scene = node().by_autoscaler().with(pod("web"));
     scene.patch(&json!({ "spec": { "providerID": "aws:///us-east-1a/i-2" } }));
