@@ -74,6 +74,8 @@ pub struct Memory {
     pub deleted_daemon_sets: BTreeSet<String>,
     /// Pods that come back to the cordoned node.
     pub returns: Returns,
+    /// When a try to terminate the instance ended that may have had its effect.
+    pub told_at: Option<Timestamp>,
     /// The termination noted in the record at this moment certainly had no effect.
     pub void_termination: Option<Timestamp>,
     /// What AWS says to giving the instance back, when it refuses for good.

@@ -89,8 +89,8 @@ fn under_way(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         );
         return s.patch(plan, marks::take_off(s.node), cancelled(note, true));
     }
-    if matches!(s.instance, Whereabouts::Elsewhere { .. }) {
-        release::ended_unseen(s, record, plan);
+    if let Whereabouts::Elsewhere { seen } = s.instance {
+        release::ended_unseen(s, record, seen, plan);
     }
     let record = release::with_deadline(s, record, plan);
     match record.phase {
@@ -117,12 +117,17 @@ fn has_left_alive(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
     match &s.instance {
         Whereabouts::In { lifecycle, .. } => *lifecycle == Lifecycle::Detaching,
         Whereabouts::Unknown => false,
-        Whereabouts::Elsewhere { .. } => {
-            let taken_out = record.terminate_at.is_some() || record.release == Release::CompleteHook;
+        Whereabouts::Elsewhere { seen } => {
+            let taken_out = release::told_at(s, record).is_some() || record.release == Release::CompleteHook;
             let Some(since) = s.memory.elsewhere_since.filter(|_| !taken_out) else { return false };
+            if s.node.ready != Ready::Yes {
+                return false;
+            }
             let detached = later(since, MISSING_FOR);
-            plan.wake(detached);
-            detached <= s.now && s.node.ready == Ready::Yes
+            if *seen < detached {
+                release::look_after(s, detached, plan);
+            }
+            *seen >= detached
         }
     }
 }

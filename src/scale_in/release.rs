@@ -68,7 +68,7 @@ pub(super) fn take_out_of_the_group(s: &Situation<'_>, record: &Record, plan: &m
         return taken_out(s, record, *lifecycle, group, plan);
     }
     match s.hook {
-        HookKnowledge::Ours(_) => terminate(s, record, group, *seen, plan),
+        HookKnowledge::Ours(_) => terminate(s, record, group, *lifecycle, *seen, plan),
         HookKnowledge::Unknown => look_up_hook(s, group, plan),
         // Somebody else would drain it by rules of their own as soon as it is held: it is drained first.
         HookKnowledge::None | HookKnowledge::Beside(_) => {}
@@ -104,10 +104,16 @@ fn given_up(s: &Situation<'_>, record: &Record) -> Vec<Action> {
     by_itself.then(|| Action::GiveUpReplacement { group: record.group.clone() }).into_iter().collect()
 }
 
-/// The instance is gone from the group, and the machine with it, before anybody here saw it terminating.
-pub(super) fn ended_unseen(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
+/// The instance is gone from the group, and the machine with it, before anybody here saw it terminating. One look may
+/// leave out an instance that is there.
+pub(super) fn ended_unseen(s: &Situation<'_>, record: &Record, seen: Timestamp, plan: &mut Plan) {
     let given_up = given_up(s, record);
-    if s.node.ready != Ready::Yes && !given_up.is_empty() {
+    if s.node.ready == Ready::Yes || given_up.is_empty() {
+        return;
+    }
+    if s.memory.elsewhere_since.is_none_or(|since| since >= seen) {
+        look_after(s, s.now, plan);
+    } else {
         let record = Record { release: Release::CompleteHook, ..record.clone() };
         s.patch(plan, s.with_record(&record), given_up);
     }
@@ -135,7 +141,7 @@ pub(super) fn begin(s: &Situation<'_>, record: &Record, note: String, plan: &mut
         return s.enter_and(plan, &record, note, None);
     };
     if !lifecycle.is_terminating() && may_terminate(s, &record, *seen, plan) {
-        let (record, terminate) = noted(s, &record, group);
+        let (record, terminate) = noted(s, &record, group, *lifecycle);
         s.enter_and(plan, &record, note, Some(terminate));
     } else {
         s.enter_and(plan, &record, note, None);
@@ -165,7 +171,7 @@ pub(super) fn release(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
                 && may_terminate(s, record, *seen, plan)
                 && !go_back_for_workloads(s, record, plan)
             {
-                terminate(s, record, group, *seen, plan);
+                terminate(s, record, group, *lifecycle, *seen, plan);
             }
         }
     }
@@ -189,17 +195,26 @@ fn complete(s: &Situation<'_>, record: &Record, hook: &Hook, seen: Timestamp, pl
     s.attempt(plan, &Task::Complete, || Action::CompleteHook { hook: hook.clone(), instance });
 }
 
-fn terminate(s: &Situation<'_>, record: &Record, group: &str, seen: Timestamp, plan: &mut Plan) {
+fn terminate(
+    s: &Situation<'_>,
+    record: &Record,
+    group: &str,
+    lifecycle: Lifecycle,
+    seen: Timestamp,
+    plan: &mut Plan,
+) {
     announce_refusal(s, record, plan);
     if may_terminate(s, record, seen, plan) {
-        let (record, terminate) = noted(s, record, group);
+        let (record, terminate) = noted(s, record, group, lifecycle);
         s.patch(plan, s.with_record(&record), vec![terminate]);
     }
 }
 
-/// When AWS was told to terminate the instance, unless it certainly did not do so then.
-fn told_at(s: &Situation<'_>, record: &Record) -> Option<Timestamp> {
-    record.terminate_at.filter(|at| s.memory.void_termination != Some(*at))
+/// When AWS was told to terminate the instance, unless it certainly did not do so then. The call may have waited for its
+/// turn after it was noted.
+pub(super) fn told_at(s: &Situation<'_>, record: &Record) -> Option<Timestamp> {
+    let noted = record.terminate_at.filter(|at| s.memory.void_termination != Some(*at));
+    noted.max(s.memory.told_at)
 }
 
 /// Whether AWS may be told now, without the danger that it is told twice.
@@ -221,12 +236,15 @@ fn may_terminate(s: &Situation<'_>, record: &Record, seen: Timestamp, plan: &mut
     }
 }
 
-/// The record that says that AWS is told now, and what tells it.
-fn noted(s: &Situation<'_>, record: &Record, group: &str) -> (Record, Action) {
+/// The record that says that AWS is told now, and what tells it. The desired capacity does not count an instance in
+/// Standby: a decrement might end another one.
+///
+/// Source: [Standby](https://docs.aws.amazon.com/autoscaling/ec2/userguide/as-enter-exit-standby.html).
+fn noted(s: &Situation<'_>, record: &Record, group: &str, lifecycle: Lifecycle) -> (Record, Action) {
     let terminate = Action::Terminate {
         group: group.to_owned(),
         instance: record.instance.clone(),
-        decrement: record.release == Release::TerminateAndDecrement,
+        decrement: record.release == Release::TerminateAndDecrement && lifecycle != Lifecycle::Standby,
         under_hook: record.phase == Phase::Draining,
         noted_at: s.now,
     };
@@ -234,7 +252,7 @@ fn noted(s: &Situation<'_>, record: &Record, group: &str) -> (Record, Action) {
 }
 
 /// Has AWS looked at once `moment` has come: only a look that begins after that tells.
-fn look_after(s: &Situation<'_>, moment: Timestamp, plan: &mut Plan) {
+pub(super) fn look_after(s: &Situation<'_>, moment: Timestamp, plan: &mut Plan) {
     if moment > s.now {
         plan.wake(moment);
     } else {

@@ -138,11 +138,13 @@ impl Worker {
         let now = self.shared.clock.now();
         let Err(error) = result else {
             self.memory.refused_by_aws = None;
+            self.memory.told_at = Some(now);
             return self.memory.worked(Task::Terminate, now);
         };
         self.hook = HookKnowledge::Unknown;
         if !error.is_refusal() {
             // Whether it had its effect is seen by a look; none is blindly repeated.
+            self.memory.told_at = Some(now);
             return self.memory.failed(&Task::Terminate, now, None);
         }
         self.memory.void_termination = Some(noted_at);

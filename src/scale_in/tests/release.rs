@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde_json::json;
+
 use super::scene::*;
 use crate::groups::Lifecycle;
 use crate::scale_in::marks;
@@ -158,6 +160,92 @@ fn after_an_answer_of_ok_a_stale_look_does_not_bring_a_second_one_nor_does_a_res
         seen_now(&mut scene, Lifecycle::InService);
         assert!(touches_aws(&scene.look()), "restarted: {restarted}");
     }
+}
+
+#[test]
+fn a_termination_that_had_to_wait_for_its_turn_counts_from_when_aws_was_told() {
+    for answered in [true, false] {
+        let mut scene = node().by_autoscaler().in_phase(Phase::Releasing);
+        assert!(touches_aws(&scene.look()));
+        // A change of the group's size had its turn meanwhile.
+        scene.later(29);
+        if answered {
+            scene.memory.worked(Task::Terminate, scene.now);
+        } else {
+            scene.memory.failed(&Task::Terminate, scene.now, None);
+        }
+        scene.memory.told_at = Some(scene.now);
+        scene.later(3);
+        seen_now(&mut scene, Lifecycle::InService);
+        assert!(!touches_aws(&scene.look()), "answered: {answered}");
+        // Another record of the same scale-in does not make it unsaid.
+        let record = Record { terminate_at: None, ..scene.record() };
+        scene.patch(&marks::with_record(&scene.view(), &record, scene.now));
+        assert!(!touches_aws(&scene.look()), "answered: {answered}");
+        scene.later(30);
+        seen_now(&mut scene, Lifecycle::InService);
+        assert!(touches_aws(&scene.look()), "answered: {answered}");
+    }
+}
+
+#[test]
+fn an_instance_in_standby_goes_without_a_decrement_that_would_cost_another_one() {
+    for (hooked, phase) in [(true, Phase::Draining), (false, Phase::Flushing), (false, Phase::Releasing)] {
+        let mut scene = node().by_autoscaler().in_phase(phase);
+        if hooked {
+            scene = scene.hooked(60);
+        }
+        scene.later(5);
+        seen_now(&mut scene, Lifecycle::Standby);
+        let plan = scene.look();
+        let decrements = |action: &Action| matches!(action, Action::Terminate { decrement: true, .. });
+        assert!(touches_aws(&plan) && !all(&plan).iter().any(decrements), "{phase}");
+    }
+}
+
+#[test]
+fn one_look_that_leaves_an_instance_out_changes_nothing_however_long_it_is_the_last() {
+    for ready in ["True", "Unknown"] {
+        let mut scene = node().by_autoscaler().with(pod("web"));
+        scene.patch(&json!({ "status": { "conditions": [{ "type": "Ready", "status": ready }] } }));
+        scene.instance = Whereabouts::Elsewhere { seen: at(0) };
+        scene.memory.elsewhere_since = Some(at(0));
+        scene.look();
+        scene.later(120);
+        let before = scene.record();
+        scene.look();
+        assert_eq!(scene.record(), before, "Ready: {ready}");
+    }
+}
+
+#[test]
+fn an_instance_that_stays_away_from_the_group_is_detached_or_gone() {
+    let away = |ready: &str, release: Release| {
+        let mut scene = node().asked_by(Cause::Operator, release).with(pod("web"));
+        scene.patch(&json!({ "status": { "conditions": [{ "type": "Ready", "status": ready }] } }));
+        scene.memory.elsewhere_since = Some(at(0));
+        scene.later(60);
+        scene.instance = Whereabouts::Elsewhere { seen: scene.now };
+        scene
+    };
+    let mut scene = away("True", Release::TerminateAndDecrement);
+    assert_eq!(reasons(&scene.look()), ["ScaleInCancelled"]);
+    // AWS had refused to terminate it before.
+    let mut scene = away("True", Release::TerminateAndDecrement);
+    let record = Record { terminate_at: Some(at(1)), ..scene.record() };
+    scene.patch(&marks::with_record(&scene.view(), &record, scene.now));
+    scene.memory.void_termination = Some(at(1));
+    assert_eq!(reasons(&scene.look()), ["ScaleInCancelled"]);
+    let mut scene = away("Unknown", Release::TerminateAndDecrement);
+    assert!(all(&scene.look()).contains(&Action::GiveUpReplacement { group: "g".into() }));
+    // Nothing more is to be done for it, at no pace.
+    let mut scene = away("Unknown", Release::Terminate);
+    scene.pods = None;
+    scene.look();
+    scene.later(3_000);
+    scene.look();
+    let plan = scene.look();
+    assert!(plan.wake_at.is_none_or(|at| at > scene.now), "{plan:?}");
 }
 
 #[test]
