@@ -47,7 +47,8 @@ impl std::fmt::Debug for World {
 }
 
 impl World {
-    /// An empty world, as harsh as the real one. The same seed makes the same world.
+    /// An empty world, as harsh as the real one. The same seed makes the same world, and gives a program that runs on it in
+    /// this thread the same jitter.
     pub fn new(seed: u64) -> Self {
         let world = Self::plain(seed);
         world.cluster.set_timing(Timing::real());
@@ -57,6 +58,7 @@ impl World {
 
     /// An empty world in which what happens is easy to follow.
     pub fn plain(seed: u64) -> Self {
+        fastrand::seed(seed);
         let clock = Clock::starting_at(BEGINNING.parse().unwrap_or(Timestamp::UNIX_EPOCH));
         let (aws, cluster) = (Aws::new(clock.clone(), seed), Cluster::new(clock.clone(), seed));
         cluster.set_timing(Timing::brisk());

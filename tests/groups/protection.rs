@@ -25,7 +25,7 @@ use tonic::{Code, Status};
 use crate::scene::{GROUP, SOON, Scene, code, eventually, group};
 
 /// More attempts than are made at a call.
-const MANY: usize = 40;
+const MANY: usize = 25;
 
 /// The calls by which a size goes down, in their order: how often each has been made when the step is done.
 const STEPS: [(Operation, usize); 5] = [

@@ -22,8 +22,6 @@ fn throttled(share: f64) -> impl Fn(&World) {
 /// Three nodes go at once while AWS is `impaired`, in every run.
 async fn three_nodes_leave_whole(impaired: impl Fn(&World), heartbeat_seconds: u64, cause: Cause) {
     for seed in 1..=RUNS {
-        // The program's own jitter comes from here too.
-        fastrand::seed(seed);
         let world = World::new(seed);
         impaired(&world);
         let scene = Scene::on(world, held_group(4, heartbeat_seconds), config()).await;

@@ -18,8 +18,6 @@ use witness::Witness;
 
 /// Plays the simulation. Whether every promise was kept.
 pub fn run(options: &Simulate) -> anyhow::Result<bool> {
-    // The AWS SDK spreads its retries with this generator.
-    fastrand::seed(options.seed);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build()?;
     let report = runtime.block_on(play(options))?;
     let mut out = std::io::stdout().lock();
