@@ -115,8 +115,8 @@ fn is_leaving(group: &Group, instance: &groups::Instance, scale_ins: &dyn ScaleI
 /// on their way are counted on for none.
 pub fn node_without_room(group: &Group) -> Bytes {
     let name = format!("{}-template-unknown", group.name);
-    let none = |resource: &str| (resource.to_owned(), Quantity { string: Some("0".to_owned()) });
-    let resources: BTreeMap<_, _> = ["cpu", "memory", "pods"].map(none).into();
+    let nothing = |resource: &str| (resource.to_owned(), Quantity { string: Some("0".to_owned()) });
+    let resources: BTreeMap<_, _> = ["cpu", "memory", "pods"].map(nothing).into();
     let ready = NodeCondition {
         r#type: Some("Ready".to_owned()),
         status: Some("True".to_owned()),
