@@ -7,6 +7,7 @@ use jiff::Timestamp;
 
 use super::retry::{CHANGE_OF_SIZE, LOOK, LOOK_UP, Patience, READ_NOW, WRITE};
 use super::{Activity, Aws, AwsError, Described, Hook, LaunchSpec, Operation};
+use crate::groups::Instance;
 use crate::groups::selector::TagSelector;
 
 /// Names or records a call of DescribeAutoScalingGroups takes.
@@ -80,6 +81,25 @@ impl Aws {
             let page =
                 self.call(Operation::DescribeAutoScalingGroups, patience, || call.clone().send()).await?;
             found.extend(page.auto_scaling_groups.unwrap_or_default().into_iter().map(Described::from_sdk));
+            token = page.next_token.filter(|token| !token.is_empty());
+            if token.is_none() {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// The instances of a group's warm pool, those on their way into it and out of it too: the group does not tell of them
+    /// itself.
+    ///
+    /// Source: [DescribeAutoScalingGroups](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DescribeAutoScalingGroups.html).
+    pub async fn warm_pool(&self, group: &str) -> Result<Vec<Instance>, AwsError> {
+        let mut found = Vec::new();
+        let mut token: Option<String> = None;
+        loop {
+            let call = self.autoscaling.describe_warm_pool().auto_scaling_group_name(group);
+            let call = call.set_next_token(token);
+            let page = self.call(Operation::DescribeWarmPool, LOOK_UP, || call.clone().send()).await?;
+            found.extend(page.instances.unwrap_or_default().into_iter().map(super::facts::instance));
             token = page.next_token.filter(|token| !token.is_empty());
             if token.is_none() {
                 return Ok(found);

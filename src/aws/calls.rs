@@ -54,6 +54,7 @@ operations! {
         DescribeLaunchConfigurations,
         DescribeLifecycleHooks,
         DescribeScalingActivities,
+        DescribeWarmPool,
         RecordLifecycleActionHeartbeat,
         SetDesiredCapacity,
         SetInstanceProtection,

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use super::machines::Revision;
 use super::requirements::Requirements;
 use crate::groups::weights::Weights;
-use crate::groups::{Group, Instance, Lifecycle};
+use crate::groups::{Frozen, Group, Instance, Lifecycle};
 
 /// A group as DescribeAutoScalingGroups tells it.
 #[derive(Clone, Debug)]
@@ -113,7 +113,7 @@ pub struct Hook {
 impl Described {
     pub(super) fn from_sdk(from: asg::AutoScalingGroup) -> Self {
         let launch = Launch::of(&from);
-        let weights = weights(&from);
+        let (weights, frozen, reuses) = (weights(&from), frozen(&from), reuses(&from));
         let instances = from.instances.unwrap_or_default();
         let launched_from = instances.iter().filter_map(launched_from).collect();
         let group = Group {
@@ -124,7 +124,7 @@ impl Described {
             instances: instances
                 .into_iter()
                 .map(instance)
-                .filter(|instance| instance.lifecycle != Lifecycle::Warmed)
+                .filter(|instance| !instance.lifecycle.is_warm())
                 .collect(),
             zones: from.availability_zones.unwrap_or_default(),
             suspended: from
@@ -140,10 +140,29 @@ impl Described {
                 .filter_map(|tag| Some((tag.key?, tag.value.unwrap_or_default())))
                 .collect(),
             weights,
+            frozen,
+            reuses,
             ..Group::default()
         };
         Self { group, launch, launched_from }
     }
+}
+
+/// Why AWS refuses to change the group. `Status` is there only while it is being deleted.
+///
+/// Source: [AutoScalingGroup](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_AutoScalingGroup.html).
+fn frozen(from: &asg::AutoScalingGroup) -> Option<Frozen> {
+    let operator = from.operator.as_ref().and_then(|operator| operator.principal.clone());
+    let deleting = from.status.as_ref().map(|_| Frozen::Deleting);
+    operator.map(Frozen::OperatedBy).or(deleting)
+}
+
+/// Whether the group gives instances back to its warm pool.
+///
+/// Source: [InstanceReusePolicy](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_InstanceReusePolicy.html).
+fn reuses(from: &asg::AutoScalingGroup) -> bool {
+    let policy = from.warm_pool_configuration.as_ref().and_then(|pool| pool.instance_reuse_policy.as_ref());
+    policy.and_then(|policy| policy.reuse_on_scale_in).unwrap_or(false)
 }
 
 /// What instances weigh, if the group gives weights: a line of its policy or an instance has another than 1, or its
@@ -180,7 +199,7 @@ fn launched_from(from: &asg::Instance) -> Option<(String, Revision)> {
     Some((from.instance_id.clone()?, revision))
 }
 
-fn instance(from: asg::Instance) -> Instance {
+pub(super) fn instance(from: asg::Instance) -> Instance {
     Instance {
         id: from.instance_id.unwrap_or_default(),
         zone: from.availability_zone.unwrap_or_default(),

@@ -6,7 +6,8 @@
 //!   stays, and a trouble is logged when it begins and when it ends, not in between.
 //! - The first look costs ceil(groups / 100) calls for each selector, ceil(launch templates / 200), ceil(types / 100),
 //!   and one for each other thing that groups have of their own (pinned versions, sets of attributes). A later one
-//!   costs ceil(groups / 100) for each selector, and in a steady state at most three more.
+//!   costs ceil(groups / 100) for each selector, and in a steady state at most three more, and one for each group that
+//!   gives instances back to its warm pool.
 //! - Nothing here changes anything in AWS.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use futures::future::try_join_all;
+use futures::future::{join_all, try_join_all};
 use jiff::Timestamp;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -28,7 +29,7 @@ use super::node_groups::{Key, NodeGroups, NotAskedYet};
 use super::pace::{BREATH, next_look, retry_after, wished_look};
 use super::selector::Selectors;
 use super::tags::{self, BadTag, NodeTags};
-use super::{Group, Groups, Snapshot};
+use super::{Frozen, Group, Groups, Instance, Snapshot};
 use crate::aws::{Aws, AwsError, Described, Launch, NodeGroup, Revision};
 use crate::clock::{Clock, later};
 use crate::telemetry::chain;
@@ -68,6 +69,9 @@ struct Memory {
     left_behind: BTreeSet<String>,
     /// Groups that give their instances weights, and were warned about.
     weighted: BTreeSet<String>,
+    /// Groups that AWS services operate, and were warned about.
+    operated: BTreeSet<String>,
+    warm_pools: Trouble,
     activities: Trouble,
     hooks: Trouble,
 }
@@ -219,6 +223,8 @@ impl Discovery {
         for described in described.values_mut() {
             self.selectors.tighten(&mut described.group);
         }
+        let outcome = self.add_warm_pools(described.values_mut().map(|described| &mut described.group)).await;
+        memory.warm_pools.note("warm pools", outcome.err().as_ref());
         let states = memory.observe(described.values().map(|described| &described.group), now);
         memory.note_absent(self.selectors.names().into_iter().filter(|name| !described.contains_key(name)));
         self.groups.publish_states(states.clone());
@@ -286,6 +292,29 @@ impl Discovery {
         }
         facts.last_templates.retain(|name, _| groups.iter().any(|seen| seen.group.name == *name));
         groups.into_iter().zip(templates).map(|(seen, told)| facts.with_template(seen.group, told)).collect()
+    }
+
+    /// Adds the instances of their warm pools to groups that give instances back to them: on their way there they may be
+    /// nodes that a hook holds. What is not seen stays as it was; the last error is given back.
+    async fn add_warm_pools(&self, groups: impl Iterator<Item = &mut Group>) -> Result<(), AwsError> {
+        let before = self.groups.latest();
+        let reusing = groups.filter(|group| group.reuses).map(async |group| {
+            let outcome = self.aws.warm_pool(&group.name).await;
+            let known = before.as_ref().and_then(|before| before.groups.get(&group.name));
+            let stays = |known: &&Instance| {
+                known.lifecycle.is_warm() && group.instances.iter().all(|seen| seen.id != known.id)
+            };
+            let stays =
+                || known.into_iter().flat_map(|group| &group.instances).filter(stays).cloned().collect();
+            let (warm, error) = match outcome {
+                Ok(warm) => (warm, None),
+                Err(error) => (stays(), Some(error)),
+            };
+            group.instances.extend(warm);
+            error
+        });
+        let errors: Vec<_> = join_all(reusing).await;
+        errors.into_iter().flatten().next_back().map_or(Ok(()), Err)
     }
 
     /// Every selected group, by name.
@@ -363,7 +392,7 @@ impl Discovery {
             Ok(activities)
         };
         let asked = due.iter().map(|(group, since)| ask(group, *since));
-        let answers = futures::future::join_all(asked).await;
+        let answers = join_all(asked).await;
         let mut failed = None;
         for ((group, _), answer) in due.iter().zip(answers) {
             let Some(group) = states.groups.get(group) else { continue };
@@ -383,6 +412,7 @@ impl Memory {
         self.note_weighted(
             groups.clone().filter(|group| group.is_weighted()).map(|group| group.name.clone()),
         );
+        self.note_operated(groups.clone());
         let mut states = Snapshot::new(now, groups.cloned().map(Arc::new));
         self.shortages.observe(&states);
         for (name, group) in &mut states.groups {
@@ -411,6 +441,23 @@ impl Memory {
             );
         }
         self.left_behind = groups;
+    }
+
+    /// Warns of each group that an AWS service operates once; one that none operates any more may do so again.
+    fn note_operated<'a>(&mut self, groups: impl Iterator<Item = &'a Group>) {
+        let mut operated = BTreeSet::new();
+        for group in groups {
+            let Some(Frozen::OperatedBy(principal)) = &group.frozen else { continue };
+            if !self.operated.contains(&group.name) {
+                tracing::warn!(
+                    group = group.name,
+                    operator = principal,
+                    "the group is managed by an AWS service, which alone may change it: it is neither grown nor shrunk"
+                );
+            }
+            operated.insert(group.name.clone());
+        }
+        self.operated = operated;
     }
 
     /// Warns of each group that gives weights once; one that gives none may do so again.

@@ -3,24 +3,48 @@
 /// The lifecycle states of an instance in an Auto Scaling group, as far as they matter to a node.
 ///
 /// Source: [Amazon EC2 Auto Scaling instance
-/// lifecycle](https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-lifecycle.html).
+/// lifecycle](https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-lifecycle.html), and the pages named
+/// below. What each of them means here is in `docs/coming-from-in-tree.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lifecycle {
     /// `Pending`, `Pending:Wait`, `Pending:Proceed`: on its way in.
     Pending,
     /// `InService`.
     InService,
+    /// `ReplacingRootVolume`: the group has begun to replace its root volume; it stays in the group.
+    ///
+    /// Source: [Replace root
+    /// volumes](https://docs.aws.amazon.com/autoscaling/ec2/userguide/replace-root-volume.html).
+    ReplacingVolume,
+    /// `ReplacingRootVolume:Wait`: a terminating hook holds it before its machine starts anew.
+    ReplacingVolumeWait,
+    /// `ReplacingRootVolume:Proceed`, `RootVolumeReplaced`: its machine starts anew, and it goes back into service.
+    VolumeReplaced,
     /// `Terminating`: the group has begun to take it out.
     Terminating,
     /// `Terminating:Wait`: a lifecycle hook holds it.
     TerminatingWait,
     /// `Terminating:Proceed` and `Terminated`: the hooks are done with it.
     TerminatingProceed,
+    /// `Terminating:Retained`: a hook was abandoned, and the group keeps such instances. Out of the desired capacity, for
+    /// ever, until it is terminated once more, without a decrement.
+    ///
+    /// Source: [Manage retained
+    /// instances](https://docs.aws.amazon.com/autoscaling/ec2/userguide/manage-retained-instances.html).
+    Retained,
     /// `EnteringStandby`, `Standby`: still running, not counted in the desired capacity.
     Standby,
     /// `Detaching`, `Detached`: runs on, outside the group.
     Detaching,
-    /// `Warmed:*`: part of a warm pool, never a node.
+    /// `Warmed:Pending`: on its way into the warm pool, for the first time or, where the group gives instances back to
+    /// it, out of the group.
+    ///
+    /// Source: [Use lifecycle hooks with a warm
+    /// pool](https://docs.aws.amazon.com/autoscaling/ec2/userguide/warm-pool-instance-lifecycle.html).
+    WarmPending,
+    /// `Warmed:Pending:Wait`: the same, held by a hook; by a terminating one if it comes out of the group.
+    WarmPendingWait,
+    /// Every other `Warmed:…`: in the warm pool or on its way out of that, never a node.
     Warmed,
     /// A state this program does not know (`Quarantined`, or one AWS added later): treated as in service, so that
     /// it is neither counted as missing nor taken for gone.
@@ -33,11 +57,17 @@ impl Lifecycle {
         match text {
             "Pending" | "Pending:Wait" | "Pending:Proceed" => Self::Pending,
             "InService" => Self::InService,
+            "ReplacingRootVolume" => Self::ReplacingVolume,
+            "ReplacingRootVolume:Wait" => Self::ReplacingVolumeWait,
+            "ReplacingRootVolume:Proceed" | "RootVolumeReplaced" => Self::VolumeReplaced,
             "Terminating" => Self::Terminating,
             "Terminating:Wait" => Self::TerminatingWait,
             "Terminating:Proceed" | "Terminated" => Self::TerminatingProceed,
+            "Terminating:Retained" => Self::Retained,
             "EnteringStandby" | "Standby" => Self::Standby,
             "Detaching" | "Detached" => Self::Detaching,
+            "Warmed:Pending" => Self::WarmPending,
+            "Warmed:Pending:Wait" => Self::WarmPendingWait,
             warm if warm.starts_with("Warmed:") => Self::Warmed,
             _ => Self::Unknown,
         }
@@ -45,17 +75,55 @@ impl Lifecycle {
 
     /// Whether the group's desired capacity counts the instance.
     pub fn is_live(self) -> bool {
-        matches!(self, Self::Pending | Self::InService | Self::Unknown)
+        matches!(
+            self,
+            Self::Pending
+                | Self::InService
+                | Self::ReplacingVolume
+                | Self::ReplacingVolumeWait
+                | Self::VolumeReplaced
+                | Self::Unknown
+        )
     }
 
-    /// Whether the group is taking the instance out.
+    /// Whether the group is taking the instance out, so that nobody need terminate it.
     pub fn is_terminating(self) -> bool {
         matches!(self, Self::Terminating | Self::TerminatingWait | Self::TerminatingProceed)
     }
 
-    /// Whether the instance is, was or will be a node while in this state.
+    /// Whether the instance is on its way out, or kept on it: its size has been made up for.
+    pub fn is_leaving(self) -> bool {
+        self.is_terminating() || self == Self::Retained
+    }
+
+    /// Whether a lifecycle hook may hold the instance on its way out: of the group, or of its present life.
+    pub fn is_held(self) -> bool {
+        matches!(self, Self::TerminatingWait | Self::ReplacingVolumeWait | Self::WarmPendingWait)
+    }
+
+    /// Whether the instance leaves this state soon, or as soon as a hook lets it: a look is due before long. Of those on
+    /// their way in nobody need know sooner.
+    pub fn is_in_transition(self) -> bool {
+        self.is_terminating()
+            || matches!(
+                self,
+                Self::ReplacingVolume
+                    | Self::ReplacingVolumeWait
+                    | Self::VolumeReplaced
+                    | Self::WarmPending
+                    | Self::WarmPendingWait
+            )
+    }
+
+    /// Whether the instance is part of the warm pool, or on its way there.
+    pub fn is_warm(self) -> bool {
+        matches!(self, Self::WarmPending | Self::WarmPendingWait | Self::Warmed)
+    }
+
+    /// Whether the instance is, was or will be a node of the group while in this state. One that somebody has set aside
+    /// is not: to cluster-autoscaler it would be a node more than the group should have.
     pub fn is_node(self) -> bool {
-        !matches!(self, Self::Warmed | Self::Detaching)
+        !self.is_warm() && !matches!(self, Self::Standby | Self::Detaching)
     }
 }
 
@@ -63,27 +131,61 @@ impl Lifecycle {
 mod tests {
     use super::*;
 
-    #[test]
-    fn every_documented_state_is_told_apart() {
-        let table = [
-            ("Pending:Wait", Lifecycle::Pending, true, false, true),
-            ("InService", Lifecycle::InService, true, false, true),
-            ("Terminating", Lifecycle::Terminating, false, true, true),
-            ("Terminating:Wait", Lifecycle::TerminatingWait, false, true, true),
-            ("Terminating:Proceed", Lifecycle::TerminatingProceed, false, true, true),
-            ("Standby", Lifecycle::Standby, false, false, true),
-            ("Detached", Lifecycle::Detaching, false, false, false),
-            ("Warmed:Stopped", Lifecycle::Warmed, false, false, false),
-            ("Warmed:Pending:Wait", Lifecycle::Warmed, false, false, false),
-            ("Quarantined", Lifecycle::Unknown, true, false, true),
+    /// What there is to say of a state: `live`, `terminating`, `leaving`, `held`, `warm`, `node`.
+    fn traits(state: Lifecycle) -> String {
+        let traits = [
+            (state.is_live(), "live"),
+            (state.is_terminating(), "terminating"),
+            (state.is_leaving(), "leaving"),
+            (state.is_held(), "held"),
+            (state.is_warm(), "warm"),
+            (state.is_node(), "node"),
         ];
-        for (text, state, live, terminating, node) in table {
-            let read = Lifecycle::parse(text);
-            assert_eq!(
-                (read, read.is_live(), read.is_terminating(), read.is_node()),
-                (state, live, terminating, node),
-                "{text}"
-            );
+        traits.into_iter().filter(|(holds, _)| *holds).map(|(_, word)| word).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn every_state_that_aws_has_is_told_apart() {
+        let table = [
+            ("Pending", Lifecycle::Pending, "live node"),
+            ("Pending:Wait", Lifecycle::Pending, "live node"),
+            ("Pending:Proceed", Lifecycle::Pending, "live node"),
+            ("InService", Lifecycle::InService, "live node"),
+            ("ReplacingRootVolume", Lifecycle::ReplacingVolume, "live node"),
+            ("ReplacingRootVolume:Wait", Lifecycle::ReplacingVolumeWait, "live held node"),
+            ("ReplacingRootVolume:Proceed", Lifecycle::VolumeReplaced, "live node"),
+            ("RootVolumeReplaced", Lifecycle::VolumeReplaced, "live node"),
+            ("Terminating", Lifecycle::Terminating, "terminating leaving node"),
+            ("Terminating:Wait", Lifecycle::TerminatingWait, "terminating leaving held node"),
+            ("Terminating:Proceed", Lifecycle::TerminatingProceed, "terminating leaving node"),
+            ("Terminated", Lifecycle::TerminatingProceed, "terminating leaving node"),
+            ("Terminating:Retained", Lifecycle::Retained, "leaving node"),
+            ("EnteringStandby", Lifecycle::Standby, ""),
+            ("Standby", Lifecycle::Standby, ""),
+            ("Detaching", Lifecycle::Detaching, ""),
+            ("Detached", Lifecycle::Detaching, ""),
+            ("Warmed:Pending", Lifecycle::WarmPending, "warm"),
+            ("Warmed:Pending:Wait", Lifecycle::WarmPendingWait, "held warm"),
+            ("Warmed:Pending:Proceed", Lifecycle::Warmed, "warm"),
+            ("Warmed:Pending:Retained", Lifecycle::Warmed, "warm"),
+            ("Warmed:Stopped", Lifecycle::Warmed, "warm"),
+            ("Warmed:Running", Lifecycle::Warmed, "warm"),
+            ("Warmed:Hibernated", Lifecycle::Warmed, "warm"),
+            ("Warmed:Terminating", Lifecycle::Warmed, "warm"),
+            ("Warmed:Terminating:Wait", Lifecycle::Warmed, "warm"),
+            ("Warmed:Terminating:Proceed", Lifecycle::Warmed, "warm"),
+            ("Warmed:Terminating:Retained", Lifecycle::Warmed, "warm"),
+            ("Warmed:Terminated", Lifecycle::Warmed, "warm"),
+            ("Quarantined", Lifecycle::Unknown, "live node"),
+            ("SomethingNew", Lifecycle::Unknown, "live node"),
+        ];
+        for (text, state, expected) in table {
+            assert_eq!(Lifecycle::parse(text), state, "{text}");
+            assert_eq!(traits(state), expected, "{text}");
+        }
+        // Those that the SDK knows, all of them.
+        for known in aws_sdk_autoscaling::types::LifecycleState::values() {
+            assert!(table.iter().any(|(text, ..)| text == known), "{known}");
         }
     }
 }

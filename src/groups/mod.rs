@@ -108,7 +108,7 @@ pub struct Group {
     pub max: i32,
     /// Desired capacity.
     pub desired: i32,
-    /// Instances in every state but those of warm pools.
+    /// Instances in every state; of a warm pool only where the group gives instances back to that.
     pub instances: Vec<Instance>,
     /// Availability zones, in AWS's order.
     pub zones: Vec<String>,
@@ -127,6 +127,21 @@ pub struct Group {
     pub failure: Option<LaunchFailure>,
     /// What its instances weigh, if it gives weights: then its sizes are units, see [`weights`].
     pub weights: Option<weights::Weights>,
+    /// Why AWS refuses every change of it, if it does.
+    pub frozen: Option<Frozen>,
+    /// Whether it gives instances back to its warm pool when it scales in.
+    pub reuses: bool,
+}
+
+/// Why AWS refuses changes of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Frozen {
+    /// An AWS service manages it: the service principal that alone may change it.
+    ///
+    /// Source: [Operator](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_Operator.html).
+    OperatedBy(String),
+    /// It is being deleted.
+    Deleting,
 }
 
 /// An instance of a group.

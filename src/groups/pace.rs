@@ -34,12 +34,12 @@ const LOOKS_A_HEARTBEAT: u32 = 3;
 
 /// From one look to the next, if nobody wants one sooner.
 ///
-/// Sooner than the interval while something is still to be asked for a template, while an instance is on its way out,
+/// Sooner than the interval while something is still to be asked for a template, while an instance is on its way,
 /// while a group is short and it is not known why, and while some group's hooks are not known; and at least three times
 /// a heartbeat, so that an instance that its group puts into Terminating:Wait is seen well before the hook gives up.
 pub(super) fn next_look(snapshot: &Snapshot, hooks: Knowledge, interval: Duration) -> Duration {
     let is_busy = |group: &Group| {
-        group.instances.iter().any(|instance| instance.lifecycle.is_terminating())
+        group.instances.iter().any(|instance| instance.lifecycle.is_in_transition())
             || is_short(group) && group.failure.is_none()
     };
     let mut pause = interval;

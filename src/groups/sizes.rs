@@ -87,17 +87,24 @@ fn count(group: &Group, such: impl Fn(&Instance) -> bool) -> i32 {
     group.live().filter(|&instance| such(instance)).count() as i32
 }
 
-/// The largest size in force at AWS: with Launch suspended the group cannot grow.
+/// The largest size in force at AWS: with Launch suspended the group cannot grow, and one that AWS changes for nobody
+/// stays as it is.
 ///
 /// Source: [Suspend and resume
 /// processes](https://docs.aws.amazon.com/autoscaling/ec2/userguide/as-suspend-resume-processes.html).
 pub fn max_size(group: &Group) -> i32 {
-    if group.suspended.contains("Launch") { group.desired } else { group.max }
+    if suspends(group, "Launch") { group.desired } else { group.max }
 }
 
-/// The smallest size in force at AWS: with Terminate suspended the group cannot shrink.
+/// The smallest size in force at AWS: with Terminate suspended the group cannot shrink, nor can one that AWS changes for
+/// nobody.
 pub fn min_size(group: &Group) -> i32 {
-    if group.suspended.contains("Terminate") { group.desired } else { group.min }
+    if suspends(group, "Terminate") { group.desired } else { group.min }
+}
+
+/// Whether AWS does not do this for the group now, whoever asks.
+fn suspends(group: &Group, process: &str) -> bool {
+    group.frozen.is_some() || group.suspended.contains(process)
 }
 
 /// The smallest and the largest number of nodes, for cluster-autoscaler.
@@ -110,7 +117,7 @@ pub fn min_size(group: &Group) -> i32 {
 pub fn limits(group: &Group, leaves: impl Fn(&Instance) -> bool) -> (i32, i32) {
     let target = target_size(group, &leaves);
     if group.is_weighted() {
-        let spare = if group.suspended.contains("Terminate") { 0 } else { weights::spare(group, leaves) };
+        let spare = if suspends(group, "Terminate") { 0 } else { weights::spare(group, leaves) };
         return (target - spare, target);
     }
     let min = min_size(group);
@@ -183,7 +190,7 @@ fn removable_units(
     accepted: impl Fn(&Instance) -> bool,
 ) -> Result<(), SizeError> {
     let had = weights::units(group, accepted);
-    let min = if group.suspended.contains("Terminate") { had } else { group.min };
+    let min = if suspends(group, "Terminate") { had } else { group.min };
     let units = had - leaving.iter().map(|id| group.weight(id)).sum::<i32>();
     if !leaving.is_empty() && units < min {
         return Err(SizeError::BelowMinUnits { group: group.name.clone(), units, min });
@@ -251,6 +258,17 @@ mod tests {
         group.suspended.insert("Terminate".into());
         assert_eq!(limits(&group, first(1)), (3, 3));
         assert!(matches!(removable(&group, ["i-0"], none), Err(SizeError::BelowMin { min: 4, .. })));
+    }
+
+    #[test]
+    fn a_group_that_aws_changes_for_nobody_stays_as_it_is() {
+        use crate::groups::Frozen;
+        for frozen in [Frozen::OperatedBy("eks.amazonaws.com".into()), Frozen::Deleting] {
+            let group = Group { frozen: Some(frozen), ..group(1, 10, 4, 4, 0) };
+            assert_eq!(limits(&group, |_| false), (4, 4));
+            assert!(matches!(increased(&group, 1, |_| false), Err(SizeError::AboveMax { max: 4, .. })));
+            assert!(matches!(removable(&group, ["i-0"], |_| false), Err(SizeError::BelowMin { min: 4, .. })));
+        }
     }
 
     #[test]

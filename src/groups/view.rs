@@ -183,10 +183,11 @@ fn apply(group: &mut Group, change: &Change) {
         }
         Change::Terminated { instance: id, decrement, .. } => {
             // AWS lowers the capacity and takes the instance out of service in one step: seeing one is seeing both.
-            if let Some(instance) = group.instances.iter_mut().find(|i| i.id == *id && i.lifecycle.is_live())
-            {
+            let ends = |lifecycle: Lifecycle| !lifecycle.is_terminating() && !lifecycle.is_warm();
+            if let Some(instance) = group.instances.iter_mut().find(|i| i.id == *id && ends(i.lifecycle)) {
+                let counted = instance.lifecycle.is_live();
                 instance.lifecycle = Lifecycle::Terminating;
-                if *decrement {
+                if *decrement && counted {
                     group.desired -= group.weight(id);
                 }
             }

@@ -108,7 +108,7 @@ fn state(group: &Group, instance: &groups::Instance, scale_ins: &dyn ScaleIns) -
 }
 
 fn is_leaving(group: &Group, instance: &groups::Instance, scale_ins: &dyn ScaleIns) -> bool {
-    instance.lifecycle.is_terminating() || scale_ins.is_leaving(&group.name, &instance.id)
+    instance.lifecycle.is_leaving() || scale_ins.is_leaving(&group.name, &instance.id)
 }
 
 /// A Node that nothing fits on, for a group of which nothing is known: it is not grown for any pod, and its nodes that are

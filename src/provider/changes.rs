@@ -210,7 +210,7 @@ fn group(view: &Snapshot, name: &str) -> Result<Arc<Group>, RpcError> {
 /// about to report must not lower the size twice.
 fn learned(seen: &Group, fresh: &Group) -> Vec<Change> {
     let group = || seen.name.clone();
-    let going = |id: &str| fresh.instances.iter().any(|i| i.id == id && i.lifecycle.is_terminating());
+    let going = |id: &str| fresh.instances.iter().any(|i| i.id == id && i.lifecycle.is_leaving());
     let mut changes: Vec<_> = seen
         .live()
         .filter(|i| going(&i.id))

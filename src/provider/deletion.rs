@@ -103,10 +103,7 @@ impl Deletion {
         scale_ins: &dyn ScaleIns,
     ) -> Result<Option<i32>, RpcError> {
         self.unregistered.retain(|id| {
-            fresh
-                .instances
-                .iter()
-                .any(|i| i.id == *id && i.lifecycle.is_node() && !i.lifecycle.is_terminating())
+            fresh.instances.iter().any(|i| i.id == *id && i.lifecycle.is_node() && !i.lifecycle.is_leaving())
         });
         if !self.placeholders.is_empty() {
             sizes::in_instances(fresh)?;
@@ -139,7 +136,7 @@ impl Named {
         let leaving = || scale_ins.is_leaving(&group.name, &instance);
         match view.instance(&instance) {
             Some((owner, _)) if owner.name != group.name => Self::Foreign,
-            Some((_, found)) if found.lifecycle.is_terminating() => Self::Leaving,
+            Some((_, found)) if found.lifecycle.is_leaving() => Self::Leaving,
             // A scale-in that makes the group launch a replacement becomes one that does not: the size is to go down.
             Some((_, found)) if leaving() => {
                 if found.lifecycle.is_live() && !scale_ins.will_decrement(&instance) {

@@ -73,7 +73,8 @@ pub(super) fn needs_worker(node: &NodeView, instance: &Whereabouts, guard: bool)
         return true;
     }
     let Whereabouts::In { lifecycle, .. } = instance else { return false };
-    *lifecycle == Lifecycle::TerminatingWait
+    lifecycle.is_held()
+        || *lifecycle == Lifecycle::Retained
         // cluster-autoscaler drains it: the flush begins with the last exit, which somebody has to see.
         || node.taint(names::TO_BE_DELETED).is_some()
         || (guard && node.taint(names::DELETION_CANDIDATE).is_some())

@@ -1,5 +1,5 @@
 //! Keeping instances that our lifecycle hook holds from being let go: a heartbeat at half the hook's time-out for each,
-//! for as long as it is in Terminating:Wait.
+//! for as long as it is in Terminating:Wait, or in the :Wait of another state in which a terminating hook holds it.
 //!
 //! This looks at AWS alone: it goes on while the API server is down and before a restarted program has seen a Node.
 //! An instance whose Node never registered has nothing to drain and is completed after a grace period. Since when each is
@@ -77,6 +77,8 @@ impl Holds {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Held {
     group: String,
+    /// In which state.
+    lifecycle: Lifecycle,
     seen: Timestamp,
     /// When AWS began to hold it, if that is known ...
     since: Option<Timestamp>,
@@ -117,33 +119,34 @@ fn observe(
     snapshot: &Snapshot,
     now: Timestamp,
 ) {
-    let waiting: BTreeMap<&str, &str> = snapshot
+    let waiting: BTreeMap<&str, (&str, Lifecycle)> = snapshot
         .groups
         .values()
         .flat_map(|group| group.instances.iter().map(move |instance| (group, instance)))
-        .filter(|(_, instance)| instance.lifecycle == Lifecycle::TerminatingWait)
-        .map(|(group, instance)| (instance.id.as_str(), group.name.as_str()))
+        .filter(|(_, instance)| instance.lifecycle.is_held())
+        .map(|(group, instance)| (instance.id.as_str(), (group.name.as_str(), instance.lifecycle)))
         .collect();
-    held.retain(|instance, _| waiting.contains_key(instance.as_str()));
-    for (instance, group) in waiting {
+    held.retain(|instance, held| waiting.get(instance.as_str()).is_some_and(|now| now.1 == held.lifecycle));
+    for (instance, (group, lifecycle)) in waiting {
         held.entry(instance.to_owned()).or_insert_with(|| {
             let at_large = before.and_then(|before| Some((before.taken_at, before.instance(instance)?.1)));
-            let since = at_large
-                .filter(|(_, instance)| instance.lifecycle != Lifecycle::TerminatingWait)
-                .map(|(taken_at, _)| taken_at);
+            let since =
+                at_large.filter(|(_, instance)| !instance.lifecycle.is_held()).map(|(taken_at, _)| taken_at);
             let ask_at = since.is_none().then_some(now);
-            Held { group: group.to_owned(), seen: now, since, ask_at, next: now, in_flight: false }
+            Held { group: group.to_owned(), lifecycle, seen: now, since, ask_at, next: now, in_flight: false }
         });
     }
 }
 
 /// Since when an instance first seen held at `seen` is held, by its group's activities, newest first. The activity begins
-/// a while before the hook does. Where it is older than all that AWS told, so is the hold.
-fn began(activities: &[Activity], instance: &str, seen: Timestamp) -> Timestamp {
+/// a while before the hook does. Where a termination is older than all that AWS told, so is the hold; what activities say
+/// of other holds is not documented, so that nothing found means nothing known.
+fn began(activities: &[Activity], instance: &str, lifecycle: Lifecycle, seen: Timestamp) -> Timestamp {
     let its_own = |activity: &&Activity| {
-        activity.description.starts_with("Terminating") && activity.description.ends_with(instance)
+        !activity.description.starts_with("Launching") && activity.description.ends_with(instance)
     };
-    let known = activities.iter().find(its_own).or(activities.last());
+    let oldest = activities.last().filter(|_| lifecycle == Lifecycle::TerminatingWait);
+    let known = activities.iter().find(its_own).or(oldest);
     known.map_or(seen, |activity| activity.started.min(seen))
 }
 
@@ -189,8 +192,13 @@ fn start_what_is_due(
 ) {
     for (instance, held) in held {
         if held.next <= now && !held.in_flight {
-            held.in_flight = true;
             let has_node = shared.nodes.is_current().then(|| shared.nodes.of_instance(instance).is_some());
+            if held.lifecycle.is_warm() && has_node == Some(false) {
+                // It goes into the warm pool for the first time, held by a launching hook: not ours.
+                held.next = now + FOREIGN;
+                continue;
+            }
+            held.in_flight = true;
             let step = step(held, has_node, now);
             let (shared, group, instance) = (Arc::clone(shared), held.group.clone(), instance.clone());
             running.push(Box::pin(async move {
@@ -200,10 +208,9 @@ fn start_what_is_due(
         }
         if held.ask_at.is_some_and(|at| at <= now) {
             held.ask_at = None;
-            let (shared, group, instance, seen) =
-                (Arc::clone(shared), held.group.clone(), instance.clone(), held.seen);
+            let (shared, held, instance) = (Arc::clone(shared), held.clone(), instance.clone());
             running.push(Box::pin(async move {
-                let since = ask(&shared, &group, &instance, seen).await;
+                let since = ask(&shared, &instance, &held).await;
                 Done::Asked(instance, since)
             }));
         }
@@ -237,11 +244,11 @@ fn hear(held: &mut BTreeMap<String, Held>, done: Done, now: Timestamp) {
 }
 
 /// Asks AWS since when an instance is held, which dates it by the wall's clock.
-async fn ask(shared: &Shared, group: &str, instance: &str, seen: Timestamp) -> Result<Timestamp, AwsError> {
+async fn ask(shared: &Shared, instance: &str, held: &Held) -> Result<Timestamp, AwsError> {
     let ahead = shared.clock.ahead();
-    let seen = later(seen, ahead);
-    let activities = shared.aws.scaling_activities(group, later(seen, -LONGEST_HOLD)).await?;
-    Ok(later(began(&activities, instance, seen), -ahead))
+    let seen = later(held.seen, ahead);
+    let activities = shared.aws.scaling_activities(&held.group, later(seen, -LONGEST_HOLD)).await?;
+    Ok(later(began(&activities, instance, held.lifecycle, seen), -ahead))
 }
 
 /// Does a step. Returns how long until the next one.
@@ -320,7 +327,9 @@ mod tests {
     #[test]
     fn only_a_node_known_to_be_missing_for_long_is_given_up() {
         let (since, ask_at) = (None, None);
-        let held = Held { group: "g".into(), seen: at(0), since, ask_at, next: at(0), in_flight: false };
+        let lifecycle = Lifecycle::TerminatingWait;
+        let held =
+            Held { group: "g".into(), lifecycle, seen: at(0), since, ask_at, next: at(0), in_flight: false };
         let table = [
             (Some(true), 1_000, Step::Heartbeat),
             (None, 1_000, Step::Heartbeat),
@@ -356,9 +365,11 @@ mod tests {
             activity(70, "Terminating EC2 instance: i-1"),
             activity(60, "Launching a new EC2 instance: i-1"),
         ];
-        assert_eq!(began(&all, "i-1", at(100)), at(70));
-        assert_eq!(began(&all, "i-1", at(65)), at(65), "by clocks that differ");
-        assert_eq!(began(&all, "i-3", at(100)), at(60), "longer ago than AWS tells");
-        assert_eq!(began(&[], "i-1", at(100)), at(100));
+        let held = Lifecycle::TerminatingWait;
+        assert_eq!(began(&all, "i-1", held, at(100)), at(70));
+        assert_eq!(began(&all, "i-1", held, at(65)), at(65), "by clocks that differ");
+        assert_eq!(began(&all, "i-3", held, at(100)), at(60), "longer ago than AWS tells");
+        assert_eq!(began(&[], "i-1", held, at(100)), at(100));
+        assert_eq!(began(&all[3..], "i-1", Lifecycle::ReplacingVolumeWait, at(100)), at(100), "no launch");
     }
 }

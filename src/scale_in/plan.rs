@@ -82,6 +82,9 @@ fn under_way(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     if s.memory.at_minimum && record.release == Release::TerminateAndDecrement {
         return cancel_at_minimum(s, record, plan);
     }
+    if is_back(s, record, plan) {
+        return;
+    }
     if has_left_alive(s, record, plan) {
         let note = format!(
             "instance {} is in group {} no more: the node is back in service",
@@ -92,13 +95,18 @@ fn under_way(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     if let Whereabouts::Elsewhere { seen } = s.instance {
         release::ended_unseen(s, record, seen, plan);
     }
-    let record = release::with_deadline(s, record, plan);
+    let record = release::brought_up_to_date(s, record, plan);
     match record.phase {
         Phase::Draining => drain::drain(s, &record, plan),
         Phase::Flushing => flush::flush(s, &record, plan),
         Phase::Releasing => release::release(s, &record, plan),
     }
-    if !matches!(s.instance, Whereabouts::Elsewhere { .. }) {
+    // In a warm pool, perhaps for days, it is nobody's node.
+    let away = matches!(
+        s.instance,
+        Whereabouts::Elsewhere { .. } | Whereabouts::In { lifecycle: Lifecycle::Warmed, .. }
+    );
+    if !away {
         if let Some(patch) = marks::put_on(s.node, s.wall) {
             s.patch(plan, patch, Vec::new());
         } else {
@@ -108,9 +116,30 @@ fn under_way(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     }
 }
 
+/// Whether the record is void: the group had taken the instance out, by the record's word, and has it in service again.
+/// Its root volume was replaced, it came back out of the warm pool, or somebody has attached it again. The Node is in
+/// service as soon as it is Ready.
+fn is_back(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
+    let Whereabouts::In { group, lifecycle: Lifecycle::Pending | Lifecycle::InService, seen } = &s.instance
+    else {
+        return false;
+    };
+    if record.release != Release::CompleteHook || !release::is_settled(s, record, *seen, plan) {
+        return false;
+    }
+    if s.node.ready == Ready::Yes {
+        let note =
+            format!("group {group} has instance {} in service again, and so is the node", record.instance);
+        let topic = "back".into();
+        let back = Announcement { topic, reason: "ScaleInOver", note, warning: false };
+        s.patch(plan, marks::take_off(s.node), vec![Action::Announce(back)]);
+    }
+    true
+}
+
 /// How long an instance must have been missing from our groups before it counts as detached: one look may leave one out,
 /// and the Node of one that was ended by somebody else is soon not Ready.
-const MISSING_FOR: SignedDuration = SignedDuration::from_mins(1);
+pub(super) const MISSING_FOR: SignedDuration = SignedDuration::from_mins(1);
 
 /// Whether somebody has detached the instance, which lives on outside the group.
 fn has_left_alive(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
@@ -155,9 +184,8 @@ fn without_record(s: &Situation<'_>, plan: &mut Plan) {
                 s.patch(plan, marks::take_off(s.node), Vec::new());
             }
         }
-        Whereabouts::In { group, lifecycle: Lifecycle::TerminatingWait, .. } => {
-            begin_for_hook(s, group, plan);
-        }
+        Whereabouts::In { group, lifecycle, .. } if lifecycle.is_held() => begin_for_hook(s, group, plan),
+        Whereabouts::In { group, lifecycle: Lifecycle::Retained, .. } => begin_for_retained(s, group, plan),
         // On an instance that is going anyway the marks of a cancelled scale-in may as well stay.
         Whereabouts::In { lifecycle, .. } if lifecycle.is_terminating() => {}
         Whereabouts::In { .. } => {
@@ -181,6 +209,15 @@ fn begin_for_hook(s: &Situation<'_>, group: &str, plan: &mut Plan) {
     begin(s, &record, plan);
 }
 
+/// The group keeps the instance, because its hook was abandoned: nobody was there in time. Now somebody is, and there is no
+/// limit.
+fn begin_for_retained(s: &Situation<'_>, group: &str, plan: &mut Plan) {
+    let Some(instance) = &s.node.instance else { return };
+    let mut record = Record::new(Cause::LifecycleHook, group, instance, Release::Terminate, s.now);
+    record.release_by = release::limit(s.settings, s.now, None, s.now);
+    begin(s, &record, plan);
+}
+
 fn begin_for_operator(s: &Situation<'_>, wish: Release, plan: &mut Plan) {
     let (Whereabouts::In { group, lifecycle, .. }, Some(instance)) = (&s.instance, &s.node.instance) else {
         if matches!(s.instance, Whereabouts::Elsewhere { .. }) {
@@ -196,10 +233,10 @@ fn begin_for_operator(s: &Situation<'_>, wish: Release, plan: &mut Plan) {
         }
         return;
     };
-    if *lifecycle == Lifecycle::TerminatingWait {
+    if lifecycle.is_held() && !lifecycle.is_live() {
         return begin_for_hook(s, group, plan);
     }
-    if wish == Release::TerminateAndDecrement && !(s.may_shrink)() {
+    if wish == Release::TerminateAndDecrement && lifecycle.is_live() && !(s.may_shrink)() {
         let note = format!(
             "group {group} is at its minimum size or does not terminate instances at present; annotate the node with \
              ebbtide/scale-in=replace to have it replaced"

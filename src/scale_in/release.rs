@@ -6,11 +6,14 @@
 //!   look at AWS that began after that shows the instance alive: a call whose answer was lost may arrive late, looks may
 //!   lag, and a second decrement ends a healthy node. Only a call that AWS refused for certain is repeated sooner.
 //! - A hook of somebody else is never completed; ABANDON is never said.
+//! - What the group takes out itself is not terminated, unless it keeps it (`Terminating:Retained`); what the desired
+//!   capacity does not count (the same, and `Standby`) is terminated without a decrement.
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::deadline;
 use super::memory::Task;
+use super::plan::MISSING_FOR;
 use super::record::{Phase, Record, Release};
 use super::situation::{Action, Announcement, HookKnowledge, Plan, Settings, Situation, Whereabouts};
 use crate::aws::Hook;
@@ -38,26 +41,47 @@ pub(super) fn limit(
 /// A deadline this much off is as good as the one that can be computed: it need not be written again.
 const AS_GOOD: SignedDuration = SignedDuration::from_secs(1);
 
-/// The record with the deadline that follows from what is known now, written if it is another: the record may have been
-/// written anew after the hook began to hold the instance, or by hand.
-pub(super) fn with_deadline(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> Record {
-    let release_by = match (record.release, s.hook.ours(), s.held_since) {
-        (Release::CompleteHook, Some(hook), Some(since)) => {
-            limit(s.settings, record.requested_at, Some(hook), since)
-        }
-        (Release::CompleteHook, ..) => return record.clone(),
-        _ => limit(s.settings, record.requested_at, None, s.now),
-    };
-    let is_as_good = match (release_by, record.release_by) {
+/// The record as what is known now makes it, written if that is something else.
+pub(super) fn brought_up_to_date(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> Record {
+    let (release, then) = way_of_release(s, record);
+    let changed = Record { release, ..record.clone() };
+    let changed = Record { release_by: deadline_of(s, &changed), ..changed };
+    let is_as_good = match (changed.release_by, record.release_by) {
         (Some(known), Some(written)) => known.duration_since(written).abs() <= AS_GOOD,
         (known, written) => known == written,
     };
-    if is_as_good {
+    if is_as_good && release == record.release {
         return record.clone();
     }
-    let record = Record { release_by, ..record.clone() };
-    s.patch(plan, s.with_record(&record), Vec::new());
-    record
+    s.patch(plan, s.with_record(&changed), then);
+    changed
+}
+
+/// The deadline that follows from what is known now: the record may have been written anew after the hook began to hold
+/// the instance, or by hand.
+fn deadline_of(s: &Situation<'_>, record: &Record) -> Option<Timestamp> {
+    match (record.release, s.hook.ours(), s.held_since) {
+        (Release::CompleteHook, Some(hook), Some(since)) => {
+            limit(s.settings, record.requested_at, Some(hook), since)
+        }
+        (Release::CompleteHook, ..) => record.release_by,
+        _ => limit(s.settings, record.requested_at, None, s.now),
+    }
+}
+
+/// How the instance is given back by now, where something else than us has changed that, and what is to be done then.
+fn way_of_release(s: &Situation<'_>, record: &Record) -> (Release, Vec<Action>) {
+    let Whereabouts::In { lifecycle, .. } = &s.instance else {
+        let gone = s.memory.elsewhere_since.is_some_and(|since| later(since, MISSING_FOR) <= s.now);
+        // Should it come back one day, what it left for is done with.
+        let done = gone && told_at(s, record).is_some();
+        return (if done { Release::CompleteHook } else { record.release }, Vec::new());
+    };
+    if *lifecycle == Lifecycle::Retained {
+        return (Release::Terminate, given_up(s, record));
+    }
+    // Into the pool it goes because the group is to be smaller: it is not replaced.
+    (if lifecycle.is_warm() { Release::CompleteHook } else { record.release }, Vec::new())
 }
 
 /// While a node drains: where the group has our hook, the instance is terminated at once, and the record says from
@@ -67,8 +91,18 @@ pub(super) fn take_out_of_the_group(s: &Situation<'_>, record: &Record, plan: &m
     if lifecycle.is_terminating() {
         return taken_out(s, record, *lifecycle, group, plan);
     }
+    if record.release == Release::CompleteHook {
+        if lifecycle.is_held() && s.hook.ours().is_none() {
+            look_up_hook(s, group, plan);
+        }
+        return record.clone();
+    }
+    if *lifecycle == Lifecycle::Retained {
+        // A hook would hold it again, for a time. There is no hurry: it is drained first.
+        return record.clone();
+    }
     match s.hook {
-        HookKnowledge::Ours(_) => terminate(s, record, group, *lifecycle, *seen, plan),
+        HookKnowledge::Ours(_) => terminate(s, record, group, *seen, plan),
         HookKnowledge::Unknown => look_up_hook(s, group, plan),
         // Somebody else would drain it by rules of their own as soon as it is held: it is drained first.
         HookKnowledge::None | HookKnowledge::Beside(_) => {}
@@ -140,8 +174,8 @@ pub(super) fn begin(s: &Situation<'_>, record: &Record, note: String, plan: &mut
     let Whereabouts::In { group, lifecycle, seen } = &s.instance else {
         return s.enter_and(plan, &record, note, None);
     };
-    if !lifecycle.is_terminating() && may_terminate(s, &record, *seen, plan) {
-        let (record, terminate) = noted(s, &record, group, *lifecycle);
+    if is_ours_to_end(&record, *lifecycle) && may_terminate(s, &record, *seen, plan) {
+        let (record, terminate) = noted(s, &record, group);
         s.enter_and(plan, &record, note, Some(terminate));
     } else {
         s.enter_and(plan, &record, note, None);
@@ -162,19 +196,34 @@ pub(super) fn release(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         return;
     };
     announce_refusal(s, record, plan);
-    match (lifecycle, s.hook.ours()) {
-        (Lifecycle::Terminating | Lifecycle::TerminatingProceed, _) => {}
-        (Lifecycle::TerminatingWait, None) => look_up_hook(s, group, plan),
-        (Lifecycle::TerminatingWait, Some(hook)) => complete(s, record, hook, *seen, plan),
-        _ => {
-            if s.pods.is_some()
-                && may_terminate(s, record, *seen, plan)
-                && !go_back_for_workloads(s, record, plan)
-            {
-                terminate(s, record, group, *lifecycle, *seen, plan);
-            }
+    if is_ours_to_end(record, *lifecycle) {
+        if s.pods.is_some()
+            && may_terminate(s, record, *seen, plan)
+            && !go_back_for_workloads(s, record, plan)
+        {
+            terminate(s, record, group, *seen, plan);
+        }
+    } else if lifecycle.is_held() {
+        match s.hook.ours() {
+            None => look_up_hook(s, group, plan),
+            Some(hook) => complete(s, record, hook, *seen, plan),
         }
     }
+}
+
+/// Whether the instance is given back by terminating it: the group does not take it out by itself.
+fn is_ours_to_end(record: &Record, lifecycle: Lifecycle) -> bool {
+    lifecycle == Lifecycle::Retained || !lifecycle.is_terminating() && record.release != Release::CompleteHook
+}
+
+/// Whether what a look shows is newer than all that the record tells of: looks may lag. If not, AWS is looked at again.
+pub(super) fn is_settled(s: &Situation<'_>, record: &Record, seen: Timestamp, plan: &mut Plan) -> bool {
+    let last = record.requested_at.max(record.phase_since);
+    let again = later(record.terminate_at.map_or(last, |at| at.max(last)), REPEAT_AFTER);
+    if seen < again {
+        look_after(s, again, plan);
+    }
+    seen >= again
 }
 
 fn complete(s: &Situation<'_>, record: &Record, hook: &Hook, seen: Timestamp, plan: &mut Plan) {
@@ -195,17 +244,10 @@ fn complete(s: &Situation<'_>, record: &Record, hook: &Hook, seen: Timestamp, pl
     s.attempt(plan, &Task::Complete, || Action::CompleteHook { hook: hook.clone(), instance });
 }
 
-fn terminate(
-    s: &Situation<'_>,
-    record: &Record,
-    group: &str,
-    lifecycle: Lifecycle,
-    seen: Timestamp,
-    plan: &mut Plan,
-) {
+fn terminate(s: &Situation<'_>, record: &Record, group: &str, seen: Timestamp, plan: &mut Plan) {
     announce_refusal(s, record, plan);
     if may_terminate(s, record, seen, plan) {
-        let (record, terminate) = noted(s, record, group, lifecycle);
+        let (record, terminate) = noted(s, record, group);
         s.patch(plan, s.with_record(&record), vec![terminate]);
     }
 }
@@ -236,15 +278,17 @@ fn may_terminate(s: &Situation<'_>, record: &Record, seen: Timestamp, plan: &mut
     }
 }
 
-/// The record that says that AWS is told now, and what tells it. The desired capacity does not count an instance in
-/// Standby: a decrement might end another one.
+/// The record that says that AWS is told now, and what tells it. Only what the desired capacity counts comes off it; AWS
+/// refuses a decrement for a retained instance, and does not say what it does for one in Standby.
 ///
-/// Source: [Standby](https://docs.aws.amazon.com/autoscaling/ec2/userguide/as-enter-exit-standby.html).
-fn noted(s: &Situation<'_>, record: &Record, group: &str, lifecycle: Lifecycle) -> (Record, Action) {
+/// Source: [Manage retained
+/// instances](https://docs.aws.amazon.com/autoscaling/ec2/userguide/manage-retained-instances.html).
+fn noted(s: &Situation<'_>, record: &Record, group: &str) -> (Record, Action) {
+    let counts = matches!(&s.instance, Whereabouts::In { lifecycle, .. } if lifecycle.is_live());
     let terminate = Action::Terminate {
         group: group.to_owned(),
         instance: record.instance.clone(),
-        decrement: record.release == Release::TerminateAndDecrement && lifecycle != Lifecycle::Standby,
+        decrement: record.release == Release::TerminateAndDecrement && counts,
         under_hook: record.phase == Phase::Draining,
         noted_at: s.now,
     };

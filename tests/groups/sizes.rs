@@ -258,6 +258,9 @@ async fn states_are_told_as_the_lifecycle_says_and_a_warm_pool_is_no_node() {
         LifecycleState::TerminatingWait,
         LifecycleState::EnteringStandby,
         LifecycleState::Quarantined,
+        LifecycleState::TerminatingRetained,
+        LifecycleState::ReplacingRootVolume,
+        LifecycleState::RootVolumeReplaced,
         LifecycleState::Detaching,
         LifecycleState::WarmedStopped,
         LifecycleState::WarmedPendingWait,
@@ -271,9 +274,27 @@ async fn states_are_told_as_the_lifecycle_says_and_a_warm_pool_is_no_node() {
         ids
     };
     let running = scene.listed_in(InstanceState::InstanceRunning).await;
-    let others = [2, 4, 5].map(id);
-    assert_eq!(running.len(), 1 + others.len(), "the one in service, and those on Standby or unknown");
+    let others = [5, 7, 8].map(id);
+    assert_eq!(
+        running.len(),
+        1 + others.len(),
+        "the one in service, those with a new volume, and one unknown"
+    );
     assert!(others.iter().all(|other| running.contains(other)), "{running:?}");
     assert_eq!(scene.listed_in(InstanceState::InstanceCreating).await, sorted(vec![id(0), id(1)]));
-    assert_eq!(scene.listed_in(InstanceState::InstanceDeleting).await, [id(3)]);
+    assert_eq!(scene.listed_in(InstanceState::InstanceDeleting).await, sorted(vec![id(3), id(6)]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_that_a_service_operates_has_no_room_either_way_and_nothing_is_asked_of_it() {
+    let scene = Scene::with([group(GROUP, 2).size(0, 10, 2).operated_by("eks.amazonaws.com")]).await;
+    let shown = scene.groups().await.expect("answered").into_iter().find(|group| group.id == GROUP);
+    assert_eq!(shown.map(|shown| (shown.min_size, shown.max_size)), Some((2, 2)));
+    assert_eq!(scene.target().await, 2);
+    scene.increase(1).await.expect_err("at its maximum");
+    let instance = scene.world.aws.group(GROUP).expect("the group").instances[0].id.clone();
+    scene.delete(GROUP, vec![scene.node_of(&instance)]).await.expect_err("at its minimum");
+    for change in [Operation::SetDesiredCapacity, Operation::TerminateInstanceInAutoScalingGroup] {
+        assert_eq!(scene.world.aws.calls(change), 0, "{change}");
+    }
 }

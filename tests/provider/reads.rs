@@ -130,6 +130,7 @@ async fn nodes_are_listed_with_their_states_and_placeholders_with_the_reason() {
         .with("i-new", Lifecycle::Pending)
         .with("i-stands", Lifecycle::Standby)
         .with("i-ends", Lifecycle::TerminatingWait)
+        .with("i-kept", Lifecycle::Retained)
         .with("i-gone", Lifecycle::Detaching)
         .with("i-warm", Lifecycle::Warmed)
         .with("i-odd", Lifecycle::Unknown);
@@ -159,8 +160,8 @@ async fn nodes_are_listed_with_their_states_and_placeholders_with_the_reason() {
             row("i-run", InstanceState::InstanceRunning, None),
             row("i-leaves", InstanceState::InstanceDeleting, None),
             row("i-new", InstanceState::InstanceCreating, None),
-            row("i-stands", InstanceState::InstanceRunning, None),
             row("i-ends", InstanceState::InstanceDeleting, None),
+            row("i-kept", InstanceState::InstanceDeleting, None),
             row("i-odd", InstanceState::InstanceRunning, None),
             row(
                 "i-placeholder-web-4",

@@ -14,6 +14,7 @@ mod release;
 mod scale;
 mod scene;
 mod sizes;
+mod states;
 mod story;
 mod throttling;
 mod turns;

@@ -8,7 +8,8 @@ use std::time::Duration;
 use ebbtide::config::Config;
 use ebbtide::provider::proto::cloud_provider_client::CloudProviderClient;
 use ebbtide::provider::proto::{
-    ExternalGrpcNode, NodeGroupDeleteNodesRequest, NodeGroupIncreaseSizeRequest, NodeGroupTargetSizeRequest,
+    ExternalGrpcNode, NodeGroupDeleteNodesRequest, NodeGroupIncreaseSizeRequest, NodeGroupNodesRequest,
+    NodeGroupTargetSizeRequest,
 };
 use ebbtide::sim::aws::{GroupSpec, HookSpec, TerminationCause};
 use ebbtide::sim::cluster::{Cluster, Event, Fixture, Name, daemon_set};
@@ -209,6 +210,13 @@ impl Scene {
             .map(|answer| answer.into_inner().target_size)
     }
 
+    /// cluster-autoscaler's Nodes: the provider ids of all that it is told of.
+    pub(crate) async fn listed(&self) -> Vec<String> {
+        let request = NodeGroupNodesRequest { id: "web".into() };
+        let answer = self.program().client().node_group_nodes(request).await.expect("answered");
+        answer.into_inner().instances.into_iter().map(|instance| instance.id).collect()
+    }
+
     /// cluster-autoscaler's IncreaseSize.
     pub(crate) async fn increase(&self, delta: i32) -> Result<(), Status> {
         let request = NodeGroupIncreaseSizeRequest { id: "web".into(), delta };
@@ -292,6 +300,16 @@ impl Scene {
     /// Kills it, as `kill -9` does, and starts it again.
     pub(crate) async fn kill(&mut self) {
         self.program.take().expect("the program runs").kill().await;
+        self.start();
+    }
+
+    /// Kills it, and leaves it so.
+    pub(crate) async fn take_down(&mut self) {
+        self.program.take().expect("the program runs").kill().await;
+    }
+
+    /// Starts it again.
+    pub(crate) fn bring_back(&mut self) {
         self.start();
     }
 

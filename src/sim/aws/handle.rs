@@ -156,6 +156,21 @@ impl Aws {
         self.script(|state, _| state.fail_boots(group, times));
     }
 
+    /// A person takes an instance out of the group, which runs on, and the desired capacity goes down or not.
+    pub fn detach(&self, instance: &str, decrement: bool) {
+        self.script(|state, now| state.detach(instance, decrement, now));
+    }
+
+    /// A person moves an instance to Standby, and the desired capacity goes down or not.
+    pub fn set_aside(&self, instance: &str, decrement: bool) {
+        self.script(|state, now| state.set_aside(instance, decrement, now));
+    }
+
+    /// A person sets the desired capacity.
+    pub fn set_desired(&self, group: &str, desired: u32) {
+        self.script(|state, now| state.set_desired(group, desired, now));
+    }
+
     /// The machine under an instance dies. The group learns of it at once, and replaces the instance; one that is held
     /// on its way out stays held.
     pub fn kill_machine(&self, instance: &str, death: Death) {

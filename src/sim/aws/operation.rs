@@ -67,6 +67,7 @@ operations! {
         DescribeLaunchConfigurations,
         DescribeLifecycleHooks,
         DescribeScalingActivities,
+        DescribeWarmPool,
         DetachInstances,
         EnterStandby,
         ExitStandby,

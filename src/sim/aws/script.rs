@@ -161,6 +161,31 @@ impl State {
         }
     }
 
+    /// A person takes an instance out of the group, which runs on, and the desired capacity goes down or not.
+    pub fn detach(&mut self, instance: &str, decrement: bool, now: Timestamp) {
+        if let Some((group, shared)) = self.group_of_mut(instance) {
+            group.detach(shared, instance, decrement, now);
+            group.settle(shared, now);
+        }
+    }
+
+    /// A person moves an instance to Standby, and the desired capacity goes down or not.
+    pub fn set_aside(&mut self, instance: &str, decrement: bool, now: Timestamp) {
+        if let Some((group, shared)) = self.group_of_mut(instance) {
+            group.set_aside(shared, instance, decrement, now);
+            group.settle(shared, now);
+        }
+    }
+
+    /// A person sets the desired capacity.
+    pub fn set_desired(&mut self, group: &str, desired: u32, now: Timestamp) {
+        if let Ok((group, shared)) = self.group_mut(group) {
+            let why = "a user request explicitly set group desired capacity";
+            group.want(shared, desired, Operation::SetDesiredCapacity, why, now);
+            group.settle(shared, now);
+        }
+    }
+
     /// The machine under an instance dies. The group learns of it at once.
     pub fn kill_machine(&mut self, instance: &str, death: Death, now: Timestamp) {
         if let Some((group, shared)) = self.group_of_mut(instance) {

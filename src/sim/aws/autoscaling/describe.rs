@@ -1,6 +1,6 @@
-//! The other read-only operations: instances, activities, launch configurations.
+//! The other read-only operations: instances, warm pools, activities, launch configurations.
 
-use crate::sim::aws::autoscaling::groups::write_instance;
+use crate::sim::aws::autoscaling::groups::{write_instance, write_pool};
 use crate::sim::aws::error::ApiError;
 use crate::sim::aws::query::{Form, page, page_size};
 use crate::sim::aws::state::{ACCOUNT, REGION, State};
@@ -24,6 +24,27 @@ pub(super) fn instances(state: &State, form: &Form) -> Result<Xml, ApiError> {
         xml.list("AutoScalingInstances", "member", instances, |xml, instance| {
             xml.text("AutoScalingGroupName", &instance.group);
             write_instance(xml, instance, &["HEALTHY", "UNHEALTHY"]);
+        })
+        .optional("NextToken", next);
+    }))
+}
+
+/// The instances of a group's warm pool, those on their way into it and out of it too; of a group without one, nothing.
+///
+/// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DescribeWarmPool.html>
+pub(super) fn warm_pool(state: &State, form: &Form) -> Result<Xml, ApiError> {
+    let size = page_size(form, "MaxRecords", 50, 50)?;
+    let name = form.required("AutoScalingGroupName")?;
+    let group = state.groups.get(name).ok_or_else(|| ApiError::no_such_group(name))?;
+    let warm = group.instances.iter().filter(|(_, instance)| instance.state.is_warm());
+    let warm = warm.map(|(id, instance)| (id.clone(), instance));
+    let (instances, next) = page(warm, form.get("NextToken"), size)?;
+    Ok(Xml::build(|xml| {
+        if let Some(pool) = &group.policies.warm_pool {
+            write_pool(xml, pool);
+        }
+        xml.list("Instances", "member", instances, |xml, instance| {
+            write_instance(xml, instance, &["Healthy", "Unhealthy"]);
         })
         .optional("NextToken", next);
     }))

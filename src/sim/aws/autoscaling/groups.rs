@@ -1,4 +1,5 @@
-//! `DescribeAutoScalingGroups`: which groups, and all there is to say about each.
+//! `DescribeAutoScalingGroups`: which groups, and all there is to say about each. The instances of a warm pool are not
+//! among those of the group.
 //!
 //! <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DescribeAutoScalingGroups.html>
 
@@ -8,6 +9,7 @@ use crate::sim::aws::query::{Filter, Form, page, page_size};
 use crate::sim::aws::requirements::Spelling;
 use crate::sim::aws::spec::{MixedSpec, Override};
 use crate::sim::aws::state::{ACCOUNT, REGION, State};
+use crate::sim::aws::warm::WarmPoolSpec;
 use crate::sim::aws::xml::Xml;
 
 pub(super) fn describe(state: &State, form: &Form) -> Result<Xml, ApiError> {
@@ -74,7 +76,8 @@ fn write(xml: &mut Xml, group: &Group, with_instances: bool) {
         .text("HealthCheckType", "EC2")
         .text("HealthCheckGracePeriod", 300);
     if with_instances {
-        xml.list("Instances", "member", group.instances.values(), |xml, instance| {
+        let own = group.instances.values().filter(|instance| !instance.state.is_warm());
+        xml.list("Instances", "member", own, |xml, instance| {
             write_instance(xml, instance, &["Healthy", "Unhealthy"]);
         });
     }
@@ -95,6 +98,18 @@ fn write(xml: &mut Xml, group: &Group, with_instances: bool) {
     write_policies(xml, group);
 }
 
+/// Writes a `WarmPoolConfiguration`.
+pub(super) fn write_pool(xml: &mut Xml, pool: &WarmPoolSpec) {
+    xml.inside("WarmPoolConfiguration", |xml| {
+        xml.text("MinSize", pool.min)
+            .optional("MaxGroupPreparedCapacity", pool.prepared)
+            .text("PoolState", pool.state())
+            .inside("InstanceReusePolicy", |xml| {
+                xml.text("ReuseOnScaleIn", pool.reuses);
+            });
+    });
+}
+
 /// What of a group's policies and its state there is to say, if anything.
 fn write_policies(xml: &mut Xml, group: &Group) {
     if group.policies.retains {
@@ -105,14 +120,8 @@ fn write_policies(xml: &mut Xml, group: &Group) {
         });
     }
     if let Some(pool) = &group.policies.warm_pool {
-        xml.inside("WarmPoolConfiguration", |xml| {
-            xml.text("MinSize", pool.min)
-                .optional("MaxGroupPreparedCapacity", pool.prepared)
-                .text("PoolState", pool.state())
-                .inside("InstanceReusePolicy", |xml| {
-                    xml.text("ReuseOnScaleIn", pool.reuses);
-                });
-        });
+        write_pool(xml, pool);
+        xml.text("WarmPoolSize", group.instances.values().filter(|i| i.state.is_warm()).count());
     }
     if group.policies.launches_first {
         // <https://docs.aws.amazon.com/autoscaling/ec2/userguide/instance-maintenance-policy-overview-and-considerations.html>

@@ -10,7 +10,7 @@ use crate::sim::aws::journal::Event;
 use crate::sim::aws::lifecycle::LifecycleState;
 use crate::sim::aws::operation::Operation;
 use crate::sim::aws::query::Form;
-use crate::sim::aws::state::State;
+use crate::sim::aws::state::{Shared, State};
 use crate::sim::aws::xml::Xml;
 
 /// Instances run on outside of the group. A retained one can go only without a decrement.
@@ -26,16 +26,7 @@ pub(super) fn detach(state: &mut State, form: &Form, now: Timestamp) -> Result<X
     };
     check(group, &ids, decrement, may)?;
     for id in ids {
-        let Some(mut instance) = group.instances.remove(id) else { continue };
-        let units = instance.units() as u32;
-        instance.state = LifecycleState::Detached;
-        shared.journal.record(now, Event::Detached { group: group.name.clone(), instance: id.to_owned() });
-        shared.detached.insert(id.to_owned(), instance);
-        if decrement {
-            let why = format!("instance {id} was detached in response to a user request");
-            let to = group.desired.saturating_sub(units);
-            group.want(shared, to, Operation::DetachInstances, &why, now);
-        }
+        group.detach(shared, id, decrement, now);
     }
     group.settle(shared, now);
     Ok(no_activities())
@@ -47,13 +38,7 @@ pub(super) fn enter_standby(state: &mut State, form: &Form, now: Timestamp) -> R
     let (group, shared) = state.changing(form.required("AutoScalingGroupName")?)?;
     check(group, &ids, decrement, |state| state == LifecycleState::InService)?;
     for id in ids {
-        let units = group.instances.get(id).map_or(1, |instance| instance.units() as u32);
-        group.enter(shared, id, LifecycleState::Standby, now);
-        if decrement {
-            let why = format!("instance {id} was moved to standby in response to a user request");
-            let to = group.desired.saturating_sub(units);
-            group.want(shared, to, Operation::EnterStandby, &why, now);
-        }
+        group.set_aside(shared, id, decrement, now);
     }
     group.settle(shared, now);
     Ok(no_activities())
@@ -77,6 +62,45 @@ pub(super) fn exit_standby(state: &mut State, form: &Form, now: Timestamp) -> Re
     }
     group.settle(shared, now);
     Ok(no_activities())
+}
+
+impl Group {
+    /// An instance runs on outside of the group.
+    pub(in crate::sim::aws) fn detach(
+        &mut self,
+        shared: &mut Shared,
+        id: &str,
+        decrement: bool,
+        at: Timestamp,
+    ) {
+        let Some(mut instance) = self.instances.remove(id) else { return };
+        let units = instance.units() as u32;
+        instance.state = LifecycleState::Detached;
+        shared.journal.record(at, Event::Detached { group: self.name.clone(), instance: id.to_owned() });
+        shared.detached.insert(id.to_owned(), instance);
+        if decrement {
+            let why = format!("instance {id} was detached in response to a user request");
+            let to = self.desired.saturating_sub(units);
+            self.want(shared, to, Operation::DetachInstances, &why, at);
+        }
+    }
+
+    /// An instance runs on in the group, and does not count.
+    pub(in crate::sim::aws) fn set_aside(
+        &mut self,
+        shared: &mut Shared,
+        id: &str,
+        decrement: bool,
+        at: Timestamp,
+    ) {
+        let units = self.instances.get(id).map_or(1, |instance| instance.units() as u32);
+        self.enter(shared, id, LifecycleState::Standby, at);
+        if decrement {
+            let why = format!("instance {id} was moved to standby in response to a user request");
+            let to = self.desired.saturating_sub(units);
+            self.want(shared, to, Operation::EnterStandby, &why, at);
+        }
+    }
 }
 
 /// What they do takes no time here, and so leaves no activity.

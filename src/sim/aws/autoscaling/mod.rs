@@ -32,6 +32,7 @@ pub(super) fn dispatch(
         Operation::DescribeLaunchConfigurations => describe::launch_configurations(state, form),
         Operation::DescribeLifecycleHooks => hooks::describe(state, form),
         Operation::DescribeScalingActivities => describe::activities(state, form),
+        Operation::DescribeWarmPool => describe::warm_pool(state, form),
         Operation::SetDesiredCapacity => capacity::set_desired(state, form, now),
         Operation::TerminateInstanceInAutoScalingGroup => capacity::terminate(state, form, now),
         Operation::UpdateAutoScalingGroup => capacity::update(state, form, now),

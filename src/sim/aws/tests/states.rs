@@ -143,6 +143,18 @@ async fn an_instance_goes_back_to_the_warm_pool_under_the_terminating_hook_and_c
     let id = bench.ids("web", WarmedPendingWait).remove(0);
     assert_eq!(bench.happened(|e| matches!(e, Event::TerminationStarted { .. })), 0);
     assert_eq!(bench.aws.instance(&id).expect("it").power, Running, "while it is held");
+    let shown = bench.asg.describe_auto_scaling_groups().send().await.expect("groups");
+    let shown = &shown.auto_scaling_groups()[0];
+    assert!(
+        !shown.instances().iter().any(|i| i.instance_id() == Some(&id)),
+        "the pool's are not the group's"
+    );
+    let policy = shown.warm_pool_configuration().and_then(|pool| pool.instance_reuse_policy());
+    assert_eq!(policy.and_then(|policy| policy.reuse_on_scale_in()), Some(true));
+    assert_eq!(shown.warm_pool_size(), Some(1));
+    let pool = bench.asg.describe_warm_pool().auto_scaling_group_name("web").send().await.expect("a pool");
+    let [warm] = pool.instances() else { panic!("one instance") };
+    assert_eq!(warm.lifecycle_state().map(|s| s.as_str()), Some("Warmed:Pending:Wait"));
     let (_, text) = terminate(&bench, &id, false).await.expect_err("not in a warm pool");
     assert!(text.contains("warm pool"), "{text}");
     complete(&bench, &id, HookResult::Continue).await.expect("held");

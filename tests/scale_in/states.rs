@@ -1,0 +1,289 @@
+//! The states of an instance that are not the end: kept, renewed, warm, set aside. And groups that are not ours to change.
+
+use ebbtide::sim::aws::{Event, LaunchFailure, LifecycleState, TerminationCause, WarmPoolSpec};
+use ebbtide::sim::cluster::{PodSpec, pod};
+use ebbtide::sim::world::World;
+use jiff::SignedDuration;
+
+use crate::scene::{Cause, Machine, RECORD, Scene, TO_BE_DELETED, group, held_group, seconds};
+use crate::story::{
+    TERMINATE, a_hook_timed_out, assert_nothing_lost, aws_moments, decrements, has_exited, is_asked,
+    last_exit, notes, phase_at, terminations,
+};
+
+fn state(world: &World, machine: &Machine) -> Option<LifecycleState> {
+    world.aws.instance(&machine.instance).map(|instance| instance.state)
+}
+
+/// Whether nothing on the Node tells of a scale-in.
+fn in_service(world: &World, machine: &Machine) -> bool {
+    world.cluster.node(&machine.name).is_some_and(|node| {
+        let spec = node.spec.unwrap_or_default();
+        let annotations = node.metadata.annotations.unwrap_or_default();
+        !spec.unschedulable.unwrap_or_default()
+            && !spec.taints.unwrap_or_default().iter().any(|taint| taint.key == TO_BE_DELETED)
+            && !annotations.contains_key(RECORD)
+    })
+}
+
+/// When a hook that held the instance was completed.
+fn completions(world: &World, machine: &Machine) -> Vec<jiff::Timestamp> {
+    aws_moments(
+        world,
+        |e| matches!(e, Event::HookCompleted { instance, .. } if *instance == machine.instance),
+    )
+}
+
+/// The name of a node's workload.
+fn its_pod(machine: &Machine) -> String {
+    format!("web-{}", machine.instance)
+}
+
+fn workload(machine: &Machine, grace: u32, exits_after: u32) -> PodSpec {
+    pod(its_pod(machine).as_str()).on(&machine.name).grace(grace).exits_after(exits_after)
+}
+
+/// No workload was cut, and no line lost.
+fn assert_whole(world: &World) {
+    let cuts = world
+        .cluster
+        .journal()
+        .into_iter()
+        .filter(|entry| matches!(entry.what, ebbtide::sim::cluster::Event::CutShort { .. }));
+    assert_eq!(cuts.collect::<Vec<_>>(), [], "cut short");
+    assert_eq!(world.cluster.all_lines().lost, 0, "lines lost");
+}
+
+/// A retained instance with a workload that needs `exits_after` seconds, while the program was away.
+async fn a_retained_node(exits_after: u32, restarted: bool) {
+    let mut scene = Scene::with(held_group(2, 60).retaining()).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(900).exits_after(exits_after)]).await;
+    scene.take_down().await;
+    scene.world.aws.terminate(&machine.instance, TerminationCause::Rebalance);
+    scene.until(|w| state(w, &machine) == Some(LifecycleState::TerminatingRetained)).await;
+    scene.bring_back();
+    scene.until(|w| is_asked(w, "web")).await;
+    if restarted {
+        scene.kill().await;
+    }
+    scene.until_released(&machine).await;
+    scene.until_gone(&machine).await;
+    assert_whole(&scene.world);
+    assert_eq!(terminations(&scene.world, &machine).len(), 2, "the group's, and ours");
+    assert_eq!((scene.world.aws.calls(TERMINATE), decrements(&scene.world)), (1, 0));
+    let (last, flushing) = (last_exit(&scene.world, &machine), phase_at(&scene.world, &machine, "Flushing"));
+    let ended = *terminations(&scene.world, &machine).last().expect("it ended");
+    assert!(flushing >= last && ended >= flushing + SignedDuration::from_secs(5), "drained, flushed, ended");
+    let [completed] = completions(&scene.world, &machine)[..] else {
+        panic!("held once more, and completed once")
+    };
+    assert!(completed >= ended);
+    let whole = |w: &World| w.aws.group("web").is_some_and(|g| (g.desired, g.instances.len()) == (2, 2));
+    scene.until(whole).await;
+    assert_eq!(scene.target().await.expect("answered"), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retained_instance_is_drained_and_flushed_and_then_ended_without_a_decrement() {
+    a_retained_node(40, false).await;
+    a_retained_node(500, true).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_accepted_scale_in_whose_instance_was_retained_goes_on_where_it_was() {
+    // The hook is there, so that the instance is terminated at once; then nobody is for longer than the hook waits.
+    let mut scene = Scene::with(held_group(3, 60).retaining()).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(900).exits_after(400)]).await;
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until(|w| is_asked(w, "web") && !terminations(w, &machine).is_empty()).await;
+    scene.take_down().await;
+    scene.until(|w| state(w, &machine) == Some(LifecycleState::TerminatingRetained)).await;
+    scene.bring_back();
+    scene.until_gone(&machine).await;
+    assert_whole(&scene.world);
+    assert_eq!((terminations(&scene.world, &machine).len(), decrements(&scene.world)), (2, 1));
+    assert_eq!(scene.world.aws.group("web").expect("the group").desired, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retained_instance_does_not_hide_that_a_node_is_missing() {
+    let mut scene = Scene::with(held_group(2, 60).retaining()).await;
+    let machine = scene.first();
+    scene.run([workload(&machine, 900, 800)]).await;
+    scene.take_down().await;
+    scene.world.aws.fail_launches("web", LaunchFailure::InsufficientCapacity, u32::MAX);
+    scene.world.aws.terminate(&machine.instance, TerminationCause::Rebalance);
+    scene.until(|w| state(w, &machine) == Some(LifecycleState::TerminatingRetained)).await;
+    scene.bring_back();
+    scene.ready().await;
+    assert_eq!(scene.target().await.expect("answered"), 2);
+    let listed = scene.listed().await;
+    let placeholders = listed.iter().filter(|id| id.contains("placeholder")).count();
+    assert_eq!((listed.len(), placeholders), (3, 1), "{listed:?}: one in service, one kept, one missing");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_whose_root_volume_is_replaced_is_drained_first_and_in_service_again_after() {
+    let scene = Scene::with(held_group(2, 60)).await;
+    let machines = scene.machines();
+    scene.run(machines.iter().map(|m| workload(m, 600, 200))).await;
+    scene.world.aws.replace_root_volumes("web");
+    for machine in &machines {
+        scene.until(|w| completions(w, machine).len() == 1).await;
+        let completed = completions(&scene.world, machine)[0];
+        assert!(
+            completed >= last_exit(&scene.world, machine) + SignedDuration::from_secs(5),
+            "drained and flushed"
+        );
+    }
+    let back = |w: &World| {
+        machines.iter().all(|m| state(w, m) == Some(LifecycleState::InService) && in_service(w, m))
+    };
+    scene.until(back).await;
+    scene.pass_some(seconds(3600)).await;
+    assert!(back(&scene.world), "and stays so");
+    let rebooted = aws_moments(&scene.world, |e| matches!(e, Event::Rebooted { .. }));
+    assert_eq!((rebooted.len(), scene.world.aws.calls(TERMINATE)), (2, 0));
+    assert!(!a_hook_timed_out(&scene.world));
+    assert_nothing_lost(&scene.world);
+    assert_eq!(scene.target().await.expect("answered"), 2);
+    assert_eq!(notes(&scene.world, &machines[0], "ScaleInOver").len(), 1);
+}
+
+/// A group of two that gives instances back to its warm pool.
+fn reusing() -> ebbtide::sim::aws::GroupSpec {
+    held_group(2, 60).size(0, 2, 2).warm_pool(WarmPoolSpec::stopped().reusing())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_goes_back_to_the_warm_pool_is_drained_under_the_hook_and_serves_when_it_comes_out() {
+    for restarted in [false, true] {
+        let mut scene = Scene::with(reusing()).await;
+        let machines = scene.machines();
+        scene.run(machines.iter().map(|m| workload(m, 600, 200))).await;
+        scene.world.aws.set_desired("web", 1);
+        let waits = |w: &World| {
+            w.aws.group("web").is_some_and(|g| g.in_state(LifecycleState::WarmedPendingWait).len() == 1)
+        };
+        scene.until(waits).await;
+        let of_pool =
+            |machine: &&Machine| state(&scene.world, machine) == Some(LifecycleState::WarmedPendingWait);
+        let machine = machines.iter().find(of_pool).expect("one of them").clone();
+        scene.until(|w| is_asked(w, &its_pod(&machine))).await;
+        if restarted {
+            scene.kill().await;
+        }
+        scene.until(|w| state(w, &machine) == Some(LifecycleState::WarmedStopped)).await;
+        let [completed] = completions(&scene.world, &machine)[..] else { panic!("completed once") };
+        assert!(completed >= last_exit(&scene.world, &machine) + SignedDuration::from_secs(5));
+        assert!(!a_hook_timed_out(&scene.world));
+        scene.pass_some(seconds(1800)).await;
+        assert_eq!(scene.target().await.expect("answered"), 1);
+
+        scene.world.aws.set_desired("web", 2);
+        let back =
+            |w: &World| state(w, &machine) == Some(LifecycleState::InService) && in_service(w, &machine);
+        scene.until(back).await;
+        scene.pass_some(seconds(3600)).await;
+        assert!(back(&scene.world), "and stays so");
+        assert_eq!((scene.world.aws.calls(TERMINATE), terminations(&scene.world, &machine).len()), (0, 0));
+        assert_nothing_lost(&scene.world);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_is_void_once_its_instance_went_into_the_warm_pool_without_a_hook() {
+    // No hook holds it: the group stops it in mid-drain. What was asked for then is not done when it comes out.
+    let scene = Scene::with(group(2).size(0, 2, 2).warm_pool(WarmPoolSpec::stopped().reusing())).await;
+    let machines = scene.machines();
+    scene.run(machines.iter().map(|m| workload(m, 3000, 2000))).await;
+    for machine in &machines {
+        scene.annotate(machine, Some("replace")).await;
+    }
+    scene.until(|w| machines.iter().all(|m| is_asked(w, &its_pod(m)))).await;
+    scene.world.aws.set_desired("web", 1);
+    let stopped =
+        |w: &World| w.aws.group("web").is_some_and(|g| g.in_state(LifecycleState::WarmedStopped).len() == 1);
+    scene.until(stopped).await;
+    let of_pool = |machine: &&Machine| state(&scene.world, machine) == Some(LifecycleState::WarmedStopped);
+    let machine = machines.iter().find(of_pool).expect("one of them").clone();
+    scene.pass_some(seconds(300)).await;
+    scene.world.aws.set_desired("web", 2);
+    let back = |w: &World| state(w, &machine) == Some(LifecycleState::InService) && in_service(w, &machine);
+    scene.until(back).await;
+    scene.pass_some(seconds(3600)).await;
+    assert_eq!(terminations(&scene.world, &machine).len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_in_standby_is_nobodys_node_and_ends_without_a_decrement() {
+    let scene = Scene::with(group(3)).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(60).exits_after(30)]).await;
+    scene.world.aws.set_aside(&machine.instance, true);
+    scene.pass_some(seconds(90)).await;
+    assert_eq!(scene.target().await.expect("answered"), 2);
+    assert!(!scene.listed().await.iter().any(|id| id.ends_with(&machine.instance)));
+    scene.delete(std::slice::from_ref(&machine)).await.expect_err("not cluster-autoscaler's");
+    scene.annotate(&machine, Some("now")).await;
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
+    assert_eq!((scene.world.aws.calls(TERMINATE), decrements(&scene.world)), (1, 0));
+    let group = scene.world.aws.group("web").expect("the group");
+    assert_eq!((group.desired, group.in_state(LifecycleState::InService).len()), (2, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_set_aside_while_it_drains_ends_without_a_second_decrement() {
+    let scene = Scene::with(group(3)).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(300).exits_after(200)]).await;
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until(|w| is_asked(w, "web")).await;
+    scene.world.aws.set_aside(&machine.instance, true);
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
+    assert_eq!(decrements(&scene.world), 0);
+    let group = scene.world.aws.group("web").expect("the group");
+    assert_eq!((group.desired, group.in_state(LifecycleState::InService).len()), (2, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_nodes_of_a_group_that_is_deleted_are_drained_under_its_hook() {
+    let scene = Scene::with(held_group(2, 60)).await;
+    let machines = scene.machines();
+    scene.run(machines.iter().map(|m| workload(m, 600, 300))).await;
+    scene.world.aws.delete_group("web");
+    for machine in &machines {
+        scene.until_gone(machine).await;
+        scene.assert_left_well(machine);
+    }
+    assert!(has_exited(&scene.world, "web-"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replacement_that_comes_first_is_no_surplus_for_good() {
+    let scene = Scene::with(held_group(3, 60).launching_first()).await;
+    let machines = scene.machines();
+    scene.run(machines.iter().map(|m| workload(m, 600, 100))).await;
+    scene.world.aws.refresh("web");
+    let renewed = |w: &World| {
+        w.aws.group("web").is_some_and(|g| {
+            g.instances.len() == 3 && machines.iter().all(|m| g.instances.iter().all(|i| i.id != m.instance))
+        })
+    };
+    // More live than are wanted, for minutes.
+    scene
+        .target_stays(3, |w| {
+            w.aws.group("web").is_some_and(|g| {
+                g.in_state(LifecycleState::Pending).len() + g.in_state(LifecycleState::InService).len() == 4
+            })
+        })
+        .await;
+    scene.until(renewed).await;
+    assert_eq!(scene.world.aws.group("web").expect("the group").desired, 3);
+    assert_nothing_lost(&scene.world);
+    assert_eq!(scene.world.aws.calls(TERMINATE), 0);
+}
