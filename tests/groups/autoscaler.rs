@@ -143,7 +143,8 @@ async fn a_full_group_with_a_node_that_leaves_is_full_and_another_is_grown_at_on
 async fn nodes_that_leave_do_not_hide_that_others_never_came() {
     for version in BOTH {
         let scene = Scene::with([group("a-slow", 4).timing(slow()), group("b-other", 0)]).await;
-        scene.world.cluster.add(replica_set("old", 4).exits_after(3_000).grace(3_600));
+        // One on each node.
+        scene.world.cluster.add(pods_for_any("old", 4).exits_after(3_000).grace(3_600));
         assert!(scene.world.until(SOON, |_| scene.running("old") == 4).await);
         let autoscaler = Loop::start(&scene, Options::of(version));
         let leaving = scene.in_service("a-slow")[..3].iter().map(|i| scene.node_of(i)).collect();
