@@ -12,13 +12,17 @@ use super::names;
 use super::situation::{Action, Announcement};
 use super::surroundings::will_decrement;
 use crate::aws::{AwsError, Hook};
+use crate::clock::elapsed;
 use crate::cluster::{Answer, ApiError, NodeView, PodName};
-use crate::groups::Change;
 use crate::groups::hooks::TerminatingHooks;
+use crate::groups::{Change, TerminationTurn};
 use crate::telemetry::chain;
 
 /// What the note for a pod's owner may take of the pod's time.
 const NOTE_WITHIN: Duration = Duration::from_secs(1);
+
+/// A termination that waited longer is noted anew: another run goes by what is noted.
+const SENT_WITHIN: Duration = Duration::from_secs(10);
 
 /// What came of an action.
 pub(super) enum Outcome {
@@ -44,6 +48,10 @@ pub(super) enum Outcome {
     NotHeld {
         noted_at: jiff::Timestamp,
         hooks: Result<TerminatingHooks, AwsError>,
+    },
+    /// Nor was it here, because the group's turn was long in coming: the record says that it was told by now.
+    NotSent {
+        noted_at: jiff::Timestamp,
     },
     Terminated {
         noted_at: jiff::Timestamp,
@@ -107,7 +115,11 @@ pub(super) fn perform(
                     return Outcome::NotHeld { noted_at, hooks };
                 }
             }
-            let result = terminate(&shared, &node, &group, &instance, decrement).await;
+            let turn = shared.groups.termination_turn(&group).await;
+            if elapsed(noted_at, shared.clock.now()) > SENT_WITHIN {
+                return Outcome::NotSent { noted_at };
+            }
+            let result = terminate(&shared, &node, &group, &instance, decrement, turn).await;
             Outcome::Terminated { noted_at, result }
         }
         .boxed(),
@@ -173,8 +185,8 @@ async fn terminate(
     group: &str,
     instance: &str,
     decrement: bool,
+    turn: TerminationTurn,
 ) -> Result<(), AwsError> {
-    let turn = shared.groups.termination_turn(group).await;
     let result = shared.aws.terminate(instance, decrement).await;
     match &result {
         Ok(()) => {

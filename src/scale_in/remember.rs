@@ -87,6 +87,10 @@ impl Worker {
                     }
                 }
             }
+            Outcome::NotSent { noted_at } => {
+                self.memory.void_termination = Some(noted_at);
+                self.memory.failed(&Task::Terminate, now, None);
+            }
             Outcome::Terminated { noted_at, result } => self.hear_of_termination(noted_at, result),
             Outcome::Completed { hook, instance, result } => {
                 self.hear_of_completion(&hook, &instance, result);

@@ -6,10 +6,10 @@ use std::time::Duration;
 use ebbtide::provider::proto::{NodeGroupDecreaseTargetSizeRequest, NodeGroupIncreaseSizeRequest};
 use ebbtide::sim::aws::{Event, GroupSpec, LaunchFailure, LifecycleState, Operation};
 use ebbtide::sim::cluster::pod;
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 
-use crate::scene::{Cause, Machine, Scene, group, held_group, seconds};
-use crate::story::{TERMINATE, aws_moments, decrements, has_exited};
+use crate::scene::{Cause, Machine, RECORD, Scene, group, held_group, seconds};
+use crate::story::{TERMINATE, aws_moments, decrements, has_exited, terminations};
 
 /// How long a call to AWS takes, half of it before its effect.
 const TAKES: Duration = Duration::from_millis(800);
@@ -116,4 +116,28 @@ async fn a_size_that_goes_down_while_a_drain_takes_its_instance_out_leaves_no_no
 #[tokio::test(start_paused = true)]
 async fn a_placeholder_given_up_while_a_drain_takes_its_instance_out_leaves_no_node_too_many() {
     overlaps(Other::GiveUpPlaceholder).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_termination_that_waits_long_for_its_turn_is_noted_anew_before_aws_is_told() {
+    let scene = Scene::with(group(3)).await;
+    let machine = scene.first();
+    scene.world.aws.fail_launches("web", LaunchFailure::InsufficientCapacity, u32::MAX);
+    assert!(scene.also(Other::Increase).await);
+    let failed = |e: &Event| matches!(e, Event::LaunchFailed { .. });
+    scene.until(|w| !aws_moments(w, failed).is_empty()).await;
+    scene.pass_some(seconds(60)).await;
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.pass_some(Duration::from_millis(4_500)).await;
+    scene.world.aws.delay(Duration::from_millis(2_900), Duration::ZERO);
+    let _ = scene.also(Other::Decrease).await;
+    scene.until(|w| terminations(w, &machine).len() == 1).await;
+    let called = |e: &Event| matches!(e, Event::Called { operation, .. } if *operation == TERMINATE);
+    let told = aws_moments(&scene.world, called)[0];
+    let annotations = scene.node(&machine.name).expect("there").metadata.annotations.unwrap_or_default();
+    let record: serde_json::Value = serde_json::from_str(&annotations[RECORD]).expect("a record");
+    let noted: Timestamp = record["terminateAt"].as_str().and_then(|at| at.parse().ok()).expect("noted");
+    assert!(told.duration_since(noted) <= SignedDuration::from_secs(10), "told {told}, noted {noted}");
+    scene.until_gone(&machine).await;
+    assert_eq!(scene.world.aws.calls(TERMINATE), 1);
 }
