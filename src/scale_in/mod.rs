@@ -3,12 +3,13 @@
 //!
 //! ```text
 //! DeleteNodes, Terminating:Wait, a person ──▶ record on the Node ──▶ controller ──▶ worker ──▶ plan (pure)
-//!                                             (intents, record)      (one a node)     ▲            │ actions
-//!                                                                                     └─ memory ◀──┘
+//!                                             (intents, record)     (workers: one a node)        │ actions
+//!                                                                                  memory ◀── perform, remember
 //! ```
 //! [`plan`] decides, from a [`situation::Situation`] to a list of [`situation::Action`]s; the files it calls each hold one
-//! stage: [`drain`], [`flush`], [`release`], and [`guard`] before any of them. Everything that must survive is in the
-//! [`record`], an annotation.
+//! stage: [`drain`], [`flush`], [`release`], and [`guard`] before any of them; [`class`] and [`returns`] tell which pods
+//! leave. [`perform`] makes the calls, [`remember`] what the next plan is to know of their outcome. [`hold`] keeps the
+//! lifecycle hooks waiting, whatever becomes of the rest. Everything that must survive is in the [`record`], an annotation.
 
 mod class;
 mod controller;

@@ -1,7 +1,7 @@
 //! What is to be done for a node now: a pure function of what is known of it.
 //!
 //! [`plan`] is called whenever anything about the node changes and when the moment it named has come. It returns data;
-//! the worker carries it out and remembers the outcome in [`Memory`]. Calling it again without a change asks for
+//! the worker carries it out and remembers the outcome in [`Memory`](super::memory::Memory). Calling it again without a change asks for
 //! nothing new. The order of things (workloads, then DaemonSet pods, then the instance) is decided here and in the
 //! files beside it: [`super::drain`], [`super::flush`], [`super::release`].
 
