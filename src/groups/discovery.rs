@@ -29,7 +29,7 @@ use super::node_groups::{Key, NodeGroups, NotAskedYet};
 use super::pace::{BREATH, next_look, retry_after, wished_look};
 use super::selector::Selectors;
 use super::tags::{self, BadTag, NodeTags};
-use super::{Frozen, Group, Groups, Instance, Snapshot};
+use super::{Frozen, Group, Groups, Snapshot, warm_pools};
 use crate::aws::{Aws, AwsError, Described, Launch, NodeGroup, Revision};
 use crate::clock::{Clock, later};
 use crate::telemetry::chain;
@@ -223,7 +223,8 @@ impl Discovery {
         for described in described.values_mut() {
             self.selectors.tighten(&mut described.group);
         }
-        let outcome = self.add_warm_pools(described.values_mut().map(|described| &mut described.group)).await;
+        let reusing = described.values_mut().map(|described| &mut described.group);
+        let outcome = warm_pools::add(&self.aws, self.groups.latest().as_deref(), reusing).await;
         memory.warm_pools.note("warm pools", outcome.err().as_ref());
         let states = memory.observe(described.values().map(|described| &described.group), now);
         memory.note_absent(self.selectors.names().into_iter().filter(|name| !described.contains_key(name)));
@@ -292,29 +293,6 @@ impl Discovery {
         }
         facts.last_templates.retain(|name, _| groups.iter().any(|seen| seen.group.name == *name));
         groups.into_iter().zip(templates).map(|(seen, told)| facts.with_template(seen.group, told)).collect()
-    }
-
-    /// Adds the instances of their warm pools to groups that give instances back to them: on their way there they may be
-    /// nodes that a hook holds. What is not seen stays as it was; the last error is given back.
-    async fn add_warm_pools(&self, groups: impl Iterator<Item = &mut Group>) -> Result<(), AwsError> {
-        let before = self.groups.latest();
-        let reusing = groups.filter(|group| group.reuses).map(async |group| {
-            let outcome = self.aws.warm_pool(&group.name).await;
-            let known = before.as_ref().and_then(|before| before.groups.get(&group.name));
-            let stays = |known: &&Instance| {
-                known.lifecycle.is_warm() && group.instances.iter().all(|seen| seen.id != known.id)
-            };
-            let stays =
-                || known.into_iter().flat_map(|group| &group.instances).filter(stays).cloned().collect();
-            let (warm, error) = match outcome {
-                Ok(warm) => (warm, None),
-                Err(error) => (stays(), Some(error)),
-            };
-            group.instances.extend(warm);
-            error
-        });
-        let errors: Vec<_> = join_all(reusing).await;
-        errors.into_iter().flatten().next_back().map_or(Ok(()), Err)
     }
 
     /// Every selected group, by name.

@@ -19,6 +19,7 @@ pub mod sizing;
 pub mod tags;
 mod turns;
 mod view;
+mod warm_pools;
 pub mod weights;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,6 +1,6 @@
 //! The states of an instance that are not the end: kept, renewed, warm, set aside. And groups that are not ours to change.
 
-use ebbtide::sim::aws::{Event, LaunchFailure, LifecycleState, TerminationCause, WarmPoolSpec};
+use ebbtide::sim::aws::{Event, LaunchFailure, LifecycleState, Operation, TerminationCause, WarmPoolSpec};
 use ebbtide::sim::cluster::{PodSpec, pod};
 use ebbtide::sim::world::World;
 use jiff::SignedDuration;
@@ -174,6 +174,9 @@ async fn a_node_that_goes_back_to_the_warm_pool_is_drained_under_the_hook_and_se
         scene.until(|w| is_asked(w, &its_pod(&machine))).await;
         if restarted {
             scene.kill().await;
+        } else {
+            // What is not seen of the pool for a while stays as it was.
+            scene.world.aws.throttle_for(&[Operation::DescribeWarmPool], seconds(120));
         }
         scene.until(|w| state(w, &machine) == Some(LifecycleState::WarmedStopped)).await;
         let [completed] = completions(&scene.world, &machine)[..] else { panic!("completed once") };
