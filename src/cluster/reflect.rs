@@ -42,7 +42,9 @@ where
     while let Some(event) = events.next().await {
         match event {
             Ok(event) => {
-                let is_back = brings_news(&event) && std::mem::take(&mut broken);
+                // A list counts when it is whole.
+                let is_partial = matches!(event, Event::Init | Event::InitApply(_));
+                let is_back = !is_partial && std::mem::take(&mut broken);
                 deliver(event, &mut listed, sink);
                 if is_back {
                     tracing::info!(kind, "watching again");
@@ -189,6 +191,30 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
+
+    #[derive(Default)]
+    struct Told(Mutex<Vec<&'static str>>);
+
+    impl Sink<Node> for Told {
+        type Kept = ();
+        fn reduce(&self, _: Node) {}
+        fn apply(&self, (): ()) {}
+        fn delete(&self, (): ()) {}
+        fn reset(&self, _: Vec<()>) {
+            self.0.lock().expect("not poisoned").push("listed");
+        }
+        fn connected(&self, connected: bool) {
+            self.0.lock().expect("not poisoned").push(if connected { "connected" } else { "broken" });
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_kept_is_out_of_date_until_a_list_is_whole() {
+        let told = Told::default();
+        let list = [Ok(Event::Init), Ok(Event::InitApply(Node::default())), Ok(Event::InitDone)];
+        reflect(futures::stream::iter([failed()].into_iter().chain(list)), &told).await;
+        assert_eq!(*told.0.lock().expect("not poisoned"), ["broken", "listed", "connected"]);
+    }
 
     fn failed() -> watcher::Result<Event<Node>> {
         Err(watcher::Error::NoResourceVersion)

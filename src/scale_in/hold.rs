@@ -18,7 +18,7 @@ use tokio::time::timeout;
 
 use super::controller::Shared;
 use crate::aws::{Activity, AwsError};
-use crate::clock::later;
+use crate::clock::{elapsed, later};
 use crate::groups::hooks::TerminatingHooks;
 use crate::groups::{Lifecycle, Snapshot};
 use crate::telemetry::chain;
@@ -42,6 +42,10 @@ const FOREIGN: SignedDuration = SignedDuration::from_secs(60);
 /// Source: [Amazon EC2 Auto Scaling lifecycle
 /// hooks](https://docs.aws.amazon.com/autoscaling/ec2/userguide/lifecycle-hooks.html).
 const LONGEST_HOLD: SignedDuration = SignedDuration::from_hours(48);
+
+/// A look so long before tells well enough since when an instance is held. After an outage of hours it would have a
+/// deadline pass that has only begun.
+const CLOSE_ENOUGH: Duration = Duration::from_mins(5);
 
 /// A failed question since when an instance is held is asked again after this time. Deadlines are minutes at least.
 const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
@@ -130,8 +134,10 @@ fn observe(
     for (instance, (group, lifecycle)) in waiting {
         held.entry(instance.to_owned()).or_insert_with(|| {
             let at_large = before.and_then(|before| Some((before.taken_at, before.instance(instance)?.1)));
-            let since =
-                at_large.filter(|(_, instance)| !instance.lifecycle.is_held()).map(|(taken_at, _)| taken_at);
+            let since = at_large
+                .filter(|(_, instance)| !instance.lifecycle.is_held())
+                .map(|(taken_at, _)| taken_at)
+                .filter(|taken_at| elapsed(*taken_at, snapshot.taken_at) <= CLOSE_ENOUGH);
             let ask_at = since.is_none().then_some(now);
             Held { group: group.to_owned(), lifecycle, seen: now, since, ask_at, next: now, in_flight: false }
         });
@@ -349,6 +355,16 @@ mod tests {
         observe(&mut held, Some(&large), &both, at(10));
         assert_eq!((held["i-1"].since, held["i-1"].ask_at), (Some(at(0)), None));
         assert_eq!((held["i-2"].since, held["i-2"].ask_at), (None, Some(at(10))));
+    }
+
+    #[test]
+    fn after_a_long_time_without_a_look_it_is_asked_since_when_an_instance_is_held() {
+        let mut held = BTreeMap::new();
+        let large = snapshot(&[("i-1", Lifecycle::InService)]);
+        let mut now = snapshot(&[("i-1", Lifecycle::TerminatingWait)]);
+        now.taken_at = at(7_200);
+        observe(&mut held, Some(&large), &now, at(7_200));
+        assert_eq!((held["i-1"].since, held["i-1"].ask_at), (None, Some(at(7_200))));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use jiff::SignedDuration;
 use super::memory::Task;
 use super::record::{self, Cause, Phase, Record, Release, Written};
 use super::situation::{Action, Announcement, Plan, Situation, Whereabouts};
-use super::{drain, flush, guard, marks, release};
+use super::{drain, flush, guard, marks, names, release};
 use crate::clock::later;
 use crate::cluster::{DaemonOwner, PodName, Ready};
 use crate::groups::Lifecycle;
@@ -45,7 +45,9 @@ pub fn plan(s: &Situation<'_>) -> Plan {
     };
     guard::guard(s, &mut plan);
     look_up_daemon_sets(s, &mut plan);
-    plan.occupied = s.pods.map(|_| s.workloads(record.as_ref()).next().is_some());
+    // Until the node is closed, one may be on its way to it: what was decided before may be bound after.
+    let is_closed = s.node.unschedulable || s.node.taint(names::TO_BE_DELETED).is_some();
+    plan.occupied = s.pods.map(|_| !is_closed || s.workloads(record.as_ref()).next().is_some());
     plan
 }
 

@@ -254,7 +254,7 @@ pub struct Plan {
     pub wake_at: Option<Timestamp>,
     /// Whom the drain waits for.
     pub waiting: Vec<Waiting>,
-    /// Whether workloads are on the node; none until its pods have been listed.
+    /// Whether workloads are on the node, or may come; none until its pods have been listed.
     pub occupied: Option<bool>,
 }
 

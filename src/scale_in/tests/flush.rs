@@ -100,3 +100,17 @@ fn a_workload_that_comes_while_the_node_flushes_leaves_first() {
     assert_eq!(scene.record().phase, Phase::Draining);
     assert_eq!(evictions(&scene.look()).len(), 1);
 }
+
+#[test]
+fn what_was_empty_while_it_was_open_is_not_empty_for_long() {
+    let mut scene = node().tainted(names::DELETION_CANDIDATE);
+    scene.look();
+    scene.later(600);
+    scene.patch(&serde_json::json!({ "metadata": { "annotations": { names::RECORD: "now" } } }));
+    scene.look();
+    scene.look();
+    assert_eq!(scene.record().phase, Phase::Flushing);
+    assert!(!touches_aws(&scene.look()), "what was decided before the cordon may be bound after it");
+    scene.later(5);
+    assert!(touches_aws(&scene.look()));
+}
