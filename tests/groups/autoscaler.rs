@@ -8,7 +8,7 @@ use ebbtide::scale_in::names::TO_BE_DELETED;
 use ebbtide::sim::autoscaler::{Event, Options, Version};
 use ebbtide::sim::aws::{GroupSpec, LaunchFailure, Operation, TerminationCause, Timing};
 use ebbtide::sim::ca_drain::Flags;
-use ebbtide::sim::cluster::{budget, replica_set};
+use ebbtide::sim::cluster::{budget, pod, replica_set};
 use ebbtide::sim::program::{TAG, config};
 use ebbtide::sim::span::Span;
 use ebbtide::sim::world::{POOL, World};
@@ -143,8 +143,12 @@ async fn a_full_group_with_a_node_that_leaves_is_full_and_another_is_grown_at_on
 async fn nodes_that_leave_do_not_hide_that_others_never_came() {
     for version in BOTH {
         let scene = Scene::with([group("a-slow", 4).timing(slow()), group("b-other", 0)]).await;
-        // One on each node.
-        scene.world.cluster.add(pods_for_any("old", 4).exits_after(3_000).grace(3_600));
+        for node in scene.world.cluster.node_names() {
+            scene
+                .world
+                .cluster
+                .add(pod(node.as_str()).label("app", "old").on(&node).exits_after(3_000).grace(3_600));
+        }
         assert!(scene.world.until(SOON, |_| scene.running("old") == 4).await);
         let autoscaler = Loop::start(&scene, Options::of(version));
         let leaving = scene.in_service("a-slow")[..3].iter().map(|i| scene.node_of(i)).collect();
