@@ -32,6 +32,8 @@ const ACTIVITIES_A_CALL: i32 = 100;
 /// Pages of activities that are read at most: a group with more than 500 attempts since the moment of interest has
 /// shown what is wrong with it long before.
 const PAGES_OF_ACTIVITIES: usize = 5;
+/// No more activities than this are read.
+pub(crate) const ACTIVITIES_AT_MOST: usize = PAGES_OF_ACTIVITIES * ACTIVITIES_A_CALL as usize;
 
 impl Aws {
     /// The groups of these names; those that do not exist are left out. 100 names a call.

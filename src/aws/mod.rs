@@ -38,7 +38,7 @@ use aws_smithy_types::error::metadata::ProvideErrorMetadata;
 use tokio::time::{Instant, timeout};
 
 use self::retry::Patience;
-pub(crate) use autoscaling::CONFIGURATIONS_A_CALL;
+pub(crate) use autoscaling::{ACTIVITIES_AT_MOST, CONFIGURATIONS_A_CALL};
 pub use calls::{Calls, Operation};
 pub(crate) use ec2::{IMAGES_A_CALL, TYPES_A_CALL};
 pub use ec2::{TemplateAliases, TemplatePage};

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::controller::Shared;
-use crate::aws::{Activity, AwsError};
+use crate::aws::{ACTIVITIES_AT_MOST, Activity, AwsError};
 use crate::clock::{elapsed, later};
 use crate::groups::hooks::TerminatingHooks;
 use crate::groups::{Lifecycle, Snapshot};
@@ -145,15 +145,16 @@ fn observe(
 }
 
 /// Since when an instance first seen held at `seen` is held, by its group's activities, newest first. The activity begins
-/// a while before the hook does. Where a termination is older than all that AWS told, so is the hold; what activities say
-/// of other holds is not documented, so that nothing found means nothing known.
+/// a while before the hook does. Where a termination is older than all that AWS told, so is the hold. Where AWS tells of
+/// all activities and not of this one, its list lags, or says nothing of such holds: nothing is known.
 fn began(activities: &[Activity], instance: &str, lifecycle: Lifecycle, seen: Timestamp) -> Timestamp {
     let its_own = |activity: &&Activity| {
         !activity.description.starts_with("Launching") && activity.description.ends_with(instance)
     };
-    let oldest = activities.last().filter(|_| lifecycle == Lifecycle::TerminatingWait);
+    let has_older = activities.len() >= ACTIVITIES_AT_MOST && lifecycle == Lifecycle::TerminatingWait;
+    let oldest = activities.last().filter(|_| has_older);
     let known = activities.iter().find(its_own).or(oldest);
-    known.map_or(seen, |activity| activity.started.min(seen))
+    known.map_or(seen, |activity| activity.started.clamp(later(seen, -LONGEST_HOLD), seen))
 }
 
 /// Holds instances, for ever.
@@ -384,7 +385,9 @@ mod tests {
         let held = Lifecycle::TerminatingWait;
         assert_eq!(began(&all, "i-1", held, at(100)), at(70));
         assert_eq!(began(&all, "i-1", held, at(65)), at(65), "by clocks that differ");
-        assert_eq!(began(&all, "i-3", held, at(100)), at(60), "longer ago than AWS tells");
+        assert_eq!(began(&all, "i-3", held, at(100)), at(100), "AWS does not tell of this one yet");
+        let many: Vec<_> = (0..ACTIVITIES_AT_MOST as i64).map(|n| activity(900 - n, "Launching")).collect();
+        assert_eq!(began(&many, "i-3", held, at(1_000)), at(401), "longer ago than AWS tells");
         assert_eq!(began(&[], "i-1", held, at(100)), at(100));
         assert_eq!(began(&all[3..], "i-1", Lifecycle::ReplacingVolumeWait, at(100)), at(100), "no launch");
     }

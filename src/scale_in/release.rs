@@ -131,6 +131,20 @@ fn taken_out(
     held
 }
 
+/// After the drain: if the group takes the instance out by itself now, it gives the replacement up as well.
+pub(super) fn follow_the_group(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> Record {
+    match &s.instance {
+        Whereabouts::In { group, lifecycle, .. }
+            if record.phase != Phase::Draining
+                && lifecycle.is_terminating()
+                && !given_up(s, record).is_empty() =>
+        {
+            taken_out(s, record, *lifecycle, group, plan)
+        }
+        _ => record.clone(),
+    }
+}
+
 /// The group has taken the instance out: if that was by itself, although the instance was to go for good, it is about to
 /// replace it.
 fn given_up(s: &Situation<'_>, record: &Record) -> Vec<Action> {

@@ -290,11 +290,15 @@ fn a_deadline_counts_from_when_the_hold_began_whatever_the_record_says() {
 #[test]
 fn a_workload_that_comes_before_the_release_is_drained_first() {
     for hooked in [false, true] {
-        let mut scene = node().by_autoscaler().in_phase(Phase::Releasing).with(pod("late"));
+        let mut scene = if hooked {
+            node().asked_by(Cause::LifecycleHook, Release::CompleteHook).hooked(60)
+        } else {
+            node().by_autoscaler()
+        };
         if hooked {
-            scene = scene.hooked(60);
             scene.instance = in_group(Lifecycle::TerminatingWait);
         }
+        let mut scene = scene.in_phase(Phase::Releasing).with(pod("late"));
         let plan = scene.look();
         assert!(!touches_aws(&plan), "under a hook: {hooked}");
         assert_eq!(reasons(&plan), ["ScaleInDraining"]);
@@ -314,6 +318,12 @@ fn what_the_group_takes_out_by_itself_is_not_replaced() {
     scene.look();
     scene.instance = in_group(Lifecycle::TerminatingWait);
     assert_eq!(all(&scene.look())[1..], [], "it was on our word, with a decrement");
+    let mut scene = node().by_autoscaler().in_phase(Phase::Flushing);
+    scene.instance = in_group(Lifecycle::Terminating);
+    assert!(
+        all(&scene.look()).contains(&Action::GiveUpReplacement { group: "g".into() }),
+        "after the drain, too"
+    );
 }
 
 #[test]
