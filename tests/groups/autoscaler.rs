@@ -8,7 +8,7 @@ use ebbtide::scale_in::names::TO_BE_DELETED;
 use ebbtide::sim::autoscaler::{Event, Options, Version};
 use ebbtide::sim::aws::{GroupSpec, LaunchFailure, Operation, TerminationCause, Timing};
 use ebbtide::sim::ca_drain::Flags;
-use ebbtide::sim::cluster::{budget, pod, replica_set};
+use ebbtide::sim::cluster::{self, budget, pod, replica_set};
 use ebbtide::sim::program::{TAG, config};
 use ebbtide::sim::span::Span;
 use ebbtide::sim::world::{POOL, World};
@@ -116,7 +116,7 @@ async fn a_node_to_be_replaced_whose_budget_needs_the_replacement_first_is_relea
 }
 
 /// The same, for pods that go to nodes of any group.
-fn pods_for_any(name: &str, pods: u32) -> ebbtide::sim::cluster::ReplicaSetSpec {
+fn pods_for_any(name: &str, pods: u32) -> cluster::ReplicaSetSpec {
     replica_set(name, pods).cpu_millis(1_200)
 }
 
@@ -194,6 +194,25 @@ async fn one_option_in_a_tag_makes_no_node_count_as_broken_while_it_boots() {
         let group = &registry.groups()[0];
         let told = (group.provision_time, group.startup_time);
         assert_eq!(told, (minutes(provision_time), minutes(startup_time)), "{version:?} {accepted}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_that_boot_are_waited_for_in_groups_with_options_of_their_own() {
+    let tag = "k8s.io/cluster-autoscaler/node-template/autoscaling-options/scaledownunneededtime";
+    for (version, accepted, bought) in
+        [(Version::V1_30, false, 2), (Version::Core2026, false, 2), (Version::Core2026, true, 4)]
+    {
+        let world = World::new(1);
+        world
+            .cluster
+            .set_timing(cluster::Timing { joining: Span::exactly(seconds(60)), ..cluster::Timing::brisk() });
+        let config = Config { zero_node_startup_time: accepted, ..config() };
+        let scene = Scene::configured(world, config, [pool(GROUP, 0).tag(tag, "5m")]).await;
+        let autoscaler = Loop::start(&scene, Options::of(version));
+        scene.world.cluster.add(pods_for(GROUP, "pods", 2));
+        assert!(scene.world.until(LONG, |_| scene.running("pods") == 2).await, "{version:?} {accepted}");
+        assert_eq!(autoscaler.bought(), [(GROUP.to_owned(), bought)].into(), "{version:?} {accepted}");
     }
 }
 
