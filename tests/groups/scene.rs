@@ -191,11 +191,16 @@ impl Scene {
         nodes.patch(node, &PatchParams::default(), &patch).await.expect("patched");
     }
 
-    /// Every node gets a workload that runs, and needs so many seconds to exit.
-    pub(crate) async fn occupy(&self, exits_after: u32) {
+    /// Waits until every node that has joined takes pods.
+    pub(crate) async fn nodes_are_ready(&self) {
         let ready =
             |world: &World| world.cluster.node_names().iter().all(|node| world.cluster.is_ready(node));
         assert!(self.world.until(SOON, ready).await, "every node is ready");
+    }
+
+    /// Every node gets a workload that runs, and needs so many seconds to exit.
+    pub(crate) async fn occupy(&self, exits_after: u32) {
+        self.nodes_are_ready().await;
         self.world.cluster.add(replica_set("work", 8).grace(2 * exits_after).exits_after(exits_after));
         let occupied = |world: &World| {
             world.cluster.node_names().iter().all(|node| {

@@ -10,10 +10,11 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::deletion::{DeleteOptions, Deleted};
-use super::faults::Fault;
+use super::faults::{Fault, Verdict, WEBHOOK_TIMEOUT};
 use super::journal::{By, Event};
 use super::names::Name;
 use super::object::{Object, from_core_event};
+use super::requests::Attempt;
 use super::resources::{Resource, Shape};
 use super::route::{Call, Route, Verb, route};
 use super::rules::prepare_update;
@@ -69,74 +70,134 @@ fn refusal(failure: &Failure) -> What {
     }
 }
 
-impl State {
-    /// Answers one request.
-    pub(super) fn handle(&mut self, request: &Request) -> Reply {
-        if self.faults.down(self.now) {
-            return What::Lost.into();
+/// What a server says about itself.
+fn self_portrait(path: &str) -> What {
+    match discovery::document(path) {
+        Some(discovery::Document::Json(body)) => json(200, body.to_string()),
+        Some(discovery::Document::Ok) => {
+            What::Whole { code: 200, content_type: "text/plain", retry_after: None, body: "ok".to_owned() }
         }
+        None => refusal(&Failure::no_such_path()),
+    }
+}
+
+/// The words of the priority and fairness filter; it writes no `Status`.
+fn flow_control(retry_after_seconds: u64) -> What {
+    What::Whole {
+        code: 429,
+        content_type: "text/plain; charset=utf-8",
+        retry_after: Some(retry_after_seconds),
+        body: "Too many requests, please try again later.\n".to_owned(),
+    }
+}
+
+impl State {
+    /// Answers one request; none when it goes on later, as `attempt` says.
+    pub(super) fn handle(&mut self, request: &Request, attempt: &mut Attempt) -> Option<Reply> {
+        if self.faults.down(self.now) {
+            return Some(What::Lost.into());
+        }
+        let user = match self.user(request) {
+            Ok(user) => user,
+            Err(failure) => return Some(refusal(&failure).into()),
+        };
         let call = match route(request) {
             Some(Route::Resource(call)) => call,
-            Some(Route::Document(path)) => {
-                return match discovery::document(path) {
-                    Some(discovery::Document::Json(body)) => json(200, body.to_string()),
-                    Some(discovery::Document::Ok) => What::Whole {
-                        code: 200,
-                        content_type: "text/plain",
-                        retry_after: None,
-                        body: "ok".to_owned(),
-                    },
-                    None => refusal(&Failure::no_such_path()),
-                }
-                .into();
-            }
+            Some(Route::Document(path)) => return Some(self_portrait(path).into()),
             Some(Route::AccessReview(body)) => {
-                return match discovery::access_review(&self.faults, body) {
-                    Ok(review) => json(201, review.to_string()),
-                    Err(failure) => refusal(&failure),
-                }
-                .into();
+                let review = discovery::access_review(&self.faults, body);
+                return Some(match review {
+                    Ok(review) => json(201, review.to_string()).into(),
+                    Err(failure) => refusal(&failure).into(),
+                });
             }
-            None => return refusal(&Failure::no_such_path()).into(),
+            None => return Some(refusal(&Failure::no_such_path()).into()),
         };
-        let fault = self.faults.take(&call);
+        if let Some(user) = user {
+            self.journal_request(&call, 403);
+            return Some(refusal(&discovery::forbidden(&call, &user)).into());
+        }
+        if !std::mem::replace(&mut attempt.arrived, true) {
+            attempt.fault = self.faults.take(&call);
+        }
+        self.answer(&call, attempt)
+    }
+
+    /// Who asks, where that is somebody without any rights. A request that says nothing comes from the administrator.
+    fn user(&self, request: &Request) -> Result<Option<String>, Failure> {
+        let header = request.headers().get(http::header::AUTHORIZATION);
+        let token = header.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer ").map(str::to_owned));
+        match token.map(|token| self.faults.stranger(&token).map(str::to_owned)) {
+            _ if self.faults.unauthorized(self.now) => Err(Failure::unauthorized()),
+            Some(None) => Err(Failure::unauthorized()),
+            Some(stranger) => Ok(stranger),
+            None => Ok(None),
+        }
+    }
+
+    fn answer(&mut self, call: &Call<'_>, attempt: &mut Attempt) -> Option<Reply> {
+        let fault = attempt.fault;
+        let timed_out = || Err(Failure::internal("etcdserver: request timed out"));
         let mut delay = Duration::ZERO;
         let result = match fault {
-            Some(Fault::RequestLost) => return What::Lost.into(),
+            Some(Fault::RequestLost) => return Some(What::Lost.into()),
             Some(Fault::TooManyRequests { retry_after_seconds }) => {
-                self.journal_request(&call, 429);
-                // The words of the priority and fairness filter; it writes no `Status`.
-                return What::Whole {
-                    code: 429,
-                    content_type: "text/plain; charset=utf-8",
-                    retry_after: Some(retry_after_seconds),
-                    body: "Too many requests, please try again later.\n".to_owned(),
-                }
-                .into();
+                self.journal_request(call, 429);
+                return Some(flow_control(retry_after_seconds).into());
             }
-            Some(Fault::InternalError) => Err(Failure::internal("etcdserver: request timed out")),
+            Some(Fault::Unauthorized) => Err(Failure::unauthorized()),
             Some(Fault::Expired) => {
                 Err(Failure::expired("The resourceVersion for the provided list is too old."))
             }
+            Some(Fault::EtcdTimedOut { took_effect: false }) => timed_out(),
+            Some(Fault::EtcdTimedOut { took_effect: true }) => {
+                let _ = self.dispatch(call, attempt)?;
+                timed_out()
+            }
+            Some(Fault::InternalError) => {
+                if *attempt.coin.get_or_insert_with(|| self.dice.bool()) {
+                    let _ = self.dispatch(call, attempt)?;
+                }
+                timed_out()
+            }
+            Some(Fault::Overtaken) => {
+                self.overtake(call);
+                self.dispatch(call, attempt)?
+            }
             Some(Fault::Slow(for_how_long)) => {
                 delay = for_how_long;
-                self.dispatch(&call)
+                self.dispatch(call, attempt)?
             }
-            Some(Fault::AnswerLost) | None => self.dispatch(&call),
+            Some(Fault::AnswerLost) | None => match self.faults.admission(call) {
+                Some(Verdict::Denies) => Err(Failure::denied()),
+                Some(Verdict::SaysNothing) => {
+                    delay = WEBHOOK_TIMEOUT;
+                    Err(Failure::webhook_silent())
+                }
+                None => self.dispatch(call, attempt)?,
+            },
         };
         let code = match &result {
             Ok(Answer::Json(code, _)) => *code,
             Ok(Answer::Stream(_)) => 200,
             Err(failure) => failure.code,
         };
-        self.journal_request(&call, code);
+        self.journal_request(call, code);
         let what = match result {
             _ if fault == Some(Fault::AnswerLost) => What::Lost,
             Ok(Answer::Json(code, body)) => json(code, body),
             Ok(Answer::Stream(lines)) => What::Stream(lines),
             Err(failure) => refusal(&failure),
         };
-        Reply { delay, what }
+        Some(Reply { delay, what })
+    }
+
+    /// Somebody else writes the object of a request, which changes nothing that anybody reads.
+    fn overtake(&mut self, call: &Call<'_>) {
+        let now = self.now;
+        self.edit(call.resource, &call.target(), |value| {
+            value["metadata"]["annotations"]["sim/overtaken-at"] = Value::String(now.to_string());
+        });
     }
 
     fn journal_request(&mut self, call: &Call<'_>, code: u16) {
@@ -149,13 +210,20 @@ impl State {
         });
     }
 
-    fn dispatch(&mut self, call: &Call<'_>) -> Result<Answer, Failure> {
-        if self.faults.forbids(&call.verb.to_string(), &call.resource_path()) {
-            return Err(discovery::forbidden(call));
-        }
+    /// Does what is asked; none when an eviction goes on later.
+    fn dispatch(&mut self, call: &Call<'_>, attempt: &mut Attempt) -> Option<Result<Answer, Failure>> {
         let eviction = call.subresource.as_deref() == Some("eviction");
+        if self.faults.forbids(&call.verb.to_string(), &call.resource_path()) {
+            return Some(Err(discovery::forbidden(call, "ebbtide")));
+        }
+        if eviction && call.verb == Verb::Create {
+            return self.evict(call, attempt).transpose();
+        }
+        Some(self.serve(call, eviction))
+    }
+
+    fn serve(&mut self, call: &Call<'_>, eviction: bool) -> Result<Answer, Failure> {
         match call.verb {
-            Verb::Create if eviction => self.evict(call),
             _ if eviction => {
                 Err(Failure::new(405, "MethodNotAllowed", "the server does not allow this method"))
             }
@@ -352,9 +420,10 @@ impl Continue {
 
     fn read(text: &str) -> Result<Self, Failure> {
         let mut parts = text.splitn(3, ':');
-        let mut part = || parts.next().ok_or_else(|| Failure::bad_request("continue key is not valid"));
+        let unreadable = || Failure::bad_request("invalid continue token: continue key is not valid");
+        let mut part = || parts.next().ok_or_else(unreadable);
         let (revision, namespace, name) = (part()?, part()?, part()?);
-        let revision = revision.parse().map_err(|_| Failure::bad_request("continue key is not valid"))?;
+        let revision = revision.parse().map_err(|_| unreadable())?;
         Ok(Self { revision, after: Name::new(namespace, name) })
     }
 }

@@ -74,7 +74,7 @@ impl DeleteOptions {
                  deleted and then recreated",
                 object.uid()
             );
-            return Err(Failure::conflict(object.resource, name, &why));
+            return Err(Failure::precondition(object.resource, name, &why));
         }
         let current = object.revision.to_string();
         if let Some(revision) = self.revision.as_deref().filter(|revision| *revision != current) {
@@ -82,7 +82,7 @@ impl DeleteOptions {
                 "the ResourceVersion in the precondition ({revision}) does not match the ResourceVersion in record \
                  ({current}). The object might have been modified"
             );
-            return Err(Failure::conflict(object.resource, name, &why));
+            return Err(Failure::precondition(object.resource, name, &why));
         }
         Ok(())
     }

@@ -110,14 +110,14 @@ pub(super) fn access_review(faults: &Faults, body: &[u8]) -> Result<Value, Failu
 }
 
 /// What RBAC answers.
-pub(super) fn forbidden(call: &Call<'_>) -> Failure {
+pub(super) fn forbidden(call: &Call<'_>, user: &str) -> Failure {
     let facts = call.resource.facts();
     let scope = match &call.namespace {
         Some(namespace) => format!("in the namespace \"{namespace}\""),
         None => "at the cluster scope".to_owned(),
     };
     let why = format!(
-        "User \"ebbtide\" cannot {} resource \"{}\" in API group \"{}\" {scope}",
+        "User \"{user}\" cannot {} resource \"{}\" in API group \"{}\" {scope}",
         call.verb,
         call.resource_path(),
         facts.group

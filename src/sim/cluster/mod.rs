@@ -69,6 +69,7 @@ pub use self::journal::{By, Cut, Entry, Event, NodeChange};
 pub use self::logs::Lines;
 pub use self::names::Name;
 pub use self::route::Verb;
+pub use self::script::Backup;
 pub use self::spec::{
     Bare, BudgetSpec, Completions, DaemonSetSpec, Everywhere, Fixture, JobSpec, NodeSpec, Ordinals, PodSpec,
     ReplicaSetSpec, Replicas, StatefulSetSpec, Taint, Workload, budget, daemon_set, job, node, pod,

@@ -211,6 +211,12 @@ impl State {
             self.ask_again(node);
             self.register(node);
         }
+        self.hear_anew(node);
+    }
+
+    /// A kubelet hears of all its pods, and of those that are not there any more.
+    pub(super) fn hear_anew(&mut self, node: &str) {
+        let now = self.now;
         for uid in self.containers_on(node) {
             let gone = self.containers.get(&uid).is_some_and(|container| {
                 let known = self.store.get(Resource::Pods, &container.pod.name);

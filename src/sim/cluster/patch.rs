@@ -33,16 +33,7 @@ pub(super) fn apply(content_type: &str, current: &Value, body: &[u8]) -> Result<
         }
         "application/json-patch+json" => {
             let patch: json_patch::Patch = serde_json::from_slice(body).map_err(undecodable)?;
-            let rejected = |e: json_patch::PatchError| {
-                let mut refused = Failure::new(
-                    422,
-                    "Invalid",
-                    "the server rejected our request due to an error in our request",
-                );
-                refused.details["causes"] = serde_json::json!([{ "message": e.to_string() }]);
-                refused
-            };
-            json_patch::patch(&mut patched, &patch).map_err(rejected)?;
+            json_patch::patch(&mut patched, &patch).map_err(|_| Failure::inapplicable())?;
         }
         "application/strategic-merge-patch+json" => {
             let patch: Value = serde_json::from_slice(body).map_err(undecodable)?;
@@ -89,6 +80,8 @@ fn merge_list(target: &mut Value, items: Vec<Value>, key: &str) {
         *target = Value::Array(Vec::new());
     }
     let Some(list) = target.as_array_mut() else { return };
+    // What is new stands before what it is not said of (`normalizeElementOrder`).
+    let mut new = 0;
     for item in items {
         let Some(name) = item.get(key) else { continue };
         let found = list.iter().position(|old| old.get(key) == Some(name));
@@ -96,7 +89,10 @@ fn merge_list(target: &mut Value, items: Vec<Value>, key: &str) {
             (Some("delete"), Some(index)) => drop(list.remove(index)),
             (Some("delete"), None) => {}
             (_, Some(index)) => merge(&mut list[index], item),
-            (_, None) => list.push(item),
+            (_, None) => {
+                list.insert(new, item);
+                new += 1;
+            }
         }
     }
 }
@@ -119,12 +115,15 @@ mod tests {
         });
         let patch = json!({
             "spec": { "taints": [{ "key": "b" }] },
-            "status": { "conditions": [{ "type": "Ready", "status": "False" }] },
+            "status": { "conditions": [{ "type": "Ready", "status": "False" }, { "type": "New" }] },
         });
         let patched = strategic(&node, &patch);
         assert_eq!(patched["spec"]["taints"], json!([{ "key": "b" }]));
-        let conditions =
-            json!([{ "type": "Ready", "status": "False" }, { "type": "Disk", "status": "True" }]);
+        let conditions = json!([
+            { "type": "New" },
+            { "type": "Ready", "status": "False" },
+            { "type": "Disk", "status": "True" },
+        ]);
         assert_eq!(patched["status"]["conditions"], conditions);
     }
 

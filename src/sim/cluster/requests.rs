@@ -15,6 +15,9 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 
 use super::Cluster;
 use super::api::{Reply, What};
+use super::faults::Fault;
+use super::names::Name;
+use super::resources::Resource;
 use super::state::{State, Task};
 use crate::sim::http::{Lost, Request, Response, World, response};
 
@@ -22,7 +25,30 @@ use crate::sim::http::{Lost, Request, Response, World, response};
 #[derive(Default)]
 pub(super) struct Requests {
     sent: u64,
-    under_way: BTreeMap<u64, (Request, oneshot::Sender<Reply>)>,
+    under_way: BTreeMap<u64, UnderWay>,
+}
+
+struct UnderWay {
+    request: Request,
+    reply: oneshot::Sender<Reply>,
+    attempt: Attempt,
+}
+
+/// How far the answer to a request has come, where that takes more than one step.
+#[derive(Default)]
+pub(super) struct Attempt {
+    /// Whether it has arrived before.
+    pub(super) arrived: bool,
+    /// The fault it has met.
+    pub(super) fault: Option<Fault>,
+    /// Whether it has its effect, where a fault leaves that open.
+    pub(super) coin: Option<bool>,
+    /// What it has read and will write, if nobody writes it in between.
+    pub(super) read: Option<(Resource, Name, u64)>,
+    /// How often somebody did.
+    pub(super) conflicts: u32,
+    /// When it goes on.
+    pub(super) again_at: Option<Timestamp>,
 }
 
 impl State {
@@ -32,7 +58,8 @@ impl State {
         let (sender, receiver) = oneshot::channel();
         self.requests.sent += 1;
         let id = self.requests.sent;
-        self.requests.under_way.insert(id, (request, sender));
+        let attempt = Attempt::default();
+        self.requests.under_way.insert(id, UnderWay { request, reply: sender, attempt });
         let arrives = self.now + self.timing.request.draw(&mut self.dice);
         if arrives == self.now {
             self.receive(id);
@@ -42,13 +69,18 @@ impl State {
         (receiver, arrives)
     }
 
-    /// A request has arrived.
+    /// A request has arrived, or goes on.
     pub(super) fn receive(&mut self, id: u64) {
-        let Some((request, sender)) = self.requests.under_way.remove(&id) else { return };
-        let mut reply = self.handle(&request);
-        reply.delay += self.timing.answer.draw(&mut self.dice);
-        // The caller may have given up; what it asked for is done.
-        let _ = sender.send(reply);
+        let Some(mut under_way) = self.requests.under_way.remove(&id) else { return };
+        if let Some(mut reply) = self.handle(&under_way.request, &mut under_way.attempt) {
+            reply.delay += self.timing.answer.draw(&mut self.dice);
+            // The caller may have given up; what it asked for is done.
+            let _ = under_way.reply.send(reply);
+        } else {
+            let again_at = under_way.attempt.again_at.take().unwrap_or(self.now);
+            self.queue.add(Task::Request(id), again_at);
+            self.requests.under_way.insert(id, under_way);
+        }
     }
 }
 

@@ -26,6 +26,13 @@ const OWNED: [&str; 6] = [
 /// All annotations of an object together, in bytes.
 const ANNOTATIONS_LIMIT: usize = 256 * 1024;
 
+/// All data of a ConfigMap together, in bytes (`MaxSecretSize`).
+const DATA_LIMIT: usize = 1024 * 1024;
+
+const NAME_PART: &str = "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with \
+                         an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for \
+                         validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
+
 impl State {
     /// Makes an object out of the body of a create request.
     pub(super) fn prepare_create(&mut self, call: &Call<'_>, mut value: Value) -> Result<Value, Failure> {
@@ -112,9 +119,8 @@ pub(super) fn prepare_update(call: &Call<'_>, old: &Object, mut new: Value) -> R
         && !uid.is_empty()
         && uid != old.uid()
     {
-        let why =
-            format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {}", old.uid());
-        return Err(Failure::conflict(resource, name, &why));
+        let why = format!("Invalid value: \"{uid}\": field is immutable");
+        return Err(Failure::invalid(resource, name, "metadata.uid", &why));
     }
     if !new["metadata"].is_object() {
         new["metadata"] = json!({});
@@ -257,7 +263,7 @@ fn validate(resource: Resource, name: &Name, value: &Value) -> Result<(), Failur
     }
     let annotations = || map(value, &["metadata", "annotations"]).into_iter().flatten();
     if let Some((key, _)) = annotations().find(|(key, _)| !is_qualified(&key.to_lowercase())) {
-        return invalid("metadata.annotations", format!("Invalid value: \"{key}\": not a qualified name"));
+        return invalid("metadata.annotations", format!("Invalid value: \"{key}\": {NAME_PART}"));
     }
     let size: usize = annotations().map(|(key, value)| key.len() + value.as_str().map_or(0, str::len)).sum();
     if size > ANNOTATIONS_LIMIT {
@@ -269,8 +275,17 @@ fn validate(resource: Resource, name: &Name, value: &Value) -> Result<(), Failur
     match resource {
         Resource::Nodes => validate_taints(name, value),
         Resource::Events => validate_event(namespace, name, value),
+        Resource::ConfigMaps if size_of_data(value) > DATA_LIMIT => {
+            invalid("[]", format!("Too long: may not be more than {DATA_LIMIT} bytes"))
+        }
         _ => Ok(()),
     }
+}
+
+/// The keys and values of a ConfigMap, in bytes.
+fn size_of_data(config_map: &Value) -> usize {
+    let data = ["data", "binaryData"].into_iter().filter_map(|part| map(config_map, &[part])).flatten();
+    data.map(|(key, value)| key.len() + value.as_str().map_or(0, str::len)).sum()
 }
 
 fn validate_taints(node: &str, value: &Value) -> Result<(), Failure> {
@@ -287,8 +302,10 @@ fn validate_taints(node: &str, value: &Value) -> Result<(), Failure> {
         let twice =
             taints[..index].iter().any(|other| part(other, "key") == key && part(other, "effect") == effect);
         if twice {
-            let why =
-                format!("Duplicate value: taints must be unique by key and effect pair: {key}:{effect}");
+            let written = format!("Key:\"{key}\", Value:\"{value}\", Effect:\"{effect}\", TimeAdded:<nil>");
+            let why = format!(
+                "Duplicate value: core.Taint{{{written}}}: taints must be unique by key and effect pair"
+            );
             return Err(Failure::invalid(Resource::Nodes, node, &field, &why));
         }
     }
@@ -300,7 +317,8 @@ fn validate_taints(node: &str, value: &Value) -> Result<(), Failure> {
 fn validate_event(namespace: &str, name: &str, event: &Value) -> Result<(), Failure> {
     let invalid = |field: &str, why: &str| Err(Failure::invalid(Resource::Events, name, field, why));
     let regarding = text(event, &["regarding", "namespace"]).unwrap_or_default();
-    let at_home = if regarding.is_empty() { namespace == "default" } else { namespace == regarding };
+    let of_none = matches!(namespace, "default" | "kube-system");
+    let at_home = if regarding.is_empty() { of_none } else { namespace == regarding };
     if !at_home {
         return invalid("involvedObject.namespace", "Invalid value: does not match event.namespace");
     }
@@ -319,7 +337,7 @@ fn validate_event(namespace: &str, name: &str, event: &Value) -> Result<(), Fail
         }
     }
     if text(event, &["note"]).is_some_and(|note| note.len() > 1024) {
-        return invalid("note", "Invalid value: can have at most 1024 characters");
+        return invalid("message", "Invalid value: \"\": can have at most 1024 characters");
     }
     if !matches!(text(event, &["type"]), Some("Normal" | "Warning")) {
         return invalid("type", "Invalid value: has invalid value");

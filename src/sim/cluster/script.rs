@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::Cluster;
-use super::faults::Fault;
+use super::faults::{Fault, Verdict};
 use super::journal::Event;
 use super::names::Name;
 use super::nodes::Kubelet;
@@ -15,7 +15,17 @@ use super::resources::{ROWS, Resource};
 use super::route::Verb;
 use super::rules::default;
 use super::state::State;
+use super::store::Store;
 use super::timing::Timing;
+
+/// What etcd held at a moment.
+pub struct Backup(Store);
+
+impl std::fmt::Debug for Backup {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Backup")
+    }
+}
 
 impl Cluster {
     /// The instance of a node is gone at this instant: its containers die, what they had not shipped is lost. The Node
@@ -26,7 +36,10 @@ impl Cluster {
 
     /// Sets how long things take from now on. A new cluster has [`Timing::real`].
     pub fn set_timing(&self, timing: Timing) {
-        self.change(|state| state.timing = timing);
+        self.change(|state| {
+            state.timing = timing;
+            state.compact_later();
+        });
     }
 
     /// The kubelet of a node dies: containers run on, nobody ends them, nobody tells of them.
@@ -94,7 +107,29 @@ impl Cluster {
         self.change(|state| state.faults.add(requests, verb, resource, fault));
     }
 
-    /// Takes back every fault of [`Cluster::fail_next`].
+    /// From now on an admission webhook denies this to one object.
+    pub fn deny(&self, verb: Verb, resource: &str, name: impl Into<Name>) {
+        let name = Some(name.into());
+        self.change(|state| state.faults.add_webhook(verb, resource, name, Verdict::Denies));
+    }
+
+    /// From now on an admission webhook is asked about this and does not answer: ten seconds later such a request fails,
+    /// without effect.
+    pub fn hang_webhook(&self, verb: Verb, resource: &str) {
+        self.change(|state| state.faults.add_webhook(verb, resource, None, Verdict::SaysNothing));
+    }
+
+    /// For so long nobody's token is believed.
+    pub fn expire_tokens_for(&self, how_long: Duration) {
+        self.change(|state| state.faults.unauthorized_until(state.now + how_long));
+    }
+
+    /// The bearer of this token is a user who may do nothing. Other bearers are nobody.
+    pub fn add_stranger(&self, token: &str, user: &str) {
+        self.change(|state| state.faults.add_stranger(token, user));
+    }
+
+    /// Takes back every fault of [`Cluster::fail_next`], and every webhook.
     pub fn no_more_faults(&self) {
         self.change(|state| state.faults.clear());
     }
@@ -123,6 +158,35 @@ impl Cluster {
     /// Ends every open watch, as an API server does that is restarted.
     pub fn close_watches(&self) {
         self.change(|state| state.watchers.clear());
+    }
+
+    /// Nothing comes any more on the watches that are open, and they do not end: the server behind a load balancer is gone,
+    /// and nobody says so.
+    pub fn silence_watches(&self) {
+        self.change(|state| {
+            let open = std::mem::take(&mut state.watchers);
+            state.silent.extend(open);
+        });
+    }
+
+    /// Turns the feature gate WatchList on.
+    pub fn enable_streaming_lists(&self) {
+        self.change(|state| state.streaming_lists = true);
+    }
+
+    /// What etcd holds now.
+    pub fn backup(&self) -> Backup {
+        self.read(|state| Backup(state.store.backup()))
+    }
+
+    /// The API server is restored from a backup: everything is as it was then, and versions are counted on from there.
+    /// <https://kubernetes.io/docs/tasks/administer-cluster/configure-upgrade-etcd/#restoring-an-etcd-cluster>
+    pub fn restore(&self, backup: &Backup) {
+        self.change(|state| {
+            state.watchers.clear();
+            state.store = backup.0.backup();
+            state.look_at_everything();
+        });
     }
 
     /// Forgets history: a watch from any revision seen so far is answered with 410 Expired. Open watches go on.

@@ -25,6 +25,7 @@ use super::store::{Change, Store};
 use super::timing::Timing;
 use super::volumes::Attachment;
 use super::watch::Watcher;
+use crate::sim::span::Span;
 
 /// How soon a controller looks after something it follows has changed. The real ones react within tens of
 /// milliseconds; they differ here so that the order of what happens is the same in every run.
@@ -67,6 +68,7 @@ pub(super) enum Task {
     PodGc,
     Bookmarks,
     WatchTimeouts,
+    Compact,
 }
 
 impl Task {
@@ -95,7 +97,8 @@ impl Task {
             | Self::Bind(..)
             | Self::CloudGone(_)
             | Self::Bookmarks
-            | Self::WatchTimeouts => false,
+            | Self::WatchTimeouts
+            | Self::Compact => false,
         }
     }
 }
@@ -139,6 +142,8 @@ pub(super) struct State {
     pub(super) journal: Journal,
     pub(super) requests: Requests,
     pub(super) watchers: Vec<Watcher>,
+    /// Watches that nothing comes on any more, and that do not end.
+    pub(super) silent: Vec<Watcher>,
     pub(super) faults: Faults,
     pub(super) timing: Timing,
     /// Draws what others can see: names, ids, addresses.
@@ -151,6 +156,10 @@ pub(super) struct State {
     pub(super) logs: BTreeMap<String, NodeLogs>,
     /// The nodes that the scheduler has chosen for pods that are not bound yet, by uid.
     pub(super) chosen: BTreeMap<String, (Name, String)>,
+    /// Whether the feature gate WatchList is on.
+    pub(super) streaming_lists: bool,
+    /// The version that is the first to be forgotten the next time.
+    pub(super) remembered_from: u64,
     /// No controller works until then.
     pub(super) leaderless_until: Timestamp,
     /// Since when pods have been on a node whose taint they tolerate for a time, by uid.
@@ -166,6 +175,7 @@ impl State {
             journal: Journal::new(),
             requests: Requests::default(),
             watchers: Vec::new(),
+            silent: Vec::new(),
             faults: Faults::default(),
             timing: Timing::real(),
             rng: fastrand::Rng::with_seed(seed),
@@ -175,12 +185,15 @@ impl State {
             attachments: BTreeMap::new(),
             logs: BTreeMap::new(),
             chosen: BTreeMap::new(),
+            streaming_lists: false,
+            remembered_from: 0,
             leaderless_until: now,
             tolerating: BTreeMap::new(),
         };
         for namespace in ["default", "kube-node-lease", "kube-public", "kube-system"] {
             state.ensure_namespace(namespace);
         }
+        state.compact_later();
         state
     }
 
@@ -227,6 +240,7 @@ impl State {
             Task::PodGc => self.collect_pods(),
             Task::Bookmarks => self.send_bookmarks(),
             Task::WatchTimeouts => self.end_watches(),
+            Task::Compact => self.compact(),
         }
     }
 
@@ -412,6 +426,43 @@ impl State {
         }
         if change.after.is_none() {
             self.collect_pods_later();
+        }
+    }
+
+    /// Forgets the versions before the last time this was done; those since then the next time.
+    fn compact(&mut self) {
+        let forgotten = std::mem::replace(&mut self.remembered_from, self.store.revision);
+        self.store.compact_to(forgotten);
+        self.compact_later();
+    }
+
+    /// Has old versions forgotten, if they are.
+    pub(super) fn compact_later(&mut self) {
+        if self.timing.history != Span::NONE {
+            let after = self.timing.history.draw(&mut self.dice);
+            self.after(after, Task::Compact);
+        }
+    }
+
+    /// Everybody looks at everything: the objects are other ones now.
+    pub(super) fn look_at_everything(&mut self) {
+        let now = self.now;
+        let of =
+            |resource| -> Vec<Name> { self.store.all(resource).map(|object| object.name.clone()).collect() };
+        let mut tasks: Vec<Task> = vec![Task::Schedule, Task::PodGc];
+        tasks.extend(of(Resource::Budgets).into_iter().map(Task::Budget));
+        tasks.extend(of(Resource::ReplicaSets).into_iter().map(Task::ReplicaSet));
+        tasks.extend(of(Resource::DaemonSets).into_iter().map(Task::DaemonSet));
+        tasks.extend(of(Resource::StatefulSets).into_iter().map(Task::StatefulSet));
+        tasks.extend(of(Resource::Jobs).into_iter().map(Task::Job));
+        tasks.extend(of(Resource::Nodes).into_iter().map(|node| Task::Taints(node.name)));
+        tasks.extend(self.attachments.keys().cloned().map(Task::Volume));
+        for task in tasks {
+            self.queue.add(task, now);
+        }
+        let nodes: Vec<String> = self.machines.keys().cloned().collect();
+        for node in nodes.iter().filter(|node| self.kubelet_hears(node)).cloned().collect::<Vec<_>>() {
+            self.hear_anew(&node);
         }
     }
 

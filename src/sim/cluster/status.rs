@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::names::Name;
-use super::resources::Resource;
+use super::resources::{Resource, Row};
 
 /// A refusal. `Display` is its message.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -53,11 +53,68 @@ impl Failure {
         )
     }
 
+    /// A precondition that does not hold. Unlike other conflicts it names the kind, not the resource.
+    pub(super) fn precondition(resource: Resource, name: &str, why: &str) -> Self {
+        let Row { group, kind, .. } = resource.facts();
+        let named = if group.is_empty() { (*kind).to_owned() } else { format!("{kind}.{group}") };
+        let message = format!("Operation cannot be fulfilled on {named} \"{name}\": {why}");
+        Self::new(409, "Conflict", message).about(resource, name).of_kind(kind)
+    }
+
+    /// A refusal by validation. The real one says the same cause as often as it comes across it; here it is said once.
     pub(super) fn invalid(resource: Resource, name: &str, field: &str, why: &str) -> Self {
         let kind = resource.facts().kind;
+        let reasons = [
+            ("Required", "FieldValueRequired"),
+            ("Duplicate", "FieldValueDuplicate"),
+            ("Forbidden", "FieldValueForbidden"),
+            ("Too long", "FieldValueTooLong"),
+        ];
+        let reason = reasons.iter().find(|(beginning, _)| why.starts_with(beginning));
         Self::new(422, "Invalid", format!("{kind} \"{name}\" is invalid: {field}: {why}"))
             .about(resource, name)
-            .cause("FieldValueInvalid", why, Some(field))
+            .of_kind(kind)
+            .cause(reason.map_or("FieldValueInvalid", |(_, reason)| reason), why, Some(field))
+    }
+
+    /// The refusal of a patch that does not apply.
+    pub(super) fn inapplicable() -> Self {
+        Self::new(422, "Invalid", "the server rejected our request due to an error in our request")
+    }
+
+    /// Nobody of that token is known.
+    pub(super) fn unauthorized() -> Self {
+        Self::new(401, "Unauthorized", "Unauthorized")
+    }
+
+    /// An admission webhook says no.
+    pub(super) fn denied() -> Self {
+        Self::new(
+            403,
+            "Forbidden",
+            "admission webhook \"policy.example.com\" denied the request: not this one",
+        )
+    }
+
+    /// An admission webhook says nothing.
+    pub(super) fn webhook_silent() -> Self {
+        Self::internal(
+            "failed calling webhook \"policy.example.com\": failed to call webhook: Post \
+             \"https://policy.example.svc:443/validate?timeout=10s\": context deadline exceeded",
+        )
+    }
+
+    /// A streaming list is asked of a server that has none.
+    pub(super) fn no_streaming_lists() -> Self {
+        let why = "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled";
+        let message = format!("ListOptions.meta.k8s.io \"\" is invalid: sendInitialEvents: Forbidden: {why}");
+        let mut failure = Self::new(422, "Invalid", message).cause(
+            "FieldValueForbidden",
+            &format!("Forbidden: {why}"),
+            Some("sendInitialEvents"),
+        );
+        failure.details["group"] = json!("meta.k8s.io");
+        failure.of_kind("ListOptions")
     }
 
     pub(super) fn forbidden(resource: Resource, name: &str, why: &str) -> Self {
@@ -110,6 +167,11 @@ impl Failure {
         if !facts.group.is_empty() {
             self.details["group"] = json!(facts.group);
         }
+        self
+    }
+
+    fn of_kind(mut self, kind: &str) -> Self {
+        self.details["kind"] = json!(kind);
         self
     }
 

@@ -116,6 +116,25 @@ impl Store {
         Some(self.commit(resource, Some(before), None))
     }
 
+    /// Forgets the history up to a revision.
+    pub(super) fn compact_to(&mut self, revision: u64) {
+        self.compacted = self.compacted.max(revision);
+        while self.history.front().is_some_and(|oldest| oldest.revision <= revision) {
+            self.history.pop_front();
+        }
+    }
+
+    /// The same objects in a server that remembers nothing of how they came about.
+    pub(super) fn backup(&self) -> Self {
+        Self {
+            revision: self.revision,
+            compacted: self.revision,
+            objects: self.objects.clone(),
+            by_node: self.by_node.clone(),
+            history: VecDeque::new(),
+        }
+    }
+
     /// Forgets all history. The revision grows too, as if a write of no interest had come after the last one: a
     /// client that has seen everything is then as late as one that has not.
     pub(super) fn compact(&mut self) {

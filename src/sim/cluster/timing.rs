@@ -19,6 +19,13 @@ pub struct Timing {
     /// From a write to its line in a watch; each watch has its own, so that they are not ordered among each other.
     /// <https://kubernetes.io/docs/reference/using-api/api-concepts/#the-resourceversion-parameter>
     pub watch_lag: Span,
+    /// Between the reading of a budget (or of a pod that none counts) and its writing by an eviction: two round trips to etcd.
+    /// Whoever writes it in between makes the eviction begin anew, half a second later.
+    /// <https://github.com/kubernetes/kubernetes/blob/master/pkg/registry/core/pod/storage/eviction.go>
+    pub eviction: Span,
+    /// How long the API server remembers old versions, at the least; at the most twice as long
+    /// (`--etcd-compaction-interval`). [`Span::NONE`]: for long.
+    pub history: Span,
     /// From the scheduler's choice of a node to the binding, which asks nothing again: the node may be cordoned by then.
     /// <https://kubernetes.io/docs/concepts/scheduling-eviction/scheduling-framework/#scheduling-cycle-and-binding-cycle>
     pub binding: Span,
@@ -68,6 +75,8 @@ impl Timing {
             request: Span::millis(1, 10).rarely(Duration::from_millis(500)),
             answer: Span::millis(1, 10).rarely(Duration::from_millis(500)),
             watch_lag: Span::millis(1, 50).rarely(Duration::from_secs(1)),
+            eviction: Span::millis(2, 20),
+            history: Span::seconds(300, 300),
             binding: Span::millis(5, 50).rarely(Duration::from_secs(1)),
             volume_binding: Span::seconds(1, 10).rarely(Duration::from_mins(3)),
             joining: Span::seconds(5, 30),
@@ -90,6 +99,8 @@ impl Timing {
             request: Span::NONE,
             answer: Span::NONE,
             watch_lag: Span::NONE,
+            eviction: Span::NONE,
+            history: Span::NONE,
             binding: Span::NONE,
             volume_binding: Span::NONE,
             joining: Span::NONE,

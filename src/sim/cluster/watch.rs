@@ -174,6 +174,9 @@ impl State {
 
     fn start_revision(&self, call: &Call<'_>) -> Result<Start, Failure> {
         let initial = call.flag("sendInitialEvents");
+        if initial && !self.streaming_lists {
+            return Err(Failure::no_streaming_lists());
+        }
         if initial && call.param("resourceVersionMatch") != Some("NotOlderThan") {
             let message = "ListOptions.meta.k8s.io \"\" is invalid: resourceVersionMatch: Forbidden: \
                            sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";

@@ -6,6 +6,7 @@ use kube::api::{EvictParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::sim::span::Span;
 
 impl Sim {
     async fn evict(&self, pod: &str) -> kube::Result<Status> {
@@ -258,4 +259,67 @@ async fn what_cannot_be_computed_allows_nothing() {
         (status.disruptions_allowed, status.conditions.unwrap()[0].reason.as_str()),
         (Some(0), "SyncFailed")
     );
+}
+
+/// Evictions that take so long between reading and writing.
+fn with_time_between(sim: &Sim, time: Span) {
+    sim.cluster.set_timing(Timing { eviction: time, ..Timing::brisk() });
+}
+
+#[tokio::test(start_paused = true)]
+async fn evictions_that_collide_on_their_budget_begin_anew_half_a_second_later() {
+    let sim = web().await;
+    sim.cluster.add(budget("web").min_available(0));
+    sim.settle().await;
+    with_time_between(&sim, Span::millis(100, 100));
+    let pods = running(&sim.cluster, "web");
+    let began = sim.now();
+    let (one, other) = tokio::join!(sim.evict(&pods[0].0), sim.evict(&pods[1].0));
+    assert!(one.is_ok() && other.is_ok());
+    let took = sim.now().duration_since(began).as_millis();
+    assert!((600..=1_400).contains(&took), "{took} ms");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_eviction_whose_budget_is_written_all_the_time_ends_in_a_conflict_about_the_budget() {
+    let sim = web().await;
+    sim.cluster.add(budget("web").min_available(0));
+    sim.settle().await;
+    with_time_between(&sim, Span::millis(200, 200));
+    let (pod, _) = running(&sim.cluster, "web").remove(0);
+    let busy = async {
+        for n in 0.. {
+            let patch = Patch::Merge(json!({ "metadata": { "annotations": { "n": n.to_string() } } }));
+            sim.budgets().patch("web", &PatchParams::default(), &patch).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(150)).await;
+        }
+    };
+    let began = sim.now();
+    let status = tokio::select! {
+        outcome = sim.evict(&pod) => refused(outcome),
+        () = busy => unreachable!(),
+    };
+    assert_eq!((status.code, status.details.unwrap().kind), (409, "poddisruptionbudgets".to_owned()));
+    let took = sim.now().duration_since(began).as_secs();
+    assert!((10..=16).contains(&took), "{took} s");
+    assert!(sim.cluster.pod(pod.as_str()).unwrap().metadata.deletion_timestamp.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unready_pod_that_changes_meanwhile_is_not_evicted_and_asks_for_ten_seconds() {
+    let sim = sim();
+    sim.cluster.add(node("n1")).add(pod("ill").on("n1").label("app", "web").never_ready());
+    sim.cluster.add(pod("well").on("n1").label("app", "web")).add(budget("web").min_available(1));
+    sim.settle().await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    with_time_between(&sim, Span::seconds(2, 2));
+    let touch = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let patch = Patch::Merge(json!({ "metadata": { "annotations": { "a": "b" } } }));
+        sim.pods().patch("ill", &PatchParams::default(), &patch).await.unwrap();
+    };
+    let (evicted, ()) = tokio::join!(sim.evict("ill"), touch);
+    let status = refused(evicted);
+    assert_eq!((status.code, status.details.as_ref().unwrap().retry_after_seconds), (429, 10));
+    assert_eq!(causes(&status)[0].0, "DisruptionBudget");
 }

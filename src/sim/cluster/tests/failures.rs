@@ -1,7 +1,7 @@
 //! What can be broken on purpose.
 
 use futures::{StreamExt as _, pin_mut};
-use kube::api::{DeleteParams, EvictParams, ListParams, Patch, PatchParams, WatchParams};
+use kube::api::{DeleteParams, EvictParams, ListParams, Patch, PatchParams, WatchEvent, WatchParams};
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -113,4 +113,127 @@ async fn the_journal_can_be_followed() {
     assert_eq!(entries.recv().await.unwrap().what, Event::NodeRegistered { node: "n1".to_owned() });
     let never = sim.cluster.until(Duration::from_secs(1), |cluster| cluster.node("n2").is_some()).await;
     assert!(!never);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_etcd_that_answers_too_late_may_have_done_it() {
+    let sim = sim();
+    sim.cluster.add(node("n1")).add(node("n2"));
+    for (node, took_effect) in [("n1", true), ("n2", false)] {
+        sim.cluster.fail_next(1, Verb::Delete, "nodes", Fault::EtcdTimedOut { took_effect });
+        let status = refused(sim.nodes().delete(node, &DeleteParams::default()).await);
+        assert_eq!((status.code, status.reason.as_str()), (500, "InternalError"));
+        assert_eq!(sim.cluster.node(node).is_none(), took_effect);
+    }
+    let mut effects = 0;
+    for n in 0..40 {
+        let name = format!("m{n}");
+        sim.cluster.add(node(&name)).fail_next(1, Verb::Delete, "nodes", Fault::InternalError);
+        sim.nodes().delete(&name, &DeleteParams::default()).await.unwrap_err();
+        effects += i32::from(sim.cluster.node(&name).is_none());
+    }
+    assert!((5..35).contains(&effects), "{effects} of 40");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_overtaken_has_an_old_version() {
+    let sim = sim();
+    sim.cluster.add(node("n1"));
+    let version = sim.nodes().get("n1").await.unwrap().metadata.resource_version;
+    let patch = json!({ "metadata": { "resourceVersion": version }, "spec": { "unschedulable": true } });
+    sim.cluster.fail_next(1, Verb::Patch, "nodes", Fault::Overtaken);
+    let params = PatchParams::default();
+    assert!(refused(sim.nodes().patch("n1", &params, &Patch::Merge(&patch)).await).is_conflict());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_webhook_denies_one_pod_and_another_says_nothing_for_ten_seconds() {
+    let sim = sim();
+    sim.cluster.add(node("n1")).add(pod("mine").on("n1")).add(pod("other").on("n1"));
+    sim.cluster.deny(Verb::Create, "pods/eviction", "mine");
+    let params = EvictParams::default();
+    let status = refused(sim.pods().evict("mine", &params).await);
+    assert_eq!((status.code, status.details.is_none()), (403, true));
+    assert!(status.message.contains("denied the request"), "{}", status.message);
+    sim.pods().evict("other", &params).await.unwrap();
+
+    sim.cluster.hang_webhook(Verb::Delete, "pods");
+    let began = Instant::now();
+    let status = refused(sim.pods().delete("mine", &DeleteParams::default()).await);
+    assert_eq!((status.code, began.elapsed().as_secs()), (500, 10));
+    assert!(status.message.contains("failed calling webhook"), "{}", status.message);
+    assert!(sim.cluster.pod("mine").unwrap().metadata.deletion_timestamp.is_none());
+    sim.cluster.no_more_faults();
+    sim.pods().evict("mine", &params).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_that_has_expired_is_nobodys() {
+    let sim = sim();
+    sim.cluster.add(node("n1")).expire_tokens_for(Duration::from_mins(1));
+    let status = refused(sim.nodes().get("n1").await);
+    assert_eq!((status.code, status.reason.as_str()), (401, "Unauthorized"));
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    sim.nodes().get("n1").await.unwrap();
+    sim.cluster.fail_next(1, Verb::Get, "nodes", Fault::Unauthorized);
+    assert_eq!(refused(sim.nodes().get("n1").await).code, 401);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_has_gone_silent_neither_speaks_nor_ends() {
+    let sim = sim();
+    sim.cluster.add(node("n1"));
+    let events = sim.nodes().watch(&WatchParams::default().timeout(60), "0").await.unwrap();
+    pin_mut!(events);
+    assert!(events.next().await.is_some());
+    sim.cluster.silence_watches();
+    sim.cordon("n1").await;
+    assert!(tokio::time::timeout(LONG, events.next()).await.is_err());
+    let others = sim.nodes().watch(&WatchParams::default(), "0").await.unwrap();
+    pin_mut!(others);
+    assert!(others.next().await.is_some(), "a new one speaks");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restored_api_server_counts_from_an_older_version() {
+    let sim = sim();
+    sim.cluster.add(node("n1")).add(pod("web").on("n1").exits_after(3));
+    sim.running("web", 1).await;
+    let backup = sim.cluster.backup();
+    let then = sim.cluster.revision();
+    sim.cordon("n1").await;
+    sim.pods().evict("web", &EvictParams::default()).await.unwrap();
+    sim.until("the pod is gone", |cluster| cluster.pod("web").is_none()).await;
+    let seen = sim.nodes().list(&ListParams::default()).await.unwrap().metadata.resource_version.unwrap();
+
+    sim.cluster.restore(&backup);
+    assert!(sim.cluster.revision() < seen.parse().unwrap());
+    assert_ne!(sim.cluster.node("n1").unwrap().spec.unwrap().unschedulable, Some(true));
+    let early = sim.nodes().watch(&WatchParams::default(), &seen).await;
+    assert_eq!(refused(early.map(|_| ())).code, 504, "a version of the future");
+    sim.cordon("n1").await;
+    assert!(sim.cluster.revision() > then);
+    sim.until("the pod runs again", |cluster| {
+        cluster.count(|entry| matches!(entry.what, Event::PodRunning { .. })) == 2
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn versions_are_forgotten_after_some_minutes() {
+    let sim = sim();
+    sim.cluster.set_timing(Timing::real());
+    sim.cluster.add(node("n1"));
+    let version = sim.nodes().list(&ListParams::default()).await.unwrap().metadata.resource_version.unwrap();
+    tokio::time::sleep(Duration::from_mins(4)).await;
+    let first = async || {
+        let events = sim.nodes().watch(&WatchParams::default(), &version).await.unwrap();
+        pin_mut!(events);
+        events.next().await.unwrap().unwrap()
+    };
+    let is_expired =
+        |event: &WatchEvent<Node>| matches!(event, WatchEvent::Error(status) if status.code == 410);
+    assert!(!is_expired(&first().await));
+    tokio::time::sleep(Duration::from_mins(10)).await;
+    assert!(is_expired(&first().await));
 }

@@ -63,7 +63,8 @@ async fn of_two_writers_with_the_same_version_only_the_first_wins() {
 
     let other_uid =
         Patch::Merge(json!({ "metadata": { "uid": "other", "annotations": { "owner": "third" } } }));
-    assert!(refused(sim.nodes().patch("n1", &PatchParams::default(), &other_uid).await).is_conflict());
+    let invalid = refused(sim.nodes().patch("n1", &PatchParams::default(), &other_uid).await);
+    assert_eq!((invalid.code, invalid.reason.as_str()), (422, "Invalid"), "not a conflict");
 }
 
 #[tokio::test(start_paused = true)]

@@ -130,6 +130,9 @@ async fn a_streaming_list_ends_its_initial_events_with_a_bookmark() {
     let sim = sim();
     sim.cluster.add(node("n1")).add(node("n2"));
     let (reader, writer) = reflector::store();
+    let early = sim.nodes().watch(&WatchParams::default().initial_events(), "0").await;
+    assert_eq!(refused(early.map(|_| ())).code, 422, "not unless it is enabled");
+    sim.cluster.enable_streaming_lists();
     let events = watch(sim.nodes(), watcher::Config::default().streaming_lists());
     let events = events.default_backoff().reflect(writer).touched_objects();
     pin_mut!(events);
