@@ -192,7 +192,7 @@ impl Scene {
     }
 
     /// Waits until every node that has joined takes pods.
-    pub(crate) async fn nodes_are_ready(&self) {
+    async fn nodes_are_ready(&self) {
         let ready =
             |world: &World| world.cluster.node_names().iter().all(|node| world.cluster.is_ready(node));
         assert!(self.world.until(SOON, ready).await, "every node is ready");
