@@ -6,6 +6,7 @@ mod clocks;
 mod dead;
 mod deadlines;
 mod hooks;
+mod incidents;
 mod kills;
 mod order;
 mod people;

@@ -35,6 +35,8 @@ pub(super) struct Watcher {
     selector: Selector,
     bookmarks: bool,
     until: Timestamp,
+    /// What is not newer is not sent. It can lie ahead: a version from before etcd was restored.
+    after: u64,
     /// When the last line arrives.
     last: Timestamp,
     lines: mpsc::UnboundedSender<(Timestamp, Bytes)>,
@@ -94,7 +96,7 @@ impl State {
         let mut rendered: Vec<(&str, Shape, Bytes)> = Vec::new();
         let (now, lag, dice) = (self.now, self.timing.watch_lag, &mut self.dice);
         self.watchers.retain_mut(|watcher| {
-            let concerned = watcher.resource == change.resource;
+            let concerned = watcher.resource == change.resource && change.revision > watcher.after;
             let Some((kind, object)) = concerned.then(|| watcher.event(change)).flatten() else {
                 return true;
             };
@@ -133,6 +135,7 @@ impl State {
             selector,
             bookmarks: call.flag("allowWatchBookmarks"),
             until: now + Duration::from_secs(lasts),
+            after: if let Start::After(revision) = from { revision } else { 0 },
             last: now,
             lines,
         };
@@ -182,25 +185,27 @@ impl State {
                            sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
             return Err(Failure::new(422, "Invalid", message));
         }
-        let revision = self.asked_revision(call)?.unwrap_or(0);
+        // A watch may begin in the future (`Cacher.Watch`): it waits until that has come.
+        let revision = read_revision(call)?.unwrap_or(0);
         Ok(if initial || revision == 0 { Start::Now } else { Start::After(revision) })
     }
 
     /// The `resourceVersion` of a request, refused when it is of the future.
     pub(super) fn asked_revision(&self, call: &Call<'_>) -> Result<Option<u64>, Failure> {
-        let Some(text) = call.param("resourceVersion") else { return Ok(None) };
-        let revision =
-            text.parse().map_err(|_| Failure::bad_request(format!("invalid resource version \"{text}\"")))?;
-        if revision > self.store.revision {
-            return Err(Failure::too_new(revision, self.store.revision));
+        let revision = read_revision(call)?;
+        match revision.filter(|revision| *revision > self.store.revision) {
+            Some(ahead) => Err(Failure::too_new(ahead, self.store.revision)),
+            None => Ok(revision),
         }
-        Ok(Some(revision))
     }
 
     /// Sends bookmarks; for as long as somebody wants them.
     pub(super) fn send_bookmarks(&mut self) {
         let (now, revision) = (self.now, self.store.revision);
-        self.watchers.retain_mut(|watcher| !watcher.bookmarks || watcher.bookmark(now, revision, false));
+        self.watchers.retain_mut(|watcher| {
+            let wanted = watcher.bookmarks && revision >= watcher.after;
+            !wanted || watcher.bookmark(now, revision, false)
+        });
         if self.watchers.iter().any(|watcher| watcher.bookmarks) {
             self.queue.add(Task::Bookmarks, self.now + BOOKMARK_EVERY);
         }
@@ -214,6 +219,12 @@ impl State {
             self.queue.add(Task::WatchTimeouts, next);
         }
     }
+}
+
+fn read_revision(call: &Call<'_>) -> Result<Option<u64>, Failure> {
+    let Some(text) = call.param("resourceVersion") else { return Ok(None) };
+    let unreadable = |_| Failure::bad_request(format!("invalid resource version \"{text}\""));
+    text.parse().map(Some).map_err(unreadable)
 }
 
 enum Start {

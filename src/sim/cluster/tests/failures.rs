@@ -1,7 +1,9 @@
 //! What can be broken on purpose.
 
 use futures::{StreamExt as _, pin_mut};
-use kube::api::{DeleteParams, EvictParams, ListParams, Patch, PatchParams, WatchEvent, WatchParams};
+use kube::api::{
+    DeleteParams, EvictParams, ListParams, Patch, PatchParams, VersionMatch, WatchEvent, WatchParams,
+};
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -209,10 +211,14 @@ async fn a_restored_api_server_counts_from_an_older_version() {
     sim.cluster.restore(&backup);
     assert!(sim.cluster.revision() < seen.parse().unwrap());
     assert_ne!(sim.cluster.node("n1").unwrap().spec.unwrap().unschedulable, Some(true));
-    let early = sim.nodes().watch(&WatchParams::default(), &seen).await;
-    assert_eq!(refused(early.map(|_| ())).code, 504, "a version of the future");
+    let early = sim.nodes().list(&ListParams::default().at(&seen).matching(VersionMatch::NotOlderThan)).await;
+    assert_eq!(refused(early).code, 504, "a version of the future");
+    let events = sim.nodes().watch(&WatchParams::default(), &seen).await.unwrap();
+    pin_mut!(events);
     sim.cordon("n1").await;
     assert!(sim.cluster.revision() > then);
+    let silent = tokio::time::timeout(Duration::from_millis(1), events.next()).await;
+    assert!(silent.is_err(), "what happens before that version comes again is not told");
     sim.until("the pod runs again", |cluster| {
         cluster.count(|entry| matches!(entry.what, Event::PodRunning { .. })) == 2
     })

@@ -1,0 +1,326 @@
+//! What befalls a cluster while a node leaves: none of it cuts a workload, loses a line or takes a node too many.
+
+use std::time::Duration;
+
+use ebbtide::sim::aws::GroupSpec;
+use ebbtide::sim::cluster::{
+    Cluster, Fault, Fixture, Timing, Verb, budget, daemon_set, job, pod, replica_set, stateful_set,
+};
+use ebbtide::sim::span::Span;
+use ebbtide::sim::world::World;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::storage::v1::VolumeAttachment;
+use kube::Api;
+use kube::api::DeleteParams;
+
+use crate::scene::{Cause, Machine, Scene, group, held_group, seconds};
+use crate::story::{
+    assert_nothing_lost, decrements, has_exited, is_asked, last_exit, released_at, terminations,
+};
+
+/// Both ways of release.
+fn groups() -> [GroupSpec; 2] {
+    [group(2), held_group(2, 60)]
+}
+
+/// Two workloads leave the first node; as soon as both were asked, something happens; the node leaves well all the same.
+async fn leaves_well_although(happens: impl AsyncFn(&Scene, &Machine)) {
+    for group in groups() {
+        let scene = Scene::with(group).await;
+        let machine = scene.first();
+        let on = machine.name.as_str();
+        scene
+            .run([pod("web").on(on).grace(60).exits_after(45), pod("api").on(on).grace(120).exits_after(100)])
+            .await;
+        scene.scale_in(&machine, Cause::Autoscaler).await;
+        scene.until(|w| is_asked(w, "web") && is_asked(w, "api")).await;
+        happens(&scene, &machine).await;
+        scene.until_gone(&machine).await;
+        scene.assert_left_well(&machine);
+        assert_eq!(decrements(&scene.world), 1);
+    }
+}
+
+fn cluster(scene: &Scene) -> &Cluster {
+    &scene.world.cluster
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_controller_manager_takes_over_in_mid_drain() {
+    leaves_well_although(async |scene, _| cluster(scene).change_leader()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kubelet_is_restarted_in_mid_drain() {
+    leaves_well_although(async |scene, machine| cluster(scene).restart_kubelet(&machine.name)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn watches_fall_silent_in_mid_drain() {
+    leaves_well_although(async |scene, _| cluster(scene).silence_watches()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn history_is_forgotten_and_watches_end_in_mid_drain() {
+    leaves_well_although(async |scene, _| {
+        cluster(scene).compact_history();
+        cluster(scene).close_watches();
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn tokens_expire_in_mid_drain() {
+    leaves_well_although(async |scene, _| cluster(scene).expire_tokens_for(seconds(150))).await;
+}
+
+#[tokio::test(start_paused = true)]
+#[ignore = "the hook is completed a minute after the Node object has gone, whatever runs"]
+async fn the_node_object_is_deleted_in_mid_drain_under_a_live_machine() {
+    for group in groups() {
+        let scene = Scene::with(group).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).grace(400).exits_after(300)]).await;
+        scene.scale_in(&machine, Cause::Autoscaler).await;
+        scene.until(|w| is_asked(w, "web")).await;
+        let nodes: Api<Node> = Api::all(cluster(&scene).client());
+        nodes.delete(&machine.name, &DeleteParams::default()).await.expect("deleted");
+        scene.pass_some(Duration::from_hours(2)).await;
+        assert!(has_exited(&scene.world, "web"));
+        assert_nothing_lost(&scene.world);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+#[ignore = "watches are taken up at a version that lies ahead, and what is older is thrown away"]
+async fn an_etcd_backup_is_restored_in_mid_drain() {
+    // Without a hook there is nothing left of the scale-in: cluster-autoscaler asks again.
+    let scene = Scene::with(held_group(2, 60)).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(60).exits_after(40)]).await;
+    let backup = cluster(&scene).backup();
+    scene.pass_some(seconds(120)).await;
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until(|w| is_asked(w, "web")).await;
+    cluster(&scene).restore(&backup);
+    assert!(scene.world.until(seconds(900), |w| w.cluster.node(&machine.name).is_none()).await);
+    assert_nothing_lost(&scene.world);
+    assert_eq!((terminations(&scene.world, &machine).len(), decrements(&scene.world)), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+#[ignore = "watches are taken up at a version that lies ahead, and what is older is thrown away"]
+async fn a_backup_that_is_older_than_what_was_seen_does_not_make_the_program_blind() {
+    let scene = Scene::with(group(2)).await;
+    let machine = scene.first();
+    let backup = cluster(&scene).backup();
+    for n in 0..300 {
+        scene
+            .patch_node(&machine, serde_json::json!({ "metadata": { "labels": { "n": n.to_string() } } }))
+            .await;
+    }
+    cluster(&scene).restore(&backup);
+    scene.pass_some(seconds(30)).await;
+    scene.run([pod("web").on(&machine.name).exits_after(20)]).await;
+    scene.scale_in(&machine, Cause::Operator).await;
+    assert!(scene.world.until(seconds(300), |w| w.cluster.node(&machine.name).is_none()).await);
+    scene.assert_left_well(&machine);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_that_is_overtaken_time_and_again_is_made_in_the_end() {
+    for group in groups() {
+        let scene = Scene::with(group).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).exits_after(20)]).await;
+        cluster(&scene).fail_next(8, Verb::Patch, "nodes", Fault::Overtaken);
+        scene.scale_in(&machine, Cause::Operator).await;
+        assert!(scene.world.until(seconds(300), |w| w.cluster.node(&machine.name).is_none()).await);
+        scene.assert_left_well(&machine);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_that_etcd_kept_without_saying_so_is_a_scale_in() {
+    for group in groups() {
+        let scene = Scene::with(group).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).exits_after(20)]).await;
+        cluster(&scene).fail_next(1, Verb::Patch, "nodes", Fault::EtcdTimedOut { took_effect: true });
+        // cluster-autoscaler asks again if it was told that nothing came of it.
+        if scene.delete(std::slice::from_ref(&machine)).await.is_err() {
+            scene.delete(std::slice::from_ref(&machine)).await.expect("accepted");
+        }
+        scene.until_gone(&machine).await;
+        scene.assert_left_well(&machine);
+        assert_eq!(decrements(&scene.world), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn evictions_that_etcd_carried_out_without_saying_so_are_evictions() {
+    for took_effect in [true, false] {
+        let scene = Scene::with(group(2)).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).exits_after(20)]).await;
+        cluster(&scene).fail_next(3, Verb::Create, "pods/eviction", Fault::EtcdTimedOut { took_effect });
+        scene.scale_in(&machine, Cause::Autoscaler).await;
+        scene.until_gone(&machine).await;
+        scene.assert_left_well(&machine);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_a_webhook_keeps_is_asked_again_until_it_may_go() {
+    for group in groups() {
+        let scene = Scene::with(group).await;
+        let machine = scene.first();
+        let on = machine.name.as_str();
+        cluster(&scene).deny(Verb::Create, "pods/eviction", "kept");
+        scene.run([pod("kept").on(on).exits_after(5), pod("web").on(on).exits_after(5)]).await;
+        scene.scale_in(&machine, Cause::Autoscaler).await;
+        scene.until(|w| has_exited(w, "web")).await;
+        scene.pass_some(seconds(300)).await;
+        assert!(!is_asked(&scene.world, "kept"));
+        cluster(&scene).no_more_faults();
+        let again = seconds(60);
+        assert!(scene.world.until(again, |w| is_asked(w, "kept")).await, "not within {again:?}");
+        scene.until_gone(&machine).await;
+        scene.assert_left_well(&machine);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_webhook_that_says_nothing_holds_up_nothing_but_its_own() {
+    let scene = Scene::with(held_group(2, 60)).await;
+    let machine = scene.first();
+    cluster(&scene).hang_webhook(Verb::Create, "pods/eviction");
+    scene.run([pod("web").on(&machine.name).exits_after(5)]).await;
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.pass_some(seconds(600)).await;
+    assert!(!is_asked(&scene.world, "web"));
+    cluster(&scene).no_more_faults();
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
+}
+
+#[tokio::test(start_paused = true)]
+async fn evictions_that_collide_with_others_on_their_budget_all_come_through() {
+    let scene = Scene::with(held_group(3, 60)).await;
+    let machine = scene.first();
+    cluster(&scene).add(budget("web").min_available(2));
+    cluster(&scene).add(replica_set("web", 8).exits_after(20).grace(60));
+    scene.until(|w| running(w, "web-") == 8).await;
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until_gone(&machine).await;
+    assert_nothing_lost(&scene.world);
+}
+
+#[tokio::test(start_paused = true)]
+#[ignore = "the taint keeps the new pod away: what is written until the end is lost"]
+async fn a_daemonset_that_is_rolled_in_mid_drain_costs_no_line() {
+    leaves_well_although(async |scene, _| cluster(scene).roll("shipper")).await;
+}
+
+#[tokio::test(start_paused = true)]
+#[ignore = "the driver is asked at the last exit, before volumes are unmounted"]
+async fn a_volumes_driver_that_wants_to_be_asked_goes_after_the_volumes() {
+    for group in groups() {
+        let scene = Scene::with(group).await;
+        let machine = scene.first();
+        let driver = daemon_set("csi").csi_driver().annotation("ebbtide/daemonset", "evict").exits_after(0);
+        scene.run([driver]).await;
+        scene.run([pod("db").on(&machine.name).volume("data").exits_after(10).detaches_after(10)]).await;
+        scene.scale_in(&machine, Cause::Autoscaler).await;
+        scene.until(|w| has_exited(w, "db")).await;
+        let detached =
+            scene.world.until(seconds(30), |w| w.cluster.list::<VolumeAttachment>().is_empty()).await;
+        assert!(detached, "the driver has gone before it had unmounted");
+        scene.until_gone(&machine).await;
+        scene.assert_left_well(&machine);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_pods_of_stateful_sets_and_jobs_leave_like_others() {
+    for group in groups() {
+        let scene = Scene::with(group).await;
+        let machine = scene.first();
+        let sets: [Fixture; 2] = [
+            stateful_set("db", 2).volume("data").grace(60).exits_after(30).into(),
+            job("batch", 2).ignores_disruptions().grace(60).exits_after(10).into(),
+        ];
+        scene.run(sets).await;
+        scene.until(|w| running(w, "db-") == 2 && running(w, "batch-") == 2).await;
+        scene.scale_in(&machine, Cause::Autoscaler).await;
+        scene.until_gone(&machine).await;
+        assert_nothing_lost(&scene.world);
+        assert_eq!(terminations(&scene.world, &machine).len(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_held_job_on_a_dead_node_does_not_hold_the_node() {
+    let scene = Scene::with(held_group(2, 60)).await;
+    cluster(&scene).add(job("batch", 1).ignores_disruptions().grace(30));
+    scene.until(|w| running(w, "batch-") == 1).await;
+    let node = cluster(&scene).list::<Pod>().into_iter().find_map(|pod| {
+        let mine = pod.metadata.name.as_deref()?.starts_with("batch-");
+        mine.then_some(pod.spec?.node_name).flatten()
+    });
+    let machine =
+        scene.machines().into_iter().find(|machine| Some(&machine.name) == node.as_ref()).expect("its node");
+    cluster(&scene).kill_kubelet(&machine.name);
+    scene.pass_some(seconds(120)).await;
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    assert!(scene.world.until(seconds(600), |w| w.cluster.node(&machine.name).is_none()).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn sidecars_and_pre_stop_hooks_have_their_time_before_the_flush() {
+    for group in groups() {
+        let scene = Scene::with(group).await;
+        let machine = scene.first();
+        let on = machine.name.as_str();
+        scene
+            .run([
+                pod("web")
+                    .on(on)
+                    .grace(60)
+                    .pre_stop(20)
+                    .exits_after(10)
+                    .sidecars_exit_after(15)
+                    .last_lines(500),
+                pod("api").on(on).grace(10).pre_stop(60).exits_after(1).last_lines(500),
+            ])
+            .await;
+        scene.scale_in(&machine, Cause::Autoscaler).await;
+        scene.until_gone(&machine).await;
+        scene.assert_left_well(&machine);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_bound_late_to_a_node_that_is_released_leaves_first() {
+    let scene = Scene::with(group(1)).await;
+    let machine = scene.first();
+    let timing = Timing { binding: Span::exactly(seconds(4)), ..Timing::real() };
+    cluster(&scene).set_timing(timing);
+    cluster(&scene).add(pod("late").grace(60).starts_after(0).exits_after(30));
+    scene.pass_some(seconds(1)).await;
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until_gone(&machine).await;
+    assert!(has_exited(&scene.world, "late"), "it was bound when the node was cordoned");
+    assert_nothing_lost(&scene.world);
+    assert!(released_at(&scene.world, &machine) >= last_exit(&scene.world, &machine));
+}
+
+fn running(world: &World, prefix: &str) -> usize {
+    let pods = world.cluster.list::<Pod>();
+    let runs = |pod: &&Pod| {
+        let name = pod.metadata.name.as_deref().unwrap_or_default();
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        name.starts_with(prefix) && phase == Some("Running") && pod.metadata.deletion_timestamp.is_none()
+    };
+    pods.iter().filter(runs).count()
+}
