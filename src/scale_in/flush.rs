@@ -65,8 +65,17 @@ fn ask_daemons(
         if class != Class::Daemon(Daemon::Evict) || !asked(pod) {
             continue;
         }
+        let grace = SignedDuration::from_secs(pod.grace_seconds);
+        let asked_at = s.memory.asked.get(&pod.uid).copied();
+        // It may be the driver that unmounts them.
+        let volumes_by = record.phase_since + VOLUME_WAIT;
+        let volumes_by = hard.map_or(volumes_by, |hard| volumes_by.min(hard - grace));
+        if s.attachments > 0 && s.now < volumes_by && asked_at.is_none() && pod.going_until.is_none() {
+            until = until.max(Some(volumes_by));
+            continue;
+        }
         // Its own grace from when it was asked; should the kubelet not answer, the node does not wait longer.
-        let its_own = record.phase_since + SignedDuration::from_secs(pod.grace_seconds + 5);
+        let its_own = asked_at.unwrap_or(record.phase_since) + grace + SignedDuration::from_secs(5);
         let end = pod.going_until.map_or(its_own, |until| s.ours(until));
         until = until.max(Some(end.min(record.phase_since + LONGEST_FLUSH)));
         let task = Task::Pod(pod.uid.clone());

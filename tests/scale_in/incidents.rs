@@ -223,12 +223,11 @@ async fn a_daemonset_that_is_rolled_in_mid_drain_costs_no_line() {
 }
 
 #[tokio::test(start_paused = true)]
-#[ignore = "the driver is asked at the last exit, before volumes are unmounted"]
 async fn a_volumes_driver_that_wants_to_be_asked_goes_after_the_volumes() {
     for group in groups() {
         let scene = Scene::with(group).await;
         let machine = scene.first();
-        let driver = daemon_set("csi").csi_driver().annotation("ebbtide/daemonset", "evict").exits_after(0);
+        let driver = daemon_set("agent").csi_driver().annotation("ebbtide/daemonset", "evict").exits_after(0);
         scene.run([driver]).await;
         scene.run([pod("db").on(&machine.name).volume("data").exits_after(10).detaches_after(10)]).await;
         scene.scale_in(&machine, Cause::Autoscaler).await;
