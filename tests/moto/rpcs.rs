@@ -106,7 +106,8 @@ impl Program {
             .await
             .expect("a connection in memory");
         let program = Self { groups, client: CloudProviderClient::new(channel), _tasks: tasks };
-        program.seen(|_| true).await;
+        // States come first, and what RPCs answer from after the templates.
+        program.seen(|view| view.is_complete).await;
         program
     }
 
