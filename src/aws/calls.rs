@@ -1,16 +1,19 @@
-//! Which calls we make, and how often and with what outcome: `ebbtide_aws_calls_total`.
+//! Which calls we make, how often and with what outcome (`ebbtide_aws_calls_total`), and how long they take
+//! (`ebbtide_aws_call_duration_seconds`).
 //!
 //! Every attempt counts. Where AWS throttles, the share of `throttled` says how much, whether or not the next attempt
 //! was answered.
 //!
-//! Both labels come from closed enums, so that no answer of AWS's can add a time series.
+//! Labels come from closed enums, so that no answer of AWS's can add a time series.
 
 use std::fmt;
+use std::time::Duration;
 
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::registry::Registry;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
 
 use super::AwsError;
 
@@ -126,23 +129,50 @@ struct Labels {
     outcome: Outcome,
 }
 
-/// The counter of requests to AWS, by operation and outcome. Clones count together.
-#[derive(Clone, Debug, Default)]
-pub struct Calls(Family<Labels, Counter>);
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Called {
+    operation: Operation,
+}
+
+/// AWS answers most calls in some tenths of a second; after 5 or 10 s an attempt is given up.
+const BUCKETS: [f64; 8] = [0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+
+/// The requests to AWS, counted by operation and outcome and timed by operation. Clones count together.
+#[derive(Clone, Debug)]
+pub struct Calls {
+    counts: Family<Labels, Counter>,
+    durations: Family<Called, Histogram, fn() -> Histogram>,
+}
+
+impl Default for Calls {
+    fn default() -> Self {
+        Self {
+            counts: Family::default(),
+            durations: Family::new_with_constructor(|| Histogram::new(BUCKETS)),
+        }
+    }
+}
 
 impl Calls {
-    /// Registers the counter as `ebbtide_aws_calls_total`.
+    /// Registers them as `ebbtide_aws_calls_total` and `ebbtide_aws_call_duration_seconds`.
     pub fn register(&self, registry: &mut Registry) {
         registry.register(
             "ebbtide_aws_calls",
             "Requests to AWS by operation and outcome: each page and each attempt is one",
-            self.0.clone(),
+            self.counts.clone(),
+        );
+        registry.register_with_unit(
+            "ebbtide_aws_call_duration",
+            "How long requests to AWS took, by operation: each page and each attempt is one",
+            Unit::Seconds,
+            self.durations.clone(),
         );
     }
 
-    /// Counts an attempt that has ended.
-    pub(super) fn count<T>(&self, operation: Operation, result: &Result<T, AwsError>) {
-        self.0.get_or_create(&Labels { operation, outcome: Outcome::of(result) }).inc();
+    /// Counts an attempt that has ended after this time.
+    pub(super) fn count<T>(&self, operation: Operation, took: Duration, result: &Result<T, AwsError>) {
+        self.counts.get_or_create(&Labels { operation, outcome: Outcome::of(result) }).inc();
+        self.durations.get_or_create(&Called { operation }).observe(took.as_secs_f64());
     }
 }
 
@@ -151,19 +181,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_is_counted_by_operation_and_outcome() {
+    fn a_call_is_counted_by_operation_and_outcome_and_timed_by_operation() {
         let calls = Calls::default();
         let mut registry = Registry::default();
         calls.register(&mut registry);
-        calls.count(Operation::SetDesiredCapacity, &Ok(()));
+        calls.count(Operation::SetDesiredCapacity, Duration::from_millis(200), &Ok(()));
         let throttled =
             AwsError::of_service(Operation::DescribeInstanceTypes, 503, "RequestLimitExceeded", "slow down");
-        calls.count(Operation::DescribeInstanceTypes, &Err::<(), _>(throttled));
+        calls.count(Operation::DescribeInstanceTypes, Duration::ZERO, &Err::<(), _>(throttled));
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).expect("encodes");
         for line in [
             r#"ebbtide_aws_calls_total{operation="SetDesiredCapacity",outcome="ok"} 1"#,
             r#"ebbtide_aws_calls_total{operation="DescribeInstanceTypes",outcome="throttled"} 1"#,
+            r#"ebbtide_aws_call_duration_seconds_bucket{le="0.1",operation="SetDesiredCapacity"} 0"#,
+            r#"ebbtide_aws_call_duration_seconds_bucket{le="0.25",operation="SetDesiredCapacity"} 1"#,
         ] {
             assert!(text.contains(line), "{text}");
         }

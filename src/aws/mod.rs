@@ -137,7 +137,7 @@ impl Aws {
         &self.region
     }
 
-    /// The counter of calls, to be registered.
+    /// The metrics of calls, to be registered.
     pub fn calls(&self) -> &Calls {
         &self.calls
     }
@@ -154,13 +154,14 @@ impl Aws {
         E: StdError + ProvideErrorMetadata + Send + Sync + 'static,
     {
         retry::tried(patience, || async {
+            let began = Instant::now();
             // Boxed: the SDK's futures are large.
             let answer = timeout(patience.attempt, Box::pin(send())).await;
             let result = match answer {
                 Ok(answer) => answer.map_err(|error| AwsError::of_sdk(operation, error)),
                 Err(late) => Err(AwsError::Unreachable { operation, source: Box::new(late) }),
             };
-            self.calls.count(operation, &result);
+            self.calls.count(operation, began.elapsed(), &result);
             result
         })
         .await
