@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::admin::{self, Gate, Readiness};
 use crate::aws::Aws;
 use crate::clock::Clock;
-use crate::cluster::{Cluster, Nodes, Store};
+use crate::cluster::{Cluster, Election, Leadership, Nodes, Store};
 use crate::config::Config;
 use crate::groups::Groups;
 use crate::groups::discovery::Discovery;
@@ -123,6 +123,9 @@ struct App {
     lessons: Arc<Lessons>,
     protection: Arc<Protection>,
     controller: Arc<Shared>,
+    leadership: Leadership,
+    /// None: there is no other process.
+    election: Option<Election>,
     provider: Provider,
     readiness: Readiness,
     registry: Registry,
@@ -143,6 +146,16 @@ impl App {
         let hooks = Arc::new(Hooks::new(aws.clone(), &config.lifecycle_hook));
         let nodes = Arc::new(Nodes::default());
         let running = Running::default();
+
+        let leadership = match &config.election {
+            Some(_) => Leadership::unknown(clock.clone()),
+            None => Leadership::alone(clock.clone()),
+        };
+        leadership.register(&mut registry);
+        let election = config
+            .election
+            .clone()
+            .map(|candidate| Election::new(cluster.clone(), clock.clone(), candidate, leadership.clone()));
 
         aws.calls().register(&mut registry);
         let rpc_metrics = RpcMetrics::register(&mut registry);
@@ -189,6 +202,7 @@ impl App {
             hooks,
             holds: Holds::default(),
             protection: Arc::clone(&protection),
+            leadership: leadership.clone(),
             clock: clock.clone(),
             settings,
             waiting,
@@ -200,6 +214,8 @@ impl App {
             lessons,
             protection,
             controller,
+            leadership,
+            election,
             provider,
             readiness: Readiness::new(),
             registry,
@@ -208,14 +224,24 @@ impl App {
     }
 }
 
+/// What has to be there before the program is ready.
+struct Gates {
+    groups: Gate,
+    nodes: Gate,
+    lease: Gate,
+}
+
 /// Opens the gates of readiness as what they wait for comes in.
-async fn report_readiness(groups: Gate, nodes: Gate, shared: Arc<Shared>) {
+async fn report_readiness(gates: Gates, shared: Arc<Shared>) {
     let mut versions = shared.groups.versions();
     let is_complete = || shared.groups.latest().is_some_and(|view| view.is_complete);
     while !is_complete() && versions.changed().await.is_ok() {}
-    groups.open();
+    gates.groups.open();
     shared.nodes.synced().await;
-    nodes.open();
+    gates.nodes.open();
+    // Whoever leads: without the Lease nothing is drained, and an update to a version that may not have it is to stop here.
+    shared.leadership.known().await;
+    gates.lease.open();
     tracing::info!("ready");
     shared.stop.cancelled().await;
 }
@@ -225,24 +251,36 @@ pub async fn run(config: &Config, outside: Outside, stop: CancellationToken) -> 
     let Outside { aws, cluster, clock, incoming, tls, admin } = outside;
     let app = App::build(config, aws, cluster, &clock, stop.clone());
     let (readiness, registry) = (app.readiness, Arc::new(app.registry));
-    let (groups, nodes) = (readiness.gate("groups"), readiness.gate("nodes"));
+    let gates = Gates {
+        groups: readiness.gate("groups"),
+        nodes: readiness.gate("nodes"),
+        lease: readiness.gate("lease"),
+    };
     let _running = app.running.guard();
 
     let mut tasks: JoinSet<Result<&'static str, AppError>> = JoinSet::new();
+    let mut election = app.election;
+    let elected = async {
+        match &mut election {
+            Some(election) => election.run().await,
+            None => std::future::pending().await,
+        }
+    };
     let until = stop.clone();
     tasks.spawn(async move {
         until.run_until_cancelled(Box::pin(app.discovery.run())).await;
         Ok("discovery")
     });
     let until = stop.clone();
-    let keep = keeper::keep(app.lessons, app.controller.cluster.clone(), config.templates_config_map.clone());
+    let (cluster, config_map) = (app.controller.cluster.clone(), config.templates_config_map.clone());
+    let keep = keeper::keep(app.lessons, cluster, app.leadership.clone(), config_map);
     tasks.spawn(async move {
         until.run_until_cancelled(keep).await;
         Ok("keeper of what is learned of nodes")
     });
-    let until = stop.clone();
+    let (until, leadership) = (stop.clone(), app.leadership.clone());
     tasks.spawn(async move {
-        until.run_until_cancelled(app.protection.run()).await;
+        until.run_until_cancelled(app.protection.run(&leadership)).await;
         Ok("release from scale-in protection")
     });
     let shared = Arc::clone(&app.controller);
@@ -257,7 +295,7 @@ pub async fn run(config: &Config, outside: Outside, stop: CancellationToken) -> 
     });
     let until = stop.clone();
     tasks.spawn(async move {
-        until.run_until_cancelled(report_readiness(groups, nodes, app.controller)).await;
+        until.run_until_cancelled(report_readiness(gates, app.controller)).await;
         Ok("readiness")
     });
     if let Some(listener) = admin {
@@ -272,6 +310,7 @@ pub async fn run(config: &Config, outside: Outside, stop: CancellationToken) -> 
     let ended = tokio::select! {
         biased;
         () = stop.cancelled() => Ok(()),
+        never = elected => match never {},
         Some(ended) = tasks.join_next() => match ended {
             Ok(Ok(name)) => Err(AppError::Ended(name)),
             Ok(Err(error)) => Err(error),
@@ -282,6 +321,9 @@ pub async fn run(config: &Config, outside: Outside, stop: CancellationToken) -> 
     let heard_out = async {
         while tasks.join_next().await.is_some() {}
         app.running.finish().await;
+        if let Some(election) = &mut election {
+            election.step_down().await;
+        }
     };
     if tokio::time::timeout(STOP_WITHIN, heard_out).await.is_err() {
         tracing::warn!("stopped with calls under way; whoever starts next finds their outcome by looking");

@@ -21,6 +21,7 @@ use tracing::Level;
 
 pub use flags::flags_table;
 
+use crate::cluster::Candidate;
 use crate::groups::selector::Selectors;
 use crate::provider::TlsFiles;
 use crate::template;
@@ -71,6 +72,8 @@ pub struct Config {
     pub lifecycle_hook: String,
     /// Name of the ConfigMap that keeps what is learned of nodes.
     pub templates_config_map: String,
+    /// How the one writer is elected; none: it is known that there is only one.
+    pub election: Option<Candidate>,
     /// How logs are written.
     pub log: LogOptions,
 }

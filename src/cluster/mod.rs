@@ -6,6 +6,7 @@
 
 mod answer;
 mod budgets;
+mod leader;
 mod nodes;
 mod pods;
 mod reflect;
@@ -19,6 +20,7 @@ use http::header::RETRY_AFTER;
 use http_body_util::{BodyExt, Limited};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, ObjectReference, Pod};
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -31,6 +33,7 @@ use serde_json::{Value, json};
 
 pub use answer::{Answer, ApiError};
 pub use budgets::{Attachment, Budget, Existing};
+pub use leader::{Candidate, Election, Leadership, Standing};
 pub use nodes::{NodeView, Nodes, Ready};
 pub use pods::{DaemonOwner, PodName, PodView};
 pub use reflect::{Project, Sink, Store, brings_news, deliver, patiently, reflect};
@@ -251,6 +254,28 @@ impl Cluster {
         };
         timely(api.create(&PostParams::default(), &made)).await?;
         Ok(())
+    }
+
+    /// A Lease in the program's own namespace; none if there is no such Lease.
+    async fn lease(&self, name: &str) -> Result<Option<Lease>, ApiError> {
+        let api: Api<Lease> = Api::default_namespaced(self.client.clone());
+        match timely(api.get(name)).await {
+            Ok(found) => Ok(Some(found)),
+            Err(ApiError::NotFound) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes a Lease as it was read, but for what is new in it; makes one that was not there. Not if somebody else has
+    /// written it since.
+    async fn write_lease(&self, lease: &Lease) -> Result<Lease, ApiError> {
+        let api: Api<Lease> = Api::default_namespaced(self.client.clone());
+        let name = lease.metadata.name.as_deref().unwrap_or_default();
+        if lease.metadata.resource_version.is_some() {
+            timely(api.replace(name, &PostParams::default(), lease)).await
+        } else {
+            timely(api.create(&PostParams::default(), lease)).await
+        }
     }
 
     /// Publishes an Event on a Node. `kube`'s recorder would fold Events of one reason into the first one's text, and

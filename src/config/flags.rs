@@ -98,6 +98,17 @@ pub(super) struct ServeFlags {
     /// Name of the ConfigMap, in this program's namespace, that keeps what is learned of the groups' nodes.
     #[arg(long, value_name = "NAME", default_value = "ebbtide-templates")]
     pub(super) templates_config_map: String,
+    /// Whether nodes are drained and released only while this process holds a Lease, so that no two do it at a time:
+    /// true, false.
+    #[arg(long, value_name = "BOOL", default_value = "true")]
+    pub(super) leader_elect: String,
+    /// Name of the Lease, in this program's namespace.
+    #[arg(long, value_name = "NAME", default_value = "ebbtide")]
+    pub(super) leader_elect_resource_name: String,
+    /// This process's name in the Lease, which no other one has at the time: its pod's. A process that finds its own name
+    /// there takes over at once. If not given, a name by chance.
+    #[arg(long, value_name = "NAME")]
+    pub(super) leader_elect_identity: Option<String>,
     /// Shape of the log: text, json.
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub(super) log_format: String,

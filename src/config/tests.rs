@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 
 use super::*;
+use crate::cluster::Candidate;
 use crate::groups::selector::Selectors;
 use crate::template::{MixedInstances, Settings};
 
@@ -56,6 +57,7 @@ fn defaults() -> Config {
         drain_timeout: None,
         lifecycle_hook: "ebbtide".into(),
         templates_config_map: "ebbtide-templates".into(),
+        election: Some(Candidate { lease: "ebbtide".into(), identity: None }),
         log: LogOptions { format: LogFormat::Text, level: Level::INFO },
     }
 }
@@ -84,6 +86,9 @@ fn every_flag_is_read_and_so_is_every_variable() {
         ("--drain-timeout", "48h"),
         ("--lifecycle-hook", "my/hook_1-a"),
         ("--templates-config-map", "seen.by-1"),
+        ("--leader-elect", "true"),
+        ("--leader-elect-resource-name", "ebbtide.two"),
+        ("--leader-elect-identity", "ebbtide-1"),
         ("--log-format", "json"),
         ("--log-level", "debug"),
     ];
@@ -101,6 +106,7 @@ fn every_flag_is_read_and_so_is_every_variable() {
         drain_timeout: Some(Duration::from_hours(48)),
         lifecycle_hook: "my/hook_1-a".into(),
         templates_config_map: "seen.by-1".into(),
+        election: Some(Candidate { lease: "ebbtide.two".into(), identity: Some("ebbtide-1".into()) }),
         log: LogOptions { format: LogFormat::Json, level: Level::DEBUG },
         ..defaults()
     };
@@ -165,6 +171,8 @@ fn every_problem_of_a_command_line_is_reported_at_once_with_its_flag() {
         "--drain-timeout=never",
         "--lifecycle-hook=",
         "--templates-config-map=Not_a_name",
+        "--leader-elect=perhaps",
+        "--leader-elect-resource-name=-",
         "--log-format=xml",
         "--log-level=loud",
         "--log-level=info",
@@ -184,6 +192,8 @@ fn every_problem_of_a_command_line_is_reported_at_once_with_its_flag() {
             "--admin-listen",
             "--tls-key",
             "--tls-client-ca",
+            "--leader-elect",
+            "--leader-elect-resource-name",
             "--region",
             "--endpoint-url",
             "--kubeconfig",

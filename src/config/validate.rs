@@ -10,6 +10,7 @@ use tracing::Level;
 
 use super::flags::ServeFlags;
 use super::{Config, LogFormat, LogOptions, Problem};
+use crate::cluster::Candidate;
 use crate::groups::selector::Selectors;
 use crate::provider::tls::TlsFile;
 use crate::provider::{Tls, TlsFiles};
@@ -44,6 +45,7 @@ pub(super) fn config(flags: ServeFlags, problems: &mut Vec<Problem>) -> Option<C
         problems.push(Problem::new("--admin-listen", format!("{admin} is the address of --listen")));
     }
     let tls = tls(&flags, listen, problems);
+    let election = election(&flags, problems);
     let region = named("--region", flags.region, is_region, "a region is like eu-central-1", problems);
     let endpoint_url =
         named("--endpoint-url", flags.endpoint_url, is_url, "it is to be http://… or https://…", problems);
@@ -109,6 +111,7 @@ pub(super) fn config(flags: ServeFlags, problems: &mut Vec<Problem>) -> Option<C
         drain_timeout: drain_timeout?,
         lifecycle_hook: flags.lifecycle_hook,
         templates_config_map: flags.templates_config_map,
+        election,
         log: LogOptions { format: format?, level: level? },
     })
 }
@@ -164,6 +167,20 @@ fn boolean(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Option<bool> 
         problems.push(Problem::new(flag, format!("{text:?} is neither true nor false")));
     }
     read
+}
+
+fn election(flags: &ServeFlags, problems: &mut Vec<Problem>) -> Option<Candidate> {
+    let elect = boolean("--leader-elect", &flags.leader_elect, problems);
+    let lease = flags.leader_elect_resource_name.clone();
+    if !is_object_name(&lease) {
+        let text = format!(
+            "{lease:?} is no name of a Lease: 1 to 253 of a-z 0-9 - . with a letter or digit at both ends"
+        );
+        problems.push(Problem::new("--leader-elect-resource-name", text));
+    }
+    let identity = flags.leader_elect_identity.clone();
+    // A problem that was added leaves no configuration at all.
+    elect?.then_some(Candidate { lease, identity })
 }
 
 fn named(

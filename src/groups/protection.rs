@@ -24,6 +24,7 @@ use tokio::time::Instant;
 use super::{Change, Group, Groups, Instance, Lifecycle, Turn, sizes};
 use crate::aws::{Aws, AwsError, Operation};
 use crate::clock::Clock;
+use crate::cluster::Leadership;
 use crate::telemetry::chain;
 
 /// The tag of an instance that is protected from scale-in by us; its value says since when. `deploy/iam-policy.json`
@@ -195,12 +196,14 @@ impl Protection {
     }
 
     /// Releases what is due, for ever; and, once the groups are known, takes over what an interrupted run has left.
-    pub async fn run(&self) -> Infallible {
-        tokio::join!(self.take_over(), self.release_what_is_due()).1
+    pub async fn run(&self, leadership: &Leadership) -> Infallible {
+        tokio::join!(self.take_over(leadership), self.release_what_is_due()).1
     }
 
     /// Owes whatever has the mark in our groups. Tried until it has worked once.
-    async fn take_over(&self) {
+    async fn take_over(&self, leadership: &Leadership) {
+        // Whoever leads may be at work on a size.
+        leadership.begun().await;
         let mut versions = self.groups.versions();
         // The sender lives in `self.groups`.
         while self.groups.latest().is_none() && versions.changed().await.is_ok() {}

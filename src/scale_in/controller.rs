@@ -16,7 +16,7 @@ use super::workers::Workers;
 use super::{hold, names};
 use crate::aws::Aws;
 use crate::clock::Clock;
-use crate::cluster::{Attachment, Budget, Cluster, Existing, NodeView, Nodes, Store};
+use crate::cluster::{Attachment, Budget, Cluster, Existing, Leadership, NodeView, Nodes, Store};
 use crate::groups::hooks::Hooks;
 use crate::groups::protection::Protection;
 use crate::groups::{Groups, Lifecycle};
@@ -44,6 +44,8 @@ pub struct Shared {
     pub holds: Holds,
     /// Lowers sizes without a victim.
     pub protection: Arc<Protection>,
+    /// Whether this process may write.
+    pub leadership: Leadership,
     /// Tells the time.
     pub clock: Clock,
     /// How scale-ins are done.

@@ -162,6 +162,7 @@ pub(super) async fn hold(shared: Arc<Shared>) {
     let mut held: BTreeMap<String, Held> = BTreeMap::new();
     let mut running: FuturesUnordered<BoxFuture<'static, Done>> = FuturesUnordered::new();
     let mut groups = shared.groups.versions();
+    let mut leadership = shared.leadership.changes();
     let mut before: Option<Arc<Snapshot>> = None;
     loop {
         let now = shared.clock.now();
@@ -170,11 +171,15 @@ pub(super) async fn hold(shared: Arc<Shared>) {
             before = Some(snapshot);
         }
         shared.holds.publish(&held);
-        start_what_is_due(&shared, &mut held, &running, now);
+        // Two that beat would do no harm, but for the calls.
+        let rests = shared.leadership.follows();
+        if !rests {
+            start_what_is_due(&shared, &mut held, &running, now);
+        }
         let next = held
             .values()
             .flat_map(|held| (!held.in_flight).then_some(held.next).into_iter().chain(held.ask_at));
-        let next = next.min();
+        let next = next.min().filter(|_| !rests);
         let wake = async {
             match next {
                 Some(at) => shared.clock.sleep_until(at).await,
@@ -186,6 +191,7 @@ pub(super) async fn hold(shared: Arc<Shared>) {
             () = shared.stop.cancelled() => return,
             Some(done) = running.next() => hear(&mut held, done, shared.clock.now()),
             Ok(()) = groups.changed() => {}
+            Ok(()) = leadership.changed() => {}
             () = wake => {}
         }
     }
@@ -206,6 +212,8 @@ fn start_what_is_due(
                 continue;
             }
             held.in_flight = true;
+            // A hook is completed by the one who writes; a heartbeat gives it up to nobody.
+            let has_node = if shared.leadership.leads() { has_node } else { None };
             let step = step(held, has_node, now);
             let (shared, group, instance) = (Arc::clone(shared), held.group.clone(), instance.clone());
             running.push(Box::pin(async move {

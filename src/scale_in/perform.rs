@@ -49,7 +49,8 @@ pub(super) enum Outcome {
         noted_at: jiff::Timestamp,
         hooks: Result<TerminatingHooks, AwsError>,
     },
-    /// Nor was it here, because the group's turn was long in coming: the record says that it was told by now.
+    /// Nor was it here, because the group's turn was long in coming, when the record says that it was told by now, or
+    /// another process leads.
     NotSent {
         noted_at: jiff::Timestamp,
     },
@@ -116,7 +117,7 @@ pub(super) fn perform(
                 }
             }
             let turn = shared.groups.termination_turn(&group).await;
-            if elapsed(noted_at, shared.clock.now()) > SENT_WITHIN {
+            if elapsed(noted_at, shared.clock.now()) > SENT_WITHIN || !shared.leadership.leads() {
                 return Outcome::NotSent { noted_at };
             }
             let result = terminate(&shared, &node, &group, &instance, decrement, turn).await;

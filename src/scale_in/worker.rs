@@ -105,6 +105,7 @@ impl Worker {
         let mut daemon_sets = shared.daemon_sets.versions();
         let mut attachments = shared.attachments.versions();
         let mut holds = shared.holds.versions();
+        let mut leadership = shared.leadership.changes();
         let mut watching = true;
         loop {
             let Next::Wait(wake_at) = self.step() else { return };
@@ -141,6 +142,7 @@ impl Worker {
                 Ok(()) = daemon_sets.changed() => {}
                 Ok(()) = attachments.changed() => {}
                 Ok(()) = holds.changed() => {}
+                Ok(()) = leadership.changed() => {}
                 () = wake => {}
             }
         }
@@ -181,12 +183,18 @@ impl Worker {
             memory: &self.memory,
         };
         let plan = plan(&situation);
+        let leads = self.shared.leadership.leads();
         let wanted = needs_worker(&node, &situation.instance, self.shared.settings.guard);
         drop(pods);
         self.memory.note_occupied(plan.occupied, now);
-        self.shared.waiting.set(&self.name, plan.waiting);
-        for action in plan.actions {
-            self.start(&node, action);
+        if leads {
+            self.shared.waiting.set(&self.name, plan.waiting);
+            for action in plan.actions {
+                self.start(&node, action);
+            }
+        } else {
+            // Another process does it, or will tell by taking the Lease that we are to.
+            self.shared.waiting.forget(&self.name);
         }
         if !wanted && self.running.is_empty() {
             return Next::Over;

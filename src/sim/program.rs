@@ -19,7 +19,7 @@ use super::world::World;
 use crate::app::{self, AppError, Io, Outside};
 use crate::aws::Aws;
 use crate::clock::Clock;
-use crate::cluster::Cluster;
+use crate::cluster::{Candidate, Cluster};
 use crate::config::{Config, LogFormat, LogOptions};
 use crate::groups::selector::Selectors;
 use crate::provider::proto::cloud_provider_client::CloudProviderClient;
@@ -54,6 +54,7 @@ pub fn config() -> Config {
         drain_timeout: None,
         lifecycle_hook: "ebbtide".to_owned(),
         templates_config_map: "ebbtide-templates".to_owned(),
+        election: Some(Candidate { lease: "ebbtide".to_owned(), identity: Some("ebbtide-0".to_owned()) }),
         log: LogOptions { format: LogFormat::Text, level: tracing::Level::INFO },
     }
 }

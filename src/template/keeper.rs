@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::learned::Learned;
 use super::lessons::Lessons;
-use crate::cluster::{ApiError, Cluster};
+use crate::cluster::{ApiError, Cluster, Leadership};
 use crate::telemetry::chain;
 
 /// The key in the ConfigMap. Its value is a JSON object with a member for each group.
@@ -37,7 +37,12 @@ const PAUSE: Duration = Duration::from_secs(30);
 const AGAIN: Duration = Duration::from_mins(10);
 
 /// Reads the ConfigMap once, then writes it whenever something is learned, for ever.
-pub async fn keep(lessons: Arc<Lessons>, cluster: Cluster, config_map: String) -> Infallible {
+pub async fn keep(
+    lessons: Arc<Lessons>,
+    cluster: Cluster,
+    leadership: Leadership,
+    config_map: String,
+) -> Infallible {
     let mut trouble = Trouble { config_map: &config_map, failures: 0 };
     // What changes while it is being read is to be written too.
     let mut versions = lessons.versions();
@@ -66,6 +71,7 @@ pub async fn keep(lessons: Arc<Lessons>, cluster: Cluster, config_map: String) -
             Ok(Ok(())) | Err(_) => {}
         }
         tokio::time::sleep_until(next_write).await;
+        leadership.begun().await;
         versions.mark_unchanged();
         let data = BTreeMap::from([(KEY, written(&lessons))]);
         while let Err(error) = cluster.write_config_map(&config_map, &data).await {
@@ -163,7 +169,12 @@ mod tests {
         let (world, lessons) = (World::new(1), Arc::new(lessons()));
         let cluster = Cluster::new(world.cluster.client());
         let mut keeper = JoinSet::new();
-        keeper.spawn(keep(Arc::clone(&lessons), cluster, "kept".into()));
+        keeper.spawn(keep(
+            Arc::clone(&lessons),
+            cluster,
+            Leadership::alone(world.clock.clone()),
+            "kept".into(),
+        ));
         let writes = || {
             let cluster = &world.cluster;
             cluster.requests(Verb::Patch, "configmaps") + cluster.requests(Verb::Create, "configmaps")

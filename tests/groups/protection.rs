@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use ebbtide::aws::Aws;
+use ebbtide::cluster::Leadership;
 use ebbtide::groups::Groups;
 use ebbtide::groups::protection::{MARK, Protection};
 use ebbtide::groups::selector::Selectors;
@@ -176,7 +177,7 @@ async fn a_size_goes_down_in_time_though_nothing_is_heard_of_the_mark() {
     let aws = Aws::at(aws_client(Arc::new(WithoutMarks(short.scene.world.aws.clone()))));
     let groups = Arc::new(Groups::new(SOON));
     let clock = short.scene.world.clock.clone();
-    let protection = Arc::new(Protection::new(aws.clone(), Arc::clone(&groups), clock));
+    let protection = Arc::new(Protection::new(aws.clone(), Arc::clone(&groups), clock.clone()));
     let (selectors, running) = (Selectors::default(), Running::default());
     let sizing =
         AwsSizing::new(aws, selectors, Arc::clone(&groups), Arc::clone(&protection), running.clone());
@@ -186,7 +187,8 @@ async fn a_size_goes_down_in_time_though_nothing_is_heard_of_the_mark() {
     assert!(began.elapsed() <= Duration::from_secs(2), "{:?}", began.elapsed());
     running.finish().await;
     drop(turn);
-    let released = tokio::time::timeout(SOON, protection.run());
+    let leadership = Leadership::alone(clock);
+    let released = tokio::time::timeout(SOON, protection.run(&leadership));
     assert!(released.await.is_err(), "it goes on for ever");
     short.ends_clean().await;
 }

@@ -12,6 +12,8 @@ mod order;
 mod people;
 mod pods;
 mod release;
+mod replicas;
+mod rights;
 mod scale;
 mod scene;
 mod sizes;

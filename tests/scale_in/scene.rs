@@ -60,6 +60,11 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
+    /// What the cluster calls its instance.
+    pub(crate) fn provider_id(&self) -> &str {
+        &self.provider_id
+    }
+
     /// An instance that was asked for and never came, by the provider id that stands for it.
     pub(crate) fn that_never_came(provider_id: &str) -> Self {
         let id = provider_id.to_owned();
@@ -104,7 +109,8 @@ impl Scene {
         Self::made(World::new(1), group, config(), way).await
     }
 
-    async fn made(
+    /// The same on this world.
+    pub(crate) async fn made(
         world: World,
         group: GroupSpec,
         config: Config,
@@ -311,6 +317,11 @@ impl Scene {
     /// Starts it again.
     pub(crate) fn bring_back(&mut self) {
         self.start();
+    }
+
+    /// Stops it as SIGTERM does.
+    pub(crate) async fn stop_for_good(&mut self) {
+        self.program.take().expect("the program runs").stop().await.expect("in good order");
     }
 
     /// Stops it as SIGTERM does and starts it again. Returns how long it took to stop.

@@ -9,7 +9,7 @@ mod compare;
 use std::time::Duration;
 
 use ebbtide::clock::Clock;
-use ebbtide::sim::cluster::{Cluster, Timing, budget, node, pod};
+use ebbtide::sim::cluster::{Cluster, Rights, Timing, budget, node, pod};
 use ebbtide::sim::http::{Request, World};
 use http_body_util::BodyExt;
 use serde::Deserialize;
@@ -125,7 +125,7 @@ impl Replay {
             cluster.add(budget(name).selects("app", "d").min_available(1));
         }
         cluster.add(budget("room").selects("app", "e").min_available(0));
-        cluster.add_stranger(STRANGER, "system:serviceaccount:default:x");
+        cluster.add_user(STRANGER, "system:serviceaccount:default:x", Rights::None);
         tokio::time::sleep(Duration::from_secs(10)).await;
         Self { cluster, leases: [Value::Null, Value::Null], _alive: alive }
     }

@@ -14,6 +14,7 @@ use super::faults::{Fault, Verdict, WEBHOOK_TIMEOUT};
 use super::journal::{By, Event};
 use super::names::Name;
 use super::object::{Object, from_core_event};
+use super::policies::{Rights, User};
 use super::requests::Attempt;
 use super::resources::{Resource, Shape};
 use super::route::{Call, Route, Verb, route};
@@ -23,7 +24,7 @@ use super::state::State;
 use super::status::{Failure, success};
 use super::store::Objects;
 use super::watch::Lines;
-use super::{discovery, patch};
+use super::{discovery, patch, policies};
 use crate::sim::http::Request;
 
 /// What goes back, and when.
@@ -113,25 +114,34 @@ impl State {
             }
             None => return Some(refusal(&Failure::no_such_path()).into()),
         };
-        if let Some(user) = user {
+        if let Some(user) = user.as_ref().filter(|user| user.rights == Rights::None) {
             self.journal_request(&call, 403);
-            return Some(refusal(&discovery::forbidden(&call, &user)).into());
+            return Some(refusal(&discovery::forbidden(&call, &user.name)).into());
         }
+        self.asking = user;
         if !std::mem::replace(&mut attempt.arrived, true) {
             attempt.fault = self.faults.take(&call);
         }
         self.answer(&call, attempt)
     }
 
-    /// Who asks, where that is somebody without any rights. A request that says nothing comes from the administrator.
-    fn user(&self, request: &Request) -> Result<Option<String>, Failure> {
+    /// Who asks. A request that says nothing comes from the administrator.
+    fn user(&self, request: &Request) -> Result<Option<User>, Failure> {
         let header = request.headers().get(http::header::AUTHORIZATION);
         let token = header.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer ").map(str::to_owned));
-        match token.map(|token| self.faults.stranger(&token).map(str::to_owned)) {
+        match token.map(|token| self.faults.user(&token).cloned()) {
             _ if self.faults.unauthorized(self.now) => Err(Failure::unauthorized()),
             Some(None) => Err(Failure::unauthorized()),
-            Some(stranger) => Ok(stranger),
+            Some(user) => Ok(user),
             None => Ok(None),
+        }
+    }
+
+    /// Whether the admission policies let whoever asks make `new` of `old`.
+    fn admit(&self, call: &Call<'_>, old: Option<&Value>, new: &Value) -> Result<(), Failure> {
+        match &self.asking {
+            Some(user) if self.faults.enforces_policies() => policies::admit(user, call, old, new),
+            _ => Ok(()),
         }
     }
 
@@ -261,6 +271,7 @@ impl State {
         }
         let new = body(call)?;
         let value = self.prepare_create(call, new)?;
+        self.admit(call, None, &value)?;
         let stored = if call.dry_run() {
             Arc::new(Object::new(call.resource, self.store.revision, value))
         } else {
@@ -272,6 +283,7 @@ impl State {
     fn update(&mut self, call: &Call<'_>, new: Value) -> Result<Answer, Failure> {
         let current = self.find(call)?;
         let new = prepare_update(call, &current, new)?;
+        self.admit(call, Some(&current.value), &new)?;
         let finalised = Object::new(call.resource, current.revision, new);
         if call.dry_run() {
             return Ok(Answer::Json(200, finalised.render(call.shape)));

@@ -9,6 +9,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::names::Name;
+use super::policies::User;
 use super::route::{Call, Verb};
 
 /// How long the API server waits for a webhook that says nothing (`timeoutSeconds`).
@@ -73,8 +74,9 @@ pub(super) struct Faults {
     down_until: Option<Timestamp>,
     unauthorized_until: Option<Timestamp>,
     forbidden: BTreeSet<(Verb, String)>,
-    /// Who may do nothing, by bearer token.
-    strangers: BTreeMap<String, String>,
+    /// Who is who, by bearer token.
+    users: BTreeMap<String, User>,
+    policies: bool,
 }
 
 impl Faults {
@@ -121,13 +123,21 @@ impl Faults {
         self.forbidden.iter().any(|(v, r)| v.to_string() == verb && r == resource)
     }
 
-    pub(super) fn add_stranger(&mut self, token: &str, user: &str) {
-        self.strangers.insert(token.to_owned(), user.to_owned());
+    pub(super) fn add_user(&mut self, token: &str, user: User) {
+        self.users.insert(token.to_owned(), user);
     }
 
-    /// The user without any rights that a bearer token is of.
-    pub(super) fn stranger(&self, token: &str) -> Option<&str> {
-        self.strangers.get(token).map(String::as_str)
+    /// Whose a bearer token is.
+    pub(super) fn user(&self, token: &str) -> Option<&User> {
+        self.users.get(token)
+    }
+
+    pub(super) fn enforce_policies(&mut self) {
+        self.policies = true;
+    }
+
+    pub(super) fn enforces_policies(&self) -> bool {
+        self.policies
     }
 
     pub(super) fn add_webhook(&mut self, verb: Verb, resource: &str, name: Option<Name>, verdict: Verdict) {

@@ -32,6 +32,7 @@ mod names;
 mod nodes;
 mod object;
 mod patch;
+mod policies;
 mod requests;
 mod resources;
 mod route;
@@ -68,6 +69,7 @@ pub use self::faults::Fault;
 pub use self::journal::{By, Cut, Entry, Event, NodeChange};
 pub use self::logs::Lines;
 pub use self::names::Name;
+pub use self::policies::{EBBTIDE, Rights};
 pub use self::route::Verb;
 pub use self::script::Backup;
 pub use self::spec::{

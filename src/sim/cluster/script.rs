@@ -11,6 +11,7 @@ use super::journal::Event;
 use super::names::Name;
 use super::nodes::Kubelet;
 use super::object::{stamp, text};
+use super::policies::{Rights, User};
 use super::resources::{ROWS, Resource};
 use super::route::Verb;
 use super::rules::default;
@@ -124,9 +125,15 @@ impl Cluster {
         self.change(|state| state.faults.unauthorized_until(state.now + how_long));
     }
 
-    /// The bearer of this token is a user who may do nothing. Other bearers are nobody.
-    pub fn add_stranger(&self, token: &str, user: &str) {
-        self.change(|state| state.faults.add_stranger(token, user));
+    /// The bearer of this token is this user. Other bearers are nobody.
+    pub fn add_user(&self, token: &str, name: &str, rights: Rights) {
+        let user = User { name: name.to_owned(), rights };
+        self.change(|state| state.faults.add_user(token, user));
+    }
+
+    /// From now on the admission policies of `deploy/admission.yaml` are in force.
+    pub fn enforce_policies(&self) {
+        self.change(|state| state.faults.enforce_policies());
     }
 
     /// Takes back every fault of [`Cluster::fail_next`], and every webhook.

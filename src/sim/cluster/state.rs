@@ -19,6 +19,7 @@ use super::logs::NodeLogs;
 use super::names::Name;
 use super::nodes::Machine;
 use super::object::{Object, text};
+use super::policies::User;
 use super::requests::Requests;
 use super::resources::Resource;
 use super::store::{Change, Store};
@@ -141,6 +142,8 @@ pub(super) struct State {
     pub(super) queue: Queue,
     pub(super) journal: Journal,
     pub(super) requests: Requests,
+    /// Who asks what is answered now; none: an administrator.
+    pub(super) asking: Option<User>,
     pub(super) watchers: Vec<Watcher>,
     /// Watches that nothing comes on any more, and that do not end.
     pub(super) silent: Vec<Watcher>,
@@ -174,6 +177,7 @@ impl State {
             queue: Queue::default(),
             journal: Journal::new(),
             requests: Requests::default(),
+            asking: None,
             watchers: Vec::new(),
             silent: Vec::new(),
             faults: Faults::default(),

@@ -1,0 +1,354 @@
+//! One writer at a time: the holder of a Lease (`coordination.k8s.io`) scales in, everybody else waits for it.
+//!
+//! The protocol is that of client-go's leader election, so that `kubectl` and other tools read the Lease as they do
+//! anybody's. Whether a holder has gone is judged by how long its Lease has not changed on our own clock, never by the
+//! time written in it: clocks of machines differ. A take-over names the resource version it is based on, so that of two
+//! candidates one wins.
+//!
+//! A holder believes that it leads for [`TRUST`] after the beginning of its last renewal that worked, whatever becomes of
+//! the API server; others wait for [`DURATION`]. A process that was paused in between finds out as soon as it goes on.
+//!
+//! Source: [leader election](https://github.com/kubernetes/client-go/blob/master/tools/leaderelection/leaderelection.go).
+//! The crates for it that go with our `kube` go by the written time, or take a Lease over without a precondition.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use kube::api::ObjectMeta;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+use tokio::sync::watch;
+
+use super::{ApiError, Cluster};
+use crate::clock::{Clock, elapsed, later};
+use crate::telemetry::chain;
+
+/// How long others wait for a holder that is silent.
+const DURATION: Duration = Duration::from_secs(12);
+
+/// How long a holder goes on without having renewed its Lease. The rest of [`DURATION`] is for what it has sent by then.
+const TRUST: SignedDuration = SignedDuration::from_secs(8);
+
+/// From one renewal to the next.
+const RENEW: Duration = Duration::from_secs(3);
+
+/// From one look at somebody else's Lease to the next.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// Pause after a try that failed.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Longest wait for an answer: shorter than what is left of [`TRUST`] when a renewal is due.
+const ANSWER: Duration = Duration::from_secs(3);
+
+/// Longest a holder's own word for how long it may be silent counts: it is somebody's to write.
+const LONGEST: Duration = Duration::from_mins(1);
+
+/// Trouble that goes on is told again after this time.
+const TELL_AGAIN: Duration = Duration::from_mins(5);
+
+/// Who may write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// That is not known (any more).
+    Unknown,
+    /// We, without anybody's leave: there is no election.
+    Alone,
+    /// We, until these moments of our clock and of the wall's, whichever comes first: ours stands still while the machine
+    /// sleeps.
+    Leads {
+        /// On our clock.
+        until: Timestamp,
+        /// On the wall's.
+        wall: Timestamp,
+    },
+    /// Another process.
+    Follows {
+        /// Its identity.
+        holder: String,
+    },
+}
+
+/// Whether this process may write. Its copies tell the same.
+#[derive(Clone, Debug)]
+pub struct Leadership {
+    standing: Arc<watch::Sender<Standing>>,
+    clock: Clock,
+}
+
+impl Leadership {
+    /// That of a process without an election: it leads.
+    pub fn alone(clock: Clock) -> Self {
+        Self { standing: Arc::new(watch::Sender::new(Standing::Alone)), clock }
+    }
+
+    /// That of a process before its election: it does not lead.
+    pub fn unknown(clock: Clock) -> Self {
+        Self { standing: Arc::new(watch::Sender::new(Standing::Unknown)), clock }
+    }
+
+    /// Whether it may write now. To be asked right before each write.
+    pub fn leads(&self) -> bool {
+        match *self.standing.borrow() {
+            Standing::Alone => true,
+            Standing::Leads { until, wall } => self.clock.now() < until && self.clock.wall() < wall,
+            Standing::Unknown | Standing::Follows { .. } => false,
+        }
+    }
+
+    /// Whether another process is known to lead.
+    pub fn follows(&self) -> bool {
+        matches!(*self.standing.borrow(), Standing::Follows { .. })
+    }
+
+    /// Changes when it begins or ceases to lead, and not with every renewal.
+    pub fn changes(&self) -> watch::Receiver<Standing> {
+        self.standing.subscribe()
+    }
+
+    /// Waits until it leads.
+    pub async fn begun(&self) {
+        let mut changes = self.changes();
+        while !self.leads() {
+            if changes.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    /// Waits until it is known who leads.
+    pub async fn known(&self) {
+        // The sender lives in `self`.
+        let _ = self.changes().wait_for(|standing| *standing != Standing::Unknown).await;
+    }
+
+    /// Registers whether it leads.
+    pub fn register(&self, registry: &mut Registry) {
+        registry.register_collector(Box::new(self.clone()));
+    }
+
+    fn set(&self, standing: Standing) {
+        self.standing.send_if_modified(|before| {
+            let leads = |standing: &Standing| matches!(standing, Standing::Leads { .. });
+            let changed = *before != standing && !(leads(before) && leads(&standing));
+            match &standing {
+                _ if !changed => {}
+                Standing::Follows { holder } => tracing::info!(holder, "another process holds the Lease"),
+                Standing::Leads { .. } => tracing::info!("this process holds the Lease"),
+                Standing::Alone | Standing::Unknown => {}
+            }
+            *before = standing;
+            changed
+        });
+    }
+}
+
+impl Collector for Leadership {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let gauge = ConstGauge::new(i64::from(self.leads()));
+        let encoder = encoder.encode_descriptor(
+            "ebbtide_leader",
+            "Whether this process holds the Lease: only then it drains and releases nodes",
+            None,
+            gauge.metric_type(),
+        )?;
+        gauge.encode(encoder)
+    }
+}
+
+/// What the election goes by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// Name of the Lease, in the program's own namespace.
+    pub lease: String,
+    /// Our name in it; none: one by chance. Who finds its own name there takes over at once: no two processes have the
+    /// same at a time.
+    pub identity: Option<String>,
+}
+
+/// Stands for election, and keeps the Lease once it holds it.
+#[derive(Debug)]
+pub struct Election {
+    cluster: Cluster,
+    clock: Clock,
+    name: String,
+    identity: String,
+    leadership: Leadership,
+    /// The Lease as last read or written by us.
+    lease: Option<Lease>,
+    /// What it said when, the first time.
+    seen: Option<(LeaseSpec, Timestamp)>,
+    told: Option<Timestamp>,
+}
+
+impl Election {
+    /// An election that has not begun. What comes of it is told by `leadership`.
+    pub fn new(cluster: Cluster, clock: Clock, candidate: Candidate, leadership: Leadership) -> Self {
+        let Candidate { lease: name, identity } = candidate;
+        let identity = identity.unwrap_or_else(|| format!("ebbtide-{:016x}", fastrand::u64(..)));
+        Self { cluster, clock, name, identity, leadership, lease: None, seen: None, told: None }
+    }
+
+    /// Stands, for ever.
+    pub async fn run(&mut self) -> Infallible {
+        loop {
+            let pause = self.turn().await;
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// Gives the Lease back, so that another process need not wait. To be called when nothing more is written.
+    pub async fn step_down(&mut self) {
+        if !self.leadership.leads() {
+            return;
+        }
+        self.leadership.set(Standing::Unknown);
+        let Some(lease) = self.lease.take() else { return };
+        // As client-go has it: a short Lease that nobody holds.
+        let mut spec = lease.spec.unwrap_or_default();
+        spec.holder_identity = Some(String::new());
+        spec.lease_duration_seconds = Some(1);
+        spec.renew_time = Some(MicroTime(self.clock.wall()));
+        let lease = Lease { spec: Some(spec), ..lease };
+        match tokio::time::timeout(RETRY, self.cluster.write_lease(&lease)).await {
+            Ok(Ok(_)) => tracing::info!("the Lease is given back"),
+            Ok(Err(error)) => tracing::warn!(error = %chain(&error), "could not give the Lease back"),
+            Err(_) => tracing::warn!("could not give the Lease back in time"),
+        }
+    }
+
+    /// Reads or writes the Lease once. Returns how long until the next time.
+    async fn turn(&mut self) -> Duration {
+        let outcome =
+            tokio::time::timeout(ANSWER, self.look_or_write()).await.unwrap_or(Err(ApiError::TimedOut));
+        match outcome {
+            Ok(standing) => {
+                if self.told.take().is_some() {
+                    tracing::info!("the Lease can be read and written again");
+                }
+                let pause = if matches!(standing, Standing::Leads { .. }) { RENEW } else { LOOK };
+                self.leadership.set(standing);
+                pause
+            }
+            // Somebody else wrote it: what it says now is known in a moment.
+            Err(ApiError::Conflict) => {
+                self.lease = None;
+                RETRY
+            }
+            Err(error) => {
+                self.lease = None;
+                let now = self.clock.now();
+                if self.told.is_none_or(|told| elapsed(told, now) >= TELL_AGAIN) {
+                    self.told = Some(now);
+                    let lease = &self.name;
+                    tracing::warn!(lease, error = %chain(&error), "the Lease cannot be read or written: without it, no node is drained or released");
+                }
+                if !self.leadership.leads() && !self.leadership.follows() {
+                    self.leadership.set(Standing::Unknown);
+                }
+                RETRY
+            }
+        }
+    }
+
+    async fn look_or_write(&mut self) -> Result<Standing, ApiError> {
+        let began = self.clock.now();
+        let lease = match self.lease.take() {
+            Some(ours) => ours,
+            None => match self.cluster.lease(&self.name).await? {
+                Some(found) => found,
+                None => Lease {
+                    metadata: ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() },
+                    spec: None,
+                },
+            },
+        };
+        let spec = lease.spec.clone().unwrap_or_default();
+        let since = match &self.seen {
+            Some((before, since)) if *before == spec => *since,
+            _ => self.seen.insert((spec.clone(), began)).1,
+        };
+        if !may_hold(&spec, &self.identity, elapsed(since, began)) {
+            let holder = spec.holder_identity.unwrap_or_default();
+            return Ok(Standing::Follows { holder });
+        }
+        let wall = self.clock.wall();
+        let spec = held(spec, &self.identity, wall);
+        let written = self.cluster.write_lease(&Lease { spec: Some(spec), ..lease }).await?;
+        self.lease = Some(written);
+        Ok(Standing::Leads { until: later(began, TRUST), wall: later(wall, TRUST) })
+    }
+}
+
+/// Whether `identity` may take or keep a Lease that has said the same for `unchanged`.
+fn may_hold(spec: &LeaseSpec, identity: &str, unchanged: Duration) -> bool {
+    let holder = spec.holder_identity.as_deref().unwrap_or_default();
+    let seconds = spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
+    let silent_for = seconds.map_or(DURATION, Duration::from_secs).min(LONGEST);
+    holder.is_empty() || holder == identity || unchanged >= silent_for
+}
+
+/// The Lease as `identity` holds it from now on.
+fn held(spec: LeaseSpec, identity: &str, now: Timestamp) -> LeaseSpec {
+    let is_ours = spec.holder_identity.as_deref() == Some(identity);
+    let transitions = spec.lease_transitions.unwrap_or(0);
+    LeaseSpec {
+        holder_identity: Some(identity.to_owned()),
+        lease_duration_seconds: i32::try_from(DURATION.as_secs()).ok(),
+        acquire_time: if is_ours { spec.acquire_time } else { Some(MicroTime(now)) },
+        renew_time: Some(MicroTime(now)),
+        lease_transitions: Some(if is_ours { transitions } else { transitions.saturating_add(1) }),
+        ..spec
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lease(holder: &str, seconds: i32) -> LeaseSpec {
+        LeaseSpec {
+            holder_identity: Some(holder.into()),
+            lease_duration_seconds: Some(seconds),
+            lease_transitions: Some(3),
+            ..LeaseSpec::default()
+        }
+    }
+
+    #[test]
+    fn a_lease_is_taken_when_its_holder_has_been_silent_for_as_long_as_it_says() {
+        let table = [
+            (LeaseSpec::default(), 0, true, "nobody's"),
+            (lease("", 1), 0, true, "given back"),
+            (lease("me", 12), 0, true, "our own from before"),
+            (lease("other", 12), 11, false, "renewed not long ago"),
+            (lease("other", 12), 12, true, "silent"),
+            (lease("other", 15), 12, false, "silent, and it asked for more"),
+            (lease("other", i32::MAX), 59, false, "somebody asks for for ever"),
+            (lease("other", i32::MAX), 60, true, "and gets a minute"),
+            (lease("other", -5), 11, false, "no duration: ours"),
+            (lease("other", -5), 12, true, "no duration: ours"),
+        ];
+        for (spec, unchanged, expected, what) in table {
+            assert_eq!(may_hold(&spec, "me", Duration::from_secs(unchanged)), expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn a_take_over_is_counted_and_a_renewal_is_not() {
+        let now = Timestamp::UNIX_EPOCH;
+        let taken = held(lease("other", 15), "me", now);
+        assert_eq!((taken.lease_transitions, taken.acquire_time.is_some()), (Some(4), true));
+        let renewed = held(LeaseSpec { acquire_time: None, ..taken }, "me", now);
+        assert_eq!((renewed.lease_transitions, renewed.acquire_time), (Some(4), None));
+        assert_eq!(held(lease("other", 15), "me", now).lease_duration_seconds, Some(12));
+        let most = LeaseSpec { lease_transitions: Some(i32::MAX), ..lease("other", 15) };
+        assert_eq!(held(most, "me", now).lease_transitions, Some(i32::MAX));
+    }
+}

@@ -1,0 +1,182 @@
+//! Two programs at a time: one holds the Lease and scales in, the other waits for it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use async_trait::async_trait;
+use ebbtide::cluster::Candidate;
+use ebbtide::config::Config;
+use ebbtide::sim::cluster::{Cluster, Fault, Verb, pod};
+use ebbtide::sim::http::{Lost, Request, Response, World as Service, kube_client};
+use ebbtide::sim::program::{Program, config};
+use jiff::SignedDuration;
+use k8s_openapi::api::coordination::v1::Lease;
+
+use crate::scene::{Cause, Machine, Scene, held_group, seconds};
+use crate::story::{TERMINATE, eviction_requests, has_exited, is_asked, is_released, phase_at, released_at};
+
+/// The configuration of the program in another pod.
+fn other() -> Config {
+    let identity = Some("ebbtide-1".to_owned());
+    Config { election: Some(Candidate { lease: "ebbtide".to_owned(), identity }), ..config() }
+}
+
+fn holder(scene: &Scene) -> String {
+    let lease: Lease = scene.world.cluster.get("ebbtide").expect("a Lease");
+    lease.spec.and_then(|spec| spec.holder_identity).unwrap_or_default()
+}
+
+/// Two programs, the first of which leads, and a node with two workloads.
+async fn two() -> (Scene, Program, Machine) {
+    let scene = Scene::with(held_group(3, 60)).await;
+    let second = Program::start(&scene.world, other());
+    let machine = scene.first();
+    let on = machine.name.as_str();
+    scene.run([pod("web").on(on).exits_after(20), pod("api").on(on).grace(90).exits_after(60)]).await;
+    assert_eq!(holder(&scene), "ebbtide-0");
+    (scene, second, machine)
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_two_programs_one_scales_in() {
+    for cause in [Cause::Autoscaler, Cause::Group, Cause::Operator] {
+        let (scene, _second, machine) = two().await;
+        scene.scale_in(&machine, cause).await;
+        scene.until_gone(&machine).await;
+        scene.assert_left_well(&machine);
+        assert_eq!(eviction_requests(&scene.world).len(), 2, "each workload is asked once");
+        assert!(scene.world.aws.calls(TERMINATE) <= 1);
+        assert_eq!(holder(&scene), "ebbtide-0");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_scale_in_accepted_by_one_is_done_by_the_other() {
+    let (scene, second, machine) = two().await;
+    let mut client = second.client();
+    let node = ebbtide::provider::proto::ExternalGrpcNode {
+        provider_id: machine.provider_id().to_owned(),
+        name: machine.name.clone(),
+        ..Default::default()
+    };
+    let request =
+        ebbtide::provider::proto::NodeGroupDeleteNodesRequest { id: "web".into(), nodes: vec![node] };
+    client.node_group_delete_nodes(request).await.expect("accepted");
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_takes_over_within_15_s_of_a_kill() {
+    let (mut scene, _second, machine) = two().await;
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.until(|w| is_asked(w, "api")).await;
+    scene.take_down().await;
+    let killed = scene.world.clock.now();
+    let taken_over = |w: &ebbtide::sim::world::World| {
+        let lease: Option<Lease> = w.cluster.get("ebbtide");
+        lease.and_then(|lease| lease.spec?.holder_identity).as_deref() == Some("ebbtide-1")
+    };
+    scene.until(taken_over).await;
+    let after = scene.world.clock.now().duration_since(killed);
+    assert!(after <= SignedDuration::from_secs(15), "{after:#}");
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_takes_over_within_3_s_of_a_stop() {
+    let (mut scene, _second, machine) = two().await;
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.until(|w| is_asked(w, "api")).await;
+    scene.stop_for_good().await;
+    let stopped = scene.world.clock.now();
+    assert_eq!(holder(&scene), "", "it was given back");
+    scene
+        .until(|w| {
+            w.cluster.get::<Lease>("ebbtide").and_then(|l| l.spec?.holder_identity).as_deref()
+                == Some("ebbtide-1")
+        })
+        .await;
+    let after = scene.world.clock.now().duration_since(stopped);
+    assert!(after <= SignedDuration::from_secs(3), "{after:#}");
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
+}
+
+/// The way of one program to the API server, which can be cut.
+struct Cable {
+    cluster: Cluster,
+    cut: Arc<AtomicBool>,
+}
+
+#[async_trait]
+impl Service for Cable {
+    async fn call(&self, request: Request) -> Result<Response, Lost> {
+        if self.cut.load(Ordering::Relaxed) {
+            return Err(Lost);
+        }
+        self.cluster.call(request).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_has_lost_the_api_server_ends_nothing_that_another_works_on() {
+    let cut = Arc::new(AtomicBool::new(false));
+    let cable = Arc::clone(&cut);
+    let way = move |cluster| kube_client(Arc::new(Cable { cluster, cut: Arc::clone(&cable) }));
+    let scene = Scene::behind(held_group(3, 60), way).await;
+    let _second = Program::start(&scene.world, other());
+    let machine = scene.first();
+    let on = machine.name.as_str();
+    scene.run([pod("web").on(on).exits_after(20), pod("api").on(on).grace(90).exits_after(60)]).await;
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until(|w| is_asked(w, "api")).await;
+    cut.store(true, Ordering::Relaxed);
+    // What it last saw of the cluster stays true for it; its evictions and releases do not come a second time.
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
+    assert_eq!(holder(&scene), "ebbtide-1");
+    assert_eq!(scene.world.aws.calls(TERMINATE), 1);
+    assert_eq!(eviction_requests(&scene.world).len(), 2);
+    cut.store(false, Ordering::Relaxed);
+    scene.pass_some(seconds(60)).await;
+    assert_eq!((holder(&scene).as_str(), scene.world.aws.calls(TERMINATE)), ("ebbtide-1", 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_the_lease_nobody_is_asked_and_nothing_ends_and_an_instance_is_held() {
+    let scene = Scene::with(held_group(3, 60)).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(machine.name.as_str()).exits_after(20)]).await;
+    scene.world.cluster.fail_next(
+        u32::MAX,
+        Verb::Update,
+        "leases",
+        Fault::EtcdTimedOut { took_effect: false },
+    );
+    scene.pass_some(seconds(9)).await;
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.pass_some(seconds(600)).await;
+    assert!(!is_asked(&scene.world, "web") && !is_released(&scene.world, &machine));
+    scene.world.cluster.no_more_faults();
+    scene.until(|w| has_exited(w, "web")).await;
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_of_the_api_server_delays_a_release_by_no_more_than_a_second_after_it() {
+    let scene = Scene::with(held_group(3, 60)).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(machine.name.as_str()).exits_after(20)]).await;
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.until(|w| is_asked(w, "web")).await;
+    scene.world.cluster.api_down_for(seconds(120));
+    scene.until(|w| is_released(w, &machine)).await;
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
+    let flushed = phase_at(&scene.world, &machine, "Flushing") + SignedDuration::from_secs(5);
+    let late = released_at(&scene.world, &machine).duration_since(flushed);
+    assert!(late <= SignedDuration::from_secs(1), "{late:#}");
+}

@@ -1,0 +1,220 @@
+//! What the program needs the right to do in a cluster, and what a policy keeps others from.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use ebbtide::config::Config;
+use ebbtide::sim::cluster::{Cluster, EBBTIDE, Fault, Rights, Verb, pod};
+use ebbtide::sim::http::{Lost, Request, Response, World as Service, kube_client};
+use ebbtide::sim::program::config;
+use ebbtide::sim::world::World;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
+use kube::Api;
+use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+
+use crate::scene::{Cause, DS_EVICTION, Machine, RECORD, Scene, TO_BE_DELETED, held_group, seconds};
+use crate::story::{is_asked, is_released};
+
+/// The API server as the bearer of a token sees it, and all that was asked of it: verb, group, resource, and the name where
+/// there is one.
+struct Caller {
+    cluster: Cluster,
+    token: String,
+    asked: Arc<Mutex<BTreeSet<[String; 4]>>>,
+}
+
+#[async_trait]
+impl Service for Caller {
+    async fn call(&self, mut request: Request) -> Result<Response, Lost> {
+        self.asked.lock().expect("unpoisoned").insert(question(&request));
+        let token = format!("Bearer {}", self.token).parse().expect("a header");
+        request.headers_mut().insert("authorization", token);
+        self.cluster.call(request).await
+    }
+}
+
+fn client(cluster: Cluster, token: &str, asked: &Arc<Mutex<BTreeSet<[String; 4]>>>) -> kube::Client {
+    kube_client(Arc::new(Caller { cluster, token: token.to_owned(), asked: Arc::clone(asked) }))
+}
+
+/// A request as RBAC sees it.
+fn question(request: &Request) -> [String; 4] {
+    let parts: Vec<&str> = request.uri().path().split('/').filter(|part| !part.is_empty()).collect();
+    let (group, rest) = match parts.as_slice() {
+        ["api", _, rest @ ..] => ("", rest),
+        ["apis", group, _, rest @ ..] => (*group, rest),
+        other => panic!("{other:?}"),
+    };
+    let rest = if let ["namespaces", _, rest @ ..] = rest { rest } else { rest };
+    let name = rest.get(1).copied().unwrap_or_default();
+    let resource = rest.iter().enumerate().filter(|(at, _)| *at != 1).map(|(_, part)| *part);
+    let resource: Vec<_> = resource.collect();
+    let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+    let verb = match request.method().as_str() {
+        "GET" if is_watch => "watch",
+        "GET" if name.is_empty() => "list",
+        "GET" => "get",
+        "POST" => "create",
+        "PUT" => "update",
+        "PATCH" => "patch",
+        "DELETE" => "delete",
+        other => panic!("{other}"),
+    };
+    [verb, group, &resource.join("/"), name].map(str::to_owned)
+}
+
+/// The rights of `deploy/rbac.yaml`: verb, group, resource, and the name where it is limited to one.
+fn rights() -> BTreeSet<[String; 4]> {
+    let texts = |value: &Value| -> Vec<String> {
+        let list = value.as_array().into_iter().flatten();
+        list.map(|text| text.as_str().expect("a text").to_owned()).collect()
+    };
+    let mut rights = BTreeSet::new();
+    for document in include_str!("../../deploy/rbac.yaml").split("\n---\n") {
+        let object: Value = serde_saphyr::from_str(document).expect("YAML");
+        for rule in object["rules"].as_array().into_iter().flatten() {
+            let mut names = texts(&rule["resourceNames"]);
+            if names.is_empty() {
+                names.push(String::new());
+            }
+            for verb in texts(&rule["verbs"]) {
+                for group in texts(&rule["apiGroups"]) {
+                    for resource in texts(&rule["resources"]) {
+                        for name in &names {
+                            rights.insert([&verb, &group, &resource, name].map(Clone::clone));
+                        }
+                    }
+                }
+            }
+        }
+    }
+    rights
+}
+
+/// The objects of `deploy/rbac.yaml` that the program writes.
+async fn shipped(cluster: &Cluster) {
+    let created = PostParams::default();
+    let map = ConfigMap { metadata: named("ebbtide-templates"), ..ConfigMap::default() };
+    Api::default_namespaced(cluster.client()).create(&created, &map).await.expect("created");
+    let lease = Lease { metadata: named("ebbtide"), ..Lease::default() };
+    Api::default_namespaced(cluster.client()).create(&created, &lease).await.expect("created");
+}
+
+fn named(name: &str) -> ObjectMeta {
+    ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() }
+}
+
+fn under_policies(cluster: &Cluster) {
+    cluster.enforce_policies();
+    cluster.add_user("ebbtide", EBBTIDE, Rights::ScaleIn);
+    cluster.add_user("kubelet", "system:node:somewhere", Rights::Write);
+    cluster.add_user("operator", "jane", Rights::ScaleIn);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_program_asks_for_all_that_its_roles_allow_and_for_nothing_else() {
+    let asked = Arc::new(Mutex::new(BTreeSet::new()));
+    let seen = Arc::clone(&asked);
+    let config = Config { drain_timeout: Some(seconds(60)), ..config() };
+    let world = World::new(1);
+    under_policies(&world.cluster);
+    shipped(&world.cluster).await;
+    let way = move |cluster| client(cluster, "ebbtide", &seen);
+    let scene = Scene::made(world, held_group(3, 60), config, way).await;
+    let [first, second, _] = &scene.machines()[..] else { panic!("three nodes") };
+    // One that has to be deleted, and one that cluster-autoscaler may be about to drain.
+    scene.run([pod("slow").on(first.name.as_str()).grace(600).exits_after(600)]).await;
+    scene.run([pod("quick").on(second.name.as_str()).exits_after(5)]).await;
+    scene.taint(second, "DeletionCandidateOfClusterAutoscaler").await;
+    scene.pass_some(seconds(30)).await;
+    scene.scale_in(first, Cause::Operator).await;
+    scene.remove::<k8s_openapi::api::apps::v1::DaemonSet>("shipper").await;
+    scene.until_gone(first).await;
+    // Somebody else writes the Node at the same moment: it is read afresh.
+    scene.world.cluster.fail_next(1, Verb::Patch, "nodes", Fault::Overtaken);
+    scene.scale_in(second, Cause::Group).await;
+    scene.until_gone(second).await;
+    let limited = |question: &[String; 4]| {
+        let [verb, group, resource, name] = question;
+        let by_name = ["configmaps", "leases"].contains(&resource.as_str());
+        [verb.clone(), group.clone(), resource.clone(), if by_name { name.clone() } else { String::new() }]
+    };
+    let asked: BTreeSet<_> = asked.lock().expect("unpoisoned").iter().map(limited).collect();
+    let mut rights = rights();
+    assert!(rights.remove(&["scale-in", "", "nodes", ""].map(str::to_owned)), "asked of the policy");
+    let too_much: Vec<_> = asked.difference(&rights).collect();
+    assert!(too_much.is_empty(), "not allowed: {too_much:?}");
+    let unused: Vec<_> = rights.difference(&asked).collect();
+    assert!(unused.is_empty(), "not needed: {unused:?}");
+}
+
+async fn patch_as(scene: &Scene, token: &str, machine: &Machine, status: bool, patch: &Value) -> u16 {
+    let asked = Arc::default();
+    let nodes: Api<Node> = Api::all(client(scene.world.cluster.clone(), token, &asked));
+    let params = PatchParams::default();
+    let answer = if status {
+        nodes.patch_status(&machine.name, &params, &Patch::Merge(patch)).await
+    } else {
+        nodes.patch(&machine.name, &params, &Patch::Merge(patch)).await
+    };
+    match answer {
+        Ok(_) => 200,
+        Err(kube::Error::Api(status)) => status.code,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_without_the_verb_scale_in_makes_the_program_end_a_machine() {
+    let scene = Scene::with(held_group(3, 60)).await;
+    under_policies(&scene.world.cluster);
+    let machine = scene.first();
+    scene.run([pod("web").on(machine.name.as_str())]).await;
+    let wish = json!({ "metadata": { "annotations": { RECORD: "now" } } });
+    for status in [false, true] {
+        assert_eq!(patch_as(&scene, "kubelet", &machine, status, &wish).await, 403);
+    }
+    let heartbeat = json!({ "metadata": { "annotations": { "node.alpha.kubernetes.io/ttl": "5" } } });
+    assert_eq!(
+        patch_as(&scene, "kubelet", &machine, true, &heartbeat).await,
+        200,
+        "the rest of the Node is theirs"
+    );
+    scene.pass_some(seconds(120)).await;
+    assert!(!is_asked(&scene.world, "web") && !is_released(&scene.world, &machine));
+    assert_eq!(patch_as(&scene, "operator", &machine, false, &wish).await, 200);
+    scene.until(|w| is_asked(w, "web")).await;
+    // Nor does anybody without it take one back.
+    let cancel = json!({ "metadata": { "annotations": { RECORD: null } } });
+    assert_eq!(patch_as(&scene, "kubelet", &machine, false, &cancel).await, 403);
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_programs_token_guards_pods_and_changes_nothing_else_of_them() {
+    let scene = Scene::with(held_group(3, 60)).await;
+    under_policies(&scene.world.cluster);
+    scene.run([pod("web").on(scene.first().name.as_str())]).await;
+    let asked = Arc::default();
+    let pods: Api<Pod> = Api::default_namespaced(client(scene.world.cluster.clone(), "ebbtide", &asked));
+    let code = async |patch: Value| {
+        let answer = pods.patch("web", &PatchParams::default(), &Patch::Strategic(patch)).await;
+        match answer {
+            Ok(_) => 200,
+            Err(kube::Error::Api(status)) => status.code,
+            Err(error) => panic!("{error}"),
+        }
+    };
+    assert_eq!(
+        code(json!({ "metadata": { "annotations": { DS_EVICTION: "false", "ebbtide/guarded": "true" } } }))
+            .await,
+        200
+    );
+    assert_eq!(code(json!({ "spec": { "containers": [{ "name": "main", "image": "evil" }] } })).await, 403);
+    assert_eq!(code(json!({ "metadata": { "labels": { "app": "stolen" } } })).await, 403);
+    assert_eq!(code(json!({ "metadata": { "annotations": { TO_BE_DELETED: "1" } } })).await, 403);
+}
