@@ -43,6 +43,16 @@ impl NodeGroup {
         self.ami_type.as_deref().is_some_and(|ami_type| ami_type.starts_with("WINDOWS_"))
     }
 
+    /// Whether its images are known to be of Bottlerocket.
+    pub fn is_bottlerocket(&self) -> bool {
+        self.ami_type.as_deref().is_some_and(|ami_type| ami_type.starts_with("BOTTLEROCKET_"))
+    }
+
+    /// Whether EKS chooses its images, and so sets its nodes up.
+    pub fn has_image_of_eks(&self) -> bool {
+        self.ami_type.as_deref().is_some_and(|ami_type| ami_type != "CUSTOM")
+    }
+
     fn from_sdk(from: eks::Nodegroup) -> Self {
         Self {
             labels: from.labels.unwrap_or_default().into_iter().collect(),
@@ -87,19 +97,22 @@ mod tests {
 
     #[test]
     fn the_kind_of_image_tells_architecture_and_operating_system() {
-        for (ami_type, is_arm, is_windows) in [
-            ("AL2_x86_64", Some(false), false),
-            ("AL2_ARM_64", Some(true), false),
-            ("AL2023_ARM_64_STANDARD", Some(true), false),
-            ("AL2023_x86_64_NVIDIA", Some(false), false),
-            ("BOTTLEROCKET_ARM_64_FIPS", Some(true), false),
-            ("WINDOWS_CORE_2022_x86_64", Some(false), true),
-            ("CUSTOM", None, false),
+        for (ami_type, is_arm, is_windows, is_bottlerocket) in [
+            ("AL2_x86_64", Some(false), false, false),
+            ("AL2_ARM_64", Some(true), false, false),
+            ("AL2023_ARM_64_STANDARD", Some(true), false, false),
+            ("AL2023_x86_64_NVIDIA", Some(false), false, false),
+            ("BOTTLEROCKET_ARM_64_FIPS", Some(true), false, true),
+            ("WINDOWS_CORE_2022_x86_64", Some(false), true, false),
+            ("CUSTOM", None, false, false),
         ] {
             let group = NodeGroup { ami_type: Some(ami_type.to_owned()), ..NodeGroup::default() };
             assert_eq!((group.is_arm(), group.is_windows()), (is_arm, is_windows), "{ami_type}");
+            assert_eq!(group.is_bottlerocket(), is_bottlerocket, "{ami_type}");
+            assert_eq!(group.has_image_of_eks(), ami_type != "CUSTOM", "{ami_type}");
         }
-        assert_eq!(NodeGroup::default().is_arm(), None);
+        let unknown = NodeGroup::default();
+        assert_eq!((unknown.is_arm(), unknown.has_image_of_eks()), (None, false));
     }
 
     #[test]

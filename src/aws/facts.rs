@@ -21,6 +21,8 @@ pub struct Described {
     pub launch: Launch,
     /// What its instances were launched from, by instance id, as far as AWS tells.
     pub launched_from: BTreeMap<String, Revision>,
+    /// Ids of zones by name, as far as it shows which is which.
+    pub zone_ids: BTreeMap<String, String>,
 }
 
 /// What a group launches.
@@ -114,6 +116,7 @@ impl Described {
     pub(super) fn from_sdk(from: asg::AutoScalingGroup) -> Self {
         let launch = Launch::of(&from);
         let (weights, frozen, reuses) = (weights(&from), frozen(&from), reuses(&from));
+        let zone_ids = zone_ids(&from);
         let instances = from.instances.unwrap_or_default();
         let launched_from = instances.iter().filter_map(launched_from).collect();
         let group = Group {
@@ -144,7 +147,7 @@ impl Described {
             reuses,
             ..Group::default()
         };
-        Self { group, launch, launched_from }
+        Self { group, launch, launched_from, zone_ids }
     }
 }
 
@@ -155,6 +158,19 @@ fn frozen(from: &asg::AutoScalingGroup) -> Option<Frozen> {
     let operator = from.operator.as_ref().and_then(|operator| operator.principal.clone());
     let deleting = from.status.as_ref().map(|_| Frozen::Deleting);
     operator.map(Frozen::OperatedBy).or(deleting)
+}
+
+/// The ids of zones: the same zone has another name in each account, and AWS tells of neither in the other's order.
+///
+/// Source: [Availability Zone IDs](https://docs.aws.amazon.com/ram/latest/userguide/working-with-az-ids.html).
+fn zone_ids(from: &asg::AutoScalingGroup) -> BTreeMap<String, String> {
+    let pair = |(zone, id): (Option<&str>, Option<&str>)| Some((zone?.to_owned(), id?.to_owned()));
+    let of_instances = from.instances().iter().map(|i| (i.availability_zone(), i.availability_zone_id()));
+    let only = match (from.availability_zones(), from.availability_zone_ids()) {
+        ([zone], [id]) => Some((Some(zone.as_str()), Some(id.as_str()))),
+        _ => None,
+    };
+    of_instances.chain(only).filter_map(pair).collect()
 }
 
 /// Whether the group gives instances back to its warm pool.
@@ -319,6 +335,24 @@ mod tests {
     fn a_hook_holds_for_a_hundred_heartbeats_or_two_days() {
         assert_eq!(Hook::new("h", "g", Duration::from_mins(1)).global_timeout, Duration::from_mins(100));
         assert_eq!(Hook::new("h", "g", Duration::from_hours(2)).global_timeout, Duration::from_hours(48));
+    }
+
+    #[test]
+    fn the_id_of_a_zone_is_known_from_an_instance_or_a_group_of_one_zone() {
+        let group = |zones: &[&str], ids: &[&str]| {
+            let owned = |all: &[&str]| Some(all.iter().map(|&one| one.to_owned()).collect());
+            let group = asg::AutoScalingGroup::builder();
+            group.set_availability_zones(owned(zones)).set_availability_zone_ids(owned(ids))
+        };
+        let read = |group: &asg::AutoScalingGroup| zone_ids(group).into_iter().collect::<Vec<_>>();
+        let pair = |zone: &str, id: &str| (zone.to_owned(), id.to_owned());
+        assert_eq!(read(&group(&["a"], &["az6"]).build()), [pair("a", "az6")]);
+        let several = group(&["a", "b"], &["az2", "az6"]);
+        assert_eq!(read(&several.clone().build()), [], "which is which is not told");
+        let instance = asg::Instance::builder().availability_zone("b").availability_zone_id("az2");
+        let nameless = asg::Instance::builder().availability_zone("a");
+        let group = several.instances(instance.build()).instances(nameless.build()).build();
+        assert_eq!(read(&group), [pair("b", "az2")]);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use aws_sdk_autoscaling::types as asg;
 use aws_sdk_ec2::types as ec2;
 
 use super::requirements::Requirements;
+use super::user_data::UserData;
 
 /// What a launch template version or a launch configuration says of an instance.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -17,10 +18,21 @@ pub struct LaunchSpec {
     pub image: Option<String>,
     /// Attributes the type must have, where it names none.
     pub requirements: Option<Requirements>,
-    /// Size of the root volume in GiB, as far as the block device mappings tell.
-    pub root_gib: Option<i32>,
+    /// Sizes of its volumes.
+    pub volumes: Volumes,
+    /// What its user data tells of the Node.
+    pub user_data: UserData,
     /// Whether it asks for Spot instances.
     pub spot: bool,
+}
+
+/// Sizes of volumes in GiB, as far as the block device mappings tell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Volumes {
+    /// The root volume.
+    pub root_gib: Option<i32>,
+    /// Bottlerocket's second volume, which has everything but the system.
+    pub data_gib: Option<i32>,
 }
 
 /// A version of a launch template (`lt-0abc:7`) or a launch configuration (its name): two instances of the same one are
@@ -67,6 +79,8 @@ pub struct TypeInfo {
     pub arm: bool,
     /// Whether its interfaces take address prefixes: Nitro, or bare metal.
     pub prefixes: bool,
+    /// What its NVMe instance store volumes have together, in GB.
+    pub instance_store_gb: i64,
     /// Accelerators, by kind.
     pub accelerators: Vec<Accelerator>,
 }
@@ -95,7 +109,8 @@ impl LaunchSpec {
             instance_type: from.instance_type.clone(),
             image: from.image_id.clone(),
             requirements: None,
-            root_gib: root_volume(volumes),
+            volumes: Volumes::of(volumes),
+            user_data: UserData::read(from.user_data()),
             spot: from.spot_price.is_some(),
         }
     }
@@ -111,21 +126,30 @@ impl LaunchSpec {
             instance_type: from.instance_type.as_ref().map(|name| name.as_str().to_owned()),
             image: from.image_id.clone(),
             requirements: from.instance_requirements.as_ref().map(Requirements::of_template),
-            root_gib: root_volume(volumes),
+            volumes: Volumes::of(volumes),
+            user_data: UserData::read(from.user_data()),
             spot: market == Some(&ec2::MarketType::Spot),
         }
     }
 }
 
-/// The size of the root volume: of the device that AMIs for Kubernetes call root, else of the first.
-///
-/// Source: [Device names for volumes on EC2
-/// instances](https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/device_naming.html). Which device is the root is the
-/// AMI's to say, which we do not ask for.
-fn root_volume<'a>(volumes: impl Iterator<Item = (&'a str, i32)>) -> Option<i32> {
-    let volumes: Vec<_> = volumes.collect();
-    let root = volumes.iter().find(|(device, _)| matches!(*device, "/dev/xvda" | "/dev/sda1"));
-    root.or(volumes.first()).map(|&(_, gib)| gib)
+impl Volumes {
+    /// The root volume is the device that AMIs for Kubernetes call root, else the first; Bottlerocket's second is
+    /// `/dev/xvdb`.
+    ///
+    /// Sources: [Device names for volumes on EC2
+    /// instances](https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/device_naming.html) (which device is the root is the
+    /// AMI's to say, which we do not ask for), [Bottlerocket, default
+    /// volumes](https://github.com/bottlerocket-os/bottlerocket#default-volumes).
+    fn of<'a>(volumes: impl Iterator<Item = (&'a str, i32)>) -> Self {
+        let volumes: Vec<_> = volumes.collect();
+        let size =
+            |names: &[&str]| volumes.iter().find(|(device, _)| names.contains(device)).map(|&(_, gib)| gib);
+        Self {
+            root_gib: size(&["/dev/xvda", "/dev/sda1"]).or(volumes.first().map(|&(_, gib)| gib)),
+            data_gib: size(&["/dev/xvdb"]),
+        }
+    }
 }
 
 impl TemplateVersion {
@@ -169,9 +193,19 @@ impl TypeInfo {
             // hypervisor of bare metal.
             prefixes: from.hypervisor == Some(ec2::InstanceTypeHypervisor::Nitro)
                 || from.bare_metal == Some(true),
+            instance_store_gb: from.instance_storage_info.as_ref().map_or(0, instance_store_gb),
             accelerators: accelerators(from),
         })
     }
+}
+
+/// Old types' disks are no NVMe devices: the images of EKS leave those alone.
+///
+/// Source: `disks` in
+/// [setup-local-disks](https://github.com/awslabs/amazon-eks-ami/blob/main/templates/shared/runtime/bin/setup-local-disks).
+fn instance_store_gb(from: &ec2::InstanceStorageInfo) -> i64 {
+    let is_nvme = from.nvme_support != Some(ec2::EphemeralNvmeSupport::Unsupported);
+    from.total_size_in_gb.filter(|_| is_nvme).unwrap_or(0)
 }
 
 fn accelerators(from: &ec2::InstanceTypeInfo) -> Vec<Accelerator> {
@@ -206,7 +240,7 @@ mod tests {
 
     #[test]
     fn the_root_volume_is_the_one_that_amis_call_root() {
-        let root = |volumes: &[(&str, i32)]| root_volume(volumes.iter().copied());
+        let root = |volumes: &[(&str, i32)]| Volumes::of(volumes.iter().copied()).root_gib;
         assert_eq!(root(&[("/dev/sdb", 500), ("/dev/xvda", 80)]), Some(80));
         assert_eq!(root(&[("/dev/sda1", 30)]), Some(30));
         assert_eq!(root(&[("/dev/sdf", 40), ("/dev/sdg", 50)]), Some(40));

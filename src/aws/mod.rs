@@ -20,6 +20,7 @@ mod requirements;
 mod retry;
 mod tags;
 pub mod type_table;
+mod user_data;
 
 use std::error::Error as StdError;
 use std::time::{Duration, SystemTime};
@@ -45,9 +46,13 @@ pub use ec2::{TemplateAliases, TemplatePage};
 pub use eks::NodeGroup;
 pub use error::AwsError;
 pub use facts::{Activity, Described, Hook, Launch, Mix, Override, Source, TemplateId, TemplateRef};
-pub use machines::{Accelerator, LaunchSpec, Revision, TemplateVersion, TypeInfo};
+pub use machines::{Accelerator, LaunchSpec, Revision, TemplateVersion, TypeInfo, Volumes};
 pub use requirements::Requirements;
+pub use user_data::UserData;
 
+/// Past what any type has addresses for: 1,514 of `x8i.96xlarge` in
+/// [eni-max-pods.txt](https://github.com/aws/amazon-vpc-cni-k8s/blob/master/misc/eni-max-pods.txt).
+pub const MOST_PODS: i64 = 2000;
 /// A connection that is not there after this long will not come.
 const CONNECT: Duration = Duration::from_secs(3);
 /// Where simulated worlds are.

@@ -45,7 +45,7 @@ pub fn render(mut types: Vec<TypeInfo>, source: &str) -> String {
          {COMMENT} DUMP is what this prints: aws ec2 describe-instance-types --output json\n\
          {COMMENT} name, vCPUs, memory in MiB, interfaces of the default network card, addresses of each, \
          architecture,\n\
-         {COMMENT} whether they take prefixes, accelerators (manufacturer:model:count:cores of each)\n"
+         {COMMENT} whether they take prefixes, GB of NVMe instance store, accelerators (manufacturer:model:count:cores of each)\n"
     );
     for info in types {
         line(&mut table, &info);
@@ -54,7 +54,17 @@ pub fn render(mut types: Vec<TypeInfo>, source: &str) -> String {
 }
 
 fn line(table: &mut String, info: &TypeInfo) {
-    let TypeInfo { name, vcpus, memory_mib, interfaces, addresses, arm, prefixes, accelerators } = info;
+    let TypeInfo {
+        name,
+        vcpus,
+        memory_mib,
+        interfaces,
+        addresses,
+        arm,
+        prefixes,
+        instance_store_gb,
+        accelerators,
+    } = info;
     let arch = if *arm { ARM } else { X86 };
     let prefixes = if *prefixes { PREFIXES } else { NONE };
     let mut kinds: Vec<String> = Vec::new();
@@ -64,7 +74,7 @@ fn line(table: &mut String, info: &TypeInfo) {
     let kinds = if kinds.is_empty() { NONE.to_owned() } else { kinds.join(&AND.to_string()) };
     let _ = writeln!(
         table,
-        "{name}\t{vcpus}\t{memory_mib}\t{interfaces}\t{addresses}\t{arch}\t{prefixes}\t{kinds}"
+        "{name}\t{vcpus}\t{memory_mib}\t{interfaces}\t{addresses}\t{arch}\t{prefixes}\t{instance_store_gb}\t{kinds}"
     );
 }
 
@@ -88,7 +98,7 @@ fn name_of(line: &str) -> &str {
 
 fn read(line: &str) -> Option<TypeInfo> {
     let fields: Vec<&str> = line.split('\t').collect();
-    let [name, vcpus, memory, interfaces, addresses, arch, prefixes, accelerators] = fields[..] else {
+    let [name, vcpus, memory, interfaces, addresses, arch, prefixes, store, accelerators] = fields[..] else {
         return None;
     };
     let kinds = accelerators.split(AND).filter(|&kind| kind != NONE);
@@ -100,6 +110,7 @@ fn read(line: &str) -> Option<TypeInfo> {
         addresses: addresses.parse().ok()?,
         arm: arch == ARM,
         prefixes: prefixes == PREFIXES,
+        instance_store_gb: store.parse().ok()?,
         accelerators: kinds.map(accelerator).collect::<Option<_>>()?,
     })
 }
@@ -139,7 +150,8 @@ mod tests {
 
     #[test]
     fn a_line_that_is_not_as_it_should_be_is_no_type() {
-        for line in ["m5.large", "m5.large\tx\t1\t1\t1\tx86_64\t-\t-", "m5.large\t1\t1\t1\t1\tx86_64\t-\tT4"]
+        for line in
+            ["m5.large", "m5.large\tx\t1\t1\t1\tx86_64\t-\t0\t-", "m5.large\t1\t1\t1\t1\tx86_64\t-\t0\tT4"]
         {
             assert_eq!(find_in(line, "m5.large"), None, "{line}");
         }
@@ -153,7 +165,7 @@ mod tests {
             let accelerator = |(manufacturer, name, count, cores)| Accelerator { manufacturer, name, count, cores };
             let accelerators: Vec<_> = chips.into_iter().map(accelerator).collect();
             let info = |(name, (n, arm, prefixes))| TypeInfo {
-                name, vcpus: n, memory_mib: 7 * n, interfaces: n % 15, addresses: n % 50, arm, prefixes,
+                name, vcpus: n, memory_mib: 7 * n, interfaces: n % 15, addresses: n % 50, arm, prefixes, instance_store_gb: n % 999,
                 accelerators: accelerators.clone(),
             };
             figures.into_iter().map(info).collect()

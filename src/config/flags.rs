@@ -74,6 +74,10 @@ pub(super) struct ServeFlags {
     /// Share of an instance's memory that hypervisor and kernel keep, 0% to 50%.
     #[arg(long, value_name = "SHARE", default_value = "7.5%")]
     pub(super) memory_overhead: String,
+    /// How many pods a node takes, 1 to 2000, where the network is an overlay (Calico, Cilium); none: as many as the VPC CNI
+    /// has addresses for.
+    #[arg(long, value_name = "COUNT", default_value = "none")]
+    pub(super) max_pods: String,
     /// What the template of a group with several instance types has of each resource: the least of the types (min), what
     /// the first has (first), the most (max).
     #[arg(long, value_name = "CHOICE", default_value = "min")]

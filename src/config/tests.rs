@@ -50,7 +50,12 @@ fn defaults() -> Config {
         selectors: selectors(&["1:10:web"], &[]),
         refresh_interval: Duration::from_mins(1),
         snapshot_max_age: Duration::from_mins(10),
-        templates: Settings { memory_overhead: 750, mixed: MixedInstances::Min, static_types: false },
+        templates: Settings {
+            memory_overhead: 750,
+            max_pods: None,
+            mixed: MixedInstances::Min,
+            static_types: false,
+        },
         zero_node_startup_time: false,
         daemonset_flush: Duration::from_secs(5),
         daemonset_guard: true,
@@ -80,6 +85,7 @@ fn every_flag_is_read_and_so_is_every_variable() {
         ("--snapshot-max-age", "1h 30m"),
         ("--static-instance-types", "true"),
         ("--memory-overhead", "12.25%"),
+        ("--max-pods", "110"),
         ("--mixed-instances", "max"),
         ("--zero-node-startup-time", "true"),
         ("--daemonset-flush", "0s"),
@@ -100,7 +106,12 @@ fn every_flag_is_read_and_so_is_every_variable() {
         selectors: selectors(&["0:5:db: main"], &["asg:tag=a=b,c"]),
         refresh_interval: Duration::from_secs(90),
         snapshot_max_age: Duration::from_mins(90),
-        templates: Settings { memory_overhead: 1225, mixed: MixedInstances::Max, static_types: true },
+        templates: Settings {
+            memory_overhead: 1225,
+            max_pods: Some(110),
+            mixed: MixedInstances::Max,
+            static_types: true,
+        },
         zero_node_startup_time: true,
         daemonset_flush: Duration::ZERO,
         drain_timeout: Some(Duration::from_hours(48)),
@@ -166,6 +177,7 @@ fn every_problem_of_a_command_line_is_reported_at_once_with_its_flag() {
         "--snapshot-max-age=10",
         "--static-instance-types=maybe",
         "--memory-overhead=51%",
+        "--max-pods=2001",
         "--mixed-instances=average",
         "--daemonset-flush=2h",
         "--drain-timeout=never",
@@ -204,6 +216,7 @@ fn every_problem_of_a_command_line_is_reported_at_once_with_its_flag() {
             "--snapshot-max-age",
             "--static-instance-types",
             "--memory-overhead",
+            "--max-pods",
             "--mixed-instances",
             "--daemonset-flush",
             "--drain-timeout",
@@ -248,6 +261,19 @@ fn a_share_is_a_percentage_up_to_a_half() {
         let found = problems(&["serve", GROUPS, &format!("--memory-overhead={text}")], &[]);
         let why = format!("{text:?} is no share from 0% to 50%, like 7.5%");
         assert_eq!(found, [("--memory-overhead".into(), why)]);
+    }
+}
+
+#[test]
+fn pods_are_a_number_or_as_many_as_there_are_addresses() {
+    for (text, expected) in [("none", None), ("1", Some(1)), ("110", Some(110)), ("2000", Some(2000))] {
+        let config = serve(&[GROUPS, "--max-pods", text], &[]);
+        assert_eq!(config.templates.max_pods, expected, "{text}");
+    }
+    for text in ["0", "-1", "2001", "1.5", "many", "99999999999999999999"] {
+        let found = problems(&["serve", GROUPS, &format!("--max-pods={text}")], &[]);
+        let why = format!("{text:?} is neither none nor a number from 1 to 2000");
+        assert_eq!(found, [("--max-pods".into(), why)]);
     }
 }
 

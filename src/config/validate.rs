@@ -10,6 +10,7 @@ use tracing::Level;
 
 use super::flags::ServeFlags;
 use super::{Config, LogFormat, LogOptions, Problem};
+use crate::aws::MOST_PODS;
 use crate::cluster::Candidate;
 use crate::groups::selector::Selectors;
 use crate::provider::tls::TlsFile;
@@ -61,6 +62,10 @@ pub(super) fn config(flags: ServeFlags, problems: &mut Vec<Problem>) -> Option<C
     }
     let static_types = boolean("--static-instance-types", &flags.static_instance_types, problems);
     let memory_overhead = share("--memory-overhead", &flags.memory_overhead, problems);
+    let max_pods = match flags.max_pods.as_str() {
+        "none" => Some(None),
+        text => pods("--max-pods", text, problems).map(Some),
+    };
     let mixed = mixed_instances("--mixed-instances", &flags.mixed_instances, problems);
     let zero_node_startup_time = boolean("--zero-node-startup-time", &flags.zero_node_startup_time, problems);
     let daemonset_flush = duration("--daemonset-flush", &flags.daemonset_flush, &FLUSH, problems);
@@ -104,7 +109,12 @@ pub(super) fn config(flags: ServeFlags, problems: &mut Vec<Problem>) -> Option<C
         selectors,
         refresh_interval: refresh_interval?,
         snapshot_max_age: snapshot_max_age?,
-        templates: Settings { memory_overhead: memory_overhead?, mixed: mixed?, static_types: static_types? },
+        templates: Settings {
+            memory_overhead: memory_overhead?,
+            max_pods: max_pods?,
+            mixed: mixed?,
+            static_types: static_types?,
+        },
         zero_node_startup_time: zero_node_startup_time?,
         daemonset_flush: daemonset_flush?,
         daemonset_guard: daemonset_guard?,
@@ -253,6 +263,15 @@ fn share(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Option<i64> {
         problems.push(Problem::new(flag, format!("{text:?} is no share from 0% to 50%, like 7.5%")));
     }
     read.map(|percent| (percent * 100.0).round() as i64)
+}
+
+fn pods(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Option<i64> {
+    let read = text.parse().ok().filter(|pods| (1..=MOST_PODS).contains(pods));
+    if read.is_none() {
+        let text = format!("{text:?} is neither none nor a number from 1 to {MOST_PODS}");
+        problems.push(Problem::new(flag, text));
+    }
+    read
 }
 
 fn mixed_instances(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Option<MixedInstances> {

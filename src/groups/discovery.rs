@@ -81,6 +81,8 @@ struct Memory {
 struct TemplateFacts {
     library: Library,
     node_groups: NodeGroups,
+    /// Ids of zones by name, which never change.
+    zone_ids: BTreeMap<String, String>,
     /// Bad tags that were warned about, by group.
     warned: BTreeSet<(String, BadTag)>,
     /// The last template of each group that was made of all there is to know.
@@ -270,8 +272,9 @@ impl Discovery {
         facts.eks.note("EKS node groups", trouble.as_deref());
         let mut groups: Vec<Seen> = Vec::with_capacity(described.len());
         let mut launched_from = BTreeMap::new();
-        for Described { mut group, launch, launched_from: of_group } in described.into_values() {
+        for Described { mut group, launch, launched_from: of_group, zone_ids } in described.into_values() {
             launched_from.extend(of_group);
+            facts.zone_ids.extend(zone_ids);
             let eks = Key::of(&group).map_or(Ok(None), |key| facts.node_groups.get(&key));
             let (tags, bad) = match &eks {
                 Ok(Some(node_group)) => tags::read_with(&group.tags, &node_group.tags),
@@ -286,7 +289,7 @@ impl Discovery {
         let outcome = facts.library.refresh(&self.aws, &wanted, now).await;
         facts.templates.note("launch templates and instance types", outcome.err().as_ref());
         let templates: Vec<_> =
-            groups.iter().map(|seen| self.template(seen, &facts.library, &launched_from, now)).collect();
+            groups.iter().map(|seen| self.template(seen, facts, &launched_from, now)).collect();
         if let Some(lessons) = &self.lessons {
             let names: BTreeSet<&str> = groups.iter().map(|seen| seen.group.name.as_str()).collect();
             lessons.retain(|name| names.contains(name));
@@ -320,7 +323,7 @@ impl Discovery {
     fn template(
         &self,
         seen: &Seen,
-        library: &Library,
+        TemplateFacts { library, zone_ids, .. }: &TemplateFacts,
         launched_from: &BTreeMap<String, Revision>,
         now: Timestamp,
     ) -> Told {
@@ -342,8 +345,9 @@ impl Discovery {
             group: &group.name,
             region: self.aws.region(),
             zones: &group.zones,
+            zone_id: group.zones.first().and_then(|zone| zone_ids.get(zone)).map(String::as_str),
             types: &types,
-            root_gib: resolved.root_gib,
+            spec: &resolved.spec,
             market: resolved.market,
             eks: group.tags.get("eks:nodegroup-name").map(|name| managed(name)),
             learned: learned.as_deref(),

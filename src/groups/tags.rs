@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::aws::MOST_PODS;
 use crate::template::quantity;
 
 const PREFIX: &str = "k8s.io/cluster-autoscaler/node-template/";
@@ -22,9 +23,6 @@ const PREFIX_DELEGATION: &str = "ebbtide/prefix-delegation";
 const MAX_PODS: &str = "ebbtide/max-pods";
 /// Whether the group's real nodes correct its template.
 const LEARNED_TEMPLATE: &str = "ebbtide/learned-template";
-/// Past what any type has addresses for: 1,514 of `x8i.96xlarge` in
-/// [eni-max-pods.txt](https://github.com/aws/amazon-vpc-cni-k8s/blob/master/misc/eni-max-pods.txt).
-const MOST_PODS: i64 = 2000;
 
 /// What the tags of a group say.
 #[derive(Clone, Debug, Default, PartialEq)]

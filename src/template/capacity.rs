@@ -23,6 +23,10 @@ const EVICTION_MEMORY_KIB: i64 = 100 * KIB_PER_MIB;
 ///
 /// Source: [amazon-eks-ami, kubelet-config](https://github.com/awslabs/amazon-eks-ami/blob/main/nodeadm/internal/kubelet/config.go).
 const RESERVED_STORAGE_KIB: i64 = KIB_PER_GIB;
+/// Memory that kernels on Graviton keep for devices that need it in one piece (CMA), in MiB.
+const GRAVITON_CMA_MIB: i64 = 64;
+/// EC2 tells of disks in these.
+const BYTES_PER_GB: i64 = 1_000_000_000;
 /// The whole of a share, see [`Kind::memory_overhead`].
 const WHOLE: i64 = 10_000;
 
@@ -56,8 +60,10 @@ pub struct Figures {
 pub(super) struct Kind {
     /// Its operating system and network.
     pub(super) network: Network,
-    /// Size of the root volume in GiB.
-    pub(super) root_gib: i32,
+    /// Size in GiB of the volume that pods' storage is on.
+    pub(super) volume_gib: i32,
+    /// Whether it is on the instance store instead, where the type has one.
+    pub(super) local_raid0: bool,
     /// Share of the memory that hypervisor and kernel keep, in hundredths of a percent.
     pub(super) memory_overhead: i64,
 }
@@ -67,9 +73,9 @@ impl Kind {
     pub(super) fn figures(&self, info: &TypeInfo) -> Figures {
         let capacity = Resources {
             cpu_millis: info.vcpus * 1000,
-            memory_kib: usable_memory_kib(info.memory_mib, self.memory_overhead),
+            memory_kib: usable_memory_kib(info, self.memory_overhead),
             pods: self.network.pods(info),
-            storage_kib: i64::from(self.root_gib) * KIB_PER_GIB,
+            storage_kib: self.storage_kib(info),
             devices: devices::resources(info, self.network),
         };
         let reserved_kib = reserved_memory_mib(self.network.pods_reserved_for(info)) * KIB_PER_MIB;
@@ -80,6 +86,14 @@ impl Kind {
             ..capacity.clone()
         };
         Figures { capacity, allocatable }
+    }
+
+    fn storage_kib(&self, info: &TypeInfo) -> i64 {
+        if self.local_raid0 && info.instance_store_gb > 0 {
+            info.instance_store_gb.saturating_mul(BYTES_PER_GB) / 1024
+        } else {
+            i64::from(self.volume_gib) * KIB_PER_GIB
+        }
     }
 
     /// Figures that real nodes have shown, with what a person has told instead.
@@ -145,12 +159,14 @@ impl Resources {
 }
 
 /// Memory that the operating system sees, in KiB: what EC2 tells less the share that the hypervisor and the kernel
-/// keep.
+/// keep; on Graviton the kernel sets some apart before.
 ///
-/// Source: Karpenter's
-/// [VM_MEMORY_OVERHEAD_PERCENT](https://karpenter.sh/docs/reference/settings/), 7.5 % by default.
-fn usable_memory_kib(memory_mib: i64, overhead: i64) -> i64 {
-    memory_mib * KIB_PER_MIB * (WHOLE - overhead) / WHOLE
+/// Sources: Karpenter's
+/// [VM_MEMORY_OVERHEAD_PERCENT](https://karpenter.sh/docs/reference/settings/), 7.5 % by default; `memory` in
+/// [its instance types](https://github.com/aws/karpenter-provider-aws/blob/main/pkg/providers/instancetype/types.go).
+fn usable_memory_kib(info: &TypeInfo, overhead: i64) -> i64 {
+    let set_apart = if info.arm { GRAVITON_CMA_MIB } else { 0 };
+    (info.memory_mib - set_apart).max(0) * KIB_PER_MIB * (WHOLE - overhead) / WHOLE
 }
 
 /// Memory kept for kubelet and container runtime, in MiB.
@@ -205,7 +221,7 @@ pub(super) mod tests {
     }
 
     fn kind() -> Kind {
-        Kind { network: Network::default(), root_gib: 20, memory_overhead: 750 }
+        Kind { network: Network::default(), volume_gib: 20, local_raid0: false, memory_overhead: 750 }
     }
 
     /// From the EKS images' own tests.
@@ -236,6 +252,14 @@ pub(super) mod tests {
             kind.figures(&instance_type("m5.large", 2, 8, 3, 10)).capacity.memory_kib
         };
         assert_eq!((of(0), of(5000)), (8 * KIB_PER_GIB, 4 * KIB_PER_GIB));
+    }
+
+    #[test]
+    fn graviton_sets_memory_apart_before_the_share_is_taken() {
+        let info = TypeInfo { arm: true, ..instance_type("m6g.large", 2, 8, 3, 10) };
+        assert_eq!(kind().figures(&info).capacity.memory_kib, (8192 - 64) * 1024 * 925 / 1000);
+        let tiny = TypeInfo { memory_mib: 32, ..info };
+        assert_eq!(kind().figures(&tiny).capacity.memory_kib, 0);
     }
 
     proptest! {
@@ -284,7 +308,7 @@ pub(super) mod tests {
                     count: gpus,
                     cores: 0,
                 }];
-                Kind { root_gib: root, ..kind() }.figures(&info)
+                Kind { volume_gib: root, ..kind() }.figures(&info)
             },
         )
     }

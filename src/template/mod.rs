@@ -95,6 +95,8 @@ impl TemplateError {
 pub struct Settings {
     /// Share of an instance's memory that hypervisor and kernel keep, in hundredths of a percent.
     pub memory_overhead: i64,
+    /// How many pods a node takes, where the network of the cluster is not that of the VPC CNI.
+    pub max_pods: Option<i64>,
     /// Which figures a group with several types has.
     pub mixed: MixedInstances,
     /// Whether instance types are taken from the program's table, and EC2 is not asked for them.
@@ -103,7 +105,7 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { memory_overhead: 750, mixed: MixedInstances::default(), static_types: false }
+        Self { memory_overhead: 750, max_pods: None, mixed: MixedInstances::default(), static_types: false }
     }
 }
 
@@ -164,10 +166,12 @@ pub struct Facts<'a> {
     pub region: &'a str,
     /// Zones of the group, in AWS's order.
     pub zones: &'a [String],
+    /// The id of the first, if known: the same zone's in all accounts.
+    pub zone_id: Option<&'a str>,
     /// Types it may launch, in its order of preference.
     pub types: &'a [&'a TypeInfo],
-    /// Size of the root volume in GiB, if known.
-    pub root_gib: Option<i32>,
+    /// What they are launched from.
+    pub spec: &'a LaunchSpec,
     /// How it pays, if that is one way.
     pub market: Option<Market>,
     /// The EKS managed node group it is of, if any.
@@ -202,8 +206,16 @@ impl Template {
         let os = Os::of(facts);
         let of_eks = || facts.described().and_then(|described| described.disk_gib);
         let kind = capacity::Kind {
-            network: Network { os, prefixes: facts.tags.prefix_delegation, max_pods: facts.tags.max_pods },
-            root_gib: facts.root_gib.or_else(of_eks).unwrap_or(os.default_root_gib()),
+            network: Network {
+                os,
+                prefixes: facts.tags.prefix_delegation,
+                by_eks: facts.described().is_some_and(NodeGroup::has_image_of_eks),
+                user_data: facts.spec.user_data.max_pods,
+                overlay: settings.max_pods,
+                max_pods: facts.tags.max_pods,
+            },
+            volume_gib: os.volume(&facts.spec.volumes).or_else(of_eks).unwrap_or(os.default_volume_gib()),
+            local_raid0: facts.spec.user_data.local_raid0,
             memory_overhead: settings.memory_overhead,
         };
         let figures_of = |info: &&TypeInfo| match facts.learned {

@@ -73,6 +73,7 @@ fn taints(facts: &Facts<'_>) -> Vec<Taint> {
 /// Sources: [Well-known labels](https://kubernetes.io/docs/reference/labels-annotations-taints/) (the old spellings
 /// are still put on real nodes, and selectors still use them),
 /// [aws-ebs-csi-driver](https://github.com/kubernetes-sigs/aws-ebs-csi-driver) for `topology.ebs.csi.aws.com/zone`,
+/// [cloud-provider-aws](https://github.com/kubernetes/cloud-provider-aws/pull/855) for `topology.k8s.aws/zone-id`,
 /// [EKS managed node groups](https://docs.aws.amazon.com/eks/latest/userguide/managed-node-groups.html) for
 /// `eks.amazonaws.com/…`.
 fn computed_labels(facts: &Facts<'_>, zone: &str, first: &TypeInfo, name: &str) -> BTreeMap<String, String> {
@@ -96,6 +97,9 @@ fn computed_labels(facts: &Facts<'_>, zone: &str, first: &TypeInfo, name: &str) 
     ]
     .map(|(key, value)| (key.to_owned(), value.to_owned()))
     .into();
+    if let Some(id) = facts.zone_id {
+        labels.insert("topology.k8s.aws/zone-id".to_owned(), id.to_owned());
+    }
     if let Some(managed) = facts.eks {
         labels.insert("eks.amazonaws.com/nodegroup".to_owned(), managed.name.to_owned());
         let of_market = facts.market.map(|market| match market {

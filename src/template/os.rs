@@ -2,9 +2,10 @@
 //!
 //! A label that the group's tags give beats everything, then what EKS says of a managed node group's images, then the
 //! label of real nodes; else it is Linux. A label with another word (there is none on EKS) changes nothing but itself.
+//! Bottlerocket is a Linux of its own kind: EKS says so of its images, or the user data is of its making.
 
 use super::Facts;
-use crate::aws::NodeGroup;
+use crate::aws::{NodeGroup, Volumes};
 
 /// The label that tells it.
 ///
@@ -17,6 +18,8 @@ pub(super) enum Os {
     /// Linux.
     #[default]
     Linux,
+    /// Bottlerocket, a Linux with a volume of its own for all that is not the system.
+    Bottlerocket,
     /// Windows Server.
     Windows,
 }
@@ -28,25 +31,39 @@ impl Os {
         let told = facts.tags.labels.get(LABEL).map(String::as_str);
         match told.or(of_eks).or_else(shown) {
             Some("windows") => Self::Windows,
+            _ if Self::is_bottlerocket(facts) => Self::Bottlerocket,
             _ => Self::Linux,
         }
+    }
+
+    fn is_bottlerocket(facts: &Facts<'_>) -> bool {
+        facts.spec.user_data.bottlerocket || facts.described().is_some_and(NodeGroup::is_bottlerocket)
     }
 
     /// As labels spell it.
     pub(super) fn name(self) -> &'static str {
         match self {
-            Self::Linux => "linux",
+            Self::Linux | Self::Bottlerocket => "linux",
             Self::Windows => "windows",
         }
     }
 
-    /// Size of the root volume in GiB where no block device mapping tells: that of the EKS images.
-    ///
-    /// Source: `diskSize` in
-    /// [CreateNodegroup](https://docs.aws.amazon.com/eks/latest/APIReference/API_CreateNodegroup.html).
-    pub(super) fn default_root_gib(self) -> i32 {
+    /// Size in GiB of the volume that pods' storage is on, as far as the block device mappings tell.
+    pub(super) fn volume(self, volumes: &Volumes) -> Option<i32> {
         match self {
-            Self::Linux => 20,
+            Self::Linux | Self::Windows => volumes.root_gib,
+            Self::Bottlerocket => volumes.data_gib,
+        }
+    }
+
+    /// The same where nobody tells: that of the EKS images.
+    ///
+    /// Sources: `diskSize` in
+    /// [CreateNodegroup](https://docs.aws.amazon.com/eks/latest/APIReference/API_CreateNodegroup.html); [Bottlerocket,
+    /// default volumes](https://github.com/bottlerocket-os/bottlerocket#default-volumes).
+    pub(super) fn default_volume_gib(self) -> i32 {
+        match self {
+            Self::Linux | Self::Bottlerocket => 20,
             Self::Windows => 50,
         }
     }

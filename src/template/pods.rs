@@ -21,9 +21,12 @@ const ON_THE_HOST: i64 = 2;
 /// Source: [Assign more IP addresses to Amazon EKS nodes with
 /// prefixes](https://docs.aws.amazon.com/eks/latest/userguide/cni-increase-ip-addresses.html).
 const IN_A_PREFIX: i64 = 16;
-/// With prefixes addresses are no limit any more, so that the EKS images have another: this many pods ...
+/// With prefixes addresses are no limit any more, so that the EKS images have another, which EKS has for its managed
+/// node groups, prefixes or not: this many pods ...
 ///
-/// Source: [max-pods-calculator.sh](https://github.com/awslabs/amazon-eks-ami/blob/a92d9fdeadcc26a22e8ab719bb486dea7d66ccc7/templates/al2023/runtime/max-pods-calculator.sh).
+/// Sources: [How maxPods is
+/// determined](https://docs.aws.amazon.com/eks/latest/userguide/choosing-instance-type.html#max-pods-precedence),
+/// [max-pods-calculator.sh](https://github.com/awslabs/amazon-eks-ami/blob/a92d9fdeadcc26a22e8ab719bb486dea7d66ccc7/templates/al2023/runtime/max-pods-calculator.sh).
 const CEILING: i64 = 110;
 /// ... and this many with more than [`MANY_VCPUS`] (same source).
 const HIGH_CEILING: i64 = 250;
@@ -36,39 +39,46 @@ pub(super) struct Network {
     pub(super) os: Os,
     /// Whether prefix delegation is on.
     pub(super) prefixes: bool,
-    /// A number of pods that beats what is computed.
+    /// Whether EKS tells the kubelet how many pods it takes: in managed node groups whose images are EKS's own.
+    pub(super) by_eks: bool,
+    /// The number of pods in the user data.
+    pub(super) user_data: Option<i64>,
+    /// The number of pods where the network is not that of the VPC CNI, which the formula is for.
+    pub(super) overlay: Option<i64>,
+    /// A number of pods that beats all else.
     pub(super) max_pods: Option<i64>,
 }
 
 impl Network {
     /// How many pods a node takes.
     pub(super) fn pods(self, info: &TypeInfo) -> i64 {
-        if let Some(told) = self.max_pods {
+        if let Some(told) = self.max_pods.or(self.user_data) {
             return told;
         }
-        let ceiling = match self.has_prefixes(info) {
+        let ceiling = match self.by_eks || self.has_prefixes(info) && self.overlay.is_none() {
             false => i64::MAX,
             true if info.vcpus > MANY_VCPUS => HIGH_CEILING,
             true => CEILING,
         };
         let on_the_host = match self.os {
-            Os::Linux => ON_THE_HOST,
+            Os::Linux | Os::Bottlerocket => ON_THE_HOST,
             Os::Windows => 0,
         };
-        self.addresses(info).map_or(DEFAULT, |addresses| (addresses + on_the_host).min(ceiling))
+        let formula = || self.addresses(info).map_or(DEFAULT, |addresses| addresses + on_the_host);
+        self.overlay.unwrap_or_else(formula).min(ceiling)
     }
 
     /// The pods that memory is kept for.
     ///
-    /// The EKS images for Linux keep it for the number that secondary addresses allow, whatever number the kubelet is
+    /// The EKS images for Amazon Linux keep it for the number that secondary addresses allow, whatever number the kubelet is
     /// then told: `withDefaultReservedResources` in
     /// [nodeadm](https://github.com/awslabs/amazon-eks-ami/blob/main/nodeadm/internal/kubelet/config.go), and
     /// Karpenter's [UsesENILimitedMemoryOverhead](https://github.com/aws/karpenter-provider-aws/blob/main/pkg/providers/amifamily/resolver.go),
-    /// which is off for Windows.
+    /// which is off for Bottlerocket and Windows.
     pub(super) fn pods_reserved_for(self, info: &TypeInfo) -> i64 {
         match self.os {
             Os::Linux => Self::default().pods(info),
-            Os::Windows => self.pods(info),
+            Os::Bottlerocket | Os::Windows => self.pods(info),
         }
     }
 
@@ -79,7 +89,7 @@ impl Network {
     /// of [amazon-vpc-resource-controller-k8s](https://github.com/aws/amazon-vpc-resource-controller-k8s/blob/master/pkg/provider/prefix/provider.go).
     pub(super) fn addresses(self, info: &TypeInfo) -> Option<i64> {
         let interfaces = match self.os {
-            Os::Linux => info.interfaces,
+            Os::Linux | Os::Bottlerocket => info.interfaces,
             Os::Windows => info.interfaces.min(1),
         };
         let for_each = if self.has_prefixes(info) { IN_A_PREFIX } else { 1 };
@@ -134,13 +144,45 @@ mod tests {
         ];
         for (name, vcpus, interfaces, addresses, linux, windows, linux_prefixes, windows_prefixes) in table {
             let info = nitro(vcpus, interfaces, addresses);
-            let pods = |os, prefixes| Network { os, prefixes, max_pods: None }.pods(&info);
+            let pods = |os, prefixes| Network { os, prefixes, ..Network::default() }.pods(&info);
             assert_eq!((pods(Os::Linux, false), pods(Os::Windows, false)), (linux, windows), "{name}");
             let expected = (linux_prefixes, windows_prefixes);
             assert_eq!((pods(Os::Linux, true), pods(Os::Windows, true)), expected, "{name}");
             let old = TypeInfo { prefixes: false, ..info.clone() };
             assert_eq!(Network { prefixes: true, ..Network::default() }.pods(&old), linux, "{name} on Xen");
         }
+    }
+
+    #[test]
+    fn eks_caps_what_it_computes_and_nobody_caps_what_the_user_data_tells() {
+        let (large, huge) = (nitro(16, 8, 30), nitro(96, 15, 50));
+        let by_eks = Network { by_eks: true, ..Network::default() };
+        assert_eq!((by_eks.pods(&large), by_eks.pods(&huge)), (110, 250));
+        assert_eq!(by_eks.pods(&nitro(2, 3, 10)), 29, "it is a most, not the number");
+        assert_eq!((Network::default().pods(&large), Network::default().pods(&huge)), (234, 737));
+        assert_eq!((by_eks.pods_reserved_for(&large), by_eks.pods_reserved_for(&huge)), (234, 737));
+        let told = Network { user_data: Some(500), ..by_eks };
+        assert_eq!(told.pods(&large), 500);
+        assert_eq!(Network { max_pods: Some(20), ..told }.pods(&large), 20);
+    }
+
+    #[test]
+    fn an_overlay_takes_the_place_of_the_formula_only() {
+        let small = nitro(2, 3, 6);
+        let overlay = Network { overlay: Some(200), prefixes: true, ..Network::default() };
+        assert_eq!(overlay.pods(&small), 200, "prefixes are the VPC CNI's");
+        assert_eq!(Network { by_eks: true, ..overlay }.pods(&small), 110, "EKS does not know of it");
+        assert_eq!(Network { user_data: Some(58), ..overlay }.pods(&small), 58);
+        assert_eq!(Network { max_pods: Some(30), ..overlay }.pods(&small), 30);
+    }
+
+    #[test]
+    fn bottlerocket_keeps_memory_for_the_pods_it_is_told() {
+        let info = nitro(2, 3, 10);
+        let plain = Network { os: Os::Bottlerocket, ..Network::default() };
+        assert_eq!((plain.pods(&info), plain.pods_reserved_for(&info)), (29, 29));
+        let prefixes = Network { prefixes: true, ..plain };
+        assert_eq!((prefixes.pods(&info), prefixes.pods_reserved_for(&info)), (110, 110));
     }
 
     #[test]

@@ -4,17 +4,22 @@ use k8s_pb::api::core::v1::Node;
 
 use super::capacity::tests::instance_type;
 use super::*;
-use crate::aws::{Accelerator, Mix};
+use crate::aws::{Accelerator, Mix, UserData, Volumes};
 use crate::groups::tags;
 
 fn template(types: &[&TypeInfo], group_tags: &[(&str, &str)]) -> Node {
-    template_of(types, group_tags, Some(50), None, None)
+    template_of(types, group_tags, &root_of(50), None, None)
+}
+
+fn root_of(gib: i32) -> LaunchSpec {
+    let volumes = Volumes { root_gib: Some(gib), data_gib: None };
+    LaunchSpec { volumes, ..LaunchSpec::default() }
 }
 
 fn template_of(
     types: &[&TypeInfo],
     group_tags: &[(&str, &str)],
-    root_gib: Option<i32>,
+    spec: &LaunchSpec,
     described: Option<&NodeGroup>,
     learned: Option<&Learned>,
 ) -> Node {
@@ -28,8 +33,9 @@ fn template_of(
         group: "web",
         region: "eu-west-1",
         zones: &zones,
+        zone_id: Some("euw1-az2"),
         types,
-        root_gib,
+        spec,
         market: Some(Market::Spot),
         eks: Some(Managed { name: "workers", described }),
         learned,
@@ -63,6 +69,7 @@ fn a_template_looks_like_a_node_of_the_group() {
         ("topology.kubernetes.io/region", "eu-west-1"),
         ("topology.kubernetes.io/zone", "eu-west-1b"),
         ("topology.ebs.csi.aws.com/zone", "eu-west-1b"),
+        ("topology.k8s.aws/zone-id", "euw1-az2"),
         ("eks.amazonaws.com/nodegroup", "workers"),
         ("eks.amazonaws.com/capacityType", "SPOT"),
     ] {
@@ -122,7 +129,13 @@ fn described() -> NodeGroup {
 #[test]
 fn what_eks_says_beats_what_is_computed() {
     let described = described();
-    let node = template_of(&[&instance_type("x1.any", 2, 8, 3, 10)], &[], None, Some(&described), None);
+    let node = template_of(
+        &[&instance_type("x1.any", 2, 8, 3, 10)],
+        &[],
+        &LaunchSpec::default(),
+        Some(&described),
+        None,
+    );
     for (key, value) in [
         ("team", "ml"),
         ("tier", "batch"),
@@ -136,7 +149,7 @@ fn what_eks_says_beats_what_is_computed() {
     assert_eq!(taints(&node), [("gpu", "", "NoSchedule"), ("team", "ml", "NoExecute")]);
     assert_eq!(capacity_of(&node, "ephemeral-storage").as_deref(), Some("83886080Ki"));
     let own_volume =
-        template_of(&[&instance_type("x1.any", 2, 8, 3, 10)], &[], Some(50), Some(&described), None);
+        template_of(&[&instance_type("x1.any", 2, 8, 3, 10)], &[], &root_of(50), Some(&described), None);
     assert_eq!(capacity_of(&own_volume, "ephemeral-storage").as_deref(), Some("52428800Ki"));
 }
 
@@ -153,7 +166,7 @@ fn what_eks_says_beats_what_older_nodes_have_shown() {
         ..Learned::default()
     };
     let m5 = instance_type("m5.large", 2, 8, 3, 10);
-    let node = template_of(&[&m5], &[], None, Some(&described()), Some(&learned));
+    let node = template_of(&[&m5], &[], &LaunchSpec::default(), Some(&described()), Some(&learned));
     assert_eq!((labels(&node)["team"].as_str(), labels(&node)["agent"].as_str()), ("ml", "up"));
     let expected = [("agent", "old", "NoSchedule"), ("gpu", "", "NoSchedule"), ("team", "ml", "NoExecute")];
     assert_eq!(taints(&node), expected);
@@ -164,7 +177,7 @@ fn a_tag_beats_what_eks_says() {
     let (described, m5) = (described(), instance_type("m5.large", 2, 8, 3, 10));
     let tags =
         [("label/team", "web"), ("taint/team", "web:NoExecute"), ("taint/gpu", "yes:PreferNoSchedule")];
-    let node = template_of(&[&m5], &tags, None, Some(&described), None);
+    let node = template_of(&[&m5], &tags, &LaunchSpec::default(), Some(&described), None);
     assert_eq!((labels(&node)["team"].as_str(), labels(&node)["tier"].as_str()), ("web", "batch"));
     // Of the same key and effect the tag's only; another effect is another taint.
     let expected =
@@ -176,9 +189,54 @@ fn a_tag_beats_what_eks_says() {
 fn a_node_group_with_images_of_windows_has_nodes_of_windows() {
     let ami_type = Some("WINDOWS_CORE_2022_x86_64".to_owned());
     let described = NodeGroup { ami_type, ..NodeGroup::default() };
-    let node = template_of(&[&instance_type("m5.large", 2, 8, 3, 10)], &[], None, Some(&described), None);
+    let node = template_of(
+        &[&instance_type("m5.large", 2, 8, 3, 10)],
+        &[],
+        &LaunchSpec::default(),
+        Some(&described),
+        None,
+    );
     assert_eq!(labels(&node)["kubernetes.io/os"], "windows");
     assert_eq!(labels(&node)["kubernetes.io/arch"], "amd64");
+}
+
+#[test]
+fn pods_of_bottlerocket_have_the_second_volume() {
+    let of_eks = NodeGroup { ami_type: Some("BOTTLEROCKET_x86_64".to_owned()), ..NodeGroup::default() };
+    let custom = NodeGroup { ami_type: Some("CUSTOM".to_owned()), ..NodeGroup::default() };
+    let both = Volumes { root_gib: Some(4), data_gib: Some(100) };
+    let root_only = Volumes { data_gib: None, ..both };
+    let settings = UserData { bottlerocket: true, ..UserData::default() };
+    for (described, volumes, user_data, gib) in [
+        (&of_eks, both, UserData::default(), 100),
+        (&of_eks, root_only, UserData::default(), 20),
+        (&custom, both, settings, 100),
+        (&custom, both, UserData::default(), 4),
+    ] {
+        let spec = LaunchSpec { volumes, user_data, ..LaunchSpec::default() };
+        let m5 = instance_type("m5.large", 2, 8, 3, 10);
+        let node = template_of(&[&m5], &[], &spec, Some(described), None);
+        let expected = format!("{}Ki", gib * 1024 * 1024);
+        assert_eq!(capacity_of(&node, "ephemeral-storage"), Some(expected), "{described:?} {spec:?}");
+        assert_eq!(labels(&node)["kubernetes.io/os"], "linux");
+    }
+}
+
+#[test]
+fn the_instance_store_is_pods_storage_where_it_is_set_up_for_it_and_the_type_has_one() {
+    let user_data = UserData { local_raid0: true, ..UserData::default() };
+    let raid0 = LaunchSpec { user_data, ..root_of(50) };
+    let plain = instance_type("m5.large", 2, 8, 3, 10);
+    let with_disks = TypeInfo { instance_store_gb: 75, ..instance_type("m5d.large", 2, 8, 3, 10) };
+    for (spec, types, kib) in [
+        (&raid0, &[&with_disks][..], 75_000_000_000_i64 / 1024),
+        (&raid0, &[&plain], 50 * 1024 * 1024),
+        (&raid0, &[&with_disks, &plain], 50 * 1024 * 1024),
+        (&root_of(50), &[&with_disks], 50 * 1024 * 1024),
+    ] {
+        let node = template_of(types, &[], spec, None, None);
+        assert_eq!(capacity_of(&node, "ephemeral-storage"), Some(format!("{kib}Ki")), "{types:?}");
+    }
 }
 
 #[test]
@@ -220,8 +278,9 @@ fn without_a_known_type_there_is_no_template() {
         group: "web",
         region: "eu-west-1",
         zones: &["eu-west-1a".to_owned()],
+        zone_id: None,
         types: &[],
-        root_gib: None,
+        spec: &LaunchSpec::default(),
         market: None,
         eks: None,
         learned: None,

@@ -12,18 +12,21 @@
 use std::collections::BTreeMap;
 
 use ebbtide::config::Config;
-use ebbtide::sim::aws::Operation;
+use ebbtide::sim::aws::{NodeGroupSpec, Operation, TemplateData};
 use ebbtide::sim::program::config;
 use ebbtide::sim::world::World;
 use ebbtide::template::Settings;
 use k8s_pb::api::core::v1::Node;
 
-use crate::node::{allocatable, capacity, label, template};
-use crate::scene::{Scene, group};
+use crate::node::{allocatable, capacity, label, template, try_template};
+use crate::scene::{SOON, Scene, eventually, group};
 
 const MIB: f64 = 1024.0;
 /// Kept by hypervisor and kernel, by default.
 const OVERHEAD: f64 = 0.075;
+/// Of memory on Graviton, in MiB, before the share: `memory` of
+/// <https://github.com/aws/karpenter-provider-aws/blob/main/pkg/providers/instancetype/types.go>.
+const CMA: f64 = 64.0;
 /// Memory below which the kubelet evicts, in MiB.
 const EVICTION: f64 = 100.0;
 
@@ -123,7 +126,8 @@ fn has_published_figures(node: &Node, of: &Published) {
     assert_eq!(allocatable(node, "cpu"), format!("{}m", of.vcpus * 1000 - of.reserved_millis), "{name}");
     let pods = of.pods.to_string();
     assert_eq!((capacity(node, "pods"), allocatable(node, "pods")), (pods.clone(), pods), "{name}");
-    let memory = of.gib * MIB * (1.0 - OVERHEAD);
+    let cma = if of.arch == ARM { CMA } else { 0.0 };
+    let memory = (of.gib * MIB - cma) * (1.0 - OVERHEAD);
     let (has, gives) = (capacity(node, "memory"), allocatable(node, "memory"));
     assert!(is_mib(&has, memory), "{name}: {has}");
     assert!(is_mib(&gives, memory - of.reserved_mib - EVICTION), "{name}: {gives}");
@@ -156,4 +160,85 @@ async fn templates_of_types_that_the_table_tells_have_the_published_figures_and_
         has_published_figures(&template(&scene, of.name).await, of);
     }
     assert_eq!(scene.world.aws.calls(Operation::DescribeInstanceTypes), 0);
+}
+
+/// In a managed node group whose images are EKS's, EKS tells the kubelet at most 110 pods, or 250 above 30 vCPUs:
+/// <https://docs.aws.amazon.com/eks/latest/userguide/choosing-instance-type.html#max-pods-precedence>.
+#[tokio::test(start_paused = true)]
+async fn managed_node_groups_with_images_of_eks_have_no_more_pods_than_eks_allows() {
+    const ANY: &str = "AL2023_x86_64_STANDARD";
+    // What the node group's own part of the user data tells counts, the image's number does not.
+    let told = TemplateData::of("m5.large").user_data("maxPods: 234\n--//\nmaxPods: 17\n");
+    let table = [
+        ("small", ANY, TemplateData::of("m5.large"), "29"),
+        ("large", ANY, TemplateData::of("m5.4xlarge"), "110"),
+        ("huge", ANY, TemplateData::of("m5.metal"), "250"),
+        ("bottlerocket", "BOTTLEROCKET_x86_64", TemplateData::of("m5.4xlarge"), "110"),
+        ("own-image", "CUSTOM", TemplateData::of("m5.4xlarge"), "234"),
+        ("told", ANY, told, "17"),
+    ];
+    let world = World::new(1);
+    for (name, ami_type, ..) in &table {
+        world.aws.add_node_group(NodeGroupSpec::named(*name).ami_type(*ami_type));
+    }
+    let managed = table.iter().map(|(name, _, data, _)| {
+        let group = group(name, 0).template_data(data.clone());
+        group.tag("eks:cluster-name", "main").tag("eks:nodegroup-name", *name)
+    });
+    let scene = Scene::on(world, managed.chain([group("unmanaged", 0).template("m5.4xlarge")])).await;
+    for (name, .., pods) in table {
+        assert!(eventually(SOON, || async { try_template(&scene, name).await.is_ok() }).await, "{name}");
+        let node = template(&scene, name).await;
+        assert_eq!(
+            (capacity(&node, "pods").as_str(), allocatable(&node, "pods").as_str()),
+            (pods, pods),
+            "{name}"
+        );
+    }
+    let memory = async |name: &str| allocatable(&template(&scene, name).await, "memory");
+    // 64 GiB less 7.5 %, 255 MiB, 100 MiB and 11 MiB a pod: of 234 pods on Amazon Linux, of 110 on Bottlerocket.
+    assert!(is_mib(&memory("large").await, 65_536.0 * 0.925 - 355.0 - 11.0 * 234.0));
+    assert!(is_mib(&memory("bottlerocket").await, 65_536.0 * 0.925 - 355.0 - 11.0 * 110.0));
+    assert_eq!(capacity(&template(&scene, "unmanaged").await, "pods"), "234");
+}
+
+/// Pods' storage: <https://github.com/bottlerocket-os/bottlerocket#default-volumes>, and
+/// <https://github.com/awslabs/amazon-eks-ami/blob/main/templates/shared/runtime/bin/setup-local-disks>. Disks of a type:
+/// <https://docs.aws.amazon.com/ec2/latest/instancetypes/ac.html>.
+#[tokio::test(start_paused = true)]
+async fn storage_is_that_of_the_volume_or_the_disks_that_pods_are_on() {
+    const GIB: u64 = 1024 * 1024;
+    let gb = |gb: u64| gb * 1_000_000_000 / 1024;
+    let of = |instance_type: &str| TemplateData::of(instance_type).volume("/dev/xvda", 50);
+    let settings = "[settings.kubernetes]\ncluster-name = \"main\"\n";
+    let bind = "commands = [[\"apiclient\", \"ephemeral-storage\", \"bind\"]]\n";
+    let raid0 = "spec:\n  instance:\n    localStorage:\n      strategy: RAID0\n";
+    let table = [
+        ("root", of("m5.large").volume("/dev/xvdb", 200), 50 * GIB),
+        ("bottlerocket", of("m5.large").volume("/dev/xvdb", 200).user_data(settings), 200 * GIB),
+        ("bottlerocket-as-it-comes", of("m5.large").user_data(settings), 20 * GIB),
+        ("bottlerocket-disks", of("g4dn.xlarge").user_data(format!("{settings}{bind}")), gb(125)),
+        ("disks", of("g4dn.xlarge").user_data(raid0), gb(125)),
+        ("al2-disks", of("g4dn.xlarge").user_data("/etc/eks/bootstrap.sh main --local-disks raid0"), gb(125)),
+        ("no-disks", of("m5.large").user_data(raid0), 50 * GIB),
+        ("unused-disks", of("g4dn.xlarge"), 50 * GIB),
+        ("bottlerocket-of-eks", of("m5.large").volume("/dev/xvdb", 70), 70 * GIB),
+    ];
+    let world = World::new(1);
+    let by_eks = NodeGroupSpec::named("bottlerocket-of-eks").ami_type("BOTTLEROCKET_x86_64");
+    world.aws.add_node_group(by_eks);
+    let groups = table.clone().map(|(name, data, _)| match name {
+        "bottlerocket-of-eks" => {
+            group(name, 0).template_data(data).tag("eks:cluster-name", "main").tag("eks:nodegroup-name", name)
+        }
+        _ => group(name, 0).template_data(data),
+    });
+    let scene = Scene::on(world, groups).await;
+    for (name, _, kib) in table {
+        assert!(eventually(SOON, || async { try_template(&scene, name).await.is_ok() }).await, "{name}");
+        let node = template(&scene, name).await;
+        assert_eq!(capacity(&node, "ephemeral-storage"), format!("{kib}Ki"), "{name}");
+        // 1 GiB for the system, and the tenth below which the kubelet evicts.
+        assert_eq!(allocatable(&node, "ephemeral-storage"), format!("{}Ki", kib - kib / 10 - GIB), "{name}");
+    }
 }

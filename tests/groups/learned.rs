@@ -32,6 +32,7 @@ fn dressed(world: World, memory: &str) -> World {
             .taint("node.cilium.io/agent-not-ready", "", "NoSchedule")
             .allocatable("memory", &memory)
             .allocatable("example.com/fpga", "2")
+            .allocatable("vpc.amazonaws.com/pod-eni", "9")
     });
     world
 }
@@ -57,6 +58,7 @@ async fn assert_learned(scene: &Scene) {
     let node = template(scene, GROUP).await;
     assert_eq!(allocatable(&node, "memory"), "6000000Ki");
     assert_eq!(allocatable(&node, "example.com/fpga"), "2");
+    assert_eq!(allocatable(&node, "vpc.amazonaws.com/pod-eni"), "9", "where pods have security groups");
     assert_eq!(label(&node, "team"), "blue");
     assert_eq!(taints(&node), ["dedicated"], "what passes with the start is left out");
     assert_eq!(label(&node, "kubernetes.io/hostname"), "web-template-m5.large");

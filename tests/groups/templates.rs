@@ -182,3 +182,40 @@ async fn the_share_of_memory_that_is_kept_is_a_flag() {
         assert_eq!(kib / 1024, mib, "{memory_overhead}");
     }
 }
+
+/// With an overlay (Calico, Cilium) pods need no address of the VPC.
+#[tokio::test(start_paused = true)]
+async fn the_number_of_pods_where_the_network_is_an_overlay_is_a_flag() {
+    let settings = Settings { max_pods: Some(110), ..Settings::default() };
+    let prefixes = group("prefixes", 0).template("t3.medium").tag("ebbtide/prefix-delegation", "true");
+    let scene = with_settings(
+        settings,
+        [
+            group("small", 0).template("t3.medium"),
+            group("large", 0).template("m5.4xlarge"),
+            group("tag", 0).tag("ebbtide/max-pods", "17"),
+            group("user-data", 0).template_data(TemplateData::of("m5.large").user_data("maxPods: 58")),
+            prefixes,
+            group("real", 1),
+        ],
+    )
+    .await;
+    let pods = [("small", "110"), ("large", "110"), ("tag", "17"), ("user-data", "58"), ("prefixes", "110")];
+    for (name, expected) in pods {
+        assert_eq!(capacity(&template(&scene, name).await, "pods"), expected, "{name}");
+    }
+    let shown = || async { capacity(&template(&scene, "real").await, "pods") == "29" };
+    assert!(eventually(SOON, shown).await, "the kubelet says what it takes");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_zones_id_is_a_label_as_soon_as_it_is_known_which_it_is() {
+    const ZONE_ID: &str = "topology.k8s.aws/zone-id";
+    let several = |name: &str, size: u32| group(name, size).zones(["us-east-1b", "us-east-1c"]);
+    let scene = Scene::with([group(GROUP, 0), several("several", 0)]).await;
+    assert_eq!(label(&template(&scene, GROUP).await, ZONE_ID), "use1-az4");
+    assert_eq!(label(&template(&scene, "several").await, ZONE_ID), "", "of two ids either may be it");
+    scene.world.aws.add_group(several("other", 2));
+    let told = || async { label(&template(&scene, "several").await, ZONE_ID) == "use1-az5" };
+    assert!(eventually(SOON, told).await, "an instance there tells its zone's name and id");
+}

@@ -10,9 +10,10 @@
 
 use anyhow::{Context as _, bail};
 use aws_sdk_ec2::types::{
-    ArchitectureType, GpuDeviceInfo, GpuInfo, InferenceAcceleratorInfo, InferenceDeviceInfo,
-    InstanceTypeHypervisor, InstanceTypeInfo, MemoryInfo, NetworkCardInfo, NetworkInfo, NeuronDeviceCoreInfo,
-    NeuronDeviceInfo, NeuronInfo, ProcessorInfo, VCpuInfo,
+    ArchitectureType, EphemeralNvmeSupport, GpuDeviceInfo, GpuInfo, InferenceAcceleratorInfo,
+    InferenceDeviceInfo, InstanceStorageInfo, InstanceTypeHypervisor, InstanceTypeInfo, MemoryInfo,
+    NetworkCardInfo, NetworkInfo, NeuronDeviceCoreInfo, NeuronDeviceInfo, NeuronInfo, ProcessorInfo,
+    VCpuInfo,
 };
 use ebbtide::aws::{TypeInfo, type_table};
 use serde_json::Value;
@@ -65,9 +66,18 @@ fn answer(from: &Value) -> InstanceTypeInfo {
         .set_hypervisor(text(from, "/Hypervisor").map(|name| InstanceTypeHypervisor::from(name.as_str())))
         .set_bare_metal(from.pointer("/BareMetal").and_then(Value::as_bool))
         .network_info(network.build())
+        .set_instance_storage_info(from.get("InstanceStorageInfo").map(storage))
         .set_gpu_info(from.get("GpuInfo").map(gpus))
         .set_neuron_info(from.get("NeuronInfo").map(neurons))
         .set_inference_accelerator_info(from.get("InferenceAcceleratorInfo").map(inference))
+        .build()
+}
+
+fn storage(from: &Value) -> InstanceStorageInfo {
+    let nvme = text(from, "/NvmeSupport").map(|word| EphemeralNvmeSupport::from(word.as_str()));
+    InstanceStorageInfo::builder()
+        .set_total_size_in_gb(from.get("TotalSizeInGB").and_then(Value::as_i64))
+        .set_nvme_support(nvme)
         .build()
 }
 

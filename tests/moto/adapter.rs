@@ -11,7 +11,9 @@ use aws_sdk_autoscaling::types::{
 use aws_sdk_ec2::types::{
     LaunchTemplateBlockDeviceMappingRequest, LaunchTemplateEbsBlockDeviceRequest, RequestLaunchTemplateData,
 };
-use ebbtide::aws::{Aws, Described, Source, TemplateAliases, TemplateId, TemplateRef, type_table};
+use ebbtide::aws::{
+    Aws, Described, LaunchSpec, Source, TemplateAliases, TemplateId, TemplateRef, type_table,
+};
 use ebbtide::clock::Clock;
 use ebbtide::groups::Groups;
 use ebbtide::groups::discovery::Discovery;
@@ -244,7 +246,7 @@ async fn launch_templates_are_read_in_bulk_and_one_by_one() {
     let types: Vec<_> =
         found.iter().map(|v| (v.number, v.default, v.spec.instance_type.as_deref())).collect();
     assert_eq!(types, [(1, true, Some("m5.large")), (3, false, Some("c5.large"))]);
-    assert_eq!(found[0].spec.root_gib, Some(80));
+    assert_eq!(found[0].spec.volumes.root_gib, Some(80));
 
     let of = |template, version: &str| TemplateRef { template, version: version.to_owned() };
     let pinned = of(TemplateId::Name("versioned".to_owned()), "2");
@@ -283,8 +285,9 @@ async fn instance_types_have_the_published_figures() {
             group: "web",
             region: REGION,
             zones: &["us-east-1b".to_owned()],
+            zone_id: None,
             types: &[info],
-            root_gib: None,
+            spec: &LaunchSpec::default(),
             market: None,
             eks: None,
             learned: None,

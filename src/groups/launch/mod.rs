@@ -82,8 +82,8 @@ pub(super) enum RefreshError {
 pub(super) struct Resolved {
     /// The types it may launch, in its order of preference.
     pub(super) types: Vec<Arc<TypeInfo>>,
-    /// Size of the root volume in GiB.
-    pub(super) root_gib: Option<i32>,
+    /// What they are launched from.
+    pub(super) spec: Arc<LaunchSpec>,
     /// How it pays.
     pub(super) market: Option<Market>,
     /// Which versions of launch templates, or which launch configuration, that is.
@@ -265,7 +265,8 @@ impl Library {
         }
         let others = wish.0.templates().filter_map(|of| self.templates.get(of));
         let revisions = others.map(|other| &other.revision).chain([&spec.revision]).cloned().collect();
-        Ok(Resolved { types, root_gib: spec.root_gib, market: Market::of(wish.0, &spec), revisions })
+        let market = Market::of(wish.0, &spec);
+        Ok(Resolved { types, spec, market, revisions })
     }
 
     fn type_info(&self, name: &str) -> Option<Arc<TypeInfo>> {

@@ -20,6 +20,7 @@ pub struct TemplateData {
     pub(super) spot: bool,
     pub(super) requirements: Option<Requirements>,
     volumes: Vec<(String, u32)>,
+    user_data: Option<String>,
     tags: Vec<(String, String)>,
 }
 
@@ -37,6 +38,7 @@ impl TemplateData {
             spot: false,
             requirements: None,
             volumes: Vec::new(),
+            user_data: None,
             tags: Vec::new(),
         }
     }
@@ -57,6 +59,13 @@ impl TemplateData {
     #[must_use]
     pub fn volume(mut self, device: impl Into<String>, gib: u32) -> Self {
         self.volumes.push((device.into(), gib));
+        self
+    }
+
+    /// With user data, in plain text.
+    #[must_use]
+    pub fn user_data(mut self, text: impl AsRef<[u8]>) -> Self {
+        self.user_data = Some(aws_smithy_types::base64::encode(text));
         self
     }
 
@@ -83,6 +92,7 @@ impl TemplateData {
                 });
             });
         }
+        xml.optional("userData", self.user_data.as_ref());
         if self.spot {
             xml.inside("instanceMarketOptions", |xml| {
                 xml.text("marketType", "spot");

@@ -71,6 +71,7 @@ fn write(xml: &mut Xml, group: &Group, with_instances: bool) {
         .text("DesiredCapacity", group.desired)
         .text("DefaultCooldown", group.cooldown.as_secs())
         .values("AvailabilityZones", "member", &group.zones)
+        .values("AvailabilityZoneIds", "member", zone_ids(&group.zones))
         .inside("LoadBalancerNames", |_| {})
         .inside("TargetGroupARNs", |_| {})
         .text("HealthCheckType", "EC2")
@@ -108,6 +109,21 @@ pub(super) fn write_pool(xml: &mut Xml, pool: &WarmPoolSpec) {
                 xml.text("ReuseOnScaleIn", pool.reuses);
             });
     });
+}
+
+/// The id of a zone, in this account: names and ids have different orders.
+///
+/// <https://docs.aws.amazon.com/ram/latest/userguide/working-with-az-ids.html>
+fn zone_id(zone: &str) -> String {
+    let letter = zone.bytes().last().unwrap_or_default();
+    format!("use1-az{}", (letter.wrapping_sub(b'a') % 6 + 3) % 6 + 1)
+}
+
+/// The ids of zones, in their own order.
+fn zone_ids(zones: &[String]) -> Vec<String> {
+    let mut ids: Vec<_> = zones.iter().map(|zone| zone_id(zone)).collect();
+    ids.sort();
+    ids
 }
 
 /// What of a group's policies and its state there is to say, if anything.
@@ -153,6 +169,7 @@ pub(super) fn write_instance(xml: &mut Xml, instance: &Instance, [healthy, unhea
     xml.text("InstanceId", &instance.id)
         .text("InstanceType", &instance.instance_type)
         .text("AvailabilityZone", &instance.zone)
+        .text("AvailabilityZoneId", zone_id(&instance.zone))
         .text("LifecycleState", instance.state)
         .text("HealthStatus", if instance.healthy { healthy } else { unhealthy });
     match &instance.origin {

@@ -1,0 +1,139 @@
+//! What an instance's user data tells of its Node: how many pods it takes, and where their storage is.
+//!
+//! - Only what the images of EKS themselves read is looked for; a script that does the same another way is not
+//!   understood. Comments do not count.
+//! - EKS puts its own part behind the user's in managed node groups without an own image, and the last word counts for
+//!   the images as it does here: [Amazon EC2 user
+//!   data](https://docs.aws.amazon.com/eks/latest/userguide/launch-templates.html#launch-template-user-data).
+//! - Nothing of the text is kept: it may hold secrets.
+
+use super::MOST_PODS;
+
+/// What user data tells of a Node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UserData {
+    /// The number of pods that the kubelet is told.
+    ///
+    /// Sources: `maxPods` of [nodeadm's
+    /// NodeConfig](https://awslabs.github.io/amazon-eks-ami/nodeadm/doc/api/), `--max-pods` among the kubelet's
+    /// arguments of [bootstrap.sh](https://github.com/awslabs/amazon-eks-ami/blob/main/templates/al2/runtime/bootstrap.sh),
+    /// `max-pods` of [Bottlerocket's
+    /// settings](https://bottlerocket.dev/en/os/latest/#/api/settings/kubernetes/).
+    pub max_pods: Option<i64>,
+    /// Whether pods' storage is on all NVMe instance store volumes together, where the type has some.
+    ///
+    /// Sources: `localStorage` of [nodeadm's
+    /// NodeConfig](https://awslabs.github.io/amazon-eks-ami/nodeadm/doc/api/),
+    /// [setup-local-disks](https://github.com/awslabs/amazon-eks-ami/blob/main/templates/shared/runtime/bin/setup-local-disks),
+    /// which bootstrap.sh calls for `--local-disks raid0`, and Bottlerocket's [ephemeral
+    /// storage](https://github.com/bottlerocket-os/bottlerocket-core-kit/tree/develop/sources/api/apiclient).
+    pub local_raid0: bool,
+    /// Whether it is of Bottlerocket: nothing else is set up by such
+    /// [settings](https://github.com/bottlerocket-os/bottlerocket#using-user-data).
+    pub bottlerocket: bool,
+}
+
+impl UserData {
+    /// Reads it as EC2 tells it, in Base64. What is packed tells nothing.
+    pub(super) fn read(encoded: Option<&str>) -> Self {
+        let decoded = encoded.and_then(|text| aws_smithy_types::base64::decode(text.trim()).ok());
+        let text = decoded.and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default();
+        let lines = text.lines().map(str::trim).filter(|line| !line.starts_with('#'));
+        Self {
+            max_pods: lines.clone().filter_map(max_pods).next_back(),
+            local_raid0: has_local_raid0(&lines.clone().collect::<String>()),
+            bottlerocket: lines.clone().any(|line| line.starts_with("[settings.kubernetes")),
+        }
+    }
+}
+
+/// The last number of pods that this line tells.
+fn max_pods(line: &str) -> Option<i64> {
+    let told = |(at, key): (usize, &str)| {
+        let number = line[at + key.len()..].trim_start_matches(['"', '\'', ' ', '=', ':']);
+        let digits = number.split(|c: char| !c.is_ascii_digit()).next()?;
+        digits.parse().ok().filter(|pods| (1..=MOST_PODS).contains(pods))
+    };
+    ["max-pods", "maxPods"].iter().find_map(|key| line.rmatch_indices(key).find_map(told))
+}
+
+/// Whether these lines, one behind the other, put kubelet and containers on the instance store.
+fn has_local_raid0(lines: &str) -> bool {
+    let text: String = lines.chars().filter(|c| !c.is_whitespace() && !matches!(c, '"' | '\'')).collect();
+    let of_amazon_linux =
+        ["strategy:RAID0", "--local-disksraid0", "--local-disks=raid0", "setup-local-disksraid0"];
+    let is_kept_off = ["--no-bind-kubelet", "--no-bind-mounts"].iter().any(|flag| text.contains(flag));
+    let of_bottlerocket = text.contains("apiclient,ephemeral-storage,bind]")
+        || text.contains("apiclient,ephemeral-storage,bind,") && text.contains("/var/lib/kubelet");
+    of_amazon_linux.iter().any(|word| text.contains(word)) && !is_kept_off || of_bottlerocket
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> UserData {
+        UserData::read(Some(&aws_smithy_types::base64::encode(text)))
+    }
+
+    #[test]
+    fn the_number_of_pods_is_the_last_one_that_the_kubelet_is_told() {
+        for (text, expected) in [
+            ("spec:\n  kubelet:\n    config:\n      maxPods: 58\n", Some(58)),
+            ("maxPods: 20\n--//\nmaxPods: 110\n", Some(110)),
+            (r#"{"kubelet": {"config": {"maxPods": 35}}}"#, Some(35)),
+            ("/etc/eks/bootstrap.sh x --kubelet-extra-args '--max-pods=20' --use-max-pods false", Some(20)),
+            ("bootstrap.sh x --use-max-pods false --kubelet-extra-args \"--max-pods 29 -v 2\"", Some(29)),
+            ("[settings.kubernetes]\nmax-pods = 234\n", Some(234)),
+            ("\"max-pods\" = \"100\"", Some(100)),
+            ("# maxPods: 7", None),
+            ("maxPodsExpression: \"default_enis * 9\"", None),
+            ("--use-max-pods false", None),
+            ("--max-pods=$PODS", None),
+            ("maxPods: 0", None),
+            ("maxPods: 2001", None),
+            ("maxPods: 99999999999999999999999", None),
+            ("maxPods:", None),
+            ("maxPods", None),
+        ] {
+            assert_eq!(read(text).max_pods, expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_instance_store_is_pods_storage_where_the_kubelets_directory_is_on_it() {
+        let bind = |directories: &str| {
+            format!(
+                "commands = [\n  [\"apiclient\", \"ephemeral-storage\", \"init\"],\n  [\"apiclient\", \"ephemeral-storage\" ,\"bind\"{directories}]]"
+            )
+        };
+        for (text, expected) in [
+            ("localStorage:\n  strategy: RAID0\n", true),
+            ("{\"localStorage\": {\"strategy\": \"RAID0\"}}", true),
+            ("/etc/eks/bootstrap.sh x --local-disks raid0", true),
+            ("/bin/setup-local-disks raid0", true),
+            (&bind(""), true),
+            (&bind(", \"--dirs\", \"/var/lib/containerd\", \"/var/lib/kubelet\""), true),
+            (&bind(", \"--dirs\", \"/var/lib/soci-snapshotter\""), false),
+            ("localStorage:\n  strategy: Mount\n", false),
+            ("localStorage:\n  strategy: RAID10\n", false),
+            ("/bin/setup-local-disks --no-bind-mounts raid0", false),
+            ("/bin/setup-local-disks raid0 --no-bind-kubelet", false),
+            ("# strategy: RAID0", false),
+            ("[settings.kubernetes.system-reserved]\nephemeral-storage = \"1Gi\"", false),
+            ("", false),
+        ] {
+            assert_eq!(read(text).local_raid0, expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn bottlerocket_is_known_by_its_settings_and_what_cannot_be_read_tells_nothing() {
+        assert!(read("[settings.kubernetes]\ncluster-name = \"x\"").bottlerocket);
+        assert!(read("[settings.kubernetes.node-labels]\na = \"b\"").bottlerocket);
+        assert!(!read("#!/bin/bash\necho hello").bottlerocket);
+        for encoded in [None, Some(""), Some("%%%"), Some("H4sIAAAAAAAA/w=="), Some("////")] {
+            assert_eq!(UserData::read(encoded), UserData::default(), "{encoded:?}");
+        }
+    }
+}
