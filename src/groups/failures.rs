@@ -3,7 +3,8 @@
 //! A group is short while its desired capacity asks for more than lives. Only such groups' scaling activities are
 //! looked at, a few groups a look, and only those since the present size was asked for: what failed before explains
 //! nothing. Nor does what failed before a launch that is under way: that is the next try. AWS has one activity for each
-//! instance, so that no more are taken for failed than there are failed launches. Pure; discovery asks AWS.
+//! instance, so that no more are taken for failed than there are failed launches; and what has been given up for one of
+//! those is not given up for it once more. Pure; discovery asks AWS.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -44,8 +45,13 @@ pub struct Shortages {
 struct Shortage {
     /// When we first saw it.
     seen_at: Timestamp,
-    /// Desired capacity then.
+    /// Desired capacity at the last look.
     desired: i32,
+    /// What lived then.
+    live: i32,
+    /// So many of the launches that failed before that moment still explain something: for the others somebody has
+    /// lowered the desired capacity.
+    unspent: Option<(Timestamp, usize)>,
     /// No activity before this can be about it.
     since: Timestamp,
     asked_at: Option<Timestamp>,
@@ -54,8 +60,46 @@ struct Shortage {
 
 /// Whether the group should have more instances, and may launch them.
 pub fn is_short(group: &Group) -> bool {
-    let live: i32 = group.live().map(|instance| group.weight(&instance.id)).sum();
-    !group.suspended.contains("Launch") && live < group.desired
+    !group.suspended.contains("Launch") && live(group) < group.desired
+}
+
+fn live(group: &Group) -> i32 {
+    group.live().map(|instance| group.weight(&instance.id)).fold(0, i32::saturating_add)
+}
+
+impl Shortage {
+    /// The same at a later look at the group, which asks for no more.
+    fn still(mut self, group: &Group, now: Timestamp) -> Self {
+        let live = live(group);
+        // An instance that is scaled in takes its part of the desired capacity along, and no missing one.
+        let scaled_in = self.live.saturating_sub(live).max(0);
+        let given_up = self.desired.saturating_sub(group.desired).saturating_sub(scaled_in);
+        let given_up = usize::try_from(given_up).unwrap_or(0);
+        if let Some(failure) = self.failure.take_if(|_| given_up > 0) {
+            self.failure = failure.without(given_up);
+            self.unspent = Some((now, self.failure.as_ref().map_or(0, |rest| rest.launches)));
+        }
+        Self { desired: group.desired, live, ..self }
+    }
+
+    /// Those of a group's activities, newest first, that may explain something.
+    fn relevant(&self, activities: &[Activity]) -> Vec<Activity> {
+        let (before, mut left) = self.unspent.unwrap_or((Timestamp::MIN, 0));
+        let mut counts = |activity: &&Activity| {
+            let is_spent = is_failed(activity) && activity.started < before && left == 0;
+            left -= usize::from(is_failed(activity) && activity.started < before && !is_spent);
+            !is_spent
+        };
+        activities.iter().filter(|activity| is_launch(activity)).filter(|a| counts(a)).cloned().collect()
+    }
+}
+
+fn is_launch(activity: &Activity) -> bool {
+    activity.description.starts_with("Launching")
+}
+
+fn is_failed(activity: &Activity) -> bool {
+    matches!(activity.status.as_str(), "Failed" | "Cancelled")
 }
 
 impl Shortages {
@@ -65,11 +109,13 @@ impl Shortages {
         let mut before = std::mem::take(&mut self.short);
         for (name, group) in look.groups.iter().filter(|(_, group)| is_short(group)) {
             let shortage = match before.remove(name) {
-                Some(known) if group.desired <= known.desired => Shortage { desired: group.desired, ..known },
+                Some(known) if group.desired <= known.desired => known.still(group, now),
                 // New, or for more than before: asked for after the last look that did not show it.
                 _ => Shortage {
                     seen_at: now,
                     desired: group.desired,
+                    live: live(group),
+                    unspent: None,
                     since: match self.looked_at {
                         Some(at) if self.seen.contains(name) => at - SKEW,
                         _ => now - BEFORE_US,
@@ -104,7 +150,7 @@ impl Shortages {
     pub fn learn(&mut self, group: &Group, now: Timestamp, activities: &[Activity]) {
         if let Some(shortage) = self.short.get_mut(&group.name) {
             shortage.asked_at = Some(now);
-            shortage.failure = explain(group, activities, shortage.since);
+            shortage.failure = explain(group, &shortage.relevant(activities), shortage.since);
         }
     }
 
@@ -117,9 +163,8 @@ impl Shortages {
 /// The newest failed launch among the activities (newest first) since `since`, and how many of what the group misses failed
 /// launches explain.
 pub fn explain(group: &Group, activities: &[Activity], since: Timestamp) -> Option<LaunchFailure> {
-    let launches = activities.iter().filter(|a| a.description.starts_with("Launching") && a.started >= since);
-    let (failed, others): (Vec<_>, Vec<_>) =
-        launches.partition(|a| matches!(a.status.as_str(), "Failed" | "Cancelled"));
+    let launches = activities.iter().filter(|activity| is_launch(activity) && activity.started >= since);
+    let (failed, others): (Vec<_>, Vec<_>) = launches.partition(|activity| is_failed(activity));
     let under_way: Vec<_> = others.into_iter().filter(|activity| activity.status != "Successful").collect();
     let last_try = under_way.iter().map(|activity| activity.started).max();
     let failed: Vec<_> = failed
@@ -404,9 +449,35 @@ mod tests {
         assert_eq!(shortages.failure("g"), None);
         assert_eq!(shortages.due(at(70)), [("g".to_owned(), at(0) - SKEW)]);
         // A smaller one is still the old request.
-        shortages.learn(&look(60, 5, 2).groups["g"], at(70), &[failed(65)]);
+        shortages.learn(&look(60, 5, 2).groups["g"], at(70), &[failed(66), failed(65)]);
         shortages.observe(&look(120, 4, 2));
         assert!(shortages.failure("g").is_some());
+    }
+
+    #[test]
+    fn what_was_given_up_for_a_failed_launch_is_not_given_up_for_it_again() {
+        let explained = |shortages: &Shortages| shortages.failure("g").map_or(0, |failure| failure.launches);
+        let short = |second, desired, live| look(second, desired, live).groups["g"].clone();
+        let mut shortages = Shortages::default();
+        shortages.observe(&look(0, 6, 2));
+        let three = [failed(3), failed(2), failed(1)];
+        shortages.learn(&short(0, 6, 2), at(10), &three);
+        assert_eq!(explained(&shortages), 3);
+        // A node that is scaled in takes its part along, and a launch that works is no failure's.
+        shortages.observe(&look(20, 5, 1));
+        shortages.observe(&look(21, 5, 2));
+        assert_eq!(explained(&shortages), 3);
+        shortages.observe(&look(30, 3, 1));
+        assert_eq!(explained(&shortages), 2, "of two one was scaled in");
+        shortages.learn(&short(30, 4, 1), at(90), &three);
+        assert_eq!(explained(&shortages), 2);
+        shortages.observe(&look(100, 2, 1));
+        shortages.learn(&short(100, 4, 1), at(110), &three);
+        assert_eq!(explained(&shortages), 1);
+        // The next try is a failure of its own.
+        let four = [&[failed(120)][..], &three].concat();
+        shortages.learn(&short(110, 4, 1), at(130), &four);
+        assert_eq!(explained(&shortages), 2);
     }
 
     #[test]

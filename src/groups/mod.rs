@@ -171,6 +171,15 @@ pub struct LaunchFailure {
     pub launches: usize,
 }
 
+impl LaunchFailure {
+    /// The same once so many of what it explains have been given up, if it explains any more.
+    #[must_use]
+    fn without(self, given_up: usize) -> Option<Self> {
+        let launches = self.launches.saturating_sub(given_up);
+        (launches > 0).then_some(Self { launches, ..self })
+    }
+}
+
 impl Group {
     /// Instances that the desired capacity counts.
     pub fn live(&self) -> impl Iterator<Item = &Instance> {

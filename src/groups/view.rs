@@ -173,12 +173,15 @@ fn overlay(base: &Snapshot, changes: &[(Timestamp, Change)]) -> Snapshot {
 fn apply(group: &mut Group, change: &Change) {
     match change {
         Change::Desired { from, to, .. } => {
-            if group.desired == *from {
-                group.desired = *to;
-            }
             if to > from {
                 // What failed before says nothing of what has been asked for now.
                 group.failure = None;
+            } else if group.desired == *from {
+                let given_up = usize::try_from(from.saturating_sub(*to)).unwrap_or(0);
+                group.failure = group.failure.take().and_then(|failure| failure.without(given_up));
+            }
+            if group.desired == *from {
+                group.desired = *to;
             }
         }
         Change::Terminated { instance: id, decrement, .. } => {
@@ -248,18 +251,22 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_explains_nothing_that_is_asked_for_after_it() {
+    fn a_failure_explains_nothing_that_is_asked_for_after_it_and_nothing_twice() {
         let groups = Groups::new(Duration::from_mins(10));
-        let mut seen = look(0, 2, &[Lifecycle::InService]);
+        let mut seen = look(0, 5, &[Lifecycle::InService]);
         let failure =
-            LaunchFailure { code: "x".into(), message: String::new(), out_of_resources: true, launches: 1 };
+            LaunchFailure { code: "x".into(), message: String::new(), out_of_resources: true, launches: 3 };
         Arc::make_mut(seen.groups.get_mut("g").expect("there")).failure = Some(failure);
+        groups.publish(seen.clone());
+        let explained =
+            || groups.latest().expect("published").groups["g"].failure.as_ref().map(|f| f.launches);
+        groups.changed(at(1), Change::Desired { group: "g".into(), from: 5, to: 4 });
+        assert_eq!(explained(), Some(2));
+        groups.changed(at(2), Change::Desired { group: "g".into(), from: 4, to: 2 });
+        assert_eq!(explained(), None);
         groups.publish(seen);
-        let is_explained = || groups.latest().expect("published").groups["g"].failure.is_some();
-        groups.changed(at(1), Change::Desired { group: "g".into(), from: 2, to: 1 });
-        assert!(is_explained());
-        groups.changed(at(2), Change::Desired { group: "g".into(), from: 1, to: 3 });
-        assert!(!is_explained());
+        groups.changed(at(3), Change::Desired { group: "g".into(), from: 5, to: 6 });
+        assert_eq!(explained(), None);
     }
 
     #[test]

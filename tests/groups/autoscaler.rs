@@ -4,16 +4,22 @@
 use std::time::Duration;
 
 use ebbtide::config::Config;
+use ebbtide::provider::proto::Instance;
 use ebbtide::scale_in::names::TO_BE_DELETED;
 use ebbtide::sim::autoscaler::{Event, Options, Version};
-use ebbtide::sim::aws::{GroupSpec, LaunchFailure, Operation, TerminationCause, Timing};
+use ebbtide::sim::aws::{
+    self, GroupSpec, LaunchFailure, LifecycleState, Operation, TerminationCause, Timing,
+};
 use ebbtide::sim::ca_drain::Flags;
 use ebbtide::sim::cluster::{self, budget, pod, replica_set};
 use ebbtide::sim::program::{TAG, config};
 use ebbtide::sim::span::Span;
 use ebbtide::sim::world::{POOL, World};
 
-use crate::scene::{GROUP, Loop, SOON, Scene, ZONE, group, placeholder, pods_for, pool};
+use tonic::Code;
+
+use crate::node::try_template;
+use crate::scene::{GROUP, Loop, SOON, Scene, ZONE, code, eventually, group, placeholder, pods_for, pool};
 
 const BOTH: [Version; 2] = [Version::V1_30, Version::Core2026];
 
@@ -292,4 +298,67 @@ async fn a_restart_of_cluster_autoscaler_leaves_nodes_alone_that_leave() {
         assert_eq!((is_marked(), autoscaler.deleted()), (before, vec![]), "{version:?}");
         nothing_failed(&autoscaler, version);
     }
+}
+
+/// Placeholders that bear an error.
+async fn with_errors(scene: &Scene) -> Vec<String> {
+    let bears =
+        |instance: &Instance| instance.status.as_ref().is_some_and(|status| status.error_info.is_some());
+    scene.listed().await.into_values().filter(bears).map(|instance| instance.id).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_failed_before_the_launch_under_way_is_no_failure_any_more() {
+    for version in BOTH {
+        let timing =
+            Timing { retry: Span::seconds(3_600, 3_600), boot: Span::seconds(600, 600), ..Timing::QUICK };
+        let scene = Scene::with([pool(GROUP, 0).timing(timing)]).await;
+        scene.short_of(2).await;
+        assert!(eventually(SOON, || async { with_errors(&scene).await.len() == 2 }).await);
+        // There is capacity again: of the next try one has begun, which takes its time, and one has not.
+        scene.world.aws.fail_launches(GROUP, LaunchFailure::InsufficientCapacity, 0);
+        scene.world.aws.add_instance(GROUP, LifecycleState::Pending).expect("launched");
+        assert!(eventually(SOON, || async { with_errors(&scene).await.is_empty() }).await, "{version:?}");
+        let autoscaler = Loop::start(&scene, Options::of(version));
+        tokio::time::sleep(Duration::from_mins(5)).await;
+        assert_eq!((with_errors(&scene).await, autoscaler.deleted()), (vec![], vec![]), "{version:?}");
+        assert_eq!((scene.desired(), scene.target().await), (2, 2), "{version:?}");
+        nothing_failed(&autoscaler, version);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_more_placeholders_are_given_up_than_launches_have_failed() {
+    for version in BOTH {
+        let timing =
+            Timing { launch: Span::seconds(2, 800), retry: Span::seconds(3_600, 3_600), ..Timing::QUICK };
+        let scene = Scene::with([pool(GROUP, 0).timing(timing)]).await;
+        let autoscaler = Loop::start(&scene, Options::of(version));
+        scene.world.aws.fail_launches(GROUP, LaunchFailure::InsufficientCapacity, 1);
+        scene.world.cluster.add(pods_for(GROUP, "pods", 3));
+        let failed = |world: &World| {
+            world.aws.journal().iter().any(|entry| matches!(entry.what, aws::Event::LaunchFailed { .. }))
+        };
+        assert!(scene.world.until(LONG, failed).await);
+        assert_eq!((scene.desired(), scene.in_service(GROUP).len()), (3, 0), "two are still to be tried");
+        tokio::time::sleep(seconds(45)).await;
+        assert_eq!((autoscaler.deleted().len(), scene.desired()), (1, 2), "{version:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_that_vanishes_in_the_middle_of_a_loop_is_answered_for_until_that_is_over() {
+    let scene = Scene::with([pool(GROUP, 2), pool("other", 1)]).await;
+    scene.world.aws.untag_group(GROUP, TAG);
+    let names =
+        async || scene.groups().await.expect("groups").into_iter().map(|group| group.id).collect::<Vec<_>>();
+    // The loop has heard of it, and the program looks at AWS.
+    assert!(eventually(SOON, || async { names().await == ["other"] }).await, "it is listed no more");
+    assert_eq!(scene.target().await, 2);
+    assert_eq!(scene.listed().await.len(), 2);
+    assert!(try_template(&scene, GROUP).await.is_ok());
+    let is_forgotten = || async { code(&scene.try_target().await) == Code::NotFound };
+    assert!(eventually(SOON, is_forgotten).await, "nobody asks any more who has heard of it");
+    assert_eq!(code(&try_template(&scene, GROUP).await), Code::NotFound);
+    assert_eq!(names().await, ["other"]);
 }
