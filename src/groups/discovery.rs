@@ -504,6 +504,23 @@ mod tests {
     }
 
     #[test]
+    fn a_group_that_a_service_operates_is_warned_of_once() {
+        let operated = |name: &str| {
+            let frozen = Some(Frozen::OperatedBy("ecs.amazonaws.com".into()));
+            Group { name: name.into(), frozen, ..Group::default() }
+        };
+        let deleted = Group { name: "d".into(), frozen: Some(Frozen::Deleting), ..Group::default() };
+        let mut memory = Memory::default();
+        let mut warnings = |groups: &[Group]| {
+            let before = memory.operated.clone();
+            memory.note_operated(groups.iter());
+            memory.operated.difference(&before).count()
+        };
+        let looks = [&[operated("g"), deleted][..], &[operated("g"), operated("h")], &[operated("h")]];
+        assert_eq!(looks.map(&mut warnings), [1, 1, 0]);
+    }
+
+    #[test]
     fn a_bad_tag_is_warned_of_once_and_again_after_it_was_right() {
         let bad = || vec![BadTag { key: "k".into(), value: "v".into(), expected: "x" }];
         let mut facts = TemplateFacts::default();
