@@ -7,12 +7,14 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-version=5.2.5
+requirements=tests/moto/requirements.txt
+version=$(sed -n 's/^moto==\([0-9.]*\).*/\1/p' "$requirements")
 build="${CARGO_TARGET_DIR:-target}"
-venv="$build/moto-venv-$version"
+venv="$build/moto-venv-$(cksum <"$requirements" | cut -d' ' -f1)"
 if [ ! -e "$venv/ready" ]; then
     python3 -m venv "$venv"
-    "$venv/bin/pip" install --quiet --disable-pip-version-check "moto[server]==$version"
+    # Wheels only: what a source distribution needs to be built would come without a hash.
+    "$venv/bin/pip" install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r "$requirements"
     touch "$venv/ready"
 fi
 
@@ -28,7 +30,7 @@ json.dump({"InstanceTypes": list(types.values())}, open(sys.argv[1] + "/list.jso
 PYTHON
 source=$(sed -n 's/^# Source: //p' "$table")
 for form in map list; do
-    cargo run --quiet --example instance-types -- "$made/$form.json" "$made/table.tsv" "$source"
+    cargo run --locked --quiet --example instance-types -- "$made/$form.json" "$made/table.tsv" "$source"
     if ! diff "$table" "$made/table.tsv" >"$made/diff"; then
         echo "$table is not what moto $version has ($form):" >&2
         head -20 "$made/diff" >&2
@@ -37,7 +39,7 @@ for form in map list; do
 done
 
 # Built first, so that the server does not wait for the compiler.
-cargo test --quiet --test moto --no-run
+cargo test --locked --quiet --test moto --no-run
 
 port=$("$venv/bin/python" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 log="$build/moto-$port.log"
@@ -64,4 +66,4 @@ export EBBTIDE_MOTO_ENDPOINT="http://127.0.0.1:$port"
 export AWS_ACCESS_KEY_ID=moto AWS_SECRET_ACCESS_KEY=moto AWS_EC2_METADATA_DISABLED=true
 export AWS_CONFIG_FILE=/dev/null AWS_SHARED_CREDENTIALS_FILE=/dev/null
 unset AWS_PROFILE AWS_SESSION_TOKEN AWS_ENDPOINT_URL AWS_ENDPOINT_URL_AUTO_SCALING AWS_ENDPOINT_URL_EC2 AWS_ENDPOINT_URL_EKS AWS_REGION
-cargo test --test moto -- --ignored "$@"
+cargo test --locked --test moto -- --ignored "$@"
