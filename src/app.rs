@@ -3,42 +3,38 @@
 //! Everything that differs between production, the simulated worlds and tests comes in as an [`Outside`]. Every task is
 //! owned here; one that ends before it was told to ends the program.
 
+mod readiness;
+#[cfg(test)]
+mod tests;
+
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::stream::BoxStream;
 use prometheus_client::registry::Registry;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::task::{JoinError, JoinSet};
-use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::sync::CancellationToken;
 
-use crate::admin::{self, Gate, Readiness};
+use self::readiness::Gates;
+use crate::admin::{self, Readiness};
 use crate::aws::Aws;
 use crate::clock::Clock;
 use crate::cluster::{Cluster, Election, Leadership, Nodes, Store};
 use crate::config::Config;
-use crate::groups::Groups;
 use crate::groups::discovery::Discovery;
 use crate::groups::hooks::Hooks;
 use crate::groups::protection::Protection;
 use crate::groups::sizing::{AwsSizing, Running};
-use crate::provider::{Provider, RpcMetrics, ServeError, Tls, TlsFiles};
+use crate::groups::{self, Groups};
+use crate::provider::{Incoming, Provider, RpcMetrics, ServeError, Tls, TlsOptions};
 use crate::scale_in::{self, Board, ControllerError, Holds, Intents, Metrics, Settings, Shared};
+use crate::telemetry::chain;
 use crate::template::{self, Lessons, keeper};
 
 /// What is heard out at the end, all together: cluster-autoscaler's calls, the API server's and AWS's answers. The
 /// kubelet's default patience is 30 s; an on-call's is 5 s.
 const STOP_WITHIN: Duration = Duration::from_millis(4_500);
-
-/// A byte stream to a client.
-pub trait Io: AsyncRead + AsyncWrite + Unpin + Send {}
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Io for T {}
-
-/// Connections of gRPC clients.
-pub type Incoming = BoxStream<'static, io::Result<Box<dyn Io>>>;
 
 /// What the program stands on.
 pub struct Outside {
@@ -82,36 +78,39 @@ pub enum AppError {
     Failed(#[from] JoinError),
 }
 
+/// Runs to the end of `work`, and does not wait for what the operating system cannot be talked out of: a look-up of a name that
+/// no server answers blocks its thread for longer than anybody waits for a stop.
+pub fn block_on<T>(work: impl Future<Output = T>) -> io::Result<T> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let ended = runtime.block_on(work);
+    runtime.shutdown_background();
+    Ok(ended)
+}
+
 /// Connects to everything outside as configured. Sockets are bound before anything is started.
 pub async fn connect(config: &Config) -> anyhow::Result<Outside> {
     use anyhow::Context;
     let tls = config.tls.clone().map(load_tls).transpose()?;
-    let listener =
-        TcpListener::bind(config.listen).await.with_context(|| format!("--listen {}", config.listen))?;
+    let listener = config.listen.bind().await.with_context(|| format!("--listen {}", config.listen))?;
     let admin = TcpListener::bind(config.admin_listen)
         .await
         .with_context(|| format!("--admin-listen {}", config.admin_listen))?;
-    tracing::info!(listen = %listener.local_addr()?, admin = %admin.local_addr()?, "listening");
-    let aws = Aws::connect(config.region.as_deref(), config.endpoint_url.as_deref()).await?;
+    tracing::info!(listen = %listener.address()?, admin = %admin.local_addr()?, "listening");
+    let aws =
+        Aws::connect(config.region.as_deref(), config.endpoint_url.as_deref(), config.proxy.as_ref()).await?;
     let cluster = Cluster::connect(config.kubeconfig.as_deref()).await?;
-    let incoming = futures::StreamExt::map(TcpListenerStream::new(listener), |accepted| {
-        let stream = accepted?;
-        // Small answers to small questions: not worth waiting to fill a packet.
-        stream.set_nodelay(true)?;
-        Ok(Box::new(stream) as Box<dyn Io>)
-    });
     Ok(Outside {
         aws,
         cluster,
         clock: Clock::system(),
-        incoming: Box::pin(incoming),
+        incoming: Box::pin(listener),
         tls,
         admin: Some(admin),
     })
 }
 
-fn load_tls(files: TlsFiles) -> anyhow::Result<Tls> {
-    Tls::load(files).map_err(|problems| {
+fn load_tls(options: TlsOptions) -> anyhow::Result<Tls> {
+    Tls::load(options).map_err(|problems| {
         let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();
         anyhow::anyhow!(texts.join("\n"))
     })
@@ -160,7 +159,8 @@ impl App {
         aws.calls().register(&mut registry);
         let rpc_metrics = RpcMetrics::register(&mut registry);
         let (metrics, waiting) = (Metrics::default(), Arc::new(Board::default()));
-        metrics.register(&mut registry, Arc::clone(&nodes), Arc::clone(&waiting));
+        metrics.register(&mut registry, Arc::clone(&nodes), Arc::clone(&waiting), clock.clone());
+        cluster.register(&mut registry);
 
         let discovery = Discovery::new(
             aws.clone(),
@@ -174,6 +174,7 @@ impl App {
         let lessons = Arc::new(Lessons::new(Arc::clone(&nodes)));
         let discovery = discovery.with_lessons(Arc::clone(&lessons));
         template::register(&mut registry, Arc::clone(&groups));
+        groups::register(&mut registry, Arc::clone(&groups), clock.clone());
         let protection = Arc::new(Protection::new(aws.clone(), Arc::clone(&groups), clock.clone()));
         let sizing = AwsSizing::new(
             aws.clone(),
@@ -224,26 +225,14 @@ impl App {
     }
 }
 
-/// What has to be there before the program is ready.
-struct Gates {
-    groups: Gate,
-    nodes: Gate,
-    lease: Gate,
-}
-
-/// Opens the gates of readiness as what they wait for comes in.
-async fn report_readiness(gates: Gates, shared: Arc<Shared>) {
-    let mut versions = shared.groups.versions();
-    let is_complete = || shared.groups.latest().is_some_and(|view| view.is_complete);
-    while !is_complete() && versions.changed().await.is_ok() {}
-    gates.groups.open();
-    shared.nodes.synced().await;
-    gates.nodes.open();
-    // Whoever leads: without the Lease nothing is drained, and an update to a version that may not have it is to stop here.
-    shared.leadership.known().await;
-    gates.lease.open();
-    tracing::info!("ready");
-    shared.stop.cancelled().await;
+/// Says as whom AWS knows us: what is denied later is denied to them. Never completes.
+async fn tell_identity(aws: Aws) {
+    match aws.identity().await {
+        Ok(Some(identity)) => tracing::info!(arn = identity.arn, account = identity.account, "known to AWS"),
+        Ok(None) => {}
+        Err(error) => tracing::warn!(error = %chain(&error), "AWS does not tell who we are"),
+    }
+    std::future::pending().await
 }
 
 /// Runs the program until `stop`, then hears out what is under way.
@@ -251,11 +240,7 @@ pub async fn run(config: &Config, outside: Outside, stop: CancellationToken) -> 
     let Outside { aws, cluster, clock, incoming, tls, admin } = outside;
     let app = App::build(config, aws, cluster, &clock, stop.clone());
     let (readiness, registry) = (app.readiness, Arc::new(app.registry));
-    let gates = Gates {
-        groups: readiness.gate("groups"),
-        nodes: readiness.gate("nodes"),
-        lease: readiness.gate("lease"),
-    };
+    let gates = Gates::of(&readiness);
     let _running = app.running.guard();
 
     let mut tasks: JoinSet<Result<&'static str, AppError>> = JoinSet::new();
@@ -283,6 +268,11 @@ pub async fn run(config: &Config, outside: Outside, stop: CancellationToken) -> 
         until.run_until_cancelled(app.protection.run(&leadership)).await;
         Ok("release from scale-in protection")
     });
+    let (until, aws) = (stop.clone(), app.controller.aws.clone());
+    tasks.spawn(async move {
+        until.run_until_cancelled(tell_identity(aws)).await;
+        Ok("question who we are")
+    });
     let shared = Arc::clone(&app.controller);
     tasks.spawn(async move {
         scale_in::run(shared).await?;
@@ -293,9 +283,9 @@ pub async fn run(config: &Config, outside: Outside, stop: CancellationToken) -> 
         crate::provider::serve(app.provider, incoming, tls, until.cancelled_owned()).await?;
         Ok("gRPC server")
     });
-    let until = stop.clone();
+    let (until, freshness) = (stop.clone(), readiness.clone());
     tasks.spawn(async move {
-        until.run_until_cancelled(report_readiness(gates, app.controller)).await;
+        until.run_until_cancelled(gates.keep(freshness, app.controller)).await;
         Ok("readiness")
     });
     if let Some(listener) = admin {

@@ -21,9 +21,10 @@ use tracing::Level;
 
 pub use flags::flags_table;
 
+use crate::aws::Proxy;
 use crate::cluster::Candidate;
 use crate::groups::selector::Selectors;
-use crate::provider::TlsFiles;
+use crate::provider::{Listen, TlsOptions};
 use crate::template;
 
 /// What the program is to do.
@@ -41,15 +42,17 @@ pub enum Command {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Where gRPC is served.
-    pub listen: SocketAddr,
+    pub listen: Listen,
     /// Where health and metrics are served.
     pub admin_listen: SocketAddr,
-    /// Certificates; without them, plaintext on a loopback address.
-    pub tls: Option<TlsFiles>,
+    /// Certificates; without them, plaintext on a loopback address or a Unix socket.
+    pub tls: Option<TlsOptions>,
     /// AWS region; none: the SDK finds it.
     pub region: Option<String>,
     /// Where AWS is; none: the SDK knows.
     pub endpoint_url: Option<String>,
+    /// The proxy on the way to AWS. `kube` finds that to the API server by itself.
+    pub proxy: Option<Proxy>,
     /// How to reach the API server; none: the usual inference.
     pub kubeconfig: Option<PathBuf>,
     /// Which groups are ours.
@@ -158,7 +161,8 @@ impl Config {
             }
             flags::Read::Simulate(_, problems) | flags::Read::Unclear(problems) => Err(Problems(problems)),
             flags::Read::Serve(flags, mut problems) => {
-                let config = validate::config(*flags, &mut problems);
+                let proxy = validate::proxy(&env, &mut problems);
+                let config = validate::config(*flags, proxy, &mut problems);
                 match config {
                     Some(config) if problems.is_empty() => Ok(Command::Serve(Box::new(config))),
                     _ => Err(Problems(problems)),

@@ -32,5 +32,6 @@ pub mod groups;
 pub mod provider;
 pub mod scale_in;
 pub mod sim;
+pub mod slots;
 pub mod telemetry;
 pub mod template;

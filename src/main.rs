@@ -48,7 +48,7 @@ fn ended(result: anyhow::Result<()>) -> ExitCode {
 
 fn serve(config: &Config) -> anyhow::Result<()> {
     telemetry::init(config.log)?;
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
+    app::block_on(async {
         let stop = CancellationToken::new();
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -78,5 +78,5 @@ fn serve(config: &Config) -> anyhow::Result<()> {
                 Ok(())
             }
         }
-    })
+    })?
 }

@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 use std::io;
+use std::time::Duration;
 
+use tokio::time::Instant;
 use tracing::subscriber::{SetGlobalDefaultError, set_global_default};
 use tracing::{Level, Subscriber};
 use tracing_subscriber::Layer as _;
@@ -30,15 +32,61 @@ where
     tracing_subscriber::registry().with(filter(options.level)).with(layer)
 }
 
-/// The level is meant for this program. Libraries say what went wrong, and at `trace` everything.
+/// The level is meant for this program. Libraries say what went wrong, and at `trace` more; never what passes through them.
 fn filter(level: Level) -> Targets {
     let libraries = if level == Level::TRACE { Level::TRACE } else { level.min(Level::WARN) };
     // To `kube` every failed try is an error of its own. They all come back to us, who say it once an outage.
-    let kube = if level == Level::TRACE { LevelFilter::TRACE } else { LevelFilter::OFF };
+    let kube = if level == Level::TRACE { LevelFilter::INFO } else { LevelFilter::OFF };
+    // Requests and answers are written there, some of them whole: with tokens, keys, and what STS answers.
+    let carriers = LevelFilter::from_level(libraries.min(Level::INFO));
     Targets::new()
         .with_default(LevelFilter::from_level(libraries))
+        .with_targets(["aws", "hyper", "h2", "tower", "tonic"].map(|target| (target, carriers)))
+        .with_target("kube", carriers)
         .with_target("kube_client", kube)
         .with_target("ebbtide", level)
+}
+
+/// Something that anybody outside can cause, told no more often than so.
+#[derive(Debug, Default)]
+pub(crate) struct Sparingly {
+    told: Option<Instant>,
+    untold: u64,
+}
+
+impl Sparingly {
+    /// Whether it is to be told, if at most `every` so often; then with how many times were not told since the last.
+    pub(crate) fn tell(&mut self, every: Duration) -> Option<u64> {
+        if self.told.is_some_and(|told| told.elapsed() < every) {
+            self.untold += 1;
+            return None;
+        }
+        self.told = Some(Instant::now());
+        Some(std::mem::take(&mut self.untold))
+    }
+}
+
+/// How often it is said that an outage goes on.
+const REMIND_EVERY: Duration = Duration::from_mins(5);
+
+/// Something that does not work for a while: told when that begins, every five minutes while it lasts, and when it ends.
+#[derive(Debug, Default)]
+pub(crate) struct Outage {
+    began: Option<Instant>,
+    told: Sparingly,
+}
+
+impl Outage {
+    /// It does not work. For how long that has been so, if it is to be told.
+    pub(crate) fn lasts(&mut self) -> Option<Duration> {
+        let lasted = self.began.get_or_insert_with(Instant::now).elapsed();
+        self.told.tell(REMIND_EVERY).map(|_| lasted)
+    }
+
+    /// It works. For how long it did not, if it did not.
+    pub(crate) fn ends(&mut self) -> Option<Duration> {
+        std::mem::take(self).began.map(|began| began.elapsed())
+    }
 }
 
 /// An error with everything under it, in one line. A source whose text is in the line already is left out.
@@ -55,16 +103,24 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     line
 }
 
+/// What tests read of the log.
 #[cfg(test)]
-mod tests {
+pub(crate) mod captured {
     use std::sync::{Arc, Mutex, PoisonError};
 
-    use super::*;
+    use super::{LogFormat, LogOptions, io, subscriber};
 
     #[derive(Clone, Default)]
-    struct Buffer(Arc<Mutex<Vec<u8>>>);
+    pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
 
-    impl io::Write for Buffer {
+    impl Log {
+        pub(crate) fn text(&self) -> String {
+            let bytes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            String::from_utf8_lossy(&bytes).into_owned()
+        }
+    }
+
+    impl io::Write for Log {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(bytes);
             Ok(bytes.len())
@@ -75,13 +131,26 @@ mod tests {
         }
     }
 
+    /// The log of this thread from now on, as the program writes it at this level.
+    pub(crate) fn log(level: tracing::Level) -> (Log, tracing::subscriber::DefaultGuard) {
+        let log = Log::default();
+        let writer = log.clone();
+        let subscriber = subscriber(LogOptions { format: LogFormat::Text, level }, move || writer.clone());
+        (log, tracing::subscriber::set_default(subscriber))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::captured::Log;
+    use super::*;
+
     fn written(format: LogFormat, level: Level, log: impl FnOnce()) -> String {
-        let buffer = Buffer::default();
+        let buffer = Log::default();
         let writer = buffer.clone();
         let subscriber = subscriber(LogOptions { format, level }, move || writer.clone());
         tracing::subscriber::with_default(subscriber, log);
-        let bytes = buffer.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        String::from_utf8(bytes).expect("logs are text")
+        buffer.text()
     }
 
     #[test]
@@ -107,5 +176,19 @@ mod tests {
         assert_eq!(has(Level::INFO), [false, false, true]);
         assert_eq!(has(Level::DEBUG), [true, false, true]);
         assert_eq!(has(Level::TRACE), [true, true, true]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_outage_is_told_when_it_begins_every_five_minutes_and_when_it_ends() {
+        let mut outage = Outage::default();
+        assert_eq!(outage.ends(), None);
+        let mut told = Vec::new();
+        for _ in 0..700 {
+            told.extend(outage.lasts().map(|lasted| lasted.as_secs()));
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        assert_eq!(told, [0, 300, 600]);
+        assert_eq!(outage.ends(), Some(Duration::from_secs(700)));
+        assert_eq!(outage.lasts(), Some(Duration::ZERO), "another one is told at once");
     }
 }

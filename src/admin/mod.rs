@@ -1,20 +1,40 @@
 //! For those who look after the program: whether it lives, whether it is ready, and its metrics.
 //!
 //! Invariants: `/livez` answers as long as the program does; `/readyz` names what is missing until every gate is
-//! open; what `/metrics` shows is read at that moment.
+//! open; what `/metrics` shows is read at that moment; no client keeps others out by holding connections.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
+use futures::FutureExt as _;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+
+use crate::slots::{Bounded, Peer, Slots};
+use crate::telemetry::chain;
+
+/// A request line and a few headers. It is also how long a connection may wait for its next request.
+const HEADERS_WITHIN: Duration = Duration::from_secs(10);
+/// Probes, some Prometheus servers, people.
+const CONNECTIONS: usize = 64;
+const CONNECTIONS_OF_A_PEER: usize = 16;
+/// Whoever does not read the answer to its requests is given up after this.
+const CONNECTION_AGE: Duration = Duration::from_mins(10);
+/// When the listener fails (out of file descriptors, say) it fails again at once: not in a busy loop.
+const AFTER_ACCEPT_ERROR: Duration = Duration::from_millis(200);
 
 /// What has to be there before the program is ready.
 #[derive(Clone, Debug, Default)]
@@ -61,7 +81,8 @@ impl Gate {
         self.set(false);
     }
 
-    fn set(&self, open: bool) {
+    /// It is there, or not (any more).
+    pub fn set(&self, open: bool) {
         self.readiness.locked(|gates| gates.insert(self.name, open));
     }
 }
@@ -81,13 +102,40 @@ pub fn router(readiness: Readiness, registry: Arc<Registry>) -> Router {
         .with_state(Admin { readiness, registry })
 }
 
-/// Serves a router until `shutdown` completes.
+/// Serves a router until `shutdown` completes, then hears out the requests under way.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
-    axum::serve(listener, router).with_graceful_shutdown(shutdown).await
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HEADERS_WITHIN);
+    let slots = Slots::new(CONNECTIONS, CONNECTIONS_OF_A_PEER);
+    let stopping = GracefulShutdown::new();
+    let mut open = JoinSet::new();
+    tokio::pin!(shutdown);
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, address)) => {
+                    let slot = slots.take(Peer::of(address.ip()));
+                    let io = TokioIo::new(Bounded::new(stream, slot, CONNECTION_AGE));
+                    let service = TowerToHyperService::new(router.clone());
+                    // How a connection ends is its client's business.
+                    open.spawn(stopping.watch(http.serve_connection(io, service)).map(drop));
+                }
+                Err(error) => {
+                    tracing::warn!(error = %chain(&error), "an admin connection could not be accepted");
+                    tokio::time::sleep(AFTER_ACCEPT_ERROR).await;
+                }
+            },
+            Some(_) = open.join_next() => {}
+            () = &mut shutdown => break,
+        }
+    }
+    drop(listener);
+    stopping.shutdown().await;
+    Ok(())
 }
 
 async fn readyz(State(admin): State<Admin>) -> (StatusCode, String) {
@@ -118,6 +166,8 @@ mod tests {
     use axum::http::Request;
     use http_body_util::BodyExt as _;
     use prometheus_client::metrics::counter::Counter;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpStream;
     use tower::ServiceExt as _;
 
     use super::*;
@@ -156,5 +206,43 @@ mod tests {
         let (status, text) = get(&router(Readiness::new(), Arc::new(registry)), "/metrics").await;
         assert_eq!(status, StatusCode::OK);
         assert!(text.contains("ebbtide_things_total 1\n") && text.ends_with("# EOF\n"), "{text}");
+    }
+
+    /// Where an admin server listens, as long as the tasks live.
+    async fn served() -> (std::net::SocketAddr, JoinSet<io::Result<()>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("bound");
+        let mut tasks = JoinSet::new();
+        let router = router(Readiness::new(), Arc::default());
+        tasks.spawn(serve(listener, router, std::future::pending()));
+        (address, tasks)
+    }
+
+    #[tokio::test]
+    async fn connections_that_only_wait_keep_no_probe_out() {
+        let (address, _tasks) = served().await;
+        let mut waiting = Vec::new();
+        for _ in 0..100 {
+            waiting.push(TcpStream::connect(address).await.expect("connected"));
+        }
+        let mut probe = TcpStream::connect(address).await.expect("connected");
+        probe.write_all(b"GET /livez HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n").await.expect("sent");
+        let mut answer = String::new();
+        probe.read_to_string(&mut answer).await.expect("answered");
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("ok\n"), "{answer}");
+        assert_eq!(waiting[0].read(&mut [0]).await.unwrap_or_default(), 0, "its place was taken");
+    }
+
+    #[tokio::test]
+    async fn a_request_that_never_ends_ends_its_connection() {
+        let (address, _tasks) = served().await;
+        let mut slow = TcpStream::connect(address).await.expect("connected");
+        slow.write_all(b"GET /livez HTTP/1.1\r\nhost:").await.expect("sent");
+        tokio::time::pause();
+        let began = tokio::time::Instant::now();
+        let mut answer = Vec::new();
+        let _ = slow.read_to_end(&mut answer).await;
+        assert!(!answer.starts_with(b"HTTP/1.1 200"), "{answer:?}");
+        assert_eq!(began.elapsed().as_secs(), HEADERS_WITHIN.as_secs());
     }
 }

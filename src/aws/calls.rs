@@ -75,6 +75,9 @@ operations! {
     "eks" {
         DescribeNodegroup,
     }
+    "sts" {
+        GetCallerIdentity,
+    }
 }
 
 impl fmt::Display for Operation {
@@ -97,6 +100,7 @@ enum Outcome {
     throttled,
     expired,
     denied,
+    no_credentials,
     unreachable,
     refused,
     other,
@@ -109,6 +113,7 @@ impl Outcome {
             Err(AwsError::Throttled { .. }) => Self::throttled,
             Err(AwsError::Expired { .. }) => Self::expired,
             Err(AwsError::Denied { .. }) => Self::denied,
+            Err(AwsError::NoCredentials { .. }) => Self::no_credentials,
             Err(AwsError::Unreachable { .. }) => Self::unreachable,
             Err(AwsError::Other { .. }) => Self::other,
             Err(

@@ -5,6 +5,7 @@
 
 use std::error::Error as StdError;
 
+use aws_credential_types::provider::error::CredentialsError;
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
 use aws_smithy_runtime_api::client::result::SdkError;
 use aws_smithy_types::error::metadata::ProvideErrorMetadata;
@@ -86,6 +87,15 @@ pub enum AwsError {
         /// AWS's text.
         message: String,
     },
+    /// There is nothing to sign the call with, so it was not sent. It may pass by itself: a token is mounted a moment later,
+    /// the metadata service answers again.
+    #[error("{operation} was not sent: there are no usable AWS credentials; tried in this order: {CHAIN}")]
+    NoCredentials {
+        /// The call.
+        operation: Operation,
+        /// What was wrong with those that were found.
+        source: Box<dyn StdError + Send + Sync>,
+    },
     /// No answer, or one that AWS is unwell: a time-out, a broken connection, a server error. The call may have had
     /// its effect.
     #[error("{operation} got no answer")]
@@ -106,6 +116,13 @@ pub enum AwsError {
         message: String,
     },
 }
+
+/// Where the SDK looks for credentials.
+///
+/// Source: [Default credentials
+/// provider](https://docs.aws.amazon.com/sdk-for-rust/latest/dg/credproviders.html#credproviders-default-credentials-provider-chain).
+const CHAIN: &str =
+    "environment, profile, web identity token (IRSA), container (EKS Pod Identity, ECS), instance metadata";
 
 /// A server error of AWS's, the source of an [`AwsError::Unreachable`].
 #[derive(Debug, thiserror::Error)]
@@ -234,6 +251,9 @@ impl AwsError {
                     refusal.message().unwrap_or_default(),
                 )
             }
+            unsigned if is_about_credentials(&unsigned) => {
+                Self::NoCredentials { operation, source: Box::new(unsigned) }
+            }
             lost => Self::Unreachable { operation, source: Box::new(lost) },
         }
     }
@@ -244,6 +264,7 @@ impl AwsError {
             self,
             Self::Throttled { .. }
                 | Self::Expired { .. }
+                | Self::NoCredentials { .. }
                 | Self::Unreachable { .. }
                 | Self::ScalingActivityInProgress { .. }
         )
@@ -253,6 +274,17 @@ impl AwsError {
     pub fn is_refusal(&self) -> bool {
         !matches!(self, Self::Unreachable { .. })
     }
+}
+
+fn is_about_credentials(error: &(dyn StdError + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if error.is::<CredentialsError>() {
+            return true;
+        }
+        next = error.source();
+    }
+    false
 }
 
 #[cfg(test)]

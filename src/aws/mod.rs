@@ -15,7 +15,9 @@ mod ec2;
 mod eks;
 mod error;
 mod facts;
+mod identity;
 mod machines;
+mod proxy;
 mod requirements;
 mod retry;
 mod tags;
@@ -46,7 +48,9 @@ pub use ec2::{TemplateAliases, TemplatePage};
 pub use eks::NodeGroup;
 pub use error::AwsError;
 pub use facts::{Activity, Described, Hook, Launch, Mix, Override, Source, TemplateId, TemplateRef};
+pub use identity::Identity;
 pub use machines::{Accelerator, LaunchSpec, Revision, TemplateVersion, TypeInfo, Volumes};
+pub use proxy::{BadProxy, Proxy};
 pub use requirements::Requirements;
 pub use user_data::UserData;
 
@@ -69,6 +73,8 @@ pub struct Aws {
     autoscaling: aws_sdk_autoscaling::Client,
     ec2: aws_sdk_ec2::Client,
     eks: aws_sdk_eks::Client,
+    /// Who we are. Simulated worlds have nobody to ask.
+    sts: Option<aws_sdk_sts::Client>,
     region: String,
     calls: Calls,
 }
@@ -77,18 +83,29 @@ impl Aws {
     /// The services as `config` says; time-outs and retries are ours.
     pub fn new(config: &SdkConfig) -> Result<Self, NoRegion> {
         let region = config.region().ok_or(NoRegion)?.to_string();
-        Ok(Self::with(config, region))
+        let sts = aws_sdk_sts::config::Builder::from(config)
+            .timeout_config(timeouts())
+            .retry_config(RetryConfig::disabled());
+        let sts = Some(aws_sdk_sts::Client::from_conf(sts.build()));
+        Ok(Self { sts, ..Self::with(config, region) })
     }
 
     /// The services of this region at this endpoint; what is not given, the SDK's own chain of environment, profiles
-    /// and instance metadata tells.
-    pub async fn connect(region: Option<&str>, endpoint_url: Option<&str>) -> Result<Self, NoRegion> {
+    /// and instance metadata tells. Requests go by `proxy`, if there is one for them.
+    pub async fn connect(
+        region: Option<&str>,
+        endpoint_url: Option<&str>,
+        proxy: Option<&Proxy>,
+    ) -> Result<Self, NoRegion> {
         let mut loader = aws_config::defaults(behaviour());
         if let Some(region) = region {
             loader = loader.region(Region::new(region.to_owned()));
         }
         if let Some(url) = endpoint_url {
             loader = loader.endpoint_url(url);
+        }
+        if let Some(proxy) = proxy {
+            loader = loader.http_client(proxy.http_client());
         }
         Self::new(&loader.load().await)
     }
@@ -113,13 +130,7 @@ impl Aws {
     }
 
     fn with(config: &SdkConfig, region: String) -> Self {
-        // What is left open the environment may set.
-        let timeouts = TimeoutConfig::builder()
-            .connect_timeout(CONNECT)
-            .disable_read_timeout()
-            .disable_operation_attempt_timeout()
-            .disable_operation_timeout()
-            .build();
+        let timeouts = timeouts();
         let once = RetryConfig::disabled();
         let autoscaling = aws_sdk_autoscaling::config::Builder::from(config)
             .timeout_config(timeouts.clone())
@@ -132,6 +143,7 @@ impl Aws {
             autoscaling: aws_sdk_autoscaling::Client::from_conf(autoscaling.build()),
             ec2: aws_sdk_ec2::Client::from_conf(ec2.build()),
             eks: aws_sdk_eks::Client::from_conf(eks.build()),
+            sts: None,
             region,
             calls: Calls::default(),
         }
@@ -171,6 +183,16 @@ impl Aws {
         })
         .await
     }
+}
+
+/// Ours are outside the SDK. What is left open here the environment may set.
+fn timeouts() -> TimeoutConfig {
+    TimeoutConfig::builder()
+        .connect_timeout(CONNECT)
+        .disable_read_timeout()
+        .disable_operation_attempt_timeout()
+        .disable_operation_timeout()
+        .build()
 }
 
 /// The SDK's defaults as of a date: newer ones come with a decision, not with an update.

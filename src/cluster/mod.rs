@@ -10,6 +10,7 @@ mod leader;
 mod nodes;
 mod pods;
 mod reflect;
+mod requests;
 mod version;
 mod words;
 
@@ -29,6 +30,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, Time};
 use kube::api::{Api, DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::{PartialObjectMeta, Status};
 use kube::runtime::watcher;
+use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 
 pub use answer::{Answer, ApiError};
@@ -37,6 +39,7 @@ pub use leader::{Candidate, Election, Leadership, Standing};
 pub use nodes::{NodeView, Nodes, Ready};
 pub use pods::{DaemonOwner, PodName, PodView};
 pub use reflect::{Project, Sink, Store, brings_news, deliver, patiently, reflect};
+use requests::Requests;
 pub use words::Pairs;
 
 /// Longest wait for one answer. A healthy API server takes milliseconds, one that is starting a few seconds.
@@ -45,6 +48,10 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long one watch lasts before it is taken up anew. `kube` takes a connection for dead five seconds after that; its
 /// default of 290 s would leave a last exit, or a Node, unseen for as long.
 const WATCH_SECONDS: u32 = 60;
+
+/// How long a watch may not have been heard of and still count: one that is alive is taken up again every minute, and twice
+/// that may go wrong.
+const SILENCE: Duration = Duration::from_mins(3);
 
 /// Longest note the API server takes in an Event is 1,024 bytes; characters can take several.
 const NOTE_LIMIT: usize = 500;
@@ -59,6 +66,7 @@ const ANSWER_LIMIT: usize = 64 * 1024;
 #[derive(Clone)]
 pub struct Cluster {
     client: kube::Client,
+    requests: Requests,
 }
 
 impl std::fmt::Debug for Cluster {
@@ -70,7 +78,18 @@ impl std::fmt::Debug for Cluster {
 impl Cluster {
     /// A cluster behind this client.
     pub fn new(client: kube::Client) -> Self {
-        Self { client }
+        let requests = Requests::default();
+        Self { client: requests.seen(client), requests }
+    }
+
+    /// Registers the metrics of requests and watches.
+    pub fn register(&self, registry: &mut Registry) {
+        self.requests.register(registry);
+    }
+
+    /// Whether every watch that lasts as long as the program was proved alive lately.
+    pub fn is_watching(&self) -> bool {
+        self.requests.longest_silence() <= SILENCE
     }
 
     /// Connects as the kubeconfig says, or as a pod of the cluster does.

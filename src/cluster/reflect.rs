@@ -10,7 +10,7 @@ use kube::ResourceExt;
 use kube::runtime::watcher::{self, Event};
 use tokio::sync::watch;
 
-use crate::telemetry::chain;
+use crate::telemetry::{Outage, chain};
 
 /// Where the events of a watch go.
 pub trait Sink<K> {
@@ -38,24 +38,25 @@ where
     let kind = K::kind(&K::DynamicType::default()).into_owned();
     let mut events = std::pin::pin!(patiently(events));
     let mut listed = Vec::new();
-    let mut broken = false;
+    let mut outage = Outage::default();
     while let Some(event) = events.next().await {
         match event {
             Ok(event) => {
                 // A list counts when it is whole.
                 let is_partial = matches!(event, Event::Init | Event::InitApply(_));
-                let is_back = !is_partial && std::mem::take(&mut broken);
+                let lasted = if is_partial { None } else { outage.ends() };
                 deliver(event, &mut listed, sink);
-                if is_back {
-                    tracing::info!(kind, "watching again");
+                if let Some(lasted) = lasted {
+                    tracing::info!(kind, lasted_seconds = lasted.as_secs(), "watching again");
                     sink.connected(true);
                 }
             }
             Err(error) => {
-                // Once an outage, not once a try.
-                if !std::mem::replace(&mut broken, true) {
-                    sink.connected(false);
-                    tracing::warn!(kind, error = %chain(&error), "the watch broke and is taken up again");
+                sink.connected(false);
+                // Not once a try.
+                if let Some(lasted) = outage.lasts() {
+                    let lasts_seconds = lasted.as_secs();
+                    tracing::warn!(kind, lasts_seconds, error = %chain(&error), "the watch broke and is taken up again");
                 }
             }
         }

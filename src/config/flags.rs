@@ -32,13 +32,14 @@ enum Sub {
 /// The flags of `serve`, as typed.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct ServeFlags {
-    /// Address and port gRPC is served on. Without certificates, a loopback address only.
+    /// Address and port gRPC is served on, or a Unix socket, unix:///PATH. Without certificates, a loopback address or a Unix
+    /// socket only.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8086")]
     pub(super) listen: String,
     /// Address and port of /livez, /readyz and /metrics.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9086")]
     pub(super) admin_listen: String,
-    /// The server's certificate chain, PEM. Read again when it changes, as are the key and the client authority.
+    /// The server's certificate chain, PEM. Read again when it changes, as are the other TLS files.
     #[arg(long, value_name = "FILE")]
     pub(super) tls_cert: Option<String>,
     /// The private key of the certificate, PEM.
@@ -47,6 +48,13 @@ pub(super) struct ServeFlags {
     /// Authorities whose client certificates are let in, PEM. Clients without one are refused.
     #[arg(long, value_name = "FILE")]
     pub(super) tls_client_ca: Option<String>,
+    /// What the client authorities have revoked, PEM: one list for each of them. Clients of which none tells are refused.
+    #[arg(long, value_name = "FILE")]
+    pub(super) tls_client_crl: Option<String>,
+    /// Name of a client that is let in, as a subject alternative name or the common name of its certificate. Repeatable; none:
+    /// every client that the authorities have signed.
+    #[arg(long, value_name = "NAME")]
+    pub(super) tls_client_name: Vec<String>,
     /// AWS region. If not given, where the AWS SDK finds it.
     #[arg(long, value_name = "NAME")]
     pub(super) region: Option<String>,

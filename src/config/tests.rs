@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 
 use super::*;
+use crate::aws::Proxy;
 use crate::cluster::Candidate;
 use crate::groups::selector::Selectors;
+use crate::provider::Listen;
 use crate::template::{MixedInstances, Settings};
 
 const GROUPS: &str = "--nodes=1:10:web";
@@ -46,6 +48,7 @@ fn defaults() -> Config {
         tls: None,
         region: None,
         endpoint_url: None,
+        proxy: None,
         kubeconfig: None,
         selectors: selectors(&["1:10:web"], &[]),
         refresh_interval: Duration::from_mins(1),
@@ -99,7 +102,7 @@ fn every_flag_is_read_and_so_is_every_variable() {
         ("--log-level", "debug"),
     ];
     let expected = Config {
-        listen: (IpAddr::V6(Ipv6Addr::LOCALHOST), 1).into(),
+        listen: Listen::Tcp((IpAddr::V6(Ipv6Addr::LOCALHOST), 1).into()),
         admin_listen: "0.0.0.0:2".parse().expect("an address"),
         region: Some("eu-central-1".into()),
         endpoint_url: Some("http://localhost:5000".into()),
@@ -298,6 +301,35 @@ fn plaintext_is_for_loopback_addresses() {
     for address in ["0.0.0.0:1", "[::]:1", "10.0.0.1:1"] {
         assert_eq!(flags(&["serve", GROUPS, "--listen", address]), ["--listen"], "{address}");
     }
+}
+
+#[test]
+fn a_unix_socket_needs_no_certificates() {
+    let at = |listen: &str| serve(&[GROUPS, listen], &[]).listen;
+    assert_eq!(at("--listen=unix:///run/ebbtide/grpc.sock"), Listen::Unix("/run/ebbtide/grpc.sock".into()));
+    assert_eq!(at("--listen=unix:/run/ebbtide/grpc.sock"), at("--listen=unix:///run/ebbtide/grpc.sock"));
+    let long = format!("--listen=unix:///{}", "x".repeat(100));
+    for bad in ["--listen=unix://run/x", "--listen=unix:///run/", "--listen=unix:", &long] {
+        assert_eq!(flags(&["serve", GROUPS, bad]), ["--listen"], "{bad}");
+    }
+}
+
+#[test]
+fn a_proxy_is_the_environments_in_either_case() {
+    let proxy = |env: &[(&str, &str)]| serve(&[GROUPS], env).proxy;
+    let expected = Proxy::new("http://proxy.example:3128", ".internal").expect("a URL");
+    for env in [
+        [("HTTPS_PROXY", "http://proxy.example:3128"), ("NO_PROXY", ".internal")],
+        [("https_proxy", "http://proxy.example:3128"), ("no_proxy", ".internal")],
+        [("HTTPS_PROXY", "proxy.example:3128"), ("no_proxy", ".internal")],
+    ] {
+        assert_eq!(proxy(&env), Some(expected.clone()), "{env:?}");
+    }
+    assert_eq!(proxy(&[("HTTPS_PROXY", " "), ("HTTP_PROXY", "http://proxy.example")]), None);
+    let [(flag, _)] = &problems(&["serve", GROUPS], &[("HTTPS_PROXY", "http://")])[..] else {
+        panic!("one problem")
+    };
+    assert_eq!(flag, "HTTPS_PROXY");
 }
 
 #[test]

@@ -10,11 +10,12 @@ use tracing::Level;
 
 use super::flags::ServeFlags;
 use super::{Config, LogFormat, LogOptions, Problem};
-use crate::aws::MOST_PODS;
+use crate::aws::{MOST_PODS, Proxy};
 use crate::cluster::Candidate;
 use crate::groups::selector::Selectors;
+use crate::provider::listen::BadListen;
 use crate::provider::tls::TlsFile;
-use crate::provider::{Tls, TlsFiles};
+use crate::provider::{Listen, Tls, TlsOptions};
 use crate::telemetry::chain;
 use crate::template::{MixedInstances, Settings};
 
@@ -36,16 +37,16 @@ const DRAIN: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_
 const SHARE: RangeInclusive<f64> = 0.0..=50.0;
 
 /// The configuration, or none if a problem was added that leaves a hole in it.
-pub(super) fn config(flags: ServeFlags, problems: &mut Vec<Problem>) -> Option<Config> {
-    let listen = address("--listen", &flags.listen, problems);
+pub(super) fn config(flags: ServeFlags, proxy: Option<Proxy>, problems: &mut Vec<Problem>) -> Option<Config> {
+    let listen = listen(&flags.listen, problems);
     let admin_listen = address("--admin-listen", &flags.admin_listen, problems);
-    if let (Some(listen), Some(admin)) = (listen, admin_listen)
-        && listen == admin
+    if let (Some(Listen::Tcp(listen)), Some(admin)) = (&listen, admin_listen)
+        && *listen == admin
         && listen.port() != 0
     {
         problems.push(Problem::new("--admin-listen", format!("{admin} is the address of --listen")));
     }
-    let tls = tls(&flags, listen, problems);
+    let tls = tls(&flags, listen.as_ref(), problems);
     let election = election(&flags, problems);
     let region = named("--region", flags.region, is_region, "a region is like eu-central-1", problems);
     let endpoint_url =
@@ -105,6 +106,7 @@ pub(super) fn config(flags: ServeFlags, problems: &mut Vec<Problem>) -> Option<C
         tls,
         region,
         endpoint_url,
+        proxy,
         kubeconfig,
         selectors,
         refresh_interval: refresh_interval?,
@@ -126,6 +128,21 @@ pub(super) fn config(flags: ServeFlags, problems: &mut Vec<Problem>) -> Option<C
     })
 }
 
+/// The proxy that the environment names as most programs have it, in either case.
+pub(super) fn proxy(env: &dyn Fn(&str) -> Option<String>, problems: &mut Vec<Problem>) -> Option<Proxy> {
+    let read = |upper: &str| {
+        let named = |name: &str| env(name).map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
+        named(upper).or_else(|| named(&upper.to_lowercase()))
+    };
+    let url = read("HTTPS_PROXY")?;
+    let proxy = Proxy::new(&url, &read("NO_PROXY").unwrap_or_default());
+    proxy.map_err(|error| problems.push(Problem::new("HTTPS_PROXY", error.to_string()))).ok()
+}
+
+fn listen(text: &str, problems: &mut Vec<Problem>) -> Option<Listen> {
+    text.parse().map_err(|error: BadListen| problems.push(Problem::new("--listen", error.to_string()))).ok()
+}
+
 fn address(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Option<SocketAddr> {
     let address = text.parse();
     if address.is_err() {
@@ -135,7 +152,7 @@ fn address(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Option<Socket
     address.ok()
 }
 
-fn tls(flags: &ServeFlags, listen: Option<SocketAddr>, problems: &mut Vec<Problem>) -> Option<TlsFiles> {
+fn tls(flags: &ServeFlags, listen: Option<&Listen>, problems: &mut Vec<Problem>) -> Option<TlsOptions> {
     let files = [
         ("--tls-cert", &flags.tls_cert),
         ("--tls-key", &flags.tls_key),
@@ -143,23 +160,31 @@ fn tls(flags: &ServeFlags, listen: Option<SocketAddr>, problems: &mut Vec<Proble
     ];
     if let [Some(cert), Some(key), Some(client_ca)] = files.map(|(_, file)| file.as_ref().map(PathBuf::from))
     {
-        let files = TlsFiles { cert, key, client_ca };
-        for problem in Tls::load(files.clone()).err().into_iter().flatten() {
+        let client_crl = flags.tls_client_crl.as_ref().map(PathBuf::from);
+        let client_names = flags.tls_client_name.clone();
+        let options = TlsOptions { cert, key, client_ca, client_crl, client_names };
+        for problem in Tls::load(options.clone()).err().into_iter().flatten() {
             let flag = match problem.file() {
                 TlsFile::Cert => "--tls-cert",
                 TlsFile::Key => "--tls-key",
                 TlsFile::ClientCa => "--tls-client-ca",
+                TlsFile::ClientCrl => "--tls-client-crl",
             };
             problems.push(Problem::new(flag, chain(&problem)));
         }
-        return Some(files);
+        return Some(options);
     }
-    let given: Vec<_> = files.iter().filter(|(_, file)| file.is_some()).map(|(flag, _)| *flag).collect();
+    let about_clients = [
+        ("--tls-client-crl", flags.tls_client_crl.is_some()),
+        ("--tls-client-name", !flags.tls_client_name.is_empty()),
+    ];
+    let given = files.map(|(flag, file)| (flag, file.is_some())).into_iter().chain(about_clients);
+    let given: Vec<_> = given.filter(|(_, is_given)| *is_given).map(|(flag, _)| flag).collect();
     if let Some(first) = given.first() {
         for (flag, _) in files.iter().filter(|(_, file)| file.is_none()) {
             problems.push(Problem::new(*flag, format!("is needed with {first}")));
         }
-    } else if let Some(address) = listen
+    } else if let Some(Listen::Tcp(address)) = listen
         && !address.ip().to_canonical().is_loopback()
     {
         let text = format!(

@@ -3,7 +3,7 @@
 //! - One look at a time; whoever wants one sooner says so through [`Groups::refresh_soon`], and several wishes are one.
 //! - The groups must be seen for a look to count, and are published as soon as they are: an instance that a hook holds
 //!   must not wait for templates. Everything else (templates, failures, hooks, EKS) is best effort: what was known before
-//!   stays, and a trouble is logged when it begins and when it ends, not in between.
+//!   stays, and a trouble is logged when it begins, every five minutes, and when it ends.
 //! - The first look costs ceil(groups / 100) calls for each selector, ceil(launch templates / 200), ceil(types / 100),
 //!   and one for each other thing that groups have of their own (pinned versions, sets of attributes). A later one
 //!   costs ceil(groups / 100) for each selector, and in a steady state at most three more, and one for each group that
@@ -32,7 +32,7 @@ use super::tags::{self, BadTag, NodeTags};
 use super::{Frozen, Group, Groups, Snapshot, warm_pools};
 use crate::aws::{Aws, AwsError, Described, Launch, NodeGroup, Revision};
 use crate::clock::{Clock, later};
-use crate::telemetry::chain;
+use crate::telemetry::{Outage, chain};
 use crate::template::{Facts, Lessons, Managed, Settings, Template, TemplateError};
 
 /// Calls about single groups that a look makes, whatever the number of groups ...
@@ -168,7 +168,7 @@ impl Discovery {
     /// [`pace`](super::pace) says so. While AWS does not answer it tries again after 1 s, then 2 s, and so on, and the last
     /// snapshot stays.
     pub async fn run(self) -> Infallible {
-        let mut failures = 0;
+        let (mut failures, mut outage) = (0, Outage::default());
         let mut pace = self.interval;
         loop {
             let began = Instant::now();
@@ -177,8 +177,8 @@ impl Discovery {
             // Boxed: a look holds many calls at once, and whoever runs this need not carry their size.
             match Box::pin(self.look()).await {
                 Ok(snapshot) => {
-                    if failures > 0 {
-                        tracing::info!(failures, "groups are seen again");
+                    if let Some(lasted) = outage.ends() {
+                        tracing::info!(failures, lasted_seconds = lasted.as_secs(), "groups are seen again");
                     }
                     failures = 0;
                     pace = next_look(&snapshot, self.hooks.knowledge(&snapshot), self.interval);
@@ -193,8 +193,9 @@ impl Discovery {
                     }
                 }
                 Err(error) => {
-                    if failures == 0 {
+                    if let Some(lasted) = outage.lasts() {
                         tracing::warn!(
+                            lasts_seconds = lasted.as_secs(),
                             error = %chain(&error),
                             "groups cannot be seen, the last snapshot stays"
                         );
@@ -469,22 +470,25 @@ impl TemplateFacts {
     }
 }
 
-/// Something that can fail without failing a look, logged when that begins and when it ends.
+/// Something that can fail without failing a look.
 #[derive(Debug, Default)]
-struct Trouble {
-    since_last_success: bool,
-}
+struct Trouble(Outage);
 
 impl Trouble {
     fn note(&mut self, what: &'static str, error: Option<&impl Error>) {
-        match (error, self.since_last_success) {
-            (Some(error), false) => {
-                tracing::warn!(what, error = %chain(error), "cannot be looked up, what was known stays");
+        match error {
+            Some(error) => {
+                if let Some(lasted) = self.0.lasts() {
+                    let lasts_seconds = lasted.as_secs();
+                    tracing::warn!(what, lasts_seconds, error = %chain(error), "cannot be looked up, what was known stays");
+                }
             }
-            (None, true) => tracing::info!(what, "can be looked up again"),
-            _ => {}
+            None => {
+                if self.0.ends().is_some() {
+                    tracing::info!(what, "can be looked up again");
+                }
+            }
         }
-        self.since_last_success = error.is_some();
     }
 }
 

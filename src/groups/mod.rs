@@ -9,6 +9,7 @@ pub mod failures;
 pub mod hooks;
 mod launch;
 pub mod lifecycle;
+mod metrics;
 mod node_groups;
 mod pace;
 pub mod protection;
@@ -29,6 +30,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 pub use lifecycle::Lifecycle;
+pub use metrics::register;
 pub use provider_id::ProviderId;
 pub use turns::{TerminationTurn, Turn};
 pub use view::{Change, Groups, Stale};

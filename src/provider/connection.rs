@@ -8,6 +8,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
+use crate::slots::Bounded;
+
 /// What bytes of a client come over.
 #[derive(Debug)]
 pub(super) enum Connection<IO> {
@@ -15,7 +17,7 @@ pub(super) enum Connection<IO> {
     Tls(Box<TlsStream<IO>>),
 }
 
-impl<IO> Connected for Connection<IO> {
+impl<IO> Connected for Bounded<Connection<IO>> {
     type ConnectInfo = ();
 
     fn connect_info(&self) {}

@@ -1,4 +1,4 @@
-//! How long RPCs take and how they end: `ebbtide_rpc_duration_seconds`, by RPC and code.
+//! How long RPCs take and how they end: `ebbtide_rpc_duration_seconds`, by RPC and code. And who was not let in to make any.
 
 use std::fmt::{self, Write as _};
 
@@ -8,6 +8,8 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 use tokio::time::Instant;
 use tonic::Code;
+
+use super::refusals::Refusals;
 
 /// Reads are answered from memory in well under a millisecond; from 1 s on a client may be about to give up (5 s).
 const BUCKETS: [f64; 9] = [0.000_1, 0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0];
@@ -86,6 +88,7 @@ pub fn code_name(code: Code) -> &'static str {
 #[derive(Clone, Debug)]
 pub struct RpcMetrics {
     durations: Family<Labels, Histogram, fn() -> Histogram>,
+    pub(super) refusals: Refusals,
 }
 
 impl RpcMetrics {
@@ -99,7 +102,9 @@ impl RpcMetrics {
             Unit::Seconds,
             durations.clone(),
         );
-        Self { durations }
+        let refusals = Refusals::default();
+        refusals.register(registry);
+        Self { durations, refusals }
     }
 
     /// Starts to time a call. One that is dropped before its end, because the client has given up, counts as

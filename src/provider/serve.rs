@@ -1,42 +1,35 @@
 //! Serving the provider on connections from anywhere: sockets, or pipes in memory.
 //!
-//! Invariants: a client that takes its time to shake hands delays nobody else; a stop waits for the calls under way,
-//! not for clients.
+//! Invariant: a stop waits for the calls under way, not for clients.
 
 use std::future::pending;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{Stream, StreamExt as _};
+use futures::Stream;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 use tonic::transport::Server;
 use tonic_health::server::HealthReporter;
-use tracing::{debug, warn};
+use tracing::warn;
 
-use super::connection::Connection;
+use super::handshakes::{CONNECTION_AGE, connections};
 use super::proto::FILE_DESCRIPTOR_SET;
 use super::proto::cloud_provider_server::CloudProviderServer;
 use super::{Provider, Tls};
 use crate::clock::Clock;
 use crate::groups::Groups;
-use crate::telemetry::chain;
+use crate::slots::Peer;
 
 /// A request names nodes, labels and annotations (256 KiB at most each): ten nodes fit, a flood does not.
 const LARGEST_REQUEST: usize = 4 << 20;
-/// Two round trips and a signature. A client that needs longer is none.
-const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
-/// Hands shaken at once: far more than there are clients, and little memory.
-const HANDSHAKES: usize = 64;
 /// Calls of one connection at once. Cluster-autoscaler makes about one per group and node of a loop, mostly in turn.
 const CALLS: u32 = 256;
 /// A peer that has gone without a word is noticed in `PING_EVERY` + `PONG_WITHIN`.
 const PING_EVERY: Duration = Duration::from_secs(30);
 const PONG_WITHIN: Duration = Duration::from_secs(10);
-/// When the listener fails (out of file descriptors, say) it fails again at once: not in a busy loop.
-const AFTER_ACCEPT_ERROR: Duration = Duration::from_millis(200);
 /// Calls answer within 4 s, and the program ends within 5 s of being told to.
 const DRAIN_WITHIN: Duration = Duration::from_secs(4);
 /// How soon the health service notices that the view has become too old.
@@ -55,12 +48,11 @@ pub enum ServeError {
 
 /// Serves the provider, its health and reflection until `shutdown` completes or the listener ends.
 ///
-/// With `tls`, only clients with a certificate of its authority are let in. Plaintext is for loopback addresses and
-/// pipes; the configuration sees to that. For sockets, [`tonic::transport::server::TcpIncoming`] is the listener to
-/// give: it turns Nagle's delay off.
+/// With `tls`, only clients with a certificate of its authority are let in. Plaintext is for loopback addresses, Unix sockets
+/// and pipes; the configuration sees to that.
 pub async fn serve<IO>(
     provider: Provider,
-    incoming: impl Stream<Item = io::Result<IO>> + Send,
+    incoming: impl Stream<Item = io::Result<(IO, Peer)>> + Send,
     tls: Option<Tls>,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), ServeError>
@@ -74,8 +66,18 @@ where
     };
     let (health, health_service) = tonic_health::server::health_reporter();
     let (groups, clock) = (Arc::clone(&provider.groups), provider.clock.clone());
+    let refusals = provider.metrics.refusals.clone();
+    let tls = tls.map(Arc::new);
+    if tls.as_ref().is_some_and(|tls| tls.is_for_all_names()) {
+        warn!("every client that the authority has signed may delete nodes: --tls-client-name says who may");
+    }
     let (stop, stopped) = oneshot::channel::<()>();
-    let server = Server::builder()
+    let mut server = Server::builder();
+    if tls.is_some() {
+        // Without tonic's own grace: with it, tonic 0.14 cuts connections without asking clients to go first.
+        server = server.max_connection_age(CONNECTION_AGE);
+    }
+    let server = server
         .http2_keepalive_interval(Some(PING_EVERY))
         .http2_keepalive_timeout(Some(PONG_WITHIN))
         .max_concurrent_streams(CALLS)
@@ -83,7 +85,7 @@ where
         .add_service(health_service)
         .add_service(reflection().build_v1()?)
         .add_service(reflection().build_v1alpha()?)
-        .serve_with_incoming_shutdown(connections(incoming, tls), async {
+        .serve_with_incoming_shutdown(connections(incoming, tls.clone(), refusals.clone()), async {
             // A sender that is gone says the same as its word.
             let _ = stopped.await;
         });
@@ -91,6 +93,7 @@ where
     tokio::select! {
         ended = &mut server => return Ok(ended?),
         () = report_health(&health, &groups, &clock) => {}
+        () = refusals.watch_certificates(tls.as_deref(), &clock) => {}
         () = shutdown => {}
     }
     health.set_not_serving::<CloudProviderServer<Provider>>().await;
@@ -114,55 +117,6 @@ async fn report_health(health: &HealthReporter, groups: &Groups, clock: &Clock) 
         tokio::select! {
             changed = versions.changed() => if changed.is_err() { pending::<()>().await },
             () = sleep(HEALTH_EVERY) => {}
-        }
-    }
-}
-
-/// Connections that are through with their handshake, in the order in which they are.
-fn connections<IO>(
-    incoming: impl Stream<Item = io::Result<IO>> + Send,
-    tls: Option<Tls>,
-) -> impl Stream<Item = io::Result<Connection<IO>>> + Send
-where
-    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let tls = tls.map(Arc::new);
-    incoming
-        .then(async |accepted| match accepted {
-            Ok(io) => Some(io),
-            Err(error) => {
-                warn!(error = %chain(&error), "a connection could not be accepted");
-                sleep(AFTER_ACCEPT_ERROR).await;
-                None
-            }
-        })
-        .filter_map(async |io| io)
-        .map(move |io| {
-            let tls = tls.clone();
-            async move {
-                match tls {
-                    Some(tls) => shake_hands(io, &tls).await,
-                    None => Some(Connection::Plain(io)),
-                }
-            }
-        })
-        .buffer_unordered(HANDSHAKES)
-        .filter_map(async |connection| connection.map(Ok))
-}
-
-async fn shake_hands<IO>(io: IO, tls: &Tls) -> Option<Connection<IO>>
-where
-    IO: AsyncRead + AsyncWrite + Unpin,
-{
-    match timeout(HANDSHAKE_WITHIN, tls.acceptor().accept(io)).await {
-        Ok(Ok(stream)) => Some(Connection::Tls(Box::new(stream))),
-        Ok(Err(error)) => {
-            debug!(error = %chain(&error), "a client was refused");
-            None
-        }
-        Err(_) => {
-            debug!("a client took too long over its handshake");
-            None
         }
     }
 }

@@ -28,7 +28,7 @@ pub struct Provider {
     pub(super) sizing: Arc<dyn Sizing>,
     pub(super) clock: Clock,
     pub(super) placeholders: Placeholders,
-    metrics: RpcMetrics,
+    pub(super) metrics: RpcMetrics,
     /// Whether MaxNodeStartupTime may become 0.
     zero_startup_time: bool,
     startup_time: Once,

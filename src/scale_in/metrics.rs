@@ -2,16 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeLabelValue, EncodeMetric};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Registry, Unit};
 
 use super::intents::record_on;
 use super::situation::{Waiting, Why};
+use crate::clock::{Clock, elapsed};
 use crate::cluster::{Answer, Nodes};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
@@ -59,7 +61,7 @@ pub struct Metrics {
 
 impl Metrics {
     /// Registers everything about scale-ins.
-    pub fn register(&self, registry: &mut Registry, nodes: Arc<Nodes>, board: Arc<Board>) {
+    pub fn register(&self, registry: &mut Registry, nodes: Arc<Nodes>, board: Arc<Board>, clock: Clock) {
         registry.register(
             "ebbtide_pods_asked_to_go",
             "Evictions and deletions asked of the API server, by its answer",
@@ -75,7 +77,7 @@ impl Metrics {
             "Defects that stopped the work on a node; it was taken up again",
             self.panics.clone(),
         );
-        registry.register_collector(Box::new(UnderWay { nodes, board }));
+        registry.register_collector(Box::new(UnderWay { nodes, board, clock }));
     }
 
     pub(super) fn answered(&self, answer: &Answer, evicted: bool) {
@@ -128,12 +130,15 @@ impl Board {
 struct UnderWay {
     nodes: Arc<Nodes>,
     board: Arc<Board>,
+    clock: Clock,
 }
 
 impl Collector for UnderWay {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let mut scale_ins: BTreeMap<(String, String), i64> = BTreeMap::new();
+        let mut oldest = Duration::ZERO;
         for record in self.nodes.all().iter().filter_map(|node| record_on(node)) {
+            oldest = oldest.max(elapsed(record.requested_at, self.clock.wall()));
             *scale_ins.entry((record.cause.to_string(), record.phase.to_string())).or_default() += 1;
         }
         let mut gauge = encoder.encode_descriptor(
@@ -146,6 +151,13 @@ impl Collector for UnderWay {
             let labels = [("cause", cause), ("phase", phase)];
             ConstGauge::new(count).encode(gauge.encode_family(&labels)?)?;
         }
+        let gauge = encoder.encode_descriptor(
+            "ebbtide_scale_in_oldest_age",
+            "How long ago the oldest scale-in under way was requested; 0 if none is",
+            Some(&Unit::Seconds),
+            prometheus_client::metrics::MetricType::Gauge,
+        )?;
+        ConstGauge::new(oldest.as_secs_f64()).encode(gauge)?;
         let mut waiting: BTreeMap<&'static str, i64> = BTreeMap::new();
         for w in self.board.all().values().flatten() {
             let why = match w.why {

@@ -16,13 +16,15 @@ use tonic::transport::{Channel, Endpoint};
 
 use super::http::aws_client;
 use super::world::World;
-use crate::app::{self, AppError, Io, Outside};
+use crate::app::{self, AppError, Outside};
 use crate::aws::Aws;
 use crate::clock::Clock;
 use crate::cluster::{Candidate, Cluster};
 use crate::config::{Config, LogFormat, LogOptions};
 use crate::groups::selector::Selectors;
 use crate::provider::proto::cloud_provider_client::CloudProviderClient;
+use crate::provider::{Io, Listen};
+use crate::slots::Peer;
 use crate::template::Settings;
 
 /// The tag of the groups that the program runs in simulations.
@@ -38,11 +40,12 @@ const PIPE: usize = 64 * 1024;
 pub fn config() -> Config {
     let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     Config {
-        listen: nowhere,
+        listen: Listen::Tcp(nowhere),
         admin_listen: nowhere,
         tls: None,
         region: None,
         endpoint_url: None,
+        proxy: None,
         kubeconfig: None,
         selectors: Selectors::parse(NOBODY, [format!("asg:tag={TAG}")]).unwrap_or_default(),
         refresh_interval: Duration::from_mins(1),
@@ -77,8 +80,8 @@ impl Program {
     /// Starts the program on a world whose API server it reaches by this client.
     pub fn start_behind(world: &World, client: kube::Client, config: Config) -> Self {
         let (connect, connections) = mpsc::unbounded_channel();
-        let incoming =
-            UnboundedReceiverStream::new(connections).map(|stream| Ok(Box::new(stream) as Box<dyn Io>));
+        let incoming = UnboundedReceiverStream::new(connections)
+            .map(|stream| Ok((Box::new(stream) as Box<dyn Io>, Peer::Local)));
         let clock = world.clock.of_its_own();
         let outside = Outside {
             aws: Aws::at(aws_client(Arc::new(world.aws.clone()))),

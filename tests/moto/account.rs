@@ -47,7 +47,7 @@ impl Account {
     pub(crate) async fn open() -> Self {
         static OPENED: AtomicUsize = AtomicUsize::new(0);
         let endpoint = std::env::var("EBBTIDE_MOTO_ENDPOINT").expect("run tests/moto.sh");
-        let aws = Aws::connect(Some(REGION), Some(&endpoint)).await.expect("a region");
+        let aws = Aws::connect(Some(REGION), Some(&endpoint), None).await.expect("a region");
         let config = aws_config::defaults(BehaviorVersion::latest())
             .region(Region::new(REGION))
             .endpoint_url(&endpoint)

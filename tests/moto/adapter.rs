@@ -43,7 +43,7 @@ async fn moto() -> Moto {
         .load()
         .await;
     Moto {
-        aws: Aws::connect(Some(REGION), Some(&endpoint)).await.expect("has a region"),
+        aws: Aws::connect(Some(REGION), Some(&endpoint), None).await.expect("has a region"),
         autoscaling: aws_sdk_autoscaling::Client::new(&config),
         ec2: aws_sdk_ec2::Client::new(&config),
     }

@@ -23,6 +23,7 @@ use ebbtide::provider::proto::{
 };
 use ebbtide::provider::{Provider, RpcMetrics, ScaleIns, serve};
 use ebbtide::scale_in::{Accepted, IntentError};
+use ebbtide::slots::Peer;
 use hyper_util::rt::TokioIo;
 use k8s_pb::api::core::v1::Node;
 use prometheus_client::registry::Registry;
@@ -94,7 +95,7 @@ impl Program {
             discovery.run().await;
         });
         tasks.spawn(async move {
-            let incoming = tokio_stream::iter([Ok::<_, io::Error>(theirs)]);
+            let incoming = tokio_stream::iter([Ok::<_, io::Error>((theirs, Peer::Local))]);
             let incoming = tokio_stream::StreamExt::chain(incoming, tokio_stream::pending());
             serve(provider, incoming, None, std::future::pending()).await.expect("served");
         });

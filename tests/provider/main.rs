@@ -1,5 +1,6 @@
 //! The provider as cluster-autoscaler meets it: through gRPC, in memory, on paused time.
 
+mod certificates;
 mod deletions;
 mod dialects;
 mod reads;

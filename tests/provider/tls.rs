@@ -1,144 +1,27 @@
-//! mTLS: who is let in, and certificates that change.
+//! mTLS: who is let in and for how long, certificates that change, and strangers who hold the door.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::os::unix::fs::symlink;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
+use ebbtide::config::{LogFormat, LogOptions};
+use ebbtide::provider::Tls;
 use ebbtide::provider::proto::NodeGroupsRequest;
 use ebbtide::provider::proto::cloud_provider_client::CloudProviderClient;
 use ebbtide::provider::tls::TlsFile;
-use ebbtide::provider::{Tls, TlsFiles};
+use ebbtide::slots::Peer;
 use hyper_util::rt::TokioIo;
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
-use rustls::crypto::aws_lc_rs;
-use rustls::{ClientConfig, RootCertStore};
+use rustls::HandshakeKind;
+use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use tokio::io::{AsyncReadExt as _, DuplexStream};
-use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
+use tokio::io::AsyncReadExt as _;
+use tokio::time::Instant;
 use tonic::transport::Endpoint;
 
+use crate::certificates::{Authority, Files, call, client, handshake, shown};
 use crate::world::{World, web};
-
-/// An authority, in whose name certificates are signed.
-struct Authority {
-    issuer: Issuer<'static, KeyPair>,
-    pem: String,
-}
-
-/// A certificate and its key, PEM.
-struct Signed {
-    cert: String,
-    key: String,
-}
-
-impl Authority {
-    fn new() -> Self {
-        let mut params = CertificateParams::new(Vec::new()).expect("no names");
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let key = KeyPair::generate().expect("a key");
-        let pem = params.self_signed(&key).expect("signed").pem();
-        Self { issuer: Issuer::new(params, key), pem }
-    }
-
-    fn sign(&self, name: &str) -> Signed {
-        let params = CertificateParams::new(vec![name.to_owned()]).expect("a name");
-        let key = KeyPair::generate().expect("a key");
-        let cert = params.signed_by(&key, &self.issuer).expect("signed").pem();
-        Signed { cert, key: key.serialize_pem() }
-    }
-}
-
-/// Certificate files of a server, and their authorities.
-struct Files {
-    paths: TlsFiles,
-    servers: Authority,
-    clients: Authority,
-    changes: u64,
-}
-
-impl Files {
-    fn new(test: &str) -> Self {
-        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
-        fs::create_dir_all(&directory).expect("a directory for the test");
-        let path = |name: &str| -> PathBuf { directory.join(name) };
-        let paths =
-            TlsFiles { cert: path("tls.crt"), key: path("tls.key"), client_ca: path("client-ca.crt") };
-        let mut files = Self { paths, servers: Authority::new(), clients: Authority::new(), changes: 0 };
-        files.new_certificate();
-        let pem = files.clients.pem.clone();
-        files.write(&files.paths.client_ca.clone(), &pem);
-        files
-    }
-
-    fn new_certificate(&mut self) {
-        let server = self.servers.sign("provider");
-        self.write(&self.paths.cert.clone(), &server.cert);
-        self.write(&self.paths.key.clone(), &server.key);
-    }
-
-    /// Writes a file, each time a second later than the last, whatever the file system's clock does.
-    fn write(&mut self, path: &Path, content: &str) {
-        fs::write(path, content).expect("written");
-        self.changes += 1;
-        let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000 + self.changes);
-        File::options().write(true).open(path).and_then(|file| file.set_modified(time)).expect("dated");
-    }
-
-    fn serve(&self) -> World {
-        let world = World::empty(Some(Tls::load(self.paths.clone()).expect("good files")));
-        world.publish([web(1)]);
-        world
-    }
-}
-
-/// A client that trusts `servers`, with a certificate or none.
-fn client(servers: &Authority, own: Option<&Signed>) -> TlsConnector {
-    let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_slice(servers.pem.as_bytes()).expect("PEM")).expect("an authority");
-    let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
-        .with_safe_default_protocol_versions()
-        .expect("versions")
-        .with_root_certificates(roots);
-    let mut config = match own {
-        Some(own) => {
-            let cert = CertificateDer::from_pem_slice(own.cert.as_bytes()).expect("PEM");
-            let key = PrivateKeyDer::from_pem_slice(own.key.as_bytes()).expect("PEM");
-            builder.with_client_auth_cert(vec![cert], key).expect("a key pair")
-        }
-        None => builder.with_no_client_auth(),
-    };
-    config.alpn_protocols = vec![b"h2".to_vec()];
-    TlsConnector::from(Arc::new(config))
-}
-
-async fn handshake(world: &World, client: &TlsConnector) -> io::Result<TlsStream<DuplexStream>> {
-    client.connect(ServerName::try_from("provider").expect("a name"), world.connect()).await
-}
-
-/// A call through TLS; what went wrong, if it did.
-async fn call(world: &World, client: &TlsConnector) -> Result<usize, String> {
-    let stream = handshake(world, client).await.map_err(|e| e.to_string())?;
-    let mut stream = Some(TokioIo::new(stream));
-    let connector =
-        tower::service_fn(move |_| std::future::ready(stream.take().ok_or(io::Error::other("once"))));
-    let channel = Endpoint::from_static("http://provider")
-        .connect_with_connector(connector)
-        .await
-        .map_err(|e| e.to_string())?;
-    let answer = CloudProviderClient::new(channel).node_groups(NodeGroupsRequest {}).await;
-    answer.map(|answer| answer.into_inner().node_groups.len()).map_err(|e| e.to_string())
-}
-
-/// What the server's certificate is, as a client sees it.
-async fn shown(world: &World, client: &TlsConnector) -> CertificateDer<'static> {
-    let stream = handshake(world, client).await.expect("let in");
-    let certificates = stream.get_ref().1.peer_certificates().expect("the server has one");
-    certificates[0].clone().into_owned()
-}
 
 #[tokio::test]
 async fn a_client_of_the_authority_is_let_in_and_nobody_else() {
@@ -184,7 +67,7 @@ async fn changed_certificates_are_used_for_new_connections_and_broken_ones_never
     let second = shown(&world, &known).await;
     assert_ne!(first, second);
 
-    let (cert, key) = (files.paths.cert.clone(), files.paths.key.clone());
+    let (cert, key) = (files.options.cert.clone(), files.options.key.clone());
     files.write(&cert, "half a cert");
     assert_eq!(shown(&world, &known).await, second);
     // A certificate whose key has not been written yet.
@@ -200,7 +83,7 @@ async fn changed_certificates_are_used_for_new_connections_and_broken_ones_never
 
     // Another client authority: old clients are out.
     let clients = Authority::new();
-    let authority = files.paths.client_ca.clone();
+    let authority = files.options.client_ca.clone();
     files.write(&authority, &clients.pem);
     assert!(call(&world, &known).await.is_err());
     let new = client(&files.servers, Some(&clients.sign("cluster-autoscaler")));
@@ -210,20 +93,243 @@ async fn changed_certificates_are_used_for_new_connections_and_broken_ones_never
 #[test]
 fn all_that_is_wrong_with_the_files_is_said_at_once() {
     let mut files = Files::new("problems");
-    let paths = files.paths.clone();
-    files.write(&paths.cert, "no certificate");
-    files.write(&paths.client_ca, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
-    fs::remove_file(&paths.key).expect("removed");
-    let problems = Tls::load(paths.clone()).expect_err("nothing is right");
+    let options = files.options.clone();
+    files.write(&options.cert, "no certificate");
+    files.write(&options.client_ca, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
+    fs::remove_file(&options.key).expect("removed");
+    let problems = Tls::load(options.clone()).expect_err("nothing is right");
     let about: Vec<_> = problems.iter().map(ebbtide::provider::tls::TlsProblem::file).collect();
     assert_eq!(about, [TlsFile::Cert, TlsFile::Key, TlsFile::ClientCa]);
 
     files.new_certificate();
     let clients = files.clients.pem.clone();
-    files.write(&paths.client_ca, &clients);
+    files.write(&options.client_ca, &clients);
     let other = files.servers.sign("provider");
-    files.write(&paths.key, &other.key);
-    let problems = Tls::load(paths).expect_err("the key of another certificate");
+    files.write(&options.key, &other.key);
+    let problems = Tls::load(options).expect_err("the key of another certificate");
     let about: Vec<_> = problems.iter().map(ebbtide::provider::tls::TlsProblem::file).collect();
     assert_eq!(about, [TlsFile::Key]);
+}
+
+fn refused(world: &World, reason: &str) -> u64 {
+    let start = format!("ebbtide_tls_clients_refused_total{{reason=\"{reason}\"}} ");
+    let text = world.metrics();
+    text.lines().find_map(|line| line.strip_prefix(&start)?.parse().ok()).unwrap_or_default()
+}
+
+/// When the server's certificate ends, as the metrics say.
+fn not_after(world: &World) -> Option<i64> {
+    let text = world.metrics();
+    let start = r#"ebbtide_tls_not_after_timestamp_seconds{file="certificate"} "#;
+    text.lines().find_map(|line| line.strip_prefix(start)?.parse().ok())
+}
+
+#[tokio::test]
+async fn of_the_authoritys_clients_only_those_of_the_names_are_let_in() {
+    let mut files = Files::new("names");
+    files.options.client_names = vec!["cluster-autoscaler".to_owned(), "probe".to_owned()];
+    let world = files.serve();
+    for known in [
+        files.clients.sign("cluster-autoscaler"),
+        files.clients.sign("probe"),
+        files.clients.sign_common_name("cluster-autoscaler"),
+    ] {
+        assert_eq!(call(&world, &client(&files.servers, Some(&known))).await, Ok(1));
+    }
+    for other in ["cluster-autoscaler.example", "web", "Cluster-Autoscaler"] {
+        assert!(
+            call(&world, &client(&files.servers, Some(&files.clients.sign(other)))).await.is_err(),
+            "{other}"
+        );
+    }
+    assert_eq!(refused(&world, "wrong_name"), 3);
+    let forged = client(&files.servers, Some(&Authority::new().sign("cluster-autoscaler")));
+    assert!(call(&world, &forged).await.is_err());
+    assert_eq!(refused(&world, "unknown_authority"), 1);
+}
+
+#[tokio::test]
+async fn a_revoked_client_is_out_and_so_is_one_of_which_no_list_tells() {
+    let mut files = Files::new("revocation");
+    let list = files.options.cert.with_file_name("clients.crl");
+    files.options.client_crl = Some(list.clone());
+    let none = files.clients.revocations(&[]);
+    files.write(&list, &none);
+    let world = files.serve();
+    let stolen = client(&files.servers, Some(&files.clients.sign_number("cluster-autoscaler", 7)));
+    let known = client(&files.servers, Some(&files.clients.sign_number("cluster-autoscaler", 8)));
+    assert_eq!(call(&world, &stolen).await, Ok(1));
+    let revoked = files.clients.revocations(&[7]);
+    files.write(&list, &revoked);
+    assert!(call(&world, &stolen).await.is_err());
+    assert_eq!(call(&world, &known).await, Ok(1));
+    assert_eq!(refused(&world, "revoked"), 1);
+    // A list that is damaged changes nothing; one of another authority says nothing of ours.
+    files.write(&list, "-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n");
+    assert!(call(&world, &stolen).await.is_err());
+    assert_eq!(call(&world, &known).await, Ok(1));
+    let foreign = Authority::new().revocations(&[]);
+    files.write(&list, &foreign);
+    assert!(call(&world, &known).await.is_err());
+}
+
+#[tokio::test]
+async fn a_client_shows_its_certificate_in_every_handshake() {
+    let files = Files::new("resumption");
+    let world = files.serve();
+    let known = client(&files.servers, Some(&files.clients.sign("cluster-autoscaler")));
+    for _ in 0..3 {
+        assert_eq!(call(&world, &known).await, Ok(1));
+        let stream = handshake(&world, &known).await.expect("let in");
+        assert_ne!(stream.get_ref().1.handshake_kind(), Some(HandshakeKind::Resumed));
+    }
+}
+
+#[tokio::test]
+async fn connections_are_made_anew_before_they_are_old_and_a_removed_authority_loses_its_open_ones() {
+    let mut files = Files::new("age");
+    let world = Arc::new(files.serve());
+    let known = client(&files.servers, Some(&files.clients.sign("cluster-autoscaler")));
+    let dialled = Arc::new(Mutex::new(0));
+    let (count, server) = (Arc::clone(&dialled), Arc::clone(&world));
+    let connector = tower::service_fn(move |_: http::Uri| {
+        *count.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        let (server, known) = (Arc::clone(&server), known.clone());
+        async move { Ok::<_, io::Error>(TokioIo::new(handshake(&server, &known).await?)) }
+    });
+    let channel = Endpoint::from_static("http://provider").connect_with_connector_lazy(connector);
+    let mut client = CloudProviderClient::new(channel);
+    tokio::time::pause();
+    // As cluster-autoscaler does, every ten seconds, for half an hour.
+    for _ in 0..180 {
+        world.publish([web(1)]);
+        client.node_groups(NodeGroupsRequest {}).await.expect("no call is lost");
+        tokio::time::sleep(Duration::from_secs(10)).await;
+    }
+    assert_eq!(*dialled.lock().expect("not poisoned"), 3);
+
+    let authority = files.options.client_ca.clone();
+    files.write(&authority, &Authority::new().pem);
+    tokio::time::sleep(Duration::from_mins(11)).await;
+    world.publish([web(1)]);
+    assert!(client.node_groups(NodeGroupsRequest {}).await.is_err());
+}
+
+#[tokio::test]
+async fn files_that_are_exchanged_by_a_symbolic_link_are_noticed_though_nobody_connects() {
+    let mut files = Files::new("mounted");
+    let mounted = files.options.cert.with_file_name("mounted");
+    let _ = fs::remove_dir_all(&mounted);
+    let authority = fs::read_to_string(&files.options.client_ca).expect("written");
+    let generation = |files: &mut Files, name: &str, year: i32| {
+        let signed = files.servers.sign_until("provider", (year, 1, 1));
+        let directory = mounted.join(name);
+        fs::create_dir_all(&directory).expect("a directory");
+        for (file, content) in [("tls.crt", &signed.cert), ("tls.key", &signed.key), ("ca.crt", &authority)] {
+            // Of the same moment, as files of one volume may be.
+            files.changes = 0;
+            files.write(&directory.join(file), content);
+        }
+        let next = mounted.join("next");
+        symlink(&directory, &next).expect("a link");
+        fs::rename(&next, mounted.join("data")).expect("exchanged");
+    };
+    generation(&mut files, "1", 3001);
+    let file = |name: &str| mounted.join("data").join(name);
+    (files.options.cert, files.options.key) = (file("tls.crt"), file("tls.key"));
+    files.options.client_ca = file("ca.crt");
+    let world = files.serve();
+    tokio::time::pause();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(not_after(&world), Some(32_535_216_000));
+    generation(&mut files, "2", 3002);
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    assert_eq!(not_after(&world), Some(32_566_752_000));
+}
+
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    fn text(&self) -> String {
+        let bytes = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        String::from_utf8(bytes).expect("logs are text")
+    }
+}
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What is logged on this thread from now on.
+fn logged() -> (Log, tracing::subscriber::DefaultGuard) {
+    let (log, options) =
+        (Log::default(), LogOptions { format: LogFormat::Text, level: tracing::Level::INFO });
+    let writer = log.clone();
+    let subscriber = ebbtide::telemetry::subscriber(options, move || writer.clone());
+    (log, tracing::subscriber::set_default(subscriber))
+}
+
+#[tokio::test]
+async fn a_certificate_that_ends_is_warned_about_every_day_from_two_weeks_before() {
+    let (log, _guard) = logged();
+    let mut files = Files::new("expiry");
+    // Two weeks and two hours after the world's clock begins.
+    let signed = files.servers.sign_until("provider", (2023, 11, 29));
+    let (cert, key) = (files.options.cert.clone(), files.options.key.clone());
+    files.write(&cert, &signed.cert);
+    files.write(&key, &signed.key);
+    let _world = files.serve();
+    tokio::time::pause();
+    let warnings = || log.text().matches("ends soon").count();
+    tokio::time::sleep(Duration::from_hours(1)).await;
+    assert_eq!(warnings(), 0);
+    tokio::time::sleep(Duration::from_hours(2)).await;
+    assert_eq!(warnings(), 1, "{}", log.text());
+    tokio::time::sleep(Duration::from_hours(24)).await;
+    assert_eq!(warnings(), 2);
+}
+
+#[tokio::test]
+async fn strangers_cannot_fill_the_log_and_every_one_of_them_is_counted() {
+    let (log, _guard) = logged();
+    let files = Files::new("strangers");
+    let world = files.serve();
+    let nameless = client(&files.servers, None);
+    for _ in 0..20 {
+        assert!(call(&world, &nameless).await.is_err());
+    }
+    let told: Vec<_> =
+        log.text().lines().filter(|l| l.contains("a client was refused")).map(str::to_owned).collect();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].contains("peer=local") && told[0].contains("no_certificate"), "{told:?}");
+    assert_eq!(refused(&world, "no_certificate"), 20);
+    assert!(
+        log.text().contains("--tls-client-name says who may"),
+        "without names everybody signed is let in"
+    );
+}
+
+#[tokio::test]
+async fn silent_connections_keep_nobody_out() {
+    let files = Files::new("crowd");
+    let world = files.serve();
+    let known = client(&files.servers, Some(&files.clients.sign("cluster-autoscaler")));
+    tokio::time::pause();
+    let began = Instant::now();
+    let from = |n: u8| Peer::of(std::net::Ipv4Addr::new(10, 0, 0, n).into());
+    // Some peers with many connections each, then many with one.
+    let mut silent: Vec<_> = (0..200).map(|n| world.connect_from(from(n % 3))).collect();
+    assert_eq!(call(&world, &known).await, Ok(1));
+    silent.extend((0..200).map(|n| world.connect_from(from(n))));
+    assert_eq!(call(&world, &known).await, Ok(1));
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    assert!(refused(&world, "crowded_out") > 200);
 }

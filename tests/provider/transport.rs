@@ -1,10 +1,18 @@
 //! What is served beside the protocol, and how serving ends.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ebbtide::provider::Listen;
+use ebbtide::provider::listen::{ListenError, Listener};
+use ebbtide::provider::proto::cloud_provider_client::CloudProviderClient;
 use ebbtide::provider::proto::{ExternalGrpcNode, NodeGroupForNodeRequest, NodeGroupsRequest};
+use tokio::io::AsyncReadExt as _;
 use tonic::Code;
+use tonic::transport::Endpoint;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
@@ -88,4 +96,70 @@ async fn a_stop_waits_for_the_call_under_way_and_not_for_clients() {
     assert!(ended.is_ok(), "{ended:?}");
     assert_eq!(before.elapsed().as_secs(), 2);
     assert!(idle.node_groups(NodeGroupsRequest {}).await.is_err());
+}
+
+/// A path for a socket: short, and of this test alone.
+fn socket(test: &str) -> PathBuf {
+    let directory = std::env::temp_dir().join(format!("ebbtide-{}-{test}", std::process::id()));
+    fs::create_dir_all(&directory).expect("a directory");
+    directory.join("ebbtide.sock")
+}
+
+async fn bind(path: &Path) -> Result<Listener, ListenError> {
+    format!("unix://{}", path.display()).parse::<Listen>().expect("a socket").bind().await
+}
+
+#[tokio::test]
+async fn a_unix_socket_is_for_its_owner_and_group_and_is_gone_after_a_stop() {
+    let path = socket("stop");
+    let mut world = World::with(web(1));
+    let listener = bind(&path).await.expect("nobody is there");
+    assert_eq!(fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o660);
+    let left: Vec<_> = fs::read_dir(path.parent().expect("a directory")).expect("read").collect();
+    assert_eq!(left.len(), 1, "{left:?}");
+
+    world.relay(listener);
+    // As grpc-go writes it, which cluster-autoscaler dials with.
+    let channel = Endpoint::from_shared(format!("unix://{}", path.display())).expect("a URI");
+    let mut client = CloudProviderClient::new(channel.connect().await.expect("connected"));
+    let answer = client.node_groups(NodeGroupsRequest {}).await.expect("answered");
+    assert_eq!(answer.into_inner().node_groups.len(), 1);
+    world.tasks.shutdown().await;
+    assert!(!path.exists());
+}
+
+#[tokio::test]
+async fn a_socket_that_nobody_listens_to_is_replaced_and_everything_else_is_left_alone() {
+    let path = socket("stale");
+    // The file of a program that was killed.
+    drop(std::os::unix::net::UnixListener::bind(&path).expect("bound"));
+    assert!(path.exists());
+    let first = bind(&path).await.expect("nobody listens");
+    assert!(matches!(bind(&path).await, Err(ListenError::InUse)));
+    tokio::net::UnixStream::connect(&path).await.expect("the first one listens still");
+
+    // Somebody has put another socket in its place: not ours to remove.
+    fs::remove_file(&path).expect("removed");
+    let other = std::os::unix::net::UnixListener::bind(&path).expect("bound");
+    drop(first);
+    assert!(path.exists());
+    drop(other);
+    fs::remove_file(&path).expect("removed");
+
+    fs::write(&path, "precious").expect("written");
+    assert!(matches!(bind(&path).await, Err(ListenError::NotASocket)));
+    assert_eq!(fs::read_to_string(&path).expect("read"), "precious");
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_plaintext_too_silent_connections_cost_no_client_its_place() {
+    let world = World::with(web(1));
+    let mut client = world.client().await;
+    client.node_groups(NodeGroupsRequest {}).await.expect("answered");
+    tokio::time::sleep(Duration::from_secs(9)).await;
+    let mut silent: Vec<_> = (0..500).map(|_| world.connect()).collect();
+    client.node_groups(NodeGroupsRequest {}).await.expect("on the same connection");
+    world.client().await.node_groups(NodeGroupsRequest {}).await.expect("a new client");
+    let mut byte = [0];
+    assert_eq!(silent[0].read(&mut byte).await.expect("closed"), 0);
 }

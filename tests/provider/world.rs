@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use ebbtide::clock::Clock;
 use ebbtide::cluster::ApiError;
 use ebbtide::groups::{Group, Groups, Instance, LaunchFailure, Lifecycle, Snapshot, Turn};
+use ebbtide::provider::listen::Listener;
 use ebbtide::provider::proto::cloud_provider_client::CloudProviderClient;
 use ebbtide::provider::proto::{
     self, ExternalGrpcNode, NodeGroupDeleteNodesRequest, NodeGroupIncreaseSizeRequest, NodeGroupNodesRequest,
@@ -16,6 +17,8 @@ use ebbtide::provider::proto::{
 };
 use ebbtide::provider::{Provider, RpcMetrics, ScaleIns, ServeError, Sizing, SizingError, Tls, serve};
 use ebbtide::scale_in::{Accepted, IntentError};
+use ebbtide::slots::Peer;
+use futures::StreamExt as _;
 use hyper_util::rt::TokioIo;
 use jiff::Timestamp;
 use prometheus_client::registry::Registry;
@@ -210,7 +213,7 @@ pub(crate) struct World {
     pub(crate) registry: Registry,
     pub(crate) tasks: JoinSet<Result<(), ServeError>>,
     pub(crate) stop: Option<oneshot::Sender<()>>,
-    dial: mpsc::UnboundedSender<io::Result<DuplexStream>>,
+    dial: mpsc::UnboundedSender<io::Result<(DuplexStream, Peer)>>,
 }
 
 impl World {
@@ -269,9 +272,29 @@ impl World {
 
     /// One end of a new connection; the provider has the other.
     pub(crate) fn connect(&self) -> DuplexStream {
+        self.connect_from(Peer::Local)
+    }
+
+    /// The same, of somebody at an address.
+    pub(crate) fn connect_from(&self, peer: Peer) -> DuplexStream {
         let (ours, theirs) = tokio::io::duplex(1 << 16);
-        self.dial.send(Ok(theirs)).expect("the provider is served");
+        self.dial.send(Ok((theirs, peer))).expect("the provider is served");
         ours
+    }
+
+    /// Serves those too who connect there.
+    pub(crate) fn relay(&mut self, mut listener: Listener) {
+        let dial = self.dial.clone();
+        self.tasks.spawn(async move {
+            while let Some(accepted) = listener.next().await {
+                let (mut client, peer) = accepted.expect("accepted");
+                let (mut ours, theirs) = tokio::io::duplex(1 << 16);
+                dial.send(Ok((theirs, peer))).expect("the provider is served");
+                // One at a time is enough here.
+                let _ = tokio::io::copy_bidirectional(&mut client, &mut ours).await;
+            }
+            Ok(())
+        });
     }
 
     pub(crate) async fn channel(&self) -> Channel {

@@ -1,0 +1,133 @@
+//! The whole program on simulated worlds, as those see it who look after it.
+
+use std::sync::mpsc;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use super::*;
+use crate::sim::http::aws_client;
+use crate::sim::world::World;
+use crate::telemetry::captured;
+
+#[test]
+fn a_thread_that_hangs_does_not_hold_a_stop() {
+    let (answer, question) = mpsc::channel::<()>();
+    // As tokio looks names up.
+    let hung = block_on(async {
+        let look_up = tokio::task::spawn_blocking(move || question.recv());
+        tokio::task::yield_now().await;
+        !look_up.is_finished()
+    });
+    assert!(hung.expect("a runtime"));
+    drop(answer);
+}
+
+/// What `/readyz` says, and a line of `/metrics`.
+async fn look_in(admin: std::net::SocketAddr, metric: &str) -> (String, String) {
+    let mut answers = [String::new(), String::new()];
+    for (answer, path) in answers.iter_mut().zip(["/readyz", "/metrics"]) {
+        let mut stream = TcpStream::connect(admin).await.expect("connected");
+        let request = format!("GET {path} HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.expect("sent");
+        stream.read_to_string(answer).await.expect("answered");
+    }
+    let [ready, metrics] = answers;
+    let line = metrics.lines().find(|line| line.starts_with(metric)).unwrap_or_default();
+    (ready.lines().last().unwrap_or_default().to_owned(), line.to_owned())
+}
+
+async fn running(world: &World) -> (std::net::SocketAddr, JoinSet<Result<(), AppError>>, CancellationToken) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let admin = listener.local_addr().expect("bound");
+    let outside = Outside {
+        aws: Aws::at(aws_client(Arc::new(world.aws.clone()))),
+        cluster: Cluster::new(world.cluster.client()),
+        clock: world.clock.of_its_own(),
+        incoming: Box::pin(futures::stream::pending()),
+        tls: None,
+        admin: Some(listener),
+    };
+    let (stop, mut tasks) = (CancellationToken::new(), JoinSet::new());
+    let until = stop.clone();
+    tasks.spawn(async move { run(&crate::sim::program::config(), outside, until).await });
+    (admin, tasks, stop)
+}
+
+async fn pass(seconds: u64) {
+    tokio::time::sleep(Duration::from_secs(seconds)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn readiness_turns_back_while_what_is_known_is_too_old_and_an_idle_cluster_is_not() {
+    let world = World::plain(1);
+    let (admin, _tasks, _stop) = running(&world).await;
+    let ready = async || look_in(admin, "").await.0;
+    pass(30).await;
+    assert_eq!(ready().await, "ok");
+    // Nothing happens for an hour: watches are idle, and alive.
+    for _ in 0..60 {
+        pass(60).await;
+        assert_eq!(ready().await, "ok");
+    }
+    world.cluster.api_down();
+    pass(100).await;
+    assert_eq!(ready().await, "ok", "a short outage is none");
+    pass(100).await;
+    assert_eq!(ready().await, "not ready: watches");
+    world.cluster.api_up();
+    pass(30).await;
+    assert_eq!(ready().await, "ok");
+
+    world.aws.outage(true);
+    pass(500).await;
+    assert_eq!(ready().await, "ok");
+    let (_, age) = look_in(admin, "ebbtide_look_age_seconds").await;
+    let age: f64 = age.rsplit(' ').next().and_then(|age| age.parse().ok()).expect("an age");
+    assert!((450.0..620.0).contains(&age), "{age}");
+    pass(160).await;
+    assert_eq!(ready().await, "not ready: groups");
+    world.aws.outage(false);
+    pass(30).await;
+    assert_eq!(ready().await, "ok");
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_and_watches_show_in_the_metrics() {
+    let world = World::plain(1);
+    let (admin, _tasks, _stop) = running(&world).await;
+    pass(100).await;
+    let listed = r#"ebbtide_api_requests_total{verb="list",resource="nodes",outcome="ok"} "#;
+    assert!(!look_in(admin, listed).await.1.is_empty());
+    let watch = r#"ebbtide_watch_age_seconds{resource="nodes"} "#;
+    let age: f64 = look_in(admin, watch).await.1[watch.len()..].parse().expect("an age");
+    assert!(age < 66.0, "{age}");
+    assert_eq!(
+        look_in(admin, "ebbtide_scale_in_oldest_age_seconds").await.1,
+        "ebbtide_scale_in_oldest_age_seconds 0.0"
+    );
+    world.cluster.api_down();
+    pass(100).await;
+    let lost = r#"ebbtide_api_requests_total{verb="list",resource="nodes",outcome="unreachable"} "#;
+    let lost_watch = lost.replace("list", "watch");
+    let (list, watch) = (look_in(admin, lost).await.1, look_in(admin, &lost_watch).await.1);
+    assert!(!list.is_empty() || !watch.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_warning_of_an_outage_is_repeated_every_five_minutes() {
+    let (log, _guard) = captured::log(tracing::Level::INFO);
+    let world = World::plain(1);
+    let (_admin, _tasks, _stop) = running(&world).await;
+    pass(30).await;
+    world.aws.outage(true);
+    world.cluster.api_down();
+    pass(29 * 60).await;
+    let count = |text: &str| log.text().matches(text).count();
+    assert_eq!(count("groups cannot be seen"), 6, "{}", log.text());
+    assert_eq!(count("the watch broke"), 6 * 4);
+    world.aws.outage(false);
+    world.cluster.api_up();
+    pass(60).await;
+    assert_eq!(count("groups are seen again"), 1);
+}

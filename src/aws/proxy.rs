@@ -1,0 +1,109 @@
+//! The way to AWS by a proxy, which the SDK does not look for by itself.
+//!
+//! Only what is encrypted goes by it: the endpoints of instance metadata and of container credentials are plain HTTP on a
+//! link-local address, where no proxy can reach them.
+
+use std::fmt;
+
+use aws_smithy_http_client::proxy::ProxyConfig;
+use aws_smithy_http_client::tls::{Provider, rustls_provider::CryptoMode};
+use aws_smithy_http_client::{Builder, Connector};
+use aws_smithy_runtime_api::client::http::SharedHttpClient;
+
+/// A proxy for HTTPS, as `HTTPS_PROXY` and `NO_PROXY` have it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Proxy {
+    url: String,
+    except: String,
+}
+
+impl fmt::Debug for Proxy {
+    /// Without the URL: it may have a password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Proxy").field("except", &self.except).finish_non_exhaustive()
+    }
+}
+
+/// No URL of a proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it is no URL of a proxy, like http://proxy.example:3128")]
+pub struct BadProxy;
+
+impl Proxy {
+    /// A proxy for all hosts but those (names, suffixes of names, addresses, networks; `*` for all), separated by commas.
+    pub fn new(url: &str, except: &str) -> Result<Self, BadProxy> {
+        // curl takes a proxy without a scheme for one of HTTP, and so do most programs.
+        let url = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
+        let proxy = Self { url, except: except.to_owned() };
+        proxy.config().map(|_| proxy)
+    }
+
+    fn config(&self) -> Result<ProxyConfig, BadProxy> {
+        Ok(ProxyConfig::https(self.url.as_str()).map_err(|_| BadProxy)?.no_proxy(&self.except))
+    }
+
+    /// The SDK's own client, by this proxy.
+    pub(super) fn http_client(&self) -> SharedHttpClient {
+        // It was good when `new` made it.
+        let config = self.config().unwrap_or_else(|_| ProxyConfig::disabled());
+        Builder::new().build_with_connector_fn(move |settings, components| {
+            let mut connector = Connector::builder().proxy_config(config.clone());
+            connector.set_connector_settings(settings.cloned());
+            connector.set_sleep_impl(components.and_then(|components| components.sleep_impl()));
+            connector.tls_provider(Provider::Rustls(CryptoMode::AwsLc)).build()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use aws_config::{Region, SdkConfig};
+    use aws_credential_types::Credentials;
+    use aws_sdk_autoscaling::config::SharedCredentialsProvider;
+    use aws_smithy_async::rt::sleep::{SharedAsyncSleep, TokioSleep};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::aws::{Aws, behaviour};
+
+    /// What a proxy is asked when the account is asked who we are.
+    async fn asked_of_the_proxy(except: &str) -> Option<String> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let url = listener.local_addr().expect("bound").to_string();
+        let keys = Credentials::from_keys("key", "secret", None);
+        let config = SdkConfig::builder()
+            .behavior_version(behaviour())
+            .region(Region::from_static("eu-central-1"))
+            .credentials_provider(SharedCredentialsProvider::new(keys))
+            .sleep_impl(SharedAsyncSleep::new(TokioSleep::new()))
+            .endpoint_url("https://aws.invalid")
+            .http_client(Proxy::new(&url, except).expect("a URL").http_client())
+            .build();
+        let aws = Aws::new(&config).expect("a region");
+        let proxy = async {
+            let (mut client, _) = listener.accept().await.expect("accepted");
+            let mut line = vec![0; 64];
+            let read = client.read(&mut line).await.expect("a request");
+            client.write_all(b"HTTP/1.1 403 Forbidden\r\n\r\n").await.expect("answered");
+            String::from_utf8_lossy(&line[..read]).lines().next().map(str::to_owned)
+        };
+        tokio::select! {
+            asked = proxy => asked,
+            failed = aws.identity() => { failed.expect_err("nobody is there"); None }
+        }
+    }
+
+    #[tokio::test]
+    async fn aws_is_reached_by_the_proxy_unless_it_is_among_the_exceptions() {
+        assert_eq!(asked_of_the_proxy("").await.as_deref(), Some("CONNECT aws.invalid:443 HTTP/1.1"));
+        assert_eq!(asked_of_the_proxy("example,.invalid").await, None);
+        assert_eq!(asked_of_the_proxy("*").await, None);
+    }
+
+    #[test]
+    fn a_proxys_password_is_not_shown() {
+        let proxy = Proxy::new("http://user:secret@proxy.example:3128", "x").expect("a URL");
+        assert!(!format!("{proxy:?}").contains("secret"));
+    }
+}

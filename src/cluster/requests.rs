@@ -1,0 +1,291 @@
+//! Every request to the API server: counted by what it asks and how it ends (`ebbtide_api_requests_total`), and what proves
+//! that a watch lives (`ebbtide_watch_age_seconds`).
+//!
+//! An idle watch is not a stale one. It is proved alive by whatever comes over it (events, and the bookmarks that the API
+//! server sends about once a minute), and by its being taken up again, which happens every [`WATCH_SECONDS`]. Neither shows in
+//! what `kube` tells of a watch, so both are seen here, below it.
+//!
+//! [`WATCH_SECONDS`]: super::WATCH_SECONDS
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Request, Response, Uri};
+use http_body_util::BodyExt as _;
+use kube::client::Body;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeLabelValue, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::{Registry, Unit};
+use tokio::time::Instant;
+
+/// What is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+#[expect(non_camel_case_types, reason = "the label values as Prometheus shows them")]
+enum Verb {
+    get,
+    list,
+    watch,
+    create,
+    patch,
+    delete,
+    other,
+}
+
+/// Of what it is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, EncodeLabelValue)]
+#[expect(non_camel_case_types, reason = "the label values as Prometheus shows them")]
+enum Resource {
+    nodes,
+    pods,
+    evictions,
+    poddisruptionbudgets,
+    daemonsets,
+    volumeattachments,
+    events,
+    configmaps,
+    leases,
+    other,
+}
+
+/// Those that are watched as long as the program runs: without one of them it does not know what it decides about.
+const WATCHED: [Resource; 4] =
+    [Resource::nodes, Resource::poddisruptionbudgets, Resource::daemonsets, Resource::volumeattachments];
+
+impl Resource {
+    fn named(name: &str) -> Self {
+        match name {
+            "nodes" => Self::nodes,
+            "pods" => Self::pods,
+            "poddisruptionbudgets" => Self::poddisruptionbudgets,
+            "daemonsets" => Self::daemonsets,
+            "volumeattachments" => Self::volumeattachments,
+            "events" => Self::events,
+            "configmaps" => Self::configmaps,
+            "leases" => Self::leases,
+            _ => Self::other,
+        }
+    }
+}
+
+/// How it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+#[expect(non_camel_case_types, reason = "the label values as Prometheus shows them")]
+enum Outcome {
+    ok,
+    denied,
+    not_found,
+    conflict,
+    throttled,
+    refused,
+    failed,
+    unreachable,
+    given_up,
+}
+
+impl Outcome {
+    fn of(status: u16) -> Self {
+        match status {
+            0..400 => Self::ok,
+            401 | 403 => Self::denied,
+            404 => Self::not_found,
+            409 => Self::conflict,
+            429 => Self::throttled,
+            400..500 => Self::refused,
+            _ => Self::failed,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Labels {
+    verb: Verb,
+    resource: Resource,
+    outcome: Outcome,
+}
+
+/// What a request asks, by its method and its path.
+///
+/// Source: [Resource URIs](https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-uris).
+fn asked(method: &Method, uri: &Uri) -> (Verb, Resource) {
+    let mut parts = uri.path().split('/').filter(|part| !part.is_empty());
+    let group = if parts.next() == Some("api") { 1 } else { 2 };
+    let mut parts = parts.skip(group);
+    let mut resource = parts.next().unwrap_or_default();
+    let mut name = parts.next();
+    if resource == "namespaces"
+        && let Some(namespaced) = parts.next()
+    {
+        (resource, name) = (namespaced, parts.next());
+    }
+    let resource = match parts.next() {
+        Some("eviction") => Resource::evictions,
+        _ => Resource::named(resource),
+    };
+    let is_watch =
+        uri.query().is_some_and(|query| query.split('&').any(|q| q == "watch=true" || q == "watch=1"));
+    let verb = match (method, name) {
+        (&Method::GET, _) if is_watch => Verb::watch,
+        (&Method::GET, Some(_)) => Verb::get,
+        (&Method::GET, None) => Verb::list,
+        (&Method::POST, _) => Verb::create,
+        (&Method::PATCH, _) => Verb::patch,
+        (&Method::DELETE, _) => Verb::delete,
+        _ => Verb::other,
+    };
+    (verb, resource)
+}
+
+/// The requests to one API server.
+#[derive(Clone, Debug)]
+pub(super) struct Requests {
+    counts: Family<Labels, Counter>,
+    heard: Arc<Heard>,
+}
+
+/// When each watch was heard of last.
+#[derive(Debug)]
+struct Heard {
+    since: Instant,
+    last: Mutex<BTreeMap<Resource, Instant>>,
+}
+
+impl Heard {
+    fn note(&self, resource: Resource) {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).insert(resource, Instant::now());
+    }
+
+    /// How long each watch has not been heard of; since the start, if it never was.
+    fn ages(&self) -> [(Resource, Duration); 4] {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        WATCHED.map(|resource| (resource, last.get(&resource).unwrap_or(&self.since).elapsed()))
+    }
+}
+
+impl Default for Requests {
+    fn default() -> Self {
+        let heard = Heard { since: Instant::now(), last: Mutex::default() };
+        Self { counts: Family::default(), heard: Arc::new(heard) }
+    }
+}
+
+impl Requests {
+    /// Registers `ebbtide_api_requests_total` and `ebbtide_watch_age_seconds`.
+    pub(super) fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "ebbtide_api_requests",
+            "Requests to the API server by verb, resource and outcome; writes of Nodes are patches of nodes",
+            self.counts.clone(),
+        );
+        registry.register_collector(Box::new(Ages(Arc::clone(&self.heard))));
+    }
+
+    /// How long the watch that has been silent longest has been so.
+    pub(super) fn longest_silence(&self) -> Duration {
+        self.heard.ages().into_iter().map(|(_, age)| age).max().unwrap_or_default()
+    }
+
+    /// A client whose requests are seen here on their way to `client`.
+    pub(super) fn seen(&self, client: kube::Client) -> kube::Client {
+        let namespace = client.default_namespace().to_owned();
+        let requests = self.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let (client, requests) = (client.clone(), requests.clone());
+            async move { requests.pass(&client, request).await }
+        });
+        kube::Client::new(service, namespace)
+    }
+
+    async fn pass(
+        &self,
+        client: &kube::Client,
+        request: Request<Body>,
+    ) -> Result<Response<impl http_body::Body<Data = Bytes, Error = kube::Error> + use<>>, kube::Error> {
+        let (verb, resource) = asked(request.method(), request.uri());
+        // Whoever has waited long enough drops this.
+        let mut counted =
+            Counted { counts: &self.counts, labels: Labels { verb, resource, outcome: Outcome::given_up } };
+        let answer = client.send(request).await;
+        counted.labels.outcome =
+            answer.as_ref().map_or(Outcome::unreachable, |answer| Outcome::of(answer.status().as_u16()));
+        drop(counted);
+        let answer = answer?;
+        let heard = (verb == Verb::watch && answer.status().is_success()).then(|| Arc::clone(&self.heard));
+        let heard = move || heard.iter().for_each(|heard| heard.note(resource));
+        heard();
+        Ok(answer.map(|body| {
+            body.map_frame(move |frame| {
+                heard();
+                frame
+            })
+        }))
+    }
+}
+
+/// A request under way; its end is counted when this is dropped.
+struct Counted<'a> {
+    counts: &'a Family<Labels, Counter>,
+    labels: Labels,
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.counts.get_or_create(&self.labels).inc();
+    }
+}
+
+#[derive(Debug)]
+struct Ages(Arc<Heard>);
+
+impl Collector for Ages {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut gauge = encoder.encode_descriptor(
+            "ebbtide_watch_age",
+            "How long ago each watch was proved alive: by an event, a bookmark, or its being taken up again",
+            Some(&Unit::Seconds),
+            MetricType::Gauge,
+        )?;
+        for (resource, age) in self.0.ages() {
+            ConstGauge::new(age.as_secs_f64()).encode(gauge.encode_family(&[("resource", resource)])?)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_told_by_its_method_and_its_path() {
+        for (method, path, expected) in [
+            (
+                Method::GET,
+                "/api/v1/nodes?watch=true&allowWatchBookmarks=true",
+                (Verb::watch, Resource::nodes),
+            ),
+            (Method::GET, "/api/v1/nodes?limit=500", (Verb::list, Resource::nodes)),
+            (Method::PATCH, "/api/v1/nodes/n1?fieldManager=ebbtide", (Verb::patch, Resource::nodes)),
+            (Method::POST, "/api/v1/namespaces/d/pods/p/eviction", (Verb::create, Resource::evictions)),
+            (Method::PATCH, "/api/v1/namespaces/d/pods/p/status", (Verb::patch, Resource::pods)),
+            (Method::DELETE, "/api/v1/namespaces/d/pods/p", (Verb::delete, Resource::pods)),
+            (Method::GET, "/apis/apps/v1/daemonsets?watch=1", (Verb::watch, Resource::daemonsets)),
+            (
+                Method::POST,
+                "/apis/events.k8s.io/v1/namespaces/default/events",
+                (Verb::create, Resource::events),
+            ),
+            (Method::GET, "/api/v1/namespaces/kube-system/configmaps/c", (Verb::get, Resource::configmaps)),
+            (Method::GET, "/apis", (Verb::list, Resource::other)),
+            (Method::GET, "/api/v1/namespaces/x", (Verb::get, Resource::other)),
+        ] {
+            assert_eq!(asked(&method, &path.parse().expect("a path")), expected, "{method} {path}");
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! From accepted connections to those that the gRPC server gets: through with their handshake, and bounded in number.
+//!
+//! Invariants: a client that takes its time to shake hands delays nobody else, and no number of such clients keeps another
+//! one out; whoever has not shown a certificate yet costs none its place who has.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{Stream, StreamExt as _};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::{sleep, timeout};
+use tracing::warn;
+
+use super::Tls;
+use super::connection::Connection;
+use super::refusals::{Reason, Refusals};
+use crate::slots::{Bounded, Peer, Slots};
+use crate::telemetry::chain;
+
+/// Two round trips and a signature. A client that needs longer is none.
+const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
+/// Hands shaken at once: far more than there are clients, and little memory.
+const HANDSHAKES: usize = 64;
+const HANDSHAKES_OF_A_PEER: usize = 16;
+/// Connections at once. Cluster-autoscaler keeps one for each of its replicas; probes and people come and go.
+const CONNECTIONS: usize = 128;
+const CONNECTIONS_OF_A_PEER: usize = 32;
+/// A connection through TLS is asked to end after this, and the client shows its certificate again: one whose authority was
+/// removed, or that was revoked, is out by then. A gRPC client makes a new one without losing a call.
+pub(super) const CONNECTION_AGE: Duration = Duration::from_mins(10);
+/// What a client that does not end it gets on top.
+const GOING_WITHIN: Duration = Duration::from_secs(30);
+/// When the listener fails (out of file descriptors, say) it fails again at once: not in a busy loop.
+const AFTER_ACCEPT_ERROR: Duration = Duration::from_millis(200);
+
+/// Connections that are through with their handshake, in the order in which they are.
+pub(super) fn connections<IO>(
+    incoming: impl Stream<Item = io::Result<(IO, Peer)>> + Send,
+    tls: Option<Arc<Tls>>,
+    refusals: Refusals,
+) -> impl Stream<Item = io::Result<Bounded<Connection<IO>>>> + Send
+where
+    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let shaking = Slots::new(HANDSHAKES, HANDSHAKES_OF_A_PEER);
+    let open = Slots::new(CONNECTIONS, CONNECTIONS_OF_A_PEER);
+    let age = tls.as_ref().map_or(Duration::MAX, |_| CONNECTION_AGE + GOING_WITHIN);
+    incoming
+        .then(async |accepted| match accepted {
+            Ok(accepted) => Some(accepted),
+            Err(error) => {
+                warn!(error = %chain(&error), "a connection could not be accepted");
+                sleep(AFTER_ACCEPT_ERROR).await;
+                None
+            }
+        })
+        .filter_map(async |accepted| accepted)
+        .map(move |(io, peer)| {
+            let (tls, refusals, open) = (tls.clone(), refusals.clone(), Arc::clone(&open));
+            let slot = shaking.take(peer);
+            async move {
+                let connection = match &tls {
+                    None => Connection::Plain(io),
+                    Some(tls) => tokio::select! {
+                        shaken = shake_hands(io, tls) => match shaken {
+                            Ok(connection) => connection,
+                            Err((reason, why)) => {
+                                refusals.note(peer, reason, &why);
+                                return None;
+                            }
+                        },
+                        () = slot.shed() => {
+                            refusals.note(peer, Reason::crowded_out, "others came while it was silent");
+                            return None;
+                        }
+                    },
+                };
+                Some(Bounded::new(connection, open.take(peer), age))
+            }
+        })
+        // One more than there are places: that one makes room.
+        .buffer_unordered(HANDSHAKES + 1)
+        .filter_map(async |connection| connection.map(Ok))
+}
+
+async fn shake_hands<IO>(io: IO, tls: &Tls) -> Result<Connection<IO>, (Reason, String)>
+where
+    IO: AsyncRead + AsyncWrite + Unpin,
+{
+    match timeout(HANDSHAKE_WITHIN, tls.acceptor().accept(io)).await {
+        Ok(Ok(stream)) => Ok(Connection::Tls(Box::new(stream))),
+        Ok(Err(error)) => Err((Reason::of(&error), chain(&error))),
+        Err(_) => Err((Reason::too_slow, "it took longer than a handshake may".to_owned())),
+    }
+}

@@ -1,0 +1,281 @@
+//! mTLS: the server's certificate and who signs and revokes clients', kept up with their files.
+//!
+//! Invariants: nobody without a certificate of the client authority, of one of the names that are let in and not revoked,
+//! gets past the handshake, and every handshake is a whole one (no session is resumed); a file that has become unusable
+//! changes nothing, what was read last stays in use.
+
+mod certificate;
+mod clients;
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{fmt, fs, io};
+
+use jiff::Timestamp;
+use rustls::RootCertStore;
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::server::{NoServerSessionStorage, ServerConfig, VerifierBuilderError, WebPkiClientVerifier};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
+use tokio_rustls::TlsAcceptor;
+use tracing::{info, warn};
+
+use self::clients::NamedClients;
+pub use self::clients::WrongName;
+use crate::telemetry::chain;
+
+/// Where the certificates are, as PEM, and who is let in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsOptions {
+    /// The server's certificate and those between it and its authority.
+    pub cert: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// Authorities whose client certificates are accepted.
+    pub client_ca: PathBuf,
+    /// What those authorities have revoked: if given, one list for each of them.
+    pub client_crl: Option<PathBuf>,
+    /// Names of clients, one of which a certificate must have; none: every certificate of the authorities will do.
+    pub client_names: Vec<String>,
+}
+
+/// One of the files in [`TlsOptions`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum TlsFile {
+    /// The server's certificate.
+    Cert,
+    /// Its private key.
+    Key,
+    /// The client authorities.
+    ClientCa,
+    /// What they have revoked.
+    ClientCrl,
+}
+
+impl fmt::Display for TlsFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Cert => "certificate",
+            Self::Key => "private key",
+            Self::ClientCa => "client authority",
+            Self::ClientCrl => "revocation list",
+        })
+    }
+}
+
+/// Why a file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsProblem {
+    /// It cannot be read.
+    #[error("the {file} in {} cannot be read", path.display())]
+    Unreadable {
+        /// Which.
+        file: TlsFile,
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It has not what it should.
+    #[error("there is no usable {file} in {}: {why}", path.display())]
+    Unusable {
+        /// Which.
+        file: TlsFile,
+        /// Where.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+impl TlsProblem {
+    /// The file it is about.
+    pub fn file(&self) -> TlsFile {
+        match self {
+            Self::Unreadable { file, .. } | Self::Unusable { file, .. } => *file,
+        }
+    }
+}
+
+/// What tells one content of a file from another: Kubernetes exchanges mounted files by a symbolic link, and what that then
+/// points to may be of the same second. None for a file that is not there.
+type Stamp = Option<(u64, u64, (i64, i64), (i64, i64))>;
+type Stamps = [Stamp; 4];
+
+/// Certificates in use, and their files.
+#[derive(Debug)]
+pub struct Tls {
+    options: TlsOptions,
+    loaded: Mutex<Loaded>,
+}
+
+#[derive(Debug)]
+struct Loaded {
+    inner: Read,
+    /// Of the files that `inner` was made from.
+    stamps: Stamps,
+    /// Of files that were of no use, so that each such change is logged once.
+    refused: Option<Stamps>,
+}
+
+/// What the files have.
+#[derive(Debug)]
+struct Read {
+    config: Arc<ServerConfig>,
+    /// When the first thing in each file ends.
+    ends: BTreeMap<TlsFile, Timestamp>,
+}
+
+impl Tls {
+    /// Reads the files; all that is wrong with them is reported at once.
+    pub fn load(options: TlsOptions) -> Result<Self, Vec<TlsProblem>> {
+        let stamps = stamps(&options);
+        let inner = read(&options)?;
+        Ok(Self { options, loaded: Mutex::new(Loaded { inner, stamps, refused: None }) })
+    }
+
+    /// Whether everybody is let in whom the authorities have signed.
+    pub(super) fn is_for_all_names(&self) -> bool {
+        self.options.client_names.is_empty()
+    }
+
+    /// For a new connection, with what the files have now.
+    pub(super) fn acceptor(&self) -> TlsAcceptor {
+        TlsAcceptor::from(Arc::clone(&self.refreshed().inner.config))
+    }
+
+    /// When the first thing in each file ends (a certificate, an authority, a revocation list), with what the files have now.
+    pub(super) fn ends(&self) -> BTreeMap<TlsFile, Timestamp> {
+        self.refreshed().inner.ends.clone()
+    }
+
+    /// What is loaded, read again if a file has changed.
+    fn refreshed(&self) -> MutexGuard<'_, Loaded> {
+        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = stamps(&self.options);
+        if now != loaded.stamps {
+            match read(&self.options) {
+                Ok(inner) => {
+                    info!("certificates read again");
+                    *loaded = Loaded { inner, stamps: now, refused: None };
+                }
+                Err(problems) if loaded.refused != Some(now) => {
+                    for problem in problems {
+                        warn!(error = %chain(&problem), "changed certificates are of no use, the old ones stay");
+                    }
+                    loaded.refused = Some(now);
+                }
+                Err(_) => {}
+            }
+        }
+        loaded
+    }
+}
+
+fn stamps(options: &TlsOptions) -> Stamps {
+    let files =
+        [Some(&options.cert), Some(&options.key), Some(&options.client_ca), options.client_crl.as_ref()];
+    files.map(|path| {
+        let found = fs::metadata(path?).ok()?;
+        Some((
+            found.ino(),
+            found.size(),
+            (found.mtime(), found.mtime_nsec()),
+            (found.ctime(), found.ctime_nsec()),
+        ))
+    })
+}
+
+fn read(options: &TlsOptions) -> Result<Read, Vec<TlsProblem>> {
+    let cert = items::<CertificateDer<'_>>(TlsFile::Cert, &options.cert);
+    let key = content(TlsFile::Key, &options.key).and_then(|pem| {
+        PrivateKeyDer::from_pem_slice(&pem).map_err(|e| unusable(TlsFile::Key, &options.key, &e))
+    });
+    let clients = items::<CertificateDer<'_>>(TlsFile::ClientCa, &options.client_ca);
+    let clients = clients.and_then(|clients| Ok((roots(&options.client_ca, &clients)?, clients)));
+    let revoked = match &options.client_crl {
+        Some(path) => items::<CertificateRevocationListDer<'_>>(TlsFile::ClientCrl, path),
+        None => Ok(Vec::new()),
+    };
+    match (cert, key, clients, revoked) {
+        (Ok(cert), Ok(key), Ok((roots, clients)), Ok(revoked)) => {
+            let lists = revoked.iter().map(|list| certificate::next_update(list));
+            let ends = [
+                (TlsFile::Cert, first(cert.iter().map(|cert| certificate::not_after(cert)))),
+                (TlsFile::ClientCa, first(clients.iter().map(|cert| certificate::not_after(cert)))),
+                (TlsFile::ClientCrl, first(lists)),
+            ];
+            let ends = ends.into_iter().filter_map(|(file, end)| Some((file, end?))).collect();
+            let provider = Arc::new(aws_lc_rs::default_provider());
+            let config =
+                config(options, provider, cert, key, roots, revoked).map_err(|problem| vec![problem])?;
+            Ok(Read { config: Arc::new(config), ends })
+        }
+        (cert, key, clients, revoked) => {
+            Err([cert.err(), key.err(), clients.err(), revoked.err()].into_iter().flatten().collect())
+        }
+    }
+}
+
+fn first(moments: impl Iterator<Item = Option<Timestamp>>) -> Option<Timestamp> {
+    moments.flatten().min()
+}
+
+fn config(
+    options: &TlsOptions,
+    provider: Arc<CryptoProvider>,
+    cert: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+    clients: RootCertStore,
+    revoked: Vec<CertificateRevocationListDer<'static>>,
+) -> Result<ServerConfig, TlsProblem> {
+    // With lists, a certificate of which no list tells is refused.
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(clients), Arc::clone(&provider))
+        .with_crls(revoked)
+        .build()
+        .map_err(|error| match (&error, &options.client_crl) {
+            (VerifierBuilderError::InvalidCrl(_), Some(path)) => unusable(TlsFile::ClientCrl, path, &error),
+            _ => unusable(TlsFile::ClientCa, &options.client_ca, &error),
+        })?;
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|e| unusable(TlsFile::Key, &options.key, &e))?
+        .with_client_cert_verifier(NamedClients::among(verifier, &options.client_names))
+        .with_single_cert(cert, key)
+        // Among others, a key that is not the certificate's.
+        .map_err(|e| unusable(TlsFile::Key, &options.key, &e))?;
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    // A resumed session would not show its certificate again.
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok(config)
+}
+
+fn roots(path: &Path, certificates: &[CertificateDer<'static>]) -> Result<RootCertStore, TlsProblem> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates {
+        roots.add(certificate.clone()).map_err(|e| unusable(TlsFile::ClientCa, path, &e))?;
+    }
+    Ok(roots)
+}
+
+/// All of a kind that a PEM file has: at least one.
+fn items<T: PemObject>(file: TlsFile, path: &Path) -> Result<Vec<T>, TlsProblem> {
+    let pem = content(file, path)?;
+    let items: Vec<_> =
+        T::pem_slice_iter(&pem).collect::<Result<_, _>>().map_err(|e| unusable(file, path, &e))?;
+    if items.is_empty() {
+        return Err(unusable(file, path, &"it has none in PEM"));
+    }
+    Ok(items)
+}
+
+fn content(file: TlsFile, path: &Path) -> Result<Vec<u8>, TlsProblem> {
+    fs::read(path).map_err(|source| TlsProblem::Unreadable { file, path: path.to_owned(), source })
+}
+
+fn unusable(file: TlsFile, path: &Path, why: &dyn fmt::Display) -> TlsProblem {
+    TlsProblem::Unusable { file, path: path.to_owned(), why: why.to_string() }
+}
