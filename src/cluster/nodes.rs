@@ -140,7 +140,8 @@ pub struct Nodes {
 struct Inner {
     words: Words,
     by_name: BTreeMap<String, Arc<NodeView>>,
-    by_instance: BTreeMap<String, String>,
+    /// More than one where a kubelet came back under another name, or where somebody made a Node up.
+    by_instance: BTreeMap<String, BTreeSet<String>>,
     /// Names changed since the controller last looked.
     dirty: BTreeSet<String>,
     /// Whoever waits for a change of one Node.
@@ -153,10 +154,15 @@ impl Nodes {
         self.lock().by_name.get(name).cloned()
     }
 
-    /// The Node of this instance.
-    pub fn of_instance(&self, instance: &str) -> Option<Arc<NodeView>> {
+    /// Every Node that names this instance. First the one that is most likely the machine's own: one that is Ready before
+    /// others, then the oldest. A kubelet that came back under another name leaves one behind that is not Ready, and one
+    /// that somebody makes up is younger than the machine's.
+    pub fn of_instance(&self, instance: &str) -> Vec<Arc<NodeView>> {
         let inner = self.lock();
-        inner.by_instance.get(instance).and_then(|name| inner.by_name.get(name)).cloned()
+        let names = inner.by_instance.get(instance).into_iter().flatten();
+        let mut nodes: Vec<_> = names.filter_map(|name| inner.by_name.get(name)).cloned().collect();
+        nodes.sort_by_key(|node| (node.ready != Ready::Yes, node.created));
+        nodes
     }
 
     /// Every Node's name.
@@ -250,26 +256,33 @@ impl Inner {
         self.share(&mut node);
         self.remove(&node.name.clone());
         if let Some(instance) = &node.instance {
-            self.by_instance.insert(instance.clone(), node.name.clone());
+            self.by_instance.entry(instance.clone()).or_default().insert(node.name.clone());
         }
-        self.touch(&node.name);
+        self.touch(&node);
         self.by_name.insert(node.name.clone(), Arc::new(node));
     }
 
     fn remove(&mut self, name: &str) {
         let Some(node) = self.by_name.remove(name) else { return };
+        self.touch(&node);
         if let Some(instance) = &node.instance
-            && self.by_instance.get(instance).is_some_and(|holder| holder == name)
+            && let Some(names) = self.by_instance.get_mut(instance)
         {
-            self.by_instance.remove(instance);
+            names.remove(name);
+            if names.is_empty() {
+                self.by_instance.remove(instance);
+            }
         }
-        self.touch(name);
     }
 
-    fn touch(&mut self, name: &str) {
-        self.dirty.insert(name.to_owned());
-        if let Some(waiting) = self.waiting.get(name) {
-            waiting.notify_one();
+    /// Tells whoever follows a Node, or another one of its instance, that it has changed.
+    fn touch(&mut self, node: &NodeView) {
+        let beside = node.instance.as_ref().and_then(|instance| self.by_instance.get(instance));
+        for name in beside.into_iter().flatten().chain([&node.name]) {
+            self.dirty.insert(name.clone());
+            if let Some(waiting) = self.waiting.get(name) {
+                waiting.notify_one();
+            }
         }
     }
 }
@@ -342,9 +355,30 @@ mod tests {
         let nodes = Nodes::default();
         nodes.apply(node("10", Some("{}")));
         nodes.apply(node("9", None));
-        assert_eq!(nodes.of_instance("i-1").and_then(|n| n.record.clone()), Some("{}".into()));
+        assert_eq!(nodes.of_instance("i-1")[0].record, Some("{}".into()));
         nodes.apply(node("11", None));
-        assert_eq!(nodes.of_instance("i-1").and_then(|n| n.record.clone()), None);
+        assert_eq!(nodes.of_instance("i-1")[0].record, None);
+    }
+
+    #[test]
+    fn of_several_nodes_of_an_instance_the_oldest_that_is_ready_comes_first() {
+        let nodes = Nodes::default();
+        let of_age = |name: &str, ready, second| NodeView {
+            name: name.into(),
+            ready,
+            created: Timestamp::from_second(second).ok(),
+            ..node("1", None)
+        };
+        nodes.apply(of_age("silent", Ready::Unknown, 1));
+        nodes.apply(of_age("young", Ready::Yes, 3));
+        nodes.apply(of_age("own", Ready::Yes, 2));
+        let names = || nodes.of_instance("i-1").iter().map(|node| node.name.clone()).collect::<Vec<_>>();
+        assert_eq!(names(), ["own", "young", "silent"]);
+        let mut gone = Node::default();
+        gone.metadata.name = Some("own".into());
+        gone.metadata.uid = Some("u".into());
+        Sink::delete(&nodes, nodes.reduce(gone));
+        assert_eq!(names(), ["young", "silent"]);
     }
 
     #[test]
@@ -356,6 +390,6 @@ mod tests {
         object.metadata.uid = Some("u".into());
         Sink::delete(&nodes, nodes.reduce(object));
         assert!(nodes.get("n").is_none());
-        assert!(nodes.of_instance("i-1").is_none());
+        assert!(nodes.of_instance("i-1").is_empty());
     }
 }

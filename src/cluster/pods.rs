@@ -58,6 +58,8 @@ pub struct PodView {
     pub name: PodName,
     /// `metadata.uid`, the precondition of every eviction.
     pub uid: String,
+    /// `spec.nodeName`.
+    pub node: String,
     /// `spec.priority`.
     pub priority: i32,
     /// Whether the phase is Succeeded or Failed.
@@ -95,6 +97,7 @@ impl From<&Pod> for PodView {
                 name: meta.name.clone().unwrap_or_default(),
             },
             uid: meta.uid.clone().unwrap_or_default(),
+            node: spec.and_then(|spec| spec.node_name.clone()).unwrap_or_default(),
             priority: spec.and_then(|spec| spec.priority).unwrap_or_default(),
             finished: matches!(phase, Some("Succeeded" | "Failed")),
             grace_seconds: spec

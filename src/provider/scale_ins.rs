@@ -13,6 +13,13 @@ pub trait ScaleIns: Send + Sync + 'static {
     /// Name of the Node of this instance, if one has registered.
     fn node_of(&self, instance: &str) -> Option<String>;
 
+    /// Whether the Node of this name names an instance that is another Node's: a kubelet came back under another name, or
+    /// somebody made the Node up. It is no node of a group: cluster-autoscaler would have the machine deleted because this
+    /// one is empty, or not Ready.
+    fn is_beside(&self, _node: &str, _instance: &str) -> bool {
+        false
+    }
+
     /// Whether a scale-in of this instance of the group is under way.
     fn is_leaving(&self, group: &str, instance: &str) -> bool;
 
@@ -41,6 +48,10 @@ impl ScaleIns for Intents {
 
     fn node_of(&self, instance: &str) -> Option<String> {
         Self::node_of(self, instance)
+    }
+
+    fn is_beside(&self, node: &str, instance: &str) -> bool {
+        Self::is_beside(self, node, instance)
     }
 
     fn is_leaving(&self, group: &str, instance: &str) -> bool {

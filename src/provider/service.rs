@@ -128,10 +128,15 @@ impl Provider {
 
     fn group_for_node(&self, node: Option<&ExternalGrpcNode>) -> Result<NodeGroup, RpcError> {
         let view = self.view()?;
-        let provider_id = node.map_or("", |node| &node.provider_id);
+        let (name, provider_id) = node.map_or(("", ""), |node| (&node.name, &node.provider_id));
+        let is_beside = |id: &ProviderId| match id {
+            ProviderId::Instance { instance, .. } => self.scale_ins.is_beside(name, instance),
+            ProviderId::Placeholder { .. } => false,
+        };
         let owner = provider_id
             .parse::<ProviderId>()
             .ok()
+            .filter(|provider_id| !is_beside(provider_id))
             .and_then(|provider_id| answers::owner(&view, &provider_id, &*self.scale_ins));
         if owner.is_none() {
             debug!(provider_id, "a node that is not of our groups");

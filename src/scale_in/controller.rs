@@ -70,10 +70,12 @@ pub enum ControllerError {
 }
 
 /// Whether something is to be done for a Node, now or when something changes.
-pub(super) fn needs_worker(node: &NodeView, instance: &Whereabouts, guard: bool) -> bool {
-    if node.record.is_some() || node.marks.is_some() {
+pub(super) fn needs_worker(shared: &Shared, node: &NodeView, instance: &Whereabouts) -> bool {
+    let all = node.instance.as_deref().map(|instance| shared.nodes.of_instance(instance)).unwrap_or_default();
+    if node.marks.is_some() || node.record.is_some() || all.iter().any(|node| node.record.is_some()) {
         return true;
     }
+    let guard = shared.settings.guard;
     let Whereabouts::In { lifecycle, .. } = instance else { return false };
     lifecycle.is_held()
         || *lifecycle == Lifecycle::Retained
@@ -109,7 +111,7 @@ pub async fn run(shared: Arc<Shared>) -> Result<(), ControllerError> {
         for name in look_at {
             let Some(node) = shared.nodes.get(&name) else { continue };
             let instance = whereabouts(&shared, &node);
-            if !workers.has(&name) && needs_worker(&node, &instance, shared.settings.guard) {
+            if !workers.has(&name) && needs_worker(&shared, &node, &instance) {
                 workers.start(&shared, name);
             }
         }

@@ -13,7 +13,7 @@ use super::deadline::{cut, gone_by, last_call, shortened_grace};
 use super::memory::Task;
 use super::record::{Phase, Record};
 use super::release;
-use super::situation::{Action, Announcement, Plan, Situation, Waiting, Why};
+use super::situation::{Action, Announcement, Plan, SPOKEN_FOR_WITHIN, Situation, Waiting, Why};
 use crate::clock::later;
 use crate::cluster::PodView;
 
@@ -163,6 +163,9 @@ fn wait_for_exit(
     if overdue > s.now {
         plan.wake(overdue);
         return Why::Exiting(until);
+    }
+    if !s.beside.is_empty() {
+        plan.wake(later(s.ours(until), SPOKEN_FOR_WITHIN));
     }
     Why::Overdue(until)
 }

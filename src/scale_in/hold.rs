@@ -205,7 +205,7 @@ fn start_what_is_due(
 ) {
     for (instance, held) in held {
         if held.next <= now && !held.in_flight {
-            let has_node = shared.nodes.is_current().then(|| shared.nodes.of_instance(instance).is_some());
+            let has_node = shared.nodes.is_current().then(|| !shared.nodes.of_instance(instance).is_empty());
             if held.lifecycle.is_warm() && has_node == Some(false) {
                 // It goes into the warm pool for the first time, held by a launching hook: not ours.
                 held.next = now + FOREIGN;

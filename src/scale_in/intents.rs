@@ -10,6 +10,7 @@ use super::names;
 use super::record::{self, Cause, Record, Release, Written};
 use super::release;
 use super::situation::Settings;
+use super::twins;
 use crate::clock::Clock;
 use crate::cluster::{ApiError, Cluster, NodeView, Nodes};
 
@@ -53,9 +54,14 @@ impl Intents {
         Self { cluster, nodes, clock, settings }
     }
 
-    /// Name of the Node of this instance, if one has registered.
+    /// Name of the Node of this instance, if one has registered. Where several name it, the one that speaks for it.
     pub fn node_of(&self, instance: &str) -> Option<String> {
-        self.nodes.of_instance(instance).map(|node| node.name.clone())
+        twins::speaker(&self.nodes, instance).map(|node| node.name.clone())
+    }
+
+    /// Whether the Node of this name is one that names the instance beside the machine's own.
+    pub fn is_beside(&self, node: &str, instance: &str) -> bool {
+        self.nodes.of_instance(instance).iter().skip(1).any(|other| other.name == node)
     }
 
     /// Whether the Nodes are known, so that one that is missing is missing.
@@ -65,7 +71,7 @@ impl Intents {
 
     /// The scale-in under way of this instance.
     pub fn record_of(&self, instance: &str) -> Option<Record> {
-        record_on(self.nodes.of_instance(instance).as_deref()?)
+        record_on(twins::speaker(&self.nodes, instance).as_deref()?)
     }
 
     /// Whether a scale-in of this instance of the group is under way that ends with the instance gone for good, or
@@ -76,7 +82,7 @@ impl Intents {
 
     /// Whether the Node of this instance carries the taint by which cluster-autoscaler counts it as deleted, its own or ours.
     pub fn is_to_be_deleted(&self, instance: &str) -> bool {
-        self.nodes.of_instance(instance).is_some_and(|node| node.taint(names::TO_BE_DELETED).is_some())
+        twins::speaker(&self.nodes, instance).is_some_and(|node| node.taint(names::TO_BE_DELETED).is_some())
     }
 
     /// Whether a scale-in of this instance is under way that lowers the desired capacity when it is released.

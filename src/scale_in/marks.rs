@@ -130,6 +130,13 @@ fn is_cordoned_by_autoscaler(node: &NodeView) -> bool {
     })
 }
 
+/// The patch that takes off the record alone.
+pub(super) fn without_record(node: &NodeView) -> Value {
+    let mut patch = based_on(node);
+    patch["metadata"]["annotations"][names::RECORD] = Value::Null;
+    patch
+}
+
 /// The patch that takes off what a scale-in put on, and its record.
 pub(super) fn take_off(node: &NodeView) -> Value {
     let mut patch = based_on(node);

@@ -7,7 +7,7 @@
 //!                                                                                  memory ◀── perform, remember
 //! ```
 //! [`plan`] decides, from a [`situation::Situation`] to a list of [`situation::Action`]s; the files it calls each hold one
-//! stage: [`drain`], [`flush`], [`release`], and [`guard`] before any of them; [`class`] and [`returns`] tell which pods
+//! stage: [`drain`], [`flush`], [`release`], and [`guard`] before any of them; [`twins`] where several Nodes name one instance; [`class`] and [`returns`] tell which pods
 //! leave. [`perform`] makes the calls, [`remember`] what the next plan is to know of their outcome. [`hold`] keeps the
 //! lifecycle hooks waiting, whatever becomes of the rest. Everything that must survive is in the [`record`], an annotation.
 
@@ -33,6 +33,7 @@ pub mod situation;
 mod surroundings;
 #[cfg(test)]
 mod tests;
+mod twins;
 mod worker;
 mod workers;
 

@@ -10,7 +10,7 @@ use jiff::SignedDuration;
 use super::memory::Task;
 use super::record::{self, Cause, Phase, Record, Release, Written};
 use super::situation::{Action, Announcement, Plan, Situation, Whereabouts};
-use super::{drain, flush, guard, marks, names, release};
+use super::{drain, flush, guard, marks, names, release, twins};
 use crate::clock::later;
 use crate::cluster::{DaemonOwner, PodName, Ready};
 use crate::groups::Lifecycle;
@@ -18,6 +18,11 @@ use crate::groups::Lifecycle;
 /// What is to be done for the node now.
 pub fn plan(s: &Situation<'_>) -> Plan {
     let mut plan = Plan::default();
+    if !s.speaks {
+        twins::beside(s, &mut plan);
+        guard::guard(s, &mut plan);
+        return plan;
+    }
     let record = match s.node.record.as_deref().map(record::read) {
         Some(Written::Record(record)) if s.node.instance.as_deref() == Some(&record.instance) => {
             let record = record.moved(-s.ahead);
@@ -97,6 +102,7 @@ fn under_way(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     if let Whereabouts::Elsewhere { seen } = s.instance {
         release::ended_unseen(s, record, seen, plan);
     }
+    twins::announce(s, plan);
     let record = release::brought_up_to_date(s, record, plan);
     let record = release::follow_the_group(s, &record, plan);
     match record.phase {
@@ -104,18 +110,24 @@ fn under_way(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         Phase::Flushing => flush::flush(s, &record, plan),
         Phase::Releasing => release::release(s, &record, plan),
     }
+    keep_marked(s, plan);
+}
+
+/// Puts back what the Node should carry during a scale-in, and keeps the taint fresh.
+pub(super) fn keep_marked(s: &Situation<'_>, plan: &mut Plan) {
     // In a warm pool, perhaps for days, it is nobody's node.
     let away = matches!(
         s.instance,
         Whereabouts::Elsewhere { .. } | Whereabouts::In { lifecycle: Lifecycle::Warmed, .. }
     );
-    if !away {
-        if let Some(patch) = marks::put_on(s.node, s.wall) {
-            s.patch(plan, patch, Vec::new());
-        } else {
-            let expires = marks::taint_expires(s.node).unwrap_or(s.wall);
-            plan.wake(later(s.now, expires.duration_since(s.wall)));
-        }
+    if away {
+        return;
+    }
+    if let Some(patch) = marks::put_on(s.node, s.wall) {
+        s.patch(plan, patch, Vec::new());
+    } else {
+        let expires = marks::taint_expires(s.node).unwrap_or(s.wall);
+        plan.wake(later(s.now, expires.duration_since(s.wall)));
     }
 }
 

@@ -94,7 +94,11 @@ pub struct Situation<'a> {
     pub settings: Settings,
     /// The Node.
     pub node: &'a NodeView,
-    /// Pods on the node by UID; none until they have been listed.
+    /// Other Nodes that name the same instance.
+    pub beside: &'a [Arc<NodeView>],
+    /// Whether this Node speaks for the instance, and not one of those.
+    pub speaks: bool,
+    /// Pods on the node, and on those beside it, by UID; none until they have been listed.
     pub pods: Option<&'a BTreeMap<String, PodView>>,
     /// Whether the watch shows a DaemonSet of this UID.
     pub daemon_set_is_seen: &'a dyn Fn(&str) -> bool,
@@ -312,17 +316,32 @@ impl Situation<'_> {
 
     /// Pods on the node with their classes. Which have come back to it depends on the record.
     pub(super) fn classified(&self, record: Option<&Record>) -> impl Iterator<Item = (&PodView, Class)> {
-        let circumstances = Circumstances {
+        let requested_at = record.map(|record| self.theirs(record.requested_at));
+        let circumstances = move |pod: &PodView| Circumstances {
             deleted_daemon_sets: &self.memory.deleted_daemon_sets,
             returns: &self.memory.returns,
-            requested_at: record.map(|record| self.theirs(record.requested_at)),
-            ended_before: (self.node.ready != Ready::Yes)
-                .then(|| later(self.theirs(self.now), -CONFIRMED_WITHIN)),
+            requested_at,
+            ended_before: self.ended_before(pod),
         };
         self.pods
             .into_iter()
             .flat_map(|pods| pods.values())
-            .map(move |pod| (pod, classify(pod, &circumstances)))
+            .map(move |pod| (pod, classify(pod, &circumstances(pod))))
+    }
+
+    /// Before which moment a pod's grace has to have ended for it to count as gone although nobody says so.
+    fn ended_before(&self, pod: &PodView) -> Option<Timestamp> {
+        let within = match self.node_of(pod).ready {
+            Ready::Yes if self.beside.is_empty() => return None,
+            Ready::Yes => SPOKEN_FOR_WITHIN,
+            Ready::No | Ready::Unknown => CONFIRMED_WITHIN,
+        };
+        Some(later(self.theirs(self.now), -within))
+    }
+
+    /// The Node that a pod is on.
+    fn node_of(&self, pod: &PodView) -> &NodeView {
+        self.beside.iter().find(|node| node.name == pod.node).map_or(self.node, Arc::as_ref)
     }
 
     /// Pods that have to leave before the node flushes.
@@ -338,8 +357,12 @@ impl Situation<'_> {
     /// Whether nothing on the node runs any more, as far as anybody can tell: its kubelet is silent, or it has not said
     /// of a pod that it ended long after it had to.
     pub(super) fn is_dead(&self, record: &Record) -> bool {
-        self.node.ready == Ready::Unknown
-            || self.classified(Some(record)).any(|(_, class)| class == Class::GivenUp)
+        let given_up_on = |node: &NodeView| {
+            let mut all = self.classified(Some(record));
+            all.any(|(pod, class)| class == Class::GivenUp && self.node_of(pod).name == node.name)
+        };
+        let mut nodes = self.beside.iter().map(Arc::as_ref).chain([self.node]);
+        nodes.all(|node| node.ready == Ready::Unknown || given_up_on(node))
     }
 
     /// The node's flush time: what its DaemonSet pods ask for, but no more than half of a limited scale-in. The other
@@ -371,3 +394,7 @@ impl Situation<'_> {
 /// On a Node that is not Ready a pod counts as ended when its deletion timestamp, which is when its grace ends, is so long
 /// ago: nobody will confirm it. The kubelet's own last word comes within seconds after the grace.
 const CONFIRMED_WITHIN: SignedDuration = SignedDuration::from_mins(1);
+
+/// Where several Nodes name one instance, at most one of them has a kubelet: the others may be Ready because somebody says
+/// so. There a pod counts as ended so long after its grace, at whose end a kubelet kills what is left.
+pub(super) const SPOKEN_FOR_WITHIN: SignedDuration = SignedDuration::from_mins(5);

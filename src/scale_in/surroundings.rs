@@ -6,12 +6,16 @@ use super::controller::Shared;
 use super::intents::record_on;
 use super::record::Release;
 use super::situation::Whereabouts;
+use super::twins;
 use crate::cluster::NodeView;
 use crate::groups::{Group, Instance, sizes};
 
-/// Volumes attached to a node; until they have been listed, there may be one.
-pub(super) fn attachments_on(shared: &Shared, node: &str) -> usize {
-    if shared.attachments.is_synced() { shared.attachments.count_on(node) } else { 1 }
+/// Volumes attached to nodes; until they have been listed, there may be one.
+pub(super) fn attachments_on<'a>(shared: &Shared, nodes: impl IntoIterator<Item = &'a String>) -> usize {
+    if !shared.attachments.is_synced() {
+        return 1;
+    }
+    nodes.into_iter().map(|node| shared.attachments.count_on(node)).sum()
 }
 
 /// Whether the group of a Node's instance may lose one more for good.
@@ -25,7 +29,7 @@ pub(super) fn may_shrink(shared: &Shared, node: &NodeView) -> bool {
 
 /// Whether a scale-in of the instance is accepted that lowers the desired capacity when it is released.
 pub(super) fn will_decrement(shared: &Shared, instance: &Instance) -> bool {
-    let record = shared.nodes.of_instance(&instance.id).and_then(|node| record_on(&node));
+    let record = twins::speaker(&shared.nodes, &instance.id).and_then(|node| record_on(&node));
     record.is_some_and(|record| record.release == Release::TerminateAndDecrement)
 }
 

@@ -4,14 +4,17 @@
 //! The worker holds no state that must survive. Dropping it at any moment is safe: what it had asked for is done or
 //! not, and the next one finds out by looking.
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use futures::stream::FuturesUnordered;
+use futures::stream::{BoxStream, FuturesUnordered};
 use futures::{FutureExt, StreamExt, future::BoxFuture};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
+use kube::runtime::watcher::{self, Event};
 use tokio::sync::Notify;
+use tokio_stream::StreamMap;
 
 use super::controller::{Shared, needs_worker};
 use super::memory::{Memory, Task};
@@ -19,20 +22,25 @@ use super::perform::{Outcome, perform};
 use super::plan::plan;
 use super::situation::{Action, HookKnowledge, Situation, Whereabouts};
 use super::surroundings::{attachments_on, may_shrink, whereabouts};
+use super::twins::speaker;
 use crate::cluster::{NodeView, PodView, Sink, brings_news, deliver, patiently};
 use crate::telemetry::chain;
 
 /// Shortest time between two plans that only the clock asks for.
 const SHORTEST_WAIT: SignedDuration = SignedDuration::from_millis(20);
 
-/// Pods of the node, by UID.
+/// Pods of the node, and of those that name the same instance, by UID.
 #[derive(Default)]
-pub(super) struct Pods {
-    listed: std::cell::Cell<bool>,
-    pub(super) by_uid: std::cell::RefCell<BTreeMap<String, PodView>>,
+struct Pods {
+    /// The nodes whose pods have been listed.
+    listed: RefCell<BTreeSet<String>>,
+    by_uid: RefCell<BTreeMap<String, PodView>>,
 }
 
-impl Sink<Pod> for Pods {
+/// The pods of one node among them.
+struct PodsOf<'a>(&'a str, &'a Pods);
+
+impl Sink<Pod> for PodsOf<'_> {
     type Kept = PodView;
 
     fn reduce(&self, pod: Pod) -> PodView {
@@ -40,16 +48,47 @@ impl Sink<Pod> for Pods {
     }
 
     fn apply(&self, pod: PodView) {
-        self.by_uid.borrow_mut().insert(pod.uid.clone(), pod);
+        self.1.by_uid.borrow_mut().insert(pod.uid.clone(), pod);
     }
 
     fn delete(&self, pod: PodView) {
-        self.by_uid.borrow_mut().remove(&pod.uid);
+        self.1.by_uid.borrow_mut().remove(&pod.uid);
     }
 
     fn reset(&self, pods: Vec<PodView>) {
-        *self.by_uid.borrow_mut() = pods.into_iter().map(|pod| (pod.uid.clone(), pod)).collect();
-        self.listed.set(true);
+        let mut by_uid = self.1.by_uid.borrow_mut();
+        by_uid.retain(|_, pod| pod.node != self.0);
+        by_uid.extend(pods.into_iter().map(|pod| (pod.uid.clone(), pod)));
+        self.1.listed.borrow_mut().insert(self.0.to_owned());
+    }
+}
+
+/// The watches of the pods of nodes, by name of the node, and what each has listed so far.
+#[derive(Default)]
+struct Watches {
+    streams: StreamMap<String, BoxStream<'static, watcher::Result<Event<Pod>>>>,
+    listing: BTreeMap<String, Vec<PodView>>,
+}
+
+impl Watches {
+    /// Watches the pods of these nodes, and no others.
+    fn keep(&mut self, shared: &Shared, nodes: &BTreeSet<String>, pods: &Pods) {
+        let ended: Vec<_> = self.streams.keys().filter(|&name| !nodes.contains(name)).cloned().collect();
+        for name in ended {
+            self.streams.remove(&name);
+            self.listing.remove(&name);
+            pods.listed.borrow_mut().remove(&name);
+            pods.by_uid.borrow_mut().retain(|_, pod| pod.node != name);
+        }
+        for name in nodes {
+            if !self.streams.contains_key(name) {
+                self.streams.insert(name.clone(), patiently(shared.cluster.pods_on(name)).boxed());
+            }
+        }
+    }
+
+    fn deliver(&mut self, node: &str, event: Event<Pod>, pods: &Pods) {
+        deliver(event, self.listing.entry(node.to_owned()).or_default(), &PodsOf(node, pods));
     }
 }
 
@@ -72,6 +111,8 @@ enum Next {
 pub(super) struct Worker {
     pub(super) shared: Arc<Shared>,
     pub(super) name: String,
+    /// It, and the Nodes beside it whose pods count.
+    nodes: BTreeSet<String>,
     pods: Pods,
     pub(super) memory: Memory,
     pub(super) hook: HookKnowledge,
@@ -88,6 +129,7 @@ impl Worker {
             ahead: shared.clock.ahead(),
             has_record: false,
             shared,
+            nodes: [name.clone()].into(),
             name,
             pods: Pods::default(),
             memory: Memory::default(),
@@ -98,8 +140,7 @@ impl Worker {
 
     async fn run(&mut self, follow: &Notify) {
         let shared = Arc::clone(&self.shared);
-        let mut events = std::pin::pin!(patiently(shared.cluster.pods_on(&self.name)));
-        let mut listed = Vec::new();
+        let mut watches = Watches::default();
         let mut groups = shared.groups.versions();
         let mut budgets = shared.budgets.versions();
         let mut daemon_sets = shared.daemon_sets.versions();
@@ -109,6 +150,7 @@ impl Worker {
         let mut watching = true;
         loop {
             let Next::Wait(wake_at) = self.step() else { return };
+            watches.keep(&shared, &self.nodes, &self.pods);
             let clock = shared.clock.clone();
             let wake = async move {
                 match wake_at {
@@ -120,16 +162,16 @@ impl Worker {
                 biased;
                 () = shared.stop.cancelled() => return self.hear_out().await,
                 Some(outcome) = self.running.next() => self.remember(outcome),
-                event = events.next() => match event {
-                    Some(Ok(event)) => {
+                event = watches.streams.next() => match event {
+                    Some((node, Ok(event))) => {
                         watching |= brings_news(&event);
-                        deliver(event, &mut listed, &self.pods);
+                        watches.deliver(&node, event, &self.pods);
                         // Everything that has arrived counts before the next plan is made.
-                        while let Some(Some(Ok(event))) = events.next().now_or_never() {
-                            deliver(event, &mut listed, &self.pods);
+                        while let Some(Some((node, Ok(event)))) = watches.streams.next().now_or_never() {
+                            watches.deliver(&node, event, &self.pods);
                         }
                     }
-                    Some(Err(error)) => {
+                    Some((_, Err(error))) => {
                         if std::mem::take(&mut watching) {
                             tracing::warn!(node = self.name, error = %chain(&error), "the watch of a draining node's pods broke");
                         }
@@ -160,6 +202,17 @@ impl Worker {
             Whereabouts::Elsewhere { seen } => self.memory.elsewhere_since.or(Some(seen)),
             _ => None,
         };
+        let all = node.instance.as_deref().map(|instance| self.shared.nodes.of_instance(instance));
+        let beside: Vec<_> = all.into_iter().flatten().filter(|other| other.name != self.name).collect();
+        let speaker = node.instance.as_deref().and_then(|instance| speaker(&self.shared.nodes, instance));
+        let speaks = speaker.is_none_or(|speaker| speaker.name == self.name);
+        // Pods outlive a Node that is deleted.
+        let is_gone = |name: &String| self.shared.nodes.get(name).is_none();
+        self.nodes.retain(|name| *name == self.name || is_gone(name));
+        if speaks {
+            self.nodes.extend(beside.iter().map(|other| other.name.clone()));
+        }
+        let is_listed = self.nodes.is_subset(&self.pods.listed.borrow());
         let pods = self.pods.by_uid.borrow();
         self.memory.keep_pods(|uid| pods.contains_key(uid));
         self.memory.returns.see(&pods);
@@ -169,13 +222,15 @@ impl Worker {
             ahead: self.ahead,
             settings: self.shared.settings,
             node: &node,
-            pods: self.pods.listed.get().then_some(&*pods),
+            beside: &beside,
+            speaks,
+            pods: is_listed.then_some(&*pods),
             daemon_set_is_seen: &|uid| {
                 // Until the DaemonSets are known, a pod that says it is of one is believed.
                 !self.shared.daemon_sets.is_synced() || self.shared.daemon_sets.contains(uid)
             },
             budgets: &|pod| self.shared.budgets.covering(pod),
-            attachments: attachments_on(&self.shared, &self.name),
+            attachments: attachments_on(&self.shared, &self.nodes),
             may_shrink: &|| may_shrink(&self.shared, &node),
             held_since: node.instance.as_deref().and_then(|instance| self.shared.holds.since(instance)),
             instance,
@@ -184,7 +239,7 @@ impl Worker {
         };
         let plan = plan(&situation);
         let leads = self.shared.leadership.leads();
-        let wanted = needs_worker(&node, &situation.instance, self.shared.settings.guard);
+        let wanted = needs_worker(&self.shared, &node, &situation.instance);
         drop(pods);
         self.memory.note_occupied(plan.occupied, now);
         if leads {

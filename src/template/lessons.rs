@@ -52,7 +52,11 @@ impl Lessons {
             .instances
             .iter()
             .filter(|instance| instance.lifecycle == Lifecycle::InService && is_current(&instance.id))
-            .filter_map(|instance| self.nodes.of_instance(&instance.id))
+            .filter_map(|instance| match &self.nodes.of_instance(&instance.id)[..] {
+                [only] => Some(Arc::clone(only)),
+                // Of several that name it, one may be made up.
+                _ => None,
+            })
             .collect();
         let mut by_group = self.lock();
         let known = by_group.get(&group.name).map(|lesson| Arc::clone(&lesson.learned));

@@ -21,3 +21,4 @@ mod states;
 mod story;
 mod throttling;
 mod turns;
+mod twins;

@@ -222,6 +222,8 @@ impl Scene {
             wall: self.now,
             ahead: SignedDuration::ZERO,
             settings: self.settings,
+            beside: &[],
+            speaks: true,
             node: &view,
             pods: self.pods.as_ref(),
             daemon_set_is_seen: &|uid| uid == "ds",
