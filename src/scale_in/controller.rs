@@ -2,6 +2,7 @@
 //!
 //! Level-triggered: which Nodes those are is a function of what is seen, so a missed event or a restart loses nothing.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tokio::task::{JoinError, JoinSet};
@@ -98,8 +99,24 @@ pub async fn run(shared: Arc<Shared>) -> Result<(), ControllerError> {
     }
     let mut workers = Workers::default();
     let mut groups = shared.groups.versions();
+    let mut look_at: BTreeSet<String> = tokio::select! {
+        biased;
+        () = shared.stop.cancelled() => return Ok(()),
+        Some(ended) = watches.join_next() => return Err(ControllerError::Ended(ended?)),
+        () = shared.nodes.synced() => shared.nodes.names().into_iter().collect(),
+    };
+    // What stands on Nodes now was written by an earlier run, or by another replica.
+    let mut at_start = true;
     loop {
-        let look_at = tokio::select! {
+        for name in look_at {
+            let Some(node) = shared.nodes.get(&name) else { continue };
+            let instance = whereabouts(&shared, &node);
+            if !workers.has(&name) && needs_worker(&shared, &node, &instance) {
+                workers.start(&shared, name, at_start);
+            }
+        }
+        at_start = false;
+        look_at = tokio::select! {
             biased;
             () = shared.stop.cancelled() => break,
             Some(ended) = watches.join_next() => return Err(ControllerError::Ended(ended?)),
@@ -108,13 +125,6 @@ pub async fn run(shared: Arc<Shared>) -> Result<(), ControllerError> {
             names = shared.nodes.changed() => names,
             Ok(()) = groups.changed() => shared.nodes.names().into_iter().collect(),
         };
-        for name in look_at {
-            let Some(node) = shared.nodes.get(&name) else { continue };
-            let instance = whereabouts(&shared, &node);
-            if !workers.has(&name) && needs_worker(&shared, &node, &instance) {
-                workers.start(&shared, name);
-            }
-        }
     }
     // What is on its way is heard out; whoever takes over finds the rest by looking.
     while workers.ended(&shared).await.is_some() {}

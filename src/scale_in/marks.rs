@@ -77,6 +77,11 @@ pub(super) fn with_record(node: &NodeView, record: &Record, now: Timestamp) -> V
     patch
 }
 
+/// The record that a patch writes.
+pub(super) fn record_in(patch: &Value) -> Option<&str> {
+    patch["metadata"]["annotations"][names::RECORD].as_str()
+}
+
 /// The patch that puts back what the Node should carry during a scale-in, if anything is missing or stale.
 pub(super) fn put_on(node: &NodeView, now: Timestamp) -> Option<Value> {
     let mut patch = based_on(node);

@@ -6,6 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::claims::Claims;
 use super::returns::Returns;
 use super::situation::Action;
 
@@ -60,6 +61,8 @@ pub struct Refusal {
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
     tries: BTreeMap<Task, Tries>,
+    /// What of the record is believed.
+    pub claims: Claims,
     /// Why a pod was not evicted, by UID.
     pub refusals: BTreeMap<String, Refusal>,
     /// Pods asked to go, by UID, and when.

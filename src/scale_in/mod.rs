@@ -9,8 +9,10 @@
 //! [`plan`] decides, from a [`situation::Situation`] to a list of [`situation::Action`]s; the files it calls each hold one
 //! stage: [`drain`], [`flush`], [`release`], and [`guard`] before any of them; [`twins`] where several Nodes name one instance; [`class`] and [`returns`] tell which pods
 //! leave. [`perform`] makes the calls, [`remember`] what the next plan is to know of their outcome. [`hold`] keeps the
-//! lifecycle hooks waiting, whatever becomes of the rest. Everything that must survive is in the [`record`], an annotation.
+//! lifecycle hooks waiting, whatever becomes of the rest. Everything that must survive is in the [`record`], an annotation;
+//! [`claims`] is what of it is believed.
 
+mod claims;
 mod class;
 mod controller;
 mod deadline;

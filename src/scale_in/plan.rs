@@ -8,7 +8,7 @@
 use jiff::SignedDuration;
 
 use super::memory::Task;
-use super::record::{self, Cause, Phase, Record, Release, Written};
+use super::record::{Cause, Phase, Record, Release, Written};
 use super::situation::{Action, Announcement, Plan, Situation, Whereabouts};
 use super::{drain, flush, guard, marks, names, release, twins};
 use crate::clock::later;
@@ -23,7 +23,7 @@ pub fn plan(s: &Situation<'_>) -> Plan {
         guard::guard(s, &mut plan);
         return plan;
     }
-    let record = match s.node.record.as_deref().map(record::read) {
+    let record = match s.written() {
         Some(Written::Record(record)) if s.node.instance.as_deref() == Some(&record.instance) => {
             let record = record.moved(-s.ahead);
             under_way(s, &record, &mut plan);
@@ -66,6 +66,21 @@ fn not_understood(s: &Situation<'_>, text: &str, plan: &mut Plan) {
     s.announce(plan, Announcement { topic, reason: "ScaleInNotUnderstood", note, warning: true });
 }
 
+/// Somebody else has written a record that is further than its scale-in.
+fn not_believed(s: &Situation<'_>, plan: &mut Plan) {
+    let Some(claimed) = s.memory.claims.not_believed() else { return };
+    if claimed.phase == Phase::Draining && claimed.terminate_at.is_none() {
+        return;
+    }
+    let note = format!(
+        "somebody else than ebbtide has written annotation ebbtide/scale-in, with phase {}: the scale-in begins at its \
+         beginning. Take the annotation off to cancel",
+        claimed.phase
+    );
+    let topic = "not believed".into();
+    s.announce(plan, Announcement { topic, reason: "ScaleInNotBelieved", note, warning: true });
+}
+
 /// Before a DaemonSet that the watch does not show is taken for deleted, the API server is asked: the watch of pods may be
 /// ahead of that of DaemonSets.
 fn look_up_daemon_sets(s: &Situation<'_>, plan: &mut Plan) {
@@ -103,6 +118,7 @@ fn under_way(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         release::ended_unseen(s, record, seen, plan);
     }
     twins::announce(s, plan);
+    not_believed(s, plan);
     let record = release::brought_up_to_date(s, record, plan);
     let record = release::follow_the_group(s, &record, plan);
     match record.phase {

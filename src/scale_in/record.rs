@@ -169,9 +169,14 @@ pub fn read(value: &str) -> Written {
         "replace" => Written::Wish(Release::Terminate),
         text => match serde_json::from_str::<Record>(text) {
             Ok(record) if record.is_plausible() => Written::Record(record),
-            _ => Written::Unreadable(text.chars().take(100).collect()),
+            _ => unreadable(text),
         },
     }
+}
+
+/// A value that means nothing.
+pub(super) fn unreadable(text: &str) -> Written {
+    Written::Unreadable(text.chars().take(100).collect())
 }
 
 /// The annotation's value.

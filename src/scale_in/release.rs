@@ -47,14 +47,21 @@ pub(super) fn brought_up_to_date(s: &Situation<'_>, record: &Record, plan: &mut 
     let changed = Record { release, ..record.clone() };
     let changed = Record { release_by: deadline_of(s, &changed), ..changed };
     let is_as_good = match (changed.release_by, record.release_by) {
+        _ if !is_deadline_known(s, &changed) => true,
         (Some(known), Some(written)) => known.duration_since(written).abs() <= AS_GOOD,
         (known, written) => known == written,
     };
-    if is_as_good && release == record.release {
-        return record.clone();
+    if is_as_good && release == record.release && s.memory.claims.not_believed().is_none() {
+        return changed;
     }
     s.patch(plan, s.with_record(&changed), then);
     changed
+}
+
+/// Whether all that bears on the deadline is known. Until then nothing is cut short because the record says so, and what it
+/// says stands.
+fn is_deadline_known(s: &Situation<'_>, record: &Record) -> bool {
+    record.release != Release::CompleteHook || (s.hook.ours().is_some() && s.held_since.is_some())
 }
 
 /// The deadline that follows from what is known now: the record may have been written anew after the hook began to hold
@@ -64,7 +71,6 @@ fn deadline_of(s: &Situation<'_>, record: &Record) -> Option<Timestamp> {
         (Release::CompleteHook, Some(hook), Some(since)) => {
             limit(s.settings, record.requested_at, Some(hook), since)
         }
-        (Release::CompleteHook, ..) => record.release_by,
         _ => limit(s.settings, record.requested_at, None, s.now),
     }
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::class::{Circumstances, Class, classify};
 use super::marks;
 use super::memory::{Memory, Task};
-use super::record::{Phase, Record};
+use super::record::{Phase, Record, Written};
 use crate::aws::Hook;
 use crate::clock::later;
 use crate::cluster::{Budget, NodeView, PodName, PodView, Ready};
@@ -275,6 +275,11 @@ impl Plan {
 }
 
 impl Situation<'_> {
+    /// What the annotation of the Node says, as far as it is believed.
+    pub(super) fn written(&self) -> Option<Written> {
+        self.memory.claims.believed().cloned()
+    }
+
     /// A moment that the record or the API server names, on our clock.
     pub(super) fn ours(&self, moment: Timestamp) -> Timestamp {
         later(moment, -self.ahead)

@@ -17,12 +17,14 @@ use tokio::sync::Notify;
 use tokio_stream::StreamMap;
 
 use super::controller::{Shared, needs_worker};
+use super::marks;
 use super::memory::{Memory, Task};
 use super::perform::{Outcome, perform};
 use super::plan::plan;
 use super::situation::{Action, HookKnowledge, Situation, Whereabouts};
 use super::surroundings::{attachments_on, may_shrink, whereabouts};
 use super::twins::speaker;
+use crate::clock::later;
 use crate::cluster::{NodeView, PodView, Sink, brings_news, deliver, patiently};
 use crate::telemetry::chain;
 
@@ -93,9 +95,10 @@ impl Watches {
 }
 
 /// Works on one node until nothing is left to do for it or it has gone.
-pub(super) async fn work(shared: Arc<Shared>, name: String) {
+/// `at_start`: what stands on the Node now was written by an earlier run.
+pub(super) async fn work(shared: Arc<Shared>, name: String, at_start: bool) {
     let follow = shared.nodes.follow(&name);
-    Worker::new(Arc::clone(&shared), name.clone()).run(&follow).await;
+    Worker::new(Arc::clone(&shared), name.clone(), at_start).run(&follow).await;
     shared.nodes.forget(&name);
     shared.waiting.forget(&name);
 }
@@ -120,14 +123,17 @@ pub(super) struct Worker {
     /// becomes of the wall clock since.
     ahead: SignedDuration,
     has_record: bool,
+    /// Nothing has been looked at yet.
+    at_start: bool,
     pub(super) running: FuturesUnordered<BoxFuture<'static, Outcome>>,
 }
 
 impl Worker {
-    fn new(shared: Arc<Shared>, name: String) -> Self {
+    fn new(shared: Arc<Shared>, name: String, at_start: bool) -> Self {
         Self {
             ahead: shared.clock.ahead(),
             has_record: false,
+            at_start,
             shared,
             nodes: [name.clone()].into(),
             name,
@@ -197,6 +203,8 @@ impl Worker {
             self.ahead = self.shared.clock.ahead();
         }
         let now = self.shared.clock.now();
+        let at_start = std::mem::take(&mut self.at_start);
+        self.memory.claims.see(node.record.as_deref(), at_start, later(now, self.ahead));
         let instance = whereabouts(&self.shared, &node);
         self.memory.elsewhere_since = match instance {
             Whereabouts::Elsewhere { seen } => self.memory.elsewhere_since.or(Some(seen)),
@@ -266,6 +274,11 @@ impl Worker {
     }
 
     pub(super) fn start(&mut self, node: &Arc<NodeView>, action: Action) {
+        if let Action::PatchNode { patch, .. } = &action
+            && let Some(record) = marks::record_in(patch)
+        {
+            self.memory.claims.write(record);
+        }
         match (&action, Task::of(&action)) {
             (_, Some(task)) => self.memory.begin(task),
             (Action::Announce(what), None) => {

@@ -41,10 +41,10 @@ impl Workers {
         self.busy.contains_key(name)
     }
 
-    /// Starts a worker for a Node.
-    pub(super) fn start(&mut self, shared: &Arc<Shared>, name: String) {
+    /// Starts a worker for a Node. `at_start`: what stands on the Node now was written by an earlier run.
+    pub(super) fn start(&mut self, shared: &Arc<Shared>, name: String, at_start: bool) {
         let span = tracing::info_span!("scale_in", node = name);
-        let work = worker::work(Arc::clone(shared), name.clone()).instrument(span);
+        let work = worker::work(Arc::clone(shared), name.clone(), at_start).instrument(span);
         let task = self.tasks.spawn(work);
         self.names.insert(task.id(), name.clone());
         self.busy.entry(name).or_default().rests = false;
@@ -66,7 +66,7 @@ impl Workers {
                 Some(None)
             }
             _ if self.busy.get(&name).is_some_and(|busy| busy.rests) && !shared.stop.is_cancelled() => {
-                self.start(shared, name);
+                self.start(shared, name, true);
                 Some(None)
             }
             _ => {

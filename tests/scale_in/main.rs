@@ -2,6 +2,7 @@
 
 mod absurd;
 mod budgets;
+mod claims;
 mod clocks;
 mod dead;
 mod deadlines;

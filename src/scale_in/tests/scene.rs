@@ -217,6 +217,7 @@ impl Scene {
     pub(super) fn look(&mut self) -> Plan {
         let view = self.view();
         let budgets = self.budgets.clone();
+        self.memory.claims.see(view.record.as_deref(), true, self.now);
         let plan = plan(&Situation {
             now: self.now,
             wall: self.now,

@@ -1,0 +1,193 @@
+//! What of a record is believed. A record is a claim: whoever may annotate a Node can write one. Pure.
+//!
+//! - What this worker wrote is believed, and so is what stands there when it begins to look after a restart: an earlier
+//!   run wrote it, and nothing better is known.
+//! - What somebody else writes while it looks begins at the beginning, whatever phase it claims to be in, and as of now: a
+//!   node cannot be annotated past its drain, and no deadline has passed that nobody knew of. Another replica that accepts
+//!   a scale-in writes nothing else.
+//! - A moment in the future is now. It stands for something that has happened.
+//!
+//! Deadlines are computed from cause, hook and options in [`super::release`], whatever the record says.
+
+use std::collections::BTreeSet;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::record::{self, Phase, Record, Release, Written};
+use crate::clock::later;
+
+/// What a record of somebody else's may be old before it counts as made now: the way from the API server to us.
+const ON_ITS_WAY: SignedDuration = SignedDuration::from_secs(5);
+
+/// What stands on a Node, and what is believed of it.
+#[derive(Clone, Debug, Default)]
+pub struct Claims {
+    text: Option<String>,
+    believed: Option<Written>,
+    /// What this worker has written, or has tried to.
+    ours: BTreeSet<String>,
+}
+
+impl Claims {
+    /// This is being written.
+    pub fn write(&mut self, text: &str) {
+        self.ours.insert(text.to_owned());
+    }
+
+    /// Takes note of what the annotation says at `now`, by the clock of the record. `at_start`: an earlier run wrote it.
+    pub fn see(&mut self, text: Option<&str>, at_start: bool, now: Timestamp) {
+        if self.text.as_deref() == text {
+            return;
+        }
+        let before = match self.believed.take() {
+            Some(Written::Record(record)) => Some(record),
+            _ => None,
+        };
+        self.text = text.map(ToOwned::to_owned);
+        let Some(text) = text else { return self.ours.clear() };
+        self.believed = Some(match record::read(text) {
+            Written::Record(claimed) if self.ours.contains(text) => Written::Record(claimed),
+            Written::Record(claimed) if at_start => Written::Record(past(claimed, now)),
+            Written::Record(claimed) => from_somebody(claimed, before.as_ref(), now)
+                .map_or_else(|| record::unreadable(text), Written::Record),
+            other => other,
+        });
+    }
+
+    /// What is believed of what stands there.
+    pub fn believed(&self) -> Option<&Written> {
+        self.believed.as_ref()
+    }
+
+    /// The record that stands there, where something else is believed.
+    pub fn not_believed(&self) -> Option<Record> {
+        let Written::Record(claimed) = record::read(self.text.as_deref()?) else { return None };
+        let is_believed = matches!(&self.believed, Some(Written::Record(record)) if *record == claimed);
+        (!is_believed).then_some(claimed)
+    }
+}
+
+/// The record with no moment in the future.
+fn past(claimed: Record, now: Timestamp) -> Record {
+    let past = |moment: Timestamp| moment.min(now);
+    Record {
+        requested_at: past(claimed.requested_at),
+        phase_since: past(claimed.phase_since),
+        empty_since: claimed.empty_since.map(past),
+        terminate_at: claimed.terminate_at.map(past),
+        ..claimed
+    }
+}
+
+/// The record at its beginning. Of the one `before` it stands what only we can know. None if it says that the group has
+/// taken the instance out: that is seen by looking at the group.
+fn from_somebody(claimed: Record, before: Option<&Record>, now: Timestamp) -> Option<Record> {
+    let before = before.filter(|before| before.instance == claimed.instance);
+    let claimed = past(claimed, now);
+    let not_before = before.map_or(later(now, -ON_ITS_WAY), |before| before.requested_at);
+    let release = match (before.map(|before| before.release), claimed.release) {
+        (before, Release::CompleteHook) => before?,
+        (Some(Release::CompleteHook), _) => Release::CompleteHook,
+        (_, claimed) => claimed,
+    };
+    Some(Record {
+        release,
+        phase: Phase::Draining,
+        phase_since: now,
+        empty_since: None,
+        requested_at: claimed.requested_at.max(not_before),
+        group: before.map_or(claimed.group, |before| before.group.clone()),
+        terminate_at: claimed.terminate_at.max(before.and_then(|before| before.terminate_at)),
+        ..claimed
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scale_in::record::Cause;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_700_000_000 + second).expect("in range")
+    }
+
+    fn record(requested: i64) -> Record {
+        Record::new(Cause::Autoscaler, "g", "i-1", Release::TerminateAndDecrement, at(requested))
+    }
+
+    fn seen(claims: &mut Claims, record: &Record, at_start: bool, now: i64) -> Record {
+        claims.see(Some(&record::write(record)), at_start, at(now));
+        match claims.believed() {
+            Some(Written::Record(record)) => record.clone(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// As far as a record can be.
+    fn far(now: i64) -> Record {
+        Record {
+            phase: Phase::Releasing,
+            phase_since: at(now),
+            empty_since: Some(at(now)),
+            terminate_at: Some(at(now)),
+            ..record(now)
+        }
+    }
+
+    #[test]
+    fn what_we_wrote_or_an_earlier_run_did_is_believed() {
+        let mut claims = Claims::default();
+        assert_eq!(seen(&mut claims, &far(-500), true, 0), far(-500));
+        let next = Record { phase: Phase::Flushing, ..far(-500) };
+        claims.write(&record::write(&next));
+        assert_eq!(seen(&mut claims, &next, false, 10), next);
+        assert_eq!(claims.not_believed(), None);
+    }
+
+    #[test]
+    fn what_somebody_else_writes_begins_at_the_beginning_and_now() {
+        let mut claims = Claims::default();
+        let begun = seen(&mut claims, &far(-500), false, 0);
+        assert_eq!((begun.phase, begun.phase_since, begun.empty_since), (Phase::Draining, at(0), None));
+        assert_eq!(begun.requested_at, at(-5));
+        assert_eq!(begun.terminate_at, Some(at(-500)), "it may have been told");
+        assert_eq!(claims.not_believed(), Some(far(-500)));
+    }
+
+    #[test]
+    fn a_scale_in_just_accepted_is_believed_as_it_is() {
+        let mut claims = Claims::default();
+        assert_eq!(seen(&mut claims, &record(-1), false, 0), Record { phase_since: at(0), ..record(-1) });
+    }
+
+    #[test]
+    fn over_a_record_of_ours_neither_group_nor_what_aws_was_told_is_forgotten() {
+        let mut claims = Claims::default();
+        seen(&mut claims, &far(-100), true, 0);
+        let forged = Record { group: "other".into(), terminate_at: None, ..record(-90_000) };
+        let believed = seen(&mut claims, &forged, false, 10);
+        assert_eq!((believed.group.as_str(), believed.requested_at), ("g", at(-100)));
+        assert_eq!(believed.terminate_at, Some(at(-100)));
+    }
+
+    #[test]
+    fn whether_the_group_has_taken_an_instance_out_is_not_believed() {
+        let taken_out = Record { release: Release::CompleteHook, ..far(-100) };
+        let mut claims = Claims::default();
+        claims.see(Some(&record::write(&taken_out)), false, at(0));
+        assert!(matches!(claims.believed(), Some(Written::Unreadable(_))));
+        let mut claims = Claims::default();
+        seen(&mut claims, &taken_out, true, 0);
+        assert_eq!(seen(&mut claims, &far(-10), false, 10).release, Release::CompleteHook);
+    }
+
+    #[test]
+    fn what_has_not_happened_yet_happens_now_and_only_once() {
+        for at_start in [true, false] {
+            let mut claims = Claims::default();
+            seen(&mut claims, &far(90_000), at_start, 0);
+            let believed = seen(&mut claims, &far(90_000), at_start, 50);
+            assert_eq!((believed.requested_at, believed.terminate_at), (at(0), Some(at(0))), "{at_start}");
+        }
+    }
+}
