@@ -28,7 +28,7 @@ use crate::groups::protection::Protection;
 use crate::groups::sizing::{AwsSizing, Running};
 use crate::groups::{self, Groups};
 use crate::provider::{Incoming, Provider, RpcMetrics, ServeError, Tls, TlsOptions};
-use crate::scale_in::{self, Board, ControllerError, Holds, Intents, Metrics, Settings, Shared};
+use crate::scale_in::{self, Board, ControllerError, Holds, Intents, Metrics, Settings, Shared, Wishes};
 use crate::telemetry::chain;
 use crate::template::{self, Lessons, keeper};
 
@@ -139,6 +139,7 @@ impl App {
             flush: config.daemonset_flush,
             drain_timeout: config.drain_timeout,
             guard: config.daemonset_guard,
+            operator_at_once: config.max_operator_scale_ins,
         };
         let selectors = &config.selectors;
         let groups = Arc::new(Groups::new(config.snapshot_max_age));
@@ -206,6 +207,7 @@ impl App {
             leadership: leadership.clone(),
             clock: clock.clone(),
             settings,
+            wishes: Wishes::default(),
             waiting,
             metrics,
             stop,

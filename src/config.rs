@@ -25,6 +25,7 @@ use crate::aws::Proxy;
 use crate::cluster::Candidate;
 use crate::groups::selector::Selectors;
 use crate::provider::{Listen, TlsOptions};
+use crate::scale_in::AtOnce;
 use crate::template;
 
 /// What the program is to do.
@@ -71,6 +72,8 @@ pub struct Config {
     pub daemonset_guard: bool,
     /// How long workloads may take to leave; none: as long as it takes.
     pub drain_timeout: Option<Duration>,
+    /// How many scale-ins that people wish for go on at once in a group.
+    pub max_operator_scale_ins: AtOnce,
     /// Name of the lifecycle hooks that are ours.
     pub lifecycle_hook: String,
     /// Name of the ConfigMap that keeps what is learned of nodes.

@@ -104,6 +104,10 @@ pub(super) struct ServeFlags {
     /// takes.
     #[arg(long, value_name = "DURATION", default_value = "none")]
     pub(super) drain_timeout: String,
+    /// How many scale-ins that people ask for by annotation go on at once in a group: a number, or a share of its
+    /// instances like 10%, and one at least. The others wait for their turn.
+    #[arg(long, value_name = "NUMBER|SHARE", default_value = "10%")]
+    pub(super) max_operator_scale_ins: String,
     /// Name of the lifecycle hooks that are ours to complete.
     #[arg(long, value_name = "NAME", default_value = "ebbtide")]
     pub(super) lifecycle_hook: String,

@@ -8,6 +8,7 @@ use crate::aws::Proxy;
 use crate::cluster::Candidate;
 use crate::groups::selector::Selectors;
 use crate::provider::Listen;
+use crate::scale_in::AtOnce;
 use crate::template::{MixedInstances, Settings};
 
 const GROUPS: &str = "--nodes=1:10:web";
@@ -63,6 +64,7 @@ fn defaults() -> Config {
         daemonset_flush: Duration::from_secs(5),
         daemonset_guard: true,
         drain_timeout: None,
+        max_operator_scale_ins: AtOnce::Share(1_000),
         lifecycle_hook: "ebbtide".into(),
         templates_config_map: "ebbtide-templates".into(),
         election: Some(Candidate { lease: "ebbtide".into(), identity: None }),
@@ -93,6 +95,7 @@ fn every_flag_is_read_and_so_is_every_variable() {
         ("--zero-node-startup-time", "true"),
         ("--daemonset-flush", "0s"),
         ("--drain-timeout", "48h"),
+        ("--max-operator-scale-ins", "2.5%"),
         ("--lifecycle-hook", "my/hook_1-a"),
         ("--templates-config-map", "seen.by-1"),
         ("--leader-elect", "true"),
@@ -118,6 +121,7 @@ fn every_flag_is_read_and_so_is_every_variable() {
         zero_node_startup_time: true,
         daemonset_flush: Duration::ZERO,
         drain_timeout: Some(Duration::from_hours(48)),
+        max_operator_scale_ins: AtOnce::Share(250),
         lifecycle_hook: "my/hook_1-a".into(),
         templates_config_map: "seen.by-1".into(),
         election: Some(Candidate { lease: "ebbtide.two".into(), identity: Some("ebbtide-1".into()) }),

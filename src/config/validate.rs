@@ -16,6 +16,7 @@ use crate::groups::selector::Selectors;
 use crate::provider::listen::BadListen;
 use crate::provider::tls::TlsFile;
 use crate::provider::{Listen, Tls, TlsOptions};
+use crate::scale_in::AtOnce;
 use crate::telemetry::chain;
 use crate::template::{MixedInstances, Settings};
 
@@ -84,6 +85,7 @@ pub(super) fn config(flags: ServeFlags, proxy: Option<Proxy>, problems: &mut Vec
         );
         problems.push(Problem::new("--drain-timeout", text));
     }
+    let max_operator_scale_ins = at_once("--max-operator-scale-ins", &flags.max_operator_scale_ins, problems);
     if !is_hook_name(&flags.lifecycle_hook) {
         let text = format!(
             "{:?} is no name of a lifecycle hook: 1 to 255 of A-Z a-z 0-9 - _ /",
@@ -121,6 +123,7 @@ pub(super) fn config(flags: ServeFlags, proxy: Option<Proxy>, problems: &mut Vec
         daemonset_flush: daemonset_flush?,
         daemonset_guard: daemonset_guard?,
         drain_timeout: drain_timeout?,
+        max_operator_scale_ins: max_operator_scale_ins?,
         lifecycle_hook: flags.lifecycle_hook,
         templates_config_map: flags.templates_config_map,
         election,
@@ -294,6 +297,23 @@ fn pods(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Option<i64> {
     let read = text.parse().ok().filter(|pods| (1..=MOST_PODS).contains(pods));
     if read.is_none() {
         let text = format!("{text:?} is neither none nor a number from 1 to {MOST_PODS}");
+        problems.push(Problem::new(flag, text));
+    }
+    read
+}
+
+/// A number from 1 on, or a share up to all.
+fn at_once(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Option<AtOnce> {
+    let read = match text.strip_suffix('%') {
+        Some(percent) => percent
+            .parse::<f64>()
+            .ok()
+            .filter(|percent| (0.0..=100.0).contains(percent))
+            .map(|percent| AtOnce::Share((percent * 100.0).round() as u32)),
+        None => text.parse().ok().filter(|number| *number > 0).map(AtOnce::Number),
+    };
+    if read.is_none() {
+        let text = format!("{text:?} is neither a number from 1 on nor a share from 0% to 100%");
         problems.push(Problem::new(flag, text));
     }
     read

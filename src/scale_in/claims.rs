@@ -5,6 +5,7 @@
 //! - What somebody else writes while it looks begins at the beginning, whatever phase it claims to be in, and as of now: a
 //!   node cannot be annotated past its drain, and no deadline has passed that nobody knew of. Another replica that accepts
 //!   a scale-in writes nothing else.
+//!   Unless it says that cluster-autoscaler wants it, it is a wish.
 //! - A moment in the future is now. It stands for something that has happened.
 //!
 //! Deadlines are computed from cause, hook and options in [`super::release`], whatever the record says.
@@ -13,7 +14,7 @@ use std::collections::BTreeSet;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::record::{self, Phase, Record, Release, Written};
+use super::record::{self, Cause, Phase, Record, Release, Wish, Written};
 use crate::clock::later;
 
 /// What a record of somebody else's may be old before it counts as made now: the way from the API server to us.
@@ -48,8 +49,9 @@ impl Claims {
         self.believed = Some(match record::read(text) {
             Written::Record(claimed) if self.ours.contains(text) => Written::Record(claimed),
             Written::Record(claimed) if at_start => Written::Record(past(claimed, now)),
-            Written::Record(claimed) => from_somebody(claimed, before.as_ref(), now)
-                .map_or_else(|| record::unreadable(text), Written::Record),
+            Written::Record(claimed) => {
+                from_somebody(claimed, before.as_ref(), now).unwrap_or_else(|| record::unreadable(text))
+            }
             other => other,
         });
     }
@@ -80,8 +82,8 @@ fn past(claimed: Record, now: Timestamp) -> Record {
 }
 
 /// The record at its beginning. Of the one `before` it stands what only we can know. None if it says that the group has
-/// taken the instance out: that is seen by looking at the group.
-fn from_somebody(claimed: Record, before: Option<&Record>, now: Timestamp) -> Option<Record> {
+/// taken the instance out: that is seen by looking at the group. One that is not cluster-autoscaler's is a person's wish.
+fn from_somebody(claimed: Record, before: Option<&Record>, now: Timestamp) -> Option<Written> {
     let before = before.filter(|before| before.instance == claimed.instance);
     let claimed = past(claimed, now);
     let not_before = before.map_or(later(now, -ON_ITS_WAY), |before| before.requested_at);
@@ -90,7 +92,10 @@ fn from_somebody(claimed: Record, before: Option<&Record>, now: Timestamp) -> Op
         (Some(Release::CompleteHook), _) => Release::CompleteHook,
         (_, claimed) => claimed,
     };
-    Some(Record {
+    if before.is_none() && claimed.cause != Cause::Autoscaler {
+        return Some(Written::Wish(Wish { release, since: None }));
+    }
+    Some(Written::Record(Record {
         release,
         phase: Phase::Draining,
         phase_since: now,
@@ -99,13 +104,12 @@ fn from_somebody(claimed: Record, before: Option<&Record>, now: Timestamp) -> Op
         group: before.map_or(claimed.group, |before| before.group.clone()),
         terminate_at: claimed.terminate_at.max(before.and_then(|before| before.terminate_at)),
         ..claimed
-    })
+    }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scale_in::record::Cause;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(1_700_000_000 + second).expect("in range")
@@ -168,6 +172,17 @@ mod tests {
         let believed = seen(&mut claims, &forged, false, 10);
         assert_eq!((believed.group.as_str(), believed.requested_at), ("g", at(-100)));
         assert_eq!(believed.terminate_at, Some(at(-100)));
+    }
+
+    #[test]
+    fn a_record_that_is_not_cluster_autoscalers_is_a_wish() {
+        for cause in [Cause::Operator, Cause::LifecycleHook] {
+            let mut claims = Claims::default();
+            let forged = Record { cause, release: Release::Terminate, ..far(-10) };
+            claims.see(Some(&record::write(&forged)), false, at(0));
+            let wish = Wish { release: Release::Terminate, since: None };
+            assert_eq!(claims.believed(), Some(&Written::Wish(wish)));
+        }
     }
 
     #[test]

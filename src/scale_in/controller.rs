@@ -13,6 +13,7 @@ use super::hold::Holds;
 use super::metrics::{Board, Metrics};
 use super::situation::{Settings, Whereabouts};
 use super::surroundings::whereabouts;
+use super::wishes::Wishes;
 use super::workers::Workers;
 use super::{hold, names};
 use crate::aws::Aws;
@@ -51,6 +52,8 @@ pub struct Shared {
     pub clock: Clock,
     /// How scale-ins are done.
     pub settings: Settings,
+    /// Whose turn it is of the scale-ins that people wish for.
+    pub wishes: Wishes,
     /// Whom drains wait for.
     pub waiting: Arc<Board>,
     /// Counters.

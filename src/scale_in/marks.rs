@@ -77,6 +77,13 @@ pub(super) fn with_record(node: &NodeView, record: &Record, now: Timestamp) -> V
     patch
 }
 
+/// The patch that writes a wish again.
+pub(super) fn with_wish(node: &NodeView, text: &str) -> Value {
+    let mut patch = based_on(node);
+    patch["metadata"]["annotations"][names::RECORD] = json!(text);
+    patch
+}
+
 /// The record that a patch writes.
 pub(super) fn record_in(patch: &Value) -> Option<&str> {
     patch["metadata"]["annotations"][names::RECORD].as_str()

@@ -12,6 +12,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::intents::record_on;
+use super::record::{self, Cause, Written};
 use super::situation::{Waiting, Why};
 use crate::clock::{Clock, elapsed};
 use crate::cluster::{Answer, Nodes};
@@ -137,13 +138,22 @@ impl Collector for UnderWay {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let mut scale_ins: BTreeMap<(String, String), i64> = BTreeMap::new();
         let mut oldest = Duration::ZERO;
-        for record in self.nodes.all().iter().filter_map(|node| record_on(node)) {
-            oldest = oldest.max(elapsed(record.requested_at, self.clock.wall()));
-            *scale_ins.entry((record.cause.to_string(), record.phase.to_string())).or_default() += 1;
+        for node in self.nodes.all() {
+            let labels = match node.record.as_deref().map(record::read) {
+                Some(Written::Wish(_)) => (Cause::Operator.to_string(), "Queued".to_owned()),
+                _ => match record_on(&node) {
+                    Some(record) => {
+                        oldest = oldest.max(elapsed(record.requested_at, self.clock.wall()));
+                        (record.cause.to_string(), record.phase.to_string())
+                    }
+                    None => continue,
+                },
+            };
+            *scale_ins.entry(labels).or_default() += 1;
         }
         let mut gauge = encoder.encode_descriptor(
             "ebbtide_scale_ins",
-            "Scale-ins under way, by cause and phase",
+            "Scale-ins under way, by cause and phase; Queued: wished for by a person, and not begun",
             None,
             prometheus_client::metrics::MetricType::Gauge,
         )?;

@@ -10,7 +10,7 @@
 //! stage: [`drain`], [`flush`], [`release`], and [`guard`] before any of them; [`twins`] where several Nodes name one instance; [`class`] and [`returns`] tell which pods
 //! leave. [`perform`] makes the calls, [`remember`] what the next plan is to know of their outcome. [`hold`] keeps the
 //! lifecycle hooks waiting, whatever becomes of the rest. Everything that must survive is in the [`record`], an annotation;
-//! [`claims`] is what of it is believed.
+//! [`claims`] is what of it is believed. [`wishes`] is whose turn it is of those that people annotate.
 
 mod claims;
 mod class;
@@ -36,6 +36,7 @@ mod surroundings;
 #[cfg(test)]
 mod tests;
 mod twins;
+mod wishes;
 mod worker;
 mod workers;
 
@@ -44,3 +45,4 @@ pub use hold::Holds;
 pub use intents::{Accepted, IntentError, Intents};
 pub use metrics::{Board, Metrics};
 pub use situation::Settings;
+pub use wishes::{AtOnce, Wishes};

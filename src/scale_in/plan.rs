@@ -8,8 +8,9 @@
 use jiff::SignedDuration;
 
 use super::memory::Task;
-use super::record::{Cause, Phase, Record, Release, Written};
+use super::record::{Cause, Phase, Record, Release, Wish, Written};
 use super::situation::{Action, Announcement, Plan, Situation, Whereabouts};
+use super::wishes::{self, Turn};
 use super::{drain, flush, guard, marks, names, release, twins};
 use crate::clock::later;
 use crate::cluster::{DaemonOwner, PodName, Ready};
@@ -249,7 +250,7 @@ fn begin_for_retained(s: &Situation<'_>, group: &str, plan: &mut Plan) {
     begin(s, &record, plan);
 }
 
-fn begin_for_operator(s: &Situation<'_>, wish: Release, plan: &mut Plan) {
+fn begin_for_operator(s: &Situation<'_>, wish: Wish, plan: &mut Plan) {
     let (Whereabouts::In { group, lifecycle, .. }, Some(instance)) = (&s.instance, &s.node.instance) else {
         if matches!(s.instance, Whereabouts::Elsewhere { .. }) {
             s.announce(
@@ -267,7 +268,7 @@ fn begin_for_operator(s: &Situation<'_>, wish: Release, plan: &mut Plan) {
     if lifecycle.is_held() && !lifecycle.is_live() {
         return begin_for_hook(s, group, plan);
     }
-    if wish == Release::TerminateAndDecrement && lifecycle.is_live() && !(s.may_shrink)() {
+    if wish.release == Release::TerminateAndDecrement && lifecycle.is_live() && !(s.may_shrink)() {
         let note = format!(
             "group {group} is at its minimum size or does not terminate instances at present; annotate the node with \
              ebbtide/scale-in=replace to have it replaced"
@@ -275,7 +276,10 @@ fn begin_for_operator(s: &Situation<'_>, wish: Release, plan: &mut Plan) {
         let topic = "at minimum".into();
         return s.announce(plan, Announcement { topic, reason: "ScaleInNotPossible", note, warning: true });
     }
-    let mut record = Record::new(Cause::Operator, group, instance, wish, s.now);
+    if let Turn::Waits { under_way, before } = (s.turn)() {
+        return wishes::wait(s, wish, group, under_way, before, plan);
+    }
+    let mut record = Record::new(Cause::Operator, group, instance, wish.release, s.now);
     record.release_by = release::limit(s.settings, s.now, None, s.now);
     begin(s, &record, plan);
 }

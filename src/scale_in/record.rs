@@ -153,10 +153,42 @@ impl Record {
 pub enum Written {
     /// A scale-in is under way.
     Record(Record),
-    /// A person wants one: release with or without a decrement.
-    Wish(Release),
+    /// A person wants one.
+    Wish(Wish),
     /// Neither. The text is quoted, shortened.
     Unreadable(String),
+}
+
+/// A person's wish for a scale-in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wish {
+    /// With or without a decrement.
+    pub release: Release,
+    /// Since when it waits for its turn, if it does.
+    pub since: Option<Timestamp>,
+}
+
+/// What stands between the word of a wish and the moment since which it waits.
+const SINCE: &str = " since ";
+
+impl Wish {
+    fn read(text: &str) -> Option<Self> {
+        let (word, since) = text.split_once(SINCE).map_or((text, None), |(word, since)| (word, Some(since)));
+        let release = match word.trim() {
+            "now" => Release::TerminateAndDecrement,
+            "replace" => Release::Terminate,
+            _ => return None,
+        };
+        let since = since.map(|since| since.trim().parse::<Timestamp>()).transpose().ok()?;
+        let is_plausible = since.is_none_or(|since| PLAUSIBLE.contains(&since.as_second()));
+        is_plausible.then_some(Self { release, since })
+    }
+
+    /// The annotation's value for a wish that waits since then.
+    pub fn waiting(self, since: Timestamp) -> String {
+        let word = if self.release == Release::TerminateAndDecrement { "now" } else { "replace" };
+        format!("{word}{SINCE}{since:.0}")
+    }
 }
 
 /// The years 2000 to 2200, in seconds. What lies outside was not written by a clock, and sums with it might not fit.
@@ -164,13 +196,13 @@ const PLAUSIBLE: std::ops::Range<i64> = 946_684_800..7_258_118_400;
 
 /// Reads the annotation's value.
 pub fn read(value: &str) -> Written {
-    match value.trim() {
-        "now" => Written::Wish(Release::TerminateAndDecrement),
-        "replace" => Written::Wish(Release::Terminate),
-        text => match serde_json::from_str::<Record>(text) {
-            Ok(record) if record.is_plausible() => Written::Record(record),
-            _ => unreadable(text),
-        },
+    let text = value.trim();
+    if let Some(wish) = Wish::read(text) {
+        return Written::Wish(wish);
+    }
+    match serde_json::from_str::<Record>(text) {
+        Ok(record) if record.is_plausible() => Written::Record(record),
+        _ => unreadable(text),
     }
 }
 
@@ -242,8 +274,16 @@ mod tests {
 
     #[test]
     fn a_person_writes_a_word() {
-        assert_eq!(read("now"), Written::Wish(Release::TerminateAndDecrement));
-        assert_eq!(read(" replace\n"), Written::Wish(Release::Terminate));
-        assert_eq!(read("yes please"), Written::Unreadable("yes please".into()));
+        let wish = |release, since| Written::Wish(Wish { release, since });
+        assert_eq!(read("now"), wish(Release::TerminateAndDecrement, None));
+        assert_eq!(read(" replace\n"), wish(Release::Terminate, None));
+        for text in
+            ["yes please", "now since ever", "now since 9999-12-30T22:00:00Z", "since 2026-01-01T00:00:00Z"]
+        {
+            assert_eq!(read(text), Written::Unreadable(text.into()));
+        }
+        let since = Timestamp::from_second(1_700_000_000).expect("in range");
+        let waits = Wish { release: Release::Terminate, since: None }.waiting(since);
+        assert_eq!(read(&waits), wish(Release::Terminate, Some(since)), "{waits}");
     }
 }

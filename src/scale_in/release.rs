@@ -44,14 +44,19 @@ const AS_GOOD: SignedDuration = SignedDuration::from_secs(1);
 /// The record as what is known now makes it, written if that is something else.
 pub(super) fn brought_up_to_date(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> Record {
     let (release, then) = way_of_release(s, record);
-    let changed = Record { release, ..record.clone() };
+    let group = match &s.instance {
+        Whereabouts::In { group, .. } => group,
+        Whereabouts::Unknown | Whereabouts::Elsewhere { .. } => &record.group,
+    };
+    let changed = Record { release, group: group.clone(), ..record.clone() };
     let changed = Record { release_by: deadline_of(s, &changed), ..changed };
     let is_as_good = match (changed.release_by, record.release_by) {
         _ if !is_deadline_known(s, &changed) => true,
         (Some(known), Some(written)) => known.duration_since(written).abs() <= AS_GOOD,
         (known, written) => known == written,
     };
-    if is_as_good && release == record.release && s.memory.claims.not_believed().is_none() {
+    let is_same = release == record.release && *group == record.group;
+    if is_as_good && is_same && s.memory.claims.not_believed().is_none() {
         return changed;
     }
     s.patch(plan, s.with_record(&changed), then);

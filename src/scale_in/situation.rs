@@ -11,6 +11,7 @@ use super::class::{Circumstances, Class, classify};
 use super::marks;
 use super::memory::{Memory, Task};
 use super::record::{Phase, Record, Written};
+use super::wishes::{AtOnce, Turn};
 use crate::aws::Hook;
 use crate::clock::later;
 use crate::cluster::{Budget, NodeView, PodName, PodView, Ready};
@@ -26,6 +27,8 @@ pub struct Settings {
     pub drain_timeout: Option<Duration>,
     /// Whether DaemonSet pods are kept from cluster-autoscaler's own drain.
     pub guard: bool,
+    /// How many scale-ins that people wish for go on at once in a group.
+    pub operator_at_once: AtOnce,
 }
 
 /// Where the node's instance is, by the last look at AWS.
@@ -108,6 +111,8 @@ pub struct Situation<'a> {
     pub attachments: usize,
     /// Whether the group may lose one more instance for good.
     pub may_shrink: &'a dyn Fn() -> bool,
+    /// Whether a person's wish is to be carried out now.
+    pub turn: &'a dyn Fn() -> Turn,
     /// Where its instance is.
     pub instance: Whereabouts,
     /// The group's lifecycle hook.

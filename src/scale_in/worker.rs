@@ -203,8 +203,10 @@ impl Worker {
             self.ahead = self.shared.clock.ahead();
         }
         let now = self.shared.clock.now();
-        let at_start = std::mem::take(&mut self.at_start);
-        self.memory.claims.see(node.record.as_deref(), at_start, later(now, self.ahead));
+        let leads = self.shared.leadership.leads();
+        // While another process writes, what it writes is an earlier run's to us.
+        let is_earlier_runs = std::mem::take(&mut self.at_start) || !leads;
+        self.memory.claims.see(node.record.as_deref(), is_earlier_runs, later(now, self.ahead));
         let instance = whereabouts(&self.shared, &node);
         self.memory.elsewhere_since = match instance {
             Whereabouts::Elsewhere { seen } => self.memory.elsewhere_since.or(Some(seen)),
@@ -240,13 +242,13 @@ impl Worker {
             budgets: &|pod| self.shared.budgets.covering(pod),
             attachments: attachments_on(&self.shared, &self.nodes),
             may_shrink: &|| may_shrink(&self.shared, &node),
+            turn: &|| self.shared.wishes.turn(&self.shared, &node),
             held_since: node.instance.as_deref().and_then(|instance| self.shared.holds.since(instance)),
             instance,
             hook: &self.hook,
             memory: &self.memory,
         };
         let plan = plan(&situation);
-        let leads = self.shared.leadership.leads();
         let wanted = needs_worker(&self.shared, &node, &situation.instance);
         drop(pods);
         self.memory.note_occupied(plan.occupied, now);

@@ -24,6 +24,7 @@ use crate::config::{Config, LogFormat, LogOptions};
 use crate::groups::selector::Selectors;
 use crate::provider::proto::cloud_provider_client::CloudProviderClient;
 use crate::provider::{Io, Listen};
+use crate::scale_in::AtOnce;
 use crate::slots::Peer;
 use crate::template::Settings;
 
@@ -55,6 +56,7 @@ pub fn config() -> Config {
         daemonset_flush: Duration::from_secs(5),
         daemonset_guard: true,
         drain_timeout: None,
+        max_operator_scale_ins: AtOnce::Share(1_000),
         lifecycle_hook: "ebbtide".to_owned(),
         templates_config_map: "ebbtide-templates".to_owned(),
         election: Some(Candidate { lease: "ebbtide".to_owned(), identity: Some("ebbtide-0".to_owned()) }),

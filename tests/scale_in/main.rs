@@ -23,3 +23,4 @@ mod story;
 mod throttling;
 mod turns;
 mod twins;
+mod wishes;

@@ -20,6 +20,7 @@ use crate::scale_in::names;
 use crate::scale_in::plan::plan;
 use crate::scale_in::record::{Cause, Phase, Record, Release, Written, read};
 use crate::scale_in::situation::{Action, HookKnowledge, Plan, Settings, Situation, Whereabouts};
+use crate::scale_in::wishes::{AtOnce, Turn};
 
 pub(super) const START: i64 = 1_700_000_000;
 
@@ -121,7 +122,12 @@ pub(super) fn node() -> Scene {
         hook: HookKnowledge::None,
         held_since: None,
         memory: Memory::default(),
-        settings: Settings { flush: Duration::from_secs(5), drain_timeout: None, guard: true },
+        settings: Settings {
+            flush: Duration::from_secs(5),
+            drain_timeout: None,
+            guard: true,
+            operator_at_once: AtOnce::Number(1),
+        },
     }
 }
 
@@ -231,6 +237,7 @@ impl Scene {
             budgets: &|pod| budgets.iter().filter(|budget| budget.covers(pod)).cloned().collect(),
             attachments: self.attachments,
             may_shrink: &|| self.may_shrink,
+            turn: &|| Turn::Now,
             instance: self.instance.clone(),
             hook: &self.hook,
             held_since: self.held_since,

@@ -1,0 +1,139 @@
+//! Many scale-ins that people ask for by annotation, at once.
+
+use std::collections::BTreeSet;
+
+use ebbtide::config::Config;
+use ebbtide::scale_in::AtOnce;
+use ebbtide::sim::cluster::{Event, NodeChange, pod};
+use ebbtide::sim::program::config;
+use ebbtide::sim::world::World;
+use serde_json::json;
+
+use crate::scene::{Cause, Machine, RECORD, Scene, group, held_group, seconds};
+use crate::story::{assert_nothing_lost, has_exited, is_asked, is_released, notes};
+
+/// The Nodes whose scale-in for a person has begun, in the order of that.
+fn begun(world: &World) -> Vec<String> {
+    let began = |change: &NodeChange| matches!(change, NodeChange::Annotated(key, value) if key == RECORD && value.contains("\"operator\""));
+    let mut names: Vec<String> = Vec::new();
+    for entry in world.cluster.journal() {
+        if let Event::NodeChanged { node, changes } = entry.what
+            && changes.iter().any(began)
+            && !names.contains(&node)
+        {
+            names.push(node);
+        }
+    }
+    names
+}
+
+/// How many of them have not been released.
+fn under_way(world: &World, machines: &[Machine]) -> usize {
+    let begun: BTreeSet<String> = begun(world).into_iter().collect();
+    machines.iter().filter(|machine| begun.contains(&machine.name) && !is_released(world, machine)).count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_many_wishes_no_more_are_carried_out_at_once_than_are_allowed_and_the_others_in_their_order() {
+    for (group, killed) in [(group(20), false), (held_group(20, 60), true)] {
+        let mut scene = Scene::with(group).await;
+        let all = scene.machines();
+        // Not in the order of their names.
+        let wished: Vec<Machine> = [7, 3, 11, 0, 5, 1].map(|n: usize| all[n].clone()).into();
+        for (n, machine) in wished.iter().enumerate() {
+            scene.run([pod(format!("web-{n}").as_str()).on(&machine.name).grace(120).exits_after(90)]).await;
+        }
+        for machine in &wished {
+            scene.scale_in(machine, Cause::Operator).await;
+            scene.pass_some(seconds(2)).await;
+        }
+        assert_eq!(begun(&scene.world).len(), 2, "a tenth of twenty");
+        let told = notes(&scene.world, &wished[5], "ScaleInQueued");
+        assert!(told[0].contains("2 scale-ins") && told[0].contains("3 are to come before"), "{told:?}");
+        if killed {
+            scene.kill().await;
+        }
+        let mut most = 0;
+        scene
+            .until(|w| {
+                most = most.max(under_way(w, &wished));
+                wished.iter().all(|machine| is_released(w, machine))
+            })
+            .await;
+        assert_eq!(most, 2, "killed: {killed}");
+        let names: Vec<&String> = wished.iter().map(|machine| &machine.name).collect();
+        assert_eq!(begun(&scene.world).iter().collect::<Vec<_>>(), names, "killed: {killed}");
+        scene.until(|w| wished.iter().all(|machine| w.cluster.node(&machine.name).is_none())).await;
+        assert_nothing_lost(&scene.world);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn wishes_made_at_one_moment_are_not_all_carried_out_at_once() {
+    let three = Config { max_operator_scale_ins: AtOnce::Number(3), ..config() };
+    let scene = Scene::configured(group(10), three).await;
+    let machines = scene.machines();
+    for machine in &machines {
+        scene
+            .run([pod(format!("web-{}", machine.name).as_str()).on(&machine.name).grace(60).exits_after(50)])
+            .await;
+        scene.annotate(machine, Some("replace")).await;
+    }
+    let mut most = 0;
+    scene
+        .until(|w| {
+            most = most.max(under_way(w, &machines));
+            machines.iter().all(|machine| is_released(w, machine))
+        })
+        .await;
+    assert_eq!(most, 3);
+    assert_nothing_lost(&scene.world);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_written_by_hand_waits_for_its_turn_as_a_wish_does() {
+    let scene = Scene::with(group(5)).await;
+    let machines = scene.machines();
+    for machine in &machines[..3] {
+        scene
+            .run([pod(format!("web-{}", machine.name).as_str()).on(&machine.name).grace(60).exits_after(50)])
+            .await;
+    }
+    for machine in &machines[..3] {
+        let record = json!({
+            "cause": "operator", "group": "web", "instance": machine.instance, "phase": "Releasing",
+            "requestedAt": "2025-12-31T00:00:00Z", "phaseSince": "2025-12-31T00:00:00Z", "release": "terminate",
+        });
+        scene.annotate(machine, Some(&record.to_string())).await;
+    }
+    let mut most = 0;
+    scene
+        .until(|w| {
+            let asked = |m: &&Machine| is_asked(w, &format!("web-{}", m.name)) && !is_released(w, m);
+            most = most.max(machines[..3].iter().filter(asked).count());
+            machines[..3].iter().all(|machine| is_released(w, machine))
+        })
+        .await;
+    assert_eq!(most, 1);
+    assert_nothing_lost(&scene.world);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_carried_out_or_was_taken_back_holds_nobody_up() {
+    let scene = Scene::with(group(3).size(3, 10, 3)).await;
+    let [impossible, taken_back, last] = [0, 1, 2].map(|n: usize| scene.machines().remove(n));
+    scene.run([pod("web").on(&last.name).grace(60).exits_after(50)]).await;
+    scene.run([pod("patient").on(&taken_back.name).annotation("ebbtide/drain", "wait")]).await;
+    // The group is at its minimum.
+    scene.annotate(&impossible, Some("now")).await;
+    scene.annotate(&taken_back, Some("replace")).await;
+    scene.pass_some(seconds(5)).await;
+    scene.annotate(&last, Some("replace")).await;
+    scene.pass_some(seconds(60)).await;
+    assert!(
+        !is_asked(&scene.world, "web") && !notes(&scene.world, &impossible, "ScaleInNotPossible").is_empty()
+    );
+    scene.annotate(&taken_back, None).await;
+    scene.until_released(&last).await;
+    assert!(has_exited(&scene.world, "web"));
+}
