@@ -234,7 +234,7 @@ async fn tell_identity(aws: Aws) {
         Ok(None) => {}
         Err(error) => tracing::warn!(error = %chain(&error), "AWS does not tell who we are"),
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 /// Runs the program until `stop`, then hears out what is under way.

@@ -38,7 +38,10 @@ impl Gates {
         loop {
             self.groups.set(shared.groups.fresh(shared.clock.now()).is_ok());
             self.nodes.set(shared.nodes.is_synced());
-            self.lease.set(shared.leadership.known().now_or_never().is_some());
+            // Once: when it is not known any more, the API server is gone, and that shows in the watches.
+            if shared.leadership.known().now_or_never().is_some() {
+                self.lease.open();
+            }
             self.watches.set(shared.cluster.is_watching());
             let missing = readiness.missing();
             match (missing.is_empty(), was_ready.replace(missing.is_empty())) {

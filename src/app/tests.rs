@@ -110,8 +110,8 @@ async fn requests_and_watches_show_in_the_metrics() {
     pass(100).await;
     let lost = r#"ebbtide_api_requests_total{verb="list",resource="nodes",outcome="unreachable"} "#;
     let lost_watch = lost.replace("list", "watch");
-    let (list, watch) = (look_in(admin, lost).await.1, look_in(admin, &lost_watch).await.1);
-    assert!(!list.is_empty() || !watch.is_empty());
+    let answers = [look_in(admin, lost).await.1, look_in(admin, &lost_watch).await.1];
+    assert!(answers.iter().any(|line| !line.is_empty()));
 }
 
 #[tokio::test(start_paused = true)]

@@ -352,3 +352,67 @@ pub enum ConnectError {
     #[error("the client of the API server cannot be built")]
     Client(#[from] kube::Error),
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+    use std::sync::Arc;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::sim::http::listen;
+    use crate::sim::world::World;
+    use crate::telemetry::captured;
+
+    /// A kubeconfig with a token, for a cluster as `cluster` has it.
+    fn kubeconfig(test: &str, cluster: &Value) -> PathBuf {
+        let config = json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "c",
+            "contexts": [{ "name": "c", "context": { "cluster": "c", "user": "u" } }],
+            "clusters": [{ "name": "c", "cluster": cluster }],
+            "users": [{ "name": "u", "user": { "token": "FAKE-BEARER" } }],
+        });
+        let path = std::env::temp_dir().join(format!("ebbtide-kubeconfig-{test}-{}", std::process::id()));
+        std::fs::write(&path, config.to_string()).expect("written");
+        path
+    }
+
+    #[tokio::test]
+    async fn an_api_server_behind_a_proxy_is_reached_by_it() {
+        let proxy = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let url = format!("http://{}", proxy.local_addr().expect("bound"));
+        let config = kubeconfig("proxy", &json!({ "server": "https://api.invalid:6443", "proxy-url": url }));
+        let cluster = Cluster::connect(Some(&config)).await.expect("a proxy is no reason not to start");
+        let asked = async {
+            let (mut client, _) = proxy.accept().await.expect("accepted");
+            let mut line = vec![0; 64];
+            let read = client.read(&mut line).await.expect("a request");
+            client.write_all(b"HTTP/1.1 403 Forbidden\r\n\r\n").await.expect("answered");
+            String::from_utf8_lossy(&line[..read]).into_owned()
+        };
+        tokio::select! {
+            asked = asked => assert!(asked.starts_with("CONNECT api.invalid:6443 HTTP/1.1"), "{asked}"),
+            answer = cluster.config_map("c") => panic!("{answer:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn the_token_of_the_api_server_is_not_logged_at_any_level() {
+        let (log, _guard) = captured::log(tracing::Level::TRACE);
+        let world = World::plain(1);
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let server = format!("http://{}", listener.local_addr().expect("bound"));
+        let cluster = Cluster::connect(Some(&kubeconfig("token", &json!({ "server": server })))).await;
+        let cluster = cluster.expect("connected");
+        tokio::select! {
+            // Whether this world knows the token is of no account.
+            answer = cluster.config_map("c") => assert!(!matches!(answer, Err(ApiError::Unreachable(_))), "{answer:?}"),
+            ended = listen(Arc::new(world.cluster.clone()), listener) => panic!("{ended:?}"),
+        }
+        assert!(!log.text().contains("FAKE-BEARER"));
+    }
+}

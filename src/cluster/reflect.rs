@@ -44,9 +44,9 @@ where
             Ok(event) => {
                 // A list counts when it is whole.
                 let is_partial = matches!(event, Event::Init | Event::InitApply(_));
-                let lasted = if is_partial { None } else { outage.ends() };
+                let outage_took = if is_partial { None } else { outage.ends() };
                 deliver(event, &mut listed, sink);
-                if let Some(lasted) = lasted {
+                if let Some(lasted) = outage_took {
                     tracing::info!(kind, lasted_seconds = lasted.as_secs(), "watching again");
                     sink.connected(true);
                 }

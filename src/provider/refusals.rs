@@ -51,20 +51,19 @@ pub(super) enum Reason {
     too_slow,
     /// Others needed its place.
     crowded_out,
-    /// It went away: a port that is probed, or a client that does not like our certificate.
+    /// It went away without a word: the port was probed.
     went_away,
-    /// It does not speak TLS as we do.
+    /// It does not speak TLS as we do, or does not like our certificate.
     protocol,
 }
 
 impl Reason {
     /// Why the handshake failed.
     pub(super) fn of(error: &io::Error) -> Self {
-        use rustls::Error::{AlertReceived, InvalidCertificate, NoCertificatesPresented};
+        use rustls::Error::{InvalidCertificate, NoCertificatesPresented};
         match error.get_ref().and_then(|inner| inner.downcast_ref()) {
             Some(NoCertificatesPresented) => Self::no_certificate,
             Some(InvalidCertificate(why)) => Self::of_certificate(why),
-            Some(AlertReceived(_)) => Self::went_away,
             Some(_) => Self::protocol,
             None => Self::went_away,
         }

@@ -48,28 +48,28 @@ impl Authority {
 
     /// A certificate for this name.
     pub(crate) fn sign(&self, name: &str) -> Signed {
-        self.sign_with(CertificateParams::new(vec![name.to_owned()]).expect("a name"))
+        self.sign_with(&CertificateParams::new(vec![name.to_owned()]).expect("a name"))
     }
 
     /// A certificate that has the name where names were before there were alternative ones.
     pub(crate) fn sign_common_name(&self, name: &str) -> Signed {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, name);
-        self.sign_with(params)
+        self.sign_with(&params)
     }
 
     /// A certificate that ends then.
     pub(crate) fn sign_until(&self, name: &str, (year, month, day): (i32, u8, u8)) -> Signed {
         let mut params = CertificateParams::new(vec![name.to_owned()]).expect("a name");
         params.not_after = date_time_ymd(year, month, day);
-        self.sign_with(params)
+        self.sign_with(&params)
     }
 
     /// A certificate of this number.
     pub(crate) fn sign_number(&self, name: &str, number: u64) -> Signed {
         let mut params = CertificateParams::new(vec![name.to_owned()]).expect("a name");
         params.serial_number = Some(SerialNumber::from(number));
-        self.sign_with(params)
+        self.sign_with(&params)
     }
 
     /// Its list of what it has revoked.
@@ -91,7 +91,7 @@ impl Authority {
         params.signed_by(&self.issuer).expect("signed").pem().expect("PEM")
     }
 
-    pub(crate) fn sign_with(&self, params: CertificateParams) -> Signed {
+    pub(crate) fn sign_with(&self, params: &CertificateParams) -> Signed {
         let key = KeyPair::generate().expect("a key");
         let cert = params.signed_by(&key, &self.issuer).expect("signed").pem();
         Signed { cert, key: key.serialize_pem() }
