@@ -201,6 +201,8 @@ impl App {
             daemon_sets: Store::default(),
             attachments: Store::default(),
             groups,
+            selectors: selectors.clone(),
+            lessons: Arc::clone(&lessons),
             hooks,
             holds: Holds::default(),
             protection: Arc::clone(&protection),

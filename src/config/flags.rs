@@ -70,6 +70,10 @@ pub(super) struct ServeFlags {
     /// A node group by name, as cluster-autoscaler has it: `MIN:MAX:NAME`. Repeatable.
     #[arg(long, value_name = "SELECTOR")]
     pub(super) nodes: Vec<String>,
+    /// Name of the cluster: groups whose tags name another one are left out. If not given, what the keys of
+    /// --node-group-auto-discovery name (`kubernetes.io/cluster/NAME`, `k8s.io/cluster-autoscaler/NAME`).
+    #[arg(long, value_name = "NAME")]
+    pub(super) cluster_name: Option<String>,
     /// How often AWS is looked at, 1s to 1h; soon after a change of our own, and more often while something is under way.
     #[arg(long, value_name = "DURATION", default_value = "60s")]
     pub(super) refresh_interval: String,

@@ -86,6 +86,7 @@ fn every_flag_is_read_and_so_is_every_variable() {
         ("--endpoint-url", "http://localhost:5000"),
         ("--node-group-auto-discovery", "asg:tag=a=b,c"),
         ("--nodes", "0:5:db: main"),
+        ("--cluster-name", "prod"),
         ("--refresh-interval", "90s"),
         ("--snapshot-max-age", "1h 30m"),
         ("--static-instance-types", "true"),
@@ -109,7 +110,7 @@ fn every_flag_is_read_and_so_is_every_variable() {
         admin_listen: "0.0.0.0:2".parse().expect("an address"),
         region: Some("eu-central-1".into()),
         endpoint_url: Some("http://localhost:5000".into()),
-        selectors: selectors(&["0:5:db: main"], &["asg:tag=a=b,c"]),
+        selectors: selectors(&["0:5:db: main"], &["asg:tag=a=b,c"]).of_cluster(Some("prod".into())),
         refresh_interval: Duration::from_secs(90),
         snapshot_max_age: Duration::from_mins(90),
         templates: Settings {

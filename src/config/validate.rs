@@ -54,6 +54,9 @@ pub(super) fn config(flags: ServeFlags, proxy: Option<Proxy>, problems: &mut Vec
         named("--endpoint-url", flags.endpoint_url, is_url, "it is to be http://… or https://…", problems);
     let kubeconfig = kubeconfig(flags.kubeconfig, problems);
     let selectors = selectors(&flags.node_group_auto_discovery, &flags.nodes, problems);
+    let cluster =
+        named("--cluster-name", flags.cluster_name, is_cluster_name, "it is the name in tags", problems);
+    let selectors = selectors.of_cluster(cluster);
     let refresh_interval = duration("--refresh-interval", &flags.refresh_interval, &REFRESH, problems);
     let snapshot_max_age = duration("--snapshot-max-age", &flags.snapshot_max_age, &MAX_AGE, problems);
     if let (Some(interval), Some(age)) = (refresh_interval, snapshot_max_age)
@@ -237,6 +240,11 @@ fn named(
 
 fn is_region(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+}
+
+/// Of the key of a tag, which has 128 characters, `kubernetes.io/cluster/` takes 22.
+fn is_cluster_name(text: &str) -> bool {
+    (1..=106).contains(&text.chars().count()) && !text.contains(char::is_whitespace) && !text.contains('/')
 }
 
 fn is_url(text: &str) -> bool {

@@ -67,6 +67,8 @@ struct Memory {
     absent: BTreeSet<String>,
     /// Groups that are selected no more, and were warned about.
     left_behind: BTreeSet<String>,
+    /// Groups that are another cluster's, and were warned about.
+    of_others: BTreeSet<String>,
     /// Groups that give their instances weights, and were warned about.
     weighted: BTreeSet<String>,
     /// Groups that AWS services operate, and were warned about.
@@ -223,6 +225,9 @@ impl Discovery {
             (group.min, group.max) = (group.desired, group.desired);
             described.insert(group.name.clone(), of_group);
         }
+        memory.note_absent(self.selectors.names().into_iter().filter(|name| !described.contains_key(name)));
+        memory.note_of_others(described.values().map(|described| &described.group), &self.selectors);
+        described.retain(|name, _| !memory.of_others.contains(name));
         for described in described.values_mut() {
             self.selectors.tighten(&mut described.group);
         }
@@ -230,7 +235,6 @@ impl Discovery {
         let outcome = warm_pools::add(&self.aws, self.groups.latest().as_deref(), reusing).await;
         memory.warm_pools.note("warm pools", outcome.err().as_ref());
         let states = memory.observe(described.values().map(|described| &described.group), now);
-        memory.note_absent(self.selectors.names().into_iter().filter(|name| !described.contains_key(name)));
         self.groups.publish_states(states.clone());
 
         // Not with the first look, for which everybody waits; the second comes soon.
@@ -412,6 +416,20 @@ impl Memory {
             tracing::warn!(group, "a group named by --nodes does not exist");
         }
         self.absent = absent;
+    }
+
+    /// Warns of each group that is another cluster's by its tags once. Its instances have no Nodes here: they would be ended
+    /// as ones that never joined.
+    fn note_of_others<'a>(&mut self, groups: impl Iterator<Item = &'a Group>, selectors: &Selectors) {
+        let of_others = groups.filter(|group| selectors.is_of_our_cluster(&group.tags) == Some(false));
+        let of_others: BTreeSet<String> = of_others.map(|group| group.name.clone()).collect();
+        for group in of_others.difference(&self.of_others) {
+            tracing::warn!(
+                group,
+                "the group is selected, but its tags name another cluster: it is left out. --cluster-name is the name of ours"
+            );
+        }
+        self.of_others = of_others;
     }
 
     /// Warns of each group that is selected no more once.

@@ -4,6 +4,7 @@
 //! controller read it through [`Groups`]. A change of our own that AWS has accepted is laid over the snapshot until
 //! a later look shows it, so that sizes are right at every moment. Arithmetic on sizes is in [`sizes`], pure.
 
+mod clusters;
 pub mod discovery;
 pub mod failures;
 pub mod hooks;

@@ -11,10 +11,10 @@
 //! On purpose not the same: several tag selectors are alternatives here; there, their tags are thrown together and a
 //! group has to have all of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
-use super::Group;
+use super::{Group, clusters};
 
 /// What is wrong with a selector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -195,6 +195,8 @@ pub struct Selectors {
     named: BTreeMap<String, Bounds>,
     /// Groups by tags, any of these.
     tagged: Vec<TagSelector>,
+    /// Our cluster's name, if it was told.
+    cluster: Option<String>,
 }
 
 impl Selectors {
@@ -232,6 +234,29 @@ impl Selectors {
     /// Names of the groups that are named.
     pub fn names(&self) -> Vec<String> {
         self.named.keys().cloned().collect()
+    }
+
+    /// The same for a cluster of this name.
+    #[must_use]
+    pub fn of_cluster(self, cluster: Option<String>) -> Self {
+        Self { cluster, ..self }
+    }
+
+    /// Names of our cluster: the one that was told, or else those that the keys of selected tags name.
+    fn clusters(&self) -> BTreeSet<&str> {
+        match &self.cluster {
+            Some(name) => [name.as_str()].into(),
+            None => {
+                let keys = self.tagged.iter().flat_map(|selector| selector.tags.keys());
+                keys.filter_map(|key| clusters::in_selector(key)).collect()
+            }
+        }
+    }
+
+    /// Whether a group's tags name our cluster; none if they do not tell, or it is not known.
+    pub fn is_of_our_cluster(&self, tags: &BTreeMap<String, String>) -> Option<bool> {
+        let (ours, named) = (self.clusters(), clusters::of_group(tags));
+        (!ours.is_empty() && !named.is_empty()).then(|| named.iter().any(|name| ours.contains(name)))
     }
 
     /// The tag selectors.

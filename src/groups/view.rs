@@ -1,5 +1,6 @@
 //! The groups as everybody reads them: the last snapshot with our own later changes laid over it.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -48,6 +49,8 @@ pub struct Groups {
     version: watch::Sender<u64>,
     refresh: Notify,
     turns: Turns,
+    /// Groups that cluster-autoscaler grew, and instances without a Node that it gave up, in this run.
+    asked_for: Mutex<BTreeSet<String>>,
 }
 
 /// What the view is made of.
@@ -69,6 +72,7 @@ impl Groups {
             version: watch::Sender::new(0),
             refresh: Notify::new(),
             turns: Turns::default(),
+            asked_for: Mutex::default(),
         }
     }
 
@@ -122,6 +126,16 @@ impl Groups {
     /// Waits for the turn to take instances out of a group, which others may have at the same time.
     pub async fn termination_turn(&self, group: &str) -> TerminationTurn {
         self.turns.of_termination(group).await
+    }
+
+    /// cluster-autoscaler has grown this group, or given up this instance, by its name or id: that they are ours is its word.
+    pub fn note_asked_for(&self, name: &str) {
+        self.asked_for.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned());
+    }
+
+    /// Whether it has, in this run.
+    pub fn is_asked_for(&self, name: &str) -> bool {
+        self.asked_for.lock().unwrap_or_else(PoisonError::into_inner).contains(name)
     }
 
     /// Asks discovery to look at AWS again at once.

@@ -166,6 +166,9 @@ impl Provider {
         let (name, from) = (&group.name, group.desired);
         deadline.call("setting the size", self.sizing.set_desired(turn, from, to, protect)).await??;
         unsure.settled();
+        if to > from {
+            self.groups.note_asked_for(name);
+        }
         self.record(Change::Desired { group: name.clone(), from, to });
         info!(group = %name, from, to, "desired capacity set");
         Ok(())
@@ -175,6 +178,7 @@ impl Provider {
         let (unsure, group) = (Unsure::of(&self.groups), turn.group());
         deadline.call("terminating the instance", self.sizing.terminate(turn, instance, true)).await??;
         unsure.settled();
+        self.groups.note_asked_for(instance);
         self.record(Change::Terminated {
             group: group.to_owned(),
             instance: instance.to_owned(),

@@ -21,7 +21,9 @@ use crate::clock::Clock;
 use crate::cluster::{Attachment, Budget, Cluster, Existing, Leadership, NodeView, Nodes, Store};
 use crate::groups::hooks::Hooks;
 use crate::groups::protection::Protection;
+use crate::groups::selector::Selectors;
 use crate::groups::{Groups, Lifecycle};
+use crate::template::Lessons;
 
 /// What the controller and its workers share.
 #[derive(Debug)]
@@ -40,6 +42,10 @@ pub struct Shared {
     pub attachments: Store<Attachment>,
     /// Node groups.
     pub groups: Arc<Groups>,
+    /// Which groups are selected.
+    pub selectors: Selectors,
+    /// What was learned of the groups' nodes.
+    pub lessons: Arc<Lessons>,
     /// Lifecycle hooks.
     pub hooks: Arc<Hooks>,
     /// Since when instances are held.

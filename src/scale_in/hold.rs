@@ -17,6 +17,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::controller::Shared;
+use super::joined::Joined;
 use crate::aws::{ACTIVITIES_AT_MOST, Activity, AwsError};
 use crate::clock::{elapsed, later};
 use crate::groups::hooks::TerminatingHooks;
@@ -164,9 +165,11 @@ pub(super) async fn hold(shared: Arc<Shared>) {
     let mut groups = shared.groups.versions();
     let mut leadership = shared.leadership.changes();
     let mut before: Option<Arc<Snapshot>> = None;
+    let mut joined = Joined::default();
     loop {
         let now = shared.clock.now();
         if let Some(snapshot) = shared.groups.latest() {
+            joined.look(&shared, &snapshot);
             observe(&mut held, before.as_deref(), &snapshot, now);
             before = Some(snapshot);
         }
@@ -174,7 +177,7 @@ pub(super) async fn hold(shared: Arc<Shared>) {
         // Two that beat would do no harm, but for the calls.
         let rests = shared.leadership.follows();
         if !rests {
-            start_what_is_due(&shared, &mut held, &running, now);
+            start_what_is_due(&shared, &mut held, &mut joined, &running, now);
         }
         let next = held
             .values()
@@ -200,6 +203,7 @@ pub(super) async fn hold(shared: Arc<Shared>) {
 fn start_what_is_due(
     shared: &Arc<Shared>,
     held: &mut BTreeMap<String, Held>,
+    joined: &mut Joined,
     running: &FuturesUnordered<BoxFuture<'static, Done>>,
     now: Timestamp,
 ) {
@@ -208,6 +212,10 @@ fn start_what_is_due(
             let has_node = shared.nodes.is_current().then(|| !shared.nodes.of_instance(instance).is_empty());
             if held.lifecycle.is_warm() && has_node == Some(false) {
                 // It goes into the warm pool for the first time, held by a launching hook: not ours.
+                held.next = now + FOREIGN;
+                continue;
+            }
+            if step(held, has_node, now) == Step::Complete && !joined.is_ours(shared, &held.group, instance) {
                 held.next = now + FOREIGN;
                 continue;
             }

@@ -21,6 +21,7 @@ mod flush;
 mod guard;
 mod hold;
 mod intents;
+mod joined;
 mod marks;
 mod memory;
 mod metrics;

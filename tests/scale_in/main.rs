@@ -4,6 +4,7 @@ mod absurd;
 mod budgets;
 mod claims;
 mod clocks;
+mod clusters;
 mod dead;
 mod deadlines;
 mod hooks;

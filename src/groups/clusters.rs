@@ -1,0 +1,62 @@
+//! Which cluster a group is of, by its tags: two clusters may share an account. Pure.
+//!
+//! Of a group's tags the first kind that there is decides: `kubernetes.io/cluster/NAME`, by which its nodes join;
+//! `eks:cluster-name`, which EKS sets; `k8s.io/cluster-autoscaler/NAME`, by which it is found, and which may name anything.
+//!
+//! Source: [tags of Amazon EKS](https://docs.aws.amazon.com/eks/latest/userguide/eks-using-tags.html), and auto-discovery in
+//! [cluster-autoscaler's README](https://github.com/kubernetes/autoscaler/blob/cluster-autoscaler-1.35.2/cluster-autoscaler/cloudprovider/aws/README.md#auto-discovery-setup).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+const CLUSTER: &str = "kubernetes.io/cluster/";
+const OF_EKS: &str = "eks:cluster-name";
+const AUTOSCALER: &str = "k8s.io/cluster-autoscaler/";
+/// What stands there and is no cluster's name.
+const WORDS: [&str; 2] = ["enabled", "disabled"];
+
+/// The cluster that a tag's key names.
+fn of_autoscaler(key: &str) -> Option<&str> {
+    key.strip_prefix(AUTOSCALER)
+        .filter(|name| !name.is_empty() && !name.contains('/') && !WORDS.contains(name))
+}
+
+/// The cluster that the key of a tag names, by which groups are selected.
+pub(super) fn in_selector(key: &str) -> Option<&str> {
+    key.strip_prefix(CLUSTER).filter(|name| !name.is_empty()).or_else(|| of_autoscaler(key))
+}
+
+/// The clusters that a group says it is of; none if it does not say.
+pub(super) fn of_group(tags: &BTreeMap<String, String>) -> BTreeSet<&str> {
+    let by_node: BTreeSet<&str> = tags.keys().filter_map(|key| key.strip_prefix(CLUSTER)).collect();
+    if !by_node.is_empty() {
+        return by_node;
+    }
+    match tags.get(OF_EKS) {
+        Some(name) => [name.as_str()].into(),
+        None => tags.keys().filter_map(|key| of_autoscaler(key)).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tag_that_nodes_join_by_comes_before_the_one_that_groups_are_found_by() {
+        let table: [(&[(&str, &str)], &[&str]); 6] = [
+            (&[], &[]),
+            (&[("k8s.io/cluster-autoscaler/enabled", "true"), ("kubernetes.io/clusters", "x")], &[]),
+            (&[("k8s.io/cluster-autoscaler/node-template/label/a", "b")], &[]),
+            (
+                &[("k8s.io/cluster-autoscaler/enabled", ""), ("k8s.io/cluster-autoscaler/one", "owned")],
+                &["one"],
+            ),
+            (&[("k8s.io/cluster-autoscaler/spot", ""), ("eks:cluster-name", "one")], &["one"]),
+            (&[("eks:cluster-name", "two"), ("kubernetes.io/cluster/one", "owned")], &["one"]),
+        ];
+        for (tags, expected) in table {
+            let tags = tags.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect();
+            assert_eq!(of_group(&tags).into_iter().collect::<Vec<_>>(), expected, "{tags:?}");
+        }
+    }
+}

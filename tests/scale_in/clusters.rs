@@ -1,0 +1,95 @@
+//! Two clusters in one account, and a selector that finds the groups of both.
+
+use ebbtide::config::Config;
+use ebbtide::provider::proto::NodeGroupsRequest;
+use ebbtide::sim::aws::{Event, GroupSpec, HookSpec, LifecycleState, TerminationCause};
+use ebbtide::sim::program::{TAG, config};
+use ebbtide::sim::world::World;
+
+use crate::scene::{Machine, Scene, held_group, seconds};
+use crate::story::{a_hook_timed_out, aws_moments, decrements};
+
+const OURS: &str = "kubernetes.io/cluster/ours";
+const THEIRS: &str = "kubernetes.io/cluster/theirs";
+
+fn of_ours() -> Config {
+    let config = config();
+    Config { selectors: config.selectors.of_cluster(Some("ours".into())), ..config }
+}
+
+/// A group whose nodes are nodes of another cluster, with an ebbtide there and our hook's name.
+fn theirs() -> GroupSpec {
+    let hook = HookSpec::terminating("ebbtide").heartbeat(300);
+    GroupSpec::named("theirs")
+        .size(0, 10, 0)
+        .zones(["us-east-1a"])
+        .template("m5.large")
+        .tag(TAG, "true")
+        .hook(hook)
+}
+
+/// Heartbeats and completions for an instance.
+fn calls(world: &World, id: &str) -> usize {
+    let of_it = |e: &Event| matches!(e, Event::Heartbeat { instance, .. } | Event::HookCompleted { instance, .. } if instance == id);
+    aws_moments(world, of_it).len()
+}
+
+impl Scene {
+    async fn groups(&self) -> Vec<String> {
+        let answer = self.client().node_groups(NodeGroupsRequest {}).await.expect("answered");
+        answer.into_inner().node_groups.into_iter().map(|group| group.id).collect()
+    }
+
+    /// Adds the other cluster's group, which holds an instance of its own.
+    async fn holding(&self, group: GroupSpec) -> String {
+        // Its node joins elsewhere.
+        self.world.kubelets("theirs", |spec| spec.boots_after(1_000_000));
+        self.world.aws.add_group(group);
+        let instance = self.world.aws.add_instance("theirs", LifecycleState::InService).expect("an instance");
+        self.pass_some(seconds(120)).await;
+        self.world.aws.terminate(&instance, TerminationCause::Rebalance);
+        instance
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_that_another_clusters_tag_names_is_left_out() {
+    let scene = Scene::configured(held_group(2, 60).tag(OURS, "owned"), of_ours()).await;
+    let instance = scene.holding(theirs().tag(THEIRS, "owned")).await;
+    assert!(scene.world.until(seconds(1_200), a_hook_timed_out).await);
+    assert_eq!(calls(&scene.world, &instance), 0);
+    assert_eq!(scene.groups().await, ["web"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_is_not_completed_for_want_of_a_node_in_a_group_that_nobody_has_seen_to_be_ours() {
+    let scene = Scene::configured(held_group(2, 60), of_ours()).await;
+    let instance = scene.holding(theirs()).await;
+    assert!(scene.world.until(seconds(1_200), a_hook_timed_out).await);
+    let done = |e: &Event| matches!(e, Event::HookCompleted { instance: of, .. } if *of == instance);
+    assert!(aws_moments(&scene.world, done).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_that_our_clusters_tag_names_needs_no_node_to_be_ours() {
+    let scene = Scene::configured(held_group(2, 60), of_ours()).await;
+    let instance = scene.holding(theirs().tag(OURS, "owned")).await;
+    let done = |e: &Event| matches!(e, Event::HookCompleted { instance: of, .. } if *of == instance);
+    scene.until(|w| !aws_moments(w, done).is_empty()).await;
+    assert!(!a_hook_timed_out(&scene.world));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_that_fails_to_join_is_given_up_although_none_ever_joined() {
+    let scene = Scene::configured(held_group(0, 600), of_ours()).await;
+    scene.world.kubelets("web", |spec| spec.boots_after(1_000_000));
+    scene.increase(1).await.expect("grown");
+    let lives = |w: &World| w.aws.group("web").is_some_and(|group| !group.instances.is_empty());
+    scene.until(lives).await;
+    scene.pass_some(seconds(900)).await;
+    let never_joined = Machine::that_never_came(&scene.listed().await[0]);
+    scene.delete(&[never_joined]).await.expect("accepted");
+    scene.until(|w| !lives(w)).await;
+    assert_eq!(decrements(&scene.world), 1);
+    assert!(!a_hook_timed_out(&scene.world), "the hook is completed");
+}
