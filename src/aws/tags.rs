@@ -36,7 +36,7 @@ impl Aws {
     }
 
     /// The instances of the account that have a tag with this key.
-    pub async fn tagged_instances(&self, key: &str) -> Result<Vec<String>, AwsError> {
+    pub async fn tagged_instances(&self, key: &str) -> Result<Vec<(String, String)>, AwsError> {
         let filter = |name: &str, value: &str| Filter::builder().name(name).values(value).build();
         let mut found = Vec::new();
         let mut token = None;
@@ -49,7 +49,8 @@ impl Aws {
                 .max_results(TAGS_A_CALL)
                 .set_next_token(token);
             let page = self.call(Operation::DescribeTags, LOOK_UP, || call.clone().send()).await?;
-            found.extend(page.tags.unwrap_or_default().into_iter().filter_map(|tag| tag.resource_id));
+            let tags = page.tags.unwrap_or_default().into_iter();
+            found.extend(tags.filter_map(|tag| Some((tag.resource_id?, tag.value.unwrap_or_default()))));
             token = page.next_token.filter(|token| !token.is_empty());
             if token.is_none() {
                 return Ok(found);

@@ -5,6 +5,7 @@
 //!   that came in between lives: the size is raised to what is there.
 //! - An instance carries the tag [`MARK`] from before it is protected until after it is released. What an interrupted
 //!   run has left is found by it and released by the next one.
+//! - A mark counts if its value is a moment of the last day: whoever may tag instances could strip protection with it.
 //! - Protection is taken off nothing that neither has the mark nor was protected by this process: it is somebody
 //!   else's. Marked instances that are in no group of ours are another's to release.
 //! - Everything here happens in the group's turn, so that no two changes get into each other's way.
@@ -18,6 +19,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
+use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
@@ -224,8 +226,19 @@ impl Protection {
             }
         };
         let Some(view) = self.groups.latest() else { return };
-        for instance in marked {
+        let now = self.clock.wall();
+        for (instance, value) in marked {
             if let Some(group) = view.by_instance.get(&instance) {
+                if !is_of_a_run(&value, now) {
+                    tracing::warn!(
+                        group,
+                        instance,
+                        tag = MARK,
+                        value,
+                        "the tag has no moment of the last day in it: the instance's protection is left as it is"
+                    );
+                    continue;
+                }
                 self.owe(group, [instance], true, None);
             }
         }
@@ -323,6 +336,19 @@ impl Protection {
     fn owed(&self) -> MutexGuard<'_, BTreeMap<String, Owed>> {
         self.owed.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// How old a mark may be that an earlier run has left. Whoever may tag an instance could have somebody else's protection
+/// taken off; a mark that is older than any restart takes is nobody's.
+const MARK_LIVES: SignedDuration = SignedDuration::from_hours(24);
+
+/// What the wall clocks of two machines may differ by.
+const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_mins(5);
+
+/// Whether a mark may be one of an earlier run's, by its value.
+fn is_of_a_run(value: &str, now: Timestamp) -> bool {
+    let made: Option<Timestamp> = value.parse().ok();
+    made.is_some_and(|made| (-CLOCKS_DIFFER..=MARK_LIVES).contains(&now.duration_since(made)))
 }
 
 /// Instances that a size going down might cost if another one arrives at the same time: those in service. One that

@@ -206,6 +206,23 @@ impl ebbtide::sim::http::World for WithoutMarks {
     }
 }
 
+/// What a run wrote into its marks in the first second of a world.
+const JUST_NOW: &str = "2026-01-01T00:00:00Z";
+
+#[tokio::test(start_paused = true)]
+async fn a_mark_that_no_run_has_left_strips_nobody_of_protection() {
+    for value in ["", "true", "2025-12-30T00:00:00Z", "2026-01-02T00:00:00Z", "2199-01-01T00:00:00Z"] {
+        let scene = Scene::with([group(GROUP, 2)]).await;
+        let ours = scene.in_service(GROUP);
+        somebody(&scene.world).protect(GROUP, &ours, true).await.expect("protected");
+        somebody(&scene.world).tag_instances(&ours, MARK, value).await.expect("tagged");
+        let scene = scene.restarted().await;
+        scene.answers().await;
+        tokio::time::sleep(SOON).await;
+        assert_eq!(scene.protected(), 2, "{value}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_is_left_of_a_run_is_taken_back_in_our_groups_and_left_alone_in_others() {
     let foreign = GroupSpec::named("foreign").size(0, 10, 1).already_running();
@@ -213,7 +230,7 @@ async fn what_is_left_of_a_run_is_taken_back_in_our_groups_and_left_alone_in_oth
     let (ours, theirs) = (scene.in_service(GROUP), scene.in_service("foreign"));
     let world = &scene.world;
     let marked = [&ours[..2], &theirs].concat();
-    somebody(world).tag_instances(&marked, MARK, "some time ago").await.expect("tagged");
+    somebody(world).tag_instances(&marked, MARK, JUST_NOW).await.expect("tagged");
     // The first was marked and no more, the second was protected too, the third is a person's.
     somebody(world).protect(GROUP, &ours[1..], true).await.expect("protected");
     somebody(world).protect("foreign", &theirs, true).await.expect("protected");
@@ -231,7 +248,7 @@ async fn what_is_left_of_a_run_is_taken_back_in_our_groups_and_left_alone_in_oth
 async fn marks_are_looked_for_again_until_that_has_worked() {
     let scene = Scene::with([group(GROUP, 2)]).await;
     let ours = scene.in_service(GROUP);
-    somebody(&scene.world).tag_instances(&ours, MARK, "some time ago").await.expect("tagged");
+    somebody(&scene.world).tag_instances(&ours, MARK, JUST_NOW).await.expect("tagged");
     somebody(&scene.world).protect(GROUP, &ours, true).await.expect("protected");
     scene.world.aws.throttle_for(&[Operation::DescribeTags], Duration::from_hours(1));
     let scene = scene.restarted().await;
@@ -276,7 +293,7 @@ async fn what_is_taken_back_is_not_taken_from_a_size_that_goes_down_at_that_mome
     for tenths in (80..125).step_by(5) {
         let short = Short::group().await;
         let left = short.before[1..].to_vec();
-        somebody(&short.scene.world).tag_instances(&left, MARK, "some time ago").await.expect("tagged");
+        somebody(&short.scene.world).tag_instances(&left, MARK, JUST_NOW).await.expect("tagged");
         somebody(&short.scene.world).protect(GROUP, &left, true).await.expect("protected");
         let scene = short.scene.restarted().await;
         let started = Instant::now();

@@ -181,9 +181,11 @@ async fn instances_are_tagged_found_by_it_and_untagged() {
     let mut ids: Vec<_> = group.instances.iter().map(|instance| instance.id.clone()).collect();
     ids.sort();
     let found = async || {
-        let mut found = moto.aws.tagged_instances("adapter/mark").await.expect("answers");
-        found.sort();
-        found
+        let found = moto.aws.tagged_instances("adapter/mark").await.expect("answers");
+        assert!(found.iter().all(|(_, value)| value == "now"), "{found:?}");
+        let mut ids: Vec<_> = found.into_iter().map(|(id, _)| id).collect();
+        ids.sort();
+        ids
     };
     moto.aws.tag_instances(&ids, "adapter/mark", "now").await.expect("tagged");
     moto.aws.tag_instances(&ids[..1], "adapter/other", "now").await.expect("tagged");
