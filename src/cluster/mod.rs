@@ -11,10 +11,12 @@ mod nodes;
 mod pods;
 mod reflect;
 mod requests;
+mod rewind;
 mod version;
 mod words;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::RETRY_AFTER;
@@ -67,6 +69,7 @@ const ANSWER_LIMIT: usize = 64 * 1024;
 pub struct Cluster {
     client: kube::Client,
     requests: Requests,
+    rewinds: Arc<rewind::Rewinds>,
 }
 
 impl std::fmt::Debug for Cluster {
@@ -79,7 +82,7 @@ impl Cluster {
     /// A cluster behind this client.
     pub fn new(client: kube::Client) -> Self {
         let requests = Requests::default();
-        Self { client: requests.seen(client), requests }
+        Self { client: requests.seen(client), requests, rewinds: Arc::default() }
     }
 
     /// Registers the metrics of requests and watches.
@@ -113,25 +116,25 @@ impl Cluster {
     /// Keeps `nodes` in step, for ever.
     pub async fn watch_nodes(&self, nodes: &Nodes) {
         let api: Api<Node> = Api::all(self.client.clone());
-        reflect(watcher(api, watcher::Config::default().timeout(WATCH_SECONDS)), nodes).await;
+        reflect(self.follow(api, watcher::Config::default().timeout(WATCH_SECONDS)), nodes).await;
     }
 
     /// Keeps the disruption budgets in step, for ever.
     pub async fn watch_budgets(&self, budgets: &Store<Budget>) {
         let api: Api<PodDisruptionBudget> = Api::all(self.client.clone());
-        reflect(watcher(api, watcher::Config::default().timeout(WATCH_SECONDS)), budgets).await;
+        reflect(self.follow(api, watcher::Config::default().timeout(WATCH_SECONDS)), budgets).await;
     }
 
     /// Keeps the set of DaemonSets in step, for ever. Only their metadata is read.
     pub async fn watch_daemon_sets(&self, daemon_sets: &Store<Existing>) {
         let api: Api<PartialObjectMeta<DaemonSet>> = Api::all(self.client.clone());
-        reflect(watcher(api, watcher::Config::default().timeout(WATCH_SECONDS)), daemon_sets).await;
+        reflect(self.follow(api, watcher::Config::default().timeout(WATCH_SECONDS)), daemon_sets).await;
     }
 
     /// Keeps the volume attachments in step, for ever.
     pub async fn watch_attachments(&self, attachments: &Store<Attachment>) {
         let api: Api<VolumeAttachment> = Api::all(self.client.clone());
-        reflect(watcher(api, watcher::Config::default().timeout(WATCH_SECONDS)), attachments).await;
+        reflect(self.follow(api, watcher::Config::default().timeout(WATCH_SECONDS)), attachments).await;
     }
 
     /// The pods of one node, as they change.
@@ -141,7 +144,7 @@ impl Cluster {
     ) -> impl futures::Stream<Item = watcher::Result<watcher::Event<Pod>>> + Send + use<> {
         let config =
             watcher::Config::default().fields(&format!("spec.nodeName={node}")).timeout(WATCH_SECONDS);
-        watcher(Api::all(self.client.clone()), config)
+        self.follow(Api::all(self.client.clone()), config)
     }
 
     /// Patches a Node. The patch carries the resource version it is based on.

@@ -1,17 +1,19 @@
 //! Nodes, as far as a scale-in and a template need them: a slim view of each, kept by a watch and by the answers to our
 //! own writes.
 //!
-//! Invariant: the view of a Node never goes back in time. A write of ours is seen by the next reader at once, and an
-//! older event still on its way from the watch does not undo it.
+//! Invariant: the view of a Node does not go back in time. A write of ours is seen by the next reader at once, and an
+//! older event still on its way from the watch does not undo it. A list is the truth, whatever was known before it was asked
+//! for: an API server that was restored from a backup counts from an older version.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeStatus, Taint};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 
 use super::reflect::Sink;
 use super::version::is_older;
@@ -59,6 +61,8 @@ pub struct NodeView {
     pub ready: Ready,
     /// Since when it is Ready; none while it is not.
     pub ready_since: Option<Timestamp>,
+    /// Since when its kubelet says that it is not Ready (`False`); none while it does not.
+    pub unready_since: Option<Timestamp>,
     /// `status.capacity`.
     pub capacity: Pairs,
     /// `status.allocatable`.
@@ -86,7 +90,8 @@ impl From<&Node> for NodeView {
             labels: meta.labels.iter().flatten().collect(),
             created: meta.creation_timestamp.as_ref().map(|time| time.0),
             ready: status.map(ready).unwrap_or_default(),
-            ready_since: status.and_then(ready_since),
+            ready_since: status.and_then(|status| since(status, "True")),
+            unready_since: status.and_then(|status| since(status, "False")),
             capacity: quantities(status.and_then(|status| status.capacity.as_ref())),
             allocatable: quantities(status.and_then(|status| status.allocatable.as_ref())),
         }
@@ -105,9 +110,10 @@ fn ready(status: &NodeStatus) -> Ready {
     }
 }
 
-fn ready_since(status: &NodeStatus) -> Option<Timestamp> {
+/// Since when the condition Ready has this status, if it has.
+fn since(status: &NodeStatus, value: &str) -> Option<Timestamp> {
     let ready = ready_condition(status)?;
-    ready.last_transition_time.as_ref().filter(|_| ready.status == "True").map(|time| time.0)
+    ready.last_transition_time.as_ref().filter(|_| ready.status == value).map(|time| time.0)
 }
 
 fn quantities(of: Option<&BTreeMap<String, Quantity>>) -> Pairs {
@@ -132,9 +138,14 @@ pub struct Nodes {
     inner: Mutex<Inner>,
     dirty: Notify,
     synced: watch::Sender<bool>,
-    /// The watch is broken, and what is known may be out of date.
-    broken: AtomicBool,
 }
+
+/// A watch that broke is taken up within 5 s, and an attempt on a dead connection has failed after 75 s: one that has
+/// not failed for so long is under way, although nothing has happened that it could tell of.
+const SILENCE: Duration = Duration::from_secs(80);
+
+/// How long it is remembered of an instance that its Node went: no hook holds one for longer.
+const REMEMBERED: Duration = Duration::from_hours(48);
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -146,6 +157,14 @@ struct Inner {
     dirty: BTreeSet<String>,
     /// Whoever waits for a change of one Node.
     waiting: BTreeMap<String, Arc<Notify>>,
+    /// Since when what is known is what the API server has; ahead of us while that is not sure.
+    whole_since: Option<Instant>,
+    /// When the last Node of an instance went.
+    gone: BTreeMap<String, Instant>,
+    /// A list is on its way ...
+    is_listing: bool,
+    /// ... and these were heard of meanwhile by calls of our own, so that it may not show them as they are.
+    heard: BTreeSet<String>,
 }
 
 impl Nodes {
@@ -180,10 +199,17 @@ impl Nodes {
         *self.synced.borrow()
     }
 
-    /// Whether what is known is what the API server has, as far as can be told: for when a Node that is missing would
-    /// cost something.
-    pub fn is_current(&self) -> bool {
-        self.is_synced() && !self.broken.load(Ordering::Relaxed)
+    /// For how long what is known has been what the API server has, as far as can be told; none while it may not be. For
+    /// when a Node that is missing would cost something.
+    pub fn whole_for(&self) -> Option<Duration> {
+        let inner = self.lock();
+        let since = inner.whole_since.filter(|_| !inner.is_listing)?;
+        Instant::now().checked_duration_since(since)
+    }
+
+    /// For how long the Node of an instance has been gone; none if it is there, or was never seen.
+    pub fn gone_for(&self, instance: &str) -> Option<Duration> {
+        self.lock().gone.get(instance).map(Instant::elapsed)
     }
 
     /// Completes when the first list is in.
@@ -195,11 +221,7 @@ impl Nodes {
     /// Takes in a Node, unless what is known is newer.
     pub fn apply(&self, node: NodeView) {
         let mut inner = self.lock();
-        if inner
-            .by_name
-            .get(&node.name)
-            .is_some_and(|known| is_older(&node.resource_version, &known.resource_version))
-        {
+        if inner.is_known_better(&node) {
             return;
         }
         inner.insert(node);
@@ -207,12 +229,23 @@ impl Nodes {
         self.dirty.notify_one();
     }
 
-    /// Takes in the answer to a write of ours, unless the Node has gone meanwhile or what is known is newer.
-    pub fn update(&self, node: NodeView) {
-        let known = self.get(&node.name);
-        if known.is_some_and(|known| known.uid == node.uid) {
-            self.apply(node);
+    /// Takes in the answer to a call of ours, unless the Node has gone meanwhile or what is known is newer. Whether it
+    /// is not older than what was known.
+    pub fn update(&self, node: NodeView) -> bool {
+        let mut inner = self.lock();
+        if inner.by_name.get(&node.name).is_none_or(|known| known.uid != node.uid) {
+            return true;
         }
+        if inner.is_known_better(&node) {
+            return false;
+        }
+        if inner.is_listing {
+            inner.heard.insert(node.name.clone());
+        }
+        inner.insert(node);
+        drop(inner);
+        self.dirty.notify_one();
+        true
     }
 
     /// Completes when Nodes have changed; returns their names.
@@ -243,6 +276,12 @@ impl Nodes {
 }
 
 impl Inner {
+    /// Whether what is known of a Node is newer than this.
+    fn is_known_better(&self, node: &NodeView) -> bool {
+        let known = self.by_name.get(&node.name);
+        known.is_some_and(|known| is_older(&node.resource_version, &known.resource_version))
+    }
+
     fn share(&mut self, node: &mut NodeView) {
         for pairs in [&mut node.labels, &mut node.capacity, &mut node.allocatable] {
             self.words.share(pairs);
@@ -256,6 +295,7 @@ impl Inner {
         self.share(&mut node);
         self.remove(&node.name.clone());
         if let Some(instance) = &node.instance {
+            self.gone.remove(instance);
             self.by_instance.entry(instance.clone()).or_default().insert(node.name.clone());
         }
         self.touch(&node);
@@ -271,6 +311,8 @@ impl Inner {
             names.remove(name);
             if names.is_empty() {
                 self.by_instance.remove(instance);
+                self.gone.retain(|_, at| at.elapsed() < REMEMBERED);
+                self.gone.insert(instance.clone(), Instant::now());
             }
         }
     }
@@ -310,6 +352,12 @@ impl Sink<Node> for Nodes {
         self.dirty.notify_one();
     }
 
+    fn listing(&self) {
+        let mut inner = self.lock();
+        inner.is_listing = true;
+        inner.heard.clear();
+    }
+
     fn reset(&self, nodes: Vec<NodeView>) {
         let mut inner = self.lock();
         let nodes: BTreeMap<String, NodeView> =
@@ -319,19 +367,27 @@ impl Sink<Node> for Nodes {
         for name in gone {
             inner.remove(&name);
         }
+        let heard = std::mem::take(&mut inner.heard);
         for node in nodes.into_values() {
-            let known = inner.by_name.get(&node.name);
-            if !known.is_some_and(|known| is_older(&node.resource_version, &known.resource_version)) {
+            if !heard.contains(&node.name) || !inner.is_known_better(&node) {
                 inner.insert(node);
             }
         }
+        inner.is_listing = false;
+        inner.whole_since = Some(Instant::now());
         drop(inner);
         self.synced.send_replace(true);
         self.dirty.notify_one();
     }
 
     fn connected(&self, connected: bool) {
-        self.broken.store(!connected, Ordering::Relaxed);
+        let now = Instant::now();
+        let mut inner = self.lock();
+        let ahead = if connected { now } else { now + SILENCE };
+        // A list that was just taken in has said since when.
+        if !connected || inner.whole_since.is_some_and(|since| since > now) {
+            inner.whole_since = inner.whole_since.map(|_| ahead);
+        }
     }
 }
 
@@ -379,6 +435,58 @@ mod tests {
         gone.metadata.uid = Some("u".into());
         Sink::delete(&nodes, nodes.reduce(gone));
         assert_eq!(names(), ["young", "silent"]);
+    }
+
+    #[test]
+    fn a_list_is_the_truth_save_for_what_was_written_while_it_was_on_its_way() {
+        let nodes = Nodes::default();
+        let record = || nodes.get("n").and_then(|n| n.record.clone());
+        nodes.apply(node("1000", Some("{}")));
+        nodes.listing();
+        nodes.reset(vec![node("500", None)]);
+        assert_eq!(record(), None, "restored from a backup");
+        nodes.listing();
+        assert!(nodes.update(node("510", Some("{}"))));
+        nodes.reset(vec![node("505", None)]);
+        assert_eq!(record(), Some("{}".into()), "the list was made before the write");
+        nodes.listing();
+        nodes.reset(vec![node("505", None)]);
+        assert_eq!(record(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_known_is_whole_after_a_list_and_not_while_the_watch_may_be_broken() {
+        let nodes = Nodes::default();
+        let pass = async |seconds| tokio::time::advance(Duration::from_secs(seconds)).await;
+        nodes.connected(false);
+        assert_eq!(nodes.whole_for(), None);
+        nodes.listing();
+        nodes.reset(vec![node("1", None)]);
+        pass(10).await;
+        assert_eq!(nodes.whole_for(), Some(Duration::from_secs(10)));
+        nodes.connected(false);
+        pass(79).await;
+        assert_eq!(nodes.whole_for(), None);
+        pass(2).await;
+        assert_eq!(nodes.whole_for(), Some(Duration::from_secs(1)), "nothing has failed since");
+        nodes.connected(false);
+        nodes.connected(true);
+        pass(3).await;
+        assert_eq!(nodes.whole_for(), Some(Duration::from_secs(3)));
+        nodes.listing();
+        assert_eq!(nodes.whole_for(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_is_remembered_when_a_node_went_until_there_is_one_again() {
+        let nodes = Nodes::default();
+        nodes.apply(node("1", None));
+        assert_eq!(nodes.gone_for("i-1"), None);
+        Sink::delete(&nodes, node("2", None));
+        tokio::time::advance(Duration::from_secs(7)).await;
+        assert_eq!(nodes.gone_for("i-1"), Some(Duration::from_secs(7)));
+        nodes.apply(node("3", None));
+        assert_eq!(nodes.gone_for("i-1"), None);
     }
 
     #[test]

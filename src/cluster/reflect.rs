@@ -25,6 +25,8 @@ pub trait Sink<K> {
     fn delete(&self, object: Self::Kept);
     /// These are all objects there are.
     fn reset(&self, objects: Vec<Self::Kept>);
+    /// A list is about to be asked for: what was kept may be out of date until that is whole.
+    fn listing(&self) {}
     /// What is kept may be out of date from now on, or is not any more.
     fn connected(&self, _connected: bool) {}
 }
@@ -99,7 +101,10 @@ fn pause_after(failures: u32) -> Duration {
 /// Hands one event of a watch to the sink. `listed` collects a list until it is whole.
 pub fn deliver<K, S: Sink<K>>(event: Event<K>, listed: &mut Vec<S::Kept>, sink: &S) {
     match event {
-        Event::Init => listed.clear(),
+        Event::Init => {
+            listed.clear();
+            sink.listing();
+        }
         Event::InitApply(object) => listed.push(sink.reduce(object)),
         Event::InitDone => sink.reset(std::mem::take(listed)),
         Event::Apply(object) => sink.apply(sink.reduce(object)),

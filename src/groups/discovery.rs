@@ -65,6 +65,8 @@ struct Memory {
     shortages: Shortages,
     /// Groups named by flag that were not there.
     absent: BTreeSet<String>,
+    /// Groups that this run has seen selected.
+    selected: BTreeSet<String>,
     /// Groups that are selected no more, and were warned about.
     left_behind: BTreeSet<String>,
     /// Groups that are another cluster's, and were warned about.
@@ -217,14 +219,7 @@ impl Discovery {
         let mut memory = self.memory.lock().await;
         let now = self.clock.now();
         let mut described = self.describe().await?;
-        let left_behind = self.left_behind(&described);
-        memory.note_left_behind(&left_behind);
-        for mut of_group in self.aws.describe_groups(&left_behind).await? {
-            // Nothing is changed in a group that is not ours any more.
-            let group = &mut of_group.group;
-            (group.min, group.max) = (group.desired, group.desired);
-            described.insert(group.name.clone(), of_group);
-        }
+        self.add_left_behind(&mut described, &mut memory).await?;
         memory.note_absent(self.selectors.names().into_iter().filter(|name| !described.contains_key(name)));
         memory.note_of_others(described.values().map(|described| &described.group), &self.selectors);
         described.retain(|name, _| !memory.of_others.contains(name));
@@ -314,13 +309,45 @@ impl Discovery {
         Ok(all.map(|described| (described.group.name.clone(), described)).collect())
     }
 
-    /// Groups that are selected no more (a person has taken a tag away) and have instances that leave: what is held is
-    /// finished.
-    fn left_behind(&self, described: &BTreeMap<String, Described>) -> Vec<String> {
-        let Some(view) = self.groups.latest() else { return Vec::new() };
-        let leaves = |group: &Group| group.instances.iter().any(|i| i.lifecycle.is_terminating());
-        let missing = view.groups.values().filter(|group| !described.contains_key(&group.name));
-        missing.filter(|group| leaves(group)).map(|group| group.name.clone()).collect()
+    /// Adds groups that are selected no more (a person has taken a tag away) and have instances that leave: what is held is
+    /// finished. After a restart the records on Nodes tell of them; of such a group nothing counts but the instances on
+    /// record.
+    async fn add_left_behind(
+        &self,
+        described: &mut BTreeMap<String, Described>,
+        memory: &mut Memory,
+    ) -> Result<(), AwsError> {
+        memory.selected.extend(described.keys().cloned());
+        let claims = self.groups.claims();
+        let view = self.groups.latest();
+        let seen = view.iter().flat_map(|view| view.groups.values());
+        let names: BTreeSet<String> = seen
+            .filter(|group| group.instances.iter().any(|instance| instance.lifecycle.is_terminating()))
+            .map(|group| group.name.clone())
+            .chain(claims.keys().cloned())
+            .filter(|name| !described.contains_key(name))
+            .collect();
+        let names: Vec<String> = names.into_iter().collect();
+        let mut left_behind = Vec::new();
+        for mut of_group in self.aws.describe_groups(&names).await? {
+            let group = &mut of_group.group;
+            if !memory.selected.contains(&group.name) {
+                let claimed = claims.get(&group.name);
+                group.instances.retain(|instance| {
+                    instance.lifecycle.is_terminating()
+                        && claimed.is_some_and(|claimed| claimed.contains(&instance.id))
+                });
+                if group.instances.is_empty() {
+                    continue;
+                }
+            }
+            // Nothing is changed in a group that is not ours any more.
+            (group.min, group.max) = (group.desired, group.desired);
+            left_behind.push(group.name.clone());
+            described.insert(group.name.clone(), of_group);
+        }
+        memory.note_left_behind(&left_behind);
+        Ok(())
     }
 
     /// The template of a group. A taint of EKS's that is not known yet would make cluster-autoscaler grow a group whose

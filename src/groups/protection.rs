@@ -87,7 +87,8 @@ impl Protection {
     }
 
     /// Sets a lower size for the group whose turn it is, `instances` protected from now on. What AWS says of the size is
-    /// told as soon as it is known; the rest is done whether or not anybody listens.
+    /// told as soon as it is known; the rest is done whether or not anybody listens. Nobody listening any more before AWS is told
+    /// of the size, it is not.
     pub(super) async fn lower(
         &self,
         turn: Turn,
@@ -104,6 +105,15 @@ impl Protection {
 
         let on = self.aws.protect(group, &instances, true).boxed();
         let protected = within(WITHIN, Operation::SetInstanceProtection, on).await;
+        if answer.is_closed() {
+            // It was decided from a look that is old by now, and whoever asked counts on nothing.
+            tracing::info!(group, to, "a size is not lowered: whoever asked for it has given up");
+            if let Some(owed) = self.owed().get_mut(group) {
+                owed.due = Instant::now();
+            }
+            self.changed.notify_one();
+            return;
+        }
         let set = match protected {
             Ok(()) => self.aws.set_desired(group, to).await,
             Err(error) => Err(error),

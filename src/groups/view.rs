@@ -1,6 +1,6 @@
 //! The groups as everybody reads them: the last snapshot with our own later changes laid over it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -51,7 +51,14 @@ pub struct Groups {
     turns: Turns,
     /// Groups that cluster-autoscaler grew, and instances without a Node that it gave up, in this run.
     asked_for: Mutex<BTreeSet<String>>,
+    /// Instances whose scale-in is on record on a Node, by that, with their groups.
+    claims: Mutex<BTreeMap<String, (String, String)>>,
 }
+
+/// For how long what AWS describes may not show what it has accepted before. Most of it shows within seconds.
+///
+/// Source: [Eventual consistency](https://docs.aws.amazon.com/ec2/latest/devguide/eventual-consistency.html).
+const LAG: Duration = Duration::from_secs(30);
 
 /// What the view is made of.
 #[derive(Debug, Default)]
@@ -60,6 +67,8 @@ struct Seen {
     base: Option<Arc<Snapshot>>,
     /// Our changes, with the moment by which AWS had accepted them.
     changes: Vec<(Timestamp, Change)>,
+    /// Those of the last while that lowered a size by an instance, whatever looks have shown since.
+    decrements: Vec<(Timestamp, Change)>,
 }
 
 impl Groups {
@@ -73,6 +82,7 @@ impl Groups {
             refresh: Notify::new(),
             turns: Turns::default(),
             asked_for: Mutex::default(),
+            claims: Mutex::default(),
         }
     }
 
@@ -111,10 +121,52 @@ impl Groups {
     /// Lays a change of our own over the snapshot and asks for a new look.
     pub fn changed(&self, at: Timestamp, change: Change) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(change, Change::Terminated { decrement: true, .. }) {
+            seen.decrements.retain(|(then, _)| elapsed(*then, at) <= LAG);
+            seen.decrements.push((at, change.clone()));
+        }
         seen.changes.push((at, change));
         self.swap(&seen);
         drop(seen);
         self.refresh_soon();
+    }
+
+    /// A group as it was described just now, with the decrements of ours that a description may not show yet: AWS lowers the
+    /// size and takes the instance out in one step, so that one it shows in service tells that it shows neither.
+    #[must_use]
+    pub fn amended(&self, mut group: Group, now: Timestamp) -> Group {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        for (at, change) in &seen.decrements {
+            let Change::Terminated { group: of, .. } = change else { continue };
+            if *of == group.name && elapsed(*at, now) <= LAG {
+                apply(&mut group, change);
+            }
+        }
+        group
+    }
+
+    /// Takes note of the scale-in that is on record on a Node, by group and instance, or that there is none.
+    pub fn claim(&self, node: &str, record: Option<(String, String)>) {
+        let mut claims = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((group, instance)) = record else {
+            claims.remove(node);
+            return;
+        };
+        let is_seen = self.latest().is_some_and(|view| view.groups.contains_key(&group));
+        let is_new = claims.insert(node.to_owned(), (group, instance)).is_none();
+        drop(claims);
+        if is_new && !is_seen {
+            self.refresh_soon();
+        }
+    }
+
+    /// The instances whose scale-in is on record on Nodes, by group.
+    pub fn claims(&self) -> BTreeMap<String, BTreeSet<String>> {
+        let mut by_group: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for (group, instance) in self.claims.lock().unwrap_or_else(PoisonError::into_inner).values() {
+            by_group.entry(group.clone()).or_default().insert(instance.clone());
+        }
+        by_group
     }
 
     /// Waits for the turn to change the size of a group, or who of it may be ended. The group has to exist, so that
@@ -262,6 +314,22 @@ mod tests {
         // One that began after: it is the truth, whatever it says.
         groups.publish(look(6, 3, &[InService, InService]));
         assert_eq!(desired(&groups), 3);
+    }
+
+    #[test]
+    fn a_description_that_lags_behind_a_decrement_of_ours_is_put_right_for_a_while() {
+        use Lifecycle::{InService, Terminating};
+        let groups = Groups::new(Duration::from_mins(10));
+        groups.publish(look(0, 2, &[InService, InService]));
+        groups.changed(at(5), terminated(true));
+        groups.publish(look(6, 2, &[InService, InService]));
+        let amended = |desired: i32, first: Lifecycle, now: i64| {
+            let described = look(0, desired, &[first, InService]).groups["g"].as_ref().clone();
+            groups.amended(described, at(now)).desired
+        };
+        assert_eq!(amended(2, InService, 10), 1);
+        assert_eq!(amended(1, Terminating, 10), 1, "it shows both");
+        assert_eq!(amended(2, InService, 40), 2, "it is the truth by now");
     }
 
     #[test]

@@ -9,7 +9,8 @@ use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use super::hold::Holds;
+use super::held_since::Holds;
+use super::intents::record_on;
 use super::metrics::{Board, Metrics};
 use super::situation::{Settings, Whereabouts};
 use super::surroundings::whereabouts;
@@ -118,7 +119,11 @@ pub async fn run(shared: Arc<Shared>) -> Result<(), ControllerError> {
     let mut at_start = true;
     loop {
         for name in look_at {
-            let Some(node) = shared.nodes.get(&name) else { continue };
+            let Some(node) = shared.nodes.get(&name) else {
+                shared.groups.claim(&name, None);
+                continue;
+            };
+            shared.groups.claim(&name, record_on(&node).map(|record| (record.group, record.instance)));
             let instance = whereabouts(&shared, &node);
             if !workers.has(&name) && needs_worker(&shared, &node, &instance) {
                 workers.start(&shared, name, at_start);
@@ -163,6 +168,10 @@ fn watches_of(shared: &Arc<Shared>) -> Vec<(&'static str, Watch)> {
         (
             "watch of volume attachments",
             watch(shared, async |s: Arc<Shared>| s.cluster.watch_attachments(&s.attachments).await),
+        ),
+        (
+            "watch of the API server's version",
+            watch(shared, async |s: Arc<Shared>| s.cluster.watch_version().await),
         ),
         ("keeping of lifecycle hooks", watch(shared, hold::hold)),
     ]

@@ -224,7 +224,7 @@ fn announce_given_up(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     let given_up = names(Class::GivenUp);
     if !given_up.is_empty() {
         let note = format!(
-            "the node is not ready and confirms no exit: these pods count as gone, more than a minute after their              grace: {}",
+            "the node confirms no exit: these pods count as gone, more than a minute after their              grace: {}",
             list(&given_up)
         );
         let topic = "given up".into();

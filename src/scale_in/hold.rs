@@ -2,10 +2,11 @@
 //! for as long as it is in Terminating:Wait, or in the :Wait of another state in which a terminating hook holds it.
 //!
 //! This looks at AWS alone: it goes on while the API server is down and before a restarted program has seen a Node.
-//! An instance whose Node never registered has nothing to drain and is completed after a grace period. Since when each is
-//! held is found out here as well ([`Holds`]): a deadline counts from then, whatever has become of the record.
+//! One that has no Node is completed when nothing runs on it any more ([`nodeless`]). Since when each is held is found out
+//! here as well ([`held_since`](super::held_since)): a deadline counts from then, whatever has become of the record.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,24 +14,26 @@ use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use jiff::{SignedDuration, Timestamp};
-use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::controller::Shared;
+use super::held_since::ask;
 use super::joined::Joined;
-use crate::aws::{ACTIVITIES_AT_MOST, Activity, AwsError};
-use crate::clock::{elapsed, later};
+use super::nodeless::{self, Past};
+use super::release;
+use crate::aws::{AwsError, Hook};
+use crate::clock::{elapsed, later, signed};
 use crate::groups::hooks::TerminatingHooks;
 use crate::groups::{Lifecycle, Snapshot};
 use crate::telemetry::chain;
 
-/// How long a Node may take to register before its instance counts as one without: an instance that is taken out
-/// while it boots may still join. An EKS node joins within about a minute.
-const NEVER_REGISTERED: SignedDuration = SignedDuration::from_secs(60);
-
 /// A heartbeat that has failed for some seconds (see [`crate::aws`]) is tried again after this time; the shortest
 /// time-out AWS allows is 30 s.
 const RETRY: SignedDuration = SignedDuration::from_secs(1);
+
+/// The first heartbeats of instances that are held at once go out within this time. The shortest time-out is 30 s, and
+/// AWS is looked at three times in it.
+const FIRST_BEATS: SignedDuration = SignedDuration::from_secs(2);
 
 /// How long a first heartbeat waits for a look at what the hook is like.
 const LOOK_UP: Duration = Duration::from_secs(1);
@@ -38,45 +41,12 @@ const LOOK_UP: Duration = Duration::from_secs(1);
 /// Somebody else's hook holds it: look again after this time whether ours has come.
 const FOREIGN: SignedDuration = SignedDuration::from_secs(60);
 
-/// No hook holds an instance for longer.
-///
-/// Source: [Amazon EC2 Auto Scaling lifecycle
-/// hooks](https://docs.aws.amazon.com/autoscaling/ec2/userguide/lifecycle-hooks.html).
-const LONGEST_HOLD: SignedDuration = SignedDuration::from_hours(48);
-
 /// A look so long before tells well enough since when an instance is held. After an outage of hours it would have a
 /// deadline pass that has only begun.
 const CLOSE_ENOUGH: Duration = Duration::from_mins(5);
 
 /// A failed question since when an instance is held is asked again after this time. Deadlines are minutes at least.
 const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
-
-/// Since when AWS has held instances, by instance, as far as that is known.
-#[derive(Debug, Default)]
-pub struct Holds(watch::Sender<BTreeMap<String, Timestamp>>);
-
-impl Holds {
-    /// When AWS began to hold the instance, or a moment not long before that.
-    pub fn since(&self, instance: &str) -> Option<Timestamp> {
-        self.0.borrow().get(instance).copied()
-    }
-
-    /// Changes when more is known.
-    pub fn versions(&self) -> watch::Receiver<BTreeMap<String, Timestamp>> {
-        self.0.subscribe()
-    }
-
-    /// Brings it in step with what is held.
-    fn publish(&self, held: &BTreeMap<String, Held>) {
-        let known: BTreeMap<_, _> =
-            held.iter().filter_map(|(instance, held)| Some((instance.clone(), held.since?))).collect();
-        self.0.send_if_modified(|before| {
-            let changed = *before != known;
-            *before = known;
-            changed
-        });
-    }
-}
 
 /// An instance that is held.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,6 +61,12 @@ struct Held {
     ask_at: Option<Timestamp>,
     next: Timestamp,
     in_flight: bool,
+    /// Whether this run has seen the instance come into its group.
+    is_new: bool,
+    /// When it is let go because it has no Node; none while it has one, or nobody can tell.
+    let_go_at: Option<Timestamp>,
+    /// It has been let go: now and then AWS is told again.
+    is_let_go: bool,
 }
 
 /// What to do for a held instance that is due.
@@ -108,12 +84,38 @@ enum Done {
     Asked(String, Result<Timestamp, AwsError>),
 }
 
-/// Decides what is due. `has_node` is none while the Nodes are not known.
-fn step(held: &Held, has_node: Option<bool>, now: Timestamp) -> Step {
-    if has_node == Some(false) && held.seen + NEVER_REGISTERED <= now {
-        Step::Complete
-    } else {
-        Step::Heartbeat
+impl Held {
+    /// Decides what is due.
+    fn step(&self, now: Timestamp) -> Step {
+        if self.let_go_at.is_some_and(|at| at <= now) { Step::Complete } else { Step::Heartbeat }
+    }
+
+    /// Takes in when it is to be let go, if it is.
+    fn plan_to_let_go(&mut self, at: Option<Timestamp>) {
+        self.let_go_at = at;
+        match at {
+            Some(at) if !self.is_let_go => self.next = self.next.min(at),
+            Some(_) => {}
+            None => self.is_let_go = false,
+        }
+    }
+}
+
+/// Instances that this run has seen come into their groups.
+#[derive(Debug, Default)]
+struct Newcomers(BTreeSet<String>);
+
+impl Newcomers {
+    /// What a look shows in a group that the one before it showed without the instance has come since.
+    fn observe(&mut self, before: Option<&Snapshot>, snapshot: &Snapshot) {
+        self.0.retain(|instance| snapshot.by_instance.contains_key(instance));
+        let come = snapshot.by_instance.iter().filter(|(instance, group)| {
+            let is_missing = |before: &Snapshot| {
+                before.groups.contains_key(*group) && !before.by_instance.contains_key(*instance)
+            };
+            before.is_some_and(is_missing)
+        });
+        self.0.extend(come.map(|(instance, _)| instance.clone()));
     }
 }
 
@@ -122,6 +124,7 @@ fn observe(
     held: &mut BTreeMap<String, Held>,
     before: Option<&Snapshot>,
     snapshot: &Snapshot,
+    newcomers: &Newcomers,
     now: Timestamp,
 ) {
     let waiting: BTreeMap<&str, (&str, Lifecycle)> = snapshot
@@ -140,22 +143,22 @@ fn observe(
                 .map(|(taken_at, _)| taken_at)
                 .filter(|taken_at| elapsed(*taken_at, snapshot.taken_at) <= CLOSE_ENOUGH);
             let ask_at = since.is_none().then_some(now);
-            Held { group: group.to_owned(), lifecycle, seen: now, since, ask_at, next: now, in_flight: false }
+            // There is time where it is held since the last look: many that are held at once do not beat at once.
+            let next = if since.is_some() { later(now, portion(FIRST_BEATS, instance)) } else { now };
+            Held {
+                group: group.to_owned(),
+                lifecycle,
+                seen: now,
+                since,
+                ask_at,
+                next,
+                in_flight: false,
+                is_new: newcomers.0.contains(instance),
+                let_go_at: None,
+                is_let_go: false,
+            }
         });
     }
-}
-
-/// Since when an instance first seen held at `seen` is held, by its group's activities, newest first. The activity begins
-/// a while before the hook does. Where a termination is older than all that AWS told, so is the hold. Where AWS tells of
-/// all activities and not of this one, its list lags, or says nothing of such holds: nothing is known.
-fn began(activities: &[Activity], instance: &str, lifecycle: Lifecycle, seen: Timestamp) -> Timestamp {
-    let its_own = |activity: &&Activity| {
-        !activity.description.starts_with("Launching") && activity.description.ends_with(instance)
-    };
-    let has_older = activities.len() >= ACTIVITIES_AT_MOST && lifecycle == Lifecycle::TerminatingWait;
-    let oldest = activities.last().filter(|_| has_older);
-    let known = activities.iter().find(its_own).or(oldest);
-    known.map_or(seen, |activity| activity.started.clamp(later(seen, -LONGEST_HOLD), seen))
 }
 
 /// Holds instances, for ever.
@@ -166,14 +169,17 @@ pub(super) async fn hold(shared: Arc<Shared>) {
     let mut leadership = shared.leadership.changes();
     let mut before: Option<Arc<Snapshot>> = None;
     let mut joined = Joined::default();
+    let mut newcomers = Newcomers::default();
     loop {
         let now = shared.clock.now();
         if let Some(snapshot) = shared.groups.latest() {
             joined.look(&shared, &snapshot);
-            observe(&mut held, before.as_deref(), &snapshot, now);
+            newcomers.observe(before.as_deref(), &snapshot);
+            observe(&mut held, before.as_deref(), &snapshot, &newcomers, now);
             before = Some(snapshot);
         }
-        shared.holds.publish(&held);
+        let known = held.iter().filter_map(|(instance, held)| Some((instance.clone(), held.since?)));
+        shared.holds.publish(known.collect());
         // Two that beat would do no harm, but for the calls.
         let rests = shared.leadership.follows();
         if !rests {
@@ -207,22 +213,24 @@ fn start_what_is_due(
     running: &FuturesUnordered<BoxFuture<'static, Done>>,
     now: Timestamp,
 ) {
+    let whole_since = shared.nodes.whole_for().map(|time| later(now, -signed(time)));
+    // A hook is completed by the one who writes; a heartbeat gives it up to nobody.
+    let leads = shared.leadership.leads();
     for (instance, held) in held {
+        let nodeless_since = whole_since.filter(|_| shared.nodes.of_instance(instance).is_empty());
+        let let_go_at = nodeless_since.map(|since| let_go_at(shared, instance, held, since, now));
+        let is_foreign =
+            let_go_at.is_some_and(|at| at <= now) && !joined.is_ours(shared, &held.group, instance);
+        held.plan_to_let_go(let_go_at.filter(|_| leads && !is_foreign));
         if held.next <= now && !held.in_flight {
-            let has_node = shared.nodes.is_current().then(|| !shared.nodes.of_instance(instance).is_empty());
-            if held.lifecycle.is_warm() && has_node == Some(false) {
-                // It goes into the warm pool for the first time, held by a launching hook: not ours.
-                held.next = now + FOREIGN;
-                continue;
-            }
-            if step(held, has_node, now) == Step::Complete && !joined.is_ours(shared, &held.group, instance) {
+            // One that goes into the warm pool for the first time is held by a launching hook: not ours either.
+            if is_foreign || held.lifecycle.is_warm() && nodeless_since.is_some() {
                 held.next = now + FOREIGN;
                 continue;
             }
             held.in_flight = true;
-            // A hook is completed by the one who writes; a heartbeat gives it up to nobody.
-            let has_node = if shared.leadership.leads() { has_node } else { None };
-            let step = step(held, has_node, now);
+            let step = held.step(now);
+            held.is_let_go = step == Step::Complete;
             let (shared, group, instance) = (Arc::clone(shared), held.group.clone(), instance.clone());
             running.push(Box::pin(async move {
                 let pause = act(&shared, &group, &instance, step).await;
@@ -233,7 +241,7 @@ fn start_what_is_due(
             held.ask_at = None;
             let (shared, held, instance) = (Arc::clone(shared), held.clone(), instance.clone());
             running.push(Box::pin(async move {
-                let since = ask(&shared, &instance, &held).await;
+                let since = ask(&shared, &instance, &held.group, held.lifecycle, held.seen).await;
                 Done::Asked(instance, since)
             }));
         }
@@ -245,11 +253,7 @@ fn hear(held: &mut BTreeMap<String, Held>, done: Done, now: Timestamp) {
         Done::Step(instance, pause) => {
             if let Some(held) = held.get_mut(&instance) {
                 held.in_flight = false;
-                held.next = now + pause;
-                let registered_by = held.seen + NEVER_REGISTERED;
-                if registered_by > now {
-                    held.next = held.next.min(registered_by);
-                }
+                held.next = later(now, pause);
             }
         }
         Done::Asked(instance, since) => {
@@ -266,12 +270,37 @@ fn hear(held: &mut BTreeMap<String, Held>, done: Done, now: Timestamp) {
     }
 }
 
-/// Asks AWS since when an instance is held, which dates it by the wall's clock.
-async fn ask(shared: &Shared, instance: &str, held: &Held) -> Result<Timestamp, AwsError> {
-    let ahead = shared.clock.ahead();
-    let seen = later(held.seen, ahead);
-    let activities = shared.aws.scaling_activities(&held.group, later(seen, -LONGEST_HOLD)).await?;
-    Ok(later(began(&activities, instance, held.lifecycle, seen), -ahead))
+/// When an instance that has no Node is let go.
+fn let_go_at(
+    shared: &Shared,
+    instance: &str,
+    held: &Held,
+    whole_since: Timestamp,
+    now: Timestamp,
+) -> Timestamp {
+    let past = match shared.nodes.gone_for(instance) {
+        Some(time) => Past::Gone(later(now, -signed(time))),
+        None if held.is_new => Past::NeverJoined,
+        None => Past::Unknown,
+    };
+    let since = held.since.unwrap_or(held.seen);
+    let limit = release::limit(shared.settings, since, shared.hooks.last_seen(&held.group).as_ref(), since);
+    nodeless::let_go_at(past, held.seen, whole_since, shared.holds.needed(instance), limit)
+}
+
+/// A part of `of` that is always the same for an instance, and for most another than for others.
+fn portion(of: SignedDuration, instance: &str) -> SignedDuration {
+    let mut hasher = DefaultHasher::new();
+    instance.hash(&mut hasher);
+    let thousandths = i32::try_from(hasher.finish() % 1_000).unwrap_or_default();
+    of / 1_000 * thousandths
+}
+
+/// From one heartbeat of an instance to its next: between two fifths and a half of the hook's time-out, so that many that
+/// were held at once soon beat apart.
+fn interval(hook: &Hook, instance: &str) -> SignedDuration {
+    let half = signed(hook.heartbeat_timeout / 2);
+    half - portion(half / 5, instance)
 }
 
 /// Does a step. Returns how long until the next one.
@@ -290,7 +319,7 @@ async fn act(shared: &Shared, group: &str, instance: &str, step: Step) -> Signed
             Err(_) => shared.hooks.presumed(group),
         },
     };
-    let half = SignedDuration::try_from(hook.heartbeat_timeout / 2).unwrap_or(RETRY);
+    let pause = interval(&hook, instance);
     let result = match step {
         Step::Heartbeat => shared.aws.heartbeat(group, &hook.name, instance).await,
         Step::Complete => shared.aws.complete(group, &hook.name, instance).await,
@@ -300,12 +329,12 @@ async fn act(shared: &Shared, group: &str, instance: &str, step: Step) -> Signed
     }
     match result {
         Ok(()) if step == Step::Complete => {
-            tracing::info!(group, instance, "no Node ever registered: the lifecycle hook is completed");
+            tracing::info!(group, instance, "the instance has no Node: the lifecycle hook is completed");
             shared.groups.refresh_soon();
-            half
+            pause
         }
         // Not held by ours any more: the next look at AWS says what became of it.
-        Ok(()) | Err(AwsError::NoActiveHook { .. }) => half,
+        Ok(()) | Err(AwsError::NoActiveHook { .. }) => pause,
         Err(error) => {
             tracing::warn!(group, instance, error = %chain(&error), "could not keep the lifecycle hook waiting");
             RETRY
@@ -337,31 +366,84 @@ mod tests {
             &mut held,
             None,
             &snapshot(&[("i-1", Lifecycle::TerminatingWait), ("i-2", Lifecycle::InService)]),
+            &Newcomers::default(),
             at(10),
         );
         assert_eq!(held.keys().collect::<Vec<_>>(), ["i-1"]);
         assert_eq!(held["i-1"].next, at(10));
-        observe(&mut held, None, &snapshot(&[("i-1", Lifecycle::TerminatingWait)]), at(20));
+        observe(
+            &mut held,
+            None,
+            &snapshot(&[("i-1", Lifecycle::TerminatingWait)]),
+            &Newcomers::default(),
+            at(20),
+        );
         assert_eq!(held["i-1"].seen, at(10), "seen first, not last");
-        observe(&mut held, None, &snapshot(&[("i-1", Lifecycle::TerminatingProceed)]), at(30));
+        observe(
+            &mut held,
+            None,
+            &snapshot(&[("i-1", Lifecycle::TerminatingProceed)]),
+            &Newcomers::default(),
+            at(30),
+        );
         assert!(held.is_empty());
     }
 
-    #[test]
-    fn only_a_node_known_to_be_missing_for_long_is_given_up() {
-        let (since, ask_at) = (None, None);
-        let lifecycle = Lifecycle::TerminatingWait;
-        let held =
-            Held { group: "g".into(), lifecycle, seen: at(0), since, ask_at, next: at(0), in_flight: false };
-        let table = [
-            (Some(true), 1_000, Step::Heartbeat),
-            (None, 1_000, Step::Heartbeat),
-            (Some(false), 59, Step::Heartbeat),
-            (Some(false), 60, Step::Complete),
-        ];
-        for (has_node, now, expected) in table {
-            assert_eq!(step(&held, has_node, at(now)), expected, "{has_node:?} at {now}");
+    fn held() -> Held {
+        Held {
+            group: "g".into(),
+            lifecycle: Lifecycle::TerminatingWait,
+            seen: at(0),
+            since: None,
+            ask_at: None,
+            next: at(30),
+            in_flight: false,
+            is_new: true,
+            let_go_at: None,
+            is_let_go: false,
         }
+    }
+
+    #[test]
+    fn one_without_a_node_is_let_go_in_time_and_not_told_so_again_at_once() {
+        let mut held = held();
+        held.plan_to_let_go(Some(at(20)));
+        assert_eq!(
+            (held.next, held.step(at(19)), held.step(at(20))),
+            (at(20), Step::Heartbeat, Step::Complete)
+        );
+        (held.is_let_go, held.next) = (true, at(50));
+        held.plan_to_let_go(Some(at(20)));
+        assert_eq!(held.next, at(50));
+        held.plan_to_let_go(None);
+        assert_eq!(
+            (held.step(at(60)), held.is_let_go),
+            (Step::Heartbeat, false),
+            "its Node has come after all"
+        );
+    }
+
+    #[test]
+    fn what_a_look_shows_anew_in_a_known_group_has_come_since() {
+        let mut newcomers = Newcomers::default();
+        let one = snapshot(&[("i-1", Lifecycle::InService)]);
+        newcomers.observe(None, &one);
+        assert!(newcomers.0.is_empty(), "it may be old");
+        let two = snapshot(&[("i-1", Lifecycle::InService), ("i-2", Lifecycle::Pending)]);
+        newcomers.observe(Some(&one), &two);
+        newcomers.observe(Some(&two), &two);
+        assert_eq!(newcomers.0.iter().collect::<Vec<_>>(), ["i-2"]);
+        newcomers.observe(Some(&two), &one);
+        assert!(newcomers.0.is_empty());
+    }
+
+    #[test]
+    fn instances_that_are_held_at_once_beat_apart_and_in_time() {
+        let hook = Hook::new("ebbtide", "g", Duration::from_mins(1));
+        let beats: BTreeSet<_> = (0..100).map(|n| interval(&hook, &format!("i-{n}"))).collect();
+        assert!(beats.len() > 80, "{} of 100", beats.len());
+        let in_time = SignedDuration::from_secs(24)..=SignedDuration::from_secs(30);
+        assert!(beats.iter().all(|beat| in_time.contains(beat)), "{beats:?}");
     }
 
     #[test]
@@ -369,7 +451,7 @@ mod tests {
         let large = snapshot(&[("i-1", Lifecycle::Terminating)]);
         let mut held = BTreeMap::new();
         let both = snapshot(&[("i-1", Lifecycle::TerminatingWait), ("i-2", Lifecycle::TerminatingWait)]);
-        observe(&mut held, Some(&large), &both, at(10));
+        observe(&mut held, Some(&large), &both, &Newcomers::default(), at(10));
         assert_eq!((held["i-1"].since, held["i-1"].ask_at), (Some(at(0)), None));
         assert_eq!((held["i-2"].since, held["i-2"].ask_at), (None, Some(at(10))));
     }
@@ -380,31 +462,7 @@ mod tests {
         let large = snapshot(&[("i-1", Lifecycle::InService)]);
         let mut now = snapshot(&[("i-1", Lifecycle::TerminatingWait)]);
         now.taken_at = at(7_200);
-        observe(&mut held, Some(&large), &now, at(7_200));
+        observe(&mut held, Some(&large), &now, &Newcomers::default(), at(7_200));
         assert_eq!((held["i-1"].since, held["i-1"].ask_at), (None, Some(at(7_200))));
-    }
-
-    #[test]
-    fn the_activity_of_an_instance_tells_since_when_it_is_held() {
-        let activity = |second: i64, description: &str| Activity {
-            started: at(second),
-            status: "InProgress".into(),
-            description: description.into(),
-            message: String::new(),
-        };
-        let all = [
-            activity(90, "Launching a new EC2 instance: i-1"),
-            activity(80, "Terminating EC2 instance: i-2"),
-            activity(70, "Terminating EC2 instance: i-1"),
-            activity(60, "Launching a new EC2 instance: i-1"),
-        ];
-        let held = Lifecycle::TerminatingWait;
-        assert_eq!(began(&all, "i-1", held, at(100)), at(70));
-        assert_eq!(began(&all, "i-1", held, at(65)), at(65), "by clocks that differ");
-        assert_eq!(began(&all, "i-3", held, at(100)), at(100), "AWS does not tell of this one yet");
-        let many: Vec<_> = (0..ACTIVITIES_AT_MOST as i64).map(|n| activity(900 - n, "Launching")).collect();
-        assert_eq!(began(&many, "i-3", held, at(1_000)), at(401), "longer ago than AWS tells");
-        assert_eq!(began(&[], "i-1", held, at(100)), at(100));
-        assert_eq!(began(&all[3..], "i-1", Lifecycle::ReplacingVolumeWait, at(100)), at(100), "no launch");
     }
 }

@@ -20,6 +20,14 @@ use crate::cluster::NodeView;
 /// Source: [`MaxCloudProviderNodeDeletionTime`](https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/core/static_autoscaler.go).
 const TAINT_LIFE: SignedDuration = SignedDuration::from_mins(3);
 
+/// The effect of the taint while a scale-in stands. The cordon keeps workloads away; cluster-autoscaler, the service
+/// controller and kube-proxy look for the key alone. With cluster-autoscaler's own effect, `NoSchedule`, a DaemonSet's rolling
+/// update would delete its pod and could not put a new one there: no shipper for the rest of the drain.
+/// Sources: [`HasToBeDeletedTaint`](https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/utils/taints/taints.go),
+/// [service controller](https://github.com/kubernetes/cloud-provider/blob/master/controllers/service/controller.go),
+/// [DaemonSet controller](https://github.com/kubernetes/kubernetes/blob/master/pkg/controller/daemon/daemon_controller.go).
+const EFFECT: &str = "PreferNoSchedule";
+
 /// Something we changed on a Node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Mark {
@@ -104,11 +112,12 @@ pub(super) fn put_on(node: &NodeView, now: Timestamp) -> Option<Value> {
         ours.insert(Mark::LoadBalancer);
         missing = true;
     }
-    if taint_expires(node).is_none_or(|expires| expires <= now) {
+    let is_soft = node.taint(names::TO_BE_DELETED).is_some_and(|taint| taint.effect == EFFECT);
+    if !is_soft || taint_expires(node).is_none_or(|expires| expires <= now) {
         let fresh = Taint {
             key: names::TO_BE_DELETED.into(),
             value: Some(now.as_second().to_string()),
-            effect: "NoSchedule".into(),
+            effect: EFFECT.into(),
             time_added: None,
         };
         let others = node.taints.iter().filter(|taint| taint.key != names::TO_BE_DELETED);

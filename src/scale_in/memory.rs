@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::claims::Claims;
 use super::returns::Returns;
-use super::situation::Action;
+use super::situation::{Action, REPEAT_AFTER};
 
 /// Something that is tried until it works.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -169,6 +169,12 @@ impl Memory {
         tries.failures += 1;
         tries.ended = Some(now);
         tries.not_before = Some(now + pause.unwrap_or_else(|| backoff(task, tries.failures)));
+    }
+
+    /// Takes note of what is announced, and forgets what may be announced again: a topic can be anything that people write.
+    pub fn note_announced(&mut self, topic: String, now: Timestamp) {
+        self.announced.retain(|_, at| *at + REPEAT_AFTER > now);
+        self.announced.insert(topic, now);
     }
 
     /// Takes note of whether workloads are on the node; none while that is not known.

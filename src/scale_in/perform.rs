@@ -43,7 +43,10 @@ pub(super) enum Outcome {
         uid: String,
         exists: Result<bool, ApiError>,
     },
-    Hook(Result<TerminatingHooks, AwsError>),
+    Hook {
+        group: String,
+        hooks: Result<TerminatingHooks, AwsError>,
+    },
     /// The instance was not terminated, because the hook that was to hold it is not there, or not known to be.
     NotHeld {
         noted_at: jiff::Timestamp,
@@ -105,7 +108,11 @@ pub(super) fn perform(
         }
         .boxed(),
         Action::LookUpHook { group } => {
-            async move { Outcome::Hook(shared.hooks.of(&group, shared.clock.now()).await) }.boxed()
+            async move {
+                let hooks = shared.hooks.of(&group, shared.clock.now()).await;
+                Outcome::Hook { group, hooks }
+            }
+            .boxed()
         }
         Action::Terminate { group, instance, decrement, under_hook, noted_at } => async move {
             if under_hook {
@@ -147,8 +154,10 @@ async fn patch_node(shared: Arc<Shared>, node: Arc<NodeView>, patch: Value, then
     let result = shared.cluster.patch_node(&node.name, &patch).await;
     if matches!(result, Err(ApiError::Conflict)) {
         // The watch may be behind; the next try must not be made from the same stale view.
-        if let Ok(fresh) = shared.cluster.get_node(&node.name).await {
-            shared.nodes.update(fresh);
+        if let Ok(fresh) = shared.cluster.get_node(&node.name).await
+            && !shared.nodes.update(fresh)
+        {
+            shared.cluster.suspect_rewind();
         }
     }
     Outcome::NodeWritten(result, then)

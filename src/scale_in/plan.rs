@@ -26,7 +26,7 @@ pub fn plan(s: &Situation<'_>) -> Plan {
     }
     let record = match s.written() {
         Some(Written::Record(record)) if s.node.instance.as_deref() == Some(&record.instance) => {
-            let record = record.moved(-s.ahead);
+            let record = record.moved(-s.ahead).not_ahead_of(s.now, s.record_seen);
             under_way(s, &record, &mut plan);
             Some(record)
         }

@@ -140,6 +140,20 @@ impl Record {
         }
     }
 
+    /// The same record, what is ahead of `now` having happened when it was `seen`: the wall clock may have been set back since
+    /// it was written.
+    #[must_use]
+    pub fn not_ahead_of(&self, now: Timestamp, seen: Timestamp) -> Self {
+        let past = |at| if at > now { seen.min(now) } else { at };
+        Self {
+            requested_at: past(self.requested_at),
+            phase_since: past(self.phase_since),
+            empty_since: self.empty_since.map(past),
+            terminate_at: self.terminate_at.map(past),
+            ..self.clone()
+        }
+    }
+
     /// Whether its moments are ones that a clock of this century may have shown.
     fn is_plausible(&self) -> bool {
         let others = [self.release_by, self.empty_since, self.terminate_at].into_iter().flatten();

@@ -103,7 +103,7 @@ pub(super) fn take_out_of_the_group(s: &Situation<'_>, record: &Record, plan: &m
         return taken_out(s, record, *lifecycle, group, plan);
     }
     if record.release == Release::CompleteHook {
-        if lifecycle.is_held() && s.hook.ours().is_none() {
+        if lifecycle.is_held() && !s.hook.is_certain() {
             look_up_hook(s, group, plan);
         }
         return record.clone();
@@ -114,7 +114,7 @@ pub(super) fn take_out_of_the_group(s: &Situation<'_>, record: &Record, plan: &m
     }
     match s.hook {
         HookKnowledge::Ours(_) => terminate(s, record, group, *seen, plan),
-        HookKnowledge::Unknown => look_up_hook(s, group, plan),
+        HookKnowledge::Unknown | HookKnowledge::Presumed(_) => look_up_hook(s, group, plan),
         // Somebody else would drain it by rules of their own as soon as it is held: it is drained first.
         HookKnowledge::None | HookKnowledge::Beside(_) => {}
     }
@@ -129,7 +129,7 @@ fn taken_out(
     group: &str,
     plan: &mut Plan,
 ) -> Record {
-    if lifecycle == Lifecycle::TerminatingWait && s.hook.ours().is_none() {
+    if lifecycle == Lifecycle::TerminatingWait && !s.hook.is_certain() {
         look_up_hook(s, group, plan);
     }
     if record.release == Release::CompleteHook || *s.hook == HookKnowledge::Unknown {
@@ -221,6 +221,15 @@ pub(super) fn release(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         return;
     };
     announce_refusal(s, record, plan);
+    if *lifecycle == Lifecycle::Unknown && told_at(s, record).is_some() {
+        // Taken for in service, it would lose the group a unit of its size with each try.
+        let note = format!(
+            "AWS was told to terminate instance {} and shows it in a state that this version does not know: it is not told again",
+            record.instance
+        );
+        let topic = "unknown state".into();
+        return s.announce(plan, Announcement { topic, reason: "ScaleInRefused", note, warning: true });
+    }
     if is_ours_to_end(record, *lifecycle) {
         if s.pods.is_some()
             && may_terminate(s, record, *seen, plan)

@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::memory::{Refusal, Task};
 use super::perform::Outcome;
-use super::situation::HookKnowledge;
+use super::situation::{Action, HookKnowledge};
 use super::worker::Worker;
 use crate::aws::{AwsError, Hook};
 use crate::cluster::{Answer, ApiError};
@@ -21,6 +21,9 @@ const BLOCKED: SignedDuration = SignedDuration::from_secs(5);
 
 /// How soon a group's hooks are asked for again, where none of ours was found or what was found has proved wrong.
 const HOOK_LIFE: SignedDuration = SignedDuration::from_secs(60);
+
+/// So many look-ups of a held instance's hook have failed before it is drained without: each has been tried for seconds.
+const PRESUMED_AFTER: u32 = 2;
 
 /// The watch shows a guard that was set, or a DaemonSet that is there, within this time.
 const SOON_SEEN: SignedDuration = SignedDuration::from_secs(5);
@@ -43,7 +46,13 @@ impl Worker {
                     self.start(&node, action);
                 }
             }
-            Outcome::NodeWritten(Err(error), _) => {
+            Outcome::NodeWritten(Err(error), then) => {
+                // It may have been written, but what it notes was not done.
+                for action in &then {
+                    if let Action::Terminate { noted_at, .. } = action {
+                        self.memory.void_termination = Some(*noted_at);
+                    }
+                }
                 let pause = matches!(error, ApiError::Conflict).then_some(OVERTAKEN);
                 if pause.is_none() {
                     tracing::warn!(node = self.name, error = %chain(&error), "could not write the Node");
@@ -67,14 +76,15 @@ impl Worker {
                 self.memory.failed(&Task::Guard(uid), now, None);
             }
             Outcome::DaemonSet { uid, exists } => self.hear_of_daemon_set(uid, &exists),
-            Outcome::Hook(hooks) => {
+            Outcome::Hook { group, hooks } => {
                 if let Err(error) = &hooks {
                     tracing::warn!(node = self.name, error = %chain(error), "could not look up the group's lifecycle hooks");
                 }
                 // Asked again in a while: a hook can be added, and its time-out changed.
                 self.memory.failed(&Task::Hook, now, hooks.is_ok().then_some(HOOK_LIFE));
-                if let Ok(hooks) = hooks {
-                    self.hook = hooks.into();
+                match hooks {
+                    Ok(hooks) => self.hook = hooks.into(),
+                    Err(_) => self.presume_hook(&group),
                 }
             }
             Outcome::NotHeld { noted_at, hooks } => {
@@ -97,6 +107,19 @@ impl Worker {
             }
             Outcome::AwsLookedAt => self.memory.failed(&Task::Look, now, Some(LOOK)),
             Outcome::Announced => {}
+        }
+    }
+
+    /// AWS does not say what the group's hook is like: as much is assumed as the least that AWS allows.
+    fn presume_hook(&mut self, group: &str) {
+        let tries = self.memory.tries(&Task::Hook).map_or(0, |tries| tries.failures);
+        if self.hook == HookKnowledge::Unknown && tries >= PRESUMED_AFTER {
+            tracing::warn!(
+                node = self.name,
+                group,
+                "the group's lifecycle hook cannot be looked up: the node is drained as if it were as short as AWS allows"
+            );
+            self.hook = HookKnowledge::Presumed(self.shared.hooks.presumed(group));
         }
     }
 

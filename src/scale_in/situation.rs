@@ -57,6 +57,9 @@ pub enum Whereabouts {
 pub enum HookKnowledge {
     /// AWS has not been asked.
     Unknown,
+    /// AWS does not answer: if the group has a hook of ours, it is like this at the least. Enough to drain what is held, not to
+    /// have an instance held.
+    Presumed(Hook),
     /// The group has no hook of ours.
     None,
     /// This one.
@@ -70,8 +73,13 @@ impl HookKnowledge {
     pub fn ours(&self) -> Option<&Hook> {
         match self {
             Self::Unknown | Self::None => None,
-            Self::Ours(hook) | Self::Beside(hook) => Some(hook),
+            Self::Presumed(hook) | Self::Ours(hook) | Self::Beside(hook) => Some(hook),
         }
+    }
+
+    /// Whether AWS has said that there is one of ours.
+    pub fn is_certain(&self) -> bool {
+        matches!(self, Self::Ours(_) | Self::Beside(_))
     }
 }
 
@@ -93,6 +101,8 @@ pub struct Situation<'a> {
     pub wall: Timestamp,
     /// By how much the clock of the record and of the API server is ahead of ours.
     pub ahead: SignedDuration,
+    /// When this run first saw a record on the Node.
+    pub record_seen: Timestamp,
     /// How scale-ins are done here.
     pub settings: Settings,
     /// The Node.
@@ -341,10 +351,12 @@ impl Situation<'_> {
 
     /// Before which moment a pod's grace has to have ended for it to count as gone although nobody says so.
     fn ended_before(&self, pod: &PodView) -> Option<Timestamp> {
-        let within = match self.node_of(pod).ready {
-            Ready::Yes if self.beside.is_empty() => return None,
-            Ready::Yes => SPOKEN_FOR_WITHIN,
-            Ready::No | Ready::Unknown => CONFIRMED_WITHIN,
+        let within = if self.is_silent(self.node_of(pod)) {
+            CONFIRMED_WITHIN
+        } else if self.beside.is_empty() {
+            return None;
+        } else {
+            SPOKEN_FOR_WITHIN
         };
         Some(later(self.theirs(self.now), -within))
     }
@@ -362,6 +374,18 @@ impl Situation<'_> {
     /// DaemonSet pods.
     pub(super) fn daemons(&self) -> impl Iterator<Item = (&PodView, Class)> {
         self.classified(None).filter(|(_, class)| matches!(class, Class::Daemon(_)))
+    }
+
+    /// Whether nobody on the node says what has become of its pods: its kubelet is not heard of, or has been unable to work
+    /// for long.
+    fn is_silent(&self, node: &NodeView) -> bool {
+        match node.ready {
+            Ready::Yes => false,
+            Ready::Unknown => true,
+            Ready::No => {
+                node.unready_since.is_some_and(|since| later(self.ours(since), UNABLE_FOR) <= self.now)
+            }
+        }
     }
 
     /// Whether nothing on the node runs any more, as far as anybody can tell: its kubelet is silent, or it has not said
@@ -401,7 +425,14 @@ impl Situation<'_> {
     }
 }
 
-/// On a Node that is not Ready a pod counts as ended when its deletion timestamp, which is when its grace ends, is so long
+/// A kubelet that says that it is not Ready (its container runtime or its network is down) lives, and mostly recovers: it
+/// confirms exits then. After this time it is taken for one that does not, as Kubernetes itself does by default
+/// (`tolerationSeconds` of `node.kubernetes.io/not-ready`).
+/// Source: [Taint based
+/// evictions](https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/#taint-based-evictions).
+const UNABLE_FOR: SignedDuration = SignedDuration::from_mins(5);
+
+/// On a Node that says nothing a pod counts as ended when its deletion timestamp, which is when its grace ends, is so long
 /// ago: nobody will confirm it. The kubelet's own last word comes within seconds after the grace.
 const CONFIRMED_WITHIN: SignedDuration = SignedDuration::from_mins(1);
 

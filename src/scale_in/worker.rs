@@ -6,7 +6,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::stream::{BoxStream, FuturesUnordered};
 use futures::{FutureExt, StreamExt, future::BoxFuture};
@@ -16,9 +16,11 @@ use kube::runtime::watcher::{self, Event};
 use tokio::sync::Notify;
 use tokio_stream::StreamMap;
 
+use super::class::flush_time;
 use super::controller::{Shared, needs_worker};
 use super::marks;
 use super::memory::{Memory, Task};
+use super::nodeless::needed_until;
 use super::perform::{Outcome, perform};
 use super::plan::plan;
 use super::situation::{Action, HookKnowledge, Situation, Whereabouts};
@@ -94,11 +96,15 @@ impl Watches {
     }
 }
 
+/// When a Node's record came, and by how much the wall clock was ahead of ours then; none while it has none. Outlives a
+/// worker that panics.
+pub(super) type RecordSeen = Arc<Mutex<Option<(Timestamp, SignedDuration)>>>;
+
 /// Works on one node until nothing is left to do for it or it has gone.
 /// `at_start`: what stands on the Node now was written by an earlier run.
-pub(super) async fn work(shared: Arc<Shared>, name: String, at_start: bool) {
+pub(super) async fn work(shared: Arc<Shared>, name: String, record_seen: RecordSeen, at_start: bool) {
     let follow = shared.nodes.follow(&name);
-    Worker::new(Arc::clone(&shared), name.clone(), at_start).run(&follow).await;
+    Worker::new(Arc::clone(&shared), name.clone(), record_seen, at_start).run(&follow).await;
     shared.nodes.forget(&name);
     shared.waiting.forget(&name);
 }
@@ -119,20 +125,20 @@ pub(super) struct Worker {
     pods: Pods,
     pub(super) memory: Memory,
     pub(super) hook: HookKnowledge,
-    /// By how much the wall clock was ahead of ours when the record came: its moments are read by that one, whatever
-    /// becomes of the wall clock since.
-    ahead: SignedDuration,
-    has_record: bool,
+    /// The moments of the record are read by the wall clock as it was when that came, whatever becomes of it since.
+    record_seen: RecordSeen,
+    /// The instance of the Node.
+    instance: Option<String>,
     /// Nothing has been looked at yet.
     at_start: bool,
     pub(super) running: FuturesUnordered<BoxFuture<'static, Outcome>>,
 }
 
 impl Worker {
-    fn new(shared: Arc<Shared>, name: String, at_start: bool) -> Self {
+    fn new(shared: Arc<Shared>, name: String, record_seen: RecordSeen, at_start: bool) -> Self {
         Self {
-            ahead: shared.clock.ahead(),
-            has_record: false,
+            record_seen,
+            instance: None,
             at_start,
             shared,
             nodes: [name.clone()].into(),
@@ -198,15 +204,19 @@ impl Worker {
 
     /// Plans and starts what is to be done.
     fn step(&mut self) -> Next {
-        let Some(node) = self.shared.nodes.get(&self.name) else { return Next::Over };
-        if !std::mem::replace(&mut self.has_record, node.record.is_some()) {
-            self.ahead = self.shared.clock.ahead();
+        let Some(node) = self.shared.nodes.get(&self.name) else {
+            self.note_what_runs_on();
+            return Next::Over;
+        };
+        if node.instance != self.instance {
+            self.instance.clone_from(&node.instance);
         }
+        let (record_seen, ahead) = self.record_seen(node.record.is_some());
         let now = self.shared.clock.now();
         let leads = self.shared.leadership.leads();
         // While another process writes, what it writes is an earlier run's to us.
         let is_earlier_runs = std::mem::take(&mut self.at_start) || !leads;
-        self.memory.claims.see(node.record.as_deref(), is_earlier_runs, later(now, self.ahead));
+        self.memory.claims.see(node.record.as_deref(), is_earlier_runs, later(now, ahead));
         let instance = whereabouts(&self.shared, &node);
         self.memory.elsewhere_since = match instance {
             Whereabouts::Elsewhere { seen } => self.memory.elsewhere_since.or(Some(seen)),
@@ -229,7 +239,8 @@ impl Worker {
         let situation = Situation {
             now,
             wall: self.shared.clock.wall(),
-            ahead: self.ahead,
+            ahead,
+            record_seen,
             settings: self.shared.settings,
             node: &node,
             beside: &beside,
@@ -268,6 +279,31 @@ impl Worker {
         Next::Wait(plan.wake_at.map(|at| at.max(now + SHORTEST_WAIT)))
     }
 
+    /// When the record came, and by how much its clock, and that of the API server, is ahead of ours.
+    fn record_seen(&self, has_record: bool) -> (Timestamp, SignedDuration) {
+        let clock = &self.shared.clock;
+        let mut seen = self.record_seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if !has_record {
+            *seen = None;
+        }
+        let first = seen.unwrap_or_else(|| (clock.now(), clock.ahead()));
+        *seen = has_record.then_some(first);
+        first
+    }
+
+    /// The Node is gone, and its machine may live: what ran on it has its grace all the same.
+    fn note_what_runs_on(&self) {
+        let Some(instance) = &self.instance else { return };
+        let pods = self.pods.by_uid.borrow();
+        let running = || pods.values().filter(|pod| !pod.finished && !pod.mirror);
+        let grace = running().map(|pod| pod.grace_seconds).max().unwrap_or_default();
+        let flush = flush_time(running().filter(|pod| pod.daemon.is_some()), self.shared.settings.flush);
+        let now = self.shared.clock.now();
+        let is_listed = self.nodes.is_subset(&self.pods.listed.borrow());
+        let until = needed_until(now, is_listed.then_some(grace), flush);
+        self.shared.holds.note_needed(instance, until, now);
+    }
+
     /// Waits for the answers still out, and for nothing new.
     async fn hear_out(&mut self) {
         while let Some(outcome) = self.running.next().await {
@@ -284,7 +320,7 @@ impl Worker {
         match (&action, Task::of(&action)) {
             (_, Some(task)) => self.memory.begin(task),
             (Action::Announce(what), None) => {
-                self.memory.announced.insert(what.topic.clone(), self.shared.clock.now());
+                self.memory.note_announced(what.topic.clone(), self.shared.clock.now());
             }
             (_, None) => {}
         }

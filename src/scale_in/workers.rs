@@ -12,7 +12,7 @@ use tracing::Instrument as _;
 use super::controller::Shared;
 use super::perform::announce;
 use super::situation::Announcement;
-use super::worker;
+use super::worker::{self, RecordSeen};
 
 /// The pause after a first panic; it doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -33,6 +33,8 @@ struct Busy {
     panics: u32,
     /// What is under way is not the work, but the pause after a panic.
     rests: bool,
+    /// When the Node's record came, and by which clock it is read.
+    record_seen: RecordSeen,
 }
 
 impl Workers {
@@ -44,10 +46,12 @@ impl Workers {
     /// Starts a worker for a Node. `at_start`: what stands on the Node now was written by an earlier run.
     pub(super) fn start(&mut self, shared: &Arc<Shared>, name: String, at_start: bool) {
         let span = tracing::info_span!("scale_in", node = name);
-        let work = worker::work(Arc::clone(shared), name.clone(), at_start).instrument(span);
+        let busy = self.busy.entry(name.clone()).or_default();
+        busy.rests = false;
+        let record_seen = Arc::clone(&busy.record_seen);
+        let work = worker::work(Arc::clone(shared), name.clone(), record_seen, at_start).instrument(span);
         let task = self.tasks.spawn(work);
-        self.names.insert(task.id(), name.clone());
-        self.busy.entry(name).or_default().rests = false;
+        self.names.insert(task.id(), name);
     }
 
     /// Waits for a worker to end; none if there are no workers. Tells the Node that has none now: one whose worker

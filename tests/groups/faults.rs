@@ -101,3 +101,19 @@ async fn a_scale_in_under_way_goes_on_while_groups_cannot_be_seen() {
     assert!(eventually(Duration::from_hours(1), || async { scene.groups().await.is_ok() }).await);
     assert_eq!(scene.target().await, 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_size_is_not_lowered_any_more_when_whoever_asked_for_it_has_given_up() {
+    let scene = Scene::with([group(GROUP, 2)]).await;
+    scene.short_of(1).await;
+    let desired = scene.desired();
+    // Longer than cluster-autoscaler is kept waiting for, shorter than the protection may take.
+    let takes = Duration::from_millis(4_500);
+    scene.world.aws.delay_some(&[Operation::SetInstanceProtection], 1.0, takes, takes);
+    assert!(scene.decrease(-1).await.is_err());
+    tokio::time::sleep(SOON).await;
+    assert_eq!((scene.desired(), scene.protected()), (desired, 0));
+    scene.world.aws.delay_some(&[Operation::SetInstanceProtection], 0.0, takes, takes);
+    scene.decrease(-1).await.expect("lowered");
+    assert_eq!(scene.desired(), desired - 1);
+}

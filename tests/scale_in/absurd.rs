@@ -7,6 +7,7 @@ use ebbtide::sim::aws::Event;
 use ebbtide::sim::cluster::{self, pod};
 use ebbtide::sim::http::{Lost, Request, Response, World as Service, kube_client};
 use ebbtide::sim::program::config;
+use ebbtide::sim::world::World;
 use jiff::SignedDuration;
 
 use crate::scene::{Cause, Scene, group, held_group, seconds};
@@ -86,6 +87,32 @@ async fn a_panic_in_the_work_on_one_node_costs_that_node_a_pause_and_nobody_else
     scene.remove::<k8s_openapi::api::core::v1::Pod>("cursed").await;
     scene.until_gone(&machines[0]).await;
     assert!(has_exited(&scene.world, "cursed") && !a_hook_timed_out(&scene.world));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_after_the_wall_clock_was_set_moves_no_deadline() {
+    for by in [SignedDuration::from_hours(-1), SignedDuration::from_hours(1)] {
+        let mut config = config();
+        config.drain_timeout = Some(seconds(900));
+        let way = |cluster| kube_client(Arc::new(Cursed(cluster)));
+        let scene = Scene::made(World::new(1), group(2), config, way).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).grace(400).exits_after(300)]).await;
+        let requested = scene.world.clock.now();
+        scene.scale_in(&machine, Cause::Autoscaler).await;
+        scene.until(|w| is_asked(w, "web")).await;
+        scene.step_clock(by);
+        // Bound to it before it was cordoned, as it were.
+        scene.world.cluster.add(pod("cursed").on(&machine.name).exits_after(20));
+        scene.pass_some(seconds(100)).await;
+        scene.remove::<k8s_openapi::api::core::v1::Pod>("cursed").await;
+        scene.until_released(&machine).await;
+        assert!(!notes(&scene.world, &machine, "ScaleInFailed").is_empty());
+        let took = released_at(&scene.world, &machine).duration_since(requested);
+        let whole = SignedDuration::from_secs(300)..=SignedDuration::from_secs(420);
+        assert!(whole.contains(&took), "{took} after a step of {by}");
+        assert!(has_exited(&scene.world, "web"), "{by}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -87,3 +87,20 @@ async fn after_a_step_the_sizes_that_aws_shows_are_believed() {
         assert_eq!(scene.target().await.expect("answered"), 3, "after a step of {by}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_was_wrong_when_the_record_was_written_holds_nothing_up_after_a_restart() {
+    let mut scene = Scene::with(group(2)).await;
+    let machine = scene.first();
+    scene.step_clock(SignedDuration::from_hours(1));
+    scene.run([pod("web").on(&machine.name).exits_after(5)]).await;
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until(|w| in_phase(w, &machine, "Flushing")).await;
+    // The one that starts anew has a clock that is right.
+    scene.kill().await;
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
+    let flushed =
+        released_at(&scene.world, &machine).duration_since(phase_at(&scene.world, &machine, "Flushing"));
+    assert!(flushed <= SignedDuration::from_secs(60), "{flushed}");
+}

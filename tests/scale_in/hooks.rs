@@ -1,11 +1,11 @@
 //! Lifecycle hooks: ours is kept waiting for as long as it takes and then completed, other people's are left alone.
 
 use ebbtide::sim::aws::{Event, HookResult, HookSpec, LifecycleState, Operation, TerminationCause};
-use ebbtide::sim::cluster::{Verb, pod};
+use ebbtide::sim::cluster::{Fault, Verb, pod};
 use jiff::SignedDuration;
 
 use crate::scene::{Cause, Scene, group, held_group, seconds};
-use crate::story::{a_hook_timed_out, aws_moments, has_exited, is_asked, longest_silence};
+use crate::story::{a_hook_timed_out, aws_moments, has_exited, is_asked, longest_silence, terminations};
 
 /// Heartbeats go out at half the time-out of a hook of 60 s; a look and a try more is no silence.
 fn assert_kept_waiting(scene: &Scene, machine: &crate::scene::Machine) {
@@ -138,6 +138,58 @@ async fn what_a_group_holds_is_finished_although_the_group_lost_its_tag() {
         scene.pass_some(seconds(120)).await;
         assert_eq!(scene.target().await.expect_err("not ours any more").code(), tonic::Code::NotFound);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_group_holds_is_finished_although_it_lost_its_tag_and_ebbtide_was_restarted_since() {
+    for cause in [Cause::Autoscaler, Cause::Group] {
+        let mut scene = Scene::with(held_group(3, 60)).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).grace(600).exits_after(400)]).await;
+        scene.scale_in(&machine, cause).await;
+        scene.until(|w| is_asked(w, "web")).await;
+        scene.world.aws.untag_group("web", ebbtide::sim::program::TAG);
+        scene.pass_some(seconds(10)).await;
+        scene.kill().await;
+        scene.until_gone(&machine).await;
+        assert_kept_waiting(&scene, &machine);
+        // What nobody had begun is not touched.
+        let other = scene.first();
+        scene.run([pod("other").on(&other.name).exits_after(1)]).await;
+        scene.world.aws.terminate(&other.instance, TerminationCause::Rebalance);
+        scene.pass_some(seconds(300)).await;
+        assert!(!is_asked(&scene.world, "other"));
+        let beats = |e: &Event| matches!(e, Event::Heartbeat { instance, .. } if *instance == other.instance);
+        assert!(aws_moments(&scene.world, beats).is_empty());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_held_node_is_drained_although_aws_never_says_what_its_hook_is_like() {
+    let mut scene = Scene::with(held_group(2, 60)).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(120).exits_after(100)]).await;
+    scene.take_down().await;
+    scene.world.aws.throttle_for(&[Operation::DescribeLifecycleHooks], seconds(100_000));
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.bring_back();
+    assert!(scene.world.until(seconds(60), |w| is_asked(w, "web")).await, "it is heartbeated, not drained");
+    scene.until_gone(&machine).await;
+    assert_kept_waiting(&scene, &machine);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_note_that_was_written_without_an_answer_does_not_put_the_termination_off() {
+    let scene = Scene::with(held_group(2, 60)).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(120).exits_after(100)]).await;
+    scene.delete(std::slice::from_ref(&machine)).await.expect("accepted");
+    let accepted = scene.world.clock.now();
+    scene.world.cluster.fail_next(1, Verb::Patch, "nodes", Fault::AnswerLost);
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
+    let told = terminations(&scene.world, &machine)[0].duration_since(accepted);
+    assert!(told <= SignedDuration::from_secs(10), "AWS was told after {told}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::scene::{Cause, DS_EVICTION, Machine, Scene, TO_BE_DELETED, group, held_group, seconds};
 use crate::story::{
-    TERMINATE, assert_nothing_lost, decrements, has_exited, is_asked, last_exit, notes, released_at, stamps,
+    TERMINATE, assert_nothing_lost, decrements, has_exited, is_asked, last_exit, notes, phase_at, stamps,
     terminations,
 };
 
@@ -225,7 +225,8 @@ async fn after_cluster_autoscalers_own_drain_the_flush_counts_from_the_last_exit
         let handed_over = scene.world.clock.now();
         scene.until_gone(&machine).await;
         assert_nothing_lost(&scene.world);
-        let (last, released) = (last_exit(&scene.world, &machine), released_at(&scene.world, &machine));
+        let last = last_exit(&scene.world, &machine);
+        let released = phase_at(&scene.world, &machine, "Releasing");
         let due = handed_over.max(last + SignedDuration::from_secs(7));
         assert!(
             released <= due + SignedDuration::from_secs(1),

@@ -6,7 +6,7 @@ use ebbtide::sim::world::World;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::scene::{Cause, Scene, TO_BE_DELETED, group, held_group, seconds};
+use crate::scene::{Cause, Scene, group, held_group, seconds};
 use crate::story::{
     a_hook_timed_out, asked, aws_moments, has_exited, in_phase, is_asked, last_exit, moments, notes,
     phase_at, released_at,
@@ -70,7 +70,7 @@ async fn a_daemonset_pod_that_wants_to_be_asked_gets_its_grace_and_its_replaceme
     {
         let scene = Scene::with(held_group(2, 60)).await;
         let machine = scene.first();
-        let agent = daemon_set("agent").annotation(key, value).tolerates(TO_BE_DELETED, "NoSchedule");
+        let agent = daemon_set("agent").annotation(key, value);
         scene.run([agent.grace(40).exits_after(30).starts_after(1)]).await;
         scene.run([pod("web").on(&machine.name).exits_after(10)]).await;
         scene.scale_in(&machine, Cause::Autoscaler).await;
@@ -125,7 +125,7 @@ fn agent_on(scene: &Scene, node: &str) -> Option<String> {
 async fn a_daemonset_pod_that_somebody_deletes_in_mid_drain_comes_back_and_holds_nothing_up() {
     let scene = Scene::with(group(2)).await;
     let machine = scene.first();
-    scene.run([daemon_set("agent").tolerates(TO_BE_DELETED, "NoSchedule").starts_after(1)]).await;
+    scene.run([daemon_set("agent").starts_after(1)]).await;
     scene.run([pod("web").on(&machine.name).grace(90).exits_after(60)]).await;
     let old = agent_on(&scene, &machine.name).expect("an agent");
     scene.scale_in(&machine, Cause::Autoscaler).await;

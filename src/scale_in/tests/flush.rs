@@ -1,5 +1,7 @@
 //! Flushing: what DaemonSet pods get, and what holds the release.
 
+use serde_json::json;
+
 use super::scene::*;
 use crate::cluster::PodView;
 use crate::scale_in::names;
@@ -27,6 +29,31 @@ fn the_last_exit_starts_the_flush_and_the_flush_comes_before_the_release() {
     assert_eq!(of_aws, [terminate(&scene, false)], "in the same breath, once it is noted");
     assert_eq!(scene.record().terminate_at, Some(scene.now));
     assert_eq!(scene.look().actions, [], "once");
+}
+
+#[test]
+fn a_kubelet_that_is_not_ready_for_a_moment_costs_nobody_the_flush() {
+    let condition = |status: &str, since: i64| {
+        let ready = json!({ "type": "Ready", "status": status, "lastTransitionTime": at(since).to_string() });
+        json!({ "status": { "conditions": [ready] } })
+    };
+    // Its grace ended long ago, and its kubelet has not said what became of it.
+    let overdue = || node().by_autoscaler().with(pod("web").going(-600)).with(pod("logs").daemon());
+    for (status, since, is_given_up) in
+        [("True", -1_000, false), ("False", -10, false), ("False", -300, true), ("Unknown", -10, true)]
+    {
+        let mut scene = overdue();
+        scene.patch(&condition(status, since));
+        scene.look();
+        let expected = if is_given_up { Phase::Flushing } else { Phase::Draining };
+        assert_eq!(scene.record().phase, expected, "{status} since {since}");
+        let mut scene = overdue().in_phase(Phase::Flushing);
+        scene.remove("web");
+        scene.patch(&condition(status, since));
+        scene.look();
+        let is_skipped = status == "Unknown";
+        assert_eq!(scene.record().phase == Phase::Releasing, is_skipped, "the flush, {status} since {since}");
+    }
 }
 
 #[test]

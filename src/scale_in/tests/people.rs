@@ -126,3 +126,14 @@ fn daemonset_pods_of_a_candidate_are_guarded_and_let_go_again() {
     off.settings.guard = false;
     assert!(off.look().actions.is_empty());
 }
+
+#[test]
+fn words_that_mean_nothing_are_not_remembered_for_ever() {
+    let mut scene = node();
+    for n in 0..1_000 {
+        scene = scene.annotated(&format!("word {n}"));
+        scene.later(1);
+        scene.look();
+    }
+    assert!(scene.memory.announced.len() <= 301, "{}", scene.memory.announced.len());
+}

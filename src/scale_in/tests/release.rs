@@ -249,6 +249,59 @@ fn an_instance_that_stays_away_from_the_group_is_detached_or_gone() {
 }
 
 #[test]
+fn what_is_in_a_state_nobody_knows_after_it_was_terminated_is_not_terminated_again() {
+    let mut scene = node().by_autoscaler().in_phase(Phase::Releasing);
+    scene.instance = in_group(Lifecycle::Unknown);
+    assert!(touches_aws(&scene.look()), "a state that AWS added later may be one in service");
+    scene.memory.worked(Task::Terminate, scene.now);
+    scene.memory.told_at = Some(scene.now);
+    let mut told = 0;
+    for _ in 0..10 {
+        scene.later(40);
+        scene.instance =
+            Whereabouts::In { group: "g".into(), lifecycle: Lifecycle::Unknown, seen: scene.now };
+        let plan = scene.look();
+        assert!(!touches_aws(&plan) && !plan.actions.contains(&Action::LookAtAws), "{plan:?}");
+        told += reasons(&plan).len();
+    }
+    assert_eq!(told, 2, "in 400 s");
+}
+
+#[test]
+fn what_goes_into_a_warm_pool_while_it_is_released_is_let_be() {
+    let mut scene = node().by_autoscaler().in_phase(Phase::Releasing);
+    scene.look();
+    for lifecycle in [Lifecycle::WarmPending, Lifecycle::Warmed] {
+        for _ in 0..10 {
+            scene.later(40);
+            scene.instance = Whereabouts::In { group: "g".into(), lifecycle, seen: scene.now };
+            let plan = scene.look();
+            assert!(!touches_aws(&plan) && !plan.actions.contains(&Action::LookAtAws), "{plan:?}");
+        }
+    }
+}
+
+#[test]
+fn a_held_node_whose_hook_aws_does_not_tell_of_is_drained_as_if_it_were_short() {
+    let mut scene = node().with(pod("web"));
+    scene.hook = HookKnowledge::Presumed(hook(30));
+    scene.held_since = Some(at(0));
+    scene.instance = in_group(Lifecycle::TerminatingWait);
+    scene.look();
+    assert_eq!(scene.record().release_by, Some(at(2_970)));
+    let plan = scene.look();
+    assert_eq!(evictions(&plan).len(), 1);
+    assert!(plan.actions.contains(&Action::LookUpHook { group: "g".into() }), "AWS is asked on");
+    scene.hook = HookKnowledge::Ours(hook(600));
+    scene.look();
+    assert_eq!(scene.record().release_by, Some(at(59_400)));
+    // What is not held yet is not terminated under a hook that may not be there.
+    let mut scene = node().by_autoscaler().with(pod("web"));
+    scene.hook = HookKnowledge::Presumed(hook(30));
+    assert!(!touches_aws(&scene.look()));
+}
+
+#[test]
 fn a_termination_that_aws_certainly_refused_is_repeated_soon() {
     let mut scene = node().by_autoscaler().in_phase(Phase::Releasing);
     assert!(touches_aws(&scene.look()));

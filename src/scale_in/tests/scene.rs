@@ -228,6 +228,7 @@ impl Scene {
             now: self.now,
             wall: self.now,
             ahead: SignedDuration::ZERO,
+            record_seen: at(0),
             settings: self.settings,
             beside: &[],
             speaks: true,
@@ -260,7 +261,7 @@ impl Scene {
             }
             (_, Some(task)) => self.memory.begin(task),
             (Action::Announce(what), None) => {
-                self.memory.announced.insert(what.topic.clone(), self.now);
+                self.memory.note_announced(what.topic.clone(), self.now);
             }
             (_, None) => {}
         }

@@ -1,0 +1,109 @@
+//! Noticing that the API server counts from an older version: etcd was restored from a backup.
+//!
+//! A watch that is taken up at a version which lies ahead is told nothing until that version has come, not even by a
+//! bookmark, and nobody says so
+//! ([`Cacher.Watch`](https://github.com/kubernetes/kubernetes/blob/master/staging/src/k8s.io/apiserver/pkg/storage/cacher/cacher.go)).
+//! So the version of a list of one object is looked at now and then, of a kind that is small. It is that of all of etcd, and
+//! never goes back otherwise.
+//! When it has, every watch begins anew, with a list, which is the truth whatever was known.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures::{Stream, StreamExt as _};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::Api;
+use kube::api::ListParams;
+use kube::runtime::watcher::{self, Event};
+use serde::de::DeserializeOwned;
+use tokio::sync::{Notify, watch};
+
+use super::{ApiError, Cluster, timely};
+use crate::telemetry::chain;
+
+/// How often the version is looked at. After a restore controllers are restarted, which takes longer.
+const EVERY: Duration = Duration::from_secs(30);
+
+/// The same after a failure: API servers are down while etcd is restored.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// How often the API server was seen to have gone back.
+#[derive(Debug, Default)]
+pub(super) struct Rewinds {
+    seen: watch::Sender<u64>,
+    /// The newest version that a list or an event has shown.
+    newest: AtomicU64,
+    suspicion: Notify,
+}
+
+impl Cluster {
+    /// Looks for a restored etcd, for ever.
+    pub async fn watch_version(&self) {
+        let api: Api<PodDisruptionBudget> = Api::all(self.client.clone());
+        let params = ListParams::default().limit(1);
+        loop {
+            let mut pause = EVERY;
+            // What is shown while the answer is on its way may be newer than that.
+            let newest = self.rewinds.newest.load(Ordering::Relaxed);
+            match timely(api.list_metadata(&params)).await {
+                Ok(list) => {
+                    let version = list.metadata.resource_version.and_then(|version| version.parse().ok());
+                    let version: u64 = version.unwrap_or(newest);
+                    if version < newest {
+                        tracing::warn!(
+                            version,
+                            before = newest,
+                            "the API server counts from an older version: everything is listed anew"
+                        );
+                        self.rewinds.newest.store(version, Ordering::Relaxed);
+                        self.rewinds.seen.send_modify(|seen| *seen += 1);
+                    }
+                    self.rewinds.newest.fetch_max(version, Ordering::Relaxed);
+                }
+                Err(error) => {
+                    let error: &ApiError = &error;
+                    tracing::debug!(error = %chain(error), "could not look at the API server's version");
+                    pause = AGAIN;
+                }
+            }
+            // Asked for or due, whichever is sooner.
+            let _ = tokio::time::timeout(pause, self.rewinds.suspicion.notified()).await;
+        }
+    }
+
+    /// Has the version looked at now: an object was older than it had been before.
+    pub fn suspect_rewind(&self) {
+        self.rewinds.suspicion.notify_one();
+    }
+
+    /// A watch that begins anew when the API server has gone back.
+    pub(super) fn follow<K>(
+        &self,
+        api: Api<K>,
+        config: watcher::Config,
+    ) -> impl Stream<Item = watcher::Result<Event<K>>> + Send + use<K>
+    where
+        K: kube::Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
+    {
+        let begin = move || watcher::watcher(api.clone(), config.clone()).boxed();
+        let state = (begin(), self.rewinds.seen.subscribe(), begin, Arc::clone(&self.rewinds));
+        futures::stream::unfold(state, async |(mut events, mut rewinds, begin, shown)| {
+            let event = tokio::select! {
+                biased;
+                Ok(()) = rewinds.changed() => {
+                    events = begin();
+                    events.next().await
+                }
+                event = events.next() => event,
+            };
+            if let Some(Ok(Event::Apply(object) | Event::InitApply(object) | Event::Delete(object))) = &event
+            {
+                let version =
+                    object.meta().resource_version.as_deref().and_then(|version| version.parse().ok());
+                shown.newest.fetch_max(version.unwrap_or_default(), Ordering::Relaxed);
+            }
+            Some((event?, (events, rewinds, begin, shown)))
+        })
+    }
+}
