@@ -95,16 +95,15 @@ impl Leadership {
 
     /// Whether it may write now. To be asked right before each write.
     pub fn leads(&self) -> bool {
-        match *self.standing.borrow() {
+        self.is_leading(&self.standing.borrow())
+    }
+
+    fn is_leading(&self, standing: &Standing) -> bool {
+        match *standing {
             Standing::Alone => true,
             Standing::Leads { until, wall } => self.clock.now() < until && self.clock.wall() < wall,
             Standing::Unknown | Standing::Follows { .. } => false,
         }
-    }
-
-    /// Whether another process is known to lead.
-    pub fn follows(&self) -> bool {
-        matches!(*self.standing.borrow(), Standing::Follows { .. })
     }
 
     /// Changes when it begins or ceases to lead, and not with every renewal.
@@ -135,8 +134,9 @@ impl Leadership {
 
     fn set(&self, standing: Standing) {
         self.standing.send_if_modified(|before| {
-            let leads = |standing: &Standing| matches!(standing, Standing::Leads { .. });
-            let changed = *before != standing && !(leads(before) && leads(&standing));
+            // A renewal that comes too late is a beginning.
+            let goes_on = self.is_leading(before) && self.is_leading(&standing);
+            let changed = *before != standing && !goes_on;
             match &standing {
                 _ if !changed => {}
                 Standing::Follows { holder } => tracing::info!(holder, "another process holds the Lease"),
@@ -167,9 +167,9 @@ impl Collector for Leadership {
 pub struct Candidate {
     /// Name of the Lease, in the program's own namespace.
     pub lease: String,
-    /// Our name in it; none: one by chance. Who finds its own name there takes over at once: no two processes have the
-    /// same at a time.
-    pub identity: Option<String>,
+    /// What distinguishes us from other pods; none: nothing does. Who finds an earlier run of its own pod in the Lease when
+    /// it starts takes over at once.
+    pub pod: Option<String>,
 }
 
 /// Stands for election, and keeps the Lease once it holds it.
@@ -178,21 +178,26 @@ pub struct Election {
     cluster: Cluster,
     clock: Clock,
     name: String,
+    pod: Option<String>,
+    /// What stands in the Lease: the pod and a word by chance. No two processes have the same, whatever they were told.
     identity: String,
     leadership: Leadership,
-    /// The Lease as last read or written by us.
+    /// The Lease as last written by us.
     lease: Option<Lease>,
     /// What it said when, the first time.
     seen: Option<(LeaseSpec, Timestamp)>,
+    /// Whether it is known that we may write the Lease.
+    may_write: bool,
     told: Option<Timestamp>,
 }
 
 impl Election {
     /// An election that has not begun. What comes of it is told by `leadership`.
     pub fn new(cluster: Cluster, clock: Clock, candidate: Candidate, leadership: Leadership) -> Self {
-        let Candidate { lease: name, identity } = candidate;
-        let identity = identity.unwrap_or_else(|| format!("ebbtide-{:016x}", fastrand::u64(..)));
-        Self { cluster, clock, name, identity, leadership, lease: None, seen: None, told: None }
+        let Candidate { lease: name, pod } = candidate;
+        let identity = format!("{}_{:016x}", pod.as_deref().unwrap_or("ebbtide"), fastrand::u64(..));
+        let (lease, seen, may_write, told) = (None, None, false, None);
+        Self { cluster, clock, name, pod, identity, leadership, lease, seen, may_write, told }
     }
 
     /// Stands, for ever.
@@ -209,18 +214,29 @@ impl Election {
             return;
         }
         self.leadership.set(Standing::Unknown);
-        let Some(lease) = self.lease.take() else { return };
-        // As client-go has it: a short Lease that nobody holds.
-        let mut spec = lease.spec.unwrap_or_default();
-        spec.holder_identity = Some(String::new());
-        spec.lease_duration_seconds = Some(1);
-        spec.renew_time = Some(MicroTime(self.clock.wall()));
-        let lease = Lease { spec: Some(spec), ..lease };
-        match tokio::time::timeout(RETRY, self.cluster.write_lease(&lease)).await {
-            Ok(Ok(_)) => tracing::info!("the Lease is given back"),
+        match tokio::time::timeout(RETRY, self.give_back()).await {
+            Ok(Ok(())) => tracing::info!("the Lease is given back"),
             Ok(Err(error)) => tracing::warn!(error = %chain(&error), "could not give the Lease back"),
             Err(_) => tracing::warn!("could not give the Lease back in time"),
         }
+    }
+
+    /// A renewal may just have been cut off: what stands there is read anew.
+    async fn give_back(&self) -> Result<(), ApiError> {
+        let Some(lease) = self.cluster.lease(&self.name).await? else { return Ok(()) };
+        let spec = lease.spec.clone().unwrap_or_default();
+        if spec.holder_identity.as_deref() != Some(&self.identity) {
+            return Ok(());
+        }
+        // As client-go has it: a short Lease that nobody holds.
+        let spec = LeaseSpec {
+            holder_identity: Some(String::new()),
+            lease_duration_seconds: Some(1),
+            renew_time: Some(MicroTime(self.clock.wall())),
+            ..spec
+        };
+        self.cluster.write_lease(&Lease { spec: Some(spec), ..lease }, false).await?;
+        Ok(())
     }
 
     /// Reads or writes the Lease once. Returns how long until the next time.
@@ -239,7 +255,7 @@ impl Election {
             // Somebody else wrote it: what it says now is known in a moment.
             Err(ApiError::Conflict) => {
                 self.lease = None;
-                RETRY
+                Duration::ZERO
             }
             Err(error) => {
                 self.lease = None;
@@ -247,9 +263,9 @@ impl Election {
                 if self.told.is_none_or(|told| elapsed(told, now) >= TELL_AGAIN) {
                     self.told = Some(now);
                     let lease = &self.name;
-                    tracing::warn!(lease, error = %chain(&error), "the Lease cannot be read or written: without it, no node is drained or released");
+                    tracing::warn!(lease, error = %chain(&error), "the Lease cannot be read or written: without it, no node is drained or released. deploy/rbac.yaml makes it and has the rights to it");
                 }
-                if !self.leadership.leads() && !self.leadership.follows() {
+                if !self.leadership.leads() {
                     self.leadership.set(Standing::Unknown);
                 }
                 RETRY
@@ -259,8 +275,8 @@ impl Election {
 
     async fn look_or_write(&mut self) -> Result<Standing, ApiError> {
         let began = self.clock.now();
-        let lease = match self.lease.take() {
-            Some(ours) => ours,
+        let lease = match &self.lease {
+            Some(ours) => ours.clone(),
             None => match self.cluster.lease(&self.name).await? {
                 Some(found) => found,
                 None => Lease {
@@ -270,28 +286,41 @@ impl Election {
             },
         };
         let spec = lease.spec.clone().unwrap_or_default();
+        // Of our own pod only an earlier run can have held it, and only before we have.
+        let is_first = self.seen.is_none();
         let since = match &self.seen {
             Some((before, since)) if *before == spec => *since,
             _ => self.seen.insert((spec.clone(), began)).1,
         };
-        if !may_hold(&spec, &self.identity, elapsed(since, began)) {
-            let holder = spec.holder_identity.unwrap_or_default();
+        let holder = spec.holder_identity.clone().unwrap_or_default();
+        let is_ours = holder == self.identity || is_first && is_of(&holder, self.pod.as_deref());
+        if !is_ours && !is_free(&spec, elapsed(since, began)) {
+            if !self.may_write {
+                // The right is missed now, not when the other one has gone.
+                self.cluster.write_lease(&lease, true).await?;
+                self.may_write = true;
+            }
             return Ok(Standing::Follows { holder });
         }
         let wall = self.clock.wall();
         let spec = held(spec, &self.identity, wall);
-        let written = self.cluster.write_lease(&Lease { spec: Some(spec), ..lease }).await?;
+        let written = self.cluster.write_lease(&Lease { spec: Some(spec), ..lease }, false).await?;
+        self.may_write = true;
         self.lease = Some(written);
         Ok(Standing::Leads { until: later(began, TRUST), wall: later(wall, TRUST) })
     }
 }
 
-/// Whether `identity` may take or keep a Lease that has said the same for `unchanged`.
-fn may_hold(spec: &LeaseSpec, identity: &str, unchanged: Duration) -> bool {
-    let holder = spec.holder_identity.as_deref().unwrap_or_default();
+/// Whether a holder is a process of this pod.
+fn is_of(holder: &str, pod: Option<&str>) -> bool {
+    pod.is_some_and(|pod| holder.rsplit_once('_').is_some_and(|(of, _)| of == pod))
+}
+
+/// Whether anybody may take a Lease that has said the same for `unchanged`.
+fn is_free(spec: &LeaseSpec, unchanged: Duration) -> bool {
     let seconds = spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
     let silent_for = seconds.map_or(DURATION, Duration::from_secs).min(LONGEST);
-    holder.is_empty() || holder == identity || unchanged >= silent_for
+    spec.holder_identity.as_deref().unwrap_or_default().is_empty() || unchanged >= silent_for
 }
 
 /// The Lease as `identity` holds it from now on.
@@ -326,7 +355,6 @@ mod tests {
         let table = [
             (LeaseSpec::default(), 0, true, "nobody's"),
             (lease("", 1), 0, true, "given back"),
-            (lease("me", 12), 0, true, "our own from before"),
             (lease("other", 12), 11, false, "renewed not long ago"),
             (lease("other", 12), 12, true, "silent"),
             (lease("other", 15), 12, false, "silent, and it asked for more"),
@@ -336,8 +364,39 @@ mod tests {
             (lease("other", -5), 12, true, "no duration: ours"),
         ];
         for (spec, unchanged, expected, what) in table {
-            assert_eq!(may_hold(&spec, "me", Duration::from_secs(unchanged)), expected, "{what}");
+            assert_eq!(is_free(&spec, Duration::from_secs(unchanged)), expected, "{what}");
         }
+    }
+
+    #[test]
+    fn a_holder_is_of_the_pod_that_it_begins_with() {
+        assert!(is_of("ebbtide-0_00ff", Some("ebbtide-0")));
+        assert!(!is_of("ebbtide-01_00ff", Some("ebbtide-0")) && !is_of("ebbtide-0", Some("ebbtide-0")));
+        assert!(!is_of("_00ff", None) && !is_of("ebbtide_00ff", None), "no pod is nobody's");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_renewal_that_comes_too_late_is_told_as_a_beginning() {
+        let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
+        let leadership = Leadership::unknown(clock.clone());
+        let mut changes = leadership.changes();
+        let renew = || {
+            let (until, wall) = (later(clock.now(), TRUST), later(clock.wall(), TRUST));
+            leadership.set(Standing::Leads { until, wall });
+        };
+        renew();
+        assert!(leadership.leads() && changes.has_changed().expect("there"));
+        changes.mark_unchanged();
+        tokio::time::advance(Duration::from_secs(3)).await;
+        renew();
+        assert!(!changes.has_changed().expect("there"), "in time");
+        tokio::time::advance(Duration::from_secs(9)).await;
+        assert!(!leadership.leads());
+        renew();
+        assert!(leadership.leads() && changes.has_changed().expect("there"), "too late");
+        changes.mark_unchanged();
+        clock.step(SignedDuration::from_secs(60));
+        assert!(!leadership.leads(), "the machine slept");
     }
 
     #[test]

@@ -289,14 +289,15 @@ impl Cluster {
     }
 
     /// Writes a Lease as it was read, but for what is new in it; makes one that was not there. Not if somebody else has
-    /// written it since.
-    async fn write_lease(&self, lease: &Lease) -> Result<Lease, ApiError> {
+    /// written it since. A rehearsal changes nothing.
+    async fn write_lease(&self, lease: &Lease, rehearsal: bool) -> Result<Lease, ApiError> {
         let api: Api<Lease> = Api::default_namespaced(self.client.clone());
+        let params = PostParams { dry_run: rehearsal, ..PostParams::default() };
         let name = lease.metadata.name.as_deref().unwrap_or_default();
         if lease.metadata.resource_version.is_some() {
-            timely(api.replace(name, &PostParams::default(), lease)).await
+            timely(api.replace(name, &params, lease)).await
         } else {
-            timely(api.create(&PostParams::default(), lease)).await
+            timely(api.create(&params, lease)).await
         }
     }
 

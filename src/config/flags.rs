@@ -125,10 +125,9 @@ pub(super) struct ServeFlags {
     /// Name of the Lease, in this program's namespace.
     #[arg(long, value_name = "NAME", default_value = "ebbtide")]
     pub(super) leader_elect_resource_name: String,
-    /// This process's name in the Lease, which no other one has at the time: its pod's. A process that finds its own name
-    /// there takes over at once. If not given, a name by chance.
+    /// Name of this process's pod: where an earlier run of the same pod holds the Lease, it takes over at once.
     #[arg(long, value_name = "NAME")]
-    pub(super) leader_elect_identity: Option<String>,
+    pub(super) leader_elect_pod: Option<String>,
     /// Shape of the log: text, json.
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub(super) log_format: String,

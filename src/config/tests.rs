@@ -67,7 +67,7 @@ fn defaults() -> Config {
         max_operator_scale_ins: AtOnce::Share(1_000),
         lifecycle_hook: "ebbtide".into(),
         templates_config_map: "ebbtide-templates".into(),
-        election: Some(Candidate { lease: "ebbtide".into(), identity: None }),
+        election: Some(Candidate { lease: "ebbtide".into(), pod: None }),
         log: LogOptions { format: LogFormat::Text, level: Level::INFO },
     }
 }
@@ -101,7 +101,7 @@ fn every_flag_is_read_and_so_is_every_variable() {
         ("--templates-config-map", "seen.by-1"),
         ("--leader-elect", "true"),
         ("--leader-elect-resource-name", "ebbtide.two"),
-        ("--leader-elect-identity", "ebbtide-1"),
+        ("--leader-elect-pod", "ebbtide-1"),
         ("--log-format", "json"),
         ("--log-level", "debug"),
     ];
@@ -125,7 +125,7 @@ fn every_flag_is_read_and_so_is_every_variable() {
         max_operator_scale_ins: AtOnce::Share(250),
         lifecycle_hook: "my/hook_1-a".into(),
         templates_config_map: "seen.by-1".into(),
-        election: Some(Candidate { lease: "ebbtide.two".into(), identity: Some("ebbtide-1".into()) }),
+        election: Some(Candidate { lease: "ebbtide.two".into(), pod: Some("ebbtide-1".into()) }),
         log: LogOptions { format: LogFormat::Json, level: Level::DEBUG },
         ..defaults()
     };
@@ -193,6 +193,7 @@ fn every_problem_of_a_command_line_is_reported_at_once_with_its_flag() {
         "--templates-config-map=Not_a_name",
         "--leader-elect=perhaps",
         "--leader-elect-resource-name=-",
+        "--leader-elect-pod=$(POD_NAME)",
         "--log-format=xml",
         "--log-level=loud",
         "--log-level=info",
@@ -214,6 +215,7 @@ fn every_problem_of_a_command_line_is_reported_at_once_with_its_flag() {
             "--tls-client-ca",
             "--leader-elect",
             "--leader-elect-resource-name",
+            "--leader-elect-pod",
             "--region",
             "--endpoint-url",
             "--kubeconfig",

@@ -219,9 +219,15 @@ fn election(flags: &ServeFlags, problems: &mut Vec<Problem>) -> Option<Candidate
         );
         problems.push(Problem::new("--leader-elect-resource-name", text));
     }
-    let identity = flags.leader_elect_identity.clone();
+    let pod = flags.leader_elect_pod.clone();
+    if let Some(pod) = pod.as_ref().filter(|pod| !is_object_name(pod)) {
+        let text = format!(
+            "{pod:?} is no name of a pod: 1 to 253 of a-z 0-9 - . with a letter or digit at both ends"
+        );
+        problems.push(Problem::new("--leader-elect-pod", text));
+    }
     // A problem that was added leaves no configuration at all.
-    elect?.then_some(Candidate { lease, identity })
+    elect?.then_some(Candidate { lease, pod })
 }
 
 fn named(

@@ -180,15 +180,12 @@ pub(super) async fn hold(shared: Arc<Shared>) {
         }
         let known = held.iter().filter_map(|(instance, held)| Some((instance.clone(), held.since?)));
         shared.holds.publish(known.collect());
-        // Two that beat would do no harm, but for the calls.
-        let rests = shared.leadership.follows();
-        if !rests {
-            start_what_is_due(&shared, &mut held, &mut joined, &running, now);
-        }
+        // Whoever leads: it may not reach AWS, or may just have died.
+        start_what_is_due(&shared, &mut held, &mut joined, &running, now);
         let next = held
             .values()
             .flat_map(|held| (!held.in_flight).then_some(held.next).into_iter().chain(held.ask_at));
-        let next = next.min().filter(|_| !rests);
+        let next = next.min();
         let wake = async {
             match next {
                 Some(at) => shared.clock.sleep_until(at).await,

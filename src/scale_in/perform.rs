@@ -218,6 +218,9 @@ async fn terminate(
 /// sees and takes back.
 async fn give_up_replacement(shared: &Shared, group: &str) {
     let turn = shared.groups.turn(group).await;
+    if !shared.leadership.leads() {
+        return;
+    }
     let given_up = shared.protection.give_up_one(turn, |instance| will_decrement(shared, instance));
     match given_up.await {
         Ok(true) => {

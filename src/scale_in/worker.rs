@@ -263,14 +263,9 @@ impl Worker {
         let wanted = needs_worker(&self.shared, &node, &situation.instance);
         drop(pods);
         self.memory.note_occupied(plan.occupied, now);
-        if leads {
-            self.shared.waiting.set(&self.name, plan.waiting);
-            for action in plan.actions {
-                self.start(&node, action);
-            }
-        } else {
-            // Another process does it, or will tell by taking the Lease that we are to.
-            self.shared.waiting.forget(&self.name);
+        self.shared.waiting.set(&self.name, if leads { plan.waiting } else { Vec::new() });
+        for action in plan.actions {
+            self.start(&node, action);
         }
         if !wanted && self.running.is_empty() {
             return Next::Over;
@@ -311,7 +306,11 @@ impl Worker {
         }
     }
 
+    /// Starts what is to be done, unless another process leads by now: what was planned may be seconds old.
     pub(super) fn start(&mut self, node: &Arc<NodeView>, action: Action) {
+        if !self.shared.leadership.leads() {
+            return;
+        }
         if let Action::PatchNode { patch, .. } = &action
             && let Some(record) = marks::record_in(patch)
         {

@@ -71,11 +71,14 @@ pub async fn keep(
             Ok(Ok(())) | Err(_) => {}
         }
         tokio::time::sleep_until(next_write).await;
-        leadership.begun().await;
-        versions.mark_unchanged();
-        let data = BTreeMap::from([(KEY, written(&lessons))]);
-        while let Err(error) = cluster.write_config_map(&config_map, &data).await {
-            trouble.pause("write", &error).await;
+        loop {
+            leadership.begun().await;
+            versions.mark_unchanged();
+            let data = BTreeMap::from([(KEY, written(&lessons))]);
+            match cluster.write_config_map(&config_map, &data).await {
+                Ok(()) => break,
+                Err(error) => trouble.pause("write", &error).await,
+            }
         }
         trouble.ended();
         next_write = Instant::now() + PAUSE;

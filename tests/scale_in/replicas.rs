@@ -17,13 +17,15 @@ use crate::story::{TERMINATE, eviction_requests, has_exited, is_asked, is_releas
 
 /// The configuration of the program in another pod.
 fn other() -> Config {
-    let identity = Some("ebbtide-1".to_owned());
-    Config { election: Some(Candidate { lease: "ebbtide".to_owned(), identity }), ..config() }
+    let pod = Some("ebbtide-1".to_owned());
+    Config { election: Some(Candidate { lease: "ebbtide".to_owned(), pod }), ..config() }
 }
 
 fn holder(scene: &Scene) -> String {
     let lease: Lease = scene.world.cluster.get("ebbtide").expect("a Lease");
-    lease.spec.and_then(|spec| spec.holder_identity).unwrap_or_default()
+    let holder = lease.spec.and_then(|spec| spec.holder_identity).unwrap_or_default();
+    // The rest is a word by chance.
+    holder.split('_').next().unwrap_or_default().to_owned()
 }
 
 /// Two programs, the first of which leads, and a node with two workloads.
@@ -73,11 +75,7 @@ async fn another_takes_over_within_15_s_of_a_kill() {
     scene.until(|w| is_asked(w, "api")).await;
     scene.take_down().await;
     let killed = scene.world.clock.now();
-    let taken_over = |w: &ebbtide::sim::world::World| {
-        let lease: Option<Lease> = w.cluster.get("ebbtide");
-        lease.and_then(|lease| lease.spec?.holder_identity).as_deref() == Some("ebbtide-1")
-    };
-    scene.until(taken_over).await;
+    scene.until(|_| holder(&scene) == "ebbtide-1").await;
     let after = scene.world.clock.now().duration_since(killed);
     assert!(after <= SignedDuration::from_secs(15), "{after:#}");
     scene.until_gone(&machine).await;
@@ -92,12 +90,7 @@ async fn another_takes_over_within_3_s_of_a_stop() {
     scene.stop_for_good().await;
     let stopped = scene.world.clock.now();
     assert_eq!(holder(&scene), "", "it was given back");
-    scene
-        .until(|w| {
-            w.cluster.get::<Lease>("ebbtide").and_then(|l| l.spec?.holder_identity).as_deref()
-                == Some("ebbtide-1")
-        })
-        .await;
+    scene.until(|_| holder(&scene) == "ebbtide-1").await;
     let after = scene.world.clock.now().duration_since(stopped);
     assert!(after <= SignedDuration::from_secs(3), "{after:#}");
     scene.until_gone(&machine).await;
@@ -179,4 +172,48 @@ async fn an_outage_of_the_api_server_delays_a_release_by_no_more_than_a_second_a
     let flushed = phase_at(&scene.world, &machine, "Flushing") + SignedDuration::from_secs(5);
     let late = released_at(&scene.world, &machine).duration_since(flushed);
     assert!(late <= SignedDuration::from_secs(1), "{late:#}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_processes_that_are_told_one_name_do_not_both_lead() {
+    let (scene, _second, machine) = two().await;
+    // A copied manifest: the third believes that it is the first one's pod, started again.
+    let _third = Program::start(&scene.world, config());
+    scene.pass_some(seconds(30)).await;
+    let lease = || scene.world.cluster.get::<Lease>("ebbtide").and_then(|lease| lease.spec).expect("a Lease");
+    let (transitions, settled) = (lease().lease_transitions, lease().holder_identity);
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
+    assert_eq!(eviction_requests(&scene.world).len(), 2, "each workload is asked once");
+    assert_eq!(
+        (lease().lease_transitions, lease().holder_identity),
+        (transitions, settled),
+        "nobody takes it back"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_is_held_though_the_leader_dies_while_the_api_server_is_away() {
+    let (mut scene, _second, machine) = two().await;
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.until(|w| is_asked(w, "api")).await;
+    scene.world.cluster.api_down();
+    scene.take_down().await;
+    scene.pass_some(seconds(600)).await;
+    assert!(!is_released(&scene.world, &machine) && !crate::story::a_hook_timed_out(&scene.world));
+    scene.world.cluster.api_up();
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_may_not_write_the_lease_says_so_before_it_is_needed() {
+    let scene = Scene::with(held_group(3, 60)).await;
+    let before = scene.world.cluster.requests(Verb::Update, "leases");
+    let second = Program::start(&scene.world, other());
+    scene.pass_some(seconds(2)).await;
+    assert!(scene.world.cluster.requests(Verb::Update, "leases") > before, "a rehearsal");
+    assert_eq!(holder(&scene), "ebbtide-0");
+    drop(second);
 }
