@@ -86,6 +86,8 @@ pub struct Mix {
 /// An attempt of a group's to change its instances.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Activity {
+    /// Its id.
+    pub id: String,
     /// When it began.
     pub started: Timestamp,
     /// `Failed`, `Successful`, `InProgress` and so on.
@@ -291,6 +293,7 @@ impl TemplateRef {
 impl Activity {
     pub(super) fn from_sdk(from: asg::Activity) -> Option<Self> {
         Some(Self {
+            id: from.activity_id?,
             started: moment(from.start_time?)?,
             status: from.status_code.map_or_else(String::new, |status| status.as_str().to_owned()),
             description: from.description.unwrap_or_default(),

@@ -49,9 +49,10 @@ struct Shortage {
     desired: i32,
     /// What lived then.
     live: i32,
-    /// So many of the launches that failed before that moment still explain something: for the others somebody has
-    /// lowered the desired capacity.
-    unspent: Option<(Timestamp, usize)>,
+    /// The activities of failed launches that explained something at the last look at them, newest first.
+    failed: Vec<String>,
+    /// Those for which somebody has lowered the desired capacity since.
+    spent: BTreeSet<String>,
     /// No activity before this can be about it.
     since: Timestamp,
     asked_at: Option<Timestamp>,
@@ -69,7 +70,7 @@ fn live(group: &Group) -> i32 {
 
 impl Shortage {
     /// The same at a later look at the group, which asks for no more.
-    fn still(mut self, group: &Group, now: Timestamp) -> Self {
+    fn still(mut self, group: &Group) -> Self {
         let live = live(group);
         // An instance that is scaled in takes its part of the desired capacity along, and no missing one.
         let scaled_in = self.live.saturating_sub(live).max(0);
@@ -77,20 +78,21 @@ impl Shortage {
         let given_up = usize::try_from(given_up).unwrap_or(0);
         if let Some(failure) = self.failure.take_if(|_| given_up > 0) {
             self.failure = failure.without(given_up);
-            self.unspent = Some((now, self.failure.as_ref().map_or(0, |rest| rest.launches)));
+            let left = self.failure.as_ref().map_or(0, |rest| rest.launches);
+            self.spent.extend(self.failed.drain(left.min(self.failed.len())..));
         }
         Self { desired: group.desired, live, ..self }
     }
 
-    /// Those of a group's activities, newest first, that may explain something.
-    fn relevant(&self, activities: &[Activity]) -> Vec<Activity> {
-        let (before, mut left) = self.unspent.unwrap_or((Timestamp::MIN, 0));
-        let mut counts = |activity: &&Activity| {
-            let is_spent = is_failed(activity) && activity.started < before && left == 0;
-            left -= usize::from(is_failed(activity) && activity.started < before && !is_spent);
-            !is_spent
-        };
-        activities.iter().filter(|activity| is_launch(activity)).filter(|a| counts(a)).cloned().collect()
+    /// Takes note of the group's activities, newest first. Those are told apart by their ids: a launch that began before
+    /// another was given up may fail after that.
+    fn learn(&mut self, group: &Group, activities: &[Activity]) {
+        self.spent.retain(|id| activities.iter().any(|activity| activity.id == *id));
+        let launches = activities.iter().filter(|activity| is_launch(activity));
+        let relevant: Vec<_> = launches.filter(|launch| !self.spent.contains(&launch.id)).cloned().collect();
+        self.failed =
+            relevant.iter().filter(|launch| is_failed(launch)).map(|launch| launch.id.clone()).collect();
+        self.failure = explain(group, &relevant, self.since);
     }
 }
 
@@ -109,13 +111,14 @@ impl Shortages {
         let mut before = std::mem::take(&mut self.short);
         for (name, group) in look.groups.iter().filter(|(_, group)| is_short(group)) {
             let shortage = match before.remove(name) {
-                Some(known) if group.desired <= known.desired => known.still(group, now),
+                Some(known) if group.desired <= known.desired => known.still(group),
                 // New, or for more than before: asked for after the last look that did not show it.
                 _ => Shortage {
                     seen_at: now,
                     desired: group.desired,
                     live: live(group),
-                    unspent: None,
+                    failed: Vec::new(),
+                    spent: BTreeSet::new(),
                     since: match self.looked_at {
                         Some(at) if self.seen.contains(name) => at - SKEW,
                         _ => now - BEFORE_US,
@@ -150,7 +153,7 @@ impl Shortages {
     pub fn learn(&mut self, group: &Group, now: Timestamp, activities: &[Activity]) {
         if let Some(shortage) = self.short.get_mut(&group.name) {
             shortage.asked_at = Some(now);
-            shortage.failure = explain(group, &shortage.relevant(activities), shortage.since);
+            shortage.learn(group, activities);
         }
     }
 
@@ -275,6 +278,7 @@ mod tests {
 
     fn activity(second: i64, status: &str, description: &str, message: &str) -> Activity {
         Activity {
+            id: format!("launch at {second}"),
             started: at(second),
             status: status.into(),
             description: description.into(),
@@ -478,6 +482,28 @@ mod tests {
         let four = [&[failed(120)][..], &three].concat();
         shortages.learn(&short(110, 4, 1), at(130), &four);
         assert_eq!(explained(&shortages), 2);
+    }
+
+    #[test]
+    fn a_launch_that_fails_after_another_was_given_up_is_explained_though_it_began_before() {
+        let explained = |shortages: &Shortages| shortages.failure("g").map_or(0, |failure| failure.launches);
+        let short = |second, desired| look(second, desired, 2).groups["g"].clone();
+        let under_way = |second| launch(second, "InProgress", "i-9");
+        // The others fail after the size was lowered, or between the last look at activities and that.
+        for learned_between in [true, false] {
+            let mut shortages = Shortages::default();
+            shortages.observe(&look(0, 5, 2));
+            shortages.learn(&short(0, 5), at(10), &[under_way(3), under_way(2), failed(1)]);
+            assert_eq!(explained(&shortages), 1);
+            shortages.observe(&look(16, 4, 2));
+            assert_eq!(explained(&shortages), 0);
+            if learned_between {
+                shortages.learn(&short(16, 4), at(20), &[under_way(3), under_way(2), failed(1)]);
+                assert_eq!(explained(&shortages), 0);
+            }
+            shortages.learn(&short(16, 4), at(40), &[failed(3), failed(2), failed(1)]);
+            assert_eq!(explained(&shortages), 2);
+        }
     }
 
     #[test]

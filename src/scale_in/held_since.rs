@@ -96,6 +96,7 @@ mod tests {
     #[test]
     fn the_activity_of_an_instance_tells_since_when_it_is_held() {
         let activity = |second: i64, description: &str| Activity {
+            id: String::new(),
             started: at(second),
             status: "InProgress".into(),
             description: description.into(),
