@@ -43,7 +43,7 @@ pub(super) struct Network {
     pub(super) by_eks: bool,
     /// The number of pods in the user data.
     pub(super) user_data: Option<i64>,
-    /// The number of pods where the network is not that of the VPC CNI, which the formula is for.
+    /// The number of pods where the network is not that of the VPC CNI, which the formula is for. EKS does not know of it.
     pub(super) overlay: Option<i64>,
     /// A number of pods that beats all else.
     pub(super) max_pods: Option<i64>,
@@ -55,7 +55,8 @@ impl Network {
         if let Some(told) = self.max_pods.or(self.user_data) {
             return told;
         }
-        let ceiling = match self.by_eks || self.has_prefixes(info) && self.overlay.is_none() {
+        let overlay = self.overlay.filter(|_| !self.by_eks);
+        let ceiling = match self.by_eks || self.has_prefixes(info) && overlay.is_none() {
             false => i64::MAX,
             true if info.vcpus > MANY_VCPUS => HIGH_CEILING,
             true => CEILING,
@@ -65,7 +66,7 @@ impl Network {
             Os::Windows => 0,
         };
         let formula = || self.addresses(info).map_or(DEFAULT, |addresses| addresses + on_the_host);
-        self.overlay.unwrap_or_else(formula).min(ceiling)
+        overlay.unwrap_or_else(formula).min(ceiling)
     }
 
     /// The pods that memory is kept for.
@@ -171,7 +172,10 @@ mod tests {
         let small = nitro(2, 3, 6);
         let overlay = Network { overlay: Some(200), prefixes: true, ..Network::default() };
         assert_eq!(overlay.pods(&small), 200, "prefixes are the VPC CNI's");
-        assert_eq!(Network { by_eks: true, ..overlay }.pods(&small), 110, "EKS does not know of it");
+        let by_eks = Network { by_eks: true, prefixes: false, ..overlay };
+        assert_eq!(by_eks.pods(&small), 17, "EKS does not know of it");
+        assert_eq!((by_eks.pods(&nitro(16, 8, 30)), by_eks.pods(&nitro(96, 15, 50))), (110, 250));
+        assert_eq!(Network { user_data: Some(58), ..by_eks }.pods(&small), 58);
         assert_eq!(Network { user_data: Some(58), ..overlay }.pods(&small), 58);
         assert_eq!(Network { max_pods: Some(30), ..overlay }.pods(&small), 30);
     }
