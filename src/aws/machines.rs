@@ -202,7 +202,7 @@ impl TypeInfo {
 /// Old types' disks are no NVMe devices: the images of EKS leave those alone.
 ///
 /// Source: `disks` in
-/// [setup-local-disks](https://github.com/awslabs/amazon-eks-ami/blob/main/templates/shared/runtime/bin/setup-local-disks).
+/// [setup-local-disks](https://github.com/awslabs/amazon-eks-ami/blob/main/templates/al2023/runtime/bin/setup-local-disks).
 fn instance_store_gb(from: &ec2::InstanceStorageInfo) -> i64 {
     let is_nvme = from.nvme_support != Some(ec2::EphemeralNvmeSupport::Unsupported);
     from.total_size_in_gb.filter(|_| is_nvme).unwrap_or(0)

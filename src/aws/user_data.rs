@@ -16,7 +16,7 @@ pub struct UserData {
     ///
     /// Sources: `maxPods` of [nodeadm's
     /// NodeConfig](https://awslabs.github.io/amazon-eks-ami/nodeadm/doc/api/), `--max-pods` among the kubelet's
-    /// arguments of [bootstrap.sh](https://github.com/awslabs/amazon-eks-ami/blob/main/templates/al2/runtime/bootstrap.sh),
+    /// arguments of [bootstrap.sh](https://github.com/awslabs/amazon-eks-ami/blob/0ab842803d827b8087d78dd2eff0bc408caec771/templates/al2/runtime/bootstrap.sh),
     /// `max-pods` of [Bottlerocket's
     /// settings](https://bottlerocket.dev/en/os/latest/#/api/settings/kubernetes/).
     pub max_pods: Option<i64>,
@@ -24,7 +24,7 @@ pub struct UserData {
     ///
     /// Sources: `localStorage` of [nodeadm's
     /// NodeConfig](https://awslabs.github.io/amazon-eks-ami/nodeadm/doc/api/),
-    /// [setup-local-disks](https://github.com/awslabs/amazon-eks-ami/blob/main/templates/shared/runtime/bin/setup-local-disks),
+    /// [setup-local-disks](https://github.com/awslabs/amazon-eks-ami/blob/main/templates/al2023/runtime/bin/setup-local-disks),
     /// which bootstrap.sh calls for `--local-disks raid0`, and Bottlerocket's [ephemeral
     /// storage](https://github.com/bottlerocket-os/bottlerocket-core-kit/tree/develop/sources/api/apiclient).
     pub local_raid0: bool,
@@ -39,10 +39,17 @@ impl UserData {
         let decoded = encoded.and_then(|text| aws_smithy_types::base64::decode(text.trim()).ok());
         let text = decoded.and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default();
         let lines = text.lines().map(str::trim).filter(|line| !line.starts_with('#'));
+        // A command of a script may go on in the next line.
+        let whole = lines.map(|line| match line.strip_suffix('\\') {
+            Some(begun) => format!("{begun} "),
+            None => format!("{line}\n"),
+        });
+        let text: String = whole.collect();
         Self {
-            max_pods: lines.clone().filter_map(max_pods).next_back(),
-            local_raid0: has_local_raid0(&lines.clone().collect::<String>()),
-            bottlerocket: lines.clone().any(|line| line.starts_with("[settings.kubernetes")),
+            max_pods: text.lines().filter_map(max_pods).next_back(),
+            local_raid0: text.lines().filter_map(local_raid0).next_back().unwrap_or(false)
+                || binds_ephemeral_storage(&text),
+            bottlerocket: text.lines().any(|line| line.starts_with("[settings.kubernetes")),
         }
     }
 }
@@ -57,15 +64,43 @@ fn max_pods(line: &str) -> Option<i64> {
     ["max-pods", "maxPods"].iter().find_map(|key| line.rmatch_indices(key).find_map(told))
 }
 
-/// Whether these lines, one behind the other, put kubelet and containers on the instance store.
-fn has_local_raid0(lines: &str) -> bool {
-    let text: String = lines.chars().filter(|c| !c.is_whitespace() && !matches!(c, '"' | '\'')).collect();
-    let of_amazon_linux =
-        ["strategy:RAID0", "--local-disksraid0", "--local-disks=raid0", "setup-local-disksraid0"];
-    let is_kept_off = ["--no-bind-kubelet", "--no-bind-mounts"].iter().any(|flag| text.contains(flag));
-    let of_bottlerocket = text.contains("apiclient,ephemeral-storage,bind]")
-        || text.contains("apiclient,ephemeral-storage,bind,") && text.contains("/var/lib/kubelet");
-    of_amazon_linux.iter().any(|word| text.contains(word)) && !is_kept_off || of_bottlerocket
+/// The last that this line tells an image of Amazon Linux about the instance store: whether pods' storage is on all of it.
+fn local_raid0(line: &str) -> Option<bool> {
+    let between = |c: char| c.is_whitespace() || "\"'=:,{}[]".contains(c);
+    let of_command = |command: &str| {
+        let words: Vec<_> = command.split(between).filter(|word| !word.is_empty()).collect();
+        let told = |at: usize| {
+            let rest = &words[at + 1..];
+            match words[at] {
+                "strategy" | "--local-disks" => is_raid0(rest.first()?),
+                // What it does not bind stays where it is, so that such a call says nothing of pods' storage.
+                script if script.ends_with("setup-local-disks") => {
+                    let is_kept_off =
+                        rest.iter().any(|w| matches!(*w, "--no-bind-kubelet" | "--no-bind-mounts"));
+                    (rest.contains(&"raid0") && !is_kept_off).then_some(true)
+                }
+                _ => None,
+            }
+        };
+        (0..words.len()).rev().find_map(told)
+    };
+    line.split([';', '&', '|']).rev().find_map(of_command)
+}
+
+/// What nodeadm and bootstrap.sh can be told to do with the instance store.
+fn is_raid0(strategy: &str) -> Option<bool> {
+    match strategy {
+        "RAID0" | "raid0" => Some(true),
+        "RAID10" | "raid10" | "Mount" | "mount" | "none" => Some(false),
+        _ => None,
+    }
+}
+
+/// Whether a command of Bottlerocket's puts kubelet and containers on the instance store.
+fn binds_ephemeral_storage(text: &str) -> bool {
+    let text: String = text.chars().filter(|c| !c.is_whitespace() && !matches!(c, '"' | '\'')).collect();
+    text.contains("apiclient,ephemeral-storage,bind]")
+        || text.contains("apiclient,ephemeral-storage,bind,") && text.contains("/var/lib/kubelet")
 }
 
 #[cfg(test)]
@@ -122,6 +157,29 @@ mod tests {
             ("# strategy: RAID0", false),
             ("[settings.kubernetes.system-reserved]\nephemeral-storage = \"1Gi\"", false),
             ("", false),
+        ] {
+            assert_eq!(read(text).local_raid0, expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_last_word_on_the_instance_store_counts() {
+        for (text, expected) in [
+            ("strategy: RAID0\n--//\nlocalStorage:\n  strategy: Mount\n", false),
+            ("strategy: Mount\n--//\nlocalStorage:\n  strategy: RAID0\n", true),
+            (r#"{"strategy": "Mount"}, {"localStorage": {"strategy": "RAID0"}}"#, true),
+            (r#"{"strategy": "RAID0"}, {"localStorage": {"strategy": "RAID10"}}"#, false),
+            ("bootstrap.sh x --local-disks raid0 --local-disks mount", false),
+            ("bootstrap.sh x --local-disks=none \\\n  --local-disks=raid0", true),
+            ("bootstrap.sh x --local-disks \\\n  raid0 --max-pods 20", true),
+            // Only what the flag stands next to is kept off, and nothing is taken off that is there.
+            ("strategy: RAID0\n--//\nsetup-local-disks --no-bind-kubelet mount", true),
+            ("setup-local-disks raid0 --no-bind-kubelet\n--//\nstrategy: RAID0", true),
+            ("setup-local-disks raid0; echo --no-bind-kubelet", true),
+            ("setup-local-disks --dir /mnt/mine raid0", true),
+            ("updateStrategy: RAID0", false),
+            ("strategy:", false),
+            ("setup-local-disks", false),
         ] {
             assert_eq!(read(text).local_raid0, expected, "{text}");
         }
