@@ -49,7 +49,7 @@ impl UserData {
             max_pods: text.lines().filter_map(max_pods).next_back(),
             local_raid0: text.lines().filter_map(local_raid0).next_back().unwrap_or(false)
                 || binds_ephemeral_storage(&text),
-            bottlerocket: text.lines().any(|line| line.starts_with("[settings.kubernetes")),
+            bottlerocket: is_of_bottlerocket(&text),
         }
     }
 }
@@ -101,6 +101,31 @@ fn binds_ephemeral_storage(text: &str) -> bool {
     let text: String = text.chars().filter(|c| !c.is_whitespace() && !matches!(c, '"' | '\'')).collect();
     text.contains("apiclient,ephemeral-storage,bind]")
         || text.contains("apiclient,ephemeral-storage,bind,") && text.contains("/var/lib/kubelet")
+}
+
+/// Whether a table or a key, which may be [dotted](https://toml.io/en/v1.0.0#keys), is among `settings.kubernetes`.
+fn is_of_bottlerocket(text: &str) -> bool {
+    let mut table = String::new();
+    text.lines().any(|line| {
+        let header = line.strip_prefix('[').and_then(|rest| rest.split_once(']'));
+        let path = match (header, line.split_once('=')) {
+            // Lines of arrays begin like this, too.
+            (Some((header, _)), _) if !header.contains(',') => {
+                table = bare(header);
+                table.clone()
+            }
+            (_, Some((key, _))) if table.is_empty() => bare(key),
+            (_, Some((key, _))) => format!("{table}.{}", bare(key)),
+            _ => return false,
+        };
+        path.strip_prefix("settings.kubernetes").is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    })
+}
+
+/// A key of TOML without what may stand around its parts.
+fn bare(key: &str) -> String {
+    let parts = key.split('.').map(|part| part.trim().trim_matches(['"', '\'']));
+    parts.collect::<Vec<_>>().join(".")
 }
 
 #[cfg(test)]
@@ -189,7 +214,28 @@ mod tests {
     fn bottlerocket_is_known_by_its_settings_and_what_cannot_be_read_tells_nothing() {
         assert!(read("[settings.kubernetes]\ncluster-name = \"x\"").bottlerocket);
         assert!(read("[settings.kubernetes.node-labels]\na = \"b\"").bottlerocket);
-        assert!(!read("#!/bin/bash\necho hello").bottlerocket);
+        for text in [
+            "settings.kubernetes.cluster-name = \"x\"",
+            "[settings]\nkubernetes.max-pods = 20",
+            "[settings]\nkubernetes = { max-pods = 20 }",
+            "settings.kubernetes = { max-pods = 20 }",
+            "[ settings . \"kubernetes\" ]\nmax-pods = 20",
+            "settings.'kubernetes'.node-labels.a = \"b\"",
+            "[settings.kubernetes]",
+            "[settings.host-containers.admin]\nenabled = true\n[settings.kubernetes] # ours\n",
+        ] {
+            assert!(read(text).bottlerocket, "{text}");
+        }
+        for text in [
+            "#!/bin/bash\necho hello",
+            "# settings.kubernetes.max-pods = 20",
+            "[settings.motd]\nkubernetes = 1",
+            "echo settings.kubernetes.max-pods = 20",
+            "settings.kubernetesque.max-pods = 20",
+            "[settings]",
+        ] {
+            assert!(!read(text).bottlerocket, "{text}");
+        }
         for encoded in [None, Some(""), Some("%%%"), Some("H4sIAAAAAAAA/w=="), Some("////")] {
             assert_eq!(UserData::read(encoded), UserData::default(), "{encoded:?}");
         }
