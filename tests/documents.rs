@@ -55,3 +55,29 @@ fn the_iam_policy_allows_to_change_our_groups_and_one_tag_of_instances_and_nothi
         assert_eq!(statement["Condition"], condition, "{statement}");
     }
 }
+
+/// All of the program and its tests, as text.
+fn sources(folder: &std::path::Path) -> String {
+    let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+    let text = |path: std::path::PathBuf| match path.extension() {
+        _ if path.is_dir() => sources(&path),
+        Some(ending) if ending == "rs" => std::fs::read_to_string(&path).expect("text"),
+        _ => String::new(),
+    };
+    entries.map(text).collect()
+}
+
+#[test]
+fn every_test_that_the_documents_name_is_there() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let sources = sources(&root.join("src")) + &sources(&root.join("tests"));
+    let words = include_str!("../docs/testing.md").split('`').skip(1).step_by(2);
+    let is_test = |word: &&str| {
+        word.matches('_').count() >= 3 && word.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+    };
+    let named: Vec<&str> = words.filter(is_test).collect();
+    assert!(named.len() > 80, "{}", named.len());
+    let missing: Vec<_> =
+        named.into_iter().filter(|name| !sources.contains(&format!("fn {name}("))).collect();
+    assert_eq!(missing, [""; 0]);
+}

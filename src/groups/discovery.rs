@@ -219,6 +219,7 @@ impl Discovery {
         let mut memory = self.memory.lock().await;
         let now = self.clock.now();
         let mut described = self.describe().await?;
+        self.look_again(&mut described).await?;
         self.add_left_behind(&mut described, &mut memory).await?;
         memory.note_absent(self.selectors.names().into_iter().filter(|name| !described.contains_key(name)));
         memory.note_of_others(described.values().map(|described| &described.group), &self.selectors);
@@ -307,6 +308,22 @@ impl Discovery {
         let (by_name, by_tags) = futures::try_join!(by_name, by_tags)?;
         let all = by_tags.into_iter().flatten().chain(by_name);
         Ok(all.map(|described| (described.group.name.clone(), described)).collect())
+    }
+
+    /// Looks again for groups that were there in the last look and are not in this one: pages are not of one moment, and
+    /// answers may be from before.
+    async fn look_again(&self, described: &mut BTreeMap<String, Described>) -> Result<(), AwsError> {
+        let Some(view) = self.groups.latest() else { return Ok(()) };
+        let missing = view.groups.keys().filter(|name| !described.contains_key(*name));
+        let missing: Vec<String> = missing.cloned().collect();
+        let named = self.selectors.names();
+        for found in self.aws.describe_groups(&missing).await? {
+            let tagged = self.selectors.tagged().iter().any(|tags| tags.matches(&found.group.tags));
+            if tagged || named.contains(&found.group.name) {
+                described.insert(found.group.name.clone(), found);
+            }
+        }
+        Ok(())
     }
 
     /// Adds groups that are selected no more (a person has taken a tag away) and have instances that leave: what is held is

@@ -87,6 +87,17 @@ impl Hooks {
         }
     }
 
+    /// The group's hooks, asked for unless they were looked at so recently: for when a hook that was put there since would
+    /// time out.
+    pub async fn seen_within(
+        &self,
+        fresh: Duration,
+        group: &str,
+        now: Timestamp,
+    ) -> Result<TerminatingHooks, AwsError> {
+        self.looked_up(group, now, fresh).await
+    }
+
     /// The group's hooks, asked for now: for when a hook that was taken away would cost workloads.
     pub async fn of_now(&self, group: &str, now: Timestamp) -> Result<TerminatingHooks, AwsError> {
         self.looked_up(group, now, Duration::ZERO).await

@@ -37,16 +37,17 @@ pub const MARK: &str = "ebbtide/protected-from-scale-in";
 const MARK_WITHIN: Duration = Duration::from_secs(1);
 /// What each other step may take, so that a group's turn comes to an end.
 const WITHIN: Duration = Duration::from_secs(5);
-/// How long instances stay protected after a size was set, or may have been. Auto Scaling takes some twenty seconds to
-/// look for a victim, and a request that was given up, or that a killed run sent last, may still arrive.
+/// How long instances stay protected after a size was set, or may have been. Auto Scaling was seen to look for a victim 15 to
+/// 91 s after that, and a request that was given up, or that a killed run sent last, may still arrive.
 ///
-/// Source: the activity history in [kubernetes/autoscaler#10147](https://github.com/kubernetes/autoscaler/issues/10147),
-/// 20:16:05 to 20:16:25.
-const HOLD: Duration = Duration::from_secs(30);
+/// Sources: [kubernetes/autoscaler#9182](https://github.com/kubernetes/autoscaler/issues/9182),
+/// [#10147](https://github.com/kubernetes/autoscaler/issues/10147) (20:16:05 to 20:16:25),
+/// [kube-aws-autoscaler#7](https://github.com/hjacobs/kube-aws-autoscaler/issues/7).
+const HOLD: Duration = Duration::from_mins(2);
 /// How long they stay protected at most while the group has more than it should: whoever wants it so (Terminate is
 /// suspended, a person has lowered the size meanwhile) has the say then.
 const HOLD_AT_MOST: Duration = Duration::from_mins(5);
-/// From one look at a group that has more than it should to the next: as often as discovery looks at busy groups.
+/// From one look at a group whose size went down to the next: no group was seen to look for a victim sooner than 15 s after.
 const LOOK: Duration = Duration::from_secs(10);
 /// The longest wait between two tries at what fails. It doubles up to this from [`LOOK`].
 const RETRY_AT_MOST: Duration = Duration::from_mins(5);
@@ -74,9 +75,21 @@ struct Owed {
     size: Option<i32>,
     /// When that was, or may have been.
     since: Instant,
+    /// How long after that they stay protected at the least.
+    hold: Duration,
     /// When to release them, or to try again.
     due: Instant,
     failures: u32,
+    /// Whether these were missing in a look, when the others were released.
+    missed: bool,
+}
+
+/// What has come of a try to release what is owed.
+enum Released {
+    None,
+    /// These were not seen.
+    AllBut(BTreeSet<String>),
+    All,
 }
 
 impl Protection {
@@ -92,7 +105,7 @@ impl Protection {
     pub(super) async fn lower(
         &self,
         turn: Turn,
-        to: i32,
+        (from, to): (i32, i32),
         instances: Vec<String>,
         answer: oneshot::Sender<Result<(), AwsError>>,
     ) {
@@ -121,6 +134,9 @@ impl Protection {
         let is_set = set.is_ok();
         // A refusal is certain: there is nothing to outlast.
         let is_refused = set.as_ref().is_err_and(AwsError::is_refusal);
+        if is_set {
+            self.note(Change::Desired { group: group.to_owned(), from, to });
+        }
         // Nobody listens if the caller has given up.
         let _ = answer.send(set);
         if is_set {
@@ -133,7 +149,7 @@ impl Protection {
                 tracing::warn!(group, error = %chain(&error), "whether an instance came at the last moment cannot be seen yet");
             }
         } else if is_refused && let Some(owed) = self.owed().get_mut(group) {
-            owed.due = Instant::now();
+            (owed.hold, owed.due) = (Duration::ZERO, Instant::now());
         }
         self.changed.notify_one();
     }
@@ -155,16 +171,18 @@ impl Protection {
             return Ok(false);
         }
         let (answer, set) = oneshot::channel();
-        let (group, from) = (turn.group().to_owned(), seen.desired);
-        self.lower(turn, to, to_protect(&seen), answer).await;
+        let from = seen.desired;
+        self.lower(turn, (from, to), to_protect(&seen), answer).await;
         match set.await {
-            Ok(Ok(())) => {
-                self.groups.changed(self.clock.now(), Change::Desired { group, from, to });
-                Ok(true)
-            }
+            Ok(Ok(())) => Ok(true),
             Ok(Err(error)) => Err(error),
             Err(_) => Ok(false),
         }
+    }
+
+    /// Notes what AWS has accepted, whether or not somebody still waits for it: a description may not show it for a while.
+    pub(super) fn note(&self, change: Change) {
+        self.groups.changed(self.clock.now(), change);
     }
 
     /// Raises the size to what is there, if it is what was set and the group has more: an instance has come that was given
@@ -184,7 +202,7 @@ impl Protection {
     async fn describe(&self, group: &str) -> Result<Option<Group>, AwsError> {
         let described = self.aws.describe_group_now(group).boxed();
         let described = within(WITHIN, Operation::DescribeAutoScalingGroups, described).await?;
-        Ok(described.map(|described| described.group))
+        Ok(described.map(|described| self.groups.brought_up_to_date(described.group)))
     }
 
     async fn mark(&self, instances: &[String]) -> Result<(), AwsError> {
@@ -249,7 +267,7 @@ impl Protection {
                     );
                     continue;
                 }
-                self.owe(group, [instance], true, None);
+                self.take_on(group, instance);
             }
         }
         self.changed.notify_one();
@@ -288,12 +306,17 @@ impl Protection {
         let Some(owed) = self.owed().get(group).cloned().filter(|owed| owed.due <= Instant::now()) else {
             return;
         };
+        let mut missing = None;
         let (pause, failures) = match self.try_to_release(turn.group(), &owed).await {
-            Ok(true) => {
+            Ok(Released::All) => {
                 self.owed().remove(group);
                 return;
             }
-            Ok(false) => (LOOK, 0),
+            Ok(Released::AllBut(instances)) => {
+                missing = Some(instances);
+                (LOOK, 0)
+            }
+            Ok(Released::None) => (LOOK, 0),
             Err(error) => {
                 if owed.failures == 0 {
                     tracing::warn!(group, instances = ?owed.instances, error = %chain(&error), "instances cannot be released from scale-in protection yet");
@@ -303,14 +326,22 @@ impl Protection {
         };
         if let Some(owed) = self.owed().get_mut(group) {
             (owed.due, owed.failures) = (Instant::now() + pause, failures);
+            if let Some(missing) = missing {
+                (owed.instances, owed.missed) = (missing, true);
+            }
         }
     }
 
-    /// Takes protection and mark off. False if the group still has more than it should.
-    async fn try_to_release(&self, group: &str, owed: &Owed) -> Result<bool, AwsError> {
-        let Some(seen) = self.describe(group).await? else { return Ok(true) };
-        if !self.raise(&seen, owed.size).await? && owed.since.elapsed() < HOLD_AT_MOST {
-            return Ok(false);
+    /// Takes protection and mark off, unless it is too early for that, or the group still has more than it should.
+    async fn try_to_release(&self, group: &str, owed: &Owed) -> Result<Released, AwsError> {
+        // One look may leave out what is there.
+        let Some(seen) = self.describe(group).await? else {
+            let all = || Released::AllBut(owed.instances.clone());
+            return Ok(if owed.missed { Released::All } else { all() });
+        };
+        let is_whole = self.raise(&seen, owed.size).await?;
+        if owed.since.elapsed() < if is_whole { owed.hold } else { HOLD_AT_MOST } {
+            return Ok(Released::None);
         }
         let ours: Vec<&Instance> = seen.instances.iter().filter(|i| owed.instances.contains(&i.id)).collect();
         let ids = |which: fn(&Instance) -> bool| -> Vec<String> {
@@ -324,7 +355,20 @@ impl Protection {
             let unmark = self.aws.untag_instances(&all, MARK).boxed();
             within(WITHIN, Operation::DeleteTags, unmark).await?;
         }
-        Ok(true)
+        let there: BTreeSet<&String> = ours.iter().map(|instance| &instance.id).collect();
+        let missing: BTreeSet<String> =
+            owed.instances.iter().filter(|id| !there.contains(id)).cloned().collect();
+        Ok(if missing.is_empty() || owed.missed { Released::All } else { Released::AllBut(missing) })
+    }
+
+    /// Owes what an interrupted run has left, beside whatever else is owed to the group.
+    fn take_on(&self, group: &str, instance: String) {
+        if let Some(owed) = self.owed().get_mut(group) {
+            owed.marked = true;
+            owed.instances.insert(instance);
+            return;
+        }
+        self.owe(group, [instance], true, None);
     }
 
     fn owe(&self, group: &str, instances: impl IntoIterator<Item = String>, marked: bool, size: Option<i32>) {
@@ -335,12 +379,16 @@ impl Protection {
             marked,
             size,
             since,
-            due: since + HOLD,
+            hold: HOLD,
+            due: since + LOOK,
             failures: 0,
+            missed: false,
         });
         owed.instances.extend(instances);
         owed.marked |= marked;
-        (owed.size, owed.since, owed.due) = (size, since, since + HOLD);
+        // An instance that comes meanwhile is to be seen before the group looks for a victim.
+        (owed.size, owed.since, owed.hold, owed.due) = (size, since, HOLD, since + LOOK);
+        owed.missed = false;
     }
 
     fn owed(&self) -> MutexGuard<'_, BTreeMap<String, Owed>> {

@@ -12,7 +12,7 @@ use tokio_util::task::TaskTracker;
 
 use super::protection::Protection;
 use super::selector::Selectors;
-use super::{Group, Groups, Turn};
+use super::{Change, Group, Groups, Turn};
 use crate::aws::{Aws, AwsError};
 use crate::provider::{Sizing, SizingError};
 
@@ -78,12 +78,14 @@ impl Sizing for AwsSizing {
     async fn current(&self, group: &Group) -> Result<Group, SizingError> {
         let found = self.aws.describe_group_now(&group.name).await.map_err(told)?;
         let missing = || SizingError::Refused(format!("there is no group {}", group.name));
+        // A description may lag behind what we have set a moment ago.
+        let found = self.groups.brought_up_to_date(found.ok_or_else(missing)?.group);
         let mut now = Group {
             template: group.template.clone(),
             stand_in: group.stand_in.clone(),
             failure: group.failure.clone(),
             options: group.options,
-            ..found.ok_or_else(missing)?.group
+            ..found
         };
         self.selectors.tighten(&mut now);
         Ok(now)
@@ -99,14 +101,18 @@ impl Sizing for AwsSizing {
         let (answer, result) = oneshot::channel();
         let (turn, protect) = (turn.clone(), protect.to_vec());
         if to >= from {
-            let aws = self.aws.clone();
+            let (aws, protection) = (self.aws.clone(), Arc::clone(&self.protection));
             self.running.spawn(async move {
+                let set = aws.set_desired(turn.group(), to).await;
+                if set.is_ok() {
+                    protection.note(Change::Desired { group: turn.group().to_owned(), from, to });
+                }
                 // Nobody listens if the caller has given up.
-                let _ = answer.send(aws.set_desired(turn.group(), to).await);
+                let _ = answer.send(set);
             });
         } else {
             let protection = Arc::clone(&self.protection);
-            self.running.spawn(async move { protection.lower(turn, to, protect, answer).await });
+            self.running.spawn(async move { protection.lower(turn, (from, to), protect, answer).await });
         }
         self.heard(result).await
     }
@@ -114,9 +120,14 @@ impl Sizing for AwsSizing {
     async fn terminate(&self, turn: &Turn, instance: &str, decrement: bool) -> Result<(), SizingError> {
         let (answer, result) = oneshot::channel();
         let (aws, turn, instance) = (self.aws.clone(), turn.clone(), instance.to_owned());
+        let protection = Arc::clone(&self.protection);
         self.running.spawn(async move {
+            let terminated = aws.terminate(&instance, decrement).await;
+            if terminated.is_ok() {
+                protection.note(Change::Terminated { group: turn.group().to_owned(), instance, decrement });
+            }
             // Nobody listens if the caller has given up.
-            let _ = answer.send(aws.terminate(&instance, decrement).await);
+            let _ = answer.send(terminated);
             drop(turn);
         });
         self.heard(result).await

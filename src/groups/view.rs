@@ -12,6 +12,13 @@ use super::turns::{TerminationTurn, Turn, Turns};
 use super::{Group, Lifecycle, Snapshot};
 use crate::clock::elapsed;
 
+/// How long after a change of ours a description may still show what was before: AWS promises no more than that descriptions
+/// are right in the end, and one may be older than another before it.
+///
+/// Source: [Eventual consistency in the Amazon EC2
+/// API](https://docs.aws.amazon.com/ec2/latest/devguide/eventual-consistency.html).
+const SHOWN_WITHIN: Duration = Duration::from_secs(30);
+
 /// The last look at AWS is older than allowed (or there was none yet).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the last successful look at AWS is too old to answer from")]
@@ -40,6 +47,13 @@ pub enum Change {
     },
 }
 
+impl Change {
+    fn group(&self) -> &str {
+        let (Self::Desired { group, .. } | Self::Terminated { group, .. }) = self;
+        group
+    }
+}
+
 /// Shared view of the groups. Cheap to read from any task.
 #[derive(Debug)]
 pub struct Groups {
@@ -55,11 +69,6 @@ pub struct Groups {
     claims: Mutex<BTreeMap<String, (String, String)>>,
 }
 
-/// For how long what AWS describes may not show what it has accepted before. Most of it shows within seconds.
-///
-/// Source: [Eventual consistency](https://docs.aws.amazon.com/ec2/latest/devguide/eventual-consistency.html).
-const LAG: Duration = Duration::from_secs(30);
-
 /// What the view is made of.
 #[derive(Debug, Default)]
 struct Seen {
@@ -67,8 +76,6 @@ struct Seen {
     base: Option<Arc<Snapshot>>,
     /// Our changes, with the moment by which AWS had accepted them.
     changes: Vec<(Timestamp, Change)>,
-    /// Those of the last while that lowered a size by an instance, whatever looks have shown since.
-    decrements: Vec<(Timestamp, Change)>,
 }
 
 impl Groups {
@@ -97,7 +104,7 @@ impl Groups {
         if elapsed(snapshot.taken_at, now) <= self.max_age { Ok(snapshot) } else { Err(Stale) }
     }
 
-    /// Takes a new look at AWS. Changes accepted before the look began are in it and are forgotten.
+    /// Takes a new look at AWS. Changes accepted well before the look began are in it and are forgotten.
     pub fn publish(&self, snapshot: Snapshot) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         self.take(&mut seen, snapshot);
@@ -121,28 +128,10 @@ impl Groups {
     /// Lays a change of our own over the snapshot and asks for a new look.
     pub fn changed(&self, at: Timestamp, change: Change) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        if matches!(change, Change::Terminated { decrement: true, .. }) {
-            seen.decrements.retain(|(then, _)| elapsed(*then, at) <= LAG);
-            seen.decrements.push((at, change.clone()));
-        }
         seen.changes.push((at, change));
         self.swap(&seen);
         drop(seen);
         self.refresh_soon();
-    }
-
-    /// A group as it was described just now, with the decrements of ours that a description may not show yet: AWS lowers the
-    /// size and takes the instance out in one step, so that one it shows in service tells that it shows neither.
-    #[must_use]
-    pub fn amended(&self, mut group: Group, now: Timestamp) -> Group {
-        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        for (at, change) in &seen.decrements {
-            let Change::Terminated { group: of, .. } = change else { continue };
-            if *of == group.name && elapsed(*at, now) <= LAG {
-                apply(&mut group, change);
-            }
-        }
-        group
     }
 
     /// Takes note of the scale-in that is on record on a Node, by group and instance, or that there is none.
@@ -167,6 +156,13 @@ impl Groups {
             by_group.entry(group.clone()).or_default().insert(instance.clone());
         }
         by_group
+    }
+
+    /// A group as it was just described, with changes of ours that the description may not show yet.
+    pub fn brought_up_to_date(&self, mut group: Group) -> Group {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        lay_over(&mut group, &seen.changes, Timestamp::MIN);
+        group
     }
 
     /// Waits for the turn to change the size of a group, or who of it may be ended. The group has to exist, so that
@@ -206,7 +202,7 @@ impl Groups {
     }
 
     fn take(&self, seen: &mut Seen, snapshot: Snapshot) {
-        seen.changes.retain(|(at, _)| *at >= snapshot.taken_at);
+        seen.changes.retain(|(at, _)| elapsed(*at, snapshot.taken_at) < SHOWN_WITHIN);
         let snapshot = match &seen.base {
             Some(before) => snapshot.after(before),
             None => snapshot,
@@ -227,21 +223,41 @@ impl Groups {
 /// The snapshot as it would be, had it seen these changes. Each applies only where the snapshot does not show it yet.
 fn overlay(base: &Snapshot, changes: &[(Timestamp, Change)]) -> Snapshot {
     let mut view = base.clone();
-    for (_, change) in changes {
-        let (Change::Desired { group, .. } | Change::Terminated { group, .. }) = change;
-        if let Some(group) = view.groups.get_mut(group) {
-            apply(Arc::make_mut(group), change);
+    let changed: BTreeSet<&str> = changes.iter().map(|(_, change)| change.group()).collect();
+    for name in changed {
+        if let Some(group) = view.groups.get_mut(name) {
+            lay_over(Arc::make_mut(group), changes, base.taken_at);
         }
     }
     view
 }
 
-fn apply(group: &mut Group, change: &Change) {
+/// Lays those of the changes that are the group's over it. Sizes follow each other, so that the last one counts whichever of
+/// them the group has; but where it shows a termination, it shows all sizes that were set before that.
+fn lay_over(group: &mut Group, changes: &[(Timestamp, Change)], taken_at: Timestamp) {
+    let of_group = changes.iter().filter(|(_, change)| change.group() == group.name);
+    let changes: Vec<&(Timestamp, Change)> = of_group.collect();
+    let is_shown = |(_, change): &&(Timestamp, Change)| match change {
+        Change::Desired { .. } => false,
+        Change::Terminated { instance, .. } => {
+            group.instances.iter().any(|i| i.id == *instance && i.lifecycle.is_terminating())
+        }
+    };
+    let shown = changes.iter().rposition(is_shown).unwrap_or_default();
+    for (n, (at, change)) in changes.into_iter().enumerate() {
+        if n >= shown || matches!(change, Change::Terminated { .. }) {
+            apply(group, change, *at >= taken_at);
+        }
+    }
+}
+
+/// `is_news` says that the group was looked at before the change.
+fn apply(group: &mut Group, change: &Change, is_news: bool) {
     match change {
         Change::Desired { from, to, .. } => {
             if to > from {
                 // What failed before says nothing of what has been asked for now.
-                group.failure = None;
+                group.failure = group.failure.take().filter(|_| !is_news);
             } else if group.desired == *from {
                 let given_up = usize::try_from(from.saturating_sub(*to)).unwrap_or(0);
                 group.failure = group.failure.take().and_then(|failure| failure.without(given_up));
@@ -311,25 +327,40 @@ mod tests {
         // One that began before and saw it all the same.
         groups.publish(look(4, 1, &[Terminating, InService]));
         assert_eq!(desired(&groups), 1);
-        // One that began after: it is the truth, whatever it says.
-        groups.publish(look(6, 3, &[InService, InService]));
+        // One that began after, and is answered from before.
+        groups.publish(look(6, 2, &[InService, InService]));
+        assert_eq!(desired(&groups), 1);
+        // One that began long after: it is the truth, whatever it says.
+        groups.publish(look(36, 3, &[InService, InService]));
         assert_eq!(desired(&groups), 3);
     }
 
     #[test]
-    fn a_description_that_lags_behind_a_decrement_of_ours_is_put_right_for_a_while() {
+    fn a_size_that_was_set_before_a_termination_that_shows_is_not_set_again() {
         use Lifecycle::{InService, Terminating};
         let groups = Groups::new(Duration::from_mins(10));
-        groups.publish(look(0, 2, &[InService, InService]));
-        groups.changed(at(5), terminated(true));
-        groups.publish(look(6, 2, &[InService, InService]));
-        let amended = |desired: i32, first: Lifecycle, now: i64| {
-            let described = look(0, desired, &[first, InService]).groups["g"].as_ref().clone();
-            groups.amended(described, at(now)).desired
-        };
-        assert_eq!(amended(2, InService, 10), 1);
-        assert_eq!(amended(1, Terminating, 10), 1, "it shows both");
-        assert_eq!(amended(2, InService, 40), 2, "it is the truth by now");
+        groups.publish(look(0, 2, &[InService]));
+        groups.changed(at(1), Change::Desired { group: "g".into(), from: 2, to: 3 });
+        groups.changed(at(2), terminated(true));
+        for (shown, states) in [(2, [InService]), (3, [InService]), (2, [Terminating])] {
+            groups.publish(look(3, shown, &states));
+            assert_eq!(desired(&groups), 2, "{shown} {states:?}");
+        }
+    }
+
+    #[test]
+    fn of_sizes_that_follow_each_other_the_last_one_counts_whichever_a_description_shows() {
+        let groups = Groups::new(Duration::from_mins(10));
+        groups.publish(look(0, 5, &[]));
+        for (at_second, from, to) in [(1, 5, 4), (2, 4, 3), (3, 3, 4), (4, 4, 6)] {
+            groups.changed(at(at_second), Change::Desired { group: "g".into(), from, to });
+        }
+        for shown in [5, 4, 3, 6] {
+            let described = Group { name: "g".into(), desired: shown, ..Group::default() };
+            assert_eq!(groups.brought_up_to_date(described).desired, 6, "{shown}");
+        }
+        let by_a_person = Group { name: "g".into(), desired: 9, ..Group::default() };
+        assert_eq!(groups.brought_up_to_date(by_a_person).desired, 9);
     }
 
     #[test]

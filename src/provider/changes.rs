@@ -148,7 +148,6 @@ impl Provider {
     async fn look(&self, deadline: Deadline, name: &str) -> Result<Group, RpcError> {
         let seen = group(&*self.view()?, name)?;
         let fresh = deadline.call("describing the group", self.sizing.current(&seen)).await??;
-        let fresh = self.groups.amended(fresh, self.clock.now());
         for change in learned(&seen, &fresh) {
             self.record(change);
         }

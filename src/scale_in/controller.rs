@@ -89,7 +89,7 @@ pub(super) fn needs_worker(shared: &Shared, node: &NodeView, instance: &Whereabo
     let guard = shared.settings.guard;
     let Whereabouts::In { lifecycle, .. } = instance else { return false };
     lifecycle.is_held()
-        || *lifecycle == Lifecycle::Retained
+        || matches!(lifecycle, Lifecycle::Terminating | Lifecycle::Retained)
         // cluster-autoscaler drains it: the flush begins with the last exit, which somebody has to see.
         || node.taint(names::TO_BE_DELETED).is_some()
         || (guard && node.taint(names::DELETION_CANDIDATE).is_some())

@@ -58,6 +58,9 @@ impl Holds {
     }
 }
 
+/// By how much AWS's clock may be ahead of the wall's here: what it dates may have been so much earlier.
+const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_mins(1);
+
 /// Asks AWS since when an instance is held, which dates it by the wall's clock.
 pub(super) async fn ask(
     shared: &Shared,
@@ -69,7 +72,7 @@ pub(super) async fn ask(
     let ahead = shared.clock.ahead();
     let seen = later(seen, ahead);
     let activities = shared.aws.scaling_activities(group, later(seen, -LONGEST_HOLD)).await?;
-    Ok(later(began(&activities, instance, lifecycle, seen), -ahead))
+    Ok(later(began(&activities, instance, lifecycle, seen), -ahead - CLOCKS_DIFFER))
 }
 
 /// Since when an instance first seen held at `seen` is held, by its group's activities, newest first. The activity begins

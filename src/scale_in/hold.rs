@@ -34,12 +34,23 @@ const RETRY: SignedDuration = SignedDuration::from_secs(1);
 /// The first heartbeats of instances that are held at once go out within this time. The shortest time-out is 30 s, and
 /// AWS is looked at three times in it.
 const FIRST_BEATS: SignedDuration = SignedDuration::from_secs(2);
+/// AWS shows an instance as held before its hook can be heard of: try again after this time ...
+///
+/// Source: [PrairieLearn#15586](https://github.com/PrairieLearn/PrairieLearn/pull/15586).
+const NOT_OPEN: SignedDuration = SignedDuration::from_secs(5);
+
+/// ... for so long. After that ours holds it no more, or never did.
+const OPEN_BY_THEN: SignedDuration = SignedDuration::from_mins(1);
 
 /// How long a first heartbeat waits for a look at what the hook is like.
 const LOOK_UP: Duration = Duration::from_secs(1);
 
-/// Somebody else's hook holds it: look again after this time whether ours has come.
-const FOREIGN: SignedDuration = SignedDuration::from_secs(60);
+/// Somebody else's hook holds it: look again after this time whether ours has come. Half the shortest time-out AWS allows: what
+/// was seen of the hooks may be from before ours was put there.
+const FOREIGN: SignedDuration = SignedDuration::from_secs(15);
+
+/// Instances of a group that are held share a look at its hooks that is no older.
+const RECENT: Duration = Duration::from_secs(10);
 
 /// A look so long before tells well enough since when an instance is held. After an outage of hours it would have a
 /// deadline pass that has only begun.
@@ -228,9 +239,10 @@ fn start_what_is_due(
             held.in_flight = true;
             let step = held.step(now);
             held.is_let_go = step == Step::Complete;
+            let is_new = now < held.seen + OPEN_BY_THEN;
             let (shared, group, instance) = (Arc::clone(shared), held.group.clone(), instance.clone());
             running.push(Box::pin(async move {
-                let pause = act(&shared, &group, &instance, step).await;
+                let pause = act(&shared, &group, &instance, step, is_new).await;
                 Done::Step(instance, pause)
             }));
         }
@@ -300,12 +312,12 @@ fn interval(hook: &Hook, instance: &str) -> SignedDuration {
     half - portion(half / 5, instance)
 }
 
-/// Does a step. Returns how long until the next one.
-async fn act(shared: &Shared, group: &str, instance: &str, step: Step) -> SignedDuration {
+/// Does a step for an instance, which has been held for long or not. Returns how long until the next one.
+async fn act(shared: &Shared, group: &str, instance: &str, step: Step, is_new: bool) -> SignedDuration {
     // No heartbeat waits for a read that may be throttled: discovery keeps what is known of the hooks fresh.
     let hook = match shared.hooks.last_seen(group) {
         Some(hook) => hook,
-        None => match timeout(LOOK_UP, shared.hooks.of(group, shared.clock.now())).await {
+        None => match timeout(LOOK_UP, shared.hooks.seen_within(RECENT, group, shared.clock.now())).await {
             Ok(Ok(TerminatingHooks { ours: Some(hook), .. })) => hook,
             Ok(Ok(_)) => return FOREIGN,
             // Better a heartbeat that nobody waits for than a hook that times out.
@@ -330,6 +342,7 @@ async fn act(shared: &Shared, group: &str, instance: &str, step: Step) -> Signed
             shared.groups.refresh_soon();
             pause
         }
+        Err(AwsError::NoActiveHook { .. }) if is_new => pause.min(NOT_OPEN),
         // Not held by ours any more: the next look at AWS says what became of it.
         Ok(()) | Err(AwsError::NoActiveHook { .. }) => pause,
         Err(error) => {

@@ -216,7 +216,12 @@ fn without_record(s: &Situation<'_>, plan: &mut Plan) {
                 s.patch(plan, marks::take_off(s.node), Vec::new());
             }
         }
-        Whereabouts::In { group, lifecycle, .. } if lifecycle.is_held() => begin_for_hook(s, group, plan),
+        // Load balancers let go of it first, for minutes: our hook is going to hold it, and there is no need to wait for that.
+        Whereabouts::In { group, lifecycle, .. }
+            if lifecycle.is_held() || *lifecycle == Lifecycle::Terminating =>
+        {
+            begin_for_hook(s, group, plan);
+        }
         Whereabouts::In { group, lifecycle: Lifecycle::Retained, .. } => begin_for_retained(s, group, plan),
         // On an instance that is going anyway the marks of a cancelled scale-in may as well stay.
         Whereabouts::In { lifecycle, .. } if lifecycle.is_terminating() => {}

@@ -43,6 +43,11 @@ impl Span {
         Self { rarely: most, ..self }
     }
 
+    /// The longest time that is ever drawn.
+    pub(super) fn longest(self) -> Duration {
+        self.most.max(self.rarely)
+    }
+
     /// A time, to the millisecond. What is always the same moves no dice.
     pub(super) fn draw(self, dice: &mut fastrand::Rng) -> Duration {
         if self.least == self.rarely {

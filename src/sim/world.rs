@@ -52,7 +52,7 @@ impl World {
     pub fn new(seed: u64) -> Self {
         let world = Self::plain(seed);
         world.cluster.set_timing(Timing::real());
-        world.aws.behave(Behaviour::PLAIN);
+        world.aws.behave(Behaviour::HARSH);
         world
     }
 

@@ -19,7 +19,9 @@ use ebbtide::sim::world::{POOL, World};
 use tonic::Code;
 
 use crate::node::try_template;
-use crate::scene::{GROUP, Loop, SOON, Scene, ZONE, code, eventually, group, placeholder, pods_for, pool};
+use crate::scene::{
+    GONE, GROUP, Loop, SOON, Scene, ZONE, code, eventually, group, placeholder, pods_for, pool,
+};
 
 const BOTH: [Version; 2] = [Version::V1_30, Version::Core2026];
 
@@ -44,7 +46,7 @@ async fn a_group_at_its_minimum_without_capacity_keeps_no_other_group_from_growi
         scene.world.aws.terminate(&scene.in_service(GROUP)[0], TerminationCause::HealthCheck);
         tokio::time::sleep(LONG).await;
         scene.world.cluster.add(pods_for("other", "pods", 1));
-        assert!(scene.world.until(seconds(90), |_| scene.running("pods") == 1).await, "{version:?}");
+        assert!(scene.world.until(SOON, |_| scene.running("pods") == 1).await, "{version:?}");
         nothing_failed(&autoscaler, version);
         assert_eq!(autoscaler.bought(), [("other".to_owned(), 1)].into());
         // There is capacity again: the group gets what it should have.
@@ -68,7 +70,7 @@ async fn a_group_whose_size_may_not_go_down_keeps_no_other_group_from_growing() 
         );
         tokio::time::sleep(LONG).await;
         scene.world.cluster.add(pods_for("other", "pods", 1));
-        assert!(scene.world.until(seconds(90), |_| scene.running("pods") == 1).await, "{version:?}");
+        assert!(scene.world.until(SOON, |_| scene.running("pods") == 1).await, "{version:?}");
         nothing_failed(&autoscaler, version);
     }
 }
@@ -95,7 +97,7 @@ async fn a_node_that_cluster_autoscaler_drains_itself_is_not_waited_for_as_one_t
         let (drained, ()) = tokio::join!(drain, more);
         drained.expect("deleted");
         assert!(
-            scene.world.until(SOON, |w| w.cluster.node(&node).is_none() && scene.running("new") == 2).await
+            scene.world.until(GONE, |w| w.cluster.node(&node).is_none() && scene.running("new") == 2).await
         );
         nothing_failed(&autoscaler, version);
         assert_eq!(
@@ -139,7 +141,7 @@ async fn a_full_group_with_a_node_that_leaves_is_full_and_another_is_grown_at_on
         let limits = scene.groups().await.expect("groups");
         assert_eq!((limits[0].min_size, limits[0].max_size), (0, 1));
         let moved = |_: &World| !autoscaler.bought().is_empty() && scene.running("old") == 2;
-        assert!(scene.world.until(seconds(90), moved).await, "{version:?}");
+        assert!(scene.world.until(SOON, moved).await, "{version:?}");
         nothing_failed(&autoscaler, version);
         assert_eq!(autoscaler.bought(), [("b-other".to_owned(), 1)].into(), "{version:?}");
     }
@@ -251,7 +253,7 @@ async fn a_group_that_has_no_template_while_its_nodes_are_on_their_way_keeps_no_
         let scene = Scene::on(world, groups).await;
         let autoscaler = Loop::start(&scene, Options::of(version));
         scene.world.cluster.add(pods_for("other", "pods", 1));
-        assert!(scene.world.until(seconds(90), |_| scene.running("pods") == 1).await, "{version:?}");
+        assert!(scene.world.until(SOON, |_| scene.running("pods") == 1).await, "{version:?}");
         nothing_failed(&autoscaler, version);
         let upcoming = autoscaler.autoscaler.registry().await.upcoming();
         // The newer one counts only what it has asked for itself.

@@ -13,7 +13,7 @@ use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
 use crate::node::{allocatable, label, template, try_template};
-use crate::scene::{GROUP, SOON, Scene, eventually, group};
+use crate::scene::{GONE, GROUP, SOON, Scene, eventually, group};
 
 /// Longer than a node needs to be believed, and a look after that.
 const SETTLED: Duration = Duration::from_mins(3);
@@ -41,7 +41,7 @@ fn dressed(world: World, memory: &str) -> World {
 async fn emptied(scene: Scene) -> Scene {
     let node = scene.node_of(&scene.in_service(GROUP)[0]);
     scene.delete(GROUP, vec![node]).await.expect("accepted");
-    assert!(scene.world.until(SOON, |world| world.cluster.node_names().is_empty()).await);
+    assert!(scene.world.until(GONE, |world| world.cluster.node_names().is_empty()).await);
     scene
 }
 

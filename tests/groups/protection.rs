@@ -14,9 +14,10 @@ use ebbtide::groups::sizing::{AwsSizing, Running};
 use ebbtide::provider::Sizing as _;
 use ebbtide::provider::proto::NodeGroupDecreaseTargetSizeRequest;
 use ebbtide::sim::aws::{
-    Aws as SimulatedAws, Entry, Event, GroupSpec, LaunchFailure, Lose, Operation, State,
+    Aws as SimulatedAws, Entry, Event, GroupSpec, LaunchFailure, Lose, Operation, State, Timing,
 };
 use ebbtide::sim::http::{Lost, Request, Response, aws_client};
+use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
 use jiff::Timestamp;
 use tokio::task::JoinSet;
@@ -278,7 +279,8 @@ async fn who_lowers_the_size_meanwhile_gets_what_he_wants_after_five_minutes() {
     assert_eq!((short.scene.protected(), short.scene.in_service(GROUP).len()), (3, 3));
     assert_eq!(short.scene.desired(), 2, "it is not raised again");
     assert!(short.scene.world.until(SOON, |_| short.scene.in_service(GROUP).len() == 2).await);
-    assert_eq!(guarded(&short.scene.world, GROUP), [short.persons.clone(), BTreeSet::new()]);
+    let clean = |world: &World| guarded(world, GROUP) == [short.persons.clone(), BTreeSet::new()];
+    assert!(short.scene.world.until(SOON, clean).await, "{:?}", guarded(&short.scene.world, GROUP));
 }
 
 /// An instance comes into service after all, before anything else happens.
@@ -317,4 +319,22 @@ async fn what_is_taken_back_is_not_taken_from_a_size_that_goes_down_at_that_mome
         assert!(short.before.iter().all(|instance| in_service.contains(instance)), "{tenths}");
         assert_eq!((in_service.len(), scene.desired()), (4, 4), "{tenths}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_launch_that_is_not_recalled_costs_nobody_though_the_group_looks_for_a_victim_91_seconds_later() {
+    let timing = Timing {
+        launch: Span::exactly(Duration::from_mins(1)),
+        scale_in: Span::exactly(Duration::from_secs(91)),
+        ..Timing::PUBLISHED
+    };
+    let scene = Scene::with([group(GROUP, 3).timing(timing)]).await;
+    let before = scene.in_service(GROUP);
+    scene.increase(1).await.expect("grown");
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    scene.decrease(-1).await.expect("lowered");
+    tokio::time::sleep(SOON).await;
+    let in_service = scene.in_service(GROUP);
+    assert!(before.iter().all(|instance| in_service.contains(instance)), "nobody had to go for it");
+    assert_eq!((in_service.len() as u32, scene.protected()), (scene.desired(), 0));
 }

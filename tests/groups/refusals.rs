@@ -4,8 +4,9 @@
 use std::time::Duration;
 
 use ebbtide::provider::proto::ExternalGrpcNode;
-use ebbtide::sim::aws::{LifecycleState, Lose, Operation, Refusal, Timing};
+use ebbtide::sim::aws::{Behaviour, LifecycleState, Lose, Operation, Refusal, Timing};
 use ebbtide::sim::span::Span;
+use ebbtide::sim::world::World;
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
@@ -42,6 +43,13 @@ async fn with_an_instance_that_never_registers() -> (Scene, ExternalGrpcNode) {
     (scene, node)
 }
 
+/// A world in which no call takes a second.
+fn near() -> World {
+    let world = World::new(1);
+    world.aws.behave(Behaviour { way: Span::millis(10, 150), ..Behaviour::HARSH });
+    world
+}
+
 /// Changes something while AWS refuses the call so many times, and asserts that it took as many more and came in time.
 async fn is_done_in_time(
     scene: &Scene,
@@ -62,7 +70,7 @@ async fn is_done_in_time(
 async fn a_size_that_aws_refuses_once_or_twice_goes_up_within_the_call() {
     for refusal in [THROTTLED, BUSY] {
         for times in [1, 2] {
-            let scene = Scene::with([group(GROUP, 2)]).await;
+            let scene = Scene::on(near(), [group(GROUP, 2)]).await;
             let change = scene.increase(1);
             is_done_in_time(&scene, Operation::SetDesiredCapacity, refusal, times, change).await;
             assert_eq!((scene.desired(), scene.target().await), (3, 3));
@@ -74,7 +82,7 @@ async fn a_size_that_aws_refuses_once_or_twice_goes_up_within_the_call() {
 async fn a_size_that_aws_refuses_once_or_twice_goes_down_within_the_call() {
     for refusal in [THROTTLED, BUSY] {
         for times in [1, 2] {
-            let scene = Scene::with([group(GROUP, 2)]).await;
+            let scene = Scene::on(near(), [group(GROUP, 2)]).await;
             scene.short_of(2).await;
             let change = scene.decrease(-1);
             is_done_in_time(&scene, Operation::SetDesiredCapacity, refusal, times, change).await;

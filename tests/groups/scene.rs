@@ -27,8 +27,11 @@ pub(crate) const GROUP: &str = "web";
 /// Zone of the groups.
 pub(crate) const ZONE: &str = "us-east-1a";
 
-/// Longer than anything takes that is not meant to take long: a look a minute, an instance half a minute.
-pub(crate) const SOON: Duration = Duration::from_mins(3);
+/// Longer than anything takes that is not meant to take long: a look a minute, an instance two minutes to its Node.
+pub(crate) const SOON: Duration = Duration::from_mins(4);
+
+/// Longer than a released instance takes to be terminated, and its Node to go.
+pub(crate) const GONE: Duration = Duration::from_mins(15);
 
 /// Calls by which the program changes something at AWS.
 const WRITES: [Operation; 4] = [
@@ -76,6 +79,8 @@ impl Scene {
         }
         let joined = |world: &World| names.iter().all(|instance| world.node_of(instance).is_some());
         assert!(world.until(SOON, joined).await, "the instances join");
+        // Long enough for every description to show them.
+        tokio::time::sleep(Duration::from_secs(21)).await;
         let program = Program::start(&world, config);
         let scene = Self { world, program };
         scene.answers().await;

@@ -298,3 +298,16 @@ async fn a_group_that_a_service_operates_has_no_room_either_way_and_nothing_is_a
         assert_eq!(scene.world.aws.calls(change), 0, "{change}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_launch_that_fails_after_pending_is_told() {
+    let scene = Scene::with([group(GROUP, 2)]).await;
+    scene.world.aws.fail_boots(GROUP, u32::MAX);
+    scene.increase(1).await.expect("grown");
+    let told = || async {
+        let listed = scene.listed().await;
+        let errors = listed.values().filter_map(|i| i.status.as_ref()?.error_info.as_ref());
+        errors.count() == 1
+    };
+    assert!(eventually(Duration::from_mins(10), told).await, "{:?}", scene.listed().await);
+}

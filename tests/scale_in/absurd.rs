@@ -77,7 +77,7 @@ async fn a_panic_in_the_work_on_one_node_costs_that_node_a_pause_and_nobody_else
     for machine in &machines[..2] {
         scene.scale_in(machine, Cause::Group).await;
     }
-    scene.until_gone(&machines[1]).await;
+    scene.until_released(&machines[1]).await;
     scene.assert_left_well(&machines[1]);
     let told = notes(&scene.world, &machines[0], "ScaleInFailed");
     assert!((3..=12).contains(&told.len()), "{told:?}");

@@ -82,9 +82,10 @@ async fn failures_and_lost_answers_are_tried_again() {
     while scene.delete(std::slice::from_ref(&machine)).await.is_err() {
         scene.pass_some(seconds(10)).await;
     }
+    scene.until_released(&machine).await;
+    assert!(scene.world.clock.now().duration_since(requested) < SignedDuration::from_mins(4));
     scene.until_gone(&machine).await;
     scene.assert_left_well(&machine);
-    assert!(scene.world.clock.now().duration_since(requested) < SignedDuration::from_mins(4));
 }
 
 #[tokio::test(start_paused = true)]

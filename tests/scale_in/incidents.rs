@@ -157,7 +157,7 @@ async fn a_backup_that_is_older_than_what_was_seen_does_not_make_the_program_bli
     scene.pass_some(seconds(30)).await;
     scene.run([pod("web").on(&machine.name).exits_after(20)]).await;
     scene.scale_in(&machine, Cause::Operator).await;
-    assert!(scene.world.until(seconds(300), |w| w.cluster.node(&machine.name).is_none()).await);
+    assert!(scene.world.until(seconds(1_000), |w| w.cluster.node(&machine.name).is_none()).await);
     scene.assert_left_well(&machine);
 }
 
@@ -169,7 +169,7 @@ async fn a_write_that_is_overtaken_time_and_again_is_made_in_the_end() {
         scene.run([pod("web").on(&machine.name).exits_after(20)]).await;
         cluster(&scene).fail_next(8, Verb::Patch, "nodes", Fault::Overtaken);
         scene.scale_in(&machine, Cause::Operator).await;
-        assert!(scene.world.until(seconds(300), |w| w.cluster.node(&machine.name).is_none()).await);
+        assert!(scene.world.until(seconds(1_000), |w| w.cluster.node(&machine.name).is_none()).await);
         scene.assert_left_well(&machine);
     }
 }

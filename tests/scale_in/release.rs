@@ -5,12 +5,11 @@ use std::sync::Arc;
 use aws_sdk_autoscaling::Client;
 use ebbtide::config::Config;
 use ebbtide::sim::aws::{
-    Event, GroupSpec, HookResult, HookSpec, LifecycleState, Lose, Operation, TerminationCause,
+    Event, HookResult, HookSpec, LaunchFailure, LifecycleState, Lose, Operation, TerminationCause,
 };
 use ebbtide::sim::cluster::{By, Event as ClusterEvent, budget, pod};
 use ebbtide::sim::http::aws_client;
 use ebbtide::sim::program::config;
-use ebbtide::sim::span::Span;
 use jiff::SignedDuration;
 use serde_json::json;
 
@@ -147,7 +146,8 @@ async fn a_deadline_is_known_although_the_api_server_was_down_when_the_hold_bega
 async fn what_the_group_takes_out_by_itself_keeps_its_decrement() {
     for group in [group(3), held_group(3, 60)] {
         let often = Config { refresh_interval: seconds(5), ..config() };
-        let scene = Scene::configured(slow_to_launch(group), often).await;
+        let scene = Scene::configured(group, often).await;
+        scene.world.aws.fail_launches("web", LaunchFailure::InsufficientCapacity, u32::MAX);
         let machine = scene.first();
         scene.run([pod("web").on(&machine.name).grace(120).exits_after(100)]).await;
         // Terminate is not possible for a moment, and meanwhile the group finds the instance unhealthy.
@@ -159,14 +159,9 @@ async fn what_the_group_takes_out_by_itself_keeps_its_decrement() {
         scene.pass_some(seconds(400)).await;
         assert_eq!(scene.world.aws.group("web").expect("there").desired, 2);
         assert_eq!(scene.target().await.expect("answered"), 2);
-        assert_eq!(scene.world.aws.group("web").expect("there").instances.len(), 2, "nobody else went");
+        let left = scene.world.aws.group("web").expect("there").in_state(LifecycleState::InService).len();
+        assert_eq!(left, 2, "nobody else went");
     }
-}
-
-/// New instances take ten minutes to come.
-fn slow_to_launch(group: GroupSpec) -> GroupSpec {
-    use ebbtide::sim::aws::Timing;
-    group.timing(Timing { launch: Span::exactly(seconds(600)), ..Timing::default() })
 }
 
 #[tokio::test(start_paused = true)]

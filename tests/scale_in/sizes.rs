@@ -27,7 +27,6 @@ async fn ten_times(mut scene: Scene) {
     }
     let off = |e: &Event| matches!(e, Event::Terminated { instance, .. } if *instance == machine.instance);
     scene.target_stays(2, |w| !aws_moments(w, off).is_empty()).await;
-    scene.pass_some(seconds(2)).await;
     assert!(scene.node(&machine.name).is_some(), "its Node is still there");
     for _ in 0..2 {
         scene.delete(std::slice::from_ref(&machine)).await.expect("gone from the group, its Node is not");

@@ -2,7 +2,7 @@
 //!
 //! Nothing here reads what ebbtide says of itself, save for the record on the Node, which is its contract.
 
-use ebbtide::sim::aws::{Event as AwsEvent, Operation};
+use ebbtide::sim::aws::{Event as AwsEvent, Operation, Power};
 use ebbtide::sim::cluster::{By, Event, NodeChange, Verb};
 use ebbtide::sim::world::World;
 use jiff::{SignedDuration, Timestamp};
@@ -86,14 +86,14 @@ pub(crate) fn last_exit(world: &World, machine: &Machine) -> Timestamp {
     *ends.last().expect("a workload exited")
 }
 
-/// Whether the instance has been let go.
+/// Whether the instance has been let go: its hook is completed, or its machine shuts down.
 pub(crate) fn is_released(world: &World, machine: &Machine) -> bool {
-    let of_hook =
-        |e: &AwsEvent| matches!(e, AwsEvent::HookCompleted { instance, .. } if *instance == machine.instance);
-    let is_held =
-        |e: &AwsEvent| matches!(e, AwsEvent::EnteredWait { instance, .. } if *instance == machine.instance);
-    !aws_moments(world, of_hook).is_empty()
-        || !terminations(world, machine).is_empty() && aws_moments(world, is_held).is_empty()
+    let off = |e: &AwsEvent| match e {
+        AwsEvent::HookCompleted { instance, .. }
+        | AwsEvent::Powered { instance, power: Power::ShuttingDown, .. } => *instance == machine.instance,
+        _ => false,
+    };
+    !aws_moments(world, off).is_empty()
 }
 
 /// When the instance was let go: told to terminate, or its hook completed.

@@ -6,11 +6,12 @@
 //! <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_Activity.html> and
 //! <https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-scaling-activities.html>
 
-use jiff::Timestamp;
 use jiff::fmt::temporal::DateTimePrinter;
+use jiff::{SignedDuration, Timestamp};
 
 use super::journal::TerminationCause;
 use super::xml::Xml;
+use crate::clock::later;
 
 /// How far an activity has got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,14 +74,15 @@ impl Activity {
         self.message = Some(why.to_owned());
     }
 
-    pub(super) fn write(&self, xml: &mut Xml) {
+    /// Writes it, dated by a clock that is ahead by so much.
+    pub(super) fn write(&self, xml: &mut Xml, ahead: SignedDuration) {
         xml.text("ActivityId", &self.id)
             .text("AutoScalingGroupName", &self.group)
             .text("Description", &self.description)
             .text("Cause", &self.cause)
-            .time("StartTime", self.started);
+            .time("StartTime", later(self.started, ahead));
         if let Some(ended) = self.ended {
-            xml.time("EndTime", ended);
+            xml.time("EndTime", later(ended, ahead));
         }
         let details = self.zone.as_ref().map_or_else(
             || "{}".to_owned(),

@@ -1,8 +1,8 @@
 //! What goes wrong between a caller and the simulated AWS, by script.
 //!
 //! A fault decides about a call before the call is looked at: a throttled, denied or failed call has no effect. Counted faults
-//! ("the next three") are used up by the calls they hit and by no others. In order: outage, hanging, loss, refusal, throttle,
-//! denial, failure, tokens that have expired.
+//! ("the next three") are used up by the calls they hit and by no others. In order: what `troubles` has for single calls, outage,
+//! hanging, loss, refusal, throttle, denial, failure, tokens that have expired, the bucket.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,6 +11,7 @@ use jiff::Timestamp;
 
 use super::operation::Operation;
 use super::state::State;
+use super::troubles::Troubles;
 
 /// On which side of its effect a call is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +53,8 @@ pub(super) enum Verdict {
     /// The token for the next page is valid no more.
     Expire,
     Lose(Lose),
+    /// Nothing is ever heard of it.
+    Silence(Lose),
 }
 
 /// Something that happens right before or after the next call of an operation.
@@ -74,6 +77,7 @@ pub(super) struct Faults {
     tails: BTreeMap<Operation, Tail>,
     latency: Duration,
     jitter: Duration,
+    pub(super) troubles: Troubles,
     before: BTreeMap<Operation, Vec<Effect>>,
     after: BTreeMap<Operation, Vec<Effect>>,
 }
@@ -115,10 +119,6 @@ impl Faults {
                 self.hanging.remove(operation);
             }
         }
-    }
-
-    pub(super) fn hangs(&self, operation: Operation) -> bool {
-        self.hanging.contains(&operation)
     }
 
     pub(super) fn expire_tokens(&mut self, operation: Operation, calls: u32) {
@@ -180,8 +180,11 @@ impl Faults {
         now: Timestamp,
         rng: &mut fastrand::Rng,
     ) -> Verdict {
-        if self.outage || self.hangs(operation) {
+        if self.outage {
             return Verdict::Lose(Lose::BeforeEffect);
+        }
+        if self.hanging.contains(&operation) {
+            return Verdict::Silence(Lose::BeforeEffect);
         }
         if let Some(losses) = self.losing.get_mut(&operation)
             && !losses.is_empty()

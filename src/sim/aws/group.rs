@@ -21,7 +21,7 @@ use super::state::Shared;
 use super::timing::Timing;
 
 /// A group.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Group {
     pub(super) name: String,
     pub(super) min: u32,
@@ -227,6 +227,11 @@ impl Group {
 /// `at` and then `duration`; the end of time if that is beyond it.
 pub(super) fn after(at: Timestamp, duration: Duration) -> Timestamp {
     SignedDuration::try_from(duration).ok().and_then(|d| at.checked_add(d).ok()).unwrap_or(Timestamp::MAX)
+}
+
+/// `at`, and then back by `duration`; the beginning of time if that is before it.
+pub(super) fn before(at: Timestamp, duration: Duration) -> Timestamp {
+    SignedDuration::try_from(duration).ok().and_then(|d| at.checked_sub(d).ok()).unwrap_or(Timestamp::MIN)
 }
 
 /// A group at one moment.

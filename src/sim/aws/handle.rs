@@ -4,16 +4,13 @@
 //! those who follow the journal. The lock is never held across an await.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
-use async_trait::async_trait;
 use jiff::Timestamp;
 use tokio::sync::{Notify, mpsc, watch};
 
 use super::behaviour::Behaviour;
 use super::eks::NodeGroupSpec;
-use super::faults::{Lose, Refusal};
-use super::group::{GroupSnapshot, InstanceSnapshot, after};
+use super::group::{GroupSnapshot, InstanceSnapshot};
 use super::journal::{Entry, TerminationCause};
 use super::lifecycle::{HookSpec, LifecycleState};
 use super::operation::Operation;
@@ -22,12 +19,6 @@ use super::spec::{GroupSpec, LaunchConfigurationSpec, LaunchFailure};
 use super::state::State;
 use super::templates::{TemplateData, TemplateSpec};
 use crate::clock::Clock;
-use crate::sim::http::{Lost, Request, Response, World, response};
-
-/// Where services that answer JSON put the code of an error.
-///
-/// <https://smithy.io/2.0/aws/protocols/aws-restjson1-protocol.html#operation-error-serialization>
-const ERROR_TYPE: http::HeaderName = http::HeaderName::from_static("x-amzn-errortype");
 
 /// A simulated AWS.
 #[derive(Clone)]
@@ -63,12 +54,19 @@ impl Aws {
 
     /// Does something to the state as of now.
     pub fn script<T>(&self, act: impl FnOnce(&mut State, Timestamp) -> T) -> T {
-        let result = self.with(act);
+        let result = self.with(|state, now| {
+            state.past.keep(&state.groups, now);
+            act(state, now)
+        });
         self.0.moved.notify_one();
         result
     }
 
-    fn look<T>(&self, see: impl FnOnce(&State) -> T) -> T {
+    pub(super) fn clock(&self) -> &Clock {
+        &self.0.clock
+    }
+
+    pub(super) fn look<T>(&self, see: impl FnOnce(&State) -> T) -> T {
         self.with(|state, _| see(state))
     }
 
@@ -85,7 +83,10 @@ impl Aws {
 impl Aws {
     /// Behaves so from now on. Groups that are there keep their times.
     pub fn behave(&self, behaviour: Behaviour) {
-        self.script(|state, _| state.shared.behaviour = behaviour);
+        self.script(|state, _| {
+            state.shared.behaviour = behaviour;
+            state.past.reach(behaviour.stale.longest());
+        });
     }
 
     /// Adds a group, in place of one with the same name; it starts to launch what it wants.
@@ -248,81 +249,6 @@ impl Aws {
     }
 }
 
-/// Faults. A call that is throttled, denied, fails or is lost before its effect changes nothing.
-impl Aws {
-    /// Throttles the next calls of `operation`.
-    pub fn throttle_next(&self, operation: Operation, calls: u32) {
-        self.script(|state, _| state.faults.throttle(operation, calls));
-    }
-
-    /// Throttles the next calls, whatever they ask for.
-    pub fn throttle_any(&self, calls: u32) {
-        self.script(|state, _| state.faults.throttle_any(calls));
-    }
-
-    /// Throttles this share of all calls from now on, by chance; 0 ends it. The seed decides which.
-    pub fn throttle_share(&self, share: f64) {
-        self.script(|state, _| state.faults.throttle_share(share));
-    }
-
-    /// Throttles every call of `operations` for a while.
-    pub fn throttle_for(&self, operations: &[Operation], duration: Duration) {
-        self.script(|state, now| state.faults.throttle_until(operations, after(now, duration)));
-    }
-
-    /// Takes the caller's permission for `operation` away, or gives it back.
-    pub fn deny(&self, operation: Operation, on: bool) {
-        self.script(|state, _| state.faults.deny(operation, on));
-    }
-
-    /// Refuses to show all launch templates at once, as stand-ins for EC2 do that know one at a time, or no longer.
-    pub fn hide_templates(&self, on: bool) {
-        self.script(|state, _| state.shared.hides_templates = on);
-    }
-
-    /// Answers the next calls of `operation` with status 500.
-    pub fn fail_next(&self, operation: Operation, calls: u32) {
-        self.script(|state, _| state.faults.fail(operation, calls));
-    }
-
-    /// Answers the next calls of `operation` with an error, before or after they had their effect.
-    pub fn refuse_next(&self, operation: Operation, refusal: Refusal, side: Lose, calls: u32) {
-        self.script(|state, _| state.faults.refuse(operation, refusal, side, calls));
-    }
-
-    /// Loses the next call of `operation`; said twice, the next two.
-    pub fn lose_next(&self, operation: Operation, lose: Lose) {
-        self.script(|state, _| state.faults.lose(operation, lose));
-    }
-
-    /// Leaves calls of `operations` without an effect, an answer or an end, or no longer. Those that came meanwhile
-    /// stay so.
-    pub fn hang(&self, operations: &[Operation], on: bool) {
-        self.script(|state, _| state.faults.hang(operations, on));
-    }
-
-    /// Refuses the tokens of the next calls of `operation` that have one, as if they had grown too old.
-    pub fn expire_tokens(&self, operation: Operation, calls: u32) {
-        self.script(|state, _| state.faults.expire_tokens(operation, calls));
-    }
-
-    /// Starts or ends an outage, in which no request arrives. Groups go on with their doings.
-    pub fn outage(&self, on: bool) {
-        self.script(|state, _| state.faults.outage = on);
-    }
-
-    /// Each call takes `latency`, and up to `jitter` more; half of it before its effect, half after.
-    pub fn delay(&self, latency: Duration, jitter: Duration) {
-        self.script(|state, _| state.faults.delay(latency, jitter));
-    }
-
-    /// This share of the calls of `operations` takes at least `least` longer: twice as long is half as likely, up to
-    /// `most`. A share of 0 ends it.
-    pub fn delay_some(&self, operations: &[Operation], share: f64, least: Duration, most: Duration) {
-        self.script(|state, _| state.faults.delay_some(operations, share, least, most));
-    }
-}
-
 /// What can be seen.
 impl Aws {
     /// The group as of now.
@@ -365,31 +291,5 @@ impl Aws {
             // The sender lives in the state, which lives as long as we do.
             let _ = changed.changed().await;
         }
-    }
-}
-
-#[async_trait]
-impl World for Aws {
-    async fn call(&self, request: Request) -> Result<Response, Lost> {
-        let half = self.with(|state, _| state.draw_latency(&request)) / 2;
-        pause(half).await;
-        let (hangs, reply) = self.script(|state, now| (state.hangs(&request), state.apply(&request, now)));
-        if hangs {
-            std::future::pending::<()>().await;
-        }
-        pause(half).await;
-        reply.map(|reply| {
-            let mut answer = response(reply.status, reply.content_type, reply.body);
-            if let Some(code) = reply.error_type {
-                answer.headers_mut().insert(ERROR_TYPE, http::HeaderValue::from_static(code));
-            }
-            answer
-        })
-    }
-}
-
-async fn pause(duration: Duration) {
-    if !duration.is_zero() {
-        tokio::time::sleep(duration).await;
     }
 }

@@ -50,6 +50,11 @@ impl Form {
             .transpose()
     }
 
+    /// Whether some value is this one.
+    pub(super) fn names(&self, value: &str) -> bool {
+        self.0.values().any(|given| given == value)
+    }
+
     /// The values of `prefix.1`, `prefix.2`, … by their numbers.
     pub(super) fn list(&self, prefix: &str) -> Vec<&str> {
         let items: BTreeMap<u32, &str> = self
@@ -150,6 +155,11 @@ pub(super) fn page_size(form: &Form, key: &str, default: usize, most: usize) -> 
         )));
     }
     Ok(size)
+}
+
+/// The token for a page from the beginning.
+pub(super) fn start_token() -> String {
+    to_token("")
 }
 
 fn to_token(key: &str) -> String {

@@ -6,48 +6,26 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
+use super::Behaviour;
+use super::bucket::Level;
 use super::eks::NodeGroupSpec;
 use super::error::ApiError;
-use super::faults::{Faults, Lose, Verdict};
+use super::faults::Faults;
 use super::group::{Group, Instance};
-use super::journal::{Event, Journal, Outcome};
-use super::operation::{Operation, Service};
-use super::query::Form;
+use super::journal::{Event, Journal};
+use super::past::Past;
+use super::replies::uuid;
+use super::requests::Requests;
 use super::spec::LaunchConfigurationSpec;
 use super::templates::{DEFAULT_IMAGE, Template};
-use super::xml::Xml;
-use super::{Behaviour, autoscaling, ec2, eks};
-use crate::sim::http::{Lost, Request};
 use crate::sim::span::Span;
-
-const AUTO_SCALING_NAMESPACE: &str = "http://autoscaling.amazonaws.com/doc/2011-01-01/";
-const EC2_NAMESPACE: &str = "http://ec2.amazonaws.com/doc/2016-11-15/";
 
 /// The account that everything belongs to.
 pub(super) const ACCOUNT: &str = "123456789012";
 /// The region that everything is in.
 pub(super) const REGION: &str = "us-east-1";
-
-/// An answer: what of HTTP a caller looks at, and an XML or JSON document.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reply {
-    /// The HTTP status.
-    pub status: u16,
-    /// What the body is.
-    pub content_type: &'static str,
-    /// The code of an error, where it is not in the body.
-    pub error_type: Option<&'static str>,
-    /// The document.
-    pub body: String,
-}
-
-/// What a call comes to, in the language of its service.
-enum Answer {
-    Xml(Xml),
-    Json(serde_json::Value),
-}
 
 /// Everything in the simulated AWS.
 pub struct State {
@@ -56,8 +34,12 @@ pub struct State {
     pub(super) node_groups: BTreeMap<(String, String), NodeGroupSpec>,
     pub(super) shared: Shared,
     pub(super) faults: Faults,
-    jitter: fastrand::Rng,
-    requests: u64,
+    pub(super) past: Past,
+    pub(super) requests: Requests,
+    /// Requests answered so far.
+    pub(super) answered: u64,
+    pub(super) bucket: Level,
+    pub(super) jitter: fastrand::Rng,
 }
 
 /// What groups have in common.
@@ -78,14 +60,19 @@ pub(super) struct Shared {
     pub(super) detached: BTreeMap<String, Instance>,
     /// How AWS behaves where its documents leave room.
     pub(super) behaviour: Behaviour,
+    /// By how much AWS's clock is ahead.
+    pub(super) ahead: SignedDuration,
     resources: fastrand::Rng,
     uuids: fastrand::Rng,
     times: fastrand::Rng,
+    ways: fastrand::Rng,
     numbers: u64,
 }
 
 /// Keeps the stream of times apart from that of ids.
 const TIMES: u64 = 0x7469_6d65_7300_0000;
+/// And that of what befalls requests from both.
+const WAYS: u64 = 0x7761_7973_0000_0000;
 
 /// A launch configuration.
 #[derive(Debug)]
@@ -104,6 +91,21 @@ impl Shared {
     /// How long something takes this time.
     pub(super) fn draw(&mut self, span: Span) -> Duration {
         span.draw(&mut self.times)
+    }
+
+    /// The same, for what befalls a request: that moves nothing else.
+    pub(super) fn draw_way(&mut self, span: Span) -> Duration {
+        span.draw(&mut self.ways)
+    }
+
+    /// Whether something happens this time that happens to this share of requests.
+    pub(super) fn happens(&mut self, share: f64) -> bool {
+        share > 0.0 && self.ways.f64() < share
+    }
+
+    /// A number below `most`, for the same.
+    pub(super) fn below(&mut self, most: usize) -> usize {
+        self.ways.usize(..most.max(1))
     }
 
     pub(super) fn instance_id(&mut self) -> String {
@@ -145,25 +147,31 @@ impl State {
                 past: BTreeMap::new(),
                 detached: BTreeMap::new(),
                 behaviour: Behaviour::PLAIN,
+                ahead: SignedDuration::ZERO,
                 resources: rng.fork(),
                 uuids: rng.fork(),
                 times: fastrand::Rng::with_seed(seed ^ TIMES),
+                ways: fastrand::Rng::with_seed(seed ^ WAYS),
                 numbers: 0,
             },
             faults: Faults::default(),
+            past: Past::default(),
+            requests: Requests::default(),
+            answered: 0,
+            bucket: Level::default(),
             jitter: rng,
-            requests: 0,
         }
     }
 
     /// The first moment at which something happens by itself.
     pub fn next_due(&self) -> Option<Timestamp> {
-        self.groups.values().filter_map(Group::next_due).min()
+        self.groups.values().filter_map(Group::next_due).chain(self.requests.next_due()).min()
     }
 
     /// Does everything that is due by `now`, each at its own moment.
     pub fn step(&mut self, now: Timestamp) {
         while let Some(due) = self.next_due().filter(|due| *due <= now) {
+            self.past.keep(&self.groups, due);
             for group in self.groups.values_mut().filter(|group| group.next_due() == Some(due)) {
                 group.advance(&mut self.shared, due);
             }
@@ -173,81 +181,8 @@ impl State {
                 self.groups.remove(&group);
                 self.shared.journal.record(due, Event::GroupDeleted { group });
             }
+            self.receive(due);
         }
-    }
-
-    /// How long the request travels, there and back.
-    pub(super) fn draw_latency(&mut self, request: &Request) -> Duration {
-        self.faults.draw_latency(addressed(&read(request)).1, &mut self.jitter)
-    }
-
-    /// Whether the request is one that nobody answers.
-    pub(super) fn hangs(&self, request: &Request) -> bool {
-        self.faults.hangs(addressed(&read(request)).1)
-    }
-
-    /// Answers a request, or loses it.
-    pub fn apply(&mut self, request: &Request, now: Timestamp) -> Result<Reply, Lost> {
-        self.step(now);
-        self.requests += 1;
-        let id = uuid(u128::from(self.requests));
-        let form = read(request);
-        let (service, operation) = addressed(&form);
-        let action = form.get("Action").unwrap_or_default();
-
-        let verdict = self.faults.judge(operation, form.get("NextToken").is_some(), now, &mut self.jitter);
-        self.shared.journal.begin_call();
-        let result = match verdict {
-            Verdict::Lose(Lose::BeforeEffect) => None,
-            Verdict::Refuse(refusal, Lose::BeforeEffect) => Some(Err(refusal.into())),
-            Verdict::Refuse(refusal, Lose::AfterEffect) => {
-                let _unheard = self.carry_out(service, operation, &form, now);
-                Some(Err(refusal.into()))
-            }
-            Verdict::Throttle => Some(Err(ApiError::throttled(service))),
-            Verdict::Deny => Some(Err(ApiError::denied(service, operation))),
-            Verdict::Fail => Some(Err(ApiError::internal(service))),
-            Verdict::Expire => Some(Err(ApiError::invalid_token())),
-            Verdict::Proceed | Verdict::Lose(Lose::AfterEffect) => {
-                Some(self.carry_out(service, operation, &form, now))
-            }
-        };
-        let outcome = match (&result, verdict) {
-            (None, _) => Outcome::LostBefore,
-            (_, Verdict::Lose(Lose::AfterEffect) | Verdict::Refuse(_, Lose::AfterEffect)) => {
-                Outcome::LostAfter
-            }
-            (Some(Ok(_)), _) => Outcome::Answered,
-            (Some(Err(error)), _) => Outcome::Refused(error.code),
-        };
-        let lost = matches!(verdict, Verdict::Lose(_));
-        self.shared.journal.record_call(now, operation, form.arguments(), outcome);
-        match result.filter(|_| !lost) {
-            None => Err(Lost),
-            Some(Ok(answer)) => Ok(success(service, action, &answer, &id)),
-            Some(Err(error)) => Ok(refusal(service, &error, &id)),
-        }
-    }
-
-    fn carry_out(
-        &mut self,
-        service: Service,
-        operation: Operation,
-        form: &Form,
-        now: Timestamp,
-    ) -> Result<Answer, ApiError> {
-        for effect in self.faults.take_before(operation) {
-            effect(self, now);
-        }
-        let result = match service {
-            Service::AutoScaling => autoscaling::dispatch(self, operation, form, now).map(Answer::Xml),
-            Service::Ec2 => ec2::dispatch(self, operation, form, now).map(Answer::Xml),
-            Service::Eks => eks::dispatch(self, operation, form).map(Answer::Json),
-        };
-        for effect in self.faults.take_after(operation) {
-            effect(self, now);
-        }
-        result
     }
 
     /// The group called `name`, and what groups share.
@@ -280,74 +215,4 @@ impl State {
         let of_group = self.groups.values().find_map(|group| group.instances.get(id));
         of_group.or_else(|| self.shared.detached.get(id))
     }
-}
-
-fn read(request: &Request) -> Form {
-    eks::form(request).unwrap_or_else(|| Form::of(request))
-}
-
-/// What a request is for.
-fn addressed(form: &Form) -> (Service, Operation) {
-    let service = Service::of_version(form.get("Version").unwrap_or_default());
-    let action = form.get("Action").unwrap_or_default();
-    let operation = service.map_or(Operation::Unknown, |service| Operation::of(service, action));
-    (service.unwrap_or(Service::AutoScaling), operation)
-}
-
-impl Reply {
-    fn xml(status: u16, body: String) -> Self {
-        Self { status, content_type: "text/xml", error_type: None, body }
-    }
-
-    fn json(status: u16, error_type: Option<&'static str>, body: &serde_json::Value) -> Self {
-        Self { status, content_type: "application/json", error_type, body: body.to_string() }
-    }
-}
-
-fn success(service: Service, action: &str, answer: &Answer, id: &str) -> Reply {
-    let root = format!("{action}Response");
-    let body = match answer {
-        Answer::Json(body) => return Reply::json(200, None, body),
-        Answer::Xml(body) if service == Service::Ec2 => Xml::document(&root, EC2_NAMESPACE, |xml| {
-            xml.text("requestId", id).append(body);
-        }),
-        Answer::Xml(body) => Xml::document(&root, AUTO_SCALING_NAMESPACE, |xml| {
-            xml.inside(&format!("{action}Result"), |xml| {
-                xml.append(body);
-            })
-            .inside("ResponseMetadata", |xml| {
-                xml.text("RequestId", id);
-            });
-        }),
-    };
-    Reply::xml(200, body)
-}
-
-fn refusal(service: Service, error: &ApiError, id: &str) -> Reply {
-    let body = match service {
-        Service::AutoScaling => Xml::document("ErrorResponse", AUTO_SCALING_NAMESPACE, |xml| {
-            xml.inside("Error", |xml| {
-                xml.text("Type", if error.status < 500 { "Sender" } else { "Receiver" })
-                    .text("Code", error.code)
-                    .text("Message", &error.message);
-            })
-            .text("RequestId", id);
-        }),
-        Service::Ec2 => Xml::document("Response", "", |xml| {
-            xml.list("Errors", "Error", [error], |xml, error| {
-                xml.text("Code", error.code).text("Message", &error.message);
-            })
-            .text("RequestID", id);
-        }),
-        Service::Eks => {
-            let body = serde_json::json!({ "message": error.message });
-            return Reply::json(error.status, Some(error.code), &body);
-        }
-    };
-    Reply::xml(error.status, body)
-}
-
-fn uuid(bits: u128) -> String {
-    let hex = format!("{bits:032x}");
-    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
 }

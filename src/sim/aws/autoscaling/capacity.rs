@@ -100,10 +100,11 @@ pub(super) fn terminate(state: &mut State, form: &Form, now: Timestamp) -> Resul
         group.want(shared, to, Operation::TerminateInstanceInAutoScalingGroup, &why, now);
     }
     group.settle(shared, now);
+    let ahead = shared.ahead;
     let activity = group.instances.get(id).and_then(|instance| group.activities.get(&instance.activity));
     Ok(Xml::build(|xml| {
         if let Some(activity) = activity {
-            xml.inside("Activity", |xml| activity.write(xml));
+            xml.inside("Activity", |xml| activity.write(xml, ahead));
         }
     }))
 }

@@ -70,7 +70,7 @@ pub(super) fn activities(state: &State, form: &Form) -> Result<Xml, ApiError> {
     activities.sort_by(|(a, _), (b, _)| a.cmp(b));
     let (activities, next) = page(activities, form.get("NextToken"), size)?;
     Ok(Xml::build(|xml| {
-        xml.list("Activities", "member", activities, |xml, activity| activity.write(xml))
+        xml.list("Activities", "member", activities, |xml, activity| activity.write(xml, state.shared.ahead))
             .optional("NextToken", next);
     }))
 }

@@ -11,8 +11,10 @@ mod describing;
 mod doings;
 mod ec2;
 mod eks;
+mod examples;
 mod faults;
 mod hooks;
+mod requests;
 mod states;
 mod trouble;
 

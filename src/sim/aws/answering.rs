@@ -1,0 +1,217 @@
+//! What becomes of a request that has arrived: the faults in force first, then the operation itself, on the groups as they
+//! are or as they were.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::error::ApiError;
+use super::faults::{Lose, Verdict};
+use super::group::{Group, Instance, before};
+use super::journal::Outcome;
+use super::operation::{Operation, Service};
+use super::past::is_read;
+use super::query::{Form, start_token};
+use super::replies::{Answer, Reply, refusal, success, uuid};
+use super::state::State;
+use super::troubles::Trouble;
+use super::xml::Xml;
+use super::{autoscaling, ec2, eks};
+use crate::sim::http::{Lost, Request};
+
+/// What somebody is answered from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Sight {
+    /// As of so long ago.
+    stale: Duration,
+    /// Without this group or instance.
+    without: Option<String>,
+    /// On a first page that is empty.
+    empty_page: bool,
+}
+
+pub(super) fn read(request: &Request) -> Form {
+    eks::form(request).unwrap_or_else(|| Form::of(request))
+}
+
+/// What a request is for.
+pub(super) fn addressed(form: &Form) -> (Service, Operation) {
+    let service = Service::of_version(form.get("Version").unwrap_or_default());
+    let action = form.get("Action").unwrap_or_default();
+    let operation = service.map_or(Operation::Unknown, |service| Operation::of(service, action));
+    (service.unwrap_or(Service::AutoScaling), operation)
+}
+
+impl State {
+    /// Answers a request that arrives now; none if nothing is ever heard of it.
+    pub(super) fn answer(&mut self, request: &Request, now: Timestamp) -> Option<Result<Reply, Lost>> {
+        self.answered += 1;
+        let id = uuid(u128::from(self.answered));
+        let form = read(request);
+        let (service, operation) = addressed(&form);
+        let action = form.get("Action").unwrap_or_default();
+
+        let mut sight = self.draw_sight(operation);
+        let verdict = self.judge(service, operation, &form, &mut sight, now);
+        self.shared.journal.begin_call();
+        let result = match verdict {
+            Verdict::Lose(Lose::BeforeEffect) | Verdict::Silence(Lose::BeforeEffect) => None,
+            Verdict::Refuse(refusal, Lose::BeforeEffect) => Some(Err(refusal.into())),
+            Verdict::Refuse(refusal, Lose::AfterEffect) => {
+                let _unheard = self.carry_out(service, operation, &form, &sight, now);
+                Some(Err(refusal.into()))
+            }
+            Verdict::Throttle => Some(Err(ApiError::throttled(service))),
+            Verdict::Deny => Some(Err(ApiError::denied(service, operation))),
+            Verdict::Fail => Some(Err(ApiError::internal(service))),
+            Verdict::Expire => Some(Err(ApiError::invalid_token())),
+            Verdict::Proceed | Verdict::Lose(Lose::AfterEffect) | Verdict::Silence(Lose::AfterEffect) => {
+                Some(self.carry_out(service, operation, &form, &sight, now))
+            }
+        };
+        let outcome = match (&result, verdict) {
+            (None, _) => Outcome::LostBefore,
+            (
+                _,
+                Verdict::Lose(Lose::AfterEffect)
+                | Verdict::Silence(Lose::AfterEffect)
+                | Verdict::Refuse(_, Lose::AfterEffect),
+            ) => Outcome::LostAfter,
+            (Some(Ok(_)), _) => Outcome::Answered,
+            (Some(Err(error)), _) => Outcome::Refused(error.code),
+        };
+        self.shared.journal.record_call(now, operation, form.arguments(), outcome);
+        match (verdict, result) {
+            (Verdict::Silence(_), _) => None,
+            (Verdict::Lose(_), _) | (_, None) => Some(Err(Lost)),
+            (_, Some(Ok(answer))) => Some(Ok(success(service, action, &answer, &id))),
+            (_, Some(Err(error))) => Some(Ok(refusal(service, &error, &id))),
+        }
+    }
+
+    /// What by chance an answer is from.
+    fn draw_sight(&mut self, operation: Operation) -> Sight {
+        if !is_read(operation) {
+            return Sight::default();
+        }
+        let behaviour = self.shared.behaviour;
+        let stale = self.shared.draw_way(behaviour.stale);
+        let without = self.shared.happens(behaviour.gaps).then(|| {
+            let all = self.groups.values().flat_map(|g| std::iter::once(&g.name).chain(g.instances.keys()));
+            let all: Vec<String> = all.cloned().collect();
+            all.get(self.shared.below(all.len())).cloned()
+        });
+        Sight { stale, without: without.flatten(), empty_page: false }
+    }
+
+    fn judge(
+        &mut self,
+        service: Service,
+        operation: Operation,
+        form: &Form,
+        sight: &mut Sight,
+        now: Timestamp,
+    ) -> Verdict {
+        match self.faults.troubles.take(operation, form, now) {
+            Some(Trouble::Refused(refusal, side)) => return Verdict::Refuse(refusal, side),
+            Some(Trouble::Lost(side)) => return Verdict::Lose(side),
+            Some(Trouble::Silent(side)) => return Verdict::Silence(side),
+            Some(Trouble::Stale(by)) => sight.stale = by,
+            Some(Trouble::Without(name)) => sight.without = Some(name),
+            Some(Trouble::EmptyPage) => sight.empty_page = true,
+            Some(Trouble::Late(_)) | None => {}
+        }
+        let verdict = self.faults.judge(operation, form.get("NextToken").is_some(), now, &mut self.jitter);
+        let bucket = self.shared.behaviour.bucket.filter(|_| service == Service::AutoScaling);
+        if verdict == Verdict::Proceed && bucket.is_some_and(|bucket| !self.bucket.take(bucket, now)) {
+            return Verdict::Throttle;
+        }
+        verdict
+    }
+
+    fn carry_out(
+        &mut self,
+        service: Service,
+        operation: Operation,
+        form: &Form,
+        sight: &Sight,
+        now: Timestamp,
+    ) -> Result<Answer, ApiError> {
+        self.past.keep(&self.groups, now);
+        for effect in self.faults.take_before(operation) {
+            effect(self, now);
+        }
+        let result = if let Some(page) = sight.empty_page.then(|| empty_page(operation, form)).flatten() {
+            Ok(Answer::Xml(page))
+        } else {
+            let then = before(now, sight.stale);
+            if !sight.stale.is_zero() {
+                self.past.swap(&mut self.groups, then);
+            }
+            let missing = sight.without.as_ref().and_then(|name| self.take_out(name));
+            let result = match service {
+                Service::AutoScaling => autoscaling::dispatch(self, operation, form, now).map(Answer::Xml),
+                Service::Ec2 => ec2::dispatch(self, operation, form, now).map(Answer::Xml),
+                Service::Eks => eks::dispatch(self, operation, form).map(Answer::Json),
+            };
+            if let Some(missing) = missing {
+                self.put_back(missing);
+            }
+            if !sight.stale.is_zero() {
+                self.past.swap(&mut self.groups, then);
+            }
+            result
+        };
+        for effect in self.faults.take_after(operation) {
+            effect(self, now);
+        }
+        result
+    }
+
+    fn take_out(&mut self, name: &str) -> Option<Missing> {
+        if let Some(group) = self.groups.remove(name) {
+            return Some(Missing::Group(Box::new(group)));
+        }
+        let instance = self.groups.values_mut().find_map(|group| group.instances.remove(name))?;
+        Some(Missing::Instance(Box::new(instance)))
+    }
+
+    fn put_back(&mut self, missing: Missing) {
+        match missing {
+            Missing::Group(group) => drop(self.groups.insert(group.name.clone(), *group)),
+            Missing::Instance(instance) => {
+                if let Some(group) = self.groups.get_mut(&instance.group) {
+                    group.instances.insert(instance.id.clone(), *instance);
+                }
+            }
+        }
+    }
+}
+
+/// What an answer leaves out.
+enum Missing {
+    Group(Box<Group>),
+    Instance(Box<Instance>),
+}
+
+/// A page with nothing on it, and the token for the page that was asked for.
+///
+/// <https://docs.aws.amazon.com/AWSEC2/latest/APIReference/Query-Requests.html#api-pagination>: "fewer than the maximum, or even
+/// no results".
+fn empty_page(operation: Operation, form: &Form) -> Option<Xml> {
+    let (list, token) = match operation {
+        Operation::DescribeAutoScalingGroups => ("AutoScalingGroups", "NextToken"),
+        Operation::DescribeAutoScalingInstances => ("AutoScalingInstances", "NextToken"),
+        Operation::DescribeScalingActivities => ("Activities", "NextToken"),
+        Operation::DescribeLaunchConfigurations => ("LaunchConfigurations", "NextToken"),
+        Operation::DescribeWarmPool => ("Instances", "NextToken"),
+        Operation::DescribeTags => ("tagSet", "nextToken"),
+        Operation::DescribeInstanceTypes => ("instanceTypeSet", "nextToken"),
+        Operation::DescribeLaunchTemplateVersions => ("launchTemplateVersionSet", "nextToken"),
+        _ => return None,
+    };
+    let here = form.get("NextToken").map_or_else(start_token, str::to_owned);
+    Some(Xml::build(|xml| {
+        xml.inside(list, |_| {}).text(token, here);
+    }))
+}

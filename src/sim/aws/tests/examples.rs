@@ -1,0 +1,191 @@
+//! Answers held to the examples of AWS's API references: each element that an example has, an answer has too, and the other way
+//! round nothing is made up. Values are ours; an example is here as its elements.
+//!
+//! <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_Operations.html> (each page has a sample response),
+//! <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/CommonErrors.html> and
+//! <https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeTags.html>
+
+use std::collections::BTreeSet;
+
+use quick_xml::Reader;
+use quick_xml::events::Event as Node;
+
+use super::*;
+use crate::sim::aws::answering::read;
+use crate::sim::http::Request;
+
+const AUTO_SCALING: &str = "2011-01-01";
+const EC2: &str = "2016-11-15";
+
+fn now() -> Timestamp {
+    Timestamp::new(1_800_000_000, 0).expect("a moment")
+}
+
+/// A group of two in service whose tags and hooks the examples tell of, and the id of its first instance.
+fn state() -> (State, String) {
+    let mut state = State::new(1);
+    let hook = HookSpec::terminating("my-hook").heartbeat(600).by_default(HookResult::Continue);
+    let group = GroupSpec::named("my-asg").size(1, 5, 2).tag("environment", "test").hook(hook);
+    state.add_group(group.already_running(), now());
+    let id = state.groups["my-asg"].instances.keys().next().expect("an instance").clone();
+    (state, id)
+}
+
+/// Status and document of the answer to a call.
+fn answer(state: &mut State, version: &str, call: &str) -> (u16, String) {
+    let request = Request::new(format!("Version={version}&Action={call}").into());
+    assert!(read(&request).get("Action").is_some());
+    let reply = state.answer(&request, now()).expect("an answer").expect("no lost message");
+    (reply.status, reply.body)
+}
+
+/// The elements of a document, each with those it is in, without the namespace. A list's members are one.
+fn elements(document: &str) -> BTreeSet<String> {
+    let (mut reader, mut path, mut found) = (Reader::from_str(document), Vec::new(), BTreeSet::new());
+    loop {
+        match reader.read_event().expect("well-formed") {
+            Node::Start(element) => {
+                path.push(element.local_name().as_ref().to_owned());
+                found.insert(path.join("/"));
+            }
+            Node::Empty(element) => {
+                path.push(element.local_name().as_ref().to_owned());
+                found.insert(path.join("/"));
+                path.pop();
+            }
+            Node::End(_) => drop(path.pop()),
+            Node::Eof => return found,
+            _ => {}
+        }
+    }
+}
+
+/// Asserts that the answer has the elements of the example, but for `absent`, and of its own only `more`.
+fn assert_like(document: &str, example: &str, absent: &[&str], more: &[&str]) {
+    let (has, documented) = (elements(document), elements(example));
+    let named = |name: &String, names: &[&str]| names.iter().any(|of| name.ends_with(of));
+    let missing: Vec<_> = documented.difference(&has).filter(|name| !named(name, absent)).collect();
+    assert_eq!(missing, [""; 0], "documented, and not in {document}");
+    let made_up: Vec<_> = has.difference(&documented).filter(|name| !named(name, more)).collect();
+    assert_eq!(made_up, [""; 0], "not documented");
+}
+
+fn enclosed(call: &str, result: &str) -> String {
+    format!(
+        "<{call}Response>{result}<ResponseMetadata><RequestId>x</RequestId></ResponseMetadata></{call}Response>"
+    )
+}
+
+const ACTIVITY: &str = "<ActivityId/><AutoScalingGroupName/><Description/><Cause/><StartTime/><StatusCode/><Progress/><Details/>";
+
+#[test]
+fn a_description_of_groups_is_like_the_documented_one() {
+    let (mut state, _) = state();
+    let (status, body) =
+        answer(&mut state, AUTO_SCALING, "DescribeAutoScalingGroups&AutoScalingGroupNames.member.1=my-asg");
+    assert_eq!(status, 200);
+    let example = "<DescribeAutoScalingGroupsResult><AutoScalingGroups><member><HealthCheckType/><LoadBalancerNames/>\
+        <Instances><member><AvailabilityZone/><InstanceId/><InstanceType/><HealthStatus/><LifecycleState/><ProtectedFromScaleIn/>\
+        <LaunchTemplate><LaunchTemplateId/><LaunchTemplateName/><Version/></LaunchTemplate></member></Instances>\
+        <TerminationPolicies><member/></TerminationPolicies><DefaultCooldown/><AutoScalingGroupARN/><EnabledMetrics/>\
+        <AvailabilityZones><member/></AvailabilityZones><Tags><member><ResourceId/><PropagateAtLaunch/><Value/><Key/>\
+        <ResourceType/></member></Tags><SuspendedProcesses/><AutoScalingGroupName/><HealthCheckGracePeriod/>\
+        <NewInstancesProtectedFromScaleIn/><CreatedTime/><MinSize/><DesiredCapacity/><VPCZoneIdentifier/><MaxSize/>\
+        <LaunchTemplate><LaunchTemplateId/><LaunchTemplateName/><Version/></LaunchTemplate>\
+        <ServiceLinkedRoleARN/><TargetGroupARNs/></member></AutoScalingGroups></DescribeAutoScalingGroupsResult>";
+    // Nobody here asks for the role.
+    assert_like(&body, &enclosed("DescribeAutoScalingGroups", example), &["ServiceLinkedRoleARN"], &[]);
+}
+
+#[test]
+fn a_description_of_hooks_is_like_the_documented_one() {
+    let (mut state, _) = state();
+    let (status, body) =
+        answer(&mut state, AUTO_SCALING, "DescribeLifecycleHooks&AutoScalingGroupName=my-asg");
+    assert_eq!(status, 200);
+    let example = "<DescribeLifecycleHooksResult><LifecycleHooks><member><AutoScalingGroupName/><RoleARN/><LifecycleTransition/>\
+        <GlobalTimeout/><LifecycleHookName/><HeartbeatTimeout/><DefaultResult/><NotificationTargetARN/></member>\
+        </LifecycleHooks></DescribeLifecycleHooksResult>";
+    // Both are there only where the hook notifies a queue or a topic.
+    assert_like(
+        &body,
+        &enclosed("DescribeLifecycleHooks", example),
+        &["RoleARN", "NotificationTargetARN"],
+        &[],
+    );
+    assert!(body.contains("<GlobalTimeout>60000</GlobalTimeout>"), "a hundred heartbeats: {body}");
+}
+
+#[test]
+fn answers_to_changes_are_like_the_documented_ones() {
+    let (mut state, id) = state();
+    let group = "AutoScalingGroupName=my-asg";
+    // What answers nothing has no result; of these two calls the result is empty.
+    for (call, result, parameters) in [
+        ("SetDesiredCapacity", "", format!("{group}&DesiredCapacity=2&HonorCooldown=false")),
+        (
+            "SetInstanceProtection",
+            "<SetInstanceProtectionResult/>",
+            format!("{group}&InstanceIds.member.1={id}&ProtectedFromScaleIn=true"),
+        ),
+        ("UpdateAutoScalingGroup", "", format!("{group}&MinSize=1")),
+    ] {
+        let (status, body) = answer(&mut state, AUTO_SCALING, &format!("{call}&{parameters}"));
+        assert_eq!(status, 200, "{body}");
+        assert_like(&body, &enclosed(call, result), &[], &[]);
+    }
+    let call = "TerminateInstanceInAutoScalingGroup";
+    let parameters = format!("InstanceId={id}&ShouldDecrementDesiredCapacity=true");
+    let (status, body) = answer(&mut state, AUTO_SCALING, &format!("{call}&{parameters}"));
+    assert_eq!(status, 200);
+    assert_like(
+        &body,
+        &enclosed(call, &format!("<{call}Result><Activity>{ACTIVITY}</Activity></{call}Result>")),
+        &[],
+        &[],
+    );
+    for call in ["RecordLifecycleActionHeartbeat", "CompleteLifecycleAction"] {
+        let parameters =
+            format!("{group}&LifecycleHookName=my-hook&InstanceId={id}&LifecycleActionResult=CONTINUE");
+        let (status, body) = answer(&mut state, AUTO_SCALING, &format!("{call}&{parameters}"));
+        assert_eq!(status, 200, "{body}");
+        assert_like(&body, &enclosed(call, &format!("<{call}Result/>")), &[], &[]);
+    }
+}
+
+#[test]
+fn activities_and_tags_are_like_the_documented_ones() {
+    let (mut state, _) = state();
+    let (_, body) = answer(&mut state, AUTO_SCALING, "DescribeScalingActivities&AutoScalingGroupName=my-asg");
+    let example = format!(
+        "<DescribeScalingActivitiesResult><Activities><member>{ACTIVITY}<EndTime/></member></Activities></DescribeScalingActivitiesResult>"
+    );
+    assert_like(&body, &enclosed("DescribeScalingActivities", &example), &[], &[]);
+    let (_, body) = answer(&mut state, EC2, "DescribeTags");
+    let example = "<DescribeTagsResponse><requestId/><tagSet><item><resourceId/><resourceType/><key/><value/></item></tagSet></DescribeTagsResponse>";
+    assert_like(&body, example, &[], &[]);
+}
+
+#[test]
+fn errors_are_like_the_documented_ones() {
+    let (mut state, _) = state();
+    let (status, body) =
+        answer(&mut state, AUTO_SCALING, "DescribeLifecycleHooks&AutoScalingGroupName=other");
+    assert_eq!(status, 400);
+    assert_like(
+        &body,
+        "<ErrorResponse><Error><Type/><Code/><Message/></Error><RequestId/></ErrorResponse>",
+        &[],
+        &[],
+    );
+    assert!(body.contains("<Type>Sender</Type><Code>ValidationError</Code>"), "{body}");
+    let (status, body) = answer(&mut state, EC2, "CreateTags&ResourceId.1=i-0123456789abcdef0&Tag.1.Key=a");
+    assert_eq!(status, 400);
+    assert_like(
+        &body,
+        "<Response><Errors><Error><Code/><Message/></Error></Errors><RequestID/></Response>",
+        &[],
+        &[],
+    );
+    assert!(body.contains("<Code>InvalidInstanceID.NotFound</Code>"), "{body}");
+}

@@ -1,0 +1,273 @@
+//! What AWS does to a scale-in: answers that are old or never come, calls that are carried out late, machines that die, hooks
+//! that come and go.
+
+use ebbtide::config::Config;
+use ebbtide::sim::aws::{
+    Behaviour, Bucket, Death, Event, GroupSpec, HookResult, HookSpec, Lose, Operation, Timing, Trouble, Which,
+};
+use ebbtide::sim::cluster::pod;
+use ebbtide::sim::program::config;
+use ebbtide::sim::span::Span;
+use ebbtide::sim::world::World;
+use jiff::SignedDuration;
+
+use crate::scene::{Cause, Machine, Scene, group, held_group, seconds};
+use crate::story::{
+    TERMINATE, a_hook_timed_out, asked, assert_nothing_lost, aws_moments, decrements, has_exited, is_asked,
+    longest_silence, released_at, terminations,
+};
+
+const DESCRIBE: [Operation; 1] = [Operation::DescribeAutoScalingGroups];
+
+fn groups() -> [GroupSpec; 2] {
+    [group(3), held_group(3, 60)]
+}
+
+/// When our hook began to hold the instance.
+fn held_at(world: &World, machine: &Machine) -> jiff::Timestamp {
+    let held = |e: &Event| matches!(e, Event::EnteredWait { instance, hook, .. } if *instance == machine.instance && hook == "ebbtide");
+    *aws_moments(world, held).first().expect("held")
+}
+
+#[tokio::test(start_paused = true)]
+async fn looks_that_are_twenty_seconds_old_cost_no_second_termination() {
+    for group in groups() {
+        for side in [Lose::BeforeEffect, Lose::AfterEffect] {
+            let scene = Scene::with(group.clone()).await;
+            let machine = scene.first();
+            scene.run([pod("web").on(&machine.name).grace(60).exits_after(20)]).await;
+            let old = Which::of(&DESCRIBE).lasting(seconds(400));
+            scene.world.aws.trouble(old, Trouble::Stale(seconds(20)));
+            scene.world.aws.trouble(Which::of(&[TERMINATE]), Trouble::Silent(side));
+            scene.scale_in(&machine, Cause::Autoscaler).await;
+            scene.until_gone(&machine).await;
+            scene.assert_left_well(&machine);
+            assert_eq!(decrements(&scene.world), 1, "{side:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_termination_that_arrives_after_its_caller_gave_up_or_died_is_not_repeated() {
+    for group in groups() {
+        for killed in [false, true] {
+            let mut scene = Scene::with(group.clone()).await;
+            let machine = scene.first();
+            scene.run([pod("web").on(&machine.name).grace(60).exits_after(20)]).await;
+            scene
+                .world
+                .aws
+                .trouble(Which::of(&[TERMINATE]).about(&machine.instance), Trouble::Late(seconds(20)));
+            scene.scale_in(&machine, Cause::Autoscaler).await;
+            scene.pass_some(seconds(if killed { 33 } else { 1 })).await;
+            if killed {
+                scene.kill().await;
+            }
+            scene.until_gone(&machine).await;
+            scene.assert_left_well(&machine);
+            assert_eq!(
+                (scene.world.aws.calls(TERMINATE), decrements(&scene.world)),
+                (1, 1),
+                "killed: {killed}"
+            );
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_that_cannot_be_completed_when_it_is_first_shown_is_completed_soon_after() {
+    let timing = Timing { action: Span::exactly(seconds(25)), ..Timing::PUBLISHED };
+    for cause in [Cause::Autoscaler, Cause::Group] {
+        let scene = Scene::with(held_group(2, 60).timing(timing)).await;
+        let machine = scene.first();
+        scene.scale_in(&machine, cause).await;
+        scene.until_released(&machine).await;
+        let held_for = released_at(&scene.world, &machine).duration_since(held_at(&scene.world, &machine));
+        assert!(held_for <= SignedDuration::from_secs(65), "{held_for}");
+        assert_nothing_lost(&scene.world);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_dies_while_it_is_held_does_not_hold_its_node_for_two_days() {
+    for death in [Death::Interrupted, Death::Stopped, Death::Impaired] {
+        let scene = Scene::with(held_group(2, 60)).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).grace(300).exits_after(200)]).await;
+        scene.scale_in(&machine, Cause::Group).await;
+        scene.until(|w| is_asked(w, "web")).await;
+        scene.world.aws.kill_machine(&machine.instance, death);
+        scene.until_released(&machine).await;
+        let (at, _, grace) = asked(&scene.world, "web")[0];
+        let after = released_at(&scene.world, &machine).duration_since(at);
+        assert!(after <= SignedDuration::from_secs(grace + 180), "{death:?}: {after}");
+        assert!(!a_hook_timed_out(&scene.world), "{death:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn log_lines_are_lost_where_daemonset_pods_get_no_time_to_flush_and_only_there() {
+    for (flush, lost) in [(0, true), (5, false)] {
+        let config = Config { daemonset_flush: seconds(flush), ..config() };
+        for group in groups() {
+            // The machine stops as soon as it is let go.
+            let group = group.timing(Timing { deregister: Span::NONE, ..Timing::PUBLISHED });
+            let scene = Scene::configured(group, config.clone()).await;
+            let machine = scene.first();
+            scene.run([pod("web").on(&machine.name).grace(60).exits_after(20)]).await;
+            scene.scale_in(&machine, Cause::Autoscaler).await;
+            scene.until_gone(&machine).await;
+            assert_eq!(scene.world.cluster.all_lines().lost > 0, lost, "a flush of {flush} s");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn heartbeats_of_forty_instances_leave_room_for_others_in_the_bucket_that_all_share() {
+    let scene = Scene::with(held_group(41, 60)).await;
+    let mut machines = scene.machines();
+    let last = machines.pop().expect("a machine");
+    let pods = machines
+        .iter()
+        .map(|m| pod(format!("web-{}", m.instance).as_str()).on(&m.name).grace(900).exits_after(600));
+    scene.run(pods).await;
+    let bucket = Some(Bucket { size: 10, per_second: 5.0 });
+    scene.world.aws.behave(Behaviour { bucket, ..Behaviour::HARSH });
+    scene.world.aws.others_call(2.0);
+    for machine in &machines {
+        scene.scale_in(machine, Cause::Group).await;
+    }
+    scene.pass_some(seconds(300)).await;
+    let requested = scene.world.clock.now();
+    scene.scale_in(&last, Cause::Autoscaler).await;
+    scene.until_released(&last).await;
+    let took = released_at(&scene.world, &last).duration_since(requested);
+    assert!(took <= SignedDuration::from_secs(120), "{took}");
+    scene.until(|w| machines.iter().all(|machine| w.cluster.node(&machine.name).is_none())).await;
+    assert_nothing_lost(&scene.world);
+    for machine in &machines {
+        assert!(longest_silence(&scene.world, machine) <= SignedDuration::from_secs(55));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_that_is_put_on_the_group_in_mid_drain_is_completed() {
+    let scene = Scene::with(group(2)).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(120).exits_after(100)]).await;
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until(|w| is_asked(w, "web")).await;
+    scene.pass_some(seconds(90)).await;
+    scene.world.aws.put_hook("web", HookSpec::terminating("ebbtide").heartbeat(60));
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
+    assert_eq!(decrements(&scene.world), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_of_somebody_elses_that_is_put_in_mid_drain_is_left_to_him() {
+    let scene = Scene::with(held_group(2, 60)).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(120).exits_after(100)]).await;
+    let foreign = HookSpec::terminating("theirs").heartbeat(600).by_default(HookResult::Continue);
+    scene.world.aws.put_hook("web", foreign);
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.until_gone(&machine).await;
+    let done = |e: &Event| matches!(e, Event::HookCompleted { hook, .. } if hook == "theirs");
+    assert!(aws_moments(&scene.world, done).is_empty());
+    let ours = |e: &Event| matches!(e, Event::HookTimedOut { hook, .. } if hook == "ebbtide");
+    assert!(aws_moments(&scene.world, ours).is_empty());
+    assert_eq!(scene.world.cluster.all_lines().lost, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pages_with_a_gap_forget_neither_a_hold_nor_a_scale_in() {
+    for (group, cause) in [(group(3), Cause::Autoscaler), (held_group(3, 30), Cause::Group)] {
+        let scene = Scene::with(group).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).grace(300).exits_after(200)]).await;
+        scene.scale_in(&machine, cause).await;
+        scene.until(|w| is_asked(w, "web")).await;
+        for left_out in [machine.instance.as_str(), "web", machine.instance.as_str(), "web"] {
+            scene.world.aws.trouble(Which::of(&DESCRIBE), Trouble::Without(left_out.to_owned()));
+            scene.pass_some(seconds(25)).await;
+        }
+        scene.until_gone(&machine).await;
+        scene.assert_left_well(&machine);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_first_page_that_is_empty_is_not_the_last() {
+    let scene = Scene::with(held_group(2, 60)).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(120).exits_after(100)]).await;
+    scene.world.aws.trouble(Which::of(&DESCRIBE).times(3), Trouble::EmptyPage);
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
+}
+
+#[tokio::test(start_paused = true)]
+async fn decrements_that_leave_zones_out_of_balance_leave_no_surplus() {
+    let scene = Scene::with(group(6).zones(["us-east-1a", "us-east-1b"])).await;
+    let zone = |machine: &Machine| scene.world.aws.instance(&machine.instance).expect("there").zone;
+    let leaving: Vec<Machine> = scene.machines().into_iter().filter(|m| zone(m) == "us-east-1b").collect();
+    scene.delete(&leaving).await.expect("accepted");
+    for machine in &leaving {
+        scene.until_gone(machine).await;
+    }
+    scene.pass_some(seconds(2_000)).await;
+    let group = scene.world.aws.group("web").expect("there");
+    assert_eq!((group.desired, group.launches), (3, 0));
+    assert_eq!(group.in_state(ebbtide::sim::aws::LifecycleState::InService).len(), 3);
+    assert_eq!(scene.target().await.expect("answered"), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn credentials_that_expire_for_half_a_minute_cost_nobody_anything() {
+    for (group, cause) in [(group(3), Cause::Autoscaler), (held_group(3, 90), Cause::Group)] {
+        for at in [0, 15, 30, 100] {
+            let scene = Scene::with(group.clone()).await;
+            let machine = scene.first();
+            scene.run([pod("web").on(&machine.name).grace(120).exits_after(90)]).await;
+            scene.scale_in(&machine, cause).await;
+            scene.pass_some(seconds(at)).await;
+            scene.world.aws.expire_credentials(seconds(30));
+            scene.until_gone(&machine).await;
+            scene.assert_left_well(&machine);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_begins_while_load_balancers_still_let_go_of_the_instance() {
+    let scene = Scene::with(held_group(2, 60).deregistering_for(300)).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(120).exits_after(100)]).await;
+    let began = scene.world.clock.now();
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.until(|w| has_exited(w, "web")).await;
+    let (at, ..) = asked(&scene.world, "web")[0];
+    assert!(at.duration_since(began) <= SignedDuration::from_secs(80), "with the next look");
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
+    assert_eq!(terminations(&scene.world, &machine).len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deadline_is_kept_though_the_clock_of_aws_is_a_minute_off() {
+    use ebbtide::sim::cluster::budget;
+    for minutes in [-1, 1] {
+        let mut scene = Scene::with(held_group(2, 30)).await;
+        let machine = scene.first();
+        scene.world.aws.set_clock_ahead(SignedDuration::from_mins(minutes));
+        scene.world.cluster.add(budget("web").min_available(1));
+        scene.run([pod("web").on(&machine.name).grace(60).exits_after(50)]).await;
+        scene.scale_in(&machine, Cause::Group).await;
+        scene.until(|w| !aws_moments(w, |e| matches!(e, Event::EnteredWait { .. })).is_empty()).await;
+        scene.kill().await;
+        scene.until_gone(&machine).await;
+        scene.assert_left_well(&machine);
+    }
+}
