@@ -349,6 +349,22 @@ async fn no_more_placeholders_are_given_up_than_launches_have_failed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn launches_that_begin_together_and_fail_one_after_the_other_are_all_given_up() {
+    for version in BOTH {
+        let timing =
+            Timing { failure: Span::seconds(2, 80), retry: Span::seconds(3_600, 3_600), ..Timing::QUICK };
+        let scene = Scene::with([pool(GROUP, 0).timing(timing)]).await;
+        let autoscaler = Loop::start(&scene, Options::of(version));
+        scene.world.aws.fail_launches(GROUP, LaunchFailure::InsufficientCapacity, u32::MAX);
+        scene.world.cluster.add(pods_for(GROUP, "pods", 5));
+        assert!(scene.world.until(LONG, |_| !autoscaler.deleted().is_empty()).await);
+        assert_ne!(scene.desired(), 0, "some are still under way");
+        tokio::time::sleep(Duration::from_mins(2)).await;
+        assert_eq!((autoscaler.deleted().len(), scene.desired()), (5, 0), "{version:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_group_that_vanishes_in_the_middle_of_a_loop_is_answered_for_until_that_is_over() {
     let scene = Scene::with([pool(GROUP, 2), pool("other", 1)]).await;
     scene.world.aws.untag_group(GROUP, TAG);

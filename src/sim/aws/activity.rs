@@ -67,9 +67,19 @@ impl Activity {
         (self.status, self.ended) = (status, Some(at));
     }
 
-    /// It has come to nothing, and says why: in its message and behind its description, as AWS does.
+    /// It was cancelled, and says why.
     pub(super) fn cancel(&mut self, why: &str, at: Timestamp) {
-        self.end(Status::Cancelled, at);
+        self.come_to_nothing(Status::Cancelled, why, at);
+    }
+
+    /// It has failed, and says why.
+    pub(super) fn fail(&mut self, why: &str, at: Timestamp) {
+        self.come_to_nothing(Status::Failed, why, at);
+    }
+
+    /// It tells in its message and behind its description, as AWS does.
+    fn come_to_nothing(&mut self, status: Status, why: &str, at: Timestamp) {
+        self.end(status, at);
         self.description = format!("{}.  Status Reason: {why}", self.description);
         self.message = Some(why.to_owned());
     }

@@ -220,6 +220,7 @@ impl Group {
             // A launch under way comes, whatever the group wants meanwhile; one that failed is not tried again.
             let recalled = |launch: &Launch| {
                 !launch.warm
+                    && launch.trying.is_none()
                     && launch.units() <= excess
                     && (launch.failed || shared.behaviour.recalls_launches)
             };

@@ -123,8 +123,18 @@ pub(super) struct Launch {
     pub(super) cause: String,
     /// Whether it failed before: then it waits for another try.
     pub(super) failed: bool,
+    /// The try under way, which will fail.
+    pub(super) trying: Option<Try>,
     /// Whether it is for the warm pool.
     pub(super) warm: bool,
+}
+
+/// A try of a launch that fails.
+#[derive(Clone, Debug)]
+pub(super) struct Try {
+    pub(super) activity: u64,
+    pub(super) code: String,
+    pub(super) message: String,
 }
 
 /// A hook that holds an instance.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::activity::{Activity, Status, launch_cause};
-use super::group::{Group, Instance, Launch, Origin, Source, after};
+use super::group::{Group, Instance, Launch, Origin, Source, Try, after};
 use super::instance_types;
 use super::journal::{Event, TerminationCause};
 use super::lifecycle::{LifecycleState, Transition};
@@ -52,7 +52,7 @@ impl Group {
             None => self.next_weighed(),
         };
         let due = after(at, shared.draw(self.timing.launch));
-        let launch = Launch { zone, weighed, due, replaces, cause, failed: false, warm: false };
+        let launch = Launch { zone, weighed, due, replaces, cause, failed: false, trying: None, warm: false };
         self.launches.insert(shared.next_number(), launch);
     }
 
@@ -66,7 +66,10 @@ impl Group {
 
     /// Tries a launch that was decided.
     pub(super) fn attempt(&mut self, shared: &mut Shared, number: u64, at: Timestamp) {
-        let Some(launch) = self.launches.remove(&number) else { return };
+        let Some(mut launch) = self.launches.remove(&number) else { return };
+        if let Some(in_vain) = launch.trying.take() {
+            return self.fail(shared, launch, in_vain, at);
+        }
         if self.suspends("Launch") {
             return;
         }
@@ -75,10 +78,10 @@ impl Group {
                 code: "InvalidLaunchTemplateId.VersionNotFound".to_owned(),
                 message: "You must use a valid fully-formed launch template.".to_owned(),
             };
-            return self.fail(shared, launch, &failure, "", at);
+            return self.try_in_vain(shared, launch, &failure, "", at);
         };
         if let Some(failure) = self.takes_failure(&launch.zone) {
-            return self.fail(shared, launch, &failure, &blueprint.instance_type, at);
+            return self.try_in_vain(shared, launch, &failure, &blueprint.instance_type, at);
         }
         let warm = launch.warm;
         let id = self.place(shared, launch, blueprint, at);
@@ -99,29 +102,44 @@ impl Group {
         Some(failure)
     }
 
-    fn fail(
+    /// Begins a try that fails, at once or after a while.
+    fn try_in_vain(
         &mut self,
         shared: &mut Shared,
-        launch: Launch,
+        mut launch: Launch,
         failure: &LaunchFailure,
         instance_type: &str,
         at: Timestamp,
     ) {
-        let message = failure.message(instance_type, &launch.zone);
-        let status = format!("{message} Launching EC2 instance failed.");
-        let activity = Activity {
+        let begun = Activity {
             id: shared.uuid(),
             group: self.name.clone(),
-            description: format!("Launching a new EC2 instance.  Status Reason: {status}"),
+            description: "Launching a new EC2 instance".to_owned(),
             cause: launch.cause.clone(),
             started: at,
-            ended: Some(at),
-            status: Status::Failed,
-            message: Some(status),
+            ended: None,
+            status: Status::InProgress,
+            message: None,
             zone: Some(launch.zone.clone()),
         };
-        self.activities.insert(shared.next_number(), activity);
-        let (group, zone, code) = (self.name.clone(), launch.zone.clone(), failure.code().to_owned());
+        let activity = shared.next_number();
+        self.activities.insert(activity, begun);
+        let message = failure.message(instance_type, &launch.zone);
+        let in_vain = Try { activity, code: failure.code().to_owned(), message };
+        let takes = shared.draw(self.timing.failure);
+        if takes.is_zero() {
+            return self.fail(shared, launch, in_vain, at);
+        }
+        (launch.due, launch.trying) = (after(at, takes), Some(in_vain));
+        self.launches.insert(shared.next_number(), launch);
+    }
+
+    fn fail(&mut self, shared: &mut Shared, launch: Launch, in_vain: Try, at: Timestamp) {
+        let Try { activity, code, message } = in_vain;
+        if let Some(activity) = self.activities.get_mut(&activity) {
+            activity.fail(&format!("{message} Launching EC2 instance failed."), at);
+        }
+        let (group, zone) = (self.name.clone(), launch.zone.clone());
         shared.journal.record(at, Event::LaunchFailed { group, zone, code, message });
         let due = after(at, shared.draw(self.timing.retry).max(SHORTEST_RETRY));
         // Another zone is tried:
@@ -200,6 +218,7 @@ impl Group {
                 replaces: None,
                 cause: launch_cause(at, self.last_change.as_deref(), false, self.capacity()),
                 failed: false,
+                trying: None,
                 warm: false,
             },
             |(_, launch)| launch,

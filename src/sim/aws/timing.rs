@@ -7,6 +7,8 @@ use crate::sim::span::Span;
 pub struct Timing {
     /// From the decision to launch to the instance being there as `Pending`.
     pub launch: Span,
+    /// From the beginning of a launch that fails to its failure: meanwhile its activity is in progress.
+    pub failure: Span,
     /// From `Pending` to the first launching hook, or to `InService` without one.
     pub boot: Span,
     /// From `Terminating` to `Terminating:Wait`, load balancers aside.
@@ -29,6 +31,7 @@ impl Timing {
     /// Orders of magnitude, on the quick side and always the same: for scenes that people follow.
     pub const QUICK: Self = Self {
         launch: Span::seconds(2, 2),
+        failure: Span::NONE,
         boot: Span::seconds(20, 20),
         deregister: Span::NONE,
         action: Span::NONE,
@@ -45,6 +48,7 @@ impl Timing {
         // Seen: 2 to 3 s from the decision to the instance, 5 s from there to InService, for the smallest types
         // (<https://github.com/radkawar/stackd>, testdata/aws/autoscaling); guessed: ten times that.
         launch: Span::seconds(2, 20),
+        failure: Span::NONE,
         boot: Span::seconds(5, 50),
         // Seen: within 8 s without a load balancer (same source, retention_decrement_native.json).
         deregister: Span::seconds(0, 8),
