@@ -43,7 +43,8 @@ mod tests {
 
     #[test]
     fn the_tag_that_nodes_join_by_comes_before_the_one_that_groups_are_found_by() {
-        let table: [(&[(&str, &str)], &[&str]); 6] = [
+        type Tags<'a> = &'a [(&'a str, &'a str)];
+        let table: [(Tags<'_>, &[&str]); 6] = [
             (&[], &[]),
             (&[("k8s.io/cluster-autoscaler/enabled", "true"), ("kubernetes.io/clusters", "x")], &[]),
             (&[("k8s.io/cluster-autoscaler/node-template/label/a", "b")], &[]),

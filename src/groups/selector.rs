@@ -244,13 +244,11 @@ impl Selectors {
 
     /// Names of our cluster: the one that was told, or else those that the keys of selected tags name.
     fn clusters(&self) -> BTreeSet<&str> {
-        match &self.cluster {
-            Some(name) => [name.as_str()].into(),
-            None => {
-                let keys = self.tagged.iter().flat_map(|selector| selector.tags.keys());
-                keys.filter_map(|key| clusters::in_selector(key)).collect()
-            }
+        if let Some(name) = &self.cluster {
+            return [name.as_str()].into();
         }
+        let keys = self.tagged.iter().flat_map(|selector| selector.tags.keys());
+        keys.filter_map(|key| clusters::in_selector(key)).collect()
     }
 
     /// Whether a group's tags name our cluster; none if they do not tell, or it is not known.

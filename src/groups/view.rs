@@ -223,8 +223,8 @@ impl Groups {
 /// The snapshot as it would be, had it seen these changes. Each applies only where the snapshot does not show it yet.
 fn overlay(base: &Snapshot, changes: &[(Timestamp, Change)]) -> Snapshot {
     let mut view = base.clone();
-    let changed: BTreeSet<&str> = changes.iter().map(|(_, change)| change.group()).collect();
-    for name in changed {
+    let names: BTreeSet<&str> = changes.iter().map(|(_, change)| change.group()).collect();
+    for name in names {
         if let Some(group) = view.groups.get_mut(name) {
             lay_over(Arc::make_mut(group), changes, base.taken_at);
         }

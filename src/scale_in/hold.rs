@@ -56,6 +56,9 @@ const RECENT: Duration = Duration::from_secs(10);
 /// deadline pass that has only begun.
 const CLOSE_ENOUGH: Duration = Duration::from_mins(5);
 
+/// An instance that looks do not show at all is kept for so long: two of them at the usual pace.
+const MISSED_FOR: Duration = Duration::from_mins(2);
+
 /// A failed question since when an instance is held is asked again after this time. Deadlines are minutes at least.
 const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
 
@@ -65,7 +68,9 @@ struct Held {
     group: String,
     /// In which state.
     lifecycle: Lifecycle,
+    /// First seen so, and last.
     seen: Timestamp,
+    last_seen: Timestamp,
     /// When AWS began to hold it, if that is known ...
     since: Option<Timestamp>,
     /// ... and when to ask, if it is not; none while the answer is on its way.
@@ -145,9 +150,14 @@ fn observe(
         .filter(|(_, instance)| instance.lifecycle.is_held())
         .map(|(group, instance)| (instance.id.as_str(), (group.name.as_str(), instance.lifecycle)))
         .collect();
-    held.retain(|instance, held| waiting.get(instance.as_str()).is_some_and(|now| now.1 == held.lifecycle));
+    held.retain(|instance, held| match waiting.get(instance.as_str()) {
+        Some((_, lifecycle)) => *lifecycle == held.lifecycle,
+        // A look may leave one out, and an answer be from before.
+        None => snapshot.instance(instance).is_none() && elapsed(held.last_seen, now) <= MISSED_FOR,
+    });
     for (instance, (group, lifecycle)) in waiting {
-        held.entry(instance.to_owned()).or_insert_with(|| {
+        let entry = held.entry(instance.to_owned()).and_modify(|held| held.last_seen = now);
+        entry.or_insert_with(|| {
             let at_large = before.and_then(|before| Some((before.taken_at, before.instance(instance)?.1)));
             let since = at_large
                 .filter(|(_, instance)| !instance.lifecycle.is_held())
@@ -160,6 +170,7 @@ fn observe(
                 group: group.to_owned(),
                 lifecycle,
                 seen: now,
+                last_seen: now,
                 since,
                 ask_at,
                 next,
@@ -404,6 +415,7 @@ mod tests {
             group: "g".into(),
             lifecycle: Lifecycle::TerminatingWait,
             seen: at(0),
+            last_seen: at(0),
             since: None,
             ask_at: None,
             next: at(30),

@@ -15,11 +15,13 @@ fn end_of_grace(world: &World, name: &str) -> Timestamp {
 }
 
 /// The node was given back soon after the grace and the minute that a kubelet may be silent, and says for whom.
-fn assert_given_up(scene: &Scene, machine: &Machine) {
+async fn assert_given_up(scene: &Scene, machine: &Machine) {
     let waited = released_at(&scene.world, machine).duration_since(end_of_grace(&scene.world, "web"));
     // A deletion timestamp is cut to the second.
     assert!(waited >= SignedDuration::from_secs(59), "released {waited} after the grace");
     assert!(waited <= SignedDuration::from_secs(65), "released {waited} after the grace");
+    // Nothing waits for an Event.
+    scene.until(|w| !notes(w, machine, "ScaleInPodsGivenUp").is_empty()).await;
     let given_up = notes(&scene.world, machine, "ScaleInPodsGivenUp");
     assert!(given_up.iter().any(|note| note.contains("default/web")), "{given_up:?}");
     assert!(!a_hook_timed_out(&scene.world));
@@ -41,7 +43,7 @@ async fn a_node_whose_machine_has_crashed_is_given_back_a_minute_after_the_grace
         scene.scale_in(&machine, cause).await;
         scene.until(|w| is_asked(w, "web")).await;
         scene.until_released(&machine).await;
-        assert_given_up(&scene, &machine);
+        assert_given_up(&scene, &machine).await;
     }
 }
 
@@ -59,7 +61,7 @@ async fn a_machine_that_crashes_in_mid_drain_holds_its_node_for_a_minute_after_t
             scene.world.cluster.kill_kubelet(&machine.name);
         }
         scene.until_released(&machine).await;
-        assert_given_up(&scene, &machine);
+        assert_given_up(&scene, &machine).await;
     }
 }
 

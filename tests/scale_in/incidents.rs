@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ebbtide::sim::aws::GroupSpec;
+use ebbtide::sim::aws::{Event as AwsEvent, GroupSpec};
 use ebbtide::sim::cluster::{
     Cluster, Event, Fault, Fixture, Timing, Verb, budget, daemon_set, job, pod, replica_set, stateful_set,
 };
@@ -15,8 +15,8 @@ use kube::api::DeleteParams;
 
 use crate::scene::{Cause, Machine, Scene, TO_BE_DELETED, group, held_group, seconds};
 use crate::story::{
-    a_hook_timed_out, assert_nothing_lost, decrements, has_exited, is_asked, is_released, last_exit,
-    released_at, terminations,
+    a_hook_timed_out, assert_nothing_lost, aws_moments, decrements, has_exited, is_asked, is_released,
+    last_exit, released_at, terminations,
 };
 
 /// Both ways of release.
@@ -94,6 +94,9 @@ async fn the_node_object_is_deleted_in_mid_drain_under_a_live_machine() {
             scene.run([pod("web").on(&machine.name).grace(400).exits_after(300)]).await;
             scene.scale_in(&machine, Cause::Autoscaler).await;
             scene.until(|w| is_asked(w, "web")).await;
+            // Before AWS is told, the record on the Node is all there is of a scale-in.
+            let holds = |e: &AwsEvent| matches!(e, AwsEvent::EnteredWait { .. });
+            scene.until(|w| !is_held || !aws_moments(w, holds).is_empty()).await;
             let nodes: Api<Node> = Api::all(cluster(&scene).client());
             nodes.delete(&machine.name, &DeleteParams::default()).await.expect("deleted");
             if restarted {

@@ -217,4 +217,23 @@ async fn the_programs_token_guards_pods_and_changes_nothing_else_of_them() {
     assert_eq!(code(json!({ "spec": { "containers": [{ "name": "main", "image": "evil" }] } })).await, 403);
     assert_eq!(code(json!({ "metadata": { "labels": { "app": "stolen" } } })).await, 403);
     assert_eq!(code(json!({ "metadata": { "annotations": { TO_BE_DELETED: "1" } } })).await, 403);
+    let of_status = async |patch: Value| {
+        let answer = pods.patch_status("web", &PatchParams::default(), &Patch::Strategic(patch)).await;
+        match answer {
+            Ok(_) => 200,
+            Err(kube::Error::Api(status)) => status.code,
+            Err(error) => panic!("{error}"),
+        }
+    };
+    let condition =
+        |kind: &str| json!({ "status": { "conditions": [{ "type": kind, "status": "Unknown" }] } });
+    assert_eq!(of_status(condition("DisruptionTarget")).await, 200);
+    assert_eq!(of_status(condition("Ready")).await, 403);
+    assert_eq!(of_status(json!({ "status": { "phase": "Failed" } })).await, 403);
+    assert_eq!(of_status(json!({ "status": { "podIP": "10.0.0.1" } })).await, 403);
+    assert_eq!(of_status(json!({ "metadata": { "labels": { "app": "stolen" } } })).await, 403);
+    assert_eq!(
+        of_status(json!({ "metadata": { "annotations": { "ebbtide/guarded": "again" } } })).await,
+        403
+    );
 }

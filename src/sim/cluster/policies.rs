@@ -16,6 +16,22 @@ pub const EBBTIDE: &str = "system:serviceaccount:kube-system:ebbtide";
 /// What the program writes on DaemonSet pods.
 const GUARD: [&str; 2] = ["cluster-autoscaler.kubernetes.io/enable-ds-eviction", "ebbtide/guarded"];
 
+/// What of a pod's status is not ebbtide's to write.
+const STATUS: [&str; 12] = [
+    "phase",
+    "reason",
+    "message",
+    "nominatedNodeName",
+    "hostIP",
+    "hostIPs",
+    "podIP",
+    "podIPs",
+    "startTime",
+    "initContainerStatuses",
+    "containerStatuses",
+    "ephemeralContainerStatuses",
+];
+
 /// Somebody who is known to the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct User {
@@ -48,14 +64,25 @@ pub(super) fn admit(user: &User, call: &Call<'_>, old: Option<&Value>, new: &Val
                 "annotations ebbtide/* end machines: writing them needs the verb scale-in on nodes",
             )
         }
-        Resource::Pods if user.name == EBBTIDE && call.subresource.is_none() && old.is_some() => {
-            let others = differs(&before, &after, |key| !GUARD.contains(&key));
-            let kept = |key: &str| old.is_some_and(|old| old["metadata"][key] == new["metadata"][key]);
+        Resource::Pods if user.name == EBBTIDE && old.is_some() => {
+            let of_status = call.subresource.is_some();
+            let guard = |key: &str| !of_status && GUARD.contains(&key);
+            let same = |part: &str, keys: &[&str]| {
+                old.is_some_and(|old| keys.iter().all(|key| old[part][key] == new[part][key]))
+            };
+            let kept = same("metadata", &["labels", "finalizers", "ownerReferences"]);
             let spec = old.is_some_and(|old| old["spec"] == new["spec"]);
-            if !others && spec && ["labels", "finalizers", "ownerReferences"].into_iter().all(kept) {
+            if differs(&before, &after, |key| !guard(key)) || !spec || !kept {
+                ("ebbtide-guard", "ebbtide may change two annotations of pods, and nothing else")
+            } else if of_status && !(same("status", &STATUS) && old.map(conditions) == Some(conditions(new)))
+            {
+                (
+                    "ebbtide-guard",
+                    "ebbtide may set the condition DisruptionTarget of pods, and nothing else of their status",
+                )
+            } else {
                 return Ok(());
             }
-            ("ebbtide-guard", "ebbtide may change two annotations of pods, and nothing else")
         }
         _ => return Ok(()),
     };
@@ -66,6 +93,12 @@ pub(super) fn admit(user: &User, call: &Call<'_>, old: Option<&Value>, new: &Val
 
 fn annotations(object: &Value) -> Map<String, Value> {
     object["metadata"]["annotations"].as_object().cloned().unwrap_or_default()
+}
+
+/// A pod's conditions but the one that ebbtide sets.
+fn conditions(pod: &Value) -> Vec<&Value> {
+    let all = pod["status"]["conditions"].as_array().into_iter().flatten();
+    all.filter(|condition| condition["type"] != "DisruptionTarget").collect()
 }
 
 /// Whether one of the annotations that are looked at is new, gone or another.
