@@ -28,7 +28,9 @@ use crate::groups::protection::Protection;
 use crate::groups::sizing::{AwsSizing, Running};
 use crate::groups::{self, Groups};
 use crate::provider::{Incoming, Provider, RpcMetrics, ServeError, Tls, TlsOptions};
-use crate::scale_in::{self, Board, ControllerError, Holds, Intents, Metrics, Settings, Shared, Wishes};
+use crate::scale_in::{
+    self, Board, ControllerError, Flush, Holds, Intents, Metrics, Settings, Shared, Wishes,
+};
 use crate::telemetry::chain;
 use crate::template::{self, Lessons, keeper};
 
@@ -136,7 +138,12 @@ impl App {
     fn build(config: &Config, aws: Aws, cluster: Cluster, clock: &Clock, stop: CancellationToken) -> Self {
         let mut registry = Registry::default();
         let settings = Settings {
-            flush: config.daemonset_flush,
+            flush: Flush {
+                default: config.daemonset_flush,
+                longest: config.daemonset_flush + config.daemonset_flush_beyond,
+                namespaces: config.daemonset_flush_namespaces.iter().cloned().collect(),
+            },
+            patience: config.patience,
             drain_timeout: config.drain_timeout,
             guard: config.daemonset_guard,
             operator_at_once: config.max_operator_scale_ins,
@@ -184,7 +191,7 @@ impl App {
             Arc::clone(&protection),
             running.clone(),
         );
-        let intents = Intents::new(cluster.clone(), Arc::clone(&nodes), clock.clone(), settings);
+        let intents = Intents::new(cluster.clone(), Arc::clone(&nodes), clock.clone(), settings.clone());
         let provider = Provider::new(
             Arc::clone(&groups),
             Arc::new(intents),

@@ -68,8 +68,15 @@ pub struct Config {
     pub zero_node_startup_time: bool,
     /// What DaemonSet pods get to flush after the last workload.
     pub daemonset_flush: Duration,
+    /// How much longer a DaemonSet pod can ask for.
+    pub daemonset_flush_beyond: Duration,
+    /// In which namespaces it can; none: in all.
+    pub daemonset_flush_namespaces: Vec<String>,
     /// Whether DaemonSet pods are kept from cluster-autoscaler's own drain.
     pub daemonset_guard: bool,
+    /// How long pods that asked not to be disturbed are waited for where cluster-autoscaler has not asked; none: as long as
+    /// it takes.
+    pub patience: Option<Duration>,
     /// How long workloads may take to leave; none: as long as it takes.
     pub drain_timeout: Option<Duration>,
     /// How many scale-ins that people wish for go on at once in a group.

@@ -101,9 +101,19 @@ pub(super) struct ServeFlags {
     /// What DaemonSet pods get to flush after the last workload has left, 0s to 1h.
     #[arg(long, value_name = "DURATION", default_value = "5s")]
     pub(super) daemonset_flush: String,
+    /// How much longer than --daemonset-flush a DaemonSet pod can ask for by its annotation ebbtide/flush-seconds, 0s to 1h.
+    #[arg(long, value_name = "DURATION", default_value = "2m")]
+    pub(super) daemonset_flush_beyond: String,
+    /// A namespace whose DaemonSet pods can ask for that. If not given, those of all can. Repeatable.
+    #[arg(long, value_name = "NAME")]
+    pub(super) daemonset_flush_namespace: Vec<String>,
     /// Whether DaemonSet pods of nodes that cluster-autoscaler may drain are kept from it: true, false.
     #[arg(long, value_name = "BOOL", default_value = "true")]
     pub(super) daemonset_guard: String,
+    /// How long a drain that cluster-autoscaler has not asked for (a person's, a rebalance, a refresh) waits for pods that asked
+    /// not to be disturbed before it evicts them, up to 30days; none: as long as it takes.
+    #[arg(long, value_name = "DURATION", default_value = "none")]
+    pub(super) patience: String,
     /// Longest time from the request of a scale-in to the release, whatever its cause, up to 30days; none: as long as it
     /// takes.
     #[arg(long, value_name = "DURATION", default_value = "none")]

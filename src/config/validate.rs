@@ -75,6 +75,12 @@ pub(super) fn config(flags: ServeFlags, proxy: Option<Proxy>, problems: &mut Vec
     let zero_node_startup_time = boolean("--zero-node-startup-time", &flags.zero_node_startup_time, problems);
     let daemonset_flush = duration("--daemonset-flush", &flags.daemonset_flush, &FLUSH, problems);
     let daemonset_guard = boolean("--daemonset-guard", &flags.daemonset_guard, problems);
+    let daemonset_flush_beyond =
+        duration("--daemonset-flush-beyond", &flags.daemonset_flush_beyond, &FLUSH, problems);
+    let patience = match flags.patience.as_str() {
+        "none" => Some(None),
+        text => duration("--patience", text, &DRAIN, problems).map(Some),
+    };
     let drain_timeout = match flags.drain_timeout.as_str() {
         "none" => Some(None),
         text => duration("--drain-timeout", text, &DRAIN, problems).map(Some),
@@ -89,20 +95,12 @@ pub(super) fn config(flags: ServeFlags, proxy: Option<Proxy>, problems: &mut Vec
         problems.push(Problem::new("--drain-timeout", text));
     }
     let max_operator_scale_ins = at_once("--max-operator-scale-ins", &flags.max_operator_scale_ins, problems);
-    if !is_hook_name(&flags.lifecycle_hook) {
-        let text = format!(
-            "{:?} is no name of a lifecycle hook: 1 to 255 of A-Z a-z 0-9 - _ /",
-            flags.lifecycle_hook
-        );
-        problems.push(Problem::new("--lifecycle-hook", text));
-    }
-    if !is_object_name(&flags.templates_config_map) {
-        let text = format!(
-            "{:?} is no name of a ConfigMap: 1 to 253 of a-z 0-9 - . with a letter or digit at both ends",
-            flags.templates_config_map
-        );
-        problems.push(Problem::new("--templates-config-map", text));
-    }
+    check_names(
+        &flags.lifecycle_hook,
+        &flags.templates_config_map,
+        &flags.daemonset_flush_namespace,
+        problems,
+    );
     let format = log_format(&flags.log_format, problems);
     let level = log_level(&flags.log_level, problems);
     Some(Config {
@@ -124,7 +122,10 @@ pub(super) fn config(flags: ServeFlags, proxy: Option<Proxy>, problems: &mut Vec
         },
         zero_node_startup_time: zero_node_startup_time?,
         daemonset_flush: daemonset_flush?,
+        daemonset_flush_beyond: daemonset_flush_beyond?,
+        daemonset_flush_namespaces: flags.daemonset_flush_namespace,
         daemonset_guard: daemonset_guard?,
+        patience: patience?,
         drain_timeout: drain_timeout?,
         max_operator_scale_ins: max_operator_scale_ins?,
         lifecycle_hook: flags.lifecycle_hook,
@@ -147,6 +148,24 @@ pub(super) fn proxy(env: &dyn Fn(&str) -> Option<String>, problems: &mut Vec<Pro
 
 fn listen(text: &str, problems: &mut Vec<Problem>) -> Option<Listen> {
     text.parse().map_err(|error: BadListen| problems.push(Problem::new("--listen", error.to_string()))).ok()
+}
+
+/// Names that others go by have the form that they take.
+fn check_names(hook: &str, config_map: &str, namespaces: &[String], problems: &mut Vec<Problem>) {
+    if !is_hook_name(hook) {
+        let text = format!("{hook:?} is no name of a lifecycle hook: 1 to 255 of A-Z a-z 0-9 - _ /");
+        problems.push(Problem::new("--lifecycle-hook", text));
+    }
+    if !is_object_name(config_map) {
+        let text = format!(
+            "{config_map:?} is no name of a ConfigMap: 1 to 253 of a-z 0-9 - . with a letter or digit at both ends"
+        );
+        problems.push(Problem::new("--templates-config-map", text));
+    }
+    for name in namespaces.iter().filter(|name| !is_object_name(name)) {
+        let text = format!("{name:?} is no name of a namespace");
+        problems.push(Problem::new("--daemonset-flush-namespace", text));
+    }
 }
 
 fn address(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Option<SocketAddr> {

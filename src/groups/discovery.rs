@@ -344,9 +344,18 @@ impl Discovery {
             .chain(claims.keys().cloned())
             .filter(|name| !described.contains_key(name))
             .collect();
-        let names: Vec<String> = names.into_iter().collect();
+        let is_seen = |name: &String| view.as_ref().is_some_and(|view| view.groups.contains_key(name));
+        let (known, claimed): (Vec<String>, Vec<String>) = names.into_iter().partition(is_seen);
+        let mut found = self.aws.describe_groups(&known).await?;
+        match self.aws.describe_groups(&claimed).await {
+            Ok(more) => found.extend(more),
+            // A record is a claim: what it names may be no group at all, and costs the others nothing.
+            Err(error) => {
+                tracing::warn!(error = %chain(&error), "groups that only records on Nodes name could not be described");
+            }
+        }
         let mut left_behind = Vec::new();
-        for mut of_group in self.aws.describe_groups(&names).await? {
+        for mut of_group in found {
             let group = &mut of_group.group;
             if !memory.selected.contains(&group.name) {
                 let claimed = claims.get(&group.name);

@@ -194,7 +194,7 @@ impl Protection {
             return Ok(live <= from);
         }
         self.aws.set_desired(group, to).await?;
-        self.groups.refresh_soon();
+        self.note(Change::Desired { group: group.clone(), from, to });
         tracing::info!(group, from, to, "an instance came that was given up: it stays");
         Ok(live <= to)
     }
@@ -202,7 +202,12 @@ impl Protection {
     async fn describe(&self, group: &str) -> Result<Option<Group>, AwsError> {
         let described = self.aws.describe_group_now(group).boxed();
         let described = within(WITHIN, Operation::DescribeAutoScalingGroups, described).await?;
-        Ok(described.map(|described| self.groups.brought_up_to_date(described.group)))
+        Ok(described.map(|described| self.brought_up_to_date(described.group)))
+    }
+
+    /// A group as it was just described, with changes of ours that the description may not show yet.
+    pub(super) fn brought_up_to_date(&self, group: Group) -> Group {
+        self.groups.brought_up_to_date(group, self.clock.now())
     }
 
     async fn mark(&self, instances: &[String]) -> Result<(), AwsError> {

@@ -79,7 +79,7 @@ impl Sizing for AwsSizing {
         let found = self.aws.describe_group_now(&group.name).await.map_err(told)?;
         let missing = || SizingError::Refused(format!("there is no group {}", group.name));
         // A description may lag behind what we have set a moment ago.
-        let found = self.groups.brought_up_to_date(found.ok_or_else(missing)?.group);
+        let found = self.protection.brought_up_to_date(found.ok_or_else(missing)?.group);
         let mut now = Group {
             template: group.template.clone(),
             stand_in: group.stand_in.clone(),

@@ -137,7 +137,7 @@ impl Groups {
     /// Takes note of the scale-in that is on record on a Node, by group and instance, or that there is none.
     pub fn claim(&self, node: &str, record: Option<(String, String)>) {
         let mut claims = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some((group, instance)) = record else {
+        let Some((group, instance)) = record.filter(|(group, _)| is_group_name(group)) else {
             claims.remove(node);
             return;
         };
@@ -159,9 +159,11 @@ impl Groups {
     }
 
     /// A group as it was just described, with changes of ours that the description may not show yet.
-    pub fn brought_up_to_date(&self, mut group: Group) -> Group {
+    pub fn brought_up_to_date(&self, mut group: Group, now: Timestamp) -> Group {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        lay_over(&mut group, &seen.changes, Timestamp::MIN);
+        let recent: Vec<_> =
+            seen.changes.iter().filter(|(at, _)| elapsed(*at, now) < SHOWN_WITHIN).cloned().collect();
+        lay_over(&mut group, &recent, Timestamp::MIN);
         group
     }
 
@@ -218,6 +220,13 @@ impl Groups {
         self.current.store(Some(view));
         self.version.send_modify(|version| *version += 1);
     }
+}
+
+/// Whether AWS could have a group of this name: it refuses a whole question for one that it could not.
+///
+/// Source: [DescribeAutoScalingGroups](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DescribeAutoScalingGroups.html).
+fn is_group_name(name: &str) -> bool {
+    (1..=255).contains(&name.chars().count()) && !name.chars().any(char::is_control)
 }
 
 /// The snapshot as it would be, had it seen these changes. Each applies only where the snapshot does not show it yet.
@@ -349,6 +358,16 @@ mod tests {
     }
 
     #[test]
+    fn what_no_group_can_be_called_is_not_asked_for() {
+        let groups = Groups::new(Duration::from_mins(10));
+        let long = "x".repeat(256);
+        for (node, group) in [("a", ""), ("b", long.as_str()), ("c", "web\n"), ("d", "web")] {
+            groups.claim(node, Some((group.to_owned(), "i-1".to_owned())));
+        }
+        assert_eq!(groups.claims().into_keys().collect::<Vec<_>>(), ["web"]);
+    }
+
+    #[test]
     fn of_sizes_that_follow_each_other_the_last_one_counts_whichever_a_description_shows() {
         let groups = Groups::new(Duration::from_mins(10));
         groups.publish(look(0, 5, &[]));
@@ -357,10 +376,12 @@ mod tests {
         }
         for shown in [5, 4, 3, 6] {
             let described = Group { name: "g".into(), desired: shown, ..Group::default() };
-            assert_eq!(groups.brought_up_to_date(described).desired, 6, "{shown}");
+            assert_eq!(groups.brought_up_to_date(described, at(5)).desired, 6, "{shown}");
         }
         let by_a_person = Group { name: "g".into(), desired: 9, ..Group::default() };
-        assert_eq!(groups.brought_up_to_date(by_a_person).desired, 9);
+        assert_eq!(groups.brought_up_to_date(by_a_person, at(5)).desired, 9);
+        let long_after = Group { name: "g".into(), desired: 5, ..Group::default() };
+        assert_eq!(groups.brought_up_to_date(long_after, at(40)).desired, 5, "it is the truth by now");
     }
 
     #[test]

@@ -54,6 +54,8 @@ pub(super) struct Circumstances<'a> {
     pub(super) returns: &'a Returns,
     /// When the node was asked to go, if it was.
     pub(super) requested_at: Option<Timestamp>,
+    /// Whether the patience with pods that asked not to be disturbed is over.
+    pub(super) patience_is_over: bool,
     /// On a node where nobody confirms an exit: pods that had to have ended before this moment have.
     pub(super) ended_before: Option<Timestamp>,
 }
@@ -80,10 +82,14 @@ pub(super) fn classify(pod: &PodView, around: &Circumstances<'_>) -> Class {
     if pod.going_until.is_none() && around.returns.is_given_up(pod, around.requested_at) {
         return Class::Returned;
     }
-    let patient = pod.wish(names::DRAIN) == Some("wait")
+    if is_patient(pod) && !around.patience_is_over { Class::Patient } else { Class::Workload }
+}
+
+/// Whether a pod asked not to be disturbed.
+pub(super) fn is_patient(pod: &PodView) -> bool {
+    pod.wish(names::DRAIN) == Some("wait")
         || pod.wish(names::SAFE_TO_EVICT) == Some("false")
-        || pod.wish(names::DO_NOT_DISRUPT) == Some("true");
-    if patient { Class::Patient } else { Class::Workload }
+        || pod.wish(names::DO_NOT_DISRUPT) == Some("true")
 }
 
 /// Our own annotation wins over cluster-autoscaler's.
@@ -99,14 +105,27 @@ fn daemon(pod: &PodView) -> Daemon {
 /// slip of the pen (milliseconds for seconds) does not hold an instance for days.
 pub(super) const LONGEST_FLUSH: Duration = Duration::from_mins(30);
 
+/// How long a flush takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flush {
+    /// Of a node whose DaemonSet pods ask for less.
+    pub default: Duration,
+    /// The longest that a DaemonSet pod can ask for.
+    pub longest: Duration,
+    /// In which namespaces it can; none: in all.
+    pub namespaces: BTreeSet<String>,
+}
+
 /// The node's flush time: the largest of the default and what its DaemonSet pods ask for. A value that is no number
-/// of seconds is as good as none.
-pub(super) fn flush_time<'a>(daemons: impl IntoIterator<Item = &'a PodView>, default: Duration) -> Duration {
+/// of seconds is as good as none, and so is a pod's that only says that it is like a DaemonSet's: anybody can.
+pub(super) fn flush_time<'a>(daemons: impl IntoIterator<Item = &'a PodView>, flush: &Flush) -> Duration {
     daemons
         .into_iter()
+        .filter(|pod| matches!(pod.daemon, Some(DaemonOwner::DaemonSet { .. })))
+        .filter(|pod| flush.namespaces.is_empty() || flush.namespaces.contains(&pod.name.namespace))
         .filter_map(|pod| pod.wish(names::FLUSH_SECONDS)?.trim().parse().ok())
-        .map(|seconds| Duration::from_secs(seconds).min(LONGEST_FLUSH))
-        .fold(default, Duration::max)
+        .map(|seconds| Duration::from_secs(seconds).min(flush.longest))
+        .fold(flush.default, Duration::max)
 }
 
 #[cfg(test)]
@@ -160,7 +179,13 @@ mod tests {
     fn at_rest() -> Circumstances<'static> {
         static GONE: LazyLock<BTreeSet<String>> = LazyLock::new(|| ["gone".to_owned()].into());
         static NOBODY: LazyLock<Returns> = LazyLock::new(Returns::default);
-        Circumstances { deleted_daemon_sets: &GONE, returns: &NOBODY, requested_at: None, ended_before: None }
+        Circumstances {
+            deleted_daemon_sets: &GONE,
+            returns: &NOBODY,
+            requested_at: None,
+            patience_is_over: false,
+            ended_before: None,
+        }
     }
 
     fn at(second: i64) -> Timestamp {
@@ -194,14 +219,21 @@ mod tests {
 
     #[test]
     fn the_longest_flush_wins_and_nonsense_does_not_count() {
-        let flush = |values: &[&str]| {
-            let pods: Vec<_> = values.iter().map(|v| wishing(pod(), names::FLUSH_SECONDS, v)).collect();
-            flush_time(&pods, Duration::from_secs(5)).as_secs()
+        let of = |pods: &[PodView], namespaces: &[&str]| {
+            let namespaces = namespaces.iter().map(|&name| name.to_owned()).collect();
+            let (default, longest) = (Duration::from_secs(5), Duration::from_secs(125));
+            flush_time(pods, &Flush { default, longest, namespaces }).as_secs()
         };
+        let asking = |v: &str| wishing(of_daemon_set("there"), names::FLUSH_SECONDS, v);
+        let flush = |values: &[&str]| of(&values.iter().map(|v| asking(v)).collect::<Vec<_>>(), &[]);
         assert_eq!(flush(&[]), 5);
         assert_eq!(flush(&["1"]), 5);
         assert_eq!(flush(&["20", "7"]), 20);
         assert_eq!(flush(&["-3", "soon", ""]), 5);
-        assert_eq!(flush(&["99999999999"]), 1800);
+        assert_eq!(flush(&["99999999999"]), 125);
+        let like_one = PodView { daemon: Some(DaemonOwner::Other), ..asking("60") };
+        assert_eq!(of(&[like_one], &[]), 5, "anybody can say so");
+        assert_eq!(of(&[asking("60")], &["kube-system"]), 5);
+        assert_eq!(of(&[asking("60")], &["kube-system", ""]), 60, "named");
     }
 }

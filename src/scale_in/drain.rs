@@ -8,7 +8,7 @@ use std::fmt::Write;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::class::Class;
+use super::class::{Class, is_patient};
 use super::deadline::{cut, gone_by, last_call, shortened_grace};
 use super::memory::Task;
 use super::record::{Phase, Record};
@@ -49,6 +49,9 @@ pub(super) fn drain(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     }
     if let Some(limit) = limit {
         plan.wake(limit);
+    }
+    if let Some(end) = s.patience_ends(&record) {
+        plan.wake(end);
     }
     evict(s, &record, limit, plan);
     announce_waiting(s, &record, plan);
@@ -224,16 +227,30 @@ fn announce_given_up(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     let given_up = names(Class::GivenUp);
     if !given_up.is_empty() {
         let note = format!(
-            "the node confirms no exit: these pods count as gone, more than a minute after their              grace: {}",
+            "the node confirms no exit: these pods count as gone, more than a minute after their grace: {}",
             list(&given_up)
         );
         let topic = "given up".into();
         s.announce(plan, Announcement { topic, reason: "ScaleInPodsGivenUp", note, warning: true });
     }
+    let patience_is_over = s.patience_ends(record).is_some_and(|end| end <= s.now);
+    let disturbed: Vec<String> = s
+        .workloads(Some(record))
+        .filter(|(pod, _)| patience_is_over && is_patient(pod))
+        .map(|(pod, _)| pod.name.to_string())
+        .collect();
+    if !disturbed.is_empty() {
+        let note = format!(
+            "these pods asked not to be disturbed, and the time to wait for them is over (--patience): {}",
+            list(&disturbed)
+        );
+        let topic = "patience".into();
+        s.announce(plan, Announcement { topic, reason: "ScaleInPatienceOver", note, warning: true });
+    }
     let returned = names(Class::Returned);
     if !returned.is_empty() {
         let note = format!(
-            "these pods tolerate the cordon and have come back after one of them was evicted; they are not waited              for: {}",
+            "these pods tolerate the cordon and have come back after one of them was evicted; they are not waited for: {}",
             list(&returned)
         );
         let topic = "returned".into();

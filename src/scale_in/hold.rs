@@ -236,14 +236,26 @@ fn start_what_is_due(
     // A hook is completed by the one who writes; a heartbeat gives it up to nobody.
     let leads = shared.leadership.leads();
     for (instance, held) in held {
+        if held.ask_at.is_some_and(|at| at <= now) {
+            held.ask_at = None;
+            let (shared, held, instance) = (Arc::clone(shared), held.clone(), instance.clone());
+            running.push(Box::pin(async move {
+                let since = ask(&shared, &instance, &held.group, held.lifecycle, held.seen).await;
+                Done::Asked(instance, since)
+            }));
+        }
         let nodeless_since = whole_since.filter(|_| shared.nodes.of_instance(instance).is_empty());
         let let_go_at = nodeless_since.map(|since| let_go_at(shared, instance, held, since, now));
         let is_foreign =
             let_go_at.is_some_and(|at| at <= now) && !joined.is_ours(shared, &held.group, instance);
-        held.plan_to_let_go(let_go_at.filter(|_| leads && !is_foreign));
+        let is_warming =
+            held.lifecycle.is_warm() && nodeless_since.is_some() && shared.nodes.gone_for(instance).is_none();
+        held.plan_to_let_go(let_go_at.filter(|_| leads && !is_foreign && !is_warming));
         if held.next <= now && !held.in_flight {
-            // One that goes into the warm pool for the first time is held by a launching hook: not ours either.
-            if is_foreign || held.lifecycle.is_warm() && nodeless_since.is_some() {
+            // One that goes into the warm pool for the first time is held by a launching hook: not ours either. Nor does
+            // anybody keep what the leader is to let go.
+            let is_leaders = !leads && let_go_at.is_some_and(|at| at <= now);
+            if is_foreign || is_warming || is_leaders {
                 held.next = now + FOREIGN;
                 continue;
             }
@@ -255,14 +267,6 @@ fn start_what_is_due(
             running.push(Box::pin(async move {
                 let pause = act(&shared, &group, &instance, step, is_new).await;
                 Done::Step(instance, pause)
-            }));
-        }
-        if held.ask_at.is_some_and(|at| at <= now) {
-            held.ask_at = None;
-            let (shared, held, instance) = (Arc::clone(shared), held.clone(), instance.clone());
-            running.push(Box::pin(async move {
-                let since = ask(&shared, &instance, &held.group, held.lifecycle, held.seen).await;
-                Done::Asked(instance, since)
             }));
         }
     }
@@ -304,7 +308,7 @@ fn let_go_at(
         None => Past::Unknown,
     };
     let since = held.since.unwrap_or(held.seen);
-    let limit = release::limit(shared.settings, since, shared.hooks.last_seen(&held.group).as_ref(), since);
+    let limit = release::limit(&shared.settings, since, shared.hooks.last_seen(&held.group).as_ref(), since);
     nodeless::let_go_at(past, held.seen, whole_since, shared.holds.needed(instance), limit)
 }
 

@@ -104,7 +104,7 @@ impl Intents {
             let now = self.clock.wall();
             let mut record =
                 Record::new(Cause::Autoscaler, group, instance, Release::TerminateAndDecrement, now);
-            record.release_by = release::limit(self.settings, now, None, now);
+            record.release_by = release::limit(&self.settings, now, None, now);
             let source = match self.cluster.patch_node(node, &marks::with_record(&view, &record, now)).await {
                 Ok(written) => {
                     self.nodes.update(written);

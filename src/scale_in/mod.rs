@@ -43,6 +43,7 @@ mod wishes;
 mod worker;
 mod workers;
 
+pub use class::Flush;
 pub use controller::{ControllerError, Shared, run};
 pub use held_since::Holds;
 pub use intents::{Accepted, IntentError, Intents};

@@ -27,7 +27,7 @@ const REPEAT_AFTER: SignedDuration = SignedDuration::from_secs(30);
 /// When an instance must have been given back: the hook holds it for so long from when it began to, and people may allow
 /// less. One heartbeat time-out is kept back.
 pub(super) fn limit(
-    settings: Settings,
+    settings: &Settings,
     requested: Timestamp,
     hook: Option<&Hook>,
     held_since: Timestamp,

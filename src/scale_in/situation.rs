@@ -7,22 +7,25 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-use super::class::{Circumstances, Class, classify};
+use super::class::{Circumstances, Class, Flush, classify};
 use super::marks;
 use super::memory::{Memory, Task};
-use super::record::{Phase, Record, Written};
+use super::record::{Cause, Phase, Record, Written};
 use super::wishes::{AtOnce, Turn};
 use crate::aws::Hook;
-use crate::clock::later;
+use crate::clock::{later, signed};
 use crate::cluster::{Budget, NodeView, PodName, PodView, Ready};
 use crate::groups::Lifecycle;
 use crate::groups::hooks::TerminatingHooks;
 
 /// How scale-ins are done here.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Settings {
-    /// Flush time of a node whose DaemonSet pods ask for less.
-    pub flush: Duration,
+    /// How long flushes take.
+    pub flush: Flush,
+    /// How long a drain that cluster-autoscaler has not asked for waits for pods that asked not to be disturbed; none: as
+    /// long as it takes.
+    pub patience: Option<Duration>,
     /// Longest time from request to release, for every cause.
     pub drain_timeout: Option<Duration>,
     /// Whether DaemonSet pods are kept from cluster-autoscaler's own drain.
@@ -104,7 +107,7 @@ pub struct Situation<'a> {
     /// When this run first saw a record on the Node.
     pub record_seen: Timestamp,
     /// How scale-ins are done here.
-    pub settings: Settings,
+    pub settings: &'a Settings,
     /// The Node.
     pub node: &'a NodeView,
     /// Other Nodes that name the same instance.
@@ -337,16 +340,24 @@ impl Situation<'_> {
     /// Pods on the node with their classes. Which have come back to it depends on the record.
     pub(super) fn classified(&self, record: Option<&Record>) -> impl Iterator<Item = (&PodView, Class)> {
         let requested_at = record.map(|record| self.theirs(record.requested_at));
+        let patience_ends = record.and_then(|record| self.patience_ends(record));
         let circumstances = move |pod: &PodView| Circumstances {
             deleted_daemon_sets: &self.memory.deleted_daemon_sets,
             returns: &self.memory.returns,
             requested_at,
+            patience_is_over: patience_ends.is_some_and(|end| end <= self.now),
             ended_before: self.ended_before(pod),
         };
         self.pods
             .into_iter()
             .flat_map(|pods| pods.values())
             .map(move |pod| (pod, classify(pod, &circumstances(pod))))
+    }
+
+    /// When the patience of this drain ends, if it does. cluster-autoscaler has looked for such pods by itself.
+    pub(super) fn patience_ends(&self, record: &Record) -> Option<Timestamp> {
+        let patience = self.settings.patience.filter(|_| record.cause != Cause::Autoscaler)?;
+        Some(later(record.requested_at, signed(patience)))
     }
 
     /// Before which moment a pod's grace has to have ended for it to count as gone although nobody says so.
@@ -402,7 +413,7 @@ impl Situation<'_> {
     /// The node's flush time: what its DaemonSet pods ask for, but no more than half of a limited scale-in. The other
     /// half is for workloads.
     pub(super) fn flush_time(&self, record: &Record) -> Duration {
-        let asked = super::class::flush_time(self.daemons().map(|(pod, _)| pod), self.settings.flush);
+        let asked = super::class::flush_time(self.daemons().map(|(pod, _)| pod), &self.settings.flush);
         let half = record.release_by.map(|by| by.duration_since(record.requested_at) / 2);
         half.map_or(asked, |half| asked.min(Duration::try_from(half).unwrap_or_default()))
     }

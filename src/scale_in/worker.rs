@@ -241,7 +241,7 @@ impl Worker {
             wall: self.shared.clock.wall(),
             ahead,
             record_seen,
-            settings: self.shared.settings,
+            settings: &self.shared.settings,
             node: &node,
             beside: &beside,
             speaks,
@@ -292,7 +292,7 @@ impl Worker {
         let pods = self.pods.by_uid.borrow();
         let running = || pods.values().filter(|pod| !pod.finished && !pod.mirror);
         let grace = running().map(|pod| pod.grace_seconds).max().unwrap_or_default();
-        let flush = flush_time(running().filter(|pod| pod.daemon.is_some()), self.shared.settings.flush);
+        let flush = flush_time(running().filter(|pod| pod.daemon.is_some()), &self.shared.settings.flush);
         let now = self.shared.clock.now();
         let is_listed = self.nodes.is_subset(&self.pods.listed.borrow());
         let until = needed_until(now, is_listed.then_some(grace), flush);

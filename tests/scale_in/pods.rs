@@ -1,7 +1,9 @@
 //! Each kind of pod is treated as its kind is.
 
+use ebbtide::config::Config;
 use ebbtide::sim::aws::Event as AwsEvent;
 use ebbtide::sim::cluster::{By, Event, Verb, budget, daemon_set, pod, replica_set};
+use ebbtide::sim::program::config;
 use ebbtide::sim::world::World;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
@@ -220,4 +222,42 @@ async fn a_daemonset_that_the_watch_does_not_show_yet_is_asked_for_before_its_po
     scene.until(|w| !aws_moments(w, |e| matches!(e, AwsEvent::HookCompleted { .. })).is_empty()).await;
     assert!(asked(&scene.world, "agent-").is_empty());
     assert!(scene.world.cluster.requests(Verb::Get, "daemonsets") >= 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tenants_daemonset_holds_a_flush_no_longer_than_is_allowed() {
+    let beyond = seconds(20);
+    let named = vec!["logging".to_owned()];
+    for (namespaces, flush) in [(Vec::new(), 25), (named, 5)] {
+        let config =
+            Config { daemonset_flush_beyond: beyond, daemonset_flush_namespaces: namespaces, ..config() };
+        let scene = Scene::configured(group(2), config).await;
+        let machine = scene.first();
+        scene.run([daemon_set("agent").annotation("ebbtide/flush-seconds", "1800")]).await;
+        scene.run([pod("web").on(&machine.name).exits_after(5)]).await;
+        scene.scale_in(&machine, Cause::Operator).await;
+        scene.until_gone(&machine).await;
+        let flushed = released_at(&scene.world, &machine).duration_since(last_exit(&scene.world, &machine));
+        assert!(flushed >= SignedDuration::from_secs(flush), "{flushed}");
+        assert!(flushed <= SignedDuration::from_secs(flush + 5), "{flushed}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn patience_with_pods_that_asked_not_to_be_disturbed_ends_where_the_autoscaler_has_not_asked() {
+    for (cause, ends) in [(Cause::Operator, true), (Cause::Group, true), (Cause::Autoscaler, false)] {
+        let config = Config { patience: Some(seconds(600)), ..config() };
+        let scene = Scene::configured(held_group(2, 300), config).await;
+        let machine = scene.first();
+        let patient = pod("web").on(&machine.name).annotation("ebbtide/drain", "wait");
+        scene.run([patient.grace(60).exits_after(30)]).await;
+        scene.scale_in(&machine, cause).await;
+        scene.until(|w| in_phase(w, &machine, "Draining")).await;
+        scene.pass_some(seconds(590)).await;
+        assert!(!is_asked(&scene.world, "web"), "{cause:?}");
+        scene.pass_some(seconds(30)).await;
+        assert_eq!(is_asked(&scene.world, "web"), ends, "{cause:?}");
+        let told = notes(&scene.world, &machine, "ScaleInPatienceOver");
+        assert_eq!(told.iter().any(|note| note.contains("default/web")), ends, "{cause:?}: {told:?}");
+    }
 }

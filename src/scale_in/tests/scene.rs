@@ -1,7 +1,7 @@
 //! A [`Scene`] is a node in a moment; what the plan asks of the Node is
 //! done to it, everything else is up to the test.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use crate::aws::Hook;
 use crate::clock::elapsed;
 use crate::cluster::{Budget, DaemonOwner, NodeView, PodName, PodView, Project};
 use crate::groups::Lifecycle;
+use crate::scale_in::class::Flush;
 use crate::scale_in::marks;
 use crate::scale_in::memory::{Memory, Refusal, Task};
 use crate::scale_in::names;
@@ -123,7 +124,12 @@ pub(super) fn node() -> Scene {
         held_since: None,
         memory: Memory::default(),
         settings: Settings {
-            flush: Duration::from_secs(5),
+            flush: Flush {
+                default: Duration::from_secs(5),
+                longest: Duration::from_secs(125),
+                namespaces: BTreeSet::new(),
+            },
+            patience: None,
             drain_timeout: None,
             guard: true,
             operator_at_once: AtOnce::Number(1),
@@ -229,7 +235,7 @@ impl Scene {
             wall: self.now,
             ahead: SignedDuration::ZERO,
             record_seen: at(0),
-            settings: self.settings,
+            settings: &self.settings,
             beside: &[],
             speaks: true,
             node: &view,
