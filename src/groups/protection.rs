@@ -114,6 +114,7 @@ impl Protection {
         self.note_marks(mark.as_ref().err());
         // What EC2 refuses it has not done.
         let marked = !instances.is_empty() && mark.as_ref().err().is_none_or(AwsError::is_transient);
+        let before = self.owed().get(group).cloned();
         self.owe(group, instances.iter().cloned(), marked, None);
 
         let on = self.aws.protect(group, &instances, true).boxed();
@@ -121,11 +122,8 @@ impl Protection {
         if answer.is_closed() {
             // It was decided from a look that is old by now, and whoever asked counts on nothing.
             tracing::info!(group, to, "a size is not lowered: whoever asked for it has given up");
-            if let Some(owed) = self.owed().get_mut(group) {
-                owed.due = Instant::now();
-            }
-            self.changed.notify_one();
-            return;
+            self.was_not_set(group, before, HOLD);
+            return self.changed.notify_one();
         }
         let set = match protected {
             Ok(()) => self.aws.set_desired(group, to).await,
@@ -148,10 +146,24 @@ impl Protection {
             if let Err(error) = looked {
                 tracing::warn!(group, error = %chain(&error), "whether an instance came at the last moment cannot be seen yet");
             }
-        } else if is_refused && let Some(owed) = self.owed().get_mut(group) {
-            (owed.hold, owed.due) = (Duration::ZERO, Instant::now());
+        } else if is_refused {
+            self.was_not_set(group, before, Duration::ZERO);
         }
         self.changed.notify_one();
+    }
+
+    /// A size was not set for certain. What is owed for the one `before` is owed for as long as it was; else protection
+    /// may end after `hold`.
+    fn was_not_set(&self, group: &str, before: Option<Owed>, hold: Duration) {
+        let mut all = self.owed();
+        let Some(owed) = all.get_mut(group) else { return };
+        match before {
+            Some(before) => {
+                (owed.size, owed.since, owed.hold, owed.due) =
+                    (before.size, before.since, before.hold, before.due);
+            }
+            None => (owed.hold, owed.due) = (hold, Instant::now()),
+        }
     }
 
     /// Lowers the size of the group whose turn it is by one, unless that would cost an instance that lives or go below the

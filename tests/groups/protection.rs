@@ -14,7 +14,7 @@ use ebbtide::groups::sizing::{AwsSizing, Running};
 use ebbtide::provider::Sizing as _;
 use ebbtide::provider::proto::NodeGroupDecreaseTargetSizeRequest;
 use ebbtide::sim::aws::{
-    Aws as SimulatedAws, Entry, Event, GroupSpec, LaunchFailure, Lose, Operation, State, Timing,
+    Aws as SimulatedAws, Entry, Event, GroupSpec, LaunchFailure, Lose, Operation, Refusal, State, Timing,
 };
 use ebbtide::sim::http::{Lost, Request, Response, aws_client};
 use ebbtide::sim::span::Span;
@@ -170,6 +170,22 @@ async fn a_size_goes_down_though_marks_are_denied() {
     }
     short.ends_clean().await;
     assert_eq!(short.calls(Operation::DeleteTags), 0, "there is nothing to delete");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_smaller_size_that_is_refused_takes_off_no_protection_of_the_first_ones() {
+    let short = Short::group().await;
+    short.scene.decrease(-1).await.expect("lowered");
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    let busy =
+        Refusal { status: 400, code: "ScalingActivityInProgress", message: "an activity is in progress" };
+    short.scene.world.aws.refuse_next(Operation::SetDesiredCapacity, busy, Lose::BeforeEffect, u32::MAX);
+    assert!(short.scene.decrease(-1).await.is_err());
+    // The group may look for a victim of the first one for longer than this.
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let all: BTreeSet<String> = short.before.iter().cloned().collect();
+    assert_eq!(guarded(&short.scene.world, GROUP)[0], all);
+    short.ends_clean().await;
 }
 
 #[tokio::test(start_paused = true)]
