@@ -1,4 +1,4 @@
-//! Keeping instances that our lifecycle hook holds from being let go: a heartbeat at half the hook's time-out for each,
+//! Keeping instances that our lifecycle hook holds from being let go: a heartbeat at two fifths to half of the hook's time-out for each,
 //! for as long as it is in Terminating:Wait, or in the :Wait of another state in which a terminating hook holds it.
 //!
 //! This looks at AWS alone: it goes on while the API server is down and before a restarted program has seen a Node.
