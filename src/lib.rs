@@ -29,6 +29,7 @@ pub mod clock;
 pub mod cluster;
 pub mod config;
 pub mod groups;
+pub mod k8s;
 pub mod provider;
 pub mod scale_in;
 pub mod sim;

@@ -12,7 +12,23 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt as _;
 
-use crate::config::{LogFormat, LogOptions};
+/// How logs are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogOptions {
+    /// In which shape.
+    pub format: LogFormat,
+    /// The least severe that are.
+    pub level: Level,
+}
+
+/// The shape of a log line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
 
 /// Sends the logs of the whole program to standard error. An error if that has been done before.
 pub fn init(options: LogOptions) -> Result<(), SetGlobalDefaultError> {

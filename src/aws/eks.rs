@@ -8,7 +8,7 @@ use aws_sdk_eks::types as eks;
 
 use super::retry::LOOK_UP;
 use super::{Aws, AwsError, Operation};
-use crate::groups::tags::Taint;
+use crate::k8s::Taint;
 
 /// An EKS managed node group.
 ///

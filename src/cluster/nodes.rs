@@ -18,8 +18,8 @@ use tokio::time::Instant;
 use super::reflect::Sink;
 use super::version::is_older;
 use super::words::{Pairs, Words};
-use crate::groups::ProviderId;
-use crate::scale_in::names;
+use crate::k8s::ProviderId;
+use crate::k8s::names;
 
 /// What the Node's condition Ready says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

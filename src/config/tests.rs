@@ -3,12 +3,15 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 
+use tracing::Level;
+
 use super::*;
 use crate::aws::Proxy;
 use crate::cluster::Candidate;
 use crate::groups::selector::Selectors;
 use crate::provider::Listen;
 use crate::scale_in::AtOnce;
+use crate::telemetry::LogFormat;
 use crate::template::{MixedInstances, Settings};
 
 const GROUPS: &str = "--nodes=1:10:web";

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tracing::Level;
 
 use super::flags::ServeFlags;
-use super::{Config, LogFormat, LogOptions, Problem};
+use super::{Config, Problem};
 use crate::aws::{MOST_PODS, Proxy};
 use crate::cluster::Candidate;
 use crate::groups::selector::Selectors;
@@ -17,7 +17,7 @@ use crate::provider::listen::BadListen;
 use crate::provider::tls::TlsFile;
 use crate::provider::{Listen, Tls, TlsOptions};
 use crate::scale_in::AtOnce;
-use crate::telemetry::chain;
+use crate::telemetry::{LogFormat, LogOptions, chain};
 use crate::template::{MixedInstances, Settings};
 
 /// What a drain takes without a flush and without workloads that need time, with a margin.

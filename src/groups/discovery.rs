@@ -28,11 +28,11 @@ use super::launch::{Library, Wanted};
 use super::node_groups::{Key, NodeGroups, NotAskedYet};
 use super::pace::{BREATH, next_look, retry_after, wished_look};
 use super::selector::Selectors;
-use super::tags::{self, BadTag, NodeTags};
 use super::{Frozen, Group, Groups, Snapshot, warm_pools};
 use crate::aws::{Aws, AwsError, Described, Launch, NodeGroup, Revision};
 use crate::clock::{Clock, later};
 use crate::telemetry::{Outage, chain};
+use crate::template::tags::{self, BadTag, NodeTags};
 use crate::template::{Facts, Lessons, Managed, Settings, Template, TemplateError};
 
 /// Calls about single groups that a look makes, whatever the number of groups ...

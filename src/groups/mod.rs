@@ -14,11 +14,9 @@ mod metrics;
 mod node_groups;
 mod pace;
 pub mod protection;
-pub mod provider_id;
 pub mod selector;
 pub mod sizes;
 pub mod sizing;
-pub mod tags;
 mod turns;
 mod view;
 mod warm_pools;
@@ -32,7 +30,6 @@ use jiff::Timestamp;
 
 pub use lifecycle::Lifecycle;
 pub use metrics::register;
-pub use provider_id::ProviderId;
 pub use turns::{TerminationTurn, Turn};
 pub use view::{Change, Groups, Stale};
 
@@ -126,7 +123,7 @@ pub struct Group {
     /// While there is none: the last one there was, or one without what is still to be asked for.
     pub stand_in: Option<Arc<crate::template::Template>>,
     /// Autoscaling options that its tags set.
-    pub options: tags::OptionOverrides,
+    pub options: crate::template::tags::OptionOverrides,
     /// Failed launches that explain why instances are missing.
     pub failure: Option<LaunchFailure>,
     /// What its instances weigh, if it gives weights: then its sizes are units, see [`weights`].

@@ -12,7 +12,8 @@ use prost::Message as _;
 use super::ScaleIns;
 use super::proto::instance_status::InstanceState;
 use super::proto::{Instance, InstanceErrorInfo, InstanceStatus, NodeGroup};
-use crate::groups::{self, Group, LaunchFailure, Lifecycle, ProviderId, Snapshot, sizes};
+use crate::groups::{self, Group, LaunchFailure, Lifecycle, Snapshot, sizes};
+use crate::k8s::ProviderId;
 
 /// Class of a launch failure that another group may be spared.
 const OUT_OF_RESOURCES: i32 = 1;

@@ -10,7 +10,8 @@ use std::collections::BTreeSet;
 use super::error::excerpt;
 use super::proto::ExternalGrpcNode;
 use super::{RpcError, ScaleIns};
-use crate::groups::{Group, Instance, ProviderId, Snapshot, sizes};
+use crate::groups::{Group, Instance, Snapshot, sizes};
+use crate::k8s::ProviderId;
 
 /// What is new in a batch, and so is to be done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

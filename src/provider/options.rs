@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::proto::{LegacyDuration, NodeGroupAutoscalingOptions};
 use super::wire::Span;
-use crate::groups::tags::OptionOverrides;
+use crate::template::tags::OptionOverrides;
 
 /// The options to answer with: none if the defaults hold.
 ///

@@ -15,10 +15,11 @@ use super::proto::cloud_provider_server::CloudProvider;
 use super::proto::*;
 use super::{RpcError, ScaleIns, Sizing, answers, options, wire};
 use crate::clock::Clock;
-use crate::groups::tags::OptionOverrides;
-use crate::groups::{Group, Groups, ProviderId, Snapshot, sizes};
+use crate::groups::{Group, Groups, Snapshot, sizes};
+use crate::k8s::ProviderId;
 use crate::telemetry::chain;
 use crate::template::devices;
+use crate::template::tags::OptionOverrides;
 
 /// The provider as cluster-autoscaler calls it. What it keeps of its own can be lost without harm: any number of replicas may
 /// answer.

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::names;
 use super::returns::Returns;
 use crate::cluster::{DaemonOwner, PodView};
+use crate::k8s::names;
 
 /// How a drain treats a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

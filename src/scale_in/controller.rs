@@ -10,13 +10,13 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::held_since::Holds;
+use super::hold;
 use super::intents::record_on;
 use super::metrics::{Board, Metrics};
 use super::situation::{Settings, Whereabouts};
 use super::surroundings::whereabouts;
 use super::wishes::Wishes;
 use super::workers::Workers;
-use super::{hold, names};
 use crate::aws::Aws;
 use crate::clock::Clock;
 use crate::cluster::{Attachment, Budget, Cluster, Existing, Leadership, NodeView, Nodes, Store};
@@ -24,6 +24,7 @@ use crate::groups::hooks::Hooks;
 use crate::groups::protection::Protection;
 use crate::groups::selector::Selectors;
 use crate::groups::{Groups, Lifecycle};
+use crate::k8s::names;
 use crate::template::Lessons;
 
 /// What the controller and its workers share.

@@ -5,10 +5,10 @@
 //! off when the Node is none any more. A value that the pod's owner set is left alone.
 
 use super::memory::Task;
-use super::names;
 use super::situation::{Action, Plan, Situation, Whereabouts};
 use super::{marks, record};
 use crate::cluster::PodView;
+use crate::k8s::names;
 
 /// Plans the guard of a node's DaemonSet pods.
 pub(super) fn guard(s: &Situation<'_>, plan: &mut Plan) {

@@ -6,13 +6,13 @@
 use std::sync::Arc;
 
 use super::marks;
-use super::names;
 use super::record::{self, Cause, Record, Release, Written};
 use super::release;
 use super::situation::Settings;
 use super::twins;
 use crate::clock::Clock;
 use crate::cluster::{ApiError, Cluster, NodeView, Nodes};
+use crate::k8s::names;
 
 /// Accepts scale-ins and knows those accepted.
 #[derive(Clone, Debug)]

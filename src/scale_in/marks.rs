@@ -10,10 +10,10 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Taint;
 use serde_json::{Value, json};
 
-use super::names;
 use super::record::{self, Record};
 use crate::clock::later;
 use crate::cluster::NodeView;
+use crate::k8s::names;
 
 /// cluster-autoscaler takes a Node whose taint is older than 5 minutes for one whose deletion has failed; the taint is
 /// renewed well before that, so that a slow write does not matter.

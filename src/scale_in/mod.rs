@@ -26,7 +26,6 @@ mod joined;
 mod marks;
 mod memory;
 mod metrics;
-pub mod names;
 mod nodeless;
 mod perform;
 pub mod plan;

@@ -8,7 +8,6 @@ use futures::future::BoxFuture;
 use serde_json::{Value, json};
 
 use super::controller::Shared;
-use super::names;
 use super::situation::{Action, Announcement};
 use super::surroundings::will_decrement;
 use crate::aws::{AwsError, Hook};
@@ -16,6 +15,7 @@ use crate::clock::elapsed;
 use crate::cluster::{Answer, ApiError, NodeView, PodName};
 use crate::groups::hooks::TerminatingHooks;
 use crate::groups::{Change, TerminationTurn};
+use crate::k8s::names;
 use crate::telemetry::chain;
 
 /// What the note for a pod's owner may take of the pod's time.

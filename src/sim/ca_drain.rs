@@ -19,8 +19,8 @@ use super::autoscaler;
 use super::cluster::Cluster;
 use super::world::World;
 use crate::clock::Clock;
+use crate::k8s::names::{ENABLE_DS_EVICTION, MIRROR_POD, TO_BE_DELETED};
 use crate::provider::proto::cloud_provider_client::CloudProviderClient;
-use crate::scale_in::names::{ENABLE_DS_EVICTION, MIRROR_POD, TO_BE_DELETED};
 
 /// `maxRetryDeadline` and `conflictRetryInterval` of its writes of Nodes.
 const TAINT_WITHIN: Duration = Duration::from_secs(5);

@@ -20,12 +20,13 @@ use crate::app::{self, AppError, Outside};
 use crate::aws::Aws;
 use crate::clock::Clock;
 use crate::cluster::{Candidate, Cluster};
-use crate::config::{Config, LogFormat, LogOptions};
+use crate::config::Config;
 use crate::groups::selector::Selectors;
 use crate::provider::proto::cloud_provider_client::CloudProviderClient;
 use crate::provider::{Io, Listen};
 use crate::scale_in::AtOnce;
 use crate::slots::Peer;
+use crate::telemetry::{LogFormat, LogOptions};
 use crate::template::Settings;
 
 /// The tag of the groups that the program runs in simulations.

@@ -16,8 +16,8 @@ mod metrics;
 mod node;
 mod os;
 mod pods;
-pub mod quantity;
 mod reported;
+pub mod tags;
 #[cfg(test)]
 mod tests;
 
@@ -28,13 +28,13 @@ use bytes::Bytes;
 use prost::Message;
 
 use crate::aws::{Launch, LaunchSpec, NodeGroup, TypeInfo};
-use crate::groups::tags::NodeTags;
 use capacity::{Figures, Resources};
 use learned::Learned;
 pub use lessons::Lessons;
 pub use metrics::register;
 use os::Os;
 use pods::Network;
+use tags::NodeTags;
 
 /// A template Node.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -1,8 +1,8 @@
 //! Figures as kubelets report them: read, compared, and laid over those that are computed.
 
 use super::capacity::{Figures, Resources};
-use super::quantity;
 use crate::cluster::{NodeView, Pairs};
+use crate::k8s::quantity;
 
 /// Figures that differ by a smaller share are the same: hosts of one type differ by some KiB of memory, and a write for
 /// each would tell nothing. Half a percent is far below what a pod asks for.

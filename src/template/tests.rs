@@ -5,7 +5,7 @@ use k8s_pb::api::core::v1::Node;
 use super::capacity::tests::instance_type;
 use super::*;
 use crate::aws::{Accelerator, Mix, UserData, Volumes};
-use crate::groups::tags;
+use crate::k8s::Taint;
 
 fn template(types: &[&TypeInfo], group_tags: &[(&str, &str)]) -> Node {
     template_of(types, group_tags, &root_of(50), None, None)
@@ -111,7 +111,7 @@ fn taints(node: &Node) -> Vec<(&str, &str, &str)> {
 }
 
 fn described() -> NodeGroup {
-    let taint = |key: &str, value: &str, effect: &str| tags::Taint {
+    let taint = |key: &str, value: &str, effect: &str| Taint {
         key: key.to_owned(),
         value: value.to_owned(),
         effect: effect.to_owned(),
@@ -155,11 +155,8 @@ fn what_eks_says_beats_what_is_computed() {
 
 #[test]
 fn what_eks_says_beats_what_older_nodes_have_shown() {
-    let taint = |key: &str| tags::Taint {
-        key: key.to_owned(),
-        value: "old".to_owned(),
-        effect: "NoSchedule".to_owned(),
-    };
+    let taint =
+        |key: &str| Taint { key: key.to_owned(), value: "old".to_owned(), effect: "NoSchedule".to_owned() };
     let learned = Learned {
         labels: [("team", "web"), ("agent", "up")].map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
         taints: vec![taint("gpu"), taint("agent")],

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use ebbtide::config::Config;
+use ebbtide::k8s::names::TO_BE_DELETED;
 use ebbtide::provider::proto::Instance;
-use ebbtide::scale_in::names::TO_BE_DELETED;
 use ebbtide::sim::autoscaler::{Event, Options, Version};
 use ebbtide::sim::aws::{
     self, GroupSpec, LaunchFailure, LifecycleState, Operation, TerminationCause, Timing,

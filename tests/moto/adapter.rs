@@ -19,7 +19,7 @@ use ebbtide::groups::Groups;
 use ebbtide::groups::discovery::Discovery;
 use ebbtide::groups::hooks::Hooks;
 use ebbtide::groups::selector::Selectors;
-use ebbtide::groups::tags::NodeTags;
+use ebbtide::template::tags::NodeTags;
 use ebbtide::template::{Facts, Settings, Template};
 use jiff::Timestamp;
 

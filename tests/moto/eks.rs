@@ -1,7 +1,7 @@
 //! EKS managed node groups, through the adapter.
 
 use aws_sdk_eks::types::{AmiTypes, CapacityTypes, TaintEffect};
-use ebbtide::groups::tags::Taint;
+use ebbtide::k8s::Taint;
 
 use crate::account::Account;
 

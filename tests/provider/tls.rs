@@ -6,12 +6,12 @@ use std::os::unix::fs::symlink;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use ebbtide::config::{LogFormat, LogOptions};
 use ebbtide::provider::Tls;
 use ebbtide::provider::proto::NodeGroupsRequest;
 use ebbtide::provider::proto::cloud_provider_client::CloudProviderClient;
 use ebbtide::provider::tls::TlsFile;
 use ebbtide::slots::Peer;
+use ebbtide::telemetry::{LogFormat, LogOptions};
 use hyper_util::rt::TokioIo;
 use rustls::HandshakeKind;
 use rustls_pki_types::CertificateDer;

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use super::scene::*;
 use crate::cluster::PodView;
+use crate::k8s::names;
 use crate::scale_in::memory::Task;
-use crate::scale_in::names;
 use crate::scale_in::situation::{Action, Plan, Why};
 
 #[test]

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::scene::*;
 use crate::cluster::PodView;
-use crate::scale_in::names;
+use crate::k8s::names;
 use crate::scale_in::record::Phase;
 use crate::scale_in::situation::Action;
 

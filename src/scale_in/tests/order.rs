@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::scene::*;
 use crate::cluster::PodView;
 use crate::groups::Lifecycle;
-use crate::scale_in::names;
+use crate::k8s::names;
 use crate::scale_in::record::Phase;
 use crate::scale_in::situation::{Action, Plan};
 

@@ -4,8 +4,8 @@ use serde_json::json;
 
 use super::scene::*;
 use crate::groups::Lifecycle;
+use crate::k8s::names;
 use crate::scale_in::memory::Task;
-use crate::scale_in::names;
 use crate::scale_in::record::{Cause, Release};
 use crate::scale_in::situation::{Action, Plan, Whereabouts};
 

@@ -6,9 +6,9 @@ use serde_json::json;
 
 use super::scene::*;
 use crate::groups::Lifecycle;
+use crate::k8s::names;
 use crate::scale_in::marks;
 use crate::scale_in::memory::{Memory, Task};
-use crate::scale_in::names;
 use crate::scale_in::record::{Cause, Phase, Record, Release};
 use crate::scale_in::situation::{Action, HookKnowledge, Whereabouts};
 

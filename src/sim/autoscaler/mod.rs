@@ -50,8 +50,8 @@ use self::templates::Template;
 use super::cluster::Cluster;
 use super::world::World;
 use crate::clock::{Clock, elapsed};
+use crate::k8s::names::TO_BE_DELETED;
 use crate::provider::proto::{ExternalGrpcNode, Instance};
-use crate::scale_in::names::TO_BE_DELETED;
 
 /// Between two times that the instances of all groups are read, whether or not anything happens.
 const INSTANCES: Duration = Duration::from_mins(2);

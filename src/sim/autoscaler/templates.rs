@@ -11,7 +11,7 @@ use prost::Message as _;
 use serde_json::{Value, json};
 
 use super::options::Version;
-use crate::scale_in::names::TO_BE_DELETED;
+use crate::k8s::names::TO_BE_DELETED;
 
 /// A node that has been Ready for less is no example yet.
 const STABLE: Duration = Duration::from_mins(1);

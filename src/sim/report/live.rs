@@ -8,7 +8,7 @@ use super::scale_ins::cause_words;
 use super::seconds::Seconds;
 use super::short;
 use super::text::WIDTH;
-use crate::scale_in::names;
+use crate::k8s::names;
 use crate::scale_in::record::{Cause, Phase, Record, Release, Written, read};
 use crate::sim::aws::{self, TerminationCause, Transition};
 use crate::sim::cluster::{self, By, NodeChange};

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::facts::Facts;
 use super::machines::Life;
-use crate::scale_in::names;
+use crate::k8s::names;
 use crate::scale_in::record::{Phase, Written, read};
 use crate::sim::aws::TerminationCause;
 use crate::sim::cluster::{Entry, Event, NodeChange};

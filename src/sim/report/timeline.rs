@@ -12,7 +12,7 @@ use super::scale_ins::{ScaleIn, cause_words};
 use super::seconds::Seconds;
 use super::seen::Seen;
 use super::short;
-use crate::scale_in::names;
+use crate::k8s::names;
 use crate::scale_in::record::{Phase, Release, Written, read};
 use crate::sim::aws::{self, Operation, Outcome, TerminationCause, Transition};
 use crate::sim::cluster::{self, By, Name, NodeChange};

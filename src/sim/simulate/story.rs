@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Pod;
 use tokio::task::JoinSet;
 
 use super::witness::{Witness, machine};
-use crate::scale_in::names::RECORD;
+use crate::k8s::names::RECORD;
 use crate::scale_in::record::{Phase, Record, Written, read};
 use crate::sim::autoscaler;
 use crate::sim::aws::{GroupSpec, HookSpec, TerminationCause};

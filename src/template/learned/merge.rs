@@ -3,7 +3,7 @@
 //! Where both have seen settled nodes it is as if all of them had been seen by one; where only one has, that one is right.
 
 use super::{Learned, sort, speak_for_all};
-use crate::groups::tags::Taint;
+use crate::k8s::Taint;
 
 impl Learned {
     /// What this and an earlier run have learned, if both are about the same launch templates; else this alone.

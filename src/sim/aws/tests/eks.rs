@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::aws::{Aws as Adapter, AwsError};
-use crate::groups::tags::Taint;
+use crate::k8s::Taint;
 
 fn adapter(bench: &Bench) -> Adapter {
     Adapter::at(aws_client(Arc::new(bench.aws.clone())))

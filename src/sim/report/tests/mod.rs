@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 use super::*;
-use crate::scale_in::names;
+use crate::k8s::names;
 use crate::scale_in::record::{self, Cause, Phase, Record, Release};
 use crate::sim::aws::{self, HookResult, Operation, Outcome, TerminationCause, Transition};
 use crate::sim::cluster::{self, By, Cut, Lines, Name, NodeChange};

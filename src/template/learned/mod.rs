@@ -25,8 +25,8 @@ use super::capacity::Figures;
 use crate::aws::{NodeGroup, Revision};
 use crate::clock::elapsed;
 use crate::cluster::NodeView;
-use crate::groups::tags::Taint;
-use crate::scale_in::names;
+use crate::k8s::Taint;
+use crate::k8s::names;
 
 /// Label of a node's instance type.
 pub(super) const INSTANCE_TYPE: &str = "node.kubernetes.io/instance-type";

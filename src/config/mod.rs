@@ -17,8 +17,6 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tracing::Level;
-
 pub use flags::flags_table;
 
 use crate::aws::Proxy;
@@ -26,6 +24,7 @@ use crate::cluster::Candidate;
 use crate::groups::selector::Selectors;
 use crate::provider::{Listen, TlsOptions};
 use crate::scale_in::AtOnce;
+use crate::telemetry::LogOptions;
 use crate::template;
 
 /// What the program is to do.
@@ -89,24 +88,6 @@ pub struct Config {
     pub election: Option<Candidate>,
     /// How logs are written.
     pub log: LogOptions,
-}
-
-/// How logs are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LogOptions {
-    /// In which shape.
-    pub format: LogFormat,
-    /// The least severe that are.
-    pub level: Level,
-}
-
-/// The shape of a log line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LogFormat {
-    /// For people.
-    Text,
-    /// One JSON object a line.
-    Json,
 }
 
 /// Configuration of `simulate`.

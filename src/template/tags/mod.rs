@@ -10,10 +10,8 @@ mod tests;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use crate::aws::MOST_PODS;
-use crate::template::quantity;
+use crate::k8s::{Taint, quantity};
 
 const PREFIX: &str = "k8s.io/cluster-autoscaler/node-template/";
 
@@ -41,17 +39,6 @@ pub struct NodeTags {
     pub max_pods: Option<i64>,
     /// Autoscaling options of its own.
     pub options: OptionOverrides,
-}
-
-/// A taint.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Taint {
-    /// Key.
-    pub key: String,
-    /// Value, may be empty.
-    pub value: String,
-    /// `NoSchedule`, `PreferNoSchedule` or `NoExecute`.
-    pub effect: String,
 }
 
 /// Autoscaling options that a group has of its own; what is not set is cluster-autoscaler's to say.

@@ -1,0 +1,10 @@
+//! Kubernetes' own terms, as far as they are the same everywhere in the program: names of annotations, labels and taints,
+//! provider ids, quantities.
+
+pub mod names;
+pub mod provider_id;
+pub mod quantity;
+mod taint;
+
+pub use provider_id::ProviderId;
+pub use taint::Taint;
