@@ -32,7 +32,7 @@ use crate::scale_in::{
     self, Board, ControllerError, Flush, Holds, Intents, Metrics, Settings, Shared, Wishes,
 };
 use crate::telemetry::chain;
-use crate::template::{self, Lessons, keeper};
+use crate::template::{Lessons, keeper};
 
 /// What is heard out at the end, all together: cluster-autoscaler's calls, the API server's and AWS's answers. The
 /// kubelet's default patience is 30 s; an on-call's is 5 s.
@@ -181,7 +181,6 @@ impl App {
         .with_settings(config.templates);
         let lessons = Arc::new(Lessons::new(Arc::clone(&nodes)));
         let discovery = discovery.with_lessons(Arc::clone(&lessons));
-        template::register(&mut registry, Arc::clone(&groups));
         groups::register(&mut registry, Arc::clone(&groups), clock.clone());
         let protection = Arc::new(Protection::new(aws.clone(), Arc::clone(&groups), clock.clone()));
         let sizing = AwsSizing::new(

@@ -6,9 +6,7 @@ use futures::{StreamExt as _, stream};
 use jiff::Timestamp;
 
 use super::retry::{CHANGE_OF_SIZE, LOOK, LOOK_UP, Patience, READ_NOW, WRITE};
-use super::{Activity, Aws, AwsError, Described, Hook, LaunchSpec, Operation};
-use crate::groups::Instance;
-use crate::groups::selector::TagSelector;
+use super::{Activity, AutoScalingGroup, Aws, AwsError, Hook, Instance, LaunchSpec, Operation, TagSelector};
 
 /// Names or records a call of DescribeAutoScalingGroups takes.
 ///
@@ -37,21 +35,24 @@ pub(crate) const ACTIVITIES_AT_MOST: usize = PAGES_OF_ACTIVITIES * ACTIVITIES_A_
 
 impl Aws {
     /// The groups of these names; those that do not exist are left out. 100 names a call.
-    pub async fn describe_groups(&self, names: &[String]) -> Result<Vec<Described>, AwsError> {
+    pub async fn describe_groups(&self, names: &[String]) -> Result<Vec<AutoScalingGroup>, AwsError> {
         let batches = names.chunks(GROUPS_A_CALL as usize).map(|batch| self.groups(LOOK, batch, &[]));
         Ok(try_join_all(batches).await?.into_iter().flatten().collect())
     }
 
     /// The group of this name, if there is one, for a change that somebody waits for.
-    pub async fn describe_group_now(&self, name: &str) -> Result<Option<Described>, AwsError> {
+    pub async fn describe_group_now(&self, name: &str) -> Result<Option<AutoScalingGroup>, AwsError> {
         let found = self.groups(READ_NOW, &[name.to_owned()], &[]).await?;
-        Ok(found.into_iter().find(|found| found.group.name == name))
+        Ok(found.into_iter().find(|found| found.name == name))
     }
 
     /// The groups that have all tags of the selector. 100 groups a call.
-    pub async fn describe_tagged_groups(&self, selector: &TagSelector) -> Result<Vec<Described>, AwsError> {
+    pub async fn describe_tagged_groups(
+        &self,
+        selector: &TagSelector,
+    ) -> Result<Vec<AutoScalingGroup>, AwsError> {
         let filters: Vec<Filter> = selector
-            .tags()
+            .tags
             .iter()
             .map(|(key, value)| match value {
                 Some(value) => Filter::builder().name(format!("tag:{key}")).values(value).build(),
@@ -60,7 +61,7 @@ impl Aws {
             .collect();
         let mut found = self.groups(LOOK, &[], &filters).await?;
         // The filters say the same; this keeps somebody else's groups out of ours whatever an endpoint makes of them.
-        found.retain(|described| selector.matches(&described.group.tags));
+        found.retain(|described| selector.matches(&described.tags));
         Ok(found)
     }
 
@@ -69,7 +70,7 @@ impl Aws {
         patience: Patience,
         names: &[String],
         filters: &[Filter],
-    ) -> Result<Vec<Described>, AwsError> {
+    ) -> Result<Vec<AutoScalingGroup>, AwsError> {
         let mut found = Vec::new();
         let mut token = None;
         loop {
@@ -82,7 +83,9 @@ impl Aws {
                 .set_next_token(token);
             let page =
                 self.call(Operation::DescribeAutoScalingGroups, patience, || call.clone().send()).await?;
-            found.extend(page.auto_scaling_groups.unwrap_or_default().into_iter().map(Described::from_sdk));
+            found.extend(
+                page.auto_scaling_groups.unwrap_or_default().into_iter().map(AutoScalingGroup::from_sdk),
+            );
             token = page.next_token.filter(|token| !token.is_empty());
             if token.is_none() {
                 return Ok(found);
@@ -101,7 +104,7 @@ impl Aws {
             let call = self.autoscaling.describe_warm_pool().auto_scaling_group_name(group);
             let call = call.set_next_token(token);
             let page = self.call(Operation::DescribeWarmPool, LOOK_UP, || call.clone().send()).await?;
-            found.extend(page.instances.unwrap_or_default().into_iter().map(super::facts::instance));
+            found.extend(page.instances.unwrap_or_default().into_iter().map(Instance::from_sdk));
             token = page.next_token.filter(|token| !token.is_empty());
             if token.is_none() {
                 return Ok(found);

@@ -9,17 +9,22 @@
 //! - The real service, an endpoint given by flag, and the simulated AWS differ in endpoint, HTTP client, credentials and
 //!   source of time; all else is set in one place, `Aws::with`.
 
+mod activity;
+mod auto_scaling_group;
 mod autoscaling;
 mod calls;
 mod ec2;
 mod eks;
 mod error;
-mod facts;
 mod identity;
-mod machines;
+mod instance_types;
+mod launch_template;
+mod lifecycle;
+mod lifecycle_hook;
 mod proxy;
 mod requirements;
 mod retry;
+mod tag_selector;
 mod tags;
 pub mod type_table;
 mod user_data;
@@ -41,17 +46,24 @@ use aws_smithy_types::error::metadata::ProvideErrorMetadata;
 use tokio::time::{Instant, timeout};
 
 use self::retry::Patience;
+pub use activity::Activity;
+pub use auto_scaling_group::{
+    AutoScalingGroup, Frozen, Instance, Launch, Mix, Override, Source, TemplateId, TemplateRef, Weights,
+};
 pub(crate) use autoscaling::{ACTIVITIES_AT_MOST, CONFIGURATIONS_A_CALL};
 pub use calls::{Calls, Operation};
 pub(crate) use ec2::{IMAGES_A_CALL, TYPES_A_CALL};
 pub use ec2::{TemplateAliases, TemplatePage};
 pub use eks::NodeGroup;
 pub use error::AwsError;
-pub use facts::{Activity, Described, Hook, Launch, Mix, Override, Source, TemplateId, TemplateRef};
 pub use identity::Identity;
-pub use machines::{Accelerator, LaunchSpec, Revision, TemplateVersion, TypeInfo, Volumes};
+pub use instance_types::{Accelerator, TypeInfo};
+pub use launch_template::{LaunchSpec, Revision, TemplateVersion, Volumes};
+pub use lifecycle::Lifecycle;
+pub use lifecycle_hook::Hook;
 pub use proxy::{BadProxy, Proxy};
 pub use requirements::Requirements;
+pub use tag_selector::TagSelector;
 pub use user_data::UserData;
 
 /// Past what any type has addresses for: 1,514 of `x8i.96xlarge` in

@@ -28,8 +28,8 @@ use super::launch::{Library, Wanted};
 use super::node_groups::{Key, NodeGroups, NotAskedYet};
 use super::pace::{BREATH, next_look, retry_after, wished_look};
 use super::selector::Selectors;
-use super::{Frozen, Group, Groups, Snapshot, warm_pools};
-use crate::aws::{Aws, AwsError, Described, Launch, NodeGroup, Revision};
+use super::{Group, Groups, Snapshot, warm_pools};
+use crate::aws::{AutoScalingGroup, Aws, AwsError, Frozen, NodeGroup};
 use crate::clock::{Clock, later};
 use crate::telemetry::{Outage, chain};
 use crate::template::tags::{self, BadTag, NodeTags};
@@ -99,9 +99,9 @@ impl TemplateFacts {
     /// The group with its template, or with what stands in for one.
     fn with_template(&mut self, mut group: Group, told: Told) -> Group {
         if let Told::Certain(Ok(template)) = &told {
-            self.last_templates.insert(group.name.clone(), Arc::clone(template));
+            self.last_templates.insert(group.asg.name.clone(), Arc::clone(template));
         } else {
-            group.stand_in = self.last_templates.get(&group.name).cloned();
+            group.stand_in = self.last_templates.get(&group.asg.name).cloned();
         }
         match told {
             Told::Certain(template) => group.template = Some(template),
@@ -124,7 +124,6 @@ enum Told {
 #[derive(Debug)]
 struct Seen {
     group: Group,
-    launch: Launch,
     tags: NodeTags,
     /// What EKS says of its managed node group, if it is of one.
     eks: Result<Option<Arc<NodeGroup>>, NotAskedYet>,
@@ -135,7 +134,7 @@ impl Seen {
     fn wanted(&self) -> Wanted<'_> {
         let of_eks = || self.eks.as_ref().ok()?.as_ref()?.is_arm();
         let of_tags = self.tags.labels.get("kubernetes.io/arch").map(|arch| arch == "arm64");
-        (&self.launch, of_tags.or_else(of_eks))
+        (&self.group.asg.launch, of_tags.or_else(of_eks))
     }
 }
 
@@ -222,15 +221,15 @@ impl Discovery {
         self.look_again(&mut described).await?;
         self.add_left_behind(&mut described, &mut memory).await?;
         memory.note_absent(self.selectors.names().into_iter().filter(|name| !described.contains_key(name)));
-        memory.note_of_others(described.values().map(|described| &described.group), &self.selectors);
+        memory.note_of_others(described.values(), &self.selectors);
         described.retain(|name, _| !memory.of_others.contains(name));
-        for described in described.values_mut() {
-            self.selectors.tighten(&mut described.group);
+        for group in described.values_mut() {
+            self.selectors.tighten(group);
         }
-        let reusing = described.values_mut().map(|described| &mut described.group);
-        let outcome = warm_pools::add(&self.aws, self.groups.latest().as_deref(), reusing).await;
+        let outcome =
+            warm_pools::add(&self.aws, self.groups.latest().as_deref(), described.values_mut()).await;
         memory.warm_pools.note("warm pools", outcome.err().as_ref());
-        let states = memory.observe(described.values().map(|described| &described.group), now);
+        let states = memory.observe(described.values(), now);
         self.groups.publish_states(states.clone());
 
         // Not with the first look, for which everybody waits; the second comes soon.
@@ -253,7 +252,7 @@ impl Discovery {
             },
         );
         let groups = groups.into_iter().map(|group| {
-            let failure = memory.shortages.failure(&group.name);
+            let failure = memory.shortages.failure(&group.asg.name);
             Arc::new(Group { failure, ..group })
         });
         Ok(Snapshot::new(now, groups))
@@ -263,64 +262,60 @@ impl Discovery {
     async fn look_up_templates(
         &self,
         facts: &mut TemplateFacts,
-        described: BTreeMap<String, Described>,
+        described: BTreeMap<String, AutoScalingGroup>,
         node_groups: Vec<Key>,
         now: Timestamp,
     ) -> Vec<Group> {
-        let all = described.values().map(|described| &described.group);
-        facts.node_groups.refresh(&self.aws, all, node_groups, now).await;
+        facts.node_groups.refresh(&self.aws, described.values(), node_groups, now).await;
         let trouble = facts.node_groups.trouble();
         facts.eks.note("EKS node groups", trouble.as_deref());
         let mut groups: Vec<Seen> = Vec::with_capacity(described.len());
-        let mut launched_from = BTreeMap::new();
-        for Described { mut group, launch, launched_from: of_group, zone_ids } in described.into_values() {
-            launched_from.extend(of_group);
-            facts.zone_ids.extend(zone_ids);
-            let eks = Key::of(&group).map_or(Ok(None), |key| facts.node_groups.get(&key));
+        for asg in described.into_values() {
+            facts.zone_ids.extend(asg.zone_ids.clone());
+            let eks = Key::of(&asg).map_or(Ok(None), |key| facts.node_groups.get(&key));
             let (tags, bad) = match &eks {
-                Ok(Some(node_group)) => tags::read_with(&group.tags, &node_group.tags),
-                _ => tags::read(&group.tags),
+                Ok(Some(node_group)) => tags::read_with(&asg.tags, &node_group.tags),
+                _ => tags::read(&asg.tags),
             };
-            facts.note_bad_tags(&group.name, bad);
-            group.options = tags.options;
-            groups.push(Seen { group, launch, tags, eks });
+            facts.note_bad_tags(&asg.name, bad);
+            let group = Group { asg, options: tags.options, ..Group::default() };
+            groups.push(Seen { group, tags, eks });
         }
 
         let wanted: Vec<Wanted<'_>> = groups.iter().map(Seen::wanted).collect();
         let outcome = facts.library.refresh(&self.aws, &wanted, now).await;
         facts.templates.note("launch templates and instance types", outcome.err().as_ref());
-        let templates: Vec<_> =
-            groups.iter().map(|seen| self.template(seen, facts, &launched_from, now)).collect();
+        let templates: Vec<_> = groups.iter().map(|seen| self.template(seen, facts, now)).collect();
         if let Some(lessons) = &self.lessons {
-            let names: BTreeSet<&str> = groups.iter().map(|seen| seen.group.name.as_str()).collect();
+            let names: BTreeSet<&str> = groups.iter().map(|seen| seen.group.asg.name.as_str()).collect();
             lessons.retain(|name| names.contains(name));
         }
-        facts.last_templates.retain(|name, _| groups.iter().any(|seen| seen.group.name == *name));
+        facts.last_templates.retain(|name, _| groups.iter().any(|seen| seen.group.asg.name == *name));
         groups.into_iter().zip(templates).map(|(seen, told)| facts.with_template(seen.group, told)).collect()
     }
 
     /// Every selected group, by name.
-    async fn describe(&self) -> Result<BTreeMap<String, Described>, AwsError> {
+    async fn describe(&self) -> Result<BTreeMap<String, AutoScalingGroup>, AwsError> {
         let names = self.selectors.names();
         let by_name = self.aws.describe_groups(&names);
         let by_tags =
             try_join_all(self.selectors.tagged().iter().map(|s| self.aws.describe_tagged_groups(s)));
         let (by_name, by_tags) = futures::try_join!(by_name, by_tags)?;
         let all = by_tags.into_iter().flatten().chain(by_name);
-        Ok(all.map(|described| (described.group.name.clone(), described)).collect())
+        Ok(all.map(|group| (group.name.clone(), group)).collect())
     }
 
     /// Looks again for groups that were there in the last look and are not in this one: pages are not of one moment, and
     /// answers may be from before.
-    async fn look_again(&self, described: &mut BTreeMap<String, Described>) -> Result<(), AwsError> {
+    async fn look_again(&self, described: &mut BTreeMap<String, AutoScalingGroup>) -> Result<(), AwsError> {
         let Some(view) = self.groups.latest() else { return Ok(()) };
         let missing = view.groups.keys().filter(|name| !described.contains_key(*name));
         let missing: Vec<String> = missing.cloned().collect();
         let named = self.selectors.names();
         for found in self.aws.describe_groups(&missing).await? {
-            let tagged = self.selectors.tagged().iter().any(|tags| tags.matches(&found.group.tags));
-            if tagged || named.contains(&found.group.name) {
-                described.insert(found.group.name.clone(), found);
+            let tagged = self.selectors.tagged().iter().any(|tags| tags.matches(&found.tags));
+            if tagged || named.contains(&found.name) {
+                described.insert(found.name.clone(), found);
             }
         }
         Ok(())
@@ -331,7 +326,7 @@ impl Discovery {
     /// record.
     async fn add_left_behind(
         &self,
-        described: &mut BTreeMap<String, Described>,
+        described: &mut BTreeMap<String, AutoScalingGroup>,
         memory: &mut Memory,
     ) -> Result<(), AwsError> {
         memory.selected.extend(described.keys().cloned());
@@ -339,8 +334,8 @@ impl Discovery {
         let view = self.groups.latest();
         let seen = view.iter().flat_map(|view| view.groups.values());
         let names: BTreeSet<String> = seen
-            .filter(|group| group.instances.iter().any(|instance| instance.lifecycle.is_terminating()))
-            .map(|group| group.name.clone())
+            .filter(|group| group.asg.instances.iter().any(|instance| instance.lifecycle.is_terminating()))
+            .map(|group| group.asg.name.clone())
             .chain(claims.keys().cloned())
             .filter(|name| !described.contains_key(name))
             .collect();
@@ -355,8 +350,7 @@ impl Discovery {
             }
         }
         let mut left_behind = Vec::new();
-        for mut of_group in found {
-            let group = &mut of_group.group;
+        for mut group in found {
             if !memory.selected.contains(&group.name) {
                 let claimed = claims.get(&group.name);
                 group.instances.retain(|instance| {
@@ -370,7 +364,7 @@ impl Discovery {
             // Nothing is changed in a group that is not ours any more.
             (group.min, group.max) = (group.desired, group.desired);
             left_behind.push(group.name.clone());
-            described.insert(group.name.clone(), of_group);
+            described.insert(group.name.clone(), group);
         }
         memory.note_left_behind(&left_behind);
         Ok(())
@@ -382,7 +376,6 @@ impl Discovery {
         &self,
         seen: &Seen,
         TemplateFacts { library, zone_ids, .. }: &TemplateFacts,
-        launched_from: &BTreeMap<String, Revision>,
         now: Timestamp,
     ) -> Told {
         let Seen { group, tags, .. } = seen;
@@ -394,20 +387,20 @@ impl Discovery {
         let described = seen.eks.as_ref().map(Option::as_deref);
         let lessons = self.lessons.as_ref().filter(|_| !tags.keep_computed);
         let learned = lessons.and_then(|lessons| match described {
-            Ok(described) => lessons.learn(group, launched_from, &resolved.revisions, described, now),
-            Err(_) => lessons.known(&group.name),
+            Ok(described) => lessons.learn(&group.asg, &resolved.revisions, described, now),
+            Err(_) => lessons.known(&group.asg.name),
         });
         let types: Vec<_> = resolved.types.iter().map(Arc::as_ref).collect();
         let managed = |name| Managed { name, described: described.unwrap_or_default() };
         let facts = Facts {
-            group: &group.name,
+            group: &group.asg.name,
             region: self.aws.region(),
-            zones: &group.zones,
-            zone_id: group.zones.first().and_then(|zone| zone_ids.get(zone)).map(String::as_str),
+            zones: &group.asg.zones,
+            zone_id: group.asg.zones.first().and_then(|zone| zone_ids.get(zone)).map(String::as_str),
             types: &types,
             spec: &resolved.spec,
             market: resolved.market,
-            eks: group.tags.get("eks:nodegroup-name").map(|name| managed(name)),
+            eks: group.asg.tags.get("eks:nodegroup-name").map(|name| managed(name)),
             learned: learned.as_deref(),
             tags,
         };
@@ -437,8 +430,8 @@ impl Discovery {
         for ((group, _), answer) in due.iter().zip(answers) {
             let Some(group) = states.groups.get(group) else { continue };
             match answer {
-                Ok(activities) => shortages.learn(group, now, &activities),
-                Err(AwsError::NoSuchGroup { .. }) => shortages.learn(group, now, &[]),
+                Ok(activities) => shortages.learn(&group.asg, now, &activities),
+                Err(AwsError::NoSuchGroup { .. }) => shortages.learn(&group.asg, now, &[]),
                 Err(error) => failed = Some(error),
             }
         }
@@ -448,12 +441,17 @@ impl Discovery {
 
 impl Memory {
     /// Takes note of the groups as they are described, and gives back what is known of them so far.
-    fn observe<'a>(&mut self, groups: impl Iterator<Item = &'a Group> + Clone, now: Timestamp) -> Snapshot {
+    fn observe<'a>(
+        &mut self,
+        groups: impl Iterator<Item = &'a AutoScalingGroup> + Clone,
+        now: Timestamp,
+    ) -> Snapshot {
         self.note_weighted(
             groups.clone().filter(|group| group.is_weighted()).map(|group| group.name.clone()),
         );
         self.note_operated(groups.clone());
-        let mut states = Snapshot::new(now, groups.cloned().map(Arc::new));
+        let mut states =
+            Snapshot::new(now, groups.map(|asg| Arc::new(Group { asg: asg.clone(), ..Group::default() })));
         self.shortages.observe(&states);
         for (name, group) in &mut states.groups {
             if let Some(failure) = self.shortages.failure(name) {
@@ -473,7 +471,11 @@ impl Memory {
 
     /// Warns of each group that is another cluster's by its tags once. Its instances have no Nodes here: they would be ended
     /// as ones that never joined.
-    fn note_of_others<'a>(&mut self, groups: impl Iterator<Item = &'a Group>, selectors: &Selectors) {
+    fn note_of_others<'a>(
+        &mut self,
+        groups: impl Iterator<Item = &'a AutoScalingGroup>,
+        selectors: &Selectors,
+    ) {
         let of_others = groups.filter(|group| selectors.is_of_our_cluster(&group.tags) == Some(false));
         let of_others: BTreeSet<String> = of_others.map(|group| group.name.clone()).collect();
         for group in of_others.difference(&self.of_others) {
@@ -498,7 +500,7 @@ impl Memory {
     }
 
     /// Warns of each group that an AWS service operates once; one that none operates any more may do so again.
-    fn note_operated<'a>(&mut self, groups: impl Iterator<Item = &'a Group>) {
+    fn note_operated<'a>(&mut self, groups: impl Iterator<Item = &'a AutoScalingGroup>) {
         let mut operated = BTreeSet::new();
         for group in groups {
             let Some(Frozen::OperatedBy(principal)) = &group.frozen else { continue };
@@ -580,13 +582,15 @@ mod tests {
 
     #[test]
     fn a_group_that_a_service_operates_is_warned_of_once() {
-        let operated = |name: &str| {
-            let frozen = Some(Frozen::OperatedBy("ecs.amazonaws.com".into()));
-            Group { name: name.into(), frozen, ..Group::default() }
+        let frozen = |name: &str, frozen| AutoScalingGroup {
+            name: name.into(),
+            frozen: Some(frozen),
+            ..AutoScalingGroup::default()
         };
-        let deleted = Group { name: "d".into(), frozen: Some(Frozen::Deleting), ..Group::default() };
+        let operated = |name| frozen(name, Frozen::OperatedBy("ecs.amazonaws.com".into()));
+        let deleted = frozen("d", Frozen::Deleting);
         let mut memory = Memory::default();
-        let mut warnings = |groups: &[Group]| {
+        let mut warnings = |groups: &[AutoScalingGroup]| {
             let before = memory.operated.clone();
             memory.note_operated(groups.iter());
             memory.operated.difference(&before).count()

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::{Group, LaunchFailure, Snapshot};
-use crate::aws::Activity;
+use super::{LaunchFailure, Snapshot};
+use crate::aws::{Activity, AutoScalingGroup};
 use crate::clock::elapsed;
 
 /// How long a group must have been short before its activities are looked at: a launch that works shows an instance
@@ -60,17 +60,17 @@ struct Shortage {
 }
 
 /// Whether the group should have more instances, and may launch them.
-pub fn is_short(group: &Group) -> bool {
+pub fn is_short(group: &AutoScalingGroup) -> bool {
     !group.suspended.contains("Launch") && live(group) < group.desired
 }
 
-fn live(group: &Group) -> i32 {
+fn live(group: &AutoScalingGroup) -> i32 {
     group.live().map(|instance| group.weight(&instance.id)).fold(0, i32::saturating_add)
 }
 
 impl Shortage {
     /// The same at a later look at the group, which asks for no more.
-    fn still(mut self, group: &Group) -> Self {
+    fn still(mut self, group: &AutoScalingGroup) -> Self {
         let live = live(group);
         // An instance that is scaled in takes its part of the desired capacity along, and no missing one.
         let scaled_in = self.live.saturating_sub(live).max(0);
@@ -86,7 +86,7 @@ impl Shortage {
 
     /// Takes note of the group's activities, newest first. Those are told apart by their ids: a launch that began before
     /// another was given up may fail after that.
-    fn learn(&mut self, group: &Group, activities: &[Activity]) {
+    fn learn(&mut self, group: &AutoScalingGroup, activities: &[Activity]) {
         self.spent.retain(|id| activities.iter().any(|activity| activity.id == *id));
         let launches = activities.iter().filter(|activity| is_launch(activity));
         let relevant: Vec<_> = launches.filter(|launch| !self.spent.contains(&launch.id)).cloned().collect();
@@ -109,14 +109,14 @@ impl Shortages {
     pub fn observe(&mut self, look: &Snapshot) {
         let now = look.taken_at;
         let mut before = std::mem::take(&mut self.short);
-        for (name, group) in look.groups.iter().filter(|(_, group)| is_short(group)) {
+        for (name, group) in look.groups.iter().filter(|(_, group)| is_short(&group.asg)) {
             let shortage = match before.remove(name) {
-                Some(known) if group.desired <= known.desired => known.still(group),
+                Some(known) if group.asg.desired <= known.desired => known.still(&group.asg),
                 // New, or for more than before: asked for after the last look that did not show it.
                 _ => Shortage {
                     seen_at: now,
-                    desired: group.desired,
-                    live: live(group),
+                    desired: group.asg.desired,
+                    live: live(&group.asg),
                     failed: Vec::new(),
                     spent: BTreeSet::new(),
                     since: match self.looked_at {
@@ -150,7 +150,7 @@ impl Shortages {
     }
 
     /// Takes note of a group's activities, newest first.
-    pub fn learn(&mut self, group: &Group, now: Timestamp, activities: &[Activity]) {
+    pub fn learn(&mut self, group: &AutoScalingGroup, now: Timestamp, activities: &[Activity]) {
         if let Some(shortage) = self.short.get_mut(&group.name) {
             shortage.asked_at = Some(now);
             shortage.learn(group, activities);
@@ -165,7 +165,7 @@ impl Shortages {
 
 /// The newest failed launch among the activities (newest first) since `since`, and how many of what the group misses failed
 /// launches explain.
-pub fn explain(group: &Group, activities: &[Activity], since: Timestamp) -> Option<LaunchFailure> {
+pub fn explain(group: &AutoScalingGroup, activities: &[Activity], since: Timestamp) -> Option<LaunchFailure> {
     let launches = activities.iter().filter(|activity| is_launch(activity) && activity.started >= since);
     let (failed, others): (Vec<_>, Vec<_>) = launches.partition(|activity| is_failed(activity));
     let under_way: Vec<_> = others.into_iter().filter(|activity| activity.status != "Successful").collect();
@@ -183,7 +183,7 @@ pub fn explain(group: &Group, activities: &[Activity], since: Timestamp) -> Opti
 }
 
 /// Whether the launch has brought an instance that the group has.
-fn is_of_an_instance(group: &Group, launch: &Activity) -> bool {
+fn is_of_an_instance(group: &AutoScalingGroup, launch: &Activity) -> bool {
     let mut words = launch.description.split_whitespace();
     words.any(|word| group.instances.iter().any(|instance| instance.id == word))
 }
@@ -269,8 +269,9 @@ mod tests {
 
     use proptest::prelude::*;
 
+    use super::super::Group;
     use super::*;
-    use crate::groups::{Instance, Lifecycle};
+    use crate::aws::{Instance, Lifecycle};
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(1_700_000_000 + second).expect("in range")
@@ -296,8 +297,17 @@ mod tests {
             zone: "z".into(),
             lifecycle: Lifecycle::InService,
             protected: false,
+            launched_from: None,
         });
-        let group = Group { name: "g".into(), desired, instances: instances.collect(), ..Group::default() };
+        let group = Group {
+            asg: AutoScalingGroup {
+                name: "g".into(),
+                desired,
+                instances: instances.collect(),
+                ..AutoScalingGroup::default()
+            },
+            ..Group::default()
+        };
         Snapshot::new(at(second), [Arc::new(group)])
     }
 
@@ -383,8 +393,8 @@ mod tests {
     }
 
     /// A group that has `i-0` to `i-1`, and misses as many more.
-    fn short_of(missing: i32) -> Group {
-        Group::clone(&look(0, 2 + missing, 2).groups["g"])
+    fn short_of(missing: i32) -> AutoScalingGroup {
+        look(0, 2 + missing, 2).groups["g"].asg.clone()
     }
 
     fn launch(second: i64, status: &str, instance: &str) -> Activity {
@@ -434,7 +444,7 @@ mod tests {
         shortages.observe(&look(70, 3, 2));
         let since = at(0) - SKEW;
         assert_eq!(shortages.due(at(70)), [("g".to_owned(), since)]);
-        shortages.learn(&look(70, 3, 2).groups["g"], at(70), &[failed(61)]);
+        shortages.learn(&look(70, 3, 2).groups["g"].asg, at(70), &[failed(61)]);
         assert!(shortages.failure("g").is_some_and(|failure| failure.out_of_resources));
         assert_eq!(shortages.due(at(80)), [], "what is known stands for a while");
         assert_eq!(shortages.due(at(130)).len(), 1);
@@ -447,13 +457,13 @@ mod tests {
     fn an_old_failure_does_not_explain_a_larger_request() {
         let mut shortages = Shortages::default();
         shortages.observe(&look(0, 3, 2));
-        shortages.learn(&look(0, 3, 2).groups["g"], at(10), &[failed(1)]);
+        shortages.learn(&look(0, 3, 2).groups["g"].asg, at(10), &[failed(1)]);
         assert!(shortages.failure("g").is_some());
         shortages.observe(&look(60, 5, 2));
         assert_eq!(shortages.failure("g"), None);
         assert_eq!(shortages.due(at(70)), [("g".to_owned(), at(0) - SKEW)]);
         // A smaller one is still the old request.
-        shortages.learn(&look(60, 5, 2).groups["g"], at(70), &[failed(66), failed(65)]);
+        shortages.learn(&look(60, 5, 2).groups["g"].asg, at(70), &[failed(66), failed(65)]);
         shortages.observe(&look(120, 4, 2));
         assert!(shortages.failure("g").is_some());
     }
@@ -465,7 +475,7 @@ mod tests {
         let mut shortages = Shortages::default();
         shortages.observe(&look(0, 6, 2));
         let three = [failed(3), failed(2), failed(1)];
-        shortages.learn(&short(0, 6, 2), at(10), &three);
+        shortages.learn(&short(0, 6, 2).asg, at(10), &three);
         assert_eq!(explained(&shortages), 3);
         // A node that is scaled in takes its part along, and a launch that works is no failure's.
         shortages.observe(&look(20, 5, 1));
@@ -473,14 +483,14 @@ mod tests {
         assert_eq!(explained(&shortages), 3);
         shortages.observe(&look(30, 3, 1));
         assert_eq!(explained(&shortages), 2, "of two one was scaled in");
-        shortages.learn(&short(30, 4, 1), at(90), &three);
+        shortages.learn(&short(30, 4, 1).asg, at(90), &three);
         assert_eq!(explained(&shortages), 2);
         shortages.observe(&look(100, 2, 1));
-        shortages.learn(&short(100, 4, 1), at(110), &three);
+        shortages.learn(&short(100, 4, 1).asg, at(110), &three);
         assert_eq!(explained(&shortages), 1);
         // The next try is a failure of its own.
         let four = [&[failed(120)][..], &three].concat();
-        shortages.learn(&short(110, 4, 1), at(130), &four);
+        shortages.learn(&short(110, 4, 1).asg, at(130), &four);
         assert_eq!(explained(&shortages), 2);
     }
 
@@ -493,22 +503,22 @@ mod tests {
         for learned_between in [true, false] {
             let mut shortages = Shortages::default();
             shortages.observe(&look(0, 5, 2));
-            shortages.learn(&short(0, 5), at(10), &[under_way(3), under_way(2), failed(1)]);
+            shortages.learn(&short(0, 5).asg, at(10), &[under_way(3), under_way(2), failed(1)]);
             assert_eq!(explained(&shortages), 1);
             shortages.observe(&look(16, 4, 2));
             assert_eq!(explained(&shortages), 0);
             if learned_between {
-                shortages.learn(&short(16, 4), at(20), &[under_way(3), under_way(2), failed(1)]);
+                shortages.learn(&short(16, 4).asg, at(20), &[under_way(3), under_way(2), failed(1)]);
                 assert_eq!(explained(&shortages), 0);
             }
-            shortages.learn(&short(16, 4), at(40), &[failed(3), failed(2), failed(1)]);
+            shortages.learn(&short(16, 4).asg, at(40), &[failed(3), failed(2), failed(1)]);
             assert_eq!(explained(&shortages), 2);
         }
     }
 
     #[test]
     fn a_group_that_may_not_launch_is_not_short() {
-        let mut group = Group { desired: 1, ..Group::default() };
+        let mut group = AutoScalingGroup { desired: 1, ..AutoScalingGroup::default() };
         assert!(is_short(&group));
         group.suspended.insert("Launch".into());
         assert!(!is_short(&group));

@@ -139,14 +139,18 @@ impl Hooks {
             .groups
             .values()
             .map(|group| {
-                (self.known(&group.name).map(|known| known.looked_at), group.instances.is_empty(), group)
+                (
+                    self.known(&group.asg.name).map(|known| known.looked_at),
+                    group.asg.instances.is_empty(),
+                    group,
+                )
             })
             .filter(|(looked_at, ..)| looked_at.is_none_or(|at| elapsed(at, now) >= FRESH))
             .collect();
         // A group never looked at comes before all others (`None` is least).
-        due.sort_by_key(|&(looked_at, is_empty, group)| (looked_at, is_empty, group.name.clone()));
+        due.sort_by_key(|&(looked_at, is_empty, group)| (looked_at, is_empty, group.asg.name.clone()));
         let look = |name: String| async move { self.looked_up(&name, now, FRESH).await };
-        let due = due.into_iter().take(most).map(|(.., group)| look(group.name.clone()));
+        let due = due.into_iter().take(most).map(|(.., group)| look(group.asg.name.clone()));
         futures::future::try_join_all(due).await?;
         Ok(())
     }

@@ -1,4 +1,5 @@
-//! How old what is known of the groups is: `ebbtide_look_age_seconds`.
+//! How old what is known of the groups is, and how far their templates are from real nodes: read off the groups at each
+//! scrape.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,8 +13,9 @@ use prometheus_client::registry::{Registry, Unit};
 use super::Groups;
 use crate::clock::{Clock, elapsed};
 
-/// Registers it.
+/// Registers both.
 pub fn register(registry: &mut Registry, groups: Arc<Groups>, clock: Clock) {
+    registry.register_collector(Box::new(Templates(Arc::clone(&groups))));
     registry.register_collector(Box::new(Age { groups, clock }));
 }
 
@@ -34,5 +36,72 @@ impl Collector for Age {
             MetricType::Gauge,
         )?;
         ConstGauge::new(elapsed(view.taken_at, self.clock.now()).as_secs_f64()).encode(gauge)
+    }
+}
+
+#[derive(Debug)]
+struct Templates(Arc<Groups>);
+
+impl Collector for Templates {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let mut family = encoder.encode_descriptor(
+            "ebbtide_template_difference_ratio",
+            "What was computed for a group's next node to give to pods, less what its last real node gives, as a share of \
+             the latter",
+            None,
+            MetricType::Gauge,
+        )?;
+        let snapshot = self.0.latest();
+        for group in snapshot.iter().flat_map(|snapshot| snapshot.groups.values()) {
+            let Some(difference) = group.template.as_ref().and_then(|t| t.as_ref().ok()?.difference) else {
+                continue;
+            };
+            for (resource, share) in [
+                ("cpu", difference.cpu),
+                ("memory", difference.memory),
+                ("pods", difference.pods),
+                ("ephemeral-storage", difference.storage),
+            ] {
+                let labels = [("group", group.asg.name.as_str()), ("resource", resource)];
+                ConstGauge::new(share).encode(family.encode_family(&labels)?)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::aws::AutoScalingGroup;
+    use crate::groups::{Group, Snapshot};
+    use crate::template::{Difference, Template};
+
+    #[test]
+    fn a_group_with_a_real_node_has_a_difference_for_each_resource() {
+        let groups = Arc::new(Groups::new(Duration::from_mins(10)));
+        let group = |name: &str, difference| {
+            let template = Template { difference, ..Template::default() };
+            let template = Some(Ok(Arc::new(template)));
+            Arc::new(Group {
+                asg: AutoScalingGroup { name: name.into(), ..AutoScalingGroup::default() },
+                template,
+                ..Group::default()
+            })
+        };
+        let seen = Difference { memory: 0.05, ..Difference::default() };
+        groups.publish(Snapshot::new(Timestamp::UNIX_EPOCH, [group("new", None), group("web", Some(seen))]));
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(Templates(groups)));
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).expect("is encoded");
+        let memory = r#"ebbtide_template_difference_ratio{group="web",resource="memory"} 0.05"#;
+        assert!(text.contains(memory), "{text}");
+        assert_eq!(text.matches("group=\"web\"").count(), 4);
+        assert!(!text.contains("new"), "{text}");
     }
 }

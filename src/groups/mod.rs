@@ -9,7 +9,6 @@ pub mod discovery;
 pub mod failures;
 pub mod hooks;
 mod launch;
-pub mod lifecycle;
 mod metrics;
 mod node_groups;
 mod pace;
@@ -22,18 +21,20 @@ mod view;
 mod warm_pools;
 pub mod weights;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-pub use lifecycle::Lifecycle;
 pub use metrics::register;
 pub use turns::{TerminationTurn, Turn};
 pub use view::{Change, Groups, Stale};
 
+use crate::aws::{AutoScalingGroup, Instance};
 use crate::clock::elapsed;
+use crate::template::tags::OptionOverrides;
+use crate::template::{Template, TemplateError};
 
 /// One look at all groups. Immutable; a newer one replaces it whole.
 #[derive(Clone, Debug, Default)]
@@ -67,10 +68,11 @@ const REMEMBERED: Duration = Duration::from_secs(30);
 impl Snapshot {
     /// A snapshot of these groups.
     pub fn new(taken_at: Timestamp, groups: impl IntoIterator<Item = Arc<Group>>) -> Self {
-        let groups: BTreeMap<_, _> = groups.into_iter().map(|group| (group.name.clone(), group)).collect();
+        let groups: BTreeMap<_, _> =
+            groups.into_iter().map(|group| (group.asg.name.clone(), group)).collect();
         let by_instance = groups
             .values()
-            .flat_map(|group| group.instances.iter().map(|i| (i.id.clone(), group.name.clone())))
+            .flat_map(|group| group.asg.instances.iter().map(|i| (i.id.clone(), group.asg.name.clone())))
             .collect();
         Self { taken_at, is_complete: true, groups, by_instance, gone: BTreeMap::new() }
     }
@@ -94,68 +96,24 @@ impl Snapshot {
     /// The group that has this instance, and the instance.
     pub fn instance(&self, id: &str) -> Option<(&Arc<Group>, &Instance)> {
         let group = self.groups.get(self.by_instance.get(id)?)?;
-        group.instances.iter().find(|i| i.id == id).map(|instance| (group, instance))
+        group.asg.instances.iter().find(|i| i.id == id).map(|instance| (group, instance))
     }
 }
 
 /// An Auto Scaling group, as a node group.
 #[derive(Clone, Debug, Default)]
 pub struct Group {
-    /// Its name, the node group's id.
-    pub name: String,
-    /// Smallest size, the tighter of the group's own and the `--nodes` flag's.
-    pub min: i32,
-    /// Largest size, likewise.
-    pub max: i32,
-    /// Desired capacity.
-    pub desired: i32,
-    /// Instances in every state; of a warm pool only where the group gives instances back to that.
-    pub instances: Vec<Instance>,
-    /// Availability zones, in AWS's order.
-    pub zones: Vec<String>,
-    /// Names of suspended scaling processes.
-    pub suspended: BTreeSet<String>,
-    /// The group's tags.
-    pub tags: BTreeMap<String, String>,
+    /// What AWS tells of it.
+    pub asg: AutoScalingGroup,
     /// What a new node of the group will look like: an encoded `core/v1` Node, or why there is none. `None` while
     /// something that it depends on is still to be asked for.
-    pub template: Option<Result<Arc<crate::template::Template>, crate::template::TemplateError>>,
+    pub template: Option<Result<Arc<Template>, TemplateError>>,
     /// While there is none: the last one there was, or one without what is still to be asked for.
-    pub stand_in: Option<Arc<crate::template::Template>>,
+    pub stand_in: Option<Arc<Template>>,
     /// Autoscaling options that its tags set.
-    pub options: crate::template::tags::OptionOverrides,
+    pub options: OptionOverrides,
     /// Failed launches that explain why instances are missing.
     pub failure: Option<LaunchFailure>,
-    /// What its instances weigh, if it gives weights: then its sizes are units, see [`weights`].
-    pub weights: Option<weights::Weights>,
-    /// Why AWS refuses every change of it, if it does.
-    pub frozen: Option<Frozen>,
-    /// Whether it gives instances back to its warm pool when it scales in.
-    pub reuses: bool,
-}
-
-/// Why AWS refuses changes of a group.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Frozen {
-    /// An AWS service manages it: the service principal that alone may change it.
-    ///
-    /// Source: [Operator](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_Operator.html).
-    OperatedBy(String),
-    /// It is being deleted.
-    Deleting,
-}
-
-/// An instance of a group.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Instance {
-    /// EC2 instance id.
-    pub id: String,
-    /// Availability zone.
-    pub zone: String,
-    /// Where it is in its life.
-    pub lifecycle: Lifecycle,
-    /// Whether it is protected from scale-in by the group.
-    pub protected: bool,
 }
 
 /// Why a group cannot launch what it should.
@@ -180,27 +138,17 @@ impl LaunchFailure {
     }
 }
 
-impl Group {
-    /// Instances that the desired capacity counts.
-    pub fn live(&self) -> impl Iterator<Item = &Instance> {
-        self.instances.iter().filter(|i| i.lifecycle.is_live())
-    }
-
-    /// How many instances the desired capacity asks for and the group has not. None where that is units.
-    pub fn missing(&self) -> usize {
-        if self.is_weighted() {
-            return 0;
-        }
-        usize::try_from(self.desired).unwrap_or(0).saturating_sub(self.live().count())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn look(second: u64, names: &[&str]) -> Snapshot {
-        let group = |name: &&str| Arc::new(Group { name: (*name).to_owned(), ..Group::default() });
+        let group = |name: &&str| {
+            Arc::new(Group {
+                asg: AutoScalingGroup { name: (*name).to_owned(), ..AutoScalingGroup::default() },
+                ..Group::default()
+            })
+        };
         Snapshot::new(Timestamp::UNIX_EPOCH + Duration::from_secs(second), names.iter().map(group))
     }
 

@@ -14,8 +14,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use jiff::Timestamp;
 
-use super::Group;
-use crate::aws::{Aws, AwsError, NodeGroup};
+use crate::aws::{AutoScalingGroup, Aws, AwsError, NodeGroup};
 use crate::clock::elapsed;
 
 /// How old an answer may get before EKS is asked again: people change labels and taints of a node group, seldom.
@@ -43,7 +42,7 @@ impl Key {
     /// [AWSServiceRoleForAmazonEKSNodegroup](https://docs.aws.amazon.com/aws-managed-policy/latest/reference/AWSServiceRoleForAmazonEKSNodegroup.html),
     /// and cluster-autoscaler's
     /// [aws_manager.go](https://github.com/kubernetes/autoscaler/blob/cluster-autoscaler-1.35.2/cluster-autoscaler/cloudprovider/aws/aws_manager.go).
-    pub(super) fn of(group: &Group) -> Option<Self> {
+    pub(super) fn of(group: &AutoScalingGroup) -> Option<Self> {
         let tag = |key: &str| group.tags.get(key).filter(|value| !value.is_empty()).cloned();
         Some(Self { cluster: tag("eks:cluster-name")?, name: tag("eks:nodegroup-name")? })
     }
@@ -71,7 +70,7 @@ impl NodeGroups {
     pub(super) async fn refresh(
         &mut self,
         aws: &Aws,
-        groups: impl Iterator<Item = &Group>,
+        groups: impl Iterator<Item = &AutoScalingGroup>,
         due: Vec<Key>,
         now: Timestamp,
     ) {
@@ -94,7 +93,7 @@ impl NodeGroups {
     }
 
     /// Takes note of the groups of a look.
-    fn note<'a>(&mut self, groups: impl Iterator<Item = &'a Group>) {
+    fn note<'a>(&mut self, groups: impl Iterator<Item = &'a AutoScalingGroup>) {
         let mut seen: BTreeMap<Key, bool> = BTreeMap::new();
         for group in groups {
             if let Some(key) = Key::of(group) {
@@ -173,28 +172,28 @@ impl Known {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::aws::Operation;
-    use crate::groups::{Instance, Lifecycle};
+    use crate::aws::{Instance, Lifecycle, Operation};
 
     fn at(seconds: u64) -> Timestamp {
         Timestamp::from_second(seconds as i64).expect("in range")
     }
 
     /// A managed group, with an instance if its name says so.
-    fn group(name: &str) -> Group {
+    fn group(name: &str) -> AutoScalingGroup {
         let instance = Instance {
             id: name.to_owned(),
             zone: "z".to_owned(),
             lifecycle: Lifecycle::InService,
             protected: false,
+            launched_from: None,
         };
-        Group {
+        AutoScalingGroup {
             name: name.to_owned(),
             instances: if name.starts_with("busy") { vec![instance] } else { Vec::new() },
             tags: [("eks:cluster-name", "main"), ("eks:nodegroup-name", name)]
                 .map(|(key, value)| (key.to_owned(), value.to_owned()))
                 .into(),
-            ..Group::default()
+            ..AutoScalingGroup::default()
         }
     }
 

@@ -39,8 +39,8 @@ const LOOKS_A_HEARTBEAT: u32 = 3;
 /// a heartbeat, so that an instance that its group puts into Terminating:Wait is seen well before the hook gives up.
 pub(super) fn next_look(snapshot: &Snapshot, hooks: Knowledge, interval: Duration) -> Duration {
     let is_busy = |group: &Group| {
-        group.instances.iter().any(|instance| instance.lifecycle.is_in_transition())
-            || is_short(group) && group.failure.is_none()
+        group.asg.instances.iter().any(|instance| instance.lifecycle.is_in_transition())
+            || is_short(&group.asg) && group.failure.is_none()
     };
     let mut pause = interval;
     if hooks.incomplete || snapshot.groups.values().any(|group| is_busy(group)) {
@@ -73,7 +73,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::groups::{Instance, LaunchFailure, Lifecycle};
+    use crate::aws::{AutoScalingGroup, Instance, Lifecycle};
+    use crate::groups::LaunchFailure;
     use crate::template::TemplateError;
 
     const INTERVAL: Duration = Duration::from_mins(1);
@@ -84,11 +85,15 @@ mod tests {
             zone: "z".into(),
             lifecycle,
             protected: false,
+            launched_from: None,
         });
         let group = Group {
-            name: "g".into(),
-            desired,
-            instances: instances.collect(),
+            asg: AutoScalingGroup {
+                name: "g".into(),
+                desired,
+                instances: instances.collect(),
+                ..AutoScalingGroup::default()
+            },
             failure,
             template: Some(Err(TemplateError::new("of no account here"))),
             ..Group::default()

@@ -23,8 +23,8 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
-use super::{Change, Group, Groups, Instance, Lifecycle, Turn, sizes};
-use crate::aws::{Aws, AwsError, Operation};
+use super::{Change, Groups, Turn, sizes};
+use crate::aws::{AutoScalingGroup, Aws, AwsError, Instance, Lifecycle, Operation};
 use crate::clock::Clock;
 use crate::cluster::Leadership;
 use crate::telemetry::chain;
@@ -176,7 +176,7 @@ impl Protection {
         let Some(mut seen) = self.describe(turn.group()).await? else { return Ok(false) };
         if let Some(known) = self.groups.latest().and_then(|view| view.groups.get(turn.group()).cloned()) {
             // `--nodes` may allow less than the group itself.
-            seen.min = seen.min.max(known.min);
+            seen.min = seen.min.max(known.asg.min);
         }
         let to = sizes::decreased(&seen, -1, decrements).unwrap_or(seen.desired);
         if to >= seen.desired {
@@ -199,7 +199,7 @@ impl Protection {
 
     /// Raises the size to what is there, if it is what was set and the group has more: an instance has come that was given
     /// up. Whether the group has no more than it should, then.
-    async fn raise(&self, seen: &Group, size: Option<i32>) -> Result<bool, AwsError> {
+    async fn raise(&self, seen: &AutoScalingGroup, size: Option<i32>) -> Result<bool, AwsError> {
         let (group, live) = (&seen.name, seen.live().count() as i32);
         let (from, to) = (seen.desired, live.min(seen.max));
         if size != Some(from) || to <= from {
@@ -211,14 +211,14 @@ impl Protection {
         Ok(live <= to)
     }
 
-    async fn describe(&self, group: &str) -> Result<Option<Group>, AwsError> {
+    async fn describe(&self, group: &str) -> Result<Option<AutoScalingGroup>, AwsError> {
         let described = self.aws.describe_group_now(group).boxed();
         let described = within(WITHIN, Operation::DescribeAutoScalingGroups, described).await?;
-        Ok(described.map(|described| self.brought_up_to_date(described.group)))
+        Ok(described.map(|described| self.brought_up_to_date(described)))
     }
 
     /// A group as it was just described, with changes of ours that the description may not show yet.
-    pub(super) fn brought_up_to_date(&self, group: Group) -> Group {
+    pub(super) fn brought_up_to_date(&self, group: AutoScalingGroup) -> AutoScalingGroup {
         self.groups.brought_up_to_date(group, self.clock.now())
     }
 
@@ -431,7 +431,7 @@ fn is_of_a_run(value: &str, now: Timestamp) -> bool {
 /// else, who alone may take that off.
 ///
 /// Source: [SetInstanceProtection](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_SetInstanceProtection.html).
-pub fn to_protect(group: &Group) -> Vec<String> {
+pub fn to_protect(group: &AutoScalingGroup) -> Vec<String> {
     let in_service = group.instances.iter().filter(|i| i.lifecycle == Lifecycle::InService);
     in_service.filter(|i| !i.protected).map(|i| i.id.clone()).collect()
 }

@@ -14,7 +14,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
-use super::{Group, clusters};
+use super::clusters;
+use crate::aws::{AutoScalingGroup, TagSelector};
 
 /// What is wrong with a selector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -132,27 +133,6 @@ impl FromStr for NodesSpec {
     }
 }
 
-/// `asg:tag=KEY[=VALUE],…`: the groups that have all these tags.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TagSelector {
-    /// By key; a key without a value matches any value.
-    tags: BTreeMap<String, Option<String>>,
-}
-
-impl TagSelector {
-    /// The tags asked for; a key without a value matches any value.
-    pub fn tags(&self) -> &BTreeMap<String, Option<String>> {
-        &self.tags
-    }
-
-    /// Whether a group with these tags is selected.
-    pub fn matches(&self, tags: &BTreeMap<String, String>) -> bool {
-        self.tags.iter().all(|(key, wanted)| {
-            tags.get(key).is_some_and(|value| wanted.as_ref().is_none_or(|wanted| wanted == value))
-        })
-    }
-}
-
 impl FromStr for TagSelector {
     type Err = SelectorError;
 
@@ -264,7 +244,7 @@ impl Selectors {
 
     /// Tightens the group's own bounds to those of `--nodes`, if it is named. Where the two have no size in common,
     /// the group's own win: AWS would refuse any other.
-    pub fn tighten(&self, group: &mut Group) {
+    pub fn tighten(&self, group: &mut AutoScalingGroup) {
         if let Some(bounds) = self.named.get(&group.name) {
             let (min, max) = (group.min, group.max.max(group.min));
             group.min = bounds.min.clamp(min, max);
@@ -359,7 +339,7 @@ mod tests {
         ];
         for (flag, (min, max), expected) in table {
             let selectors = Selectors::parse([flag], Vec::<&str>::new()).expect("well-formed");
-            let mut group = Group { name: "web".into(), min, max, ..Group::default() };
+            let mut group = AutoScalingGroup { name: "web".into(), min, max, ..AutoScalingGroup::default() };
             selectors.tighten(&mut group);
             assert_eq!((group.min, group.max), expected, "{flag}");
         }
@@ -376,7 +356,7 @@ mod tests {
         fn what_is_tightened_is_within_the_groups_own(min in 0..50, more in 0..50, a in 0..100i32, b in 0..100i32) {
             let selectors = Selectors::parse([format!("{}:{}:g", a.min(b), a.max(b))], Vec::<&str>::new())
                 .expect("well-formed");
-            let mut group = Group { name: "g".into(), min, max: min + more, ..Group::default() };
+            let mut group = AutoScalingGroup { name: "g".into(), min, max: min + more, ..AutoScalingGroup::default() };
             selectors.tighten(&mut group);
             prop_assert!(min <= group.min && group.min <= group.max && group.max <= min + more);
         }

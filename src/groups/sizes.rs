@@ -10,7 +10,8 @@
 //! Invariants: nodes leave as a whole batch within the group's minimum or not at all; what never came is given up as far
 //! as the minimum allows; what is told fits together, so that cluster-autoscaler asks for nothing that is refused.
 
-use super::{Group, Instance, weights};
+use super::weights;
+use crate::aws::{AutoScalingGroup, Instance};
 
 /// Why a size is not changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -74,16 +75,16 @@ pub enum SizeError {
 
 /// The number of nodes the group is to have, for cluster-autoscaler: what is wanted less what leaves. Where the desired
 /// capacity is units, what is there stands for it.
-pub fn target_size(group: &Group, leaves: impl Fn(&Instance) -> bool) -> i32 {
+pub fn target_size(group: &AutoScalingGroup, leaves: impl Fn(&Instance) -> bool) -> i32 {
     wanted(group) - count(group, leaves)
 }
 
 /// Instances that are wanted: units are not.
-fn wanted(group: &Group) -> i32 {
+fn wanted(group: &AutoScalingGroup) -> i32 {
     if group.is_weighted() { group.live().count() as i32 } else { group.desired }
 }
 
-fn count(group: &Group, such: impl Fn(&Instance) -> bool) -> i32 {
+fn count(group: &AutoScalingGroup, such: impl Fn(&Instance) -> bool) -> i32 {
     group.live().filter(|&instance| such(instance)).count() as i32
 }
 
@@ -92,18 +93,18 @@ fn count(group: &Group, such: impl Fn(&Instance) -> bool) -> i32 {
 ///
 /// Source: [Suspend and resume
 /// processes](https://docs.aws.amazon.com/autoscaling/ec2/userguide/as-suspend-resume-processes.html).
-pub fn max_size(group: &Group) -> i32 {
+pub fn max_size(group: &AutoScalingGroup) -> i32 {
     if suspends(group, "Launch") { group.desired } else { group.max }
 }
 
 /// The smallest size in force at AWS: with Terminate suspended the group cannot shrink, nor can one that AWS changes for
 /// nobody.
-pub fn min_size(group: &Group) -> i32 {
+pub fn min_size(group: &AutoScalingGroup) -> i32 {
     if suspends(group, "Terminate") { group.desired } else { group.min }
 }
 
 /// Whether AWS does not do this for the group now, whoever asks.
-fn suspends(group: &Group, process: &str) -> bool {
+fn suspends(group: &AutoScalingGroup, process: &str) -> bool {
     group.frozen.is_some() || group.suspended.contains(process)
 }
 
@@ -114,7 +115,7 @@ fn suspends(group: &Group, process: &str) -> bool {
 /// - The target size may be below the minimum because of what leaves. That is not to be made up for
 ///   (`--enforce-node-group-min-size`): AWS replaces what goes without a decrement. The smallest size is less by as much.
 /// - A weighted group is not to grow, and shrinks as far as its minimum is kept whichever nodes leave.
-pub fn limits(group: &Group, leaves: impl Fn(&Instance) -> bool) -> (i32, i32) {
+pub fn limits(group: &AutoScalingGroup, leaves: impl Fn(&Instance) -> bool) -> (i32, i32) {
     let target = target_size(group, &leaves);
     if group.is_weighted() {
         let spare = if suspends(group, "Terminate") { 0 } else { weights::spare(group, leaves) };
@@ -127,18 +128,22 @@ pub fn limits(group: &Group, leaves: impl Fn(&Instance) -> bool) -> (i32, i32) {
 }
 
 /// How many of the instances that never came may be given up: those there are, as far as the minimum allows.
-pub fn spare_missing(group: &Group, decrements: impl Fn(&Instance) -> bool) -> usize {
+pub fn spare_missing(group: &AutoScalingGroup, decrements: impl Fn(&Instance) -> bool) -> usize {
     let committed = wanted(group) - count(group, decrements);
     group.missing().min(usize::try_from(committed - min_size(group)).unwrap_or_default())
 }
 
 /// Says no for a group whose desired capacity is not ours to set.
-pub fn in_instances(group: &Group) -> Result<(), SizeError> {
+pub fn in_instances(group: &AutoScalingGroup) -> Result<(), SizeError> {
     if group.is_weighted() { Err(SizeError::Weighted { group: group.name.clone() }) } else { Ok(()) }
 }
 
 /// The desired capacity to set for `delta` more nodes.
-pub fn increased(group: &Group, delta: i32, leaves: impl Fn(&Instance) -> bool) -> Result<i32, SizeError> {
+pub fn increased(
+    group: &AutoScalingGroup,
+    delta: i32,
+    leaves: impl Fn(&Instance) -> bool,
+) -> Result<i32, SizeError> {
     if delta <= 0 {
         return Err(SizeError::Delta { call: "IncreaseSize", wanted: "positive", delta });
     }
@@ -154,7 +159,7 @@ pub fn increased(group: &Group, delta: i32, leaves: impl Fn(&Instance) -> bool) 
 /// The desired capacity to set for a target lower by up to `-delta`: by as many as are missing and the minimum lets go.
 /// cluster-autoscaler ends its loop for all groups if it is refused, and asks again with what is left.
 pub fn decreased(
-    group: &Group,
+    group: &AutoScalingGroup,
     delta: i32,
     decrements: impl Fn(&Instance) -> bool,
 ) -> Result<i32, SizeError> {
@@ -168,7 +173,7 @@ pub fn decreased(
 
 /// Checks that these live instances may leave for good, all together.
 pub fn removable<'a>(
-    group: &Group,
+    group: &AutoScalingGroup,
     leaving: impl IntoIterator<Item = &'a str>,
     decrements: impl Fn(&Instance) -> bool,
 ) -> Result<(), SizeError> {
@@ -185,7 +190,7 @@ pub fn removable<'a>(
 
 /// AWS's minimum is units, and it refuses a decrement below that. With Terminate suspended nothing may leave.
 fn removable_units(
-    group: &Group,
+    group: &AutoScalingGroup,
     leaving: &[&str],
     accepted: impl Fn(&Instance) -> bool,
 ) -> Result<(), SizeError> {
@@ -203,9 +208,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::groups::Lifecycle;
+    use crate::aws::Lifecycle;
 
-    fn group(min: i32, max: i32, desired: i32, live: usize, terminating: usize) -> Group {
+    fn group(min: i32, max: i32, desired: i32, live: usize, terminating: usize) -> AutoScalingGroup {
         let states = std::iter::repeat_n(Lifecycle::InService, live)
             .chain(std::iter::repeat_n(Lifecycle::Terminating, terminating));
         let instances = states
@@ -215,9 +220,10 @@ mod tests {
                 zone: "z".into(),
                 lifecycle,
                 protected: false,
+                launched_from: None,
             })
             .collect();
-        Group { name: "g".into(), min, max, desired, instances, ..Group::default() }
+        AutoScalingGroup { name: "g".into(), min, max, desired, instances, ..AutoScalingGroup::default() }
     }
 
     /// Says of the first `count` instances that they are to go.
@@ -262,9 +268,9 @@ mod tests {
 
     #[test]
     fn a_group_that_aws_changes_for_nobody_stays_as_it_is() {
-        use crate::groups::Frozen;
+        use crate::aws::Frozen;
         for frozen in [Frozen::OperatedBy("eks.amazonaws.com".into()), Frozen::Deleting] {
-            let group = Group { frozen: Some(frozen), ..group(1, 10, 4, 4, 0) };
+            let group = AutoScalingGroup { frozen: Some(frozen), ..group(1, 10, 4, 4, 0) };
             assert_eq!(limits(&group, |_| false), (4, 4));
             assert!(matches!(increased(&group, 1, |_| false), Err(SizeError::AboveMax { max: 4, .. })));
             assert!(matches!(removable(&group, ["i-0"], |_| false), Err(SizeError::BelowMin { min: 4, .. })));

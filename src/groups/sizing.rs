@@ -76,19 +76,12 @@ impl AwsSizing {
 #[async_trait]
 impl Sizing for AwsSizing {
     async fn current(&self, group: &Group) -> Result<Group, SizingError> {
-        let found = self.aws.describe_group_now(&group.name).await.map_err(told)?;
-        let missing = || SizingError::Refused(format!("there is no group {}", group.name));
+        let found = self.aws.describe_group_now(&group.asg.name).await.map_err(told)?;
+        let missing = || SizingError::Refused(format!("there is no group {}", group.asg.name));
         // A description may lag behind what we have set a moment ago.
-        let found = self.protection.brought_up_to_date(found.ok_or_else(missing)?.group);
-        let mut now = Group {
-            template: group.template.clone(),
-            stand_in: group.stand_in.clone(),
-            failure: group.failure.clone(),
-            options: group.options,
-            ..found
-        };
-        self.selectors.tighten(&mut now);
-        Ok(now)
+        let mut asg = self.protection.brought_up_to_date(found.ok_or_else(missing)?);
+        self.selectors.tighten(&mut asg);
+        Ok(Group { asg, ..group.clone() })
     }
 
     async fn set_desired(

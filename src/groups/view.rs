@@ -9,7 +9,8 @@ use jiff::Timestamp;
 use tokio::sync::{Notify, watch};
 
 use super::turns::{TerminationTurn, Turn, Turns};
-use super::{Group, Lifecycle, Snapshot};
+use super::{Group, Snapshot};
+use crate::aws::{AutoScalingGroup, Lifecycle};
 use crate::clock::elapsed;
 
 /// How long after a change of ours a description may still show what was before: AWS promises no more than that descriptions
@@ -159,12 +160,13 @@ impl Groups {
     }
 
     /// A group as it was just described, with changes of ours that the description may not show yet.
-    pub fn brought_up_to_date(&self, mut group: Group, now: Timestamp) -> Group {
+    pub fn brought_up_to_date(&self, asg: AutoScalingGroup, now: Timestamp) -> AutoScalingGroup {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let recent: Vec<_> =
             seen.changes.iter().filter(|(at, _)| elapsed(*at, now) < SHOWN_WITHIN).cloned().collect();
+        let mut group = Group { asg, ..Group::default() };
         lay_over(&mut group, &recent, Timestamp::MIN);
-        group
+        group.asg
     }
 
     /// Waits for the turn to change the size of a group, or who of it may be ended. The group has to exist, so that
@@ -244,12 +246,12 @@ fn overlay(base: &Snapshot, changes: &[(Timestamp, Change)]) -> Snapshot {
 /// Lays those of the changes that are the group's over it. Sizes follow each other, so that the last one counts whichever of
 /// them the group has; but where it shows a termination, it shows all sizes that were set before that.
 fn lay_over(group: &mut Group, changes: &[(Timestamp, Change)], taken_at: Timestamp) {
-    let of_group = changes.iter().filter(|(_, change)| change.group() == group.name);
+    let of_group = changes.iter().filter(|(_, change)| change.group() == group.asg.name);
     let changes: Vec<&(Timestamp, Change)> = of_group.collect();
     let is_shown = |(_, change): &&(Timestamp, Change)| match change {
         Change::Desired { .. } => false,
         Change::Terminated { instance, .. } => {
-            group.instances.iter().any(|i| i.id == *instance && i.lifecycle.is_terminating())
+            group.asg.instances.iter().any(|i| i.id == *instance && i.lifecycle.is_terminating())
         }
     };
     let shown = changes.iter().rposition(is_shown).unwrap_or_default();
@@ -267,22 +269,23 @@ fn apply(group: &mut Group, change: &Change, is_news: bool) {
             if to > from {
                 // What failed before says nothing of what has been asked for now.
                 group.failure = group.failure.take().filter(|_| !is_news);
-            } else if group.desired == *from {
+            } else if group.asg.desired == *from {
                 let given_up = usize::try_from(from.saturating_sub(*to)).unwrap_or(0);
                 group.failure = group.failure.take().and_then(|failure| failure.without(given_up));
             }
-            if group.desired == *from {
-                group.desired = *to;
+            if group.asg.desired == *from {
+                group.asg.desired = *to;
             }
         }
         Change::Terminated { instance: id, decrement, .. } => {
             // AWS lowers the capacity and takes the instance out of service in one step: seeing one is seeing both.
             let ends = |lifecycle: Lifecycle| !lifecycle.is_terminating() && !lifecycle.is_warm();
-            if let Some(instance) = group.instances.iter_mut().find(|i| i.id == *id && ends(i.lifecycle)) {
+            if let Some(instance) = group.asg.instances.iter_mut().find(|i| i.id == *id && ends(i.lifecycle))
+            {
                 let counted = instance.lifecycle.is_live();
                 instance.lifecycle = Lifecycle::Terminating;
                 if *decrement && counted {
-                    group.desired -= group.weight(id);
+                    group.asg.desired -= group.asg.weight(id);
                 }
             }
         }
@@ -292,8 +295,8 @@ fn apply(group: &mut Group, change: &Change, is_news: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::groups::weights::Weights;
-    use crate::groups::{Instance, LaunchFailure};
+    use crate::aws::{Instance, Weights};
+    use crate::groups::LaunchFailure;
     use crate::template::TemplateError;
 
     fn at(second: i64) -> Timestamp {
@@ -309,14 +312,18 @@ mod tests {
                 zone: "z".into(),
                 lifecycle,
                 protected: false,
+                launched_from: None,
             })
             .collect();
-        let group = Group { name: "g".into(), desired, instances, ..Group::default() };
+        let group = Group {
+            asg: AutoScalingGroup { name: "g".into(), desired, instances, ..AutoScalingGroup::default() },
+            ..Group::default()
+        };
         Snapshot::new(at(second), [Arc::new(group)])
     }
 
     fn desired(groups: &Groups) -> i32 {
-        groups.latest().expect("published").groups["g"].desired
+        groups.latest().expect("published").groups["g"].asg.desired
     }
 
     fn terminated(decrement: bool) -> Change {
@@ -375,12 +382,13 @@ mod tests {
             groups.changed(at(at_second), Change::Desired { group: "g".into(), from, to });
         }
         for shown in [5, 4, 3, 6] {
-            let described = Group { name: "g".into(), desired: shown, ..Group::default() };
+            let described =
+                AutoScalingGroup { name: "g".into(), desired: shown, ..AutoScalingGroup::default() };
             assert_eq!(groups.brought_up_to_date(described, at(5)).desired, 6, "{shown}");
         }
-        let by_a_person = Group { name: "g".into(), desired: 9, ..Group::default() };
+        let by_a_person = AutoScalingGroup { name: "g".into(), desired: 9, ..AutoScalingGroup::default() };
         assert_eq!(groups.brought_up_to_date(by_a_person, at(5)).desired, 9);
-        let long_after = Group { name: "g".into(), desired: 5, ..Group::default() };
+        let long_after = AutoScalingGroup { name: "g".into(), desired: 5, ..AutoScalingGroup::default() };
         assert_eq!(groups.brought_up_to_date(long_after, at(40)).desired, 5, "it is the truth by now");
     }
 
@@ -408,7 +416,7 @@ mod tests {
         let groups = Groups::new(Duration::from_mins(10));
         let mut seen = look(0, 6, &[Lifecycle::InService, Lifecycle::InService]);
         let weights = Weights { of_instances: [("i-0".to_owned(), 4)].into() };
-        Arc::make_mut(seen.groups.get_mut("g").expect("there")).weights = Some(weights);
+        Arc::make_mut(seen.groups.get_mut("g").expect("there")).asg.weights = Some(weights);
         groups.publish(seen);
         groups.changed(at(5), terminated(true));
         assert_eq!(desired(&groups), 2);
@@ -432,7 +440,8 @@ mod tests {
     fn states_are_seen_at_once_and_what_was_known_of_templates_stays() {
         use Lifecycle::{InService, TerminatingWait};
         let groups = Groups::new(Duration::from_mins(10));
-        let state = |groups: &Groups| groups.latest().expect("published").groups["g"].instances[0].lifecycle;
+        let state =
+            |groups: &Groups| groups.latest().expect("published").groups["g"].asg.instances[0].lifecycle;
         groups.publish_states(look(0, 1, &[TerminatingWait]));
         assert_eq!(state(&groups), TerminatingWait);
         assert_eq!(groups.fresh(at(0)).err(), Some(Stale), "there is no template to answer with");

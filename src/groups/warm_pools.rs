@@ -3,15 +3,15 @@
 
 use futures::future::join_all;
 
-use super::{Group, Instance, Snapshot};
-use crate::aws::{Aws, AwsError};
+use super::Snapshot;
+use crate::aws::{AutoScalingGroup, Aws, AwsError, Instance};
 
 /// Adds the instances of their warm pools to the groups that reuse instances. What AWS does not tell stays as it was
 /// `before`; the last error is given back.
 pub(super) async fn add<'a>(
     aws: &Aws,
     before: Option<&Snapshot>,
-    groups: impl Iterator<Item = &'a mut Group>,
+    groups: impl Iterator<Item = &'a mut AutoScalingGroup>,
 ) -> Result<(), AwsError> {
     let asked = groups.filter(|group| group.reuses).map(async |group| {
         let outcome = aws.warm_pool(&group.name).await;
@@ -27,8 +27,9 @@ pub(super) async fn add<'a>(
 }
 
 /// The instances of the group's warm pool as they were, less those that are in the group by now.
-fn known(before: Option<&Snapshot>, group: &Group) -> Vec<Instance> {
+fn known(before: Option<&Snapshot>, group: &AutoScalingGroup) -> Vec<Instance> {
     let before = before.and_then(|before| before.groups.get(&group.name));
-    let was_warm = before.into_iter().flat_map(|group| &group.instances).filter(|i| i.lifecycle.is_warm());
+    let was_warm =
+        before.into_iter().flat_map(|group| &group.asg.instances).filter(|i| i.lifecycle.is_warm());
     was_warm.filter(|known| group.instances.iter().all(|seen| seen.id != known.id)).cloned().collect()
 }

@@ -9,38 +9,12 @@
 //! Source: [Configure an Auto Scaling group to use instance
 //! weights](https://docs.aws.amazon.com/autoscaling/ec2/userguide/asg-instance-weighting.html).
 
-use std::collections::BTreeMap;
-
-use super::{Group, Instance};
-
-/// What instances weigh in a group that gives weights. AWS gives 1 to 999 units; what has none given is one unit.
-///
-/// Source: [LaunchTemplateOverrides](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_LaunchTemplateOverrides.html).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Weights {
-    /// By instance id.
-    pub of_instances: BTreeMap<String, i32>,
-}
-
-impl Group {
-    /// Whether the group gives its instances weights, so that its sizes are units.
-    pub fn is_weighted(&self) -> bool {
-        self.weights.is_some()
-    }
-
-    /// Units of the desired capacity that an instance is.
-    pub fn weight(&self, instance: &str) -> i32 {
-        self.weights
-            .as_ref()
-            .and_then(|weights| weights.of_instances.get(instance))
-            .map_or(1, |&weight| weight)
-    }
-}
+use crate::aws::{AutoScalingGroup, Instance};
 
 /// Units that AWS has left to take decrements from, once those that are accepted are done: of what is wanted and what
 /// is there, the smaller. Instances that are yet to come may never come, and those beyond the desired capacity do not
 /// make it larger.
-pub(super) fn units(group: &Group, accepted: impl Fn(&Instance) -> bool) -> i32 {
+pub(super) fn units(group: &AutoScalingGroup, accepted: impl Fn(&Instance) -> bool) -> i32 {
     let weight = |instance: &Instance| group.weight(&instance.id);
     let there: i32 = group.live().map(weight).sum();
     let leaving: i32 = group.live().filter(|&instance| accepted(instance)).map(weight).sum();
@@ -49,7 +23,7 @@ pub(super) fn units(group: &Group, accepted: impl Fn(&Instance) -> bool) -> i32 
 
 /// How many of those that stay may leave without the units falling below the minimum, whichever they are:
 /// cluster-autoscaler chooses without knowing weights, so the heaviest count first.
-pub(super) fn spare(group: &Group, accepted: impl Fn(&Instance) -> bool) -> i32 {
+pub(super) fn spare(group: &AutoScalingGroup, accepted: impl Fn(&Instance) -> bool) -> i32 {
     let mut left = units(group, &accepted);
     let mut weights: Vec<i32> =
         group.live().filter(|&instance| !accepted(instance)).map(|i| group.weight(&i.id)).collect();
@@ -64,16 +38,30 @@ pub(super) fn spare(group: &Group, accepted: impl Fn(&Instance) -> bool) -> i32 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::groups::Lifecycle;
+    use crate::aws::{Lifecycle, Weights};
 
     /// Instances in service, `i-0` and so on, of these weights.
-    fn group(min: i32, desired: i32, weights: &[i32]) -> Group {
+    fn group(min: i32, desired: i32, weights: &[i32]) -> AutoScalingGroup {
         let ids = || (0..weights.len()).map(|n| format!("i-{n}"));
         let instances = ids()
-            .map(|id| Instance { id, zone: "z".into(), lifecycle: Lifecycle::InService, protected: false })
+            .map(|id| Instance {
+                id,
+                zone: "z".into(),
+                lifecycle: Lifecycle::InService,
+                protected: false,
+                launched_from: None,
+            })
             .collect();
         let weights = Some(Weights { of_instances: ids().zip(weights.iter().copied()).collect() });
-        Group { name: "g".into(), min, max: 99, desired, instances, weights, ..Group::default() }
+        AutoScalingGroup {
+            name: "g".into(),
+            min,
+            max: 99,
+            desired,
+            instances,
+            weights,
+            ..AutoScalingGroup::default()
+        }
     }
 
     #[test]

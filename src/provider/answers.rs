@@ -12,7 +12,8 @@ use prost::Message as _;
 use super::ScaleIns;
 use super::proto::instance_status::InstanceState;
 use super::proto::{Instance, InstanceErrorInfo, InstanceStatus, NodeGroup};
-use crate::groups::{self, Group, LaunchFailure, Lifecycle, Snapshot, sizes};
+use crate::aws::{self, Lifecycle};
+use crate::groups::{Group, LaunchFailure, Snapshot, sizes};
 use crate::k8s::ProviderId;
 
 /// Class of a launch failure that another group may be spared.
@@ -22,25 +23,25 @@ const OTHER: i32 = 99;
 
 /// A group with the limits in force, and a line about it for people.
 pub fn node_group(group: &Group, scale_ins: &dyn ScaleIns) -> NodeGroup {
-    let (min_size, max_size) = sizes::limits(group, |i| scale_ins.leaves(&group.name, &i.id));
-    NodeGroup { id: group.name.clone(), min_size, max_size, debug: debug(group, scale_ins) }
+    let (min_size, max_size) = sizes::limits(&group.asg, |i| scale_ins.leaves(&group.asg.name, &i.id));
+    NodeGroup { id: group.asg.name.clone(), min_size, max_size, debug: debug(group, scale_ins) }
 }
 
 fn debug(group: &Group, scale_ins: &dyn ScaleIns) -> String {
-    let leaving = group.instances.iter().filter(|i| is_leaving(group, i, scale_ins)).count();
+    let leaving = group.asg.instances.iter().filter(|i| is_leaving(group, i, scale_ins)).count();
     let mut line = format!(
         "{}: {} live of {} desired ({}..{}), {leaving} leaving",
-        group.name,
-        group.live().count(),
-        group.desired,
-        group.min,
-        group.max
+        group.asg.name,
+        group.asg.live().count(),
+        group.asg.desired,
+        group.asg.min,
+        group.asg.max
     );
-    if !group.suspended.is_empty() {
-        let processes: Vec<_> = group.suspended.iter().map(String::as_str).collect();
+    if !group.asg.suspended.is_empty() {
+        let processes: Vec<_> = group.asg.suspended.iter().map(String::as_str).collect();
         let _ = write!(line, ", suspended: {}", processes.join(" "));
     }
-    if group.is_weighted() {
+    if group.asg.is_weighted() {
         line.push_str(
             ", sizes in units by its instances' weights: nodes leave one by one, the group is not grown",
         );
@@ -79,15 +80,15 @@ pub fn instances(
     can_be_given_up: usize,
     scale_ins: &dyn ScaleIns,
 ) -> Vec<Instance> {
-    let real = group.instances.iter().filter(|i| i.lifecycle.is_node()).map(|instance| {
+    let real = group.asg.instances.iter().filter(|i| i.lifecycle.is_node()).map(|instance| {
         let id = ProviderId::instance(&instance.zone, &instance.id);
         listed(&id, state(group, instance, scale_ins), None)
     });
-    let zone = group.zones.first().cloned().unwrap_or_default();
+    let zone = group.asg.zones.first().cloned().unwrap_or_default();
     let failed = group.failure.as_ref().map_or(0, |failure| failure.launches).min(can_be_given_up);
     let in_time = missing.len().saturating_sub(failed);
     let missing = missing.iter().enumerate().map(|(n, &index)| {
-        let id = ProviderId::Placeholder { zone: zone.clone(), group: group.name.clone(), index };
+        let id = ProviderId::Placeholder { zone: zone.clone(), group: group.asg.name.clone(), index };
         let failure = group.failure.as_ref().filter(|_| n >= in_time);
         listed(&id, InstanceState::InstanceCreating, failure.map(error_info))
     });
@@ -98,7 +99,7 @@ fn listed(id: &ProviderId, state: InstanceState, error_info: Option<InstanceErro
     Instance { id: id.to_string(), status: Some(InstanceStatus { instance_state: state.into(), error_info }) }
 }
 
-fn state(group: &Group, instance: &groups::Instance, scale_ins: &dyn ScaleIns) -> InstanceState {
+fn state(group: &Group, instance: &aws::Instance, scale_ins: &dyn ScaleIns) -> InstanceState {
     if is_leaving(group, instance, scale_ins) {
         InstanceState::InstanceDeleting
     } else if instance.lifecycle == Lifecycle::Pending {
@@ -108,14 +109,14 @@ fn state(group: &Group, instance: &groups::Instance, scale_ins: &dyn ScaleIns) -
     }
 }
 
-fn is_leaving(group: &Group, instance: &groups::Instance, scale_ins: &dyn ScaleIns) -> bool {
-    instance.lifecycle.is_leaving() || scale_ins.is_leaving(&group.name, &instance.id)
+fn is_leaving(group: &Group, instance: &aws::Instance, scale_ins: &dyn ScaleIns) -> bool {
+    instance.lifecycle.is_leaving() || scale_ins.is_leaving(&group.asg.name, &instance.id)
 }
 
 /// A Node that nothing fits on, for a group of which nothing is known: it is not grown for any pod, and its nodes that are
 /// on their way are counted on for none.
 pub fn node_without_room(group: &Group) -> Bytes {
-    let name = format!("{}-template-unknown", group.name);
+    let name = format!("{}-template-unknown", group.asg.name);
     let nothing = |resource: &str| (resource.to_owned(), Quantity { string: Some("0".to_owned()) });
     let resources: BTreeMap<_, _> = ["cpu", "memory", "pods"].map(nothing).into();
     let ready = NodeCondition {

@@ -48,8 +48,9 @@ impl Drop for Unsure<'_> {
 impl Provider {
     /// Sets the desired capacity for `delta` more nodes.
     pub(super) async fn increase_size(&self, group: &str, delta: i32) -> Result<(), RpcError> {
-        let decide =
-            |group: &Group| sizes::increased(group, delta, |i| self.scale_ins.leaves(&group.name, &i.id));
+        let decide = |group: &Group| {
+            sizes::increased(&group.asg, delta, |i| self.scale_ins.leaves(&group.asg.name, &i.id))
+        };
         let (deadline, turn) = self.turn_to(group, &decide).await?;
         let fresh = self.look(deadline, group).await?;
         let to = decide(&fresh)?;
@@ -59,16 +60,17 @@ impl Provider {
     /// Sets the desired capacity for up to `-delta` nodes fewer of those that are not there yet: the last that were asked
     /// for. What the minimum does not let go, and what has come, stays without a complaint.
     pub(super) async fn decrease_target_size(&self, group: &str, delta: i32) -> Result<(), RpcError> {
-        let decide = |group: &Group| sizes::decreased(group, delta, |i| self.scale_ins.will_decrement(&i.id));
+        let decide =
+            |group: &Group| sizes::decreased(&group.asg, delta, |i| self.scale_ins.will_decrement(&i.id));
         let (deadline, turn) = self.turn_to(group, &decide).await?;
         let missing = self.missing(group)?;
         let fresh = self.look(deadline, group).await?;
         let to = decide(&fresh)?;
-        if to == fresh.desired {
+        if to == fresh.asg.desired {
             info!(group, delta, "nothing of the target size can be given up");
             return Ok(());
         }
-        let given_up = usize::try_from(fresh.desired - to).unwrap_or_default().min(missing.len());
+        let given_up = usize::try_from(fresh.asg.desired - to).unwrap_or_default().min(missing.len());
         self.give_up(deadline, &turn, &fresh, to, &missing[missing.len() - given_up..]).await
     }
 
@@ -83,7 +85,7 @@ impl Provider {
         if let Err(mistake @ SizeError::Delta { .. }) = decide(&seen) {
             return Err(mistake.into());
         }
-        Ok((deadline, deadline.call(OTHER_CHANGE, self.groups.turn(&seen.name)).await?))
+        Ok((deadline, deadline.call(OTHER_CHANGE, self.groups.turn(&seen.asg.name)).await?))
     }
 
     fn missing(&self, name: &str) -> Result<Vec<usize>, RpcError> {
@@ -94,7 +96,7 @@ impl Provider {
     pub(super) async fn delete_nodes(&self, name: &str, batch: &[ExternalGrpcNode]) -> Result<(), RpcError> {
         let deadline = Deadline::start();
         let known = group(&*self.view()?, name)?;
-        let turn = deadline.call(OTHER_CHANGE, self.groups.turn(&known.name)).await?;
+        let turn = deadline.call(OTHER_CHANGE, self.groups.turn(&known.asg.name)).await?;
 
         let (view, missing) = (self.view()?, self.missing(name)?);
         let mut deletion = Deletion::read(&view, &*group(&view, name)?, &missing, batch, &*self.scale_ins)?;
@@ -136,10 +138,10 @@ impl Provider {
         to: i32,
         placeholders: &[usize],
     ) -> Result<(), RpcError> {
-        let done = self.set_desired(deadline, turn, group, to, &to_protect(group)).await;
+        let done = self.set_desired(deadline, turn, group, to, &to_protect(&group.asg)).await;
         match &done {
-            Ok(()) => self.placeholders.given_up(&group.name, placeholders),
-            Err(_) => self.placeholders.refused(&group.name, self.clock.now()),
+            Ok(()) => self.placeholders.given_up(&group.asg.name, placeholders),
+            Err(_) => self.placeholders.refused(&group.asg.name, self.clock.now()),
         }
         done
     }
@@ -163,7 +165,7 @@ impl Provider {
         protect: &[String],
     ) -> Result<(), RpcError> {
         let unsure = Unsure::of(&self.groups);
-        let (name, from) = (&group.name, group.desired);
+        let (name, from) = (&group.asg.name, group.asg.desired);
         deadline.call("setting the size", self.sizing.set_desired(turn, from, to, protect)).await??;
         unsure.settled();
         if to > from {
@@ -213,15 +215,16 @@ fn group(view: &Snapshot, name: &str) -> Result<Arc<Group>, RpcError> {
 /// over it only where it has the size that the change started from; and a termination that somebody else here is
 /// about to report must not lower the size twice.
 fn learned(seen: &Group, fresh: &Group) -> Vec<Change> {
-    let group = || seen.name.clone();
-    let going = |id: &str| fresh.instances.iter().any(|i| i.id == id && i.lifecycle.is_leaving());
+    let group = || seen.asg.name.clone();
+    let going = |id: &str| fresh.asg.instances.iter().any(|i| i.id == id && i.lifecycle.is_leaving());
     let mut changes: Vec<_> = seen
+        .asg
         .live()
         .filter(|i| going(&i.id))
         .map(|i| Change::Terminated { group: group(), instance: i.id.clone(), decrement: false })
         .collect();
-    if fresh.desired != seen.desired {
-        changes.push(Change::Desired { group: group(), from: seen.desired, to: fresh.desired });
+    if fresh.asg.desired != seen.asg.desired {
+        changes.push(Change::Desired { group: group(), from: seen.asg.desired, to: fresh.asg.desired });
     }
     changes
 }

@@ -10,7 +10,8 @@ use std::collections::BTreeSet;
 use super::error::excerpt;
 use super::proto::ExternalGrpcNode;
 use super::{RpcError, ScaleIns};
-use crate::groups::{Group, Instance, Snapshot, sizes};
+use crate::aws::Instance;
+use crate::groups::{Group, Snapshot, sizes};
 use crate::k8s::ProviderId;
 
 /// What is new in a batch, and so is to be done.
@@ -39,9 +40,9 @@ impl Deletion {
         let decrements = |instance: &Instance| scale_ins.will_decrement(&instance.id);
         let nodes = self.nodes.iter().map(|node| node.instance.as_str());
         let leaving: Vec<&str> = nodes.chain(self.unregistered.iter().map(String::as_str)).collect();
-        sizes::removable(group, leaving.iter().copied(), decrements)?;
+        sizes::removable(&group.asg, leaving.iter().copied(), decrements)?;
         let with_these = |i: &Instance| decrements(i) || leaving.contains(&i.id.as_str());
-        self.placeholders.truncate(sizes::spare_missing(group, with_these));
+        self.placeholders.truncate(sizes::spare_missing(&group.asg, with_these));
         Ok(())
     }
 
@@ -61,7 +62,7 @@ impl Deletion {
         for node in batch {
             match Named::read(view, group, node, scale_ins) {
                 // Listed before the group gave weights. What AWS still wants of it is not ours to tell.
-                Named::Placeholder(_) if group.is_weighted() => units_named = true,
+                Named::Placeholder(_) if group.asg.is_weighted() => units_named = true,
                 // Any other has been given up, or an instance has come for it.
                 Named::Placeholder(number) if missing.contains(&number) => {
                     placeholders.insert(number);
@@ -76,7 +77,7 @@ impl Deletion {
             }
         }
         if units_named {
-            sizes::in_instances(group)?;
+            sizes::in_instances(&group.asg)?;
         }
         let placeholders = placeholders.into_iter().collect();
         let mut deletion = Self { placeholders, ..Self::default() };
@@ -104,16 +105,20 @@ impl Deletion {
         scale_ins: &dyn ScaleIns,
     ) -> Result<Option<i32>, RpcError> {
         self.unregistered.retain(|id| {
-            fresh.instances.iter().any(|i| i.id == *id && i.lifecycle.is_node() && !i.lifecycle.is_leaving())
+            fresh
+                .asg
+                .instances
+                .iter()
+                .any(|i| i.id == *id && i.lifecycle.is_node() && !i.lifecycle.is_leaving())
         });
         if !self.placeholders.is_empty() {
-            sizes::in_instances(fresh)?;
+            sizes::in_instances(&fresh.asg)?;
         }
-        let have_come = &missing[..missing.len().saturating_sub(fresh.missing())];
+        let have_come = &missing[..missing.len().saturating_sub(fresh.asg.missing())];
         self.placeholders.retain(|number| !have_come.contains(number));
         self.check(fresh, scale_ins)?;
         let given_up = self.placeholders.len() as i32;
-        Ok((given_up > 0).then(|| fresh.desired - given_up))
+        Ok((given_up > 0).then(|| fresh.asg.desired - given_up))
     }
 }
 
@@ -128,15 +133,15 @@ enum Named {
 impl Named {
     fn read(view: &Snapshot, group: &Group, node: &ExternalGrpcNode, scale_ins: &dyn ScaleIns) -> Self {
         let instance = match node.provider_id.parse() {
-            Ok(ProviderId::Placeholder { group: name, index, .. }) if name == group.name => {
+            Ok(ProviderId::Placeholder { group: name, index, .. }) if name == group.asg.name => {
                 return Self::Placeholder(index);
             }
             Ok(ProviderId::Instance { instance, .. }) => instance,
             Ok(ProviderId::Placeholder { .. }) | Err(_) => return Self::Foreign,
         };
-        let leaving = || scale_ins.is_leaving(&group.name, &instance);
+        let leaving = || scale_ins.is_leaving(&group.asg.name, &instance);
         match view.instance(&instance) {
-            Some((owner, _)) if owner.name != group.name => Self::Foreign,
+            Some((owner, _)) if owner.asg.name != group.asg.name => Self::Foreign,
             Some((_, found)) if found.lifecycle.is_leaving() => Self::Leaving,
             // A scale-in that makes the group launch a replacement becomes one that does not: the size is to go down.
             Some((_, found)) if leaving() => {
@@ -157,7 +162,7 @@ impl Named {
 fn foreign(group: &Group, node: &ExternalGrpcNode, batch: usize) -> RpcError {
     let text = if node.provider_id.is_empty() { &node.name } else { &node.provider_id };
     let node = excerpt(text);
-    let group = group.name.clone();
+    let group = group.asg.name.clone();
     if batch > 1 { RpcError::BatchNotOfGroup { node, group } } else { RpcError::NotOfGroup { node, group } }
 }
 
@@ -174,9 +179,8 @@ mod tests {
     use async_trait::async_trait;
 
     use super::*;
-    use crate::groups::Lifecycle;
+    use crate::aws::{AutoScalingGroup, Lifecycle, Weights};
     use crate::groups::sizes::SizeError;
-    use crate::groups::weights::Weights;
     use crate::scale_in::{Accepted, IntentError};
 
     /// `i-1` and `i-2` have the Nodes `n-1` and `n-2`; `i-out` is leaving.
@@ -217,14 +221,18 @@ mod tests {
                 zone: "z".into(),
                 lifecycle: *lifecycle,
                 protected: false,
+                launched_from: None,
             });
             let name = name.to_owned();
             Arc::new(Group {
-                name,
-                min: 3,
-                max: 9,
-                desired,
-                instances: instances.collect(),
+                asg: AutoScalingGroup {
+                    name,
+                    min: 3,
+                    max: 9,
+                    desired,
+                    instances: instances.collect(),
+                    ..AutoScalingGroup::default()
+                },
                 ..Group::default()
             })
         };
@@ -315,11 +323,11 @@ mod tests {
     fn what_has_happened_since_is_left_out() {
         let mut deletion = read(&["i-placeholder-web-5", "i-placeholder-web-6", "i-bare"]).expect("fine");
         let mut fresh = Group::clone(&view().groups["web"]);
-        fresh.instances[3].lifecycle = Lifecycle::Terminating;
-        fresh.desired = 5;
+        fresh.asg.instances[3].lifecycle = Lifecycle::Terminating;
+        fresh.asg.desired = 5;
         assert_eq!(deletion.settle(&fresh, &[5, 6], &Nodes).expect("fine"), Some(4));
         assert_eq!(deletion, Deletion { placeholders: vec![6], ..Deletion::default() });
-        fresh.desired = 4;
+        fresh.asg.desired = 4;
         assert_eq!(deletion.settle(&fresh, &[5, 6], &Nodes).expect("fine"), None);
     }
 
@@ -327,7 +335,7 @@ mod tests {
     fn what_turns_out_to_be_units_is_not_given_up() {
         let mut deletion = read(&["i-placeholder-web-5", "i-bare"]).expect("fine");
         let mut fresh = Group::clone(&view().groups["web"]);
-        fresh.weights = Some(Weights::default());
+        fresh.asg.weights = Some(Weights::default());
         let refused = deletion.settle(&fresh, &[5, 6], &Nodes);
         assert!(matches!(refused, Err(RpcError::Size(SizeError::Weighted { .. }))), "{refused:?}");
     }

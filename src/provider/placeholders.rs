@@ -61,8 +61,8 @@ impl Placeholders {
     /// The numbers of what the group misses, the oldest first.
     pub fn of(&self, group: &Group) -> Vec<usize> {
         let mut all = self.lock();
-        let known = all.entry(group.name.clone()).or_default();
-        known.numbers.follow(group.live().count(), group.missing());
+        let known = all.entry(group.asg.name.clone()).or_default();
+        known.numbers.follow(group.asg.live().count(), group.asg.missing());
         known.numbers.open.clone()
     }
 
@@ -95,6 +95,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::aws::AutoScalingGroup;
 
     #[test]
     fn a_number_stays_with_what_it_was_given_to() {
@@ -117,10 +118,13 @@ mod tests {
     #[test]
     fn what_is_given_up_takes_no_other_along() {
         let placeholders = Placeholders::default();
-        let mut group = Group { name: "g".into(), desired: 3, ..Group::default() };
+        let mut group = Group {
+            asg: AutoScalingGroup { name: "g".into(), desired: 3, ..AutoScalingGroup::default() },
+            ..Group::default()
+        };
         assert_eq!(placeholders.of(&group), [0, 1, 2]);
         placeholders.given_up("g", &[0]);
-        group.desired = 2;
+        group.asg.desired = 2;
         assert_eq!(placeholders.of(&group), [1, 2]);
     }
 

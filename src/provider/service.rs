@@ -147,10 +147,10 @@ impl Provider {
 
     fn instances(&self, group: &Group) -> Vec<Instance> {
         let missing = self.placeholders.of(group);
-        let can_be_given_up = if self.placeholders.is_refused(&group.name, self.clock.now()) {
+        let can_be_given_up = if self.placeholders.is_refused(&group.asg.name, self.clock.now()) {
             0
         } else {
-            sizes::spare_missing(group, |i| self.scale_ins.will_decrement(&i.id))
+            sizes::spare_missing(&group.asg, |i| self.scale_ins.will_decrement(&i.id))
         };
         answers::instances(group, &missing, can_be_given_up, &*self.scale_ins)
     }
@@ -162,7 +162,7 @@ impl Provider {
         if let Some(Ok(template)) = &group.template {
             return Ok(wire::template(&template.encoded));
         }
-        if sizes::target_size(&group, |i| self.scale_ins.leaves(&group.name, &i.id)) > 0 {
+        if sizes::target_size(&group.asg, |i| self.scale_ins.leaves(&group.asg.name, &i.id)) > 0 {
             if let Some(template) = &group.stand_in {
                 return Ok(wire::template(&template.encoded));
             }
@@ -188,13 +188,13 @@ impl Provider {
         if loses && self.startup_time.is_first() {
             if self.zero_startup_time {
                 warn!(
-                    group = %group.name,
+                    group = %group.asg.name,
                     "the group has autoscaling options of its own, and the protocol of this cluster-autoscaler does not \
                      carry MaxNodeStartupTime beside them: it is 0 for such groups, as is accepted by flag"
                 );
             } else {
                 warn!(
-                    group = %group.name,
+                    group = %group.asg.name,
                     "the autoscaling options of the group's tags do not count: the protocol of this cluster-autoscaler \
                      does not carry MaxNodeStartupTime beside them, and with 0 its nodes would be taken for broken while \
                      they boot; --zero-node-startup-time=true has them count all the same"
@@ -203,7 +203,7 @@ impl Provider {
         }
         if answer.is_some() && defaults.is_some_and(options::may_drop_options) && self.dropped.is_first() {
             warn!(
-                group = %group.name,
+                group = %group.asg.name,
                 "the group has autoscaling options of its own; if this cluster-autoscaler is 1.32 or older, it takes \
                  ignoreDaemonSetsUtilization and zeroOrMaxNodeScaling for false in such groups, whatever tags and its \
                  flags say"
@@ -283,7 +283,8 @@ impl CloudProvider for Provider {
     ) -> Result<Response<NodeGroupTargetSizeResponse>, Status> {
         self.answer(Rpc::NodeGroupTargetSize, async {
             let group = self.group(&request.get_ref().id)?;
-            let target_size = sizes::target_size(&group, |i| self.scale_ins.leaves(&group.name, &i.id));
+            let target_size =
+                sizes::target_size(&group.asg, |i| self.scale_ins.leaves(&group.asg.name, &i.id));
             Ok(NodeGroupTargetSizeResponse { target_size })
         })
         .await

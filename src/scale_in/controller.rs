@@ -17,13 +17,13 @@ use super::situation::{Settings, Whereabouts};
 use super::surroundings::whereabouts;
 use super::wishes::Wishes;
 use super::workers::Workers;
-use crate::aws::Aws;
+use crate::aws::{Aws, Lifecycle};
 use crate::clock::Clock;
 use crate::cluster::{Attachment, Budget, Cluster, Existing, Leadership, NodeView, Nodes, Store};
+use crate::groups::Groups;
 use crate::groups::hooks::Hooks;
 use crate::groups::protection::Protection;
 use crate::groups::selector::Selectors;
-use crate::groups::{Groups, Lifecycle};
 use crate::k8s::names;
 use crate::template::Lessons;
 

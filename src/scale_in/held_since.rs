@@ -8,9 +8,8 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
 
 use super::controller::Shared;
-use crate::aws::{ACTIVITIES_AT_MOST, Activity, AwsError};
+use crate::aws::{ACTIVITIES_AT_MOST, Activity, AwsError, Lifecycle};
 use crate::clock::later;
-use crate::groups::Lifecycle;
 
 /// No hook holds an instance for longer.
 ///

@@ -21,10 +21,10 @@ use super::held_since::ask;
 use super::joined::Joined;
 use super::nodeless::{self, Past};
 use super::release;
-use crate::aws::{AwsError, Hook};
+use crate::aws::{AwsError, Hook, Lifecycle};
 use crate::clock::{elapsed, later, signed};
+use crate::groups::Snapshot;
 use crate::groups::hooks::TerminatingHooks;
-use crate::groups::{Lifecycle, Snapshot};
 use crate::telemetry::chain;
 
 /// A heartbeat that has failed for some seconds (see [`crate::aws`]) is tried again after this time; the shortest
@@ -146,9 +146,9 @@ fn observe(
     let waiting: BTreeMap<&str, (&str, Lifecycle)> = snapshot
         .groups
         .values()
-        .flat_map(|group| group.instances.iter().map(move |instance| (group, instance)))
+        .flat_map(|group| group.asg.instances.iter().map(move |instance| (group, instance)))
         .filter(|(_, instance)| instance.lifecycle.is_held())
-        .map(|(group, instance)| (instance.id.as_str(), (group.name.as_str(), instance.lifecycle)))
+        .map(|(group, instance)| (instance.id.as_str(), (group.asg.name.as_str(), instance.lifecycle)))
         .collect();
     held.retain(|instance, held| match waiting.get(instance.as_str()) {
         Some((_, lifecycle)) => *lifecycle == held.lifecycle,
@@ -370,7 +370,8 @@ async fn act(shared: &Shared, group: &str, instance: &str, step: Step, is_new: b
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::groups::{Group, Instance};
+    use crate::aws::{AutoScalingGroup, Instance};
+    use crate::groups::Group;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).expect("in range")
@@ -379,9 +380,21 @@ mod tests {
     fn snapshot(states: &[(&str, Lifecycle)]) -> Snapshot {
         let instances = states
             .iter()
-            .map(|&(id, lifecycle)| Instance { id: id.into(), zone: "z".into(), lifecycle, protected: false })
+            .map(|&(id, lifecycle)| Instance {
+                id: id.into(),
+                zone: "z".into(),
+                lifecycle,
+                protected: false,
+                launched_from: None,
+            })
             .collect();
-        Snapshot::new(at(0), [Arc::new(Group { name: "g".into(), instances, ..Group::default() })])
+        Snapshot::new(
+            at(0),
+            [Arc::new(Group {
+                asg: AutoScalingGroup { name: "g".into(), instances, ..AutoScalingGroup::default() },
+                ..Group::default()
+            })],
+        )
     }
 
     #[test]

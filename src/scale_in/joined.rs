@@ -19,10 +19,10 @@ impl Joined {
     pub(super) fn look(&mut self, shared: &Shared, snapshot: &Snapshot) {
         let has_node = |id: &str| !shared.nodes.of_instance(id).is_empty();
         for group in snapshot.groups.values() {
-            if !self.groups.contains(&group.name)
-                && group.instances.iter().any(|instance| has_node(&instance.id))
+            if !self.groups.contains(&group.asg.name)
+                && group.asg.instances.iter().any(|instance| has_node(&instance.id))
             {
-                self.groups.insert(group.name.clone());
+                self.groups.insert(group.asg.name.clone());
             }
         }
     }
@@ -31,7 +31,7 @@ impl Joined {
     /// left to its time-out: whoever's it is keeps it.
     pub(super) fn is_ours(&mut self, shared: &Shared, name: &str, instance: &str) -> bool {
         let view = shared.groups.latest();
-        let tags = view.as_ref().and_then(|view| view.groups.get(name)).map(|group| &group.tags);
+        let tags = view.as_ref().and_then(|view| view.groups.get(name)).map(|group| &group.asg.tags);
         let is_ours = self.groups.contains(name)
             || tags.is_some_and(|tags| shared.selectors.is_of_our_cluster(tags) == Some(true))
             || shared.lessons.known(name).is_some()

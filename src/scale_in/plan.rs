@@ -12,9 +12,9 @@ use super::record::{Cause, Phase, Record, Release, Wish, Written};
 use super::situation::{Action, Announcement, Plan, Situation, Whereabouts};
 use super::wishes::{self, Turn};
 use super::{drain, flush, guard, marks, release, twins};
+use crate::aws::Lifecycle;
 use crate::clock::later;
 use crate::cluster::{DaemonOwner, PodName, Ready};
-use crate::groups::Lifecycle;
 use crate::k8s::names;
 
 /// What is to be done for the node now.

@@ -16,10 +16,9 @@ use super::memory::Task;
 use super::plan::MISSING_FOR;
 use super::record::{Phase, Record, Release};
 use super::situation::{Action, Announcement, HookKnowledge, Plan, Settings, Situation, Whereabouts};
-use crate::aws::Hook;
+use crate::aws::{Hook, Lifecycle};
 use crate::clock::{later, signed};
 use crate::cluster::Ready;
-use crate::groups::Lifecycle;
 
 /// How long a call to AWS may still take effect after it was made, and a look may still show what was before.
 const REPEAT_AFTER: SignedDuration = SignedDuration::from_secs(30);

@@ -12,10 +12,9 @@ use super::marks;
 use super::memory::{Memory, Task};
 use super::record::{Cause, Phase, Record, Written};
 use super::wishes::{AtOnce, Turn};
-use crate::aws::Hook;
+use crate::aws::{Hook, Lifecycle};
 use crate::clock::{later, signed};
 use crate::cluster::{Budget, NodeView, PodName, PodView, Ready};
-use crate::groups::Lifecycle;
 use crate::groups::hooks::TerminatingHooks;
 
 /// How scale-ins are done here.

@@ -7,8 +7,9 @@ use super::intents::record_on;
 use super::record::Release;
 use super::situation::Whereabouts;
 use super::twins;
+use crate::aws::Instance;
 use crate::cluster::NodeView;
-use crate::groups::{Group, Instance, sizes};
+use crate::groups::{Group, sizes};
 
 /// Volumes attached to nodes; until they have been listed, there may be one.
 pub(super) fn attachments_on<'a>(shared: &Shared, nodes: impl IntoIterator<Item = &'a String>) -> usize {
@@ -23,7 +24,8 @@ pub(super) fn may_shrink(shared: &Shared, node: &NodeView) -> bool {
     let Some(snapshot) = shared.groups.latest() else { return false };
     let found = node.instance.as_deref().and_then(|instance| snapshot.instance(instance));
     found.is_some_and(|(group, instance)| {
-        sizes::removable(group, [instance.id.as_str()], |instance| will_decrement(shared, instance)).is_ok()
+        sizes::removable(&group.asg, [instance.id.as_str()], |instance| will_decrement(shared, instance))
+            .is_ok()
     })
 }
 
@@ -38,6 +40,10 @@ pub(super) fn whereabouts(shared: &Shared, node: &NodeView) -> Whereabouts {
     let Some(snapshot) = shared.groups.latest() else { return Whereabouts::Unknown };
     let found = node.instance.as_deref().and_then(|instance| snapshot.instance(instance));
     found.map_or(Whereabouts::Elsewhere { seen: snapshot.taken_at }, |(group, instance): (&Arc<Group>, _)| {
-        Whereabouts::In { group: group.name.clone(), lifecycle: instance.lifecycle, seen: snapshot.taken_at }
+        Whereabouts::In {
+            group: group.asg.name.clone(),
+            lifecycle: instance.lifecycle,
+            seen: snapshot.taken_at,
+        }
     })
 }

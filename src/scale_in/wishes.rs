@@ -74,7 +74,7 @@ impl Wishes {
         let now = shared.clock.wall();
         let mut under_way = 0;
         let mut queue: Vec<(Timestamp, String)> = Vec::new();
-        for instance in &group.instances {
+        for instance in &group.asg.instances {
             let Some(other) = twins::speaker(&shared.nodes, &instance.id) else { continue };
             let is_mine = instance.id == id;
             match other.record.as_deref().map(record::read) {
@@ -100,7 +100,7 @@ impl Wishes {
         }
         let mine = queue.iter().find(|(_, name)| *name == node.name).map_or(now, |(since, _)| *since);
         let before = queue.iter().filter(|(since, name)| (*since, name) < (mine, &node.name)).count();
-        let size = group.instances.iter().filter(|instance| instance.lifecycle.is_node()).count();
+        let size = group.asg.instances.iter().filter(|instance| instance.lifecycle.is_node()).count();
         if under_way + before < shared.settings.operator_at_once.of(size) {
             given.insert(id.to_owned());
             return Turn::Now;

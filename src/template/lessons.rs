@@ -10,9 +10,8 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 
 use super::learned::Learned;
-use crate::aws::{NodeGroup, Revision};
+use crate::aws::{AutoScalingGroup, Lifecycle, NodeGroup, Revision};
 use crate::cluster::Nodes;
-use crate::groups::{Group, Lifecycle};
 
 /// All that is learned, by group.
 #[derive(Debug)]
@@ -37,21 +36,23 @@ impl Lessons {
         Self { nodes, by_group, version: watch::Sender::new(0), loaded: watch::Sender::new(false) }
     }
 
-    /// Looks at the nodes of a group that launches `revisions`. Its instances were launched from `launched_from`; one
-    /// that is not in there is taken for one of today's. `given` is what EKS says of its node group.
+    /// Looks at the nodes of a group that launches `revisions`. An instance of which AWS does not tell what it was
+    /// launched from is taken for one of today's. `given` is what EKS says of its node group.
     pub fn learn(
         &self,
-        group: &Group,
-        launched_from: &BTreeMap<String, Revision>,
+        group: &AutoScalingGroup,
         revisions: &BTreeSet<Revision>,
         given: Option<&NodeGroup>,
         now: Timestamp,
     ) -> Option<Arc<Learned>> {
-        let is_current = |id: &str| launched_from.get(id).is_none_or(|from| revisions.contains(from));
+        let is_current =
+            |from: &Option<Revision>| from.as_ref().is_none_or(|revision| revisions.contains(revision));
         let nodes: Vec<_> = group
             .instances
             .iter()
-            .filter(|instance| instance.lifecycle == Lifecycle::InService && is_current(&instance.id))
+            .filter(|instance| {
+                instance.lifecycle == Lifecycle::InService && is_current(&instance.launched_from)
+            })
             .filter_map(|instance| match &self.nodes.of_instance(&instance.id)[..] {
                 [only] => Some(Arc::clone(only)),
                 // Of several that name it, one may be made up.
@@ -159,8 +160,8 @@ impl Lessons {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::aws::Instance;
     use crate::cluster::NodeView;
-    use crate::groups::Instance;
 
     fn now() -> Timestamp {
         Timestamp::from_second(1_700_000_000).expect("in range")
@@ -183,19 +184,24 @@ pub(super) mod tests {
         Lessons::new(Arc::new(nodes))
     }
 
-    fn group(instances: &[&str]) -> Group {
+    fn group(instances: &[&str]) -> AutoScalingGroup {
         let instance = |id: &&str| Instance {
             id: (*id).to_owned(),
             zone: String::new(),
             lifecycle: Lifecycle::InService,
             protected: false,
+            launched_from: None,
         };
-        Group { name: "web".into(), instances: instances.iter().map(instance).collect(), ..Group::default() }
+        AutoScalingGroup {
+            name: "web".into(),
+            instances: instances.iter().map(instance).collect(),
+            ..AutoScalingGroup::default()
+        }
     }
 
     /// Looks at a group of these instances.
     pub(in crate::template) fn look(lessons: &Lessons, instances: &[&str]) -> Option<Arc<Learned>> {
-        lessons.learn(&group(instances), &BTreeMap::new(), &revisions(), None, now())
+        lessons.learn(&group(instances), &revisions(), None, now())
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What one look sees.
 
-use ebbtide::groups::Lifecycle;
+use ebbtide::aws::Lifecycle;
 use ebbtide::sim::aws::{GroupSpec, HookSpec, LaunchFailure, LifecycleState, Operation};
 
 use crate::world::{by_tag, ours, selectors, world};
@@ -18,8 +18,11 @@ async fn groups_are_found_by_tag_and_by_name_and_no_others() {
     let tag = format!("asg:tag={},team=blue", crate::world::TAG);
     let discovery = world.discovery(selectors(&["2:10:named", "3:5:both", "0:1:gone"], &[&tag]));
     let snapshot = discovery.look().await.expect("sees");
-    let bounds: Vec<_> =
-        snapshot.groups.values().map(|g| (g.name.as_str(), g.min, g.max, g.desired)).collect();
+    let bounds: Vec<_> = snapshot
+        .groups
+        .values()
+        .map(|g| (g.asg.name.as_str(), g.asg.min, g.asg.max, g.asg.desired))
+        .collect();
     assert_eq!(bounds, [("both", 3, 5, 1), ("named", 2, 10, 3), ("tagged", 0, 9, 2)]);
     assert_eq!(snapshot.taken_at, world.clock.now());
     assert_eq!(snapshot.by_instance.len(), 6);
@@ -38,11 +41,11 @@ async fn a_group_is_seen_whole() {
     let standby = world.sim.add_instance("web", LifecycleState::Standby).expect("added");
     let snapshot = world.discovery(by_tag()).look().await.expect("sees");
     let group = &snapshot.groups["web"];
-    assert_eq!(group.zones, ["us-east-1b", "us-east-1c"]);
-    assert!(group.suspended.contains("AZRebalance"));
+    assert_eq!(group.asg.zones, ["us-east-1b", "us-east-1c"]);
+    assert!(group.asg.suspended.contains("AZRebalance"));
     assert_eq!(group.options.scale_down_unneeded_time.map(|time| time.as_secs()), Some(300));
     assert_eq!(group.options.scale_down_unready_time, None, "a bad tag is left out");
-    assert_eq!(group.live().count(), 3);
+    assert_eq!(group.asg.live().count(), 3);
     assert!(snapshot.instance(&warm).is_none(), "an instance of a warm pool is no node");
     let (_, found) = snapshot.instance(&standby).expect("is seen");
     assert_eq!(found.lifecycle, Lifecycle::Standby);
@@ -62,7 +65,7 @@ async fn a_failed_launch_explains_exactly_the_groups_that_are_short() {
     let snapshot = world.until(|snapshot| snapshot.groups["dry"].failure.is_some()).await;
     let failure = snapshot.groups["dry"].failure.as_ref().expect("is known");
     assert_eq!((failure.code.as_str(), failure.out_of_resources), ("VcpuLimitExceeded", true));
-    assert_eq!(snapshot.groups["dry"].missing(), 2);
+    assert_eq!(snapshot.groups["dry"].asg.missing(), 2);
     assert_eq!(snapshot.groups["fine"].failure, None);
     let took = world.clock.now().duration_since(asked_at);
     assert!(took.as_secs() <= 20, "it took {took:#}");
@@ -77,7 +80,7 @@ async fn a_failure_is_forgotten_when_the_launch_works_after_all() {
     world.aws.set_desired("dry", 1).await.expect("is within its bounds");
     world.groups.refresh_soon();
     world.until(|snapshot| snapshot.groups["dry"].failure.is_some()).await;
-    let snapshot = world.until(|snapshot| snapshot.groups["dry"].live().count() == 1).await;
+    let snapshot = world.until(|snapshot| snapshot.groups["dry"].asg.live().count() == 1).await;
     assert_eq!(snapshot.groups["dry"].failure, None);
 }
 

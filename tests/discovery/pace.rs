@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use ebbtide::groups::{Change, Lifecycle};
+use ebbtide::aws::Lifecycle;
+use ebbtide::groups::Change;
 use ebbtide::sim::aws::{HookSpec, LifecycleState, Operation};
 
 use crate::world::{INTERVAL, ours, world};
@@ -14,7 +15,7 @@ async fn an_instance_that_is_held_is_seen_well_before_its_heartbeat_runs_out() {
     world.run();
     tokio::time::sleep(Duration::from_mins(5)).await;
     let snapshot = world.groups.latest().expect("published");
-    let instance = snapshot.groups["web"].instances[0].id.clone();
+    let instance = snapshot.groups["web"].asg.instances[0].id.clone();
     world.sim.rebalance(&instance);
     let is_held = |sim: &ebbtide::sim::aws::Aws| {
         sim.instance(&instance).is_some_and(|found| found.state == LifecycleState::TerminatingWait)
@@ -53,7 +54,7 @@ async fn a_change_of_ours_is_followed_by_a_look_and_many_changes_by_few() {
     }
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(world.sim.calls(Operation::DescribeAutoScalingGroups) - before, 1);
-    assert_eq!(world.groups.latest().expect("published").groups["web"].desired, 20);
+    assert_eq!(world.groups.latest().expect("published").groups["web"].asg.desired, 20);
 }
 
 #[tokio::test(start_paused = true)]
@@ -102,10 +103,10 @@ async fn a_throttled_call_is_tried_again_and_fails_no_look() {
 #[tokio::test(start_paused = true)]
 async fn a_size_is_sent_once_whatever_becomes_of_the_answer() {
     let world = world([ours("web").size(0, 5, 3)]).await;
-    let instance = world.discovery(crate::world::by_tag()).look().await.expect("sees").groups["web"]
-        .instances[0]
-        .id
-        .clone();
+    let instance =
+        world.discovery(crate::world::by_tag()).look().await.expect("sees").groups["web"].asg.instances[0]
+            .id
+            .clone();
     world.sim.lose_next(Operation::TerminateInstanceInAutoScalingGroup, ebbtide::sim::aws::Lose::AfterEffect);
     let error = world.aws.terminate(&instance, true).await.expect_err("no answer came");
     assert!(matches!(error, ebbtide::aws::AwsError::Unreachable { .. }), "{error:?}");

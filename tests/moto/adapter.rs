@@ -12,7 +12,7 @@ use aws_sdk_ec2::types::{
     LaunchTemplateBlockDeviceMappingRequest, LaunchTemplateEbsBlockDeviceRequest, RequestLaunchTemplateData,
 };
 use ebbtide::aws::{
-    Aws, Described, LaunchSpec, Source, TemplateAliases, TemplateId, TemplateRef, type_table,
+    AutoScalingGroup, Aws, LaunchSpec, Source, TemplateAliases, TemplateId, TemplateRef, type_table,
 };
 use ebbtide::clock::Clock;
 use ebbtide::groups::Groups;
@@ -79,7 +79,7 @@ impl Moto {
             .expect("is made");
     }
 
-    async fn describe(&self, name: &str) -> Described {
+    async fn describe(&self, name: &str) -> AutoScalingGroup {
         let found = self.aws.describe_groups(&[name.to_owned()]).await.expect("answers");
         found.into_iter().next().expect("is there")
     }
@@ -140,16 +140,16 @@ async fn a_size_is_set_and_an_instance_terminated_with_and_without_decrement() {
     let template = moto.template("sized", "m5.large").await;
     moto.group("sized", 0, &template, &[]).await;
     moto.aws.set_desired("sized", 3).await.expect("is set");
-    let group = moto.describe("sized").await.group;
+    let group = moto.describe("sized").await;
     assert_eq!((group.desired, group.live().count()), (3, 3));
     assert_eq!(group.zones, ["us-east-1b"]);
     let victims: Vec<_> = group.instances.iter().map(|instance| instance.id.clone()).collect();
     moto.aws.terminate(&victims[0], true).await.expect("is terminated");
-    let group = moto.describe("sized").await.group;
+    let group = moto.describe("sized").await;
     assert_eq!(group.desired, 2);
     assert!(group.live().all(|instance| instance.id != victims[0]));
     moto.aws.terminate(&victims[1], false).await.expect("is terminated");
-    let group = moto.describe("sized").await.group;
+    let group = moto.describe("sized").await;
     assert_eq!(group.desired, 2);
     assert!(group.live().all(|instance| instance.id != victims[1]));
 }
@@ -160,11 +160,11 @@ async fn protection_from_scale_in_is_set_and_taken_off() {
     let moto = moto().await;
     let template = moto.template("protected", "m5.large").await;
     moto.group("protected", 2, &template, &[]).await;
-    let group = moto.describe("protected").await.group;
+    let group = moto.describe("protected").await;
     let first = [group.instances[0].id.clone()];
     for wanted in [true, false] {
         moto.aws.protect("protected", &first, wanted).await.expect("is set");
-        let group = moto.describe("protected").await.group;
+        let group = moto.describe("protected").await;
         let protected: Vec<_> =
             group.instances.iter().filter(|i| i.protected).map(|i| i.id.clone()).collect();
         assert_eq!(protected, if wanted { first.to_vec() } else { vec![] });
@@ -177,7 +177,7 @@ async fn instances_are_tagged_found_by_it_and_untagged() {
     let moto = moto().await;
     let template = moto.template("tagged", "m5.large").await;
     moto.group("tagged", 3, &template, &[]).await;
-    let group = moto.describe("tagged").await.group;
+    let group = moto.describe("tagged").await;
     let mut ids: Vec<_> = group.instances.iter().map(|instance| instance.id.clone()).collect();
     ids.sort();
     let found = async || {
@@ -394,7 +394,7 @@ async fn a_look_of_discovery_sees_groups_of_every_source() {
     let snapshot = discovery.look().await.expect("sees");
     let names: Vec<_> = snapshot.groups.keys().map(String::as_str).collect();
     assert_eq!(names, ["look-mixed", "look-old", "look-plain"]);
-    assert_eq!((snapshot.groups["look-plain"].max, snapshot.groups["look-plain"].desired), (5, 2));
+    assert_eq!((snapshot.groups["look-plain"].asg.max, snapshot.groups["look-plain"].asg.desired), (5, 2));
     let template =
         |group: &str| snapshot.groups[group].template.clone().expect("was tried").expect("is there");
     assert_eq!(template("look-plain").figures.capacity.storage_kib, 80 * 1024 * 1024);

@@ -200,7 +200,7 @@ async fn a_group_is_listed_and_grows() {
     program.increase(&group, 2).await.expect("grown");
     assert_eq!(program.target(&group).await, 5);
     assert_eq!(account.truth(&group).await.0, 5);
-    program.seen(|view| view.groups[&group].instances.len() == 5).await;
+    program.seen(|view| view.groups[&group].asg.instances.len() == 5).await;
     let mut expected: Vec<_> = account.truth(&group).await.1;
     expected.sort();
     let expected: Vec<_> = expected
@@ -225,7 +225,7 @@ async fn a_group_that_gives_weights_is_seen_as_such_and_left_as_large_as_it_is()
     let before = account.truth(&group).await;
     assert_eq!((before.0, before.1.len()), (4, 2));
     let program = Program::on(&account).await;
-    assert!(program.groups.latest().expect("seen").groups[&group].is_weighted());
+    assert!(program.groups.latest().expect("seen").groups[&group].asg.is_weighted());
     let nodes = program.nodes(&group).await;
     assert!(nodes.iter().all(|(_, state)| *state == InstanceState::InstanceRunning), "{nodes:?}");
     assert_eq!((nodes.len(), program.target(&group).await), (2, 2));

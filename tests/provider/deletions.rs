@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use ebbtide::groups::{Group, Lifecycle};
+use ebbtide::aws::Lifecycle;
+use ebbtide::groups::Group;
 use ebbtide::provider::SizingError;
 use ebbtide::provider::proto::{ExternalGrpcNode, NodeGroupDeleteNodesRequest};
 use futures::future::join_all;
@@ -60,7 +61,8 @@ async fn a_scale_in_that_would_have_been_replaced_becomes_one_that_lowers_the_si
 #[tokio::test(start_paused = true)]
 async fn a_node_that_is_not_of_the_group_is_not_found_and_spoils_a_batch() {
     let world = World::with(three().with("i-detached", Lifecycle::Detaching)).registered(&["i-1", "i-9"]);
-    let other = Group { name: "other".into(), ..web(1) }.in_service(&["i-9"]);
+    let mut other = web(1).in_service(&["i-9"]);
+    other.asg.name = "other".into();
     world.publish([three().with("i-detached", Lifecycle::Detaching), other]);
     world.leaving.now().under_way.insert(("other".into(), "i-gone".into()), true);
     let strangers = [

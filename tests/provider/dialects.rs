@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use bytes::{Buf as _, BufMut as _, Bytes};
-use ebbtide::groups::{Group, LaunchFailure, Lifecycle};
+use ebbtide::aws::Lifecycle;
+use ebbtide::groups::{Group, LaunchFailure};
 use ebbtide::template::Template;
 use http::uri::PathAndQuery;
 use k8s_pb::api::core::v1::Node;

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ebbtide::groups::{Group, LaunchFailure, Lifecycle};
+use ebbtide::aws::Lifecycle;
+use ebbtide::groups::{Group, LaunchFailure};
 use ebbtide::provider::proto::instance_status::InstanceState;
 use ebbtide::provider::proto::{
     CleanupRequest, ExternalGrpcNode, GetAvailableGpuTypesRequest, GpuLabelRequest, Instance,
@@ -24,8 +25,9 @@ use crate::world::{GROUP, With as _, World, code, failure, node, unregistered, w
 #[tokio::test(start_paused = true)]
 async fn groups_are_listed_with_the_limits_in_force_and_a_line_for_people() {
     let world = World::with(web(3).in_service(&["i-1", "i-2"]).limits(2, 5));
-    let mut suspended = Group { name: "frozen".into(), ..web(4) };
-    suspended.suspended = ["Launch".into(), "Terminate".into()].into();
+    let mut suspended = web(4);
+    suspended.asg.name = "frozen".into();
+    suspended.asg.suspended = ["Launch".into(), "Terminate".into()].into();
     world.publish([web(3).in_service(&["i-1", "i-2"]).limits(2, 5), suspended]);
     let answer = world.client().await.node_groups(NodeGroupsRequest {}).await.expect("answered").into_inner();
     let shown: Vec<_> = answer

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ebbtide::groups::Lifecycle;
+use ebbtide::aws::Lifecycle;
 use ebbtide::provider::SizingError;
 use ebbtide::provider::proto::{NodeGroupDecreaseTargetSizeRequest, NodeGroupIncreaseSizeRequest};
 use futures::FutureExt as _;
@@ -50,7 +50,7 @@ async fn two_calls_at_once_both_count() {
     world.aws.now().takes = Duration::from_millis(300);
     let done = join_all([world.increase(1), world.increase(2), world.increase(3)]).await;
     assert!(done.iter().all(Result::is_ok), "{done:?}");
-    assert_eq!(world.aws.now().group.desired, 7);
+    assert_eq!(world.aws.now().group.asg.desired, 7);
     assert_eq!(world.target_size().await, 7);
 }
 
@@ -81,7 +81,7 @@ async fn instances_in_service_are_protected_while_the_target_size_goes_down() {
         .with("i-3", Lifecycle::Pending)
         .with("i-4", Lifecycle::Terminating);
     // Somebody else's protection.
-    group.instances[1].protected = true;
+    group.asg.instances[1].protected = true;
     let world = World::with(group);
     decrease(&world, -2).await.expect("lowered");
     assert_eq!(world.asked(), [set(5, 3, &["i-1"])]);

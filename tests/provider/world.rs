@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use ebbtide::aws::{AutoScalingGroup, Instance, Lifecycle};
 use ebbtide::clock::Clock;
 use ebbtide::cluster::ApiError;
-use ebbtide::groups::{Group, Groups, Instance, LaunchFailure, Lifecycle, Snapshot, Turn};
+use ebbtide::groups::{Group, Groups, LaunchFailure, Snapshot, Turn};
 use ebbtide::provider::listen::Listener;
 use ebbtide::provider::proto::cloud_provider_client::CloudProviderClient;
 use ebbtide::provider::proto::{
@@ -35,11 +36,14 @@ pub(crate) const GROUP: &str = "web";
 /// A group `web` of 1 to 10 in zone `z1`.
 pub(crate) fn web(desired: i32) -> Group {
     Group {
-        name: GROUP.into(),
-        min: 1,
-        max: 10,
-        desired,
-        zones: vec!["z1".into()],
+        asg: AutoScalingGroup {
+            name: GROUP.into(),
+            min: 1,
+            max: 10,
+            desired,
+            zones: vec!["z1".into()],
+            ..AutoScalingGroup::default()
+        },
         template: None,
         ..Group::default()
     }
@@ -54,7 +58,8 @@ pub(crate) trait With: Sized {
 
 impl With for Group {
     fn with(mut self, id: &str, lifecycle: Lifecycle) -> Self {
-        self.instances.push(Instance { id: id.into(), zone: "z1".into(), lifecycle, protected: false });
+        let (id, zone) = (id.into(), "z1".into());
+        self.asg.instances.push(Instance { id, zone, lifecycle, protected: false, launched_from: None });
         self
     }
 
@@ -62,8 +67,9 @@ impl With for Group {
         ids.iter().fold(self, |group, id| group.with(id, Lifecycle::InService))
     }
 
-    fn limits(self, min: i32, max: i32) -> Self {
-        Self { min, max, ..self }
+    fn limits(mut self, min: i32, max: i32) -> Self {
+        (self.asg.min, self.asg.max) = (min, max);
+        self
     }
 }
 
@@ -138,7 +144,7 @@ impl Sizing for Script<Aws> {
         self.answer().await?;
         let mut aws = self.now();
         aws.described += 1;
-        assert_eq!(group.name, aws.group.name);
+        assert_eq!(group.asg.name, aws.group.asg.name);
         Ok(aws.group.clone())
     }
 
@@ -148,7 +154,7 @@ impl Sizing for Script<Aws> {
         if aws.refuses_sizes {
             return Err(SizingError::Denied("autoscaling:SetInstanceProtection".into()));
         }
-        aws.group.desired = to;
+        aws.group.asg.desired = to;
         aws.asked.push(Asked::Set { from, to, protect: protect.to_vec() });
         Ok(())
     }
@@ -157,8 +163,8 @@ impl Sizing for Script<Aws> {
         self.answer().await?;
         let mut aws = self.now();
         aws.asked.push(Asked::Terminate { instance: instance.into(), decrement });
-        aws.group.desired -= i32::from(decrement);
-        for found in aws.group.instances.iter_mut().filter(|i| i.id == instance) {
+        aws.group.asg.desired -= i32::from(decrement);
+        for found in aws.group.asg.instances.iter_mut().filter(|i| i.id == instance) {
             found.lifecycle = Lifecycle::Terminating;
         }
         Ok(())

@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 
 use super::scene::*;
+use crate::aws::Lifecycle;
 use crate::cluster::PodView;
-use crate::groups::Lifecycle;
 use crate::k8s::names;
 use crate::scale_in::record::Phase;
 use crate::scale_in::situation::{Action, Plan};

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::scene::*;
-use crate::groups::Lifecycle;
+use crate::aws::Lifecycle;
 use crate::k8s::names;
 use crate::scale_in::memory::Task;
 use crate::scale_in::record::{Cause, Release};

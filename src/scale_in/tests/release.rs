@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::scene::*;
-use crate::groups::Lifecycle;
+use crate::aws::Lifecycle;
 use crate::k8s::names;
 use crate::scale_in::marks;
 use crate::scale_in::memory::{Memory, Task};

@@ -10,10 +10,9 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use serde_json::{Value, json};
 
-use crate::aws::Hook;
+use crate::aws::{Hook, Lifecycle};
 use crate::clock::elapsed;
 use crate::cluster::{Budget, DaemonOwner, NodeView, PodName, PodView, Project};
-use crate::groups::Lifecycle;
 use crate::k8s::names;
 use crate::scale_in::class::Flush;
 use crate::scale_in::marks;

@@ -1,5 +1,5 @@
-//! Launch templates, launch configurations and instance types as the rest of the program reads them: plain data,
-//! optional fields resolved, SDK types left behind.
+//! Launch templates and launch configurations as the rest of the program reads them: plain data, optional fields
+//! resolved, SDK types left behind.
 
 use aws_sdk_autoscaling::types as asg;
 use aws_sdk_ec2::types as ec2;
@@ -60,42 +60,6 @@ pub struct TemplateVersion {
     pub default: bool,
     /// What it says.
     pub spec: LaunchSpec,
-}
-
-/// An instance type, as DescribeInstanceTypes tells it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TypeInfo {
-    /// `m5.large`.
-    pub name: String,
-    /// Virtual CPUs.
-    pub vcpus: i64,
-    /// Memory in MiB, all of it.
-    pub memory_mib: i64,
-    /// Network interfaces that the default network card takes.
-    pub interfaces: i64,
-    /// IPv4 addresses of each.
-    pub addresses: i64,
-    /// Whether it is of arm64; x86_64 otherwise.
-    pub arm: bool,
-    /// Whether its interfaces take address prefixes: Nitro, or bare metal.
-    pub prefixes: bool,
-    /// What its NVMe instance store volumes have together, in GB.
-    pub instance_store_gb: i64,
-    /// Accelerators, by kind.
-    pub accelerators: Vec<Accelerator>,
-}
-
-/// Accelerators of one kind in an instance type.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Accelerator {
-    /// Who makes them, in AWS's spelling (`NVIDIA`, `AMD`, `Habana`, `AWS`).
-    pub manufacturer: String,
-    /// Model (`T4`, `Inferentia2`).
-    pub name: String,
-    /// How many the operating system sees; a part of a GPU is one.
-    pub count: i64,
-    /// Cores of each, where EC2 tells: of AWS's own chips.
-    pub cores: i64,
 }
 
 impl LaunchSpec {
@@ -167,71 +131,6 @@ impl TemplateVersion {
             },
         })
     }
-}
-
-impl TypeInfo {
-    /// What the SDK's answer says; none if it is of no type.
-    pub fn from_sdk(from: &ec2::InstanceTypeInfo) -> Option<Self> {
-        let network = from.network_info.as_ref();
-        let count = |number: Option<i32>| i64::from(number.unwrap_or(0));
-        // Only the default card's interfaces get pods: https://github.com/aws/amazon-vpc-cni-k8s
-        let card = network.and_then(|n| n.default_network_card_index).unwrap_or(0);
-        let interfaces = network
-            .and_then(|n| n.network_cards().iter().find(|c| c.network_card_index == Some(card)))
-            .and_then(|c| c.maximum_network_interfaces)
-            .or_else(|| network.and_then(|n| n.maximum_network_interfaces));
-        let architectures =
-            from.processor_info.as_ref().map(ec2::ProcessorInfo::supported_architectures).unwrap_or_default();
-        Some(Self {
-            name: from.instance_type.as_ref()?.as_str().to_owned(),
-            vcpus: count(from.v_cpu_info.as_ref().and_then(|cpu| cpu.default_v_cpus)),
-            memory_mib: from.memory_info.as_ref().and_then(|memory| memory.size_in_mib).unwrap_or(0),
-            interfaces: count(interfaces),
-            addresses: count(network.and_then(|n| n.ipv4_addresses_per_interface)),
-            arm: architectures.contains(&ec2::ArchitectureType::Arm64),
-            // As `IsPrefixDelegationSupported` of https://github.com/aws/amazon-vpc-cni-k8s has it; EC2 tells no
-            // hypervisor of bare metal.
-            prefixes: from.hypervisor == Some(ec2::InstanceTypeHypervisor::Nitro)
-                || from.bare_metal == Some(true),
-            instance_store_gb: from.instance_storage_info.as_ref().map_or(0, instance_store_gb),
-            accelerators: accelerators(from),
-        })
-    }
-}
-
-/// Old types' disks are no NVMe devices: the images of EKS leave those alone.
-///
-/// Source: `disks` in
-/// [setup-local-disks](https://github.com/awslabs/amazon-eks-ami/blob/main/templates/al2023/runtime/bin/setup-local-disks).
-fn instance_store_gb(from: &ec2::InstanceStorageInfo) -> i64 {
-    let is_nvme = from.nvme_support != Some(ec2::EphemeralNvmeSupport::Unsupported);
-    from.total_size_in_gb.filter(|_| is_nvme).unwrap_or(0)
-}
-
-fn accelerators(from: &ec2::InstanceTypeInfo) -> Vec<Accelerator> {
-    let one = |manufacturer: Option<&str>, name: Option<&str>, count: Option<i32>| Accelerator {
-        manufacturer: manufacturer.unwrap_or("AWS").to_owned(),
-        name: name.unwrap_or_default().to_owned(),
-        count: i64::from(count.unwrap_or(0)),
-        cores: 0,
-    };
-    let gpus = from.gpu_info.iter().flat_map(ec2::GpuInfo::gpus);
-    let neurons = from.neuron_info.iter().flat_map(ec2::NeuronInfo::neuron_devices);
-    let inference =
-        from.inference_accelerator_info.iter().flat_map(ec2::InferenceAcceleratorInfo::accelerators);
-    // Of a type with a part of a GPU EC2 counts no whole one, and one logical one.
-    let mut all: Vec<_> = gpus
-        .map(|gpu| one(gpu.manufacturer(), gpu.name(), gpu.logical_gpu_count().or(gpu.count())))
-        .collect();
-    all.extend(neurons.map(|neuron| Accelerator {
-        cores: i64::from(neuron.core_info().and_then(|core| core.count()).unwrap_or(0)),
-        ..one(None, neuron.name(), neuron.count())
-    }));
-    // EC2 tells the same chips twice for Inferentia; older answers have only the second form.
-    if from.neuron_info.is_none() {
-        all.extend(inference.map(|chip| one(chip.manufacturer(), chip.name(), chip.count())));
-    }
-    all
 }
 
 #[cfg(test)]

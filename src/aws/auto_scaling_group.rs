@@ -1,28 +1,78 @@
-//! Groups, their hooks and their activities as the rest of the program reads them: plain data, optional fields
-//! resolved, SDK types left behind. What they launch is in `machines`.
+//! Auto Scaling groups as the rest of the program reads them: plain data, optional fields resolved, SDK types left
+//! behind.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use aws_sdk_autoscaling::types as asg;
-use jiff::Timestamp;
 
-use super::machines::Revision;
+use super::launch_template::Revision;
+use super::lifecycle::Lifecycle;
 use super::requirements::Requirements;
-use crate::groups::weights::Weights;
-use crate::groups::{Frozen, Group, Instance, Lifecycle};
 
-/// A group as DescribeAutoScalingGroups tells it.
-#[derive(Clone, Debug)]
-pub struct Described {
-    /// The group; bounds are its own, and what discovery adds (template, options, failure) is not there.
-    pub group: Group,
-    /// What it launches.
-    pub launch: Launch,
-    /// What its instances were launched from, by instance id, as far as AWS tells.
-    pub launched_from: BTreeMap<String, Revision>,
+/// An Auto Scaling group, as DescribeAutoScalingGroups tells it.
+#[derive(Clone, Debug, Default)]
+pub struct AutoScalingGroup {
+    /// Its name.
+    pub name: String,
+    /// Smallest size. Discovery tightens both to the bounds of the `--nodes` flag.
+    pub min: i32,
+    /// Largest size.
+    pub max: i32,
+    /// Desired capacity.
+    pub desired: i32,
+    /// Instances in every state. Those of a warm pool are added only where the group gives instances back to it.
+    pub instances: Vec<Instance>,
+    /// Availability zones, in AWS's order.
+    pub zones: Vec<String>,
     /// Ids of zones by name, as far as it shows which is which.
     pub zone_ids: BTreeMap<String, String>,
+    /// Names of suspended scaling processes.
+    pub suspended: BTreeSet<String>,
+    /// Its tags.
+    pub tags: BTreeMap<String, String>,
+    /// What it launches.
+    pub launch: Launch,
+    /// What its instances weigh, if it gives weights: then its sizes are units of capacity, not instances.
+    pub weights: Option<Weights>,
+    /// Why AWS refuses every change of it, if it does.
+    pub frozen: Option<Frozen>,
+    /// Whether it gives instances back to its warm pool when it scales in.
+    pub reuses: bool,
+}
+
+/// Why AWS refuses changes of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Frozen {
+    /// An AWS service manages it: the service principal that alone may change it.
+    ///
+    /// Source: [Operator](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_Operator.html).
+    OperatedBy(String),
+    /// It is being deleted.
+    Deleting,
+}
+
+/// An instance of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Instance {
+    /// EC2 instance id.
+    pub id: String,
+    /// Availability zone.
+    pub zone: String,
+    /// Where it is in its life.
+    pub lifecycle: Lifecycle,
+    /// Whether it is protected from scale-in by the group.
+    pub protected: bool,
+    /// What it was launched from; `None` for `$Latest` and `$Default`, and where AWS does not tell.
+    pub launched_from: Option<Revision>,
+}
+
+/// What instances weigh in a group that gives weights. AWS gives 1 to 999 units; what has none given is one unit.
+///
+/// Source: [LaunchTemplateOverrides](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_LaunchTemplateOverrides.html).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Weights {
+    /// By instance id.
+    pub of_instances: BTreeMap<String, i32>,
 }
 
 /// What a group launches.
@@ -83,73 +133,56 @@ pub struct Mix {
     pub on_demand_percentage: i32,
 }
 
-/// An attempt of a group's to change its instances.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Activity {
-    /// Its id.
-    pub id: String,
-    /// When it began.
-    pub started: Timestamp,
-    /// `Failed`, `Successful`, `InProgress` and so on.
-    pub status: String,
-    /// What it is about: `Launching a new EC2 instance`.
-    pub description: String,
-    /// AWS's text on how it went.
-    pub message: String,
-}
-
-/// A lifecycle hook that holds instances on their way out (`autoscaling:EC2_INSTANCE_TERMINATING`).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hook {
-    /// Its name.
-    pub name: String,
-    /// The group it belongs to.
-    pub group: String,
-    /// How long it holds an instance without a heartbeat.
-    pub heartbeat_timeout: Duration,
-    /// How long it holds an instance at most: 48 h or 100 times the heartbeat time-out, the smaller.
-    ///
-    /// Source: [Amazon EC2 Auto Scaling lifecycle
-    /// hooks](https://docs.aws.amazon.com/autoscaling/ec2/userguide/lifecycle-hooks.html).
-    pub global_timeout: Duration,
-}
-
-impl Described {
+impl AutoScalingGroup {
     pub(super) fn from_sdk(from: asg::AutoScalingGroup) -> Self {
         let launch = Launch::of(&from);
         let (weights, frozen, reuses) = (weights(&from), frozen(&from), reuses(&from));
         let zone_ids = zone_ids(&from);
-        let instances = from.instances.unwrap_or_default();
-        let launched_from = instances.iter().filter_map(launched_from).collect();
-        let group = Group {
+        let instances = from.instances.unwrap_or_default().into_iter().map(Instance::from_sdk);
+        let suspended = from.suspended_processes.unwrap_or_default();
+        let tags = from.tags.unwrap_or_default();
+        Self {
             name: from.auto_scaling_group_name.unwrap_or_default(),
             min: from.min_size.unwrap_or(0),
             max: from.max_size.unwrap_or(0),
             desired: from.desired_capacity.unwrap_or(0),
-            instances: instances
-                .into_iter()
-                .map(instance)
-                .filter(|instance| !instance.lifecycle.is_warm())
-                .collect(),
+            instances: instances.filter(|instance| !instance.lifecycle.is_warm()).collect(),
             zones: from.availability_zones.unwrap_or_default(),
-            suspended: from
-                .suspended_processes
-                .unwrap_or_default()
-                .into_iter()
-                .filter_map(|process| process.process_name)
-                .collect::<BTreeSet<_>>(),
-            tags: from
-                .tags
-                .unwrap_or_default()
+            zone_ids,
+            suspended: suspended.into_iter().filter_map(|process| process.process_name).collect(),
+            tags: tags
                 .into_iter()
                 .filter_map(|tag| Some((tag.key?, tag.value.unwrap_or_default())))
                 .collect(),
+            launch,
             weights,
             frozen,
             reuses,
-            ..Group::default()
-        };
-        Self { group, launch, launched_from, zone_ids }
+        }
+    }
+
+    /// Instances that the desired capacity counts.
+    pub fn live(&self) -> impl Iterator<Item = &Instance> {
+        self.instances.iter().filter(|i| i.lifecycle.is_live())
+    }
+
+    /// How many instances the desired capacity asks for and the group has not. None where that is units.
+    pub fn missing(&self) -> usize {
+        if self.is_weighted() {
+            return 0;
+        }
+        usize::try_from(self.desired).unwrap_or(0).saturating_sub(self.live().count())
+    }
+
+    /// Whether the group gives its instances weights, so that its sizes are units.
+    pub fn is_weighted(&self) -> bool {
+        self.weights.is_some()
+    }
+
+    /// Units of the desired capacity that an instance is.
+    pub fn weight(&self, instance: &str) -> i32 {
+        let of_instances = self.weights.as_ref().map(|weights| &weights.of_instances);
+        of_instances.and_then(|weights| weights.get(instance)).map_or(1, |&weight| weight)
     }
 }
 
@@ -203,27 +236,25 @@ fn weights(from: &asg::AutoScalingGroup) -> Option<Weights> {
     is_weighted.then_some(Weights { of_instances })
 }
 
-/// An instance's id and what it was launched from; none where a version is told that moves.
-fn launched_from(from: &asg::Instance) -> Option<(String, Revision)> {
-    let revision = match (&from.launch_template, &from.launch_configuration_name) {
-        (Some(template), _) => {
-            let (id, version) = (template.launch_template_id.as_ref()?, template.version.as_ref()?);
-            version.parse::<u64>().ok()?;
-            Revision::of_template(id, version)
+impl Instance {
+    pub(super) fn from_sdk(from: asg::Instance) -> Self {
+        Self {
+            launched_from: launched_from(&from),
+            id: from.instance_id.unwrap_or_default(),
+            zone: from.availability_zone.unwrap_or_default(),
+            lifecycle: Lifecycle::parse(from.lifecycle_state.as_ref().map_or("", |state| state.as_str())),
+            protected: from.protected_from_scale_in.unwrap_or(false),
         }
-        (None, Some(name)) => Revision(name.clone()),
-        (None, None) => return None,
-    };
-    Some((from.instance_id.clone()?, revision))
+    }
 }
 
-pub(super) fn instance(from: asg::Instance) -> Instance {
-    Instance {
-        id: from.instance_id.unwrap_or_default(),
-        zone: from.availability_zone.unwrap_or_default(),
-        lifecycle: Lifecycle::parse(from.lifecycle_state.as_ref().map_or("", |state| state.as_str())),
-        protected: from.protected_from_scale_in.unwrap_or(false),
-    }
+fn launched_from(from: &asg::Instance) -> Option<Revision> {
+    let Some(template) = &from.launch_template else {
+        return from.launch_configuration_name.clone().map(Revision);
+    };
+    let (id, version) = (template.launch_template_id.as_ref()?, template.version.as_ref()?);
+    version.parse::<u64>().ok()?;
+    Some(Revision::of_template(id, version))
 }
 
 impl Launch {
@@ -290,55 +321,9 @@ impl TemplateRef {
     }
 }
 
-impl Activity {
-    pub(super) fn from_sdk(from: asg::Activity) -> Option<Self> {
-        Some(Self {
-            id: from.activity_id?,
-            started: moment(from.start_time?)?,
-            status: from.status_code.map_or_else(String::new, |status| status.as_str().to_owned()),
-            description: from.description.unwrap_or_default(),
-            message: from.status_message.unwrap_or_default(),
-        })
-    }
-}
-
-fn moment(from: aws_smithy_types::DateTime) -> Option<Timestamp> {
-    Timestamp::new(from.secs(), i32::try_from(from.subsec_nanos()).ok()?).ok()
-}
-
-/// How long a hook waits where it does not say.
-///
-/// Source: [PutLifecycleHook](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_PutLifecycleHook.html).
-const DEFAULT_HEARTBEAT: Duration = Duration::from_hours(1);
-/// No hook holds an instance longer (same source).
-const LONGEST_HOLD: Duration = Duration::from_hours(48);
-
-impl Hook {
-    /// A hook of `group`, with the global time-out that AWS's rule gives it.
-    pub fn new(name: impl Into<String>, group: impl Into<String>, heartbeat_timeout: Duration) -> Self {
-        let global_timeout = heartbeat_timeout.saturating_mul(100).min(LONGEST_HOLD);
-        Self { name: name.into(), group: group.into(), heartbeat_timeout, global_timeout }
-    }
-
-    pub(super) fn from_sdk(from: asg::LifecycleHook) -> Option<Self> {
-        if from.lifecycle_transition.as_deref() != Some("autoscaling:EC2_INSTANCE_TERMINATING") {
-            return None;
-        }
-        let heartbeat = from.heartbeat_timeout.and_then(|s| u64::try_from(s).ok()).map(Duration::from_secs);
-        let (name, group) = (from.lifecycle_hook_name?, from.auto_scaling_group_name?);
-        Some(Self::new(name, group, heartbeat.unwrap_or(DEFAULT_HEARTBEAT)))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_hook_holds_for_a_hundred_heartbeats_or_two_days() {
-        assert_eq!(Hook::new("h", "g", Duration::from_mins(1)).global_timeout, Duration::from_mins(100));
-        assert_eq!(Hook::new("h", "g", Duration::from_hours(2)).global_timeout, Duration::from_hours(48));
-    }
 
     #[test]
     fn the_id_of_a_zone_is_known_from_an_instance_or_a_group_of_one_zone() {
@@ -403,7 +388,7 @@ mod tests {
             .instances(of("i-1", "Warmed:Stopped"))
             .instances(of("i-2", "InService"))
             .build();
-        let ids: Vec<_> = Described::from_sdk(group).group.instances.into_iter().map(|i| i.id).collect();
+        let ids: Vec<_> = AutoScalingGroup::from_sdk(group).instances.into_iter().map(|i| i.id).collect();
         assert_eq!(ids, ["i-2"]);
     }
 }

@@ -1,0 +1,35 @@
+//! Scaling activities: what a group has tried to do to its instances, and how it went.
+
+use aws_sdk_autoscaling::types as asg;
+use jiff::Timestamp;
+
+/// An attempt of a group's to change its instances.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Activity {
+    /// Its id.
+    pub id: String,
+    /// When it began.
+    pub started: Timestamp,
+    /// `Failed`, `Successful`, `InProgress` and so on.
+    pub status: String,
+    /// What it is about: `Launching a new EC2 instance`.
+    pub description: String,
+    /// AWS's text on how it went.
+    pub message: String,
+}
+
+impl Activity {
+    pub(super) fn from_sdk(from: asg::Activity) -> Option<Self> {
+        Some(Self {
+            id: from.activity_id?,
+            started: moment(from.start_time?)?,
+            status: from.status_code.map_or_else(String::new, |status| status.as_str().to_owned()),
+            description: from.description.unwrap_or_default(),
+            message: from.status_message.unwrap_or_default(),
+        })
+    }
+}
+
+fn moment(from: aws_smithy_types::DateTime) -> Option<Timestamp> {
+    Timestamp::new(from.secs(), i32::try_from(from.subsec_nanos()).ok()?).ok()
+}

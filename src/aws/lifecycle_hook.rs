@@ -1,0 +1,56 @@
+//! Lifecycle hooks that hold instances on their way out.
+
+use std::time::Duration;
+
+use aws_sdk_autoscaling::types as asg;
+
+/// A lifecycle hook that holds instances on their way out (`autoscaling:EC2_INSTANCE_TERMINATING`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hook {
+    /// Its name.
+    pub name: String,
+    /// The group it belongs to.
+    pub group: String,
+    /// How long it holds an instance without a heartbeat.
+    pub heartbeat_timeout: Duration,
+    /// How long it holds an instance at most: 48 h or 100 times the heartbeat time-out, the smaller.
+    ///
+    /// Source: [Amazon EC2 Auto Scaling lifecycle
+    /// hooks](https://docs.aws.amazon.com/autoscaling/ec2/userguide/lifecycle-hooks.html).
+    pub global_timeout: Duration,
+}
+
+/// How long a hook waits where it does not say.
+///
+/// Source: [PutLifecycleHook](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_PutLifecycleHook.html).
+const DEFAULT_HEARTBEAT: Duration = Duration::from_hours(1);
+/// No hook holds an instance longer (same source).
+const LONGEST_HOLD: Duration = Duration::from_hours(48);
+
+impl Hook {
+    /// A hook of `group`, with the global time-out that AWS's rule gives it.
+    pub fn new(name: impl Into<String>, group: impl Into<String>, heartbeat_timeout: Duration) -> Self {
+        let global_timeout = heartbeat_timeout.saturating_mul(100).min(LONGEST_HOLD);
+        Self { name: name.into(), group: group.into(), heartbeat_timeout, global_timeout }
+    }
+
+    pub(super) fn from_sdk(from: asg::LifecycleHook) -> Option<Self> {
+        if from.lifecycle_transition.as_deref() != Some("autoscaling:EC2_INSTANCE_TERMINATING") {
+            return None;
+        }
+        let heartbeat = from.heartbeat_timeout.and_then(|s| u64::try_from(s).ok()).map(Duration::from_secs);
+        let (name, group) = (from.lifecycle_hook_name?, from.auto_scaling_group_name?);
+        Some(Self::new(name, group, heartbeat.unwrap_or(DEFAULT_HEARTBEAT)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hook_holds_for_a_hundred_heartbeats_or_two_days() {
+        assert_eq!(Hook::new("h", "g", Duration::from_mins(1)).global_timeout, Duration::from_mins(100));
+        assert_eq!(Hook::new("h", "g", Duration::from_hours(2)).global_timeout, Duration::from_hours(48));
+    }
+}
