@@ -25,9 +25,8 @@ use crate::config::Config;
 use crate::groups::discovery::Discovery;
 use crate::groups::hooks::Hooks;
 use crate::groups::protection::Protection;
-use crate::groups::sizing::{AwsSizing, Running};
 use crate::groups::{self, Groups};
-use crate::provider::{Incoming, Provider, RpcMetrics, ServeError, Tls, TlsOptions};
+use crate::provider::{AwsSizing, Incoming, Provider, RpcMetrics, Running, ServeError, Tls, TlsOptions};
 use crate::scale_in::{
     self, Board, ControllerError, Flush, Holds, Intents, Metrics, Settings, Shared, Wishes,
 };

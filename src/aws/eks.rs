@@ -14,7 +14,7 @@ use crate::k8s::Taint;
 ///
 /// Source: [Nodegroup](https://docs.aws.amazon.com/eks/latest/APIReference/API_Nodegroup.html).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NodeGroup {
+pub struct ManagedNodeGroup {
     /// Labels it gives its nodes.
     pub labels: BTreeMap<String, String>,
     /// Taints it gives its nodes, in Kubernetes' spelling.
@@ -31,7 +31,7 @@ pub struct NodeGroup {
     pub tags: BTreeMap<String, String>,
 }
 
-impl NodeGroup {
+impl ManagedNodeGroup {
     /// Whether its images are of arm64, as far as their kind tells.
     pub fn is_arm(&self) -> Option<bool> {
         let ami_type = self.ami_type.as_deref()?;
@@ -81,10 +81,10 @@ fn taint(from: eks::Taint) -> Option<Taint> {
 
 impl Aws {
     /// The managed node group of this name in the cluster; none if there is none such.
-    pub async fn node_group(&self, cluster: &str, name: &str) -> Result<Option<NodeGroup>, AwsError> {
+    pub async fn node_group(&self, cluster: &str, name: &str) -> Result<Option<ManagedNodeGroup>, AwsError> {
         let call = self.eks.describe_nodegroup().cluster_name(cluster).nodegroup_name(name);
         match self.call(Operation::DescribeNodegroup, LOOK_UP, || call.clone().send()).await {
-            Ok(found) => Ok(found.nodegroup.map(NodeGroup::from_sdk)),
+            Ok(found) => Ok(found.nodegroup.map(ManagedNodeGroup::from_sdk)),
             Err(AwsError::Other { code, .. }) if code == "ResourceNotFoundException" => Ok(None),
             Err(error) => Err(error),
         }
@@ -106,12 +106,13 @@ mod tests {
             ("WINDOWS_CORE_2022_x86_64", Some(false), true, false),
             ("CUSTOM", None, false, false),
         ] {
-            let group = NodeGroup { ami_type: Some(ami_type.to_owned()), ..NodeGroup::default() };
+            let group =
+                ManagedNodeGroup { ami_type: Some(ami_type.to_owned()), ..ManagedNodeGroup::default() };
             assert_eq!((group.is_arm(), group.is_windows()), (is_arm, is_windows), "{ami_type}");
             assert_eq!(group.is_bottlerocket(), is_bottlerocket, "{ami_type}");
             assert_eq!(group.has_image_of_eks(), ami_type != "CUSTOM", "{ami_type}");
         }
-        let unknown = NodeGroup::default();
+        let unknown = ManagedNodeGroup::default();
         assert_eq!((unknown.is_arm(), unknown.has_image_of_eks()), (None, false));
     }
 

@@ -54,7 +54,7 @@ pub(crate) use autoscaling::{ACTIVITIES_AT_MOST, CONFIGURATIONS_A_CALL};
 pub use calls::{Calls, Operation};
 pub(crate) use ec2::{IMAGES_A_CALL, TYPES_A_CALL};
 pub use ec2::{TemplateAliases, TemplatePage};
-pub use eks::NodeGroup;
+pub use eks::ManagedNodeGroup;
 pub use error::AwsError;
 pub use identity::Identity;
 pub use instance_types::{Accelerator, TypeInfo};

@@ -25,11 +25,11 @@ use tokio::time::Instant;
 use super::failures::Shortages;
 use super::hooks::Hooks;
 use super::launch::{Library, Wanted};
-use super::node_groups::{Key, NodeGroups, NotAskedYet};
+use super::managed_node_groups::{Key, ManagedNodeGroups, NotAskedYet};
 use super::pace::{BREATH, next_look, retry_after, wished_look};
 use super::selector::Selectors;
 use super::{Group, Groups, Snapshot, warm_pools};
-use crate::aws::{AutoScalingGroup, Aws, AwsError, Frozen, NodeGroup};
+use crate::aws::{AutoScalingGroup, Aws, AwsError, Frozen, ManagedNodeGroup};
 use crate::clock::{Clock, later};
 use crate::telemetry::{Outage, chain};
 use crate::template::tags::{self, BadTag, NodeTags};
@@ -84,7 +84,7 @@ struct Memory {
 #[derive(Debug, Default)]
 struct TemplateFacts {
     library: Library,
-    node_groups: NodeGroups,
+    node_groups: ManagedNodeGroups,
     /// Ids of zones by name, which never change.
     zone_ids: BTreeMap<String, String>,
     /// Bad tags that were warned about, by group.
@@ -126,7 +126,7 @@ struct Seen {
     group: Group,
     tags: NodeTags,
     /// What EKS says of its managed node group, if it is of one.
-    eks: Result<Option<Arc<NodeGroup>>, NotAskedYet>,
+    eks: Result<Option<Arc<ManagedNodeGroup>>, NotAskedYet>,
 }
 
 impl Seen {

@@ -102,7 +102,7 @@ impl Protection {
     /// Sets a lower size for the group whose turn it is, `instances` protected from now on. What AWS says of the size is
     /// told as soon as it is known; the rest is done whether or not anybody listens. Nobody listening any more before AWS is told
     /// of the size, it is not.
-    pub(super) async fn lower(
+    pub(crate) async fn lower(
         &self,
         turn: Turn,
         (from, to): (i32, i32),
@@ -193,7 +193,7 @@ impl Protection {
     }
 
     /// Notes what AWS has accepted, whether or not somebody still waits for it: a description may not show it for a while.
-    pub(super) fn note(&self, change: Change) {
+    pub(crate) fn note(&self, change: Change) {
         self.groups.changed(self.clock.now(), change);
     }
 
@@ -218,7 +218,7 @@ impl Protection {
     }
 
     /// A group as it was just described, with changes of ours that the description may not show yet.
-    pub(super) fn brought_up_to_date(&self, group: AutoScalingGroup) -> AutoScalingGroup {
+    pub(crate) fn brought_up_to_date(&self, group: AutoScalingGroup) -> AutoScalingGroup {
         self.groups.brought_up_to_date(group, self.clock.now())
     }
 

@@ -9,6 +9,7 @@
 //! shows in the target size before the RPC returns; both dialects of the protocol are read and written, always.
 
 pub mod answers;
+mod aws_sizing;
 mod changes;
 mod connection;
 mod deadline;
@@ -28,6 +29,7 @@ pub mod sizing;
 pub mod tls;
 pub mod wire;
 
+pub use aws_sizing::{AwsSizing, Running};
 pub use error::RpcError;
 pub use listen::{Incoming, Io, Listen};
 pub use metrics::RpcMetrics;

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 
 use super::learned::Learned;
-use crate::aws::{AutoScalingGroup, Lifecycle, NodeGroup, Revision};
+use crate::aws::{AutoScalingGroup, Lifecycle, ManagedNodeGroup, Revision};
 use crate::cluster::Nodes;
 
 /// All that is learned, by group.
@@ -42,7 +42,7 @@ impl Lessons {
         &self,
         group: &AutoScalingGroup,
         revisions: &BTreeSet<Revision>,
-        given: Option<&NodeGroup>,
+        given: Option<&ManagedNodeGroup>,
         now: Timestamp,
     ) -> Option<Arc<Learned>> {
         let is_current =

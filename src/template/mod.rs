@@ -26,7 +26,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use prost::Message;
 
-use crate::aws::{Launch, LaunchSpec, NodeGroup, TypeInfo};
+use crate::aws::{Launch, LaunchSpec, ManagedNodeGroup, TypeInfo};
 use capacity::{Figures, Resources};
 use learned::Learned;
 pub use lessons::Lessons;
@@ -186,12 +186,12 @@ pub struct Managed<'a> {
     /// Its name, as the tag `eks:nodegroup-name` has it.
     pub name: &'a str,
     /// What EKS says of it, if that is known.
-    pub described: Option<&'a NodeGroup>,
+    pub described: Option<&'a ManagedNodeGroup>,
 }
 
 impl<'a> Facts<'a> {
     /// What EKS says of the group's nodes.
-    fn described(&self) -> Option<&'a NodeGroup> {
+    fn described(&self) -> Option<&'a ManagedNodeGroup> {
         self.eks.and_then(|managed| managed.described)
     }
 }
@@ -207,7 +207,7 @@ impl Template {
             network: Network {
                 os,
                 prefixes: facts.tags.prefix_delegation,
-                by_eks: facts.described().is_some_and(NodeGroup::has_image_of_eks),
+                by_eks: facts.described().is_some_and(ManagedNodeGroup::has_image_of_eks),
                 user_data: facts.spec.user_data.max_pods,
                 overlay: settings.max_pods,
                 max_pods: facts.tags.max_pods,

@@ -12,7 +12,7 @@ use k8s_pb::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::capacity::{Figures, Resources};
 use super::{Facts, Market, Os, devices};
-use crate::aws::{NodeGroup, TypeInfo};
+use crate::aws::{ManagedNodeGroup, TypeInfo};
 
 /// Builds the Node. `first` is the type that its labels tell of, `figures` those of all types the group may launch.
 pub(super) fn build(facts: &Facts<'_>, zone: &str, first: &TypeInfo, figures: &Figures) -> Node {
@@ -39,7 +39,7 @@ pub(super) fn build(facts: &Facts<'_>, zone: &str, first: &TypeInfo, figures: &F
 }
 
 /// The kubelet's version: EKS tells which Kubernetes, not which patch of it.
-fn node_info(node_group: &NodeGroup) -> Option<NodeSystemInfo> {
+fn node_info(node_group: &ManagedNodeGroup) -> Option<NodeSystemInfo> {
     let kubelet_version = Some(format!("v{}.0", node_group.version.as_ref()?));
     Some(NodeSystemInfo { kubelet_version, ..NodeSystemInfo::default() })
 }
@@ -78,7 +78,7 @@ fn taints(facts: &Facts<'_>) -> Vec<Taint> {
 /// `eks.amazonaws.com/…`.
 fn computed_labels(facts: &Facts<'_>, zone: &str, first: &TypeInfo, name: &str) -> BTreeMap<String, String> {
     let described = facts.described();
-    let is_arm = described.and_then(NodeGroup::is_arm).unwrap_or(first.arm);
+    let is_arm = described.and_then(ManagedNodeGroup::is_arm).unwrap_or(first.arm);
     let arch = if is_arm { "arm64" } else { "amd64" };
     let os = Os::of(facts).name();
     let mut labels: BTreeMap<String, String> = [

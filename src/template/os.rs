@@ -5,7 +5,7 @@
 //! Bottlerocket is a Linux of its own kind: EKS says so of its images, or the user data is of its making.
 
 use super::Facts;
-use crate::aws::{NodeGroup, Volumes};
+use crate::aws::{ManagedNodeGroup, Volumes};
 
 /// The label that tells it.
 ///
@@ -26,7 +26,8 @@ pub(super) enum Os {
 
 impl Os {
     pub(super) fn of(facts: &Facts<'_>) -> Self {
-        let of_eks = facts.described().is_some_and(NodeGroup::is_windows).then_some(Self::Windows.name());
+        let of_eks =
+            facts.described().is_some_and(ManagedNodeGroup::is_windows).then_some(Self::Windows.name());
         let shown = || facts.learned.and_then(|learned| learned.labels.get(LABEL)).map(String::as_str);
         let told = facts.tags.labels.get(LABEL).map(String::as_str);
         match told.or(of_eks).or_else(shown) {
@@ -37,7 +38,7 @@ impl Os {
     }
 
     fn is_bottlerocket(facts: &Facts<'_>) -> bool {
-        facts.spec.user_data.bottlerocket || facts.described().is_some_and(NodeGroup::is_bottlerocket)
+        facts.spec.user_data.bottlerocket || facts.described().is_some_and(ManagedNodeGroup::is_bottlerocket)
     }
 
     /// As labels spell it.

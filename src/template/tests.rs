@@ -20,7 +20,7 @@ fn template_of(
     types: &[&TypeInfo],
     group_tags: &[(&str, &str)],
     spec: &LaunchSpec,
-    described: Option<&NodeGroup>,
+    described: Option<&ManagedNodeGroup>,
     learned: Option<&Learned>,
 ) -> Node {
     let read = group_tags
@@ -110,19 +110,19 @@ fn taints(node: &Node) -> Vec<(&str, &str, &str)> {
     parts.map(|parts| parts.map(Option::unwrap_or_default).into()).collect()
 }
 
-fn described() -> NodeGroup {
+fn described() -> ManagedNodeGroup {
     let taint = |key: &str, value: &str, effect: &str| Taint {
         key: key.to_owned(),
         value: value.to_owned(),
         effect: effect.to_owned(),
     };
-    NodeGroup {
+    ManagedNodeGroup {
         labels: [("team", "ml"), ("tier", "batch")].map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
         taints: vec![taint("gpu", "", "NoSchedule"), taint("team", "ml", "NoExecute")],
         capacity_type: Some("CAPACITY_BLOCK".to_owned()),
         ami_type: Some("AL2023_ARM_64_STANDARD".to_owned()),
         disk_gib: Some(80),
-        ..NodeGroup::default()
+        ..ManagedNodeGroup::default()
     }
 }
 
@@ -185,7 +185,7 @@ fn a_tag_beats_what_eks_says() {
 #[test]
 fn a_node_group_with_images_of_windows_has_nodes_of_windows() {
     let ami_type = Some("WINDOWS_CORE_2022_x86_64".to_owned());
-    let described = NodeGroup { ami_type, ..NodeGroup::default() };
+    let described = ManagedNodeGroup { ami_type, ..ManagedNodeGroup::default() };
     let node = template_of(
         &[&instance_type("m5.large", 2, 8, 3, 10)],
         &[],
@@ -199,8 +199,9 @@ fn a_node_group_with_images_of_windows_has_nodes_of_windows() {
 
 #[test]
 fn pods_of_bottlerocket_have_the_second_volume() {
-    let of_eks = NodeGroup { ami_type: Some("BOTTLEROCKET_x86_64".to_owned()), ..NodeGroup::default() };
-    let custom = NodeGroup { ami_type: Some("CUSTOM".to_owned()), ..NodeGroup::default() };
+    let of_eks =
+        ManagedNodeGroup { ami_type: Some("BOTTLEROCKET_x86_64".to_owned()), ..ManagedNodeGroup::default() };
+    let custom = ManagedNodeGroup { ami_type: Some("CUSTOM".to_owned()), ..ManagedNodeGroup::default() };
     let both = Volumes { root_gib: Some(4), data_gib: Some(100) };
     let root_only = Volumes { data_gib: None, ..both };
     let settings = UserData { bottlerocket: true, ..UserData::default() };

@@ -10,9 +10,9 @@ use ebbtide::cluster::Leadership;
 use ebbtide::groups::Groups;
 use ebbtide::groups::protection::{MARK, Protection};
 use ebbtide::groups::selector::Selectors;
-use ebbtide::groups::sizing::{AwsSizing, Running};
 use ebbtide::provider::Sizing as _;
 use ebbtide::provider::proto::NodeGroupDecreaseTargetSizeRequest;
+use ebbtide::provider::{AwsSizing, Running};
 use ebbtide::sim::aws::{
     Aws as SimulatedAws, Entry, Event, GroupSpec, LaunchFailure, Lose, Operation, Refusal, State, Timing,
 };

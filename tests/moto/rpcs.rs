@@ -13,7 +13,6 @@ use ebbtide::groups::discovery::Discovery;
 use ebbtide::groups::hooks::Hooks;
 use ebbtide::groups::protection::Protection;
 use ebbtide::groups::selector::Selectors;
-use ebbtide::groups::sizing::{AwsSizing, Running};
 use ebbtide::groups::{Groups, Snapshot};
 use ebbtide::provider::proto::cloud_provider_client::CloudProviderClient;
 use ebbtide::provider::proto::instance_status::InstanceState;
@@ -21,6 +20,7 @@ use ebbtide::provider::proto::{
     NodeGroupDecreaseTargetSizeRequest, NodeGroupIncreaseSizeRequest, NodeGroupNodesRequest,
     NodeGroupTargetSizeRequest, NodeGroupTemplateNodeInfoRequest, NodeGroupsRequest,
 };
+use ebbtide::provider::{AwsSizing, Running};
 use ebbtide::provider::{Provider, RpcMetrics, ScaleIns, serve};
 use ebbtide::scale_in::{Accepted, IntentError};
 use ebbtide::slots::Peer;

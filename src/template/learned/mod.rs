@@ -22,7 +22,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::capacity::Figures;
-use crate::aws::{NodeGroup, Revision};
+use crate::aws::{ManagedNodeGroup, Revision};
 use crate::clock::elapsed;
 use crate::cluster::NodeView;
 use crate::k8s::Taint;
@@ -100,7 +100,7 @@ impl Learned {
     pub fn from(
         known: Option<&Self>,
         revisions: &BTreeSet<Revision>,
-        given: Option<&NodeGroup>,
+        given: Option<&ManagedNodeGroup>,
         nodes: &[Arc<NodeView>],
         now: Timestamp,
     ) -> Option<Self> {
@@ -130,7 +130,7 @@ impl Learned {
     }
 
     /// Takes EKS's answer in place of its last one.
-    fn remember(&mut self, answer: &NodeGroup) {
+    fn remember(&mut self, answer: &ManagedNodeGroup) {
         self.given.labels.extend(answer.labels.keys().cloned());
         self.given.taints.extend(answer.taints.iter().map(|taint| taint.key.clone()));
         self.labels.retain(|key, _| !self.given.labels.contains(key));

@@ -152,22 +152,22 @@ fn another_launch_template_makes_it_forget_and_no_nodes_do_not() {
 }
 
 /// What EKS says of a node group with one label and these taints.
-fn eks(label: (&str, &str), taints: &[&str]) -> NodeGroup {
+fn eks(label: (&str, &str), taints: &[&str]) -> ManagedNodeGroup {
     let taint = |key: &&str| {
         let (key, effect) = ((*key).to_owned(), "NoSchedule".to_owned());
         Taint { key, effect, value: "eks".to_owned() }
     };
-    NodeGroup {
+    ManagedNodeGroup {
         labels: [(label.0.to_owned(), label.1.to_owned())].into(),
         taints: taints.iter().map(taint).collect(),
-        ..NodeGroup::default()
+        ..ManagedNodeGroup::default()
     }
 }
 
 #[test]
 fn eks_and_not_nodes_teaches_what_it_gives_and_its_last_answer_is_remembered() {
     let nodes = [Arc::new(tainted(tainted(node(1), "dedicated"), "own"))];
-    let look = |known: Option<&Learned>, given: Option<&NodeGroup>, nodes: &[Arc<NodeView>]| {
+    let look = |known: Option<&Learned>, given: Option<&ManagedNodeGroup>, nodes: &[Arc<NodeView>]| {
         Learned::from(known, &revisions(1), given, nodes, at(1000)).expect("a node was seen")
     };
     let known = look(None, Some(&eks(("team", "red"), &["dedicated"])), &nodes);
@@ -270,7 +270,7 @@ fn nodes_that_have_just_started_do_not_change_what_an_earlier_run_knew() {
 #[test]
 fn the_last_answer_of_eks_survives_until_it_answers_again() {
     let nodes = [Arc::new(tainted(node(1), "own"))];
-    let look = |given: Option<&NodeGroup>| {
+    let look = |given: Option<&ManagedNodeGroup>| {
         Learned::from(None, &revisions(1), given, &nodes, at(1000)).expect("a node was seen")
     };
     let (earlier, since) = (look(Some(&eks(("tier", "web"), &["gpu"]))), look(None));

@@ -4,7 +4,7 @@
 //! - None is asked for by the look that first sees it: that one waits for nothing it can do without.
 //! - Nothing here is fatal. What EKS said last stands; where it never answered, a template is made without it as soon
 //!   as the look-up has failed.
-//! - Which ones are asked for is decided by [`NodeGroups::due`], what an answer changes by [`NodeGroups::learn`]: both
+//! - Which ones are asked for is decided by [`ManagedNodeGroups::due`], what an answer changes by [`ManagedNodeGroups::learn`]: both
 //!   pure.
 
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use jiff::Timestamp;
 
-use crate::aws::{AutoScalingGroup, Aws, AwsError, NodeGroup};
+use crate::aws::{AutoScalingGroup, Aws, AwsError, ManagedNodeGroup};
 use crate::clock::elapsed;
 
 /// How old an answer may get before EKS is asked again: people change labels and taints of a node group, seldom.
@@ -50,7 +50,7 @@ impl Key {
 
 /// What is known of the managed node groups.
 #[derive(Debug, Default)]
-pub(super) struct NodeGroups(BTreeMap<Key, Known>);
+pub(super) struct ManagedNodeGroups(BTreeMap<Key, Known>);
 
 #[derive(Debug, Default)]
 struct Known {
@@ -60,12 +60,12 @@ struct Known {
     /// Whether EKS ever answered ...
     answered: bool,
     /// ... and what it said last; none where it has no such node group.
-    node_group: Option<Arc<NodeGroup>>,
+    node_group: Option<Arc<ManagedNodeGroup>>,
     /// Why there was no answer the last time.
     failure: Option<Arc<AwsError>>,
 }
 
-impl NodeGroups {
+impl ManagedNodeGroups {
     /// Looks up those that are [due](Self::due). Then takes note of the node groups of `groups`, and forgets the others.
     pub(super) async fn refresh(
         &mut self,
@@ -82,7 +82,7 @@ impl NodeGroups {
 
     /// What EKS said last of this node group; none if it knows none, or could not be asked. `Err` while it is still to
     /// be asked.
-    pub(super) fn get(&self, key: &Key) -> Result<Option<Arc<NodeGroup>>, NotAskedYet> {
+    pub(super) fn get(&self, key: &Key) -> Result<Option<Arc<ManagedNodeGroup>>, NotAskedYet> {
         let known = self.0.get(key).filter(|known| known.asked_at.is_some()).ok_or(NotAskedYet)?;
         Ok(known.node_group.clone())
     }
@@ -120,7 +120,7 @@ impl NodeGroups {
     /// the next try: no look is to wait for an EKS that cannot be reached more often than that.
     fn learn(
         &mut self,
-        answers: impl Iterator<Item = (Key, Result<Option<NodeGroup>, AwsError>)>,
+        answers: impl Iterator<Item = (Key, Result<Option<ManagedNodeGroup>, AwsError>)>,
         now: Timestamp,
     ) {
         let (mut lost, mut answered) = (None, false);
@@ -201,8 +201,8 @@ mod tests {
         Key { cluster: "main".to_owned(), name: name.to_owned() }
     }
 
-    fn noted(names: &[&str]) -> NodeGroups {
-        let mut node_groups = NodeGroups::default();
+    fn noted(names: &[&str]) -> ManagedNodeGroups {
+        let mut node_groups = ManagedNodeGroups::default();
         let groups: Vec<_> = names.iter().map(|name| group(name)).collect();
         node_groups.note(groups.iter());
         node_groups
@@ -212,12 +212,12 @@ mod tests {
         AwsError::of_service(Operation::DescribeNodegroup, 400, code, "")
     }
 
-    impl NodeGroups {
+    impl ManagedNodeGroups {
         fn due_names(&self, most: usize, now: u64) -> Vec<String> {
             self.due(most, at(now)).into_iter().map(|key| key.name).collect()
         }
 
-        fn answer(&mut self, name: &str, answer: Result<Option<NodeGroup>, AwsError>, now: u64) {
+        fn answer(&mut self, name: &str, answer: Result<Option<ManagedNodeGroup>, AwsError>, now: u64) {
             self.learn([(key(name), answer)].into_iter(), at(now));
         }
     }
@@ -257,7 +257,7 @@ mod tests {
     fn the_last_answer_stands_while_eks_does_not_answer() {
         let mut node_groups = noted(&["web"]);
         assert_eq!(node_groups.get(&key("web")), Err(NotAskedYet));
-        let known = NodeGroup { disk_gib: Some(80), ..NodeGroup::default() };
+        let known = ManagedNodeGroup { disk_gib: Some(80), ..ManagedNodeGroup::default() };
         node_groups.answer("web", Ok(Some(known.clone())), 0);
         node_groups.answer("web", Err(error("ServerException")), 300);
         assert_eq!(node_groups.get(&key("web")), Ok(Some(Arc::new(known))));

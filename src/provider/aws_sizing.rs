@@ -10,11 +10,11 @@ use tokio::sync::oneshot;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-use super::protection::Protection;
-use super::selector::Selectors;
-use super::{Change, Group, Groups, Turn};
+use super::{Sizing, SizingError};
 use crate::aws::{Aws, AwsError};
-use crate::provider::{Sizing, SizingError};
+use crate::groups::protection::Protection;
+use crate::groups::selector::Selectors;
+use crate::groups::{Change, Group, Groups, Turn};
 
 /// Tasks that run to their end though nobody waits for them, unless the program is gone. Clones share them.
 #[derive(Clone, Debug, Default)]
