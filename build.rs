@@ -11,6 +11,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
     fs::write(out.join("externalgrpc.bin"), compiler.encode_file_descriptor_set())?;
     tonic_prost_build::configure()
+        // The worlds and the tests have clients.
+        .build_client(env::var_os("CARGO_FEATURE_SIMULATE").is_some())
         // Sorted maps make encodings repeatable, and a template is shared rather than copied for each answer.
         .btree_map(".")
         .bytes(".")

@@ -32,6 +32,7 @@ pub mod groups;
 pub mod k8s;
 pub mod provider;
 pub mod scale_in;
+#[cfg(feature = "simulate")]
 pub mod sim;
 pub mod slots;
 pub mod telemetry;

@@ -23,6 +23,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Ok(Command::Serve(config)) => ended(serve(&config)),
+        #[cfg(feature = "simulate")]
         Ok(Command::Simulate(simulate)) => match ebbtide::sim::simulate::run(&simulate) {
             Ok(true) => ExitCode::SUCCESS,
             Ok(false) => ExitCode::FAILURE,

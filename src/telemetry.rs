@@ -120,17 +120,19 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
 }
 
 /// What tests read of the log.
-#[cfg(test)]
-pub(crate) mod captured {
+#[cfg(any(test, feature = "simulate"))]
+pub mod captured {
     use std::sync::{Arc, Mutex, PoisonError};
 
     use super::{LogFormat, LogOptions, io, subscriber};
 
-    #[derive(Clone, Default)]
-    pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
+    /// A writer that keeps what is written.
+    #[derive(Clone, Debug, Default)]
+    pub struct Log(Arc<Mutex<Vec<u8>>>);
 
     impl Log {
-        pub(crate) fn text(&self) -> String {
+        /// All that was written so far.
+        pub fn text(&self) -> String {
             let bytes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             String::from_utf8_lossy(&bytes).into_owned()
         }
@@ -148,7 +150,7 @@ pub(crate) mod captured {
     }
 
     /// The log of this thread from now on, as the program writes it at this level.
-    pub(crate) fn log(level: tracing::Level) -> (Log, tracing::subscriber::DefaultGuard) {
+    pub fn log(level: tracing::Level) -> (Log, tracing::subscriber::DefaultGuard) {
         let log = Log::default();
         let writer = log.clone();
         let subscriber = subscriber(LogOptions { format: LogFormat::Text, level }, move || writer.clone());

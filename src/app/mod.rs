@@ -4,8 +4,6 @@
 //! owned here; one that ends before it was told to ends the program.
 
 mod readiness;
-#[cfg(test)]
-mod tests;
 
 use std::io;
 use std::sync::Arc;

@@ -11,7 +11,12 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, CommandFactory as _, FromArgMatches as _};
 
-use super::{Problem, Simulate};
+use super::Problem;
+#[cfg(feature = "simulate")]
+use super::Simulate;
+
+/// The commands there are.
+pub(super) const COMMANDS: &str = if cfg!(feature = "simulate") { "serve or simulate" } else { "serve" };
 
 /// The cluster-autoscaler cloud provider for EC2 Auto Scaling groups that drains every node before it goes.
 #[derive(Debug, clap::Parser)]
@@ -26,6 +31,7 @@ enum Sub {
     /// Serve cluster-autoscaler over gRPC, and drain nodes before they go.
     Serve(Box<ServeFlags>),
     /// Show the program at work on a simulated AWS and a simulated cluster: no account, no cluster, no configuration.
+    #[cfg(feature = "simulate")]
     Simulate(Simulate),
 }
 
@@ -151,6 +157,7 @@ pub(super) enum Read {
     Print(String),
     Unclear(Vec<Problem>),
     Serve(Box<ServeFlags>, Vec<Problem>),
+    #[cfg(feature = "simulate")]
     Simulate(Simulate, Vec<Problem>),
 }
 
@@ -173,6 +180,7 @@ pub(super) fn read(mut args: Vec<OsString>, env: &dyn Fn(&str) -> Option<String>
     };
     match Cli::from_arg_matches(&matches) {
         Ok(Cli { command: Sub::Serve(flags) }) => Read::Serve(flags, problems),
+        #[cfg(feature = "simulate")]
         Ok(Cli { command: Sub::Simulate(simulate) }) => Read::Simulate(simulate, problems),
         Err(error) => {
             problems.push(problem(&error));
@@ -261,10 +269,10 @@ fn problem(error: &clap::Error) -> Problem {
         }
         ErrorKind::InvalidSubcommand => {
             let given = context(ContextKind::InvalidSubcommand).unwrap_or_default();
-            format!("there is no command {given:?}: serve or simulate")
+            format!("there is no command {given:?}: {COMMANDS}")
         }
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            "a command is needed: serve or simulate".to_owned()
+            format!("a command is needed: {COMMANDS}")
         }
         kind => kind.to_string(),
     };

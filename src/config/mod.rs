@@ -33,6 +33,7 @@ pub enum Command {
     /// Serve cluster-autoscaler and scale in.
     Serve(Box<Config>),
     /// Run the program on simulated worlds.
+    #[cfg(feature = "simulate")]
     Simulate(Simulate),
     /// Print this (help, version) and end well.
     Print(String),
@@ -91,6 +92,7 @@ pub struct Config {
 }
 
 /// Configuration of `simulate`.
+#[cfg(feature = "simulate")]
 #[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
 pub struct Simulate {
     /// Seed of everything that is left to chance; the same seed shows the same.
@@ -147,10 +149,15 @@ impl Config {
     ) -> Result<Command, Problems> {
         match flags::read(args.into_iter().collect(), &env) {
             flags::Read::Print(text) => Ok(Command::Print(text)),
-            flags::Read::Simulate(simulate, problems) if problems.is_empty() => {
-                Ok(Command::Simulate(simulate))
+            #[cfg(feature = "simulate")]
+            flags::Read::Simulate(simulate, problems) => {
+                if problems.is_empty() {
+                    Ok(Command::Simulate(simulate))
+                } else {
+                    Err(Problems(problems))
+                }
             }
-            flags::Read::Simulate(_, problems) | flags::Read::Unclear(problems) => Err(Problems(problems)),
+            flags::Read::Unclear(problems) => Err(Problems(problems)),
             flags::Read::Serve(flags, mut problems) => {
                 let proxy = validate::proxy(&env, &mut problems);
                 let config = validate::config(*flags, proxy, &mut problems);

@@ -157,12 +157,11 @@ impl Protection {
     fn was_not_set(&self, group: &str, before: Option<Owed>, hold: Duration) {
         let mut all = self.owed();
         let Some(owed) = all.get_mut(group) else { return };
-        match before {
-            Some(before) => {
-                (owed.size, owed.since, owed.hold, owed.due) =
-                    (before.size, before.since, before.hold, before.due);
-            }
-            None => (owed.hold, owed.due) = (hold, Instant::now()),
+        if let Some(before) = before {
+            (owed.size, owed.since, owed.hold, owed.due) =
+                (before.size, before.since, before.hold, before.due);
+        } else {
+            (owed.hold, owed.due) = (hold, Instant::now());
         }
     }
 

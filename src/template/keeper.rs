@@ -152,12 +152,7 @@ impl Trouble<'_> {
 
 #[cfg(test)]
 mod tests {
-    use tokio::task::JoinSet;
-
     use super::*;
-    use crate::sim::cluster::Verb;
-    use crate::sim::world::World;
-    use crate::template::lessons::tests::{lessons, look};
 
     #[test]
     fn a_damaged_member_costs_only_itself() {
@@ -165,33 +160,5 @@ mod tests {
         let read = read(text).expect("an object");
         assert_eq!(read.into_values().map(|learned| learned.last).collect::<Vec<_>>(), ["m5.large"]);
         assert!(super::read("{\"good\": ").is_none());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn the_first_news_is_written_at_once_and_later_ones_twice_a_minute() {
-        let (world, lessons) = (World::new(1), Arc::new(lessons()));
-        let cluster = Cluster::new(world.cluster.client());
-        let mut keeper = JoinSet::new();
-        keeper.spawn(keep(
-            Arc::clone(&lessons),
-            cluster,
-            Leadership::alone(world.clock.clone()),
-            "kept".into(),
-        ));
-        let writes = || {
-            let cluster = &world.cluster;
-            cluster.requests(Verb::Patch, "configmaps") + cluster.requests(Verb::Create, "configmaps")
-        };
-        lessons.loaded().await;
-        let mut first = None;
-        for second in 0..120 {
-            // One that comes and goes.
-            look(&lessons, if second % 2 == 0 { &["i-1"] } else { &[] });
-            tokio::time::sleep(Duration::from_secs(1)).await;
-            first = first.or_else(|| Some(writes()));
-        }
-        let at_first = first.unwrap_or_default();
-        assert!(at_first >= 1);
-        assert!((at_first + 3..=at_first + 4).contains(&writes()), "{at_first}, then {}", writes());
     }
 }

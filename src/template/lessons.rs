@@ -158,7 +158,7 @@ impl Lessons {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::*;
     use crate::aws::Instance;
     use crate::cluster::NodeView;
@@ -172,7 +172,7 @@ pub(super) mod tests {
     }
 
     /// Lessons of a cluster with one node, that of `i-1`.
-    pub(in crate::template) fn lessons() -> Lessons {
+    fn lessons() -> Lessons {
         let nodes = Nodes::default();
         nodes.apply(NodeView {
             name: "n".into(),
@@ -200,7 +200,7 @@ pub(super) mod tests {
     }
 
     /// Looks at a group of these instances.
-    pub(in crate::template) fn look(lessons: &Lessons, instances: &[&str]) -> Option<Arc<Learned>> {
+    fn look(lessons: &Lessons, instances: &[&str]) -> Option<Arc<Learned>> {
         lessons.learn(&group(instances), &revisions(), None, now())
     }
 

@@ -1,7 +1,9 @@
 //! What real nodes teach of the next one: over RPC, over restarts, until the launch template changes.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
+use ebbtide::config::Config;
 use ebbtide::sim::aws::{MixedSpec, NodeGroupSpec, Operation, TemplateData, TemplateSpec};
 use ebbtide::sim::cluster::Verb;
 use ebbtide::sim::program::{Program, config};
@@ -10,7 +12,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use k8s_pb::api::core::v1::Node as Template;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::node::{allocatable, label, template, try_template};
 use crate::scene::{GONE, GROUP, SOON, Scene, eventually, group};
@@ -240,4 +242,36 @@ async fn what_nodes_show_is_written_once_and_not_at_every_look() {
     api.delete("ebbtide-templates", &kube::api::DeleteParams::default()).await.expect("deleted");
     let is_back = |world: &World| !world.cluster.list::<ConfigMap>().is_empty();
     assert!(scene.world.until(Duration::from_mins(11), is_back).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_news_is_written_at_once_and_later_ones_twice_a_minute() {
+    let refresh_interval = Duration::from_secs(5);
+    let config = Config { refresh_interval, ..config() };
+    let scene = Scene::configured(dressed(World::new(1), "6000000Ki"), config, [group(GROUP, 1)]).await;
+    let kept = || {
+        let config_map = scene.world.cluster.list::<ConfigMap>().into_iter().next();
+        let text = config_map.and_then(|map| map.data?.remove("templates.json")).unwrap_or_default();
+        serde_json::from_str::<BTreeMap<String, Value>>(&text).unwrap_or_default().len()
+    };
+    let shown = || async { label(&template(&scene, GROUP).await, "team") == "blue" };
+    assert!(eventually(SETTLED, shown).await);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(kept(), 1);
+    // The cluster grows by a group in every look.
+    let grow = async |from: u32| {
+        for n in from..from + 24 {
+            scene.world.aws.add_group(group(&format!("{GROUP}-{n}"), 1));
+            tokio::time::sleep(refresh_interval).await;
+        }
+    };
+    let writes = || {
+        let cluster = &scene.world.cluster;
+        cluster.requests(Verb::Patch, "configmaps") + cluster.requests(Verb::Create, "configmaps")
+    };
+    grow(0).await;
+    let (before, known) = (writes(), kept());
+    grow(24).await;
+    assert!(kept() > known + 15, "{known}, then {}", kept());
+    assert!((before + 3..=before + 5).contains(&writes()), "{before}, then {}", writes());
 }

@@ -11,7 +11,11 @@ use ebbtide::provider::proto::NodeGroupsRequest;
 use ebbtide::provider::proto::cloud_provider_client::CloudProviderClient;
 use ebbtide::provider::tls::TlsFile;
 use ebbtide::slots::Peer;
+<<<<<<< HEAD
 use ebbtide::telemetry::{LogFormat, LogOptions};
+=======
+use ebbtide::telemetry::captured;
+>>>>>>> 02e2d23 (The simulated worlds are a default feature, and an image is built without them)
 use hyper_util::rt::TokioIo;
 use rustls::HandshakeKind;
 use rustls_pki_types::CertificateDer;
@@ -19,6 +23,7 @@ use rustls_pki_types::pem::PemObject as _;
 use tokio::io::AsyncReadExt as _;
 use tokio::time::Instant;
 use tonic::transport::Endpoint;
+use tracing::Level;
 
 use crate::certificates::{Authority, Files, call, client, handshake, shown};
 use crate::world::{World, web};
@@ -247,39 +252,9 @@ async fn files_that_are_exchanged_by_a_symbolic_link_are_noticed_though_nobody_c
     assert_eq!(not_after(&world), Some(32_566_752_000));
 }
 
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Log {
-    fn text(&self) -> String {
-        let bytes = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        String::from_utf8(bytes).expect("logs are text")
-    }
-}
-
-impl io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-/// What is logged on this thread from now on.
-fn logged() -> (Log, tracing::subscriber::DefaultGuard) {
-    let (log, options) =
-        (Log::default(), LogOptions { format: LogFormat::Text, level: tracing::Level::INFO });
-    let writer = log.clone();
-    let subscriber = ebbtide::telemetry::subscriber(options, move || writer.clone());
-    (log, tracing::subscriber::set_default(subscriber))
-}
-
 #[tokio::test]
 async fn a_certificate_that_ends_is_warned_about_every_day_from_two_weeks_before() {
-    let (log, _guard) = logged();
+    let (log, _guard) = captured::log(Level::INFO);
     let mut files = Files::new("expiry");
     // Two weeks and two hours after the world's clock begins.
     let signed = files.servers.sign_until("provider", (2023, 11, 29));
@@ -299,7 +274,7 @@ async fn a_certificate_that_ends_is_warned_about_every_day_from_two_weeks_before
 
 #[tokio::test]
 async fn strangers_cannot_fill_the_log_and_every_one_of_them_is_counted() {
-    let (log, _guard) = logged();
+    let (log, _guard) = captured::log(Level::INFO);
     let files = Files::new("strangers");
     let world = files.serve();
     let nameless = client(&files.servers, None);

@@ -1,14 +1,19 @@
-//! The whole program on simulated worlds, as those see it who look after it.
+//! `/readyz`, `/metrics` and the log through outages, and the stop.
 
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
+use ebbtide::app::{AppError, Outside, block_on, run};
+use ebbtide::aws::Aws;
+use ebbtide::cluster::Cluster;
+use ebbtide::sim::http::aws_client;
+use ebbtide::sim::program::config;
+use ebbtide::sim::world::World;
+use ebbtide::telemetry::captured;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
-
-use super::*;
-use crate::sim::http::aws_client;
-use crate::sim::world::World;
-use crate::telemetry::captured;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 #[test]
 fn a_thread_that_hangs_does_not_hold_a_stop() {
@@ -50,7 +55,7 @@ async fn running(world: &World) -> (std::net::SocketAddr, JoinSet<Result<(), App
     };
     let (stop, mut tasks) = (CancellationToken::new(), JoinSet::new());
     let until = stop.clone();
-    tasks.spawn(async move { run(&crate::sim::program::config(), outside, until).await });
+    tasks.spawn(async move { run(&config(), outside, until).await });
     (admin, tasks, stop)
 }
 
