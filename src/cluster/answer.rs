@@ -1,7 +1,12 @@
-//! What the API server says, told apart by what we do about it. Pure.
+//! What the API server says, told apart by what we do about it, and how long it is waited for.
+
+use std::time::Duration;
 
 use jiff::SignedDuration;
 use kube::core::Status;
+
+/// Longest wait for one answer. A healthy API server takes milliseconds, one that is starting a few seconds.
+pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A call to the API server that did not work.
 #[derive(Debug, thiserror::Error)]
@@ -111,6 +116,14 @@ pub(super) fn read(code: u16, retry_after: Option<SignedDuration>, status: Optio
 /// Whether a conflict is about the UID we named: the object of that name is another by now. There is no code for it.
 fn names_another_uid(text: &str) -> bool {
     text.contains("UID in precondition") || text.contains("UID in the precondition")
+}
+
+/// What a call is answered, within [`CALL_TIMEOUT`].
+pub(super) async fn timely<T>(call: impl Future<Output = Result<T, kube::Error>>) -> Result<T, ApiError> {
+    match tokio::time::timeout(CALL_TIMEOUT, call).await {
+        Ok(result) => result.map_err(ApiError::from),
+        Err(_) => Err(ApiError::TimedOut),
+    }
 }
 
 #[cfg(test)]

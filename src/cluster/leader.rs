@@ -25,7 +25,8 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
-use super::{ApiError, Cluster};
+use super::answer::ApiError;
+use super::client::Cluster;
 use crate::clock::{Clock, elapsed, later};
 use crate::telemetry::chain;
 

@@ -5,7 +5,7 @@
 //! server sends about once a minute), and by its being taken up again, which happens every [`WATCH_SECONDS`]. Neither shows in
 //! what `kube` tells of a watch, so both are seen here, below it.
 //!
-//! [`WATCH_SECONDS`]: super::WATCH_SECONDS
+//! [`WATCH_SECONDS`]: super::watches::WATCH_SECONDS
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -19,7 +19,7 @@ use kube::runtime::watcher::{self, Event};
 use serde::de::DeserializeOwned;
 use tokio::sync::{Notify, watch};
 
-use super::{ApiError, Cluster, timely};
+use super::answer::{ApiError, timely};
 use crate::telemetry::chain;
 
 /// How often the version is looked at. After a restore controllers are restarted, which takes longer.
@@ -37,15 +37,15 @@ pub(super) struct Rewinds {
     suspicion: Notify,
 }
 
-impl Cluster {
+impl Rewinds {
     /// Looks for a restored etcd, for ever.
-    pub async fn watch_version(&self) {
-        let api: Api<PodDisruptionBudget> = Api::all(self.client.clone());
+    pub(super) async fn watch(&self, client: kube::Client) {
+        let api: Api<PodDisruptionBudget> = Api::all(client);
         let params = ListParams::default().limit(1);
         loop {
             let mut pause = EVERY;
             // What is shown while the answer is on its way may be newer than that.
-            let newest = self.rewinds.newest.load(Ordering::Relaxed);
+            let newest = self.newest.load(Ordering::Relaxed);
             match timely(api.list_metadata(&params)).await {
                 Ok(list) => {
                     let version = list.metadata.resource_version.and_then(|version| version.parse().ok());
@@ -56,10 +56,10 @@ impl Cluster {
                             before = newest,
                             "the API server counts from an older version: everything is listed anew"
                         );
-                        self.rewinds.newest.store(version, Ordering::Relaxed);
-                        self.rewinds.seen.send_modify(|seen| *seen += 1);
+                        self.newest.store(version, Ordering::Relaxed);
+                        self.seen.send_modify(|seen| *seen += 1);
                     }
-                    self.rewinds.newest.fetch_max(version, Ordering::Relaxed);
+                    self.newest.fetch_max(version, Ordering::Relaxed);
                 }
                 Err(error) => {
                     let error: &ApiError = &error;
@@ -68,18 +68,18 @@ impl Cluster {
                 }
             }
             // Asked for or due, whichever is sooner.
-            let _ = tokio::time::timeout(pause, self.rewinds.suspicion.notified()).await;
+            let _ = tokio::time::timeout(pause, self.suspicion.notified()).await;
         }
     }
 
     /// Has the version looked at now: an object was older than it had been before.
-    pub fn suspect_rewind(&self) {
-        self.rewinds.suspicion.notify_one();
+    pub(super) fn suspect(&self) {
+        self.suspicion.notify_one();
     }
 
     /// A watch that begins anew when the API server has gone back.
     pub(super) fn follow<K>(
-        &self,
+        self: &Arc<Self>,
         api: Api<K>,
         config: watcher::Config,
     ) -> impl Stream<Item = watcher::Result<Event<K>>> + Send + use<K>
@@ -87,7 +87,7 @@ impl Cluster {
         K: kube::Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
     {
         let begin = move || watcher::watcher(api.clone(), config.clone()).boxed();
-        let state = (begin(), self.rewinds.seen.subscribe(), begin, Arc::clone(&self.rewinds));
+        let state = (begin(), self.seen.subscribe(), begin, Arc::clone(self));
         futures::stream::unfold(state, async |(mut events, mut rewinds, begin, shown)| {
             let event = tokio::select! {
                 biased;

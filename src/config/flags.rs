@@ -11,9 +11,9 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, CommandFactory as _, FromArgMatches as _};
 
-use super::Problem;
+use super::problem::Problem;
 #[cfg(feature = "simulate")]
-use super::Simulate;
+use super::values::Simulate;
 
 /// The commands there are.
 pub(super) const COMMANDS: &str = if cfg!(feature = "simulate") { "serve or simulate" } else { "serve" };

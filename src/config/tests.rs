@@ -1,7 +1,9 @@
 //! Command lines and environments, right and wrong.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
 
 use tracing::Level;
 
@@ -11,7 +13,7 @@ use crate::cluster::Candidate;
 use crate::groups::selector::Selectors;
 use crate::provider::Listen;
 use crate::scale_in::AtOnce;
-use crate::telemetry::LogFormat;
+use crate::telemetry::{LogFormat, LogOptions};
 use crate::template::{MixedInstances, Settings};
 
 const GROUPS: &str = "--nodes=1:10:web";

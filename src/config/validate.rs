@@ -9,7 +9,8 @@ use std::time::Duration;
 use tracing::Level;
 
 use super::flags::ServeFlags;
-use super::{Config, Problem};
+use super::problem::Problem;
+use super::values::Config;
 use crate::aws::{MOST_PODS, Proxy};
 use crate::cluster::Candidate;
 use crate::groups::selector::Selectors;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Os;
+use super::os::Os;
 use super::pods::Network;
 use crate::aws::{Accelerator, TypeInfo};
 

@@ -11,7 +11,9 @@ use k8s_pb::apimachinery::pkg::api::resource::Quantity;
 use k8s_pb::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::capacity::{Figures, Resources};
-use super::{Facts, Market, Os, devices};
+use super::devices;
+use super::facts::{Facts, Market};
+use super::os::Os;
 use crate::aws::{ManagedNodeGroup, TypeInfo};
 
 /// Builds the Node. `first` is the type that its labels tell of, `figures` those of all types the group may launch.

@@ -4,7 +4,7 @@
 //! label of real nodes; else it is Linux. A label with another word (there is none on EKS) changes nothing but itself.
 //! Bottlerocket is a Linux of its own kind: EKS says so of its images, or the user data is of its making.
 
-use super::Facts;
+use super::facts::Facts;
 use crate::aws::{ManagedNodeGroup, Volumes};
 
 /// The label that tells it.

@@ -3,7 +3,7 @@
 //! Linux nodes use every interface of the default network card, Windows nodes one. An interface keeps one address for
 //! itself; each of the others is for one pod or, with prefix delegation, for a prefix.
 
-use super::Os;
+use super::os::Os;
 use crate::aws::TypeInfo;
 
 /// Pods a node takes where the network does not say: the kubelet's default.

@@ -3,8 +3,9 @@
 use k8s_pb::api::core::v1::Node;
 
 use super::capacity::tests::instance_type;
+use super::learned::Learned;
 use super::*;
-use crate::aws::{Accelerator, Mix, UserData, Volumes};
+use crate::aws::{Accelerator, Launch, LaunchSpec, Mix, UserData, Volumes};
 use crate::k8s::Taint;
 
 fn template(types: &[&TypeInfo], group_tags: &[(&str, &str)]) -> Node {

@@ -11,11 +11,7 @@ use ebbtide::provider::proto::NodeGroupsRequest;
 use ebbtide::provider::proto::cloud_provider_client::CloudProviderClient;
 use ebbtide::provider::tls::TlsFile;
 use ebbtide::slots::Peer;
-<<<<<<< HEAD
-use ebbtide::telemetry::{LogFormat, LogOptions};
-=======
 use ebbtide::telemetry::captured;
->>>>>>> 02e2d23 (The simulated worlds are a default feature, and an image is built without them)
 use hyper_util::rt::TokioIo;
 use rustls::HandshakeKind;
 use rustls_pki_types::CertificateDer;

@@ -1,0 +1,216 @@
+//! The calls of a scale-in, one function each.
+
+use std::collections::BTreeMap;
+
+use http::header::RETRY_AFTER;
+use http_body_util::{BodyExt, Limited};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{ConfigMap, Node, ObjectReference, Pod};
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, Time};
+use kube::api::{Api, DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::Status;
+use serde_json::{Value, json};
+
+use super::answer::{self, Answer, ApiError, CALL_TIMEOUT, timely};
+use super::client::Cluster;
+use super::nodes::NodeView;
+use super::pods::PodName;
+
+/// Longest note the API server takes in an Event is 1,024 bytes; characters can take several.
+const NOTE_LIMIT: usize = 500;
+
+/// A body larger than this is not an answer to an eviction.
+const ANSWER_LIMIT: usize = 64 * 1024;
+
+impl Cluster {
+    /// Patches a Node. The patch carries the resource version it is based on.
+    pub async fn patch_node(&self, name: &str, patch: &Value) -> Result<NodeView, ApiError> {
+        let api: Api<Node> = Api::all(self.client.clone());
+        let params = PatchParams { field_manager: Some("ebbtide".into()), ..PatchParams::default() };
+        let node = timely(api.patch(name, &params, &Patch::Merge(patch))).await?;
+        Ok(NodeView::from(&node))
+    }
+
+    /// Reads a Node afresh, after a write that another one had overtaken.
+    pub async fn get_node(&self, name: &str) -> Result<NodeView, ApiError> {
+        let api: Api<Node> = Api::all(self.client.clone());
+        let node = timely(api.get(name)).await?;
+        Ok(NodeView::from(&node))
+    }
+
+    /// Asks for the eviction of a pod, unless it is another by now. `grace` in seconds replaces the pod's own.
+    pub async fn evict(&self, pod: &PodName, uid: &str, grace: Option<i64>) -> Answer {
+        // `kube`'s own request writes `delete_options`, which the API server ignores, preconditions and all.
+        let body = json!({
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": { "name": pod.name, "namespace": pod.namespace },
+            "deleteOptions": { "gracePeriodSeconds": grace, "preconditions": { "uid": uid } },
+        });
+        let path = format!("/api/v1/namespaces/{}/pods/{}/eviction", pod.namespace, pod.name);
+        let request = http::Request::post(path)
+            .header(http::header::CONTENT_TYPE, "application/json")
+            .body(kube::client::Body::from(body.to_string().into_bytes()));
+        let request = match request {
+            Ok(request) => request,
+            Err(error) => return Answer::Unclear(error.to_string()),
+        };
+        match tokio::time::timeout(CALL_TIMEOUT, self.answer(request)).await {
+            Ok(answer) => answer,
+            Err(_) => Answer::Unclear(ApiError::TimedOut.to_string()),
+        }
+    }
+
+    async fn answer(&self, request: http::Request<kube::client::Body>) -> Answer {
+        let response = match self.client.send(request).await {
+            Ok(response) => response,
+            Err(error) => return Answer::Unclear(error.to_string()),
+        };
+        let code = response.status().as_u16();
+        let retry_after =
+            response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+        let body = Limited::new(response.into_body(), ANSWER_LIMIT).collect().await;
+        let status: Option<Status> = body.ok().and_then(|body| serde_json::from_slice(&body.to_bytes()).ok());
+        answer::read(code, retry_after.map(SignedDuration::from_secs), status.as_ref())
+    }
+
+    /// Deletes a pod, unless it is another by now. Budgets do not count. `grace` in seconds replaces the pod's own.
+    pub async fn delete_pod(&self, pod: &PodName, uid: &str, grace: Option<i64>) -> Answer {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
+        let params = DeleteParams {
+            grace_period_seconds: grace.and_then(|seconds| u32::try_from(seconds).ok()),
+            preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
+            ..DeleteParams::default()
+        };
+        match timely(api.delete(&pod.name, &params)).await {
+            Ok(_) => Answer::Going,
+            Err(ApiError::Refused(status)) => answer::read(status.code, None, Some(&status)),
+            // The only precondition is the UID.
+            Err(ApiError::NotFound | ApiError::Conflict) => Answer::Gone,
+            Err(error) => Answer::Unclear(error.to_string()),
+        }
+    }
+
+    /// Tells a pod's owner that it is disrupted, by the condition that the eviction API sets as well.
+    /// Source: [Pod disruption conditions](https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions).
+    pub async fn note_disruption(&self, pod: &PodName, uid: &str, now: Timestamp) -> Result<(), ApiError> {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
+        let patch = json!({
+            "metadata": { "uid": uid },
+            "status": { "conditions": [{
+                "type": "DisruptionTarget",
+                "status": "True",
+                "reason": "DeletionByEbbtide",
+                "message": "The node is scaled in, and the time for this is over",
+                "lastTransitionTime": Time(now),
+            }] },
+        });
+        timely(api.patch_status(&pod.name, &PatchParams::default(), &Patch::Strategic(patch))).await?;
+        Ok(())
+    }
+
+    /// Whether a DaemonSet of this name has this UID, asked now.
+    pub async fn has_daemon_set(&self, name: &PodName, uid: &str) -> Result<bool, ApiError> {
+        let api: Api<DaemonSet> = Api::namespaced(self.client.clone(), &name.namespace);
+        match timely(api.get_metadata(&name.name)).await {
+            Ok(found) => Ok(found.metadata.uid.as_deref() == Some(uid)),
+            Err(ApiError::NotFound) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sets annotations of a pod, unless it is another by now; null takes one off.
+    pub async fn annotate_pod(&self, pod: &PodName, uid: &str, annotations: &Value) -> Result<(), ApiError> {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
+        let patch = json!({ "metadata": { "uid": uid, "annotations": annotations } });
+        timely(api.patch_metadata(&pod.name, &PatchParams::default(), &Patch::Merge(patch))).await?;
+        Ok(())
+    }
+
+    /// The data of a ConfigMap in the program's own namespace; none if there is no such ConfigMap.
+    pub async fn config_map(&self, name: &str) -> Result<Option<BTreeMap<String, String>>, ApiError> {
+        let api: Api<ConfigMap> = Api::default_namespaced(self.client.clone());
+        match timely(api.get(name)).await {
+            Ok(found) => Ok(Some(found.data.unwrap_or_default())),
+            Err(ApiError::NotFound) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sets these keys of a ConfigMap in the program's own namespace, and makes it if it is not there.
+    pub async fn write_config_map(&self, name: &str, data: &BTreeMap<&str, String>) -> Result<(), ApiError> {
+        let api: Api<ConfigMap> = Api::default_namespaced(self.client.clone());
+        let patch = json!({ "data": data });
+        match timely(api.patch(name, &PatchParams::default(), &Patch::Merge(&patch))).await {
+            Err(ApiError::NotFound) => {}
+            outcome => return outcome.map(drop),
+        }
+        let made = ConfigMap {
+            metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() },
+            data: Some(data.iter().map(|(key, text)| ((*key).to_owned(), text.clone())).collect()),
+            ..ConfigMap::default()
+        };
+        timely(api.create(&PostParams::default(), &made)).await?;
+        Ok(())
+    }
+
+    /// A Lease in the program's own namespace; none if there is no such Lease.
+    pub(super) async fn lease(&self, name: &str) -> Result<Option<Lease>, ApiError> {
+        let api: Api<Lease> = Api::default_namespaced(self.client.clone());
+        match timely(api.get(name)).await {
+            Ok(found) => Ok(Some(found)),
+            Err(ApiError::NotFound) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes a Lease as it was read, but for what is new in it; makes one that was not there. Not if somebody else has
+    /// written it since. A rehearsal changes nothing.
+    pub(super) async fn write_lease(&self, lease: &Lease, rehearsal: bool) -> Result<Lease, ApiError> {
+        let api: Api<Lease> = Api::default_namespaced(self.client.clone());
+        let params = PostParams { dry_run: rehearsal, ..PostParams::default() };
+        let name = lease.metadata.name.as_deref().unwrap_or_default();
+        if lease.metadata.resource_version.is_some() {
+            timely(api.replace(name, &params, lease)).await
+        } else {
+            timely(api.create(&params, lease)).await
+        }
+    }
+
+    /// Publishes an Event on a Node. `kube`'s recorder would fold Events of one reason into the first one's text, and
+    /// which budget blocks is in the text.
+    pub async fn announce(
+        &self,
+        node: &NodeView,
+        reason: &str,
+        text: &str,
+        warning: bool,
+        now: Timestamp,
+    ) -> Result<(), ApiError> {
+        let event = Event {
+            metadata: ObjectMeta { generate_name: Some(format!("{}-", node.name)), ..ObjectMeta::default() },
+            event_time: Some(MicroTime(now)),
+            reporting_controller: Some("ebbtide".into()),
+            reporting_instance: Some("ebbtide".into()),
+            action: Some("ScaleIn".into()),
+            reason: Some(reason.to_owned()),
+            note: Some(text.chars().take(NOTE_LIMIT).collect()),
+            type_: Some(if warning { "Warning" } else { "Normal" }.into()),
+            regarding: Some(ObjectReference {
+                api_version: Some("v1".into()),
+                kind: Some("Node".into()),
+                name: Some(node.name.clone()),
+                uid: Some(node.uid.clone()),
+                ..ObjectReference::default()
+            }),
+            ..Event::default()
+        };
+        // Events about objects without a namespace live in this one.
+        let api: Api<Event> = Api::namespaced(self.client.clone(), "default");
+        timely(api.create(&PostParams::default(), &event)).await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,80 @@
+//! The client of the API server: how it is reached, and how long an answer is waited for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use prometheus_client::registry::Registry;
+
+use super::requests::Requests;
+use super::rewind::Rewinds;
+
+/// How long a watch may not have been heard of and still count: one that is alive is taken up again every minute, and twice
+/// that may go wrong.
+const SILENCE: Duration = Duration::from_mins(3);
+
+/// Longest silence on a connection: a watch lasts 60 s, and `kube` gives it 5 s more.
+const READ_TIMEOUT: Duration = Duration::from_secs(75);
+
+/// The cluster.
+#[derive(Clone)]
+pub struct Cluster {
+    pub(super) client: kube::Client,
+    requests: Requests,
+    pub(super) rewinds: Arc<Rewinds>,
+}
+
+impl std::fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Cluster")
+    }
+}
+
+impl Cluster {
+    /// A cluster behind this client.
+    pub fn new(client: kube::Client) -> Self {
+        let requests = Requests::default();
+        Self { client: requests.seen(client), requests, rewinds: Arc::default() }
+    }
+
+    /// Registers the metrics of requests and watches.
+    pub fn register(&self, registry: &mut Registry) {
+        self.requests.register(registry);
+    }
+
+    /// Whether every watch that lasts as long as the program was proved alive lately.
+    pub fn is_watching(&self) -> bool {
+        self.requests.longest_silence() <= SILENCE
+    }
+
+    /// Connects as the kubeconfig says, or as a pod of the cluster does.
+    pub async fn connect(kubeconfig: Option<&std::path::Path>) -> Result<Self, ConnectError> {
+        let mut config = match kubeconfig {
+            Some(path) => {
+                let file = kube::config::Kubeconfig::read_from(path)?;
+                kube::Config::from_custom_kubeconfig(file, &kube::config::KubeConfigOptions::default())
+                    .await?
+            }
+            None => kube::Config::infer().await?,
+        };
+        // `kube` would retry a 429 by itself: for an eviction that is a budget's answer, and ours to hear.
+        config.default_retry = false;
+        // A list, or the start of a watch, on a connection that died without a word: longer than a watch may last.
+        config.read_timeout = Some(READ_TIMEOUT);
+        config.reset_reader_on_write = true;
+        Ok(Self::new(kube::Client::try_from(config)?))
+    }
+}
+
+/// The cluster cannot be reached as configured.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The kubeconfig is missing or wrong.
+    #[error("the kubeconfig cannot be used")]
+    Kubeconfig(#[from] kube::config::KubeconfigError),
+    /// Neither a kubeconfig nor a service account was found.
+    #[error("no way to the cluster was found")]
+    Infer(#[from] kube::config::InferConfigError),
+    /// The client cannot be built.
+    #[error("the client of the API server cannot be built")]
+    Client(#[from] kube::Error),
+}
