@@ -1,8 +1,7 @@
 //! Command lines and environments, right and wrong.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::path::PathBuf;
+use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
 use tracing::Level;

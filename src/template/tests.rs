@@ -4,6 +4,7 @@ use k8s_pb::api::core::v1::Node;
 
 use super::capacity::tests::instance_type;
 use super::learned::Learned;
+use super::tags::NodeTags;
 use super::*;
 use crate::aws::{Accelerator, Launch, LaunchSpec, Mix, UserData, Volumes};
 use crate::k8s::Taint;
