@@ -567,21 +567,31 @@ impl Trouble {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use tracing::Level;
 
-    #[test]
-    fn a_weighted_group_is_warned_of_once_and_again_after_it_was_not() {
-        let mut memory = Memory::default();
-        let mut warnings = |groups: &[&str]| {
-            let before = memory.weighted.clone();
-            memory.note_weighted(groups.iter().map(|group| (*group).to_owned()));
-            memory.weighted.difference(&before).count()
-        };
-        assert_eq!([&["g"][..], &["g", "h"], &["h"], &["g", "h"]].map(&mut warnings), [1, 1, 0, 1]);
+    use super::*;
+    use crate::telemetry::captured::{self, Log};
+
+    /// The groups that the log warns of, in its order.
+    fn warned_of(log: &Log) -> Vec<String> {
+        let text = log.text();
+        let warnings = text.lines().filter(|line| line.contains("WARN"));
+        let group = |line: &str| Some(line.split_once("group=\"")?.1.split_once('"')?.0.to_owned());
+        warnings.map(|line| group(line).expect("a warning names its group")).collect()
     }
 
     #[test]
-    fn a_group_that_a_service_operates_is_warned_of_once() {
+    fn a_weighted_group_is_warned_of_once_and_again_after_it_was_not() {
+        let (log, _guard) = captured::log(Level::WARN);
+        let mut memory = Memory::default();
+        for groups in [&["g"][..], &["g", "h"], &["h"], &["g", "h"]] {
+            memory.note_weighted(groups.iter().map(|group| (*group).to_owned()));
+        }
+        assert_eq!(warned_of(&log), ["g", "h", "g"]);
+    }
+
+    #[test]
+    fn a_group_that_a_service_operates_is_warned_of_once_and_again_after_it_was_not() {
         let frozen = |name: &str, frozen| AutoScalingGroup {
             name: name.into(),
             frozen: Some(frozen),
@@ -589,24 +599,27 @@ mod tests {
         };
         let operated = |name| frozen(name, Frozen::OperatedBy("ecs.amazonaws.com".into()));
         let deleted = frozen("d", Frozen::Deleting);
+        let (log, _guard) = captured::log(Level::WARN);
         let mut memory = Memory::default();
-        let mut warnings = |groups: &[AutoScalingGroup]| {
-            let before = memory.operated.clone();
+        for groups in [&["g"][..], &["g", "h"], &["h"], &["g", "h"]] {
+            let groups: Vec<_> = groups.iter().map(|name| operated(name)).chain([deleted.clone()]).collect();
             memory.note_operated(groups.iter());
-            memory.operated.difference(&before).count()
-        };
-        let looks = [&[operated("g"), deleted][..], &[operated("g"), operated("h")], &[operated("h")]];
-        assert_eq!(looks.map(&mut warnings), [1, 1, 0]);
+        }
+        assert_eq!(warned_of(&log), ["g", "h", "g"]);
+        assert!(log.text().contains("ecs.amazonaws.com"));
     }
 
     #[test]
     fn a_bad_tag_is_warned_of_once_and_again_after_it_was_right() {
         let bad = || vec![BadTag { key: "k".into(), value: "v".into(), expected: "x" }];
+        let (log, _guard) = captured::log(Level::WARN);
         let mut facts = TemplateFacts::default();
-        facts.note_bad_tags("g", bad());
-        facts.note_bad_tags("h", bad());
-        assert_eq!(facts.warned.len(), 2);
-        facts.note_bad_tags("g", vec![]);
-        assert_eq!(facts.warned.len(), 1);
+        for (group, tags) in
+            [("g", bad()), ("h", bad()), ("g", bad()), ("g", vec![]), ("h", bad()), ("g", bad())]
+        {
+            facts.note_bad_tags(group, tags);
+        }
+        assert_eq!(warned_of(&log), ["g", "h", "g"]);
+        assert!(log.text().contains("tag=\"k\" value=\"v\""), "{}", log.text());
     }
 }

@@ -7,8 +7,16 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use jiff::{SignedDuration, Timestamp};
 
 use super::claims::Claims;
+use super::marks;
 use super::returns::Returns;
-use super::situation::{Action, REPEAT_AFTER};
+use super::situation::{Action, REPEAT_AFTER, Whereabouts};
+use crate::aws::AwsError;
+use crate::cluster::{Answer, NodeView, PodView};
+use crate::telemetry::chain;
+
+/// Pause between tries of an eviction that a budget blocks, as `kubectl drain` has it.
+/// Source: [kubectl drain](https://github.com/kubernetes/kubectl/blob/master/pkg/drain/drain.go).
+const BLOCKED: SignedDuration = SignedDuration::from_secs(5);
 
 /// Something that is tried until it works.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -188,13 +196,105 @@ impl Memory {
         }
     }
 
-    /// Forgets pods that are not there any more.
-    pub fn keep_pods(&mut self, there: impl Fn(&str) -> bool) {
+    /// Takes note of where the instance is.
+    pub fn note_whereabouts(&mut self, instance: &Whereabouts) {
+        self.elsewhere_since = match instance {
+            Whereabouts::Elsewhere { seen } => self.elsewhere_since.or(Some(*seen)),
+            _ => None,
+        };
+    }
+
+    /// Takes note of the pods on the node, and forgets those that are not there any more.
+    pub fn note_pods(&mut self, pods: &BTreeMap<String, PodView>) {
+        let there = |uid: &String| pods.contains_key(uid);
         self.refusals.retain(|uid, _| there(uid));
         self.asked.retain(|uid, _| there(uid));
         self.tries.retain(|task, _| match task {
             Task::Pod(uid) | Task::Guard(uid) => there(uid),
             _ => true,
         });
+        self.returns.see(pods);
+    }
+
+    /// An action begins.
+    pub fn note_begun(&mut self, action: &Action, now: Timestamp) {
+        if let Action::PatchNode { patch, .. } = action
+            && let Some(record) = marks::record_in(patch)
+        {
+            self.claims.write(record);
+        }
+        match (action, Task::of(action)) {
+            (_, Some(task)) => self.begin(task),
+            (Action::Announce(what), None) => self.note_announced(what.topic.clone(), now),
+            (_, None) => {}
+        }
+    }
+
+    /// The Node was written, and is so now.
+    pub fn note_written(&mut self, node: &NodeView, now: Timestamp) {
+        self.worked(Task::Node, now);
+        if node.record.is_none() {
+            self.at_minimum = false;
+        }
+    }
+
+    /// The API server was asked to have a pod go, which these budgets covered then, and answered.
+    pub fn note_answer(
+        &mut self,
+        uid: String,
+        answer: Answer,
+        budgets: Vec<(String, String)>,
+        now: Timestamp,
+    ) {
+        let task = Task::Pod(uid.clone());
+        let (text, by_budget, pause) = match answer {
+            Answer::Going | Answer::Gone | Answer::GoingAnyway => {
+                self.refusals.remove(&uid);
+                self.asked.insert(uid, now);
+                return self.worked(task, now);
+            }
+            Answer::Busy(pause) => {
+                // The room that was seen has been asked for: no sooner again than the API server says.
+                if let Some(refusal) = self.refusals.get_mut(&uid) {
+                    refusal.budgets = budgets;
+                }
+                return self.failed(&task, now, Some(pause));
+            }
+            Answer::Blocked(text) => {
+                let tries = self.tries(&task).map_or(0, |tries| tries.failures);
+                (text, true, Some(jittered(BLOCKED, &task, tries)))
+            }
+            Answer::Unclear(text) => (text, false, None),
+        };
+        self.refusals.insert(uid, Refusal { budgets, text, by_budget });
+        self.failed(&task, now, pause);
+    }
+
+    /// AWS was told to terminate the instance, as the record notes it for `noted_at`, and answered or did not.
+    pub fn note_termination(&mut self, noted_at: Timestamp, result: &Result<(), AwsError>, now: Timestamp) {
+        let Err(error) = result else {
+            self.refused_by_aws = None;
+            self.told_at = Some(now);
+            return self.worked(Task::Terminate, now);
+        };
+        if !error.is_refusal() {
+            // Whether it had its effect is seen by a look; none is blindly repeated.
+            self.told_at = Some(now);
+            return self.failed(&Task::Terminate, now, None);
+        }
+        self.void_termination = Some(noted_at);
+        if matches!(error, AwsError::AtMinimum { .. }) {
+            self.at_minimum = true;
+            return self.worked(Task::Terminate, now);
+        }
+        self.note_refusal(error);
+        self.failed(&Task::Terminate, now, None);
+    }
+
+    /// For people: what AWS says when trying again alone will not help.
+    pub fn note_refusal(&mut self, error: &AwsError) {
+        if !error.is_transient() {
+            self.refused_by_aws = Some(chain(error));
+        }
     }
 }

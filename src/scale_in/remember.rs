@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 
-use super::memory::{Refusal, Task};
+use super::memory::Task;
 use super::perform::Outcome;
 use super::situation::{Action, HookKnowledge};
 use super::worker::Worker;
@@ -14,10 +14,6 @@ use crate::telemetry::chain;
 
 /// Pause after a write that another one had overtaken: the watch brings the newer Node within this time.
 const OVERTAKEN: SignedDuration = SignedDuration::from_millis(50);
-
-/// Pause between tries of an eviction that a budget blocks, as `kubectl drain` has it.
-/// Source: [kubectl drain](https://github.com/kubernetes/kubectl/blob/master/pkg/drain/drain.go).
-const BLOCKED: SignedDuration = SignedDuration::from_secs(5);
 
 /// How soon a group's hooks are asked for again, where none of ours was found or what was found has proved wrong.
 const HOOK_LIFE: SignedDuration = SignedDuration::from_secs(60);
@@ -36,10 +32,7 @@ impl Worker {
         let now = self.shared.clock.now();
         match outcome {
             Outcome::NodeWritten(Ok(node), then) => {
-                self.memory.worked(Task::Node, now);
-                if self.memory.at_minimum && node.record.is_none() {
-                    self.memory.at_minimum = false;
-                }
+                self.memory.note_written(&node, now);
                 self.shared.nodes.update(node.clone());
                 let node = Arc::new(node);
                 for action in then {
@@ -65,7 +58,8 @@ impl Worker {
                 if let Some((owner, again)) = owner.filter(|(_, again)| counts(*again)) {
                     self.memory.returns.asked(owner, again);
                 }
-                self.hear_of_pod(uid, answer, budgets, evicted);
+                self.shared.metrics.answered(&answer, evicted);
+                self.memory.note_answer(uid, answer, budgets, now);
             }
             Outcome::Guarded { uid, result: Ok(()) | Err(ApiError::NotFound | ApiError::Conflict) } => {
                 // Until the watch shows it, once is enough.
@@ -101,7 +95,12 @@ impl Worker {
                 self.memory.void_termination = Some(noted_at);
                 self.memory.failed(&Task::Terminate, now, None);
             }
-            Outcome::Terminated { noted_at, result } => self.hear_of_termination(noted_at, result),
+            Outcome::Terminated { noted_at, result } => {
+                if result.is_err() {
+                    self.hook = HookKnowledge::Unknown;
+                }
+                self.memory.note_termination(noted_at, &result, now);
+            }
             Outcome::Completed { hook, instance, result } => {
                 self.hear_of_completion(&hook, &instance, result);
             }
@@ -123,33 +122,6 @@ impl Worker {
         }
     }
 
-    fn hear_of_pod(&mut self, uid: String, answer: Answer, budgets: Vec<(String, String)>, evicted: bool) {
-        let now = self.shared.clock.now();
-        self.shared.metrics.answered(&answer, evicted);
-        let task = Task::Pod(uid.clone());
-        let (text, by_budget, pause) = match answer {
-            Answer::Going | Answer::Gone | Answer::GoingAnyway => {
-                self.memory.refusals.remove(&uid);
-                self.memory.asked.insert(uid, now);
-                return self.memory.worked(task, now);
-            }
-            Answer::Busy(pause) => {
-                // The room that was seen has been asked for: no sooner again than the API server says.
-                if let Some(refusal) = self.memory.refusals.get_mut(&uid) {
-                    refusal.budgets = budgets;
-                }
-                return self.memory.failed(&task, now, Some(pause));
-            }
-            Answer::Blocked(text) => {
-                let tries = self.memory.tries(&task).map_or(0, |tries| tries.failures);
-                (text, true, Some(super::memory::jittered(BLOCKED, &task, tries)))
-            }
-            Answer::Unclear(text) => (text, false, None),
-        };
-        self.memory.refusals.insert(uid, Refusal { budgets, text, by_budget });
-        self.memory.failed(&task, now, pause);
-    }
-
     fn hear_of_daemon_set(&mut self, uid: String, exists: &Result<bool, ApiError>) {
         let now = self.shared.clock.now();
         if let Err(error) = exists {
@@ -159,28 +131,6 @@ impl Worker {
         if matches!(exists, Ok(false)) {
             self.memory.deleted_daemon_sets.insert(uid);
         }
-    }
-
-    fn hear_of_termination(&mut self, noted_at: Timestamp, result: Result<(), AwsError>) {
-        let now = self.shared.clock.now();
-        let Err(error) = result else {
-            self.memory.refused_by_aws = None;
-            self.memory.told_at = Some(now);
-            return self.memory.worked(Task::Terminate, now);
-        };
-        self.hook = HookKnowledge::Unknown;
-        if !error.is_refusal() {
-            // Whether it had its effect is seen by a look; none is blindly repeated.
-            self.memory.told_at = Some(now);
-            return self.memory.failed(&Task::Terminate, now, None);
-        }
-        self.memory.void_termination = Some(noted_at);
-        if matches!(error, AwsError::AtMinimum { .. }) {
-            self.memory.at_minimum = true;
-            return self.memory.worked(Task::Terminate, now);
-        }
-        self.refused_by_aws(&error);
-        self.memory.failed(&Task::Terminate, now, None);
     }
 
     fn hear_of_completion(&mut self, hook: &Hook, instance: &str, result: Result<(), AwsError>) {
@@ -200,18 +150,11 @@ impl Worker {
             Err(error) => {
                 if !matches!(error, AwsError::NoActiveHook { .. }) {
                     tracing::warn!(node = self.name, instance, error = %chain(&error), "could not complete the lifecycle hook");
-                    self.refused_by_aws(&error);
+                    self.memory.note_refusal(&error);
                 }
                 self.memory.failed(&Task::Complete, now, None);
             }
         }
         self.shared.groups.refresh_soon();
-    }
-
-    /// For people: what AWS says when trying again alone will not help.
-    fn refused_by_aws(&mut self, error: &AwsError) {
-        if !error.is_transient() {
-            self.memory.refused_by_aws = Some(chain(error).clone());
-        }
     }
 }

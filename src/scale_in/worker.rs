@@ -18,12 +18,11 @@ use tokio_stream::StreamMap;
 
 use super::class::flush_time;
 use super::controller::{Shared, needs_worker};
-use super::marks;
-use super::memory::{Memory, Task};
+use super::memory::Memory;
 use super::nodeless::needed_until;
 use super::perform::{Outcome, perform};
 use super::plan::plan;
-use super::situation::{Action, HookKnowledge, Situation, Whereabouts};
+use super::situation::{Action, HookKnowledge, Situation};
 use super::surroundings::{attachments_on, may_shrink, whereabouts};
 use super::twins::speaker;
 use crate::clock::later;
@@ -218,10 +217,7 @@ impl Worker {
         let is_earlier_runs = std::mem::take(&mut self.at_start) || !leads;
         self.memory.claims.see(node.record.as_deref(), is_earlier_runs, later(now, ahead));
         let instance = whereabouts(&self.shared, &node);
-        self.memory.elsewhere_since = match instance {
-            Whereabouts::Elsewhere { seen } => self.memory.elsewhere_since.or(Some(seen)),
-            _ => None,
-        };
+        self.memory.note_whereabouts(&instance);
         let all = node.instance.as_deref().map(|instance| self.shared.nodes.of_instance(instance));
         let beside: Vec<_> = all.into_iter().flatten().filter(|other| other.name != self.name).collect();
         let speaker = node.instance.as_deref().and_then(|instance| speaker(&self.shared.nodes, instance));
@@ -234,8 +230,7 @@ impl Worker {
         }
         let is_listed = self.nodes.is_subset(&self.pods.listed.borrow());
         let pods = self.pods.by_uid.borrow();
-        self.memory.keep_pods(|uid| pods.contains_key(uid));
-        self.memory.returns.see(&pods);
+        self.memory.note_pods(&pods);
         let situation = Situation {
             now,
             wall: self.shared.clock.wall(),
@@ -311,18 +306,7 @@ impl Worker {
         if !self.shared.leadership.leads() {
             return;
         }
-        if let Action::PatchNode { patch, .. } = &action
-            && let Some(record) = marks::record_in(patch)
-        {
-            self.memory.claims.write(record);
-        }
-        match (&action, Task::of(&action)) {
-            (_, Some(task)) => self.memory.begin(task),
-            (Action::Announce(what), None) => {
-                self.memory.note_announced(what.topic.clone(), self.shared.clock.now());
-            }
-            (_, None) => {}
-        }
+        self.memory.note_begun(&action, self.shared.clock.now());
         self.running.push(perform(Arc::clone(&self.shared), Arc::clone(node), action));
     }
 }

@@ -68,13 +68,17 @@ pub(crate) fn in_phase(world: &World, machine: &Machine, phase: &str) -> bool {
 
 /// When the Node's record first came to this phase.
 pub(crate) fn phase_at(world: &World, machine: &Machine, phase: &str) -> Timestamp {
+    *phases(world, machine, phase).first().unwrap_or_else(|| panic!("the record never came to {phase}"))
+}
+
+/// When the Node's record was written in this phase, by whomever.
+fn phases(world: &World, machine: &Machine, phase: &str) -> Vec<Timestamp> {
     let words = format!("\"phase\":\"{phase}\"");
     let wrote = |change: &NodeChange| matches!(change, NodeChange::Annotated(key, value) if key == RECORD && value.contains(&words));
-    let found = moments(
+    moments(
         world,
         |e| matches!(e, Event::NodeChanged { node, changes } if *node == machine.name && changes.iter().any(wrote)),
-    );
-    *found.last().unwrap_or_else(|| panic!("the record never came to {phase}"))
+    )
 }
 
 /// When the last workload pod of a node ended.
@@ -181,8 +185,9 @@ impl Scene {
         assert_nothing_lost(world);
         assert_eq!(terminations(world, machine).len(), 1, "terminations");
         assert_eq!(world.cluster.requests(Verb::Get, "pods"), 0, "pods were asked for one by one");
-        let (last, flushing, released) =
-            (last_exit(world, machine), phase_at(world, machine, "Flushing"), released_at(world, machine));
+        let (last, released) = (last_exit(world, machine), released_at(world, machine));
+        // The last of them: a workload that comes late leaves first, and somebody may have forged one before.
+        let flushing = *phases(world, machine, "Flushing").last().expect("a flush");
         let here: Vec<String> = moments_of_daemons(world, machine);
         for daemon in here {
             // What a rolling update replaces is its controller's.

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use super::scene::*;
 use crate::cluster::PodView;
 use crate::k8s::names;
-use crate::scale_in::memory::Task;
 use crate::scale_in::situation::{Action, Plan, Why};
 
 #[test]
@@ -29,8 +28,7 @@ fn an_eviction_is_asked_for_once_and_again_only_if_nothing_comes_of_it() {
     let mut scene = node().by_autoscaler().with(pod("web"));
     assert_eq!(evictions(&scene.look()).len(), 1);
     assert_eq!(evictions(&scene.look()), [], "in flight");
-    scene.memory.worked(Task::Pod("uid-web".into()), scene.now);
-    scene.memory.asked.insert("uid-web".into(), scene.now);
+    scene.granted("web");
     assert_eq!(evictions(&scene.look()), [], "answered");
     scene.later(31);
     assert_eq!(evictions(&scene.look()).len(), 1, "no sign of it going");

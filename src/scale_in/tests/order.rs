@@ -1,5 +1,7 @@
 //! What holds of every plan, whatever is on the node.
 
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
 
 use super::scene::*;
@@ -7,7 +9,7 @@ use crate::aws::Lifecycle;
 use crate::cluster::PodView;
 use crate::k8s::names;
 use crate::scale_in::record::Phase;
-use crate::scale_in::situation::{Action, Plan};
+use crate::scale_in::situation::{Action, HookKnowledge, Plan};
 
 /// A pod of any class, in any state.
 fn any_pod(n: usize) -> impl Strategy<Value = PodView> {
@@ -57,21 +59,41 @@ proptest! {
     fn nobody_is_asked_out_of_turn(mut scene in any_scene()) {
         let pods = scene.pods.clone().unwrap_or_default();
         let of = |name: &str| pods.values().find(|pod| pod.name.name == name).expect("on the node");
-        for _ in 0..4 {
+        let is_to_leave = |pod: &&PodView| {
+            pod.daemon.is_none() && !pod.mirror && !pod.finished && pod.wishes.is_empty() && pod.going_until.is_none()
+        };
+        let mut answered = BTreeSet::new();
+        // Three priorities, each after the answers of the one below; a write of the Node comes before, a last call between.
+        for _ in 0..8 {
             let phase = scene.record().phase;
             let plan = scene.look();
-            for name in names_of(&plan, |a| match a { Action::Evict { pod, .. } => Some(&pod.name), _ => None }) {
-                let pod = of(&name);
-                prop_assert!(pod.daemon.is_none() && !pod.mirror && !pod.finished && pod.wishes.is_empty());
+            let evicted = names_of(&plan, |a| match a { Action::Evict { pod, .. } => Some(&pod.name), _ => None });
+            for name in &evicted {
+                let pod = of(name);
+                prop_assert!(is_to_leave(&pod), "{pod:?}");
                 prop_assert_eq!(phase, Phase::Draining);
+                for lower in pods.values().filter(is_to_leave).filter(|other| other.priority < pod.priority) {
+                    prop_assert!(answered.contains(&lower.name.name), "{} before {}", pod.name, lower.name);
+                }
             }
-            for name in names_of(&plan, |a| match a { Action::Delete { pod, .. } => Some(&pod.name), _ => None }) {
-                let pod = of(&name);
+            let deleted = names_of(&plan, |a| match a { Action::Delete { pod, .. } => Some(&pod.name), _ => None });
+            for name in &deleted {
+                let pod = of(name);
                 prop_assert!(!pod.mirror && !pod.finished);
                 prop_assert!(pod.daemon.is_none() || phase == Phase::Flushing, "a DaemonSet pod while draining");
             }
-            if touches_aws(&plan) && !matches!(scene.hook, crate::scale_in::situation::HookKnowledge::Ours(_)) {
+            if touches_aws(&plan) && !matches!(scene.hook, HookKnowledge::Ours(_)) {
                 prop_assert_eq!(scene.record().phase, Phase::Releasing, "nothing holds the instance");
+            }
+            for (n, name) in evicted.iter().enumerate() {
+                if n % 2 == 0 { scene.evicted(name) } else { scene.blocked(name) }
+            }
+            deleted.iter().for_each(|name| scene.granted(name));
+            answered.extend(evicted.into_iter().chain(deleted));
+        }
+        if scene.record().phase == Phase::Draining {
+            for pod in pods.values().filter(is_to_leave) {
+                prop_assert!(answered.contains(&pod.name.name), "{} never had its turn", pod.name);
             }
         }
     }

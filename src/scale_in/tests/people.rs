@@ -5,7 +5,6 @@ use serde_json::json;
 use super::scene::*;
 use crate::aws::Lifecycle;
 use crate::k8s::names;
-use crate::scale_in::memory::Task;
 use crate::scale_in::record::{Cause, Release};
 use crate::scale_in::situation::{Action, Plan, Whereabouts};
 
@@ -113,7 +112,6 @@ fn daemonset_pods_of_a_candidate_are_guarded_and_let_go_again() {
     };
     assert!(guards(&scene.look()).is_empty(), "the mark on the Node comes first");
     assert_eq!(guards(&scene.look()), [("logs".into(), true)]);
-    scene.memory.worked(Task::Guard("uid-logs".into()), scene.now);
     scene.put(owned("false").wishing(names::GUARDED, "true"));
     scene.remove("logs");
     assert!(scene.look().actions.is_empty());

@@ -5,12 +5,14 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::scene::*;
-use crate::aws::Lifecycle;
+use crate::aws::{AwsError, Lifecycle, Operation};
 use crate::k8s::names;
 use crate::scale_in::marks;
 use crate::scale_in::memory::{Memory, Task};
 use crate::scale_in::record::{Cause, Phase, Record, Release};
 use crate::scale_in::situation::{Action, HookKnowledge, Whereabouts};
+
+const TERMINATE: Operation = Operation::TerminateInstanceInAutoScalingGroup;
 
 #[test]
 fn without_a_limit_it_waits_for_ever() {
@@ -79,7 +81,7 @@ fn where_the_group_has_our_hook_the_instance_is_terminated_first_and_drained_und
     let mut scene = node().by_autoscaler().hooked(60).with(pod("web"));
     let plan = scene.look();
     assert!(all(&plan).contains(&terminate(&scene, true)));
-    scene.memory.worked(Task::Terminate, scene.now);
+    scene.terminated(Ok(()));
     scene.instance = in_group(Lifecycle::Terminating);
     scene.look();
     assert_eq!(scene.record().release, Release::CompleteHook);
@@ -118,6 +120,16 @@ fn a_hook_of_somebody_else_is_never_completed() {
     assert!(!touches_aws(&scene.look()));
 }
 
+/// AWS has refused a termination, in its words.
+fn refused(code: &str, words: &str) -> AwsError {
+    AwsError::of_service(TERMINATE, 400, code, words)
+}
+
+/// AWS has not answered.
+fn no_answer() -> AwsError {
+    AwsError::Unreachable { operation: TERMINATE, source: "timed out".into() }
+}
+
 fn seen_now(scene: &mut Scene, lifecycle: Lifecycle) {
     scene.instance = Whereabouts::In { group: "g".into(), lifecycle, seen: scene.now };
 }
@@ -127,8 +139,8 @@ fn a_termination_without_an_answer_is_repeated_only_after_30_seconds_and_a_newer
     let mut scene = node().by_autoscaler().in_phase(Phase::Releasing);
     assert!(touches_aws(&scene.look()));
     scene.later(1);
-    scene.memory.failed(&Task::Terminate, scene.now, None);
-    scene.later(28);
+    scene.terminated(Err(no_answer()));
+    scene.later(29);
     seen_now(&mut scene, Lifecycle::InService);
     assert!(!touches_aws(&scene.look()), "it may still arrive, or not be seen yet");
     scene.later(60);
@@ -138,7 +150,7 @@ fn a_termination_without_an_answer_is_repeated_only_after_30_seconds_and_a_newer
     scene.memory.failed(&Task::Look, scene.now, None);
     seen_now(&mut scene, Lifecycle::InService);
     assert!(touches_aws(&scene.look()), "it lives: the try had no effect");
-    scene.memory.failed(&Task::Terminate, scene.now, None);
+    scene.terminated(Err(no_answer()));
     scene.later(60);
     seen_now(&mut scene, Lifecycle::Terminating);
     assert!(!touches_aws(&scene.look()), "it had");
@@ -149,7 +161,7 @@ fn after_an_answer_of_ok_a_stale_look_does_not_bring_a_second_one_nor_does_a_res
     for restarted in [false, true] {
         let mut scene = node().by_autoscaler().in_phase(Phase::Releasing);
         assert!(touches_aws(&scene.look()));
-        scene.memory.worked(Task::Terminate, scene.now);
+        scene.terminated(Ok(()));
         if restarted {
             scene.memory = Memory::default();
         }
@@ -169,12 +181,7 @@ fn a_termination_that_had_to_wait_for_its_turn_counts_from_when_aws_was_told() {
         assert!(touches_aws(&scene.look()));
         // A change of the group's size had its turn meanwhile.
         scene.later(29);
-        if answered {
-            scene.memory.worked(Task::Terminate, scene.now);
-        } else {
-            scene.memory.failed(&Task::Terminate, scene.now, None);
-        }
-        scene.memory.told_at = Some(scene.now);
+        scene.terminated(if answered { Ok(()) } else { Err(no_answer()) });
         scene.later(3);
         seen_now(&mut scene, Lifecycle::InService);
         assert!(!touches_aws(&scene.look()), "answered: {answered}");
@@ -253,8 +260,7 @@ fn what_is_in_a_state_nobody_knows_after_it_was_terminated_is_not_terminated_aga
     let mut scene = node().by_autoscaler().in_phase(Phase::Releasing);
     scene.instance = in_group(Lifecycle::Unknown);
     assert!(touches_aws(&scene.look()), "a state that AWS added later may be one in service");
-    scene.memory.worked(Task::Terminate, scene.now);
-    scene.memory.told_at = Some(scene.now);
+    scene.terminated(Ok(()));
     let mut told = 0;
     for _ in 0..10 {
         scene.later(40);
@@ -305,8 +311,8 @@ fn a_held_node_whose_hook_aws_does_not_tell_of_is_drained_as_if_it_were_short() 
 fn a_termination_that_aws_certainly_refused_is_repeated_soon() {
     let mut scene = node().by_autoscaler().in_phase(Phase::Releasing);
     assert!(touches_aws(&scene.look()));
-    scene.memory.failed(&Task::Terminate, scene.now, None);
-    scene.memory.void_termination = scene.record().terminate_at;
+    scene.terminated(Err(refused("ScalingActivityInProgress", "Activity is in progress.")));
+    assert!(!touches_aws(&scene.look()), "not in the same breath");
     scene.later(2);
     assert!(touches_aws(&scene.look()));
 }
@@ -383,7 +389,11 @@ fn what_the_group_takes_out_by_itself_is_not_replaced() {
 fn a_refused_decrement_gives_the_node_back() {
     let mut scene = node().by_autoscaler().in_phase(Phase::Releasing);
     scene.look();
-    scene.memory.at_minimum = true;
+    scene.terminated(Err(refused(
+        "ValidationError",
+        "Currently, desiredSize equals minSize (1). Terminating instance without replacement will violate group's min \
+         size constraint. Either set shouldDecrementDesiredCapacity flag to false or lower group's min size.",
+    )));
     assert_eq!(reasons(&scene.look()), ["ScaleInCancelled"]);
     assert_eq!(spec(&scene), (false, vec![], false));
     assert_eq!(scene.view().record, None);
@@ -391,10 +401,23 @@ fn a_refused_decrement_gives_the_node_back() {
 
 #[test]
 fn a_long_flush_takes_no_more_than_half_of_a_short_limit() {
-    let mut scene = node().by_autoscaler().until(600).with(pod("web"));
+    // Released by 200: 100 s of flush, although 125 are allowed and 1800 asked for, and 5 s margin: gone by 95.
+    let mut scene = node().by_autoscaler().until(200).with(pod("web")).with(pod("stuck").going(5_000));
     scene.put(pod("logs").daemon().wishing(names::FLUSH_SECONDS, "1800"));
     assert_eq!(evictions(&scene.look()), [("web".into(), None)], "workloads are asked all the same");
-    assert_eq!(scene.record().phase, Phase::Draining);
+    scene.remove("web");
+    scene.later(92);
+    assert_eq!(deletions(&scene.look()), [], "it has this half");
+    scene.later(1);
+    assert_eq!(deletions(&scene.look()), [("stuck".into(), Some(1))]);
+    scene.later(2);
+    scene.look();
+    assert_eq!(scene.record().phase, Phase::Flushing);
+    scene.later(99);
+    scene.look();
+    assert_eq!(scene.record().phase, Phase::Flushing, "DaemonSet pods have the other");
+    scene.later(1);
+    assert!(touches_aws(&scene.look()));
 }
 
 #[test]

@@ -10,13 +10,13 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use serde_json::{Value, json};
 
-use crate::aws::{Hook, Lifecycle};
+use crate::aws::{AwsError, Hook, Lifecycle};
 use crate::clock::elapsed;
-use crate::cluster::{Budget, DaemonOwner, NodeView, PodName, PodView, Project};
+use crate::cluster::{Answer, Budget, DaemonOwner, NodeView, PodName, PodView, Project};
 use crate::k8s::names;
 use crate::scale_in::class::Flush;
 use crate::scale_in::marks;
-use crate::scale_in::memory::{Memory, Refusal, Task};
+use crate::scale_in::memory::Memory;
 use crate::scale_in::plan::plan;
 use crate::scale_in::record::{Cause, Phase, Record, Release, Written, read};
 use crate::scale_in::situation::{Action, HookKnowledge, Plan, Settings, Situation, Whereabouts};
@@ -87,6 +87,8 @@ pub(super) struct Scene {
     pub(super) hook: HookKnowledge,
     pub(super) held_since: Option<Timestamp>,
     pub(super) memory: Memory,
+    /// The budgets of the pods that are being evicted, by UID.
+    covered_by: BTreeMap<String, Vec<(String, String)>>,
     pub(super) settings: Settings,
 }
 
@@ -122,6 +124,7 @@ pub(super) fn node() -> Scene {
         hook: HookKnowledge::None,
         held_since: None,
         memory: Memory::default(),
+        covered_by: BTreeMap::new(),
         settings: Settings {
             flush: Flush {
                 default: Duration::from_secs(5),
@@ -224,11 +227,14 @@ impl Scene {
         self.budgets = vec![Arc::new(Budget::project(&object).expect("kept"))];
     }
 
-    /// One plan. What it asks of the Node is done; every action counts as begun.
+    /// One plan. What it asks of the Node is done; every other action is begun, as the worker begins it, and waits for its
+    /// answer.
     pub(super) fn look(&mut self) -> Plan {
         let view = self.view();
         let budgets = self.budgets.clone();
         self.memory.claims.see(view.record.as_deref(), true, self.now);
+        self.memory.note_whereabouts(&self.instance);
+        self.memory.note_pods(self.pods.as_ref().unwrap_or(&BTreeMap::new()));
         let plan = plan(&Situation {
             now: self.now,
             wall: self.now,
@@ -257,46 +263,49 @@ impl Scene {
     }
 
     fn begin(&mut self, action: &Action) {
-        match (action, Task::of(action)) {
-            (Action::PatchNode { patch, then }, _) => {
+        self.memory.note_begun(action, self.now);
+        match action {
+            Action::PatchNode { patch, then } => {
                 self.patch(patch);
+                self.memory.note_written(&self.view(), self.now);
                 for action in then {
                     self.begin(action);
                 }
             }
-            (_, Some(task)) => self.memory.begin(task),
-            (Action::Announce(what), None) => {
-                self.memory.note_announced(what.topic.clone(), self.now);
+            Action::Evict { uid, budgets, .. } => {
+                self.covered_by.insert(uid.clone(), budgets.clone());
             }
-            (_, None) => {}
+            _ => {}
         }
+    }
+
+    fn answered(&mut self, name: &str, answer: Answer) {
+        let uid = format!("uid-{name}");
+        let budgets = self.covered_by.remove(&uid).unwrap_or_default();
+        self.memory.note_answer(uid, answer, budgets, self.now);
+    }
+
+    /// The API server says that the pod goes; no watch shows that yet.
+    pub(super) fn granted(&mut self, name: &str) {
+        self.answered(name, Answer::Going);
     }
 
     /// The API server evicted the pod, and the kubelet has begun.
     pub(super) fn evicted(&mut self, name: &str) {
-        let uid = format!("uid-{name}");
-        self.memory.worked(Task::Pod(uid.clone()), self.now);
-        self.memory.asked.insert(uid.clone(), self.now);
+        self.granted(name);
         let pods = self.pods.get_or_insert_default();
-        let pod = pods.get_mut(&uid).expect("there");
+        let pod = pods.get_mut(&format!("uid-{name}")).expect("there");
         pod.going_until = Some(self.now + SignedDuration::from_secs(pod.grace_seconds));
     }
 
     pub(super) fn blocked(&mut self, name: &str) {
-        let uid = format!("uid-{name}");
-        let pods = self.pods.as_ref().expect("listed");
-        let budgets = self.budgets.iter().filter(|budget| budget.covers(&pods[&uid]));
-        let refusal = Refusal {
-            budgets: budgets
-                .map(|budget| {
-                    (format!("{}/{}", budget.namespace, budget.name), budget.resource_version.clone())
-                })
-                .collect(),
-            text: "needs 2 healthy pods and has 2 currently".into(),
-            by_budget: true,
-        };
-        self.memory.refusals.insert(uid.clone(), refusal);
-        self.memory.failed(&Task::Pod(uid), self.now, Some(SignedDuration::from_secs(5)));
+        self.answered(name, Answer::Blocked("needs 2 healthy pods and has 2 currently".into()));
+    }
+
+    /// AWS answers, or does not, to the termination that the record notes.
+    pub(super) fn terminated(&mut self, result: Result<(), AwsError>) {
+        let noted_at = self.record().terminate_at.expect("noted");
+        self.memory.note_termination(noted_at, &result, self.now);
     }
 
     pub(super) fn later(&mut self, seconds: i64) {
