@@ -56,7 +56,7 @@ async fn an_absurd_grace_period_ends_at_the_deadline_and_not_before() {
 }
 
 /// An API server in front of which something panics, within the program, whenever the pod `cursed` is to be evicted.
-struct Cursed(cluster::Cluster);
+pub(crate) struct Cursed(pub(crate) cluster::Cluster);
 
 #[async_trait]
 impl Service for Cursed {

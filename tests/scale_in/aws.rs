@@ -1,9 +1,12 @@
 //! What AWS does to a scale-in: answers that are old or never come, calls that are carried out late, machines that die, hooks
 //! that come and go.
 
+use std::collections::BTreeMap;
+
 use ebbtide::config::Config;
 use ebbtide::sim::aws::{
-    Behaviour, Bucket, Death, Event, GroupSpec, HookResult, HookSpec, Lose, Operation, Timing, Trouble, Which,
+    Behaviour, Bucket, Death, Event, GroupSpec, HookResult, HookSpec, LifecycleState, Lose, Operation,
+    Timing, Trouble, Which,
 };
 use ebbtide::sim::cluster::pod;
 use ebbtide::sim::program::config;
@@ -14,7 +17,7 @@ use jiff::SignedDuration;
 use crate::scene::{Cause, Machine, Scene, group, held_group, seconds};
 use crate::story::{
     TERMINATE, a_hook_timed_out, asked, assert_nothing_lost, aws_moments, decrements, has_exited, is_asked,
-    longest_silence, released_at, terminations,
+    longest_silence, notes, released_at, terminations,
 };
 
 const DESCRIBE: [Operation; 1] = [Operation::DescribeAutoScalingGroups];
@@ -164,6 +167,58 @@ async fn a_hook_that_is_put_on_the_group_in_mid_drain_is_completed() {
     assert_eq!(decrements(&scene.world), 1);
 }
 
+/// What ebbtide and cluster-autoscaler put on a Node is off it.
+fn is_as_it_was(scene: &Scene, machine: &Machine) -> bool {
+    let node = scene.node(&machine.name).expect("there");
+    let spec = node.spec.unwrap_or_default();
+    let keys = |map: Option<BTreeMap<String, String>>| map.into_iter().flatten().map(|(key, _)| key);
+    let mut marks = keys(node.metadata.annotations).chain(keys(node.metadata.labels));
+    spec.unschedulable != Some(true)
+        && spec.taints.unwrap_or_default().is_empty()
+        && !marks
+            .any(|key| key.starts_with("ebbtide/") || key.contains("exclude-from-external-load-balancers"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_decrement_that_aws_refuses_gives_the_node_back_and_is_not_asked_for_again() {
+    for (group, cause) in [
+        (group(2), Cause::Autoscaler),
+        (group(2), Cause::Operator),
+        (held_group(2, 60), Cause::Autoscaler),
+        (held_group(2, 60), Cause::Operator),
+    ] {
+        let scene = Scene::with(group.size(1, 1_000, 2)).await;
+        let [machine, other] = &scene.machines()[..] else { panic!("two nodes") };
+        scene.run([pod("web").on(&machine.name).grace(60).exits_after(20)]).await;
+        // Everything was checked, and now the other instance is taken out of the group for good: one is the least it may have.
+        let other = other.instance.clone();
+        scene.world.aws.before_next(TERMINATE, move |aws, now| aws.detach(&other, true, now));
+        scene.scale_in(machine, cause).await;
+        scene.until(|w| !notes(w, machine, "ScaleInCancelled").is_empty()).await;
+        let told = notes(&scene.world, machine, "ScaleInCancelled");
+        assert!(told[0].contains("minimum size") && told[0].contains("ebbtide/scale-in=replace"), "{told:?}");
+        scene.pass_some(seconds(600)).await;
+        assert_eq!(scene.world.aws.calls(TERMINATE), 1, "{cause:?}");
+        assert_eq!(terminations(&scene.world, machine), [], "{cause:?}");
+        assert!(is_as_it_was(&scene, machine), "{cause:?}: {:?}", scene.node(&machine.name));
+        assert_eq!(notes(&scene.world, machine, "ScaleInCancelled").len(), 1);
+        assert_eq!(scene.target().await.expect("answered"), 1);
+        let refused = scene.delete(std::slice::from_ref(machine)).await.expect_err("one is the least");
+        assert_eq!(refused.code(), tonic::Code::FailedPrecondition, "{refused}");
+
+        // Once there is one more, it may go after all.
+        scene.world.aws.set_desired("web", 2);
+        scene
+            .until(|w| w.aws.group("web").is_some_and(|g| g.in_state(LifecycleState::InService).len() == 2))
+            .await;
+        scene.until_target(2).await;
+        scene.delete(std::slice::from_ref(machine)).await.expect("accepted");
+        scene.until_gone(machine).await;
+        assert_nothing_lost(&scene.world);
+        assert_eq!((terminations(&scene.world, machine).len(), decrements(&scene.world)), (1, 1));
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_hook_of_somebody_elses_that_is_put_in_mid_drain_is_left_to_him() {
     let scene = Scene::with(held_group(2, 60)).await;
@@ -220,7 +275,7 @@ async fn decrements_that_leave_zones_out_of_balance_leave_no_surplus() {
     scene.pass_some(seconds(2_000)).await;
     let group = scene.world.aws.group("web").expect("there");
     assert_eq!((group.desired, group.launches), (3, 0));
-    assert_eq!(group.in_state(ebbtide::sim::aws::LifecycleState::InService).len(), 3);
+    assert_eq!(group.in_state(LifecycleState::InService).len(), 3);
     assert_eq!(scene.target().await.expect("answered"), 3);
 }
 

@@ -11,6 +11,7 @@ mod deadlines;
 mod hooks;
 mod incidents;
 mod kills;
+mod metrics;
 mod order;
 mod people;
 mod pods;

@@ -229,6 +229,16 @@ impl Scene {
         self.program().client().node_group_increase_size(request).await.map(drop)
     }
 
+    /// Waits until the target size is this: until the program has seen what has become of the group.
+    pub(crate) async fn until_target(&self, size: i32) {
+        let is_so = async {
+            while self.target().await.ok() != Some(size) {
+                tokio::time::sleep(seconds(1)).await;
+            }
+        };
+        tokio::time::timeout(EVER, is_so).await.expect("it comes to that");
+    }
+
     /// Asks for the target size after everything that happens in either world until `over` holds: each answer is
     /// `expected`. Returns how often it was asked.
     pub(crate) async fn target_stays(&self, expected: i32, over: impl Fn(&World) -> bool) -> usize {

@@ -1,0 +1,164 @@
+//! What the metrics tell of scale-ins, as a scrape has them.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use ebbtide::app::{self, AppError, Outside};
+use ebbtide::aws::Aws;
+use ebbtide::cluster::Cluster;
+use ebbtide::config::Config;
+use ebbtide::scale_in::AtOnce;
+use ebbtide::sim::aws::{Event as AwsEvent, GroupSpec, Operation, TerminationCause};
+use ebbtide::sim::cluster::{Event, budget, pod};
+use ebbtide::sim::http::{aws_client, kube_client};
+use ebbtide::sim::program::config;
+use ebbtide::sim::world::World;
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::absurd::Cursed;
+use crate::scene::{EVER, RECORD, group, held_group, seconds};
+use crate::story::{aws_moments, is_asked, moments};
+
+/// The program on a world, and where it tells how it does.
+struct Watched {
+    world: World,
+    admin: SocketAddr,
+    /// Its nodes, in order of their names.
+    nodes: Vec<String>,
+    _program: JoinSet<Result<(), AppError>>,
+}
+
+impl Watched {
+    async fn on(group: GroupSpec, config: Config) -> Self {
+        let world = World::plain(1);
+        world.aws.add_group(group);
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let admin = listener.local_addr().expect("bound");
+        let outside = Outside {
+            aws: Aws::at(aws_client(Arc::new(world.aws.clone()))),
+            cluster: Cluster::new(kube_client(Arc::new(Cursed(world.cluster.clone())))),
+            clock: world.clock.of_its_own(),
+            incoming: Box::pin(futures::stream::pending()),
+            tls: None,
+            admin: Some(listener),
+        };
+        let mut program = JoinSet::new();
+        program.spawn(async move { app::run(&config, outside, CancellationToken::new()).await });
+        let size = world.aws.group("web").expect("the group").desired as usize;
+        assert!(world.until(EVER, |w| w.cluster.node_names().len() == size).await);
+        let nodes = world.cluster.node_names();
+        Self { world, admin, nodes, _program: program }
+    }
+
+    async fn until(&self, holds: impl FnMut(&World) -> bool) {
+        assert!(self.world.until(EVER, holds).await, "it never came to that");
+    }
+
+    /// What a scrape tells.
+    async fn scrape(&self) -> String {
+        let mut stream = TcpStream::connect(self.admin).await.expect("connected");
+        let request = "GET /metrics HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n";
+        stream.write_all(request.as_bytes()).await.expect("sent");
+        let mut page = String::new();
+        stream.read_to_string(&mut page).await.expect("answered");
+        page
+    }
+
+    /// Scrapes until a series has at least this value.
+    async fn until_it_tells(&self, series: &str, least: f64) {
+        let told = async {
+            while value(&self.scrape().await, series).is_none_or(|value| value < least) {
+                tokio::time::sleep(seconds(5)).await;
+            }
+        };
+        tokio::time::timeout(EVER, told).await.expect("it never told");
+    }
+
+    fn now(&self) -> jiff::Timestamp {
+        self.world.clock.now()
+    }
+}
+
+/// The value of a series, if the page has it.
+fn value(page: &str, series: &str) -> Option<f64> {
+    let of = |line: &str| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok();
+    page.lines().find_map(of)
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_drain_asks_for_and_waits_for_is_counted() {
+    let scene = Watched::on(held_group(2, 600), config()).await;
+    let (world, name) = (&scene.world, scene.nodes[0].as_str());
+    let on = |pod_name: &str| pod(pod_name).on(name);
+    world.cluster.add(budget("held").min_available(1));
+    world.cluster.add(budget("twice").min_available(1)).add(budget("too").selects("app", "twice"));
+    world.cluster.add(on("web").grace(50_000).exits_after(40_000));
+    world.cluster.add(on("held")).add(on("twice")).add(on("patient").annotation("ebbtide/drain", "wait"));
+    scene.until(|w| moments(w, |e| matches!(e, Event::PodRunning { .. })).len() == 4).await;
+    let before = scene.scrape().await;
+    assert_eq!(value(&before, "ebbtide_scale_in_oldest_age_seconds"), Some(0.0));
+    assert_eq!(value(&before, "ebbtide_scale_in_panics_total"), Some(0.0));
+    assert!(!before.contains("ebbtide_scale_ins{"), "{before}");
+
+    let node = world.cluster.node(name).expect("there");
+    let provider_id = node.spec.and_then(|spec| spec.provider_id).expect("an instance");
+    world.aws.terminate(provider_id.rsplit('/').next().expect("its id"), TerminationCause::Rebalance);
+    scene.until(|w| is_asked(w, "web")).await;
+    let asked_at = scene.now();
+    let beats = |w: &World| aws_moments(w, |e| matches!(e, AwsEvent::Heartbeat { .. })).len();
+    scene.until(|w| beats(w) >= 3).await;
+    // Time runs on while the page is on its way.
+    let (least, since) = (beats(world), scene.now().duration_since(asked_at).as_secs_f64());
+    let page = scene.scrape().await;
+    let told = |series: &str| value(&page, series).unwrap_or_else(|| panic!("{series} in {page}"));
+    assert_eq!(told(r#"ebbtide_scale_ins{cause="lifecycle-hook",phase="Draining"}"#), 1.0);
+    for why in ["exiting", "budget", "refused", "patient"] {
+        assert_eq!(told(&format!(r#"ebbtide_scale_in_pods_waiting{{reason="{why}"}}"#)), 1.0, "{why}");
+    }
+    let asked =
+        |answer| told(&format!(r#"ebbtide_pods_asked_to_go_total{{call="eviction",answer="{answer}"}}"#));
+    assert_eq!(asked("going"), 1.0);
+    let refused = moments(world, |e| matches!(e, Event::EvictionRefused { .. })).len() as f64;
+    assert!(asked("blocked") >= 2.0 && asked("unclear") >= 2.0, "{page}");
+    assert!(asked("blocked") + asked("unclear") <= refused, "{page}");
+    let beaten = told(r#"ebbtide_lifecycle_heartbeats_total{outcome="ok"}"#);
+    assert!((least as f64..=beats(world) as f64).contains(&beaten), "{beaten}, {least} at the least");
+    let age = told("ebbtide_scale_in_oldest_age_seconds");
+    let by_now = scene.now().duration_since(asked_at).as_secs_f64();
+    assert!(
+        (since..=by_now + 10.0).contains(&age),
+        "{age} s, {since} to {by_now} s after the first eviction"
+    );
+
+    world.aws.deny(Operation::RecordLifecycleActionHeartbeat, true);
+    scene.until_it_tells(r#"ebbtide_lifecycle_heartbeats_total{outcome="failed"}"#, 2.0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn wishes_that_wait_and_defects_are_counted() {
+    let mut config = config();
+    config.max_operator_scale_ins = AtOnce::Number(1);
+    let scene = Watched::on(group(3), config).await;
+    for (name, node) in ["cursed", "web"].iter().zip(&scene.nodes) {
+        scene.world.cluster.add(pod(*name).on(node).grace(50_000).exits_after(40_000));
+    }
+    scene.until(|w| moments(w, |e| matches!(e, Event::PodRunning { .. })).len() == 2).await;
+    let nodes: Api<Node> = Api::all(scene.world.cluster.client());
+    for node in &scene.nodes[..2] {
+        let wish = json!({ "metadata": { "annotations": { RECORD: "now" } } });
+        nodes.patch(node, &PatchParams::default(), &Patch::Merge(wish)).await.expect("patched");
+    }
+    // The work on the first node panics, again and again, and the other waits for that.
+    scene.until_it_tells("ebbtide_scale_in_panics_total", 2.0).await;
+    let page = scene.scrape().await;
+    let under_way =
+        |phase| value(&page, &format!(r#"ebbtide_scale_ins{{cause="operator",phase="{phase}"}}"#));
+    assert_eq!((under_way("Draining"), under_way("Queued")), (Some(1.0), Some(1.0)), "{page}");
+}
