@@ -355,6 +355,7 @@ impl Protection {
             let all = || Released::AllBut(owed.instances.clone());
             return Ok(if owed.missed { Released::All } else { all() });
         };
+        self.protect_newcomers(&seen, owed).await;
         let is_whole = self.raise(&seen, owed.size).await?;
         if owed.since.elapsed() < if is_whole { owed.hold } else { HOLD_AT_MOST } {
             return Ok(Released::None);
@@ -375,6 +376,34 @@ impl Protection {
         let missing: BTreeSet<String> =
             owed.instances.iter().filter(|id| !there.contains(id)).cloned().collect();
         Ok(if missing.is_empty() || owed.missed { Released::All } else { Released::AllBut(missing) })
+    }
+
+    /// Protects what came into service since the size was set, which AWS refused before: its node may have joined and have workloads
+    /// by then, and nobody else would be left for the group to choose. One that cannot be protected keeps no other from being released.
+    ///
+    /// Source: [Use instance scale-in
+    /// protection](https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-instance-protection.html), which
+    /// starts with `InService`.
+    async fn protect_newcomers(&self, seen: &Group, owed: &Owed) {
+        if owed.size.is_none() || owed.since.elapsed() >= owed.hold {
+            return;
+        }
+        let group = &seen.name;
+        let newcomers: Vec<String> =
+            to_protect(seen).into_iter().filter(|id| !owed.instances.contains(id)).collect();
+        if newcomers.is_empty() {
+            return;
+        }
+        let mark = within(MARK_WITHIN, Operation::CreateTags, self.mark(&newcomers).boxed()).await;
+        let marked = mark.as_ref().err().is_none_or(AwsError::is_transient);
+        if let Some(owed) = self.owed().get_mut(group) {
+            owed.instances.extend(newcomers.iter().cloned());
+            owed.marked |= marked;
+        }
+        let on = self.aws.protect(group, &newcomers, true).boxed();
+        if let Err(error) = within(WITHIN, Operation::SetInstanceProtection, on).await {
+            tracing::warn!(group, instances = ?newcomers, error = %chain(&error), "new instances cannot be protected while the size goes down");
+        }
     }
 
     /// Owes what an interrupted run has left, beside whatever else is owed to the group.
@@ -425,8 +454,8 @@ fn is_of_a_run(value: &str, now: Timestamp) -> bool {
     made.is_some_and(|made| (-CLOCKS_DIFFER..=MARK_LIVES).contains(&now.duration_since(made)))
 }
 
-/// Instances that a size going down might cost if another one arrives at the same time: those in service. One that
-/// is not yet has no workloads, and AWS protects none such; one that is protected already is protected by somebody
+/// Instances that a size going down might cost if another one arrives at the same time: those in service. AWS refuses to protect
+/// one that is not yet, though its node may have joined and have workloads; one that is protected already is protected by somebody
 /// else, who alone may take that off.
 ///
 /// Source: [SetInstanceProtection](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_SetInstanceProtection.html).

@@ -14,7 +14,8 @@ use ebbtide::provider::Sizing as _;
 use ebbtide::provider::proto::NodeGroupDecreaseTargetSizeRequest;
 use ebbtide::provider::{AwsSizing, Running};
 use ebbtide::sim::aws::{
-    Aws as SimulatedAws, Entry, Event, GroupSpec, LaunchFailure, Lose, Operation, Refusal, State, Timing,
+    Aws as SimulatedAws, Entry, Event, GroupSpec, HookSpec, LaunchFailure, LifecycleState, Lose, Operation,
+    Refusal, State, Timing,
 };
 use ebbtide::sim::http::{Lost, Request, Response, aws_client};
 use ebbtide::sim::span::Span;
@@ -24,7 +25,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
-use crate::scene::{GROUP, SOON, Scene, code, eventually, group};
+use crate::scene::{GONE, GROUP, SOON, Scene, code, eventually, group};
 
 /// More attempts than are made at a call.
 const MANY: usize = 25;
@@ -353,4 +354,29 @@ async fn a_launch_that_is_not_recalled_costs_nobody_though_the_group_looks_for_a
     let in_service = scene.in_service(GROUP);
     assert!(before.iter().all(|instance| in_service.contains(instance)), "nobody had to go for it");
     assert_eq!((in_service.len() as u32, scene.protected()), (scene.desired(), 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_joined_before_its_instance_was_in_service_is_protected_as_soon_as_that_can_be() {
+    let hook = HookSpec::launching("bootstrap");
+    let scene = Scene::with([group(GROUP, 3).hook(hook)]).await;
+    scene.increase(1).await.expect("grown");
+    let waiting = |world: &World| {
+        let group = world.aws.group(GROUP).expect("a group");
+        group.in_state(LifecycleState::PendingWait).first().map(|&id| id.to_owned())
+    };
+    assert!(scene.world.until(SOON, |world| waiting(world).is_some()).await);
+    let joined = waiting(&scene.world).expect("one waits");
+    scene.short_of(1).await;
+    scene.decrease(-1).await.expect("lowered");
+    // What was given up comes all the same, and the size cannot be raised for it for as long as a group may take to look for a
+    // victim.
+    scene.world.aws.throttle_for(&[Operation::SetDesiredCapacity], Duration::from_secs(100));
+    scene.world.aws.script(late_launch);
+    somebody(&scene.world).complete(GROUP, "bootstrap", &joined).await.expect("completed by whoever it is");
+    tokio::time::sleep(GONE).await;
+    let ended = |entry: &Entry| matches!(entry.what, Event::TerminationStarted { .. });
+    assert!(!scene.world.aws.journal().iter().any(ended), "nobody had to go");
+    assert_eq!((scene.in_service(GROUP).len(), scene.desired(), scene.protected()), (5, 5, 0));
+    assert_eq!(guarded(&scene.world, GROUP), [BTreeSet::new(), BTreeSet::new()]);
 }

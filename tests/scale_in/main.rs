@@ -10,6 +10,7 @@ mod dead;
 mod deadlines;
 mod hooks;
 mod incidents;
+mod joining;
 mod kills;
 mod metrics;
 mod order;

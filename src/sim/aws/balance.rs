@@ -68,19 +68,19 @@ impl Group {
 
     /// Marks an instance to go when its replacement is in service; false if it does not count, or is protected.
     pub(super) fn rebalance(&mut self, id: &str) -> bool {
-        let movable = self.counted().any(|instance| instance.id == id && !instance.protected);
+        let movable = self.counted().any(|instance| instance.id == id && !instance.is_protected());
         movable && self.replacing.insert(id.to_owned(), TerminationCause::Rebalance).is_none()
     }
 
     /// The instance that a rebalance would move: the victim in the fullest zone.
     pub(super) fn rebalance_victim(&self) -> Option<String> {
-        let candidates = self.counted().filter(|i| !i.protected && !self.replacing.contains_key(&i.id));
+        let candidates = self.counted().filter(|i| !i.is_protected() && !self.replacing.contains_key(&i.id));
         self.victim_among(candidates)
     }
 
     /// Refreshes every instance there is.
     pub(super) fn start_refresh(&mut self, volumes: bool) {
-        let mut left: Vec<_> = self.counted().filter(|i| !i.protected).map(|i| i.id.clone()).collect();
+        let mut left: Vec<_> = self.counted().filter(|i| !i.is_protected()).map(|i| i.id.clone()).collect();
         left.reverse();
         self.refresh = Some(Refresh { left, current: None, volumes });
     }
@@ -165,7 +165,7 @@ impl Group {
     /// Moves an instance out of the fullest zone, first the new one.
     pub(super) fn balance_zones(&mut self) {
         if let Some(zone) = self.imbalance() {
-            let there = |i: &&Instance| i.zone == zone && !i.protected;
+            let there = |i: &&Instance| i.zone == zone && !i.is_protected();
             let victim = self.counted().filter(there).map(|i| i.id.clone()).next();
             victim.map(|victim| self.rebalance(&victim));
         }
@@ -241,7 +241,7 @@ impl Group {
                 return;
             }
             let Some(victim) =
-                self.victim_among(self.counted().filter(|i| !i.protected && i.units() <= excess))
+                self.victim_among(self.counted().filter(|i| !i.is_protected() && i.units() <= excess))
             else {
                 return self.note_protection(shared, at);
             };

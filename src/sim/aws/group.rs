@@ -323,6 +323,17 @@ impl Instance {
         self.weight.unwrap_or(1) as usize
     }
 
+    /// Whether the group spares it when it scales in. Protection starts with `InService`, whoever asked for it when.
+    ///
+    /// <https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-instance-protection.html>
+    pub(super) fn is_protected(&self) -> bool {
+        let is_new = matches!(
+            self.state,
+            LifecycleState::Pending | LifecycleState::PendingWait | LifecycleState::PendingProceed
+        );
+        self.protected && !is_new
+    }
+
     pub(super) fn snapshot(&self) -> InstanceSnapshot {
         InstanceSnapshot {
             id: self.id.clone(),

@@ -143,6 +143,24 @@ async fn a_launching_hook_comes_between_pending_and_in_service() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn protection_starts_with_in_service_and_a_victim_is_taken_from_those_that_wait_to_come_in() {
+    let bench = bench();
+    let group = GroupSpec::named("web").size(0, 3, 2).already_running().protecting_new_instances();
+    bench.aws.add_group(group.hook(HookSpec::launching("init")));
+    bench.aws.set_desired("web", 3);
+    let waiting =
+        |aws: &Aws| aws.group("web").is_some_and(|g| g.in_state(LifecycleState::PendingWait).len() == 1);
+    bench.aws.until(waiting).await;
+    let [new] = &bench.ids("web", LifecycleState::PendingWait)[..] else { panic!("one") };
+    let protect = bench.asg.set_instance_protection().auto_scaling_group_name("web").instance_ids(new);
+    let refused = protect.protected_from_scale_in(true).send().await.expect_err("not in service");
+    assert_eq!(refusal(&refused).0, "ValidationError");
+    bench.aws.set_desired("web", 2);
+    bench.aws.until(|aws| aws.instance(new).is_some_and(|i| i.state.is_terminating())).await;
+    assert_eq!(bench.in_service("web").len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
 async fn hooks_can_be_put_changed_and_deleted() {
     let bench = bench();
     bench.aws.add_group(web());

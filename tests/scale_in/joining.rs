@@ -1,0 +1,120 @@
+//! Nodes that join while a launching hook still holds their instance (`Pending:Wait`): pods run on them, AWS protects them
+//! from nothing, and the hook is somebody else's.
+
+use ebbtide::sim::aws::{Event, GroupSpec, HookSpec, LifecycleState, Operation, Transition};
+use ebbtide::sim::cluster::pod;
+use ebbtide::sim::world::World;
+
+use crate::scene::{Cause, Machine, Scene, group, seconds};
+use crate::story::{aws_moments, decrements, has_exited, is_asked};
+
+/// The launching hook of somebody else, who needs so long for it.
+const BOOTSTRAP: &str = "bootstrap";
+
+/// Two instances in service, and a launching hook that holds every other one for an hour.
+fn two(hooked: bool) -> GroupSpec {
+    let group = behind(BOOTSTRAP);
+    if hooked { group.hook(HookSpec::terminating("ebbtide").heartbeat(60)) } else { group }
+}
+
+fn behind(hook: &str) -> GroupSpec {
+    group(2).protecting_new_instances().hook(HookSpec::launching(hook).heartbeat(3600))
+}
+
+fn state(world: &World, machine: &Machine) -> Option<LifecycleState> {
+    world.aws.instance(&machine.instance).map(|instance| instance.state)
+}
+
+/// A third instance comes, is held on its way in, and a pod runs on its Node that takes 200 of its 600 seconds to exit.
+async fn one_joins(scene: &Scene) -> Machine {
+    let before = scene.machines();
+    scene.increase(1).await.expect("grown");
+    let joined =
+        |w: &World| w.cluster.node_names().iter().filter(|node| w.cluster.is_ready(node)).count() == 3;
+    scene.until(joined).await;
+    let machine =
+        scene.machines().into_iter().find(|machine| !before.contains(machine)).expect("a third one");
+    scene.run([pod("web").on(&machine.name).grace(600).exits_after(200)]).await;
+    assert_eq!(state(&scene.world, &machine), Some(LifecycleState::PendingWait));
+    // Long enough for every description to show it.
+    scene.pass_some(seconds(60)).await;
+    machine
+}
+
+/// Nobody beats for, or completes, a hook that holds the instance on its way in.
+fn assert_launch_is_nobodys_business(scene: &Scene) {
+    let ours = [Operation::RecordLifecycleActionHeartbeat, Operation::CompleteLifecycleAction];
+    let called = |e: &Event| matches!(e, Event::Called { operation, .. } if ours.contains(operation));
+    let began = aws_moments(&scene.world, |e| {
+        matches!(e, Event::EnteredWait { transition: Transition::Terminating, .. })
+    });
+    let calls = aws_moments(&scene.world, called);
+    assert!(calls.iter().all(|call| began.first().is_some_and(|began| call >= began)), "{calls:?}");
+    let touched = aws_moments(&scene.world, |e| match e {
+        Event::Heartbeat { hook, .. } | Event::HookCompleted { hook, .. } => hook == BOOTSTRAP,
+        _ => false,
+    });
+    assert_eq!(touched, []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_whose_launch_is_held_is_left_alone() {
+    // A hook on the way in that bears our name is none of ours either.
+    for group in [two(true), behind("ebbtide")] {
+        let scene = Scene::with(group).await;
+        let machine = one_joins(&scene).await;
+        scene.pass_some(seconds(1_800)).await;
+        assert_eq!(state(&scene.world, &machine), Some(LifecycleState::PendingWait));
+        assert!(!is_asked(&scene.world, "web"));
+        assert_launch_is_nobodys_business(&scene);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_whose_launch_is_held_is_drained_when_the_group_takes_it_back() {
+    for restarted in [false, true] {
+        let mut scene = Scene::with(two(true)).await;
+        let machine = one_joins(&scene).await;
+        // The others are protected, which it cannot be.
+        scene.world.aws.set_desired("web", 2);
+        scene.until(|w| is_asked(w, "web")).await;
+        if restarted {
+            scene.kill().await;
+        }
+        scene.until_gone(&machine).await;
+        scene.assert_left_well(&machine);
+        assert_launch_is_nobodys_business(&scene);
+        assert_eq!(decrements(&scene.world), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_whose_launch_is_held_can_be_deleted_like_any_other() {
+    for hooked in [true, false] {
+        for cause in [Cause::Autoscaler, Cause::Operator] {
+            let scene = Scene::with(two(hooked)).await;
+            let machine = one_joins(&scene).await;
+            scene.scale_in(&machine, cause).await;
+            scene.until_released(&machine).await;
+            assert!(has_exited(&scene.world, "web"));
+            scene.until_gone(&machine).await;
+            scene.assert_left_well(&machine);
+            assert_launch_is_nobodys_business(&scene);
+            assert_eq!(decrements(&scene.world), 1);
+            assert_eq!(scene.target().await.expect("answered"), 2);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_launch_that_comes_through_in_mid_drain_changes_nothing() {
+    let scene = Scene::with(two(false)).await;
+    let machine = one_joins(&scene).await;
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until(|w| is_asked(w, "web")).await;
+    scene.world.aws.set_state(&machine.instance, LifecycleState::InService);
+    scene.until_released(&machine).await;
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
+    assert_eq!(decrements(&scene.world), 1);
+}
