@@ -384,7 +384,7 @@ impl Protection {
     /// Source: [Use instance scale-in
     /// protection](https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-instance-protection.html), which
     /// starts with `InService`.
-    async fn protect_newcomers(&self, seen: &Group, owed: &Owed) {
+    async fn protect_newcomers(&self, seen: &AutoScalingGroup, owed: &Owed) {
         if owed.size.is_none() || owed.since.elapsed() >= owed.hold {
             return;
         }
