@@ -21,6 +21,21 @@
 //! - [`aws`] and [`cluster`] are thin adapters. [`sim`] has worlds that answer the same requests; what differs is the
 //!   endpoint, never the code.
 //! - [`app`] puts it together, [`config`] reads the flags, [`admin`] and [`telemetry`] let people look in.
+//!
+//! The floors of the house. A room imports only from floors below its own; of two on one floor, `main` imports `sim` and `app`
+//! imports `config`. No files of a room need each other in a circle, outside `sim`. `tests/floors` reads this table and every
+//! import.
+//!
+//! | floor | rooms | what they are for |
+//! | --- | --- | --- |
+//! | 8 | `main`, `sim` | the command line's two commands; the simulated worlds (feature `simulate`) |
+//! | 7 | `app`, `config` | the program put together from the flags that `config` reads |
+//! | 6 | `provider`, `admin` | what cluster-autoscaler calls; what kubelet and Prometheus read |
+//! | 5 | `scale_in` | how a node leaves |
+//! | 4 | `groups` | discovery, snapshot, sizes, protection, failed launches |
+//! | 3 | `template` | what a node that is not there yet will be like |
+//! | 2 | `aws`, `cluster` | thin adapters: calls, and the data they return |
+//! | 1 | `k8s`, `clock`, `telemetry`, `slots` | names and quantities, time, logs, bounded waiting rooms |
 
 pub mod admin;
 pub mod app;

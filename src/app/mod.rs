@@ -25,9 +25,7 @@ use crate::groups::hooks::Hooks;
 use crate::groups::protection::Protection;
 use crate::groups::{self, Groups};
 use crate::provider::{AwsSizing, Incoming, Provider, RpcMetrics, Running, ServeError, Tls, TlsOptions};
-use crate::scale_in::{
-    self, Board, ControllerError, Flush, Holds, Intents, Metrics, Settings, Shared, Wishes,
-};
+use crate::scale_in::{self, Board, ControllerError, Flush, Holds, Intents, Metrics, Settings, Shared};
 use crate::telemetry::chain;
 use crate::template::{Lessons, keeper};
 
@@ -212,7 +210,7 @@ impl App {
             leadership: leadership.clone(),
             clock: clock.clone(),
             settings,
-            wishes: Wishes::default(),
+            turns_given: std::sync::Mutex::default(),
             waiting,
             metrics,
             stop,

@@ -6,91 +6,16 @@
 //!
 //! Labels come from closed enums, so that no answer of AWS's can add a time series.
 
-use std::fmt;
 use std::time::Duration;
 
-use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::AwsError;
-
-macro_rules! operations {
-    ($($service:literal { $($name:ident),* $(,)? })*) => {
-        /// An operation of AWS's that ebbtide calls. The names are AWS's own.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        #[expect(missing_docs, reason = "AWS documents them under these names")]
-        pub enum Operation {
-            $($($name,)*)*
-        }
-
-        impl Operation {
-            /// Every one.
-            pub const ALL: &[Self] = &[$($(Self::$name,)*)*];
-
-            /// AWS's name for it.
-            pub fn name(self) -> &'static str {
-                match self {
-                    $($(Self::$name => stringify!($name),)*)*
-                }
-            }
-
-            /// The IAM action that allows it, `service:Operation`.
-            ///
-            /// Source: [Service Authorization
-            /// Reference](https://docs.aws.amazon.com/service-authorization/latest/reference/reference_policies_actions-resources-contextkeys.html).
-            pub fn action(self) -> &'static str {
-                match self {
-                    $($(Self::$name => concat!($service, ":", stringify!($name)),)*)*
-                }
-            }
-        }
-    };
-}
-
-operations! {
-    "autoscaling" {
-        CompleteLifecycleAction,
-        DescribeAutoScalingGroups,
-        DescribeLaunchConfigurations,
-        DescribeLifecycleHooks,
-        DescribeScalingActivities,
-        DescribeWarmPool,
-        RecordLifecycleActionHeartbeat,
-        SetDesiredCapacity,
-        SetInstanceProtection,
-        TerminateInstanceInAutoScalingGroup,
-    }
-    "ec2" {
-        CreateTags,
-        DeleteTags,
-        DescribeImages,
-        DescribeInstanceTypes,
-        DescribeLaunchTemplateVersions,
-        DescribeTags,
-        GetInstanceTypesFromInstanceRequirements,
-    }
-    "eks" {
-        DescribeNodegroup,
-    }
-    "sts" {
-        GetCallerIdentity,
-    }
-}
-
-impl fmt::Display for Operation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl EncodeLabelValue for Operation {
-    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> fmt::Result {
-        self.name().encode(encoder)
-    }
-}
+use super::error::AwsError;
+use super::operation::Operation;
 
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]

@@ -21,6 +21,7 @@ mod instance_types;
 mod launch_template;
 mod lifecycle;
 mod lifecycle_hook;
+mod operation;
 mod proxy;
 mod requirements;
 mod retry;
@@ -51,7 +52,7 @@ pub use auto_scaling_group::{
     AutoScalingGroup, Frozen, Instance, Launch, Mix, Override, Source, TemplateId, TemplateRef, Weights,
 };
 pub(crate) use autoscaling::{ACTIVITIES_AT_MOST, CONFIGURATIONS_A_CALL};
-pub use calls::{Calls, Operation};
+pub use calls::Calls;
 pub(crate) use ec2::{IMAGES_A_CALL, TYPES_A_CALL};
 pub use ec2::{TemplateAliases, TemplatePage};
 pub use eks::ManagedNodeGroup;
@@ -61,6 +62,7 @@ pub use instance_types::{Accelerator, TypeInfo};
 pub use launch_template::{LaunchSpec, Revision, TemplateVersion, Volumes};
 pub use lifecycle::Lifecycle;
 pub use lifecycle_hook::Hook;
+pub use operation::Operation;
 pub use proxy::{BadProxy, Proxy};
 pub use requirements::Requirements;
 pub use tag_selector::TagSelector;

@@ -6,69 +6,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tokio::task::{JoinError, JoinSet};
-use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use super::held_since::Holds;
+use super::context::{Shared, membership, needs_worker};
 use super::hold;
-use super::intents::record_on;
-use super::metrics::{Board, Metrics};
-use super::situation::{Settings, Whereabouts};
-use super::surroundings::whereabouts;
-use super::wishes::Wishes;
+use super::record::record_on;
 use super::workers::Workers;
-use crate::aws::{Aws, Lifecycle};
-use crate::clock::Clock;
-use crate::cluster::{Attachment, Budget, Cluster, Existing, Leadership, NodeView, Nodes, Store};
-use crate::groups::Groups;
-use crate::groups::hooks::Hooks;
-use crate::groups::protection::Protection;
-use crate::groups::selector::Selectors;
-use crate::k8s::names;
-use crate::template::Lessons;
-
-/// What the controller and its workers share.
-#[derive(Debug)]
-pub struct Shared {
-    /// The Kubernetes API.
-    pub cluster: Cluster,
-    /// AWS.
-    pub aws: Aws,
-    /// Nodes, kept by the controller's watch.
-    pub nodes: Arc<Nodes>,
-    /// Disruption budgets.
-    pub budgets: Store<Budget>,
-    /// DaemonSets.
-    pub daemon_sets: Store<Existing>,
-    /// Volume attachments.
-    pub attachments: Store<Attachment>,
-    /// Node groups.
-    pub groups: Arc<Groups>,
-    /// Which groups are selected.
-    pub selectors: Selectors,
-    /// What was learned of the groups' nodes.
-    pub lessons: Arc<Lessons>,
-    /// Lifecycle hooks.
-    pub hooks: Arc<Hooks>,
-    /// Since when instances are held.
-    pub holds: Holds,
-    /// Lowers sizes without a victim.
-    pub protection: Arc<Protection>,
-    /// Whether this process may write.
-    pub leadership: Leadership,
-    /// Tells the time.
-    pub clock: Clock,
-    /// How scale-ins are done.
-    pub settings: Settings,
-    /// Whose turn it is of the scale-ins that people wish for.
-    pub wishes: Wishes,
-    /// Whom drains wait for.
-    pub waiting: Arc<Board>,
-    /// Counters.
-    pub metrics: Metrics,
-    /// Stops everything: what was asked for is heard out, nothing new is asked.
-    pub stop: CancellationToken,
-}
 
 /// A part of the controller ended that never should.
 #[derive(Debug, thiserror::Error)]
@@ -79,21 +22,6 @@ pub enum ControllerError {
     /// A task panicked.
     #[error("a task of the scale-in controller failed")]
     Failed(#[from] JoinError),
-}
-
-/// Whether something is to be done for a Node, now or when something changes.
-pub(super) fn needs_worker(shared: &Shared, node: &NodeView, instance: &Whereabouts) -> bool {
-    let all = node.instance.as_deref().map(|instance| shared.nodes.of_instance(instance)).unwrap_or_default();
-    if node.marks.is_some() || node.record.is_some() || all.iter().any(|node| node.record.is_some()) {
-        return true;
-    }
-    let guard = shared.settings.guard;
-    let Whereabouts::In { lifecycle, .. } = instance else { return false };
-    lifecycle.is_held()
-        || matches!(lifecycle, Lifecycle::Terminating | Lifecycle::Retained)
-        // cluster-autoscaler drains it: the flush begins with the last exit, which somebody has to see.
-        || node.taint(names::TO_BE_DELETED).is_some()
-        || (guard && node.taint(names::DELETION_CANDIDATE).is_some())
 }
 
 /// Runs until stopped.
@@ -125,7 +53,7 @@ pub async fn run(shared: Arc<Shared>) -> Result<(), ControllerError> {
                 continue;
             };
             shared.groups.claim(&name, record_on(&node).map(|record| (record.group, record.instance)));
-            let instance = whereabouts(&shared, &node);
+            let instance = membership(&shared, &node);
             if !workers.has(&name) && needs_worker(&shared, &node, &instance) {
                 workers.start(&shared, name, at_start);
             }

@@ -10,6 +10,10 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::settings::Settings;
+use crate::aws::Hook;
+use crate::clock::{later, signed};
+
 /// Kept back from a deadline beside the flush time, for the writes between the phases and the call that releases.
 pub(super) const MARGIN: Duration = Duration::from_secs(5);
 
@@ -40,6 +44,20 @@ pub(super) fn cut(gone_by: Timestamp) -> Timestamp {
 pub(super) fn shortened_grace(gone_by: Timestamp, grace_seconds: i64, now: Timestamp) -> Option<i64> {
     let left = gone_by.duration_since(now) - KILL_TIME;
     (left < SignedDuration::from_secs(grace_seconds)).then(|| left.as_secs().max(1))
+}
+
+/// When an instance must have been given back: the hook holds it for so long from when it began to, and people may allow
+/// less. One heartbeat time-out is kept back.
+pub(super) fn limit(
+    settings: &Settings,
+    requested: Timestamp,
+    hook: Option<&Hook>,
+    held_since: Timestamp,
+) -> Option<Timestamp> {
+    let by_hook = hook
+        .map(|hook| later(held_since, signed(hook.global_timeout.saturating_sub(hook.heartbeat_timeout))));
+    let by_option = settings.drain_timeout.map(|timeout| later(requested, signed(timeout)));
+    [by_hook, by_option].into_iter().flatten().min()
 }
 
 #[cfg(test)]

@@ -8,12 +8,13 @@ use std::fmt::Write;
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::action::{Action, NodeEvent, Plan, WaitReason, Waiting};
 use super::class::{Class, is_patient};
 use super::deadline::{cut, gone_by, last_call, shortened_grace};
 use super::memory::Task;
 use super::record::{Phase, Record};
 use super::release;
-use super::situation::{Action, Announcement, Plan, SPOKEN_FOR_WITHIN, Situation, Waiting, Why};
+use super::situation::{SPOKEN_FOR_WITHIN, Situation};
 use crate::clock::later;
 use crate::cluster::PodView;
 
@@ -89,7 +90,7 @@ fn evict(s: &Situation<'_>, record: &Record, limit: Option<Timestamp>, plan: &mu
             let why = ask(s, record, pod, class, limit, turn, plan);
             answered &=
                 s.memory.tries(&Task::Pod(pod.uid.clone())).is_some_and(|tries| tries.ended.is_some())
-                    || matches!(why, Why::Exiting(_) | Why::Overdue(_) | Why::Patient);
+                    || matches!(why, WaitReason::Exiting(_) | WaitReason::Overdue(_) | WaitReason::Patient);
             plan.waiting.push(Waiting { pod: pod.name.clone(), why });
         }
         turn &= answered;
@@ -105,7 +106,7 @@ fn ask(
     limit: Option<Timestamp>,
     turn: bool,
     plan: &mut Plan,
-) -> Why {
+) -> WaitReason {
     let task = Task::Pod(pod.uid.clone());
     if let Some(until) = pod.going_until {
         return wait_for_exit(s, pod, until, limit, plan);
@@ -114,7 +115,7 @@ fn ask(
         && *at + ASK_AGAIN > s.now
     {
         plan.wake(*at + ASK_AGAIN);
-        return Why::Exiting(s.theirs(*at + SignedDuration::from_secs(pod.grace_seconds)));
+        return WaitReason::Exiting(s.theirs(*at + SignedDuration::from_secs(pod.grace_seconds)));
     }
     if let Some(limit) = limit {
         let call = last_call(limit, pod.grace_seconds);
@@ -135,14 +136,14 @@ fn ask(
             } else {
                 s.attempt(plan, &task, delete);
             }
-            return Why::Queued;
+            return WaitReason::Queued;
         }
     }
     if class == Class::Patient {
-        return Why::Patient;
+        return WaitReason::Patient;
     }
     if !turn {
-        return Why::Queued;
+        return WaitReason::Queued;
     }
     try_eviction(s, record, pod, limit, plan)
 }
@@ -154,7 +155,7 @@ fn wait_for_exit(
     until: Timestamp,
     limit: Option<Timestamp>,
     plan: &mut Plan,
-) -> Why {
+) -> WaitReason {
     if let Some(cut) = limit.map(cut) {
         if cut > s.now {
             plan.wake(cut);
@@ -165,12 +166,12 @@ fn wait_for_exit(
     let overdue = later(s.ours(until), OVERDUE_AFTER);
     if overdue > s.now {
         plan.wake(overdue);
-        return Why::Exiting(until);
+        return WaitReason::Exiting(until);
     }
     if !s.beside.is_empty() {
         plan.wake(later(s.ours(until), SPOKEN_FOR_WITHIN));
     }
-    Why::Overdue(until)
+    WaitReason::Overdue(until)
 }
 
 /// Has a pod evicted, if a try is due, and tells what the last one came to.
@@ -180,7 +181,7 @@ fn try_eviction(
     pod: &PodView,
     limit: Option<Timestamp>,
     plan: &mut Plan,
-) -> Why {
+) -> WaitReason {
     let task = Task::Pod(pod.uid.clone());
     let budgets = (s.budgets)(pod);
     let versions: Vec<(String, String)> = budgets
@@ -209,10 +210,10 @@ fn try_eviction(
     match refusal {
         Some(refusal) if refusal.by_budget => {
             let names: Vec<_> = refusal.budgets.iter().map(|(name, _)| name.as_str()).collect();
-            Why::Budget(names.join(", "), refusal.text.clone())
+            WaitReason::Budget(names.join(", "), refusal.text.clone())
         }
-        Some(refusal) => Why::Refused(refusal.text.clone()),
-        None => Why::Queued,
+        Some(refusal) => WaitReason::Refused(refusal.text.clone()),
+        None => WaitReason::Queued,
     }
 }
 
@@ -231,7 +232,7 @@ fn announce_given_up(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
             list(&given_up)
         );
         let topic = "given up".into();
-        s.announce(plan, Announcement { topic, reason: "ScaleInPodsGivenUp", note, warning: true });
+        s.announce(plan, NodeEvent { topic, reason: "ScaleInPodsGivenUp", note, warning: true });
     }
     let patience_is_over = s.patience_ends(record).is_some_and(|end| end <= s.now);
     let disturbed: Vec<String> = s
@@ -245,7 +246,7 @@ fn announce_given_up(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
             list(&disturbed)
         );
         let topic = "patience".into();
-        s.announce(plan, Announcement { topic, reason: "ScaleInPatienceOver", note, warning: true });
+        s.announce(plan, NodeEvent { topic, reason: "ScaleInPatienceOver", note, warning: true });
     }
     let returned = names(Class::Returned);
     if !returned.is_empty() {
@@ -254,7 +255,7 @@ fn announce_given_up(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
             list(&returned)
         );
         let topic = "returned".into();
-        s.announce(plan, Announcement { topic, reason: "ScaleInPodsReturned", note, warning: true });
+        s.announce(plan, NodeEvent { topic, reason: "ScaleInPodsReturned", note, warning: true });
     }
 }
 
@@ -282,18 +283,18 @@ fn announce_waiting(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     let waiting = std::mem::take(&mut plan.waiting);
     let mut by_budget: BTreeMap<&str, Vec<&Waiting>> = BTreeMap::new();
     for w in &waiting {
-        if let Why::Budget(name, _) = &w.why {
+        if let WaitReason::Budget(name, _) = &w.why {
             by_budget.entry(name).or_default().push(w);
         }
     }
     for (name, blocked) in by_budget {
-        let Some(Waiting { pod, why: Why::Budget(_, words) }) = blocked.first() else { continue };
+        let Some(Waiting { pod, why: WaitReason::Budget(_, words) }) = blocked.first() else { continue };
         let more =
             if blocked.len() > 1 { format!(" (and {} more pods)", blocked.len() - 1) } else { String::new() };
         let held_by = if name.is_empty() { "a disruption budget" } else { name };
         s.announce(
             plan,
-            Announcement {
+            NodeEvent {
                 topic: format!("budget {name}"),
                 reason: "ScaleInBlocked",
                 note: format!("pod {pod}{more} may not be evicted yet: disruption budget {held_by}: {words}"),
@@ -302,10 +303,10 @@ fn announce_waiting(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         );
     }
     for w in &waiting {
-        if let Why::Refused(words) = &w.why {
+        if let WaitReason::Refused(words) = &w.why {
             let note = format!("pod {} cannot be evicted: {words}", w.pod);
             let topic = format!("refused {}", w.pod);
-            s.announce(plan, Announcement { topic, reason: "ScaleInBlocked", note, warning: true });
+            s.announce(plan, NodeEvent { topic, reason: "ScaleInBlocked", note, warning: true });
         }
     }
     let slow = record.phase_since + SLOW;
@@ -315,7 +316,7 @@ fn announce_waiting(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         let note = describe(&waiting);
         s.announce(
             plan,
-            Announcement { topic: "waiting".into(), reason: "ScaleInWaiting", note, warning: false },
+            NodeEvent { topic: "waiting".into(), reason: "ScaleInWaiting", note, warning: false },
         );
     }
     plan.waiting = waiting;
@@ -327,12 +328,12 @@ fn describe(waiting: &[Waiting]) -> String {
     let mut text = format!("waiting for {} pods:", waiting.len());
     for (n, w) in waiting.iter().enumerate() {
         let why = match &w.why {
-            Why::Exiting(until) => format!("exiting, has until {until:.0}"),
-            Why::Overdue(until) => format!("should have exited by {until:.0}"),
-            Why::Budget(name, _) => format!("budget {name}"),
-            Why::Patient => "asked not to be disturbed".to_owned(),
-            Why::Refused(words) => words.chars().take(100).collect(),
-            Why::Queued => "to be evicted".to_owned(),
+            WaitReason::Exiting(until) => format!("exiting, has until {until:.0}"),
+            WaitReason::Overdue(until) => format!("should have exited by {until:.0}"),
+            WaitReason::Budget(name, _) => format!("budget {name}"),
+            WaitReason::Patient => "asked not to be disturbed".to_owned(),
+            WaitReason::Refused(words) => words.chars().take(100).collect(),
+            WaitReason::Queued => "to be evicted".to_owned(),
         };
         let entry = format!(" {} ({why});", w.pod);
         if text.len() + entry.len() > ROOM {

@@ -2,12 +2,13 @@
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::action::{Action, Plan};
 use super::class::{Class, Daemon, LONGEST_FLUSH};
 use super::deadline::{MARGIN, shortened_grace};
 use super::memory::Task;
 use super::record::Record;
 use super::release;
-use super::situation::{Action, Plan, Situation};
+use super::situation::Situation;
 use crate::cluster::PodView;
 
 /// Longest wait for volumes to be detached after the flush. An EBS volume takes seconds; one that a DaemonSet pod

@@ -4,19 +4,21 @@
 //! It is set when the Node becomes a candidate, which is by default ten minutes before cluster-autoscaler acts, and taken
 //! off when the Node is none any more. A value that the pod's owner set is left alone.
 
+use super::action::{Action, Plan};
+use super::membership::Membership;
 use super::memory::Task;
-use super::situation::{Action, Plan, Situation, Whereabouts};
+use super::situation::Situation;
 use super::{marks, record};
 use crate::cluster::PodView;
 use crate::k8s::names;
 
 /// Plans the guard of a node's DaemonSet pods.
 pub(super) fn guard(s: &Situation<'_>, plan: &mut Plan) {
-    if s.instance == Whereabouts::Unknown {
+    if s.instance == Membership::Unknown {
         // Right after the start: what the last run has set stays until it is known whose the node is.
         return;
     }
-    let ours = matches!(s.instance, Whereabouts::In { .. });
+    let ours = matches!(s.instance, Membership::In { .. });
     let marked = marks::is_guarded(s.node);
     let wanted = s.settings.guard && ours && (is_candidate(s) || (marked && is_going(s)));
     if !wanted && !marked {

@@ -7,9 +7,8 @@ use std::sync::{Mutex, PoisonError};
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
 
-use super::controller::Shared;
-use crate::aws::{ACTIVITIES_AT_MOST, Activity, AwsError, Lifecycle};
-use crate::clock::later;
+use crate::aws::{ACTIVITIES_AT_MOST, Activity, Aws, AwsError, Lifecycle};
+use crate::clock::{Clock, later};
 
 /// No hook holds an instance for longer.
 ///
@@ -62,15 +61,16 @@ const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_mins(1);
 
 /// Asks AWS since when an instance is held, which dates it by the wall's clock.
 pub(super) async fn ask(
-    shared: &Shared,
+    aws: &Aws,
+    clock: &Clock,
     instance: &str,
     group: &str,
     lifecycle: Lifecycle,
     seen: Timestamp,
 ) -> Result<Timestamp, AwsError> {
-    let ahead = shared.clock.ahead();
+    let ahead = clock.ahead();
     let seen = later(seen, ahead);
-    let activities = shared.aws.scaling_activities(group, later(seen, -LONGEST_HOLD)).await?;
+    let activities = aws.scaling_activities(group, later(seen, -LONGEST_HOLD)).await?;
     Ok(later(began(&activities, instance, lifecycle, seen), -ahead - CLOCKS_DIFFER))
 }
 

@@ -16,11 +16,11 @@ use futures::stream::FuturesUnordered;
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::timeout;
 
-use super::controller::Shared;
+use super::context::Shared;
+use super::deadline;
 use super::held_since::ask;
 use super::joined::Joined;
 use super::nodeless::{self, Past};
-use super::release;
 use crate::aws::{AwsError, Hook, Lifecycle};
 use crate::clock::{elapsed, later, signed};
 use crate::groups::Snapshot;
@@ -240,7 +240,8 @@ fn start_what_is_due(
             held.ask_at = None;
             let (shared, held, instance) = (Arc::clone(shared), held.clone(), instance.clone());
             running.push(Box::pin(async move {
-                let since = ask(&shared, &instance, &held.group, held.lifecycle, held.seen).await;
+                let since =
+                    ask(&shared.aws, &shared.clock, &instance, &held.group, held.lifecycle, held.seen).await;
                 Done::Asked(instance, since)
             }));
         }
@@ -308,7 +309,7 @@ fn let_go_at(
         None => Past::Unknown,
     };
     let since = held.since.unwrap_or(held.seen);
-    let limit = release::limit(&shared.settings, since, shared.hooks.last_seen(&held.group).as_ref(), since);
+    let limit = deadline::limit(&shared.settings, since, shared.hooks.last_seen(&held.group).as_ref(), since);
     nodeless::let_go_at(past, held.seen, whole_since, shared.holds.needed(instance), limit)
 }
 

@@ -5,11 +5,10 @@
 
 use std::sync::Arc;
 
-use super::marks;
+use super::context::speaker;
 use super::record::{self, Cause, Record, Release, Written};
-use super::release;
-use super::situation::Settings;
-use super::twins;
+use super::settings::Settings;
+use super::{deadline, marks};
 use crate::clock::Clock;
 use crate::cluster::{ApiError, Cluster, NodeView, Nodes};
 use crate::k8s::names;
@@ -32,7 +31,7 @@ pub enum Accepted {
     Already,
 }
 
-/// Why a scale-in was not written down.
+/// WaitReason a scale-in was not written down.
 #[derive(Debug, thiserror::Error)]
 pub enum IntentError {
     /// The API server did not take it; nothing has changed.
@@ -56,7 +55,7 @@ impl Intents {
 
     /// Name of the Node of this instance, if one has registered. Where several name it, the one that speaks for it.
     pub fn node_of(&self, instance: &str) -> Option<String> {
-        twins::speaker(&self.nodes, instance).map(|node| node.name.clone())
+        speaker(&self.nodes, instance).map(|node| node.name.clone())
     }
 
     /// Whether the Node of this name is one that names the instance beside the machine's own.
@@ -71,7 +70,7 @@ impl Intents {
 
     /// The scale-in under way of this instance.
     pub fn record_of(&self, instance: &str) -> Option<Record> {
-        record_on(twins::speaker(&self.nodes, instance).as_deref()?)
+        record_on(speaker(&self.nodes, instance).as_deref()?)
     }
 
     /// Whether a scale-in of this instance of the group is under way that ends with the instance gone for good, or
@@ -82,7 +81,7 @@ impl Intents {
 
     /// Whether the Node of this instance carries the taint by which cluster-autoscaler counts it as deleted, its own or ours.
     pub fn is_to_be_deleted(&self, instance: &str) -> bool {
-        twins::speaker(&self.nodes, instance).is_some_and(|node| node.taint(names::TO_BE_DELETED).is_some())
+        speaker(&self.nodes, instance).is_some_and(|node| node.taint(names::TO_BE_DELETED).is_some())
     }
 
     /// Whether a scale-in of this instance is under way that lowers the desired capacity when it is released.
@@ -104,7 +103,7 @@ impl Intents {
             let now = self.clock.wall();
             let mut record =
                 Record::new(Cause::Autoscaler, group, instance, Release::TerminateAndDecrement, now);
-            record.release_by = release::limit(&self.settings, now, None, now);
+            record.release_by = deadline::limit(&self.settings, now, None, now);
             let source = match self.cluster.patch_node(node, &marks::with_record(&view, &record, now)).await {
                 Ok(written) => {
                     self.nodes.update(written);

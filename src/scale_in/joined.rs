@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::controller::Shared;
+use super::context::Shared;
 use crate::groups::Snapshot;
 
 /// Groups of which a Node was seen here. Of another it is not known whose it is: a selector that is too wide finds the

@@ -6,10 +6,11 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::action::{Action, REPEAT_AFTER};
 use super::claims::Claims;
 use super::marks;
+use super::membership::Membership;
 use super::returns::Returns;
-use super::situation::{Action, REPEAT_AFTER, Whereabouts};
 use crate::aws::AwsError;
 use crate::cluster::{Answer, NodeView, PodView};
 use crate::telemetry::chain;
@@ -54,7 +55,7 @@ pub struct Tries {
     pub done: bool,
 }
 
-/// Why the API server has not evicted a pod.
+/// WaitReason the API server has not evicted a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The budgets that cover the pod, `namespace/name`, with the resource version they had.
@@ -71,7 +72,7 @@ pub struct Memory {
     tries: BTreeMap<Task, Tries>,
     /// What of the record is believed.
     pub claims: Claims,
-    /// Why a pod was not evicted, by UID.
+    /// WaitReason a pod was not evicted, by UID.
     pub refusals: BTreeMap<String, Refusal>,
     /// Pods asked to go, by UID, and when.
     pub asked: BTreeMap<String, Timestamp>,
@@ -197,9 +198,9 @@ impl Memory {
     }
 
     /// Takes note of where the instance is.
-    pub fn note_whereabouts(&mut self, instance: &Whereabouts) {
+    pub fn note_membership(&mut self, instance: &Membership) {
         self.elsewhere_since = match instance {
-            Whereabouts::Elsewhere { seen } => self.elsewhere_since.or(Some(*seen)),
+            Membership::Elsewhere { seen } => self.elsewhere_since.or(Some(*seen)),
             _ => None,
         };
     }

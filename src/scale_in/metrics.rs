@@ -11,9 +11,9 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::intents::record_on;
+use super::action::{WaitReason, Waiting};
+use super::record::record_on;
 use super::record::{self, Cause, Written};
-use super::situation::{Waiting, Why};
 use crate::clock::{Clock, elapsed};
 use crate::cluster::{Answer, Nodes};
 
@@ -171,12 +171,12 @@ impl Collector for UnderWay {
         let mut waiting: BTreeMap<&'static str, i64> = BTreeMap::new();
         for w in self.board.all().values().flatten() {
             let why = match w.why {
-                Why::Exiting(_) => "exiting",
-                Why::Overdue(_) => "overdue",
-                Why::Budget(..) => "budget",
-                Why::Patient => "patient",
-                Why::Refused(_) => "refused",
-                Why::Queued => "queued",
+                WaitReason::Exiting(_) => "exiting",
+                WaitReason::Overdue(_) => "overdue",
+                WaitReason::Budget(..) => "budget",
+                WaitReason::Patient => "patient",
+                WaitReason::Refused(_) => "refused",
+                WaitReason::Queued => "queued",
             };
             *waiting.entry(why).or_default() += 1;
         }

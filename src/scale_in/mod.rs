@@ -6,14 +6,16 @@
 //!                                             (intents, record)     (workers: one a node)        │ actions
 //!                                                                                  memory ◀── perform, remember
 //! ```
-//! [`plan`] decides, from a [`situation::Situation`] to a list of [`situation::Action`]s; the files it calls each hold one
+//! [`plan`] decides, from a [`situation::Situation`] to a list of [`action::Action`]s; the files it calls each hold one
 //! stage: [`drain`], [`flush`], [`release`], and [`guard`] before any of them; [`twins`] where several Nodes name one instance; [`class`] and [`returns`] tell which pods
 //! leave. [`perform`] makes the calls, [`remember`] what the next plan is to know of their outcome. [`hold`] keeps the
 //! lifecycle hooks waiting, whatever becomes of the rest. Everything that must survive is in the [`record`], an annotation;
-//! [`claims`] is what of it is believed. [`wishes`] is whose turn it is of those that people annotate.
+//! [`claims`] is what of it is believed. [`operator_queue`] is whose turn it is of those that people annotate.
 
+pub mod action;
 mod claims;
 mod class;
+mod context;
 mod controller;
 mod deadline;
 mod drain;
@@ -24,28 +26,29 @@ mod hold;
 mod intents;
 mod joined;
 mod marks;
+mod membership;
 mod memory;
 mod metrics;
 mod nodeless;
+mod operator_queue;
 mod perform;
 pub mod plan;
 pub mod record;
 mod release;
 mod remember;
 mod returns;
+mod settings;
 pub mod situation;
-mod surroundings;
 #[cfg(test)]
 mod tests;
 mod twins;
-mod wishes;
 mod worker;
 mod workers;
 
 pub use class::Flush;
-pub use controller::{ControllerError, Shared, run};
+pub use context::Shared;
+pub use controller::{ControllerError, run};
 pub use held_since::Holds;
 pub use intents::{Accepted, IntentError, Intents};
 pub use metrics::{Board, Metrics};
-pub use situation::Settings;
-pub use wishes::{AtOnce, Wishes};
+pub use settings::{AtOnce, Settings};

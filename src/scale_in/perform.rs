@@ -7,9 +7,9 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
 
-use super::controller::Shared;
-use super::situation::{Action, Announcement};
-use super::surroundings::will_decrement;
+use super::action::{Action, NodeEvent};
+use super::context::Shared;
+use super::context::will_decrement;
 use crate::aws::{AwsError, Hook};
 use crate::clock::elapsed;
 use crate::cluster::{Answer, ApiError, NodeView, PodName};
@@ -238,8 +238,8 @@ async fn give_up_replacement(shared: &Shared, group: &str) {
     }
 }
 
-pub(super) async fn announce(shared: Arc<Shared>, node: Arc<NodeView>, what: Announcement) -> Outcome {
-    let Announcement { reason, note, warning, .. } = what;
+pub(super) async fn announce(shared: Arc<Shared>, node: Arc<NodeView>, what: NodeEvent) -> Outcome {
+    let NodeEvent { reason, note, warning, .. } = what;
     tracing::info!(node = node.name, reason, note, "scale-in");
     let now = shared.clock.wall();
     if let Err(error) = shared.cluster.announce(&node, reason, &note, warning, now).await {

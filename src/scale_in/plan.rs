@@ -5,13 +5,13 @@
 //! nothing new. The order of things (workloads, then DaemonSet pods, then the instance) is decided here and in the
 //! files beside it: [`super::drain`], [`super::flush`], [`super::release`].
 
-use jiff::SignedDuration;
-
+use super::action::{Action, NodeEvent, Plan};
+use super::membership::Membership;
 use super::memory::Task;
+use super::operator_queue;
 use super::record::{Cause, Phase, Record, Release, Wish, Written};
-use super::situation::{Action, Announcement, Plan, Situation, Whereabouts};
-use super::wishes::{self, Turn};
-use super::{drain, flush, guard, marks, release, twins};
+use super::situation::{Situation, Turn};
+use super::{deadline, drain, flush, guard, marks, release, twins};
 use crate::aws::Lifecycle;
 use crate::clock::later;
 use crate::cluster::{DaemonOwner, PodName, Ready};
@@ -65,7 +65,7 @@ fn not_understood(s: &Situation<'_>, text: &str, plan: &mut Plan) {
          \"replace\" to have it replaced as well; take the annotation off to cancel"
     );
     let topic = format!("unreadable {text}");
-    s.announce(plan, Announcement { topic, reason: "ScaleInNotUnderstood", note, warning: true });
+    s.announce(plan, NodeEvent { topic, reason: "ScaleInNotUnderstood", note, warning: true });
 }
 
 /// Somebody else has written a record that is further than its scale-in.
@@ -80,7 +80,7 @@ fn not_believed(s: &Situation<'_>, plan: &mut Plan) {
         claimed.phase
     );
     let topic = "not believed".into();
-    s.announce(plan, Announcement { topic, reason: "ScaleInNotBelieved", note, warning: true });
+    s.announce(plan, NodeEvent { topic, reason: "ScaleInNotBelieved", note, warning: true });
 }
 
 /// Before a DaemonSet that the watch does not show is taken for deleted, the API server is asked: the watch of pods may be
@@ -116,7 +116,7 @@ fn under_way(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         );
         return s.patch(plan, marks::take_off(s.node), cancelled(note, true));
     }
-    if let Whereabouts::Elsewhere { seen } = s.instance {
+    if let Membership::Elsewhere { seen } = s.instance {
         release::ended_unseen(s, record, seen, plan);
     }
     twins::announce(s, plan);
@@ -128,32 +128,14 @@ fn under_way(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         Phase::Flushing => flush::flush(s, &record, plan),
         Phase::Releasing => release::release(s, &record, plan),
     }
-    keep_marked(s, plan);
-}
-
-/// Puts back what the Node should carry during a scale-in, and keeps the taint fresh.
-pub(super) fn keep_marked(s: &Situation<'_>, plan: &mut Plan) {
-    // In a warm pool, perhaps for days, it is nobody's node.
-    let away = matches!(
-        s.instance,
-        Whereabouts::Elsewhere { .. } | Whereabouts::In { lifecycle: Lifecycle::Warmed, .. }
-    );
-    if away {
-        return;
-    }
-    if let Some(patch) = marks::put_on(s.node, s.wall) {
-        s.patch(plan, patch, Vec::new());
-    } else {
-        let expires = marks::taint_expires(s.node).unwrap_or(s.wall);
-        plan.wake(later(s.now, expires.duration_since(s.wall)));
-    }
+    s.keep_marked(plan);
 }
 
 /// Whether the record is void: the group had taken the instance out, by the record's word, and has it in service again.
 /// Its root volume was replaced, it came back out of the warm pool, or somebody has attached it again. The Node is in
 /// service as soon as it is Ready.
 fn is_back(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
-    let Whereabouts::In { group, lifecycle: Lifecycle::Pending | Lifecycle::InService, seen } = &s.instance
+    let Membership::In { group, lifecycle: Lifecycle::Pending | Lifecycle::InService, seen } = &s.instance
     else {
         return false;
     };
@@ -164,28 +146,24 @@ fn is_back(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
         let note =
             format!("group {group} has instance {} in service again, and so is the node", record.instance);
         let topic = "back".into();
-        let back = Announcement { topic, reason: "ScaleInOver", note, warning: false };
+        let back = NodeEvent { topic, reason: "ScaleInOver", note, warning: false };
         s.patch(plan, marks::take_off(s.node), vec![Action::Announce(back)]);
     }
     true
 }
 
-/// How long an instance must have been missing from our groups before it counts as detached: one look may leave one out,
-/// and the Node of one that was ended by somebody else is soon not Ready.
-pub(super) const MISSING_FOR: SignedDuration = SignedDuration::from_mins(1);
-
 /// Whether somebody has detached the instance, which lives on outside the group.
 fn has_left_alive(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
     match &s.instance {
-        Whereabouts::In { lifecycle, .. } => *lifecycle == Lifecycle::Detaching,
-        Whereabouts::Unknown => false,
-        Whereabouts::Elsewhere { seen } => {
+        Membership::In { lifecycle, .. } => *lifecycle == Lifecycle::Detaching,
+        Membership::Unknown => false,
+        Membership::Elsewhere { seen } => {
             let taken_out = release::told_at(s, record).is_some() || record.release == Release::CompleteHook;
             let Some(since) = s.memory.elsewhere_since.filter(|_| !taken_out) else { return false };
             if s.node.ready != Ready::Yes {
                 return false;
             }
-            let detached = later(since, MISSING_FOR);
+            let detached = later(since, release::MISSING_FOR);
             if *seen < detached {
                 release::look_after(s, detached, plan);
             }
@@ -206,27 +184,27 @@ fn cancel_at_minimum(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
 
 fn cancelled(note: String, warning: bool) -> Vec<Action> {
     let topic = "cancelled".into();
-    vec![Action::Announce(Announcement { topic, reason: "ScaleInCancelled", note, warning })]
+    vec![Action::Announce(NodeEvent { topic, reason: "ScaleInCancelled", note, warning })]
 }
 
 fn without_record(s: &Situation<'_>, plan: &mut Plan) {
     match &s.instance {
-        Whereabouts::Unknown => {}
-        Whereabouts::Elsewhere { .. } => {
+        Membership::Unknown => {}
+        Membership::Elsewhere { .. } => {
             if marks::has_scale_in_marks(s.node) {
                 s.patch(plan, marks::take_off(s.node), Vec::new());
             }
         }
         // Load balancers let go of it first, for minutes: our hook is going to hold it, and there is no need to wait for that.
-        Whereabouts::In { group, lifecycle, .. }
+        Membership::In { group, lifecycle, .. }
             if lifecycle.is_held() || *lifecycle == Lifecycle::Terminating =>
         {
             begin_for_hook(s, group, plan);
         }
-        Whereabouts::In { group, lifecycle: Lifecycle::Retained, .. } => begin_for_retained(s, group, plan),
+        Membership::In { group, lifecycle: Lifecycle::Retained, .. } => begin_for_retained(s, group, plan),
         // On an instance that is going anyway the marks of a cancelled scale-in may as well stay.
-        Whereabouts::In { lifecycle, .. } if lifecycle.is_terminating() => {}
-        Whereabouts::In { .. } => {
+        Membership::In { lifecycle, .. } if lifecycle.is_terminating() => {}
+        Membership::In { .. } => {
             if marks::has_scale_in_marks(s.node) {
                 let note = "the record in annotation ebbtide/scale-in is gone: the node is back in service"
                     .to_owned();
@@ -243,7 +221,7 @@ fn begin_for_hook(s: &Situation<'_>, group: &str, plan: &mut Plan) {
     };
     let Some(instance) = &s.node.instance else { return };
     let mut record = Record::new(Cause::LifecycleHook, group, instance, Release::CompleteHook, s.now);
-    record.release_by = release::limit(s.settings, s.now, Some(hook), s.held_since.unwrap_or(s.now));
+    record.release_by = deadline::limit(s.settings, s.now, Some(hook), s.held_since.unwrap_or(s.now));
     begin(s, &record, plan);
 }
 
@@ -252,16 +230,16 @@ fn begin_for_hook(s: &Situation<'_>, group: &str, plan: &mut Plan) {
 fn begin_for_retained(s: &Situation<'_>, group: &str, plan: &mut Plan) {
     let Some(instance) = &s.node.instance else { return };
     let mut record = Record::new(Cause::LifecycleHook, group, instance, Release::Terminate, s.now);
-    record.release_by = release::limit(s.settings, s.now, None, s.now);
+    record.release_by = deadline::limit(s.settings, s.now, None, s.now);
     begin(s, &record, plan);
 }
 
 fn begin_for_operator(s: &Situation<'_>, wish: Wish, plan: &mut Plan) {
-    let (Whereabouts::In { group, lifecycle, .. }, Some(instance)) = (&s.instance, &s.node.instance) else {
-        if matches!(s.instance, Whereabouts::Elsewhere { .. }) {
+    let (Membership::In { group, lifecycle, .. }, Some(instance)) = (&s.instance, &s.node.instance) else {
+        if matches!(s.instance, Membership::Elsewhere { .. }) {
             s.announce(
                 plan,
-                Announcement {
+                NodeEvent {
                     topic: "foreign".into(),
                     reason: "ScaleInNotPossible",
                     note: "the node's instance is in none of the node groups that ebbtide runs".into(),
@@ -280,13 +258,13 @@ fn begin_for_operator(s: &Situation<'_>, wish: Wish, plan: &mut Plan) {
              ebbtide/scale-in=replace to have it replaced"
         );
         let topic = "at minimum".into();
-        return s.announce(plan, Announcement { topic, reason: "ScaleInNotPossible", note, warning: true });
+        return s.announce(plan, NodeEvent { topic, reason: "ScaleInNotPossible", note, warning: true });
     }
     if let Turn::Waits { under_way, before } = (s.turn)() {
-        return wishes::wait(s, wish, group, under_way, before, plan);
+        return operator_queue::wait(s, wish, group, under_way, before, plan);
     }
     let mut record = Record::new(Cause::Operator, group, instance, wish.release, s.now);
-    record.release_by = release::limit(s.settings, s.now, None, s.now);
+    record.release_by = deadline::limit(s.settings, s.now, None, s.now);
     begin(s, &record, plan);
 }
 

@@ -9,8 +9,9 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::clock::later;
+use crate::cluster::NodeView;
 
-/// Why a node goes.
+/// WaitReason a node goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cause {
@@ -76,7 +77,7 @@ impl fmt::Display for Phase {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Record {
-    /// Why the node goes.
+    /// WaitReason the node goes.
     pub cause: Cause,
     /// Name of its group.
     pub group: String,
@@ -228,6 +229,14 @@ pub(super) fn unreadable(text: &str) -> Written {
 /// The annotation's value.
 pub fn write(record: &Record) -> String {
     serde_json::to_string(record).unwrap_or_default()
+}
+
+/// The scale-in under way on a Node. One that names another instance is void.
+pub(super) fn record_on(node: &NodeView) -> Option<Record> {
+    match read(node.record.as_deref()?) {
+        Written::Record(record) if node.instance.as_deref() == Some(&record.instance) => Some(record),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

@@ -11,31 +11,22 @@
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::action::{Action, NodeEvent, Plan};
 use super::deadline;
+use super::membership::Membership;
 use super::memory::Task;
-use super::plan::MISSING_FOR;
 use super::record::{Phase, Record, Release};
-use super::situation::{Action, Announcement, HookKnowledge, Plan, Settings, Situation, Whereabouts};
+use super::situation::{HookKnowledge, Situation};
 use crate::aws::{Hook, Lifecycle};
-use crate::clock::{later, signed};
+use crate::clock::later;
 use crate::cluster::Ready;
 
 /// How long a call to AWS may still take effect after it was made, and a look may still show what was before.
 const REPEAT_AFTER: SignedDuration = SignedDuration::from_secs(30);
 
-/// When an instance must have been given back: the hook holds it for so long from when it began to, and people may allow
-/// less. One heartbeat time-out is kept back.
-pub(super) fn limit(
-    settings: &Settings,
-    requested: Timestamp,
-    hook: Option<&Hook>,
-    held_since: Timestamp,
-) -> Option<Timestamp> {
-    let by_hook = hook
-        .map(|hook| later(held_since, signed(hook.global_timeout.saturating_sub(hook.heartbeat_timeout))));
-    let by_option = settings.drain_timeout.map(|timeout| later(requested, signed(timeout)));
-    [by_hook, by_option].into_iter().flatten().min()
-}
+/// How long an instance must have been missing from our groups before it counts as detached: one look may leave one out,
+/// and the Node of one that was ended by somebody else is soon not Ready.
+pub(super) const MISSING_FOR: SignedDuration = SignedDuration::from_mins(1);
 
 /// A deadline this much off is as good as the one that can be computed: it need not be written again.
 const AS_GOOD: SignedDuration = SignedDuration::from_secs(1);
@@ -44,8 +35,8 @@ const AS_GOOD: SignedDuration = SignedDuration::from_secs(1);
 pub(super) fn brought_up_to_date(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> Record {
     let (release, then) = way_of_release(s, record);
     let group = match &s.instance {
-        Whereabouts::In { group, .. } => group,
-        Whereabouts::Unknown | Whereabouts::Elsewhere { .. } => &record.group,
+        Membership::In { group, .. } => group,
+        Membership::Unknown | Membership::Elsewhere { .. } => &record.group,
     };
     let changed = Record { release, group: group.clone(), ..record.clone() };
     let changed = Record { release_by: deadline_of(s, &changed), ..changed };
@@ -73,15 +64,15 @@ fn is_deadline_known(s: &Situation<'_>, record: &Record) -> bool {
 fn deadline_of(s: &Situation<'_>, record: &Record) -> Option<Timestamp> {
     match (record.release, s.hook.ours(), s.held_since) {
         (Release::CompleteHook, Some(hook), Some(since)) => {
-            limit(s.settings, record.requested_at, Some(hook), since)
+            deadline::limit(s.settings, record.requested_at, Some(hook), since)
         }
-        _ => limit(s.settings, record.requested_at, None, s.now),
+        _ => deadline::limit(s.settings, record.requested_at, None, s.now),
     }
 }
 
 /// How the instance is given back by now, where something else than us has changed that, and what is to be done then.
 fn way_of_release(s: &Situation<'_>, record: &Record) -> (Release, Vec<Action>) {
-    let Whereabouts::In { lifecycle, .. } = &s.instance else {
+    let Membership::In { lifecycle, .. } = &s.instance else {
         let gone = s.memory.elsewhere_since.is_some_and(|since| later(since, MISSING_FOR) <= s.now);
         // Should it come back one day, what it left for is done with.
         let done = gone && told_at(s, record).is_some();
@@ -97,7 +88,7 @@ fn way_of_release(s: &Situation<'_>, record: &Record) -> (Release, Vec<Action>) 
 /// While a node drains: where the group has our hook, the instance is terminated at once, and the record says from
 /// then on that completing the hook releases it. Returns the record as it stands.
 pub(super) fn take_out_of_the_group(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> Record {
-    let Whereabouts::In { group, lifecycle, seen } = &s.instance else { return record.clone() };
+    let Membership::In { group, lifecycle, seen } = &s.instance else { return record.clone() };
     if lifecycle.is_terminating() {
         return taken_out(s, record, *lifecycle, group, plan);
     }
@@ -135,7 +126,7 @@ fn taken_out(
         return record.clone();
     }
     let held_since = s.held_since.unwrap_or(s.now);
-    let release_by = limit(s.settings, record.requested_at, s.hook.ours(), held_since);
+    let release_by = deadline::limit(s.settings, record.requested_at, s.hook.ours(), held_since);
     let held = Record { release: Release::CompleteHook, release_by, ..record.clone() };
     s.patch(plan, s.with_record(&held), given_up(s, record));
     held
@@ -144,7 +135,7 @@ fn taken_out(
 /// After the drain: if the group takes the instance out by itself now, it gives the replacement up as well.
 pub(super) fn follow_the_group(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> Record {
     match &s.instance {
-        Whereabouts::In { group, lifecycle, .. }
+        Membership::In { group, lifecycle, .. }
             if record.phase != Phase::Draining
                 && lifecycle.is_terminating()
                 && !given_up(s, record).is_empty() =>
@@ -195,7 +186,7 @@ pub(super) fn go_back_for_workloads(s: &Situation<'_>, record: &Record, plan: &m
 /// Begins the release: where that means to terminate the instance, it is noted in the same write.
 pub(super) fn begin(s: &Situation<'_>, record: &Record, note: String, plan: &mut Plan) {
     let record = record.entering(Phase::Releasing, s.now);
-    let Whereabouts::In { group, lifecycle, seen } = &s.instance else {
+    let Membership::In { group, lifecycle, seen } = &s.instance else {
         return s.enter_and(plan, &record, note, None);
     };
     if is_ours_to_end(&record, *lifecycle) && may_terminate(s, &record, *seen, plan) {
@@ -208,14 +199,14 @@ pub(super) fn begin(s: &Situation<'_>, record: &Record, note: String, plan: &mut
 
 /// Plans the release of the instance.
 pub(super) fn release(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
-    let Whereabouts::In { group, lifecycle, seen } = &s.instance else {
-        if matches!(s.instance, Whereabouts::Elsewhere { .. }) {
+    let Membership::In { group, lifecycle, seen } = &s.instance else {
+        if matches!(s.instance, Membership::Elsewhere { .. }) {
             let note = format!(
                 "instance {} has left group {}; the Node goes when the cloud controller has seen it terminated",
                 record.instance, record.group
             );
             let topic = "released".into();
-            s.announce(plan, Announcement { topic, reason: "ScaleInReleased", note, warning: false });
+            s.announce(plan, NodeEvent { topic, reason: "ScaleInReleased", note, warning: false });
         }
         return;
     };
@@ -227,7 +218,7 @@ pub(super) fn release(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
             record.instance
         );
         let topic = "unknown state".into();
-        return s.announce(plan, Announcement { topic, reason: "ScaleInRefused", note, warning: true });
+        return s.announce(plan, NodeEvent { topic, reason: "ScaleInRefused", note, warning: true });
     }
     if is_ours_to_end(record, *lifecycle) {
         if s.pods.is_some()
@@ -317,7 +308,7 @@ fn may_terminate(s: &Situation<'_>, record: &Record, seen: Timestamp, plan: &mut
 /// Source: [Manage retained
 /// instances](https://docs.aws.amazon.com/autoscaling/ec2/userguide/manage-retained-instances.html).
 fn noted(s: &Situation<'_>, record: &Record, group: &str) -> (Record, Action) {
-    let counts = matches!(&s.instance, Whereabouts::In { lifecycle, .. } if lifecycle.is_live());
+    let counts = matches!(&s.instance, Membership::In { lifecycle, .. } if lifecycle.is_live());
     let terminate = Action::Terminate {
         group: group.to_owned(),
         instance: record.instance.clone(),
@@ -343,6 +334,6 @@ fn announce_refusal(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         let note =
             format!("AWS does not release instance {}, which is tried again: {words}", record.instance);
         let topic = "refused by AWS".into();
-        s.announce(plan, Announcement { topic, reason: "ScaleInRefused", note, warning: true });
+        s.announce(plan, NodeEvent { topic, reason: "ScaleInRefused", note, warning: true });
     }
 }

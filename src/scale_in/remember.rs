@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use jiff::SignedDuration;
 
+use super::action::Action;
 use super::memory::Task;
 use super::perform::Outcome;
-use super::situation::{Action, HookKnowledge};
+use super::situation::HookKnowledge;
 use super::worker::Worker;
 use crate::aws::{AwsError, Hook};
 use crate::cluster::{Answer, ApiError};

@@ -1,4 +1,4 @@
-//! What a plan is made from, and what it is made of: data only.
+//! What a plan is made from: data only.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,52 +7,17 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-use super::class::{Circumstances, Class, Flush, classify};
+use super::action::{Action, NodeEvent, Plan, REPEAT_AFTER};
+use super::class::{Circumstances, Class, classify};
 use super::marks;
+use super::membership::Membership;
 use super::memory::{Memory, Task};
 use super::record::{Cause, Phase, Record, Written};
-use super::wishes::{AtOnce, Turn};
+use super::settings::Settings;
 use crate::aws::{Hook, Lifecycle};
 use crate::clock::{later, signed};
-use crate::cluster::{Budget, NodeView, PodName, PodView, Ready};
+use crate::cluster::{Budget, NodeView, PodView, Ready};
 use crate::groups::hooks::TerminatingHooks;
-
-/// How scale-ins are done here.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// How long flushes take.
-    pub flush: Flush,
-    /// How long a drain that cluster-autoscaler has not asked for waits for pods that asked not to be disturbed; none: as
-    /// long as it takes.
-    pub patience: Option<Duration>,
-    /// Longest time from request to release, for every cause.
-    pub drain_timeout: Option<Duration>,
-    /// Whether DaemonSet pods are kept from cluster-autoscaler's own drain.
-    pub guard: bool,
-    /// How many scale-ins that people wish for go on at once in a group.
-    pub operator_at_once: AtOnce,
-}
-
-/// Where the node's instance is, by the last look at AWS.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Whereabouts {
-    /// There was no look yet.
-    Unknown,
-    /// In none of our groups.
-    Elsewhere {
-        /// When the look began.
-        seen: Timestamp,
-    },
-    /// In a group of ours.
-    In {
-        /// Name of the group.
-        group: String,
-        /// State of the instance.
-        lifecycle: Lifecycle,
-        /// When the look began.
-        seen: Timestamp,
-    },
-}
 
 /// The group's lifecycle hook, as far as it is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,6 +60,20 @@ impl From<TerminatingHooks> for HookKnowledge {
     }
 }
 
+/// Whether a wish is to be carried out now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// Yes.
+    Now,
+    /// Not yet.
+    Waits {
+        /// Scale-ins that people wished for, under way in the group.
+        under_way: usize,
+        /// Wishes whose turn comes before.
+        before: usize,
+    },
+}
+
 /// Everything a plan is made from.
 pub struct Situation<'a> {
     /// The present moment, on our clock that never steps.
@@ -126,169 +105,13 @@ pub struct Situation<'a> {
     /// Whether a person's wish is to be carried out now.
     pub turn: &'a dyn Fn() -> Turn,
     /// Where its instance is.
-    pub instance: Whereabouts,
+    pub instance: Membership,
     /// The group's lifecycle hook.
     pub hook: &'a HookKnowledge,
     /// When AWS began to hold the instance, or a moment before that; none while that is not known.
     pub held_since: Option<Timestamp>,
     /// What was tried before.
     pub memory: &'a Memory,
-}
-
-/// Something to be done, once.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Action {
-    /// Write to the Node, and say so when it is written.
-    PatchNode {
-        /// A merge patch with the Node's resource version as a precondition.
-        patch: Value,
-        /// To be done once the patch is in, and only then.
-        then: Vec<Action>,
-    },
-    /// Ask the API server to evict a pod; a grace only where the pod's own does not fit.
-    Evict {
-        /// The pod.
-        pod: PodName,
-        /// Its UID, a precondition.
-        uid: String,
-        /// Grace in seconds.
-        grace: Option<i64>,
-        /// The budgets that cover it, `namespace/name` and resource version, for the record of a refusal.
-        budgets: Vec<(String, String)>,
-        /// Whose it is.
-        owner: String,
-        /// Whether it has come back to the cordoned node.
-        returned: bool,
-    },
-    /// Delete a pod, whatever its budgets say.
-    Delete {
-        /// The pod.
-        pod: PodName,
-        /// Its UID, a precondition.
-        uid: String,
-        /// Grace in seconds.
-        grace: Option<i64>,
-        /// Whether it is a disruption, which its owner is told of by the pod's condition DisruptionTarget.
-        disruption: bool,
-    },
-    /// Ask the API server whether a DaemonSet exists.
-    LookUpDaemonSet {
-        /// The DaemonSet.
-        name: PodName,
-        /// Its UID.
-        uid: String,
-    },
-    /// Set or take off the guard on a DaemonSet pod.
-    Guard {
-        /// The pod.
-        pod: PodName,
-        /// Its UID, a precondition.
-        uid: String,
-        /// Set it.
-        on: bool,
-    },
-    /// Ask AWS for the hook of a group.
-    LookUpHook {
-        /// Name of the group.
-        group: String,
-    },
-    /// Terminate an instance.
-    Terminate {
-        /// Name of the group.
-        group: String,
-        /// EC2 instance id.
-        instance: String,
-        /// Whether the desired capacity goes down with it.
-        decrement: bool,
-        /// Whether it must not be done unless the group has our hook, and no other, which then holds the instance.
-        under_hook: bool,
-        /// What the record on the Node says of it.
-        noted_at: Timestamp,
-    },
-    /// Lower the desired capacity by one, unless that would cost an instance that lives: the group has taken one out by
-    /// itself that cluster-autoscaler had given up.
-    GiveUpReplacement {
-        /// Name of the group.
-        group: String,
-    },
-    /// Have AWS looked at again: only that shows what became of a call.
-    LookAtAws,
-    /// Complete our lifecycle hook.
-    CompleteHook {
-        /// The hook.
-        hook: Hook,
-        /// EC2 instance id.
-        instance: String,
-    },
-    /// Publish an Event on the Node.
-    Announce(Announcement),
-}
-
-/// An Event on the Node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Announcement {
-    /// What it is about: not repeated within [`REPEAT_AFTER`].
-    pub topic: String,
-    /// The Event's reason.
-    pub reason: &'static str,
-    /// The Event's text.
-    pub note: String,
-    /// Whether somebody should look.
-    pub warning: bool,
-}
-
-/// What blocks longer than this is announced again.
-pub const REPEAT_AFTER: SignedDuration = SignedDuration::from_mins(5);
-
-/// Whom a drain waits for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Waiting {
-    /// The pod.
-    pub pod: PodName,
-    /// What for.
-    pub why: Why,
-}
-
-/// Why a pod is still there.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Why {
-    /// It has been asked to go and has time until then.
-    Exiting(Timestamp),
-    /// It had time until then, and its kubelet has not said that it has ended.
-    Overdue(Timestamp),
-    /// A budget has no room: which, and the API server's words.
-    Budget(String, String),
-    /// It asked not to be disturbed.
-    Patient,
-    /// The API server refused for another reason.
-    Refused(String),
-    /// Its turn has not come.
-    Queued,
-}
-
-/// What is to be done, and when to look again if nothing happens.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Plan {
-    /// To be done now, in this order.
-    pub actions: Vec<Action>,
-    /// When time alone changes the plan.
-    pub wake_at: Option<Timestamp>,
-    /// Whom the drain waits for.
-    pub waiting: Vec<Waiting>,
-    /// Whether workloads are on the node, or may come; none until its pods have been listed.
-    pub occupied: Option<bool>,
-}
-
-impl Plan {
-    /// Whether the plan has a write to the Node.
-    pub(super) fn writes_node(&self) -> bool {
-        self.actions.iter().any(|action| matches!(action, Action::PatchNode { .. }))
-    }
-
-    /// Looks again at `moment` at the latest.
-    pub(super) fn wake(&mut self, moment: Timestamp) {
-        self.wake_at = Some(self.wake_at.map_or(moment, |at| at.min(moment)));
-    }
 }
 
 impl Situation<'_> {
@@ -312,6 +135,24 @@ impl Situation<'_> {
         marks::with_record(self.node, &record.moved(self.ahead), self.wall)
     }
 
+    /// Puts back what the Node should carry during a scale-in, and keeps the taint fresh.
+    pub(super) fn keep_marked(&self, plan: &mut Plan) {
+        // In a warm pool, perhaps for days, it is nobody's node.
+        let away = matches!(
+            self.instance,
+            Membership::Elsewhere { .. } | Membership::In { lifecycle: Lifecycle::Warmed, .. }
+        );
+        if away {
+            return;
+        }
+        if let Some(patch) = marks::put_on(self.node, self.wall) {
+            self.patch(plan, patch, Vec::new());
+        } else {
+            let expires = marks::taint_expires(self.node).unwrap_or(self.wall);
+            plan.wake(later(self.now, expires.duration_since(self.wall)));
+        }
+    }
+
     /// Asks for an action if its task may be tried now, else for being woken when it may.
     pub(super) fn attempt(&self, plan: &mut Plan, task: &Task, action: impl FnOnce() -> Action) {
         match self.memory.may_try_at(task) {
@@ -329,7 +170,7 @@ impl Situation<'_> {
     }
 
     /// Announces something, unless it was announced a short while ago.
-    pub(super) fn announce(&self, plan: &mut Plan, announcement: Announcement) {
+    pub(super) fn announce(&self, plan: &mut Plan, announcement: NodeEvent) {
         match self.memory.announced.get(&announcement.topic) {
             Some(at) if *at + REPEAT_AFTER > self.now => plan.wake(*at + REPEAT_AFTER),
             _ => plan.actions.push(Action::Announce(announcement)),
@@ -429,7 +270,7 @@ impl Situation<'_> {
             Phase::Flushing => "ScaleInFlushing",
             Phase::Releasing => "ScaleInReleasing",
         };
-        let entered = Announcement { topic: reason.into(), reason, note, warning: false };
+        let entered = NodeEvent { topic: reason.into(), reason, note, warning: false };
         let then = more.into_iter().chain([Action::Announce(entered)]).collect();
         self.patch(plan, self.with_record(record), then);
     }

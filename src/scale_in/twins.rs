@@ -5,29 +5,10 @@
 //! scale-in, and its worker does everything. What nobody confirms on the others holds nothing up for ever
 //! ([`Situation::ended_before`]).
 
-use std::sync::Arc;
-
-use super::intents::record_on;
+use super::action::{NodeEvent, Plan};
 use super::marks;
-use super::plan::keep_marked;
-use super::record::{self, Written};
-use super::situation::{Announcement, Plan, Situation};
-use crate::cluster::{NodeView, Nodes};
-
-/// The Node that speaks for an instance: the one with the record of its scale-in, or with a person's wish for one, or else
-/// the one that is most likely the machine's own.
-pub(super) fn speaker(nodes: &Nodes, instance: &str) -> Option<Arc<NodeView>> {
-    let all = nodes.of_instance(instance);
-    if all.len() < 2 {
-        return all.into_iter().next();
-    }
-    let rank = |node: &NodeView| match node.record.as_deref().map(record::read) {
-        Some(Written::Record(record)) if record.instance == instance => 0,
-        Some(Written::Wish(_)) => 1,
-        _ => 2,
-    };
-    all.into_iter().min_by_key(|node| rank(node))
-}
+use super::record::record_on;
+use super::situation::Situation;
 
 /// What is to be done for a Node that another one speaks for: it is closed while the scale-in goes on, and no longer.
 pub(super) fn beside(s: &Situation<'_>, plan: &mut Plan) {
@@ -38,7 +19,7 @@ pub(super) fn beside(s: &Situation<'_>, plan: &mut Plan) {
             // Two would be carried out one after the other.
             return s.patch(plan, marks::without_record(s.node), Vec::new());
         }
-        keep_marked(s, plan);
+        s.keep_marked(plan);
     } else if marks::has_scale_in_marks(s.node) {
         s.patch(plan, marks::take_off(s.node), Vec::new());
     }
@@ -54,5 +35,5 @@ pub(super) fn announce(s: &Situation<'_>, plan: &mut Plan) {
         others.join(", ")
     );
     let topic = "several nodes".into();
-    s.announce(plan, Announcement { topic, reason: "ScaleInSeveralNodes", note, warning: true });
+    s.announce(plan, NodeEvent { topic, reason: "ScaleInSeveralNodes", note, warning: true });
 }

@@ -16,15 +16,15 @@ use kube::runtime::watcher::{self, Event};
 use tokio::sync::Notify;
 use tokio_stream::StreamMap;
 
+use super::action::Action;
 use super::class::flush_time;
-use super::controller::{Shared, needs_worker};
+use super::context::{Shared, attachments_on, may_shrink, membership, needs_worker, speaker};
 use super::memory::Memory;
 use super::nodeless::needed_until;
+use super::operator_queue;
 use super::perform::{Outcome, perform};
 use super::plan::plan;
-use super::situation::{Action, HookKnowledge, Situation};
-use super::surroundings::{attachments_on, may_shrink, whereabouts};
-use super::twins::speaker;
+use super::situation::{HookKnowledge, Situation};
 use crate::clock::later;
 use crate::cluster::{NodeView, PodView, Sink, brings_news, deliver, patiently};
 use crate::telemetry::chain;
@@ -216,8 +216,8 @@ impl Worker {
         // While another process writes, what it writes is an earlier run's to us.
         let is_earlier_runs = std::mem::take(&mut self.at_start) || !leads;
         self.memory.claims.see(node.record.as_deref(), is_earlier_runs, later(now, ahead));
-        let instance = whereabouts(&self.shared, &node);
-        self.memory.note_whereabouts(&instance);
+        let instance = membership(&self.shared, &node);
+        self.memory.note_membership(&instance);
         let all = node.instance.as_deref().map(|instance| self.shared.nodes.of_instance(instance));
         let beside: Vec<_> = all.into_iter().flatten().filter(|other| other.name != self.name).collect();
         let speaker = node.instance.as_deref().and_then(|instance| speaker(&self.shared.nodes, instance));
@@ -248,7 +248,7 @@ impl Worker {
             budgets: &|pod| self.shared.budgets.covering(pod),
             attachments: attachments_on(&self.shared, &self.nodes),
             may_shrink: &|| may_shrink(&self.shared, &node),
-            turn: &|| self.shared.wishes.turn(&self.shared, &node),
+            turn: &|| operator_queue::turn(&self.shared, &node),
             held_since: node.instance.as_deref().and_then(|instance| self.shared.holds.since(instance)),
             instance,
             hook: &self.hook,

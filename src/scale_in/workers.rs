@@ -9,9 +9,9 @@ use std::time::Duration;
 use tokio::task::{Id, JoinSet};
 use tracing::Instrument as _;
 
-use super::controller::Shared;
+use super::action::NodeEvent;
+use super::context::Shared;
 use super::perform::announce;
-use super::situation::Announcement;
 use super::worker::{self, RecordSeen};
 
 /// The pause after a first panic; it doubles up to [`LONGEST_PAUSE`].
@@ -94,7 +94,7 @@ impl Workers {
             pause.as_secs()
         );
         let topic = "panic".into();
-        let announcement = Announcement { topic, reason: "ScaleInFailed", note, warning: true };
+        let announcement = NodeEvent { topic, reason: "ScaleInFailed", note, warning: true };
         let (outside, of) = (Arc::clone(shared), name.clone());
         let task = self.tasks.spawn(async move {
             if let Some(node) = outside.nodes.get(&of) {

@@ -1,6 +1,7 @@
 //! What a template is made from.
 
 use super::learned::Learned;
+use super::os::{self, Os};
 use super::tags::NodeTags;
 use crate::aws::{Launch, LaunchSpec, ManagedNodeGroup, TypeInfo};
 
@@ -42,6 +43,22 @@ impl<'a> Facts<'a> {
     /// What EKS says of the group's nodes.
     pub(super) fn described(&self) -> Option<&'a ManagedNodeGroup> {
         self.eks.and_then(|managed| managed.described)
+    }
+
+    /// The operating system of its nodes.
+    pub(super) fn os(&self) -> Os {
+        let of_eks = self.described().is_some_and(ManagedNodeGroup::is_windows).then_some(Os::Windows.name());
+        let shown = || self.learned.and_then(|learned| learned.labels.get(os::LABEL)).map(String::as_str);
+        let told = self.tags.labels.get(os::LABEL).map(String::as_str);
+        match told.or(of_eks).or_else(shown) {
+            Some("windows") => Os::Windows,
+            _ if self.is_bottlerocket() => Os::Bottlerocket,
+            _ => Os::Linux,
+        }
+    }
+
+    fn is_bottlerocket(&self) -> bool {
+        self.spec.user_data.bottlerocket || self.described().is_some_and(ManagedNodeGroup::is_bottlerocket)
     }
 }
 

@@ -31,7 +31,6 @@ use crate::aws::{ManagedNodeGroup, TypeInfo};
 use capacity::{Figures, Resources};
 pub use facts::{Facts, Managed, Market};
 pub use lessons::Lessons;
-use os::Os;
 use pods::Network;
 
 /// A template Node.
@@ -134,7 +133,7 @@ impl Template {
     pub fn of(facts: &Facts<'_>, settings: &Settings) -> Result<Self, TemplateError> {
         let zone =
             facts.zones.first().ok_or_else(|| TemplateError::new("the group has no availability zone"))?;
-        let os = Os::of(facts);
+        let os = facts.os();
         let of_eks = || facts.described().and_then(|described| described.disk_gib);
         let kind = capacity::Kind {
             network: Network {

@@ -13,7 +13,6 @@ use k8s_pb::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use super::capacity::{Figures, Resources};
 use super::devices;
 use super::facts::{Facts, Market};
-use super::os::Os;
 use crate::aws::{ManagedNodeGroup, TypeInfo};
 
 /// Builds the Node. `first` is the type that its labels tell of, `figures` those of all types the group may launch.
@@ -82,7 +81,7 @@ fn computed_labels(facts: &Facts<'_>, zone: &str, first: &TypeInfo, name: &str) 
     let described = facts.described();
     let is_arm = described.and_then(ManagedNodeGroup::is_arm).unwrap_or(first.arm);
     let arch = if is_arm { "arm64" } else { "amd64" };
-    let os = Os::of(facts).name();
+    let os = facts.os().name();
     let mut labels: BTreeMap<String, String> = [
         ("kubernetes.io/arch", arch),
         ("beta.kubernetes.io/arch", arch),

@@ -4,13 +4,12 @@
 //! label of real nodes; else it is Linux. A label with another word (there is none on EKS) changes nothing but itself.
 //! Bottlerocket is a Linux of its own kind: EKS says so of its images, or the user data is of its making.
 
-use super::facts::Facts;
-use crate::aws::{ManagedNodeGroup, Volumes};
+use crate::aws::Volumes;
 
 /// The label that tells it.
 ///
 /// Source: [Well-known labels](https://kubernetes.io/docs/reference/labels-annotations-taints/#kubernetes-io-os).
-const LABEL: &str = "kubernetes.io/os";
+pub(super) const LABEL: &str = "kubernetes.io/os";
 
 /// An operating system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,22 +24,6 @@ pub(super) enum Os {
 }
 
 impl Os {
-    pub(super) fn of(facts: &Facts<'_>) -> Self {
-        let of_eks =
-            facts.described().is_some_and(ManagedNodeGroup::is_windows).then_some(Self::Windows.name());
-        let shown = || facts.learned.and_then(|learned| learned.labels.get(LABEL)).map(String::as_str);
-        let told = facts.tags.labels.get(LABEL).map(String::as_str);
-        match told.or(of_eks).or_else(shown) {
-            Some("windows") => Self::Windows,
-            _ if Self::is_bottlerocket(facts) => Self::Bottlerocket,
-            _ => Self::Linux,
-        }
-    }
-
-    fn is_bottlerocket(facts: &Facts<'_>) -> bool {
-        facts.spec.user_data.bottlerocket || facts.described().is_some_and(ManagedNodeGroup::is_bottlerocket)
-    }
-
     /// As labels spell it.
     pub(super) fn name(self) -> &'static str {
         match self {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::scene::*;
 use crate::cluster::PodView;
 use crate::k8s::names;
-use crate::scale_in::situation::{Action, Plan, Why};
+use crate::scale_in::action::{Action, Plan, WaitReason};
 
 #[test]
 fn workloads_are_evicted_and_daemonset_mirror_finished_and_patient_pods_are_not() {
@@ -20,7 +20,7 @@ fn workloads_are_evicted_and_daemonset_mirror_finished_and_patient_pods_are_not(
     assert_eq!(deletions(&plan), []);
     assert!(!touches_aws(&plan));
     let waiting: Vec<_> = plan.waiting.iter().map(|w| (w.pod.name.as_str(), &w.why)).collect();
-    assert_eq!(waiting, [("db", &Why::Patient), ("web", &Why::Queued)]);
+    assert_eq!(waiting, [("db", &WaitReason::Patient), ("web", &WaitReason::Queued)]);
 }
 
 #[test]

@@ -5,8 +5,8 @@ use serde_json::json;
 use super::scene::*;
 use crate::cluster::PodView;
 use crate::k8s::names;
+use crate::scale_in::action::Action;
 use crate::scale_in::record::Phase;
-use crate::scale_in::situation::Action;
 
 #[test]
 fn the_last_exit_starts_the_flush_and_the_flush_comes_before_the_release() {

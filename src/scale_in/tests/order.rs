@@ -8,8 +8,9 @@ use super::scene::*;
 use crate::aws::Lifecycle;
 use crate::cluster::PodView;
 use crate::k8s::names;
+use crate::scale_in::action::{Action, Plan};
 use crate::scale_in::record::Phase;
-use crate::scale_in::situation::{Action, HookKnowledge, Plan};
+use crate::scale_in::situation::HookKnowledge;
 
 /// A pod of any class, in any state.
 fn any_pod(n: usize) -> impl Strategy<Value = PodView> {

@@ -5,8 +5,9 @@ use serde_json::json;
 use super::scene::*;
 use crate::aws::Lifecycle;
 use crate::k8s::names;
+use crate::scale_in::action::{Action, Plan};
+use crate::scale_in::membership::Membership;
 use crate::scale_in::record::{Cause, Release};
-use crate::scale_in::situation::{Action, Plan, Whereabouts};
 
 #[test]
 fn a_person_drains_with_now_and_replaces_with_replace() {
@@ -18,7 +19,7 @@ fn a_person_drains_with_now_and_replaces_with_replace() {
     let mut scene = node().annotated("later");
     assert_eq!(reasons(&scene.look()), ["ScaleInNotUnderstood"]);
     let mut scene = node().annotated("now");
-    scene.instance = Whereabouts::Elsewhere { seen: at(0) };
+    scene.instance = Membership::Elsewhere { seen: at(0) };
     assert_eq!(reasons(&scene.look()), ["ScaleInNotPossible"]);
 }
 

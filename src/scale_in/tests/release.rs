@@ -7,10 +7,12 @@ use serde_json::json;
 use super::scene::*;
 use crate::aws::{AwsError, Lifecycle, Operation};
 use crate::k8s::names;
+use crate::scale_in::action::Action;
 use crate::scale_in::marks;
+use crate::scale_in::membership::Membership;
 use crate::scale_in::memory::{Memory, Task};
 use crate::scale_in::record::{Cause, Phase, Record, Release};
-use crate::scale_in::situation::{Action, HookKnowledge, Whereabouts};
+use crate::scale_in::situation::HookKnowledge;
 
 const TERMINATE: Operation = Operation::TerminateInstanceInAutoScalingGroup;
 
@@ -131,7 +133,7 @@ fn no_answer() -> AwsError {
 }
 
 fn seen_now(scene: &mut Scene, lifecycle: Lifecycle) {
-    scene.instance = Whereabouts::In { group: "g".into(), lifecycle, seen: scene.now };
+    scene.instance = Membership::In { group: "g".into(), lifecycle, seen: scene.now };
 }
 
 #[test]
@@ -215,7 +217,7 @@ fn one_look_that_leaves_an_instance_out_changes_nothing_however_long_it_is_the_l
     for ready in ["True", "Unknown"] {
         let mut scene = node().by_autoscaler().with(pod("web"));
         scene.patch(&json!({ "status": { "conditions": [{ "type": "Ready", "status": ready }] } }));
-        scene.instance = Whereabouts::Elsewhere { seen: at(0) };
+        scene.instance = Membership::Elsewhere { seen: at(0) };
         scene.memory.elsewhere_since = Some(at(0));
         scene.look();
         scene.later(120);
@@ -232,7 +234,7 @@ fn an_instance_that_stays_away_from_the_group_is_detached_or_gone() {
         scene.patch(&json!({ "status": { "conditions": [{ "type": "Ready", "status": ready }] } }));
         scene.memory.elsewhere_since = Some(at(0));
         scene.later(60);
-        scene.instance = Whereabouts::Elsewhere { seen: scene.now };
+        scene.instance = Membership::Elsewhere { seen: scene.now };
         scene
     };
     let mut scene = away("True", Release::TerminateAndDecrement);
@@ -264,8 +266,7 @@ fn what_is_in_a_state_nobody_knows_after_it_was_terminated_is_not_terminated_aga
     let mut told = 0;
     for _ in 0..10 {
         scene.later(40);
-        scene.instance =
-            Whereabouts::In { group: "g".into(), lifecycle: Lifecycle::Unknown, seen: scene.now };
+        scene.instance = Membership::In { group: "g".into(), lifecycle: Lifecycle::Unknown, seen: scene.now };
         let plan = scene.look();
         assert!(!touches_aws(&plan) && !plan.actions.contains(&Action::LookAtAws), "{plan:?}");
         told += reasons(&plan).len();
@@ -280,7 +281,7 @@ fn what_goes_into_a_warm_pool_while_it_is_released_is_let_be() {
     for lifecycle in [Lifecycle::WarmPending, Lifecycle::Warmed] {
         for _ in 0..10 {
             scene.later(40);
-            scene.instance = Whereabouts::In { group: "g".into(), lifecycle, seen: scene.now };
+            scene.instance = Membership::In { group: "g".into(), lifecycle, seen: scene.now };
             let plan = scene.look();
             assert!(!touches_aws(&plan) && !plan.actions.contains(&Action::LookAtAws), "{plan:?}");
         }

@@ -14,13 +14,17 @@ use crate::aws::{AwsError, Hook, Lifecycle};
 use crate::clock::elapsed;
 use crate::cluster::{Answer, Budget, DaemonOwner, NodeView, PodName, PodView, Project};
 use crate::k8s::names;
+use crate::scale_in::action::{Action, Plan};
 use crate::scale_in::class::Flush;
 use crate::scale_in::marks;
+use crate::scale_in::membership::Membership;
 use crate::scale_in::memory::Memory;
 use crate::scale_in::plan::plan;
 use crate::scale_in::record::{Cause, Phase, Record, Release, Written, read};
-use crate::scale_in::situation::{Action, HookKnowledge, Plan, Settings, Situation, Whereabouts};
-use crate::scale_in::wishes::{AtOnce, Turn};
+use crate::scale_in::settings::AtOnce;
+use crate::scale_in::settings::Settings;
+use crate::scale_in::situation::Turn;
+use crate::scale_in::situation::{HookKnowledge, Situation};
 
 pub(super) const START: i64 = 1_700_000_000;
 
@@ -83,7 +87,7 @@ pub(super) struct Scene {
     pub(super) budgets: Vec<Arc<Budget>>,
     pub(super) attachments: usize,
     pub(super) may_shrink: bool,
-    pub(super) instance: Whereabouts,
+    pub(super) instance: Membership,
     pub(super) hook: HookKnowledge,
     pub(super) held_since: Option<Timestamp>,
     pub(super) memory: Memory,
@@ -101,8 +105,8 @@ pub(super) fn hook(heartbeat: u64) -> Hook {
     }
 }
 
-pub(super) fn in_group(lifecycle: Lifecycle) -> Whereabouts {
-    Whereabouts::In { group: "g".into(), lifecycle, seen: at(0) }
+pub(super) fn in_group(lifecycle: Lifecycle) -> Membership {
+    Membership::In { group: "g".into(), lifecycle, seen: at(0) }
 }
 
 /// A node in service, of a group without a hook, with nothing on it.
@@ -233,7 +237,7 @@ impl Scene {
         let view = self.view();
         let budgets = self.budgets.clone();
         self.memory.claims.see(view.record.as_deref(), true, self.now);
-        self.memory.note_whereabouts(&self.instance);
+        self.memory.note_membership(&self.instance);
         self.memory.note_pods(self.pods.as_ref().unwrap_or(&BTreeMap::new()));
         let plan = plan(&Situation {
             now: self.now,

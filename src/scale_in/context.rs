@@ -1,0 +1,131 @@
+//! What the controller and its workers share, and what the watches and the last look at AWS tell of a Node.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+use tokio_util::sync::CancellationToken;
+
+use super::held_since::Holds;
+use super::membership::Membership;
+use super::metrics::{Board, Metrics};
+use super::record::{self, Release, Written, record_on};
+use super::settings::Settings;
+use crate::aws::{Aws, Instance, Lifecycle};
+use crate::clock::Clock;
+use crate::cluster::{Attachment, Budget, Cluster, Existing, Leadership, NodeView, Nodes, Store};
+use crate::groups::hooks::Hooks;
+use crate::groups::protection::Protection;
+use crate::groups::selector::Selectors;
+use crate::groups::{Group, Groups, sizes};
+use crate::k8s::names;
+use crate::template::Lessons;
+
+/// What the controller and its workers share.
+#[derive(Debug)]
+pub struct Shared {
+    /// The Kubernetes API.
+    pub cluster: Cluster,
+    /// AWS.
+    pub aws: Aws,
+    /// Nodes, kept by the controller's watch.
+    pub nodes: Arc<Nodes>,
+    /// Disruption budgets.
+    pub budgets: Store<Budget>,
+    /// DaemonSets.
+    pub daemon_sets: Store<Existing>,
+    /// Volume attachments.
+    pub attachments: Store<Attachment>,
+    /// Node groups.
+    pub groups: Arc<Groups>,
+    /// Which groups are selected.
+    pub selectors: Selectors,
+    /// What was learned of the groups' nodes.
+    pub lessons: Arc<Lessons>,
+    /// Lifecycle hooks.
+    pub hooks: Arc<Hooks>,
+    /// Since when instances are held.
+    pub holds: Holds,
+    /// Lowers sizes without a victim.
+    pub protection: Arc<Protection>,
+    /// Whether this process may write.
+    pub leadership: Leadership,
+    /// Tells the time.
+    pub clock: Clock,
+    /// How scale-ins are done.
+    pub settings: Settings,
+    /// Instances whose turn has come of those that people wish to be scaled in, and that have no record yet.
+    pub turns_given: Mutex<BTreeSet<String>>,
+    /// Whom drains wait for.
+    pub waiting: Arc<Board>,
+    /// Counters.
+    pub metrics: Metrics,
+    /// Stops everything: what was asked for is heard out, nothing new is asked.
+    pub stop: CancellationToken,
+}
+
+/// The Node that speaks for an instance: the one with the record of its scale-in, or with a person's wish for one, or else
+/// the one that is most likely the machine's own.
+pub(super) fn speaker(nodes: &Nodes, instance: &str) -> Option<Arc<NodeView>> {
+    let all = nodes.of_instance(instance);
+    if all.len() < 2 {
+        return all.into_iter().next();
+    }
+    let rank = |node: &NodeView| match node.record.as_deref().map(record::read) {
+        Some(Written::Record(record)) if record.instance == instance => 0,
+        Some(Written::Wish(_)) => 1,
+        _ => 2,
+    };
+    all.into_iter().min_by_key(|node| rank(node))
+}
+
+/// Volumes attached to nodes; until they have been listed, there may be one.
+pub(super) fn attachments_on<'a>(shared: &Shared, nodes: impl IntoIterator<Item = &'a String>) -> usize {
+    if !shared.attachments.is_synced() {
+        return 1;
+    }
+    nodes.into_iter().map(|node| shared.attachments.count_on(node)).sum()
+}
+
+/// Whether the group of a Node's instance may lose one more for good.
+pub(super) fn may_shrink(shared: &Shared, node: &NodeView) -> bool {
+    let Some(snapshot) = shared.groups.latest() else { return false };
+    let found = node.instance.as_deref().and_then(|instance| snapshot.instance(instance));
+    found.is_some_and(|(group, instance)| {
+        sizes::removable(&group.asg, [instance.id.as_str()], |instance| will_decrement(shared, instance))
+            .is_ok()
+    })
+}
+
+/// Whether a scale-in of the instance is accepted that lowers the desired capacity when it is released.
+pub(super) fn will_decrement(shared: &Shared, instance: &Instance) -> bool {
+    let record = speaker(&shared.nodes, &instance.id).and_then(|node| record_on(&node));
+    record.is_some_and(|record| record.release == Release::TerminateAndDecrement)
+}
+
+/// Where a Node's instance is, by the last look at AWS.
+pub(super) fn membership(shared: &Shared, node: &NodeView) -> Membership {
+    let Some(snapshot) = shared.groups.latest() else { return Membership::Unknown };
+    let found = node.instance.as_deref().and_then(|instance| snapshot.instance(instance));
+    found.map_or(Membership::Elsewhere { seen: snapshot.taken_at }, |(group, instance): (&Arc<Group>, _)| {
+        Membership::In {
+            group: group.asg.name.clone(),
+            lifecycle: instance.lifecycle,
+            seen: snapshot.taken_at,
+        }
+    })
+}
+
+/// Whether something is to be done for a Node, now or when something changes.
+pub(super) fn needs_worker(shared: &Shared, node: &NodeView, instance: &Membership) -> bool {
+    let all = node.instance.as_deref().map(|instance| shared.nodes.of_instance(instance)).unwrap_or_default();
+    if node.marks.is_some() || node.record.is_some() || all.iter().any(|node| node.record.is_some()) {
+        return true;
+    }
+    let guard = shared.settings.guard;
+    let Membership::In { lifecycle, .. } = instance else { return false };
+    lifecycle.is_held()
+        || matches!(lifecycle, Lifecycle::Terminating | Lifecycle::Retained)
+        // cluster-autoscaler drains it: the flush begins with the last exit, which somebody has to see.
+        || node.taint(names::TO_BE_DELETED).is_some()
+        || (guard && node.taint(names::DELETION_CANDIDATE).is_some())
+}

@@ -1,0 +1,26 @@
+//! Whether a Node's instance is in a group of ours.
+
+use jiff::Timestamp;
+
+use crate::aws::Lifecycle;
+
+/// Where the node's instance is, by the last look at AWS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Membership {
+    /// There was no look yet.
+    Unknown,
+    /// In none of our groups.
+    Elsewhere {
+        /// When the look began.
+        seen: Timestamp,
+    },
+    /// In a group of ours.
+    In {
+        /// Name of the group.
+        group: String,
+        /// State of the instance.
+        lifecycle: Lifecycle,
+        /// When the look began.
+        seen: Timestamp,
+    },
+}

@@ -1,0 +1,56 @@
+//! How scale-ins are done here, as flags say.
+
+use std::time::Duration;
+
+use super::class::Flush;
+
+/// How scale-ins are done here.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How long flushes take.
+    pub flush: Flush,
+    /// How long a drain that cluster-autoscaler has not asked for waits for pods that asked not to be disturbed; none: as
+    /// long as it takes.
+    pub patience: Option<Duration>,
+    /// Longest time from request to release, for every cause.
+    pub drain_timeout: Option<Duration>,
+    /// Whether DaemonSet pods are kept from cluster-autoscaler's own drain.
+    pub guard: bool,
+    /// How many scale-ins that people wish for go on at once in a group.
+    pub operator_at_once: AtOnce,
+}
+
+/// How many scale-ins that people wish for go on at once in a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtOnce {
+    /// So many.
+    Number(u32),
+    /// So many percent of the group's instances, in hundredths, and at least one.
+    Share(u32),
+}
+
+impl AtOnce {
+    /// Of a group of this size.
+    pub(super) fn of(self, size: usize) -> usize {
+        match self {
+            Self::Number(number) => usize::try_from(number).unwrap_or(usize::MAX),
+            Self::Share(share) => size.saturating_mul(usize::try_from(share).unwrap_or(usize::MAX)) / 10_000,
+        }
+        .max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_of_a_group_is_rounded_down_and_one_at_least() {
+        let table = [(AtOnce::Share(1_000), 9, 1), (AtOnce::Share(1_000), 29, 2), (AtOnce::Share(0), 50, 1)];
+        for (limit, size, expected) in table {
+            assert_eq!(limit.of(size), expected, "{limit:?} of {size}");
+        }
+        assert_eq!(AtOnce::Number(3).of(1), 3);
+        assert_eq!(AtOnce::Share(u32::MAX).of(usize::MAX), usize::MAX / 10_000);
+    }
+}
