@@ -47,7 +47,7 @@ fn the_iam_policy_allows_to_change_our_groups_and_one_tag_of_instances_and_nothi
                 assert_eq!(statement["Resource"], "arn:*:ec2:*:*:instance/*");
                 // Without the second, a call that names no tag would pass, and DeleteTags then deletes them all.
                 serde_json::json!({
-                    "ForAllValues:StringEquals": { "aws:TagKeys": ebbtide::groups::protection::MARK },
+                    "ForAllValues:StringEquals": { "aws:TagKeys": ebbtide::groups::protection::PROTECTION_TAG },
                     "Null": { "aws:TagKeys": "false" }
                 })
             }

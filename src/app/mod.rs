@@ -27,7 +27,8 @@ use crate::groups::{self, Groups};
 use crate::provider::{AwsSizing, Incoming, Provider, RpcMetrics, Running, ServeError, Tls, TlsOptions};
 use crate::scale_in::{self, Board, ControllerError, Flush, Holds, Intents, Metrics, Settings, Shared};
 use crate::telemetry::chain;
-use crate::template::{Lessons, keeper};
+use crate::template::LearnedStore;
+use crate::template::learned::config_map;
 
 /// What is heard out at the end, all together: cluster-autoscaler's calls, the API server's and AWS's answers. The
 /// kubelet's default patience is 30 s; an on-call's is 5 s.
@@ -116,7 +117,7 @@ fn load_tls(options: TlsOptions) -> anyhow::Result<Tls> {
 /// The parts of the program, put together and not yet running.
 struct App {
     discovery: Discovery,
-    lessons: Arc<Lessons>,
+    learned: Arc<LearnedStore>,
     protection: Arc<Protection>,
     controller: Arc<Shared>,
     leadership: Leadership,
@@ -174,8 +175,8 @@ impl App {
             config.refresh_interval,
         )
         .with_settings(config.templates);
-        let lessons = Arc::new(Lessons::new(Arc::clone(&nodes)));
-        let discovery = discovery.with_lessons(Arc::clone(&lessons));
+        let learned = Arc::new(LearnedStore::new(Arc::clone(&nodes)));
+        let discovery = discovery.with_learned(Arc::clone(&learned));
         groups::register(&mut registry, Arc::clone(&groups), clock.clone());
         let protection = Arc::new(Protection::new(aws.clone(), Arc::clone(&groups), clock.clone()));
         let sizing = AwsSizing::new(
@@ -203,7 +204,7 @@ impl App {
             attachments: Store::default(),
             groups,
             selectors: selectors.clone(),
-            lessons: Arc::clone(&lessons),
+            learned: Arc::clone(&learned),
             hooks,
             holds: Holds::default(),
             protection: Arc::clone(&protection),
@@ -217,7 +218,7 @@ impl App {
         });
         Self {
             discovery,
-            lessons,
+            learned,
             protection,
             controller,
             leadership,
@@ -263,7 +264,7 @@ pub async fn run(config: &Config, outside: Outside, stop: CancellationToken) -> 
     });
     let until = stop.clone();
     let (cluster, config_map) = (app.controller.cluster.clone(), config.templates_config_map.clone());
-    let keep = keeper::keep(app.lessons, cluster, app.leadership.clone(), config_map);
+    let keep = config_map::keep(app.learned, cluster, app.leadership.clone(), config_map);
     tasks.spawn(async move {
         until.run_until_cancelled(keep).await;
         Ok("keeper of what is learned of nodes")

@@ -15,9 +15,9 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
+use super::interner::{Interner, TextMap};
 use super::reflect::Sink;
 use super::version::is_older;
-use super::words::{Pairs, Words};
 use crate::k8s::ProviderId;
 use crate::k8s::names;
 
@@ -54,7 +54,7 @@ pub struct NodeView {
     /// Annotation `ebbtide/marks`, raw.
     pub marks: Option<String>,
     /// `metadata.labels`.
-    pub labels: Pairs,
+    pub labels: TextMap,
     /// `metadata.creationTimestamp`.
     pub created: Option<Timestamp>,
     /// Whether it is Ready.
@@ -64,9 +64,9 @@ pub struct NodeView {
     /// Since when its kubelet says that it is not Ready (`False`); none while it does not.
     pub unready_since: Option<Timestamp>,
     /// `status.capacity`.
-    pub capacity: Pairs,
+    pub capacity: TextMap,
     /// `status.allocatable`.
-    pub allocatable: Pairs,
+    pub allocatable: TextMap,
 }
 
 impl From<&Node> for NodeView {
@@ -116,7 +116,7 @@ fn since(status: &NodeStatus, value: &str) -> Option<Timestamp> {
     ready.last_transition_time.as_ref().filter(|_| ready.status == value).map(|time| time.0)
 }
 
-fn quantities(of: Option<&BTreeMap<String, Quantity>>) -> Pairs {
+fn quantities(of: Option<&BTreeMap<String, Quantity>>) -> TextMap {
     of.into_iter().flatten().map(|(name, quantity)| (name, &quantity.0)).collect()
 }
 
@@ -149,7 +149,7 @@ const REMEMBERED: Duration = Duration::from_hours(48);
 
 #[derive(Debug, Default)]
 struct Inner {
-    words: Words,
+    words: Interner,
     by_name: BTreeMap<String, Arc<NodeView>>,
     /// More than one where a kubelet came back under another name, or where somebody made a Node up.
     by_instance: BTreeMap<String, BTreeSet<String>>,

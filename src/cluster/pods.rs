@@ -67,7 +67,7 @@ pub struct PodView {
     /// `spec.terminationGracePeriodSeconds`.
     pub grace_seconds: i64,
     /// When its grace ends, for a pod that has been asked to go (`metadata.deletionTimestamp`).
-    pub going_until: Option<Timestamp>,
+    pub deletion_timestamp: Option<Timestamp>,
     /// When it was created.
     pub created: Option<Timestamp>,
     /// Whether it mirrors a static pod.
@@ -81,7 +81,7 @@ pub struct PodView {
     /// Labels, for matching budgets.
     pub labels: BTreeMap<String, String>,
     /// The annotations that tell how it wants to leave.
-    pub wishes: BTreeMap<String, String>,
+    pub annotations: BTreeMap<String, String>,
 }
 
 impl From<&Pod> for PodView {
@@ -104,7 +104,7 @@ impl From<&Pod> for PodView {
                 .and_then(|spec| spec.termination_grace_period_seconds)
                 .unwrap_or(DEFAULT_GRACE_SECONDS)
                 .clamp(0, LONGEST_GRACE_SECONDS),
-            going_until: meta
+            deletion_timestamp: meta
                 .deletion_timestamp
                 .as_ref()
                 .map(|time| time.0.clamp(Timestamp::UNIX_EPOCH, LATEST)),
@@ -120,8 +120,8 @@ impl From<&Pod> for PodView {
                 .flat_map(|spec| spec.tolerations.iter().flatten())
                 .any(tolerates_cordon),
             labels: meta.labels.clone().unwrap_or_default(),
-            wishes: annotations
-                .filter(|(key, _)| names::POD_WISHES.contains(&key.as_str()))
+            annotations: annotations
+                .filter(|(key, _)| names::POD_ANNOTATIONS.contains(&key.as_str()))
                 .map(|(key, value)| (key.clone(), value.clone()))
                 .collect(),
         }
@@ -159,7 +159,7 @@ impl PodView {
 
     /// The value of an annotation that tells how the pod wants to leave.
     pub fn wish(&self, key: &str) -> Option<&str> {
-        self.wishes.get(key).map(String::as_str)
+        self.annotations.get(key).map(String::as_str)
     }
 }
 
@@ -213,7 +213,7 @@ mod tests {
             let pod = view(json!({ "spec": { "terminationGracePeriodSeconds": grace, "containers": [] } }));
             assert_eq!(pod.grace_seconds, expected);
         }
-        let going = |at: &str| view(json!({ "metadata": { "deletionTimestamp": at } })).going_until;
+        let going = |at: &str| view(json!({ "metadata": { "deletionTimestamp": at } })).deletion_timestamp;
         assert_eq!(going("1803-06-20T00:00:00Z"), Some(Timestamp::UNIX_EPOCH));
         assert_eq!(going("2310-01-01T00:00:00Z"), Some(LATEST));
     }

@@ -24,16 +24,16 @@ use tokio::time::Instant;
 
 use super::failures::Shortages;
 use super::hooks::Hooks;
-use super::launch::{Library, Wanted};
+use super::launch::{LaunchCache, Wanted};
 use super::managed_node_groups::{Key, ManagedNodeGroups, NotAskedYet};
-use super::pace::{BREATH, next_look, retry_after, wished_look};
+use super::poll_interval::{BREATH, next_look, retry_after, wished_look};
 use super::selector::Selectors;
 use super::{Group, Groups, Snapshot, warm_pools};
 use crate::aws::{AutoScalingGroup, Aws, AwsError, Frozen, ManagedNodeGroup};
 use crate::clock::{Clock, later};
 use crate::telemetry::{Outage, chain};
 use crate::template::tags::{self, BadTag, NodeTags};
-use crate::template::{Facts, Lessons, Managed, Settings, Template, TemplateError};
+use crate::template::{Facts, LearnedStore, Managed, Settings, Template, TemplateError};
 
 /// Calls about single groups that a look makes, whatever the number of groups ...
 const LOOK_UPS: usize = 2;
@@ -41,7 +41,7 @@ const LOOK_UPS: usize = 2;
 const LOOK_UPS_OF_EKS: usize = 1;
 /// How long the first look waits for what was learned of nodes before the start. One read of a ConfigMap takes
 /// milliseconds; an API server that has not answered after this is down, and cluster-autoscaler waits for the look.
-const LESSONS: Duration = Duration::from_secs(2);
+const LEARNED_WITHIN: Duration = Duration::from_secs(2);
 
 /// Keeps [`Groups`] up to date with AWS.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ pub struct Discovery {
     clock: Clock,
     interval: Duration,
     settings: Settings,
-    lessons: Option<Arc<Lessons>>,
+    learned: Option<Arc<LearnedStore>>,
     memory: Mutex<Memory>,
 }
 
@@ -83,7 +83,7 @@ struct Memory {
 /// What templates are made from.
 #[derive(Debug, Default)]
 struct TemplateFacts {
-    library: Library,
+    cache: LaunchCache,
     node_groups: ManagedNodeGroups,
     /// Ids of zones by name, which never change.
     zone_ids: BTreeMap<String, String>,
@@ -149,26 +149,26 @@ impl Discovery {
         interval: Duration,
     ) -> Self {
         let (settings, memory) = (Settings::default(), Mutex::default());
-        Self { aws, selectors, groups, hooks, clock, interval, settings, lessons: None, memory }
+        Self { aws, selectors, groups, hooks, clock, interval, settings, learned: None, memory }
     }
 
     /// With these choices about templates.
     #[must_use]
     pub fn with_settings(mut self, settings: Settings) -> Self {
         self.settings = settings;
-        self.memory.get_mut().facts.library = Library::new(settings.static_types);
+        self.memory.get_mut().facts.cache = LaunchCache::new(settings.static_types);
         self
     }
 
     /// With templates that real nodes correct.
     #[must_use]
-    pub fn with_lessons(mut self, lessons: Arc<Lessons>) -> Self {
-        self.lessons = Some(lessons);
+    pub fn with_learned(mut self, learned: Arc<LearnedStore>) -> Self {
+        self.learned = Some(learned);
         self
     }
 
     /// Looks and publishes, for ever: at once, at every interval, soon after somebody wants it, and more often while
-    /// [`pace`](super::pace) says so. While AWS does not answer it tries again after 1 s, then 2 s, and so on, and the last
+    /// [`poll_interval`](super::poll_interval) says so. While AWS does not answer it tries again after 1 s, then 2 s, and so on, and the last
     /// snapshot stays.
     pub async fn run(self) -> Infallible {
         let (mut failures, mut outage) = (0, Outage::default());
@@ -234,9 +234,9 @@ impl Discovery {
 
         // Not with the first look, for which everybody waits; the second comes soon.
         let is_first = !std::mem::replace(&mut memory.has_looked, true);
-        if let Some(lessons) = self.lessons.as_ref().filter(|_| is_first) {
+        if let Some(learned) = self.learned.as_ref().filter(|_| is_first) {
             // A start that finds the API server down goes on without.
-            let _ = tokio::time::timeout(LESSONS, lessons.loaded()).await;
+            let _ = tokio::time::timeout(LEARNED_WITHIN, learned.loaded()).await;
         }
         let Memory { facts, shortages, activities, hooks, .. } = &mut *memory;
         let node_groups = facts.node_groups.due(LOOK_UPS_OF_EKS, now);
@@ -283,12 +283,12 @@ impl Discovery {
         }
 
         let wanted: Vec<Wanted<'_>> = groups.iter().map(Seen::wanted).collect();
-        let outcome = facts.library.refresh(&self.aws, &wanted, now).await;
+        let outcome = facts.cache.refresh(&self.aws, &wanted, now).await;
         facts.templates.note("launch templates and instance types", outcome.err().as_ref());
         let templates: Vec<_> = groups.iter().map(|seen| self.template(seen, facts, now)).collect();
-        if let Some(lessons) = &self.lessons {
+        if let Some(learned) = &self.learned {
             let names: BTreeSet<&str> = groups.iter().map(|seen| seen.group.asg.name.as_str()).collect();
-            lessons.retain(|name| names.contains(name));
+            learned.retain(|name| names.contains(name));
         }
         facts.last_templates.retain(|name, _| groups.iter().any(|seen| seen.group.asg.name == *name));
         groups.into_iter().zip(templates).map(|(seen, told)| facts.with_template(seen.group, told)).collect()
@@ -375,20 +375,20 @@ impl Discovery {
     fn template(
         &self,
         seen: &Seen,
-        TemplateFacts { library, zone_ids, .. }: &TemplateFacts,
+        TemplateFacts { cache, zone_ids, .. }: &TemplateFacts,
         now: Timestamp,
     ) -> Told {
         let Seen { group, tags, .. } = seen;
-        let resolved = match library.resolve(seen.wanted()) {
+        let resolved = match cache.resolve(seen.wanted()) {
             Ok(resolved) => resolved,
-            Err(_) if library.is_behind() => return Told::Without(None),
+            Err(_) if cache.is_behind() => return Told::Without(None),
             Err(missing) => return Told::Certain(Err(TemplateError::new(missing))),
         };
         let described = seen.eks.as_ref().map(Option::as_deref);
-        let lessons = self.lessons.as_ref().filter(|_| !tags.keep_computed);
-        let learned = lessons.and_then(|lessons| match described {
-            Ok(described) => lessons.learn(&group.asg, &resolved.revisions, described, now),
-            Err(_) => lessons.known(&group.asg.name),
+        let store = self.learned.as_ref().filter(|_| !tags.keep_computed);
+        let learned = store.and_then(|store| match described {
+            Ok(described) => store.learn(&group.asg, &resolved.revisions, described, now),
+            Err(_) => store.known(&group.asg.name),
         });
         let types: Vec<_> = resolved.types.iter().map(Arc::as_ref).collect();
         let managed = |name| Managed { name, described: described.unwrap_or_default() };

@@ -7,15 +7,15 @@
 mod clusters;
 pub mod discovery;
 pub mod failures;
+mod group_locks;
 pub mod hooks;
 mod launch;
 mod managed_node_groups;
 mod metrics;
-mod pace;
+mod poll_interval;
 pub mod protection;
 pub mod selector;
 pub mod sizes;
-mod turns;
 mod view;
 mod warm_pools;
 pub mod weights;
@@ -26,8 +26,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+pub use group_locks::{GroupLock, SharedGroupLock};
 pub use metrics::register;
-pub use turns::{TerminationTurn, Turn};
 pub use view::{Change, Groups, Stale};
 
 use crate::aws::{AutoScalingGroup, Instance};

@@ -3,12 +3,12 @@
 //!
 //! - AWS only notes a desired capacity down and acts on it later, so that protection has to outlast the call. An instance
 //!   that came in between lives: the size is raised to what is there.
-//! - An instance carries the tag [`MARK`] from before it is protected until after it is released. What an interrupted
+//! - An instance carries the tag [`PROTECTION_TAG`] from before it is protected until after it is released. What an interrupted
 //!   run has left is found by it and released by the next one.
 //! - A mark counts if its value is a moment of the last day: whoever may tag instances could strip protection with it.
 //! - Protection is taken off nothing that neither has the mark nor was protected by this process: it is somebody
 //!   else's. Marked instances that are in no group of ours are another's to release.
-//! - Everything here happens in the group's turn, so that no two changes get into each other's way.
+//! - Everything here happens under the group's lock, so that no two changes get into each other's way.
 //! - A mark that cannot be set or taken off does not keep a size from going down.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,7 +23,7 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
-use super::{Change, Groups, Turn, sizes};
+use super::{Change, GroupLock, Groups, sizes};
 use crate::aws::{AutoScalingGroup, Aws, AwsError, Instance, Lifecycle, Operation};
 use crate::clock::Clock;
 use crate::cluster::Leadership;
@@ -31,11 +31,11 @@ use crate::telemetry::chain;
 
 /// The tag of an instance that is protected from scale-in by us; its value says since when. `deploy/iam-policy.json`
 /// allows to write no other.
-pub const MARK: &str = "ebbtide/protected-from-scale-in";
+pub const PROTECTION_TAG: &str = "ebbtide/protected-from-scale-in";
 
 /// What marks may take out of the caller's few seconds (see [`crate::provider`]): EC2 answers within half of it.
 const MARK_WITHIN: Duration = Duration::from_secs(1);
-/// What each other step may take, so that a group's turn comes to an end.
+/// What each other step may take, so that a group's lock is released.
 const WITHIN: Duration = Duration::from_secs(5);
 /// How long instances stay protected after a size was set, or may have been. Auto Scaling was seen to look for a victim 15 to
 /// 91 s after that, and a request that was given up, or that a killed run sent last, may still arrive.
@@ -99,17 +99,17 @@ impl Protection {
         Self { aws, groups, clock, owed, changed, warned }
     }
 
-    /// Sets a lower size for the group whose turn it is, `instances` protected from now on. What AWS says of the size is
+    /// Sets a lower size for the group whose lock it holds, `instances` protected from now on. What AWS says of the size is
     /// told as soon as it is known; the rest is done whether or not anybody listens. Nobody listening any more before AWS is told
     /// of the size, it is not.
     pub(crate) async fn lower(
         &self,
-        turn: Turn,
+        lock: GroupLock,
         (from, to): (i32, i32),
         instances: Vec<String>,
         answer: oneshot::Sender<Result<(), AwsError>>,
     ) {
-        let group = turn.group();
+        let group = lock.group();
         let mark = within(MARK_WITHIN, Operation::CreateTags, self.mark(&instances).boxed()).await;
         self.note_marks(mark.as_ref().err());
         // What EC2 refuses it has not done.
@@ -165,15 +165,15 @@ impl Protection {
         }
     }
 
-    /// Lowers the size of the group whose turn it is by one, unless that would cost an instance that lives or go below the
+    /// Lowers the size of the group whose lock it holds by one, unless that would cost an instance that lives or go below the
     /// minimum, once the instances that `decrements` says so of have gone. Whether it did.
     pub async fn give_up_one(
         &self,
-        turn: Turn,
+        lock: GroupLock,
         decrements: impl Fn(&Instance) -> bool,
     ) -> Result<bool, AwsError> {
-        let Some(mut seen) = self.describe(turn.group()).await? else { return Ok(false) };
-        if let Some(known) = self.groups.latest().and_then(|view| view.groups.get(turn.group()).cloned()) {
+        let Some(mut seen) = self.describe(lock.group()).await? else { return Ok(false) };
+        if let Some(known) = self.groups.latest().and_then(|view| view.groups.get(lock.group()).cloned()) {
             // `--nodes` may allow less than the group itself.
             seen.min = seen.min.max(known.asg.min);
         }
@@ -183,7 +183,7 @@ impl Protection {
         }
         let (answer, set) = oneshot::channel();
         let from = seen.desired;
-        self.lower(turn, (from, to), to_protect(&seen), answer).await;
+        self.lower(lock, (from, to), to_protect(&seen), answer).await;
         match set.await {
             Ok(Ok(())) => Ok(true),
             Ok(Err(error)) => Err(error),
@@ -222,7 +222,7 @@ impl Protection {
     }
 
     async fn mark(&self, instances: &[String]) -> Result<(), AwsError> {
-        self.aws.tag_instances(instances, MARK, &self.clock.wall().to_string()).await
+        self.aws.tag_instances(instances, PROTECTION_TAG, &self.clock.wall().to_string()).await
     }
 
     /// Says once when marks cannot be set, and once when they can again.
@@ -230,13 +230,15 @@ impl Protection {
         match (error, self.warned.swap(error.is_some(), Ordering::Relaxed)) {
             (Some(error), false) => {
                 tracing::warn!(
-                    tag = MARK,
+                    tag = PROTECTION_TAG,
                     error = %chain(error),
                     "instances are protected from scale-in without the mark: should this program be killed meanwhile, \
                      they stay protected"
                 );
             }
-            (None, true) => tracing::info!(tag = MARK, "instances are marked again while they are protected"),
+            (None, true) => {
+                tracing::info!(tag = PROTECTION_TAG, "instances are marked again while they are protected")
+            }
             _ => {}
         }
     }
@@ -257,12 +259,12 @@ impl Protection {
         tokio::time::sleep(LOOK).await;
         let mut failures = 0;
         let marked = loop {
-            let marked = self.aws.tagged_instances(MARK).boxed();
+            let marked = self.aws.tagged_instances(PROTECTION_TAG).boxed();
             match within(WITHIN, Operation::DescribeTags, marked).await {
                 Ok(marked) => break marked,
                 Err(error) => {
                     if failures == 0 {
-                        tracing::warn!(tag = MARK, error = %chain(&error), "whether instances were left protected from scale-in cannot be seen yet");
+                        tracing::warn!(tag = PROTECTION_TAG, error = %chain(&error), "whether instances were left protected from scale-in cannot be seen yet");
                     }
                     tokio::time::sleep(retry_after(failures)).await;
                     failures += 1;
@@ -277,7 +279,7 @@ impl Protection {
                     tracing::warn!(
                         group,
                         instance,
-                        tag = MARK,
+                        tag = PROTECTION_TAG,
                         value,
                         "the tag has no moment of the last day in it: the instance's protection is left as it is"
                     );
@@ -317,13 +319,13 @@ impl Protection {
 
     /// Releases what is owed to a group, or says when it is looked at again.
     async fn release(&self, group: &str) {
-        let turn = self.groups.turn(group).await;
+        let lock = self.groups.lock(group).await;
         // It may have been put off while others had their turn.
         let Some(owed) = self.owed().get(group).cloned().filter(|owed| owed.due <= Instant::now()) else {
             return;
         };
         let mut missing = None;
-        let (pause, failures) = match self.try_to_release(turn.group(), &owed).await {
+        let (pause, failures) = match self.try_to_release(lock.group(), &owed).await {
             Ok(Released::All) => {
                 self.owed().remove(group);
                 return;
@@ -369,7 +371,7 @@ impl Protection {
         within(WITHIN, Operation::SetInstanceProtection, off).await?;
         if owed.marked {
             let all = ids(|_| true);
-            let unmark = self.aws.untag_instances(&all, MARK).boxed();
+            let unmark = self.aws.untag_instances(&all, PROTECTION_TAG).boxed();
             within(WITHIN, Operation::DeleteTags, unmark).await?;
         }
         let there: BTreeSet<&String> = ours.iter().map(|instance| &instance.id).collect();

@@ -8,7 +8,7 @@ use arc_swap::ArcSwapOption;
 use jiff::Timestamp;
 use tokio::sync::{Notify, watch};
 
-use super::turns::{TerminationTurn, Turn, Turns};
+use super::group_locks::{GroupLock, GroupLocks, SharedGroupLock};
 use super::{Group, Snapshot};
 use crate::aws::{AutoScalingGroup, Lifecycle};
 use crate::clock::elapsed;
@@ -63,7 +63,7 @@ pub struct Groups {
     seen: Mutex<Seen>,
     version: watch::Sender<u64>,
     refresh: Notify,
-    turns: Turns,
+    locks: GroupLocks,
     /// Groups that cluster-autoscaler grew, and instances without a Node that it gave up, in this run.
     asked_for: Mutex<BTreeSet<String>>,
     /// Instances whose scale-in is on record on a Node, by that, with their groups.
@@ -88,7 +88,7 @@ impl Groups {
             seen: Mutex::default(),
             version: watch::Sender::new(0),
             refresh: Notify::new(),
-            turns: Turns::default(),
+            locks: GroupLocks::default(),
             asked_for: Mutex::default(),
             claims: Mutex::default(),
         }
@@ -171,13 +171,13 @@ impl Groups {
 
     /// Waits for the turn to change the size of a group, or who of it may be ended. The group has to exist, so that
     /// there are no more turns than there have been groups.
-    pub async fn turn(&self, group: &str) -> Turn {
-        self.turns.of(group).await
+    pub async fn lock(&self, group: &str) -> GroupLock {
+        self.locks.of(group).await
     }
 
     /// Waits for the turn to take instances out of a group, which others may have at the same time.
-    pub async fn termination_turn(&self, group: &str) -> TerminationTurn {
-        self.turns.of_termination(group).await
+    pub async fn shared_lock(&self, group: &str) -> SharedGroupLock {
+        self.locks.of_termination(group).await
     }
 
     /// cluster-autoscaler has grown this group, or given up this instance, by its name or id: that they are ours is its word.

@@ -37,5 +37,5 @@ pub const ENABLE_DS_EVICTION: &str = "cluster-autoscaler.kubernetes.io/enable-ds
 pub const GUARDED: &str = "ebbtide/guarded";
 
 /// The annotations of a pod that a drain looks at.
-pub const POD_WISHES: [&str; 7] =
+pub const POD_ANNOTATIONS: [&str; 7] =
     [DRAIN, SAFE_TO_EVICT, DO_NOT_DISRUPT, DAEMON_SET, FLUSH_SECONDS, ENABLE_DS_EVICTION, GUARDED];

@@ -1,6 +1,6 @@
 //! Changing sizes at AWS, for the RPCs.
 //!
-//! A change is made in a task of its own, which keeps the group's turn to its end, whatever becomes of the caller; a size
+//! A change is made in a task of its own, which keeps the group's lock to its end, whatever becomes of the caller; a size
 //! that goes down goes through [`Protection`].
 
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::{Sizing, SizingError};
 use crate::aws::{Aws, AwsError};
 use crate::groups::protection::Protection;
 use crate::groups::selector::Selectors;
-use crate::groups::{Change, Group, Groups, Turn};
+use crate::groups::{Change, Group, GroupLock, Groups};
 
 /// Tasks that run to their end though nobody waits for them, unless the program is gone. Clones share them.
 #[derive(Clone, Debug, Default)]
@@ -86,42 +86,42 @@ impl Sizing for AwsSizing {
 
     async fn set_desired(
         &self,
-        turn: &Turn,
+        lock: &GroupLock,
         from: i32,
         to: i32,
         protect: &[String],
     ) -> Result<(), SizingError> {
         let (answer, result) = oneshot::channel();
-        let (turn, protect) = (turn.clone(), protect.to_vec());
+        let (lock, protect) = (lock.clone(), protect.to_vec());
         if to >= from {
             let (aws, protection) = (self.aws.clone(), Arc::clone(&self.protection));
             self.running.spawn(async move {
-                let set = aws.set_desired(turn.group(), to).await;
+                let set = aws.set_desired(lock.group(), to).await;
                 if set.is_ok() {
-                    protection.note(Change::Desired { group: turn.group().to_owned(), from, to });
+                    protection.note(Change::Desired { group: lock.group().to_owned(), from, to });
                 }
                 // Nobody listens if the caller has given up.
                 let _ = answer.send(set);
             });
         } else {
             let protection = Arc::clone(&self.protection);
-            self.running.spawn(async move { protection.lower(turn, (from, to), protect, answer).await });
+            self.running.spawn(async move { protection.lower(lock, (from, to), protect, answer).await });
         }
         self.heard(result).await
     }
 
-    async fn terminate(&self, turn: &Turn, instance: &str, decrement: bool) -> Result<(), SizingError> {
+    async fn terminate(&self, lock: &GroupLock, instance: &str, decrement: bool) -> Result<(), SizingError> {
         let (answer, result) = oneshot::channel();
-        let (aws, turn, instance) = (self.aws.clone(), turn.clone(), instance.to_owned());
+        let (aws, lock, instance) = (self.aws.clone(), lock.clone(), instance.to_owned());
         let protection = Arc::clone(&self.protection);
         self.running.spawn(async move {
             let terminated = aws.terminate(&instance, decrement).await;
             if terminated.is_ok() {
-                protection.note(Change::Terminated { group: turn.group().to_owned(), instance, decrement });
+                protection.note(Change::Terminated { group: lock.group().to_owned(), instance, decrement });
             }
             // Nobody listens if the caller has given up.
             let _ = answer.send(terminated);
-            drop(turn);
+            drop(lock);
         });
         self.heard(result).await
     }

@@ -17,7 +17,7 @@ use super::proto::ExternalGrpcNode;
 use super::{Provider, RpcError};
 use crate::groups::protection::to_protect;
 use crate::groups::sizes::{self, SizeError};
-use crate::groups::{Change, Group, Groups, Snapshot, Turn};
+use crate::groups::{Change, Group, GroupLock, Groups, Snapshot};
 use crate::scale_in::Accepted;
 
 /// Calls of one batch to AWS or the API server at once. Cluster-autoscaler's batches are 10 nodes by default, so that
@@ -25,9 +25,9 @@ use crate::scale_in::Accepted;
 const AT_ONCE: usize = 16;
 
 /// Asks for a new look at AWS unless a call to it came to a good end: it may have been carried out.
-struct Unsure<'a>(Option<&'a Groups>);
+struct RefreshOnDrop<'a>(Option<&'a Groups>);
 
-impl<'a> Unsure<'a> {
+impl<'a> RefreshOnDrop<'a> {
     fn of(groups: &'a Groups) -> Self {
         Self(Some(groups))
     }
@@ -37,7 +37,7 @@ impl<'a> Unsure<'a> {
     }
 }
 
-impl Drop for Unsure<'_> {
+impl Drop for RefreshOnDrop<'_> {
     fn drop(&mut self) {
         if let Some(groups) = self.0 {
             groups.refresh_soon();
@@ -51,10 +51,10 @@ impl Provider {
         let decide = |group: &Group| {
             sizes::increased(&group.asg, delta, |i| self.scale_ins.leaves(&group.asg.name, &i.id))
         };
-        let (deadline, turn) = self.turn_to(group, &decide).await?;
+        let (deadline, lock) = self.turn_to(group, &decide).await?;
         let fresh = self.look(deadline, group).await?;
         let to = decide(&fresh)?;
-        self.set_desired(deadline, &turn, &fresh, to, &[]).await
+        self.set_desired(deadline, &lock, &fresh, to, &[]).await
     }
 
     /// Sets the desired capacity for up to `-delta` nodes fewer of those that are not there yet: the last that were asked
@@ -62,7 +62,7 @@ impl Provider {
     pub(super) async fn decrease_target_size(&self, group: &str, delta: i32) -> Result<(), RpcError> {
         let decide =
             |group: &Group| sizes::decreased(&group.asg, delta, |i| self.scale_ins.will_decrement(&i.id));
-        let (deadline, turn) = self.turn_to(group, &decide).await?;
+        let (deadline, lock) = self.turn_to(group, &decide).await?;
         let missing = self.missing(group)?;
         let fresh = self.look(deadline, group).await?;
         let to = decide(&fresh)?;
@@ -71,7 +71,7 @@ impl Provider {
             return Ok(());
         }
         let given_up = usize::try_from(fresh.asg.desired - to).unwrap_or_default().min(missing.len());
-        self.give_up(deadline, &turn, &fresh, to, &missing[missing.len() - given_up..]).await
+        self.give_up(deadline, &lock, &fresh, to, &missing[missing.len() - given_up..]).await
     }
 
     /// Waits for the turn of a group whose size is to change, unless the delta makes no sense.
@@ -79,13 +79,13 @@ impl Provider {
         &self,
         name: &str,
         decide: impl Fn(&Group) -> Result<i32, SizeError>,
-    ) -> Result<(Deadline, Turn), RpcError> {
+    ) -> Result<(Deadline, GroupLock), RpcError> {
         let deadline = Deadline::start();
         let seen = group(&*self.view()?, name)?;
         if let Err(mistake @ SizeError::Delta { .. }) = decide(&seen) {
             return Err(mistake.into());
         }
-        Ok((deadline, deadline.call(OTHER_CHANGE, self.groups.turn(&seen.asg.name)).await?))
+        Ok((deadline, deadline.call(OTHER_CHANGE, self.groups.lock(&seen.asg.name)).await?))
     }
 
     fn missing(&self, name: &str) -> Result<Vec<usize>, RpcError> {
@@ -96,7 +96,7 @@ impl Provider {
     pub(super) async fn delete_nodes(&self, name: &str, batch: &[ExternalGrpcNode]) -> Result<(), RpcError> {
         let deadline = Deadline::start();
         let known = group(&*self.view()?, name)?;
-        let turn = deadline.call(OTHER_CHANGE, self.groups.turn(&known.asg.name)).await?;
+        let lock = deadline.call(OTHER_CHANGE, self.groups.lock(&known.asg.name)).await?;
 
         let (view, missing) = (self.view()?, self.missing(name)?);
         let mut deletion = Deletion::read(&view, &*group(&view, name)?, &missing, batch, &*self.scale_ins)?;
@@ -105,16 +105,16 @@ impl Provider {
         if !deletion.placeholders.is_empty() || !deletion.unregistered.is_empty() {
             let fresh = self.look(deadline, name).await?;
             if let Some(to) = deletion.settle(&fresh, &missing, &*self.scale_ins)?
-                && let Err(error) = self.give_up(deadline, &turn, &fresh, to, &deletion.placeholders).await
+                && let Err(error) = self.give_up(deadline, &lock, &fresh, to, &deletion.placeholders).await
             {
                 failed.push((NEVER_CAME.to_owned(), error));
             }
         }
 
-        let turn = &turn;
+        let lock = &lock;
         let terminate = deletion.unregistered.into_iter().map(|instance| {
             async move {
-                let done = self.terminate(deadline, turn, &instance).await;
+                let done = self.terminate(deadline, lock, &instance).await;
                 (instance, done)
             }
             .boxed()
@@ -133,12 +133,12 @@ impl Provider {
     async fn give_up(
         &self,
         deadline: Deadline,
-        turn: &Turn,
+        lock: &GroupLock,
         group: &Group,
         to: i32,
         placeholders: &[usize],
     ) -> Result<(), RpcError> {
-        let done = self.set_desired(deadline, turn, group, to, &to_protect(&group.asg)).await;
+        let done = self.set_desired(deadline, lock, group, to, &to_protect(&group.asg)).await;
         match &done {
             Ok(()) => self.placeholders.given_up(&group.asg.name, placeholders),
             Err(_) => self.placeholders.refused(&group.asg.name, self.clock.now()),
@@ -159,14 +159,14 @@ impl Provider {
     async fn set_desired(
         &self,
         deadline: Deadline,
-        turn: &Turn,
+        lock: &GroupLock,
         group: &Group,
         to: i32,
         protect: &[String],
     ) -> Result<(), RpcError> {
-        let unsure = Unsure::of(&self.groups);
+        let unsure = RefreshOnDrop::of(&self.groups);
         let (name, from) = (&group.asg.name, group.asg.desired);
-        deadline.call("setting the size", self.sizing.set_desired(turn, from, to, protect)).await??;
+        deadline.call("setting the size", self.sizing.set_desired(lock, from, to, protect)).await??;
         unsure.settled();
         if to > from {
             self.groups.note_asked_for(name);
@@ -176,9 +176,9 @@ impl Provider {
         Ok(())
     }
 
-    async fn terminate(&self, deadline: Deadline, turn: &Turn, instance: &str) -> Result<(), RpcError> {
-        let (unsure, group) = (Unsure::of(&self.groups), turn.group());
-        deadline.call("terminating the instance", self.sizing.terminate(turn, instance, true)).await??;
+    async fn terminate(&self, deadline: Deadline, lock: &GroupLock, instance: &str) -> Result<(), RpcError> {
+        let (unsure, group) = (RefreshOnDrop::of(&self.groups), lock.group());
+        deadline.call("terminating the instance", self.sizing.terminate(lock, instance, true)).await??;
         unsure.settled();
         self.groups.note_asked_for(instance);
         self.record(Change::Terminated {

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 
-use crate::groups::{Group, Turn};
+use crate::groups::{Group, GroupLock};
 
 /// Reads and changes sizes of Auto Scaling groups.
 ///
@@ -14,20 +14,20 @@ pub trait Sizing: Send + Sync + 'static {
     /// new; what discovery computed (the template, say) is kept.
     async fn current(&self, group: &Group) -> Result<Group, SizingError>;
 
-    /// Sets the desired capacity of the group whose turn it is to `to`; `from` is what [`Sizing::current`] said last.
+    /// Sets the desired capacity of the group whose lock it holds to `to`; `from` is what [`Sizing::current`] said last.
     /// The instances in `protect` are protected from scale-in until AWS has acted on the new size. What is left to do in
-    /// the group's turn keeps it.
+    /// the group's lock keeps it.
     async fn set_desired(
         &self,
-        turn: &Turn,
+        lock: &GroupLock,
         from: i32,
         to: i32,
         protect: &[String],
     ) -> Result<(), SizingError>;
 
-    /// Terminates an instance of the group whose turn it is, and lowers the desired capacity with it if `decrement`. What is
-    /// left to do in the group's turn keeps it.
-    async fn terminate(&self, turn: &Turn, instance: &str, decrement: bool) -> Result<(), SizingError>;
+    /// Terminates an instance of the group whose lock it holds, and lowers the desired capacity with it if `decrement`. What is
+    /// left to do under the group's lock keeps it.
+    async fn terminate(&self, lock: &GroupLock, instance: &str, decrement: bool) -> Result<(), SizingError>;
 }
 
 /// Why AWS did not do it.

@@ -75,11 +75,11 @@ pub(super) fn classify(pod: &PodView, around: &Circumstances<'_>) -> Class {
     if is_daemon {
         return Class::Daemon(daemon(pod));
     }
-    if pod.going_until.zip(around.ended_before).is_some_and(|(until, ended)| until <= ended) {
+    if pod.deletion_timestamp.zip(around.ended_before).is_some_and(|(until, ended)| until <= ended) {
         return Class::GivenUp;
     }
     // One that is going has its grace.
-    if pod.going_until.is_none() && around.returns.is_given_up(pod, around.requested_at) {
+    if pod.deletion_timestamp.is_none() && around.returns.is_given_up(pod, around.requested_at) {
         return Class::Returned;
     }
     if is_patient(pod) && !around.patience_is_over { Class::Patient } else { Class::Workload }
@@ -139,7 +139,7 @@ mod tests {
     }
 
     fn wishing(mut pod: PodView, key: &str, value: &str) -> PodView {
-        pod.wishes.insert(key.into(), value.into());
+        pod.annotations.insert(key.into(), value.into());
         pod
     }
 
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_pod_that_nobody_confirms_is_given_up_and_a_daemon_never() {
-        let going = |pod: PodView| PodView { going_until: Some(at(100)), ..pod };
+        let going = |pod: PodView| PodView { deletion_timestamp: Some(at(100)), ..pod };
         let dead = |ended: i64| Circumstances { ended_before: Some(at(ended)), ..at_rest() };
         assert_eq!(classify(&going(pod()), &at_rest()), Class::Workload, "the node is Ready");
         assert_eq!(classify(&going(pod()), &dead(99)), Class::Workload);
@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(class(&returned, &returns), Class::Workload);
         returns.asked(returned.owner(), true);
         assert_eq!(class(&returned, &returns), Class::Returned);
-        let going = PodView { going_until: Some(at(150)), ..returned };
+        let going = PodView { deletion_timestamp: Some(at(150)), ..returned };
         assert_eq!(class(&going, &returns), Class::Workload);
     }
 

@@ -18,7 +18,7 @@ use crate::groups::protection::Protection;
 use crate::groups::selector::Selectors;
 use crate::groups::{Group, Groups, sizes};
 use crate::k8s::names;
-use crate::template::Lessons;
+use crate::template::LearnedStore;
 
 /// What the controller and its workers share.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub struct Shared {
     /// Which groups are selected.
     pub selectors: Selectors,
     /// What was learned of the groups' nodes.
-    pub lessons: Arc<Lessons>,
+    pub learned: Arc<LearnedStore>,
     /// Lifecycle hooks.
     pub hooks: Arc<Hooks>,
     /// Since when instances are held.

@@ -9,7 +9,7 @@ use tokio::task::{JoinError, JoinSet};
 use tracing::Instrument;
 
 use super::context::{Shared, membership, needs_worker};
-use super::hold;
+use super::heartbeat;
 use super::record::record_on;
 use super::workers::Workers;
 
@@ -102,6 +102,6 @@ fn watches_of(shared: &Arc<Shared>) -> Vec<(&'static str, Watch)> {
             "watch of the API server's version",
             watch(shared, async |s: Arc<Shared>| s.cluster.watch_version().await),
         ),
-        ("keeping of lifecycle hooks", watch(shared, hold::hold)),
+        ("keeping of lifecycle hooks", watch(shared, heartbeat::run)),
     ]
 }

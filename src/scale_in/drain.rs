@@ -108,7 +108,7 @@ fn ask(
     plan: &mut Plan,
 ) -> WaitReason {
     let task = Task::Pod(pod.uid.clone());
-    if let Some(until) = pod.going_until {
+    if let Some(until) = pod.deletion_timestamp {
         return wait_for_exit(s, pod, until, limit, plan);
     }
     if let Some(at) = s.memory.asked.get(&pod.uid)

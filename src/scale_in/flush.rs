@@ -71,16 +71,16 @@ fn ask_daemons(
         // It may be the driver that unmounts them.
         let volumes_by = record.phase_since + VOLUME_WAIT;
         let volumes_by = hard.map_or(volumes_by, |hard| volumes_by.min(hard - grace));
-        if s.attachments > 0 && s.now < volumes_by && asked_at.is_none() && pod.going_until.is_none() {
+        if s.attachments > 0 && s.now < volumes_by && asked_at.is_none() && pod.deletion_timestamp.is_none() {
             until = until.max(Some(volumes_by));
             continue;
         }
         // Its own grace from when it was asked; should the kubelet not answer, the node does not wait longer.
         let its_own = asked_at.unwrap_or(record.phase_since) + grace + SignedDuration::from_secs(5);
-        let end = pod.going_until.map_or(its_own, |until| s.ours(until));
+        let end = pod.deletion_timestamp.map_or(its_own, |until| s.ours(until));
         until = until.max(Some(end.min(record.phase_since + LONGEST_FLUSH)));
         let task = Task::Pod(pod.uid.clone());
-        if pod.going_until.is_none() && !s.memory.is_done(&task) {
+        if pod.deletion_timestamp.is_none() && !s.memory.is_done(&task) {
             let grace = hard.and_then(|hard| shortened_grace(hard, pod.grace_seconds, s.now));
             let (pod, uid) = (pod.name.clone(), pod.uid.clone());
             s.attempt(plan, &task, || Action::Delete { pod, uid, grace, disruption: false });

@@ -8,7 +8,7 @@ use super::action::{Action, Plan};
 use super::membership::Membership;
 use super::memory::Task;
 use super::situation::Situation;
-use super::{marks, record};
+use super::{node_patch, record};
 use crate::cluster::PodView;
 use crate::k8s::names;
 
@@ -19,14 +19,14 @@ pub(super) fn guard(s: &Situation<'_>, plan: &mut Plan) {
         return;
     }
     let ours = matches!(s.instance, Membership::In { .. });
-    let marked = marks::is_guarded(s.node);
+    let marked = node_patch::is_guarded(s.node);
     let wanted = s.settings.guard && ours && (is_candidate(s) || (marked && is_going(s)));
     if !wanted && !marked {
         return;
     }
     if wanted && !marked {
         // The mark comes first, so that a guard is never left behind.
-        return s.patch(plan, marks::guard(s.node, true), Vec::new());
+        return s.patch(plan, node_patch::guard(s.node, true), Vec::new());
     }
     let Some(pods) = s.pods else { return };
     let mut left = 0;
@@ -43,14 +43,14 @@ pub(super) fn guard(s: &Situation<'_>, plan: &mut Plan) {
         }
     }
     if !wanted && left == 0 {
-        s.patch(plan, marks::guard(s.node, false), Vec::new());
+        s.patch(plan, node_patch::guard(s.node, false), Vec::new());
     }
 }
 
 /// Whether cluster-autoscaler may be about to drain the node. Its taint on a Node that we scale in is our doing.
 fn is_candidate(s: &Situation<'_>) -> bool {
     s.node.taint(names::DELETION_CANDIDATE).is_some()
-        || (s.node.taint(names::TO_BE_DELETED).is_some() && !marks::has_scale_in_marks(s.node))
+        || (s.node.taint(names::TO_BE_DELETED).is_some() && !node_patch::has_scale_in_marks(s.node))
 }
 
 /// Whether the node is on its way out: what was guarded before stays guarded.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::context::speaker;
 use super::record::{self, Cause, Record, Release, Written};
 use super::settings::Settings;
-use super::{deadline, marks};
+use super::{deadline, node_patch};
 use crate::clock::Clock;
 use crate::cluster::{ApiError, Cluster, NodeView, Nodes};
 use crate::k8s::names;
@@ -104,13 +104,14 @@ impl Intents {
             let mut record =
                 Record::new(Cause::Autoscaler, group, instance, Release::TerminateAndDecrement, now);
             record.release_by = deadline::limit(&self.settings, now, None, now);
-            let source = match self.cluster.patch_node(node, &marks::with_record(&view, &record, now)).await {
-                Ok(written) => {
-                    self.nodes.update(written);
-                    return Ok(Accepted::New);
-                }
-                Err(source) => source,
-            };
+            let source =
+                match self.cluster.patch_node(node, &node_patch::with_record(&view, &record, now)).await {
+                    Ok(written) => {
+                        self.nodes.update(written);
+                        return Ok(Accepted::New);
+                    }
+                    Err(source) => source,
+                };
             tries += 1;
             let overtaken = matches!(source, ApiError::Conflict);
             if !overtaken || tries >= TRIES {

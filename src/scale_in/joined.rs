@@ -34,7 +34,7 @@ impl Joined {
         let tags = view.as_ref().and_then(|view| view.groups.get(name)).map(|group| &group.asg.tags);
         let is_ours = self.groups.contains(name)
             || tags.is_some_and(|tags| shared.selectors.is_of_our_cluster(tags) == Some(true))
-            || shared.lessons.known(name).is_some()
+            || shared.learned.known(name).is_some()
             || shared.groups.is_asked_for(name)
             || shared.groups.is_asked_for(instance);
         if !is_ours && self.warned.insert(name.to_owned()) {

@@ -8,8 +8,8 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::action::{Action, REPEAT_AFTER};
 use super::claims::Claims;
-use super::marks;
 use super::membership::Membership;
+use super::node_patch;
 use super::returns::Returns;
 use crate::aws::AwsError;
 use crate::cluster::{Answer, NodeView, PodView};
@@ -220,7 +220,7 @@ impl Memory {
     /// An action begins.
     pub fn note_begun(&mut self, action: &Action, now: Timestamp) {
         if let Action::PatchNode { patch, .. } = action
-            && let Some(record) = marks::record_in(patch)
+            && let Some(record) = node_patch::record_in(patch)
         {
             self.claims.write(record);
         }

@@ -8,7 +8,7 @@
 //! ```
 //! [`plan`] decides, from a [`situation::Situation`] to a list of [`action::Action`]s; the files it calls each hold one
 //! stage: [`drain`], [`flush`], [`release`], and [`guard`] before any of them; [`twins`] where several Nodes name one instance; [`class`] and [`returns`] tell which pods
-//! leave. [`perform`] makes the calls, [`remember`] what the next plan is to know of their outcome. [`hold`] keeps the
+//! leave. [`perform`] makes the calls, [`remember`] what the next plan is to know of their outcome. [`heartbeat`] keeps the
 //! lifecycle hooks waiting, whatever becomes of the rest. Everything that must survive is in the [`record`], an annotation;
 //! [`claims`] is what of it is believed. [`operator_queue`] is whose turn it is of those that people annotate.
 
@@ -21,14 +21,14 @@ mod deadline;
 mod drain;
 mod flush;
 mod guard;
+mod heartbeat;
 mod held_since;
-mod hold;
 mod intents;
 mod joined;
-mod marks;
 mod membership;
 mod memory;
 mod metrics;
+mod node_patch;
 mod nodeless;
 mod operator_queue;
 mod perform;

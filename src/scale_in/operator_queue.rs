@@ -10,7 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::action::{NodeEvent, Plan};
 use super::context::{Shared, may_shrink, speaker};
-use super::marks;
+use super::node_patch;
 use super::record::{self, Cause, Release, Wish, Written};
 use super::situation::{Situation, Turn};
 use crate::clock::later;
@@ -84,7 +84,7 @@ pub(super) fn wait(
     let topic = "waits for its turn".into();
     s.announce(plan, NodeEvent { topic, reason: "ScaleInQueued", note, warning: false });
     if wish.since.is_none() {
-        s.patch(plan, marks::with_wish(s.node, &wish.waiting(s.theirs(s.now))), Vec::new());
+        s.patch(plan, node_patch::with_wish(s.node, &wish.waiting(s.theirs(s.now))), Vec::new());
     }
     plan.wake(later(s.now, LOOK_AGAIN));
 }

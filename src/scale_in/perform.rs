@@ -14,7 +14,7 @@ use crate::aws::{AwsError, Hook};
 use crate::clock::elapsed;
 use crate::cluster::{Answer, ApiError, NodeView, PodName};
 use crate::groups::hooks::TerminatingHooks;
-use crate::groups::{Change, TerminationTurn};
+use crate::groups::{Change, SharedGroupLock};
 use crate::k8s::names;
 use crate::telemetry::chain;
 
@@ -52,7 +52,7 @@ pub(super) enum Outcome {
         noted_at: jiff::Timestamp,
         hooks: Result<TerminatingHooks, AwsError>,
     },
-    /// Nor was it here, because the group's turn was long in coming, when the record says that it was told by now, or
+    /// Nor was it here, because the group's lock was long in coming, when the record says that it was told by now, or
     /// another process leads.
     NotSent {
         noted_at: jiff::Timestamp,
@@ -123,11 +123,11 @@ pub(super) fn perform(
                     return Outcome::NotHeld { noted_at, hooks };
                 }
             }
-            let turn = shared.groups.termination_turn(&group).await;
+            let lock = shared.groups.shared_lock(&group).await;
             if elapsed(noted_at, shared.clock.now()) > SENT_WITHIN || !shared.leadership.leads() {
                 return Outcome::NotSent { noted_at };
             }
-            let result = terminate(&shared, &node, &group, &instance, decrement, turn).await;
+            let result = terminate(&shared, &node, &group, &instance, decrement, lock).await;
             Outcome::Terminated { noted_at, result }
         }
         .boxed(),
@@ -195,7 +195,7 @@ async fn terminate(
     group: &str,
     instance: &str,
     decrement: bool,
-    turn: TerminationTurn,
+    lock: SharedGroupLock,
 ) -> Result<(), AwsError> {
     let result = shared.aws.terminate(instance, decrement).await;
     match &result {
@@ -210,18 +210,18 @@ async fn terminate(
             shared.groups.refresh_soon();
         }
     }
-    drop(turn);
+    drop(lock);
     result
 }
 
 /// At most once, and not again if it fails: at worst the group has a node more than cluster-autoscaler wanted, which it
 /// sees and takes back.
 async fn give_up_replacement(shared: &Shared, group: &str) {
-    let turn = shared.groups.turn(group).await;
+    let lock = shared.groups.lock(group).await;
     if !shared.leadership.leads() {
         return;
     }
-    let given_up = shared.protection.give_up_one(turn, |instance| will_decrement(shared, instance));
+    let given_up = shared.protection.give_up_one(lock, |instance| will_decrement(shared, instance));
     match given_up.await {
         Ok(true) => {
             tracing::info!(group, "the group took an instance out that was to go: no replacement comes");

@@ -11,7 +11,7 @@ use super::memory::Task;
 use super::operator_queue;
 use super::record::{Cause, Phase, Record, Release, Wish, Written};
 use super::situation::{Situation, Turn};
-use super::{deadline, drain, flush, guard, marks, release, twins};
+use super::{deadline, drain, flush, guard, node_patch, release, twins};
 use crate::aws::Lifecycle;
 use crate::clock::later;
 use crate::cluster::{DaemonOwner, PodName, Ready};
@@ -33,7 +33,7 @@ pub fn plan(s: &Situation<'_>) -> Plan {
         }
         Some(Written::Record(_)) => {
             // The Node has been taken over by another instance: the record is about one that is gone.
-            s.patch(&mut plan, marks::take_off(s.node), Vec::new());
+            s.patch(&mut plan, node_patch::take_off(s.node), Vec::new());
             None
         }
         Some(Written::Wish(wish)) => {
@@ -114,7 +114,7 @@ fn under_way(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
             "instance {} is in group {} no more: the node is back in service",
             record.instance, record.group
         );
-        return s.patch(plan, marks::take_off(s.node), cancelled(note, true));
+        return s.patch(plan, node_patch::take_off(s.node), cancelled(note, true));
     }
     if let Membership::Elsewhere { seen } = s.instance {
         release::ended_unseen(s, record, seen, plan);
@@ -147,7 +147,7 @@ fn is_back(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
             format!("group {group} has instance {} in service again, and so is the node", record.instance);
         let topic = "back".into();
         let back = NodeEvent { topic, reason: "ScaleInOver", note, warning: false };
-        s.patch(plan, marks::take_off(s.node), vec![Action::Announce(back)]);
+        s.patch(plan, node_patch::take_off(s.node), vec![Action::Announce(back)]);
     }
     true
 }
@@ -179,7 +179,7 @@ fn cancel_at_minimum(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
          annotate it with ebbtide/scale-in=replace to have it replaced",
         record.group, record.instance
     );
-    s.patch(plan, marks::take_off(s.node), cancelled(note, true));
+    s.patch(plan, node_patch::take_off(s.node), cancelled(note, true));
 }
 
 fn cancelled(note: String, warning: bool) -> Vec<Action> {
@@ -191,8 +191,8 @@ fn without_record(s: &Situation<'_>, plan: &mut Plan) {
     match &s.instance {
         Membership::Unknown => {}
         Membership::Elsewhere { .. } => {
-            if marks::has_scale_in_marks(s.node) {
-                s.patch(plan, marks::take_off(s.node), Vec::new());
+            if node_patch::has_scale_in_marks(s.node) {
+                s.patch(plan, node_patch::take_off(s.node), Vec::new());
             }
         }
         // Load balancers let go of it first, for minutes: our hook is going to hold it, and there is no need to wait for that.
@@ -205,10 +205,10 @@ fn without_record(s: &Situation<'_>, plan: &mut Plan) {
         // On an instance that is going anyway the marks of a cancelled scale-in may as well stay.
         Membership::In { lifecycle, .. } if lifecycle.is_terminating() => {}
         Membership::In { .. } => {
-            if marks::has_scale_in_marks(s.node) {
+            if node_patch::has_scale_in_marks(s.node) {
                 let note = "the record in annotation ebbtide/scale-in is gone: the node is back in service"
                     .to_owned();
-                s.patch(plan, marks::take_off(s.node), cancelled(note, false));
+                s.patch(plan, node_patch::take_off(s.node), cancelled(note, false));
             }
         }
     }

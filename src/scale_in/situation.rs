@@ -9,9 +9,9 @@ use serde_json::Value;
 
 use super::action::{Action, NodeEvent, Plan, REPEAT_AFTER};
 use super::class::{Circumstances, Class, classify};
-use super::marks;
 use super::membership::Membership;
 use super::memory::{Memory, Task};
+use super::node_patch;
 use super::record::{Cause, Phase, Record, Written};
 use super::settings::Settings;
 use crate::aws::{Hook, Lifecycle};
@@ -132,7 +132,7 @@ impl Situation<'_> {
 
     /// The patch that writes the record, with everything that a scale-in puts on the Node.
     pub(super) fn with_record(&self, record: &Record) -> Value {
-        marks::with_record(self.node, &record.moved(self.ahead), self.wall)
+        node_patch::with_record(self.node, &record.moved(self.ahead), self.wall)
     }
 
     /// Puts back what the Node should carry during a scale-in, and keeps the taint fresh.
@@ -145,10 +145,10 @@ impl Situation<'_> {
         if away {
             return;
         }
-        if let Some(patch) = marks::put_on(self.node, self.wall) {
+        if let Some(patch) = node_patch::put_on(self.node, self.wall) {
             self.patch(plan, patch, Vec::new());
         } else {
-            let expires = marks::taint_expires(self.node).unwrap_or(self.wall);
+            let expires = node_patch::taint_expires(self.node).unwrap_or(self.wall);
             plan.wake(later(self.now, expires.duration_since(self.wall)));
         }
     }

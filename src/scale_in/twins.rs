@@ -6,7 +6,7 @@
 //! ([`Situation::ended_before`]).
 
 use super::action::{NodeEvent, Plan};
-use super::marks;
+use super::node_patch;
 use super::record::record_on;
 use super::situation::Situation;
 
@@ -17,11 +17,11 @@ pub(super) fn beside(s: &Situation<'_>, plan: &mut Plan) {
         announce(s, plan);
         if record_on(s.node).is_some() {
             // Two would be carried out one after the other.
-            return s.patch(plan, marks::without_record(s.node), Vec::new());
+            return s.patch(plan, node_patch::without_record(s.node), Vec::new());
         }
         s.keep_marked(plan);
-    } else if marks::has_scale_in_marks(s.node) {
-        s.patch(plan, marks::take_off(s.node), Vec::new());
+    } else if node_patch::has_scale_in_marks(s.node) {
+        s.patch(plan, node_patch::take_off(s.node), Vec::new());
     }
 }
 

@@ -10,9 +10,7 @@
 pub mod capacity;
 pub mod devices;
 mod facts;
-pub mod keeper;
 pub mod learned;
-pub mod lessons;
 mod node;
 mod os;
 mod pods;
@@ -30,7 +28,7 @@ use prost::Message;
 use crate::aws::{ManagedNodeGroup, TypeInfo};
 use capacity::{Figures, Resources};
 pub use facts::{Facts, Managed, Market};
-pub use lessons::Lessons;
+pub use learned::store::LearnedStore;
 use pods::Network;
 
 /// A template Node.

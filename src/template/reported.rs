@@ -1,7 +1,7 @@
 //! Figures as kubelets report them: read, compared, and laid over those that are computed.
 
 use super::capacity::{Figures, Resources};
-use crate::cluster::{NodeView, Pairs};
+use crate::cluster::{NodeView, TextMap};
 use crate::k8s::quantity;
 
 /// Figures that differ by a smaller share are the same: hosts of one type differ by some KiB of memory, and a write for
@@ -33,7 +33,7 @@ impl Figures {
 }
 
 impl Resources {
-    fn reported(from: &Pairs) -> Self {
+    fn reported(from: &TextMap) -> Self {
         let mut resources = Self::default();
         for (name, text) in from.iter() {
             let Some(value) = quantity::parse(text) else { continue };

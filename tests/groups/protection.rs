@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use ebbtide::aws::Aws;
 use ebbtide::cluster::Leadership;
 use ebbtide::groups::Groups;
-use ebbtide::groups::protection::{MARK, Protection};
+use ebbtide::groups::protection::{PROTECTION_TAG, Protection};
 use ebbtide::groups::selector::Selectors;
 use ebbtide::provider::Sizing as _;
 use ebbtide::provider::proto::NodeGroupDecreaseTargetSizeRequest;
@@ -48,7 +48,7 @@ fn somebody(world: &World) -> Aws {
 fn guarded(world: &World, group: &str) -> [BTreeSet<String>; 2] {
     let instances = world.aws.group(group).expect("a group").instances;
     let protected = instances.iter().filter(|i| i.protected).map(|i| i.id.clone());
-    let marked = instances.iter().filter(|i| i.tags.contains_key(MARK)).map(|i| i.id.clone());
+    let marked = instances.iter().filter(|i| i.tags.contains_key(PROTECTION_TAG)).map(|i| i.id.clone());
     [protected.collect(), marked.collect()]
 }
 
@@ -200,7 +200,7 @@ async fn a_size_goes_down_in_time_though_nothing_is_heard_of_the_mark() {
     let sizing =
         AwsSizing::new(aws, selectors, Arc::clone(&groups), Arc::clone(&protection), running.clone());
     let began = Instant::now();
-    let turn = groups.turn(GROUP).await;
+    let turn = groups.lock(GROUP).await;
     sizing.set_desired(&turn, 5, 3, &short.before[1..]).await.expect("lowered");
     assert!(began.elapsed() <= Duration::from_secs(2), "{:?}", began.elapsed());
     running.finish().await;
@@ -233,7 +233,7 @@ async fn a_mark_that_no_run_has_left_strips_nobody_of_protection() {
         let scene = Scene::with([group(GROUP, 2)]).await;
         let ours = scene.in_service(GROUP);
         somebody(&scene.world).protect(GROUP, &ours, true).await.expect("protected");
-        somebody(&scene.world).tag_instances(&ours, MARK, value).await.expect("tagged");
+        somebody(&scene.world).tag_instances(&ours, PROTECTION_TAG, value).await.expect("tagged");
         let scene = scene.restarted().await;
         scene.answers().await;
         tokio::time::sleep(SOON).await;
@@ -248,7 +248,7 @@ async fn what_is_left_of_a_run_is_taken_back_in_our_groups_and_left_alone_in_oth
     let (ours, theirs) = (scene.in_service(GROUP), scene.in_service("foreign"));
     let world = &scene.world;
     let marked = [&ours[..2], &theirs].concat();
-    somebody(world).tag_instances(&marked, MARK, JUST_NOW).await.expect("tagged");
+    somebody(world).tag_instances(&marked, PROTECTION_TAG, JUST_NOW).await.expect("tagged");
     // The first was marked and no more, the second was protected too, the third is a person's.
     somebody(world).protect(GROUP, &ours[1..], true).await.expect("protected");
     somebody(world).protect("foreign", &theirs, true).await.expect("protected");
@@ -266,7 +266,7 @@ async fn what_is_left_of_a_run_is_taken_back_in_our_groups_and_left_alone_in_oth
 async fn marks_are_looked_for_again_until_that_has_worked() {
     let scene = Scene::with([group(GROUP, 2)]).await;
     let ours = scene.in_service(GROUP);
-    somebody(&scene.world).tag_instances(&ours, MARK, JUST_NOW).await.expect("tagged");
+    somebody(&scene.world).tag_instances(&ours, PROTECTION_TAG, JUST_NOW).await.expect("tagged");
     somebody(&scene.world).protect(GROUP, &ours, true).await.expect("protected");
     scene.world.aws.throttle_for(&[Operation::DescribeTags], Duration::from_hours(1));
     let scene = scene.restarted().await;
@@ -312,7 +312,7 @@ async fn what_is_taken_back_is_not_taken_from_a_size_that_goes_down_at_that_mome
     for tenths in (80..125).step_by(5) {
         let short = Short::group().await;
         let left = short.before[1..].to_vec();
-        somebody(&short.scene.world).tag_instances(&left, MARK, JUST_NOW).await.expect("tagged");
+        somebody(&short.scene.world).tag_instances(&left, PROTECTION_TAG, JUST_NOW).await.expect("tagged");
         somebody(&short.scene.world).protect(GROUP, &left, true).await.expect("protected");
         let scene = short.scene.restarted().await;
         let started = Instant::now();

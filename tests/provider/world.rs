@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use ebbtide::aws::{AutoScalingGroup, Instance, Lifecycle};
 use ebbtide::clock::Clock;
 use ebbtide::cluster::ApiError;
-use ebbtide::groups::{Group, Groups, LaunchFailure, Snapshot, Turn};
+use ebbtide::groups::{Group, GroupLock, Groups, LaunchFailure, Snapshot};
 use ebbtide::provider::listen::Listener;
 use ebbtide::provider::proto::cloud_provider_client::CloudProviderClient;
 use ebbtide::provider::proto::{
@@ -148,7 +148,13 @@ impl Sizing for Script<Aws> {
         Ok(aws.group.clone())
     }
 
-    async fn set_desired(&self, _: &Turn, from: i32, to: i32, protect: &[String]) -> Result<(), SizingError> {
+    async fn set_desired(
+        &self,
+        _: &GroupLock,
+        from: i32,
+        to: i32,
+        protect: &[String],
+    ) -> Result<(), SizingError> {
         self.answer().await?;
         let mut aws = self.now();
         if aws.refuses_sizes {
@@ -159,7 +165,7 @@ impl Sizing for Script<Aws> {
         Ok(())
     }
 
-    async fn terminate(&self, _: &Turn, instance: &str, decrement: bool) -> Result<(), SizingError> {
+    async fn terminate(&self, _: &GroupLock, instance: &str, decrement: bool) -> Result<(), SizingError> {
         self.answer().await?;
         let mut aws = self.now();
         aws.asked.push(Asked::Terminate { instance: instance.into(), decrement });

@@ -10,11 +10,11 @@ use ebbtide::sim::program::config;
 use ebbtide::sim::world::World;
 use jiff::SignedDuration;
 
-use crate::scene::{Cause, Scene, group, held_group, seconds};
-use crate::story::{
+use crate::journal_queries::{
     a_hook_timed_out, asked, aws_moments, has_exited, is_asked, longest_silence, notes, released_at,
     terminations,
 };
+use crate::scene::{Cause, Scene, group, held_group, seconds};
 
 #[tokio::test(start_paused = true)]
 async fn a_pods_absurd_grace_period_costs_no_other_node_anything_and_its_own_hook_is_kept() {

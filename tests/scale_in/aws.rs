@@ -14,11 +14,11 @@ use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
 use jiff::SignedDuration;
 
-use crate::scene::{Cause, Machine, Scene, group, held_group, seconds};
-use crate::story::{
+use crate::journal_queries::{
     TERMINATE, a_hook_timed_out, asked, assert_nothing_lost, aws_moments, decrements, has_exited, is_asked,
     longest_silence, notes, released_at, terminations,
 };
+use crate::scene::{Cause, Machine, Scene, group, held_group, seconds};
 
 const DESCRIBE: [Operation; 1] = [Operation::DescribeAutoScalingGroups];
 

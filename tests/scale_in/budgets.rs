@@ -5,8 +5,8 @@ use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 
+use crate::journal_queries::{asked, eviction_requests, has_exited, is_asked, moments, notes};
 use crate::scene::{Cause, Scene, group, seconds};
-use crate::story::{asked, eviction_requests, has_exited, is_asked, moments, notes};
 
 #[tokio::test(start_paused = true)]
 async fn a_blocked_pod_is_named_with_its_budget_and_goes_as_soon_as_there_is_room() {

@@ -8,11 +8,11 @@ use ebbtide::sim::program::{TAG, config};
 use jiff::SignedDuration;
 use serde_json::{Value, json};
 
-use crate::scene::{Cause, EVER, Machine, RECORD, Scene, group, held_group, seconds};
-use crate::story::{
+use crate::journal_queries::{
     TERMINATE, assert_nothing_lost, decrements, has_exited, in_phase, is_asked, is_released, notes,
     terminations,
 };
+use crate::scene::{Cause, EVER, Machine, RECORD, Scene, group, held_group, seconds};
 
 const LONG_AGO: &str = "2025-12-31T00:00:00Z";
 const FAR_AHEAD: &str = "2199-01-01T00:00:00Z";

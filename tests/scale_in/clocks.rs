@@ -7,8 +7,8 @@ use ebbtide::sim::cluster::pod;
 use ebbtide::sim::http::aws_client;
 use jiff::SignedDuration;
 
+use crate::journal_queries::{decrements, in_phase, is_asked, longest_silence, phase_at, released_at};
 use crate::scene::{Cause, Scene, group, held_group, seconds};
-use crate::story::{decrements, in_phase, is_asked, longest_silence, phase_at, released_at};
 
 const STEPS: [SignedDuration; 2] = [SignedDuration::from_hours(-1), SignedDuration::from_hours(1)];
 

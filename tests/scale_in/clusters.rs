@@ -6,8 +6,8 @@ use ebbtide::sim::aws::{Event, GroupSpec, HookSpec, LifecycleState, TerminationC
 use ebbtide::sim::program::{TAG, config};
 use ebbtide::sim::world::World;
 
+use crate::journal_queries::{a_hook_timed_out, aws_moments, decrements};
 use crate::scene::{Machine, Scene, held_group, seconds};
-use crate::story::{a_hook_timed_out, aws_moments, decrements};
 
 const OURS: &str = "kubernetes.io/cluster/ours";
 const THEIRS: &str = "kubernetes.io/cluster/theirs";

@@ -5,8 +5,8 @@ use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
 use jiff::{SignedDuration, Timestamp};
 
+use crate::journal_queries::{a_hook_timed_out, asked, is_asked, notes, released_at, terminations};
 use crate::scene::{Cause, Machine, Scene, group, held_group, seconds};
-use crate::story::{a_hook_timed_out, asked, is_asked, notes, released_at, terminations};
 
 /// When the grace of the last pod of this name that was asked ends.
 fn end_of_grace(world: &World, name: &str) -> Timestamp {

@@ -6,8 +6,8 @@ use ebbtide::sim::cluster::{By, PodSpec, budget, pod};
 use ebbtide::sim::program::config;
 use jiff::SignedDuration;
 
+use crate::journal_queries::{asked, aws_moments, released_at};
 use crate::scene::{Cause, Machine, Scene, group, held_group, seconds};
-use crate::story::{asked, aws_moments, released_at};
 
 fn within(minutes: u64) -> Config {
     Config { drain_timeout: Some(seconds(60 * minutes)), ..config() }

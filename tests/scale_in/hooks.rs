@@ -4,8 +4,10 @@ use ebbtide::sim::aws::{Event, HookResult, HookSpec, LifecycleState, Operation, 
 use ebbtide::sim::cluster::{Fault, Verb, pod};
 use jiff::SignedDuration;
 
+use crate::journal_queries::{
+    a_hook_timed_out, aws_moments, has_exited, is_asked, longest_silence, terminations,
+};
 use crate::scene::{Cause, Scene, group, held_group, seconds};
-use crate::story::{a_hook_timed_out, aws_moments, has_exited, is_asked, longest_silence, terminations};
 
 /// Heartbeats go out at half the time-out of a hook of 60 s; a look and a try more is no silence.
 fn assert_kept_waiting(scene: &Scene, machine: &crate::scene::Machine) {

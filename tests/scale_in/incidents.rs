@@ -13,11 +13,11 @@ use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::Api;
 use kube::api::DeleteParams;
 
-use crate::scene::{Cause, Machine, Scene, TO_BE_DELETED, group, held_group, seconds};
-use crate::story::{
+use crate::journal_queries::{
     a_hook_timed_out, assert_nothing_lost, aws_moments, decrements, has_exited, is_asked, is_released,
     last_exit, released_at, terminations,
 };
+use crate::scene::{Cause, Machine, Scene, TO_BE_DELETED, group, held_group, seconds};
 
 /// Both ways of release.
 fn groups() -> [GroupSpec; 2] {

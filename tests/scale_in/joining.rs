@@ -5,8 +5,8 @@ use ebbtide::sim::aws::{Event, GroupSpec, HookSpec, LifecycleState, Operation, T
 use ebbtide::sim::cluster::pod;
 use ebbtide::sim::world::World;
 
+use crate::journal_queries::{aws_moments, decrements, has_exited, is_asked};
 use crate::scene::{Cause, Machine, Scene, group, seconds};
-use crate::story::{aws_moments, decrements, has_exited, is_asked};
 
 /// The launching hook of somebody else, who needs so long for it.
 const BOOTSTRAP: &str = "bootstrap";

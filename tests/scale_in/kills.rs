@@ -4,8 +4,8 @@ use ebbtide::sim::aws::{GroupSpec, Lose};
 use ebbtide::sim::cluster::{Fault, Verb, pod};
 use ebbtide::sim::world::World;
 
+use crate::journal_queries::{TERMINATE, decrements, has_exited, in_phase, is_asked, terminations};
 use crate::scene::{Cause, Machine, Scene, group, held_group, seconds};
-use crate::story::{TERMINATE, decrements, has_exited, in_phase, is_asked, terminations};
 
 /// Kills the program when `moment` has come, with and without a hook; the node leaves well all the same.
 async fn killed_when(moment: impl Fn(&World, &Machine) -> bool) {

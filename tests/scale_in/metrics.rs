@@ -23,8 +23,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::absurd::Cursed;
+use crate::journal_queries::{aws_moments, is_asked, moments};
 use crate::scene::{EVER, RECORD, group, held_group, seconds};
-use crate::story::{aws_moments, is_asked, moments};
 
 /// The program on a world, and where it tells how it does.
 struct Watched {

@@ -3,8 +3,8 @@
 use ebbtide::sim::cluster::pod;
 use jiff::SignedDuration;
 
+use crate::journal_queries::{TERMINATE, decrements, last_exit, phase_at};
 use crate::scene::{Cause, Scene, group, held_group};
-use crate::story::{TERMINATE, decrements, last_exit, phase_at};
 
 async fn leaves_in_order(scene: Scene, cause: Cause) {
     let machine = scene.first();
@@ -56,7 +56,7 @@ async fn a_node_without_workloads_is_flushed_too() {
     let machine = scene.first();
     scene.scale_in(&machine, Cause::Autoscaler).await;
     scene.until_gone(&machine).await;
-    let released = crate::story::released_at(&scene.world, &machine);
+    let released = crate::journal_queries::released_at(&scene.world, &machine);
     // It is empty, and closed, from the record on.
     let closed = phase_at(&scene.world, &machine, "Draining");
     assert!(released >= closed + SignedDuration::from_secs(5), "closed at {closed}, released at {released}");

@@ -6,11 +6,11 @@ use ebbtide::sim::world::World;
 use jiff::SignedDuration;
 use serde_json::json;
 
-use crate::scene::{Cause, DS_EVICTION, Machine, Scene, TO_BE_DELETED, group, held_group, seconds};
-use crate::story::{
+use crate::journal_queries::{
     TERMINATE, assert_nothing_lost, decrements, has_exited, is_asked, last_exit, notes, phase_at, stamps,
     terminations,
 };
+use crate::scene::{Cause, DS_EVICTION, Machine, Scene, TO_BE_DELETED, group, held_group, seconds};
 
 const CANDIDATE: &str = "DeletionCandidateOfClusterAutoscaler";
 const LOAD_BALANCERS: &str = "node.kubernetes.io/exclude-from-external-load-balancers";

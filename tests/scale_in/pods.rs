@@ -8,11 +8,11 @@ use ebbtide::sim::world::World;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::scene::{Cause, Scene, group, held_group, seconds};
-use crate::story::{
+use crate::journal_queries::{
     a_hook_timed_out, asked, aws_moments, has_exited, in_phase, is_asked, last_exit, moments, notes,
     phase_at, released_at,
 };
+use crate::scene::{Cause, Scene, group, held_group, seconds};
 
 #[tokio::test(start_paused = true)]
 async fn mirror_pods_and_finished_pods_are_left_alone_and_hold_nothing_up() {

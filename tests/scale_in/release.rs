@@ -13,11 +13,11 @@ use ebbtide::sim::program::config;
 use jiff::SignedDuration;
 use serde_json::json;
 
-use crate::scene::{Cause, RECORD, Scene, group, held_group, seconds};
-use crate::story::{
+use crate::journal_queries::{
     TERMINATE, a_hook_timed_out, asked, aws_moments, decrements, has_exited, in_phase, is_asked, moments,
     notes, released_at, terminations,
 };
+use crate::scene::{Cause, RECORD, Scene, group, held_group, seconds};
 
 /// Somebody else's client of the same AWS.
 fn person(scene: &Scene) -> Client {

@@ -12,8 +12,10 @@ use ebbtide::sim::program::{Program, config};
 use jiff::SignedDuration;
 use k8s_openapi::api::coordination::v1::Lease;
 
+use crate::journal_queries::{
+    TERMINATE, eviction_requests, has_exited, is_asked, is_released, phase_at, released_at,
+};
 use crate::scene::{Cause, Machine, Scene, held_group, seconds};
-use crate::story::{TERMINATE, eviction_requests, has_exited, is_asked, is_released, phase_at, released_at};
 
 /// The configuration of the program in another pod.
 fn other() -> Config {
@@ -201,7 +203,7 @@ async fn an_instance_is_held_though_the_leader_dies_while_the_api_server_is_away
     scene.world.cluster.api_down();
     scene.take_down().await;
     scene.pass_some(seconds(600)).await;
-    assert!(!is_released(&scene.world, &machine) && !crate::story::a_hook_timed_out(&scene.world));
+    assert!(!is_released(&scene.world, &machine) && !crate::journal_queries::a_hook_timed_out(&scene.world));
     scene.world.cluster.api_up();
     scene.until_gone(&machine).await;
     scene.assert_left_well(&machine);

@@ -15,8 +15,8 @@ use kube::Api;
 use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
+use crate::journal_queries::{is_asked, is_released};
 use crate::scene::{Cause, DS_EVICTION, Machine, RECORD, Scene, TO_BE_DELETED, held_group, seconds};
-use crate::story::{is_asked, is_released};
 
 /// The API server as the bearer of a token sees it, and all that was asked of it: verb, group, resource, and the name where
 /// there is one.

@@ -4,8 +4,8 @@ use ebbtide::sim::aws::{Event, Operation, TerminationCause};
 use ebbtide::sim::cluster::pod;
 use jiff::SignedDuration;
 
+use crate::journal_queries::{TERMINATE, asked, assert_nothing_lost, aws_moments, decrements};
 use crate::scene::{Scene, group, held_group};
-use crate::story::{TERMINATE, asked, assert_nothing_lost, aws_moments, decrements};
 
 #[tokio::test(start_paused = true)]
 async fn forty_nodes_that_the_group_takes_out_at_once_leave_in_time() {

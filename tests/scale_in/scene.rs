@@ -1,7 +1,7 @@
 //! What the tests run on: a world with one group and a log shipper on every node, the program on it, and what its
 //! neighbours do: cluster-autoscaler over gRPC, people through the Kubernetes API.
 //!
-//! Everything that is asserted on is what the worlds wrote down, in [`crate::story`].
+//! Everything that is asserted on is what the worlds wrote down, in [`crate::journal_queries`].
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use tonic::Status;
 use tonic::transport::Channel;
 
-use crate::story::is_released;
+use crate::journal_queries::is_released;
 
 /// Longer than anything here takes: what has not come by then never comes.
 pub(crate) const EVER: Duration = Duration::from_hours(50);

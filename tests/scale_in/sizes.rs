@@ -3,8 +3,8 @@
 use ebbtide::sim::aws::{Event, Lose, Operation};
 use ebbtide::sim::cluster::pod;
 
+use crate::journal_queries::{TERMINATE, aws_moments, decrements, has_exited};
 use crate::scene::{Cause, EVER, Scene, group, held_group, seconds};
-use crate::story::{TERMINATE, aws_moments, decrements, has_exited};
 
 async fn ten_times(mut scene: Scene) {
     let machine = scene.first();

@@ -6,10 +6,10 @@ use ebbtide::sim::program::config;
 use ebbtide::sim::world::World;
 use jiff::SignedDuration;
 
-use crate::scene::{Cause, Machine, Scene, held_group, seconds};
-use crate::story::{
+use crate::journal_queries::{
     asked, assert_nothing_lost, aws_moments, decrements, has_exited, longest_silence, terminations,
 };
+use crate::scene::{Cause, Machine, Scene, held_group, seconds};
 
 /// Runs of each case, each with a seed of its own.
 const RUNS: u64 = 20;

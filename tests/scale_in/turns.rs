@@ -8,8 +8,8 @@ use ebbtide::sim::aws::{Event, GroupSpec, LaunchFailure, LifecycleState, Operati
 use ebbtide::sim::cluster::pod;
 use jiff::{SignedDuration, Timestamp};
 
+use crate::journal_queries::{TERMINATE, aws_moments, decrements, has_exited, terminations};
 use crate::scene::{Cause, Machine, RECORD, Scene, group, held_group, seconds};
-use crate::story::{TERMINATE, aws_moments, decrements, has_exited, terminations};
 
 /// How long a call to AWS takes, half of it before its effect.
 const TAKES: Duration = Duration::from_millis(800);

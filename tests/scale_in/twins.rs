@@ -6,11 +6,11 @@ use ebbtide::sim::cluster::{Event, NodeChange, node, pod};
 use ebbtide::sim::world::World;
 use jiff::SignedDuration;
 
-use crate::scene::{Cause, Machine, Scene, TO_BE_DELETED, group, held_group, seconds};
-use crate::story::{
+use crate::journal_queries::{
     TERMINATE, asked, assert_nothing_lost, decrements, has_exited, is_released, moments, notes, released_at,
     terminations,
 };
+use crate::scene::{Cause, Machine, Scene, TO_BE_DELETED, group, held_group, seconds};
 
 impl Scene {
     /// Another Node with the provider id of a machine, whose kubelet lives for as long as nobody kills it.

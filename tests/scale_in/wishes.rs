@@ -9,8 +9,8 @@ use ebbtide::sim::program::config;
 use ebbtide::sim::world::World;
 use serde_json::json;
 
+use crate::journal_queries::{assert_nothing_lost, has_exited, is_asked, is_released, notes};
 use crate::scene::{Cause, Machine, RECORD, Scene, group, held_group, seconds};
-use crate::story::{assert_nothing_lost, has_exited, is_asked, is_released, notes};
 
 /// The Nodes whose scale-in for a person has begun, in the order of that.
 fn begun(world: &World) -> Vec<String> {

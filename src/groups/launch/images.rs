@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
-use super::kept::Named;
+use super::cache::Named;
 use crate::aws::{Aws, AwsError, IMAGES_A_CALL};
 
 /// What is known of images: which are of arm64.

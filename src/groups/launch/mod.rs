@@ -9,9 +9,9 @@
 //! - A refresh takes [`LIMIT`] at most, and keeps what was answered until then. What was under way goes last in the next
 //!   one, so that one call that hangs keeps nothing else from being known.
 
+mod attribute_selection;
+mod cache;
 mod images;
-mod kept;
-mod matches;
 mod templates;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,9 +20,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use self::attribute_selection::AttributeSelection;
+use self::cache::Named;
 use self::images::Images;
-use self::kept::Named;
-use self::matches::Matches;
 use self::templates::Templates;
 use crate::aws::{
     Aws, AwsError, CONFIGURATIONS_A_CALL, Launch, LaunchSpec, Override, Requirements, Revision, Source,
@@ -36,11 +36,11 @@ const LIMIT: Duration = Duration::from_secs(5);
 
 /// All that is known of what groups launch.
 #[derive(Debug, Default)]
-pub(super) struct Library {
+pub(super) struct LaunchCache {
     templates: Templates,
     images: Images,
     configurations: Named<Arc<LaunchSpec>>,
-    matches: Matches,
+    selections: AttributeSelection,
     types: Named<Arc<TypeInfo>>,
     /// Whether EC2 is not asked for types.
     static_types: bool,
@@ -60,11 +60,12 @@ enum Step {
     Templates,
     Configurations,
     Images,
-    Matches,
+    AttributeSelection,
     Types,
 }
 
-const STEPS: [Step; 5] = [Step::Templates, Step::Configurations, Step::Images, Step::Matches, Step::Types];
+const STEPS: [Step; 5] =
+    [Step::Templates, Step::Configurations, Step::Images, Step::AttributeSelection, Step::Types];
 
 /// Why a refresh did not come through.
 #[derive(Debug, thiserror::Error)]
@@ -94,7 +95,7 @@ pub(super) struct Resolved {
 /// the image decides; attributes leave it open.
 pub(super) type Wanted<'a> = (&'a Launch, Option<bool>);
 
-impl Library {
+impl LaunchCache {
     /// One that knows nothing yet; with `static_types` the table alone tells of types.
     pub(super) fn new(static_types: bool) -> Self {
         Self { static_types, ..Self::default() }
@@ -138,7 +139,7 @@ impl Library {
                 Step::Templates => self.refresh_templates(aws, wanted, now).await,
                 Step::Configurations => self.refresh_configurations(aws, wanted, now).await,
                 Step::Images => self.refresh_images(aws, wanted, now).await,
-                Step::Matches => self.refresh_matches(aws, wanted, now).await,
+                Step::AttributeSelection => self.refresh_selections(aws, wanted, now).await,
                 Step::Types => self.refresh_types(aws, wanted, now).await,
             });
         }
@@ -152,8 +153,8 @@ impl Library {
         self.configurations.retain(&configurations(wanted).cloned().collect());
         let images = self.images_of(wanted);
         self.images.retain(&images);
-        let matches = self.matches_of(wanted).into_keys().collect();
-        self.matches.retain(&matches);
+        let selections = self.selections_of(wanted).into_keys().collect();
+        self.selections.retain(&selections);
         let types = self.types_of(wanted);
         self.types.retain(&types);
     }
@@ -196,14 +197,14 @@ impl Library {
         self.images.refresh(aws, &images, now, &mut self.spare, &mut self.answers).await
     }
 
-    async fn refresh_matches(
+    async fn refresh_selections(
         &mut self,
         aws: &Aws,
         wanted: &[Wanted<'_>],
         now: Timestamp,
     ) -> Result<(), AwsError> {
-        let asked = self.matches_of(wanted);
-        self.matches.refresh(aws, asked, now, &mut self.spare, &mut self.answers).await
+        let asked = self.selections_of(wanted);
+        self.selections.refresh(aws, asked, now, &mut self.spare, &mut self.answers).await
     }
 
     async fn refresh_types(
@@ -235,7 +236,7 @@ impl Library {
     }
 
     /// The attributes that types are chosen by, as far as it is known for which architecture.
-    fn matches_of(&self, wanted: &[Wanted<'_>]) -> BTreeMap<matches::Key, Requirements> {
+    fn selections_of(&self, wanted: &[Wanted<'_>]) -> BTreeMap<attribute_selection::Key, Requirements> {
         let mut all = BTreeMap::new();
         for &(launch, arm) in wanted {
             for (requirements, image) in self.requirements(launch) {
@@ -310,7 +311,7 @@ impl Library {
     }
 
     fn matching(&self, requirements: &Requirements, arm: bool) -> Result<&[String], String> {
-        self.matches.get(&(requirements.key(), arm)).ok_or_else(|| {
+        self.selections.get(&(requirements.key(), arm)).ok_or_else(|| {
             "the instance types that have the attributes asked for are not known yet".to_owned()
         })
     }
@@ -380,13 +381,13 @@ mod tests {
 
     #[test]
     fn what_ec2_says_of_a_type_beats_the_table_which_serves_until_then() {
-        let mut library = Library::default();
-        let memory = |library: &Library, name| library.type_info(name).map(|info| info.memory_mib);
-        assert_eq!((memory(&library, "m5.large"), memory(&library, "x99.huge")), (Some(8192), None));
+        let mut cache = LaunchCache::default();
+        let memory = |cache: &LaunchCache, name| cache.type_info(name).map(|info| info.memory_mib);
+        assert_eq!((memory(&cache, "m5.large"), memory(&cache, "x99.huge")), (Some(8192), None));
         let asked = vec!["m5.large".to_owned(), "c5.large".to_owned()];
         let told = TypeInfo { memory_mib: 9000, ..TypeInfo::default() };
         let found = [("m5.large".to_owned(), Arc::new(told))];
-        library.types.keep(&asked, found, Timestamp::UNIX_EPOCH);
-        assert_eq!((memory(&library, "m5.large"), memory(&library, "c5.large")), (Some(9000), Some(4096)));
+        cache.types.keep(&asked, found, Timestamp::UNIX_EPOCH);
+        assert_eq!((memory(&cache, "m5.large"), memory(&cache, "c5.large")), (Some(9000), Some(4096)));
     }
 }

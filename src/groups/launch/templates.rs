@@ -19,7 +19,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use jiff::Timestamp;
 
-use super::kept::{Kept, MISSING};
+use super::cache::{Cached, MISSING};
 use crate::aws::{Aws, AwsError, LaunchSpec, TemplateAliases, TemplateId, TemplateRef, TemplateVersion};
 use crate::clock::elapsed;
 
@@ -48,7 +48,7 @@ pub(super) struct Templates {
     /// Whether the last pass was refused, or broke off: what it did not tell is read one by one for as long.
     refused: bool,
     /// Versions asked for one by one; none where AWS has none.
-    single: BTreeMap<TemplateRef, Kept<Option<Arc<LaunchSpec>>>>,
+    single: BTreeMap<TemplateRef, Cached<Option<Arc<LaunchSpec>>>>,
     is_behind: bool,
     /// Whether the last refresh took a page of a pass.
     took_page: bool,
@@ -166,12 +166,12 @@ impl Templates {
                 Ok(found) => {
                     self.answers += 1;
                     let value = found.map(|version| Arc::new(version.spec));
-                    self.single.insert(of, Kept { at: now, value });
+                    self.single.insert(of, Cached { at: now, value });
                 }
                 Err(error) => {
                     // What AWS refuses it refuses again a minute later.
                     if !error.is_transient() {
-                        self.single.entry(of).or_insert(Kept { at: now, value: None }).at = now;
+                        self.single.entry(of).or_insert(Cached { at: now, value: None }).at = now;
                     }
                     outcome = outcome.and(Err(error));
                 }
@@ -245,7 +245,7 @@ impl Templates {
         (self.pass_ended, self.refused) = (Some(now), true);
         for (of, value) in std::mem::take(&mut self.bulk) {
             if refs.contains(&of) {
-                self.single.entry(of).or_insert(Kept { at: now, value: Some(value) });
+                self.single.entry(of).or_insert(Cached { at: now, value: Some(value) });
             }
         }
     }
@@ -254,7 +254,7 @@ impl Templates {
     fn keep_pinned(&mut self, refs: &BTreeSet<&TemplateRef>, now: Timestamp) {
         for &of in refs.iter().filter(|of| of.is_pinned()) {
             if let (Some(spec), false) = (self.bulk.get(of), self.single.contains_key(of)) {
-                self.single.insert(of.clone(), Kept { at: now, value: Some(Arc::clone(spec)) });
+                self.single.insert(of.clone(), Cached { at: now, value: Some(Arc::clone(spec)) });
             }
         }
     }

@@ -61,7 +61,7 @@ proptest! {
         let pods = scene.pods.clone().unwrap_or_default();
         let of = |name: &str| pods.values().find(|pod| pod.name.name == name).expect("on the node");
         let is_to_leave = |pod: &&PodView| {
-            pod.daemon.is_none() && !pod.mirror && !pod.finished && pod.wishes.is_empty() && pod.going_until.is_none()
+            pod.daemon.is_none() && !pod.mirror && !pod.finished && pod.annotations.is_empty() && pod.deletion_timestamp.is_none()
         };
         let mut answered = BTreeSet::new();
         // Three priorities, each after the answers of the one below; a write of the Node comes before, a last call between.

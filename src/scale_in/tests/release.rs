@@ -8,9 +8,9 @@ use super::scene::*;
 use crate::aws::{AwsError, Lifecycle, Operation};
 use crate::k8s::names;
 use crate::scale_in::action::Action;
-use crate::scale_in::marks;
 use crate::scale_in::membership::Membership;
 use crate::scale_in::memory::{Memory, Task};
+use crate::scale_in::node_patch;
 use crate::scale_in::record::{Cause, Phase, Record, Release};
 use crate::scale_in::situation::HookKnowledge;
 
@@ -189,7 +189,7 @@ fn a_termination_that_had_to_wait_for_its_turn_counts_from_when_aws_was_told() {
         assert!(!touches_aws(&scene.look()), "answered: {answered}");
         // Another record of the same scale-in does not make it unsaid.
         let record = Record { terminate_at: None, ..scene.record() };
-        scene.patch(&marks::with_record(&scene.view(), &record, scene.now));
+        scene.patch(&node_patch::with_record(&scene.view(), &record, scene.now));
         assert!(!touches_aws(&scene.look()), "answered: {answered}");
         scene.later(30);
         seen_now(&mut scene, Lifecycle::InService);
@@ -242,7 +242,7 @@ fn an_instance_that_stays_away_from_the_group_is_detached_or_gone() {
     // AWS had refused to terminate it before.
     let mut scene = away("True", Release::TerminateAndDecrement);
     let record = Record { terminate_at: Some(at(1)), ..scene.record() };
-    scene.patch(&marks::with_record(&scene.view(), &record, scene.now));
+    scene.patch(&node_patch::with_record(&scene.view(), &record, scene.now));
     scene.memory.void_termination = Some(at(1));
     assert_eq!(reasons(&scene.look()), ["ScaleInCancelled"]);
     let mut scene = away("Unknown", Release::TerminateAndDecrement);
@@ -342,7 +342,7 @@ fn a_deadline_counts_from_when_the_hold_began_whatever_the_record_says() {
     scene.look();
     assert_eq!(scene.record().release_by, Some(at(5_950)));
     let forged = Record { release_by: Some(at(1_001)), ..scene.record() };
-    scene.patch(&marks::with_record(&scene.view(), &forged, scene.now));
+    scene.patch(&node_patch::with_record(&scene.view(), &forged, scene.now));
     let plan = scene.look();
     assert_eq!((scene.record().release_by, deletions(&plan)), (Some(at(5_950)), vec![]));
 }

@@ -16,9 +16,9 @@ use crate::cluster::{Answer, Budget, DaemonOwner, NodeView, PodName, PodView, Pr
 use crate::k8s::names;
 use crate::scale_in::action::{Action, Plan};
 use crate::scale_in::class::Flush;
-use crate::scale_in::marks;
 use crate::scale_in::membership::Membership;
 use crate::scale_in::memory::Memory;
+use crate::scale_in::node_patch;
 use crate::scale_in::plan::plan;
 use crate::scale_in::record::{Cause, Phase, Record, Release, Written, read};
 use crate::scale_in::settings::AtOnce;
@@ -57,7 +57,7 @@ impl Fixture for PodView {
         self
     }
     fn wishing(mut self, key: &str, value: &str) -> Self {
-        self.wishes.insert(key.into(), value.into());
+        self.annotations.insert(key.into(), value.into());
         self
     }
     fn grace(mut self, seconds: i64) -> Self {
@@ -69,7 +69,7 @@ impl Fixture for PodView {
         self
     }
     fn going(mut self, until: i64) -> Self {
-        self.going_until = Some(at(until));
+        self.deletion_timestamp = Some(at(until));
         self
     }
     fn labelled(mut self, app: &str) -> Self {
@@ -164,7 +164,7 @@ impl Scene {
 
     pub(super) fn asked_by(mut self, cause: Cause, release: Release) -> Self {
         let record = Record::new(cause, "g", "i-1", release, self.now);
-        self.patch(&marks::with_record(&self.view(), &record, self.now));
+        self.patch(&node_patch::with_record(&self.view(), &record, self.now));
         self
     }
 
@@ -174,7 +174,7 @@ impl Scene {
 
     pub(super) fn in_phase(mut self, phase: Phase) -> Self {
         let record = self.record().entering(phase, self.now);
-        self.patch(&marks::with_record(&self.view(), &record, self.now));
+        self.patch(&node_patch::with_record(&self.view(), &record, self.now));
         self
     }
 
@@ -182,7 +182,7 @@ impl Scene {
         let requested = self.record().requested_at;
         self.settings.drain_timeout = Some(elapsed(requested, at(second)));
         let record = Record { release_by: Some(at(second)), ..self.record() };
-        self.patch(&marks::with_record(&self.view(), &record, self.now));
+        self.patch(&node_patch::with_record(&self.view(), &record, self.now));
         self
     }
 
@@ -299,7 +299,7 @@ impl Scene {
         self.granted(name);
         let pods = self.pods.get_or_insert_default();
         let pod = pods.get_mut(&format!("uid-{name}")).expect("there");
-        pod.going_until = Some(self.now + SignedDuration::from_secs(pod.grace_seconds));
+        pod.deletion_timestamp = Some(self.now + SignedDuration::from_secs(pod.grace_seconds));
     }
 
     pub(super) fn blocked(&mut self, name: &str) {

@@ -77,7 +77,7 @@ impl Aws {
         self.script(|state, _| state.faults.expire_tokens(operation, calls));
     }
 
-    /// Starts or ends an outage, in which no request arrives. Groups go on with their doings.
+    /// Starts or ends an outage, in which no request arrives. Groups go on with their group_activities.
     pub fn outage(&self, on: bool) {
         self.script(|state, _| state.faults.outage = on);
     }

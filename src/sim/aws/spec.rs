@@ -308,7 +308,7 @@ impl GroupSpec {
         self
     }
 
-    /// How long its doings take, instead of what is usual in the world.
+    /// How long its group_activities take, instead of what is usual in the world.
     #[must_use]
     pub fn timing(mut self, timing: Timing) -> Self {
         self.timing = Some(Box::new(timing));

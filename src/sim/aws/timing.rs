@@ -2,7 +2,7 @@
 
 use crate::sim::span::Span;
 
-/// How long a group's own doings take.
+/// How long a group's own group_activities take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
     /// From the decision to launch to the instance being there as `Pending`.

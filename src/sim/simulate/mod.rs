@@ -1,9 +1,9 @@
 //! `ebbtide simulate`: the real program against a simulated AWS and a simulated cluster, in one process, on virtual time.
 //!
-//! Plays the scenes of [`story`], prints what happens as it happens ([`witness`]), and ends with a timeline of each node
+//! Plays the scenes of [`scenario`], prints what happens as it happens ([`witness`]), and ends with a timeline of each node
 //! and a verdict counted from what the worlds saw. The same seed gives the same output, byte for byte.
 
-mod story;
+mod scenario;
 mod witness;
 
 use std::io::{IsTerminal, Write};
@@ -13,7 +13,7 @@ use anyhow::Context;
 
 use super::report::{self, Report};
 use crate::config::Simulate;
-use story::Story;
+use scenario::Scenario;
 use witness::Witness;
 
 /// Plays the simulation. Whether every promise was kept.
@@ -35,8 +35,8 @@ pub fn run(options: &Simulate) -> anyhow::Result<bool> {
 async fn play(options: &Simulate) -> anyhow::Result<Report> {
     // In JSON the report alone goes to standard output.
     let witness = Arc::new(Witness::new(!options.json));
-    let mut story = Story::begin(options.seed, Arc::clone(&witness));
-    story.play().await?;
-    let (aws, cluster) = (story.world.aws.journal(), story.world.cluster.journal());
-    Ok(Report::from(&aws, &cluster, &witness.facts_at_the_end(&story.world.cluster)))
+    let mut scenario = Scenario::begin(options.seed, Arc::clone(&witness));
+    scenario.play().await?;
+    let (aws, cluster) = (scenario.world.aws.journal(), scenario.world.cluster.journal());
+    Ok(Report::from(&aws, &cluster, &witness.facts_at_the_end(&scenario.world.cluster)))
 }

@@ -10,7 +10,9 @@
 //!   that somebody puts on by hand would else stay for ever with a group that its pods can then not wake from zero.
 //! - Nodes do not teach what EKS says. Its last answer is remembered, for a start at which EKS is silent.
 
+pub mod config_map;
 mod merge;
+pub mod store;
 #[cfg(test)]
 mod tests;
 

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::Taint as NodeTaint;
 
 use super::*;
-use crate::cluster::Pairs;
+use crate::cluster::TextMap;
 use crate::template::capacity::Resources;
 
 fn at(second: i64) -> Timestamp {
@@ -34,7 +34,7 @@ fn node(n: i64) -> NodeView {
     }
 }
 
-fn figures(cpu: &str, memory: &str, pods: &str) -> Pairs {
+fn figures(cpu: &str, memory: &str, pods: &str) -> TextMap {
     [("cpu", cpu), ("memory", memory), ("pods", pods), ("hugepages-2Mi", "0")].into_iter().collect()
 }
 

@@ -1,4 +1,4 @@
-//! The operations that take instances out of what the group reckons with, without ending them: people's doings.
+//! The operations that take instances out of what the group reckons with, without ending them: people's group_activities.
 //!
 //! Each of them is done at once; AWS passes through `Detaching` and `EnteringStandby` on the way.
 

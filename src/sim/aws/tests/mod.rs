@@ -8,11 +8,11 @@
 mod capacity;
 mod chance;
 mod describing;
-mod doings;
 mod ec2;
 mod eks;
 mod examples;
 mod faults;
+mod group_activities;
 mod hooks;
 mod requests;
 mod states;

@@ -27,13 +27,13 @@ fn at(milliseconds: i64) -> Timestamp {
 }
 
 #[derive(Clone, Default)]
-struct Story {
+struct Scenario {
     aws: Vec<aws::Entry>,
     cluster: Vec<cluster::Entry>,
     facts: Facts,
 }
 
-impl Story {
+impl Scenario {
     fn aws(&mut self, milliseconds: i64, what: aws::Event) -> &mut Self {
         self.aws.push(aws::Entry { at: at(milliseconds), what });
         self.aws.sort_by_key(|entry| entry.at);
@@ -166,11 +166,11 @@ impl Story {
 }
 
 /// A node with two workloads, a tight budget and a log shipper comes up and is scaled in under a hook.
-fn told() -> Story {
-    let mut story = Story::default();
+fn told() -> Scenario {
+    let mut scenario = Scenario::default();
     let (group, instance) = (GROUP.to_owned(), INSTANCE.to_owned());
     let machine = Machine { instance: instance.clone(), group: group.clone() };
-    story.facts = Facts {
+    scenario.facts = Facts {
         nodes: BTreeMap::from([(NODE.to_owned(), machine)]),
         daemons: [AGENT.into()].into(),
         lines: BTreeMap::from([(NODE.to_owned(), Lines { written: 120, shipped: 120, lost: 0 })]),
@@ -184,23 +184,23 @@ fn told() -> Story {
         zone,
         instance_type,
     };
-    story.aws(-90_000, launched).aws(-60_000, aws::Event::InService { group, instance });
-    story.cluster(-50_000, cluster::Event::NodeRegistered { node: NODE.to_owned() });
-    story.runs(-45_000, AGENT).runs(-40_000, "web-7f9c-a").runs(-40_000, "web-7f9c-b");
-    story.recorded(0, Phase::Draining, Release::TerminateAndDecrement);
-    story.terminate_called(100, Outcome::Answered).terminating(100, TerminationCause::Request);
-    story.held(100).desired(100, 3, 2);
-    story.recorded(200, Phase::Draining, Release::CompleteHook);
-    story.asked(200, "web-7f9c-a", By::Eviction, 60);
+    scenario.aws(-90_000, launched).aws(-60_000, aws::Event::InService { group, instance });
+    scenario.cluster(-50_000, cluster::Event::NodeRegistered { node: NODE.to_owned() });
+    scenario.runs(-45_000, AGENT).runs(-40_000, "web-7f9c-a").runs(-40_000, "web-7f9c-b");
+    scenario.recorded(0, Phase::Draining, Release::TerminateAndDecrement);
+    scenario.terminate_called(100, Outcome::Answered).terminating(100, TerminationCause::Request);
+    scenario.held(100).desired(100, 3, 2);
+    scenario.recorded(200, Phase::Draining, Release::CompleteHook);
+    scenario.asked(200, "web-7f9c-a", By::Eviction, 60);
     for milliseconds in [200, 4_200, 8_300, 12_300] {
-        story.refused(milliseconds, "web-7f9c-b", "web");
-        story.said(milliseconds, "ScaleInBlocked", "disruption budget default/web: needs 1");
+        scenario.refused(milliseconds, "web-7f9c-b", "web");
+        scenario.said(milliseconds, "ScaleInBlocked", "disruption budget default/web: needs 1");
     }
-    story.exited(12_400, "web-7f9c-a").asked(12_500, "web-7f9c-b", By::Eviction, 60);
-    story.heartbeat(15_000).heartbeat(30_000).exited(41_200, "web-7f9c-b");
-    story.recorded(41_250, Phase::Flushing, Release::CompleteHook);
-    story.said(41_250, "ScaleInFlushing", "the last workload has exited");
-    story.recorded(46_250, Phase::Releasing, Release::CompleteHook);
-    story.completed(46_300).gone(48_300);
-    story
+    scenario.exited(12_400, "web-7f9c-a").asked(12_500, "web-7f9c-b", By::Eviction, 60);
+    scenario.heartbeat(15_000).heartbeat(30_000).exited(41_200, "web-7f9c-b");
+    scenario.recorded(41_250, Phase::Flushing, Release::CompleteHook);
+    scenario.said(41_250, "ScaleInFlushing", "the last workload has exited");
+    scenario.recorded(46_250, Phase::Releasing, Release::CompleteHook);
+    scenario.completed(46_300).gone(48_300);
+    scenario
 }

@@ -51,10 +51,10 @@ fn the_text_is_this() {
 
 #[test]
 fn no_line_is_wider_than_a_hundred_columns() {
-    let mut story = told();
-    story.said(9_000, "ScaleInWaiting", &"very ".repeat(100));
-    story.runs(3_000, &format!("a-namespace/{}", "long-".repeat(30)));
-    for line in text(&story.report(), false).lines() {
+    let mut scenario = told();
+    scenario.said(9_000, "ScaleInWaiting", &"very ".repeat(100));
+    scenario.runs(3_000, &format!("a-namespace/{}", "long-".repeat(30)));
+    for line in text(&scenario.report(), false).lines() {
         assert!(line.chars().count() <= 100, "{line}");
     }
 }
@@ -97,10 +97,10 @@ fn texts(document: &str) -> Vec<String> {
 
 #[test]
 fn the_picture_is_well_formed_and_names_every_pod() {
-    let mut story = told();
-    story.facts.program = vec![(at(20_000), Program::Killed), (at(22_000), Program::Restarted)];
-    story.runs(3_000, "evil/<script>&\"'\u{1}").cut(48_300, "evil/<script>&\"'\u{1}", Cut::PowerOff);
-    let report = story.report();
+    let mut scenario = told();
+    scenario.facts.program = vec![(at(20_000), Program::Killed), (at(22_000), Program::Restarted)];
+    scenario.runs(3_000, "evil/<script>&\"'\u{1}").cut(48_300, "evil/<script>&\"'\u{1}", Cut::PowerOff);
+    let report = scenario.report();
     let picture = svg(&report);
     let texts = texts(&picture);
     for pod in
@@ -118,8 +118,8 @@ fn the_picture_is_well_formed_and_names_every_pod() {
 
 #[test]
 fn a_picture_of_nothing_is_well_formed() {
-    assert!(texts(&svg(&Story::default().report())).iter().any(|text| text.starts_with("Verdict")));
-    assert!(text(&Story::default().report(), false).starts_with("Verdict: FAILED"));
+    assert!(texts(&svg(&Scenario::default().report())).iter().any(|text| text.starts_with("Verdict")));
+    assert!(text(&Scenario::default().report(), false).starts_with("Verdict: FAILED"));
 }
 
 #[test]
@@ -156,12 +156,12 @@ const PROGRESS: [&str; 18] = [
 
 #[test]
 fn progress_is_told_in_lines_that_matter() {
-    let story = told();
-    let mut told: Vec<(Timestamp, String)> = story
+    let scenario = told();
+    let mut told: Vec<(Timestamp, String)> = scenario
         .aws
         .iter()
         .filter_map(|entry| Some((entry.at, live(entry, at(0))?)))
-        .chain(story.cluster.iter().filter_map(|entry| Some((entry.at, live(entry, at(0))?))))
+        .chain(scenario.cluster.iter().filter_map(|entry| Some((entry.at, live(entry, at(0))?))))
         .collect();
     told.sort_by_key(|(at, _)| *at);
     let told: Vec<String> = told.into_iter().map(|(_, line)| line).collect();

@@ -2,14 +2,14 @@
 
 use super::*;
 
-fn only(story: &Story) -> NodeReport {
-    let mut nodes = story.report().nodes;
+fn only(scenario: &Scenario) -> NodeReport {
+    let mut nodes = scenario.report().nodes;
     assert_eq!(nodes.len(), 1);
     nodes.remove(0)
 }
 
-fn lines(story: &Story, kind: Kind) -> Vec<String> {
-    let node = only(story);
+fn lines(scenario: &Scenario, kind: Kind) -> Vec<String> {
+    let node = only(scenario);
     let lines = node.lines.iter().filter(|line| line.kind == kind);
     lines.map(|line| format!("{} {}", line.at, line.text)).collect()
 }
@@ -40,10 +40,10 @@ fn seconds_have_one_decimal_and_no_negative_nought() {
 #[test]
 fn refusals_are_folded_by_budget_with_the_pods_they_met() {
     assert_eq!(lines(&told(), Kind::Refused), ["0.2 web-7f9c-b refused 4 times by budget web until 12.3 s"]);
-    let mut story = told();
-    story.refused(9_000, "web-7f9c-a", "web").refused(10_000, "web-7f9c-a", "other");
+    let mut scenario = told();
+    scenario.refused(9_000, "web-7f9c-a", "web").refused(10_000, "web-7f9c-a", "other");
     assert_eq!(
-        lines(&story, Kind::Refused),
+        lines(&scenario, Kind::Refused),
         [
             "0.2 web-7f9c-b and web-7f9c-a refused 5 times by budget web until 12.3 s",
             "10.0 web-7f9c-a refused by budget other"
@@ -53,58 +53,58 @@ fn refusals_are_folded_by_budget_with_the_pods_they_met() {
 
 #[test]
 fn what_others_suffer_is_not_told_here() {
-    let mut story = told();
+    let mut scenario = told();
     let (pod, node) = (Name::from("api-1"), "ip-10-0-0-6".to_owned());
-    story.cluster(-9, cluster::Event::PodScheduled { pod: pod.clone(), node: node.clone() });
-    story.cluster(-8, cluster::Event::PodRunning { pod: pod.clone(), node: node.clone() });
-    story.refused(5_000, "api-1", "api").asked(6_000, "api-1", By::Eviction, 5);
-    story.cluster(7_000, cluster::Event::PodExited { pod, node });
-    assert_eq!(only(&story), only(&told()));
+    scenario.cluster(-9, cluster::Event::PodScheduled { pod: pod.clone(), node: node.clone() });
+    scenario.cluster(-8, cluster::Event::PodRunning { pod: pod.clone(), node: node.clone() });
+    scenario.refused(5_000, "api-1", "api").asked(6_000, "api-1", By::Eviction, 5);
+    scenario.cluster(7_000, cluster::Event::PodExited { pod, node });
+    assert_eq!(only(&scenario), only(&told()));
 }
 
 #[test]
 fn heartbeats_failed_calls_and_events_are_folded() {
-    let mut story = told();
-    story.terminate_called(20, Outcome::Refused("Throttling"));
-    story.terminate_called(60, Outcome::Refused("Throttling"));
-    assert_eq!(lines(&story, Kind::Heartbeats), ["15.0 2 heartbeats of hook ebbtide until 30.0 s"]);
+    let mut scenario = told();
+    scenario.terminate_called(20, Outcome::Refused("Throttling"));
+    scenario.terminate_called(60, Outcome::Refused("Throttling"));
+    assert_eq!(lines(&scenario, Kind::Heartbeats), ["15.0 2 heartbeats of hook ebbtide until 30.0 s"]);
     assert_eq!(
-        lines(&story, Kind::CallFailed),
+        lines(&scenario, Kind::CallFailed),
         ["0.0 TerminateInstanceInAutoScalingGroup refused with Throttling 2 times until 0.1 s"]
     );
     assert_eq!(
-        lines(&story, Kind::Said),
+        lines(&scenario, Kind::Said),
         ["0.2 ScaleInBlocked (4 times): disruption budget default/web: needs 1"]
     );
 }
 
 #[test]
 fn a_flush_that_begins_with_workloads_left_says_so() {
-    let mut story = told();
-    story.without(|what| what.starts_with("PodExited") && what.contains("web-7f9c-b"));
-    story.cut(44_000, "web-7f9c-b", Cut::GraceOver);
+    let mut scenario = told();
+    scenario.without(|what| what.starts_with("PodExited") && what.contains("web-7f9c-b"));
+    scenario.cut(44_000, "web-7f9c-b", Cut::GraceOver);
     assert_eq!(
-        lines(&story, Kind::Phase)[0],
+        lines(&scenario, Kind::Phase)[0],
         "41.3 time is up with 1 workload pod left; DaemonSet pods have 5.0 s"
     );
-    assert_eq!(lines(&story, Kind::CutShort), ["44.0 web-7f9c-b CUT SHORT: its grace was over"]);
+    assert_eq!(lines(&scenario, Kind::CutShort), ["44.0 web-7f9c-b CUT SHORT: its grace was over"]);
 }
 
 #[test]
 fn volumes_that_stay_attached_are_told_from_the_event() {
-    let mut story = told();
+    let mut scenario = told();
     let note = "DaemonSet pods have had their time, 2 volumes still attached: instance i-0abc is released";
-    story.said(46_250, "ScaleInReleasing", note);
-    assert_eq!(lines(&story, Kind::Volumes), ["46.3 2 volumes still attached"]);
+    scenario.said(46_250, "ScaleInReleasing", note);
+    assert_eq!(lines(&scenario, Kind::Volumes), ["46.3 2 volumes still attached"]);
 }
 
 #[test]
 fn the_groups_own_decision_is_the_beginning() {
-    let mut story = told();
-    story.without(|what| what.starts_with("TerminationStarted") || what.starts_with("Called"));
-    story.without(|what| what.starts_with("EnteredWait"));
-    story.terminating(-3_000, TerminationCause::Rebalance).held(-3_000);
-    let node = only(&story);
+    let mut scenario = told();
+    scenario.without(|what| what.starts_with("TerminationStarted") || what.starts_with("Called"));
+    scenario.without(|what| what.starts_with("EnteredWait"));
+    scenario.terminating(-3_000, TerminationCause::Rebalance).held(-3_000);
+    let node = only(&scenario);
     assert_eq!(node.start.to_string(), "97.0");
     assert_eq!(node.lines[0].text, "the group terminates the instance: zone rebalance");
     assert!(node.held_by_hook);
@@ -112,19 +112,19 @@ fn the_groups_own_decision_is_the_beginning() {
 
 #[test]
 fn an_instance_that_went_without_a_scale_in_has_a_timeline_too() {
-    let mut story = told();
-    story.without(|what| what.starts_with("NodeChanged") || what.starts_with("TerminationStarted"));
-    story.terminating(90, TerminationCause::HealthCheck);
-    assert_eq!(only(&story).cause, "failed health check (no scale-in of ours)");
+    let mut scenario = told();
+    scenario.without(|what| what.starts_with("NodeChanged") || what.starts_with("TerminationStarted"));
+    scenario.terminating(90, TerminationCause::HealthCheck);
+    assert_eq!(only(&scenario).cause, "failed health check (no scale-in of ours)");
 }
 
 #[test]
 fn deaths_of_the_program_are_marked_on_the_nodes_they_meet() {
-    let mut story = told();
-    story.facts.program =
+    let mut scenario = told();
+    scenario.facts.program =
         vec![(at(20_000), Program::Killed), (at(22_000), Program::Restarted), (at(60_000), Program::Killed)];
-    assert_eq!(lines(&story, Kind::Program), ["20.0 ebbtide killed", "22.0 ebbtide started again"]);
-    assert_eq!(only(&story).program.len(), 2);
+    assert_eq!(lines(&scenario, Kind::Program), ["20.0 ebbtide killed", "22.0 ebbtide started again"]);
+    assert_eq!(only(&scenario).program.len(), 2);
 }
 
 #[test]
@@ -155,14 +155,14 @@ fn a_node_that_came_up_is_told_in_short() {
 
 #[test]
 fn a_scale_in_that_is_called_off_ends_its_phases() {
-    let mut story = told();
-    story
+    let mut scenario = told();
+    scenario
         .without(|what| what.contains("Flushing") || what.contains("Releasing") || what.starts_with("HookC"));
-    story.without(|what| what.starts_with("Terminated") || what.starts_with("PoweredOff"));
-    story.without(|what| what.starts_with("NodeRemoved"));
-    story.changed(30_000, vec![NodeChange::AnnotationRemoved(names::RECORD.to_owned())]);
-    let node = only(&story);
+    scenario.without(|what| what.starts_with("Terminated") || what.starts_with("PoweredOff"));
+    scenario.without(|what| what.starts_with("NodeRemoved"));
+    scenario.changed(30_000, vec![NodeChange::AnnotationRemoved(names::RECORD.to_owned())]);
+    let node = only(&scenario);
     assert_eq!(node.phases.iter().map(|span| span.to.to_string()).collect::<Vec<_>>(), ["30.0"]);
-    assert_eq!(lines(&story, Kind::Cancelled), ["30.0 scale-in called off"]);
+    assert_eq!(lines(&scenario, Kind::Cancelled), ["30.0 scale-in called off"]);
     assert_eq!(node.took, None);
 }

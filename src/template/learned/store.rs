@@ -1,4 +1,4 @@
-//! What is learned of the groups' nodes, shared: discovery adds to it at each look, the keeper carries it over a restart.
+//! What is learned of the groups' nodes, shared: discovery adds to it at each look, [`super::config_map`] carries it over a restart.
 //!
 //! What was learned since the start and what is loaded are merged, should the first look not have waited for the load.
 
@@ -9,27 +9,27 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use jiff::Timestamp;
 use tokio::sync::watch;
 
-use super::learned::Learned;
+use super::Learned;
 use crate::aws::{AutoScalingGroup, Lifecycle, ManagedNodeGroup, Revision};
 use crate::cluster::Nodes;
 
 /// All that is learned, by group.
 #[derive(Debug)]
-pub struct Lessons {
+pub struct LearnedStore {
     nodes: Arc<Nodes>,
-    by_group: Mutex<BTreeMap<String, Lesson>>,
+    by_group: Mutex<BTreeMap<String, Known>>,
     version: watch::Sender<u64>,
     loaded: watch::Sender<bool>,
 }
 
 #[derive(Debug)]
-struct Lesson {
+struct Known {
     learned: Arc<Learned>,
     /// Whether the group has nodes that teach the same again.
     has_nodes: bool,
 }
 
-impl Lessons {
+impl LearnedStore {
     /// Nothing yet; these nodes teach.
     pub fn new(nodes: Arc<Nodes>) -> Self {
         let by_group = Mutex::default();
@@ -60,7 +60,7 @@ impl Lessons {
             })
             .collect();
         let mut by_group = self.lock();
-        let known = by_group.get(&group.name).map(|lesson| Arc::clone(&lesson.learned));
+        let known = by_group.get(&group.name).map(|known| Arc::clone(&known.learned));
         let Some(learned) = Learned::from(known.as_deref(), revisions, given, &nodes, now) else {
             if by_group.remove(&group.name).is_some() {
                 tracing::info!(
@@ -73,8 +73,8 @@ impl Lessons {
         };
         let has_nodes = !nodes.is_empty();
         if let Some(known) = known.filter(|known| **known == learned) {
-            if let Some(lesson) = by_group.get_mut(&group.name)
-                && std::mem::replace(&mut lesson.has_nodes, has_nodes) != has_nodes
+            if let Some(entry) = by_group.get_mut(&group.name)
+                && std::mem::replace(&mut entry.has_nodes, has_nodes) != has_nodes
             {
                 // What is kept begins with the groups that have none.
                 self.touch();
@@ -89,14 +89,14 @@ impl Lessons {
             taints = ?learned.taints.iter().map(|taint| taint.key.as_str()).collect::<Vec<_>>(),
             "its nodes have shown what a new one will be like"
         );
-        by_group.insert(group.name.clone(), Lesson { learned: Arc::clone(&learned), has_nodes });
+        by_group.insert(group.name.clone(), Known { learned: Arc::clone(&learned), has_nodes });
         self.touch();
         Some(learned)
     }
 
     /// What is learned of a group, for now.
     pub fn known(&self, group: &str) -> Option<Arc<Learned>> {
-        self.lock().get(group).map(|lesson| Arc::clone(&lesson.learned))
+        self.lock().get(group).map(|known| Arc::clone(&known.learned))
     }
 
     /// Forgets all groups but these.
@@ -114,13 +114,13 @@ impl Lessons {
         let mut by_group = self.lock();
         for (group, earlier) in kept {
             match by_group.entry(group) {
-                Entry::Occupied(mut lesson) => {
-                    let lesson = lesson.get_mut();
-                    lesson.learned = Arc::new(lesson.learned.merged(&earlier));
+                Entry::Occupied(mut known) => {
+                    let known = known.get_mut();
+                    known.learned = Arc::new(known.learned.merged(&earlier));
                     self.touch();
                 }
                 Entry::Vacant(place) => {
-                    place.insert(Lesson { learned: Arc::new(earlier), has_nodes: false });
+                    place.insert(Known { learned: Arc::new(earlier), has_nodes: false });
                 }
             }
         }
@@ -136,10 +136,10 @@ impl Lessons {
     /// All that is learned; groups without nodes, which nothing would teach again, come first.
     pub fn all(&self) -> Vec<(String, Arc<Learned>)> {
         let by_group = self.lock();
-        let with = |has_nodes: bool| by_group.iter().filter(move |(_, lesson)| lesson.has_nodes == has_nodes);
+        let with = |has_nodes: bool| by_group.iter().filter(move |(_, known)| known.has_nodes == has_nodes);
         with(false)
             .chain(with(true))
-            .map(|(group, lesson)| (group.clone(), Arc::clone(&lesson.learned)))
+            .map(|(group, known)| (group.clone(), Arc::clone(&known.learned)))
             .collect()
     }
 
@@ -152,7 +152,7 @@ impl Lessons {
         self.version.send_modify(|version| *version += 1);
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Lesson>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Known>> {
         self.by_group.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -171,8 +171,8 @@ mod tests {
         [Revision("lt-1:1".into())].into()
     }
 
-    /// Lessons of a cluster with one node, that of `i-1`.
-    fn lessons() -> Lessons {
+    /// LearnedStore of a cluster with one node, that of `i-1`.
+    fn store() -> LearnedStore {
         let nodes = Nodes::default();
         nodes.apply(NodeView {
             name: "n".into(),
@@ -181,7 +181,7 @@ mod tests {
             ready_since: Some(Timestamp::UNIX_EPOCH),
             ..NodeView::default()
         });
-        Lessons::new(Arc::new(nodes))
+        LearnedStore::new(Arc::new(nodes))
     }
 
     fn group(instances: &[&str]) -> AutoScalingGroup {
@@ -200,37 +200,37 @@ mod tests {
     }
 
     /// Looks at a group of these instances.
-    fn look(lessons: &Lessons, instances: &[&str]) -> Option<Arc<Learned>> {
-        lessons.learn(&group(instances), &revisions(), None, now())
+    fn look(store: &LearnedStore, instances: &[&str]) -> Option<Arc<Learned>> {
+        store.learn(&group(instances), &revisions(), None, now())
     }
 
     #[test]
     fn a_group_that_goes_to_zero_is_written_again_and_one_that_stays_is_not() {
-        let lessons = lessons();
-        let mut versions = lessons.versions();
-        let mut changed = || std::mem::replace(&mut versions, lessons.versions()).has_changed();
+        let store = store();
+        let mut versions = store.versions();
+        let mut changed = || std::mem::replace(&mut versions, store.versions()).has_changed();
         for (instances, is_written) in
             [(&["i-1"][..], true), (&["i-1"], false), (&[], true), (&[], false), (&["i-1"], true)]
         {
-            look(&lessons, instances).expect("is known");
-            assert_eq!(changed().expect("lessons are there"), is_written, "{instances:?}");
+            look(&store, instances).expect("is known");
+            assert_eq!(changed().expect("the store is there"), is_written, "{instances:?}");
         }
     }
 
     #[test]
     fn what_is_loaded_late_is_merged_with_what_was_seen_meanwhile() {
-        let lessons = lessons();
-        look(&lessons, &["i-1"]).expect("is known");
-        let versions = lessons.versions();
+        let store = store();
+        look(&store, &["i-1"]).expect("is known");
+        let versions = store.versions();
         let earlier = Learned {
             revisions: revisions(),
             settled: [String::new()].into(),
             varying: ["team".to_owned()].into(),
             ..Learned::default()
         };
-        lessons.load([("web".to_owned(), earlier)].into());
-        assert!(versions.has_changed().expect("lessons are there"), "what is kept lacks what was seen");
-        let learned = look(&lessons, &["i-1"]).expect("is known");
+        store.load([("web".to_owned(), earlier)].into());
+        assert!(versions.has_changed().expect("the store is there"), "what is kept lacks what was seen");
+        let learned = look(&store, &["i-1"]).expect("is known");
         assert_eq!((learned.labels.len(), learned.varying.len()), (0, 1));
     }
 }

@@ -184,7 +184,7 @@ fn observe(
 }
 
 /// Holds instances, for ever.
-pub(super) async fn hold(shared: Arc<Shared>) {
+pub(super) async fn run(shared: Arc<Shared>) {
     let mut held: BTreeMap<String, Held> = BTreeMap::new();
     let mut running: FuturesUnordered<BoxFuture<'static, Done>> = FuturesUnordered::new();
     let mut groups = shared.groups.versions();

@@ -16,14 +16,14 @@ pub(super) const MISSING: Duration = Duration::from_mins(5);
 
 /// A value, and when it was told.
 #[derive(Debug)]
-pub(super) struct Kept<T> {
+pub(super) struct Cached<T> {
     pub(super) at: Timestamp,
     pub(super) value: T,
 }
 
 /// Things by name; none where AWS has none such.
 #[derive(Debug)]
-pub(super) struct Named<T>(BTreeMap<String, Kept<Option<T>>>);
+pub(super) struct Named<T>(BTreeMap<String, Cached<Option<T>>>);
 
 impl<T> Default for Named<T> {
     fn default() -> Self {
@@ -68,8 +68,8 @@ impl<T> Named<T> {
         found: impl IntoIterator<Item = (String, T)>,
         now: Timestamp,
     ) {
-        self.0.extend(asked.iter().map(|name| (name.clone(), Kept { at: now, value: None })));
-        self.0.extend(found.into_iter().map(|(name, value)| (name, Kept { at: now, value: Some(value) })));
+        self.0.extend(asked.iter().map(|name| (name.clone(), Cached { at: now, value: None })));
+        self.0.extend(found.into_iter().map(|(name, value)| (name, Cached { at: now, value: Some(value) })));
     }
 
     /// Forgets all others.

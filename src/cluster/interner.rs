@@ -1,6 +1,6 @@
 //! Maps of text that thousands of Nodes carry alike: labels and resources.
 //!
-//! A Node has some 25 labels and 15 quantities, nearly all of them the same on every Node of its group. [`Words`] keeps
+//! A Node has some 25 labels and 15 quantities, nearly all of them the same on every Node of its group. [`Interner`] keeps
 //! each text once, so that what is remembered of a Node is a list of pointers.
 
 use std::collections::{BTreeMap, HashSet};
@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 /// A small map of text, sorted by key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Pairs(Box<[(Arc<str>, Arc<str>)]>);
+pub struct TextMap(Box<[(Arc<str>, Arc<str>)]>);
 
-impl Pairs {
+impl TextMap {
     /// The value of a key.
     pub fn get(&self, key: &str) -> Option<&str> {
         let at = self.0.binary_search_by(|(known, _)| (**known).cmp(key)).ok()?;
@@ -23,7 +23,7 @@ impl Pairs {
     }
 }
 
-impl<K: AsRef<str>, V: AsRef<str>> FromIterator<(K, V)> for Pairs {
+impl<K: AsRef<str>, V: AsRef<str>> FromIterator<(K, V)> for TextMap {
     fn from_iter<T: IntoIterator<Item = (K, V)>>(pairs: T) -> Self {
         let sorted: BTreeMap<Arc<str>, Arc<str>> =
             pairs.into_iter().map(|(key, value)| (key.as_ref().into(), value.as_ref().into())).collect();
@@ -33,7 +33,7 @@ impl<K: AsRef<str>, V: AsRef<str>> FromIterator<(K, V)> for Pairs {
 
 /// The texts that are in use.
 #[derive(Debug, Default)]
-pub(super) struct Words {
+pub(super) struct Interner {
     known: HashSet<Arc<str>>,
     /// How many there may be before those that nobody uses any more are looked for.
     limit: usize,
@@ -42,9 +42,9 @@ pub(super) struct Words {
 /// Below this many it is not worth looking.
 const FEW: usize = 1024;
 
-impl Words {
+impl Interner {
     /// The same pairs, made of the texts kept here.
-    pub(super) fn share(&mut self, pairs: &mut Pairs) {
+    pub(super) fn share(&mut self, pairs: &mut TextMap) {
         for (key, value) in &mut pairs.0 {
             for text in [key, value] {
                 match self.known.get(text) {
@@ -68,16 +68,16 @@ mod tests {
 
     #[test]
     fn a_pair_is_found_by_its_key() {
-        let pairs: Pairs = [("b", "2"), ("a", "1"), ("c", "3")].into_iter().collect();
+        let pairs: TextMap = [("b", "2"), ("a", "1"), ("c", "3")].into_iter().collect();
         assert_eq!((pairs.get("a"), pairs.get("c"), pairs.get("d")), (Some("1"), Some("3"), None));
         assert_eq!(pairs.iter().map(|(key, _)| key).collect::<String>(), "abc");
     }
 
     #[test]
     fn a_text_is_kept_once_and_no_longer_than_it_is_used() {
-        let mut words = Words::default();
+        let mut words = Interner::default();
         let mut of = |n: usize| {
-            let mut pairs: Pairs =
+            let mut pairs: TextMap =
                 [("name", format!("node-{n}")), ("pool", "web".to_owned())].into_iter().collect();
             words.share(&mut pairs);
             pairs

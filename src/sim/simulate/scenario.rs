@@ -26,8 +26,8 @@ const INTO_THE_DRAIN: Duration = Duration::from_secs(15);
 /// How long the program is down after it was killed.
 const DOWN: Duration = Duration::from_secs(3);
 
-/// A story under way.
-pub(super) struct Story {
+/// A scenario under way.
+pub(super) struct Scenario {
     pub(super) world: Arc<World>,
     witness: Arc<Witness>,
     program: Option<Program>,
@@ -38,7 +38,7 @@ pub(super) struct Story {
 
 type Connect = crate::provider::proto::cloud_provider_client::CloudProviderClient<tonic::transport::Channel>;
 
-impl Story {
+impl Scenario {
     /// The world as it is before the first scene: two empty groups, and pods that want to run.
     pub(super) fn begin(seed: u64, witness: Arc<Witness>) -> Self {
         let world = Arc::new(World::plain(seed));

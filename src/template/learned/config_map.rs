@@ -12,8 +12,8 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::learned::Learned;
-use super::lessons::Lessons;
+use super::Learned;
+use super::store::LearnedStore;
 use crate::cluster::{ApiError, Cluster, Leadership};
 use crate::telemetry::chain;
 
@@ -38,25 +38,25 @@ const AGAIN: Duration = Duration::from_mins(10);
 
 /// Reads the ConfigMap once, then writes it whenever something is learned, for ever.
 pub async fn keep(
-    lessons: Arc<Lessons>,
+    store: Arc<LearnedStore>,
     cluster: Cluster,
     leadership: Leadership,
     config_map: String,
 ) -> Infallible {
     let mut trouble = Trouble { config_map: &config_map, failures: 0 };
     // What changes while it is being read is to be written too.
-    let mut versions = lessons.versions();
+    let mut versions = store.versions();
     loop {
         match cluster.config_map(&config_map).await {
             Ok(data) => {
-                lessons.load(data.and_then(|data| read(data.get(KEY)?)).unwrap_or_default());
+                store.load(data.and_then(|data| read(data.get(KEY)?)).unwrap_or_default());
                 trouble.ended();
                 break;
             }
             Err(error) => {
                 if matches!(error, ApiError::Refused(_)) {
                     // Nobody is to wait for what may not be read.
-                    lessons.load(BTreeMap::new());
+                    store.load(BTreeMap::new());
                 }
                 trouble.pause("read", &error).await;
             }
@@ -65,8 +65,8 @@ pub async fn keep(
     let mut next_write = Instant::now();
     loop {
         match tokio::time::timeout(AGAIN, versions.changed()).await {
-            Err(_) if lessons.all().is_empty() => continue,
-            // Who holds the lessons holds the sender too.
+            Err(_) if store.all().is_empty() => continue,
+            // Who holds the store holds the sender too.
             Ok(Err(_)) => std::future::pending::<()>().await,
             Ok(Ok(())) | Err(_) => {}
         }
@@ -74,7 +74,7 @@ pub async fn keep(
         loop {
             leadership.begun().await;
             versions.mark_unchanged();
-            let data = BTreeMap::from([(KEY, written(&lessons))]);
+            let data = BTreeMap::from([(KEY, written(&store))]);
             match cluster.write_config_map(&config_map, &data).await {
                 Ok(()) => break,
                 Err(error) => trouble.pause("write", &error).await,
@@ -100,10 +100,10 @@ fn read(text: &str) -> Option<BTreeMap<String, Learned>> {
 }
 
 /// As much as fits. What does not is of groups that have nodes, as long as there are any.
-fn written(lessons: &Lessons) -> String {
+fn written(store: &LearnedStore) -> String {
     let mut members = Vec::new();
     let (mut size, mut left_out) = (2, 0);
-    for (group, learned) in lessons.all() {
+    for (group, learned) in store.all() {
         let member =
             serde_json::to_string(&group).and_then(|key| Ok((key, serde_json::to_string(&*learned)?)));
         let Ok((key, value)) = member else { continue };

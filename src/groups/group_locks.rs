@@ -10,37 +10,37 @@ use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 
 /// The turns of all groups.
 #[derive(Debug, Default)]
-pub(super) struct Turns(Mutex<HashMap<String, Arc<RwLock<()>>>>);
+pub(super) struct GroupLocks(Mutex<HashMap<String, Arc<RwLock<()>>>>);
 
 /// The right to change one group. It ends when all clones are dropped.
 #[derive(Clone, Debug)]
-pub struct Turn {
+pub struct GroupLock {
     group: String,
     _held: Arc<OwnedRwLockWriteGuard<()>>,
 }
 
 /// The right to take instances out of a group, beside others that do. It ends when it is dropped.
 #[derive(Debug)]
-pub struct TerminationTurn {
+pub struct SharedGroupLock {
     _held: OwnedRwLockReadGuard<()>,
 }
 
-impl Turns {
-    pub(super) async fn of(&self, group: &str) -> Turn {
-        Turn { group: group.to_owned(), _held: Arc::new(self.lock(group).write_owned().await) }
+impl GroupLocks {
+    pub(super) async fn of(&self, group: &str) -> GroupLock {
+        GroupLock { group: group.to_owned(), _held: Arc::new(self.lock(group).write_owned().await) }
     }
 
-    pub(super) async fn of_termination(&self, group: &str) -> TerminationTurn {
-        TerminationTurn { _held: self.lock(group).read_owned().await }
+    pub(super) async fn of_termination(&self, group: &str) -> SharedGroupLock {
+        SharedGroupLock { _held: self.lock(group).read_owned().await }
     }
 
     fn lock(&self, group: &str) -> Arc<RwLock<()>> {
-        let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(turns.entry(group.to_owned()).or_default())
+        let mut locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(locks.entry(group.to_owned()).or_default())
     }
 }
 
-impl Turn {
+impl GroupLock {
     /// Name of the group.
     pub fn group(&self) -> &str {
         &self.group

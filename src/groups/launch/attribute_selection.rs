@@ -12,7 +12,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use jiff::{SignedDuration, Timestamp};
 
-use super::kept::MISSING;
+use super::cache::MISSING;
 use crate::aws::{Aws, AwsError, Requirements};
 
 /// How long a list of matching types serves: AWS adds types every few weeks.
@@ -25,7 +25,7 @@ pub(super) type Key = (String, bool);
 
 /// What is known of the types that have certain attributes.
 #[derive(Debug, Default)]
-pub(super) struct Matches(BTreeMap<Key, Known>);
+pub(super) struct AttributeSelection(BTreeMap<Key, Known>);
 
 #[derive(Debug)]
 struct Known {
@@ -35,7 +35,7 @@ struct Known {
     due: Timestamp,
 }
 
-impl Matches {
+impl AttributeSelection {
     /// The types that have these attributes, if that is known.
     pub(super) fn get(&self, key: &Key) -> Option<&[String]> {
         self.0.get(key)?.types.as_deref()
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_refused_set_is_left_alone_and_the_others_are_not() {
-        let mut matches = Matches::default();
+        let mut matches = AttributeSelection::default();
         let all = keys(&["a", "b", "c"]);
         assert_eq!(matches.due(all.iter(), at(0), &mut false), all, "all at once");
         let _ = matches.learn(all[0].clone(), refused("InvalidParameterValue"), at(0));
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn old_lists_are_refreshed_one_a_look_and_serve_until_then() {
-        let mut matches = Matches::default();
+        let mut matches = AttributeSelection::default();
         let all = keys(&["a", "b", "c"]);
         for key in &all {
             matches.learn(key.clone(), Ok(types("m5.large")), at(0)).expect("learned");
