@@ -81,3 +81,14 @@ fn every_test_that_the_documents_name_is_there() {
         named.into_iter().filter(|name| !sources.contains(&format!("fn {name}("))).collect();
     assert_eq!(missing, [""; 0]);
 }
+
+#[test]
+fn every_file_that_contributors_are_sent_to_is_there() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let words = include_str!("../CONTRIBUTING.md").split('`').skip(1).step_by(2);
+    let is_path = |word: &&str| word.contains('/') && !word.starts_with('/') && !word.contains(' ');
+    let named: Vec<&str> = words.filter(is_path).collect();
+    assert!(named.len() > 20, "{}", named.len());
+    let missing: Vec<_> = named.into_iter().filter(|name| !root.join(name).exists()).collect();
+    assert_eq!(missing, [""; 0]);
+}
