@@ -13,8 +13,7 @@ async fn an_instance_that_is_held_is_seen_well_before_its_heartbeat_runs_out() {
     let mut world =
         world([ours("web").size(0, 5, 2).hook(HookSpec::terminating("ebbtide").heartbeat(60))]).await;
     world.run();
-    tokio::time::sleep(Duration::from_mins(5)).await;
-    let snapshot = world.groups.latest().expect("published");
+    let snapshot = world.until(|snapshot| snapshot.groups["web"].asg.instances.len() == 2).await;
     let instance = snapshot.groups["web"].asg.instances[0].id.clone();
     world.sim.rebalance(&instance);
     let is_held = |sim: &ebbtide::sim::aws::Aws| {

@@ -157,8 +157,7 @@ async fn throttling_costs_labels_for_a_while_and_nothing_else() {
         }
         known
     };
-    tokio::time::sleep(Duration::from_mins(10)).await;
-    assert!(all_known().await, "they are learned when EKS answers again");
+    assert!(eventually(Duration::from_mins(15), all_known).await, "they are learned when EKS answers again");
     scene.world.aws.throttle_for(&[Operation::DescribeNodegroup], Duration::from_hours(2));
     tokio::time::sleep(Duration::from_hours(1)).await;
     assert!(all_known().await, "what EKS said stands");

@@ -105,9 +105,10 @@ async fn a_node_of_an_older_version_teaches_nothing() {
     let web = group(GROUP, 1).launch_template("web", "$Latest");
     let scene = Scene::on(dressed(world, "6000000Ki"), [web]).await;
     scene.world.aws.add_template_version("web", TemplateData::of("m5.xlarge"));
-    tokio::time::sleep(Duration::from_mins(15)).await;
+    let is_new =
+        || async { label(&template(&scene, GROUP).await, "node.kubernetes.io/instance-type") == "m5.xlarge" };
+    assert!(eventually(Duration::from_mins(15), is_new).await);
     let node = template(&scene, GROUP).await;
-    assert_eq!(label(&node, "node.kubernetes.io/instance-type"), "m5.xlarge");
     assert_eq!((label(&node, "team"), taints(&node).len()), (String::new(), 0));
 }
 
@@ -119,10 +120,10 @@ async fn tags_stay_on_top_of_what_is_learned() {
         .tag(tag("resources/memory"), "5Gi")
         .tag(tag("taint/dedicated"), "other:NoSchedule");
     let scene = Scene::on(dressed(World::new(1), "6000000Ki"), [tagged]).await;
-    tokio::time::sleep(SETTLED).await;
+    let is_learned = || async { allocatable(&template(&scene, GROUP).await, "example.com/fpga") == "2" };
+    assert!(eventually(SETTLED, is_learned).await);
     let node = template(&scene, GROUP).await;
     assert_eq!((label(&node, "team"), allocatable(&node, "memory")), ("red".into(), "5Gi".into()));
-    assert_eq!(allocatable(&node, "example.com/fpga"), "2");
     let values: Vec<_> = node.spec.into_iter().flat_map(|spec| spec.taints).filter_map(|t| t.value).collect();
     assert_eq!(values, ["other"]);
 }
@@ -144,10 +145,10 @@ async fn a_node_of_one_type_does_not_speak_for_the_others() {
     let types = MixedSpec::of(["m5.large", "m5.xlarge"]);
     let any = group(GROUP, 1).launch_template("any", "1").mixed(types);
     let scene = Scene::on(dressed(world, "100Gi"), [any]).await;
-    tokio::time::sleep(SETTLED).await;
+    let is_learned = || async { taints(&template(&scene, GROUP).await) == ["dedicated"] };
+    assert!(eventually(SETTLED, is_learned).await);
     let node = template(&scene, GROUP).await;
     assert_eq!(label(&node, "team"), "", "the other type's nodes may not have it");
-    assert_eq!(taints(&node), ["dedicated"]);
     let memory = allocatable(&node, "memory");
     let gib = memory.trim_end_matches("Ki").parse::<u64>().expect("KiB") >> 20;
     assert!((12..16).contains(&gib), "that of m5.xlarge, as computed: {memory}");
@@ -229,11 +230,11 @@ async fn a_damaged_config_map_is_written_anew() {
 #[tokio::test(start_paused = true)]
 async fn what_nodes_show_is_written_once_and_not_at_every_look() {
     let scene = Scene::with([group(GROUP, 3)]).await;
-    tokio::time::sleep(SETTLED).await;
     let writes = || {
         let cluster = &scene.world.cluster;
         cluster.requests(Verb::Patch, "configmaps") + cluster.requests(Verb::Create, "configmaps")
     };
+    assert!(scene.world.until(SETTLED, |_| writes() > 0).await);
     let before = writes();
     assert!((1..=3).contains(&before), "{before}");
     tokio::time::sleep(Duration::from_hours(2)).await;

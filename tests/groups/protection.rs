@@ -137,7 +137,8 @@ async fn protection_that_cannot_be_taken_off_is_taken_off_later_without_a_restar
         call.join_next().await.expect("the call").expect("no panic").expect("the size is set");
         tokio::time::sleep(Duration::from_mins(9)).await;
         assert_ne!(guarded(&short.scene.world, GROUP)[1], BTreeSet::new(), "{operation}");
-        tokio::time::sleep(Duration::from_mins(6)).await;
+        let unmarked = |world: &World| guarded(world, GROUP)[1].is_empty();
+        assert!(short.scene.world.until(Duration::from_mins(6), unmarked).await, "{operation}");
         short.ends_clean().await;
     }
 }

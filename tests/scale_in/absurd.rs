@@ -11,8 +11,8 @@ use ebbtide::sim::world::World;
 use jiff::SignedDuration;
 
 use crate::journal_queries::{
-    a_hook_timed_out, asked, aws_moments, has_exited, is_asked, longest_silence, notes, released_at,
-    terminations,
+    a_hook_timed_out, asked, aws_moments, has_exited, in_phase, is_asked, longest_silence, notes,
+    released_at, terminations,
 };
 use crate::scene::{Cause, Scene, group, held_group, seconds};
 
@@ -104,10 +104,9 @@ async fn a_panic_after_the_wall_clock_was_set_moves_no_deadline() {
         scene.step_clock(by);
         // Bound to it before it was cordoned, as it were.
         scene.world.cluster.add(pod("cursed").on(&machine.name).exits_after(20));
-        scene.pass_some(seconds(100)).await;
+        scene.until(|w| !notes(w, &machine, "ScaleInFailed").is_empty()).await;
         scene.remove::<k8s_openapi::api::core::v1::Pod>("cursed").await;
         scene.until_released(&machine).await;
-        assert!(!notes(&scene.world, &machine, "ScaleInFailed").is_empty());
         let took = released_at(&scene.world, &machine).duration_since(requested);
         let whole = SignedDuration::from_secs(300)..=SignedDuration::from_secs(420);
         assert!(whole.contains(&took), "{took} after a step of {by}");
@@ -142,9 +141,13 @@ async fn a_word_over_a_scale_in_under_way_cancels_it_cleanly_or_lets_it_go_on() 
     let machine = scene.first();
     scene.run([pod("web").on(&machine.name).annotation("ebbtide/drain", "wait")]).await;
     scene.scale_in(&machine, Cause::Autoscaler).await;
-    scene.pass_some(seconds(20)).await;
+    scene.until(|w| in_phase(w, &machine, "Draining")).await;
     scene.annotate(&machine, Some("true")).await;
-    scene.pass_some(seconds(120)).await;
+    let untainted = |w: &World| {
+        let spec = w.cluster.node(&machine.name).and_then(|node| node.spec).unwrap_or_default();
+        spec.taints.unwrap_or_default().is_empty()
+    };
+    scene.until(|w| !notes(w, &machine, "ScaleInCancelled").is_empty() && untainted(w)).await;
     let node = scene.node(&machine.name).expect("there");
     let annotations = node.metadata.annotations.unwrap_or_default();
     assert!(annotations.keys().all(|key| !key.starts_with("ebbtide/")), "{annotations:?}");

@@ -39,7 +39,7 @@ async fn a_node_whose_machine_has_crashed_is_given_back_a_minute_after_the_grace
         let machine = scene.first();
         scene.run([pod("web").on(&machine.name).grace(30).exits_after(20)]).await;
         scene.world.cluster.crash(&machine.name);
-        scene.pass_some(seconds(120)).await;
+        scene.until(|w| !w.cluster.is_ready(&machine.name)).await;
         scene.scale_in(&machine, cause).await;
         scene.until(|w| is_asked(w, "web")).await;
         scene.until_released(&machine).await;

@@ -118,13 +118,17 @@ async fn what_a_drain_asks_for_and_waits_for_is_counted() {
     let (least, since) = (beats(world), scene.now().duration_since(asked_at).as_secs_f64());
     let page = scene.scrape().await;
     let told = |series: &str| value(&page, series).unwrap_or_else(|| panic!("{series} in {page}"));
-    assert_eq!(told(r#"ebbtide_scale_ins{cause="lifecycle-hook",phase="Draining"}"#), 1.0);
+    assert_eq!(value(&page, r#"ebbtide_scale_ins{cause="lifecycle-hook",phase="Draining"}"#), Some(1.0));
     for why in ["exiting", "budget", "refused", "patient"] {
-        assert_eq!(told(&format!(r#"ebbtide_scale_in_pods_waiting{{reason="{why}"}}"#)), 1.0, "{why}");
+        assert_eq!(
+            value(&page, &format!(r#"ebbtide_scale_in_pods_waiting{{reason="{why}"}}"#)),
+            Some(1.0),
+            "{why}"
+        );
     }
     let asked =
         |answer| told(&format!(r#"ebbtide_pods_asked_to_go_total{{call="eviction",answer="{answer}"}}"#));
-    assert_eq!(asked("going"), 1.0);
+    assert!((1.0..2.0).contains(&asked("going")), "{page}");
     let refused = moments(world, |e| matches!(e, Event::EvictionRefused { .. })).len() as f64;
     assert!(asked("blocked") >= 2.0 && asked("unclear") >= 2.0, "{page}");
     assert!(asked("blocked") + asked("unclear") <= refused, "{page}");

@@ -10,7 +10,7 @@ use crate::journal_queries::{
     TERMINATE, assert_nothing_lost, decrements, has_exited, is_asked, last_exit, notes, phase_at, stamps,
     terminations,
 };
-use crate::scene::{Cause, DS_EVICTION, Machine, Scene, TO_BE_DELETED, group, held_group, seconds};
+use crate::scene::{Cause, DS_EVICTION, Machine, Scene, TO_BE_DELETED, group, held_group, running, seconds};
 
 const CANDIDATE: &str = "DeletionCandidateOfClusterAutoscaler";
 const LOAD_BALANCERS: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
@@ -138,7 +138,7 @@ async fn daemonset_pods_of_a_candidate_are_guarded_until_it_is_none_any_more() {
     for kill in [false, true] {
         let mut scene = Scene::with(group(2)).await;
         scene.run([daemon_set("agent").annotation(DS_EVICTION, "true")]).await;
-        scene.pass_some(seconds(20)).await;
+        scene.until(|w| running(w, "agent-") == 2).await;
         let (machine, other) = (scene.first(), scene.machines().remove(1));
         scene.run([pod("web").on(&machine.name)]).await;
         scene.taint(&machine, CANDIDATE).await;

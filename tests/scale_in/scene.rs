@@ -177,8 +177,8 @@ impl Scene {
     }
 }
 
-/// How many pods with this beginning of a name run.
-fn running(world: &World, prefix: &str) -> usize {
+/// How many pods with this beginning of a name have come to run.
+pub(crate) fn running(world: &World, prefix: &str) -> usize {
     world
         .cluster
         .count(|entry| matches!(&entry.what, Event::PodRunning { pod, .. } if pod.name.starts_with(prefix)))
@@ -231,12 +231,17 @@ impl Scene {
 
     /// Waits until the target size is this: until the program has seen what has become of the group.
     pub(crate) async fn until_target(&self, size: i32) {
-        let is_so = async {
-            while self.target().await.ok() != Some(size) {
+        self.until_told(|told| matches!(told, Ok(told) if *told == size)).await;
+    }
+
+    /// Waits until TargetSize is answered so.
+    pub(crate) async fn until_told(&self, expected: impl Fn(&Result<i32, Status>) -> bool) {
+        let told = async {
+            while !expected(&self.target().await) {
                 tokio::time::sleep(seconds(1)).await;
             }
         };
-        tokio::time::timeout(EVER, is_so).await.expect("it comes to that");
+        tokio::time::timeout(EVER, told).await.expect("it comes to that");
     }
 
     /// Asks for the target size after everything that happens in either world until `over` holds: each answer is
