@@ -28,7 +28,7 @@ fn files(folder: &Path, name: &str) -> Vec<File> {
         let name = format!("{name}/{}", path.file_name().and_then(|name| name.to_str()).expect("text"));
         if path.is_dir() {
             files.extend(self::files(&path, &name));
-        } else if name.ends_with(".rs") {
+        } else if path.extension().is_some_and(|ending| ending == "rs") {
             files.push((name, fs::read_to_string(&path).expect("text")));
         }
     }

@@ -184,7 +184,7 @@ async fn a_second_smaller_size_that_is_refused_takes_off_no_protection_of_the_fi
     short.scene.world.aws.refuse_next(Operation::SetDesiredCapacity, busy, Lose::BeforeEffect, u32::MAX);
     assert!(short.scene.decrease(-1).await.is_err());
     // The group may look for a victim of the first one for longer than this.
-    tokio::time::sleep(Duration::from_secs(60)).await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
     let all: BTreeSet<String> = short.before.iter().cloned().collect();
     assert_eq!(guarded(&short.scene.world, GROUP)[0], all);
     short.ends_clean().await;
