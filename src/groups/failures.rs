@@ -517,6 +517,31 @@ mod tests {
     }
 
     #[test]
+    fn of_many_groups_that_are_short_a_few_are_due_at_once_and_those_asked_for_longest_ago_first() {
+        let groups = (0..15).map(|n| {
+            let asg =
+                AutoScalingGroup { name: format!("g{n:02}"), desired: 1, ..AutoScalingGroup::default() };
+            Arc::new(Group { asg, ..Group::default() })
+        });
+        let look = Snapshot::new(at(0), groups);
+        let mut shortages = Shortages::default();
+        shortages.observe(&look);
+        let due = |shortages: &Shortages, second| -> Vec<String> {
+            shortages.due(at(second)).into_iter().map(|(name, _)| name).collect()
+        };
+        let first = due(&shortages, 10);
+        assert_eq!(first.len(), A_LOOK);
+        for (n, name) in (0..).zip(&first) {
+            shortages.learn(&look.groups[name].asg, at(20 - n), &[]);
+        }
+        let then = due(&shortages, 60);
+        assert_eq!(then.len(), A_LOOK);
+        assert!(then[..5].iter().all(|name| !first.contains(name)), "{then:?}");
+        let longest_ago: Vec<_> = first.iter().rev().take(5).cloned().collect();
+        assert_eq!(then[5..], longest_ago);
+    }
+
+    #[test]
     fn a_group_that_may_not_launch_is_not_short() {
         let mut group = AutoScalingGroup { desired: 1, ..AutoScalingGroup::default() };
         assert!(is_short(&group));

@@ -332,6 +332,17 @@ mod tests {
     }
 
     #[test]
+    fn what_would_go_below_the_minimum_by_now_is_refused() {
+        let mut deletion = read(&["i-bare", "i-1"]).expect("fine");
+        let mut fresh = Group::clone(&view().groups["web"]);
+        fresh.asg.min = 5;
+        let refused = deletion.settle(&fresh, &[5, 6], &Nodes);
+        assert!(matches!(refused, Err(RpcError::Size(SizeError::BelowMin { .. }))), "{refused:?}");
+        fresh.asg.min = 4;
+        deletion.settle(&fresh, &[5, 6], &Nodes).expect("allowed");
+    }
+
+    #[test]
     fn what_turns_out_to_be_units_is_not_given_up() {
         let mut deletion = read(&["i-placeholder-web-5", "i-bare"]).expect("fine");
         let mut fresh = Group::clone(&view().groups["web"]);

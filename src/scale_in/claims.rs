@@ -191,6 +191,12 @@ mod tests {
         let mut claims = Claims::default();
         claims.see(Some(&record::write(&taken_out)), false, at(0));
         assert!(matches!(claims.believed(), Some(Written::Unreadable(_))));
+        // Of one instance it says nothing of another.
+        let mut claims = Claims::default();
+        seen(&mut claims, &taken_out, true, 0);
+        let other = Record { instance: "i-2".into(), ..taken_out.clone() };
+        claims.see(Some(&record::write(&other)), false, at(10));
+        assert!(matches!(claims.believed(), Some(Written::Unreadable(_))));
         let mut claims = Claims::default();
         seen(&mut claims, &taken_out, true, 0);
         assert_eq!(seen(&mut claims, &far(-10), false, 10).release, Release::CompleteHook);

@@ -464,6 +464,33 @@ mod tests {
     }
 
     #[test]
+    fn one_look_that_leaves_an_instance_out_ends_no_hold_and_another_state_begins_a_new_one() {
+        let look = |held: &mut BTreeMap<String, Held>, states: &[(&str, Lifecycle)], now| {
+            observe(held, None, &snapshot(states), &Newcomers::default(), at(now));
+        };
+        let mut held = BTreeMap::new();
+        look(&mut held, &[("i-1", Lifecycle::TerminatingWait)], 10);
+        look(&mut held, &[], 70);
+        look(&mut held, &[], 130);
+        assert_eq!(held["i-1"].seen, at(10));
+        look(&mut held, &[("i-1", Lifecycle::ReplacingVolumeWait)], 131);
+        assert_eq!((held["i-1"].lifecycle, held["i-1"].seen), (Lifecycle::ReplacingVolumeWait, at(131)));
+        look(&mut held, &[], 252);
+        assert!(held.is_empty());
+    }
+
+    #[test]
+    fn since_when_an_instance_is_held_is_asked_again_when_aws_did_not_say() {
+        let mut held = BTreeMap::from([("i-1".to_owned(), Held { ask_at: None, ..held() })]);
+        let operation = crate::aws::Operation::DescribeScalingActivities;
+        let error = AwsError::Unreachable { operation, source: "timed out".into() };
+        hear(&mut held, Done::Asked("i-1".into(), Err(error)), at(100));
+        assert_eq!((held["i-1"].since, held["i-1"].ask_at), (None, Some(at(110))));
+        hear(&mut held, Done::Asked("i-1".into(), Ok(at(3))), at(112));
+        assert_eq!(held["i-1"].since, Some(at(3)));
+    }
+
+    #[test]
     fn what_a_look_shows_anew_in_a_known_group_has_come_since() {
         let mut newcomers = Newcomers::default();
         let one = snapshot(&[("i-1", Lifecycle::InService)]);

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use jiff::SignedDuration;
+
 use super::scene::*;
-use crate::cluster::PodView;
+use crate::cluster::{Answer, PodView};
 use crate::k8s::names;
 use crate::scale_in::action::{Action, Plan, WaitReason};
 
@@ -84,6 +86,21 @@ fn a_budget_that_gets_room_is_asked_at_once() {
     scene.set_budget("web", 1, "9");
     assert_eq!(evictions(&scene.look()).len(), 1);
     assert_eq!(evictions(&scene.look()), [], "in flight");
+}
+
+#[test]
+fn an_api_server_that_is_busy_is_given_the_time_it_asks_for_though_a_budget_has_room() {
+    let mut scene = node().by_autoscaler().with(pod("web").labelled("web")).budget("web", 0, "7");
+    scene.look();
+    scene.blocked("web");
+    scene.set_budget("web", 1, "8");
+    assert_eq!(evictions(&scene.look()).len(), 1);
+    scene.answered("web", Answer::Busy(SignedDuration::from_secs(7)));
+    assert_eq!(evictions(&scene.look()), []);
+    scene.later(6);
+    assert_eq!(evictions(&scene.look()), []);
+    scene.later(1);
+    assert_eq!(evictions(&scene.look()).len(), 1);
 }
 
 #[test]

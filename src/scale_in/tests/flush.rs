@@ -141,3 +141,47 @@ fn what_was_empty_while_it_was_open_is_not_empty_for_long() {
     scene.later(5);
     assert!(touches_aws(&scene.look()));
 }
+
+#[test]
+fn a_daemonset_pod_that_is_asked_has_what_a_hard_deadline_leaves_and_not_more() {
+    // Released by 100, 5 s of that being kept back for the release.
+    let evict = |grace| pod("csi").daemon().grace(grace).wishing(names::DAEMON_SET, "evict");
+    let mut scene = node().by_autoscaler().until(100).with(evict(600));
+    scene.look();
+    assert_eq!(deletions(&scene.look()), [("csi".into(), Some(94))]);
+    scene.granted("csi");
+    assert_eq!(deletions(&scene.look()), [], "once");
+    scene.later(94);
+    scene.look();
+    assert_eq!(scene.record().phase, Phase::Flushing);
+    scene.later(1);
+    assert!(touches_aws(&scene.look()));
+    // Without one, half an hour is the most.
+    let mut scene = node().by_autoscaler().with(evict(9_000));
+    scene.look();
+    assert_eq!(deletions(&scene.look()), [("csi".into(), None)]);
+    scene.evicted("csi");
+    scene.later(1_799);
+    scene.look();
+    assert_eq!(scene.record().phase, Phase::Flushing);
+    scene.later(1);
+    assert!(touches_aws(&scene.look()));
+}
+
+#[test]
+fn a_daemonset_pod_that_may_be_the_driver_of_volumes_is_asked_when_they_are_gone_or_after_a_minute() {
+    for detached in [true, false] {
+        let mut scene = node().by_autoscaler().with(pod("csi").daemon().wishing(names::DAEMON_SET, "evict"));
+        scene.attachments = 1;
+        scene.look();
+        assert_eq!(deletions(&scene.look()), []);
+        if detached {
+            scene.attachments = 0;
+        } else {
+            scene.later(59);
+            assert_eq!(deletions(&scene.look()), []);
+            scene.later(1);
+        }
+        assert_eq!(deletions(&scene.look()), [("csi".into(), None)], "detached: {detached}");
+    }
+}

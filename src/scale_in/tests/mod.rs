@@ -2,7 +2,9 @@
 
 mod drain;
 mod flush;
+mod guard;
 mod order;
 mod people;
 mod release;
 mod scene;
+mod states;

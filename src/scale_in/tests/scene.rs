@@ -283,7 +283,8 @@ impl Scene {
         }
     }
 
-    fn answered(&mut self, name: &str, answer: Answer) {
+    /// The API server answers to the eviction or deletion of a pod.
+    pub(super) fn answered(&mut self, name: &str, answer: Answer) {
         let uid = format!("uid-{name}");
         let budgets = self.covered_by.remove(&uid).unwrap_or_default();
         self.memory.note_answer(uid, answer, budgets, self.now);
