@@ -89,7 +89,9 @@ proptest! {
             for (n, name) in evicted.iter().enumerate() {
                 if n % 2 == 0 { scene.evicted(name) } else { scene.blocked(name) }
             }
-            deleted.iter().for_each(|name| scene.granted(name));
+            for name in &deleted {
+                scene.granted(name);
+            }
             answered.extend(evicted.into_iter().chain(deleted));
         }
         if scene.record().phase == Phase::Draining {

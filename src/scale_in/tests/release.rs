@@ -83,7 +83,7 @@ fn where_the_group_has_our_hook_the_instance_is_terminated_first_and_drained_und
     let mut scene = node().by_autoscaler().hooked(60).with(pod("web"));
     let plan = scene.look();
     assert!(all(&plan).contains(&terminate(&scene, true)));
-    scene.terminated(Ok(()));
+    scene.terminated(&Ok(()));
     scene.instance = in_group(Lifecycle::Terminating);
     scene.look();
     assert_eq!(scene.record().release, Release::CompleteHook);
@@ -141,7 +141,7 @@ fn a_termination_without_an_answer_is_repeated_only_after_30_seconds_and_a_newer
     let mut scene = node().by_autoscaler().in_phase(Phase::Releasing);
     assert!(touches_aws(&scene.look()));
     scene.later(1);
-    scene.terminated(Err(no_answer()));
+    scene.terminated(&Err(no_answer()));
     scene.later(29);
     seen_now(&mut scene, Lifecycle::InService);
     assert!(!touches_aws(&scene.look()), "it may still arrive, or not be seen yet");
@@ -152,7 +152,7 @@ fn a_termination_without_an_answer_is_repeated_only_after_30_seconds_and_a_newer
     scene.memory.failed(&Task::Look, scene.now, None);
     seen_now(&mut scene, Lifecycle::InService);
     assert!(touches_aws(&scene.look()), "it lives: the try had no effect");
-    scene.terminated(Err(no_answer()));
+    scene.terminated(&Err(no_answer()));
     scene.later(60);
     seen_now(&mut scene, Lifecycle::Terminating);
     assert!(!touches_aws(&scene.look()), "it had");
@@ -163,7 +163,7 @@ fn after_an_answer_of_ok_a_stale_look_does_not_bring_a_second_one_nor_does_a_res
     for restarted in [false, true] {
         let mut scene = node().by_autoscaler().in_phase(Phase::Releasing);
         assert!(touches_aws(&scene.look()));
-        scene.terminated(Ok(()));
+        scene.terminated(&Ok(()));
         if restarted {
             scene.memory = Memory::default();
         }
@@ -183,7 +183,7 @@ fn a_termination_that_had_to_wait_for_its_turn_counts_from_when_aws_was_told() {
         assert!(touches_aws(&scene.look()));
         // A change of the group's size had its turn meanwhile.
         scene.later(29);
-        scene.terminated(if answered { Ok(()) } else { Err(no_answer()) });
+        scene.terminated(&if answered { Ok(()) } else { Err(no_answer()) });
         scene.later(3);
         seen_now(&mut scene, Lifecycle::InService);
         assert!(!touches_aws(&scene.look()), "answered: {answered}");
@@ -262,7 +262,7 @@ fn what_is_in_a_state_nobody_knows_after_it_was_terminated_is_not_terminated_aga
     let mut scene = node().by_autoscaler().in_phase(Phase::Releasing);
     scene.instance = in_group(Lifecycle::Unknown);
     assert!(touches_aws(&scene.look()), "a state that AWS added later may be one in service");
-    scene.terminated(Ok(()));
+    scene.terminated(&Ok(()));
     let mut told = 0;
     for _ in 0..10 {
         scene.later(40);
@@ -312,7 +312,7 @@ fn a_held_node_whose_hook_aws_does_not_tell_of_is_drained_as_if_it_were_short() 
 fn a_termination_that_aws_certainly_refused_is_repeated_soon() {
     let mut scene = node().by_autoscaler().in_phase(Phase::Releasing);
     assert!(touches_aws(&scene.look()));
-    scene.terminated(Err(refused("ScalingActivityInProgress", "Activity is in progress.")));
+    scene.terminated(&Err(refused("ScalingActivityInProgress", "Activity is in progress.")));
     assert!(!touches_aws(&scene.look()), "not in the same breath");
     scene.later(2);
     assert!(touches_aws(&scene.look()));
@@ -390,7 +390,7 @@ fn what_the_group_takes_out_by_itself_is_not_replaced() {
 fn a_refused_decrement_gives_the_node_back() {
     let mut scene = node().by_autoscaler().in_phase(Phase::Releasing);
     scene.look();
-    scene.terminated(Err(refused(
+    scene.terminated(&Err(refused(
         "ValidationError",
         "Currently, desiredSize equals minSize (1). Terminating instance without replacement will violate group's min \
          size constraint. Either set shouldDecrementDesiredCapacity flag to false or lower group's min size.",

@@ -308,9 +308,9 @@ impl Scene {
     }
 
     /// AWS answers, or does not, to the termination that the record notes.
-    pub(super) fn terminated(&mut self, result: Result<(), AwsError>) {
+    pub(super) fn terminated(&mut self, result: &Result<(), AwsError>) {
         let noted_at = self.record().terminate_at.expect("noted");
-        self.memory.note_termination(noted_at, &result, self.now);
+        self.memory.note_termination(noted_at, result, self.now);
     }
 
     pub(super) fn later(&mut self, seconds: i64) {
