@@ -5,6 +5,8 @@
 //! nothing new. The order of things (workloads, then DaemonSet pods, then the instance) is decided here and in the
 //! files beside it: [`super::drain`], [`super::flush`], [`super::release`].
 
+use jiff::{SignedDuration, Timestamp};
+
 use super::action::{Action, NodeEvent, Plan};
 use super::membership::Membership;
 use super::memory::Task;
@@ -116,6 +118,16 @@ fn under_way(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         );
         return s.patch(plan, node_patch::take_off(s.node), cancelled(note, true));
     }
+    if is_adopted(s, record, plan) {
+        let note = format!(
+            "instance {} has gone, and its Node is Ready: the kubelet of another machine has the name now, and has taken the \
+             Node over. It is back in service. Its provider id is still that of {}: delete the Node and restart its kubelet, or \
+             nobody knows its instance",
+            record.instance, record.instance
+        );
+        let adopted = NodeEvent { topic: "adopted".into(), reason: "ScaleInOver", note, warning: true };
+        return s.patch(plan, node_patch::take_off(s.node), vec![Action::Announce(adopted)]);
+    }
     if let Membership::Elsewhere { seen } = s.instance {
         release::ended_unseen(s, record, seen, plan);
     }
@@ -152,24 +164,45 @@ fn is_back(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
     true
 }
 
+/// How long an instance that was taken out must have gone before a Node that is still Ready counts as another machine's: the node
+/// lifecycle controller takes 50 s to call the Node of a machine that is off Unknown.
+///
+/// Source: [`--node-monitor-grace-period`](https://kubernetes.io/docs/reference/command-line-tools-reference/kube-controller-manager/).
+const ADOPTED_AFTER: SignedDuration = SignedDuration::from_mins(2);
+
+/// Whether the instance has been taken out of its group, by our word or its own: what is Ready long after is not it.
+fn is_taken_out(s: &Situation<'_>, record: &Record) -> bool {
+    release::told_at(s, record).is_some() || record.release == Release::CompleteHook
+}
+
 /// Whether somebody has detached the instance, which lives on outside the group.
 fn has_left_alive(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
     match &s.instance {
         Membership::In { lifecycle, .. } => *lifecycle == Lifecycle::Detaching,
         Membership::Unknown => false,
         Membership::Elsewhere { seen } => {
-            let taken_out = release::told_at(s, record).is_some() || record.release == Release::CompleteHook;
-            let Some(since) = s.memory.elsewhere_since.filter(|_| !taken_out) else { return false };
-            if s.node.ready != Ready::Yes {
-                return false;
-            }
-            let detached = later(since, release::MISSING_FOR);
-            if *seen < detached {
-                release::look_after(s, detached, plan);
-            }
-            *seen >= detached
+            !is_taken_out(s, record) && is_ready_without(s, *seen, release::MISSING_FOR, plan)
         }
     }
+}
+
+/// Whether a kubelet of the same name has adopted the Node of an instance that has gone: it keeps annotations, taints and provider
+/// id, which nobody can change, and no cloud controller removes a Node that is Ready. What the record says is of the earlier one.
+///
+/// Source: [`tryRegisterWithAPIServer`](https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/kubelet_node_status.go).
+fn is_adopted(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
+    let Membership::Elsewhere { seen } = s.instance else { return false };
+    is_taken_out(s, record) && is_ready_without(s, seen, ADOPTED_AFTER, plan)
+}
+
+/// Whether the Node is Ready although its instance has been in none of our groups for so long, by the look at `seen`.
+fn is_ready_without(s: &Situation<'_>, seen: Timestamp, duration: SignedDuration, plan: &mut Plan) -> bool {
+    let Some(since) = s.memory.elsewhere_since.filter(|_| s.node.ready == Ready::Yes) else { return false };
+    let over = later(since, duration);
+    if seen < over {
+        release::look_after(s, over, plan);
+    }
+    seen >= over
 }
 
 /// AWS refuses to shrink the group: better a node back in service than one that is held empty for ever.

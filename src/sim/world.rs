@@ -102,12 +102,17 @@ impl World {
 /// Carries what happens to instances over to the cluster.
 async fn join(mut events: UnboundedReceiver<Entry>, aws: &Aws, cluster: &Cluster, kubelets: &Kubelets) {
     let mut names: BTreeMap<String, String> = BTreeMap::new();
+    // Who has a name now: an address is given to another one when its instance shuts down.
+    let mut bearers: BTreeMap<String, String> = BTreeMap::new();
     while let Some(entry) = events.recv().await {
+        let bearer =
+            |instance: &String| names.get(instance).filter(|name| bearers.get(*name) == Some(instance));
         match entry.what {
             Event::Powered { group, instance, power: Power::Running } => {
                 let Some(snapshot) = aws.instance(&instance) else { continue };
-                let name = names.entry(instance).or_insert_with(|| snapshot.private_dns_name());
-                if cluster.node(name).is_some() {
+                let name = names.entry(instance.clone()).or_insert_with(|| snapshot.private_dns_name());
+                let before = bearers.insert(name.clone(), instance.clone());
+                if before == Some(instance) && cluster.node(name).is_some() {
                     cluster.revive(name);
                     continue;
                 }
@@ -119,20 +124,23 @@ async fn join(mut events: UnboundedReceiver<Entry>, aws: &Aws, cluster: &Cluster
                 cluster.register_node(spec);
             }
             Event::Powered { instance, power, .. } if power != Power::Pending => {
-                names.get(&instance).into_iter().for_each(|name| switch_off(cluster, name));
+                bearer(&instance).into_iter().for_each(|name| switch_off(cluster, name));
             }
             Event::Impaired { instance, .. } => {
-                names.get(&instance).into_iter().for_each(|name| switch_off(cluster, name));
+                bearer(&instance).into_iter().for_each(|name| switch_off(cluster, name));
             }
             Event::Rebooted { instance, .. } => {
-                if let Some(name) = names.get(&instance) {
+                if let Some(name) = bearer(&instance) {
                     cluster.crash(name);
                     cluster.revive(name);
                 }
             }
             Event::Terminated { instance, .. } => {
-                if let Some(name) = names.remove(&instance) {
-                    cluster.power_off(&name);
+                bearer(&instance).into_iter().for_each(|name| cluster.power_off(name));
+                if let Some(name) = names.remove(&instance)
+                    && bearers.get(&name) == Some(&instance)
+                {
+                    bearers.remove(&name);
                 }
             }
             _ => {}

@@ -1,6 +1,7 @@
 //! The whole program on the simulated worlds, in virtual time: how nodes leave.
 
 mod absurd;
+mod adopted;
 mod aws;
 mod budgets;
 mod claims;

@@ -204,6 +204,11 @@ impl Aws {
         self.script(|state, now| state.terminate(instance, cause, now));
     }
 
+    /// The next instance gets the address of this one, and so the name of its Node.
+    pub fn reuse_address(&self, instance: &str) {
+        self.script(|state, _| state.reuse_address(instance));
+    }
+
     /// The health checks of an instance fail from now on.
     pub fn fail_health_check(&self, instance: &str) {
         self.script(|state, now| state.fail_health_check(instance, now));

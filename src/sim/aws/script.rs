@@ -227,6 +227,15 @@ impl State {
         }
     }
 
+    /// The next instance gets the address of this one, and so the name of its Node.
+    ///
+    /// <https://docs.aws.amazon.com/vpc/latest/userguide/vpc-ip-addressing.html>: an address goes back when its instance is
+    /// terminated; small subnets give it away soon.
+    pub fn reuse_address(&mut self, instance: &str) {
+        let address = self.instance(instance).map(|instance| instance.address);
+        self.shared.free_address = address;
+    }
+
     /// The health checks of an instance fail from now on.
     pub fn fail_health_check(&mut self, instance: &str, now: Timestamp) {
         if let Some((group, shared)) = self.group_of_mut(instance) {

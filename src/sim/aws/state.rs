@@ -62,6 +62,8 @@ pub(super) struct Shared {
     pub(super) behaviour: Behaviour,
     /// By how much AWS's clock is ahead.
     pub(super) ahead: SignedDuration,
+    /// The address that the next instance gets.
+    pub(super) free_address: Option<[u8; 4]>,
     resources: fastrand::Rng,
     uuids: fastrand::Rng,
     times: fastrand::Rng,
@@ -116,8 +118,11 @@ impl Shared {
         format!("lt-0{:016x}", self.resources.u64(..))
     }
 
-    /// A private address out of 10.0.0.0/8.
+    /// A private address out of 10.0.0.0/8: one that has become free, if there is one.
     pub(super) fn address(&mut self) -> [u8; 4] {
+        if let Some(free) = self.free_address.take() {
+            return free;
+        }
         [10, self.resources.u8(..), self.resources.u8(..), self.resources.u8(1..)]
     }
 
@@ -148,6 +153,7 @@ impl State {
                 detached: BTreeMap::new(),
                 behaviour: Behaviour::PLAIN,
                 ahead: SignedDuration::ZERO,
+                free_address: None,
                 resources: rng.fork(),
                 uuids: rng.fork(),
                 times: fastrand::Rng::with_seed(seed ^ TIMES),
