@@ -168,6 +168,20 @@ pub(super) fn ended_unseen(s: &Situation<'_>, record: &Record, seen: Timestamp, 
     }
 }
 
+/// Says so when nothing holds the instance any more although its drain is not over: it was somebody else who completed our hook, or
+/// nobody held it in time.
+pub(super) fn announce_hook_over(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
+    let Membership::In { group, lifecycle: Lifecycle::TerminatingProceed, .. } = &s.instance else { return };
+    let Some(hook) = s.hook.ours().filter(|_| record.phase != Phase::Releasing) else { return };
+    let note = format!(
+        "lifecycle hook {} of group {group} is over for instance {} in phase {}: somebody else has completed it, or it has timed \
+         out. The machine shuts down, and what runs on it is cut off",
+        hook.name, record.instance, record.phase
+    );
+    let topic = "hook over".into();
+    s.announce(plan, NodeEvent { topic, reason: "ScaleInHookOver", note, warning: true });
+}
+
 fn look_up_hook(s: &Situation<'_>, group: &str, plan: &mut Plan) {
     s.attempt(plan, &Task::Hook, || Action::LookUpHook { group: group.to_owned() });
 }

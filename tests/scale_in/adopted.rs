@@ -6,8 +6,8 @@ use ebbtide::sim::cluster::pod;
 use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
 
-use crate::scene::{Cause, Machine, RECORD, Scene, TO_BE_DELETED, group, held_group, seconds};
 use crate::journal_queries::{TERMINATE, is_asked, last_exit, notes, terminations};
+use crate::scene::{Cause, Machine, RECORD, Scene, TO_BE_DELETED, group, held_group, seconds};
 
 /// Whether nothing on the Node tells of a scale-in, and it is Ready.
 fn in_service(world: &World, machine: &Machine) -> bool {

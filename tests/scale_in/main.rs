@@ -9,6 +9,7 @@ mod clocks;
 mod clusters;
 mod dead;
 mod deadlines;
+mod drainers;
 mod hooks;
 mod incidents;
 mod joining;
