@@ -326,3 +326,42 @@ async fn a_deadline_is_kept_though_the_clock_of_aws_is_a_minute_off() {
         scene.assert_left_well(&machine);
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_in_which_every_call_times_out_delays_a_drain_and_costs_nothing_else() {
+    // Without a hook nothing would hold what the group takes out.
+    let cases = [
+        (group(3), Cause::Autoscaler),
+        (held_group(3, 1_800), Cause::Autoscaler),
+        (held_group(3, 1_800), Cause::Group),
+    ];
+    for (group, cause) in cases {
+        let scene = Scene::with(group).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).grace(300).exits_after(200)]).await;
+        scene.scale_in(&machine, cause).await;
+        scene.until(|w| is_asked(w, "web")).await;
+        // No connection is refused: nothing is heard of any call, and each costs its whole time-out.
+        let outage = Which::any().lasting(seconds(600));
+        scene.world.aws.trouble(outage, Trouble::Silent(Lose::BeforeEffect));
+        scene.until_gone(&machine).await;
+        scene.assert_left_well(&machine);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_takes_ten_minutes_to_shut_down_is_told_so_once() {
+    for group in groups() {
+        let timing = Timing { terminating: Span::exactly(seconds(600)), ..Timing::PUBLISHED };
+        let scene = Scene::with(group.timing(timing)).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).grace(60).exits_after(20)]).await;
+        scene.scale_in(&machine, Cause::Autoscaler).await;
+        scene.until_released(&machine).await;
+        scene.pass_some(seconds(590)).await;
+        assert!(scene.node(&machine.name).is_some(), "its group lists it still");
+        scene.until_gone(&machine).await;
+        scene.assert_left_well(&machine);
+        assert_eq!((scene.world.aws.calls(TERMINATE), decrements(&scene.world)), (1, 1));
+    }
+}

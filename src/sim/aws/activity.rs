@@ -9,6 +9,7 @@
 use jiff::fmt::temporal::DateTimePrinter;
 use jiff::{SignedDuration, Timestamp};
 
+use super::autoscaling::arn;
 use super::journal::TerminationCause;
 use super::xml::Xml;
 use crate::clock::later;
@@ -88,6 +89,7 @@ impl Activity {
     pub(super) fn write(&self, xml: &mut Xml, ahead: SignedDuration) {
         xml.text("ActivityId", &self.id)
             .text("AutoScalingGroupName", &self.group)
+            .text("AutoScalingGroupARN", arn(&self.group))
             .text("Description", &self.description)
             .text("Cause", &self.cause)
             .time("StartTime", later(self.started, ahead));

@@ -53,7 +53,7 @@ fn passes(group: &Group, filter: &Filter) -> bool {
     })
 }
 
-pub(super) fn arn(group: &str) -> String {
+pub(in crate::sim::aws) fn arn(group: &str) -> String {
     format!(
         "arn:aws:autoscaling:{REGION}:{ACCOUNT}:autoScalingGroup:00000000-0000-0000-0000-000000000000:\
          autoScalingGroupName/{group}"
@@ -74,6 +74,7 @@ fn write(xml: &mut Xml, group: &Group, with_instances: bool) {
         .values("AvailabilityZoneIds", "member", zone_ids(&group.zones))
         .inside("LoadBalancerNames", |_| {})
         .inside("TargetGroupARNs", |_| {})
+        .inside("TrafficSources", |_| {})
         .text("HealthCheckType", "EC2")
         .text("HealthCheckGracePeriod", 300);
     if with_instances {

@@ -1,6 +1,14 @@
 //! Answers held to the examples of AWS's API references: each element that an example has, an answer has too, and the other way
 //! round nothing is made up. Values are ours; an example is here as its elements.
 //!
+//! | example of | held against |
+//! | --- | --- |
+//! | DescribeLifecycleHooks | the sample response on its page, element by element |
+//! | DescribeAutoScalingGroups, DescribeScalingActivities | the examples that AWS publishes with its SDKs ([botocore](https://github.com/boto/botocore/blob/develop/botocore/data/autoscaling/2011-01-01/examples-1.json)); the first is of a launch configuration, its `LaunchTemplate` and `ServiceLinkedRoleARN` are by the types |
+//! | TerminateInstanceInAutoScalingGroup, and calls that answer nothing or an empty result | the service's model ([botocore](https://github.com/boto/botocore/tree/develop/botocore/data/autoscaling/2011-01-01), `service-2.json`): a `resultWrapper` or none |
+//! | DescribeTags | the model of EC2, `2016-11-15` |
+//! | errors | the pages of common errors of both services, not seen anew |
+//!
 //! <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_Operations.html> (each page has a sample response),
 //! <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/CommonErrors.html> and
 //! <https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeTags.html>
@@ -76,7 +84,7 @@ fn enclosed(call: &str, result: &str) -> String {
     )
 }
 
-const ACTIVITY: &str = "<ActivityId/><AutoScalingGroupName/><Description/><Cause/><StartTime/><StatusCode/><Progress/><Details/>";
+const ACTIVITY: &str = "<ActivityId/><AutoScalingGroupName/><AutoScalingGroupARN/><Description/><Cause/><StartTime/><StatusCode/><Progress/><Details/>";
 
 #[test]
 fn a_description_of_groups_is_like_the_documented_one() {
@@ -92,7 +100,7 @@ fn a_description_of_groups_is_like_the_documented_one() {
         <ResourceType/></member></Tags><SuspendedProcesses/><AutoScalingGroupName/><HealthCheckGracePeriod/>\
         <NewInstancesProtectedFromScaleIn/><CreatedTime/><MinSize/><DesiredCapacity/><VPCZoneIdentifier/><MaxSize/>\
         <LaunchTemplate><LaunchTemplateId/><LaunchTemplateName/><Version/></LaunchTemplate>\
-        <ServiceLinkedRoleARN/><TargetGroupARNs/></member></AutoScalingGroups></DescribeAutoScalingGroupsResult>";
+        <ServiceLinkedRoleARN/><TargetGroupARNs/><TrafficSources/></member></AutoScalingGroups></DescribeAutoScalingGroupsResult>";
     // Nobody here asks for the role. Zones' ids are documented with the types, and younger than the example.
     let younger = ["AvailabilityZoneId", "AvailabilityZoneIds", "AvailabilityZoneIds/member"];
     assert_like(&body, &enclosed("DescribeAutoScalingGroups", example), &["ServiceLinkedRoleARN"], &younger);
