@@ -1,6 +1,7 @@
 //! Auto Scaling groups as the rest of the program reads them: plain data, optional fields resolved, SDK types left
 //! behind.
 
+use crate::k8s::{GroupName, InstanceId};
 use std::collections::{BTreeMap, BTreeSet};
 
 use aws_sdk_autoscaling::types as asg;
@@ -13,7 +14,7 @@ use super::requirements::Requirements;
 #[derive(Clone, Debug, Default)]
 pub struct AutoScalingGroup {
     /// Its name.
-    pub name: String,
+    pub name: GroupName,
     /// Smallest size. Discovery tightens both to the bounds of the `--nodes` flag.
     pub min: i32,
     /// Largest size.
@@ -55,7 +56,7 @@ pub enum Frozen {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Instance {
     /// EC2 instance id.
-    pub id: String,
+    pub id: InstanceId,
     /// Availability zone.
     pub zone: String,
     /// Where it is in its life.
@@ -72,7 +73,7 @@ pub struct Instance {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Weights {
     /// By instance id.
-    pub of_instances: BTreeMap<String, i32>,
+    pub of_instances: BTreeMap<InstanceId, i32>,
 }
 
 /// What a group launches.
@@ -142,7 +143,7 @@ impl AutoScalingGroup {
         let suspended = from.suspended_processes.unwrap_or_default();
         let tags = from.tags.unwrap_or_default();
         Self {
-            name: from.auto_scaling_group_name.unwrap_or_default(),
+            name: from.auto_scaling_group_name.unwrap_or_default().into(),
             min: from.min_size.unwrap_or(0),
             max: from.max_size.unwrap_or(0),
             desired: from.desired_capacity.unwrap_or(0),
@@ -225,10 +226,10 @@ fn weights(from: &asg::AutoScalingGroup) -> Option<Weights> {
     let read = |text: &str| text.parse::<i32>().ok();
     let policy = from.mixed_instances_policy.as_ref().and_then(|policy| policy.launch_template.as_ref());
     let mut of_lines = policy.map(asg::LaunchTemplate::overrides).unwrap_or_default().iter();
-    let of_instances: BTreeMap<String, i32> = from
+    let of_instances: BTreeMap<InstanceId, i32> = from
         .instances()
         .iter()
-        .filter_map(|i| Some((i.instance_id.clone()?, read(i.weighted_capacity()?)?)))
+        .filter_map(|i| Some((i.instance_id()?.into(), read(i.weighted_capacity()?)?)))
         .collect();
     let is_weighted = of_lines.any(|line| line.weighted_capacity().and_then(read).is_some_and(|w| w != 1))
         || of_instances.values().any(|weight| *weight != 1)
@@ -240,7 +241,7 @@ impl Instance {
     pub(super) fn from_sdk(from: asg::Instance) -> Self {
         Self {
             launched_from: launched_from(&from),
-            id: from.instance_id.unwrap_or_default(),
+            id: from.instance_id.unwrap_or_default().into(),
             zone: from.availability_zone.unwrap_or_default(),
             lifecycle: Lifecycle::parse(from.lifecycle_state.as_ref().map_or("", |state| state.as_str())),
             protected: from.protected_from_scale_in.unwrap_or(false),
@@ -369,7 +370,7 @@ mod tests {
             assert_eq!(weights(&group).is_some(), expected, "{group:?}");
         }
         let weights = weights(&instance("4").build()).expect("weighted").of_instances;
-        assert_eq!(weights, [("i-1".to_owned(), 4)].into());
+        assert_eq!(weights, [("i-1".into(), 4)].into());
     }
 
     #[test]

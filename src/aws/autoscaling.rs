@@ -1,5 +1,6 @@
 //! The calls to EC2 Auto Scaling, one function each.
 
+use crate::k8s::{GroupName, InstanceId};
 use aws_sdk_autoscaling::types::Filter;
 use futures::future::try_join_all;
 use futures::{StreamExt as _, stream};
@@ -35,15 +36,15 @@ pub(crate) const ACTIVITIES_AT_MOST: usize = PAGES_OF_ACTIVITIES * ACTIVITIES_A_
 
 impl Aws {
     /// The groups of these names; those that do not exist are left out. 100 names a call.
-    pub async fn describe_groups(&self, names: &[String]) -> Result<Vec<AutoScalingGroup>, AwsError> {
+    pub async fn describe_groups(&self, names: &[GroupName]) -> Result<Vec<AutoScalingGroup>, AwsError> {
         let batches = names.chunks(GROUPS_A_CALL as usize).map(|batch| self.groups(LOOK, batch, &[]));
         Ok(try_join_all(batches).await?.into_iter().flatten().collect())
     }
 
     /// The group of this name, if there is one, for a change that somebody waits for.
-    pub async fn describe_group_now(&self, name: &str) -> Result<Option<AutoScalingGroup>, AwsError> {
+    pub async fn describe_group_now(&self, name: &GroupName) -> Result<Option<AutoScalingGroup>, AwsError> {
         let found = self.groups(READ_NOW, &[name.to_owned()], &[]).await?;
-        Ok(found.into_iter().find(|found| found.name == name))
+        Ok(found.into_iter().find(|found| found.name == *name))
     }
 
     /// The groups that have all tags of the selector. 100 groups a call.
@@ -68,7 +69,7 @@ impl Aws {
     async fn groups(
         &self,
         patience: Patience,
-        names: &[String],
+        names: &[GroupName],
         filters: &[Filter],
     ) -> Result<Vec<AutoScalingGroup>, AwsError> {
         let mut found = Vec::new();
@@ -77,7 +78,9 @@ impl Aws {
             let call = self
                 .autoscaling
                 .describe_auto_scaling_groups()
-                .set_auto_scaling_group_names((!names.is_empty()).then(|| names.to_vec()))
+                .set_auto_scaling_group_names(
+                    (!names.is_empty()).then(|| names.iter().map(String::from).collect()),
+                )
                 .set_filters((!filters.is_empty()).then(|| filters.to_vec()))
                 .max_records(GROUPS_A_CALL)
                 .set_next_token(token);
@@ -97,7 +100,7 @@ impl Aws {
     /// itself.
     ///
     /// Source: [DescribeAutoScalingGroups](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DescribeAutoScalingGroups.html).
-    pub async fn warm_pool(&self, group: &str) -> Result<Vec<Instance>, AwsError> {
+    pub async fn warm_pool(&self, group: &GroupName) -> Result<Vec<Instance>, AwsError> {
         let mut found = Vec::new();
         let mut token: Option<String> = None;
         loop {
@@ -113,14 +116,14 @@ impl Aws {
     }
 
     /// The hooks that hold the group's instances on their way out, other people's too.
-    pub async fn lifecycle_hooks(&self, group: &str) -> Result<Vec<Hook>, AwsError> {
+    pub async fn lifecycle_hooks(&self, group: &GroupName) -> Result<Vec<Hook>, AwsError> {
         let call = self.autoscaling.describe_lifecycle_hooks().auto_scaling_group_name(group);
         let found = self.call(Operation::DescribeLifecycleHooks, LOOK_UP, || call.clone().send()).await?;
         Ok(found.lifecycle_hooks.unwrap_or_default().into_iter().filter_map(Hook::from_sdk).collect())
     }
 
     /// Sets the group's desired capacity, cooldown or not. Tried again only while AWS refuses it, for 2 s.
-    pub async fn set_desired(&self, group: &str, desired: i32) -> Result<(), AwsError> {
+    pub async fn set_desired(&self, group: &GroupName, desired: i32) -> Result<(), AwsError> {
         let call = self
             .autoscaling
             .set_desired_capacity()
@@ -133,7 +136,7 @@ impl Aws {
 
     /// Tells the instance's group to terminate it, with or without taking it off the desired capacity. Tried again only
     /// while AWS refuses it, for 2 s.
-    pub async fn terminate(&self, instance: &str, decrement: bool) -> Result<(), AwsError> {
+    pub async fn terminate(&self, instance: &InstanceId, decrement: bool) -> Result<(), AwsError> {
         let call = self
             .autoscaling
             .terminate_instance_in_auto_scaling_group()
@@ -146,15 +149,20 @@ impl Aws {
 
     /// Protects instances of the group from its own scale-in, or no longer. 50 instances a call, four calls at once; an
     /// error leaves some of them as they were.
-    pub async fn protect(&self, group: &str, instances: &[String], protect: bool) -> Result<(), AwsError> {
-        let batches: Vec<Vec<String>> =
-            instances.chunks(PROTECTIONS_A_CALL).map(<[String]>::to_vec).collect();
+    pub async fn protect(
+        &self,
+        group: &GroupName,
+        instances: &[InstanceId],
+        protect: bool,
+    ) -> Result<(), AwsError> {
+        let batches: Vec<Vec<InstanceId>> =
+            instances.chunks(PROTECTIONS_A_CALL).map(<[InstanceId]>::to_vec).collect();
         let calls = batches.into_iter().map(|batch| async move {
             let call = self
                 .autoscaling
                 .set_instance_protection()
                 .auto_scaling_group_name(group)
-                .set_instance_ids(Some(batch))
+                .set_instance_ids(Some(batch.iter().map(String::from).collect()))
                 .protected_from_scale_in(protect);
             self.call(Operation::SetInstanceProtection, WRITE, || call.clone().send()).await
         });
@@ -163,7 +171,12 @@ impl Aws {
     }
 
     /// Gives the hook another heartbeat time-out to hold the instance.
-    pub async fn heartbeat(&self, group: &str, hook: &str, instance: &str) -> Result<(), AwsError> {
+    pub async fn heartbeat(
+        &self,
+        group: &GroupName,
+        hook: &str,
+        instance: &InstanceId,
+    ) -> Result<(), AwsError> {
         let call = self
             .autoscaling
             .record_lifecycle_action_heartbeat()
@@ -176,7 +189,12 @@ impl Aws {
 
     /// Lets the instance go on from the hook. Always CONTINUE: for a terminating instance ABANDON only skips the
     /// hooks of others.
-    pub async fn complete(&self, group: &str, hook: &str, instance: &str) -> Result<(), AwsError> {
+    pub async fn complete(
+        &self,
+        group: &GroupName,
+        hook: &str,
+        instance: &InstanceId,
+    ) -> Result<(), AwsError> {
         let call = self
             .autoscaling
             .complete_lifecycle_action()
@@ -189,7 +207,11 @@ impl Aws {
     }
 
     /// The group's scaling activities that began at or after `until`, newest first.
-    pub async fn scaling_activities(&self, group: &str, until: Timestamp) -> Result<Vec<Activity>, AwsError> {
+    pub async fn scaling_activities(
+        &self,
+        group: &GroupName,
+        until: Timestamp,
+    ) -> Result<Vec<Activity>, AwsError> {
         let mut found: Vec<Activity> = Vec::new();
         let mut token = None;
         for _ in 0..PAGES_OF_ACTIVITIES {

@@ -1,5 +1,6 @@
 //! Lifecycle hooks that hold instances on their way out.
 
+use crate::k8s::GroupName;
 use std::time::Duration;
 
 use aws_sdk_autoscaling::types as asg;
@@ -10,7 +11,7 @@ pub struct Hook {
     /// Its name.
     pub name: String,
     /// The group it belongs to.
-    pub group: String,
+    pub group: GroupName,
     /// How long it holds an instance without a heartbeat.
     pub heartbeat_timeout: Duration,
     /// How long it holds an instance at most: 48 h or 100 times the heartbeat time-out, the smaller.
@@ -29,7 +30,7 @@ const LONGEST_HOLD: Duration = Duration::from_hours(48);
 
 impl Hook {
     /// A hook of `group`, with the global time-out that AWS's rule gives it.
-    pub fn new(name: impl Into<String>, group: impl Into<String>, heartbeat_timeout: Duration) -> Self {
+    pub fn new(name: impl Into<String>, group: impl Into<GroupName>, heartbeat_timeout: Duration) -> Self {
         let global_timeout = heartbeat_timeout.saturating_mul(100).min(LONGEST_HOLD);
         Self { name: name.into(), group: group.into(), heartbeat_timeout, global_timeout }
     }

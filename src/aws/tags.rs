@@ -4,6 +4,7 @@ use aws_sdk_ec2::types::{Filter, Tag};
 
 use super::retry::{LOOK_UP, WRITE};
 use super::{Aws, AwsError, Operation};
+use crate::k8s::InstanceId;
 
 /// Instances a call of CreateTags or DeleteTags names. AWS takes 1,000 and asks for smaller batches.
 ///
@@ -16,27 +17,40 @@ const TAGS_A_CALL: i32 = 1000;
 
 impl Aws {
     /// Gives instances a tag. An error leaves those of later calls as they were.
-    pub async fn tag_instances(&self, instances: &[String], key: &str, value: &str) -> Result<(), AwsError> {
+    pub async fn tag_instances(
+        &self,
+        instances: &[InstanceId],
+        key: &str,
+        value: &str,
+    ) -> Result<(), AwsError> {
         for batch in instances.chunks(RESOURCES_A_CALL) {
             let tag = Tag::builder().key(key).value(value).build();
-            let call = self.ec2.create_tags().set_resources(Some(batch.to_vec())).tags(tag);
+            let call = self
+                .ec2
+                .create_tags()
+                .set_resources(Some(batch.iter().map(String::from).collect()))
+                .tags(tag);
             self.call(Operation::CreateTags, WRITE, || call.clone().send()).await?;
         }
         Ok(())
     }
 
     /// Takes the tag with this key off instances, whatever its value; one that has none is no error.
-    pub async fn untag_instances(&self, instances: &[String], key: &str) -> Result<(), AwsError> {
+    pub async fn untag_instances(&self, instances: &[InstanceId], key: &str) -> Result<(), AwsError> {
         for batch in instances.chunks(RESOURCES_A_CALL) {
             let tag = Tag::builder().key(key).build();
-            let call = self.ec2.delete_tags().set_resources(Some(batch.to_vec())).tags(tag);
+            let call = self
+                .ec2
+                .delete_tags()
+                .set_resources(Some(batch.iter().map(String::from).collect()))
+                .tags(tag);
             self.call(Operation::DeleteTags, WRITE, || call.clone().send()).await?;
         }
         Ok(())
     }
 
     /// The instances of the account that have a tag with this key.
-    pub async fn tagged_instances(&self, key: &str) -> Result<Vec<(String, String)>, AwsError> {
+    pub async fn tagged_instances(&self, key: &str) -> Result<Vec<(InstanceId, String)>, AwsError> {
         let filter = |name: &str, value: &str| Filter::builder().name(name).values(value).build();
         let mut found = Vec::new();
         let mut token = None;
@@ -50,7 +64,9 @@ impl Aws {
                 .set_next_token(token);
             let page = self.call(Operation::DescribeTags, LOOK_UP, || call.clone().send()).await?;
             let tags = page.tags.unwrap_or_default().into_iter();
-            found.extend(tags.filter_map(|tag| Some((tag.resource_id?, tag.value.unwrap_or_default()))));
+            found.extend(
+                tags.filter_map(|tag| Some((tag.resource_id?.into(), tag.value.unwrap_or_default()))),
+            );
             token = page.next_token.filter(|token| !token.is_empty());
             if token.is_none() {
                 return Ok(found);

@@ -1,5 +1,6 @@
 //! Disruption budgets, DaemonSets and volume attachments: what a drain asks of the rest of the cluster.
 
+use crate::k8s::NodeName;
 use std::sync::Arc;
 
 use k8s_openapi::api::apps::v1::DaemonSet;
@@ -68,12 +69,12 @@ impl Project<PartialObjectMeta<DaemonSet>> for Existing {
 #[derive(Clone, Debug)]
 pub struct Attachment {
     /// `spec.nodeName`.
-    pub node: String,
+    pub node: NodeName,
 }
 
 impl Project<VolumeAttachment> for Attachment {
     fn project(object: &VolumeAttachment) -> Option<Self> {
-        Some(Self { node: object.spec.node_name.clone() })
+        Some(Self { node: object.spec.node_name.as_str().into() })
     }
 
     fn key(object: &VolumeAttachment) -> String {

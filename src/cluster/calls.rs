@@ -202,7 +202,7 @@ impl Cluster {
             regarding: Some(ObjectReference {
                 api_version: Some("v1".into()),
                 kind: Some("Node".into()),
-                name: Some(node.name.clone()),
+                name: Some(node.name.to_string()),
                 uid: Some(node.uid.clone()),
                 ..ObjectReference::default()
             }),

@@ -18,8 +18,8 @@ use tokio::time::Instant;
 use super::interner::{Interner, TextMap};
 use super::reflect::Sink;
 use super::version::is_older;
-use crate::k8s::ProviderId;
 use crate::k8s::names;
+use crate::k8s::{InstanceId, NodeName, ProviderId};
 
 /// What the Node's condition Ready says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,13 +38,13 @@ pub enum Ready {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeView {
     /// `metadata.name`.
-    pub name: String,
+    pub name: NodeName,
     /// `metadata.uid`.
     pub uid: String,
     /// `metadata.resourceVersion`, the precondition of every write.
     pub resource_version: String,
     /// EC2 instance id out of `spec.providerID`; none for a Node that is not of AWS.
-    pub instance: Option<String>,
+    pub instance: Option<InstanceId>,
     /// `spec.unschedulable`.
     pub unschedulable: bool,
     /// `spec.taints`.
@@ -76,7 +76,7 @@ impl From<&Node> for NodeView {
         let (spec, status) = (node.spec.as_ref(), node.status.as_ref());
         let provider_id = spec.and_then(|spec| spec.provider_id.as_deref()).and_then(|id| id.parse().ok());
         Self {
-            name: meta.name.clone().unwrap_or_default(),
+            name: meta.name.clone().unwrap_or_default().into(),
             uid: meta.uid.clone().unwrap_or_default(),
             resource_version: meta.resource_version.clone().unwrap_or_default(),
             instance: match provider_id {
@@ -150,21 +150,21 @@ const REMEMBERED: Duration = Duration::from_hours(48);
 #[derive(Debug, Default)]
 struct Inner {
     words: Interner,
-    by_name: BTreeMap<String, Arc<NodeView>>,
+    by_name: BTreeMap<NodeName, Arc<NodeView>>,
     /// More than one where a kubelet came back under another name, or where somebody made a Node up.
-    by_instance: BTreeMap<String, BTreeSet<String>>,
+    by_instance: BTreeMap<InstanceId, BTreeSet<NodeName>>,
     /// Names changed since the controller last looked.
-    dirty: BTreeSet<String>,
+    dirty: BTreeSet<NodeName>,
     /// Whoever waits for a change of one Node.
-    waiting: BTreeMap<String, Arc<Notify>>,
+    waiting: BTreeMap<NodeName, Arc<Notify>>,
     /// Since when what is known is what the API server has; ahead of us while that is not sure.
     whole_since: Option<Instant>,
     /// When the last Node of an instance went.
-    gone: BTreeMap<String, Instant>,
+    gone: BTreeMap<InstanceId, Instant>,
     /// A list is on its way ...
     is_listing: bool,
     /// ... and these were heard of meanwhile by calls of our own, so that it may not show them as they are.
-    heard: BTreeSet<String>,
+    heard: BTreeSet<NodeName>,
 }
 
 impl Nodes {
@@ -185,7 +185,7 @@ impl Nodes {
     }
 
     /// Every Node's name.
-    pub fn names(&self) -> Vec<String> {
+    pub fn names(&self) -> Vec<NodeName> {
         self.lock().by_name.keys().cloned().collect()
     }
 
@@ -249,7 +249,7 @@ impl Nodes {
     }
 
     /// Completes when Nodes have changed; returns their names.
-    pub async fn changed(&self) -> BTreeSet<String> {
+    pub async fn changed(&self) -> BTreeSet<NodeName> {
         loop {
             let notified = self.dirty.notified();
             let names = std::mem::take(&mut self.lock().dirty);
@@ -262,7 +262,7 @@ impl Nodes {
 
     /// Told of every change of one Node, until [`forget`](Self::forget).
     pub fn follow(&self, name: &str) -> Arc<Notify> {
-        Arc::clone(self.lock().waiting.entry(name.to_owned()).or_default())
+        Arc::clone(self.lock().waiting.entry(name.into()).or_default())
     }
 
     /// Nobody follows this Node any more.
@@ -360,9 +360,9 @@ impl Sink<Node> for Nodes {
 
     fn reset(&self, nodes: Vec<NodeView>) {
         let mut inner = self.lock();
-        let nodes: BTreeMap<String, NodeView> =
+        let nodes: BTreeMap<NodeName, NodeView> =
             nodes.into_iter().map(|node| (node.name.clone(), node)).collect();
-        let gone: Vec<String> =
+        let gone: Vec<NodeName> =
             inner.by_name.keys().filter(|&name| !nodes.contains_key(name)).cloned().collect();
         for name in gone {
             inner.remove(&name);

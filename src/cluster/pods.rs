@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Toleration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
-use crate::k8s::names;
+use crate::k8s::{NodeName, names};
 
 /// Grace period of a pod that names none.
 /// Source: [Pod v1 `terminationGracePeriodSeconds`](https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/#lifecycle).
@@ -59,7 +59,7 @@ pub struct PodView {
     /// `metadata.uid`, the precondition of every eviction.
     pub uid: String,
     /// `spec.nodeName`.
-    pub node: String,
+    pub node: NodeName,
     /// `spec.priority`.
     pub priority: i32,
     /// Whether the phase is Succeeded or Failed.
@@ -97,7 +97,7 @@ impl From<&Pod> for PodView {
                 name: meta.name.clone().unwrap_or_default(),
             },
             uid: meta.uid.clone().unwrap_or_default(),
-            node: spec.and_then(|spec| spec.node_name.clone()).unwrap_or_default(),
+            node: spec.and_then(|spec| spec.node_name.clone()).unwrap_or_default().into(),
             priority: spec.and_then(|spec| spec.priority).unwrap_or_default(),
             finished: matches!(phase, Some("Succeeded" | "Failed")),
             grace_seconds: spec

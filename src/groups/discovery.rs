@@ -31,6 +31,7 @@ use super::selector::Selectors;
 use super::{Group, Groups, Snapshot, warm_pools};
 use crate::aws::{AutoScalingGroup, Aws, AwsError, Frozen, ManagedNodeGroup};
 use crate::clock::{Clock, later};
+use crate::k8s::GroupName;
 use crate::telemetry::{Outage, chain};
 use crate::template::tags::{self, BadTag, NodeTags};
 use crate::template::{Facts, LearnedStore, Managed, Settings, Template, TemplateError};
@@ -64,17 +65,17 @@ struct Memory {
     facts: TemplateFacts,
     shortages: Shortages,
     /// Groups named by flag that were not there.
-    absent: BTreeSet<String>,
+    absent: BTreeSet<GroupName>,
     /// Groups that this run has seen selected.
-    selected: BTreeSet<String>,
+    selected: BTreeSet<GroupName>,
     /// Groups that are selected no more, and were warned about.
-    left_behind: BTreeSet<String>,
+    left_behind: BTreeSet<GroupName>,
     /// Groups that are another cluster's, and were warned about.
-    of_others: BTreeSet<String>,
+    of_others: BTreeSet<GroupName>,
     /// Groups that give their instances weights, and were warned about.
-    weighted: BTreeSet<String>,
+    weighted: BTreeSet<GroupName>,
     /// Groups that AWS services operate, and were warned about.
-    operated: BTreeSet<String>,
+    operated: BTreeSet<GroupName>,
     warm_pools: Trouble,
     activities: Trouble,
     hooks: Trouble,
@@ -88,9 +89,9 @@ struct TemplateFacts {
     /// Ids of zones by name, which never change.
     zone_ids: BTreeMap<String, String>,
     /// Bad tags that were warned about, by group.
-    warned: BTreeSet<(String, BadTag)>,
+    warned: BTreeSet<(GroupName, BadTag)>,
     /// The last template of each group that was made of all there is to know.
-    last_templates: BTreeMap<String, Arc<Template>>,
+    last_templates: BTreeMap<GroupName, Arc<Template>>,
     templates: Trouble,
     eks: Trouble,
 }
@@ -262,7 +263,7 @@ impl Discovery {
     async fn look_up_templates(
         &self,
         facts: &mut TemplateFacts,
-        described: BTreeMap<String, AutoScalingGroup>,
+        described: BTreeMap<GroupName, AutoScalingGroup>,
         node_groups: Vec<Key>,
         now: Timestamp,
     ) -> Vec<Group> {
@@ -295,7 +296,7 @@ impl Discovery {
     }
 
     /// Every selected group, by name.
-    async fn describe(&self) -> Result<BTreeMap<String, AutoScalingGroup>, AwsError> {
+    async fn describe(&self) -> Result<BTreeMap<GroupName, AutoScalingGroup>, AwsError> {
         let names = self.selectors.names();
         let by_name = self.aws.describe_groups(&names);
         let by_tags =
@@ -307,10 +308,13 @@ impl Discovery {
 
     /// Looks again for groups that were there in the last look and are not in this one: pages are not of one moment, and
     /// answers may be from before.
-    async fn look_again(&self, described: &mut BTreeMap<String, AutoScalingGroup>) -> Result<(), AwsError> {
+    async fn look_again(
+        &self,
+        described: &mut BTreeMap<GroupName, AutoScalingGroup>,
+    ) -> Result<(), AwsError> {
         let Some(view) = self.groups.latest() else { return Ok(()) };
         let missing = view.groups.keys().filter(|name| !described.contains_key(*name));
-        let missing: Vec<String> = missing.cloned().collect();
+        let missing: Vec<GroupName> = missing.cloned().collect();
         let named = self.selectors.names();
         for found in self.aws.describe_groups(&missing).await? {
             let tagged = self.selectors.tagged().iter().any(|tags| tags.matches(&found.tags));
@@ -326,21 +330,21 @@ impl Discovery {
     /// record.
     async fn add_left_behind(
         &self,
-        described: &mut BTreeMap<String, AutoScalingGroup>,
+        described: &mut BTreeMap<GroupName, AutoScalingGroup>,
         memory: &mut Memory,
     ) -> Result<(), AwsError> {
         memory.selected.extend(described.keys().cloned());
         let claims = self.groups.claims();
         let view = self.groups.latest();
         let seen = view.iter().flat_map(|view| view.groups.values());
-        let names: BTreeSet<String> = seen
+        let names: BTreeSet<GroupName> = seen
             .filter(|group| group.asg.instances.iter().any(|instance| instance.lifecycle.is_terminating()))
             .map(|group| group.asg.name.clone())
             .chain(claims.keys().cloned())
             .filter(|name| !described.contains_key(name))
             .collect();
-        let is_seen = |name: &String| view.as_ref().is_some_and(|view| view.groups.contains_key(name));
-        let (known, claimed): (Vec<String>, Vec<String>) = names.into_iter().partition(is_seen);
+        let is_seen = |name: &GroupName| view.as_ref().is_some_and(|view| view.groups.contains_key(name));
+        let (known, claimed): (Vec<GroupName>, Vec<GroupName>) = names.into_iter().partition(is_seen);
         let mut found = self.aws.describe_groups(&known).await?;
         match self.aws.describe_groups(&claimed).await {
             Ok(more) => found.extend(more),
@@ -417,7 +421,7 @@ impl Discovery {
         }
         // AWS dates them by its own clock, which is the wall's.
         let ahead = self.clock.ahead();
-        let ask = async |group: &String, since: Timestamp| {
+        let ask = async |group: &GroupName, since: Timestamp| {
             let mut activities = self.aws.scaling_activities(group, later(since, ahead)).await?;
             for activity in &mut activities {
                 activity.started = later(activity.started, -ahead);
@@ -461,10 +465,10 @@ impl Memory {
         states
     }
 
-    fn note_absent(&mut self, names: impl Iterator<Item = String>) {
-        let absent: BTreeSet<String> = names.collect();
+    fn note_absent(&mut self, names: impl Iterator<Item = GroupName>) {
+        let absent: BTreeSet<GroupName> = names.collect();
         for group in absent.difference(&self.absent) {
-            tracing::warn!(group, "a group named by --nodes does not exist");
+            tracing::warn!(group = group.as_str(), "a group named by --nodes does not exist");
         }
         self.absent = absent;
     }
@@ -477,10 +481,10 @@ impl Memory {
         selectors: &Selectors,
     ) {
         let of_others = groups.filter(|group| selectors.is_of_our_cluster(&group.tags) == Some(false));
-        let of_others: BTreeSet<String> = of_others.map(|group| group.name.clone()).collect();
+        let of_others: BTreeSet<GroupName> = of_others.map(|group| group.name.clone()).collect();
         for group in of_others.difference(&self.of_others) {
             tracing::warn!(
-                group,
+                group = group.as_str(),
                 "the group is selected, but its tags name another cluster: it is left out. --cluster-name is the name of ours"
             );
         }
@@ -488,11 +492,11 @@ impl Memory {
     }
 
     /// Warns of each group that is selected no more once.
-    fn note_left_behind(&mut self, groups: &[String]) {
-        let groups: BTreeSet<String> = groups.iter().cloned().collect();
+    fn note_left_behind(&mut self, groups: &[GroupName]) {
+        let groups: BTreeSet<GroupName> = groups.iter().cloned().collect();
         for group in groups.difference(&self.left_behind) {
             tracing::warn!(
-                group,
+                group = group.as_str(),
                 "the group is selected no more: what leaves it is finished, nothing else is done"
             );
         }
@@ -506,7 +510,7 @@ impl Memory {
             let Some(Frozen::OperatedBy(principal)) = &group.frozen else { continue };
             if !self.operated.contains(&group.name) {
                 tracing::warn!(
-                    group = group.name,
+                    group = group.name.as_str(),
                     operator = principal,
                     "the group is managed by an AWS service, which alone may change it: it is neither grown nor shrunk"
                 );
@@ -517,11 +521,11 @@ impl Memory {
     }
 
     /// Warns of each group that gives weights once; one that gives none may do so again.
-    fn note_weighted(&mut self, groups: impl Iterator<Item = String>) {
-        let weighted: BTreeSet<String> = groups.collect();
+    fn note_weighted(&mut self, groups: impl Iterator<Item = GroupName>) {
+        let weighted: BTreeSet<GroupName> = groups.collect();
         for group in weighted.difference(&self.weighted) {
             tracing::warn!(
-                group,
+                group = group.as_str(),
                 "the group gives its instances weights: its sizes are units, so it is not grown; its nodes can be \
                  scaled in"
             );
@@ -535,7 +539,7 @@ impl TemplateFacts {
     fn note_bad_tags(&mut self, group: &str, bad: Vec<BadTag>) {
         self.warned.retain(|(warned, tag)| warned != group || bad.contains(tag));
         for tag in bad {
-            if self.warned.insert((group.to_owned(), tag.clone())) {
+            if self.warned.insert((group.into(), tag.clone())) {
                 let BadTag { key, value, expected } = tag;
                 tracing::warn!(group, tag = key, value, expected, "a tag of the group is left out");
             }
@@ -585,7 +589,7 @@ mod tests {
         let (log, _guard) = captured::log(Level::WARN);
         let mut memory = Memory::default();
         for groups in [&["g"][..], &["g", "h"], &["h"], &["g", "h"]] {
-            memory.note_weighted(groups.iter().map(|group| (*group).to_owned()));
+            memory.note_weighted(groups.iter().map(|group| (*group).into()));
         }
         assert_eq!(warned_of(&log), ["g", "h", "g"]);
     }

@@ -14,6 +14,7 @@ use jiff::Timestamp;
 use super::{LaunchFailure, Snapshot};
 use crate::aws::{Activity, AutoScalingGroup};
 use crate::clock::elapsed;
+use crate::k8s::GroupName;
 
 /// How long a group must have been short before its activities are looked at: a launch that works shows an instance
 /// within seconds.
@@ -37,8 +38,8 @@ const A_LOOK: usize = 10;
 pub struct Shortages {
     looked_at: Option<Timestamp>,
     /// Groups of the last look.
-    seen: BTreeSet<String>,
-    short: BTreeMap<String, Shortage>,
+    seen: BTreeSet<GroupName>,
+    short: BTreeMap<GroupName, Shortage>,
 }
 
 #[derive(Clone, Debug)]
@@ -135,7 +136,7 @@ impl Shortages {
 
     /// The groups whose activities should be looked at now, each with the moment back to which they count. Those
     /// asked for longest ago come first.
-    pub fn due(&self, now: Timestamp) -> Vec<(String, Timestamp)> {
+    pub fn due(&self, now: Timestamp) -> Vec<(GroupName, Timestamp)> {
         let mut due: Vec<_> = self
             .short
             .iter()
@@ -293,7 +294,7 @@ mod tests {
 
     fn look(second: i64, desired: i32, live: usize) -> Snapshot {
         let instances = (0..live).map(|n| Instance {
-            id: format!("i-{n}"),
+            id: format!("i-{n}").into(),
             zone: "z".into(),
             lifecycle: Lifecycle::InService,
             protected: false,
@@ -443,7 +444,7 @@ mod tests {
         assert_eq!(shortages.due(at(60)), [], "a launch takes a moment");
         shortages.observe(&look(70, 3, 2));
         let since = at(0) - SKEW;
-        assert_eq!(shortages.due(at(70)), [("g".to_owned(), since)]);
+        assert_eq!(shortages.due(at(70)), [("g".into(), since)]);
         shortages.learn(&look(70, 3, 2).groups["g"].asg, at(70), &[failed(61)]);
         assert!(shortages.failure("g").is_some_and(|failure| failure.out_of_resources));
         assert_eq!(shortages.due(at(80)), [], "what is known stands for a while");
@@ -461,7 +462,7 @@ mod tests {
         assert!(shortages.failure("g").is_some());
         shortages.observe(&look(60, 5, 2));
         assert_eq!(shortages.failure("g"), None);
-        assert_eq!(shortages.due(at(70)), [("g".to_owned(), at(0) - SKEW)]);
+        assert_eq!(shortages.due(at(70)), [("g".into(), at(0) - SKEW)]);
         // A smaller one is still the old request.
         shortages.learn(&look(60, 5, 2).groups["g"].asg, at(70), &[failed(66), failed(65)]);
         shortages.observe(&look(120, 4, 2));
@@ -519,14 +520,17 @@ mod tests {
     #[test]
     fn of_many_groups_that_are_short_a_few_are_due_at_once_and_those_asked_for_longest_ago_first() {
         let groups = (0..15).map(|n| {
-            let asg =
-                AutoScalingGroup { name: format!("g{n:02}"), desired: 1, ..AutoScalingGroup::default() };
+            let asg = AutoScalingGroup {
+                name: format!("g{n:02}").into(),
+                desired: 1,
+                ..AutoScalingGroup::default()
+            };
             Arc::new(Group { asg, ..Group::default() })
         });
         let look = Snapshot::new(at(0), groups);
         let mut shortages = Shortages::default();
         shortages.observe(&look);
-        let due = |shortages: &Shortages, second| -> Vec<String> {
+        let due = |shortages: &Shortages, second| -> Vec<GroupName> {
             shortages.due(at(second)).into_iter().map(|(name, _)| name).collect()
         };
         let first = due(&shortages, 10);

@@ -3,6 +3,7 @@
 //! Who sets a size needs the group to itself, because a size is absolute. Who takes an instance out with a decrement may
 //! do so beside others that do the same, but not beside one that sets a size.
 
+use crate::k8s::GroupName;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,12 +11,12 @@ use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 
 /// The turns of all groups.
 #[derive(Debug, Default)]
-pub(super) struct GroupLocks(Mutex<HashMap<String, Arc<RwLock<()>>>>);
+pub(super) struct GroupLocks(Mutex<HashMap<GroupName, Arc<RwLock<()>>>>);
 
 /// The right to change one group. It ends when all clones are dropped.
 #[derive(Clone, Debug)]
 pub struct GroupLock {
-    group: String,
+    group: GroupName,
     _held: Arc<OwnedRwLockWriteGuard<()>>,
 }
 
@@ -26,23 +27,23 @@ pub struct SharedGroupLock {
 }
 
 impl GroupLocks {
-    pub(super) async fn of(&self, group: &str) -> GroupLock {
-        GroupLock { group: group.to_owned(), _held: Arc::new(self.lock(group).write_owned().await) }
+    pub(super) async fn of(&self, group: &GroupName) -> GroupLock {
+        GroupLock { group: group.clone(), _held: Arc::new(self.lock(group).write_owned().await) }
     }
 
-    pub(super) async fn of_termination(&self, group: &str) -> SharedGroupLock {
+    pub(super) async fn of_termination(&self, group: &GroupName) -> SharedGroupLock {
         SharedGroupLock { _held: self.lock(group).read_owned().await }
     }
 
-    fn lock(&self, group: &str) -> Arc<RwLock<()>> {
+    fn lock(&self, group: &GroupName) -> Arc<RwLock<()>> {
         let mut locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(locks.entry(group.to_owned()).or_default())
+        Arc::clone(locks.entry(group.clone()).or_default())
     }
 }
 
 impl GroupLock {
     /// Name of the group.
-    pub fn group(&self) -> &str {
+    pub fn group(&self) -> &GroupName {
         &self.group
     }
 }

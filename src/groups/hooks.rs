@@ -16,6 +16,7 @@ use super::Snapshot;
 pub use crate::aws::Hook;
 use crate::aws::{Aws, AwsError};
 use crate::clock::elapsed;
+use crate::k8s::GroupName;
 
 /// What was looked at this recently is not asked for again: a drain asks several times within seconds, and hooks
 /// change by hand, seldom.
@@ -29,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub struct Hooks {
     aws: Aws,
     name: String,
-    by_group: Mutex<BTreeMap<String, Arc<Slot>>>,
+    by_group: Mutex<BTreeMap<GroupName, Arc<Slot>>>,
 }
 
 /// What is known of one group's hooks.
@@ -79,7 +80,7 @@ impl Hooks {
 
     /// The group's hooks: from the cache if looked at within the last minute, else by asking. What was seen before stands if
     /// AWS does not answer soon: a drain must not wait for it.
-    pub async fn of(&self, group: &str, now: Timestamp) -> Result<TerminatingHooks, AwsError> {
+    pub async fn of(&self, group: &GroupName, now: Timestamp) -> Result<TerminatingHooks, AwsError> {
         let Some(before) = self.known(group) else { return self.looked_up(group, now, FRESH).await };
         match timeout(PATIENCE, self.looked_up(group, now, FRESH)).await {
             Ok(Ok(hooks)) => Ok(hooks),
@@ -92,20 +93,20 @@ impl Hooks {
     pub async fn seen_within(
         &self,
         fresh: Duration,
-        group: &str,
+        group: &GroupName,
         now: Timestamp,
     ) -> Result<TerminatingHooks, AwsError> {
         self.looked_up(group, now, fresh).await
     }
 
     /// The group's hooks, asked for now: for when a hook that was taken away would cost workloads.
-    pub async fn of_now(&self, group: &str, now: Timestamp) -> Result<TerminatingHooks, AwsError> {
+    pub async fn of_now(&self, group: &GroupName, now: Timestamp) -> Result<TerminatingHooks, AwsError> {
         self.looked_up(group, now, Duration::ZERO).await
     }
 
     async fn looked_up(
         &self,
-        group: &str,
+        group: &GroupName,
         now: Timestamp,
         fresh: Duration,
     ) -> Result<TerminatingHooks, AwsError> {
@@ -122,12 +123,12 @@ impl Hooks {
 
     /// What the group's hook of ours is like at the least, while nothing is known of it: its name, and the shortest
     /// heartbeat time-out that AWS allows.
-    pub fn presumed(&self, group: &str) -> Hook {
+    pub fn presumed(&self, group: &GroupName) -> Hook {
         Hook::new(&self.name, group, SHORTEST_HEARTBEAT)
     }
 
     /// The group's hook that is ours, as it was seen last, however long ago; none if the group's hooks were never seen.
-    pub fn last_seen(&self, group: &str) -> Option<Hook> {
+    pub fn last_seen(&self, group: &GroupName) -> Option<Hook> {
         self.known(group).and_then(|known| self.ours(&known))
     }
 
@@ -149,7 +150,7 @@ impl Hooks {
             .collect();
         // A group never looked at comes before all others (`None` is least).
         due.sort_by_key(|&(looked_at, is_empty, group)| (looked_at, is_empty, group.asg.name.clone()));
-        let look = |name: String| async move { self.looked_up(&name, now, FRESH).await };
+        let look = |name: GroupName| async move { self.looked_up(&name, now, FRESH).await };
         let due = due.into_iter().take(most).map(|(.., group)| look(group.asg.name.clone()));
         futures::future::try_join_all(due).await?;
         Ok(())
@@ -179,15 +180,15 @@ impl Hooks {
         TerminatingHooks { ours: self.ours(known), others }
     }
 
-    fn slots(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Arc<Slot>>> {
+    fn slots(&self) -> std::sync::MutexGuard<'_, BTreeMap<GroupName, Arc<Slot>>> {
         self.by_group.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn slot(&self, group: &str) -> Arc<Slot> {
+    fn slot(&self, group: &GroupName) -> Arc<Slot> {
         Arc::clone(self.slots().entry(group.to_owned()).or_default())
     }
 
-    fn known(&self, group: &str) -> Option<Known> {
+    fn known(&self, group: &GroupName) -> Option<Known> {
         self.slots().get(group).and_then(|slot| slot.known())
     }
 }

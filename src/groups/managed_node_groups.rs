@@ -181,14 +181,14 @@ mod tests {
     /// A managed group, with an instance if its name says so.
     fn group(name: &str) -> AutoScalingGroup {
         let instance = Instance {
-            id: name.to_owned(),
+            id: name.into(),
             zone: "z".to_owned(),
             lifecycle: Lifecycle::InService,
             protected: false,
             launched_from: None,
         };
         AutoScalingGroup {
-            name: name.to_owned(),
+            name: name.into(),
             instances: if name.starts_with("busy") { vec![instance] } else { Vec::new() },
             tags: [("eks:cluster-name", "main"), ("eks:nodegroup-name", name)]
                 .map(|(key, value)| (key.to_owned(), value.to_owned()))

@@ -32,6 +32,7 @@ pub use view::{Change, Groups, Stale};
 
 use crate::aws::{AutoScalingGroup, Instance};
 use crate::clock::elapsed;
+use crate::k8s::{GroupName, InstanceId};
 use crate::template::tags::OptionOverrides;
 use crate::template::{Template, TemplateError};
 
@@ -43,12 +44,12 @@ pub struct Snapshot {
     /// Whether templates were looked up too: not while the first look is under way.
     pub is_complete: bool,
     /// By name.
-    pub groups: BTreeMap<String, Arc<Group>>,
+    pub groups: BTreeMap<GroupName, Arc<Group>>,
     /// Which group an instance belongs to, by instance id.
-    pub by_instance: BTreeMap<String, String>,
+    pub by_instance: BTreeMap<InstanceId, GroupName>,
     /// Groups that an earlier look has seen and this one has not, for a while, by name: somebody who has heard of them may
     /// still ask.
-    pub gone: BTreeMap<String, Gone>,
+    pub gone: BTreeMap<GroupName, Gone>,
 }
 
 /// A group that is not there any more.
@@ -79,7 +80,7 @@ impl Snapshot {
     /// The same, with what the look before it had seen and this one has not. Kept for one look more at least.
     #[must_use]
     fn after(mut self, before: &Self) -> Self {
-        let missing = |name: &String| !self.groups.contains_key(name);
+        let missing = |name: &GroupName| !self.groups.contains_key(name);
         let is_young = |gone: &Gone| elapsed(gone.since, self.taken_at) < REMEMBERED;
         let remembered = before.gone.iter().filter(|(name, gone)| missing(name) && is_young(gone));
         let remembered = remembered.map(|(name, gone)| (name.clone(), gone.clone()));
@@ -144,7 +145,7 @@ mod tests {
     fn look(second: u64, names: &[&str]) -> Snapshot {
         let group = |name: &&str| {
             Arc::new(Group {
-                asg: AutoScalingGroup { name: (*name).to_owned(), ..AutoScalingGroup::default() },
+                asg: AutoScalingGroup { name: (*name).into(), ..AutoScalingGroup::default() },
                 ..Group::default()
             })
         };

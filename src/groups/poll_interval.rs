@@ -81,7 +81,7 @@ mod tests {
 
     fn snapshot(desired: i32, states: &[Lifecycle], failure: Option<LaunchFailure>) -> Snapshot {
         let instances = states.iter().enumerate().map(|(n, &lifecycle)| Instance {
-            id: format!("i-{n}"),
+            id: format!("i-{n}").into(),
             zone: "z".into(),
             lifecycle,
             protected: false,

@@ -27,6 +27,7 @@ use super::{Change, GroupLock, Groups, sizes};
 use crate::aws::{AutoScalingGroup, Aws, AwsError, Instance, Lifecycle, Operation};
 use crate::clock::Clock;
 use crate::cluster::Leadership;
+use crate::k8s::{GroupName, InstanceId};
 use crate::telemetry::chain;
 
 /// The tag of an instance that is protected from scale-in by us; its value says since when. `deploy/iam-policy.json`
@@ -59,7 +60,7 @@ pub struct Protection {
     groups: Arc<Groups>,
     clock: Clock,
     /// By group, what is to be released.
-    owed: Mutex<BTreeMap<String, Owed>>,
+    owed: Mutex<BTreeMap<GroupName, Owed>>,
     /// Something else is owed than before.
     changed: Notify,
     /// Whether it was said that marks cannot be set.
@@ -68,7 +69,7 @@ pub struct Protection {
 
 #[derive(Clone, Debug)]
 struct Owed {
-    instances: BTreeSet<String>,
+    instances: BTreeSet<InstanceId>,
     /// Whether they may have the mark.
     marked: bool,
     /// The size that was set.
@@ -88,7 +89,7 @@ struct Owed {
 enum Released {
     None,
     /// These were not seen.
-    AllBut(BTreeSet<String>),
+    AllBut(BTreeSet<InstanceId>),
     All,
 }
 
@@ -106,7 +107,7 @@ impl Protection {
         &self,
         lock: GroupLock,
         (from, to): (i32, i32),
-        instances: Vec<String>,
+        instances: Vec<InstanceId>,
         answer: oneshot::Sender<Result<(), AwsError>>,
     ) {
         let group = lock.group();
@@ -121,7 +122,11 @@ impl Protection {
         let protected = within(WITHIN, Operation::SetInstanceProtection, on).await;
         if answer.is_closed() {
             // It was decided from a look that is old by now, and whoever asked counts on nothing.
-            tracing::info!(group, to, "a size is not lowered: whoever asked for it has given up");
+            tracing::info!(
+                group = group.as_str(),
+                to,
+                "a size is not lowered: whoever asked for it has given up"
+            );
             self.was_not_set(group, before, HOLD);
             return self.changed.notify_one();
         }
@@ -144,7 +149,7 @@ impl Protection {
                 outcome => outcome.map(drop),
             };
             if let Err(error) = looked {
-                tracing::warn!(group, error = %chain(&error), "whether an instance came at the last moment cannot be seen yet");
+                tracing::warn!(group = group.as_str(), error = %chain(&error), "whether an instance came at the last moment cannot be seen yet");
             }
         } else if is_refused {
             self.was_not_set(group, before, Duration::ZERO);
@@ -154,7 +159,7 @@ impl Protection {
 
     /// A size was not set for certain. What is owed for the one `before` is owed for as long as it was; else protection
     /// may end after `hold`.
-    fn was_not_set(&self, group: &str, before: Option<Owed>, hold: Duration) {
+    fn was_not_set(&self, group: &GroupName, before: Option<Owed>, hold: Duration) {
         let mut all = self.owed();
         let Some(owed) = all.get_mut(group) else { return };
         if let Some(before) = before {
@@ -206,11 +211,11 @@ impl Protection {
         }
         self.aws.set_desired(group, to).await?;
         self.note(Change::Desired { group: group.clone(), from, to });
-        tracing::info!(group, from, to, "an instance came that was given up: it stays");
+        tracing::info!(group = group.as_str(), from, to, "an instance came that was given up: it stays");
         Ok(live <= to)
     }
 
-    async fn describe(&self, group: &str) -> Result<Option<AutoScalingGroup>, AwsError> {
+    async fn describe(&self, group: &GroupName) -> Result<Option<AutoScalingGroup>, AwsError> {
         let described = self.aws.describe_group_now(group).boxed();
         let described = within(WITHIN, Operation::DescribeAutoScalingGroups, described).await?;
         Ok(described.map(|described| self.brought_up_to_date(described)))
@@ -221,7 +226,7 @@ impl Protection {
         self.groups.brought_up_to_date(group, self.clock.now())
     }
 
-    async fn mark(&self, instances: &[String]) -> Result<(), AwsError> {
+    async fn mark(&self, instances: &[InstanceId]) -> Result<(), AwsError> {
         self.aws.tag_instances(instances, PROTECTION_TAG, &self.clock.wall().to_string()).await
     }
 
@@ -237,7 +242,7 @@ impl Protection {
                 );
             }
             (None, true) => {
-                tracing::info!(tag = PROTECTION_TAG, "instances are marked again while they are protected")
+                tracing::info!(tag = PROTECTION_TAG, "instances are marked again while they are protected");
             }
             _ => {}
         }
@@ -277,8 +282,8 @@ impl Protection {
             if let Some(group) = view.by_instance.get(&instance) {
                 if !is_of_a_run(&value, now) {
                     tracing::warn!(
-                        group,
-                        instance,
+                        group = group.as_str(),
+                        instance = instance.as_str(),
                         tag = PROTECTION_TAG,
                         value,
                         "the tag has no moment of the last day in it: the instance's protection is left as it is"
@@ -305,7 +310,7 @@ impl Protection {
                 () = self.changed.notified() => continue,
             }
             let now = Instant::now();
-            let due: Vec<String> = self
+            let due: Vec<GroupName> = self
                 .owed()
                 .iter()
                 .filter(|(_, owed)| owed.due <= now)
@@ -318,7 +323,7 @@ impl Protection {
     }
 
     /// Releases what is owed to a group, or says when it is looked at again.
-    async fn release(&self, group: &str) {
+    async fn release(&self, group: &GroupName) {
         let lock = self.groups.lock(group).await;
         // It may have been put off while others had their turn.
         let Some(owed) = self.owed().get(group).cloned().filter(|owed| owed.due <= Instant::now()) else {
@@ -337,7 +342,7 @@ impl Protection {
             Ok(Released::None) => (LOOK, 0),
             Err(error) => {
                 if owed.failures == 0 {
-                    tracing::warn!(group, instances = ?owed.instances, error = %chain(&error), "instances cannot be released from scale-in protection yet");
+                    tracing::warn!(group = group.as_str(), instances = ?owed.instances, error = %chain(&error), "instances cannot be released from scale-in protection yet");
                 }
                 (retry_after(owed.failures), owed.failures + 1)
             }
@@ -351,7 +356,7 @@ impl Protection {
     }
 
     /// Takes protection and mark off, unless it is too early for that, or the group still has more than it should.
-    async fn try_to_release(&self, group: &str, owed: &Owed) -> Result<Released, AwsError> {
+    async fn try_to_release(&self, group: &GroupName, owed: &Owed) -> Result<Released, AwsError> {
         // One look may leave out what is there.
         let Some(seen) = self.describe(group).await? else {
             let all = || Released::AllBut(owed.instances.clone());
@@ -363,7 +368,7 @@ impl Protection {
             return Ok(Released::None);
         }
         let ours: Vec<&Instance> = seen.instances.iter().filter(|i| owed.instances.contains(&i.id)).collect();
-        let ids = |which: fn(&Instance) -> bool| -> Vec<String> {
+        let ids = |which: fn(&Instance) -> bool| -> Vec<InstanceId> {
             ours.iter().filter(|&&instance| which(instance)).map(|instance| instance.id.clone()).collect()
         };
         let protected = ids(is_to_be_released);
@@ -374,8 +379,8 @@ impl Protection {
             let unmark = self.aws.untag_instances(&all, PROTECTION_TAG).boxed();
             within(WITHIN, Operation::DeleteTags, unmark).await?;
         }
-        let there: BTreeSet<&String> = ours.iter().map(|instance| &instance.id).collect();
-        let missing: BTreeSet<String> =
+        let there: BTreeSet<&InstanceId> = ours.iter().map(|instance| &instance.id).collect();
+        let missing: BTreeSet<InstanceId> =
             owed.instances.iter().filter(|id| !there.contains(id)).cloned().collect();
         Ok(if missing.is_empty() || owed.missed { Released::All } else { Released::AllBut(missing) })
     }
@@ -391,7 +396,7 @@ impl Protection {
             return;
         }
         let group = &seen.name;
-        let newcomers: Vec<String> =
+        let newcomers: Vec<InstanceId> =
             to_protect(seen).into_iter().filter(|id| !owed.instances.contains(id)).collect();
         if newcomers.is_empty() {
             return;
@@ -404,12 +409,12 @@ impl Protection {
         }
         let on = self.aws.protect(group, &newcomers, true).boxed();
         if let Err(error) = within(WITHIN, Operation::SetInstanceProtection, on).await {
-            tracing::warn!(group, instances = ?newcomers, error = %chain(&error), "new instances cannot be protected while the size goes down");
+            tracing::warn!(group = group.as_str(), instances = ?newcomers, error = %chain(&error), "new instances cannot be protected while the size goes down");
         }
     }
 
     /// Owes what an interrupted run has left, beside whatever else is owed to the group.
-    fn take_on(&self, group: &str, instance: String) {
+    fn take_on(&self, group: &GroupName, instance: InstanceId) {
         if let Some(owed) = self.owed().get_mut(group) {
             owed.marked = true;
             owed.instances.insert(instance);
@@ -418,7 +423,13 @@ impl Protection {
         self.owe(group, [instance], true, None);
     }
 
-    fn owe(&self, group: &str, instances: impl IntoIterator<Item = String>, marked: bool, size: Option<i32>) {
+    fn owe(
+        &self,
+        group: &GroupName,
+        instances: impl IntoIterator<Item = InstanceId>,
+        marked: bool,
+        size: Option<i32>,
+    ) {
         let since = Instant::now();
         let mut all = self.owed();
         let owed = all.entry(group.to_owned()).or_insert(Owed {
@@ -438,7 +449,7 @@ impl Protection {
         owed.missed = false;
     }
 
-    fn owed(&self) -> MutexGuard<'_, BTreeMap<String, Owed>> {
+    fn owed(&self) -> MutexGuard<'_, BTreeMap<GroupName, Owed>> {
         self.owed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -461,7 +472,7 @@ fn is_of_a_run(value: &str, now: Timestamp) -> bool {
 /// else, who alone may take that off.
 ///
 /// Source: [SetInstanceProtection](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_SetInstanceProtection.html).
-pub fn to_protect(group: &AutoScalingGroup) -> Vec<String> {
+pub fn to_protect(group: &AutoScalingGroup) -> Vec<InstanceId> {
     let in_service = group.instances.iter().filter(|i| i.lifecycle == Lifecycle::InService);
     in_service.filter(|i| !i.protected).map(|i| i.id.clone()).collect()
 }

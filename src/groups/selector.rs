@@ -16,6 +16,7 @@ use std::str::FromStr;
 
 use super::clusters;
 use crate::aws::{AutoScalingGroup, TagSelector};
+use crate::k8s::GroupName;
 
 /// What is wrong with a selector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -96,7 +97,7 @@ impl SelectorError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodesSpec {
     /// Name of the group.
-    pub name: String,
+    pub name: GroupName,
     /// Bounds for its size.
     pub bounds: Bounds,
 }
@@ -128,7 +129,7 @@ impl FromStr for NodesSpec {
         } else if name.is_empty() {
             Err(SelectorError::NoName(spec.to_owned()))
         } else {
-            Ok(Self { name: name.to_owned(), bounds })
+            Ok(Self { name: name.into(), bounds })
         }
     }
 }
@@ -172,7 +173,7 @@ impl FromStr for TagSelector {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selectors {
     /// Groups named, with their bounds.
-    named: BTreeMap<String, Bounds>,
+    named: BTreeMap<GroupName, Bounds>,
     /// Groups by tags, any of these.
     tagged: Vec<TagSelector>,
     /// Our cluster's name, if it was told.
@@ -190,7 +191,7 @@ impl Selectors {
             match spec.as_ref().parse::<NodesSpec>() {
                 Ok(NodesSpec { name, bounds }) => {
                     if selectors.named.insert(name.clone(), bounds).is_some() {
-                        problems.push(SelectorError::NamedTwice(name));
+                        problems.push(SelectorError::NamedTwice(name.to_string()));
                     }
                 }
                 Err(problem) => problems.push(problem),
@@ -212,7 +213,7 @@ impl Selectors {
     }
 
     /// Names of the groups that are named.
-    pub fn names(&self) -> Vec<String> {
+    pub fn names(&self) -> Vec<GroupName> {
         self.named.keys().cloned().collect()
     }
 

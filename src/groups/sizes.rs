@@ -135,7 +135,7 @@ pub fn spare_missing(group: &AutoScalingGroup, decrements: impl Fn(&Instance) ->
 
 /// Says no for a group whose desired capacity is not ours to set.
 pub fn in_instances(group: &AutoScalingGroup) -> Result<(), SizeError> {
-    if group.is_weighted() { Err(SizeError::Weighted { group: group.name.clone() }) } else { Ok(()) }
+    if group.is_weighted() { Err(SizeError::Weighted { group: group.name.to_string() }) } else { Ok(()) }
 }
 
 /// The desired capacity to set for `delta` more nodes.
@@ -151,7 +151,12 @@ pub fn increased(
     let size = group.desired.saturating_add(delta);
     if size > max_size(group) {
         let leaving = count(group, leaves);
-        return Err(SizeError::AboveMax { group: group.name.clone(), size, leaving, max: max_size(group) });
+        return Err(SizeError::AboveMax {
+            group: group.name.to_string(),
+            size,
+            leaving,
+            max: max_size(group),
+        });
     }
     Ok(size)
 }
@@ -183,7 +188,7 @@ pub fn removable<'a>(
     }
     let size = target_size(group, decrements) - leaving.len() as i32;
     if !leaving.is_empty() && size < min_size(group) {
-        return Err(SizeError::BelowMin { group: group.name.clone(), size, min: min_size(group) });
+        return Err(SizeError::BelowMin { group: group.name.to_string(), size, min: min_size(group) });
     }
     Ok(())
 }
@@ -198,7 +203,7 @@ fn removable_units(
     let min = if suspends(group, "Terminate") { had } else { group.min };
     let units = had - leaving.iter().map(|id| group.weight(id)).sum::<i32>();
     if !leaving.is_empty() && units < min {
-        return Err(SizeError::BelowMinUnits { group: group.name.clone(), units, min });
+        return Err(SizeError::BelowMinUnits { group: group.name.to_string(), units, min });
     }
     Ok(())
 }
@@ -216,7 +221,7 @@ mod tests {
         let instances = states
             .enumerate()
             .map(|(n, lifecycle)| Instance {
-                id: format!("i-{n}"),
+                id: format!("i-{n}").into(),
                 zone: "z".into(),
                 lifecycle,
                 protected: false,

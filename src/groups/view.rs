@@ -12,6 +12,7 @@ use super::group_locks::{GroupLock, GroupLocks, SharedGroupLock};
 use super::{Group, Snapshot};
 use crate::aws::{AutoScalingGroup, Lifecycle};
 use crate::clock::elapsed;
+use crate::k8s::{GroupName, InstanceId, NodeName};
 
 /// How long after a change of ours a description may still show what was before: AWS promises no more than that descriptions
 /// are right in the end, and one may be older than another before it.
@@ -31,7 +32,7 @@ pub enum Change {
     /// The desired capacity was set.
     Desired {
         /// Name of the group.
-        group: String,
+        group: GroupName,
         /// What it was.
         from: i32,
         /// What it is.
@@ -40,9 +41,9 @@ pub enum Change {
     /// An instance was told to terminate.
     Terminated {
         /// Name of the group.
-        group: String,
+        group: GroupName,
         /// EC2 instance id.
-        instance: String,
+        instance: InstanceId,
         /// Whether the desired capacity went down with it.
         decrement: bool,
     },
@@ -67,7 +68,7 @@ pub struct Groups {
     /// Groups that cluster-autoscaler grew, and instances without a Node that it gave up, in this run.
     asked_for: Mutex<BTreeSet<String>>,
     /// Instances whose scale-in is on record on a Node, by that, with their groups.
-    claims: Mutex<BTreeMap<String, (String, String)>>,
+    claims: Mutex<BTreeMap<NodeName, (GroupName, InstanceId)>>,
 }
 
 /// What the view is made of.
@@ -136,7 +137,7 @@ impl Groups {
     }
 
     /// Takes note of the scale-in that is on record on a Node, by group and instance, or that there is none.
-    pub fn claim(&self, node: &str, record: Option<(String, String)>) {
+    pub fn claim(&self, node: &NodeName, record: Option<(GroupName, InstanceId)>) {
         let mut claims = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
         let Some((group, instance)) = record.filter(|(group, _)| is_group_name(group)) else {
             claims.remove(node);
@@ -151,8 +152,8 @@ impl Groups {
     }
 
     /// The instances whose scale-in is on record on Nodes, by group.
-    pub fn claims(&self) -> BTreeMap<String, BTreeSet<String>> {
-        let mut by_group: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    pub fn claims(&self) -> BTreeMap<GroupName, BTreeSet<InstanceId>> {
+        let mut by_group: BTreeMap<GroupName, BTreeSet<InstanceId>> = BTreeMap::new();
         for (group, instance) in self.claims.lock().unwrap_or_else(PoisonError::into_inner).values() {
             by_group.entry(group.clone()).or_default().insert(instance.clone());
         }
@@ -171,12 +172,12 @@ impl Groups {
 
     /// Waits for the turn to change the size of a group, or who of it may be ended. The group has to exist, so that
     /// there are no more turns than there have been groups.
-    pub async fn lock(&self, group: &str) -> GroupLock {
+    pub async fn lock(&self, group: &GroupName) -> GroupLock {
         self.locks.of(group).await
     }
 
     /// Waits for the turn to take instances out of a group, which others may have at the same time.
-    pub async fn shared_lock(&self, group: &str) -> SharedGroupLock {
+    pub async fn shared_lock(&self, group: &GroupName) -> SharedGroupLock {
         self.locks.of_termination(group).await
     }
 
@@ -246,7 +247,7 @@ fn overlay(base: &Snapshot, changes: &[(Timestamp, Change)]) -> Snapshot {
 /// Lays those of the changes that are the group's over it. Sizes follow each other, so that the last one counts whichever of
 /// them the group has; but where it shows a termination, it shows all sizes that were set before that.
 fn lay_over(group: &mut Group, changes: &[(Timestamp, Change)], taken_at: Timestamp) {
-    let of_group = changes.iter().filter(|(_, change)| change.group() == group.asg.name);
+    let of_group = changes.iter().filter(|(_, change)| *change.group() == *group.asg.name);
     let changes: Vec<&(Timestamp, Change)> = of_group.collect();
     let is_shown = |(_, change): &&(Timestamp, Change)| match change {
         Change::Desired { .. } => false,
@@ -308,7 +309,7 @@ mod tests {
             .iter()
             .enumerate()
             .map(|(n, &lifecycle)| Instance {
-                id: format!("i-{n}"),
+                id: format!("i-{n}").into(),
                 zone: "z".into(),
                 lifecycle,
                 protected: false,
@@ -369,7 +370,7 @@ mod tests {
         let groups = Groups::new(Duration::from_mins(10));
         let long = "x".repeat(256);
         for (node, group) in [("a", ""), ("b", long.as_str()), ("c", "web\n"), ("d", "web")] {
-            groups.claim(node, Some((group.to_owned(), "i-1".to_owned())));
+            groups.claim(&node.into(), Some((group.into(), "i-1".into())));
         }
         assert_eq!(groups.claims().into_keys().collect::<Vec<_>>(), ["web"]);
     }
@@ -415,7 +416,7 @@ mod tests {
     fn an_instance_that_has_a_weight_takes_its_units_along() {
         let groups = Groups::new(Duration::from_mins(10));
         let mut seen = look(0, 6, &[Lifecycle::InService, Lifecycle::InService]);
-        let weights = Weights { of_instances: [("i-0".to_owned(), 4)].into() };
+        let weights = Weights { of_instances: [("i-0".into(), 4)].into() };
         Arc::make_mut(seen.groups.get_mut("g").expect("there")).asg.weights = Some(weights);
         groups.publish(seen);
         groups.changed(at(5), terminated(true));

@@ -39,20 +39,23 @@ pub(super) fn spare(group: &AutoScalingGroup, accepted: impl Fn(&Instance) -> bo
 mod tests {
     use super::*;
     use crate::aws::{Lifecycle, Weights};
+    use crate::k8s::InstanceId;
 
     /// Instances in service, `i-0` and so on, of these weights.
     fn group(min: i32, desired: i32, weights: &[i32]) -> AutoScalingGroup {
         let ids = || (0..weights.len()).map(|n| format!("i-{n}"));
         let instances = ids()
             .map(|id| Instance {
-                id,
+                id: id.into(),
                 zone: "z".into(),
                 lifecycle: Lifecycle::InService,
                 protected: false,
                 launched_from: None,
             })
             .collect();
-        let weights = Some(Weights { of_instances: ids().zip(weights.iter().copied()).collect() });
+        let weights = Some(Weights {
+            of_instances: ids().map(InstanceId::from).zip(weights.iter().copied()).collect(),
+        });
         AutoScalingGroup {
             name: "g".into(),
             min,

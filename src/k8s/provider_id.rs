@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::ids::{GroupName, InstanceId};
+
 const SCHEME: &str = "aws:///";
 const PLACEHOLDER: &str = "i-placeholder-";
 
@@ -18,14 +20,14 @@ pub enum ProviderId {
         /// Availability zone.
         zone: String,
         /// EC2 instance id, `i-…`.
-        instance: String,
+        instance: InstanceId,
     },
     /// An instance that the group's desired capacity asks for and that is not there.
     Placeholder {
         /// Availability zone it is listed in (a group's first: AWS decides later).
         zone: String,
         /// Name of the group.
-        group: String,
+        group: GroupName,
         /// Counted from 0.
         index: usize,
     },
@@ -33,7 +35,7 @@ pub enum ProviderId {
 
 impl ProviderId {
     /// The provider id of an instance.
-    pub fn instance(zone: impl Into<String>, instance: impl Into<String>) -> Self {
+    pub fn instance(zone: impl Into<String>, instance: impl Into<InstanceId>) -> Self {
         Self::Instance { zone: zone.into(), instance: instance.into() }
     }
 }
@@ -54,7 +56,7 @@ impl FromStr for ProviderId {
             && let Ok(index) = index.parse()
             && !group.is_empty()
         {
-            return Ok(Self::Placeholder { zone: zone.to_owned(), group: group.to_owned(), index });
+            return Ok(Self::Placeholder { zone: zone.to_owned(), group: group.into(), index });
         }
         // The instance is the last part: Outposts and Local Zones have been seen with further parts before it.
         let instance = name.rsplit('/').next().unwrap_or(name);
@@ -101,7 +103,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_written_is_read_back(zone in "[a-z0-9-]{1,20}", group in "[a-zA-Z0-9/_. -]{1,40}", index in 0..10_000usize) {
-            let placeholder = ProviderId::Placeholder { zone: zone.clone(), group, index };
+            let placeholder = ProviderId::Placeholder { zone: zone.clone(), group: group.into(), index };
             prop_assert_eq!(placeholder.to_string().parse(), Ok(placeholder));
             let instance = ProviderId::instance(zone, format!("i-{index:017x}"));
             prop_assert_eq!(instance.to_string().parse(), Ok(instance));

@@ -24,7 +24,7 @@ const OTHER: i32 = 99;
 /// A group with the limits in force, and a line about it for people.
 pub fn node_group(group: &Group, scale_ins: &dyn ScaleIns) -> NodeGroup {
     let (min_size, max_size) = sizes::limits(&group.asg, |i| scale_ins.leaves(&group.asg.name, &i.id));
-    NodeGroup { id: group.asg.name.clone(), min_size, max_size, debug: debug(group, scale_ins) }
+    NodeGroup { id: group.asg.name.to_string(), min_size, max_size, debug: debug(group, scale_ins) }
 }
 
 fn debug(group: &Group, scale_ins: &dyn ScaleIns) -> String {
@@ -64,7 +64,7 @@ pub fn owner<'a>(
     scale_ins: &dyn ScaleIns,
 ) -> Option<&'a Group> {
     match provider_id {
-        ProviderId::Placeholder { group, .. } => view.groups.get(group).map(|group| &**group),
+        ProviderId::Placeholder { group, .. } => view.groups.get(group.as_str()).map(|group| &**group),
         ProviderId::Instance { instance, .. } => view
             .instance(instance)
             .filter(|(group, found)| found.lifecycle.is_node() && !is_leaving(group, found, scale_ins))

@@ -15,6 +15,7 @@ use crate::aws::{Aws, AwsError};
 use crate::groups::protection::Protection;
 use crate::groups::selector::Selectors;
 use crate::groups::{Change, Group, GroupLock, Groups};
+use crate::k8s::InstanceId;
 
 /// Tasks that run to their end though nobody waits for them, unless the program is gone. Clones share them.
 #[derive(Clone, Debug, Default)]
@@ -89,7 +90,7 @@ impl Sizing for AwsSizing {
         lock: &GroupLock,
         from: i32,
         to: i32,
-        protect: &[String],
+        protect: &[InstanceId],
     ) -> Result<(), SizingError> {
         let (answer, result) = oneshot::channel();
         let (lock, protect) = (lock.clone(), protect.to_vec());
@@ -110,7 +111,12 @@ impl Sizing for AwsSizing {
         self.heard(result).await
     }
 
-    async fn terminate(&self, lock: &GroupLock, instance: &str, decrement: bool) -> Result<(), SizingError> {
+    async fn terminate(
+        &self,
+        lock: &GroupLock,
+        instance: &InstanceId,
+        decrement: bool,
+    ) -> Result<(), SizingError> {
         let (answer, result) = oneshot::channel();
         let (aws, lock, instance) = (self.aws.clone(), lock.clone(), instance.to_owned());
         let protection = Arc::clone(&self.protection);

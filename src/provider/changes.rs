@@ -18,6 +18,7 @@ use super::{Provider, RpcError};
 use crate::groups::protection::to_protect;
 use crate::groups::sizes::{self, SizeError};
 use crate::groups::{Change, Group, GroupLock, Groups, Snapshot};
+use crate::k8s::{GroupName, InstanceId};
 use crate::scale_in::Accepted;
 
 /// Calls of one batch to AWS or the API server at once. Cluster-autoscaler's batches are 10 nodes by default, so that
@@ -47,7 +48,7 @@ impl Drop for RefreshOnDrop<'_> {
 
 impl Provider {
     /// Sets the desired capacity for `delta` more nodes.
-    pub(super) async fn increase_size(&self, group: &str, delta: i32) -> Result<(), RpcError> {
+    pub(super) async fn increase_size(&self, group: &GroupName, delta: i32) -> Result<(), RpcError> {
         let decide = |group: &Group| {
             sizes::increased(&group.asg, delta, |i| self.scale_ins.leaves(&group.asg.name, &i.id))
         };
@@ -59,7 +60,7 @@ impl Provider {
 
     /// Sets the desired capacity for up to `-delta` nodes fewer of those that are not there yet: the last that were asked
     /// for. What the minimum does not let go, and what has come, stays without a complaint.
-    pub(super) async fn decrease_target_size(&self, group: &str, delta: i32) -> Result<(), RpcError> {
+    pub(super) async fn decrease_target_size(&self, group: &GroupName, delta: i32) -> Result<(), RpcError> {
         let decide =
             |group: &Group| sizes::decreased(&group.asg, delta, |i| self.scale_ins.will_decrement(&i.id));
         let (deadline, lock) = self.turn_to(group, &decide).await?;
@@ -67,7 +68,7 @@ impl Provider {
         let fresh = self.look(deadline, group).await?;
         let to = decide(&fresh)?;
         if to == fresh.asg.desired {
-            info!(group, delta, "nothing of the target size can be given up");
+            info!(group = group.as_str(), delta, "nothing of the target size can be given up");
             return Ok(());
         }
         let given_up = usize::try_from(fresh.asg.desired - to).unwrap_or_default().min(missing.len());
@@ -115,14 +116,14 @@ impl Provider {
         let terminate = deletion.unregistered.into_iter().map(|instance| {
             async move {
                 let done = self.terminate(deadline, lock, &instance).await;
-                (instance, done)
+                (instance.to_string(), done)
             }
             .boxed()
         });
         let accept = deletion.nodes.into_iter().map(|node| {
             async move {
-                let done = self.accept(deadline, name, &node).await;
-                (node.node, done)
+                let done = self.accept(deadline, lock.group(), &node).await;
+                (node.node.to_string(), done)
             }
             .boxed()
         });
@@ -162,7 +163,7 @@ impl Provider {
         lock: &GroupLock,
         group: &Group,
         to: i32,
-        protect: &[String],
+        protect: &[InstanceId],
     ) -> Result<(), RpcError> {
         let unsure = RefreshOnDrop::of(&self.groups);
         let (name, from) = (&group.asg.name, group.asg.desired);
@@ -176,7 +177,12 @@ impl Provider {
         Ok(())
     }
 
-    async fn terminate(&self, deadline: Deadline, lock: &GroupLock, instance: &str) -> Result<(), RpcError> {
+    async fn terminate(
+        &self,
+        deadline: Deadline,
+        lock: &GroupLock,
+        instance: &InstanceId,
+    ) -> Result<(), RpcError> {
         let (unsure, group) = (RefreshOnDrop::of(&self.groups), lock.group());
         deadline.call("terminating the instance", self.sizing.terminate(lock, instance, true)).await??;
         unsure.settled();
@@ -186,15 +192,29 @@ impl Provider {
             instance: instance.to_owned(),
             decrement: true,
         });
-        info!(group, instance, "terminated an instance that has no Node");
+        info!(
+            group = group.as_str(),
+            instance = instance.as_str(),
+            "terminated an instance that has no Node"
+        );
         Ok(())
     }
 
-    async fn accept(&self, deadline: Deadline, group: &str, node: &NodeToDrain) -> Result<(), RpcError> {
+    async fn accept(
+        &self,
+        deadline: Deadline,
+        group: &GroupName,
+        node: &NodeToDrain,
+    ) -> Result<(), RpcError> {
         let call = self.scale_ins.accept(&node.node, group, &node.instance);
         let accepted = deadline.call("recording the scale-in", call).await??;
         if accepted == Accepted::New {
-            info!(group, node = %node.node, instance = %node.instance, "scale-in accepted");
+            info!(
+                group = group.as_str(),
+                node = node.node.as_str(),
+                instance = node.instance.as_str(),
+                "scale-in accepted"
+            );
         }
         Ok(())
     }

@@ -12,7 +12,7 @@ use super::proto::ExternalGrpcNode;
 use super::{RpcError, ScaleIns};
 use crate::aws::Instance;
 use crate::groups::{Group, Snapshot, sizes};
-use crate::k8s::ProviderId;
+use crate::k8s::{InstanceId, NodeName, ProviderId};
 
 /// What is new in a batch, and so is to be done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub struct Deletion {
     /// Numbers of the instances that never came and are given up.
     pub placeholders: Vec<usize>,
     /// Instances that have no Node: there is nothing to drain.
-    pub unregistered: Vec<String>,
+    pub unregistered: Vec<InstanceId>,
     /// Nodes to drain and release.
     pub nodes: Vec<NodeToDrain>,
 }
@@ -29,9 +29,9 @@ pub struct Deletion {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeToDrain {
     /// Its name.
-    pub node: String,
+    pub node: NodeName,
     /// EC2 instance id.
-    pub instance: String,
+    pub instance: InstanceId,
 }
 
 impl Deletion {
@@ -39,7 +39,7 @@ impl Deletion {
     fn check(&mut self, group: &Group, scale_ins: &dyn ScaleIns) -> Result<(), RpcError> {
         let decrements = |instance: &Instance| scale_ins.will_decrement(&instance.id);
         let nodes = self.nodes.iter().map(|node| node.instance.as_str());
-        let leaving: Vec<&str> = nodes.chain(self.unregistered.iter().map(String::as_str)).collect();
+        let leaving: Vec<&str> = nodes.chain(self.unregistered.iter().map(InstanceId::as_str)).collect();
         sizes::removable(&group.asg, leaving.iter().copied(), decrements)?;
         let with_these = |i: &Instance| decrements(i) || leaving.contains(&i.id.as_str());
         self.placeholders.truncate(sizes::spare_missing(&group.asg, with_these));
@@ -86,7 +86,10 @@ impl Deletion {
                 Some(node) => deletion.nodes.push(NodeToDrain { node, instance }),
                 None if !scale_ins.is_ready() => return Err(RpcError::NodesUnknown),
                 None if has_registered(node) => {
-                    return Err(RpcError::NodeUnseen { node: node.name.clone(), instance });
+                    return Err(RpcError::NodeUnseen {
+                        node: node.name.clone(),
+                        instance: instance.to_string(),
+                    });
                 }
                 None => deletion.unregistered.push(instance),
             }
@@ -125,7 +128,7 @@ impl Deletion {
 /// What a node of a batch is to the group.
 enum Named {
     Placeholder(usize),
-    Instance(String),
+    Instance(InstanceId),
     Leaving,
     Foreign,
 }
@@ -163,7 +166,11 @@ fn foreign(group: &Group, node: &ExternalGrpcNode, batch: usize) -> RpcError {
     let text = if node.provider_id.is_empty() { &node.name } else { &node.provider_id };
     let node = excerpt(text);
     let group = group.asg.name.clone();
-    if batch > 1 { RpcError::BatchNotOfGroup { node, group } } else { RpcError::NotOfGroup { node, group } }
+    if batch > 1 {
+        RpcError::BatchNotOfGroup { node, group: group.to_string() }
+    } else {
+        RpcError::NotOfGroup { node, group: group.to_string() }
+    }
 }
 
 /// Whether the caller knows a real Node: for an instance that never registered, cluster-autoscaler makes one up that
@@ -181,6 +188,7 @@ mod tests {
     use super::*;
     use crate::aws::{AutoScalingGroup, Lifecycle, Weights};
     use crate::groups::sizes::SizeError;
+    use crate::k8s::GroupName;
     use crate::scale_in::{Accepted, IntentError};
 
     /// `i-1` and `i-2` have the Nodes `n-1` and `n-2`; `i-out` is leaving.
@@ -192,23 +200,23 @@ mod tests {
             true
         }
 
-        fn node_of(&self, instance: &str) -> Option<String> {
-            matches!(instance, "i-1" | "i-2").then(|| instance.replace("i-", "n-"))
+        fn node_of(&self, instance: &InstanceId) -> Option<NodeName> {
+            matches!(instance.as_str(), "i-1" | "i-2").then(|| instance.replace("i-", "n-").into())
         }
 
-        fn is_leaving(&self, group: &str, instance: &str) -> bool {
-            (group, instance) == ("web", "i-out")
+        fn is_leaving(&self, group: &GroupName, instance: &InstanceId) -> bool {
+            (group, instance) == (&"web".into(), &"i-out".into())
         }
 
-        fn is_to_be_deleted(&self, _: &str) -> bool {
+        fn is_to_be_deleted(&self, _: &InstanceId) -> bool {
             false
         }
 
-        fn will_decrement(&self, instance: &str) -> bool {
+        fn will_decrement(&self, instance: &InstanceId) -> bool {
             instance == "i-out"
         }
 
-        async fn accept(&self, _: &str, _: &str, _: &str) -> Result<Accepted, IntentError> {
+        async fn accept(&self, _: &NodeName, _: &GroupName, _: &InstanceId) -> Result<Accepted, IntentError> {
             unreachable!("reading a batch changes nothing")
         }
     }
@@ -226,7 +234,7 @@ mod tests {
             let name = name.to_owned();
             Arc::new(Group {
                 asg: AutoScalingGroup {
-                    name,
+                    name: name.into(),
                     min: 3,
                     max: 9,
                     desired,
@@ -263,7 +271,7 @@ mod tests {
     }
 
     fn deletion(placeholders: &[usize], unregistered: &[&str], nodes: &[&str]) -> Deletion {
-        let drain = |id: &&str| NodeToDrain { node: id.replace("i-", "n-"), instance: (*id).into() };
+        let drain = |id: &&str| NodeToDrain { node: id.replace("i-", "n-").into(), instance: (*id).into() };
         Deletion {
             placeholders: placeholders.to_vec(),
             unregistered: unregistered.iter().map(|id| (*id).into()).collect(),

@@ -20,6 +20,7 @@ use jiff::Timestamp;
 
 use crate::clock::elapsed;
 use crate::groups::Group;
+use crate::k8s::GroupName;
 
 /// How long a group whose size could not go down bears no errors. Each try afterwards costs cluster-autoscaler nothing but a
 /// line in its log, as long as the next loops are spared: it gives up after several minutes of the same.
@@ -27,7 +28,7 @@ const AFTER_REFUSAL: Duration = Duration::from_mins(10);
 
 /// The placeholders of all groups.
 #[derive(Debug, Default)]
-pub struct Placeholders(Mutex<BTreeMap<String, OfGroup>>);
+pub struct Placeholders(Mutex<BTreeMap<GroupName, OfGroup>>);
 
 #[derive(Debug, Default)]
 struct OfGroup {
@@ -67,7 +68,7 @@ impl Placeholders {
     }
 
     /// These will not come.
-    pub fn given_up(&self, group: &str, numbers: &[usize]) {
+    pub fn given_up(&self, group: &GroupName, numbers: &[usize]) {
         if let Some(known) = self.lock().get_mut(group) {
             known.numbers.open.retain(|number| !numbers.contains(number));
             known.refused_at = None;
@@ -75,17 +76,17 @@ impl Placeholders {
     }
 
     /// The group's size could not go down.
-    pub fn refused(&self, group: &str, now: Timestamp) {
-        self.lock().entry(group.to_owned()).or_default().refused_at = Some(now);
+    pub fn refused(&self, group: &GroupName, now: Timestamp) {
+        self.lock().entry(group.clone()).or_default().refused_at = Some(now);
     }
 
     /// Whether the group's size could not go down lately.
-    pub fn is_refused(&self, group: &str, now: Timestamp) -> bool {
+    pub fn is_refused(&self, group: &GroupName, now: Timestamp) -> bool {
         let refused_at = self.lock().get(group).and_then(|known| known.refused_at);
         refused_at.is_some_and(|at| elapsed(at, now) < AFTER_REFUSAL)
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, OfGroup>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<GroupName, OfGroup>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -123,7 +124,7 @@ mod tests {
             ..Group::default()
         };
         assert_eq!(placeholders.of(&group), [0, 1, 2]);
-        placeholders.given_up("g", &[0]);
+        placeholders.given_up(&"g".into(), &[0]);
         group.asg.desired = 2;
         assert_eq!(placeholders.of(&group), [1, 2]);
     }
@@ -131,12 +132,12 @@ mod tests {
     #[test]
     fn a_refusal_is_remembered_for_a_while_or_until_it_works() {
         let (placeholders, now) = (Placeholders::default(), Timestamp::UNIX_EPOCH);
-        placeholders.refused("g", now);
-        assert!(placeholders.is_refused("g", now + Duration::from_mins(9)));
-        assert!(!placeholders.is_refused("h", now));
-        assert!(!placeholders.is_refused("g", now + Duration::from_mins(10)));
-        placeholders.given_up("g", &[]);
-        assert!(!placeholders.is_refused("g", now));
+        placeholders.refused(&"g".into(), now);
+        assert!(placeholders.is_refused(&"g".into(), now + Duration::from_mins(9)));
+        assert!(!placeholders.is_refused(&"h".into(), now));
+        assert!(!placeholders.is_refused(&"g".into(), now + Duration::from_mins(10)));
+        placeholders.given_up(&"g".into(), &[]);
+        assert!(!placeholders.is_refused(&"g".into(), now));
     }
 
     proptest! {

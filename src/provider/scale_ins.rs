@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 
+use crate::k8s::{GroupName, InstanceId, NodeName};
 use crate::scale_in::{Accepted, IntentError, Intents};
 
 /// Knows the scale-ins under way and records new ones. [`Intents`] in the program, a script in tests.
@@ -11,33 +12,38 @@ pub trait ScaleIns: Send + Sync + 'static {
     fn is_ready(&self) -> bool;
 
     /// Name of the Node of this instance, if one has registered.
-    fn node_of(&self, instance: &str) -> Option<String>;
+    fn node_of(&self, instance: &InstanceId) -> Option<NodeName>;
 
     /// Whether the Node of this name names an instance that is another Node's: a kubelet came back under another name, or
     /// somebody made the Node up. It is no node of a group: cluster-autoscaler would have the machine deleted because this
     /// one is empty, or not Ready.
-    fn is_beside(&self, _node: &str, _instance: &str) -> bool {
+    fn is_beside(&self, _node: &NodeName, _instance: &InstanceId) -> bool {
         false
     }
 
     /// Whether a scale-in of this instance of the group is under way.
-    fn is_leaving(&self, group: &str, instance: &str) -> bool;
+    fn is_leaving(&self, group: &GroupName, instance: &InstanceId) -> bool;
 
     /// Whether cluster-autoscaler is about to delete the Node of this instance: it carries its ToBeDeleted taint.
-    fn is_to_be_deleted(&self, instance: &str) -> bool;
+    fn is_to_be_deleted(&self, instance: &InstanceId) -> bool;
 
     /// Whether cluster-autoscaler counts the instance's node as deleted, so that no figure it hears may have it: its
     /// scale-in is under way, or about to be asked for.
-    fn leaves(&self, group: &str, instance: &str) -> bool {
+    fn leaves(&self, group: &GroupName, instance: &InstanceId) -> bool {
         self.is_leaving(group, instance) || self.is_to_be_deleted(instance)
     }
 
     /// Whether a scale-in of this instance is under way that lowers the desired capacity when it is released.
-    fn will_decrement(&self, instance: &str) -> bool;
+    fn will_decrement(&self, instance: &InstanceId) -> bool;
 
     /// Writes down, durably, that cluster-autoscaler wants this node gone. Once it has returned,
     /// [`ScaleIns::will_decrement`] says so.
-    async fn accept(&self, node: &str, group: &str, instance: &str) -> Result<Accepted, IntentError>;
+    async fn accept(
+        &self,
+        node: &NodeName,
+        group: &GroupName,
+        instance: &InstanceId,
+    ) -> Result<Accepted, IntentError>;
 }
 
 #[async_trait]
@@ -46,27 +52,32 @@ impl ScaleIns for Intents {
         Self::is_ready(self)
     }
 
-    fn node_of(&self, instance: &str) -> Option<String> {
+    fn node_of(&self, instance: &InstanceId) -> Option<NodeName> {
         Self::node_of(self, instance)
     }
 
-    fn is_beside(&self, node: &str, instance: &str) -> bool {
+    fn is_beside(&self, node: &NodeName, instance: &InstanceId) -> bool {
         Self::is_beside(self, node, instance)
     }
 
-    fn is_leaving(&self, group: &str, instance: &str) -> bool {
+    fn is_leaving(&self, group: &GroupName, instance: &InstanceId) -> bool {
         Self::is_leaving(self, group, instance)
     }
 
-    fn is_to_be_deleted(&self, instance: &str) -> bool {
+    fn is_to_be_deleted(&self, instance: &InstanceId) -> bool {
         Self::is_to_be_deleted(self, instance)
     }
 
-    fn will_decrement(&self, instance: &str) -> bool {
+    fn will_decrement(&self, instance: &InstanceId) -> bool {
         Self::will_decrement(self, instance)
     }
 
-    async fn accept(&self, node: &str, group: &str, instance: &str) -> Result<Accepted, IntentError> {
+    async fn accept(
+        &self,
+        node: &NodeName,
+        group: &GroupName,
+        instance: &InstanceId,
+    ) -> Result<Accepted, IntentError> {
         Self::accept(self, node, group, instance).await
     }
 }

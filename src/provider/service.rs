@@ -131,7 +131,7 @@ impl Provider {
         let view = self.view()?;
         let (name, provider_id) = node.map_or(("", ""), |node| (&node.name, &node.provider_id));
         let is_beside = |id: &ProviderId| match id {
-            ProviderId::Instance { instance, .. } => self.scale_ins.is_beside(name, instance),
+            ProviderId::Instance { instance, .. } => self.scale_ins.is_beside(&name.into(), instance),
             ProviderId::Placeholder { .. } => false,
         };
         let owner = provider_id
@@ -296,7 +296,7 @@ impl CloudProvider for Provider {
     ) -> Result<Response<NodeGroupIncreaseSizeResponse>, Status> {
         self.answer(Rpc::NodeGroupIncreaseSize, async {
             let request = request.get_ref();
-            self.increase_size(&request.id, request.delta).await?;
+            self.increase_size(&request.id.as_str().into(), request.delta).await?;
             Ok(NodeGroupIncreaseSizeResponse {})
         })
         .await
@@ -320,7 +320,7 @@ impl CloudProvider for Provider {
     ) -> Result<Response<NodeGroupDecreaseTargetSizeResponse>, Status> {
         self.answer(Rpc::NodeGroupDecreaseTargetSize, async {
             let request = request.get_ref();
-            self.decrease_target_size(&request.id, request.delta).await?;
+            self.decrease_target_size(&request.id.as_str().into(), request.delta).await?;
             Ok(NodeGroupDecreaseTargetSizeResponse {})
         })
         .await

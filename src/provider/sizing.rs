@@ -3,6 +3,7 @@
 use async_trait::async_trait;
 
 use crate::groups::{Group, GroupLock};
+use crate::k8s::InstanceId;
 
 /// Reads and changes sizes of Auto Scaling groups.
 ///
@@ -22,12 +23,17 @@ pub trait Sizing: Send + Sync + 'static {
         lock: &GroupLock,
         from: i32,
         to: i32,
-        protect: &[String],
+        protect: &[InstanceId],
     ) -> Result<(), SizingError>;
 
     /// Terminates an instance of the group whose lock it holds, and lowers the desired capacity with it if `decrement`. What is
     /// left to do under the group's lock keeps it.
-    async fn terminate(&self, lock: &GroupLock, instance: &str, decrement: bool) -> Result<(), SizingError>;
+    async fn terminate(
+        &self,
+        lock: &GroupLock,
+        instance: &InstanceId,
+        decrement: bool,
+    ) -> Result<(), SizingError>;
 }
 
 /// Why AWS did not do it.

@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use crate::aws::Hook;
 use crate::cluster::PodName;
+use crate::k8s::{GroupName, InstanceId};
 
 /// Something to be done, once.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,14 +62,14 @@ pub enum Action {
     /// Ask AWS for the hook of a group.
     LookUpHook {
         /// Name of the group.
-        group: String,
+        group: GroupName,
     },
     /// Terminate an instance.
     Terminate {
         /// Name of the group.
-        group: String,
+        group: GroupName,
         /// EC2 instance id.
-        instance: String,
+        instance: InstanceId,
         /// Whether the desired capacity goes down with it.
         decrement: bool,
         /// Whether it must not be done unless the group has our hook, and no other, which then holds the instance.
@@ -80,7 +81,7 @@ pub enum Action {
     /// itself that cluster-autoscaler had given up.
     GiveUpReplacement {
         /// Name of the group.
-        group: String,
+        group: GroupName,
     },
     /// Have AWS looked at again: only that shows what became of a call.
     LookAtAws,
@@ -89,7 +90,7 @@ pub enum Action {
         /// The hook.
         hook: Hook,
         /// EC2 instance id.
-        instance: String,
+        instance: InstanceId,
     },
     /// Publish an Event on the Node.
     Announce(NodeEvent),

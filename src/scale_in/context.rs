@@ -17,7 +17,7 @@ use crate::groups::hooks::Hooks;
 use crate::groups::protection::Protection;
 use crate::groups::selector::Selectors;
 use crate::groups::{Group, Groups, sizes};
-use crate::k8s::names;
+use crate::k8s::{InstanceId, NodeName, names};
 use crate::template::LearnedStore;
 
 /// What the controller and its workers share.
@@ -54,7 +54,7 @@ pub struct Shared {
     /// How scale-ins are done.
     pub settings: Settings,
     /// Instances whose turn has come of those that people wish to be scaled in, and that have no record yet.
-    pub turns_given: Mutex<BTreeSet<String>>,
+    pub turns_given: Mutex<BTreeSet<InstanceId>>,
     /// Whom drains wait for.
     pub waiting: Arc<Board>,
     /// Counters.
@@ -65,13 +65,13 @@ pub struct Shared {
 
 /// The Node that speaks for an instance: the one with the record of its scale-in, or with a person's wish for one, or else
 /// the one that is most likely the machine's own.
-pub(super) fn speaker(nodes: &Nodes, instance: &str) -> Option<Arc<NodeView>> {
+pub(super) fn speaker(nodes: &Nodes, instance: &InstanceId) -> Option<Arc<NodeView>> {
     let all = nodes.of_instance(instance);
     if all.len() < 2 {
         return all.into_iter().next();
     }
     let rank = |node: &NodeView| match node.record.as_deref().map(record::read) {
-        Some(Written::Record(record)) if record.instance == instance => 0,
+        Some(Written::Record(record)) if record.instance == *instance => 0,
         Some(Written::Wish(_)) => 1,
         _ => 2,
     };
@@ -79,7 +79,7 @@ pub(super) fn speaker(nodes: &Nodes, instance: &str) -> Option<Arc<NodeView>> {
 }
 
 /// Volumes attached to nodes; until they have been listed, there may be one.
-pub(super) fn attachments_on<'a>(shared: &Shared, nodes: impl IntoIterator<Item = &'a String>) -> usize {
+pub(super) fn attachments_on<'a>(shared: &Shared, nodes: impl IntoIterator<Item = &'a NodeName>) -> usize {
     if !shared.attachments.is_synced() {
         return 1;
     }

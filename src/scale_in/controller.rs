@@ -12,6 +12,7 @@ use super::context::{Shared, membership, needs_worker};
 use super::heartbeat;
 use super::record::record_on;
 use super::workers::Workers;
+use crate::k8s::NodeName;
 
 /// A part of the controller ended that never should.
 #[derive(Debug, thiserror::Error)]
@@ -38,7 +39,7 @@ pub async fn run(shared: Arc<Shared>) -> Result<(), ControllerError> {
     }
     let mut workers = Workers::default();
     let mut groups = shared.groups.versions();
-    let mut look_at: BTreeSet<String> = tokio::select! {
+    let mut look_at: BTreeSet<NodeName> = tokio::select! {
         biased;
         () = shared.stop.cancelled() => return Ok(()),
         Some(ended) = watches.join_next() => return Err(ControllerError::Ended(ended?)),
@@ -55,7 +56,7 @@ pub async fn run(shared: Arc<Shared>) -> Result<(), ControllerError> {
             shared.groups.claim(&name, record_on(&node).map(|record| (record.group, record.instance)));
             let instance = membership(&shared, &node);
             if !workers.has(&name) && needs_worker(&shared, &node, &instance) {
-                workers.start(&shared, name, at_start);
+                workers.start(&shared, &name, at_start);
             }
         }
         at_start = false;

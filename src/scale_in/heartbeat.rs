@@ -25,6 +25,7 @@ use crate::aws::{AwsError, Hook, Lifecycle};
 use crate::clock::{elapsed, later, signed};
 use crate::groups::Snapshot;
 use crate::groups::hooks::TerminatingHooks;
+use crate::k8s::{GroupName, InstanceId};
 use crate::telemetry::chain;
 
 /// A heartbeat that has failed for some seconds (see [`crate::aws`]) is tried again after this time; the shortest
@@ -65,7 +66,7 @@ const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
 /// An instance that is held.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Held {
-    group: String,
+    group: GroupName,
     /// In which state.
     lifecycle: Lifecycle,
     /// First seen so, and last.
@@ -95,9 +96,9 @@ enum Step {
 /// What has been done for a held instance.
 enum Done {
     /// A step; the next one after this time.
-    Step(String, SignedDuration),
+    Step(InstanceId, SignedDuration),
     /// AWS was asked since when it is held.
-    Asked(String, Result<Timestamp, AwsError>),
+    Asked(InstanceId, Result<Timestamp, AwsError>),
 }
 
 impl Held {
@@ -119,7 +120,7 @@ impl Held {
 
 /// Instances that this run has seen come into their groups.
 #[derive(Debug, Default)]
-struct Newcomers(BTreeSet<String>);
+struct Newcomers(BTreeSet<InstanceId>);
 
 impl Newcomers {
     /// What a look shows in a group that the one before it showed without the instance has come since.
@@ -137,26 +138,26 @@ impl Newcomers {
 
 /// Brings `held` in step with the last look at AWS. One that the look before showed at large is held since then at most.
 fn observe(
-    held: &mut BTreeMap<String, Held>,
+    held: &mut BTreeMap<InstanceId, Held>,
     before: Option<&Snapshot>,
     snapshot: &Snapshot,
     newcomers: &Newcomers,
     now: Timestamp,
 ) {
-    let waiting: BTreeMap<&str, (&str, Lifecycle)> = snapshot
+    let waiting: BTreeMap<&InstanceId, (&GroupName, Lifecycle)> = snapshot
         .groups
         .values()
         .flat_map(|group| group.asg.instances.iter().map(move |instance| (group, instance)))
         .filter(|(_, instance)| instance.lifecycle.is_held())
-        .map(|(group, instance)| (instance.id.as_str(), (group.asg.name.as_str(), instance.lifecycle)))
+        .map(|(group, instance)| (&instance.id, (&group.asg.name, instance.lifecycle)))
         .collect();
-    held.retain(|instance, held| match waiting.get(instance.as_str()) {
+    held.retain(|instance, held| match waiting.get(instance) {
         Some((_, lifecycle)) => *lifecycle == held.lifecycle,
         // A look may leave one out, and an answer be from before.
         None => snapshot.instance(instance).is_none() && elapsed(held.last_seen, now) <= MISSED_FOR,
     });
     for (instance, (group, lifecycle)) in waiting {
-        let entry = held.entry(instance.to_owned()).and_modify(|held| held.last_seen = now);
+        let entry = held.entry(instance.into()).and_modify(|held| held.last_seen = now);
         entry.or_insert_with(|| {
             let at_large = before.and_then(|before| Some((before.taken_at, before.instance(instance)?.1)));
             let since = at_large
@@ -167,7 +168,7 @@ fn observe(
             // There is time where it is held since the last look: many that are held at once do not beat at once.
             let next = if since.is_some() { later(now, portion(FIRST_BEATS, instance)) } else { now };
             Held {
-                group: group.to_owned(),
+                group: group.into(),
                 lifecycle,
                 seen: now,
                 last_seen: now,
@@ -185,7 +186,7 @@ fn observe(
 
 /// Holds instances, for ever.
 pub(super) async fn run(shared: Arc<Shared>) {
-    let mut held: BTreeMap<String, Held> = BTreeMap::new();
+    let mut held: BTreeMap<InstanceId, Held> = BTreeMap::new();
     let mut running: FuturesUnordered<BoxFuture<'static, Done>> = FuturesUnordered::new();
     let mut groups = shared.groups.versions();
     let mut leadership = shared.leadership.changes();
@@ -227,7 +228,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
 
 fn start_what_is_due(
     shared: &Arc<Shared>,
-    held: &mut BTreeMap<String, Held>,
+    held: &mut BTreeMap<InstanceId, Held>,
     joined: &mut Joined,
     running: &FuturesUnordered<BoxFuture<'static, Done>>,
     now: Timestamp,
@@ -273,7 +274,7 @@ fn start_what_is_due(
     }
 }
 
-fn hear(held: &mut BTreeMap<String, Held>, done: Done, now: Timestamp) {
+fn hear(held: &mut BTreeMap<InstanceId, Held>, done: Done, now: Timestamp) {
     match done {
         Done::Step(instance, pause) => {
             if let Some(held) = held.get_mut(&instance) {
@@ -286,7 +287,7 @@ fn hear(held: &mut BTreeMap<String, Held>, done: Done, now: Timestamp) {
                 match since {
                     Ok(since) => held.since = Some(since),
                     Err(error) => {
-                        tracing::warn!(group = held.group, instance, error = %chain(&error), "could not find out since when the instance is held");
+                        tracing::warn!(group = held.group.as_str(), instance = instance.as_str(), error = %chain(&error), "could not find out since when the instance is held");
                         held.ask_at = Some(now + ASK_AGAIN);
                     }
                 }
@@ -298,7 +299,7 @@ fn hear(held: &mut BTreeMap<String, Held>, done: Done, now: Timestamp) {
 /// When an instance that has no Node is let go.
 fn let_go_at(
     shared: &Shared,
-    instance: &str,
+    instance: &InstanceId,
     held: &Held,
     whole_since: Timestamp,
     now: Timestamp,
@@ -314,7 +315,7 @@ fn let_go_at(
 }
 
 /// A part of `of` that is always the same for an instance, and for most another than for others.
-fn portion(of: SignedDuration, instance: &str) -> SignedDuration {
+fn portion(of: SignedDuration, instance: &InstanceId) -> SignedDuration {
     let mut hasher = DefaultHasher::new();
     instance.hash(&mut hasher);
     let thousandths = i32::try_from(hasher.finish() % 1_000).unwrap_or_default();
@@ -323,13 +324,19 @@ fn portion(of: SignedDuration, instance: &str) -> SignedDuration {
 
 /// From one heartbeat of an instance to its next: between two fifths and a half of the hook's time-out, so that many that
 /// were held at once soon beat apart.
-fn interval(hook: &Hook, instance: &str) -> SignedDuration {
+fn interval(hook: &Hook, instance: &InstanceId) -> SignedDuration {
     let half = signed(hook.heartbeat_timeout / 2);
     half - portion(half / 5, instance)
 }
 
 /// Does a step for an instance, which has been held for long or not. Returns how long until the next one.
-async fn act(shared: &Shared, group: &str, instance: &str, step: Step, is_new: bool) -> SignedDuration {
+async fn act(
+    shared: &Shared,
+    group: &GroupName,
+    instance: &InstanceId,
+    step: Step,
+    is_new: bool,
+) -> SignedDuration {
     // No heartbeat waits for a read that may be throttled: discovery keeps what is known of the hooks fresh.
     let hook = match shared.hooks.last_seen(group) {
         Some(hook) => hook,
@@ -338,7 +345,7 @@ async fn act(shared: &Shared, group: &str, instance: &str, step: Step, is_new: b
             Ok(Ok(_)) => return FOREIGN,
             // Better a heartbeat that nobody waits for than a hook that times out.
             Ok(Err(error)) => {
-                tracing::warn!(group, instance, error = %chain(&error), "could not look up the group's lifecycle hooks");
+                tracing::warn!(group = group.as_str(), instance = instance.as_str(), error = %chain(&error), "could not look up the group's lifecycle hooks");
                 shared.hooks.presumed(group)
             }
             Err(_) => shared.hooks.presumed(group),
@@ -354,7 +361,11 @@ async fn act(shared: &Shared, group: &str, instance: &str, step: Step, is_new: b
     }
     match result {
         Ok(()) if step == Step::Complete => {
-            tracing::info!(group, instance, "the instance has no Node: the lifecycle hook is completed");
+            tracing::info!(
+                group = group.as_str(),
+                instance = instance.as_str(),
+                "the instance has no Node: the lifecycle hook is completed"
+            );
             shared.groups.refresh_soon();
             pause
         }
@@ -362,7 +373,7 @@ async fn act(shared: &Shared, group: &str, instance: &str, step: Step, is_new: b
         // Not held by ours any more: the next look at AWS says what became of it.
         Ok(()) | Err(AwsError::NoActiveHook { .. }) => pause,
         Err(error) => {
-            tracing::warn!(group, instance, error = %chain(&error), "could not keep the lifecycle hook waiting");
+            tracing::warn!(group = group.as_str(), instance = instance.as_str(), error = %chain(&error), "could not keep the lifecycle hook waiting");
             RETRY
         }
     }
@@ -465,7 +476,7 @@ mod tests {
 
     #[test]
     fn one_look_that_leaves_an_instance_out_ends_no_hold_and_another_state_begins_a_new_one() {
-        let look = |held: &mut BTreeMap<String, Held>, states: &[(&str, Lifecycle)], now| {
+        let look = |held: &mut BTreeMap<InstanceId, Held>, states: &[(&str, Lifecycle)], now| {
             observe(held, None, &snapshot(states), &Newcomers::default(), at(now));
         };
         let mut held = BTreeMap::new();
@@ -481,7 +492,7 @@ mod tests {
 
     #[test]
     fn since_when_an_instance_is_held_is_asked_again_when_aws_did_not_say() {
-        let mut held = BTreeMap::from([("i-1".to_owned(), Held { ask_at: None, ..held() })]);
+        let mut held = BTreeMap::from([("i-1".into(), Held { ask_at: None, ..held() })]);
         let operation = crate::aws::Operation::DescribeScalingActivities;
         let error = AwsError::Unreachable { operation, source: "timed out".into() };
         hear(&mut held, Done::Asked("i-1".into(), Err(error)), at(100));
@@ -507,7 +518,7 @@ mod tests {
     #[test]
     fn instances_that_are_held_at_once_beat_apart_and_in_time() {
         let hook = Hook::new("ebbtide", "g", Duration::from_mins(1));
-        let beats: BTreeSet<_> = (0..100).map(|n| interval(&hook, &format!("i-{n}"))).collect();
+        let beats: BTreeSet<_> = (0..100).map(|n| interval(&hook, &format!("i-{n}").into())).collect();
         assert!(beats.len() > 80, "{} of 100", beats.len());
         let in_time = SignedDuration::from_secs(24)..=SignedDuration::from_secs(30);
         assert!(beats.iter().all(|beat| in_time.contains(beat)), "{beats:?}");

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 
 use crate::aws::{ACTIVITIES_AT_MOST, Activity, Aws, AwsError, Lifecycle};
 use crate::clock::{Clock, later};
+use crate::k8s::{GroupName, InstanceId};
 
 /// No hook holds an instance for longer.
 ///
@@ -19,35 +20,35 @@ const LONGEST_HOLD: SignedDuration = SignedDuration::from_hours(48);
 /// What is known of the instances that are held, by instance.
 #[derive(Debug, Default)]
 pub struct Holds {
-    since: watch::Sender<BTreeMap<String, Timestamp>>,
+    since: watch::Sender<BTreeMap<InstanceId, Timestamp>>,
     /// Until when what ran on an instance whose Node is gone needs it.
-    needed: Mutex<BTreeMap<String, Timestamp>>,
+    needed: Mutex<BTreeMap<InstanceId, Timestamp>>,
 }
 
 impl Holds {
     /// When AWS began to hold the instance, or a moment not long before that.
-    pub fn since(&self, instance: &str) -> Option<Timestamp> {
+    pub fn since(&self, instance: &InstanceId) -> Option<Timestamp> {
         self.since.borrow().get(instance).copied()
     }
 
     /// Changes when more is known.
-    pub fn versions(&self) -> watch::Receiver<BTreeMap<String, Timestamp>> {
+    pub fn versions(&self) -> watch::Receiver<BTreeMap<InstanceId, Timestamp>> {
         self.since.subscribe()
     }
 
     /// The Node of an instance is gone; what ran on it needs the instance until then.
-    pub(super) fn note_needed(&self, instance: &str, until: Timestamp, now: Timestamp) {
+    pub(super) fn note_needed(&self, instance: &InstanceId, until: Timestamp, now: Timestamp) {
         let mut needed = self.needed.lock().unwrap_or_else(PoisonError::into_inner);
         needed.retain(|_, until| later(*until, LONGEST_HOLD) > now);
-        needed.insert(instance.to_owned(), until);
+        needed.insert(instance.clone(), until);
     }
 
-    pub(super) fn needed(&self, instance: &str) -> Option<Timestamp> {
+    pub(super) fn needed(&self, instance: &InstanceId) -> Option<Timestamp> {
         self.needed.lock().unwrap_or_else(PoisonError::into_inner).get(instance).copied()
     }
 
     /// Brings it in step with what is held.
-    pub(super) fn publish(&self, known: BTreeMap<String, Timestamp>) {
+    pub(super) fn publish(&self, known: BTreeMap<InstanceId, Timestamp>) {
         self.since.send_if_modified(|before| {
             let changed = *before != known;
             *before = known;
@@ -63,8 +64,8 @@ const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_mins(1);
 pub(super) async fn ask(
     aws: &Aws,
     clock: &Clock,
-    instance: &str,
-    group: &str,
+    instance: &InstanceId,
+    group: &GroupName,
     lifecycle: Lifecycle,
     seen: Timestamp,
 ) -> Result<Timestamp, AwsError> {
@@ -77,9 +78,9 @@ pub(super) async fn ask(
 /// Since when an instance first seen held at `seen` is held, by its group's activities, newest first. The activity begins
 /// a while before the hook does. Where a termination is older than all that AWS told, so is the hold. Where AWS tells of
 /// all activities and not of this one, its list lags, or says nothing of such holds: nothing is known.
-fn began(activities: &[Activity], instance: &str, lifecycle: Lifecycle, seen: Timestamp) -> Timestamp {
+fn began(activities: &[Activity], instance: &InstanceId, lifecycle: Lifecycle, seen: Timestamp) -> Timestamp {
     let its_own = |activity: &&Activity| {
-        !activity.description.starts_with("Launching") && activity.description.ends_with(instance)
+        !activity.description.starts_with("Launching") && activity.description.ends_with(instance.as_str())
     };
     let has_older = activities.len() >= ACTIVITIES_AT_MOST && lifecycle == Lifecycle::TerminatingWait;
     let oldest = activities.last().filter(|_| has_older);
@@ -111,12 +112,16 @@ mod tests {
             activity(60, "Launching a new EC2 instance: i-1"),
         ];
         let held = Lifecycle::TerminatingWait;
-        assert_eq!(began(&all, "i-1", held, at(100)), at(70));
-        assert_eq!(began(&all, "i-1", held, at(65)), at(65), "by clocks that differ");
-        assert_eq!(began(&all, "i-3", held, at(100)), at(100), "AWS does not tell of this one yet");
+        assert_eq!(began(&all, &"i-1".into(), held, at(100)), at(70));
+        assert_eq!(began(&all, &"i-1".into(), held, at(65)), at(65), "by clocks that differ");
+        assert_eq!(began(&all, &"i-3".into(), held, at(100)), at(100), "AWS does not tell of this one yet");
         let many: Vec<_> = (0..ACTIVITIES_AT_MOST as i64).map(|n| activity(900 - n, "Launching")).collect();
-        assert_eq!(began(&many, "i-3", held, at(1_000)), at(401), "longer ago than AWS tells");
-        assert_eq!(began(&[], "i-1", held, at(100)), at(100));
-        assert_eq!(began(&all[3..], "i-1", Lifecycle::ReplacingVolumeWait, at(100)), at(100), "no launch");
+        assert_eq!(began(&many, &"i-3".into(), held, at(1_000)), at(401), "longer ago than AWS tells");
+        assert_eq!(began(&[], &"i-1".into(), held, at(100)), at(100));
+        assert_eq!(
+            began(&all[3..], &"i-1".into(), Lifecycle::ReplacingVolumeWait, at(100)),
+            at(100),
+            "no launch"
+        );
     }
 }

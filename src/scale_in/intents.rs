@@ -11,7 +11,7 @@ use super::settings::Settings;
 use super::{deadline, node_patch};
 use crate::clock::Clock;
 use crate::cluster::{ApiError, Cluster, NodeView, Nodes};
-use crate::k8s::names;
+use crate::k8s::{GroupName, InstanceId, NodeName, names};
 
 /// Accepts scale-ins and knows those accepted.
 #[derive(Clone, Debug)]
@@ -38,7 +38,7 @@ pub enum IntentError {
     #[error("the scale-in of node {node} could not be recorded")]
     NotRecorded {
         /// Name of the Node.
-        node: String,
+        node: NodeName,
         /// What the API server, or the way to it, said.
         source: ApiError,
     },
@@ -54,13 +54,13 @@ impl Intents {
     }
 
     /// Name of the Node of this instance, if one has registered. Where several name it, the one that speaks for it.
-    pub fn node_of(&self, instance: &str) -> Option<String> {
+    pub fn node_of(&self, instance: &InstanceId) -> Option<NodeName> {
         speaker(&self.nodes, instance).map(|node| node.name.clone())
     }
 
     /// Whether the Node of this name is one that names the instance beside the machine's own.
-    pub fn is_beside(&self, node: &str, instance: &str) -> bool {
-        self.nodes.of_instance(instance).iter().skip(1).any(|other| other.name == node)
+    pub fn is_beside(&self, node: &NodeName, instance: &InstanceId) -> bool {
+        self.nodes.of_instance(instance).iter().skip(1).any(|other| other.name == *node)
     }
 
     /// Whether the Nodes are known, so that one that is missing is missing.
@@ -69,29 +69,34 @@ impl Intents {
     }
 
     /// The scale-in under way of this instance.
-    pub fn record_of(&self, instance: &str) -> Option<Record> {
+    pub fn record_of(&self, instance: &InstanceId) -> Option<Record> {
         record_on(speaker(&self.nodes, instance).as_deref()?)
     }
 
     /// Whether a scale-in of this instance of the group is under way that ends with the instance gone for good, or
     /// as far as the group is concerned.
-    pub fn is_leaving(&self, group: &str, instance: &str) -> bool {
-        self.record_of(instance).is_some_and(|record| record.group == group)
+    pub fn is_leaving(&self, group: &GroupName, instance: &InstanceId) -> bool {
+        self.record_of(instance).is_some_and(|record| record.group == *group)
     }
 
     /// Whether the Node of this instance carries the taint by which cluster-autoscaler counts it as deleted, its own or ours.
-    pub fn is_to_be_deleted(&self, instance: &str) -> bool {
+    pub fn is_to_be_deleted(&self, instance: &InstanceId) -> bool {
         speaker(&self.nodes, instance).is_some_and(|node| node.taint(names::TO_BE_DELETED).is_some())
     }
 
     /// Whether a scale-in of this instance is under way that lowers the desired capacity when it is released.
-    pub fn will_decrement(&self, instance: &str) -> bool {
+    pub fn will_decrement(&self, instance: &InstanceId) -> bool {
         self.record_of(instance).is_some_and(|record| record.release == Release::TerminateAndDecrement)
     }
 
     /// Writes down, durably, that cluster-autoscaler wants this node gone. Once this has returned, everybody who asks
     /// sees it.
-    pub async fn accept(&self, node: &str, group: &str, instance: &str) -> Result<Accepted, IntentError> {
+    pub async fn accept(
+        &self,
+        node: &NodeName,
+        group: &GroupName,
+        instance: &InstanceId,
+    ) -> Result<Accepted, IntentError> {
         let gone = || IntentError::NotRecorded { node: node.to_owned(), source: ApiError::NotFound };
         let mut view = self.nodes.get(node).map(|view| NodeView::clone(&view)).ok_or_else(gone)?;
         let mut tries = 0;

@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 
 use crate::aws::Lifecycle;
+use crate::k8s::GroupName;
 
 /// Where the node's instance is, by the last look at AWS.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +18,7 @@ pub enum Membership {
     /// In a group of ours.
     In {
         /// Name of the group.
-        group: String,
+        group: GroupName,
         /// State of the instance.
         lifecycle: Lifecycle,
         /// When the look began.

@@ -16,6 +16,7 @@ use super::record::record_on;
 use super::record::{self, Cause, Written};
 use crate::clock::{Clock, elapsed};
 use crate::cluster::{Answer, Nodes};
+use crate::k8s::NodeName;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
 #[allow(non_camel_case_types, reason = "label values are spelled as Prometheus has them")]
@@ -105,24 +106,24 @@ impl Metrics {
 
 /// Whom each drain waits for, now.
 #[derive(Debug, Default)]
-pub struct Board(Mutex<BTreeMap<String, Vec<Waiting>>>);
+pub struct Board(Mutex<BTreeMap<NodeName, Vec<Waiting>>>);
 
 impl Board {
-    pub(super) fn set(&self, node: &str, waiting: Vec<Waiting>) {
+    pub(super) fn set(&self, node: &NodeName, waiting: Vec<Waiting>) {
         let mut board = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if waiting.is_empty() {
             board.remove(node);
         } else {
-            board.insert(node.to_owned(), waiting);
+            board.insert(node.clone(), waiting);
         }
     }
 
-    pub(super) fn forget(&self, node: &str) {
+    pub(super) fn forget(&self, node: &NodeName) {
         self.set(node, Vec::new());
     }
 
     /// Whom each drain waits for, by node.
-    pub fn all(&self) -> BTreeMap<String, Vec<Waiting>> {
+    pub fn all(&self) -> BTreeMap<NodeName, Vec<Waiting>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

@@ -15,6 +15,7 @@ use super::record::{self, Cause, Release, Wish, Written};
 use super::situation::{Situation, Turn};
 use crate::clock::later;
 use crate::cluster::NodeView;
+use crate::k8s::{GroupName, NodeName};
 
 /// What a wish that waits looks for a turn after.
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
@@ -33,7 +34,7 @@ pub(super) fn turn(shared: &Shared, node: &NodeView) -> Turn {
     }
     let now = shared.clock.wall();
     let mut under_way = 0;
-    let mut queue: Vec<(Timestamp, String)> = Vec::new();
+    let mut queue: Vec<(Timestamp, NodeName)> = Vec::new();
     for instance in &group.asg.instances {
         let Some(other) = speaker(&shared.nodes, &instance.id) else { continue };
         let is_mine = instance.id == id;
@@ -62,7 +63,7 @@ pub(super) fn turn(shared: &Shared, node: &NodeView) -> Turn {
     let before = queue.iter().filter(|(since, name)| (*since, name) < (mine, &node.name)).count();
     let size = group.asg.instances.iter().filter(|instance| instance.lifecycle.is_node()).count();
     if under_way + before < shared.settings.operator_at_once.of(size) {
-        given.insert(id.to_owned());
+        given.insert(id.into());
         return Turn::Now;
     }
     Turn::Waits { under_way, before }
@@ -72,7 +73,7 @@ pub(super) fn turn(shared: &Shared, node: &NodeView) -> Turn {
 pub(super) fn wait(
     s: &Situation<'_>,
     wish: Wish,
-    group: &str,
+    group: &GroupName,
     under_way: usize,
     before: usize,
     plan: &mut Plan,

@@ -15,7 +15,7 @@ use crate::clock::elapsed;
 use crate::cluster::{Answer, ApiError, NodeView, PodName};
 use crate::groups::hooks::TerminatingHooks;
 use crate::groups::{Change, SharedGroupLock};
-use crate::k8s::names;
+use crate::k8s::{GroupName, InstanceId, names};
 use crate::telemetry::chain;
 
 /// What the note for a pod's owner may take of the pod's time.
@@ -44,7 +44,7 @@ pub(super) enum Outcome {
         exists: Result<bool, ApiError>,
     },
     Hook {
-        group: String,
+        group: GroupName,
         hooks: Result<TerminatingHooks, AwsError>,
     },
     /// The instance was not terminated, because the hook that was to hold it is not there, or not known to be.
@@ -63,7 +63,7 @@ pub(super) enum Outcome {
     },
     Completed {
         hook: Hook,
-        instance: String,
+        instance: InstanceId,
         result: Result<(), AwsError>,
     },
     AwsLookedAt,
@@ -82,9 +82,9 @@ pub(super) fn perform(
             let answer = shared.cluster.evict(&pod, &uid, grace).await;
             // A budget that blocks is told by an Event, not by a line for each try.
             if matches!(answer, Answer::Blocked(_)) {
-                tracing::debug!(node = node.name, pod = %pod, answer = ?answer, "asked for an eviction");
+                tracing::debug!(node = node.name.as_str(), pod = %pod, answer = ?answer, "asked for an eviction");
             } else {
-                tracing::info!(node = node.name, pod = %pod, grace, answer = ?answer, "asked for an eviction");
+                tracing::info!(node = node.name.as_str(), pod = %pod, grace, answer = ?answer, "asked for an eviction");
             }
             Outcome::Asked { uid, answer, budgets, evicted: true, owner: Some((owner, returned)) }
         }
@@ -177,36 +177,42 @@ async fn delete(
         match tokio::time::timeout(NOTE_WITHIN, told).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                tracing::debug!(node = node.name, pod = %pod, error = %chain(&error), "could not note a disruption on a pod");
+                tracing::debug!(node = node.name.as_str(), pod = %pod, error = %chain(&error), "could not note a disruption on a pod");
             }
             Err(_) => {
-                tracing::debug!(node = node.name, pod = %pod, "could not note a disruption on a pod in time");
+                tracing::debug!(node = node.name.as_str(), pod = %pod, "could not note a disruption on a pod in time");
             }
         }
     }
     let answer = shared.cluster.delete_pod(&pod, &uid, grace).await;
-    tracing::info!(node = node.name, pod = %pod, grace, answer = ?answer, "asked for a deletion");
+    tracing::info!(node = node.name.as_str(), pod = %pod, grace, answer = ?answer, "asked for a deletion");
     Outcome::Asked { uid, answer, budgets: Vec::new(), evicted: false, owner: None }
 }
 
 async fn terminate(
     shared: &Shared,
     node: &NodeView,
-    group: &str,
-    instance: &str,
+    group: &GroupName,
+    instance: &InstanceId,
     decrement: bool,
     lock: SharedGroupLock,
 ) -> Result<(), AwsError> {
     let result = shared.aws.terminate(instance, decrement).await;
     match &result {
         Ok(()) => {
-            tracing::info!(node = node.name, group, instance, decrement, "terminated");
+            tracing::info!(
+                node = node.name.as_str(),
+                group = group.as_str(),
+                instance = instance.as_str(),
+                decrement,
+                "terminated"
+            );
             let (group, instance) = (group.to_owned(), instance.to_owned());
             // Before anybody else has a turn: sizes are decided from the view.
             shared.groups.changed(shared.clock.now(), Change::Terminated { group, instance, decrement });
         }
         Err(error) => {
-            tracing::warn!(node = node.name, group, instance, error = %chain(error), "could not terminate the instance");
+            tracing::warn!(node = node.name.as_str(), group = group.as_str(), instance = instance.as_str(), error = %chain(error), "could not terminate the instance");
             shared.groups.refresh_soon();
         }
     }
@@ -216,7 +222,7 @@ async fn terminate(
 
 /// At most once, and not again if it fails: at worst the group has a node more than cluster-autoscaler wanted, which it
 /// sees and takes back.
-async fn give_up_replacement(shared: &Shared, group: &str) {
+async fn give_up_replacement(shared: &Shared, group: &GroupName) {
     let lock = shared.groups.lock(group).await;
     if !shared.leadership.leads() {
         return;
@@ -224,26 +230,29 @@ async fn give_up_replacement(shared: &Shared, group: &str) {
     let given_up = shared.protection.give_up_one(lock, |instance| will_decrement(shared, instance));
     match given_up.await {
         Ok(true) => {
-            tracing::info!(group, "the group took an instance out that was to go: no replacement comes");
+            tracing::info!(
+                group = group.as_str(),
+                "the group took an instance out that was to go: no replacement comes"
+            );
         }
         Ok(false) => {
             tracing::info!(
-                group,
+                group = group.as_str(),
                 "the group took an instance out that was to go: its replacement is there already"
             );
         }
         Err(error) => {
-            tracing::warn!(group, error = %chain(&error), "could not give up the replacement of an instance that was to go");
+            tracing::warn!(group = group.as_str(), error = %chain(&error), "could not give up the replacement of an instance that was to go");
         }
     }
 }
 
 pub(super) async fn announce(shared: Arc<Shared>, node: Arc<NodeView>, what: NodeEvent) -> Outcome {
     let NodeEvent { reason, note, warning, .. } = what;
-    tracing::info!(node = node.name, reason, note, "scale-in");
+    tracing::info!(node = node.name.as_str(), reason, note, "scale-in");
     let now = shared.clock.wall();
     if let Err(error) = shared.cluster.announce(&node, reason, &note, warning, now).await {
-        tracing::warn!(node = node.name, error = %chain(&error), "could not publish an Event");
+        tracing::warn!(node = node.name.as_str(), error = %chain(&error), "could not publish an Event");
     }
     Outcome::Announced
 }

@@ -17,7 +17,7 @@ use super::{deadline, drain, flush, guard, node_patch, release, twins};
 use crate::aws::Lifecycle;
 use crate::clock::later;
 use crate::cluster::{DaemonOwner, PodName, Ready};
-use crate::k8s::names;
+use crate::k8s::{GroupName, names};
 
 /// What is to be done for the node now.
 pub fn plan(s: &Situation<'_>) -> Plan {
@@ -248,7 +248,7 @@ fn without_record(s: &Situation<'_>, plan: &mut Plan) {
     }
 }
 
-fn begin_for_hook(s: &Situation<'_>, group: &str, plan: &mut Plan) {
+fn begin_for_hook(s: &Situation<'_>, group: &GroupName, plan: &mut Plan) {
     let Some(hook) = s.hook.ours() else {
         // While somebody else's hook alone holds it, somebody else drains it.
         return s.attempt(plan, &Task::Hook, || Action::LookUpHook { group: group.to_owned() });
@@ -261,7 +261,7 @@ fn begin_for_hook(s: &Situation<'_>, group: &str, plan: &mut Plan) {
 
 /// The group keeps the instance, because its hook was abandoned: nobody was there in time. Now somebody is, and there is no
 /// limit.
-fn begin_for_retained(s: &Situation<'_>, group: &str, plan: &mut Plan) {
+fn begin_for_retained(s: &Situation<'_>, group: &GroupName, plan: &mut Plan) {
     let Some(instance) = &s.node.instance else { return };
     let mut record = Record::new(Cause::LifecycleHook, group, instance, Release::Terminate, s.now);
     record.release_by = deadline::limit(s.settings, s.now, None, s.now);

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::later;
 use crate::cluster::NodeView;
+use crate::k8s::{GroupName, InstanceId};
 
 /// WaitReason a node goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -80,9 +81,9 @@ pub struct Record {
     /// WaitReason the node goes.
     pub cause: Cause,
     /// Name of its group.
-    pub group: String,
+    pub group: GroupName,
     /// EC2 instance id. A record that names another instance than the Node's is void.
-    pub instance: String,
+    pub instance: InstanceId,
     /// How far it is.
     pub phase: Phase,
     /// When it was asked for.
@@ -105,11 +106,17 @@ pub struct Record {
 
 impl Record {
     /// A scale-in that begins now.
-    pub fn new(cause: Cause, group: &str, instance: &str, release: Release, now: Timestamp) -> Self {
+    pub fn new(
+        cause: Cause,
+        group: impl Into<GroupName>,
+        instance: impl Into<InstanceId>,
+        release: Release,
+        now: Timestamp,
+    ) -> Self {
         Self {
             cause,
-            group: group.to_owned(),
-            instance: instance.to_owned(),
+            group: group.into(),
+            instance: instance.into(),
             phase: Phase::Draining,
             requested_at: now,
             phase_since: now,

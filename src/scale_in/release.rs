@@ -20,6 +20,7 @@ use super::situation::{HookKnowledge, Situation};
 use crate::aws::{Hook, Lifecycle};
 use crate::clock::later;
 use crate::cluster::Ready;
+use crate::k8s::GroupName;
 
 /// How long a call to AWS may still take effect after it was made, and a look may still show what was before.
 const REPEAT_AFTER: SignedDuration = SignedDuration::from_secs(30);
@@ -116,7 +117,7 @@ fn taken_out(
     s: &Situation<'_>,
     record: &Record,
     lifecycle: Lifecycle,
-    group: &str,
+    group: &GroupName,
     plan: &mut Plan,
 ) -> Record {
     if lifecycle == Lifecycle::TerminatingWait && !s.hook.is_certain() {
@@ -182,7 +183,7 @@ pub(super) fn announce_hook_over(s: &Situation<'_>, record: &Record, plan: &mut 
     s.announce(plan, NodeEvent { topic, reason: "ScaleInHookOver", note, warning: true });
 }
 
-fn look_up_hook(s: &Situation<'_>, group: &str, plan: &mut Plan) {
+fn look_up_hook(s: &Situation<'_>, group: &GroupName, plan: &mut Plan) {
     s.attempt(plan, &Task::Hook, || Action::LookUpHook { group: group.to_owned() });
 }
 
@@ -282,7 +283,7 @@ fn complete(s: &Situation<'_>, record: &Record, hook: &Hook, seen: Timestamp, pl
     s.attempt(plan, &Task::Complete, || Action::CompleteHook { hook: hook.clone(), instance });
 }
 
-fn terminate(s: &Situation<'_>, record: &Record, group: &str, seen: Timestamp, plan: &mut Plan) {
+fn terminate(s: &Situation<'_>, record: &Record, group: &GroupName, seen: Timestamp, plan: &mut Plan) {
     announce_refusal(s, record, plan);
     if may_terminate(s, record, seen, plan) {
         let (record, terminate) = noted(s, record, group);
@@ -321,7 +322,7 @@ fn may_terminate(s: &Situation<'_>, record: &Record, seen: Timestamp, plan: &mut
 ///
 /// Source: [Manage retained
 /// instances](https://docs.aws.amazon.com/autoscaling/ec2/userguide/manage-retained-instances.html).
-fn noted(s: &Situation<'_>, record: &Record, group: &str) -> (Record, Action) {
+fn noted(s: &Situation<'_>, record: &Record, group: &GroupName) -> (Record, Action) {
     let counts = matches!(&s.instance, Membership::In { lifecycle, .. } if lifecycle.is_live());
     let terminate = Action::Terminate {
         group: group.to_owned(),

@@ -11,6 +11,7 @@ use super::situation::HookKnowledge;
 use super::worker::Worker;
 use crate::aws::{AwsError, Hook};
 use crate::cluster::{Answer, ApiError};
+use crate::k8s::{GroupName, InstanceId};
 use crate::telemetry::chain;
 
 /// Pause after a write that another one had overtaken: the watch brings the newer Node within this time.
@@ -49,7 +50,7 @@ impl Worker {
                 }
                 let pause = matches!(error, ApiError::Conflict).then_some(OVERTAKEN);
                 if pause.is_none() {
-                    tracing::warn!(node = self.name, error = %chain(&error), "could not write the Node");
+                    tracing::warn!(node = self.name.as_str(), error = %chain(&error), "could not write the Node");
                 }
                 self.memory.failed(&Task::Node, now, pause);
             }
@@ -67,13 +68,13 @@ impl Worker {
                 self.memory.failed(&Task::Guard(uid), now, Some(SOON_SEEN));
             }
             Outcome::Guarded { uid, result: Err(error) } => {
-                tracing::warn!(node = self.name, error = %chain(&error), "could not guard a DaemonSet pod");
+                tracing::warn!(node = self.name.as_str(), error = %chain(&error), "could not guard a DaemonSet pod");
                 self.memory.failed(&Task::Guard(uid), now, None);
             }
             Outcome::DaemonSet { uid, exists } => self.hear_of_daemon_set(uid, &exists),
             Outcome::Hook { group, hooks } => {
                 if let Err(error) = &hooks {
-                    tracing::warn!(node = self.name, error = %chain(error), "could not look up the group's lifecycle hooks");
+                    tracing::warn!(node = self.name.as_str(), error = %chain(error), "could not look up the group's lifecycle hooks");
                 }
                 // Asked again in a while: a hook can be added, and its time-out changed.
                 self.memory.failed(&Task::Hook, now, hooks.is_ok().then_some(HOOK_LIFE));
@@ -88,7 +89,7 @@ impl Worker {
                 match hooks {
                     Ok(hooks) => self.hook = hooks.into(),
                     Err(error) => {
-                        tracing::warn!(node = self.name, error = %chain(&error), "could not make sure of the group's lifecycle hook");
+                        tracing::warn!(node = self.name.as_str(), error = %chain(&error), "could not make sure of the group's lifecycle hook");
                     }
                 }
             }
@@ -111,12 +112,12 @@ impl Worker {
     }
 
     /// AWS does not say what the group's hook is like: as much is assumed as the least that AWS allows.
-    fn presume_hook(&mut self, group: &str) {
+    fn presume_hook(&mut self, group: &GroupName) {
         let tries = self.memory.tries(&Task::Hook).map_or(0, |tries| tries.failures);
         if self.hook == HookKnowledge::Unknown && tries >= PRESUMED_AFTER {
             tracing::warn!(
-                node = self.name,
-                group,
+                node = self.name.as_str(),
+                group = group.as_str(),
                 "the group's lifecycle hook cannot be looked up: the node is drained as if it were as short as AWS allows"
             );
             self.hook = HookKnowledge::Presumed(self.shared.hooks.presumed(group));
@@ -126,7 +127,7 @@ impl Worker {
     fn hear_of_daemon_set(&mut self, uid: String, exists: &Result<bool, ApiError>) {
         let now = self.shared.clock.now();
         if let Err(error) = exists {
-            tracing::warn!(node = self.name, error = %chain(error), "could not make sure that a DaemonSet exists");
+            tracing::warn!(node = self.name.as_str(), error = %chain(error), "could not make sure that a DaemonSet exists");
         }
         self.memory.failed(&Task::DaemonSet(uid.clone()), now, exists.is_ok().then_some(SOON_SEEN));
         if matches!(exists, Ok(false)) {
@@ -134,13 +135,13 @@ impl Worker {
         }
     }
 
-    fn hear_of_completion(&mut self, hook: &Hook, instance: &str, result: Result<(), AwsError>) {
+    fn hear_of_completion(&mut self, hook: &Hook, instance: &InstanceId, result: Result<(), AwsError>) {
         let now = self.shared.clock.now();
         match result {
             Ok(()) => {
                 tracing::info!(
-                    node = self.name,
-                    instance,
+                    node = self.name.as_str(),
+                    instance = instance.as_str(),
                     hook = hook.name,
                     "the lifecycle hook is completed"
                 );
@@ -150,7 +151,7 @@ impl Worker {
             // AWS shows an instance in Terminating:Wait before its hook can be completed, and after it was: looks tell.
             Err(error) => {
                 if !matches!(error, AwsError::NoActiveHook { .. }) {
-                    tracing::warn!(node = self.name, instance, error = %chain(&error), "could not complete the lifecycle hook");
+                    tracing::warn!(node = self.name.as_str(), instance = instance.as_str(), error = %chain(&error), "could not complete the lifecycle hook");
                     self.memory.note_refusal(&error);
                 }
                 self.memory.failed(&Task::Complete, now, None);

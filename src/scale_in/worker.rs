@@ -27,6 +27,7 @@ use super::plan::plan;
 use super::situation::{HookKnowledge, Situation};
 use crate::clock::later;
 use crate::cluster::{NodeView, PodView, Sink, brings_news, deliver, patiently};
+use crate::k8s::{InstanceId, NodeName};
 use crate::telemetry::chain;
 
 /// Shortest time between two plans that only the clock asks for.
@@ -36,7 +37,7 @@ const SHORTEST_WAIT: SignedDuration = SignedDuration::from_millis(20);
 #[derive(Default)]
 struct Pods {
     /// The nodes whose pods have been listed.
-    listed: RefCell<BTreeSet<String>>,
+    listed: RefCell<BTreeSet<NodeName>>,
     by_uid: RefCell<BTreeMap<String, PodView>>,
 }
 
@@ -62,20 +63,20 @@ impl Sink<Pod> for PodsOf<'_> {
         let mut by_uid = self.1.by_uid.borrow_mut();
         by_uid.retain(|_, pod| pod.node != self.0);
         by_uid.extend(pods.into_iter().map(|pod| (pod.uid.clone(), pod)));
-        self.1.listed.borrow_mut().insert(self.0.to_owned());
+        self.1.listed.borrow_mut().insert(self.0.into());
     }
 }
 
 /// The watches of the pods of nodes, by name of the node, and what each has listed so far.
 #[derive(Default)]
 struct Watches {
-    streams: StreamMap<String, BoxStream<'static, watcher::Result<Event<Pod>>>>,
-    listing: BTreeMap<String, Vec<PodView>>,
+    streams: StreamMap<NodeName, BoxStream<'static, watcher::Result<Event<Pod>>>>,
+    listing: BTreeMap<NodeName, Vec<PodView>>,
 }
 
 impl Watches {
     /// Watches the pods of these nodes, and no others.
-    fn keep(&mut self, shared: &Shared, nodes: &BTreeSet<String>, pods: &Pods) {
+    fn keep(&mut self, shared: &Shared, nodes: &BTreeSet<NodeName>, pods: &Pods) {
         let ended: Vec<_> = self.streams.keys().filter(|&name| !nodes.contains(name)).cloned().collect();
         for name in ended {
             self.streams.remove(&name);
@@ -90,8 +91,8 @@ impl Watches {
         }
     }
 
-    fn deliver(&mut self, node: &str, event: Event<Pod>, pods: &Pods) {
-        deliver(event, self.listing.entry(node.to_owned()).or_default(), &PodsOf(node, pods));
+    fn deliver(&mut self, node: &NodeName, event: Event<Pod>, pods: &Pods) {
+        deliver(event, self.listing.entry(node.clone()).or_default(), &PodsOf(node, pods));
     }
 }
 
@@ -101,7 +102,7 @@ pub(super) type RecordSeen = Arc<Mutex<Option<(Timestamp, SignedDuration)>>>;
 
 /// Works on one node until nothing is left to do for it or it has gone.
 /// `at_start`: what stands on the Node now was written by an earlier run.
-pub(super) async fn work(shared: Arc<Shared>, name: String, record_seen: RecordSeen, at_start: bool) {
+pub(super) async fn work(shared: Arc<Shared>, name: NodeName, record_seen: RecordSeen, at_start: bool) {
     let follow = shared.nodes.follow(&name);
     Worker::new(Arc::clone(&shared), name.clone(), record_seen, at_start).run(&follow).await;
     shared.nodes.forget(&name);
@@ -118,23 +119,23 @@ enum Next {
 
 pub(super) struct Worker {
     pub(super) shared: Arc<Shared>,
-    pub(super) name: String,
+    pub(super) name: NodeName,
     /// It, and the Nodes beside it whose pods count.
-    nodes: BTreeSet<String>,
+    nodes: BTreeSet<NodeName>,
     pods: Pods,
     pub(super) memory: Memory,
     pub(super) hook: HookKnowledge,
     /// The moments of the record are read by the wall clock as it was when that came, whatever becomes of it since.
     record_seen: RecordSeen,
     /// The instance of the Node.
-    instance: Option<String>,
+    instance: Option<InstanceId>,
     /// Nothing has been looked at yet.
     at_start: bool,
     pub(super) running: FuturesUnordered<BoxFuture<'static, Outcome>>,
 }
 
 impl Worker {
-    fn new(shared: Arc<Shared>, name: String, record_seen: RecordSeen, at_start: bool) -> Self {
+    fn new(shared: Arc<Shared>, name: NodeName, record_seen: RecordSeen, at_start: bool) -> Self {
         Self {
             record_seen,
             instance: None,
@@ -184,7 +185,7 @@ impl Worker {
                     }
                     Some((_, Err(error))) => {
                         if std::mem::take(&mut watching) {
-                            tracing::warn!(node = self.name, error = %chain(&error), "the watch of a draining node's pods broke");
+                            tracing::warn!(node = self.name.as_str(), error = %chain(&error), "the watch of a draining node's pods broke");
                         }
                     }
                     None => return,
@@ -220,10 +221,10 @@ impl Worker {
         self.memory.note_membership(&instance);
         let all = node.instance.as_deref().map(|instance| self.shared.nodes.of_instance(instance));
         let beside: Vec<_> = all.into_iter().flatten().filter(|other| other.name != self.name).collect();
-        let speaker = node.instance.as_deref().and_then(|instance| speaker(&self.shared.nodes, instance));
+        let speaker = node.instance.as_ref().and_then(|instance| speaker(&self.shared.nodes, instance));
         let speaks = speaker.is_none_or(|speaker| speaker.name == self.name);
         // Pods outlive a Node that is deleted.
-        let is_gone = |name: &String| self.shared.nodes.get(name).is_none();
+        let is_gone = |name: &NodeName| self.shared.nodes.get(name).is_none();
         self.nodes.retain(|name| *name == self.name || is_gone(name));
         if speaks {
             self.nodes.extend(beside.iter().map(|other| other.name.clone()));
@@ -249,7 +250,7 @@ impl Worker {
             attachments: attachments_on(&self.shared, &self.nodes),
             may_shrink: &|| may_shrink(&self.shared, &node),
             turn: &|| operator_queue::turn(&self.shared, &node),
-            held_since: node.instance.as_deref().and_then(|instance| self.shared.holds.since(instance)),
+            held_since: node.instance.as_ref().and_then(|instance| self.shared.holds.since(instance)),
             instance,
             hook: &self.hook,
             memory: &self.memory,

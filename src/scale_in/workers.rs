@@ -13,6 +13,7 @@ use super::action::NodeEvent;
 use super::context::Shared;
 use super::perform::announce;
 use super::worker::{self, RecordSeen};
+use crate::k8s::NodeName;
 
 /// The pause after a first panic; it doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -23,8 +24,8 @@ const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 #[derive(Debug, Default)]
 pub(super) struct Workers {
     tasks: JoinSet<()>,
-    names: HashMap<Id, String>,
-    busy: BTreeMap<String, Busy>,
+    names: HashMap<Id, NodeName>,
+    busy: BTreeMap<NodeName, Busy>,
 }
 
 #[derive(Debug, Default)]
@@ -39,24 +40,24 @@ struct Busy {
 
 impl Workers {
     /// Whether the Node has a worker, or will have one again after a pause.
-    pub(super) fn has(&self, name: &str) -> bool {
+    pub(super) fn has(&self, name: &NodeName) -> bool {
         self.busy.contains_key(name)
     }
 
     /// Starts a worker for a Node. `at_start`: what stands on the Node now was written by an earlier run.
-    pub(super) fn start(&mut self, shared: &Arc<Shared>, name: String, at_start: bool) {
-        let span = tracing::info_span!("scale_in", node = name);
+    pub(super) fn start(&mut self, shared: &Arc<Shared>, name: &NodeName, at_start: bool) {
+        let span = tracing::info_span!("scale_in", node = name.as_str());
         let busy = self.busy.entry(name.clone()).or_default();
         busy.rests = false;
         let record_seen = Arc::clone(&busy.record_seen);
         let work = worker::work(Arc::clone(shared), name.clone(), record_seen, at_start).instrument(span);
         let task = self.tasks.spawn(work);
-        self.names.insert(task.id(), name);
+        self.names.insert(task.id(), name.clone());
     }
 
     /// Waits for a worker to end; none if there are no workers. Tells the Node that has none now: one whose worker
     /// panicked gets another one here, after a pause.
-    pub(super) async fn ended(&mut self, shared: &Arc<Shared>) -> Option<Option<String>> {
+    pub(super) async fn ended(&mut self, shared: &Arc<Shared>) -> Option<Option<NodeName>> {
         let (id, panic) = match self.tasks.join_next_with_id().await? {
             Ok((id, ())) => (id, None),
             Err(error) => (error.id(), Some(error)),
@@ -66,11 +67,11 @@ impl Workers {
             Some(error) if !shared.stop.is_cancelled() => {
                 let words =
                     error.try_into_panic().map_or_else(|error| error.to_string(), |panic| said(&*panic));
-                self.rest(shared, name, &words);
+                self.rest(shared, &name, &words);
                 Some(None)
             }
             _ if self.busy.get(&name).is_some_and(|busy| busy.rests) && !shared.stop.is_cancelled() => {
-                self.start(shared, name, true);
+                self.start(shared, &name, true);
                 Some(None)
             }
             _ => {
@@ -81,14 +82,14 @@ impl Workers {
     }
 
     /// Says that a worker panicked, and keeps its place for a while.
-    fn rest(&mut self, shared: &Arc<Shared>, name: String, words: &str) {
+    fn rest(&mut self, shared: &Arc<Shared>, name: &NodeName, words: &str) {
         let busy = self.busy.entry(name.clone()).or_default();
         let pause = FIRST_PAUSE.saturating_mul(2u32.saturating_pow(busy.panics)).min(LONGEST_PAUSE);
         busy.panics = busy.panics.saturating_add(1);
         busy.rests = true;
         shared.metrics.panicked();
         shared.waiting.forget(&name);
-        tracing::error!(node = name, panic = words, pause = ?pause, "the work on a node panicked and is taken up again");
+        tracing::error!(node = name.as_str(), panic = words, pause = ?pause, "the work on a node panicked and is taken up again");
         let note = format!(
             "a defect of ebbtide stopped its work on this node, which it takes up again in {} s; please report it: {words}",
             pause.as_secs()
@@ -102,7 +103,7 @@ impl Workers {
             }
             outside.stop.run_until_cancelled(tokio::time::sleep(pause)).await;
         });
-        self.names.insert(task.id(), name);
+        self.names.insert(task.id(), name.clone());
     }
 }
 

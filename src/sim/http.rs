@@ -162,7 +162,7 @@ mod tests {
                 aws_smithy_async::rt::sleep::TokioSleep::new(),
             ))
             .build();
-        let groups = Aws::new(&config).expect("a region").describe_groups(&["web".to_owned()]).await;
+        let groups = Aws::new(&config).expect("a region").describe_groups(&["web".into()]).await;
         assert_eq!(groups.expect("an answer").len(), 1);
     }
 }

@@ -59,7 +59,7 @@ async fn a_failed_launch_explains_exactly_the_groups_that_are_short() {
     world.until(|snapshot| snapshot.groups.len() == 2).await;
     assert_eq!(world.sim.calls(Operation::DescribeScalingActivities), 0, "nobody is short");
     world.sim.fail_launches("dry", LaunchFailure::VcpuLimit, 100);
-    world.aws.set_desired("dry", 3).await.expect("is within its bounds");
+    world.aws.set_desired(&"dry".into(), 3).await.expect("is within its bounds");
     world.groups.refresh_soon();
     let asked_at = world.clock.now();
     let snapshot = world.until(|snapshot| snapshot.groups["dry"].failure.is_some()).await;
@@ -77,7 +77,7 @@ async fn a_failure_is_forgotten_when_the_launch_works_after_all() {
     world.run();
     world.until(|snapshot| snapshot.groups.len() == 1).await;
     world.sim.fail_launches("dry", LaunchFailure::InsufficientCapacity, 2);
-    world.aws.set_desired("dry", 1).await.expect("is within its bounds");
+    world.aws.set_desired(&"dry".into(), 1).await.expect("is within its bounds");
     world.groups.refresh_soon();
     world.until(|snapshot| snapshot.groups["dry"].failure.is_some()).await;
     let snapshot = world.until(|snapshot| snapshot.groups["dry"].asg.live().count() == 1).await;
@@ -93,18 +93,19 @@ async fn only_a_terminating_hook_of_our_name_is_ours() {
     ])
     .await;
     let now = world.clock.now();
-    let hook = world.hooks.of("ours", now).await.expect("asks").ours.expect("has one");
+    let hook = world.hooks.of(&"ours".into(), now).await.expect("asks").ours.expect("has one");
     assert_eq!((hook.name.as_str(), hook.group.as_str()), ("ebbtide", "ours"));
     assert_eq!((hook.heartbeat_timeout.as_secs(), hook.global_timeout.as_secs()), (90, 9000));
-    assert_eq!(world.hooks.of("theirs", now).await.expect("asks").ours, None);
-    assert_eq!(world.hooks.of("launching", now).await.expect("asks").ours, None);
+    assert_eq!(world.hooks.of(&"theirs".into(), now).await.expect("asks").ours, None);
+    assert_eq!(world.hooks.of(&"launching".into(), now).await.expect("asks").ours, None);
 }
 
 #[tokio::test(start_paused = true)]
 async fn many_who_ask_for_a_hook_at_once_cause_one_call() {
     let world = world([ours("web").hook(HookSpec::terminating("ebbtide"))]).await;
     let now = world.clock.now();
-    let all = futures::future::join_all((0..10).map(|_| world.hooks.of("web", now))).await;
+    let web = "web".into();
+    let all = futures::future::join_all((0..10).map(|_| world.hooks.of(&web, now))).await;
     assert!(all.into_iter().all(|answer| answer.expect("asks").ours.is_some()));
     assert_eq!(world.sim.calls(Operation::DescribeLifecycleHooks), 1);
 }

@@ -47,7 +47,7 @@ async fn a_change_of_ours_is_followed_by_a_look_and_many_changes_by_few() {
     tokio::time::sleep(Duration::from_mins(5)).await;
     let before = world.sim.calls(Operation::DescribeAutoScalingGroups);
     for from in 0..20 {
-        world.aws.set_desired("web", from + 1).await.expect("is within its bounds");
+        world.aws.set_desired(&"web".into(), from + 1).await.expect("is within its bounds");
         let change = Change::Desired { group: "web".into(), from, to: from + 1 };
         world.groups.changed(world.clock.now(), change);
     }

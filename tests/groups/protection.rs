@@ -10,6 +10,7 @@ use ebbtide::cluster::Leadership;
 use ebbtide::groups::Groups;
 use ebbtide::groups::protection::{PROTECTION_TAG, Protection};
 use ebbtide::groups::selector::Selectors;
+use ebbtide::k8s::InstanceId;
 use ebbtide::provider::Sizing as _;
 use ebbtide::provider::proto::NodeGroupDecreaseTargetSizeRequest;
 use ebbtide::provider::{AwsSizing, Running};
@@ -65,7 +66,7 @@ impl Short {
     async fn group() -> Self {
         let scene = Scene::with([group(GROUP, 3)]).await;
         let before = scene.in_service(GROUP);
-        somebody(&scene.world).protect(GROUP, &before[..1], true).await.expect("protected");
+        somebody(&scene.world).protect(&GROUP.into(), &ids(&before[..1]), true).await.expect("protected");
         scene.short_of(2).await;
         // Whatever the program does after its start is done.
         tokio::time::sleep(SOON).await;
@@ -103,6 +104,10 @@ impl Short {
         let ended = |entry: &Entry| matches!(entry.what, Event::TerminationStarted { .. });
         assert!(!self.scene.world.aws.journal().iter().any(ended), "nobody had to go");
     }
+}
+
+fn ids(instances: &[String]) -> Vec<InstanceId> {
+    instances.iter().map(InstanceId::from).collect()
 }
 
 #[tokio::test(start_paused = true)]
@@ -201,8 +206,8 @@ async fn a_size_goes_down_in_time_though_nothing_is_heard_of_the_mark() {
     let sizing =
         AwsSizing::new(aws, selectors, Arc::clone(&groups), Arc::clone(&protection), running.clone());
     let began = Instant::now();
-    let turn = groups.lock(GROUP).await;
-    sizing.set_desired(&turn, 5, 3, &short.before[1..]).await.expect("lowered");
+    let turn = groups.lock(&GROUP.into()).await;
+    sizing.set_desired(&turn, 5, 3, &ids(&short.before[1..])).await.expect("lowered");
     assert!(began.elapsed() <= Duration::from_secs(2), "{:?}", began.elapsed());
     running.finish().await;
     drop(turn);
@@ -233,8 +238,8 @@ async fn a_mark_that_no_run_has_left_strips_nobody_of_protection() {
     for value in ["", "true", "2025-12-30T00:00:00Z", "2026-01-02T00:00:00Z", "2199-01-01T00:00:00Z"] {
         let scene = Scene::with([group(GROUP, 2)]).await;
         let ours = scene.in_service(GROUP);
-        somebody(&scene.world).protect(GROUP, &ours, true).await.expect("protected");
-        somebody(&scene.world).tag_instances(&ours, PROTECTION_TAG, value).await.expect("tagged");
+        somebody(&scene.world).protect(&GROUP.into(), &ids(&ours), true).await.expect("protected");
+        somebody(&scene.world).tag_instances(&ids(&ours), PROTECTION_TAG, value).await.expect("tagged");
         let scene = scene.restarted().await;
         scene.answers().await;
         tokio::time::sleep(SOON).await;
@@ -249,10 +254,10 @@ async fn what_is_left_of_a_run_is_taken_back_in_our_groups_and_left_alone_in_oth
     let (ours, theirs) = (scene.in_service(GROUP), scene.in_service("foreign"));
     let world = &scene.world;
     let marked = [&ours[..2], &theirs].concat();
-    somebody(world).tag_instances(&marked, PROTECTION_TAG, JUST_NOW).await.expect("tagged");
+    somebody(world).tag_instances(&ids(&marked), PROTECTION_TAG, JUST_NOW).await.expect("tagged");
     // The first was marked and no more, the second was protected too, the third is a person's.
-    somebody(world).protect(GROUP, &ours[1..], true).await.expect("protected");
-    somebody(world).protect("foreign", &theirs, true).await.expect("protected");
+    somebody(world).protect(&GROUP.into(), &ids(&ours[1..]), true).await.expect("protected");
+    somebody(world).protect(&"foreign".into(), &ids(&theirs), true).await.expect("protected");
     let scene = scene.restarted().await;
     let persons = BTreeSet::from([ours[2].clone()]);
     let clean = |world: &World| guarded(world, GROUP) == [persons.clone(), BTreeSet::new()];
@@ -267,8 +272,8 @@ async fn what_is_left_of_a_run_is_taken_back_in_our_groups_and_left_alone_in_oth
 async fn marks_are_looked_for_again_until_that_has_worked() {
     let scene = Scene::with([group(GROUP, 2)]).await;
     let ours = scene.in_service(GROUP);
-    somebody(&scene.world).tag_instances(&ours, PROTECTION_TAG, JUST_NOW).await.expect("tagged");
-    somebody(&scene.world).protect(GROUP, &ours, true).await.expect("protected");
+    somebody(&scene.world).tag_instances(&ids(&ours), PROTECTION_TAG, JUST_NOW).await.expect("tagged");
+    somebody(&scene.world).protect(&GROUP.into(), &ids(&ours), true).await.expect("protected");
     scene.world.aws.throttle_for(&[Operation::DescribeTags], Duration::from_hours(1));
     let scene = scene.restarted().await;
     scene.answers().await;
@@ -292,7 +297,7 @@ async fn a_size_that_goes_down_right_after_another_is_protected_as_well() {
 async fn who_lowers_the_size_meanwhile_gets_what_he_wants_after_five_minutes() {
     let short = Short::group().await;
     short.scene.decrease(-2).await.expect("lowered");
-    somebody(&short.scene.world).set_desired(GROUP, 2).await.expect("lowered by a person");
+    somebody(&short.scene.world).set_desired(&GROUP.into(), 2).await.expect("lowered by a person");
     tokio::time::sleep(Duration::from_mins(4)).await;
     assert_eq!((short.scene.protected(), short.scene.in_service(GROUP).len()), (3, 3));
     assert_eq!(short.scene.desired(), 2, "it is not raised again");
@@ -313,8 +318,11 @@ async fn what_is_taken_back_is_not_taken_from_a_size_that_goes_down_at_that_mome
     for tenths in (80..125).step_by(5) {
         let short = Short::group().await;
         let left = short.before[1..].to_vec();
-        somebody(&short.scene.world).tag_instances(&left, PROTECTION_TAG, JUST_NOW).await.expect("tagged");
-        somebody(&short.scene.world).protect(GROUP, &left, true).await.expect("protected");
+        somebody(&short.scene.world)
+            .tag_instances(&ids(&left), PROTECTION_TAG, JUST_NOW)
+            .await
+            .expect("tagged");
+        somebody(&short.scene.world).protect(&GROUP.into(), &ids(&left), true).await.expect("protected");
         let scene = short.scene.restarted().await;
         let started = Instant::now();
         scene.answers().await;
@@ -374,7 +382,10 @@ async fn a_node_that_joined_before_its_instance_was_in_service_is_protected_as_s
     // victim.
     scene.world.aws.throttle_for(&[Operation::SetDesiredCapacity], Duration::from_secs(100));
     scene.world.aws.script(late_launch);
-    somebody(&scene.world).complete(GROUP, "bootstrap", &joined).await.expect("completed by whoever it is");
+    somebody(&scene.world)
+        .complete(&GROUP.into(), "bootstrap", &joined.as_str().into())
+        .await
+        .expect("completed by whoever it is");
     tokio::time::sleep(GONE).await;
     let ended = |entry: &Entry| matches!(entry.what, Event::TerminationStarted { .. });
     assert!(!scene.world.aws.journal().iter().any(ended), "nobody had to go");

@@ -24,7 +24,7 @@ use crate::scene::{GROUP, SOON, Scene, code, eventually, group, placeholder};
 async fn a_group_grows_from_what_aws_says_though_somebody_else_changed_it_meanwhile() {
     let scene = Scene::with([group(GROUP, 2)]).await;
     let somebody = Aws::at(aws_client(Arc::new(scene.world.aws.clone())));
-    somebody.set_desired(GROUP, 4).await.expect("set");
+    somebody.set_desired(&GROUP.into(), 4).await.expect("set");
     scene.increase(3).await.expect("grown");
     assert_eq!((scene.desired(), scene.target().await), (7, 7));
     assert!(scene.world.until(SOON, |_| scene.in_service(GROUP).len() == 7).await);

@@ -52,7 +52,7 @@ async fn a_weighted_group_is_as_large_as_its_instances_are_many_and_is_not_to_gr
     // Units that do not come are no nodes that do not come.
     scene.world.aws.fail_launches(GROUP, LaunchFailure::InsufficientCapacity, u32::MAX);
     let somebody = Aws::at(aws_client(Arc::new(scene.world.aws.clone())));
-    somebody.set_desired(GROUP, 12).await.expect("set");
+    somebody.set_desired(&GROUP.into(), 12).await.expect("set");
     tokio::time::sleep(SOON).await;
     assert_eq!((scene.desired(), scene.target().await, limits(&scene).await), (12, 3, (0, 3)));
     assert_eq!(scene.listed().await.len(), 3);

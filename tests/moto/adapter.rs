@@ -80,7 +80,7 @@ impl Moto {
     }
 
     async fn describe(&self, name: &str) -> AutoScalingGroup {
-        let found = self.aws.describe_groups(&[name.to_owned()]).await.expect("answers");
+        let found = self.aws.describe_groups(&[name.into()]).await.expect("answers");
         found.into_iter().next().expect("is there")
     }
 }
@@ -128,8 +128,11 @@ async fn groups_are_described_by_tag_and_by_name_over_several_pages() {
     assert_eq!(found("asg:tag=paged,other").await, 105);
     assert_eq!(found("asg:tag=paged=even").await, 53);
     assert_eq!(found("asg:tag=paged=none").await, 0);
-    let names: Vec<String> =
-        (0..105).map(|n| format!("paged-{n:03}")).chain(["paged-missing".to_owned()]).collect();
+    let names: Vec<_> = (0..105)
+        .map(|n| format!("paged-{n:03}"))
+        .chain(["paged-missing".to_owned()])
+        .map(Into::into)
+        .collect();
     assert_eq!(moto.aws.describe_groups(&names).await.expect("answers").len(), 105);
 }
 
@@ -139,7 +142,7 @@ async fn a_size_is_set_and_an_instance_terminated_with_and_without_decrement() {
     let moto = moto().await;
     let template = moto.template("sized", "m5.large").await;
     moto.group("sized", 0, &template, &[]).await;
-    moto.aws.set_desired("sized", 3).await.expect("is set");
+    moto.aws.set_desired(&"sized".into(), 3).await.expect("is set");
     let group = moto.describe("sized").await;
     assert_eq!((group.desired, group.live().count()), (3, 3));
     assert_eq!(group.zones, ["us-east-1b"]);
@@ -163,7 +166,7 @@ async fn protection_from_scale_in_is_set_and_taken_off() {
     let group = moto.describe("protected").await;
     let first = [group.instances[0].id.clone()];
     for wanted in [true, false] {
-        moto.aws.protect("protected", &first, wanted).await.expect("is set");
+        moto.aws.protect(&"protected".into(), &first, wanted).await.expect("is set");
         let group = moto.describe("protected").await;
         let protected: Vec<_> =
             group.instances.iter().filter(|i| i.protected).map(|i| i.id.clone()).collect();
@@ -213,7 +216,7 @@ async fn only_hooks_on_the_way_out_are_seen() {
             .await
             .expect("is put");
     }
-    let hooks = moto.aws.lifecycle_hooks("hooked").await.expect("answers");
+    let hooks = moto.aws.lifecycle_hooks(&"hooked".into()).await.expect("answers");
     assert_eq!(hooks.len(), 1);
     assert_eq!((hooks[0].name.as_str(), hooks[0].heartbeat_timeout), ("ebbtide", Duration::from_mins(5)));
     assert_eq!(hooks[0].global_timeout, Duration::from_mins(500));
@@ -225,7 +228,10 @@ async fn scaling_activities_are_asked_for() {
     let moto = moto().await;
     let template = moto.template("active", "m5.large").await;
     moto.group("active", 0, &template, &[]).await;
-    assert_eq!(moto.aws.scaling_activities("active", Timestamp::UNIX_EPOCH).await.expect("answers"), []);
+    assert_eq!(
+        moto.aws.scaling_activities(&"active".into(), Timestamp::UNIX_EPOCH).await.expect("answers"),
+        []
+    );
 }
 
 #[tokio::test]
@@ -392,7 +398,7 @@ async fn a_look_of_discovery_sees_groups_of_every_source() {
     let discovery =
         Discovery::new(moto.aws.clone(), selectors, groups, hooks, Clock::system(), Duration::from_mins(1));
     let snapshot = discovery.look().await.expect("sees");
-    let names: Vec<_> = snapshot.groups.keys().map(String::as_str).collect();
+    let names: Vec<_> = snapshot.groups.keys().map(|name| name.as_str()).collect();
     assert_eq!(names, ["look-mixed", "look-old", "look-plain"]);
     assert_eq!((snapshot.groups["look-plain"].asg.max, snapshot.groups["look-plain"].asg.desired), (5, 2));
     let template =

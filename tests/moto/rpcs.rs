@@ -14,6 +14,7 @@ use ebbtide::groups::hooks::Hooks;
 use ebbtide::groups::protection::Protection;
 use ebbtide::groups::selector::Selectors;
 use ebbtide::groups::{Groups, Snapshot};
+use ebbtide::k8s::{GroupName, InstanceId, NodeName};
 use ebbtide::provider::proto::cloud_provider_client::CloudProviderClient;
 use ebbtide::provider::proto::instance_status::InstanceState;
 use ebbtide::provider::proto::{
@@ -46,23 +47,23 @@ impl ScaleIns for Empty {
         true
     }
 
-    fn node_of(&self, _: &str) -> Option<String> {
+    fn node_of(&self, _: &InstanceId) -> Option<NodeName> {
         None
     }
 
-    fn is_leaving(&self, _: &str, _: &str) -> bool {
+    fn is_leaving(&self, _: &GroupName, _: &InstanceId) -> bool {
         false
     }
 
-    fn is_to_be_deleted(&self, _: &str) -> bool {
+    fn is_to_be_deleted(&self, _: &InstanceId) -> bool {
         false
     }
 
-    fn will_decrement(&self, _: &str) -> bool {
+    fn will_decrement(&self, _: &InstanceId) -> bool {
         false
     }
 
-    async fn accept(&self, _: &str, _: &str, _: &str) -> Result<Accepted, IntentError> {
+    async fn accept(&self, _: &NodeName, _: &GroupName, _: &InstanceId) -> Result<Accepted, IntentError> {
         unreachable!("no Node is deleted here")
     }
 }
@@ -196,11 +197,11 @@ async fn a_group_is_listed_and_grows() {
     assert_eq!(program.target(&group).await, 2);
 
     // Somebody else makes it one larger, and nobody has looked yet.
-    account.aws.set_desired(&group, 3).await.expect("set");
+    account.aws.set_desired(&group.as_str().into(), 3).await.expect("set");
     program.increase(&group, 2).await.expect("grown");
     assert_eq!(program.target(&group).await, 5);
     assert_eq!(account.truth(&group).await.0, 5);
-    program.seen(|view| view.groups[&group].asg.instances.len() == 5).await;
+    program.seen(|view| view.groups[group.as_str()].asg.instances.len() == 5).await;
     let mut expected: Vec<_> = account.truth(&group).await.1;
     expected.sort();
     let expected: Vec<_> = expected
@@ -225,7 +226,7 @@ async fn a_group_that_gives_weights_is_seen_as_such_and_left_as_large_as_it_is()
     let before = account.truth(&group).await;
     assert_eq!((before.0, before.1.len()), (4, 2));
     let program = Program::on(&account).await;
-    assert!(program.groups.latest().expect("seen").groups[&group].asg.is_weighted());
+    assert!(program.groups.latest().expect("seen").groups[group.as_str()].asg.is_weighted());
     let nodes = program.nodes(&group).await;
     assert!(nodes.iter().all(|(_, state)| *state == InstanceState::InstanceRunning), "{nodes:?}");
     assert_eq!((nodes.len(), program.target(&group).await), (2, 2));

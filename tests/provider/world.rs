@@ -10,6 +10,7 @@ use ebbtide::aws::{AutoScalingGroup, Instance, Lifecycle};
 use ebbtide::clock::Clock;
 use ebbtide::cluster::ApiError;
 use ebbtide::groups::{Group, GroupLock, Groups, LaunchFailure, Snapshot};
+use ebbtide::k8s::{GroupName, InstanceId, NodeName};
 use ebbtide::provider::listen::Listener;
 use ebbtide::provider::proto::cloud_provider_client::CloudProviderClient;
 use ebbtide::provider::proto::{
@@ -153,7 +154,7 @@ impl Sizing for Script<Aws> {
         _: &GroupLock,
         from: i32,
         to: i32,
-        protect: &[String],
+        protect: &[InstanceId],
     ) -> Result<(), SizingError> {
         self.answer().await?;
         let mut aws = self.now();
@@ -161,16 +162,21 @@ impl Sizing for Script<Aws> {
             return Err(SizingError::Denied("autoscaling:SetInstanceProtection".into()));
         }
         aws.group.asg.desired = to;
-        aws.asked.push(Asked::Set { from, to, protect: protect.to_vec() });
+        aws.asked.push(Asked::Set { from, to, protect: protect.iter().map(String::from).collect() });
         Ok(())
     }
 
-    async fn terminate(&self, _: &GroupLock, instance: &str, decrement: bool) -> Result<(), SizingError> {
+    async fn terminate(
+        &self,
+        _: &GroupLock,
+        instance: &InstanceId,
+        decrement: bool,
+    ) -> Result<(), SizingError> {
         self.answer().await?;
         let mut aws = self.now();
         aws.asked.push(Asked::Terminate { instance: instance.into(), decrement });
         aws.group.asg.desired -= i32::from(decrement);
-        for found in aws.group.asg.instances.iter_mut().filter(|i| i.id == instance) {
+        for found in aws.group.asg.instances.iter_mut().filter(|i| i.id == *instance) {
             found.lifecycle = Lifecycle::Terminating;
         }
         Ok(())
@@ -183,33 +189,38 @@ impl ScaleIns for Script<Leaving> {
         !self.now().not_ready
     }
 
-    fn node_of(&self, instance: &str) -> Option<String> {
-        self.now().nodes.get(instance).cloned()
+    fn node_of(&self, instance: &InstanceId) -> Option<NodeName> {
+        self.now().nodes.get(instance.as_str()).map(NodeName::from)
     }
 
-    fn is_leaving(&self, group: &str, instance: &str) -> bool {
-        self.now().under_way.contains_key(&(group.to_owned(), instance.to_owned()))
+    fn is_leaving(&self, group: &GroupName, instance: &InstanceId) -> bool {
+        self.now().under_way.contains_key(&(group.to_owned().to_string(), instance.to_owned().to_string()))
     }
 
-    fn is_to_be_deleted(&self, instance: &str) -> bool {
-        self.now().tainted.contains(instance)
+    fn is_to_be_deleted(&self, instance: &InstanceId) -> bool {
+        self.now().tainted.contains(instance.as_str())
     }
 
-    fn will_decrement(&self, instance: &str) -> bool {
-        self.now().under_way.iter().any(|((_, id), decrements)| id == instance && *decrements)
+    fn will_decrement(&self, instance: &InstanceId) -> bool {
+        self.now().under_way.iter().any(|((_, id), decrements)| **id == **instance && *decrements)
     }
 
-    async fn accept(&self, node: &str, group: &str, instance: &str) -> Result<Accepted, IntentError> {
-        if self.now().hangs.contains(node) {
+    async fn accept(
+        &self,
+        node: &NodeName,
+        group: &GroupName,
+        instance: &InstanceId,
+    ) -> Result<Accepted, IntentError> {
+        if self.now().hangs.contains(node.as_str()) {
             std::future::pending::<()>().await;
         }
         let mut script = self.now();
-        if script.refuses.contains(node) {
+        if script.refuses.contains(node.as_str()) {
             let source = ApiError::TimedOut;
             return Err(IntentError::NotRecorded { node: node.to_owned(), source });
         }
-        script.accepted.push(node.to_owned());
-        match script.under_way.insert((group.to_owned(), instance.to_owned()), true) {
+        script.accepted.push(node.to_owned().to_string());
+        match script.under_way.insert((group.to_owned().to_string(), instance.to_owned().to_string()), true) {
             Some(true) => Ok(Accepted::Already),
             _ => Ok(Accepted::New),
         }

@@ -82,7 +82,7 @@ async fn after_a_step_the_sizes_that_aws_shows_are_believed() {
         scene.pass_some(seconds(130)).await;
         assert_eq!(scene.target().await.expect("answered"), 4);
         let person = Aws::at(aws_client(Arc::new(scene.world.aws.clone())));
-        person.set_desired("web", 3).await.expect("set");
+        person.set_desired(&"web".into(), 3).await.expect("set");
         scene.pass_some(seconds(130)).await;
         assert_eq!(scene.target().await.expect("answered"), 3, "after a step of {by}");
     }

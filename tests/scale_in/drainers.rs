@@ -71,7 +71,7 @@ impl Drainer {
             let aws = Aws::at(aws_client(std::sync::Arc::new(world.aws.clone())));
             // Until the hook can be completed, and not for ever: somebody else may have been first.
             for _ in 0..30 {
-                if aws.complete("web", hook, &machine.instance).await.is_ok() {
+                if aws.complete(&"web".into(), hook, &machine.instance.as_str().into()).await.is_ok() {
                     break;
                 }
                 tokio::time::sleep(Duration::from_secs(1)).await;

@@ -53,7 +53,7 @@ impl ScaleIn {
                 self.cancelled = None;
                 record.cause.as_str().clone_into(&mut self.cause);
                 if self.instance.is_empty() {
-                    (self.instance, self.group) = (record.instance, record.group);
+                    (self.instance, self.group) = (record.instance.into(), record.group.into());
                 }
                 if self.phases.last().is_none_or(|(phase, _)| *phase != record.phase) {
                     self.phases.push((record.phase, at));

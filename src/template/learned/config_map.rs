@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use super::Learned;
 use super::store::LearnedStore;
 use crate::cluster::{ApiError, Cluster, Leadership};
+use crate::k8s::GroupName;
 use crate::telemetry::chain;
 
 /// The key in the ConfigMap. Its value is a JSON object with a member for each group.
@@ -86,7 +87,7 @@ pub async fn keep(
 }
 
 /// What can be read of it, group by group.
-fn read(text: &str) -> Option<BTreeMap<String, Learned>> {
+fn read(text: &str) -> Option<BTreeMap<GroupName, Learned>> {
     let damaged = |group: Option<&str>, error: serde_json::Error| {
         tracing::warn!(group, %error, "what was learned of nodes before is damaged and is learned anew");
     };
@@ -94,7 +95,7 @@ fn read(text: &str) -> Option<BTreeMap<String, Learned>> {
         serde_json::from_str(text).map_err(|error| damaged(None, error)).ok()?;
     let read = members.into_iter().filter_map(|(group, member)| {
         let learned = serde_json::from_value(member).map_err(|error| damaged(Some(&group), error)).ok()?;
-        Some((group, learned))
+        Some((group.into(), learned))
     });
     Some(read.collect())
 }

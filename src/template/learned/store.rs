@@ -12,12 +12,13 @@ use tokio::sync::watch;
 use super::Learned;
 use crate::aws::{AutoScalingGroup, Lifecycle, ManagedNodeGroup, Revision};
 use crate::cluster::Nodes;
+use crate::k8s::GroupName;
 
 /// All that is learned, by group.
 #[derive(Debug)]
 pub struct LearnedStore {
     nodes: Arc<Nodes>,
-    by_group: Mutex<BTreeMap<String, Known>>,
+    by_group: Mutex<BTreeMap<GroupName, Known>>,
     version: watch::Sender<u64>,
     loaded: watch::Sender<bool>,
 }
@@ -64,7 +65,7 @@ impl LearnedStore {
         let Some(learned) = Learned::from(known.as_deref(), revisions, given, &nodes, now) else {
             if by_group.remove(&group.name).is_some() {
                 tracing::info!(
-                    group = group.name,
+                    group = group.name.as_str(),
                     "what was learned of its nodes is of another launch template: forgotten"
                 );
                 self.touch();
@@ -83,7 +84,7 @@ impl LearnedStore {
         }
         let learned = Arc::new(learned);
         tracing::info!(
-            group = group.name,
+            group = group.name.as_str(),
             instance_type = learned.last,
             labels = learned.labels.len(),
             taints = ?learned.taints.iter().map(|taint| taint.key.as_str()).collect::<Vec<_>>(),
@@ -110,7 +111,7 @@ impl LearnedStore {
     }
 
     /// Takes in what an earlier run had learned.
-    pub fn load(&self, kept: BTreeMap<String, Learned>) {
+    pub fn load(&self, kept: BTreeMap<GroupName, Learned>) {
         let mut by_group = self.lock();
         for (group, earlier) in kept {
             match by_group.entry(group) {
@@ -134,7 +135,7 @@ impl LearnedStore {
     }
 
     /// All that is learned; groups without nodes, which nothing would teach again, come first.
-    pub fn all(&self) -> Vec<(String, Arc<Learned>)> {
+    pub fn all(&self) -> Vec<(GroupName, Arc<Learned>)> {
         let by_group = self.lock();
         let with = |has_nodes: bool| by_group.iter().filter(move |(_, known)| known.has_nodes == has_nodes);
         with(false)
@@ -152,7 +153,7 @@ impl LearnedStore {
         self.version.send_modify(|version| *version += 1);
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Known>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<GroupName, Known>> {
         self.by_group.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -186,7 +187,7 @@ mod tests {
 
     fn group(instances: &[&str]) -> AutoScalingGroup {
         let instance = |id: &&str| Instance {
-            id: (*id).to_owned(),
+            id: (*id).into(),
             zone: String::new(),
             lifecycle: Lifecycle::InService,
             protected: false,
@@ -228,7 +229,7 @@ mod tests {
             varying: ["team".to_owned()].into(),
             ..Learned::default()
         };
-        store.load([("web".to_owned(), earlier)].into());
+        store.load([("web".into(), earlier)].into());
         assert!(versions.has_changed().expect("the store is there"), "what is kept lacks what was seen");
         let learned = look(&store, &["i-1"]).expect("is known");
         assert_eq!((learned.labels.len(), learned.varying.len()), (0, 1));

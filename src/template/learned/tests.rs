@@ -23,8 +23,8 @@ fn node(n: i64) -> NodeView {
         ("team", "blue"),
     ];
     NodeView {
-        name: format!("host-{n}"),
-        instance: Some(format!("i-{n}")),
+        name: format!("host-{n}").into(),
+        instance: Some(format!("i-{n}").into()),
         labels: labels.into_iter().collect(),
         created: Some(at(n)),
         ready_since: Some(at(0)),
