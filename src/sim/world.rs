@@ -124,10 +124,14 @@ async fn join(mut events: UnboundedReceiver<Entry>, aws: &Aws, cluster: &Cluster
                 cluster.register_node(spec);
             }
             Event::Powered { instance, power, .. } if power != Power::Pending => {
-                bearer(&instance).into_iter().for_each(|name| switch_off(cluster, name));
+                if let Some(name) = bearer(&instance) {
+                    switch_off(cluster, name);
+                }
             }
             Event::Impaired { instance, .. } => {
-                bearer(&instance).into_iter().for_each(|name| switch_off(cluster, name));
+                if let Some(name) = bearer(&instance) {
+                    switch_off(cluster, name);
+                }
             }
             Event::Rebooted { instance, .. } => {
                 if let Some(name) = bearer(&instance) {
@@ -136,7 +140,9 @@ async fn join(mut events: UnboundedReceiver<Entry>, aws: &Aws, cluster: &Cluster
                 }
             }
             Event::Terminated { instance, .. } => {
-                bearer(&instance).into_iter().for_each(|name| cluster.power_off(name));
+                if let Some(name) = bearer(&instance) {
+                    cluster.power_off(name);
+                }
                 if let Some(name) = names.remove(&instance)
                     && bearers.get(&name) == Some(&instance)
                 {
