@@ -88,7 +88,7 @@ impl Workers {
         busy.panics = busy.panics.saturating_add(1);
         busy.rests = true;
         shared.metrics.panicked();
-        shared.waiting.forget(&name);
+        shared.waiting.forget(name);
         tracing::error!(node = name.as_str(), panic = words, pause = ?pause, "the work on a node panicked and is taken up again");
         let note = format!(
             "a defect of ebbtide stopped its work on this node, which it takes up again in {} s; please report it: {words}",

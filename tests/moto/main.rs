@@ -11,5 +11,6 @@
 
 mod account;
 mod adapter;
+mod compare;
 mod eks;
 mod rpcs;
