@@ -152,7 +152,7 @@ impl Provider {
         let seen = group(&*self.view()?, name)?;
         let fresh = deadline.call("describing the group", self.sizing.current(&seen)).await??;
         for change in learned(&seen, &fresh) {
-            self.record(change);
+            self.groups.changed(self.clock.now(), change);
         }
         Ok(fresh)
     }
@@ -172,7 +172,6 @@ impl Provider {
         if to > from {
             self.groups.note_asked_for(name);
         }
-        self.record(Change::Desired { group: name.clone(), from, to });
         info!(group = %name, from, to, "desired capacity set");
         Ok(())
     }
@@ -187,11 +186,6 @@ impl Provider {
         deadline.call("terminating the instance", self.sizing.terminate(lock, instance, true)).await??;
         unsure.settled();
         self.groups.note_asked_for(instance);
-        self.record(Change::Terminated {
-            group: group.to_owned(),
-            instance: instance.to_owned(),
-            decrement: true,
-        });
         info!(
             group = group.as_str(),
             instance = instance.as_str(),
@@ -217,10 +211,6 @@ impl Provider {
             );
         }
         Ok(())
-    }
-
-    fn record(&self, change: Change) {
-        self.groups.changed(self.clock.now(), change);
     }
 }
 

@@ -7,6 +7,7 @@ use crate::k8s::InstanceId;
 
 /// Reads and changes sizes of Auto Scaling groups.
 ///
+/// What AWS has accepted is laid over the view in [`Groups`](crate::groups::Groups) here, whether or not the caller still waits.
 /// The caller bounds every call in time and may drop it at any point, so that an implementation must leave nothing
 /// behind that hurts when it is (a scale-in protection that is only for a moment, for example).
 #[async_trait]

@@ -133,11 +133,8 @@ async fn an_answer_comes_before_the_client_gives_up_and_a_doubt_asks_for_a_new_l
     assert_eq!(code(&world.increase(1).await), Code::DeadlineExceeded);
     assert_eq!(before.elapsed().as_secs(), 3);
     // Two calls of 2.5 s each: the second one has no 3 s left.
-    *world.aws.now() = crate::world::Aws {
-        group: web(1).in_service(&["i-1"]),
-        takes: Duration::from_millis(2500),
-        ..Default::default()
-    };
+    let world = World::with(web(1).in_service(&["i-1"]));
+    world.aws.now().takes = Duration::from_millis(2500);
     let before = tokio::time::Instant::now();
     assert_eq!(code(&world.increase(1).await), Code::DeadlineExceeded);
     assert_eq!(before.elapsed().as_secs(), 4);

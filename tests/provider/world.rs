@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use ebbtide::aws::{AutoScalingGroup, Instance, Lifecycle};
 use ebbtide::clock::Clock;
 use ebbtide::cluster::ApiError;
-use ebbtide::groups::{Group, GroupLock, Groups, LaunchFailure, Snapshot};
+use ebbtide::groups::{Change, Group, GroupLock, Groups, LaunchFailure, Snapshot};
 use ebbtide::k8s::{GroupName, InstanceId, NodeName};
 use ebbtide::provider::listen::Listener;
 use ebbtide::provider::proto::cloud_provider_client::CloudProviderClient;
@@ -85,6 +85,8 @@ pub(crate) enum Asked {
 #[derive(Debug, Default)]
 pub(crate) struct Aws {
     pub(crate) group: Group,
+    /// The view that learns what is accepted.
+    view: Option<(Arc<Groups>, Clock)>,
     pub(crate) described: usize,
     pub(crate) asked: Vec<Asked>,
     /// Sizes may not be set.
@@ -95,6 +97,13 @@ pub(crate) struct Aws {
     pub(crate) hangs: bool,
     /// What a call takes.
     pub(crate) takes: Duration,
+}
+
+impl Aws {
+    fn accepted(&self, change: Change) {
+        let (groups, clock) = self.view.as_ref().expect("a world has a view");
+        groups.changed(clock.now(), change);
+    }
 }
 
 /// Scale-ins, as far as the provider sees them.
@@ -162,6 +171,7 @@ impl Sizing for Script<Aws> {
             return Err(SizingError::Denied("autoscaling:SetInstanceProtection".into()));
         }
         aws.group.asg.desired = to;
+        aws.accepted(Change::Desired { group: aws.group.asg.name.clone(), from, to });
         aws.asked.push(Asked::Set { from, to, protect: protect.iter().map(String::from).collect() });
         Ok(())
     }
@@ -179,6 +189,8 @@ impl Sizing for Script<Aws> {
         for found in aws.group.asg.instances.iter_mut().filter(|i| i.id == *instance) {
             found.lifecycle = Lifecycle::Terminating;
         }
+        let group = aws.group.asg.name.clone();
+        aws.accepted(Change::Terminated { group, instance: instance.clone(), decrement });
         Ok(())
     }
 }
@@ -259,6 +271,7 @@ impl World {
         let aws = Arc::new(Script::<Aws>::default());
         let leaving = Arc::new(Script::<Leaving>::default());
         let clock = Clock::starting_at(Timestamp::from_second(1_700_000_000).expect("in range"));
+        aws.now().view = Some((Arc::clone(&groups), clock.clone()));
         let mut registry = Registry::default();
         let metrics = RpcMetrics::register(&mut registry);
         let provider = Provider::new(
