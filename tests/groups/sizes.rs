@@ -194,8 +194,10 @@ async fn instances_stay_protected_until_the_group_has_looked_for_a_victim() {
     // AWS has not acted on the size yet. This one counts, but nobody sees it come.
     scene.world.aws.script(late_launch);
     tokio::time::sleep(Duration::from_secs(15)).await;
-    assert_eq!(scene.protected(), 2);
+    // Nor is the newcomer left for the group to choose.
+    assert_eq!((scene.protected(), scene.in_service(GROUP).len(), scene.desired()), (3, 3, 3));
     assert!(scene.world.until(SOON, |_| scene.protected() == 0).await);
+    assert_eq!(scene.in_service(GROUP).len(), 3, "nobody had to go");
 }
 
 #[tokio::test(start_paused = true)]
