@@ -257,9 +257,8 @@ impl Protection {
     async fn take_over(&self, leadership: &Leadership) {
         // Whoever leads may be at work on a size.
         leadership.begun().await;
-        let mut versions = self.groups.versions();
-        // The sender lives in `self.groups`.
-        while self.groups.latest().is_none() && versions.changed().await.is_ok() {}
+        // An error only if the sender is gone, which lives in `self.groups`.
+        let _ = self.groups.versions().wait_for(Option::is_some).await;
         // Nothing at the start waits for this, nor is it to wait for it.
         tokio::time::sleep(LOOK).await;
         let mut failures = 0;

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use arc_swap::ArcSwapOption;
 use jiff::Timestamp;
 use tokio::sync::{Notify, watch};
 
@@ -60,9 +59,9 @@ impl Change {
 #[derive(Debug)]
 pub struct Groups {
     max_age: Duration,
-    current: ArcSwapOption<Snapshot>,
+    /// What is read; what it is made of is under a lock of its own, so that no reader waits while it is made.
+    view: watch::Sender<Option<Arc<Snapshot>>>,
     seen: Mutex<Seen>,
-    version: watch::Sender<u64>,
     refresh: Notify,
     locks: GroupLocks,
     /// Groups that cluster-autoscaler grew, and instances without a Node that it gave up, in this run.
@@ -85,9 +84,8 @@ impl Groups {
     pub fn new(max_age: Duration) -> Self {
         Self {
             max_age,
-            current: ArcSwapOption::empty(),
+            view: watch::Sender::new(None),
             seen: Mutex::default(),
-            version: watch::Sender::new(0),
             refresh: Notify::new(),
             locks: GroupLocks::default(),
             asked_for: Mutex::default(),
@@ -97,7 +95,7 @@ impl Groups {
 
     /// The present view, whatever its age and complete or not: for what must go on through an outage.
     pub fn latest(&self) -> Option<Arc<Snapshot>> {
-        self.current.load_full()
+        self.view.borrow().clone()
     }
 
     /// The present view, unless it is too old to decide from or not complete.
@@ -201,9 +199,9 @@ impl Groups {
         self.refresh.notified().await;
     }
 
-    /// Changes whenever the view does.
-    pub fn versions(&self) -> watch::Receiver<u64> {
-        self.version.subscribe()
+    /// The present view and every later one; one that reads slowly misses those between.
+    pub fn versions(&self) -> watch::Receiver<Option<Arc<Snapshot>>> {
+        self.view.subscribe()
     }
 
     fn take(&self, seen: &mut Seen, snapshot: Snapshot) {
@@ -220,8 +218,7 @@ impl Groups {
         let Some(base) = &seen.base else { return };
         let view =
             if seen.changes.is_empty() { Arc::clone(base) } else { Arc::new(overlay(base, &seen.changes)) };
-        self.current.store(Some(view));
-        self.version.send_modify(|version| *version += 1);
+        self.view.send_replace(Some(view));
     }
 }
 
@@ -252,7 +249,7 @@ fn lay_over(group: &mut Group, changes: &[(Timestamp, Change)], taken_at: Timest
     let is_shown = |(_, change): &&(Timestamp, Change)| match change {
         Change::Desired { .. } => false,
         Change::Terminated { instance, .. } => {
-            group.asg.instances.iter().any(|i| i.id == *instance && i.lifecycle.is_terminating())
+            !group.asg.instances.iter().any(|i| i.id == *instance && is_to_end(i.lifecycle))
         }
     };
     let shown = changes.iter().rposition(is_shown).unwrap_or_default();
@@ -280,9 +277,8 @@ fn apply(group: &mut Group, change: &Change, is_news: bool) {
         }
         Change::Terminated { instance: id, decrement, .. } => {
             // AWS lowers the capacity and takes the instance out of service in one step: seeing one is seeing both.
-            let ends = |lifecycle: Lifecycle| !lifecycle.is_terminating() && !lifecycle.is_warm();
-            if let Some(instance) = group.asg.instances.iter_mut().find(|i| i.id == *id && ends(i.lifecycle))
-            {
+            let mut instances = group.asg.instances.iter_mut();
+            if let Some(instance) = instances.find(|i| i.id == *id && is_to_end(i.lifecycle)) {
                 let counted = instance.lifecycle.is_live();
                 instance.lifecycle = Lifecycle::Terminating;
                 if *decrement && counted {
@@ -291,6 +287,12 @@ fn apply(group: &mut Group, change: &Change, is_news: bool) {
             }
         }
     }
+}
+
+/// Whether an instance in this state shows nothing yet of having been told to terminate. One that is listed no more has
+/// ended, one in the warm pool has been given back to it.
+fn is_to_end(lifecycle: Lifecycle) -> bool {
+    !lifecycle.is_terminating() && !lifecycle.is_warm()
 }
 
 #[cfg(test)]
@@ -354,13 +356,15 @@ mod tests {
 
     #[test]
     fn a_size_that_was_set_before_a_termination_that_shows_is_not_set_again() {
-        use Lifecycle::{InService, Terminating};
+        use Lifecycle::{InService, Terminating, Warmed};
         let groups = Groups::new(Duration::from_mins(10));
         groups.publish(look(0, 2, &[InService]));
         groups.changed(at(1), Change::Desired { group: "g".into(), from: 2, to: 3 });
         groups.changed(at(2), terminated(true));
-        for (shown, states) in [(2, [InService]), (3, [InService]), (2, [Terminating])] {
-            groups.publish(look(3, shown, &states));
+        for (shown, states) in
+            [(2, &[InService][..]), (3, &[InService]), (2, &[Terminating]), (2, &[Warmed]), (2, &[])]
+        {
+            groups.publish(look(3, shown, states));
             assert_eq!(desired(&groups), 2, "{shown} {states:?}");
         }
     }
