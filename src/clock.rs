@@ -91,6 +91,11 @@ pub fn later(moment: Timestamp, by: SignedDuration) -> Timestamp {
     moment.checked_add(by).unwrap_or(end)
 }
 
+/// The pause after so many failures in a row: `first` after the first one, twice as long after each more, up to `longest`.
+pub fn backoff(failures: u32, first: Duration, longest: Duration) -> Duration {
+    first.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1))).min(longest)
+}
+
 /// `duration` as one that may be negative; the longest there is for one that is longer.
 pub fn signed(duration: Duration) -> SignedDuration {
     SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX)
@@ -102,6 +107,12 @@ mod tests {
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).expect("in range")
+    }
+
+    #[test]
+    fn pauses_double_from_the_first_to_the_longest() {
+        let pause = |failures| backoff(failures, Duration::from_secs(1), Duration::from_secs(10)).as_secs();
+        assert_eq!([1, 2, 3, 4, 5, u32::MAX].map(pause), [1, 2, 4, 8, 10, 10]);
     }
 
     #[test]

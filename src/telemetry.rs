@@ -64,7 +64,7 @@ fn filter(level: Level) -> Targets {
 }
 
 /// Something that anybody outside can cause, told no more often than so.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Sparingly {
     told: Option<Instant>,
     untold: u64,
@@ -86,17 +86,24 @@ impl Sparingly {
 const REMIND_EVERY: Duration = Duration::from_mins(5);
 
 /// Something that does not work for a while: told when that begins, every five minutes while it lasts, and when it ends.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Outage {
     began: Option<Instant>,
+    failures: u32,
     told: Sparingly,
 }
 
 impl Outage {
     /// It does not work. For how long that has been so, if it is to be told.
     pub(crate) fn lasts(&mut self) -> Option<Duration> {
+        self.failures = self.failures.saturating_add(1);
         let lasted = self.began.get_or_insert_with(Instant::now).elapsed();
         self.told.tell(REMIND_EVERY).map(|_| lasted)
+    }
+
+    /// How often it has not worked, one time after the other.
+    pub(crate) fn failures(&self) -> u32 {
+        self.failures
     }
 
     /// It works. For how long it did not, if it did not.
@@ -205,8 +212,9 @@ mod tests {
             told.extend(outage.lasts().map(|lasted| lasted.as_secs()));
             tokio::time::advance(Duration::from_secs(1)).await;
         }
-        assert_eq!(told, [0, 300, 600]);
+        assert_eq!((told, outage.failures()), (vec![0, 300, 600], 700));
         assert_eq!(outage.ends(), Some(Duration::from_secs(700)));
         assert_eq!(outage.lasts(), Some(Duration::ZERO), "another one is told at once");
+        assert_eq!(outage.failures(), 1);
     }
 }

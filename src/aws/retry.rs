@@ -13,6 +13,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::AwsError;
+use crate::clock::backoff;
 use crate::telemetry::chain;
 
 /// The first pause is no longer than this.
@@ -26,7 +27,7 @@ pub(super) struct Patience {
     /// No attempt begins later than this after the first one did.
     pub(super) within: Duration,
     /// The longest pause between two attempts.
-    pub(super) pause: Duration,
+    pub(super) longest_pause: Duration,
     /// Whether a second effect of the call does no harm.
     pub(super) repeatable: bool,
 }
@@ -53,7 +54,7 @@ impl Patience {
         Self {
             attempt: Duration::from_millis(attempt),
             within: Duration::from_millis(within),
-            pause: Duration::from_millis(pause),
+            longest_pause: Duration::from_millis(pause),
             repeatable: true,
         }
     }
@@ -62,9 +63,9 @@ impl Patience {
         error.is_transient() && (self.repeatable || error.is_refusal())
     }
 
-    /// The most that the pause after a failure lasts; so many others came before it.
-    fn longest_pause(self, failures: u32) -> Duration {
-        FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(failures)).min(self.pause)
+    /// Somewhere in the pause after so many failures in a row.
+    fn pause(self, failures: u32) -> Duration {
+        backoff(failures, FIRST_PAUSE, self.longest_pause).mul_f64(fastrand::f64())
     }
 }
 
@@ -80,13 +81,13 @@ where
             Ok(answer) => return Ok(answer),
             Err(error) => error,
         };
-        let pause = patience.longest_pause(failures).mul_f64(fastrand::f64());
+        failures += 1;
+        let pause = patience.pause(failures);
         if !patience.allows(&error) || began.elapsed() + pause > patience.within {
             return Err(error);
         }
         tracing::debug!(failures, error = %chain(&error), "a call to AWS is tried again");
         sleep(pause).await;
-        failures += 1;
     }
 }
 

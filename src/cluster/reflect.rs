@@ -10,7 +10,13 @@ use kube::ResourceExt;
 use kube::runtime::watcher::{self, Event};
 use tokio::sync::watch;
 
+use crate::clock::backoff;
 use crate::telemetry::{Outage, chain};
+
+/// The pause after the first failure of a watch; it doubles ...
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// ... up to this. Shorter than `kube`'s default of 30 s: a drain that does not see the last exit holds an instance.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// Where the events of a watch go.
 pub trait Sink<K> {
@@ -83,19 +89,13 @@ pub fn patiently<K>(
         let event = events.next().await?;
         let mut pause = None;
         if event.is_err() {
-            failures += 1;
-            pause = Some(pause_after(failures));
+            failures = u32::saturating_add(failures, 1);
+            pause = Some(backoff(failures, FIRST_PAUSE, LONGEST_PAUSE));
         } else if event.as_ref().is_ok_and(brings_news) {
             failures = 0;
         }
         Some((event, (events, failures, pause)))
     })
-}
-
-/// 0.1 s after the first failure in a row, doubled up to 5 s. Shorter than `kube`'s default of 30 s because a drain that
-/// does not see the last exit holds an instance.
-fn pause_after(failures: u32) -> Duration {
-    (Duration::from_millis(100) * 2u32.pow(failures.saturating_sub(1).min(6))).min(Duration::from_secs(5))
 }
 
 /// Hands one event of a watch to the sink. `listed` collects a list until it is whole.

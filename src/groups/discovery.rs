@@ -172,7 +172,7 @@ impl Discovery {
     /// [`poll_interval`](super::poll_interval) says so. While AWS does not answer it tries again after 1 s, then 2 s, and so on, and the last
     /// snapshot stays.
     pub async fn run(self) -> Infallible {
-        let (mut failures, mut outage) = (0, Outage::default());
+        let mut outage = Outage::default();
         let mut pace = self.interval;
         loop {
             let began = Instant::now();
@@ -181,10 +181,10 @@ impl Discovery {
             // Boxed: a look holds many calls at once, and whoever runs this need not carry their size.
             match Box::pin(self.look()).await {
                 Ok(snapshot) => {
+                    let failures = outage.failures();
                     if let Some(lasted) = outage.ends() {
                         tracing::info!(failures, lasted_seconds = lasted.as_secs(), "groups are seen again");
                     }
-                    failures = 0;
                     pace = next_look(&snapshot, self.hooks.knowledge(&snapshot), self.interval);
                     self.groups.publish(snapshot);
                     let due = began + pace;
@@ -205,8 +205,7 @@ impl Discovery {
                         );
                     }
                     // No slower than the hooks allow: one may be about to time out unseen.
-                    tokio::time::sleep(retry_after(failures, pace)).await;
-                    failures += 1;
+                    tokio::time::sleep(retry_after(outage.failures(), pace)).await;
                 }
             }
             tokio::time::sleep_until(began + BREATH).await;

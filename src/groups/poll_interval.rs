@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::failures::is_short;
 use super::hooks::Knowledge;
 use super::{Group, Snapshot};
+use crate::clock::backoff;
 
 /// The pace while something is under way that AWS alone knows the end of: as often as cluster-autoscaler's own loop.
 const BUSY: Duration = Duration::from_secs(10);
@@ -60,9 +61,9 @@ pub(super) fn wished_look(began: Instant, wished_at: Instant) -> Instant {
     (wished_at + SETTLED).max(began + APART)
 }
 
-/// How long to wait after so many failures before this one; no longer than `pace`.
+/// How long to wait after so many failures in a row; no longer than `pace`.
 pub(super) fn retry_after(failures: u32, pace: Duration) -> Duration {
-    FIRST_RETRY.saturating_mul(2_u32.saturating_pow(failures)).min(pace.clamp(FIRST_RETRY, LONGEST_RETRY))
+    backoff(failures, FIRST_RETRY, pace.clamp(FIRST_RETRY, LONGEST_RETRY))
 }
 
 #[cfg(test)]
@@ -139,7 +140,7 @@ mod tests {
 
     #[test]
     fn waits_after_failures_double_up_to_ten_seconds_and_never_last_longer_than_the_pace() {
-        let waits = |pace| [0, 1, 2, 3, 4, u32::MAX].map(|failures| retry_after(failures, pace).as_secs());
+        let waits = |pace| [1, 2, 3, 4, 5, u32::MAX].map(|failures| retry_after(failures, pace).as_secs());
         assert_eq!(waits(INTERVAL), [1, 2, 4, 8, 10, 10]);
         assert_eq!(waits(Duration::from_secs(3)), [1, 2, 3, 3, 3, 3]);
         assert_eq!(waits(Duration::ZERO), [1; 6]);

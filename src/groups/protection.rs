@@ -13,7 +13,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -25,10 +24,10 @@ use tokio::time::Instant;
 
 use super::{Change, GroupLock, Groups, sizes};
 use crate::aws::{AutoScalingGroup, Aws, AwsError, Instance, Lifecycle, Operation};
-use crate::clock::Clock;
+use crate::clock::{Clock, backoff};
 use crate::cluster::Leadership;
 use crate::k8s::{GroupName, InstanceId};
-use crate::telemetry::chain;
+use crate::telemetry::{Outage, chain};
 
 /// The tag of an instance that is protected from scale-in by us; its value says since when. `deploy/iam-policy.json`
 /// allows to write no other.
@@ -63,8 +62,8 @@ pub struct Protection {
     owed: Mutex<BTreeMap<GroupName, Owed>>,
     /// Something else is owed than before.
     changed: Notify,
-    /// Whether it was said that marks cannot be set.
-    warned: AtomicBool,
+    /// Marks cannot be set.
+    unmarked: Mutex<Outage>,
 }
 
 #[derive(Clone, Debug)]
@@ -80,7 +79,8 @@ struct Owed {
     hold: Duration,
     /// When to release them, or to try again.
     due: Instant,
-    failures: u32,
+    /// They cannot be released.
+    outage: Outage,
     /// Whether these were missing in a look, when the others were released.
     missed: bool,
 }
@@ -96,8 +96,8 @@ enum Released {
 impl Protection {
     /// Owes nothing yet.
     pub fn new(aws: Aws, groups: Arc<Groups>, clock: Clock) -> Self {
-        let (owed, changed, warned) = (Mutex::default(), Notify::new(), AtomicBool::new(false));
-        Self { aws, groups, clock, owed, changed, warned }
+        let (owed, changed, unmarked) = (Mutex::default(), Notify::new(), Mutex::default());
+        Self { aws, groups, clock, owed, changed, unmarked }
     }
 
     /// Sets a lower size for the group whose lock it holds, `instances` protected from now on. What AWS says of the size is
@@ -230,21 +230,21 @@ impl Protection {
         self.aws.tag_instances(instances, PROTECTION_TAG, &self.clock.wall().to_string()).await
     }
 
-    /// Says once when marks cannot be set, and once when they can again.
+    /// Says when marks cannot be set, and when they can again.
     fn note_marks(&self, error: Option<&AwsError>) {
-        match (error, self.warned.swap(error.is_some(), Ordering::Relaxed)) {
-            (Some(error), false) => {
+        let mut outage = self.unmarked.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(error) = error {
+            if let Some(lasted) = outage.lasts() {
                 tracing::warn!(
                     tag = PROTECTION_TAG,
+                    lasts_seconds = lasted.as_secs(),
                     error = %chain(error),
-                    "instances are protected from scale-in without the mark: should this program be killed meanwhile, \
+                    "instances cannot be tagged while they are protected from scale-in: if ebbtide is killed now, \
                      they stay protected"
                 );
             }
-            (None, true) => {
-                tracing::info!(tag = PROTECTION_TAG, "instances are marked again while they are protected");
-            }
-            _ => {}
+        } else if outage.ends().is_some() {
+            tracing::info!(tag = PROTECTION_TAG, "instances can be tagged again");
         }
     }
 
@@ -261,17 +261,21 @@ impl Protection {
         let _ = self.groups.versions().wait_for(Option::is_some).await;
         // Nothing at the start waits for this, nor is it to wait for it.
         tokio::time::sleep(LOOK).await;
-        let mut failures = 0;
+        let mut outage = Outage::default();
         let marked = loop {
             let marked = self.aws.tagged_instances(PROTECTION_TAG).boxed();
             match within(WITHIN, Operation::DescribeTags, marked).await {
                 Ok(marked) => break marked,
                 Err(error) => {
-                    if failures == 0 {
-                        tracing::warn!(tag = PROTECTION_TAG, error = %chain(&error), "whether instances were left protected from scale-in cannot be seen yet");
+                    if let Some(lasted) = outage.lasts() {
+                        tracing::warn!(
+                            tag = PROTECTION_TAG,
+                            lasts_seconds = lasted.as_secs(),
+                            error = %chain(&error),
+                            "cannot read which instances an earlier run left protected from scale-in"
+                        );
                     }
-                    tokio::time::sleep(retry_after(failures)).await;
-                    failures += 1;
+                    tokio::time::sleep(backoff(outage.failures(), LOOK, RETRY_AT_MOST)).await;
                 }
             }
         };
@@ -328,29 +332,39 @@ impl Protection {
         let Some(owed) = self.owed().get(group).cloned().filter(|owed| owed.due <= Instant::now()) else {
             return;
         };
-        let mut missing = None;
-        let (pause, failures) = match self.try_to_release(lock.group(), &owed).await {
-            Ok(Released::All) => {
-                self.owed().remove(group);
-                return;
-            }
-            Ok(Released::AllBut(instances)) => {
-                missing = Some(instances);
-                (LOOK, 0)
-            }
-            Ok(Released::None) => (LOOK, 0),
-            Err(error) => {
-                if owed.failures == 0 {
-                    tracing::warn!(group = group.as_str(), instances = ?owed.instances, error = %chain(&error), "instances cannot be released from scale-in protection yet");
+        let released = self.try_to_release(lock.group(), &owed).await;
+        let mut all = self.owed();
+        let Some(owed) = all.get_mut(group) else { return };
+        let pause = match &released {
+            Ok(_) => {
+                if let Some(lasted) = owed.outage.ends() {
+                    let lasted_seconds = lasted.as_secs();
+                    tracing::info!(
+                        group = group.as_str(),
+                        lasted_seconds,
+                        "scale-in protection can be taken off again"
+                    );
                 }
-                (retry_after(owed.failures), owed.failures + 1)
+                LOOK
+            }
+            Err(error) => {
+                if let Some(lasted) = owed.outage.lasts() {
+                    tracing::warn!(
+                        group = group.as_str(),
+                        instances = ?owed.instances,
+                        lasts_seconds = lasted.as_secs(),
+                        error = %chain(error),
+                        "scale-in protection cannot be taken off"
+                    );
+                }
+                backoff(owed.outage.failures(), LOOK, RETRY_AT_MOST)
             }
         };
-        if let Some(owed) = self.owed().get_mut(group) {
-            (owed.due, owed.failures) = (Instant::now() + pause, failures);
-            if let Some(missing) = missing {
-                (owed.instances, owed.missed) = (missing, true);
-            }
+        owed.due = Instant::now() + pause;
+        match released {
+            Ok(Released::All) => drop(all.remove(group)),
+            Ok(Released::AllBut(missing)) => (owed.instances, owed.missed) = (missing, true),
+            Ok(Released::None) | Err(_) => {}
         }
     }
 
@@ -438,7 +452,7 @@ impl Protection {
             since,
             hold: HOLD,
             due: since + LOOK,
-            failures: 0,
+            outage: Outage::default(),
             missed: false,
         });
         owed.instances.extend(instances);
@@ -474,11 +488,6 @@ fn is_of_a_run(value: &str, now: Timestamp) -> bool {
 pub fn to_protect(group: &AutoScalingGroup) -> Vec<InstanceId> {
     let in_service = group.instances.iter().filter(|i| i.lifecycle == Lifecycle::InService);
     in_service.filter(|i| !i.protected).map(|i| i.id.clone()).collect()
-}
-
-/// How long to wait after so many failures before this one.
-fn retry_after(failures: u32) -> Duration {
-    LOOK.saturating_mul(2_u32.saturating_pow(failures)).min(RETRY_AT_MOST)
 }
 
 /// Whether the instance is protected and AWS takes that off it: of one on its way out it does not, nor does it matter.

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -12,6 +13,7 @@ use super::membership::Membership;
 use super::node_patch;
 use super::returns::Returns;
 use crate::aws::AwsError;
+use crate::clock::{backoff, signed};
 use crate::cluster::{Answer, NodeView, PodView};
 use crate::telemetry::chain;
 
@@ -98,12 +100,9 @@ pub struct Memory {
 
 /// Pause after the n-th failure in a row: 1 s, doubled up to 30 s, give or take a fifth so that many nodes do not ask
 /// in step. From a hash: the same tries give the same pauses.
-pub(super) fn backoff(task: &Task, failures: u32) -> SignedDuration {
-    jittered(
-        SignedDuration::from_secs(1 << failures.saturating_sub(1).min(5)).min(SignedDuration::from_secs(30)),
-        task,
-        failures,
-    )
+fn pause_after(task: &Task, failures: u32) -> SignedDuration {
+    let pause = backoff(failures, Duration::from_secs(1), Duration::from_secs(30));
+    jittered(signed(pause), task, failures)
 }
 
 /// `pause`, give or take a fifth.
@@ -177,7 +176,7 @@ impl Memory {
         tries.done = false;
         tries.failures += 1;
         tries.ended = Some(now);
-        tries.not_before = Some(now + pause.unwrap_or_else(|| backoff(task, tries.failures)));
+        tries.not_before = Some(now + pause.unwrap_or_else(|| pause_after(task, tries.failures)));
     }
 
     /// Takes note of what is announced, and forgets what may be announced again: a topic can be anything that people write.

@@ -13,6 +13,7 @@ use super::action::NodeEvent;
 use super::context::Shared;
 use super::perform::announce;
 use super::worker::{self, RecordSeen};
+use crate::clock::backoff;
 use crate::k8s::NodeName;
 
 /// The pause after a first panic; it doubles up to [`LONGEST_PAUSE`].
@@ -84,8 +85,8 @@ impl Workers {
     /// Says that a worker panicked, and keeps its place for a while.
     fn rest(&mut self, shared: &Arc<Shared>, name: &NodeName, words: &str) {
         let busy = self.busy.entry(name.clone()).or_default();
-        let pause = FIRST_PAUSE.saturating_mul(2u32.saturating_pow(busy.panics)).min(LONGEST_PAUSE);
         busy.panics = busy.panics.saturating_add(1);
+        let pause = backoff(busy.panics, FIRST_PAUSE, LONGEST_PAUSE);
         busy.rests = true;
         shared.metrics.panicked();
         shared.waiting.forget(name);

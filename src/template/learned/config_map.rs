@@ -14,9 +14,10 @@ use tokio::time::Instant;
 
 use super::Learned;
 use super::store::LearnedStore;
+use crate::clock::backoff;
 use crate::cluster::{ApiError, Cluster, Leadership};
 use crate::k8s::GroupName;
-use crate::telemetry::chain;
+use crate::telemetry::{Outage, chain};
 
 /// The key in the ConfigMap. Its value is a JSON object with a member for each group.
 const KEY: &str = "templates.json";
@@ -44,7 +45,7 @@ pub async fn keep(
     leadership: Leadership,
     config_map: String,
 ) -> Infallible {
-    let mut trouble = Trouble { config_map: &config_map, failures: 0 };
+    let mut trouble = Trouble { config_map: &config_map, outage: Outage::default() };
     // What changes while it is being read is to be written too.
     let mut versions = store.versions();
     loop {
@@ -122,32 +123,35 @@ fn written(store: &LearnedStore) -> String {
     format!("{{{}}}", members.join(",\n"))
 }
 
-/// Tries that fail, told once.
+/// Tries that fail.
 struct Trouble<'a> {
     config_map: &'a str,
-    failures: u32,
+    outage: Outage,
 }
 
 impl Trouble<'_> {
     async fn pause(&mut self, verb: &'static str, error: &ApiError) {
-        if self.failures == 0 {
+        if let Some(lasted) = self.outage.lasts() {
             tracing::warn!(
                 config_map = self.config_map,
                 verb,
+                lasts_seconds = lasted.as_secs(),
                 error = %chain(error),
                 "what is learned of nodes cannot be kept"
             );
         }
-        let pause = FIRST_RETRY.saturating_mul(2_u32.saturating_pow(self.failures)).min(LAST_RETRY);
-        self.failures += 1;
-        tokio::time::sleep(pause).await;
+        tokio::time::sleep(backoff(self.outage.failures(), FIRST_RETRY, LAST_RETRY)).await;
     }
 
     fn ended(&mut self) {
-        if self.failures > 0 {
-            tracing::info!(config_map = self.config_map, "what is learned of nodes is kept again");
+        if let Some(lasted) = self.outage.ends() {
+            let lasted_seconds = lasted.as_secs();
+            tracing::info!(
+                config_map = self.config_map,
+                lasted_seconds,
+                "what is learned of nodes is kept again"
+            );
         }
-        self.failures = 0;
     }
 }
 
