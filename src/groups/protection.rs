@@ -52,6 +52,13 @@ const LOOK: Duration = Duration::from_secs(10);
 /// The longest wait between two tries at what fails. It doubles up to this from [`LOOK`].
 const RETRY_AT_MOST: Duration = Duration::from_mins(5);
 
+/// How often a process that leads looks for what others have left protected: with one call for up to a thousand instances. Such
+/// instances are drained and deleted like all others; only the group's own scale-in passes them over.
+const LOOK_FOR_LEFT: Duration = Duration::from_mins(15);
+/// An instance tagged longer ago has been left: longer than [`HOLD_AT_MOST`], even where a second size goes down meanwhile, or
+/// clocks differ.
+const AT_WORK: SignedDuration = SignedDuration::from_mins(15);
+
 /// Protects instances while a size goes down, and releases them.
 #[derive(Debug)]
 pub struct Protection {
@@ -248,52 +255,77 @@ impl Protection {
         }
     }
 
-    /// Releases what is due, for ever; and, once the groups are known, takes over what an interrupted run has left.
+    /// Releases what is due, and while this process leads takes over what others have left, for ever.
     pub async fn run(&self, leadership: &Leadership) -> Infallible {
         tokio::join!(self.take_over(leadership), self.release_what_is_due()).1
     }
 
-    /// Owes whatever has the mark in our groups. Tried until it has worked once.
-    async fn take_over(&self, leadership: &Leadership) {
-        // Whoever leads may be at work on a size.
-        leadership.begun().await;
-        // An error only if the sender is gone, which lives in `self.groups`.
-        let _ = self.groups.versions().wait_for(Option::is_some).await;
-        // Nothing at the start waits for this, nor is it to wait for it.
-        tokio::time::sleep(LOOK).await;
-        let mut outage = Outage::default();
-        let marked = loop {
-            let marked = self.aws.tagged_instances(PROTECTION_TAG).boxed();
-            match within(WITHIN, Operation::DescribeTags, marked).await {
-                Ok(marked) => break marked,
+    /// Takes over tagged instances of our groups: at first all of them, so that a restart finishes what the last run began; later
+    /// those that a replica which does not lead has left when it was killed.
+    async fn take_over(&self, leadership: &Leadership) -> Infallible {
+        let (mut outage, mut warned) = (Outage::default(), BTreeSet::new());
+        let mut oldest_at_work = SignedDuration::MIN;
+        loop {
+            leadership.begun().await;
+            // An error only if the sender is gone, which lives in `self.groups`.
+            let _ = self.groups.versions().wait_for(Option::is_some).await;
+            // Nothing at the start waits for this, nor is it to wait for it.
+            tokio::time::sleep(LOOK).await;
+            let tagged = self.aws.tagged_instances(PROTECTION_TAG).boxed();
+            let pause = match within(WITHIN, Operation::DescribeTags, tagged).await {
+                Ok(tagged) => {
+                    if outage.ends().is_some() {
+                        tracing::info!(
+                            tag = PROTECTION_TAG,
+                            "instances left protected can be looked for again"
+                        );
+                    }
+                    self.take_on_left(tagged, oldest_at_work, &mut warned);
+                    oldest_at_work = AT_WORK;
+                    LOOK_FOR_LEFT
+                }
                 Err(error) => {
                     if let Some(lasted) = outage.lasts() {
                         tracing::warn!(
                             tag = PROTECTION_TAG,
                             lasts_seconds = lasted.as_secs(),
                             error = %chain(&error),
-                            "cannot read which instances an earlier run left protected from scale-in"
+                            "instances left protected from scale-in by an earlier run cannot be looked for"
                         );
                     }
-                    tokio::time::sleep(backoff(outage.failures(), LOOK, RETRY_AT_MOST)).await;
+                    backoff(outage.failures(), LOOK, RETRY_AT_MOST)
                 }
-            }
-        };
+            };
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// Owes the release of instances in our groups whose tag is older than `at_work`. Warns of a value that counts for nothing once.
+    fn take_on_left(
+        &self,
+        tagged: Vec<(InstanceId, String)>,
+        at_work: SignedDuration,
+        warned: &mut BTreeSet<(InstanceId, String)>,
+    ) {
         let Some(view) = self.groups.latest() else { return };
         let now = self.clock.wall();
-        for (instance, value) in marked {
-            if let Some(group) = view.by_instance.get(&instance) {
-                if !is_of_a_run(&value, now) {
-                    tracing::warn!(
-                        group = group.as_str(),
-                        instance = instance.as_str(),
-                        tag = PROTECTION_TAG,
-                        value,
-                        "the tag has no moment of the last day in it: the instance's protection is left as it is"
-                    );
-                    continue;
+        warned.retain(|warned| tagged.contains(warned));
+        for (instance, value) in tagged {
+            let Some(group) = view.by_instance.get(&instance) else { continue };
+            match age(&value, now) {
+                Some(age) if age > at_work => self.take_on(group, instance),
+                Some(_) => {}
+                None => {
+                    if warned.insert((instance.clone(), value.clone())) {
+                        tracing::warn!(
+                            group = group.as_str(),
+                            instance = instance.as_str(),
+                            tag = PROTECTION_TAG,
+                            value,
+                            "the tag's value is no moment of the last day: the instance's protection is left as it is"
+                        );
+                    }
                 }
-                self.take_on(group, instance);
             }
         }
         self.changed.notify_one();
@@ -474,10 +506,10 @@ const MARK_LIVES: SignedDuration = SignedDuration::from_hours(24);
 /// What the wall clocks of two machines may differ by.
 const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_mins(5);
 
-/// Whether a mark may be one of an earlier run's, by its value.
-fn is_of_a_run(value: &str, now: Timestamp) -> bool {
-    let made: Option<Timestamp> = value.parse().ok();
-    made.is_some_and(|made| (-CLOCKS_DIFFER..=MARK_LIVES).contains(&now.duration_since(made)))
+/// How old a tag is, by its value. None if ebbtide did not set it, or so long ago that it counts no more.
+fn age(value: &str, now: Timestamp) -> Option<SignedDuration> {
+    let made: Timestamp = value.parse().ok()?;
+    Some(now.duration_since(made)).filter(|age| (-CLOCKS_DIFFER..=MARK_LIVES).contains(age))
 }
 
 /// Instances that a size going down might cost if another one arrives at the same time: those in service. AWS refuses to protect

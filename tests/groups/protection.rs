@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use ebbtide::aws::Aws;
-use ebbtide::cluster::Leadership;
+use ebbtide::cluster::{Candidate, Leadership};
+use ebbtide::config::Config;
 use ebbtide::groups::Groups;
 use ebbtide::groups::protection::{PROTECTION_TAG, Protection};
 use ebbtide::groups::selector::Selectors;
@@ -19,6 +20,7 @@ use ebbtide::sim::aws::{
     Refusal, State, Timing,
 };
 use ebbtide::sim::http::{Lost, Request, Response, aws_client};
+use ebbtide::sim::program::{Program, config};
 use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
 use jiff::Timestamp;
@@ -119,6 +121,33 @@ async fn a_program_killed_while_a_size_goes_down_leaves_nothing_protected_when_i
         drop(call);
         short.ends_clean().await;
     }
+}
+
+/// The configuration of a program beside the one that leads.
+fn follower() -> Config {
+    let pod = Some("ebbtide-1".to_owned());
+    Config { election: Some(Candidate { lease: "ebbtide".to_owned(), pod }), ..config() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_killed_program_that_did_not_lead_leaves_protected_is_released_by_the_one_that_leads() {
+    let mut short = Short::group().await;
+    let follower = Program::start(&short.scene.world, follower());
+    let leader = std::mem::replace(&mut short.scene.program, follower);
+    short.scene.answers().await;
+    let call = short.lower_until((Operation::SetDesiredCapacity, 1)).await;
+    std::mem::replace(&mut short.scene.program, leader).kill().await;
+    drop(call);
+    short.scene.world.aws.delay(Duration::ZERO, Duration::ZERO);
+    // A program that is alive may still be at work on it.
+    tokio::time::sleep(Duration::from_mins(10)).await;
+    let others: BTreeSet<String> = short.before[1..].iter().cloned().collect();
+    assert_eq!(guarded(&short.scene.world, GROUP)[1], others);
+    tokio::time::sleep(Duration::from_mins(30)).await;
+    short.ends_clean().await;
+    let asked = short.scene.world.aws.calls(Operation::DescribeTags);
+    tokio::time::sleep(Duration::from_hours(1)).await;
+    assert!(short.scene.world.aws.calls(Operation::DescribeTags) - asked <= 4, "it costs next to no calls");
 }
 
 #[tokio::test(start_paused = true)]
