@@ -156,6 +156,15 @@ pub mod captured {
         }
     }
 
+    /// The groups that a log warns of, in its order. Every warning must name one.
+    #[cfg(test)]
+    pub(crate) fn warned_groups(log: &Log) -> Vec<String> {
+        let text = log.text();
+        let warnings = text.lines().filter(|line| line.contains("WARN"));
+        let group = |line: &str| Some(line.split_once("group=\"")?.1.split_once('"')?.0.to_owned());
+        warnings.map(|line| group(line).expect("a warning names its group")).collect()
+    }
+
     /// The log of this thread from now on, as the program writes it at this level.
     pub fn log(level: tracing::Level) -> (Log, tracing::subscriber::DefaultGuard) {
         let log = Log::default();

@@ -1,0 +1,320 @@
+//! Discovery: looks at AWS in the background and publishes what it saw.
+//!
+//! - One look at a time. [`Groups::refresh_soon`] asks for one sooner; several such requests make one look.
+//! - A look fails only if the groups cannot be described. They are published at once: an instance held by a hook
+//!   must not wait for templates. Everything else (templates, failures, hooks, EKS) is best effort: what was known before
+//!   stays, and an outage is logged when it begins, every five minutes, and when it ends.
+//! - The first look costs ceil(groups / 100) calls for each selector, ceil(launch templates / 200), ceil(types / 100),
+//!   and one for each other thing that groups have of their own (pinned versions, sets of attributes). A later one
+//!   costs ceil(groups / 100) for each selector, and in a steady state at most three more, and one for each group that
+//!   gives instances back to its warm pool.
+//! - Nothing here changes anything in AWS.
+
+mod templates;
+mod trouble;
+mod warnings;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use futures::future::{join_all, try_join_all};
+use jiff::Timestamp;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use self::templates::Templates;
+use self::trouble::Trouble;
+use self::warnings::Warnings;
+use super::failures::Shortages;
+use super::hooks::Hooks;
+use super::poll_interval::{BREATH, next_look, retry_after, wished_look};
+use super::selector::Selectors;
+use super::{Group, Groups, Snapshot, warm_pools};
+use crate::aws::{AutoScalingGroup, Aws, AwsError};
+use crate::clock::{Clock, later};
+use crate::k8s::GroupName;
+use crate::telemetry::{Outage, chain};
+use crate::template::{LearnedStore, Settings};
+
+/// Calls about single groups in one look, however many groups there are ...
+const LOOK_UPS: usize = 2;
+/// ... and how many of them may go to EKS. The others are for hooks, which are due with every look.
+const LOOK_UPS_OF_EKS: usize = 1;
+/// Keeps [`Groups`] up to date with AWS.
+#[derive(Debug)]
+pub struct Discovery {
+    aws: Aws,
+    selectors: Selectors,
+    groups: Arc<Groups>,
+    hooks: Arc<Hooks>,
+    clock: Clock,
+    interval: Duration,
+    memory: Mutex<Memory>,
+}
+
+/// What looks leave to the next one.
+#[derive(Debug, Default)]
+struct Memory {
+    has_looked: bool,
+    templates: Templates,
+    shortages: Shortages,
+    /// Groups that this run has seen selected.
+    selected: BTreeSet<GroupName>,
+    warnings: Warnings,
+    warm_pools: Trouble,
+    activities: Trouble,
+    hooks: Trouble,
+}
+
+impl Discovery {
+    /// Looks at the selected groups at least every `interval` and publishes to `groups`.
+    pub fn new(
+        aws: Aws,
+        selectors: Selectors,
+        groups: Arc<Groups>,
+        hooks: Arc<Hooks>,
+        clock: Clock,
+        interval: Duration,
+    ) -> Self {
+        Self { aws, selectors, groups, hooks, clock, interval, memory: Mutex::default() }
+    }
+
+    /// With these choices about templates.
+    #[must_use]
+    pub fn with_settings(mut self, settings: Settings) -> Self {
+        self.memory.get_mut().templates.set(settings);
+        self
+    }
+
+    /// With templates that real nodes correct.
+    #[must_use]
+    pub fn with_learned(mut self, learned: Arc<LearnedStore>) -> Self {
+        self.memory.get_mut().templates.learn_from(learned);
+        self
+    }
+
+    /// Looks and publishes, for ever: at once, at every interval, soon after somebody asks for it, and more often while
+    /// [`poll_interval`](super::poll_interval) says so. While AWS does not answer, tries again after 1 s, 2 s and so on, and the
+    /// last snapshot stays.
+    pub async fn run(self) -> Infallible {
+        let mut outage = Outage::default();
+        let mut pace = self.interval;
+        loop {
+            let began = Instant::now();
+            // The look that begins now shows what was changed before.
+            let _ = self.groups.refresh_wanted().now_or_never();
+            // Boxed: the future of a look is large.
+            match Box::pin(self.look()).await {
+                Ok(snapshot) => {
+                    let failures = outage.failures();
+                    if let Some(lasted) = outage.ends() {
+                        tracing::info!(failures, lasted_seconds = lasted.as_secs(), "groups are seen again");
+                    }
+                    pace = next_look(&snapshot, self.hooks.knowledge(&snapshot), self.interval);
+                    self.groups.publish(snapshot);
+                    let due = began + pace;
+                    tokio::select! {
+                        // Counted from the beginning of this look: what was looked up after the groups puts no instance at risk.
+                        () = tokio::time::sleep_until(due) => {}
+                        () = self.groups.refresh_wanted() => {
+                            tokio::time::sleep_until(wished_look(began, Instant::now()).min(due)).await;
+                        }
+                    }
+                }
+                Err(error) => {
+                    if let Some(lasted) = outage.lasts() {
+                        tracing::warn!(
+                            lasts_seconds = lasted.as_secs(),
+                            error = %chain(&error),
+                            "groups cannot be seen, the last snapshot stays"
+                        );
+                    }
+                    // No later than hooks allow: one may be about to time out.
+                    tokio::time::sleep(retry_after(outage.failures(), pace)).await;
+                }
+            }
+            tokio::time::sleep_until(began + BREATH).await;
+        }
+    }
+
+    /// Looks at AWS once. Publishes sizes and states as soon as they are known, and returns the whole.
+    ///
+    /// # Errors
+    /// The groups could not be described.
+    pub async fn look(&self) -> Result<Snapshot, AwsError> {
+        let mut memory = self.memory.lock().await;
+        let now = self.clock.now();
+        let mut described = self.describe().await?;
+        self.look_again(&mut described).await?;
+        self.add_left_behind(&mut described, &mut memory).await?;
+        let named = self.selectors.names().into_iter();
+        memory.warnings.note_absent(named.filter(|name| !described.contains_key(name)));
+        let of_others = memory.warnings.note_of_others(described.values(), &self.selectors);
+        described.retain(|name, _| !of_others.contains(name));
+        for group in described.values_mut() {
+            self.selectors.tighten(group);
+        }
+        let outcome =
+            warm_pools::add(&self.aws, self.groups.latest().as_deref(), described.values_mut()).await;
+        memory.warm_pools.note("warm pools", outcome.err().as_ref());
+        let states = memory.observe(described.values(), now);
+        self.groups.publish_states(states.clone());
+
+        // Everybody waits for the first look: it asks for no hooks. The second one comes soon.
+        let is_first = !std::mem::replace(&mut memory.has_looked, true);
+        if is_first {
+            memory.templates.learned().await;
+        }
+        let Memory { templates, shortages, activities, hooks, .. } = &mut *memory;
+        let node_groups = templates.due(LOOK_UPS_OF_EKS, now);
+        let look_ups = LOOK_UPS - node_groups.len().min(LOOK_UPS_OF_EKS);
+        let ((), groups, ()) = tokio::join!(
+            self.explain_shortages(shortages, activities, &states),
+            templates.look_up(&self.aws, described, node_groups, now),
+            async {
+                if !is_first {
+                    let outcome = self.hooks.refresh(&states, look_ups, now).await;
+                    hooks.note("lifecycle hooks", outcome.err().as_ref());
+                }
+            },
+        );
+        let groups = groups.into_iter().map(|group| {
+            let failure = memory.shortages.failure(&group.asg.name);
+            Arc::new(Group { failure, ..group })
+        });
+        Ok(Snapshot::new(now, groups))
+    }
+
+    /// Every selected group, by name.
+    async fn describe(&self) -> Result<BTreeMap<GroupName, AutoScalingGroup>, AwsError> {
+        let names = self.selectors.names();
+        let by_name = self.aws.describe_groups(&names);
+        let by_tags =
+            try_join_all(self.selectors.tagged().iter().map(|s| self.aws.describe_tagged_groups(s)));
+        let (by_name, by_tags) = futures::try_join!(by_name, by_tags)?;
+        let all = by_tags.into_iter().flatten().chain(by_name);
+        Ok(all.map(|group| (group.name.clone(), group)).collect())
+    }
+
+    /// Describes groups by name that were in the last look and are missing now: pages are not of one moment, and answers may be
+    /// old.
+    async fn look_again(
+        &self,
+        described: &mut BTreeMap<GroupName, AutoScalingGroup>,
+    ) -> Result<(), AwsError> {
+        let Some(view) = self.groups.latest() else { return Ok(()) };
+        let missing = view.groups.keys().filter(|name| !described.contains_key(*name));
+        let missing: Vec<GroupName> = missing.cloned().collect();
+        let named = self.selectors.names();
+        for found in self.aws.describe_groups(&missing).await? {
+            let tagged = self.selectors.tagged().iter().any(|tags| tags.matches(&found.tags));
+            if tagged || named.contains(&found.name) {
+                described.insert(found.name.clone(), found);
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds groups that are no longer selected (a person has removed a tag) and have instances on their way out: those are
+    /// finished. After a restart the records on Nodes name them, and only the instances on record count.
+    async fn add_left_behind(
+        &self,
+        described: &mut BTreeMap<GroupName, AutoScalingGroup>,
+        memory: &mut Memory,
+    ) -> Result<(), AwsError> {
+        memory.selected.extend(described.keys().cloned());
+        let claims = self.groups.claims();
+        let view = self.groups.latest();
+        let seen = view.iter().flat_map(|view| view.groups.values());
+        let names: BTreeSet<GroupName> = seen
+            .filter(|group| group.asg.instances.iter().any(|instance| instance.lifecycle.is_terminating()))
+            .map(|group| group.asg.name.clone())
+            .chain(claims.keys().cloned())
+            .filter(|name| !described.contains_key(name))
+            .collect();
+        let is_seen = |name: &GroupName| view.as_ref().is_some_and(|view| view.groups.contains_key(name));
+        let (known, claimed): (Vec<GroupName>, Vec<GroupName>) = names.into_iter().partition(is_seen);
+        let mut found = self.aws.describe_groups(&known).await?;
+        match self.aws.describe_groups(&claimed).await {
+            Ok(more) => found.extend(more),
+            // A record may name a group that does not exist. That must not fail the look.
+            Err(error) => {
+                tracing::warn!(error = %chain(&error), "cannot describe groups that are named only by records on Nodes");
+            }
+        }
+        let mut left_behind = Vec::new();
+        for mut group in found {
+            if !memory.selected.contains(&group.name) {
+                let claimed = claims.get(&group.name);
+                group.instances.retain(|instance| {
+                    instance.lifecycle.is_terminating()
+                        && claimed.is_some_and(|claimed| claimed.contains(&instance.id))
+                });
+                if group.instances.is_empty() {
+                    continue;
+                }
+            }
+            // Its size is no longer ours to change.
+            (group.min, group.max) = (group.desired, group.desired);
+            left_behind.push(group.name.clone());
+            described.insert(group.name.clone(), group);
+        }
+        memory.warnings.note_left_behind(left_behind.into_iter());
+        Ok(())
+    }
+
+    /// Asks why groups are short of instances, where that is due.
+    async fn explain_shortages(&self, shortages: &mut Shortages, trouble: &mut Trouble, states: &Snapshot) {
+        let now = states.taken_at;
+        let due = shortages.due(now);
+        if due.is_empty() {
+            return;
+        }
+        // Activities have wall-clock times.
+        let ahead = self.clock.ahead();
+        let ask = async |group: &GroupName, since: Timestamp| {
+            let mut activities = self.aws.scaling_activities(group, later(since, ahead)).await?;
+            for activity in &mut activities {
+                activity.started = later(activity.started, -ahead);
+            }
+            Ok(activities)
+        };
+        let asked = due.iter().map(|(group, since)| ask(group, *since));
+        let answers = join_all(asked).await;
+        let mut failed = None;
+        for ((group, _), answer) in due.iter().zip(answers) {
+            let Some(group) = states.groups.get(group) else { continue };
+            match answer {
+                Ok(activities) => shortages.learn(&group.asg, now, &activities),
+                Err(AwsError::NoSuchGroup { .. }) => shortages.learn(&group.asg, now, &[]),
+                Err(error) => failed = Some(error),
+            }
+        }
+        trouble.note("scaling activities", failed.as_ref());
+    }
+}
+
+impl Memory {
+    /// Notes the groups as described, and returns what is known of them so far.
+    fn observe<'a>(
+        &mut self,
+        groups: impl Iterator<Item = &'a AutoScalingGroup> + Clone,
+        now: Timestamp,
+    ) -> Snapshot {
+        let weighted = groups.clone().filter(|group| group.is_weighted());
+        self.warnings.note_weighted(weighted.map(|group| group.name.clone()));
+        self.warnings.note_operated(groups.clone());
+        let mut states =
+            Snapshot::new(now, groups.map(|asg| Arc::new(Group { asg: asg.clone(), ..Group::default() })));
+        self.shortages.observe(&states);
+        for (name, group) in &mut states.groups {
+            if let Some(failure) = self.shortages.failure(name) {
+                Arc::make_mut(group).failure = Some(failure);
+            }
+        }
+        states
+    }
+}

@@ -1,0 +1,210 @@
+//! Looks up what templates are made of, and makes them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::trouble::Trouble;
+use crate::aws::{AutoScalingGroup, Aws, ManagedNodeGroup};
+use crate::groups::Group;
+use crate::groups::launch::{LaunchCache, Wanted};
+use crate::groups::managed_node_groups::{Key, ManagedNodeGroups, NotAskedYet};
+use crate::k8s::GroupName;
+use crate::template::tags::{self, BadTag, NodeTags};
+use crate::template::{Facts, LearnedStore, Managed, Settings, Template, TemplateError};
+
+/// How long the first look waits for what earlier runs learned of nodes. One read of a ConfigMap takes milliseconds; an API
+/// server that has not answered by then is down, and cluster-autoscaler waits for the look.
+const LEARNED_WITHIN: Duration = Duration::from_secs(2);
+
+/// What templates are made of, as far as it is known.
+#[derive(Debug, Default)]
+pub(super) struct Templates {
+    settings: Settings,
+    learned: Option<Arc<LearnedStore>>,
+    cache: LaunchCache,
+    node_groups: ManagedNodeGroups,
+    /// Ids of zones by name, which never change.
+    zone_ids: BTreeMap<String, String>,
+    /// Bad tags that were warned about, by group.
+    warned: BTreeSet<(GroupName, BadTag)>,
+    /// The last complete template of each group.
+    last: BTreeMap<GroupName, Arc<Template>>,
+    launch_trouble: Trouble,
+    eks_trouble: Trouble,
+}
+
+/// The template of a group.
+#[derive(Debug)]
+enum Made {
+    /// Made of all there is to know.
+    Complete(Result<Arc<Template>, TemplateError>),
+    /// Something is still to be asked for; this is made without it, if it can be.
+    Incomplete(Option<Arc<Template>>),
+}
+
+/// A group as one look sees it.
+#[derive(Debug)]
+struct Seen {
+    group: Group,
+    tags: NodeTags,
+    /// What EKS says of its managed node group, if it belongs to one.
+    eks: Result<Option<Arc<ManagedNodeGroup>>, NotAskedYet>,
+}
+
+impl Seen {
+    /// What it launches, and whether that is arm64 as far as its tags or else EKS say.
+    fn wanted(&self) -> Wanted<'_> {
+        let of_eks = || self.eks.as_ref().ok()?.as_ref()?.is_arm();
+        let of_tags = self.tags.labels.get("kubernetes.io/arch").map(|arch| arch == "arm64");
+        (&self.group.asg.launch, of_tags.or_else(of_eks))
+    }
+}
+
+impl Templates {
+    pub(super) fn set(&mut self, settings: Settings) {
+        self.settings = settings;
+        self.cache = LaunchCache::new(settings.static_types);
+    }
+
+    pub(super) fn learn_from(&mut self, learned: Arc<LearnedStore>) {
+        self.learned = Some(learned);
+    }
+
+    /// Waits a moment for what earlier runs learned. Without the API server a start goes on.
+    pub(super) async fn learned(&self) {
+        if let Some(learned) = &self.learned {
+            let _ = tokio::time::timeout(LEARNED_WITHIN, learned.loaded()).await;
+        }
+    }
+
+    /// At most so many managed node groups that are to be asked for.
+    pub(super) fn due(&self, most: usize, now: Timestamp) -> Vec<Key> {
+        self.node_groups.due(most, now)
+    }
+
+    /// The groups with their templates and options, as far as AWS tells.
+    pub(super) async fn look_up(
+        &mut self,
+        aws: &Aws,
+        described: BTreeMap<GroupName, AutoScalingGroup>,
+        due: Vec<Key>,
+        now: Timestamp,
+    ) -> Vec<Group> {
+        self.node_groups.refresh(aws, described.values(), due, now).await;
+        let trouble = self.node_groups.trouble();
+        self.eks_trouble.note("EKS node groups", trouble.as_deref());
+        let groups: Vec<Seen> = described.into_values().map(|asg| self.seen(asg)).collect();
+
+        let wanted: Vec<Wanted<'_>> = groups.iter().map(Seen::wanted).collect();
+        let outcome = self.cache.refresh(aws, &wanted, now).await;
+        self.launch_trouble.note("launch templates and instance types", outcome.err().as_ref());
+        let made: Vec<_> = groups.iter().map(|seen| self.template(seen, aws.region(), now)).collect();
+        let names: BTreeSet<GroupName> = groups.iter().map(|seen| seen.group.asg.name.clone()).collect();
+        if let Some(learned) = &self.learned {
+            learned.retain(|name| names.contains(name));
+        }
+        self.last.retain(|name, _| names.contains(name));
+        groups.into_iter().zip(made).map(|(seen, made)| self.with_template(seen.group, made)).collect()
+    }
+
+    fn seen(&mut self, asg: AutoScalingGroup) -> Seen {
+        self.zone_ids.extend(asg.zone_ids.clone());
+        let eks = Key::of(&asg).map_or(Ok(None), |key| self.node_groups.get(&key));
+        let (tags, bad) = match &eks {
+            Ok(Some(node_group)) => tags::read_with(&asg.tags, &node_group.tags),
+            _ => tags::read(&asg.tags),
+        };
+        self.note_bad_tags(&asg.name, bad);
+        Seen { group: Group { asg, options: tags.options, ..Group::default() }, tags, eks }
+    }
+
+    /// Makes a group's template. As long as a taint of EKS's is not known, cluster-autoscaler would grow a group for pods that
+    /// cannot use its nodes; what is made without it only stands in while nodes are on their way.
+    fn template(&self, seen: &Seen, region: &str, now: Timestamp) -> Made {
+        let Seen { group, tags, .. } = seen;
+        let resolved = match self.cache.resolve(seen.wanted()) {
+            Ok(resolved) => resolved,
+            Err(_) if self.cache.is_behind() => return Made::Incomplete(None),
+            Err(missing) => return Made::Complete(Err(TemplateError::new(missing))),
+        };
+        let described = seen.eks.as_ref().map(Option::as_deref);
+        let store = self.learned.as_ref().filter(|_| !tags.keep_computed);
+        let learned = store.and_then(|store| match described {
+            Ok(described) => store.learn(&group.asg, &resolved.revisions, described, now),
+            Err(_) => store.known(&group.asg.name),
+        });
+        let types: Vec<_> = resolved.types.iter().map(Arc::as_ref).collect();
+        let managed = |name| Managed { name, described: described.unwrap_or_default() };
+        let zone_id = group.asg.zones.first().and_then(|zone| self.zone_ids.get(zone));
+        let facts = Facts {
+            group: &group.asg.name,
+            region,
+            zones: &group.asg.zones,
+            zone_id: zone_id.map(String::as_str),
+            types: &types,
+            spec: &resolved.spec,
+            market: resolved.market,
+            eks: group.asg.tags.get("eks:nodegroup-name").map(|name| managed(name)),
+            learned: learned.as_deref(),
+            tags,
+        };
+        let template = Template::of(&facts, &self.settings).map(Arc::new);
+        if described.is_ok() { Made::Complete(template) } else { Made::Incomplete(template.ok()) }
+    }
+
+    /// The group with its template, or with what stands in for one.
+    fn with_template(&mut self, mut group: Group, made: Made) -> Group {
+        if let Made::Complete(Ok(template)) = &made {
+            self.last.insert(group.asg.name.clone(), Arc::clone(template));
+        } else {
+            group.stand_in = self.last.get(&group.asg.name).cloned();
+        }
+        match made {
+            Made::Complete(template) => group.template = Some(template),
+            Made::Incomplete(template) => group.stand_in = group.stand_in.or(template),
+        }
+        group
+    }
+
+    /// Warns of each bad tag once, and again if it was right meanwhile.
+    fn note_bad_tags(&mut self, group: &str, bad: Vec<BadTag>) {
+        self.warned.retain(|(warned, tag)| warned != group || bad.contains(tag));
+        for tag in bad {
+            if self.warned.insert((group.into(), tag.clone())) {
+                let BadTag { key, value, expected } = tag;
+                tracing::warn!(
+                    group,
+                    tag = key,
+                    value,
+                    expected,
+                    "a tag of the group is invalid and ignored"
+                );
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing::Level;
+
+    use super::*;
+    use crate::telemetry::captured::{self, warned_groups};
+
+    #[test]
+    fn a_bad_tag_is_warned_of_once_and_again_after_it_was_right() {
+        let bad = || vec![BadTag { key: "k".into(), value: "v".into(), expected: "x" }];
+        let (log, _guard) = captured::log(Level::WARN);
+        let mut templates = Templates::default();
+        for (group, tags) in
+            [("g", bad()), ("h", bad()), ("g", bad()), ("g", vec![]), ("h", bad()), ("g", bad())]
+        {
+            templates.note_bad_tags(group, tags);
+        }
+        assert_eq!(warned_groups(&log), ["g", "h", "g"]);
+        assert!(log.text().contains("tag=\"k\" value=\"v\""), "{}", log.text());
+    }
+}

@@ -1,0 +1,321 @@
+//! Scale-in protection while a size goes down: instances in service are protected, so that one that launches at the last
+//! moment costs none of them, and released once Auto Scaling has acted on the size.
+//!
+//! - AWS accepts a lower size at once and acts on it later, so protection outlasts the call. If an instance launches in
+//!   between, the size is raised again.
+//! - An instance has the tag [`PROTECTION_TAG`] from before it is protected until after it is released. By the tag the next run
+//!   finds what a killed one has left. Tags older than a day do not count: whoever may tag instances could strip protection with them.
+//! - Only instances with the tag, or protected by this process, are released; others are somebody else's, and so are tagged
+//!   instances outside our groups.
+//! - Everything here holds the group's lock.
+//! - A tag that cannot be set does not keep a size from going down.
+
+mod calls;
+mod pending;
+mod tag;
+mod take_over;
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use self::pending::{PendingRelease, PendingReleases};
+pub use self::tag::PROTECTION_TAG;
+use super::{Change, GroupLock, Groups, sizes};
+use crate::aws::{AutoScalingGroup, Aws, AwsError, Instance, Lifecycle};
+use crate::clock::Clock;
+use crate::cluster::Leadership;
+use crate::k8s::{GroupName, InstanceId};
+use crate::telemetry::{Outage, chain};
+
+/// Protects instances while a size goes down, and releases them.
+#[derive(Debug)]
+pub struct Protection {
+    aws: Aws,
+    groups: Arc<Groups>,
+    clock: Clock,
+    pending: PendingReleases,
+    /// Lasts while instances cannot be tagged.
+    untagged: Mutex<Outage>,
+}
+
+/// What came of an attempt to release instances.
+enum Released {
+    /// It is too early.
+    None,
+    /// These were not in the description.
+    AllBut(BTreeSet<InstanceId>),
+    All,
+}
+
+impl Protection {
+    /// Protects nothing yet.
+    pub fn new(aws: Aws, groups: Arc<Groups>, clock: Clock) -> Self {
+        Self { aws, groups, clock, pending: PendingReleases::default(), untagged: Mutex::default() }
+    }
+
+    /// Protects `instances` and lowers the size of the locked group. `answer` gets AWS's answer to the size as soon as it is
+    /// known; the rest is done whether or not anybody listens. If nobody listens any more before the size is set, it is not set.
+    pub(crate) async fn lower(
+        &self,
+        lock: GroupLock,
+        (from, to): (i32, i32),
+        instances: Vec<InstanceId>,
+        answer: oneshot::Sender<Result<(), AwsError>>,
+    ) {
+        let group = lock.group();
+        let (result, tagged) = calls::tag(&self.aws, &instances, self.clock.wall()).await;
+        self.note_tagging(result.as_ref().err());
+        let before = self.pending.get(group);
+        self.pending.add(group, instances.iter().cloned(), tagged, None);
+
+        let protected = calls::protect(&self.aws, group, &instances, true).await;
+        if answer.is_closed() {
+            // The size was decided from a view that is old by now.
+            tracing::info!(
+                group = group.as_str(),
+                to,
+                "desired capacity not lowered: the caller has given up"
+            );
+            self.pending.was_not_set(group, before, pending::HOLD);
+            return self.pending.notify();
+        }
+        let set = match protected {
+            Ok(()) => self.aws.set_desired(group, to).await,
+            Err(error) => Err(error),
+        };
+        let is_set = set.is_ok();
+        let is_refused = set.as_ref().is_err_and(AwsError::is_refusal);
+        if is_set {
+            self.note(Change::Desired { group: group.to_owned(), from, to });
+        }
+        // Nobody listens if the caller has given up.
+        let _ = answer.send(set);
+        if is_set {
+            self.pending.add(group, None, tagged, Some(to));
+            self.raise_after_lowering(group, to).await;
+        } else if is_refused {
+            // Certainly without effect: no need to hold.
+            self.pending.was_not_set(group, before, Duration::ZERO);
+        }
+        self.pending.notify();
+    }
+
+    /// Lowers the size of the locked group by one, unless that would cost a live instance or leave less than the minimum once the
+    /// instances that `decrements` holds of are gone. Returns whether it did.
+    pub async fn give_up_one(
+        &self,
+        lock: GroupLock,
+        decrements: impl Fn(&Instance) -> bool,
+    ) -> Result<bool, AwsError> {
+        let Some(mut seen) = self.describe(lock.group()).await? else { return Ok(false) };
+        if let Some(known) = self.groups.latest().and_then(|view| view.groups.get(lock.group()).cloned()) {
+            // `--nodes` may allow less than the group itself.
+            seen.min = seen.min.max(known.asg.min);
+        }
+        let to = sizes::decreased(&seen, -1, decrements).unwrap_or(seen.desired);
+        if to >= seen.desired {
+            return Ok(false);
+        }
+        let (answer, set) = oneshot::channel();
+        let from = seen.desired;
+        self.lower(lock, (from, to), to_protect(&seen), answer).await;
+        match set.await {
+            Ok(Ok(())) => Ok(true),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Ok(false),
+        }
+    }
+
+    /// Notes a change that AWS has accepted: descriptions may not show it for a while.
+    pub(crate) fn note(&self, change: Change) {
+        self.groups.changed(self.clock.now(), change);
+    }
+
+    async fn raise_after_lowering(&self, group: &GroupName, size: i32) {
+        let raised = match self.describe(group).await {
+            Ok(Some(seen)) => self.raise(&seen, Some(size)).await.map(drop),
+            outcome => outcome.map(drop),
+        };
+        if let Err(error) = raised {
+            tracing::warn!(
+                group = group.as_str(),
+                error = %chain(&error),
+                "cannot check yet whether an instance launched while the desired capacity was lowered"
+            );
+        }
+    }
+
+    /// Raises the size, if it is still the one we set, to the number of live instances: one launched after we lowered it.
+    /// Returns whether live ≤ desired.
+    async fn raise(&self, seen: &AutoScalingGroup, size: Option<i32>) -> Result<bool, AwsError> {
+        let (group, live) = (&seen.name, seen.live().count() as i32);
+        let (from, to) = (seen.desired, live.min(seen.max));
+        if size != Some(from) || to <= from {
+            return Ok(live <= from);
+        }
+        self.aws.set_desired(group, to).await?;
+        self.note(Change::Desired { group: group.clone(), from, to });
+        tracing::info!(
+            group = group.as_str(),
+            from,
+            to,
+            "desired capacity raised again: an instance launched after it was lowered"
+        );
+        Ok(live <= to)
+    }
+
+    async fn describe(&self, group: &GroupName) -> Result<Option<AutoScalingGroup>, AwsError> {
+        let described = calls::describe(&self.aws, group).await?;
+        Ok(described.map(|described| self.brought_up_to_date(described)))
+    }
+
+    /// A description with changes of ours that it may not show yet.
+    pub(crate) fn brought_up_to_date(&self, group: AutoScalingGroup) -> AutoScalingGroup {
+        self.groups.brought_up_to_date(group, self.clock.now())
+    }
+
+    /// Logs when instances cannot be tagged, and when they can again.
+    fn note_tagging(&self, error: Option<&AwsError>) {
+        let mut outage = self.untagged.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(error) = error {
+            if let Some(lasted) = outage.lasts() {
+                tracing::warn!(
+                    tag = PROTECTION_TAG,
+                    lasts_seconds = lasted.as_secs(),
+                    error = %chain(error),
+                    "cannot tag instances while they are protected from scale-in: if ebbtide is killed now, they stay \
+                     protected"
+                );
+            }
+        } else if outage.ends().is_some() {
+            tracing::info!(tag = PROTECTION_TAG, "instances can be tagged again");
+        }
+    }
+
+    /// Releases what is due, and finds what other runs have left, for ever.
+    pub async fn run(&self, leadership: &Leadership) -> Infallible {
+        let take_over = take_over::take_over(&self.aws, &self.groups, &self.clock, leadership, &self.pending);
+        tokio::join!(take_over, self.release_what_is_due()).1
+    }
+
+    async fn release_what_is_due(&self) -> Infallible {
+        loop {
+            for group in self.pending.due().await {
+                self.release(&group).await;
+            }
+        }
+    }
+
+    async fn release(&self, group: &GroupName) {
+        let lock = self.groups.lock(group).await;
+        // Whoever held the lock may have put it off.
+        let Some(pending) = self.pending.get_due(group) else { return };
+        match self.try_to_release(lock.group(), &pending).await {
+            Ok(Released::All) => self.pending.remove(group),
+            Ok(released) => self.pending.check_again(group, |pending| {
+                if let Some(lasted) = pending.outage.ends() {
+                    let lasted_seconds = lasted.as_secs();
+                    tracing::info!(
+                        group = group.as_str(),
+                        lasted_seconds,
+                        "scale-in protection can be taken off again"
+                    );
+                }
+                if let Released::AllBut(missing) = released {
+                    (pending.instances, pending.missed) = (missing, true);
+                }
+            }),
+            Err(error) => self.pending.check_again(group, |pending| {
+                if let Some(lasted) = pending.outage.lasts() {
+                    tracing::warn!(
+                        group = group.as_str(),
+                        instances = ?pending.instances,
+                        lasts_seconds = lasted.as_secs(),
+                        error = %chain(&error),
+                        "cannot take scale-in protection off"
+                    );
+                }
+            }),
+        }
+    }
+
+    /// Takes protection and tags off, unless that is too early.
+    async fn try_to_release(
+        &self,
+        group: &GroupName,
+        pending: &PendingRelease,
+    ) -> Result<Released, AwsError> {
+        let rest = |missing| if pending.missed { Released::All } else { Released::AllBut(missing) };
+        let Some(seen) = self.describe(group).await? else { return Ok(rest(pending.instances.clone())) };
+        self.protect_newcomers(&seen, pending).await;
+        let has_surplus = !self.raise(&seen, pending.size).await?;
+        if pending.is_too_early(has_surplus) {
+            return Ok(Released::None);
+        }
+        let ours: Vec<&Instance> =
+            seen.instances.iter().filter(|i| pending.instances.contains(&i.id)).collect();
+        let ids = |which: fn(&Instance) -> bool| -> Vec<InstanceId> {
+            ours.iter().filter(|&&instance| which(instance)).map(|instance| instance.id.clone()).collect()
+        };
+        calls::protect(&self.aws, group, &ids(is_to_be_released), false).await?;
+        let all = ids(|_| true);
+        if pending.tagged {
+            calls::untag(&self.aws, &all).await?;
+        }
+        let missing: BTreeSet<InstanceId> =
+            pending.instances.iter().filter(|id| !all.contains(id)).cloned().collect();
+        Ok(if missing.is_empty() { Released::All } else { rest(missing) })
+    }
+
+    /// Protects instances that came into service since the size was set, which AWS refused before: their nodes may have
+    /// workloads, and Auto Scaling could choose nobody else. If that fails the others are released all the same. Returns whether
+    /// there were any: they are not in `pending` yet.
+    ///
+    /// Source: [Use instance scale-in
+    /// protection](https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-instance-protection.html), which
+    /// starts with `InService`.
+    async fn protect_newcomers(&self, seen: &AutoScalingGroup, pending: &PendingRelease) {
+        if pending.size.is_none() || !pending.is_held() {
+            return;
+        }
+        let group = &seen.name;
+        let newcomers: Vec<InstanceId> =
+            to_protect(seen).into_iter().filter(|id| !pending.instances.contains(id)).collect();
+        if newcomers.is_empty() {
+            return;
+        }
+        let (_, tagged) = calls::tag(&self.aws, &newcomers, self.clock.wall()).await;
+        self.pending.update(group, |pending| {
+            pending.instances.extend(newcomers.iter().cloned());
+            pending.tagged |= tagged;
+        });
+        if let Err(error) = calls::protect(&self.aws, group, &newcomers, true).await {
+            tracing::warn!(
+                group = group.as_str(),
+                instances = ?newcomers,
+                error = %chain(&error),
+                "cannot protect new instances from scale-in while the desired capacity goes down"
+            );
+        }
+    }
+}
+
+/// Instances that a lower size might cost if another one launches at the same time: those in service. AWS refuses to protect
+/// others; one that is protected already belongs to somebody else.
+///
+/// Source: [SetInstanceProtection](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_SetInstanceProtection.html).
+pub fn to_protect(group: &AutoScalingGroup) -> Vec<InstanceId> {
+    let in_service = group.instances.iter().filter(|i| i.lifecycle == Lifecycle::InService);
+    in_service.filter(|i| !i.protected).map(|i| i.id.clone()).collect()
+}
+
+/// Whether the instance is protected in a state in which AWS takes that off. On one that is leaving it does not matter.
+///
+/// Source: [SetInstanceProtection](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_SetInstanceProtection.html).
+fn is_to_be_released(instance: &Instance) -> bool {
+    instance.protected && matches!(instance.lifecycle, Lifecycle::InService | Lifecycle::Standby)
+}

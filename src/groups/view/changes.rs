@@ -1,0 +1,140 @@
+//! Our own changes, laid over descriptions that do not show them yet.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::aws::{AutoScalingGroup, Lifecycle};
+use crate::clock::elapsed;
+use crate::groups::{Group, Snapshot};
+use crate::k8s::{GroupName, InstanceId};
+
+/// How long after a change descriptions may show the state before it: AWS's descriptions are eventually consistent, and one may
+/// be older than the last.
+///
+/// Source: [Eventual consistency in the Amazon EC2
+/// API](https://docs.aws.amazon.com/ec2/latest/devguide/eventual-consistency.html).
+const SHOWN_WITHIN: Duration = Duration::from_secs(30);
+
+/// A change of ours that AWS has accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// The desired capacity was set.
+    Desired {
+        /// Name of the group.
+        group: GroupName,
+        /// What it was.
+        from: i32,
+        /// What it is.
+        to: i32,
+    },
+    /// An instance was told to terminate.
+    Terminated {
+        /// Name of the group.
+        group: GroupName,
+        /// EC2 instance id.
+        instance: InstanceId,
+        /// Whether the desired capacity went down with it.
+        decrement: bool,
+    },
+}
+
+impl Change {
+    fn group(&self) -> &str {
+        let (Self::Desired { group, .. } | Self::Terminated { group, .. }) = self;
+        group
+    }
+}
+
+/// Changes, each with the time by which AWS had accepted it, oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Changes(Vec<(Timestamp, Change)>);
+
+impl Changes {
+    pub(super) fn push(&mut self, at: Timestamp, change: Change) {
+        self.0.push((at, change));
+    }
+
+    /// Forgets what a snapshot of this time shows for certain.
+    pub(super) fn forget_shown(&mut self, taken_at: Timestamp) {
+        self.0.retain(|(at, _)| elapsed(*at, taken_at) < SHOWN_WITHIN);
+    }
+
+    /// The snapshot as if it had seen the changes.
+    pub(super) fn laid_over(&self, base: &Arc<Snapshot>) -> Arc<Snapshot> {
+        if self.0.is_empty() {
+            return Arc::clone(base);
+        }
+        let mut view = Snapshot::clone(base);
+        let names: BTreeSet<&str> = self.0.iter().map(|(_, change)| change.group()).collect();
+        for name in names {
+            if let Some(group) = view.groups.get_mut(name) {
+                lay_over(Arc::make_mut(group), &self.0.iter().collect::<Vec<_>>(), base.taken_at);
+            }
+        }
+        Arc::new(view)
+    }
+
+    /// A group described at `now`, as if the description had seen the changes.
+    pub(super) fn laid_over_group(&self, asg: AutoScalingGroup, now: Timestamp) -> AutoScalingGroup {
+        let recent: Vec<_> = self.0.iter().filter(|(at, _)| elapsed(*at, now) < SHOWN_WITHIN).collect();
+        let mut group = Group { asg, ..Group::default() };
+        lay_over(&mut group, &recent, Timestamp::MIN);
+        group.asg
+    }
+}
+
+/// Applies the changes of this group that it does not show yet. Sizes follow each other, so the last one counts whichever of
+/// them is shown; a termination that is shown shows every size set before it.
+fn lay_over(group: &mut Group, changes: &[&(Timestamp, Change)], taken_at: Timestamp) {
+    let of_group = changes.iter().filter(|(_, change)| *change.group() == *group.asg.name);
+    let changes: Vec<_> = of_group.collect();
+    let is_shown = |(_, change): &&&(Timestamp, Change)| match change {
+        Change::Desired { .. } => false,
+        Change::Terminated { instance, .. } => {
+            !group.asg.instances.iter().any(|i| i.id == *instance && may_end(i.lifecycle))
+        }
+    };
+    let shown = changes.iter().rposition(is_shown).unwrap_or_default();
+    for (n, (at, change)) in changes.into_iter().enumerate() {
+        if n >= shown || matches!(change, Change::Terminated { .. }) {
+            apply(group, change, *at >= taken_at);
+        }
+    }
+}
+
+/// `is_news`: the group was described before the change.
+fn apply(group: &mut Group, change: &Change, is_news: bool) {
+    match change {
+        Change::Desired { from, to, .. } => {
+            if to > from {
+                // An earlier failure does not explain why the new instances are missing.
+                group.failure = group.failure.take().filter(|_| !is_news);
+            } else if group.asg.desired == *from {
+                let given_up = usize::try_from(from.saturating_sub(*to)).unwrap_or(0);
+                group.failure = group.failure.take().and_then(|failure| failure.without(given_up));
+            }
+            if group.asg.desired == *from {
+                group.asg.desired = *to;
+            }
+        }
+        Change::Terminated { instance: id, decrement, .. } => {
+            // AWS lowers the capacity and changes the lifecycle state in one step: what shows one shows both.
+            let mut instances = group.asg.instances.iter_mut();
+            if let Some(instance) = instances.find(|i| i.id == *id && may_end(i.lifecycle)) {
+                let counted = instance.lifecycle.is_live();
+                instance.lifecycle = Lifecycle::Terminating;
+                if *decrement && counted {
+                    group.asg.desired -= group.asg.weight(id);
+                }
+            }
+        }
+    }
+}
+
+/// Whether an instance in this state does not show yet that it was told to terminate. One in the warm pool has been given back.
+fn may_end(lifecycle: Lifecycle) -> bool {
+    !lifecycle.is_terminating() && !lifecycle.is_warm()
+}

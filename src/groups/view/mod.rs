@@ -1,0 +1,193 @@
+//! The groups as everybody reads them: the last snapshot, with our later changes laid over it.
+
+mod changes;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::sync::{Notify, watch};
+
+pub use self::changes::Change;
+use self::changes::Changes;
+use super::Snapshot;
+use super::group_locks::{GroupLock, GroupLocks, SharedGroupLock};
+use crate::aws::AutoScalingGroup;
+use crate::clock::elapsed;
+use crate::k8s::{GroupName, InstanceId, NodeName};
+
+/// The last successful look at AWS is too old, or there was none yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the last successful look at AWS is too old to answer from")]
+pub struct Stale;
+
+/// The groups, shared by all tasks. Cheap to read.
+#[derive(Debug)]
+pub struct Groups {
+    max_age: Duration,
+    /// What is read. Made under the lock of `seen`, so that no reader waits for that.
+    view: watch::Sender<Option<Arc<Snapshot>>>,
+    seen: Mutex<Seen>,
+    refresh: Notify,
+    locks: GroupLocks,
+    /// Groups that cluster-autoscaler grew and instances without a Node that it gave up, in this run.
+    asked_for: Mutex<BTreeSet<String>>,
+    /// Group and instance of each scale-in that is on record, by Node.
+    claims: Mutex<BTreeMap<NodeName, (GroupName, InstanceId)>>,
+}
+
+/// What the view is made of.
+#[derive(Debug, Default)]
+struct Seen {
+    /// What discovery saw last, without our changes.
+    base: Option<Arc<Snapshot>>,
+    changes: Changes,
+}
+
+impl Groups {
+    /// No groups yet. [`fresh`](Self::fresh) refuses snapshots older than `max_age`.
+    pub fn new(max_age: Duration) -> Self {
+        Self {
+            max_age,
+            view: watch::Sender::new(None),
+            seen: Mutex::default(),
+            refresh: Notify::new(),
+            locks: GroupLocks::default(),
+            asked_for: Mutex::default(),
+            claims: Mutex::default(),
+        }
+    }
+
+    /// The present view, however old and complete or not: for what must go on during an outage.
+    pub fn latest(&self) -> Option<Arc<Snapshot>> {
+        self.view.borrow().clone()
+    }
+
+    /// The present view, unless it is too old or not complete.
+    pub fn fresh(&self, now: Timestamp) -> Result<Arc<Snapshot>, Stale> {
+        let snapshot = self.latest().filter(|snapshot| snapshot.is_complete).ok_or(Stale)?;
+        if elapsed(snapshot.taken_at, now) <= self.max_age { Ok(snapshot) } else { Err(Stale) }
+    }
+
+    /// Publishes a snapshot. Changes accepted well before it was taken are in it and are forgotten.
+    pub fn publish(&self, snapshot: Snapshot) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        self.take(&mut seen, snapshot);
+    }
+
+    /// Publishes sizes and lifecycle states before templates are looked up, which stay as they were: an instance held by a hook
+    /// must not wait for templates.
+    pub fn publish_states(&self, mut states: Snapshot) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        states.is_complete = seen.base.as_ref().is_some_and(|base| base.is_complete);
+        for (name, group) in &mut states.groups {
+            if let Some(before) = seen.base.as_ref().and_then(|base| base.groups.get(name)) {
+                let group = Arc::make_mut(group);
+                (group.template, group.options) = (before.template.clone(), before.options);
+                group.stand_in.clone_from(&before.stand_in);
+            }
+        }
+        self.take(&mut seen, states);
+    }
+
+    /// Lays a change of ours over the snapshot and asks for a new look.
+    pub fn changed(&self, at: Timestamp, change: Change) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.changes.push(at, change);
+        self.swap(&seen);
+        drop(seen);
+        self.refresh_soon();
+    }
+
+    /// Notes group and instance of the scale-in that is on record on a Node, or that there is none.
+    pub fn claim(&self, node: &NodeName, record: Option<(GroupName, InstanceId)>) {
+        let mut claims = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((group, instance)) = record.filter(|(group, _)| is_group_name(group)) else {
+            claims.remove(node);
+            return;
+        };
+        let is_seen = self.latest().is_some_and(|view| view.groups.contains_key(&group));
+        let is_new = claims.insert(node.clone(), (group, instance)).is_none();
+        drop(claims);
+        if is_new && !is_seen {
+            self.refresh_soon();
+        }
+    }
+
+    /// Instances whose scale-in is on record on a Node, by group.
+    pub fn claims(&self) -> BTreeMap<GroupName, BTreeSet<InstanceId>> {
+        let mut by_group: BTreeMap<GroupName, BTreeSet<InstanceId>> = BTreeMap::new();
+        for (group, instance) in self.claims.lock().unwrap_or_else(PoisonError::into_inner).values() {
+            by_group.entry(group.clone()).or_default().insert(instance.clone());
+        }
+        by_group
+    }
+
+    /// A description of `now`, with changes of ours that it may not show yet.
+    pub fn brought_up_to_date(&self, asg: AutoScalingGroup, now: Timestamp) -> AutoScalingGroup {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.changes.laid_over_group(asg, now)
+    }
+
+    /// Locks a group, to change its size or the protection of its instances. Only for groups that exist: there is a lock for each
+    /// name that was ever asked for.
+    pub async fn lock(&self, group: &GroupName) -> GroupLock {
+        self.locks.of(group).await
+    }
+
+    /// Locks a group to terminate instances of it, beside others that do the same.
+    pub async fn shared_lock(&self, group: &GroupName) -> SharedGroupLock {
+        self.locks.of_termination(group).await
+    }
+
+    /// Notes a group that cluster-autoscaler has grown, or an instance that it has given up: so these are ours.
+    pub fn note_asked_for(&self, name: &str) {
+        self.asked_for.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned());
+    }
+
+    /// Whether that was noted in this run.
+    pub fn is_asked_for(&self, name: &str) -> bool {
+        self.asked_for.lock().unwrap_or_else(PoisonError::into_inner).contains(name)
+    }
+
+    /// Asks discovery to look at AWS again at once.
+    pub fn refresh_soon(&self) {
+        self.refresh.notify_one();
+    }
+
+    /// Waits until somebody asks for a new look.
+    pub async fn refresh_wanted(&self) {
+        self.refresh.notified().await;
+    }
+
+    /// Changes with the view.
+    pub fn versions(&self) -> watch::Receiver<Option<Arc<Snapshot>>> {
+        self.view.subscribe()
+    }
+
+    fn take(&self, seen: &mut Seen, snapshot: Snapshot) {
+        seen.changes.forget_shown(snapshot.taken_at);
+        let snapshot = match &seen.base {
+            Some(before) => snapshot.after(before),
+            None => snapshot,
+        };
+        seen.base = Some(Arc::new(snapshot));
+        self.swap(seen);
+    }
+
+    fn swap(&self, seen: &Seen) {
+        let Some(base) = &seen.base else { return };
+        self.view.send_replace(Some(seen.changes.laid_over(base)));
+    }
+}
+
+/// Whether this is a valid group name: AWS refuses a whole request for one that is not.
+///
+/// Source: [DescribeAutoScalingGroups](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DescribeAutoScalingGroups.html).
+fn is_group_name(name: &str) -> bool {
+    (1..=255).contains(&name.chars().count()) && !name.chars().any(char::is_control)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,174 @@
+//! What readers see while changes of ours are on their way.
+
+use super::*;
+use crate::aws::{Instance, Lifecycle, Weights};
+use crate::groups::{Group, LaunchFailure};
+use crate::template::TemplateError;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_700_000_000 + second).expect("in range")
+}
+
+fn look(second: i64, desired: i32, states: &[Lifecycle]) -> Snapshot {
+    let instances = states
+        .iter()
+        .enumerate()
+        .map(|(n, &lifecycle)| Instance {
+            id: format!("i-{n}").into(),
+            zone: "z".into(),
+            lifecycle,
+            protected: false,
+            launched_from: None,
+        })
+        .collect();
+    let group = Group {
+        asg: AutoScalingGroup { name: "g".into(), desired, instances, ..AutoScalingGroup::default() },
+        ..Group::default()
+    };
+    Snapshot::new(at(second), [Arc::new(group)])
+}
+
+fn desired(groups: &Groups) -> i32 {
+    groups.latest().expect("published").groups["g"].asg.desired
+}
+
+fn terminated(decrement: bool) -> Change {
+    Change::Terminated { group: "g".into(), instance: "i-0".into(), decrement }
+}
+
+#[test]
+fn a_change_of_ours_shows_at_once_and_only_once() {
+    use Lifecycle::{InService, Terminating};
+    let groups = Groups::new(Duration::from_mins(10));
+    groups.publish(look(0, 2, &[InService, InService]));
+    groups.changed(at(5), terminated(true));
+    assert_eq!(desired(&groups), 1);
+    // A look that began before the change and saw nothing of it.
+    groups.publish(look(4, 2, &[InService, InService]));
+    assert_eq!(desired(&groups), 1);
+    // One that began before and saw it all the same.
+    groups.publish(look(4, 1, &[Terminating, InService]));
+    assert_eq!(desired(&groups), 1);
+    // One that began after, and is answered from before.
+    groups.publish(look(6, 2, &[InService, InService]));
+    assert_eq!(desired(&groups), 1);
+    // One that began long after: it is the truth, whatever it says.
+    groups.publish(look(36, 3, &[InService, InService]));
+    assert_eq!(desired(&groups), 3);
+}
+
+#[test]
+fn a_size_that_was_set_before_a_termination_that_shows_is_not_set_again() {
+    use Lifecycle::{InService, Terminating, Warmed};
+    let groups = Groups::new(Duration::from_mins(10));
+    groups.publish(look(0, 2, &[InService]));
+    groups.changed(at(1), Change::Desired { group: "g".into(), from: 2, to: 3 });
+    groups.changed(at(2), terminated(true));
+    for (shown, states) in
+        [(2, &[InService][..]), (3, &[InService]), (2, &[Terminating]), (2, &[Warmed]), (2, &[])]
+    {
+        groups.publish(look(3, shown, states));
+        assert_eq!(desired(&groups), 2, "{shown} {states:?}");
+    }
+}
+
+#[test]
+fn what_no_group_can_be_called_is_not_asked_for() {
+    let groups = Groups::new(Duration::from_mins(10));
+    let long = "x".repeat(256);
+    for (node, group) in [("a", ""), ("b", long.as_str()), ("c", "web\n"), ("d", "web")] {
+        groups.claim(&node.into(), Some((group.into(), "i-1".into())));
+    }
+    assert_eq!(groups.claims().into_keys().collect::<Vec<_>>(), ["web"]);
+}
+
+#[test]
+fn of_sizes_that_follow_each_other_the_last_one_counts_whichever_a_description_shows() {
+    let groups = Groups::new(Duration::from_mins(10));
+    groups.publish(look(0, 5, &[]));
+    for (at_second, from, to) in [(1, 5, 4), (2, 4, 3), (3, 3, 4), (4, 4, 6)] {
+        groups.changed(at(at_second), Change::Desired { group: "g".into(), from, to });
+    }
+    for shown in [5, 4, 3, 6] {
+        let described = AutoScalingGroup { name: "g".into(), desired: shown, ..AutoScalingGroup::default() };
+        assert_eq!(groups.brought_up_to_date(described, at(5)).desired, 6, "{shown}");
+    }
+    let by_a_person = AutoScalingGroup { name: "g".into(), desired: 9, ..AutoScalingGroup::default() };
+    assert_eq!(groups.brought_up_to_date(by_a_person, at(5)).desired, 9);
+    let long_after = AutoScalingGroup { name: "g".into(), desired: 5, ..AutoScalingGroup::default() };
+    assert_eq!(groups.brought_up_to_date(long_after, at(40)).desired, 5, "it is the truth by now");
+}
+
+#[test]
+fn a_failure_explains_nothing_that_is_asked_for_after_it_and_nothing_twice() {
+    let groups = Groups::new(Duration::from_mins(10));
+    let mut seen = look(0, 5, &[Lifecycle::InService]);
+    let failure =
+        LaunchFailure { code: "x".into(), message: String::new(), out_of_resources: true, launches: 3 };
+    Arc::make_mut(seen.groups.get_mut("g").expect("there")).failure = Some(failure);
+    groups.publish(seen.clone());
+    let explained = || groups.latest().expect("published").groups["g"].failure.as_ref().map(|f| f.launches);
+    groups.changed(at(1), Change::Desired { group: "g".into(), from: 5, to: 4 });
+    assert_eq!(explained(), Some(2));
+    groups.changed(at(2), Change::Desired { group: "g".into(), from: 4, to: 2 });
+    assert_eq!(explained(), None);
+    groups.publish(seen);
+    groups.changed(at(3), Change::Desired { group: "g".into(), from: 5, to: 6 });
+    assert_eq!(explained(), None);
+}
+
+#[test]
+fn an_instance_that_has_a_weight_takes_its_units_along() {
+    let groups = Groups::new(Duration::from_mins(10));
+    let mut seen = look(0, 6, &[Lifecycle::InService, Lifecycle::InService]);
+    let weights = Weights { of_instances: [("i-0".into(), 4)].into() };
+    Arc::make_mut(seen.groups.get_mut("g").expect("there")).asg.weights = Some(weights);
+    groups.publish(seen);
+    groups.changed(at(5), terminated(true));
+    assert_eq!(desired(&groups), 2);
+}
+
+#[test]
+fn a_set_size_and_a_termination_do_not_undo_each_other() {
+    use Lifecycle::{InService, Terminating};
+    let groups = Groups::new(Duration::from_mins(10));
+    groups.publish(look(0, 5, &[InService]));
+    groups.changed(at(1), Change::Desired { group: "g".into(), from: 5, to: 7 });
+    groups.changed(at(2), terminated(true));
+    assert_eq!(desired(&groups), 6);
+    for (seen, states) in [(5, [InService]), (7, [InService]), (6, [Terminating])] {
+        groups.publish(look(0, seen, &states));
+        assert_eq!(desired(&groups), 6, "a look that saw {seen}");
+    }
+}
+
+#[test]
+fn states_are_seen_at_once_and_what_was_known_of_templates_stays() {
+    use Lifecycle::{InService, TerminatingWait};
+    let groups = Groups::new(Duration::from_mins(10));
+    let state = |groups: &Groups| groups.latest().expect("published").groups["g"].asg.instances[0].lifecycle;
+    groups.publish_states(look(0, 1, &[TerminatingWait]));
+    assert_eq!(state(&groups), TerminatingWait);
+    assert_eq!(groups.fresh(at(0)).err(), Some(Stale), "there is no template to answer with");
+    let mut whole = look(0, 1, &[InService]);
+    let template = Some(Err(TemplateError::new("none")));
+    let known = Arc::make_mut(whole.groups.get_mut("g").expect("there"));
+    known.template.clone_from(&template);
+    known.options.zero_or_max_node_scaling = Some(true);
+    groups.publish(whole);
+    groups.publish_states(look(10, 1, &[TerminatingWait]));
+    assert_eq!(state(&groups), TerminatingWait);
+    let view = groups.fresh(at(10)).expect("is complete");
+    assert_eq!(view.groups["g"].template.is_some(), template.is_some());
+    assert_eq!(view.groups["g"].options.zero_or_max_node_scaling, Some(true));
+}
+
+#[test]
+fn an_old_snapshot_is_refused_but_not_forgotten() {
+    let groups = Groups::new(Duration::from_mins(10));
+    assert_eq!(groups.fresh(at(0)).err(), Some(Stale));
+    groups.publish(look(0, 1, &[]));
+    assert!(groups.fresh(at(600)).is_ok());
+    assert_eq!(groups.fresh(at(601)).err(), Some(Stale));
+    assert!(groups.latest().is_some());
+}
