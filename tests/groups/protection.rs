@@ -377,6 +377,21 @@ async fn what_is_taken_back_is_not_taken_from_a_size_that_goes_down_at_that_mome
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_instance_that_comes_while_the_others_are_about_to_be_released_is_released_later() {
+    for seconds in [100, 105, 110, 115] {
+        let short = Short::group().await;
+        short.scene.decrease(-1).await.expect("lowered");
+        // Protecting it takes until after the others may be released.
+        let slow = Duration::from_secs(3);
+        short.scene.world.aws.delay(slow / 2, Duration::ZERO);
+        short.scene.world.aws.delay_some(&[Operation::SetInstanceProtection], 1.0, slow, slow);
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
+        short.scene.world.aws.script(late_launch);
+        short.ends_clean().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_launch_that_is_not_recalled_costs_nobody_though_the_group_looks_for_a_victim_91_seconds_later() {
     let timing = Timing {
         launch: Span::exactly(Duration::from_mins(1)),

@@ -251,9 +251,9 @@ impl Protection {
     ) -> Result<Released, AwsError> {
         let rest = |missing| if pending.missed { Released::All } else { Released::AllBut(missing) };
         let Some(seen) = self.describe(group).await? else { return Ok(rest(pending.instances.clone())) };
-        self.protect_newcomers(&seen, pending).await;
+        let has_newcomers = self.protect_newcomers(&seen, pending).await;
         let has_surplus = !self.raise(&seen, pending.size).await?;
-        if pending.is_too_early(has_surplus) {
+        if has_newcomers || pending.is_too_early(has_surplus) {
             return Ok(Released::None);
         }
         let ours: Vec<&Instance> =
@@ -278,15 +278,15 @@ impl Protection {
     /// Source: [Use instance scale-in
     /// protection](https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-instance-protection.html), which
     /// starts with `InService`.
-    async fn protect_newcomers(&self, seen: &AutoScalingGroup, pending: &PendingRelease) {
+    async fn protect_newcomers(&self, seen: &AutoScalingGroup, pending: &PendingRelease) -> bool {
         if pending.size.is_none() || !pending.is_held() {
-            return;
+            return false;
         }
         let group = &seen.name;
         let newcomers: Vec<InstanceId> =
             to_protect(seen).into_iter().filter(|id| !pending.instances.contains(id)).collect();
         if newcomers.is_empty() {
-            return;
+            return false;
         }
         let (_, tagged) = calls::tag(&self.aws, &newcomers, self.clock.wall()).await;
         self.pending.update(group, |pending| {
@@ -301,6 +301,7 @@ impl Protection {
                 "cannot protect new instances from scale-in while the desired capacity goes down"
             );
         }
+        true
     }
 }
 
