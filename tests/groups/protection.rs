@@ -411,8 +411,9 @@ async fn a_launch_that_is_not_recalled_costs_nobody_though_the_group_looks_for_a
 
 #[tokio::test(start_paused = true)]
 async fn a_node_that_joined_before_its_instance_was_in_service_is_protected_as_soon_as_that_can_be() {
+    let timing = Timing { scale_in: Span::exactly(Duration::from_mins(1)), ..Timing::PUBLISHED };
     let hook = HookSpec::launching("bootstrap");
-    let scene = Scene::with([group(GROUP, 3).hook(hook)]).await;
+    let scene = Scene::with([group(GROUP, 3).hook(hook).timing(timing)]).await;
     scene.increase(1).await.expect("grown");
     let waiting = |world: &World| {
         let group = world.aws.group(GROUP).expect("a group");
@@ -430,6 +431,8 @@ async fn a_node_that_joined_before_its_instance_was_in_service_is_protected_as_s
         .complete(&GROUP.into(), "bootstrap", &joined.as_str().into())
         .await
         .expect("completed by whoever it is");
+    // And the first tries to protect it fail.
+    scene.world.aws.throttle_for(&[Operation::SetInstanceProtection], Duration::from_secs(20));
     tokio::time::sleep(GONE).await;
     let ended = |entry: &Entry| matches!(entry.what, Event::TerminationStarted { .. });
     assert!(!scene.world.aws.journal().iter().any(ended), "nobody had to go");

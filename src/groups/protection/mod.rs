@@ -80,7 +80,9 @@ impl Protection {
                 to,
                 "desired capacity not lowered: the caller has given up"
             );
-            self.pending.was_not_set(group, before, pending::HOLD);
+            // A call that nothing was heard of may protect them later.
+            let hold = if protected.is_ok() { Duration::ZERO } else { pending::HOLD };
+            self.pending.was_not_set(group, before, hold);
             return self.pending.notify();
         }
         let set = match protected {
@@ -100,6 +102,9 @@ impl Protection {
         } else if is_refused {
             // Certainly without effect: no need to hold.
             self.pending.was_not_set(group, before, Duration::ZERO);
+        } else {
+            // It may have been set all the same.
+            self.pending.add(group, None, tagged, Some(to));
         }
         self.pending.notify();
     }
@@ -251,8 +256,9 @@ impl Protection {
     ) -> Result<Released, AwsError> {
         let rest = |missing| if pending.missed { Released::All } else { Released::AllBut(missing) };
         let Some(seen) = self.describe(group).await? else { return Ok(rest(pending.instances.clone())) };
+        let raised = self.raise(&seen, pending.size).await;
         let has_newcomers = self.protect_newcomers(&seen, pending).await;
-        let has_surplus = !self.raise(&seen, pending.size).await?;
+        let has_surplus = !raised?;
         if has_newcomers || pending.is_too_early(has_surplus) {
             return Ok(Released::None);
         }
@@ -283,8 +289,7 @@ impl Protection {
             return false;
         }
         let group = &seen.name;
-        let newcomers: Vec<InstanceId> =
-            to_protect(seen).into_iter().filter(|id| !pending.instances.contains(id)).collect();
+        let newcomers = to_protect(seen);
         if newcomers.is_empty() {
             return false;
         }
