@@ -1,4 +1,6 @@
-//! The README and the files in deploy say what the program does.
+//! The README, docs and the files in deploy say what the program does.
+
+use ebbtide::scale_in::events::Reason;
 
 #[test]
 fn the_readme_has_the_flags_of_the_program() {
@@ -7,6 +9,22 @@ fn the_readme_has_the_flags_of_the_program() {
     let [_, table, _] = marked[..] else { panic!("the table of flags stands between two marks") };
     let expected = ebbtide::config::flags_table();
     assert_eq!(table, expected, "put this between the marks:\n{expected}");
+}
+
+#[test]
+fn the_table_of_events_has_every_reason_with_its_types() {
+    let rows = include_str!("../docs/events.md").lines().filter(|line| line.starts_with("| `"));
+    let cells =
+        |row: &str| row.split('|').map(|cell| cell.trim().trim_matches('`').to_owned()).collect::<Vec<_>>();
+    let rows: Vec<_> = rows.map(cells).collect();
+    for row in &rows {
+        assert!(
+            row.len() == 6 && row[3..5].iter().all(|cell| !cell.is_empty()),
+            "when, and what to do: {row:?}"
+        );
+    }
+    let documented: Vec<_> = rows.iter().map(|row| (row[1].as_str(), row[2].as_str())).collect();
+    assert_eq!(documented, Reason::ALL.map(|reason| (reason.as_str(), reason.types())));
 }
 
 fn policy() -> Vec<serde_json::Value> {

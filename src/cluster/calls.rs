@@ -19,8 +19,10 @@ use super::client::Cluster;
 use super::nodes::NodeView;
 use super::pods::PodName;
 
-/// Longest note the API server takes in an Event is 1,024 bytes; characters can take several.
-const NOTE_LIMIT: usize = 500;
+/// The API server takes no longer note in an Event, in bytes.
+///
+/// Source: [validation of Events](https://github.com/kubernetes/kubernetes/blob/master/pkg/apis/core/validation/events.go).
+pub(crate) const NOTE_LIMIT: usize = 1_024;
 
 /// A body larger than this is not an answer to an eviction.
 const ANSWER_LIMIT: usize = 64 * 1024;
@@ -197,7 +199,7 @@ impl Cluster {
             reporting_instance: Some("ebbtide".into()),
             action: Some("ScaleIn".into()),
             reason: Some(reason.to_owned()),
-            note: Some(text.chars().take(NOTE_LIMIT).collect()),
+            note: Some(text[..text.floor_char_boundary(NOTE_LIMIT)].to_owned()),
             type_: Some(if warning { "Warning" } else { "Normal" }.into()),
             regarding: Some(ObjectReference {
                 api_version: Some("v1".into()),

@@ -20,6 +20,8 @@ mod watches;
 
 pub use answer::{Answer, ApiError};
 pub use budgets::{Attachment, Budget, Existing};
+#[cfg(test)]
+pub(crate) use calls::NOTE_LIMIT;
 pub use client::{Cluster, ConnectError};
 pub use interner::TextMap;
 pub use leader::{Candidate, Election, Leadership, Standing};

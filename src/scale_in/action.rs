@@ -1,8 +1,10 @@
 //! What a plan is made of: data only.
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use serde_json::Value;
 
+use super::events::NodeEvent;
+use super::waiting::Waiting;
 use crate::aws::Hook;
 use crate::cluster::PodName;
 use crate::k8s::{GroupName, InstanceId};
@@ -94,48 +96,6 @@ pub enum Action {
     },
     /// Publish an Event on the Node.
     Announce(NodeEvent),
-}
-
-/// An Event on the Node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeEvent {
-    /// What it is about: not repeated within [`REPEAT_AFTER`].
-    pub topic: String,
-    /// The Event's reason.
-    pub reason: &'static str,
-    /// The Event's text.
-    pub note: String,
-    /// Whether somebody should look.
-    pub warning: bool,
-}
-
-/// What blocks longer than this is announced again.
-pub const REPEAT_AFTER: SignedDuration = SignedDuration::from_mins(5);
-
-/// Whom a drain waits for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Waiting {
-    /// The pod.
-    pub pod: PodName,
-    /// What for.
-    pub why: WaitReason,
-}
-
-/// WaitReason a pod is still there.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum WaitReason {
-    /// It has been asked to go and has time until then.
-    Exiting(Timestamp),
-    /// It had time until then, and its kubelet has not said that it has ended.
-    Overdue(Timestamp),
-    /// A budget has no room: which, and the API server's words.
-    Budget(String, String),
-    /// It asked not to be disturbed.
-    Patient,
-    /// The API server refused for another reason.
-    Refused(String),
-    /// Its turn has not come.
-    Queued,
 }
 
 /// What is to be done, and when to look again if nothing happens.

@@ -4,19 +4,19 @@
 //! when it has gone: waiting for that would add the grace periods up and cost the higher ones their time.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::action::{Action, NodeEvent, Plan, WaitReason, Waiting};
+use super::action::{Action, Plan};
 use super::class::{Class, is_patient};
 use super::deadline::{cut, gone_by, last_call, shortened_grace};
 use super::memory::Task;
 use super::record::{Phase, Record};
-use super::release;
 use super::situation::{SPOKEN_FOR_WITHIN, Situation};
+use super::waiting::{WaitReason, Waiting};
+use super::{events, release};
 use crate::clock::later;
-use crate::cluster::PodView;
+use crate::cluster::{PodName, PodView};
 
 /// A pod that was asked to go and shows no sign of it is asked again after this time.
 const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(30);
@@ -59,18 +59,18 @@ pub(super) fn drain(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
 }
 
 fn enter_flushing(s: &Situation<'_>, record: &Record, left: usize, plan: &mut Plan) {
-    let flush = s.flush_time(record).as_secs();
+    let flush = s.flush_time(record);
     // The flush begins with the last exit, which may be some time ago if cluster-autoscaler has drained the node.
     let empty_since = (left == 0).then(|| s.memory.empty_since.unwrap_or(s.now));
-    let note = if left > 0 {
-        format!("time is up with {left} workload pods left: DaemonSet pods have {flush} s to finish")
+    let event = if left > 0 {
+        events::flushing_with_workloads_left(left, flush)
     } else if s.is_dead(record) {
-        "no workload is left, and the node is dead: there is nobody to give time to flush".to_owned()
+        events::flushing_dead()
     } else {
-        format!("the last workload has exited: DaemonSet pods have {flush} s to finish")
+        events::flushing(flush)
     };
     let record = Record { empty_since, ..record.entering(Phase::Flushing, s.now) };
-    s.enter_and(plan, &record, note, None);
+    s.enter_and(plan, &record, event, None);
 }
 
 /// A pod that can have no more time: a second, so that it hears of its end.
@@ -219,61 +219,27 @@ fn try_eviction(
 
 /// Tells people on the Node which pods are not waited for although they are there.
 fn announce_given_up(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
-    let names = |of: Class| -> Vec<String> {
-        s.classified(Some(record))
-            .filter(|(_, class)| *class == of)
-            .map(|(pod, _)| pod.name.to_string())
-            .collect()
+    let names = |of: Class| -> Vec<PodName> {
+        let pods = s.classified(Some(record)).filter(|(_, class)| *class == of);
+        pods.map(|(pod, _)| pod.name.clone()).collect()
     };
     let given_up = names(Class::GivenUp);
     if !given_up.is_empty() {
-        let note = format!(
-            "the node confirms no exit: these pods count as gone, more than a minute after their grace: {}",
-            list(&given_up)
-        );
-        let topic = "given up".into();
-        s.announce(plan, NodeEvent { topic, reason: "ScaleInPodsGivenUp", note, warning: true });
+        s.announce(plan, events::pods_given_up(&given_up));
     }
     let patience_is_over = s.patience_ends(record).is_some_and(|end| end <= s.now);
-    let disturbed: Vec<String> = s
+    let disturbed: Vec<PodName> = s
         .workloads(Some(record))
         .filter(|(pod, _)| patience_is_over && is_patient(pod))
-        .map(|(pod, _)| pod.name.to_string())
+        .map(|(pod, _)| pod.name.clone())
         .collect();
     if !disturbed.is_empty() {
-        let note = format!(
-            "these pods asked not to be disturbed, and the time to wait for them is over (--patience): {}",
-            list(&disturbed)
-        );
-        let topic = "patience".into();
-        s.announce(plan, NodeEvent { topic, reason: "ScaleInPatienceOver", note, warning: true });
+        s.announce(plan, events::patience_over(&disturbed));
     }
     let returned = names(Class::Returned);
     if !returned.is_empty() {
-        let note = format!(
-            "these pods tolerate the cordon and have come back after one of them was evicted; they are not waited for: {}",
-            list(&returned)
-        );
-        let topic = "returned".into();
-        s.announce(plan, NodeEvent { topic, reason: "ScaleInPodsReturned", note, warning: true });
+        s.announce(plan, events::pods_returned(&returned));
     }
-}
-
-/// Names of pods, in no more than an Event's note holds.
-fn list(names: &[String]) -> String {
-    const ROOM: usize = 300;
-    let mut text = String::new();
-    for (n, name) in names.iter().enumerate() {
-        if text.len() + name.len() > ROOM {
-            let _ = write!(text, " and {} more", names.len() - n);
-            break;
-        }
-        if n > 0 {
-            text.push_str(", ");
-        }
-        text.push_str(name);
-    }
-    text
 }
 
 /// Tells people on the Node who holds it up: each budget by name, and after a while everybody else.
@@ -289,58 +255,18 @@ fn announce_waiting(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     }
     for (name, blocked) in by_budget {
         let Some(Waiting { pod, why: WaitReason::Budget(_, words) }) = blocked.first() else { continue };
-        let more =
-            if blocked.len() > 1 { format!(" (and {} more pods)", blocked.len() - 1) } else { String::new() };
-        let held_by = if name.is_empty() { "a disruption budget" } else { name };
-        s.announce(
-            plan,
-            NodeEvent {
-                topic: format!("budget {name}"),
-                reason: "ScaleInBlocked",
-                note: format!("pod {pod}{more} may not be evicted yet: disruption budget {held_by}: {words}"),
-                warning: true,
-            },
-        );
+        s.announce(plan, events::blocked(pod, blocked.len().saturating_sub(1), name, words));
     }
     for w in &waiting {
         if let WaitReason::Refused(words) = &w.why {
-            let note = format!("pod {} cannot be evicted: {words}", w.pod);
-            let topic = format!("refused {}", w.pod);
-            s.announce(plan, NodeEvent { topic, reason: "ScaleInBlocked", note, warning: true });
+            s.announce(plan, events::eviction_refused(&w.pod, words));
         }
     }
     let slow = record.phase_since + SLOW;
     if slow > s.now {
         plan.wake(slow);
     } else if !waiting.is_empty() {
-        let note = describe(&waiting);
-        s.announce(
-            plan,
-            NodeEvent { topic: "waiting".into(), reason: "ScaleInWaiting", note, warning: false },
-        );
+        s.announce(plan, events::waiting(&waiting));
     }
     plan.waiting = waiting;
-}
-
-/// Whom the drain waits for, in no more than an Event's note holds.
-fn describe(waiting: &[Waiting]) -> String {
-    const ROOM: usize = 450;
-    let mut text = format!("waiting for {} pods:", waiting.len());
-    for (n, w) in waiting.iter().enumerate() {
-        let why = match &w.why {
-            WaitReason::Exiting(until) => format!("exiting, has until {until:.0}"),
-            WaitReason::Overdue(until) => format!("should have exited by {until:.0}"),
-            WaitReason::Budget(name, _) => format!("budget {name}"),
-            WaitReason::Patient => "asked not to be disturbed".to_owned(),
-            WaitReason::Refused(words) => words.chars().take(100).collect(),
-            WaitReason::Queued => "to be evicted".to_owned(),
-        };
-        let entry = format!(" {} ({why});", w.pod);
-        if text.len() + entry.len() > ROOM {
-            let _ = write!(text, " and {} more", waiting.len() - n);
-            break;
-        }
-        text.push_str(&entry);
-    }
-    text
 }

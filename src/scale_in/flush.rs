@@ -7,8 +7,8 @@ use super::class::{Class, Daemon, LONGEST_FLUSH};
 use super::deadline::{MARGIN, shortened_grace};
 use super::memory::Task;
 use super::record::Record;
-use super::release;
 use super::situation::Situation;
+use super::{events, release};
 use crate::cluster::PodView;
 
 /// Longest wait for volumes to be detached after the flush. An EBS volume takes seconds; one that a DaemonSet pod
@@ -24,8 +24,7 @@ pub(super) fn flush(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         return;
     }
     if s.is_dead(record) {
-        let note = format!("the node is dead: instance {} is released", record.instance);
-        return release::begin(s, record, note, plan);
+        return release::begin(s, record, events::releasing_dead(&record.instance), plan);
     }
     let hard = record.release_by.map(|by| by - MARGIN);
     let flushed = record.empty_since.unwrap_or(record.phase_since) + s.flush_time(record);
@@ -40,14 +39,7 @@ pub(super) fn flush(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         until = until.min(hard);
     }
     if until <= s.now {
-        let volumes = if s.attachments > 0 {
-            format!(", {} volumes still attached", s.attachments)
-        } else {
-            String::new()
-        };
-        let note =
-            format!("DaemonSet pods have had their time{volumes}: instance {} is released", record.instance);
-        return release::begin(s, record, note, plan);
+        return release::begin(s, record, events::releasing(&record.instance, s.attachments), plan);
     }
     plan.wake(until);
 }

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::action::{Action, REPEAT_AFTER};
+use super::action::Action;
 use super::claims::Claims;
+use super::events::REPEAT_AFTER;
 use super::membership::Membership;
 use super::node_patch;
 use super::returns::Returns;

@@ -11,9 +11,9 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::action::{WaitReason, Waiting};
 use super::record::record_on;
 use super::record::{self, Cause, Written};
+use super::waiting::{WaitReason, Waiting};
 use crate::clock::{Clock, elapsed};
 use crate::cluster::{Answer, Nodes};
 use crate::k8s::NodeName;

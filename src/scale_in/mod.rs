@@ -10,7 +10,7 @@
 //! stage: [`drain`], [`flush`], [`release`], and [`guard`] before any of them; [`twins`] where several Nodes name one instance; [`class`] and [`returns`] tell which pods
 //! leave. [`perform`] makes the calls, [`remember`] what the next plan is to know of their outcome. [`heartbeat`] keeps the
 //! lifecycle hooks waiting, whatever becomes of the rest. Everything that must survive is in the [`record`], an annotation;
-//! [`claims`] is what of it is believed. [`operator_queue`] is whose turn it is of those that people annotate.
+//! [`claims`] is what of it is believed. [`operator_queue`] is whose turn it is of those that people annotate. [`events`] are all that is told on Nodes.
 
 pub mod action;
 mod claims;
@@ -19,6 +19,7 @@ mod context;
 mod controller;
 mod deadline;
 mod drain;
+pub mod events;
 mod flush;
 mod guard;
 mod heartbeat;
@@ -42,6 +43,7 @@ pub mod situation;
 #[cfg(test)]
 mod tests;
 mod twins;
+mod waiting;
 mod worker;
 mod workers;
 

@@ -8,11 +8,11 @@ use std::sync::PoisonError;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::action::{NodeEvent, Plan};
+use super::action::Plan;
 use super::context::{Shared, may_shrink, speaker};
-use super::node_patch;
 use super::record::{self, Cause, Release, Wish, Written};
 use super::situation::{Situation, Turn};
+use super::{events, node_patch};
 use crate::clock::later;
 use crate::cluster::NodeView;
 use crate::k8s::{GroupName, NodeName};
@@ -78,12 +78,7 @@ pub(super) fn wait(
     before: usize,
     plan: &mut Plan,
 ) {
-    let note = format!(
-        "{under_way} scale-ins that people have asked for are under way in group {group}, which is as many as \
-         --max-operator-scale-ins allows, and {before} are to come before this one; it waits for its turn"
-    );
-    let topic = "waits for its turn".into();
-    s.announce(plan, NodeEvent { topic, reason: "ScaleInQueued", note, warning: false });
+    s.announce(plan, events::queued(group, under_way, before));
     if wish.since.is_none() {
         s.patch(plan, node_patch::with_wish(s.node, &wish.waiting(s.theirs(s.now))), Vec::new());
     }

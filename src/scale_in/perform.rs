@@ -7,9 +7,9 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
 
-use super::action::{Action, NodeEvent};
-use super::context::Shared;
-use super::context::will_decrement;
+use super::action::Action;
+use super::context::{Shared, will_decrement};
+use super::events::NodeEvent;
 use crate::aws::{AwsError, Hook};
 use crate::clock::elapsed;
 use crate::cluster::{Answer, ApiError, NodeView, PodName};
@@ -146,7 +146,7 @@ pub(super) fn perform(
             Outcome::Completed { hook, instance, result }
         }
         .boxed(),
-        Action::Announce(announcement) => announce(shared, node, announcement).boxed(),
+        Action::Announce(event) => announce(shared, node, event).boxed(),
     }
 }
 
@@ -247,8 +247,9 @@ async fn give_up_replacement(shared: &Shared, group: &GroupName) {
     }
 }
 
-pub(super) async fn announce(shared: Arc<Shared>, node: Arc<NodeView>, what: NodeEvent) -> Outcome {
-    let NodeEvent { reason, note, warning, .. } = what;
+pub(super) async fn announce(shared: Arc<Shared>, node: Arc<NodeView>, event: NodeEvent) -> Outcome {
+    let NodeEvent { reason, note, warning, .. } = event;
+    let reason = reason.as_str();
     tracing::info!(node = node.name.as_str(), reason, note, "scale-in");
     let now = shared.clock.wall();
     if let Err(error) = shared.cluster.announce(&node, reason, &note, warning, now).await {

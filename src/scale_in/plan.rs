@@ -7,13 +7,14 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::action::{Action, NodeEvent, Plan};
+use super::action::{Action, Plan};
+use super::events::NodeEvent;
 use super::membership::Membership;
 use super::memory::Task;
 use super::operator_queue;
 use super::record::{Cause, Phase, Record, Release, Wish, Written};
 use super::situation::{Situation, Turn};
-use super::{deadline, drain, flush, guard, node_patch, release, twins};
+use super::{deadline, drain, events, flush, guard, node_patch, release, twins};
 use crate::aws::Lifecycle;
 use crate::clock::later;
 use crate::cluster::{DaemonOwner, PodName, Ready};
@@ -43,7 +44,8 @@ pub fn plan(s: &Situation<'_>) -> Plan {
             None
         }
         Some(Written::Unreadable(text)) => {
-            not_understood(s, &text, &mut plan);
+            // A word that means nothing is as good as none.
+            s.announce(&mut plan, events::not_understood(&text));
             without_record(s, &mut plan);
             None
         }
@@ -60,29 +62,13 @@ pub fn plan(s: &Situation<'_>) -> Plan {
     plan
 }
 
-/// A word that means nothing is as good as none.
-fn not_understood(s: &Situation<'_>, text: &str, plan: &mut Plan) {
-    let note = format!(
-        "annotation ebbtide/scale-in is {text:?}, which means nothing. Write \"now\" to have the node drained and released, \
-         \"replace\" to have it replaced as well; take the annotation off to cancel"
-    );
-    let topic = format!("unreadable {text}");
-    s.announce(plan, NodeEvent { topic, reason: "ScaleInNotUnderstood", note, warning: true });
-}
-
 /// Somebody else has written a record that is further than its scale-in.
 fn not_believed(s: &Situation<'_>, plan: &mut Plan) {
     let Some(claimed) = s.memory.claims.not_believed() else { return };
     if claimed.phase == Phase::Draining && claimed.terminate_at.is_none() {
         return;
     }
-    let note = format!(
-        "somebody else than ebbtide has written annotation ebbtide/scale-in, with phase {}: the scale-in begins at its \
-         beginning. Take the annotation off to cancel",
-        claimed.phase
-    );
-    let topic = "not believed".into();
-    s.announce(plan, NodeEvent { topic, reason: "ScaleInNotBelieved", note, warning: true });
+    s.announce(plan, events::not_believed(claimed.phase));
 }
 
 /// Before a DaemonSet that the watch does not show is taken for deleted, the API server is asked: the watch of pods may be
@@ -112,21 +98,11 @@ fn under_way(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         return;
     }
     if has_left_alive(s, record, plan) {
-        let note = format!(
-            "instance {} is in group {} no more: the node is back in service",
-            record.instance, record.group
-        );
-        return s.patch(plan, node_patch::take_off(s.node), cancelled(note, true));
+        let cancelled = events::cancelled_by_detaching(&record.group, &record.instance);
+        return take_off(s, plan, cancelled);
     }
     if is_adopted(s, record, plan) {
-        let note = format!(
-            "instance {} has gone, and its Node is Ready: the kubelet of another machine has the name now, and has taken the \
-             Node over. It is back in service. Its provider id is still that of {}: delete the Node and restart its kubelet, or \
-             nobody knows its instance",
-            record.instance, record.instance
-        );
-        let adopted = NodeEvent { topic: "adopted".into(), reason: "ScaleInOver", note, warning: true };
-        return s.patch(plan, node_patch::take_off(s.node), vec![Action::Announce(adopted)]);
+        return take_off(s, plan, events::adopted(&record.instance));
     }
     if let Membership::Elsewhere { seen } = s.instance {
         release::ended_unseen(s, record, seen, plan);
@@ -156,11 +132,7 @@ fn is_back(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
         return false;
     }
     if s.node.ready == Ready::Yes {
-        let note =
-            format!("group {group} has instance {} in service again, and so is the node", record.instance);
-        let topic = "back".into();
-        let back = NodeEvent { topic, reason: "ScaleInOver", note, warning: false };
-        s.patch(plan, node_patch::take_off(s.node), vec![Action::Announce(back)]);
+        take_off(s, plan, events::back_in_service(group, &record.instance));
     }
     true
 }
@@ -208,17 +180,12 @@ fn is_ready_without(s: &Situation<'_>, seen: Timestamp, duration: SignedDuration
 
 /// AWS refuses to shrink the group: better a node back in service than one that is held empty for ever.
 fn cancel_at_minimum(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
-    let note = format!(
-        "group {} is at its minimum size: AWS refuses to terminate {} with a decrement. The node is back in service; \
-         annotate it with ebbtide/scale-in=replace to have it replaced",
-        record.group, record.instance
-    );
-    s.patch(plan, node_patch::take_off(s.node), cancelled(note, true));
+    take_off(s, plan, events::cancelled_at_minimum(&record.group, &record.instance));
 }
 
-fn cancelled(note: String, warning: bool) -> Vec<Action> {
-    let topic = "cancelled".into();
-    vec![Action::Announce(NodeEvent { topic, reason: "ScaleInCancelled", note, warning })]
+/// Puts the node back into service, and says why.
+fn take_off(s: &Situation<'_>, plan: &mut Plan, why: NodeEvent) {
+    s.patch(plan, node_patch::take_off(s.node), vec![Action::Announce(why)]);
 }
 
 fn without_record(s: &Situation<'_>, plan: &mut Plan) {
@@ -240,9 +207,7 @@ fn without_record(s: &Situation<'_>, plan: &mut Plan) {
         Membership::In { lifecycle, .. } if lifecycle.is_terminating() => {}
         Membership::In { .. } => {
             if node_patch::has_scale_in_marks(s.node) {
-                let note = "the record in annotation ebbtide/scale-in is gone: the node is back in service"
-                    .to_owned();
-                s.patch(plan, node_patch::take_off(s.node), cancelled(note, false));
+                take_off(s, plan, events::cancelled_by_a_person());
             }
         }
     }
@@ -271,15 +236,7 @@ fn begin_for_retained(s: &Situation<'_>, group: &GroupName, plan: &mut Plan) {
 fn begin_for_operator(s: &Situation<'_>, wish: Wish, plan: &mut Plan) {
     let (Membership::In { group, lifecycle, .. }, Some(instance)) = (&s.instance, &s.node.instance) else {
         if matches!(s.instance, Membership::Elsewhere { .. }) {
-            s.announce(
-                plan,
-                NodeEvent {
-                    topic: "foreign".into(),
-                    reason: "ScaleInNotPossible",
-                    note: "the node's instance is in none of the node groups that ebbtide runs".into(),
-                    warning: true,
-                },
-            );
+            s.announce(plan, events::not_ours());
         }
         return;
     };
@@ -287,12 +244,7 @@ fn begin_for_operator(s: &Situation<'_>, wish: Wish, plan: &mut Plan) {
         return begin_for_hook(s, group, plan);
     }
     if wish.release == Release::TerminateAndDecrement && lifecycle.is_live() && !(s.may_shrink)() {
-        let note = format!(
-            "group {group} is at its minimum size or does not terminate instances at present; annotate the node with \
-             ebbtide/scale-in=replace to have it replaced"
-        );
-        let topic = "at minimum".into();
-        return s.announce(plan, NodeEvent { topic, reason: "ScaleInNotPossible", note, warning: true });
+        return s.announce(plan, events::cannot_shrink(group));
     }
     if let Turn::Waits { under_way, before } = (s.turn)() {
         return operator_queue::wait(s, wish, group, under_way, before, plan);
@@ -303,14 +255,6 @@ fn begin_for_operator(s: &Situation<'_>, wish: Wish, plan: &mut Plan) {
 }
 
 fn begin(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
-    let note = started(s, record);
-    s.enter(plan, record, Phase::Draining, note);
-}
-
-/// The text of the Event that opens a scale-in.
-fn started(s: &Situation<'_>, record: &Record) -> String {
-    let limit = record
-        .release_by
-        .map_or("without a time limit".to_owned(), |by| format!("until {:.0}", s.theirs(by)));
-    format!("cause {}: workloads are asked to leave {}, {limit}", record.cause, record.instance)
+    let until = record.release_by.map(|by| s.theirs(by));
+    s.enter(plan, record, Phase::Draining, events::draining(record.cause, &record.instance, until));
 }

@@ -11,12 +11,13 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::action::{Action, NodeEvent, Plan};
-use super::deadline;
+use super::action::{Action, Plan};
+use super::events::NodeEvent;
 use super::membership::Membership;
 use super::memory::Task;
 use super::record::{Phase, Record, Release};
 use super::situation::{HookKnowledge, Situation};
+use super::{deadline, events};
 use crate::aws::{Hook, Lifecycle};
 use crate::clock::later;
 use crate::cluster::Ready;
@@ -174,13 +175,7 @@ pub(super) fn ended_unseen(s: &Situation<'_>, record: &Record, seen: Timestamp, 
 pub(super) fn announce_hook_over(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     let Membership::In { group, lifecycle: Lifecycle::TerminatingProceed, .. } = &s.instance else { return };
     let Some(hook) = s.hook.ours().filter(|_| record.phase != Phase::Releasing) else { return };
-    let note = format!(
-        "lifecycle hook {} of group {group} is over for instance {} in phase {}: somebody else has completed it, or it has timed \
-         out. The machine shuts down, and what runs on it is cut off",
-        hook.name, record.instance, record.phase
-    );
-    let topic = "hook over".into();
-    s.announce(plan, NodeEvent { topic, reason: "ScaleInHookOver", note, warning: true });
+    s.announce(plan, events::hook_over(&hook.name, group, &record.instance, record.phase));
 }
 
 fn look_up_hook(s: &Situation<'_>, group: &GroupName, plan: &mut Plan) {
@@ -192,23 +187,22 @@ pub(super) fn go_back_for_workloads(s: &Situation<'_>, record: &Record, plan: &m
     let has_time = record.release_by.is_none_or(|by| deadline::gone_by(by, s.flush_time(record)) > s.now);
     let goes_back = has_time && s.workloads(Some(record)).next().is_some();
     if goes_back {
-        let note = "a workload pod has come to the node: it leaves first".to_owned();
-        s.enter(plan, record, Phase::Draining, note);
+        s.enter(plan, record, Phase::Draining, events::draining_again());
     }
     goes_back
 }
 
 /// Begins the release: where that means to terminate the instance, it is noted in the same write.
-pub(super) fn begin(s: &Situation<'_>, record: &Record, note: String, plan: &mut Plan) {
+pub(super) fn begin(s: &Situation<'_>, record: &Record, event: NodeEvent, plan: &mut Plan) {
     let record = record.entering(Phase::Releasing, s.now);
     let Membership::In { group, lifecycle, seen } = &s.instance else {
-        return s.enter_and(plan, &record, note, None);
+        return s.enter_and(plan, &record, event, None);
     };
     if is_ours_to_end(&record, *lifecycle) && may_terminate(s, &record, *seen, plan) {
         let (record, terminate) = noted(s, &record, group);
-        s.enter_and(plan, &record, note, Some(terminate));
+        s.enter_and(plan, &record, event, Some(terminate));
     } else {
-        s.enter_and(plan, &record, note, None);
+        s.enter_and(plan, &record, event, None);
     }
 }
 
@@ -216,24 +210,14 @@ pub(super) fn begin(s: &Situation<'_>, record: &Record, note: String, plan: &mut
 pub(super) fn release(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     let Membership::In { group, lifecycle, seen } = &s.instance else {
         if matches!(s.instance, Membership::Elsewhere { .. }) {
-            let note = format!(
-                "instance {} has left group {}; the Node goes when the cloud controller has seen it terminated",
-                record.instance, record.group
-            );
-            let topic = "released".into();
-            s.announce(plan, NodeEvent { topic, reason: "ScaleInReleased", note, warning: false });
+            s.announce(plan, events::released(&record.instance, &record.group));
         }
         return;
     };
     announce_refusal(s, record, plan);
     if *lifecycle == Lifecycle::Unknown && told_at(s, record).is_some() {
         // Taken for in service, it would lose the group a unit of its size with each try.
-        let note = format!(
-            "AWS was told to terminate instance {} and shows it in a state that this version does not know: it is not told again",
-            record.instance
-        );
-        let topic = "unknown state".into();
-        return s.announce(plan, NodeEvent { topic, reason: "ScaleInRefused", note, warning: true });
+        return s.announce(plan, events::state_unknown(&record.instance));
     }
     if is_ours_to_end(record, *lifecycle) {
         if s.pods.is_some()
@@ -346,9 +330,6 @@ pub(super) fn look_after(s: &Situation<'_>, moment: Timestamp, plan: &mut Plan) 
 /// Tells people what AWS says when it refuses to let the instance go.
 fn announce_refusal(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     if let Some(words) = &s.memory.refused_by_aws {
-        let note =
-            format!("AWS does not release instance {}, which is tried again: {words}", record.instance);
-        let topic = "refused by AWS".into();
-        s.announce(plan, NodeEvent { topic, reason: "ScaleInRefused", note, warning: true });
+        s.announce(plan, events::release_refused(&record.instance, words));
     }
 }

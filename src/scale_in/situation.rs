@@ -7,8 +7,9 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-use super::action::{Action, NodeEvent, Plan, REPEAT_AFTER};
+use super::action::{Action, Plan};
 use super::class::{Circumstances, Class, classify};
+use super::events::{NodeEvent, REPEAT_AFTER};
 use super::membership::Membership;
 use super::memory::{Memory, Task};
 use super::node_patch;
@@ -170,10 +171,10 @@ impl Situation<'_> {
     }
 
     /// Announces something, unless it was announced a short while ago.
-    pub(super) fn announce(&self, plan: &mut Plan, announcement: NodeEvent) {
-        match self.memory.announced.get(&announcement.topic) {
+    pub(super) fn announce(&self, plan: &mut Plan, event: NodeEvent) {
+        match self.memory.announced.get(&event.topic) {
             Some(at) if *at + REPEAT_AFTER > self.now => plan.wake(*at + REPEAT_AFTER),
-            _ => plan.actions.push(Action::Announce(announcement)),
+            _ => plan.actions.push(Action::Announce(event)),
         }
     }
 
@@ -259,19 +260,13 @@ impl Situation<'_> {
     }
 
     /// Writes the record in its next phase, with an Event.
-    pub(super) fn enter(&self, plan: &mut Plan, record: &Record, phase: Phase, note: String) {
-        self.enter_and(plan, &record.entering(phase, self.now), note, None);
+    pub(super) fn enter(&self, plan: &mut Plan, record: &Record, phase: Phase, event: NodeEvent) {
+        self.enter_and(plan, &record.entering(phase, self.now), event, None);
     }
 
     /// Writes the record, whose phase is new, with an Event, and does something more.
-    pub(super) fn enter_and(&self, plan: &mut Plan, record: &Record, note: String, more: Option<Action>) {
-        let reason = match record.phase {
-            Phase::Draining => "ScaleInDraining",
-            Phase::Flushing => "ScaleInFlushing",
-            Phase::Releasing => "ScaleInReleasing",
-        };
-        let entered = NodeEvent { topic: reason.into(), reason, note, warning: false };
-        let then = more.into_iter().chain([Action::Announce(entered)]).collect();
+    pub(super) fn enter_and(&self, plan: &mut Plan, record: &Record, event: NodeEvent, more: Option<Action>) {
+        let then = more.into_iter().chain([Action::Announce(event)]).collect();
         self.patch(plan, self.with_record(record), then);
     }
 }

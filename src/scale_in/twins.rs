@@ -5,10 +5,10 @@
 //! scale-in, and its worker does everything. What nobody confirms on the others holds nothing up for ever
 //! ([`Situation::ended_before`]).
 
-use super::action::{NodeEvent, Plan};
-use super::node_patch;
+use super::action::Plan;
 use super::record::record_on;
 use super::situation::Situation;
+use super::{events, node_patch};
 
 /// What is to be done for a Node that another one speaks for: it is closed while the scale-in goes on, and no longer.
 pub(super) fn beside(s: &Situation<'_>, plan: &mut Plan) {
@@ -28,12 +28,6 @@ pub(super) fn beside(s: &Situation<'_>, plan: &mut Plan) {
 /// Tells people that there are several, if there are.
 pub(super) fn announce(s: &Situation<'_>, plan: &mut Plan) {
     let Some(instance) = s.node.instance.as_deref().filter(|_| !s.beside.is_empty()) else { return };
-    let others: Vec<&str> = s.beside.iter().take(5).map(|node| node.name.as_str()).collect();
-    let note = format!(
-        "other Nodes name instance {instance} as well: {}. Which of them it is cannot be told: pods on all of them leave \
-         before it goes. Delete those that are not the machine's",
-        others.join(", ")
-    );
-    let topic = "several nodes".into();
-    s.announce(plan, NodeEvent { topic, reason: "ScaleInSeveralNodes", note, warning: true });
+    let others = s.beside.iter().map(|node| node.name.to_string());
+    s.announce(plan, events::several_nodes(instance, others));
 }

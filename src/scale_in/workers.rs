@@ -9,8 +9,8 @@ use std::time::Duration;
 use tokio::task::{Id, JoinSet};
 use tracing::Instrument as _;
 
-use super::action::NodeEvent;
 use super::context::Shared;
+use super::events;
 use super::perform::announce;
 use super::worker::{self, RecordSeen};
 use crate::clock::backoff;
@@ -91,16 +91,11 @@ impl Workers {
         shared.metrics.panicked();
         shared.waiting.forget(name);
         tracing::error!(node = name.as_str(), panic = words, pause = ?pause, "the work on a node panicked and is taken up again");
-        let note = format!(
-            "a defect of ebbtide stopped its work on this node, which it takes up again in {} s; please report it: {words}",
-            pause.as_secs()
-        );
-        let topic = "panic".into();
-        let announcement = NodeEvent { topic, reason: "ScaleInFailed", note, warning: true };
+        let event = events::failed(words, pause);
         let (outside, of) = (Arc::clone(shared), name.clone());
         let task = self.tasks.spawn(async move {
             if let Some(node) = outside.nodes.get(&of) {
-                announce(Arc::clone(&outside), node, announcement).await;
+                announce(Arc::clone(&outside), node, event).await;
             }
             outside.stop.run_until_cancelled(tokio::time::sleep(pause)).await;
         });

@@ -7,7 +7,8 @@ use jiff::SignedDuration;
 use super::scene::*;
 use crate::cluster::{Answer, PodView};
 use crate::k8s::names;
-use crate::scale_in::action::{Action, Plan, WaitReason};
+use crate::scale_in::action::{Action, Plan};
+use crate::scale_in::waiting::WaitReason;
 
 #[test]
 fn workloads_are_evicted_and_daemonset_mirror_finished_and_patient_pods_are_not() {

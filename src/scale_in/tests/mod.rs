@@ -1,6 +1,7 @@
 //! The plan, line by line of the rules it follows.
 
 mod drain;
+mod events;
 mod flush;
 mod guard;
 mod order;

@@ -359,7 +359,7 @@ pub(super) fn touches_aws(plan: &Plan) -> bool {
 
 pub(super) fn reasons(plan: &Plan) -> Vec<&'static str> {
     let announced = |action: Action| match action {
-        Action::Announce(what) => Some(what.reason),
+        Action::Announce(what) => Some(what.reason.as_str()),
         _ => None,
     };
     all(plan).into_iter().filter_map(announced).collect()

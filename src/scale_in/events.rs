@@ -1,0 +1,480 @@
+//! The Events that ebbtide publishes on Nodes: one constructor each, and no text of an Event anywhere else. Pure.
+//!
+//! `docs/events.md` tells operators when each comes and what to do; `tests/documents.rs` holds its table to [`Reason`].
+//!
+//! - Every text fits into the API server's limit whatever people have written into names and messages, and ends with what
+//!   to do, where there is something to do.
+//! - What people write is quoted, in one line. Names that Kubernetes or AWS restricts to plain characters are not.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::record::{Cause, Phase};
+use super::waiting::{WaitReason, Waiting};
+use crate::cluster::PodName;
+
+/// What lasts longer than this is announced again.
+pub const REPEAT_AFTER: SignedDuration = SignedDuration::from_mins(5);
+
+/// An Event on the Node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeEvent {
+    /// What it is about: not repeated within [`REPEAT_AFTER`].
+    pub topic: String,
+    /// The Event's reason.
+    pub reason: Reason,
+    /// The Event's text.
+    pub note: String,
+    /// Whether somebody should look.
+    pub warning: bool,
+}
+
+/// The reason of an Event: what people filter by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reason {
+    /// Workloads are asked to leave.
+    Draining,
+    /// The last workload has left, or time is up.
+    Flushing,
+    /// The instance is given back.
+    Releasing,
+    /// The instance has left its group.
+    Released,
+    /// A pod may not be evicted.
+    Blocked,
+    /// The drain takes long.
+    Waiting,
+    /// Pods whose exit nobody confirms are not waited for.
+    PodsGivenUp,
+    /// Pods that come back to the cordoned node are not waited for.
+    PodsReturned,
+    /// Pods that asked not to be disturbed are evicted.
+    PatienceOver,
+    /// A person's request waits for its turn.
+    Queued,
+    /// AWS does not release the instance.
+    Refused,
+    /// The lifecycle hook ended before the drain did.
+    HookOver,
+    /// Several Nodes name one instance.
+    SeveralNodes,
+    /// The scale-in is called off.
+    Cancelled,
+    /// The record is about what has passed.
+    Over,
+    /// A person's request cannot be carried out.
+    NotPossible,
+    /// The annotation is neither a request nor a record.
+    NotUnderstood,
+    /// Somebody else has written a record.
+    NotBelieved,
+    /// A defect of ebbtide.
+    Failed,
+}
+
+impl Reason {
+    /// Every reason, in the order of the table in `docs/events.md`.
+    pub const ALL: [Self; 19] = [
+        Self::Draining,
+        Self::Flushing,
+        Self::Releasing,
+        Self::Released,
+        Self::Blocked,
+        Self::Waiting,
+        Self::PodsGivenUp,
+        Self::PodsReturned,
+        Self::PatienceOver,
+        Self::Queued,
+        Self::Refused,
+        Self::HookOver,
+        Self::SeveralNodes,
+        Self::Cancelled,
+        Self::Over,
+        Self::NotPossible,
+        Self::NotUnderstood,
+        Self::NotBelieved,
+        Self::Failed,
+    ];
+
+    /// As it stands in the Event.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Draining => "ScaleInDraining",
+            Self::Flushing => "ScaleInFlushing",
+            Self::Releasing => "ScaleInReleasing",
+            Self::Released => "ScaleInReleased",
+            Self::Blocked => "ScaleInBlocked",
+            Self::Waiting => "ScaleInWaiting",
+            Self::PodsGivenUp => "ScaleInPodsGivenUp",
+            Self::PodsReturned => "ScaleInPodsReturned",
+            Self::PatienceOver => "ScaleInPatienceOver",
+            Self::Queued => "ScaleInQueued",
+            Self::Refused => "ScaleInRefused",
+            Self::HookOver => "ScaleInHookOver",
+            Self::SeveralNodes => "ScaleInSeveralNodes",
+            Self::Cancelled => "ScaleInCancelled",
+            Self::Over => "ScaleInOver",
+            Self::NotPossible => "ScaleInNotPossible",
+            Self::NotUnderstood => "ScaleInNotUnderstood",
+            Self::NotBelieved => "ScaleInNotBelieved",
+            Self::Failed => "ScaleInFailed",
+        }
+    }
+
+    /// The types of its Events, as the table in `docs/events.md` has them.
+    pub fn types(self) -> &'static str {
+        match self {
+            Self::Draining
+            | Self::Flushing
+            | Self::Releasing
+            | Self::Released
+            | Self::Waiting
+            | Self::Queued => "Normal",
+            Self::Cancelled | Self::Over => "Normal, Warning",
+            _ => "Warning",
+        }
+    }
+}
+
+fn normal(reason: Reason, topic: impl Into<String>, note: String) -> NodeEvent {
+    NodeEvent { topic: topic.into(), reason, note, warning: false }
+}
+
+fn warning(reason: Reason, topic: impl Into<String>, note: String) -> NodeEvent {
+    NodeEvent { topic: topic.into(), reason, note, warning: true }
+}
+
+/// A scale-in begins. `until`: when the instance must have been released, by the wall clock.
+pub(super) fn draining(cause: Cause, instance: &str, until: Option<Timestamp>) -> NodeEvent {
+    let limit = until.map_or("without a time limit".to_owned(), |until| format!("until {until:.0}"));
+    let note = format!("cause {cause}: workloads are asked to leave {}, {limit}", id(instance));
+    normal(Reason::Draining, "draining", note)
+}
+
+/// A workload has come to a node that had none left.
+pub(super) fn draining_again() -> NodeEvent {
+    let note = "a workload pod has come to the node: it leaves first".to_owned();
+    normal(Reason::Draining, "draining", note)
+}
+
+/// The last workload has exited.
+pub(super) fn flushing(flush: Duration) -> NodeEvent {
+    let seconds = flush.as_secs();
+    let note = format!("the last workload has exited: DaemonSet pods have {seconds} s to finish");
+    normal(Reason::Flushing, "flushing", note)
+}
+
+/// The deadline has come with so many workloads left.
+pub(super) fn flushing_with_workloads_left(left: usize, flush: Duration) -> NodeEvent {
+    let (pods, seconds) = (pods(left, "workload pod"), flush.as_secs());
+    let note = format!("time is up with {pods} left: DaemonSet pods have {seconds} s to finish");
+    normal(Reason::Flushing, "flushing", note)
+}
+
+/// No workload is left, and nothing runs on the node.
+pub(super) fn flushing_dead() -> NodeEvent {
+    let note = "no workload is left, and the node is dead: there is nobody to give time to flush".to_owned();
+    normal(Reason::Flushing, "flushing", note)
+}
+
+/// DaemonSet pods have had their time. `volumes`: so many are still attached.
+pub(super) fn releasing(instance: &str, volumes: usize) -> NodeEvent {
+    let volumes = if volumes > 0 { format!(", {volumes} volumes still attached") } else { String::new() };
+    let note = format!("DaemonSet pods have had their time{volumes}: instance {} is released", id(instance));
+    normal(Reason::Releasing, "releasing", note)
+}
+
+/// Nothing runs on the node that could flush.
+pub(super) fn releasing_dead(instance: &str) -> NodeEvent {
+    let note = format!("the node is dead: instance {} is released", id(instance));
+    normal(Reason::Releasing, "releasing", note)
+}
+
+/// The instance has left its group.
+pub(super) fn released(instance: &str, group: &str) -> NodeEvent {
+    let note = format!(
+        "instance {} has left group {}; the Node goes when the cloud controller has seen it terminated",
+        id(instance),
+        name(group)
+    );
+    normal(Reason::Released, "released", note)
+}
+
+/// A disruption budget has no room for a pod, and as many more. `budget`: its name, or several; empty if nobody knows.
+pub(super) fn blocked(pod: &PodName, more: usize, budget: &str, words: &str) -> NodeEvent {
+    let more = if more > 0 { format!(" (and {})", pods(more, "more pod")) } else { String::new() };
+    let budgets = if budget.is_empty() {
+        "a disruption budget".to_owned()
+    } else {
+        format!("disruption budget {}", cut(budget, 255))
+    };
+    let note =
+        format!("pod {}{more} may not be evicted yet: {budgets}: {}", cut_pod(pod), quoted(words, 300));
+    warning(Reason::Blocked, format!("budget {budget}"), note)
+}
+
+/// The API server refuses to evict a pod, and no budget is the reason.
+pub(super) fn eviction_refused(pod: &PodName, words: &str) -> NodeEvent {
+    let note = format!(
+        "pod {} cannot be evicted, which is tried again; the API server says {}",
+        cut_pod(pod),
+        quoted(words, WORDS)
+    );
+    warning(Reason::Blocked, format!("refused {pod}"), note)
+}
+
+/// The drain has taken a minute. Not empty.
+pub(super) fn waiting(waiting: &[Waiting]) -> NodeEvent {
+    let entries = waiting.iter().map(|one| format!("{} ({})", one.pod, why(&one.why)));
+    let note = format!("waiting for {}: {}", pods(waiting.len(), "pod"), list(entries));
+    normal(Reason::Waiting, "waiting", note)
+}
+
+fn why(reason: &WaitReason) -> String {
+    match reason {
+        WaitReason::Exiting(until) => format!("exiting, has until {until:.0}"),
+        WaitReason::Overdue(until) => format!("should have exited by {until:.0}"),
+        WaitReason::Budget(budget, _) => format!("budget {budget}"),
+        WaitReason::Patient => "asked not to be disturbed".to_owned(),
+        WaitReason::Refused(words) => quoted(words, 100),
+        WaitReason::Queued => "to be evicted".to_owned(),
+    }
+}
+
+/// The node confirms no exit, and these pods' grace is long over.
+pub(super) fn pods_given_up(pods: &[PodName]) -> NodeEvent {
+    let note = format!(
+        "the node confirms no exit; more than a minute after their grace these pods count as gone: {}",
+        list(pods.iter().map(PodName::to_string))
+    );
+    warning(Reason::PodsGivenUp, "given up", note)
+}
+
+/// These pods come back to the cordoned node.
+pub(super) fn pods_returned(pods: &[PodName]) -> NodeEvent {
+    let note = format!(
+        "these pods tolerate the cordon and have come back after an eviction; they are not waited for: {}",
+        list(pods.iter().map(PodName::to_string))
+    );
+    warning(Reason::PodsReturned, "returned", note)
+}
+
+/// These pods asked not to be disturbed, for longer than `--patience`.
+pub(super) fn patience_over(pods: &[PodName]) -> NodeEvent {
+    let note = format!(
+        "these pods asked not to be disturbed; the time to wait for them (--patience) is over, and they are evicted: {}",
+        list(pods.iter().map(PodName::to_string))
+    );
+    warning(Reason::PatienceOver, "patience", note)
+}
+
+/// A person's request waits: so many others are `under_way` in the group, and so many come `before` it.
+pub(super) fn queued(group: &str, under_way: usize, before: usize) -> NodeEvent {
+    let note = format!(
+        "{under_way} scale-ins that people have asked for are under way in group {}, which is as many as \
+         --max-operator-scale-ins allows, and {before} are to come before this one; it waits for its turn",
+        name(group)
+    );
+    normal(Reason::Queued, "waits for its turn", note)
+}
+
+/// AWS does not let the instance go.
+pub(super) fn release_refused(instance: &str, words: &str) -> NodeEvent {
+    let note = format!(
+        "AWS does not release instance {}, which is tried again; it says {}",
+        id(instance),
+        quoted(words, WORDS)
+    );
+    warning(Reason::Refused, "refused by AWS", note)
+}
+
+/// AWS was told to terminate the instance, and shows it in a state of which nobody knows whether it has.
+pub(super) fn state_unknown(instance: &str) -> NodeEvent {
+    let note = format!(
+        "AWS was told to terminate instance {} and shows it in a state that this version does not know: it is not told again",
+        id(instance)
+    );
+    warning(Reason::Refused, "unknown state", note)
+}
+
+/// Our hook is over in mid-drain.
+pub(super) fn hook_over(hook: &str, group: &str, instance: &str, phase: Phase) -> NodeEvent {
+    let note = format!(
+        "lifecycle hook {} of group {} is over for instance {} in phase {phase}: somebody else has completed it, or it has \
+         timed out. The machine shuts down, and what runs on it is cut off",
+        cut(hook, 255),
+        name(group),
+        id(instance)
+    );
+    warning(Reason::HookOver, "hook over", note)
+}
+
+/// Other Nodes name the instance as well.
+pub(super) fn several_nodes(instance: &str, others: impl ExactSizeIterator<Item = String>) -> NodeEvent {
+    let note = format!(
+        "other Nodes name instance {} as well: {}. Which of them it is cannot be told: pods on all of them leave before it \
+         goes. Delete those that are not the machine's",
+        id(instance),
+        list(others)
+    );
+    warning(Reason::SeveralNodes, "several nodes", note)
+}
+
+/// AWS refuses to shrink the group.
+pub(super) fn cancelled_at_minimum(group: &str, instance: &str) -> NodeEvent {
+    let note = format!(
+        "group {} is at its minimum size: AWS refuses to terminate {} with a decrement. The node is back in service; annotate \
+         it with ebbtide/scale-in=replace to have it replaced",
+        name(group),
+        id(instance)
+    );
+    warning(Reason::Cancelled, CANCELLED, note)
+}
+
+/// Somebody has detached the instance.
+pub(super) fn cancelled_by_detaching(group: &str, instance: &str) -> NodeEvent {
+    let note = format!(
+        "instance {} is no longer in group {}: the node is back in service",
+        id(instance),
+        name(group)
+    );
+    warning(Reason::Cancelled, CANCELLED, note)
+}
+
+/// Somebody has taken the annotation off.
+pub(super) fn cancelled_by_a_person() -> NodeEvent {
+    let note = "the record in annotation ebbtide/scale-in is gone: the node is back in service".to_owned();
+    normal(Reason::Cancelled, CANCELLED, note)
+}
+
+/// The group has the instance in service again.
+pub(super) fn back_in_service(group: &str, instance: &str) -> NodeEvent {
+    let note =
+        format!("group {} has instance {} in service again, and so is the node", name(group), id(instance));
+    normal(Reason::Over, "back", note)
+}
+
+/// Another machine's kubelet has the Node now.
+pub(super) fn adopted(instance: &str) -> NodeEvent {
+    let instance = id(instance);
+    let note = format!(
+        "instance {instance} has gone, and its Node is Ready: the kubelet of another machine has the name now, and has taken \
+         the Node over. It is back in service. Its provider id is still that of {instance}: delete the Node and restart its \
+         kubelet, or nobody knows its instance"
+    );
+    warning(Reason::Over, "adopted", note)
+}
+
+/// A person wants a node scaled in that is none of ours.
+pub(super) fn not_ours() -> NodeEvent {
+    let note = "the node's instance is in none of the node groups that ebbtide runs".to_owned();
+    warning(Reason::NotPossible, "foreign", note)
+}
+
+/// A person wants a node gone for good of a group that cannot shrink.
+pub(super) fn cannot_shrink(group: &str) -> NodeEvent {
+    let note = format!(
+        "group {} is at its minimum size or does not terminate instances at present; annotate the node with \
+         ebbtide/scale-in=replace to have it replaced",
+        name(group)
+    );
+    warning(Reason::NotPossible, "at minimum", note)
+}
+
+/// The annotation's text means nothing.
+pub(super) fn not_understood(text: &str) -> NodeEvent {
+    let note = format!(
+        "annotation ebbtide/scale-in is {}, which means nothing. Write \"now\" to have the node drained and released, \
+         \"replace\" to have it replaced as well; take the annotation off to cancel",
+        quoted(text, 400)
+    );
+    warning(Reason::NotUnderstood, format!("unreadable {text}"), note)
+}
+
+/// Somebody else has written a record that is further than its scale-in.
+pub(super) fn not_believed(phase: Phase) -> NodeEvent {
+    let note = format!(
+        "somebody other than ebbtide has written annotation ebbtide/scale-in, with phase {phase}: the scale-in starts from the \
+         beginning. Take the annotation off to cancel"
+    );
+    warning(Reason::NotBelieved, "not believed", note)
+}
+
+/// A worker panicked with these words.
+pub(super) fn failed(words: &str, pause: Duration) -> NodeEvent {
+    let note = format!(
+        "a defect of ebbtide stopped its work on this node, which it takes up again in {} s; please report it: {}",
+        pause.as_secs(),
+        quoted(words, WORDS)
+    );
+    warning(Reason::Failed, "panic", note)
+}
+
+const CANCELLED: &str = "cancelled";
+
+/// Room for what the API server, AWS or a panic says, in bytes.
+const WORDS: usize = 500;
+
+/// Room for a list, in bytes.
+const LIST: usize = 450;
+
+/// The name of a group: AWS allows nearly every character in it, and 255 of them.
+fn name(group: &str) -> String {
+    quoted(group, 255)
+}
+
+/// An instance id: in a Node's provider id, it is what somebody likes.
+fn id(instance: &str) -> String {
+    plain(instance, 64)
+}
+
+/// The name of a pod: 63 and 253 characters at most.
+fn cut_pod(pod: &PodName) -> String {
+    cut(&pod.to_string(), 320)
+}
+
+/// `1 pod`, `2 pods`.
+fn pods(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+/// What people write, in quotes.
+fn quoted(text: &str, room: usize) -> String {
+    format!("\"{}\"", plain(text.trim(), room))
+}
+
+/// The text in one line, and without what would end a quotation.
+fn plain(text: &str, room: usize) -> String {
+    let plain = |c| match c {
+        '"' => '\'',
+        c if char::is_control(c) => ' ',
+        c => c,
+    };
+    cut(text, room).chars().map(plain).collect()
+}
+
+/// The text, in no more than `room` bytes.
+fn cut(text: &str, room: usize) -> String {
+    if text.len() <= room {
+        return text.to_owned();
+    }
+    const END: &str = "…";
+    format!("{}{END}", &text[..text.floor_char_boundary(room - END.len())])
+}
+
+/// As many of these as there is room for, and how many more there are.
+fn list(entries: impl ExactSizeIterator<Item = String>) -> String {
+    let count = entries.len();
+    let mut text = String::new();
+    for (n, entry) in entries.enumerate() {
+        if text.len() + entry.len() > LIST && n > 0 {
+            let _ = write!(text, " and {} more", count - n);
+            break;
+        }
+        let separator = if n > 0 { ", " } else { "" };
+        let _ = write!(text, "{separator}{}", cut(&entry, LIST));
+    }
+    text
+}

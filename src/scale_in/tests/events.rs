@@ -1,0 +1,241 @@
+//! What people read in `kubectl describe node`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::scene::at;
+use crate::cluster::{NOTE_LIMIT, PodName};
+use crate::scale_in::events::{self, NodeEvent, Reason};
+use crate::scale_in::record::{Cause, Phase};
+use crate::scale_in::waiting::{WaitReason, Waiting};
+
+/// One Event of each constructor, about a group, an instance, pods and budgets of these names, in which the API server, AWS
+/// or a person says these words.
+fn every_event(group: &str, instance: &str, pods: &[PodName], budget: &str, words: &str) -> Vec<NodeEvent> {
+    let flush = Duration::from_secs(20);
+    let pod = &pods[0];
+    let waiting: Vec<_> = pods
+        .iter()
+        .map(|pod| Waiting { pod: pod.clone(), why: WaitReason::Budget(budget.into(), String::new()) })
+        .collect();
+    vec![
+        events::draining(Cause::Autoscaler, instance, Some(at(0))),
+        events::draining_again(),
+        events::flushing(flush),
+        events::flushing_with_workloads_left(2, flush),
+        events::flushing_dead(),
+        events::releasing(instance, 2),
+        events::releasing_dead(instance),
+        events::released(instance, group),
+        events::blocked(pod, 1, budget, words),
+        events::eviction_refused(pod, words),
+        events::waiting(&waiting),
+        events::pods_given_up(pods),
+        events::pods_returned(pods),
+        events::patience_over(pods),
+        events::queued(group, 2, 3),
+        events::release_refused(instance, words),
+        events::state_unknown(instance),
+        events::hook_over("ebbtide", group, instance, Phase::Draining),
+        events::several_nodes(instance, pods.iter().map(|pod| pod.name.clone())),
+        events::cancelled_at_minimum(group, instance),
+        events::cancelled_by_detaching(group, instance),
+        events::cancelled_by_a_person(),
+        events::back_in_service(group, instance),
+        events::adopted(instance),
+        events::not_ours(),
+        events::cannot_shrink(group),
+        events::not_understood(words),
+        events::not_believed(Phase::Releasing),
+        events::failed(words, flush),
+    ]
+}
+
+fn pods(names: &[&str]) -> Vec<PodName> {
+    names.iter().map(|&name| PodName { namespace: "shop".into(), name: name.into() }).collect()
+}
+
+/// Type, reason and text.
+const EXPECTED: &[(&str, &str, &str)] = &[
+    (
+        "Normal",
+        "ScaleInDraining",
+        "cause autoscaler: workloads are asked to leave i-1, until 2023-11-14T22:13:20Z",
+    ),
+    ("Normal", "ScaleInDraining", "a workload pod has come to the node: it leaves first"),
+    ("Normal", "ScaleInFlushing", "the last workload has exited: DaemonSet pods have 20 s to finish"),
+    ("Normal", "ScaleInFlushing", "time is up with 2 workload pods left: DaemonSet pods have 20 s to finish"),
+    (
+        "Normal",
+        "ScaleInFlushing",
+        "no workload is left, and the node is dead: there is nobody to give time to flush",
+    ),
+    (
+        "Normal",
+        "ScaleInReleasing",
+        "DaemonSet pods have had their time, 2 volumes still attached: instance i-1 is released",
+    ),
+    ("Normal", "ScaleInReleasing", "the node is dead: instance i-1 is released"),
+    (
+        "Normal",
+        "ScaleInReleased",
+        "instance i-1 has left group \"web\"; the Node goes when the cloud controller has seen it terminated",
+    ),
+    (
+        "Warning",
+        "ScaleInBlocked",
+        "pod shop/web-1 (and 1 more pod) may not be evicted yet: disruption budget shop/web: \"pods 'web-1' is forbidden\"",
+    ),
+    (
+        "Warning",
+        "ScaleInBlocked",
+        "pod shop/web-1 cannot be evicted, which is tried again; the API server says \"pods 'web-1' is forbidden\"",
+    ),
+    (
+        "Normal",
+        "ScaleInWaiting",
+        "waiting for 2 pods: shop/web-1 (budget shop/web), shop/web-2 (budget shop/web)",
+    ),
+    (
+        "Warning",
+        "ScaleInPodsGivenUp",
+        "the node confirms no exit; more than a minute after their grace these pods count as gone: shop/web-1, shop/web-2",
+    ),
+    (
+        "Warning",
+        "ScaleInPodsReturned",
+        "these pods tolerate the cordon and have come back after an eviction; they are not waited for: shop/web-1, shop/web-2",
+    ),
+    (
+        "Warning",
+        "ScaleInPatienceOver",
+        "these pods asked not to be disturbed; the time to wait for them (--patience) is over, and they are evicted: shop/web-1, shop/web-2",
+    ),
+    (
+        "Normal",
+        "ScaleInQueued",
+        "2 scale-ins that people have asked for are under way in group \"web\", which is as many as --max-operator-scale-ins allows, and 3 are to come before this one; it waits for its turn",
+    ),
+    (
+        "Warning",
+        "ScaleInRefused",
+        "AWS does not release instance i-1, which is tried again; it says \"pods 'web-1' is forbidden\"",
+    ),
+    (
+        "Warning",
+        "ScaleInRefused",
+        "AWS was told to terminate instance i-1 and shows it in a state that this version does not know: it is not told again",
+    ),
+    (
+        "Warning",
+        "ScaleInHookOver",
+        "lifecycle hook ebbtide of group \"web\" is over for instance i-1 in phase Draining: somebody else has completed it, or it has timed out. The machine shuts down, and what runs on it is cut off",
+    ),
+    (
+        "Warning",
+        "ScaleInSeveralNodes",
+        "other Nodes name instance i-1 as well: web-1, web-2. Which of them it is cannot be told: pods on all of them leave before it goes. Delete those that are not the machine's",
+    ),
+    (
+        "Warning",
+        "ScaleInCancelled",
+        "group \"web\" is at its minimum size: AWS refuses to terminate i-1 with a decrement. The node is back in service; annotate it with ebbtide/scale-in=replace to have it replaced",
+    ),
+    (
+        "Warning",
+        "ScaleInCancelled",
+        "instance i-1 is no longer in group \"web\": the node is back in service",
+    ),
+    (
+        "Normal",
+        "ScaleInCancelled",
+        "the record in annotation ebbtide/scale-in is gone: the node is back in service",
+    ),
+    ("Normal", "ScaleInOver", "group \"web\" has instance i-1 in service again, and so is the node"),
+    (
+        "Warning",
+        "ScaleInOver",
+        "instance i-1 has gone, and its Node is Ready: the kubelet of another machine has the name now, and has taken the Node over. It is back in service. Its provider id is still that of i-1: delete the Node and restart its kubelet, or nobody knows its instance",
+    ),
+    ("Warning", "ScaleInNotPossible", "the node's instance is in none of the node groups that ebbtide runs"),
+    (
+        "Warning",
+        "ScaleInNotPossible",
+        "group \"web\" is at its minimum size or does not terminate instances at present; annotate the node with ebbtide/scale-in=replace to have it replaced",
+    ),
+    (
+        "Warning",
+        "ScaleInNotUnderstood",
+        "annotation ebbtide/scale-in is \"pods 'web-1' is forbidden\", which means nothing. Write \"now\" to have the node drained and released, \"replace\" to have it replaced as well; take the annotation off to cancel",
+    ),
+    (
+        "Warning",
+        "ScaleInNotBelieved",
+        "somebody other than ebbtide has written annotation ebbtide/scale-in, with phase Releasing: the scale-in starts from the beginning. Take the annotation off to cancel",
+    ),
+    (
+        "Warning",
+        "ScaleInFailed",
+        "a defect of ebbtide stopped its work on this node, which it takes up again in 20 s; please report it: \"pods 'web-1' is forbidden\"",
+    ),
+];
+
+#[test]
+fn every_event_reads_so() {
+    let all =
+        every_event("web", "i-1", &pods(&["web-1", "web-2"]), "shop/web", "pods \"web-1\" is\nforbidden");
+    let typed = |event: &NodeEvent| if event.warning { "Warning" } else { "Normal" };
+    let read: Vec<_> =
+        all.iter().map(|event| (typed(event), event.reason.as_str(), event.note.as_str())).collect();
+    assert_eq!(read, EXPECTED);
+}
+
+#[test]
+fn every_reason_has_the_types_that_the_table_names_and_every_constructor_is_tested() {
+    let all = every_event("web", "i-1", &pods(&["web-1"]), "shop/web", "no");
+    let mut types: BTreeMap<Reason, BTreeSet<&str>> = BTreeMap::new();
+    for event in &all {
+        types.entry(event.reason).or_default().insert(if event.warning { "Warning" } else { "Normal" });
+    }
+    let types: Vec<_> =
+        types.into_iter().map(|(reason, types)| (reason, Vec::from_iter(types).join(", "))).collect();
+    assert_eq!(types, Reason::ALL.map(|reason| (reason, reason.types().to_owned())));
+    let constructors = include_str!("../events.rs").matches("pub(super) fn ").count();
+    assert_eq!(all.len(), constructors);
+}
+
+#[test]
+fn no_event_is_cut_whatever_people_have_written() {
+    let endless = "\u{10ffff}\"\n\u{85}".repeat(1_000);
+    let long = PodName { namespace: "n".repeat(63), name: "p".repeat(253) };
+    let pods: Vec<_> = std::iter::repeat_n(long, 1_000).collect();
+    let what_to_do = BTreeMap::from([
+        (Reason::SeveralNodes, "Delete those that are not the machine's"),
+        (Reason::NotUnderstood, "take the annotation off to cancel"),
+        (Reason::NotPossible, "annotate the node with ebbtide/scale-in=replace to have it replaced"),
+        (Reason::Over, "or nobody knows its instance"),
+    ]);
+    let all = every_event(&endless, &endless, &pods, &endless, &endless);
+    for event in &all {
+        assert!(event.note.len() <= NOTE_LIMIT, "{} bytes: {}", event.note.len(), event.note);
+    }
+    for (reason, end) in what_to_do {
+        assert!(all.iter().any(|event| event.reason == reason && event.note.ends_with(end)), "{end}");
+    }
+}
+
+#[test]
+fn what_people_write_stands_in_quotes_and_in_one_line() {
+    let words = "say \"now\"\r\nor \u{1b}[31mnever";
+    for event in every_event("a\nb", "i-1", &pods(&["web-1"]), "shop/web", words) {
+        assert!(!event.note.contains(char::is_control), "{:?}", event.note);
+        for written in ["a b", "say 'now'"] {
+            assert_eq!(
+                event.note.matches(written).count(),
+                event.note.matches(&format!("\"{written}")).count(),
+                "{}",
+                event.note
+            );
+        }
+    }
+}
