@@ -12,6 +12,7 @@ mod interner;
 mod leader;
 mod nodes;
 mod pods;
+pub mod record;
 mod reflect;
 mod requests;
 mod rewind;

@@ -16,6 +16,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::interner::{Interner, TextMap};
+use super::record::{Annotation, Record};
 use super::reflect::Sink;
 use super::version::is_older;
 use crate::k8s::names;
@@ -49,8 +50,8 @@ pub struct NodeView {
     pub unschedulable: bool,
     /// `spec.taints`.
     pub taints: Vec<Taint>,
-    /// Annotation `ebbtide/scale-in`, raw.
-    pub record: Option<String>,
+    /// Annotation `ebbtide/scale-in`.
+    pub record: Option<Annotation>,
     /// Annotation `ebbtide/marks`, raw.
     pub marks: Option<String>,
     /// `metadata.labels`.
@@ -85,7 +86,7 @@ impl From<&Node> for NodeView {
             },
             unschedulable: spec.and_then(|spec| spec.unschedulable).unwrap_or_default(),
             taints: spec.and_then(|spec| spec.taints.clone()).unwrap_or_default(),
-            record: annotation(names::RECORD),
+            record: annotation(names::RECORD).as_deref().map(Annotation::from),
             marks: annotation(names::MARKS),
             labels: meta.labels.iter().flatten().collect(),
             created: meta.creation_timestamp.as_ref().map(|time| time.0),
@@ -124,6 +125,12 @@ impl NodeView {
     /// Whether the label that takes it out of external load balancers is there.
     pub fn is_out_of_load_balancers(&self) -> bool {
         self.labels.get(names::EXCLUDE_FROM_LOAD_BALANCERS).is_some()
+    }
+
+    /// The scale-in under way. A record that names another instance is void.
+    pub fn scale_in(&self) -> Option<&Record> {
+        let record = self.record.as_ref()?.record()?;
+        (self.instance.as_deref() == Some(&record.instance)).then_some(record)
     }
 
     /// The taint of this key, if the Node carries it.
@@ -401,7 +408,7 @@ mod tests {
             uid: "u".into(),
             resource_version: version.into(),
             instance: Some("i-1".into()),
-            record: record.map(Into::into),
+            record: record.map(Annotation::from),
             ..NodeView::default()
         }
     }
@@ -411,7 +418,7 @@ mod tests {
         let nodes = Nodes::default();
         nodes.apply(node("10", Some("{}")));
         nodes.apply(node("9", None));
-        assert_eq!(nodes.of_instance("i-1")[0].record, Some("{}".into()));
+        assert_eq!(nodes.of_instance("i-1")[0].record, Some(Annotation::from("{}")));
         nodes.apply(node("11", None));
         assert_eq!(nodes.of_instance("i-1")[0].record, None);
     }
@@ -448,7 +455,7 @@ mod tests {
         nodes.listing();
         assert!(nodes.update(node("510", Some("{}"))));
         nodes.reset(vec![node("505", None)]);
-        assert_eq!(record(), Some("{}".into()), "the list was made before the write");
+        assert_eq!(record(), Some(Annotation::from("{}")), "the list was made before the write");
         nodes.listing();
         nodes.reset(vec![node("505", None)]);
         assert_eq!(record(), None);

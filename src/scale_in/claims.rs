@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::record::{self, Cause, Phase, Record, Release, Wish, Written};
+use super::record::{self, Annotation, Cause, Phase, Record, Release, Wish, Written};
 use crate::clock::later;
 
 /// What a record of somebody else's may be old before it counts as made now: the way from the API server to us.
@@ -23,7 +23,7 @@ const ON_ITS_WAY: SignedDuration = SignedDuration::from_secs(5);
 /// What stands on a Node, and what is believed of it.
 #[derive(Clone, Debug, Default)]
 pub struct Claims {
-    text: Option<String>,
+    written: Option<Annotation>,
     believed: Option<Written>,
     /// What this worker has written, or has tried to.
     ours: BTreeSet<String>,
@@ -36,22 +36,21 @@ impl Claims {
     }
 
     /// Takes note of what the annotation says at `now`, by the clock of the record. `at_start`: an earlier run wrote it.
-    pub fn see(&mut self, text: Option<&str>, at_start: bool, now: Timestamp) {
-        if self.text.as_deref() == text {
+    pub fn see(&mut self, written: Option<&Annotation>, at_start: bool, now: Timestamp) {
+        if self.written.as_ref() == written {
             return;
         }
         let before = match self.believed.take() {
             Some(Written::Record(record)) => Some(record),
             _ => None,
         };
-        self.text = text.map(ToOwned::to_owned);
-        let Some(text) = text else { return self.ours.clear() };
-        self.believed = Some(match record::read(text) {
-            Written::Record(claimed) if self.ours.contains(text) => Written::Record(claimed),
+        self.written = written.cloned();
+        let Some(written) = written else { return self.ours.clear() };
+        self.believed = Some(match written.written().clone() {
+            Written::Record(claimed) if self.ours.contains(written.text()) => Written::Record(claimed),
             Written::Record(claimed) if at_start => Written::Record(past(claimed, now)),
-            Written::Record(claimed) => {
-                from_somebody(claimed, before.as_ref(), now).unwrap_or_else(|| record::unreadable(text))
-            }
+            Written::Record(claimed) => from_somebody(claimed, before.as_ref(), now)
+                .unwrap_or_else(|| record::unreadable(written.text())),
             other => other,
         });
     }
@@ -62,9 +61,9 @@ impl Claims {
     }
 
     /// The record that stands there, where something else is believed.
-    pub fn not_believed(&self) -> Option<Record> {
-        let Written::Record(claimed) = record::read(self.text.as_deref()?) else { return None };
-        let is_believed = matches!(&self.believed, Some(Written::Record(record)) if *record == claimed);
+    pub fn not_believed(&self) -> Option<&Record> {
+        let claimed = self.written.as_ref()?.record()?;
+        let is_believed = matches!(&self.believed, Some(Written::Record(record)) if record == claimed);
         (!is_believed).then_some(claimed)
     }
 }
@@ -119,8 +118,12 @@ mod tests {
         Record::new(Cause::Autoscaler, "g", "i-1", Release::TerminateAndDecrement, at(requested))
     }
 
+    fn written(record: &Record) -> Annotation {
+        record::write(record).as_str().into()
+    }
+
     fn seen(claims: &mut Claims, record: &Record, at_start: bool, now: i64) -> Record {
-        claims.see(Some(&record::write(record)), at_start, at(now));
+        claims.see(Some(&written(record)), at_start, at(now));
         match claims.believed() {
             Some(Written::Record(record)) => record.clone(),
             other => panic!("{other:?}"),
@@ -155,7 +158,7 @@ mod tests {
         assert_eq!((begun.phase, begun.phase_since, begun.empty_since), (Phase::Draining, at(0), None));
         assert_eq!(begun.requested_at, at(-5));
         assert_eq!(begun.terminate_at, Some(at(-500)), "it may have been told");
-        assert_eq!(claims.not_believed(), Some(far(-500)));
+        assert_eq!(claims.not_believed(), Some(&far(-500)));
     }
 
     #[test]
@@ -179,7 +182,7 @@ mod tests {
         for cause in [Cause::Operator, Cause::LifecycleHook] {
             let mut claims = Claims::default();
             let forged = Record { cause, release: Release::Terminate, ..far(-10) };
-            claims.see(Some(&record::write(&forged)), false, at(0));
+            claims.see(Some(&written(&forged)), false, at(0));
             let wish = Wish { release: Release::Terminate, since: None };
             assert_eq!(claims.believed(), Some(&Written::Wish(wish)));
         }
@@ -189,13 +192,13 @@ mod tests {
     fn whether_the_group_has_taken_an_instance_out_is_not_believed() {
         let taken_out = Record { release: Release::CompleteHook, ..far(-100) };
         let mut claims = Claims::default();
-        claims.see(Some(&record::write(&taken_out)), false, at(0));
+        claims.see(Some(&written(&taken_out)), false, at(0));
         assert!(matches!(claims.believed(), Some(Written::Unreadable(_))));
         // Of one instance it says nothing of another.
         let mut claims = Claims::default();
         seen(&mut claims, &taken_out, true, 0);
         let other = Record { instance: "i-2".into(), ..taken_out.clone() };
-        claims.see(Some(&record::write(&other)), false, at(10));
+        claims.see(Some(&written(&other)), false, at(10));
         assert!(matches!(claims.believed(), Some(Written::Unreadable(_))));
         let mut claims = Claims::default();
         seen(&mut claims, &taken_out, true, 0);

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::held_since::Holds;
 use super::membership::Membership;
 use super::metrics::{Board, Metrics};
-use super::record::{self, Release, Written, record_on};
+use super::record::{Annotation, Release, Written};
 use super::settings::Settings;
 use crate::aws::{Aws, Instance, Lifecycle};
 use crate::clock::Clock;
@@ -70,7 +70,7 @@ pub(super) fn speaker(nodes: &Nodes, instance: &InstanceId) -> Option<Arc<NodeVi
     if all.len() < 2 {
         return all.into_iter().next();
     }
-    let rank = |node: &NodeView| match node.record.as_deref().map(record::read) {
+    let rank = |node: &NodeView| match node.record.as_ref().map(Annotation::written) {
         Some(Written::Record(record)) if record.instance == *instance => 0,
         Some(Written::Wish(_)) => 1,
         _ => 2,
@@ -98,8 +98,9 @@ pub(super) fn may_shrink(shared: &Shared, node: &NodeView) -> bool {
 
 /// Whether a scale-in of the instance is accepted that lowers the desired capacity when it is released.
 pub(super) fn will_decrement(shared: &Shared, instance: &Instance) -> bool {
-    let record = speaker(&shared.nodes, &instance.id).and_then(|node| record_on(&node));
-    record.is_some_and(|record| record.release == Release::TerminateAndDecrement)
+    speaker(&shared.nodes, &instance.id).is_some_and(|node| {
+        node.scale_in().is_some_and(|record| record.release == Release::TerminateAndDecrement)
+    })
 }
 
 /// Where a Node's instance is, by the last look at AWS.

@@ -10,7 +10,6 @@ use tracing::Instrument;
 
 use super::context::{Shared, membership, needs_worker};
 use super::heartbeat;
-use super::record::record_on;
 use super::workers::Workers;
 use crate::k8s::NodeName;
 
@@ -53,7 +52,8 @@ pub async fn run(shared: Arc<Shared>) -> Result<(), ControllerError> {
                 shared.groups.claim(&name, None);
                 continue;
             };
-            shared.groups.claim(&name, record_on(&node).map(|record| (record.group, record.instance)));
+            let claimed = node.scale_in().map(|record| (record.group.clone(), record.instance.clone()));
+            shared.groups.claim(&name, claimed);
             let instance = membership(&shared, &node);
             if !workers.has(&name) && needs_worker(&shared, &node, &instance) {
                 workers.start(&shared, &name, at_start);

@@ -460,8 +460,7 @@ fn cut(text: &str, room: usize) -> String {
     if text.len() <= room {
         return text.to_owned();
     }
-    const END: &str = "…";
-    format!("{}{END}", &text[..text.floor_char_boundary(room - END.len())])
+    format!("{}…", &text[..text.floor_char_boundary(room - '…'.len_utf8())])
 }
 
 /// As many of these as there is room for, and how many more there are.

@@ -7,8 +7,8 @@
 use super::action::{Action, Plan};
 use super::membership::Membership;
 use super::memory::Task;
+use super::node_patch;
 use super::situation::Situation;
-use super::{node_patch, record};
 use crate::cluster::PodView;
 use crate::k8s::names;
 
@@ -56,10 +56,7 @@ fn is_candidate(s: &Situation<'_>) -> bool {
 /// Whether the node is on its way out: what was guarded before stays guarded.
 fn is_going(s: &Situation<'_>) -> bool {
     s.node.taint(names::TO_BE_DELETED).is_some()
-        || s.node
-            .record
-            .as_deref()
-            .is_some_and(|value| matches!(record::read(value), record::Written::Record(_)))
+        || s.node.record.as_ref().is_some_and(|written| written.record().is_some())
 }
 
 fn needs_guard(pod: &PodView) -> bool {

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::context::speaker;
-use super::record::{self, Cause, Record, Release, Written};
+use super::record::{Cause, Record, Release};
 use super::settings::Settings;
 use super::{deadline, node_patch};
 use crate::clock::Clock;
@@ -31,7 +31,7 @@ pub enum Accepted {
     Already,
 }
 
-/// WaitReason a scale-in was not written down.
+/// Why a scale-in was not written down.
 #[derive(Debug, thiserror::Error)]
 pub enum IntentError {
     /// The API server did not take it; nothing has changed.
@@ -70,7 +70,7 @@ impl Intents {
 
     /// The scale-in under way of this instance.
     pub fn record_of(&self, instance: &InstanceId) -> Option<Record> {
-        record_on(speaker(&self.nodes, instance).as_deref()?)
+        speaker(&self.nodes, instance)?.scale_in().cloned()
     }
 
     /// Whether a scale-in of this instance of the group is under way that ends with the instance gone for good, or
@@ -102,7 +102,7 @@ impl Intents {
         let mut tries = 0;
         loop {
             // A record that will not lower the size is a wish for a replacement: cluster-autoscaler wants it gone.
-            if record_on(&view).is_some_and(|record| record.release != Release::Terminate) {
+            if view.scale_in().is_some_and(|record| record.release != Release::Terminate) {
                 return Ok(Accepted::Already);
             }
             let now = self.clock.wall();
@@ -129,13 +129,5 @@ impl Intents {
                 .map_err(|source| IntentError::NotRecorded { node: node.to_owned(), source })?;
             self.nodes.update(view.clone());
         }
-    }
-}
-
-/// The scale-in under way on a Node. One that names another instance is void.
-pub(super) fn record_on(node: &NodeView) -> Option<Record> {
-    match record::read(node.record.as_deref()?) {
-        Written::Record(record) if node.instance.as_deref() == Some(&record.instance) => Some(record),
-        _ => None,
     }
 }

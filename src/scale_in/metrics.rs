@@ -11,8 +11,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::record::record_on;
-use super::record::{self, Cause, Written};
+use super::record::{Annotation, Cause, Written};
 use super::waiting::{WaitReason, Waiting};
 use crate::clock::{Clock, elapsed};
 use crate::cluster::{Answer, Nodes};
@@ -140,9 +139,9 @@ impl Collector for UnderWay {
         let mut scale_ins: BTreeMap<(String, String), i64> = BTreeMap::new();
         let mut oldest = Duration::ZERO;
         for node in self.nodes.all() {
-            let labels = match node.record.as_deref().map(record::read) {
+            let labels = match node.record.as_ref().map(Annotation::written) {
                 Some(Written::Wish(_)) => (Cause::Operator.to_string(), "Queued".to_owned()),
-                _ => match record_on(&node) {
+                _ => match node.scale_in() {
                     Some(record) => {
                         oldest = oldest.max(elapsed(record.requested_at, self.clock.wall()));
                         (record.cause.to_string(), record.phase.to_string())

@@ -9,7 +9,7 @@
 //! [`plan`] decides, from a [`situation::Situation`] to a list of [`action::Action`]s; the files it calls each hold one
 //! stage: [`drain`], [`flush`], [`release`], and [`guard`] before any of them; [`twins`] where several Nodes name one instance; [`class`] and [`returns`] tell which pods
 //! leave. [`perform`] makes the calls, [`remember`] what the next plan is to know of their outcome. [`heartbeat`] keeps the
-//! lifecycle hooks waiting, whatever becomes of the rest. Everything that must survive is in the [`record`], an annotation;
+//! lifecycle hooks waiting, whatever becomes of the rest. Everything that must survive is in the [`record`], an annotation that is read once, when the Node comes in;
 //! [`claims`] is what of it is believed. [`operator_queue`] is whose turn it is of those that people annotate. [`events`] are all that is told on Nodes.
 
 pub mod action;
@@ -34,7 +34,6 @@ mod nodeless;
 mod operator_queue;
 mod perform;
 pub mod plan;
-pub mod record;
 mod release;
 mod remember;
 mod returns;
@@ -47,6 +46,7 @@ mod waiting;
 mod worker;
 mod workers;
 
+pub use crate::cluster::record;
 pub use class::Flush;
 pub use context::Shared;
 pub use controller::{ControllerError, run};

@@ -10,7 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::action::Plan;
 use super::context::{Shared, may_shrink, speaker};
-use super::record::{self, Cause, Release, Wish, Written};
+use super::record::{Annotation, Cause, Release, Wish, Written};
 use super::situation::{Situation, Turn};
 use super::{events, node_patch};
 use crate::clock::later;
@@ -38,7 +38,7 @@ pub(super) fn turn(shared: &Shared, node: &NodeView) -> Turn {
     for instance in &group.asg.instances {
         let Some(other) = speaker(&shared.nodes, &instance.id) else { continue };
         let is_mine = instance.id == id;
-        match other.record.as_deref().map(record::read) {
+        match other.record.as_ref().map(Annotation::written) {
             Some(Written::Record(record)) if record.cause == Cause::Operator && !is_mine => {
                 given.remove(&instance.id);
                 under_way += 1;

@@ -6,16 +6,15 @@
 //! ([`Situation::ended_before`]).
 
 use super::action::Plan;
-use super::record::record_on;
 use super::situation::Situation;
 use super::{events, node_patch};
 
 /// What is to be done for a Node that another one speaks for: it is closed while the scale-in goes on, and no longer.
 pub(super) fn beside(s: &Situation<'_>, plan: &mut Plan) {
-    let going = s.beside.iter().any(|node| record_on(node).is_some());
+    let going = s.beside.iter().any(|node| node.scale_in().is_some());
     if going {
         announce(s, plan);
-        if record_on(s.node).is_some() {
+        if s.node.scale_in().is_some() {
             // Two would be carried out one after the other.
             return s.patch(plan, node_patch::without_record(s.node), Vec::new());
         }

@@ -216,7 +216,7 @@ impl Worker {
         let leads = self.shared.leadership.leads();
         // While another process writes, what it writes is an earlier run's to us.
         let is_earlier_runs = std::mem::take(&mut self.at_start) || !leads;
-        self.memory.claims.see(node.record.as_deref(), is_earlier_runs, later(now, ahead));
+        self.memory.claims.see(node.record.as_ref(), is_earlier_runs, later(now, ahead));
         let instance = membership(&self.shared, &node);
         self.memory.note_membership(&instance);
         let all = node.instance.as_deref().map(|instance| self.shared.nodes.of_instance(instance));

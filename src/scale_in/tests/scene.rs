@@ -20,7 +20,7 @@ use crate::scale_in::membership::Membership;
 use crate::scale_in::memory::Memory;
 use crate::scale_in::node_patch;
 use crate::scale_in::plan::plan;
-use crate::scale_in::record::{Cause, Phase, Record, Release, Written, read};
+use crate::scale_in::record::{Cause, Phase, Record, Release};
 use crate::scale_in::settings::AtOnce;
 use crate::scale_in::settings::Settings;
 use crate::scale_in::situation::Turn;
@@ -210,9 +210,9 @@ impl Scene {
     }
 
     pub(super) fn record(&self) -> Record {
-        match self.view().record.as_deref().map(read) {
-            Some(Written::Record(record)) => record,
-            other => panic!("no record: {other:?}"),
+        match self.view().record {
+            Some(written) => written.record().expect("a record").clone(),
+            None => panic!("no record"),
         }
     }
 
@@ -236,7 +236,7 @@ impl Scene {
     pub(super) fn look(&mut self) -> Plan {
         let view = self.view();
         let budgets = self.budgets.clone();
-        self.memory.claims.see(view.record.as_deref(), true, self.now);
+        self.memory.claims.see(view.record.as_ref(), true, self.now);
         self.memory.note_membership(&self.instance);
         self.memory.note_pods(self.pods.as_ref().unwrap_or(&BTreeMap::new()));
         let plan = plan(&Situation {

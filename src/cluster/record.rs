@@ -9,10 +9,9 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::clock::later;
-use crate::cluster::NodeView;
 use crate::k8s::{GroupName, InstanceId};
 
-/// WaitReason a node goes.
+/// Why a node goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cause {
@@ -78,7 +77,7 @@ impl fmt::Display for Phase {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Record {
-    /// WaitReason the node goes.
+    /// Why the node goes.
     pub cause: Cause,
     /// Name of its group.
     pub group: GroupName,
@@ -181,6 +180,39 @@ pub enum Written {
     Unreadable(String),
 }
 
+/// Annotation `ebbtide/scale-in` of a Node, read once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Annotation {
+    text: String,
+    written: Written,
+}
+
+impl Annotation {
+    /// As it stands on the Node.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// What it says.
+    pub fn written(&self) -> &Written {
+        &self.written
+    }
+
+    /// The record, if it is one.
+    pub fn record(&self) -> Option<&Record> {
+        match &self.written {
+            Written::Record(record) => Some(record),
+            Written::Wish(_) | Written::Unreadable(_) => None,
+        }
+    }
+}
+
+impl From<&str> for Annotation {
+    fn from(text: &str) -> Self {
+        Self { text: text.to_owned(), written: read(text) }
+    }
+}
+
 /// A person's wish for a scale-in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wish {
@@ -229,21 +261,13 @@ pub fn read(value: &str) -> Written {
 }
 
 /// A value that means nothing.
-pub(super) fn unreadable(text: &str) -> Written {
+pub fn unreadable(text: &str) -> Written {
     Written::Unreadable(text.chars().take(100).collect())
 }
 
 /// The annotation's value.
 pub fn write(record: &Record) -> String {
     serde_json::to_string(record).unwrap_or_default()
-}
-
-/// The scale-in under way on a Node. One that names another instance is void.
-pub(super) fn record_on(node: &NodeView) -> Option<Record> {
-    match read(node.record.as_deref()?) {
-        Written::Record(record) if node.instance.as_deref() == Some(&record.instance) => Some(record),
-        _ => None,
-    }
 }
 
 #[cfg(test)]
