@@ -54,8 +54,8 @@ pub async fn run(shared: Arc<Shared>) -> Result<(), ControllerError> {
             };
             let claimed = node.scale_in().map(|record| (record.group.clone(), record.instance.clone()));
             shared.groups.claim(&name, claimed);
-            let instance = membership(&shared, &node);
-            if !workers.has(&name) && needs_worker(&shared, &node, &instance) {
+            // Where there is a worker, it finds out by itself when nothing is left to do.
+            if !workers.has(&name) && needs_worker(&shared, &node, &membership(&shared, &node)) {
                 workers.start(&shared, &name, at_start);
             }
         }
