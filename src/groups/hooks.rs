@@ -3,27 +3,35 @@
 //!
 //! - A hook is ours if it has our name and holds instances on their way out. Others are never touched.
 //! - A group's hooks are asked for by one call at a time; who comes meanwhile gets its answer.
-//! - Discovery keeps the cache warm a few groups at a time, never all at once.
+//! - Discovery keeps the cache warm a few groups at a time, never all at once. Groups whose nodes are scaled in come before
+//!   others: their workers want them looked up.
+//! - A worker reads and never waits.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use jiff::Timestamp;
-use tokio::time::timeout;
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use jiff::{SignedDuration, Timestamp};
+use tokio::sync::{Notify, watch};
 
 use super::Snapshot;
 pub use crate::aws::Hook;
 use crate::aws::{Aws, AwsError};
-use crate::clock::elapsed;
+use crate::clock::{Clock, elapsed, later};
 use crate::k8s::GroupName;
+use crate::telemetry::chain;
 
 /// What was looked at this recently is not asked for again: a drain asks several times within seconds, and hooks
 /// change by hand, seldom.
 const FRESH: Duration = Duration::from_mins(1);
 
-/// How long somebody waits for a newer answer than the one there is.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// So many look-ups that somebody waits for have failed before a hook is presumed: each has been tried for seconds.
+const PRESUMED_AFTER: u32 = 2;
+
+/// Longest pause after a look-up that failed; the first one is a second, and each the double of the one before.
+const LONGEST_PAUSE: SignedDuration = SignedDuration::from_secs(30);
 
 /// The hooks of the groups.
 #[derive(Debug)]
@@ -31,6 +39,10 @@ pub struct Hooks {
     aws: Aws,
     name: String,
     by_group: Mutex<BTreeMap<GroupName, Arc<Slot>>>,
+    /// Somebody wants a look-up.
+    wanted: Notify,
+    /// Changes when more, or something else, is known of a group's hooks.
+    versions: watch::Sender<()>,
 }
 
 /// What is known of one group's hooks.
@@ -39,6 +51,17 @@ struct Slot {
     /// Held by who asks AWS.
     flight: tokio::sync::Mutex<()>,
     known: Mutex<Option<Known>>,
+    want: Mutex<Want>,
+}
+
+/// Who wants a group's hooks looked up.
+#[derive(Debug, Default)]
+struct Want {
+    /// When to ask AWS; none while nobody wants it, or the answer is on its way.
+    at: Option<Timestamp>,
+    in_flight: bool,
+    /// Look-ups in a row that failed.
+    failures: u32,
 }
 
 #[derive(Clone, Debug)]
@@ -58,6 +81,29 @@ pub struct TerminatingHooks {
     pub others: bool,
 }
 
+/// What is known of a group's hooks that hold instances on their way out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HookState {
+    /// AWS has not said yet.
+    Unknown,
+    /// AWS does not answer: if the group has a hook of ours, it is like this at the least. Enough to drain what is held, not to
+    /// have an instance held.
+    Presumed(Hook),
+    /// These.
+    Known(TerminatingHooks),
+}
+
+impl HookState {
+    /// Our hook.
+    pub fn ours(&self) -> Option<&Hook> {
+        match self {
+            Self::Unknown => None,
+            Self::Presumed(hook) => Some(hook),
+            Self::Known(hooks) => hooks.ours.as_ref(),
+        }
+    }
+}
+
 /// What is known of our hooks, all groups together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Knowledge {
@@ -75,16 +121,98 @@ const SHORTEST_HEARTBEAT: Duration = Duration::from_secs(30);
 impl Hooks {
     /// Knows no hooks yet; ours are called `name`.
     pub fn new(aws: Aws, name: impl Into<String>) -> Self {
-        Self { aws, name: name.into(), by_group: Mutex::default() }
+        Self {
+            aws,
+            name: name.into(),
+            by_group: Mutex::default(),
+            wanted: Notify::new(),
+            versions: watch::Sender::default(),
+        }
     }
 
-    /// The group's hooks: from the cache if looked at within the last minute, else by asking. What was seen before stands if
-    /// AWS does not answer soon: a drain must not wait for it.
-    pub async fn of(&self, group: &GroupName, now: Timestamp) -> Result<TerminatingHooks, AwsError> {
-        let Some(before) = self.known(group) else { return self.looked_up(group, now, FRESH).await };
-        match timeout(PATIENCE, self.looked_up(group, now, FRESH)).await {
-            Ok(Ok(hooks)) => Ok(hooks),
-            Ok(Err(_)) | Err(_) => Ok(self.terminating(&before)),
+    /// What is known of the group's hooks, however long ago it was seen.
+    pub fn state(&self, group: &GroupName) -> HookState {
+        let Some(slot) = self.slots().get(group).cloned() else { return HookState::Unknown };
+        match slot.known() {
+            Some(known) => HookState::Known(self.terminating(&known)),
+            None if slot.want().failures >= PRESUMED_AFTER => HookState::Presumed(self.presumed(group)),
+            None => HookState::Unknown,
+        }
+    }
+
+    /// Changes when something else is known of a group's hooks.
+    pub fn versions(&self) -> watch::Receiver<()> {
+        self.versions.subscribe()
+    }
+
+    /// Has the group's hooks looked up by [`run`](Self::run), unless they were within the last minute.
+    pub fn want(&self, group: &GroupName, now: Timestamp) {
+        let slot = self.slot(group);
+        if slot.known().is_some_and(|known| elapsed(known.looked_at, now) < FRESH) {
+            return;
+        }
+        let mut want = slot.want();
+        if want.at.is_none() && !want.in_flight {
+            want.at = Some(now);
+            self.wanted.notify_one();
+        }
+    }
+
+    /// Looks up what is wanted, for ever.
+    pub async fn run(&self, clock: &Clock) {
+        let mut running = FuturesUnordered::new();
+        loop {
+            let now = clock.now();
+            running.extend(self.begin_due(now).into_iter().map(|(group, slot)| async move {
+                let result = self.looked_up(&group, clock.now(), FRESH).await;
+                self.heard(&group, &slot, result.err(), clock.now());
+            }));
+            let next = self.slots().values().filter_map(|slot| slot.want().at).min();
+            let wake = async {
+                match next {
+                    Some(at) => clock.sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                Some(()) = running.next() => {}
+                () = self.wanted.notified() => {}
+                () = wake => {}
+            }
+        }
+    }
+
+    /// The look-ups that are due, which are under way from now on.
+    fn begin_due(&self, now: Timestamp) -> Vec<(GroupName, Arc<Slot>)> {
+        let slots = self.slots();
+        let due = slots.iter().filter(|(_, slot)| {
+            let mut want = slot.want();
+            let is_due = want.at.is_some_and(|at| at <= now);
+            if is_due {
+                (want.at, want.in_flight) = (None, true);
+            }
+            is_due
+        });
+        due.map(|(group, slot)| (group.clone(), Arc::clone(slot))).collect()
+    }
+
+    /// A look-up that was wanted has ended; one that failed is tried again.
+    fn heard(&self, group: &GroupName, slot: &Slot, error: Option<AwsError>, now: Timestamp) {
+        let mut want = slot.want();
+        let Some(error) = error else {
+            *want = Want::default();
+            return;
+        };
+        let pause = SignedDuration::from_secs(1 << want.failures.min(5)).min(LONGEST_PAUSE);
+        *want =
+            Want { at: Some(later(now, pause)), in_flight: false, failures: want.failures.saturating_add(1) };
+        tracing::warn!(group = group.as_str(), error = %chain(&error), retry_seconds = pause.as_secs(), "could not look up the group's lifecycle hooks");
+        if want.failures == PRESUMED_AFTER && slot.known().is_none() {
+            tracing::warn!(
+                group = group.as_str(),
+                "AWS does not say what the group's lifecycle hook is like: held nodes are drained as if it had the shortest time-out"
+            );
+            self.versions.send_replace(());
         }
     }
 
@@ -117,12 +245,14 @@ impl Hooks {
         }
         let known = Known { looked_at: now, hooks: self.aws.lifecycle_hooks(group).await? };
         let terminating = self.terminating(&known);
-        *slot.known.lock().unwrap_or_else(PoisonError::into_inner) = Some(known);
+        let before = slot.known.lock().unwrap_or_else(PoisonError::into_inner).replace(known);
+        if before.is_none_or(|before| self.terminating(&before) != terminating) {
+            self.versions.send_replace(());
+        }
         Ok(terminating)
     }
 
-    /// What the group's hook of ours is like at the least, while nothing is known of it: its name, and the shortest
-    /// heartbeat time-out that AWS allows.
+    /// Stand-in until DescribeLifecycleHooks answers: our name, and the shortest time-out that AWS allows.
     pub fn presumed(&self, group: &GroupName) -> Hook {
         Hook::new(&self.name, group, SHORTEST_HEARTBEAT)
     }
@@ -180,7 +310,7 @@ impl Hooks {
         TerminatingHooks { ours: self.ours(known), others }
     }
 
-    fn slots(&self) -> std::sync::MutexGuard<'_, BTreeMap<GroupName, Arc<Slot>>> {
+    fn slots(&self) -> MutexGuard<'_, BTreeMap<GroupName, Arc<Slot>>> {
         self.by_group.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -196,5 +326,9 @@ impl Hooks {
 impl Slot {
     fn known(&self) -> Option<Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn want(&self) -> MutexGuard<'_, Want> {
+        self.want.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -61,11 +61,6 @@ pub enum Action {
         /// Set it.
         on: bool,
     },
-    /// Ask AWS for the hook of a group.
-    LookUpHook {
-        /// Name of the group.
-        group: GroupName,
-    },
     /// Terminate an instance.
     Terminate {
         /// Name of the group.

@@ -33,8 +33,6 @@ pub enum Task {
     Guard(String),
     /// Asking whether a DaemonSet exists, by UID.
     DaemonSet(String),
-    /// Asking AWS for the group's lifecycle hook.
-    Hook,
     /// Having AWS looked at again.
     Look,
     /// Terminating the instance.
@@ -122,7 +120,6 @@ impl Task {
             Action::Evict { uid, .. } | Action::Delete { uid, .. } => Self::Pod(uid.clone()),
             Action::Guard { uid, .. } => Self::Guard(uid.clone()),
             Action::LookUpDaemonSet { uid, .. } => Self::DaemonSet(uid.clone()),
-            Action::LookUpHook { .. } => Self::Hook,
             Action::LookAtAws => Self::Look,
             Action::Terminate { .. } => Self::Terminate,
             Action::CompleteHook { .. } => Self::Complete,

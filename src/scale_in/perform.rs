@@ -13,7 +13,6 @@ use super::events::NodeEvent;
 use crate::aws::{AwsError, Hook};
 use crate::clock::elapsed;
 use crate::cluster::{Answer, ApiError, NodeView, PodName};
-use crate::groups::hooks::TerminatingHooks;
 use crate::groups::{Change, SharedGroupLock};
 use crate::k8s::{GroupName, InstanceId, names};
 use crate::telemetry::chain;
@@ -43,14 +42,10 @@ pub(super) enum Outcome {
         uid: String,
         exists: Result<bool, ApiError>,
     },
-    Hook {
-        group: GroupName,
-        hooks: Result<TerminatingHooks, AwsError>,
-    },
     /// The instance was not terminated, because the hook that was to hold it is not there, or not known to be.
     NotHeld {
         noted_at: jiff::Timestamp,
-        hooks: Result<TerminatingHooks, AwsError>,
+        unknown: Option<AwsError>,
     },
     /// Nor was it here, because the group's lock was long in coming, when the record says that it was told by now, or
     /// another process leads.
@@ -107,20 +102,13 @@ pub(super) fn perform(
             Outcome::DaemonSet { uid, exists }
         }
         .boxed(),
-        Action::LookUpHook { group } => {
-            async move {
-                let hooks = shared.hooks.of(&group, shared.clock.now()).await;
-                Outcome::Hook { group, hooks }
-            }
-            .boxed()
-        }
         Action::Terminate { group, instance, decrement, under_hook, noted_at } => async move {
             if under_hook {
                 // The cache may be a minute old: without the hook the machine would stop at once.
                 let hooks = shared.hooks.of_now(&group, shared.clock.now()).await;
                 let held = hooks.as_ref().is_ok_and(|hooks| hooks.ours.is_some() && !hooks.others);
                 if !held {
-                    return Outcome::NotHeld { noted_at, hooks };
+                    return Outcome::NotHeld { noted_at, unknown: hooks.err() };
                 }
             }
             let lock = shared.groups.shared_lock(&group).await;

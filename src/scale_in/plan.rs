@@ -216,7 +216,7 @@ fn without_record(s: &Situation<'_>, plan: &mut Plan) {
 fn begin_for_hook(s: &Situation<'_>, group: &GroupName, plan: &mut Plan) {
     let Some(hook) = s.hook.ours() else {
         // While somebody else's hook alone holds it, somebody else drains it.
-        return s.attempt(plan, &Task::Hook, || Action::LookUpHook { group: group.to_owned() });
+        return;
     };
     let Some(instance) = &s.node.instance else { return };
     let mut record = Record::new(Cause::LifecycleHook, group, instance, Release::CompleteHook, s.now);

@@ -16,11 +16,12 @@ use super::events::NodeEvent;
 use super::membership::Membership;
 use super::memory::Task;
 use super::record::{Phase, Record, Release};
-use super::situation::{HookKnowledge, Situation};
+use super::situation::Situation;
 use super::{deadline, events};
 use crate::aws::{Hook, Lifecycle};
 use crate::clock::later;
 use crate::cluster::Ready;
+use crate::groups::hooks::{HookState, TerminatingHooks};
 use crate::k8s::GroupName;
 
 /// How long a call to AWS may still take effect after it was made, and a look may still show what was before.
@@ -92,39 +93,20 @@ fn way_of_release(s: &Situation<'_>, record: &Record) -> (Release, Vec<Action>) 
 pub(super) fn take_out_of_the_group(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> Record {
     let Membership::In { group, lifecycle, seen } = &s.instance else { return record.clone() };
     if lifecycle.is_terminating() {
-        return taken_out(s, record, *lifecycle, group, plan);
+        return taken_out(s, record, plan);
     }
-    if record.release == Release::CompleteHook {
-        if lifecycle.is_held() && !s.hook.is_certain() {
-            look_up_hook(s, group, plan);
-        }
-        return record.clone();
-    }
-    if *lifecycle == Lifecycle::Retained {
-        // A hook would hold it again, for a time. There is no hurry: it is drained first.
-        return record.clone();
-    }
-    match s.hook {
-        HookKnowledge::Ours(_) => terminate(s, record, group, *seen, plan),
-        HookKnowledge::Unknown | HookKnowledge::Presumed(_) => look_up_hook(s, group, plan),
-        // Somebody else would drain it by rules of their own as soon as it is held: it is drained first.
-        HookKnowledge::None | HookKnowledge::Beside(_) => {}
+    // A hook would hold a retained one again, for a time. There is no hurry: it is drained first. Beside ours, somebody else's
+    // hook would have it drained by rules of their own as soon as it is held.
+    let holds = matches!(&s.hook, HookState::Known(TerminatingHooks { ours: Some(_), others: false }));
+    if holds && record.release != Release::CompleteHook && *lifecycle != Lifecycle::Retained {
+        terminate(s, record, group, *seen, plan);
     }
     record.clone()
 }
 
 /// The group is taking the instance out, on our word or by itself.
-fn taken_out(
-    s: &Situation<'_>,
-    record: &Record,
-    lifecycle: Lifecycle,
-    group: &GroupName,
-    plan: &mut Plan,
-) -> Record {
-    if lifecycle == Lifecycle::TerminatingWait && !s.hook.is_certain() {
-        look_up_hook(s, group, plan);
-    }
-    if record.release == Release::CompleteHook || *s.hook == HookKnowledge::Unknown {
+fn taken_out(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> Record {
+    if record.release == Release::CompleteHook || s.hook == HookState::Unknown {
         return record.clone();
     }
     let held_since = s.held_since.unwrap_or(s.now);
@@ -137,12 +119,12 @@ fn taken_out(
 /// After the drain: if the group takes the instance out by itself now, it gives the replacement up as well.
 pub(super) fn follow_the_group(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> Record {
     match &s.instance {
-        Membership::In { group, lifecycle, .. }
+        Membership::In { lifecycle, .. }
             if record.phase != Phase::Draining
                 && lifecycle.is_terminating()
                 && !given_up(s, record).is_empty() =>
         {
-            taken_out(s, record, *lifecycle, group, plan)
+            taken_out(s, record, plan)
         }
         _ => record.clone(),
     }
@@ -176,10 +158,6 @@ pub(super) fn announce_hook_over(s: &Situation<'_>, record: &Record, plan: &mut 
     let Membership::In { group, lifecycle: Lifecycle::TerminatingProceed, .. } = &s.instance else { return };
     let Some(hook) = s.hook.ours().filter(|_| record.phase != Phase::Releasing) else { return };
     s.announce(plan, events::hook_over(&hook.name, group, &record.instance, record.phase));
-}
-
-fn look_up_hook(s: &Situation<'_>, group: &GroupName, plan: &mut Plan) {
-    s.attempt(plan, &Task::Hook, || Action::LookUpHook { group: group.to_owned() });
 }
 
 /// Goes back to draining if a workload has come to the node and there is time for it. Whether it does.
@@ -227,9 +205,8 @@ pub(super) fn release(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
             terminate(s, record, group, *seen, plan);
         }
     } else if lifecycle.is_held() {
-        match s.hook.ours() {
-            None => look_up_hook(s, group, plan),
-            Some(hook) => complete(s, record, hook, *seen, plan),
+        if let Some(hook) = s.hook.ours() {
+            complete(s, record, hook, *seen, plan);
         }
     }
 }

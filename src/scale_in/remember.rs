@@ -7,21 +7,14 @@ use jiff::SignedDuration;
 use super::action::Action;
 use super::memory::Task;
 use super::perform::Outcome;
-use super::situation::HookKnowledge;
 use super::worker::Worker;
 use crate::aws::{AwsError, Hook};
 use crate::cluster::{Answer, ApiError};
-use crate::k8s::{GroupName, InstanceId};
+use crate::k8s::InstanceId;
 use crate::telemetry::chain;
 
 /// Pause after a write that another one had overtaken: the watch brings the newer Node within this time.
 const OVERTAKEN: SignedDuration = SignedDuration::from_millis(50);
-
-/// How soon a group's hooks are asked for again, where none of ours was found or what was found has proved wrong.
-const HOOK_LIFE: SignedDuration = SignedDuration::from_secs(60);
-
-/// So many look-ups of a held instance's hook have failed before it is drained without: each has been tried for seconds.
-const PRESUMED_AFTER: u32 = 2;
 
 /// The watch shows a guard that was set, or a DaemonSet that is there, within this time.
 const SOON_SEEN: SignedDuration = SignedDuration::from_secs(5);
@@ -72,25 +65,11 @@ impl Worker {
                 self.memory.failed(&Task::Guard(uid), now, None);
             }
             Outcome::DaemonSet { uid, exists } => self.hear_of_daemon_set(uid, &exists),
-            Outcome::Hook { group, hooks } => {
-                if let Err(error) = &hooks {
-                    tracing::warn!(node = self.name.as_str(), error = %chain(error), "could not look up the group's lifecycle hooks");
-                }
-                // Asked again in a while: a hook can be added, and its time-out changed.
-                self.memory.failed(&Task::Hook, now, hooks.is_ok().then_some(HOOK_LIFE));
-                match hooks {
-                    Ok(hooks) => self.hook = hooks.into(),
-                    Err(_) => self.presume_hook(&group),
-                }
-            }
-            Outcome::NotHeld { noted_at, hooks } => {
+            Outcome::NotHeld { noted_at, unknown } => {
                 self.memory.void_termination = Some(noted_at);
                 self.memory.failed(&Task::Terminate, now, None);
-                match hooks {
-                    Ok(hooks) => self.hook = hooks.into(),
-                    Err(error) => {
-                        tracing::warn!(node = self.name.as_str(), error = %chain(&error), "could not make sure of the group's lifecycle hook");
-                    }
+                if let Some(error) = unknown {
+                    tracing::warn!(node = self.name.as_str(), error = %chain(&error), "could not make sure of the group's lifecycle hook");
                 }
             }
             Outcome::NotSent { noted_at } => {
@@ -98,9 +77,6 @@ impl Worker {
                 self.memory.failed(&Task::Terminate, now, None);
             }
             Outcome::Terminated { noted_at, result } => {
-                if result.is_err() {
-                    self.hook = HookKnowledge::Unknown;
-                }
                 self.memory.note_termination(noted_at, &result, now);
             }
             Outcome::Completed { hook, instance, result } => {
@@ -108,19 +84,6 @@ impl Worker {
             }
             Outcome::AwsLookedAt => self.memory.failed(&Task::Look, now, Some(LOOK)),
             Outcome::Announced => {}
-        }
-    }
-
-    /// AWS does not say what the group's hook is like: as much is assumed as the least that AWS allows.
-    fn presume_hook(&mut self, group: &GroupName) {
-        let tries = self.memory.tries(&Task::Hook).map_or(0, |tries| tries.failures);
-        if self.hook == HookKnowledge::Unknown && tries >= PRESUMED_AFTER {
-            tracing::warn!(
-                node = self.name.as_str(),
-                group = group.as_str(),
-                "the group's lifecycle hook cannot be looked up: the node is drained as if it were as short as AWS allows"
-            );
-            self.hook = HookKnowledge::Presumed(self.shared.hooks.presumed(group));
         }
     }
 

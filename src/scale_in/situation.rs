@@ -15,51 +15,10 @@ use super::memory::{Memory, Task};
 use super::node_patch;
 use super::record::{Cause, Phase, Record, Written};
 use super::settings::Settings;
-use crate::aws::{Hook, Lifecycle};
+use crate::aws::Lifecycle;
 use crate::clock::{later, signed};
 use crate::cluster::{Budget, NodeView, PodView, Ready};
-use crate::groups::hooks::TerminatingHooks;
-
-/// The group's lifecycle hook, as far as it is known.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum HookKnowledge {
-    /// AWS has not been asked.
-    Unknown,
-    /// AWS does not answer: if the group has a hook of ours, it is like this at the least. Enough to drain what is held, not to
-    /// have an instance held.
-    Presumed(Hook),
-    /// The group has no hook of ours.
-    None,
-    /// This one.
-    Ours(Hook),
-    /// This one, beside one of somebody else's, who may drain the node by rules of their own as soon as it is held.
-    Beside(Hook),
-}
-
-impl HookKnowledge {
-    /// Our hook.
-    pub fn ours(&self) -> Option<&Hook> {
-        match self {
-            Self::Unknown | Self::None => None,
-            Self::Presumed(hook) | Self::Ours(hook) | Self::Beside(hook) => Some(hook),
-        }
-    }
-
-    /// Whether AWS has said that there is one of ours.
-    pub fn is_certain(&self) -> bool {
-        matches!(self, Self::Ours(_) | Self::Beside(_))
-    }
-}
-
-impl From<TerminatingHooks> for HookKnowledge {
-    fn from(hooks: TerminatingHooks) -> Self {
-        match hooks.ours {
-            None => Self::None,
-            Some(ours) if hooks.others => Self::Beside(ours),
-            Some(ours) => Self::Ours(ours),
-        }
-    }
-}
+use crate::groups::hooks::HookState;
 
 /// Whether a wish is to be carried out now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,7 +67,7 @@ pub struct Situation<'a> {
     /// Where its instance is.
     pub instance: Membership,
     /// The group's lifecycle hook.
-    pub hook: &'a HookKnowledge,
+    pub hook: HookState,
     /// When AWS began to hold the instance, or a moment before that; none while that is not known.
     pub held_since: Option<Timestamp>,
     /// What was tried before.

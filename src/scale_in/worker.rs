@@ -19,14 +19,16 @@ use tokio_stream::StreamMap;
 use super::action::Action;
 use super::class::flush_time;
 use super::context::{Shared, attachments_on, may_shrink, membership, needs_worker, speaker};
+use super::membership::Membership;
 use super::memory::Memory;
 use super::nodeless::needed_until;
 use super::operator_queue;
 use super::perform::{Outcome, perform};
 use super::plan::plan;
-use super::situation::{HookKnowledge, Situation};
+use super::situation::Situation;
 use crate::clock::later;
 use crate::cluster::{NodeView, PodView, Sink, brings_news, deliver, patiently};
+use crate::groups::hooks::HookState;
 use crate::k8s::{InstanceId, NodeName};
 use crate::telemetry::chain;
 
@@ -124,7 +126,6 @@ pub(super) struct Worker {
     nodes: BTreeSet<NodeName>,
     pods: Pods,
     pub(super) memory: Memory,
-    pub(super) hook: HookKnowledge,
     /// The moments of the record are read by the wall clock as it was when that came, whatever becomes of it since.
     record_seen: RecordSeen,
     /// The instance of the Node.
@@ -145,7 +146,6 @@ impl Worker {
             name,
             pods: Pods::default(),
             memory: Memory::default(),
-            hook: HookKnowledge::Unknown,
             running: FuturesUnordered::new(),
         }
     }
@@ -158,6 +158,7 @@ impl Worker {
         let mut daemon_sets = shared.daemon_sets.versions();
         let mut attachments = shared.attachments.versions();
         let mut holds = shared.holds.versions();
+        let mut hooks = shared.hooks.versions();
         let mut leadership = shared.leadership.changes();
         let mut watching = true;
         loop {
@@ -196,6 +197,7 @@ impl Worker {
                 Ok(()) = daemon_sets.changed() => {}
                 Ok(()) = attachments.changed() => {}
                 Ok(()) = holds.changed() => {}
+                Ok(()) = hooks.changed() => {}
                 Ok(()) = leadership.changed() => {}
                 () = wake => {}
             }
@@ -219,6 +221,7 @@ impl Worker {
         self.memory.claims.see(node.record.as_ref(), is_earlier_runs, later(now, ahead));
         let instance = membership(&self.shared, &node);
         self.memory.note_membership(&instance);
+        let hook = self.hook(&node, &instance, leads);
         let all = node.instance.as_deref().map(|instance| self.shared.nodes.of_instance(instance));
         let beside: Vec<_> = all.into_iter().flatten().filter(|other| other.name != self.name).collect();
         let speaker = node.instance.as_ref().and_then(|instance| speaker(&self.shared.nodes, instance));
@@ -252,7 +255,7 @@ impl Worker {
             turn: &|| operator_queue::turn(&self.shared, &node),
             held_since: node.instance.as_ref().and_then(|instance| self.shared.holds.since(instance)),
             instance,
-            hook: &self.hook,
+            hook,
             memory: &self.memory,
         };
         let plan = plan(&situation);
@@ -268,6 +271,19 @@ impl Worker {
         }
         // A moment that has come and changed nothing does not make this a busy loop.
         Next::Wait(plan.wake_at.map(|at| at.max(now + SHORTEST_WAIT)))
+    }
+
+    /// What is known of the hooks of the instance's group. Whoever acts has that kept fresh.
+    fn hook(&self, node: &NodeView, instance: &Membership, leads: bool) -> HookState {
+        let group = match instance {
+            Membership::In { group, .. } => Some(group),
+            Membership::Unknown | Membership::Elsewhere { .. } => node.scale_in().map(|record| &record.group),
+        };
+        let Some(group) = group else { return HookState::Unknown };
+        if leads && matches!(instance, Membership::In { .. }) {
+            self.shared.hooks.want(group, self.shared.clock.now());
+        }
+        self.shared.hooks.state(group)
     }
 
     /// When the record came, and by how much its clock, and that of the API server, is ahead of ours.

@@ -1,6 +1,9 @@
 //! What one look sees.
 
-use ebbtide::aws::Lifecycle;
+use std::time::Duration;
+
+use ebbtide::aws::{Hook, Lifecycle};
+use ebbtide::groups::hooks::HookState;
 use ebbtide::sim::aws::{GroupSpec, HookSpec, LaunchFailure, LifecycleState, Operation};
 
 use crate::world::{by_tag, ours, selectors, world};
@@ -93,19 +96,50 @@ async fn only_a_terminating_hook_of_our_name_is_ours() {
     ])
     .await;
     let now = world.clock.now();
-    let hook = world.hooks.of(&"ours".into(), now).await.expect("asks").ours.expect("has one");
+    let hook = world.hooks.of_now(&"ours".into(), now).await.expect("asks").ours.expect("has one");
     assert_eq!((hook.name.as_str(), hook.group.as_str()), ("ebbtide", "ours"));
     assert_eq!((hook.heartbeat_timeout.as_secs(), hook.global_timeout.as_secs()), (90, 9000));
-    assert_eq!(world.hooks.of(&"theirs".into(), now).await.expect("asks").ours, None);
-    assert_eq!(world.hooks.of(&"launching".into(), now).await.expect("asks").ours, None);
+    assert_eq!(world.hooks.of_now(&"theirs".into(), now).await.expect("asks").ours, None);
+    assert_eq!(world.hooks.of_now(&"launching".into(), now).await.expect("asks").ours, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wanted_hook_is_looked_up_until_aws_answers_and_presumed_meanwhile() {
+    let world = world([ours("web").hook(HookSpec::terminating("ebbtide").heartbeat(90))]).await;
+    let (hooks, asked) = (&world.hooks, || world.sim.calls(Operation::DescribeLifecycleHooks));
+    let mut versions = hooks.versions();
+    world.sim.deny(Operation::DescribeLifecycleHooks, true);
+    let wanting = async {
+        assert_eq!((hooks.state(&"web".into()), asked()), (HookState::Unknown, 0), "a read asks nobody");
+        hooks.want(&"web".into(), world.clock.now());
+        versions.changed().await.expect("there");
+        let presumed = Hook::new("ebbtide", "web", Duration::from_secs(30));
+        assert_eq!(hooks.state(&"web".into()), HookState::Presumed(presumed));
+        assert_eq!(asked(), 2, "once failed is not enough");
+        world.sim.deny(Operation::DescribeLifecycleHooks, false);
+        versions.changed().await.expect("there");
+        let told = hooks.state(&"web".into()).ours().map(|hook| hook.heartbeat_timeout);
+        assert_eq!((told, asked()), (Some(Duration::from_secs(90)), 3));
+        hooks.want(&"web".into(), world.clock.now());
+        tokio::time::sleep(Duration::from_mins(5)).await;
+        assert_eq!(asked(), 3, "it is known");
+        hooks.want(&"web".into(), world.clock.now());
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let changed = versions.has_changed().expect("there");
+        assert_eq!((asked(), changed), (4, false), "it may have changed, and has not");
+    };
+    tokio::select! {
+        () = hooks.run(&world.clock) => panic!("it ended"),
+        () = wanting => {}
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn many_who_ask_for_a_hook_at_once_cause_one_call() {
+    const FRESH: Duration = Duration::from_secs(10);
     let world = world([ours("web").hook(HookSpec::terminating("ebbtide"))]).await;
-    let now = world.clock.now();
-    let web = "web".into();
-    let all = futures::future::join_all((0..10).map(|_| world.hooks.of(&web, now))).await;
+    let (now, web) = (world.clock.now(), "web".into());
+    let all = futures::future::join_all((0..10).map(|_| world.hooks.seen_within(FRESH, &web, now))).await;
     assert!(all.into_iter().all(|answer| answer.expect("asks").ours.is_some()));
     assert_eq!(world.sim.calls(Operation::DescribeLifecycleHooks), 1);
 }

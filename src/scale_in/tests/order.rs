@@ -10,7 +10,6 @@ use crate::cluster::PodView;
 use crate::k8s::names;
 use crate::scale_in::action::{Action, Plan};
 use crate::scale_in::record::Phase;
-use crate::scale_in::situation::HookKnowledge;
 
 /// A pod of any class, in any state.
 fn any_pod(n: usize) -> impl Strategy<Value = PodView> {
@@ -83,7 +82,7 @@ proptest! {
                 prop_assert!(!pod.mirror && !pod.finished);
                 prop_assert!(pod.daemon.is_none() || phase == Phase::Flushing, "a DaemonSet pod while draining");
             }
-            if touches_aws(&plan) && !matches!(scene.hook, HookKnowledge::Ours(_)) {
+            if touches_aws(&plan) && scene.hook.ours().is_none() {
                 prop_assert_eq!(scene.record().phase, Phase::Releasing, "nothing holds the instance");
             }
             for (n, name) in evicted.iter().enumerate() {

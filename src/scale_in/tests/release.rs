@@ -6,13 +6,13 @@ use serde_json::json;
 
 use super::scene::*;
 use crate::aws::{AwsError, Lifecycle, Operation};
+use crate::groups::hooks::HookState;
 use crate::k8s::names;
 use crate::scale_in::action::Action;
 use crate::scale_in::membership::Membership;
 use crate::scale_in::memory::{Memory, Task};
 use crate::scale_in::node_patch;
 use crate::scale_in::record::{Cause, Phase, Record, Release};
-use crate::scale_in::situation::HookKnowledge;
 
 const TERMINATE: Operation = Operation::TerminateInstanceInAutoScalingGroup;
 
@@ -76,9 +76,8 @@ fn the_drain_timeout_limits_every_scale_in() {
 #[test]
 fn where_the_group_has_our_hook_the_instance_is_terminated_first_and_drained_under_it() {
     let mut scene = node().by_autoscaler().hooked(60).with(pod("web"));
-    scene.hook = HookKnowledge::Unknown;
+    scene.hook = HookState::Unknown;
     let plan = scene.look();
-    assert!(plan.actions.contains(&Action::LookUpHook { group: "g".into() }));
     assert_eq!(evictions(&plan).len(), 1, "the drain does not wait for AWS");
     let mut scene = node().by_autoscaler().hooked(60).with(pod("web"));
     let plan = scene.look();
@@ -291,20 +290,19 @@ fn what_goes_into_a_warm_pool_while_it_is_released_is_let_be() {
 #[test]
 fn a_held_node_whose_hook_aws_does_not_tell_of_is_drained_as_if_it_were_short() {
     let mut scene = node().with(pod("web"));
-    scene.hook = HookKnowledge::Presumed(hook(30));
+    scene.hook = HookState::Presumed(hook(30));
     scene.held_since = Some(at(0));
     scene.instance = in_group(Lifecycle::TerminatingWait);
     scene.look();
     assert_eq!(scene.record().release_by, Some(at(2_970)));
     let plan = scene.look();
     assert_eq!(evictions(&plan).len(), 1);
-    assert!(plan.actions.contains(&Action::LookUpHook { group: "g".into() }), "AWS is asked on");
-    scene.hook = HookKnowledge::Ours(hook(600));
+    scene.hook = ours(hook(600), false);
     scene.look();
     assert_eq!(scene.record().release_by, Some(at(59_400)));
     // What is not held yet is not terminated under a hook that may not be there.
     let mut scene = node().by_autoscaler().with(pod("web"));
-    scene.hook = HookKnowledge::Presumed(hook(30));
+    scene.hook = HookState::Presumed(hook(30));
     assert!(!touches_aws(&scene.look()));
 }
 
@@ -321,7 +319,7 @@ fn a_termination_that_aws_certainly_refused_is_repeated_soon() {
 #[test]
 fn beside_somebody_elses_hook_the_node_is_drained_first() {
     let mut scene = node().by_autoscaler().with(pod("web"));
-    scene.hook = HookKnowledge::Beside(hook(60));
+    scene.hook = ours(hook(60), true);
     assert!(!touches_aws(&scene.look()));
     scene.remove("web");
     scene.look();

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use crate::aws::{AwsError, Hook, Lifecycle};
 use crate::clock::elapsed;
 use crate::cluster::{Answer, Budget, DaemonOwner, NodeView, PodName, PodView, Project};
+use crate::groups::hooks::{HookState, TerminatingHooks};
 use crate::k8s::names;
 use crate::scale_in::action::{Action, Plan};
 use crate::scale_in::class::Flush;
@@ -23,8 +24,7 @@ use crate::scale_in::plan::plan;
 use crate::scale_in::record::{Cause, Phase, Record, Release};
 use crate::scale_in::settings::AtOnce;
 use crate::scale_in::settings::Settings;
-use crate::scale_in::situation::Turn;
-use crate::scale_in::situation::{HookKnowledge, Situation};
+use crate::scale_in::situation::{Situation, Turn};
 
 pub(super) const START: i64 = 1_700_000_000;
 
@@ -88,7 +88,7 @@ pub(super) struct Scene {
     pub(super) attachments: usize,
     pub(super) may_shrink: bool,
     pub(super) instance: Membership,
-    pub(super) hook: HookKnowledge,
+    pub(super) hook: HookState,
     pub(super) held_since: Option<Timestamp>,
     pub(super) memory: Memory,
     /// The budgets of the pods that are being evicted, by UID.
@@ -103,6 +103,11 @@ pub(super) fn hook(heartbeat: u64) -> Hook {
         heartbeat_timeout: Duration::from_secs(heartbeat),
         global_timeout: Duration::from_secs(heartbeat * 100).min(Duration::from_hours(48)),
     }
+}
+
+/// AWS has told of this hook of ours, beside one of somebody else's or not.
+pub(super) fn ours(hook: Hook, others: bool) -> HookState {
+    HookState::Known(TerminatingHooks { ours: Some(hook), others })
 }
 
 pub(super) fn in_group(lifecycle: Lifecycle) -> Membership {
@@ -125,7 +130,7 @@ pub(super) fn node() -> Scene {
         attachments: 0,
         may_shrink: true,
         instance: in_group(Lifecycle::InService),
-        hook: HookKnowledge::None,
+        hook: HookState::Known(TerminatingHooks::default()),
         held_since: None,
         memory: Memory::default(),
         covered_by: BTreeMap::new(),
@@ -158,7 +163,7 @@ impl Scene {
     }
 
     pub(super) fn hooked(mut self, heartbeat: u64) -> Self {
-        self.hook = HookKnowledge::Ours(hook(heartbeat));
+        self.hook = ours(hook(heartbeat), false);
         self
     }
 
@@ -255,7 +260,7 @@ impl Scene {
             may_shrink: &|| self.may_shrink,
             turn: &|| Turn::Now,
             instance: self.instance.clone(),
-            hook: &self.hook,
+            hook: self.hook.clone(),
             held_since: self.held_since,
             memory: &self.memory,
         });

@@ -5,11 +5,11 @@ use serde_json::json;
 use super::scene::*;
 use crate::aws::Lifecycle;
 use crate::aws::{AwsError, Operation};
+use crate::groups::hooks::{HookState, TerminatingHooks};
 use crate::scale_in::action::Action;
 use crate::scale_in::membership::Membership;
 use crate::scale_in::memory::Task;
 use crate::scale_in::record::{Cause, Phase, Release};
-use crate::scale_in::situation::HookKnowledge;
 
 fn shown(scene: &mut Scene, lifecycle: Lifecycle) {
     scene.instance = Membership::In { group: "g".into(), lifecycle, seen: scene.now };
@@ -89,7 +89,7 @@ fn what_aws_may_have_heard_during_the_drain_is_not_said_again_after_the_flush() 
     let operation = Operation::TerminateInstanceInAutoScalingGroup;
     scene.terminated(&Err(AwsError::Unreachable { operation, source: "timed out".into() }));
     // The hook has been taken away meanwhile.
-    scene.hook = HookKnowledge::None;
+    scene.hook = HookState::Known(TerminatingHooks::default());
     scene.look();
     scene.later(5);
     shown(&mut scene, Lifecycle::InService);
