@@ -74,13 +74,7 @@ pub(super) fn perform(
     match action {
         Action::PatchNode { patch, then } => patch_node(shared, node, patch, then).boxed(),
         Action::Evict { pod, uid, grace, budgets, owner, returned } => async move {
-            let answer = shared.cluster.evict(&pod, &uid, grace).await;
-            // A budget that blocks is told by an Event, not by a line for each try.
-            if matches!(answer, Answer::Blocked(_)) {
-                tracing::debug!(node = node.name.as_str(), pod = %pod, answer = ?answer, "asked for an eviction");
-            } else {
-                tracing::info!(node = node.name.as_str(), pod = %pod, grace, answer = ?answer, "asked for an eviction");
-            }
+            let answer = evict(&shared, &node, &pod, &uid, grace).await;
             Outcome::Asked { uid, answer, budgets, evicted: true, owner: Some((owner, returned)) }
         }
         .boxed(),
@@ -88,12 +82,7 @@ pub(super) fn perform(
             delete(shared, node, pod, uid, grace, disruption).boxed()
         }
         Action::Guard { pod, uid, on } => async move {
-            let annotations = if on {
-                json!({ names::ENABLE_DS_EVICTION: "false", names::GUARDED: "true" })
-            } else {
-                json!({ names::ENABLE_DS_EVICTION: null, names::GUARDED: null })
-            };
-            let result = shared.cluster.annotate_pod(&pod, &uid, &annotations).await;
+            let result = guard(&shared, &pod, &uid, on).await;
             Outcome::Guarded { uid, result }
         }
         .boxed(),
@@ -103,13 +92,8 @@ pub(super) fn perform(
         }
         .boxed(),
         Action::Terminate { group, instance, decrement, under_hook, noted_at } => async move {
-            if under_hook {
-                // The cache may be a minute old: without the hook the machine would stop at once.
-                let hooks = shared.hooks.of_now(&group, shared.clock.now()).await;
-                let held = hooks.as_ref().is_ok_and(|hooks| hooks.ours.is_some() && !hooks.others);
-                if !held {
-                    return Outcome::NotHeld { noted_at, unknown: hooks.err() };
-                }
+            if under_hook && let Err(unknown) = is_held_by_ours_alone(&shared, &group).await {
+                return Outcome::NotHeld { noted_at, unknown };
             }
             let lock = shared.groups.shared_lock(&group).await;
             if elapsed(noted_at, shared.clock.now()) > SENT_WITHIN || !shared.leadership.leads() {
@@ -151,6 +135,26 @@ async fn patch_node(shared: Arc<Shared>, node: Arc<NodeView>, patch: Value, then
     Outcome::NodeWritten(result, then)
 }
 
+async fn evict(shared: &Shared, node: &NodeView, pod: &PodName, uid: &str, grace: Option<i64>) -> Answer {
+    let answer = shared.cluster.evict(pod, uid, grace).await;
+    // A budget that blocks is told by an Event, not by a line for each try.
+    if matches!(answer, Answer::Blocked(_)) {
+        tracing::debug!(node = node.name.as_str(), pod = %pod, answer = ?answer, "asked for an eviction");
+    } else {
+        tracing::info!(node = node.name.as_str(), pod = %pod, grace, answer = ?answer, "asked for an eviction");
+    }
+    answer
+}
+
+async fn guard(shared: &Shared, pod: &PodName, uid: &str, on: bool) -> Result<(), ApiError> {
+    let annotations = if on {
+        json!({ names::ENABLE_DS_EVICTION: "false", names::GUARDED: "true" })
+    } else {
+        json!({ names::ENABLE_DS_EVICTION: null, names::GUARDED: null })
+    };
+    shared.cluster.annotate_pod(pod, uid, &annotations).await
+}
+
 async fn delete(
     shared: Arc<Shared>,
     node: Arc<NodeView>,
@@ -175,6 +179,16 @@ async fn delete(
     let answer = shared.cluster.delete_pod(&pod, &uid, grace).await;
     tracing::info!(node = node.name.as_str(), pod = %pod, grace, answer = ?answer, "asked for a deletion");
     Outcome::Asked { uid, answer, budgets: Vec::new(), evicted: false, owner: None }
+}
+
+/// Asks AWS, not the cache, which may be a minute old: without our hook the machine would stop at once, and somebody else's would
+/// have it drained by rules of their own. An error if it is not so; AWS's, if it did not say.
+async fn is_held_by_ours_alone(shared: &Shared, group: &GroupName) -> Result<(), Option<AwsError>> {
+    match shared.hooks.of_now(group, shared.clock.now()).await {
+        Ok(hooks) if hooks.ours.is_some() && !hooks.others => Ok(()),
+        Ok(_) => Err(None),
+        Err(error) => Err(Some(error)),
+    }
 }
 
 async fn terminate(

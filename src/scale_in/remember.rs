@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 
 use super::action::Action;
 use super::memory::Task;
@@ -34,19 +34,7 @@ impl Worker {
                     self.start(&node, action);
                 }
             }
-            Outcome::NodeWritten(Err(error), then) => {
-                // It may have been written, but what it notes was not done.
-                for action in &then {
-                    if let Action::Terminate { noted_at, .. } = action {
-                        self.memory.void_termination = Some(*noted_at);
-                    }
-                }
-                let pause = matches!(error, ApiError::Conflict).then_some(OVERTAKEN);
-                if pause.is_none() {
-                    tracing::warn!(node = self.name.as_str(), error = %chain(&error), "could not write the Node");
-                }
-                self.memory.failed(&Task::Node, now, pause);
-            }
+            Outcome::NodeWritten(Err(error), then) => self.hear_of_failed_write(&error, &then),
             Outcome::Asked { uid, answer, budgets, evicted, owner } => {
                 let goes = matches!(answer, Answer::Going | Answer::Gone | Answer::GoingAnyway);
                 let counts = |again: bool| goes || again && !matches!(answer, Answer::Busy(_));
@@ -66,16 +54,12 @@ impl Worker {
             }
             Outcome::DaemonSet { uid, exists } => self.hear_of_daemon_set(uid, &exists),
             Outcome::NotHeld { noted_at, unknown } => {
-                self.memory.void_termination = Some(noted_at);
-                self.memory.failed(&Task::Terminate, now, None);
                 if let Some(error) = unknown {
-                    tracing::warn!(node = self.name.as_str(), error = %chain(&error), "could not make sure of the group's lifecycle hook");
+                    tracing::warn!(node = self.name.as_str(), error = %chain(&error), "the lifecycle hook could not be looked up before a termination: not terminated, tried again");
                 }
+                self.not_terminated(noted_at);
             }
-            Outcome::NotSent { noted_at } => {
-                self.memory.void_termination = Some(noted_at);
-                self.memory.failed(&Task::Terminate, now, None);
-            }
+            Outcome::NotSent { noted_at } => self.not_terminated(noted_at),
             Outcome::Terminated { noted_at, result } => {
                 self.memory.note_termination(noted_at, &result, now);
             }
@@ -85,6 +69,26 @@ impl Worker {
             Outcome::AwsLookedAt => self.memory.failed(&Task::Look, now, Some(LOOK)),
             Outcome::Announced => {}
         }
+    }
+
+    /// The write may have been done, but what it notes was not.
+    fn hear_of_failed_write(&mut self, error: &ApiError, then: &[Action]) {
+        for action in then {
+            if let Action::Terminate { noted_at, .. } = action {
+                self.memory.void_termination = Some(*noted_at);
+            }
+        }
+        let pause = matches!(error, ApiError::Conflict).then_some(OVERTAKEN);
+        if pause.is_none() {
+            tracing::warn!(node = self.name.as_str(), error = %chain(error), "the Node could not be written: tried again");
+        }
+        self.memory.failed(&Task::Node, self.shared.clock.now(), pause);
+    }
+
+    /// AWS was not told, although the record says so.
+    fn not_terminated(&mut self, noted_at: Timestamp) {
+        self.memory.void_termination = Some(noted_at);
+        self.memory.failed(&Task::Terminate, self.shared.clock.now(), None);
     }
 
     fn hear_of_daemon_set(&mut self, uid: String, exists: &Result<bool, ApiError>) {

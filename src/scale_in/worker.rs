@@ -210,9 +210,7 @@ impl Worker {
             self.note_what_runs_on();
             return Next::Over;
         };
-        if node.instance != self.instance {
-            self.instance.clone_from(&node.instance);
-        }
+        self.instance.clone_from(&node.instance);
         let (record_seen, ahead) = self.record_seen(node.record.is_some());
         let now = self.shared.clock.now();
         let leads = self.shared.leadership.leads();
@@ -222,16 +220,7 @@ impl Worker {
         let instance = membership(&self.shared, &node);
         self.memory.note_membership(&instance);
         let hook = self.hook(&node, &instance, leads);
-        let all = node.instance.as_deref().map(|instance| self.shared.nodes.of_instance(instance));
-        let beside: Vec<_> = all.into_iter().flatten().filter(|other| other.name != self.name).collect();
-        let speaker = node.instance.as_ref().and_then(|instance| speaker(&self.shared.nodes, instance));
-        let speaks = speaker.is_none_or(|speaker| speaker.name == self.name);
-        // Pods outlive a Node that is deleted.
-        let is_gone = |name: &NodeName| self.shared.nodes.get(name).is_none();
-        self.nodes.retain(|name| *name == self.name || is_gone(name));
-        if speaks {
-            self.nodes.extend(beside.iter().map(|other| other.name.clone()));
-        }
+        let (beside, speaks) = self.beside(&node);
         let is_listed = self.nodes.is_subset(&self.pods.listed.borrow());
         let pods = self.pods.by_uid.borrow();
         self.memory.note_pods(&pods);
@@ -271,6 +260,21 @@ impl Worker {
         }
         // A moment that has come and changed nothing does not make this a busy loop.
         Next::Wait(plan.wake_at.map(|at| at.max(now + SHORTEST_WAIT)))
+    }
+
+    /// The other Nodes that name the instance, and whether this one speaks for it: then their pods count too.
+    fn beside(&mut self, node: &NodeView) -> (Vec<Arc<NodeView>>, bool) {
+        let all = node.instance.as_deref().map(|instance| self.shared.nodes.of_instance(instance));
+        let beside: Vec<_> = all.into_iter().flatten().filter(|other| other.name != self.name).collect();
+        let speaker = node.instance.as_ref().and_then(|instance| speaker(&self.shared.nodes, instance));
+        let speaks = speaker.is_none_or(|speaker| speaker.name == self.name);
+        // Pods outlive a Node that is deleted.
+        let is_gone = |name: &NodeName| self.shared.nodes.get(name).is_none();
+        self.nodes.retain(|name| *name == self.name || is_gone(name));
+        if speaks {
+            self.nodes.extend(beside.iter().map(|other| other.name.clone()));
+        }
+        (beside, speaks)
     }
 
     /// What is known of the hooks of the instance's group. Whoever acts has that kept fresh.
