@@ -287,7 +287,7 @@ fn hear(held: &mut BTreeMap<InstanceId, Held>, done: Done, now: Timestamp) {
                 match since {
                     Ok(since) => held.since = Some(since),
                     Err(error) => {
-                        tracing::warn!(group = held.group.as_str(), instance = instance.as_str(), error = %chain(&error), "could not find out since when the instance is held");
+                        tracing::warn!(group = held.group.as_str(), instance = instance.as_str(), error = %chain(&error), "AWS does not say since when the instance is held: asked again in 10 s");
                         held.ask_at = Some(now + ASK_AGAIN);
                     }
                 }
@@ -345,7 +345,7 @@ async fn act(
             Ok(Ok(_)) => return FOREIGN,
             // Better a heartbeat that nobody waits for than a hook that times out.
             Ok(Err(error)) => {
-                tracing::warn!(group = group.as_str(), instance = instance.as_str(), error = %chain(&error), "could not look up the group's lifecycle hooks");
+                tracing::warn!(group = group.as_str(), instance = instance.as_str(), error = %chain(&error), "lifecycle hooks could not be looked up: heartbeats go out as if ours had the shortest time-out");
                 shared.hooks.presumed(group)
             }
             Err(_) => shared.hooks.presumed(group),
@@ -364,7 +364,7 @@ async fn act(
             tracing::info!(
                 group = group.as_str(),
                 instance = instance.as_str(),
-                "the instance has no Node: the lifecycle hook is completed"
+                "lifecycle hook completed: the instance has no Node"
             );
             shared.groups.refresh_soon();
             pause
@@ -373,7 +373,7 @@ async fn act(
         // Not held by ours any more: the next look at AWS says what became of it.
         Ok(()) | Err(AwsError::NoActiveHook { .. }) => pause,
         Err(error) => {
-            tracing::warn!(group = group.as_str(), instance = instance.as_str(), error = %chain(&error), "could not keep the lifecycle hook waiting");
+            tracing::warn!(group = group.as_str(), instance = instance.as_str(), error = %chain(&error), "heartbeat or completion of the lifecycle hook failed: tried again in 1 s");
             RETRY
         }
     }

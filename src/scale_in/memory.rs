@@ -56,7 +56,7 @@ pub struct Tries {
     pub done: bool,
 }
 
-/// WaitReason the API server has not evicted a pod.
+/// Why the API server has not evicted a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The budgets that cover the pod, `namespace/name`, with the resource version they had.
@@ -73,7 +73,7 @@ pub struct Memory {
     tries: BTreeMap<Task, Tries>,
     /// What of the record is believed.
     pub claims: Claims,
-    /// WaitReason a pod was not evicted, by UID.
+    /// Why pods were not evicted, by UID.
     pub refusals: BTreeMap<String, Refusal>,
     /// Pods asked to go, by UID, and when.
     pub asked: BTreeMap<String, Timestamp>,

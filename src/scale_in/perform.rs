@@ -139,9 +139,9 @@ async fn evict(shared: &Shared, node: &NodeView, pod: &PodName, uid: &str, grace
     let answer = shared.cluster.evict(pod, uid, grace).await;
     // A budget that blocks is told by an Event, not by a line for each try.
     if matches!(answer, Answer::Blocked(_)) {
-        tracing::debug!(node = node.name.as_str(), pod = %pod, answer = ?answer, "asked for an eviction");
+        tracing::debug!(node = node.name.as_str(), pod = %pod, answer = ?answer, "eviction asked for");
     } else {
-        tracing::info!(node = node.name.as_str(), pod = %pod, grace, answer = ?answer, "asked for an eviction");
+        tracing::info!(node = node.name.as_str(), pod = %pod, grace, answer = ?answer, "eviction asked for");
     }
     answer
 }
@@ -169,15 +169,15 @@ async fn delete(
         match tokio::time::timeout(NOTE_WITHIN, told).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                tracing::debug!(node = node.name.as_str(), pod = %pod, error = %chain(&error), "could not note a disruption on a pod");
+                tracing::debug!(node = node.name.as_str(), pod = %pod, error = %chain(&error), "condition DisruptionTarget not set: the pod is deleted all the same");
             }
             Err(_) => {
-                tracing::debug!(node = node.name.as_str(), pod = %pod, "could not note a disruption on a pod in time");
+                tracing::debug!(node = node.name.as_str(), pod = %pod, "condition DisruptionTarget not set in time: the pod is deleted all the same");
             }
         }
     }
     let answer = shared.cluster.delete_pod(&pod, &uid, grace).await;
-    tracing::info!(node = node.name.as_str(), pod = %pod, grace, answer = ?answer, "asked for a deletion");
+    tracing::info!(node = node.name.as_str(), pod = %pod, grace, answer = ?answer, "deletion asked for");
     Outcome::Asked { uid, answer, budgets: Vec::new(), evicted: false, owner: None }
 }
 
@@ -207,14 +207,14 @@ async fn terminate(
                 group = group.as_str(),
                 instance = instance.as_str(),
                 decrement,
-                "terminated"
+                "instance terminated"
             );
             let (group, instance) = (group.to_owned(), instance.to_owned());
             // Before anybody else has a turn: sizes are decided from the view.
             shared.groups.changed(shared.clock.now(), Change::Terminated { group, instance, decrement });
         }
         Err(error) => {
-            tracing::warn!(node = node.name.as_str(), group = group.as_str(), instance = instance.as_str(), error = %chain(error), "could not terminate the instance");
+            tracing::warn!(node = node.name.as_str(), group = group.as_str(), instance = instance.as_str(), error = %chain(error), "termination failed or not confirmed: what a look at AWS shows decides");
             shared.groups.refresh_soon();
         }
     }
@@ -234,17 +234,17 @@ async fn give_up_replacement(shared: &Shared, group: &GroupName) {
         Ok(true) => {
             tracing::info!(
                 group = group.as_str(),
-                "the group took an instance out that was to go: no replacement comes"
+                "the group itself took out an instance that was to go: desired capacity lowered, no replacement comes"
             );
         }
         Ok(false) => {
             tracing::info!(
                 group = group.as_str(),
-                "the group took an instance out that was to go: its replacement is there already"
+                "the group itself took out an instance that was to go: its replacement is there already and stays"
             );
         }
         Err(error) => {
-            tracing::warn!(group = group.as_str(), error = %chain(&error), "could not give up the replacement of an instance that was to go");
+            tracing::warn!(group = group.as_str(), error = %chain(&error), "the group itself took out an instance that was to go, and desired capacity could not be lowered: a replacement may come");
         }
     }
 }
@@ -252,10 +252,10 @@ async fn give_up_replacement(shared: &Shared, group: &GroupName) {
 pub(super) async fn announce(shared: Arc<Shared>, node: Arc<NodeView>, event: NodeEvent) -> Outcome {
     let NodeEvent { reason, note, warning, .. } = event;
     let reason = reason.as_str();
-    tracing::info!(node = node.name.as_str(), reason, note, "scale-in");
+    tracing::info!(node = node.name.as_str(), reason, note, "Event on the Node");
     let now = shared.clock.wall();
     if let Err(error) = shared.cluster.announce(&node, reason, &note, warning, now).await {
-        tracing::warn!(node = node.name.as_str(), error = %chain(&error), "could not publish an Event");
+        tracing::warn!(node = node.name.as_str(), error = %chain(&error), "Event not published, and not tried again");
     }
     Outcome::Announced
 }

@@ -49,7 +49,7 @@ impl Worker {
                 self.memory.failed(&Task::Guard(uid), now, Some(SOON_SEEN));
             }
             Outcome::Guarded { uid, result: Err(error) } => {
-                tracing::warn!(node = self.name.as_str(), error = %chain(&error), "could not guard a DaemonSet pod");
+                tracing::warn!(node = self.name.as_str(), error = %chain(&error), "annotation that keeps cluster-autoscaler from evicting a DaemonSet pod could not be changed: tried again");
                 self.memory.failed(&Task::Guard(uid), now, None);
             }
             Outcome::DaemonSet { uid, exists } => self.hear_of_daemon_set(uid, &exists),
@@ -94,7 +94,7 @@ impl Worker {
     fn hear_of_daemon_set(&mut self, uid: String, exists: &Result<bool, ApiError>) {
         let now = self.shared.clock.now();
         if let Err(error) = exists {
-            tracing::warn!(node = self.name.as_str(), error = %chain(error), "could not make sure that a DaemonSet exists");
+            tracing::warn!(node = self.name.as_str(), error = %chain(error), "DaemonSet could not be looked up: its pods stay until it is known to be deleted");
         }
         self.memory.failed(&Task::DaemonSet(uid.clone()), now, exists.is_ok().then_some(SOON_SEEN));
         if matches!(exists, Ok(false)) {
@@ -110,7 +110,7 @@ impl Worker {
                     node = self.name.as_str(),
                     instance = instance.as_str(),
                     hook = hook.name,
-                    "the lifecycle hook is completed"
+                    "lifecycle hook completed"
                 );
                 self.memory.refused_by_aws = None;
                 self.memory.worked(Task::Complete, now);
@@ -118,7 +118,7 @@ impl Worker {
             // AWS shows an instance in Terminating:Wait before its hook can be completed, and after it was: looks tell.
             Err(error) => {
                 if !matches!(error, AwsError::NoActiveHook { .. }) {
-                    tracing::warn!(node = self.name.as_str(), instance = instance.as_str(), error = %chain(&error), "could not complete the lifecycle hook");
+                    tracing::warn!(node = self.name.as_str(), instance = instance.as_str(), error = %chain(&error), "lifecycle hook not completed: tried again, heartbeats go on");
                     self.memory.note_refusal(&error);
                 }
                 self.memory.failed(&Task::Complete, now, None);

@@ -186,7 +186,7 @@ impl Worker {
                     }
                     Some((_, Err(error))) => {
                         if std::mem::take(&mut watching) {
-                            tracing::warn!(node = self.name.as_str(), error = %chain(&error), "the watch of a draining node's pods broke");
+                            tracing::warn!(node = self.name.as_str(), error = %chain(&error), "watch of the node's pods broke: taken up again, the drain goes by what was seen last");
                         }
                     }
                     None => return,

@@ -90,7 +90,7 @@ impl Workers {
         busy.rests = true;
         shared.metrics.panicked();
         shared.waiting.forget(name);
-        tracing::error!(node = name.as_str(), panic = words, pause = ?pause, "the work on a node panicked and is taken up again");
+        tracing::error!(node = name.as_str(), panic = words, pause = ?pause, "a defect of ebbtide stopped the work on a node: taken up again after a pause");
         let event = events::failed(words, pause);
         let (outside, of) = (Arc::clone(shared), name.clone());
         let task = self.tasks.spawn(async move {
