@@ -3,31 +3,32 @@
 //! Everything that differs between production, the simulated worlds and tests comes in as an [`Outside`]. Every task is
 //! owned here; one that ends before it was told to ends the program.
 
+mod error;
+mod parts;
 mod readiness;
+mod tasks;
 
+use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
-use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
+pub use self::error::AppError;
+use self::parts::Parts;
 use self::readiness::Gates;
+use self::tasks::Tasks;
 use crate::admin::{self, Readiness};
 use crate::aws::Aws;
 use crate::clock::Clock;
-use crate::cluster::{Cluster, Election, Leadership, Nodes, Store};
+use crate::cluster::{Cluster, Election};
 use crate::config::Config;
-use crate::groups::discovery::Discovery;
-use crate::groups::hooks::Hooks;
-use crate::groups::protection::Protection;
-use crate::groups::{self, Groups};
-use crate::provider::{AwsSizing, Incoming, Provider, RpcMetrics, Running, ServeError, Tls, TlsOptions};
-use crate::scale_in::{self, Board, ControllerError, Flush, Holds, Intents, Metrics, Settings, Shared};
+use crate::provider::{self, Incoming, Provider, Tls, TlsOptions};
+use crate::scale_in::{self, Shared};
 use crate::telemetry::chain;
-use crate::template::LearnedStore;
 use crate::template::learned::config_map;
 
 /// What is heard out at the end, all together: cluster-autoscaler's calls, the API server's and AWS's answers. The
@@ -54,26 +55,6 @@ impl std::fmt::Debug for Outside {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Outside").finish_non_exhaustive()
     }
-}
-
-/// Why the program ended without being told to.
-#[derive(Debug, thiserror::Error)]
-pub enum AppError {
-    /// The gRPC server failed.
-    #[error("the gRPC server ended")]
-    Grpc(#[from] ServeError),
-    /// The admin server failed.
-    #[error("the admin server ended")]
-    Admin(#[source] io::Error),
-    /// The scale-in controller failed.
-    #[error("the scale-in controller ended")]
-    Controller(#[from] ControllerError),
-    /// A task ended that never should.
-    #[error("the {0} ended")]
-    Ended(&'static str),
-    /// A task panicked.
-    #[error("a task failed")]
-    Failed(#[from] JoinError),
 }
 
 /// Runs to the end of `work`, and does not wait for what the operating system cannot be talked out of: a look-up of a name that
@@ -114,215 +95,99 @@ fn load_tls(options: TlsOptions) -> anyhow::Result<Tls> {
     })
 }
 
-/// The parts of the program, put together and not yet running.
-struct App {
-    discovery: Discovery,
-    learned: Arc<LearnedStore>,
-    protection: Arc<Protection>,
-    controller: Arc<Shared>,
-    leadership: Leadership,
-    /// None: there is no other process.
-    election: Option<Election>,
-    provider: Provider,
-    readiness: Readiness,
-    registry: Registry,
-    /// Changes of sizes that run to their end even if nobody waits for them.
-    running: Running,
+/// Runs the program until `stop`, then hears out what is under way.
+pub async fn run(config: &Config, outside: Outside, stop: CancellationToken) -> Result<(), AppError> {
+    let Outside { aws, cluster, clock, incoming, tls, admin } = outside;
+    let Parts { shared, discovery, provider, mut election, running, registry } =
+        Parts::build(config, aws.clone(), cluster.clone(), clock, stop.clone());
+    let _running = running.guard();
+    let readiness = Readiness::new();
+
+    let mut tasks = Tasks::new(stop.clone());
+    tasks.until_stop("discovery", discovery.run());
+    tasks.until_stop("learned ConfigMap", keep_learned(config, &shared));
+    tasks.until_stop("release from scale-in protection", release_protection(Arc::clone(&shared)));
+    tasks.until_stop("look-up of the AWS identity", log_identity(aws));
+    tasks.until_done("scale-in controller", control(Arc::clone(&shared)));
+    tasks.until_done("gRPC server", serve_grpc(provider, incoming, tls, stop.clone()));
+    tasks.until_stop("readiness", Gates::of(&readiness).keep(readiness.clone(), shared));
+    if let Some(listener) = admin {
+        tasks.until_done("admin server", serve_admin(listener, readiness, registry, stop.clone()));
+    }
+
+    let mut outcome = tokio::select! {
+        biased;
+        () = stop.cancelled() => Ok(()),
+        never = stand(&mut election) => match never {},
+        error = tasks.first_to_end() => Err(error),
+    };
+    stop.cancel();
+    let finish = async {
+        tasks.finish(&mut outcome).await;
+        running.finish().await;
+        if let Some(election) = &mut election {
+            election.step_down().await;
+        }
+    };
+    if tokio::time::timeout(STOP_WITHIN, finish).await.is_err() {
+        tracing::warn!(
+            "stopped before every call was answered: the next process to lead looks up what became of them"
+        );
+    }
+    outcome
 }
 
-impl App {
-    fn build(config: &Config, aws: Aws, cluster: Cluster, clock: &Clock, stop: CancellationToken) -> Self {
-        let mut registry = Registry::default();
-        let settings = Settings {
-            flush: Flush {
-                default: config.daemonset_flush,
-                longest: config.daemonset_flush + config.daemonset_flush_beyond,
-                namespaces: config.daemonset_flush_namespaces.iter().cloned().collect(),
-            },
-            patience: config.patience,
-            drain_timeout: config.drain_timeout,
-            guard: config.daemonset_guard,
-            operator_at_once: config.max_operator_scale_ins,
-        };
-        let selectors = &config.selectors;
-        let groups = Arc::new(Groups::new(config.snapshot_max_age));
-        let hooks = Arc::new(Hooks::new(aws.clone(), &config.lifecycle_hook));
-        let nodes = Arc::new(Nodes::default());
-        let running = Running::default();
-
-        let leadership = match &config.election {
-            Some(_) => Leadership::unknown(clock.clone()),
-            None => Leadership::alone(clock.clone()),
-        };
-        leadership.register(&mut registry);
-        let election = config
-            .election
-            .clone()
-            .map(|candidate| Election::new(cluster.clone(), clock.clone(), candidate, leadership.clone()));
-
-        aws.calls().register(&mut registry);
-        let rpc_metrics = RpcMetrics::register(&mut registry);
-        let (metrics, waiting) = (Metrics::default(), Arc::new(Board::default()));
-        metrics.register(&mut registry, Arc::clone(&nodes), Arc::clone(&waiting), clock.clone());
-        cluster.register(&mut registry);
-
-        let discovery = Discovery::new(
-            aws.clone(),
-            selectors.clone(),
-            Arc::clone(&groups),
-            Arc::clone(&hooks),
-            clock.clone(),
-            config.refresh_interval,
-        )
-        .with_settings(config.templates);
-        let learned = Arc::new(LearnedStore::new(Arc::clone(&nodes)));
-        let discovery = discovery.with_learned(Arc::clone(&learned));
-        groups::register(&mut registry, Arc::clone(&groups), clock.clone());
-        let protection = Arc::new(Protection::new(aws.clone(), Arc::clone(&groups), clock.clone()));
-        let sizing = AwsSizing::new(
-            aws.clone(),
-            selectors.clone(),
-            Arc::clone(&groups),
-            Arc::clone(&protection),
-            running.clone(),
-        );
-        let intents = Intents::new(cluster.clone(), Arc::clone(&nodes), clock.clone(), settings.clone());
-        let provider = Provider::new(
-            Arc::clone(&groups),
-            Arc::new(intents),
-            Arc::new(sizing),
-            clock.clone(),
-            rpc_metrics,
-        )
-        .with_zero_startup_time(config.zero_node_startup_time);
-        let controller = Arc::new(Shared {
-            cluster,
-            aws,
-            nodes,
-            budgets: Store::default(),
-            daemon_sets: Store::default(),
-            attachments: Store::default(),
-            groups,
-            selectors: selectors.clone(),
-            learned: Arc::clone(&learned),
-            hooks,
-            holds: Holds::default(),
-            protection: Arc::clone(&protection),
-            leadership: leadership.clone(),
-            clock: clock.clone(),
-            settings,
-            turns_given: std::sync::Mutex::default(),
-            waiting,
-            metrics,
-            stop,
-        });
-        Self {
-            discovery,
-            learned,
-            protection,
-            controller,
-            leadership,
-            election,
-            provider,
-            readiness: Readiness::new(),
-            registry,
-            running,
-        }
+/// Stands for election, if there is one.
+async fn stand(election: &mut Option<Election>) -> Infallible {
+    match election {
+        Some(election) => election.run().await,
+        None => std::future::pending().await,
     }
 }
 
-/// Says as whom AWS knows us: what is denied later is denied to them. Never completes.
-async fn tell_identity(aws: Aws) {
+/// Keeps what is learned of nodes in its ConfigMap.
+fn keep_learned(config: &Config, shared: &Shared) -> impl Future<Output = Infallible> + use<> {
+    config_map::keep(
+        Arc::clone(&shared.learned),
+        shared.cluster.clone(),
+        shared.leadership.clone(),
+        config.templates_config_map.clone(),
+    )
+}
+
+async fn release_protection(shared: Arc<Shared>) -> Infallible {
+    shared.protection.run(&shared.leadership).await
+}
+
+/// Logs as whom AWS knows us: a call that is denied later is denied to them.
+async fn log_identity(aws: Aws) -> Infallible {
     match aws.identity().await {
         Ok(Some(identity)) => tracing::info!(arn = identity.arn, account = identity.account, "known to AWS"),
         Ok(None) => {}
         Err(error) => tracing::warn!(error = %chain(&error), "AWS does not tell who we are"),
     }
-    std::future::pending::<()>().await;
+    std::future::pending().await
 }
 
-/// Runs the program until `stop`, then hears out what is under way.
-pub async fn run(config: &Config, outside: Outside, stop: CancellationToken) -> Result<(), AppError> {
-    let Outside { aws, cluster, clock, incoming, tls, admin } = outside;
-    let app = App::build(config, aws, cluster, &clock, stop.clone());
-    let (readiness, registry) = (app.readiness, Arc::new(app.registry));
-    let gates = Gates::of(&readiness);
-    let _running = app.running.guard();
+async fn control(shared: Arc<Shared>) -> Result<(), AppError> {
+    Ok(scale_in::run(shared).await?)
+}
 
-    let mut tasks: JoinSet<Result<&'static str, AppError>> = JoinSet::new();
-    let mut election = app.election;
-    let elected = async {
-        match &mut election {
-            Some(election) => election.run().await,
-            None => std::future::pending().await,
-        }
-    };
-    let until = stop.clone();
-    tasks.spawn(async move {
-        until.run_until_cancelled(Box::pin(app.discovery.run())).await;
-        Ok("discovery")
-    });
-    let until = stop.clone();
-    let (cluster, config_map) = (app.controller.cluster.clone(), config.templates_config_map.clone());
-    let keep = config_map::keep(app.learned, cluster, app.leadership.clone(), config_map);
-    tasks.spawn(async move {
-        until.run_until_cancelled(keep).await;
-        Ok("keeper of what is learned of nodes")
-    });
-    let (until, leadership) = (stop.clone(), app.leadership.clone());
-    tasks.spawn(async move {
-        until.run_until_cancelled(app.protection.run(&leadership)).await;
-        Ok("release from scale-in protection")
-    });
-    let (until, aws) = (stop.clone(), app.controller.aws.clone());
-    tasks.spawn(async move {
-        until.run_until_cancelled(tell_identity(aws)).await;
-        Ok("question who we are")
-    });
-    let shared = Arc::clone(&app.controller);
-    tasks.spawn(async move {
-        scale_in::run(shared).await?;
-        Ok("scale-in controller")
-    });
-    let until = stop.clone();
-    tasks.spawn(async move {
-        crate::provider::serve(app.provider, incoming, tls, until.cancelled_owned()).await?;
-        Ok("gRPC server")
-    });
-    let (until, freshness) = (stop.clone(), readiness.clone());
-    tasks.spawn(async move {
-        until.run_until_cancelled(gates.keep(freshness, app.controller)).await;
-        Ok("readiness")
-    });
-    if let Some(listener) = admin {
-        let until = stop.clone();
-        tasks.spawn(async move {
-            let router = admin::router(readiness, registry);
-            admin::serve(listener, router, until.cancelled_owned()).await.map_err(AppError::Admin)?;
-            Ok("admin server")
-        });
-    }
+async fn serve_grpc(
+    provider: Provider,
+    incoming: Incoming,
+    tls: Option<Tls>,
+    stop: CancellationToken,
+) -> Result<(), AppError> {
+    Ok(provider::serve(provider, incoming, tls, stop.cancelled_owned()).await?)
+}
 
-    let ended = tokio::select! {
-        biased;
-        () = stop.cancelled() => Ok(()),
-        never = elected => match never {},
-        Some(ended) = tasks.join_next() => match ended {
-            Ok(Ok(name)) => Err(AppError::Ended(name)),
-            Ok(Err(error)) => Err(error),
-            Err(panic) => Err(AppError::Failed(panic)),
-        },
-    };
-    stop.cancel();
-    let heard_out = async {
-        while tasks.join_next().await.is_some() {}
-        app.running.finish().await;
-        if let Some(election) = &mut election {
-            election.step_down().await;
-        }
-    };
-    if tokio::time::timeout(STOP_WITHIN, heard_out).await.is_err() {
-        tracing::warn!("stopped with calls under way; whoever starts next finds their outcome by looking");
-    }
-    ended
+async fn serve_admin(
+    listener: TcpListener,
+    readiness: Readiness,
+    registry: Registry,
+    stop: CancellationToken,
+) -> Result<(), AppError> {
+    let router = admin::router(readiness, Arc::new(registry));
+    admin::serve(listener, router, stop.cancelled_owned()).await.map_err(AppError::Admin)
 }

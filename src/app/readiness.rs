@@ -1,5 +1,6 @@
 //! When the program is ready, and when it is not any more.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,7 +32,7 @@ impl Gates {
     }
 
     /// Opens and closes them for ever, as what they stand for comes in and becomes too old.
-    pub(super) async fn keep(self, readiness: Readiness, shared: Arc<Shared>) {
+    pub(super) async fn keep(self, readiness: Readiness, shared: Arc<Shared>) -> Infallible {
         let mut versions = shared.groups.versions();
         let mut standings = shared.leadership.changes();
         let mut was_ready = None;

@@ -8,6 +8,7 @@
 
 mod flags;
 mod problem;
+mod read;
 #[cfg(test)]
 mod tests;
 mod validate;

@@ -1,4 +1,5 @@
-//! From flags as typed to a configuration: every value is looked at, whatever is wrong with the others.
+//! From flags as typed to a configuration: every value is checked, whatever is wrong with the others, and then against
+//! the others.
 
 use std::fs::File;
 use std::net::SocketAddr;
@@ -6,20 +7,21 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tracing::Level;
-
 use super::flags::ServeFlags;
 use super::problem::Problem;
+use super::read::{
+    address, at_once, boolean, duration, is_cluster_name, is_hook_name, is_object_name, is_region, is_url,
+    log_format, log_level, mixed_instances, named, pods, share,
+};
 use super::values::Config;
-use crate::aws::{MOST_PODS, Proxy};
+use crate::aws::Proxy;
 use crate::cluster::Candidate;
 use crate::groups::selector::Selectors;
 use crate::provider::listen::BadListen;
 use crate::provider::tls::TlsFile;
 use crate::provider::{Listen, Tls, TlsOptions};
-use crate::scale_in::AtOnce;
-use crate::telemetry::{LogFormat, LogOptions, chain};
-use crate::template::{MixedInstances, Settings};
+use crate::telemetry::{LogOptions, chain};
+use crate::template::Settings;
 
 /// What a drain takes without a flush and without workloads that need time, with a margin.
 const LEAST_DRAIN: Duration = Duration::from_secs(10);
@@ -35,58 +37,123 @@ const MAX_AGE: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::fro
 const FLUSH: RangeInclusive<Duration> = Duration::ZERO..=HOUR;
 /// Longer than any hook may hold an instance (48 h), short enough to be no slip of the unit.
 const DRAIN: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_hours(30 * 24);
-/// A hypervisor that keeps more than half of the memory is a slip of the comma.
-const SHARE: RangeInclusive<f64> = 0.0..=50.0;
 
 /// The configuration, or none if a problem was added that leaves a hole in it.
 pub(super) fn config(flags: ServeFlags, proxy: Option<Proxy>, problems: &mut Vec<Problem>) -> Option<Config> {
+    let addresses = addresses(&flags, problems);
+    let tls = tls(&flags, addresses.as_ref().map(|(listen, _)| listen), problems);
+    let election = election(&flags, problems);
+    let region =
+        named("--region", flags.region.clone(), is_region, "a region is like eu-central-1", problems);
+    let endpoint_url = named(
+        "--endpoint-url",
+        flags.endpoint_url.clone(),
+        is_url,
+        "it is to be http://… or https://…",
+        problems,
+    );
+    let kubeconfig = kubeconfig(flags.kubeconfig.clone(), problems);
+    let selectors = selectors(&flags, problems);
+    let polling = polling(&flags, problems);
+    let templates = templates(&flags, problems);
+    let zero_node_startup_time = boolean("--zero-node-startup-time", &flags.zero_node_startup_time, problems);
+    let drain = drain(&flags, problems);
+    let max_operator_scale_ins = at_once("--max-operator-scale-ins", &flags.max_operator_scale_ins, problems);
+    check_names(&flags, problems);
+    let format = log_format(&flags.log_format, problems);
+    let level = log_level(&flags.log_level, problems);
+
+    let (listen, admin_listen) = addresses?;
+    let Polling { refresh_interval, snapshot_max_age } = polling?;
+    let drain = drain?;
+    Some(Config {
+        listen,
+        admin_listen,
+        tls,
+        region,
+        endpoint_url,
+        proxy,
+        kubeconfig,
+        selectors,
+        refresh_interval,
+        snapshot_max_age,
+        templates: templates?,
+        zero_node_startup_time: zero_node_startup_time?,
+        daemonset_flush: drain.flush,
+        daemonset_flush_beyond: drain.flush_beyond,
+        daemonset_flush_namespaces: flags.daemonset_flush_namespace,
+        daemonset_guard: drain.guard,
+        patience: drain.patience,
+        drain_timeout: drain.timeout,
+        max_operator_scale_ins: max_operator_scale_ins?,
+        lifecycle_hook: flags.lifecycle_hook,
+        templates_config_map: flags.templates_config_map,
+        election,
+        log: LogOptions { format: format?, level: level? },
+    })
+}
+
+/// Where gRPC is served, and where health and metrics are.
+fn addresses(flags: &ServeFlags, problems: &mut Vec<Problem>) -> Option<(Listen, SocketAddr)> {
     let listen = listen(&flags.listen, problems);
-    let admin_listen = address("--admin-listen", &flags.admin_listen, problems);
-    if let (Some(Listen::Tcp(listen)), Some(admin)) = (&listen, admin_listen)
+    let admin = address("--admin-listen", &flags.admin_listen, problems);
+    if let (Some(Listen::Tcp(listen)), Some(admin)) = (&listen, admin)
         && *listen == admin
         && listen.port() != 0
     {
         problems.push(Problem::new("--admin-listen", format!("{admin} is the address of --listen")));
     }
-    let tls = tls(&flags, listen.as_ref(), problems);
-    let election = election(&flags, problems);
-    let region = named("--region", flags.region, is_region, "a region is like eu-central-1", problems);
-    let endpoint_url =
-        named("--endpoint-url", flags.endpoint_url, is_url, "it is to be http://… or https://…", problems);
-    let kubeconfig = kubeconfig(flags.kubeconfig, problems);
-    let selectors = selectors(&flags.node_group_auto_discovery, &flags.nodes, problems);
-    let cluster =
-        named("--cluster-name", flags.cluster_name, is_cluster_name, "it is the name in tags", problems);
-    let selectors = selectors.of_cluster(cluster);
-    let refresh_interval = duration("--refresh-interval", &flags.refresh_interval, &REFRESH, problems);
-    let snapshot_max_age = duration("--snapshot-max-age", &flags.snapshot_max_age, &MAX_AGE, problems);
-    if let (Some(interval), Some(age)) = (refresh_interval, snapshot_max_age)
+    Some((listen?, admin?))
+}
+
+/// How often AWS is asked, and how long an answer is good for.
+struct Polling {
+    refresh_interval: Duration,
+    snapshot_max_age: Duration,
+}
+
+fn polling(flags: &ServeFlags, problems: &mut Vec<Problem>) -> Option<Polling> {
+    let interval = duration("--refresh-interval", &flags.refresh_interval, &REFRESH, problems);
+    let age = duration("--snapshot-max-age", &flags.snapshot_max_age, &MAX_AGE, problems);
+    if let (Some(interval), Some(age)) = (interval, age)
         && age < interval
     {
         let text = format!("{} is shorter than --refresh-interval", flags.snapshot_max_age);
         problems.push(Problem::new("--snapshot-max-age", text));
     }
+    Some(Polling { refresh_interval: interval?, snapshot_max_age: age? })
+}
+
+fn templates(flags: &ServeFlags, problems: &mut Vec<Problem>) -> Option<Settings> {
     let static_types = boolean("--static-instance-types", &flags.static_instance_types, problems);
     let memory_overhead = share("--memory-overhead", &flags.memory_overhead, problems);
-    let max_pods = match flags.max_pods.as_str() {
-        "none" => Some(None),
-        text => pods("--max-pods", text, problems).map(Some),
-    };
+    let max_pods = unless_none(&flags.max_pods, |text| pods("--max-pods", text, problems));
     let mixed = mixed_instances("--mixed-instances", &flags.mixed_instances, problems);
-    let zero_node_startup_time = boolean("--zero-node-startup-time", &flags.zero_node_startup_time, problems);
-    let daemonset_flush = duration("--daemonset-flush", &flags.daemonset_flush, &FLUSH, problems);
-    let daemonset_guard = boolean("--daemonset-guard", &flags.daemonset_guard, problems);
-    let daemonset_flush_beyond =
-        duration("--daemonset-flush-beyond", &flags.daemonset_flush_beyond, &FLUSH, problems);
-    let patience = match flags.patience.as_str() {
-        "none" => Some(None),
-        text => duration("--patience", text, &DRAIN, problems).map(Some),
-    };
-    let drain_timeout = match flags.drain_timeout.as_str() {
-        "none" => Some(None),
-        text => duration("--drain-timeout", text, &DRAIN, problems).map(Some),
-    };
-    if let (Some(flush), Some(Some(timeout))) = (daemonset_flush, drain_timeout)
+    Some(Settings {
+        memory_overhead: memory_overhead?,
+        max_pods: max_pods?,
+        mixed: mixed?,
+        static_types: static_types?,
+    })
+}
+
+/// How nodes are drained.
+struct Drain {
+    flush: Duration,
+    flush_beyond: Duration,
+    guard: bool,
+    patience: Option<Duration>,
+    timeout: Option<Duration>,
+}
+
+fn drain(flags: &ServeFlags, problems: &mut Vec<Problem>) -> Option<Drain> {
+    let flush = duration("--daemonset-flush", &flags.daemonset_flush, &FLUSH, problems);
+    let guard = boolean("--daemonset-guard", &flags.daemonset_guard, problems);
+    let flush_beyond = duration("--daemonset-flush-beyond", &flags.daemonset_flush_beyond, &FLUSH, problems);
+    let patience = unless_none(&flags.patience, |text| duration("--patience", text, &DRAIN, problems));
+    let timeout =
+        unless_none(&flags.drain_timeout, |text| duration("--drain-timeout", text, &DRAIN, problems));
+    if let (Some(flush), Some(Some(timeout))) = (flush, timeout)
         && timeout <= flush + LEAST_DRAIN
     {
         let text = format!(
@@ -95,45 +162,19 @@ pub(super) fn config(flags: ServeFlags, proxy: Option<Proxy>, problems: &mut Vec
         );
         problems.push(Problem::new("--drain-timeout", text));
     }
-    let max_operator_scale_ins = at_once("--max-operator-scale-ins", &flags.max_operator_scale_ins, problems);
-    check_names(
-        &flags.lifecycle_hook,
-        &flags.templates_config_map,
-        &flags.daemonset_flush_namespace,
-        problems,
-    );
-    let format = log_format(&flags.log_format, problems);
-    let level = log_level(&flags.log_level, problems);
-    Some(Config {
-        listen: listen?,
-        admin_listen: admin_listen?,
-        tls,
-        region,
-        endpoint_url,
-        proxy,
-        kubeconfig,
-        selectors,
-        refresh_interval: refresh_interval?,
-        snapshot_max_age: snapshot_max_age?,
-        templates: Settings {
-            memory_overhead: memory_overhead?,
-            max_pods: max_pods?,
-            mixed: mixed?,
-            static_types: static_types?,
-        },
-        zero_node_startup_time: zero_node_startup_time?,
-        daemonset_flush: daemonset_flush?,
-        daemonset_flush_beyond: daemonset_flush_beyond?,
-        daemonset_flush_namespaces: flags.daemonset_flush_namespace,
-        daemonset_guard: daemonset_guard?,
+    Some(Drain {
+        flush: flush?,
+        flush_beyond: flush_beyond?,
+        guard: guard?,
         patience: patience?,
-        drain_timeout: drain_timeout?,
-        max_operator_scale_ins: max_operator_scale_ins?,
-        lifecycle_hook: flags.lifecycle_hook,
-        templates_config_map: flags.templates_config_map,
-        election,
-        log: LogOptions { format: format?, level: level? },
+        timeout: timeout?,
     })
+}
+
+/// `Some(None)` for the text `none`, otherwise what is read from it.
+#[expect(clippy::option_option, reason = "the outer says whether the text was good, the inner what it says")]
+fn unless_none<T>(text: &str, read: impl FnOnce(&str) -> Option<T>) -> Option<Option<T>> {
+    if text == "none" { Some(None) } else { read(text).map(Some) }
 }
 
 /// The proxy that the environment names as most programs have it, in either case.
@@ -151,31 +192,27 @@ fn listen(text: &str, problems: &mut Vec<Problem>) -> Option<Listen> {
     text.parse().map_err(|error: BadListen| problems.push(Problem::new("--listen", error.to_string()))).ok()
 }
 
-/// Names that others go by have the form that they take.
-fn check_names(hook: &str, config_map: &str, namespaces: &[String], problems: &mut Vec<Problem>) {
+/// Checks the names of Kubernetes objects and of the lifecycle hook.
+fn check_names(flags: &ServeFlags, problems: &mut Vec<Problem>) {
+    let hook = &flags.lifecycle_hook;
     if !is_hook_name(hook) {
         let text = format!("{hook:?} is no name of a lifecycle hook: 1 to 255 of A-Z a-z 0-9 - _ /");
         problems.push(Problem::new("--lifecycle-hook", text));
     }
-    if !is_object_name(config_map) {
-        let text = format!(
-            "{config_map:?} is no name of a ConfigMap: 1 to 253 of a-z 0-9 - . with a letter or digit at both ends"
-        );
-        problems.push(Problem::new("--templates-config-map", text));
-    }
-    for name in namespaces.iter().filter(|name| !is_object_name(name)) {
+    object_name("--templates-config-map", "a ConfigMap", &flags.templates_config_map, problems);
+    for name in flags.daemonset_flush_namespace.iter().filter(|name| !is_object_name(name)) {
         let text = format!("{name:?} is no name of a namespace");
         problems.push(Problem::new("--daemonset-flush-namespace", text));
     }
 }
 
-fn address(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Option<SocketAddr> {
-    let address = text.parse();
-    if address.is_err() {
-        let text = format!("{text:?} is no address and port, like 127.0.0.1:8086 or [::1]:8086");
+fn object_name(flag: &str, of: &str, name: &str, problems: &mut Vec<Problem>) {
+    if !is_object_name(name) {
+        let text = format!(
+            "{name:?} is no name of {of}: 1 to 253 of a-z 0-9 - . with a letter or digit at both ends"
+        );
         problems.push(Problem::new(flag, text));
     }
-    address.ok()
 }
 
 fn tls(flags: &ServeFlags, listen: Option<&Listen>, problems: &mut Vec<Problem>) -> Option<TlsOptions> {
@@ -222,61 +259,15 @@ fn tls(flags: &ServeFlags, listen: Option<&Listen>, problems: &mut Vec<Problem>)
     None
 }
 
-fn boolean(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Option<bool> {
-    let read = text.parse().ok();
-    if read.is_none() {
-        problems.push(Problem::new(flag, format!("{text:?} is neither true nor false")));
-    }
-    read
-}
-
 fn election(flags: &ServeFlags, problems: &mut Vec<Problem>) -> Option<Candidate> {
     let elect = boolean("--leader-elect", &flags.leader_elect, problems);
-    let lease = flags.leader_elect_resource_name.clone();
-    if !is_object_name(&lease) {
-        let text = format!(
-            "{lease:?} is no name of a Lease: 1 to 253 of a-z 0-9 - . with a letter or digit at both ends"
-        );
-        problems.push(Problem::new("--leader-elect-resource-name", text));
-    }
-    let pod = flags.leader_elect_pod.clone();
-    if let Some(pod) = pod.as_ref().filter(|pod| !is_object_name(pod)) {
-        let text = format!(
-            "{pod:?} is no name of a pod: 1 to 253 of a-z 0-9 - . with a letter or digit at both ends"
-        );
-        problems.push(Problem::new("--leader-elect-pod", text));
+    let (lease, pod) = (flags.leader_elect_resource_name.clone(), flags.leader_elect_pod.clone());
+    object_name("--leader-elect-resource-name", "a Lease", &lease, problems);
+    if let Some(pod) = &pod {
+        object_name("--leader-elect-pod", "a pod", pod, problems);
     }
     // A problem that was added leaves no configuration at all.
     elect?.then_some(Candidate { lease, pod })
-}
-
-fn named(
-    flag: &str,
-    value: Option<String>,
-    good: fn(&str) -> bool,
-    shape: &str,
-    problems: &mut Vec<Problem>,
-) -> Option<String> {
-    let value = value?;
-    if !good(&value) {
-        problems.push(Problem::new(flag, format!("{value:?} is not good: {shape}")));
-    }
-    Some(value)
-}
-
-fn is_region(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
-}
-
-/// Of the key of a tag, which has 128 characters, `kubernetes.io/cluster/` takes 22.
-fn is_cluster_name(text: &str) -> bool {
-    (1..=106).contains(&text.chars().count()) && !text.contains(char::is_whitespace) && !text.contains('/')
-}
-
-fn is_url(text: &str) -> bool {
-    text.parse::<http::Uri>().is_ok_and(|uri| {
-        matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some_and(|host| !host.is_empty())
-    })
 }
 
 fn kubeconfig(path: Option<String>, problems: &mut Vec<Problem>) -> Option<PathBuf> {
@@ -288,120 +279,22 @@ fn kubeconfig(path: Option<String>, problems: &mut Vec<Problem>) -> Option<PathB
     Some(path)
 }
 
-fn selectors(by_tags: &[String], by_name: &[String], problems: &mut Vec<Problem>) -> Selectors {
+fn selectors(flags: &ServeFlags, problems: &mut Vec<Problem>) -> Selectors {
+    let (by_name, by_tags) = (&flags.nodes, &flags.node_group_auto_discovery);
     if by_tags.is_empty() && by_name.is_empty() {
         let text = "there are no node groups: give this or --nodes";
         problems.push(Problem::new("--node-group-auto-discovery", text));
     }
-    Selectors::parse(by_name, by_tags).unwrap_or_else(|errors| {
+    let selectors = Selectors::parse(by_name, by_tags).unwrap_or_else(|errors| {
         problems.extend(errors.iter().map(|error| Problem::new(error.flag(), error.to_string())));
         Selectors::default()
-    })
-}
-
-fn duration(
-    flag: &str,
-    text: &str,
-    range: &RangeInclusive<Duration>,
-    problems: &mut Vec<Problem>,
-) -> Option<Duration> {
-    let duration = match humantime::parse_duration(text) {
-        Ok(duration) if range.contains(&duration) => return Some(duration),
-        Ok(_) => {
-            let [least, most] = [range.start(), range.end()].map(|bound| humantime::format_duration(*bound));
-            format!("{text} is not between {least} and {most}")
-        }
-        Err(error) => format!("{text:?} is no duration like 90s, 10m or 48h: {error}"),
-    };
-    problems.push(Problem::new(flag, duration));
-    None
-}
-
-/// A share like `7.5%`, in hundredths of a percent.
-fn share(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Option<i64> {
-    let percent = text.strip_suffix('%').and_then(|number| number.parse::<f64>().ok());
-    let read = percent.filter(|percent| SHARE.contains(percent));
-    if read.is_none() {
-        problems.push(Problem::new(flag, format!("{text:?} is no share from 0% to 50%, like 7.5%")));
-    }
-    read.map(|percent| (percent * 100.0).round() as i64)
-}
-
-fn pods(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Option<i64> {
-    let read = text.parse().ok().filter(|pods| (1..=MOST_PODS).contains(pods));
-    if read.is_none() {
-        let text = format!("{text:?} is neither none nor a number from 1 to {MOST_PODS}");
-        problems.push(Problem::new(flag, text));
-    }
-    read
-}
-
-/// A number from 1 on, or a share up to all.
-fn at_once(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Option<AtOnce> {
-    let read = match text.strip_suffix('%') {
-        Some(percent) => percent
-            .parse::<f64>()
-            .ok()
-            .filter(|percent| (0.0..=100.0).contains(percent))
-            .map(|percent| AtOnce::Share((percent * 100.0).round() as u32)),
-        None => text.parse().ok().filter(|number| *number > 0).map(AtOnce::Number),
-    };
-    if read.is_none() {
-        let text = format!("{text:?} is neither a number from 1 on nor a share from 0% to 100%");
-        problems.push(Problem::new(flag, text));
-    }
-    read
-}
-
-fn mixed_instances(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Option<MixedInstances> {
-    match text {
-        "min" => return Some(MixedInstances::Min),
-        "first" => return Some(MixedInstances::First),
-        "max" => return Some(MixedInstances::Max),
-        _ => problems.push(Problem::new(flag, format!("{text:?} is not min, first or max"))),
-    }
-    None
-}
-
-/// Source: `LifecycleHookName` in
-/// [PutLifecycleHook](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_PutLifecycleHook.html).
-fn is_hook_name(text: &str) -> bool {
-    (1..=255).contains(&text.len())
-        && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'/'))
-}
-
-/// Source: [DNS subdomain
-/// names](https://kubernetes.io/docs/concepts/overview/working-with-objects/names/#dns-subdomain-names).
-fn is_object_name(text: &str) -> bool {
-    let is_part = |part: &str| {
-        !part.is_empty()
-            && !part.starts_with('-')
-            && !part.ends_with('-')
-            && part.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
-    };
-    text.len() <= 253 && text.split('.').all(is_part)
-}
-
-fn log_format(text: &str, problems: &mut Vec<Problem>) -> Option<LogFormat> {
-    match text {
-        "text" => return Some(LogFormat::Text),
-        "json" => return Some(LogFormat::Json),
-        _ => problems.push(Problem::new("--log-format", format!("{text:?} is not text or json"))),
-    }
-    None
-}
-
-fn log_level(text: &str, problems: &mut Vec<Problem>) -> Option<Level> {
-    match text {
-        "error" => return Some(Level::ERROR),
-        "warn" => return Some(Level::WARN),
-        "info" => return Some(Level::INFO),
-        "debug" => return Some(Level::DEBUG),
-        "trace" => return Some(Level::TRACE),
-        _ => {
-            let text = format!("{text:?} is not error, warn, info, debug or trace");
-            problems.push(Problem::new("--log-level", text));
-        }
-    }
-    None
+    });
+    let cluster = flags.cluster_name.clone();
+    selectors.of_cluster(named(
+        "--cluster-name",
+        cluster,
+        is_cluster_name,
+        "it is the name in tags",
+        problems,
+    ))
 }

@@ -65,7 +65,7 @@ impl AwsSizing {
 
     /// Waits for what AWS has said to a change.
     async fn heard(&self, result: oneshot::Receiver<Result<(), AwsError>>) -> Result<(), SizingError> {
-        let result = result.await.map_err(|ended| SizingError::Unreachable(Box::new(ended)))?;
+        let result = result.await.map_err(|_| SizingError::CutOff)?;
         if result.is_err() {
             // It may have had its effect all the same.
             self.groups.refresh_soon();

@@ -111,7 +111,12 @@ impl RpcError {
             Self::Stale(_)
             | Self::NodeUnseen { .. }
             | Self::NodesUnknown
-            | Self::Sizing(SizingError::Throttled | SizingError::Busy | SizingError::Unreachable(_))
+            | Self::Sizing(
+                SizingError::Throttled
+                | SizingError::Busy
+                | SizingError::Unreachable(_)
+                | SizingError::CutOff,
+            )
             | Self::Intent(_) => Code::Unavailable,
             Self::TimedOut { .. } => Code::DeadlineExceeded,
             Self::Unfinished { failed, .. } => common_code(failed),
@@ -192,6 +197,7 @@ mod tests {
             ),
             (SizingError::Throttled.into(), Code::Unavailable),
             (SizingError::Busy.into(), Code::Unavailable),
+            (SizingError::CutOff.into(), Code::Unavailable),
             (SizingError::Refused("min".into()).into(), Code::FailedPrecondition),
             (SizingError::Denied("iam".into()).into(), Code::FailedPrecondition),
             (unreachable().into(), Code::Unavailable),

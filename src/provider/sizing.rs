@@ -55,4 +55,7 @@ pub enum SizingError {
     /// No answer, or none that could be read.
     #[error("AWS cannot be reached")]
     Unreachable(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The task that made the change is gone. AWS may have carried it out.
+    #[error("the change was cut off: the program is stopping, or its task panicked")]
+    CutOff,
 }

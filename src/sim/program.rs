@@ -136,7 +136,7 @@ impl Program {
         self.stop.cancel();
         match self.task.join_next().await {
             Some(Ok(ended)) => ended,
-            Some(Err(panic)) => Err(AppError::Failed(panic)),
+            Some(Err(source)) => Err(AppError::Panicked { task: "program", source }),
             None => Ok(()),
         }
     }

@@ -1,0 +1,144 @@
+//! The parts of the program, put together and not yet running.
+
+use std::sync::Arc;
+
+use prometheus_client::registry::Registry;
+use tokio_util::sync::CancellationToken;
+
+use crate::aws::Aws;
+use crate::clock::Clock;
+use crate::cluster::{Cluster, Election, Leadership, Nodes, Store};
+use crate::config::Config;
+use crate::groups::discovery::Discovery;
+use crate::groups::hooks::Hooks;
+use crate::groups::protection::Protection;
+use crate::groups::{self, Groups};
+use crate::provider::{AwsSizing, Provider, RpcMetrics, Running};
+use crate::scale_in::{Board, Flush, Holds, Intents, Metrics, Settings, Shared};
+use crate::template::LearnedStore;
+
+/// The parts that run, and what they share.
+pub(super) struct Parts {
+    pub(super) shared: Arc<Shared>,
+    pub(super) discovery: Discovery,
+    pub(super) provider: Provider,
+    /// None: there is no other process.
+    pub(super) election: Option<Election>,
+    /// Changes of sizes that run to their end even if nobody waits for them.
+    pub(super) running: Running,
+    pub(super) registry: Registry,
+}
+
+impl Parts {
+    pub(super) fn build(
+        config: &Config,
+        aws: Aws,
+        cluster: Cluster,
+        clock: Clock,
+        stop: CancellationToken,
+    ) -> Self {
+        let shared = Arc::new(shared(config, aws, cluster, clock, stop));
+        let mut registry = Registry::default();
+        let rpc_metrics = register(&mut registry, &shared);
+        let running = Running::default();
+        Self {
+            discovery: discovery(config, &shared),
+            provider: provider(config, &shared, rpc_metrics, running.clone()),
+            election: election(config, &shared),
+            shared,
+            running,
+            registry,
+        }
+    }
+}
+
+fn shared(config: &Config, aws: Aws, cluster: Cluster, clock: Clock, stop: CancellationToken) -> Shared {
+    let groups = Arc::new(Groups::new(config.snapshot_max_age));
+    let nodes = Arc::new(Nodes::default());
+    let leadership = if config.election.is_some() { Leadership::unknown } else { Leadership::alone };
+    Shared {
+        budgets: Store::default(),
+        daemon_sets: Store::default(),
+        attachments: Store::default(),
+        selectors: config.selectors.clone(),
+        learned: Arc::new(LearnedStore::new(Arc::clone(&nodes))),
+        hooks: Arc::new(Hooks::new(aws.clone(), &config.lifecycle_hook)),
+        holds: Holds::default(),
+        protection: Arc::new(Protection::new(aws.clone(), Arc::clone(&groups), clock.clone())),
+        leadership: leadership(clock.clone()),
+        settings: settings(config),
+        turns_given: std::sync::Mutex::default(),
+        waiting: Arc::new(Board::default()),
+        metrics: Metrics::default(),
+        cluster,
+        aws,
+        nodes,
+        groups,
+        clock,
+        stop,
+    }
+}
+
+fn settings(config: &Config) -> Settings {
+    Settings {
+        flush: Flush {
+            default: config.daemonset_flush,
+            longest: config.daemonset_flush + config.daemonset_flush_beyond,
+            namespaces: config.daemonset_flush_namespaces.iter().cloned().collect(),
+        },
+        patience: config.patience,
+        drain_timeout: config.drain_timeout,
+        guard: config.daemonset_guard,
+        operator_at_once: config.max_operator_scale_ins,
+    }
+}
+
+/// Registers the metrics of every part. Returns those that the RPCs count in.
+fn register(registry: &mut Registry, shared: &Shared) -> RpcMetrics {
+    shared.leadership.register(registry);
+    shared.aws.calls().register(registry);
+    let rpc_metrics = RpcMetrics::register(registry);
+    let (nodes, waiting) = (Arc::clone(&shared.nodes), Arc::clone(&shared.waiting));
+    shared.metrics.register(registry, nodes, waiting, shared.clock.clone());
+    shared.cluster.register(registry);
+    groups::register(registry, Arc::clone(&shared.groups), shared.clock.clone());
+    rpc_metrics
+}
+
+fn discovery(config: &Config, shared: &Shared) -> Discovery {
+    Discovery::new(
+        shared.aws.clone(),
+        config.selectors.clone(),
+        Arc::clone(&shared.groups),
+        Arc::clone(&shared.hooks),
+        shared.clock.clone(),
+        config.refresh_interval,
+    )
+    .with_settings(config.templates)
+    .with_learned(Arc::clone(&shared.learned))
+}
+
+fn provider(config: &Config, shared: &Shared, metrics: RpcMetrics, running: Running) -> Provider {
+    let intents = Intents::new(
+        shared.cluster.clone(),
+        Arc::clone(&shared.nodes),
+        shared.clock.clone(),
+        shared.settings.clone(),
+    );
+    let sizing = AwsSizing::new(
+        shared.aws.clone(),
+        config.selectors.clone(),
+        Arc::clone(&shared.groups),
+        Arc::clone(&shared.protection),
+        running,
+    );
+    let groups = Arc::clone(&shared.groups);
+    Provider::new(groups, Arc::new(intents), Arc::new(sizing), shared.clock.clone(), metrics)
+        .with_zero_startup_time(config.zero_node_startup_time)
+}
+
+fn election(config: &Config, shared: &Shared) -> Option<Election> {
+    let candidate = config.election.clone()?;
+    let (cluster, clock) = (shared.cluster.clone(), shared.clock.clone());
+    Some(Election::new(cluster, clock, candidate, shared.leadership.clone()))
+}

@@ -1,0 +1,169 @@
+//! One value out of the text of one flag. What is wrong with it becomes a [`Problem`]; there is no value then.
+
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use tracing::Level;
+
+use super::problem::Problem;
+use crate::aws::MOST_PODS;
+use crate::scale_in::AtOnce;
+use crate::telemetry::LogFormat;
+use crate::template::MixedInstances;
+
+/// A hypervisor that keeps more than half of the memory is a slip of the comma.
+const SHARE: RangeInclusive<f64> = 0.0..=50.0;
+
+pub(super) fn address(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Option<SocketAddr> {
+    let address = text.parse();
+    if address.is_err() {
+        let text = format!("{text:?} is no address and port, like 127.0.0.1:8086 or [::1]:8086");
+        problems.push(Problem::new(flag, text));
+    }
+    address.ok()
+}
+
+pub(super) fn boolean(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Option<bool> {
+    let read = text.parse().ok();
+    if read.is_none() {
+        problems.push(Problem::new(flag, format!("{text:?} is neither true nor false")));
+    }
+    read
+}
+
+pub(super) fn named(
+    flag: &str,
+    value: Option<String>,
+    good: fn(&str) -> bool,
+    shape: &str,
+    problems: &mut Vec<Problem>,
+) -> Option<String> {
+    let value = value?;
+    if !good(&value) {
+        problems.push(Problem::new(flag, format!("{value:?} is not good: {shape}")));
+    }
+    Some(value)
+}
+
+pub(super) fn is_region(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+}
+
+/// Of the key of a tag, which has 128 characters, `kubernetes.io/cluster/` takes 22.
+pub(super) fn is_cluster_name(text: &str) -> bool {
+    (1..=106).contains(&text.chars().count()) && !text.contains(char::is_whitespace) && !text.contains('/')
+}
+
+pub(super) fn is_url(text: &str) -> bool {
+    text.parse::<http::Uri>().is_ok_and(|uri| {
+        matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some_and(|host| !host.is_empty())
+    })
+}
+
+pub(super) fn duration(
+    flag: &str,
+    text: &str,
+    range: &RangeInclusive<Duration>,
+    problems: &mut Vec<Problem>,
+) -> Option<Duration> {
+    let duration = match humantime::parse_duration(text) {
+        Ok(duration) if range.contains(&duration) => return Some(duration),
+        Ok(_) => {
+            let [least, most] = [range.start(), range.end()].map(|bound| humantime::format_duration(*bound));
+            format!("{text} is not between {least} and {most}")
+        }
+        Err(error) => format!("{text:?} is no duration like 90s, 10m or 48h: {error}"),
+    };
+    problems.push(Problem::new(flag, duration));
+    None
+}
+
+/// A share like `7.5%`, in hundredths of a percent.
+pub(super) fn share(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Option<i64> {
+    let percent = text.strip_suffix('%').and_then(|number| number.parse::<f64>().ok());
+    let read = percent.filter(|percent| SHARE.contains(percent));
+    if read.is_none() {
+        problems.push(Problem::new(flag, format!("{text:?} is no share from 0% to 50%, like 7.5%")));
+    }
+    read.map(|percent| (percent * 100.0).round() as i64)
+}
+
+pub(super) fn pods(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Option<i64> {
+    let read = text.parse().ok().filter(|pods| (1..=MOST_PODS).contains(pods));
+    if read.is_none() {
+        let text = format!("{text:?} is neither none nor a number from 1 to {MOST_PODS}");
+        problems.push(Problem::new(flag, text));
+    }
+    read
+}
+
+/// A number from 1 on, or a share up to all.
+pub(super) fn at_once(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Option<AtOnce> {
+    let read = match text.strip_suffix('%') {
+        Some(percent) => percent
+            .parse::<f64>()
+            .ok()
+            .filter(|percent| (0.0..=100.0).contains(percent))
+            .map(|percent| AtOnce::Share((percent * 100.0).round() as u32)),
+        None => text.parse().ok().filter(|number| *number > 0).map(AtOnce::Number),
+    };
+    if read.is_none() {
+        let text = format!("{text:?} is neither a number from 1 on nor a share from 0% to 100%");
+        problems.push(Problem::new(flag, text));
+    }
+    read
+}
+
+pub(super) fn mixed_instances(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Option<MixedInstances> {
+    match text {
+        "min" => return Some(MixedInstances::Min),
+        "first" => return Some(MixedInstances::First),
+        "max" => return Some(MixedInstances::Max),
+        _ => problems.push(Problem::new(flag, format!("{text:?} is not min, first or max"))),
+    }
+    None
+}
+
+/// Source: `LifecycleHookName` in
+/// [PutLifecycleHook](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_PutLifecycleHook.html).
+pub(super) fn is_hook_name(text: &str) -> bool {
+    (1..=255).contains(&text.len())
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'/'))
+}
+
+/// Source: [DNS subdomain
+/// names](https://kubernetes.io/docs/concepts/overview/working-with-objects/names/#dns-subdomain-names).
+pub(super) fn is_object_name(text: &str) -> bool {
+    let is_part = |part: &str| {
+        !part.is_empty()
+            && !part.starts_with('-')
+            && !part.ends_with('-')
+            && part.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+    };
+    text.len() <= 253 && text.split('.').all(is_part)
+}
+
+pub(super) fn log_format(text: &str, problems: &mut Vec<Problem>) -> Option<LogFormat> {
+    match text {
+        "text" => return Some(LogFormat::Text),
+        "json" => return Some(LogFormat::Json),
+        _ => problems.push(Problem::new("--log-format", format!("{text:?} is not text or json"))),
+    }
+    None
+}
+
+pub(super) fn log_level(text: &str, problems: &mut Vec<Problem>) -> Option<Level> {
+    match text {
+        "error" => return Some(Level::ERROR),
+        "warn" => return Some(Level::WARN),
+        "info" => return Some(Level::INFO),
+        "debug" => return Some(Level::DEBUG),
+        "trace" => return Some(Level::TRACE),
+        _ => {
+            let text = format!("{text:?} is not error, warn, info, debug or trace");
+            problems.push(Problem::new("--log-level", text));
+        }
+    }
+    None
+}
