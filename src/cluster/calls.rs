@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::answer::{self, Answer, ApiError, CALL_TIMEOUT, timely};
 use super::client::Cluster;
-use super::nodes::NodeView;
+use super::node_view::NodeView;
 use super::pods::PodName;
 
 /// The API server takes no longer note in an Event, in bytes.

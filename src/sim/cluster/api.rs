@@ -1,30 +1,21 @@
-//! The API server's verbs, from a request to a reply.
+//! From a request to a reply: who asks, what is asked for, which fault strikes, and what goes back.
 //!
-//! Invariants: a refused request has no effect; every answered request is in the journal; a fault that loses the answer
-//! loses nothing else.
+//! Invariants: every answered request is in the journal; a fault that loses the answer loses nothing else.
 
-use std::fmt::Write as _;
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
 
-use super::deletion::{DeleteOptions, Deleted};
+use super::discovery;
 use super::faults::{Fault, Verdict, WEBHOOK_TIMEOUT};
-use super::journal::{By, Event};
-use super::names::Name;
-use super::object::{Object, from_core_event};
+use super::journal::Event;
 use super::policies::{Rights, User};
 use super::requests::Attempt;
-use super::resources::{Resource, Shape};
-use super::route::{Call, Route, Verb, route};
-use super::rules::prepare_update;
-use super::selectors::Selector;
+use super::route::{Call, Route, route};
 use super::state::State;
-use super::status::{Failure, success};
-use super::store::Objects;
+use super::status::Failure;
+use super::verbs::Answer;
 use super::watch::Lines;
-use super::{discovery, patch, policies};
 use crate::sim::http::Request;
 
 /// What goes back, and when.
@@ -43,12 +34,6 @@ pub(super) enum What {
         retry_after: Option<u64>,
         body: String,
     },
-    Stream(Lines),
-}
-
-/// What a verb gives.
-pub(super) enum Answer {
-    Json(u16, String),
     Stream(Lines),
 }
 
@@ -137,14 +122,6 @@ impl State {
         }
     }
 
-    /// Whether the admission policies let whoever asks make `new` of `old`.
-    fn admit(&self, call: &Call<'_>, old: Option<&Value>, new: &Value) -> Result<(), Failure> {
-        match &self.asking {
-            Some(user) if self.faults.enforces_policies() => policies::admit(user, call, old, new),
-            _ => Ok(()),
-        }
-    }
-
     fn answer(&mut self, call: &Call<'_>, attempt: &mut Attempt) -> Option<Reply> {
         let fault = attempt.fault;
         let timed_out = || Err(Failure::internal("etcdserver: request timed out"));
@@ -219,237 +196,4 @@ impl State {
             code,
         });
     }
-
-    /// Does what is asked; none when an eviction goes on later.
-    fn dispatch(&mut self, call: &Call<'_>, attempt: &mut Attempt) -> Option<Result<Answer, Failure>> {
-        let eviction = call.subresource.as_deref() == Some("eviction");
-        if self.faults.forbids(&call.verb.to_string(), &call.resource_path()) {
-            return Some(Err(discovery::forbidden(call, "ebbtide")));
-        }
-        if eviction && call.verb == Verb::Create {
-            return self.evict(call, attempt).transpose();
-        }
-        Some(self.serve(call, eviction))
-    }
-
-    fn serve(&mut self, call: &Call<'_>, eviction: bool) -> Result<Answer, Failure> {
-        match call.verb {
-            _ if eviction => {
-                Err(Failure::new(405, "MethodNotAllowed", "the server does not allow this method"))
-            }
-            Verb::Get => Ok(Answer::Json(200, self.find(call)?.render(call.shape))),
-            Verb::List => self.list(call),
-            Verb::Watch => Ok(Answer::Stream(self.watch(call)?)),
-            Verb::Create => self.create(call),
-            Verb::Update => {
-                let new = body(call)?;
-                self.update(call, new)
-            }
-            Verb::Patch => {
-                let current = self.find(call)?;
-                let new = patched(call, &current)?;
-                self.update(call, new)
-            }
-            Verb::Delete => {
-                let options = DeleteOptions::of_call(call)?;
-                let deleted = self.delete(call.resource, &call.target(), &options, By::Delete)?;
-                Ok(Answer::Json(200, answer_to_delete(call, &deleted)))
-            }
-            Verb::DeleteCollection => self.delete_collection(call),
-        }
-    }
-
-    fn find(&self, call: &Call<'_>) -> Result<Arc<Object>, Failure> {
-        let name = call.target();
-        let found = self.store.get(call.resource, &name);
-        found.cloned().ok_or_else(|| Failure::not_found(call.resource, &name.name))
-    }
-
-    fn create(&mut self, call: &Call<'_>) -> Result<Answer, Failure> {
-        if call.resource.facts().namespaced && call.namespace.is_none() {
-            return Err(Failure::new(405, "MethodNotAllowed", "the server does not allow this method"));
-        }
-        let new = body(call)?;
-        let value = self.prepare_create(call, new)?;
-        self.admit(call, None, &value)?;
-        let stored = if call.dry_run() {
-            Arc::new(Object::new(call.resource, self.store.revision, value))
-        } else {
-            self.put(call.resource, value).ok_or_else(|| Failure::internal("not stored"))?
-        };
-        Ok(Answer::Json(201, stored.render(call.shape)))
-    }
-
-    fn update(&mut self, call: &Call<'_>, new: Value) -> Result<Answer, Failure> {
-        let current = self.find(call)?;
-        let new = prepare_update(call, &current, new)?;
-        self.admit(call, Some(&current.value), &new)?;
-        let finalised = Object::new(call.resource, current.revision, new);
-        if call.dry_run() {
-            return Ok(Answer::Json(200, finalised.render(call.shape)));
-        }
-        if finalised.deleting() && super::deletion::nothing_holds(&finalised) {
-            self.remove(call.resource, &current.name);
-            return Ok(Answer::Json(200, finalised.render(call.shape)));
-        }
-        let stored = self.put(call.resource, finalised.value);
-        Ok(Answer::Json(200, stored.unwrap_or(current).render(call.shape)))
-    }
-
-    fn delete_collection(&mut self, call: &Call<'_>) -> Result<Answer, Failure> {
-        let options = DeleteOptions::of_call(call)?;
-        let names: Vec<Name> = self.selected(call, None)?.iter().map(|object| object.name.clone()).collect();
-        for name in &names {
-            self.delete(call.resource, name, &options, By::Delete)?;
-        }
-        Ok(Answer::Json(200, success(200, None).to_string()))
-    }
-
-    /// The objects a list asks for, of now or of an older state.
-    fn selected(&self, call: &Call<'_>, past: Option<&Objects>) -> Result<Vec<Arc<Object>>, Failure> {
-        let selector = Selector::of_query(
-            call.resource,
-            call.address,
-            call.param("labelSelector"),
-            call.param("fieldSelector"),
-        )?;
-        let here = |object: &&Arc<Object>| {
-            call.namespace.as_ref().is_none_or(|namespace| *namespace == object.name.namespace)
-                && selector.matches(object)
-        };
-        Ok(match (past, selector.node()) {
-            (Some(past), _) => past.values().filter(here).cloned().collect(),
-            (None, Some(node)) if call.resource == Resource::Pods => {
-                self.store.pods_on(node).filter(here).cloned().collect()
-            }
-            (None, _) => self.store.all(call.resource).filter(here).cloned().collect(),
-        })
-    }
-
-    fn list(&mut self, call: &Call<'_>) -> Result<Answer, Failure> {
-        let token = call.param("continue").map(Continue::read).transpose()?;
-        let asked = self.asked_revision(call)?;
-        let exact = call.param("resourceVersionMatch") == Some("Exact");
-        let (revision, after) = match (&token, asked) {
-            (Some(token), _) => (token.revision, Some(&token.after)),
-            (None, Some(asked)) if exact => (asked, None),
-            _ => (self.store.revision, None),
-        };
-        let past = if revision == self.store.revision {
-            None
-        } else {
-            Some(self.store.as_of(call.resource, revision).ok_or_else(|| {
-                Failure::expired(if token.is_some() {
-                    "The provided continue parameter is too old to display a consistent list result. You can start a \
-                     new list without the continue parameter."
-                } else {
-                    "The resourceVersion for the provided list is too old."
-                })
-            })?)
-        };
-        let mut items = self.selected(call, past.as_ref())?;
-        if let Some(after) = after {
-            items.retain(|object| object.name > *after);
-        }
-        let limit = call.param("limit").and_then(|limit| limit.parse().ok()).filter(|limit| *limit > 0);
-        let left = limit.map_or(0, |limit: usize| items.len().saturating_sub(limit));
-        items.truncate(items.len() - left);
-        let next =
-            items.last().filter(|_| left > 0).map(|last| Continue { revision, after: last.name.clone() });
-        Ok(Answer::Json(200, render_list(call, revision, &items, next.as_ref(), left)))
-    }
-}
-
-/// What a patch makes of `current`, in the form the address has.
-fn patched(call: &Call<'_>, current: &Object) -> Result<Value, Failure> {
-    if call.address != Shape::CoreEvent {
-        return patch::apply(call.content_type, &current.value, call.body);
-    }
-    let shown = serde_json::from_str(&current.render(Shape::CoreEvent))
-        .map_err(|e| Failure::internal(&e.to_string()))?;
-    patch::apply(call.content_type, &shown, call.body).map(from_core_event)
-}
-
-fn render_list(
-    call: &Call<'_>,
-    revision: u64,
-    items: &[Arc<Object>],
-    next: Option<&Continue>,
-    left: usize,
-) -> String {
-    let (version, kind) = call.resource.type_meta(call.shape);
-    let mut metadata = serde_json::json!({ "resourceVersion": revision.to_string() });
-    if let Some(next) = next {
-        metadata["continue"] = Value::String(next.write());
-        if call.param("labelSelector").is_none() && call.param("fieldSelector").is_none() {
-            metadata["remainingItemCount"] = Value::from(left);
-        }
-    }
-    let mut out = String::with_capacity(items.len() * 2048 + 128);
-    // Writing to a String cannot fail.
-    let _ = write!(out, r#"{{"kind":"{kind}List","apiVersion":"{version}","metadata":{metadata},"items":["#);
-    for (index, object) in items.iter().enumerate() {
-        if index > 0 {
-            out.push(',');
-        }
-        object.render_item(call.shape, &mut out);
-    }
-    out.push_str("]}");
-    out
-}
-
-fn answer_to_delete(call: &Call<'_>, deleted: &Deleted) -> String {
-    // Pods are the ones whose strategy returns the deleted object; others do while something still holds them.
-    if call.resource == Resource::Pods || !deleted.gone {
-        return deleted.object.render(call.shape);
-    }
-    let facts = call.resource.facts();
-    let mut details = serde_json::json!({
-        "name": deleted.object.name.name,
-        "kind": facts.plural,
-        "uid": deleted.object.uid(),
-    });
-    if !facts.group.is_empty() {
-        details["group"] = Value::from(facts.group);
-    }
-    let mut status = success(200, Some(details));
-    if let Some(fields) = status.as_object_mut() {
-        fields.remove("code");
-    }
-    status.to_string()
-}
-
-/// Where the next page begins, and of which state it is.
-struct Continue {
-    revision: u64,
-    after: Name,
-}
-
-impl Continue {
-    fn write(&self) -> String {
-        format!("{}:{}:{}", self.revision, self.after.namespace, self.after.name)
-    }
-
-    fn read(text: &str) -> Result<Self, Failure> {
-        let mut parts = text.splitn(3, ':');
-        let unreadable = || Failure::bad_request("invalid continue token: continue key is not valid");
-        let mut part = || parts.next().ok_or_else(unreadable);
-        let (revision, namespace, name) = (part()?, part()?, part()?);
-        let revision = revision.parse().map_err(|_| unreadable())?;
-        Ok(Self { revision, after: Name::new(namespace, name) })
-    }
-}
-
-/// The object in a request's body, in stored form.
-fn body(call: &Call<'_>) -> Result<Value, Failure> {
-    let media_type = call.content_type.split(';').next().unwrap_or_default();
-    if !matches!(media_type, "" | "application/json") {
-        return Err(Failure::unsupported(media_type));
-    }
-    let value: Value = serde_json::from_slice(call.body)
-        .map_err(|e| Failure::bad_request(format!("the object provided is unrecognized: {e}")))?;
-    if !value.is_object() {
-        return Err(Failure::bad_request("the object provided is unrecognized (must be of type Object)"));
-    }
-    Ok(if call.address == Shape::CoreEvent { from_core_event(value) } else { value })
 }

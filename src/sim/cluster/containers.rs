@@ -12,7 +12,8 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::journal::{Cut, Event};
 use super::object::{Object, integer};
-use super::state::{State, Task};
+use super::queue::Task;
+use super::state::State;
 use super::volumes::DRIVER;
 
 /// Defaults of the annotations `sim/start-seconds` and `sim/exit-seconds`.

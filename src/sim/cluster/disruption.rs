@@ -14,9 +14,10 @@ use serde_json::{Map, Value, json};
 
 use super::names::Name;
 use super::object::{Object, controller, integer, map, set_condition};
+use super::queue::Task;
 use super::resources::Resource;
 use super::selectors::Selector;
-use super::state::{State, Task};
+use super::state::State;
 
 /// How long an eviction that was allowed holds its place while the pod is not being deleted (`DeletionTimeout`).
 const PROMISED_FOR: Duration = Duration::from_mins(2);

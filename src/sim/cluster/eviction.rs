@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::api::Answer;
 use super::deletion::DeleteOptions;
 use super::disruption::{selector, set_allowed_condition};
 use super::journal::{By, Event};
@@ -21,6 +20,7 @@ use super::resources::Resource;
 use super::route::Call;
 use super::state::State;
 use super::status::{Failure, success};
+use super::verbs::Answer;
 
 /// `MaxDisruptedPodSize`.
 const MAX_DISRUPTED_PODS: usize = 2000;

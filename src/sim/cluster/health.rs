@@ -17,8 +17,9 @@ use super::journal::By;
 use super::kubelet::set_ready_conditions;
 use super::names::Name;
 use super::object::{Object, condition, list, set_condition, stamp, text};
+use super::queue::Task;
 use super::resources::Resource;
-use super::state::{State, Task};
+use super::state::State;
 
 /// The taint that a cordon becomes.
 const CORDON: &str = "node.kubernetes.io/unschedulable";

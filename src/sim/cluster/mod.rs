@@ -2,7 +2,7 @@
 //! kubelets and log shippers behind it.
 //!
 //! ```text
-//!  kube::Client ─▶ World::call ─▶ State::send ─▶ route ─▶ api, watch, eviction ─▶ store ─▶ watches, journal
+//!  kube::Client ─▶ World::call ─▶ State::send ─▶ api ─▶ verbs, watch, eviction ─▶ store ─▶ watches, journal
 //!                                                                                    │
 //!                Cluster::run ──▶ State::step  ◀── tasks (scheduler, workloads, …) ◀─┘
 //! ```
@@ -33,6 +33,8 @@ mod nodes;
 mod object;
 mod patch;
 mod policies;
+mod queue;
+mod reactions;
 mod requests;
 mod resources;
 mod route;
@@ -45,6 +47,7 @@ mod state;
 mod status;
 mod store;
 mod timing;
+mod verbs;
 mod volumes;
 mod watch;
 mod what_if;

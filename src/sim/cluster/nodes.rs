@@ -11,9 +11,10 @@ use super::health::NOT_READY;
 use super::journal::{By, Event};
 use super::names::Name;
 use super::object::{list, set_condition, stamp};
+use super::queue::Task;
 use super::resources::Resource;
 use super::spec::NodeSpec;
-use super::state::{State, Task};
+use super::state::State;
 use crate::sim::span::Span;
 
 /// The taint of a Node that the cloud controller has not looked at yet.

@@ -17,8 +17,9 @@ use super::Cluster;
 use super::api::{Reply, What};
 use super::faults::Fault;
 use super::names::Name;
+use super::queue::Task;
 use super::resources::Resource;
-use super::state::{State, Task};
+use super::state::State;
 use crate::sim::http::{Lost, Request, Response, World, response};
 
 /// The requests on their way.

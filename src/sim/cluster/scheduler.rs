@@ -13,8 +13,9 @@ use super::fit::{pinned, selects, tolerates};
 use super::journal::Event;
 use super::names::Name;
 use super::object::{Object, PodFacts, quantity, set_condition, text};
+use super::queue::Task;
 use super::resources::Resource;
-use super::state::{State, Task};
+use super::state::State;
 
 /// What is left on a node.
 pub(super) struct Room {

@@ -13,8 +13,9 @@ use serde_json::json;
 use super::containers::Stage;
 use super::names::Name;
 use super::object::{Object, text};
+use super::queue::Task;
 use super::resources::Resource;
-use super::state::{State, Task};
+use super::state::State;
 
 /// The annotation that names a pod's volume.
 pub(super) const ANNOTATION: &str = "sim/volume";

@@ -13,10 +13,11 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use super::object::Object;
+use super::queue::Task;
 use super::resources::{Resource, Shape};
 use super::route::Call;
 use super::selectors::Selector;
-use super::state::{State, Task};
+use super::state::State;
 use super::status::Failure;
 use super::store::Change;
 

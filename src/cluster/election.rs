@@ -12,21 +12,16 @@
 //! The crates for it that go with our `kube` go by the written time, or take a Lease over without a precondition.
 
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::ObjectMeta;
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::registry::Registry;
-use tokio::sync::watch;
 
 use super::answer::ApiError;
 use super::client::Cluster;
+use super::leadership::{Leadership, Standing};
 use crate::clock::{Clock, elapsed, later};
 use crate::telemetry::chain;
 
@@ -53,115 +48,6 @@ const LONGEST: Duration = Duration::from_mins(1);
 
 /// Trouble that goes on is told again after this time.
 const TELL_AGAIN: Duration = Duration::from_mins(5);
-
-/// Who may write.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// That is not known (any more).
-    Unknown,
-    /// We, without anybody's leave: there is no election.
-    Alone,
-    /// We, until these moments of our clock and of the wall's, whichever comes first: ours stands still while the machine
-    /// sleeps.
-    Leads {
-        /// On our clock.
-        until: Timestamp,
-        /// On the wall's.
-        wall: Timestamp,
-    },
-    /// Another process.
-    Follows {
-        /// Its identity.
-        holder: String,
-    },
-}
-
-/// Whether this process may write. Its copies tell the same.
-#[derive(Clone, Debug)]
-pub struct Leadership {
-    standing: Arc<watch::Sender<Standing>>,
-    clock: Clock,
-}
-
-impl Leadership {
-    /// That of a process without an election: it leads.
-    pub fn alone(clock: Clock) -> Self {
-        Self { standing: Arc::new(watch::Sender::new(Standing::Alone)), clock }
-    }
-
-    /// That of a process before its election: it does not lead.
-    pub fn unknown(clock: Clock) -> Self {
-        Self { standing: Arc::new(watch::Sender::new(Standing::Unknown)), clock }
-    }
-
-    /// Whether it may write now. To be asked right before each write.
-    pub fn leads(&self) -> bool {
-        self.is_leading(&self.standing.borrow())
-    }
-
-    fn is_leading(&self, standing: &Standing) -> bool {
-        match *standing {
-            Standing::Alone => true,
-            Standing::Leads { until, wall } => self.clock.now() < until && self.clock.wall() < wall,
-            Standing::Unknown | Standing::Follows { .. } => false,
-        }
-    }
-
-    /// Changes when it begins or ceases to lead, and not with every renewal.
-    pub fn changes(&self) -> watch::Receiver<Standing> {
-        self.standing.subscribe()
-    }
-
-    /// Waits until it leads.
-    pub async fn begun(&self) {
-        let mut changes = self.changes();
-        while !self.leads() {
-            if changes.changed().await.is_err() {
-                std::future::pending::<()>().await;
-            }
-        }
-    }
-
-    /// Waits until it is known who leads.
-    pub async fn known(&self) {
-        // The sender lives in `self`.
-        let _ = self.changes().wait_for(|standing| *standing != Standing::Unknown).await;
-    }
-
-    /// Registers whether it leads.
-    pub fn register(&self, registry: &mut Registry) {
-        registry.register_collector(Box::new(self.clone()));
-    }
-
-    fn set(&self, standing: Standing) {
-        self.standing.send_if_modified(|before| {
-            // A renewal that comes too late is a beginning.
-            let goes_on = self.is_leading(before) && self.is_leading(&standing);
-            let changed = *before != standing && !goes_on;
-            match &standing {
-                _ if !changed => {}
-                Standing::Follows { holder } => tracing::info!(holder, "another process holds the Lease"),
-                Standing::Leads { .. } => tracing::info!("this process holds the Lease"),
-                Standing::Alone | Standing::Unknown => {}
-            }
-            *before = standing;
-            changed
-        });
-    }
-}
-
-impl Collector for Leadership {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let gauge = ConstGauge::new(i64::from(self.leads()));
-        let encoder = encoder.encode_descriptor(
-            "ebbtide_leader",
-            "Whether this process holds the Lease: only then it drains and releases nodes",
-            None,
-            gauge.metric_type(),
-        )?;
-        gauge.encode(encoder)
-    }
-}
 
 /// What the election goes by.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -374,30 +260,6 @@ mod tests {
         assert!(is_of("ebbtide-0_00ff", Some("ebbtide-0")));
         assert!(!is_of("ebbtide-01_00ff", Some("ebbtide-0")) && !is_of("ebbtide-0", Some("ebbtide-0")));
         assert!(!is_of("_00ff", None) && !is_of("ebbtide_00ff", None), "no pod is nobody's");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_renewal_that_comes_too_late_is_told_as_a_beginning() {
-        let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
-        let leadership = Leadership::unknown(clock.clone());
-        let mut changes = leadership.changes();
-        let renew = || {
-            let (until, wall) = (later(clock.now(), TRUST), later(clock.wall(), TRUST));
-            leadership.set(Standing::Leads { until, wall });
-        };
-        renew();
-        assert!(leadership.leads() && changes.has_changed().expect("there"));
-        changes.mark_unchanged();
-        tokio::time::advance(Duration::from_secs(3)).await;
-        renew();
-        assert!(!changes.has_changed().expect("there"), "in time");
-        tokio::time::advance(Duration::from_secs(9)).await;
-        assert!(!leadership.leads());
-        renew();
-        assert!(leadership.leads() && changes.has_changed().expect("there"), "too late");
-        changes.mark_unchanged();
-        clock.step(SignedDuration::from_secs(60));
-        assert!(!leadership.leads(), "the machine slept");
     }
 
     #[test]

@@ -1,0 +1,156 @@
+//! Whether this process may write: the outcome of the election, for everybody who asks.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+use tokio::sync::watch;
+
+use crate::clock::Clock;
+
+/// Who may write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// That is not known (any more).
+    Unknown,
+    /// We, without anybody's leave: there is no election.
+    Alone,
+    /// We, until these moments of our clock and of the wall's, whichever comes first: ours stands still while the machine
+    /// sleeps.
+    Leads {
+        /// On our clock.
+        until: Timestamp,
+        /// On the wall's.
+        wall: Timestamp,
+    },
+    /// Another process.
+    Follows {
+        /// Its identity.
+        holder: String,
+    },
+}
+
+/// Whether this process may write. Its copies tell the same.
+#[derive(Clone, Debug)]
+pub struct Leadership {
+    standing: Arc<watch::Sender<Standing>>,
+    clock: Clock,
+}
+
+impl Leadership {
+    /// That of a process without an election: it leads.
+    pub fn alone(clock: Clock) -> Self {
+        Self { standing: Arc::new(watch::Sender::new(Standing::Alone)), clock }
+    }
+
+    /// That of a process before its election: it does not lead.
+    pub fn unknown(clock: Clock) -> Self {
+        Self { standing: Arc::new(watch::Sender::new(Standing::Unknown)), clock }
+    }
+
+    /// Whether it may write now. To be asked right before each write.
+    pub fn leads(&self) -> bool {
+        self.is_leading(&self.standing.borrow())
+    }
+
+    fn is_leading(&self, standing: &Standing) -> bool {
+        match *standing {
+            Standing::Alone => true,
+            Standing::Leads { until, wall } => self.clock.now() < until && self.clock.wall() < wall,
+            Standing::Unknown | Standing::Follows { .. } => false,
+        }
+    }
+
+    /// Changes when it begins or ceases to lead, and not with every renewal.
+    pub fn changes(&self) -> watch::Receiver<Standing> {
+        self.standing.subscribe()
+    }
+
+    /// Waits until it leads.
+    pub async fn begun(&self) {
+        let mut changes = self.changes();
+        while !self.leads() {
+            if changes.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    /// Waits until it is known who leads.
+    pub async fn known(&self) {
+        // The sender lives in `self`.
+        let _ = self.changes().wait_for(|standing| *standing != Standing::Unknown).await;
+    }
+
+    /// Registers whether it leads.
+    pub fn register(&self, registry: &mut Registry) {
+        registry.register_collector(Box::new(self.clone()));
+    }
+
+    pub(super) fn set(&self, standing: Standing) {
+        self.standing.send_if_modified(|before| {
+            // A renewal that comes too late is a beginning.
+            let goes_on = self.is_leading(before) && self.is_leading(&standing);
+            let changed = *before != standing && !goes_on;
+            match &standing {
+                _ if !changed => {}
+                Standing::Follows { holder } => tracing::info!(holder, "another process holds the Lease"),
+                Standing::Leads { .. } => tracing::info!("this process holds the Lease"),
+                Standing::Alone | Standing::Unknown => {}
+            }
+            *before = standing;
+            changed
+        });
+    }
+}
+
+impl Collector for Leadership {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let gauge = ConstGauge::new(i64::from(self.leads()));
+        let encoder = encoder.encode_descriptor(
+            "ebbtide_leader",
+            "Whether this process holds the Lease: only then it drains and releases nodes",
+            None,
+            gauge.metric_type(),
+        )?;
+        gauge.encode(encoder)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use jiff::SignedDuration;
+
+    use super::*;
+    use crate::clock::later;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_renewal_that_comes_too_late_is_told_as_a_beginning() {
+        let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
+        let leadership = Leadership::unknown(clock.clone());
+        let mut changes = leadership.changes();
+        let trust = SignedDuration::from_secs(8);
+        let renew = || {
+            let (until, wall) = (later(clock.now(), trust), later(clock.wall(), trust));
+            leadership.set(Standing::Leads { until, wall });
+        };
+        renew();
+        assert!(leadership.leads() && changes.has_changed().expect("there"));
+        changes.mark_unchanged();
+        tokio::time::advance(Duration::from_secs(3)).await;
+        renew();
+        assert!(!changes.has_changed().expect("there"), "in time");
+        tokio::time::advance(Duration::from_secs(9)).await;
+        assert!(!leadership.leads());
+        renew();
+        assert!(leadership.leads() && changes.has_changed().expect("there"), "too late");
+        changes.mark_unchanged();
+        clock.step(SignedDuration::from_secs(60));
+        assert!(!leadership.leads(), "the machine slept");
+    }
+}

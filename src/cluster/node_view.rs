@@ -1,0 +1,129 @@
+//! What a scale-in and a template need to know of a Node.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeStatus, Taint};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
+use super::interner::TextMap;
+use super::record::{Annotation, Record};
+use crate::k8s::names;
+use crate::k8s::{InstanceId, NodeName, ProviderId};
+
+/// What the Node's condition Ready says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ready {
+    /// `True`.
+    Yes,
+    /// `False`, or there is no such condition: its kubelet has something to say, and it is nothing good.
+    #[default]
+    No,
+    /// `Unknown`: nothing was heard of its kubelet for a while (50 s by default).
+    /// Source: [Node status](https://kubernetes.io/docs/reference/node/node-status/#condition).
+    Unknown,
+}
+
+/// What is to be known of a Node.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NodeView {
+    /// `metadata.name`.
+    pub name: NodeName,
+    /// `metadata.uid`.
+    pub uid: String,
+    /// `metadata.resourceVersion`, the precondition of every write.
+    pub resource_version: String,
+    /// EC2 instance id out of `spec.providerID`; none for a Node that is not of AWS.
+    pub instance: Option<InstanceId>,
+    /// `spec.unschedulable`.
+    pub unschedulable: bool,
+    /// `spec.taints`.
+    pub taints: Vec<Taint>,
+    /// Annotation `ebbtide/scale-in`.
+    pub record: Option<Annotation>,
+    /// Annotation `ebbtide/marks`, raw.
+    pub marks: Option<String>,
+    /// `metadata.labels`.
+    pub labels: TextMap,
+    /// `metadata.creationTimestamp`.
+    pub created: Option<Timestamp>,
+    /// Whether it is Ready.
+    pub ready: Ready,
+    /// Since when it is Ready; none while it is not.
+    pub ready_since: Option<Timestamp>,
+    /// Since when its kubelet says that it is not Ready (`False`); none while it does not.
+    pub unready_since: Option<Timestamp>,
+    /// `status.capacity`.
+    pub capacity: TextMap,
+    /// `status.allocatable`.
+    pub allocatable: TextMap,
+}
+
+impl From<&Node> for NodeView {
+    fn from(node: &Node) -> Self {
+        let meta = &node.metadata;
+        let annotation = |key: &str| meta.annotations.as_ref().and_then(|all| all.get(key)).cloned();
+        let (spec, status) = (node.spec.as_ref(), node.status.as_ref());
+        let provider_id = spec.and_then(|spec| spec.provider_id.as_deref()).and_then(|id| id.parse().ok());
+        Self {
+            name: meta.name.clone().unwrap_or_default().into(),
+            uid: meta.uid.clone().unwrap_or_default(),
+            resource_version: meta.resource_version.clone().unwrap_or_default(),
+            instance: match provider_id {
+                Some(ProviderId::Instance { instance, .. }) => Some(instance),
+                _ => None,
+            },
+            unschedulable: spec.and_then(|spec| spec.unschedulable).unwrap_or_default(),
+            taints: spec.and_then(|spec| spec.taints.clone()).unwrap_or_default(),
+            record: annotation(names::RECORD).as_deref().map(Annotation::from),
+            marks: annotation(names::MARKS),
+            labels: meta.labels.iter().flatten().collect(),
+            created: meta.creation_timestamp.as_ref().map(|time| time.0),
+            ready: status.map(ready).unwrap_or_default(),
+            ready_since: status.and_then(|status| since(status, "True")),
+            unready_since: status.and_then(|status| since(status, "False")),
+            capacity: quantities(status.and_then(|status| status.capacity.as_ref())),
+            allocatable: quantities(status.and_then(|status| status.allocatable.as_ref())),
+        }
+    }
+}
+
+fn ready_condition(status: &NodeStatus) -> Option<&NodeCondition> {
+    status.conditions.iter().flatten().find(|condition| condition.type_ == "Ready")
+}
+
+fn ready(status: &NodeStatus) -> Ready {
+    match ready_condition(status).map(|ready| ready.status.as_str()) {
+        Some("True") => Ready::Yes,
+        Some("Unknown") => Ready::Unknown,
+        _ => Ready::No,
+    }
+}
+
+/// Since when the condition Ready has this status, if it has.
+fn since(status: &NodeStatus, value: &str) -> Option<Timestamp> {
+    let ready = ready_condition(status)?;
+    ready.last_transition_time.as_ref().filter(|_| ready.status == value).map(|time| time.0)
+}
+
+fn quantities(of: Option<&BTreeMap<String, Quantity>>) -> TextMap {
+    of.into_iter().flatten().map(|(name, quantity)| (name, &quantity.0)).collect()
+}
+
+impl NodeView {
+    /// Whether the label that takes it out of external load balancers is there.
+    pub fn is_out_of_load_balancers(&self) -> bool {
+        self.labels.get(names::EXCLUDE_FROM_LOAD_BALANCERS).is_some()
+    }
+
+    /// The scale-in under way. A record that names another instance is void.
+    pub fn scale_in(&self) -> Option<&Record> {
+        let record = self.record.as_ref()?.record()?;
+        (self.instance.as_deref() == Some(&record.instance)).then_some(record)
+    }
+
+    /// The taint of this key, if the Node carries it.
+    pub fn taint(&self, key: &str) -> Option<&Taint> {
+        self.taints.iter().find(|taint| taint.key == key)
+    }
+}
