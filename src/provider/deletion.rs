@@ -1,9 +1,9 @@
-//! What a DeleteNodes call comes to. Pure.
+//! What a DeleteNodes call asks for, and whether it may. Pure.
 //!
-//! Invariants: instances of a batch are judged as a whole, so that an error means that nothing has been changed; an
-//! instance that is leaving anyway is no error and no work, however often it is named; no instance that may have a Node is
-//! terminated without a drain. Placeholders are given up as far as the minimum allows beside that: a refusal would be
-//! asked for again in every loop.
+//! Invariants: a batch's instances are accepted or refused as a whole, so an error means that nothing has changed; an
+//! instance that leaves already is no error and no work, however often it is named; no instance that may have a Node is
+//! terminated without a drain. Placeholders are given up as far as the minimum allows: cluster-autoscaler would repeat
+//! a refused request in every loop.
 
 use std::collections::BTreeSet;
 
@@ -14,18 +14,18 @@ use crate::aws::Instance;
 use crate::groups::{Group, Snapshot, sizes};
 use crate::k8s::{InstanceId, NodeName, ProviderId};
 
-/// What is new in a batch, and so is to be done.
+/// The part of a batch that is still to be done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Deletion {
-    /// Numbers of the instances that never came and are given up.
+    /// Placeholders to give up.
     pub placeholders: Vec<usize>,
-    /// Instances that have no Node: there is nothing to drain.
+    /// Instances without a Node: terminated without a drain.
     pub unregistered: Vec<InstanceId>,
     /// Nodes to drain and release.
     pub nodes: Vec<NodeToDrain>,
 }
 
-/// A Node that is to go.
+/// A Node to drain and release.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeToDrain {
     /// Its name.
@@ -35,7 +35,8 @@ pub struct NodeToDrain {
 }
 
 impl Deletion {
-    /// Whether the group may shrink by its instances. Gives up no more placeholders than the minimum allows then.
+    /// Checks that the group may shrink by the batch's instances, and keeps the placeholders that the minimum then
+    /// needs.
     fn check(&mut self, group: &Group, scale_ins: &dyn ScaleIns) -> Result<(), RpcError> {
         let decrements = |instance: &Instance| scale_ins.will_decrement(&instance.id);
         let nodes = self.nodes.iter().map(|node| node.instance.as_str());
@@ -46,8 +47,8 @@ impl Deletion {
         Ok(())
     }
 
-    /// Reads a batch for `group`, which is a group of `view` and misses the `missing` ones. Of several errors, a node that
-    /// is not of the group is told first.
+    /// Reads a batch for `group` of `view`, whose placeholders are `missing`. Of several errors, a node of another
+    /// group is reported first.
     pub fn read(
         view: &Snapshot,
         group: &Group,
@@ -61,9 +62,9 @@ impl Deletion {
         let mut new = Vec::new();
         for node in batch {
             match Named::read(view, group, node, scale_ins) {
-                // Listed before the group gave weights. What AWS still wants of it is not ours to tell.
+                // Listed before the group had weights: its missing capacity is in units, not instances.
                 Named::Placeholder(_) if group.asg.is_weighted() => units_named = true,
-                // Any other has been given up, or an instance has come for it.
+                // Any other placeholder was given up, or its instance has come.
                 Named::Placeholder(number) if missing.contains(&number) => {
                     placeholders.insert(number);
                 }
@@ -98,9 +99,9 @@ impl Deletion {
         Ok(deletion)
     }
 
-    /// What is left of it now that AWS has been asked: instances that are going already are left out, and so are
-    /// placeholders for which an instance has come, of those that were `missing` the oldest. Returns the desired capacity
-    /// to set if placeholders are left.
+    /// Brings the deletion up to date with a `fresh` description: drops instances that leave already, and placeholders
+    /// whose instances have come (the oldest of the `missing`). Returns the desired capacity to set if placeholders are
+    /// left.
     pub fn settle(
         &mut self,
         fresh: &Group,
@@ -146,7 +147,7 @@ impl Named {
         match view.instance(&instance) {
             Some((owner, _)) if owner.asg.name != group.asg.name => Self::Foreign,
             Some((_, found)) if found.lifecycle.is_leaving() => Self::Leaving,
-            // A scale-in that makes the group launch a replacement becomes one that does not: the size is to go down.
+            // A scale-in with a replacement becomes one without: cluster-autoscaler wants a smaller group.
             Some((_, found)) if leaving() => {
                 if found.lifecycle.is_live() && !scale_ins.will_decrement(&instance) {
                     Self::Instance(instance)
@@ -173,8 +174,8 @@ fn foreign(group: &Group, node: &ExternalGrpcNode, batch: usize) -> RpcError {
     }
 }
 
-/// Whether the caller knows a real Node: for an instance that never registered, cluster-autoscaler makes one up that
-/// has no labels and whose name is empty or the provider id.
+/// Whether the caller knows a real Node. For an instance that never registered, cluster-autoscaler makes one up without
+/// labels and with an empty name or the provider id as its name.
 fn has_registered(node: &ExternalGrpcNode) -> bool {
     !node.labels.is_empty() || !(node.name.is_empty() || node.name == node.provider_id)
 }
@@ -192,12 +193,16 @@ mod tests {
     use crate::scale_in::{Accepted, IntentError};
 
     /// `i-1` and `i-2` have the Nodes `n-1` and `n-2`; `i-out` is leaving.
-    struct Nodes;
+    struct Nodes {
+        are_synced: bool,
+    }
+
+    const NODES: Nodes = Nodes { are_synced: true };
 
     #[async_trait]
     impl ScaleIns for Nodes {
         fn is_ready(&self) -> bool {
-            true
+            self.are_synced
         }
 
         fn node_of(&self, instance: &InstanceId) -> Option<NodeName> {
@@ -259,6 +264,10 @@ mod tests {
     }
 
     fn read(batch: &[&str]) -> Result<Deletion, RpcError> {
+        read_with(&NODES, batch)
+    }
+
+    fn read_with(nodes: &Nodes, batch: &[&str]) -> Result<Deletion, RpcError> {
         let view = view();
         let batch: Vec<_> = batch
             .iter()
@@ -267,7 +276,7 @@ mod tests {
                 ..ExternalGrpcNode::default()
             })
             .collect();
-        Deletion::read(&view, &view.groups["web"], &[5, 6], &batch, &Nodes)
+        Deletion::read(&view, &view.groups["web"], &[5, 6], &batch, nodes)
     }
 
     fn deletion(placeholders: &[usize], unregistered: &[&str], nodes: &[&str]) -> Deletion {
@@ -310,6 +319,17 @@ mod tests {
     }
 
     #[test]
+    fn until_the_nodes_are_listed_no_instance_counts_as_one_without_a_node() {
+        let nodes = Nodes { are_synced: false };
+        for batch in [&["i-bare"][..], &["i-1", "i-bare"], &["i-placeholder-web-5", "i-new"]] {
+            assert!(matches!(read_with(&nodes, batch), Err(RpcError::NodesUnknown)), "{batch:?}");
+        }
+        for batch in [&["i-1"][..], &["i-out", "i-held"], &["i-placeholder-web-5"]] {
+            assert!(read_with(&nodes, batch).is_ok(), "{batch:?}");
+        }
+    }
+
+    #[test]
     fn the_minimum_counts_all_that_is_new_and_nothing_that_is_not() {
         // The target size is 6: seven desired, one leaving.
         let three = ["i-placeholder-web-5", "i-bare", "i-1"];
@@ -333,10 +353,10 @@ mod tests {
         let mut fresh = Group::clone(&view().groups["web"]);
         fresh.asg.instances[3].lifecycle = Lifecycle::Terminating;
         fresh.asg.desired = 5;
-        assert_eq!(deletion.settle(&fresh, &[5, 6], &Nodes).expect("fine"), Some(4));
+        assert_eq!(deletion.settle(&fresh, &[5, 6], &NODES).expect("fine"), Some(4));
         assert_eq!(deletion, Deletion { placeholders: vec![6], ..Deletion::default() });
         fresh.asg.desired = 4;
-        assert_eq!(deletion.settle(&fresh, &[5, 6], &Nodes).expect("fine"), None);
+        assert_eq!(deletion.settle(&fresh, &[5, 6], &NODES).expect("fine"), None);
     }
 
     #[test]
@@ -344,10 +364,10 @@ mod tests {
         let mut deletion = read(&["i-bare", "i-1"]).expect("fine");
         let mut fresh = Group::clone(&view().groups["web"]);
         fresh.asg.min = 5;
-        let refused = deletion.settle(&fresh, &[5, 6], &Nodes);
+        let refused = deletion.settle(&fresh, &[5, 6], &NODES);
         assert!(matches!(refused, Err(RpcError::Size(SizeError::BelowMin { .. }))), "{refused:?}");
         fresh.asg.min = 4;
-        deletion.settle(&fresh, &[5, 6], &Nodes).expect("allowed");
+        deletion.settle(&fresh, &[5, 6], &NODES).expect("allowed");
     }
 
     #[test]
@@ -355,7 +375,7 @@ mod tests {
         let mut deletion = read(&["i-placeholder-web-5", "i-bare"]).expect("fine");
         let mut fresh = Group::clone(&view().groups["web"]);
         fresh.asg.weights = Some(Weights::default());
-        let refused = deletion.settle(&fresh, &[5, 6], &Nodes);
+        let refused = deletion.settle(&fresh, &[5, 6], &NODES);
         assert!(matches!(refused, Err(RpcError::Size(SizeError::Weighted { .. }))), "{refused:?}");
     }
 }

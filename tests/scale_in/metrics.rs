@@ -9,7 +9,7 @@ use ebbtide::cluster::Cluster;
 use ebbtide::config::Config;
 use ebbtide::scale_in::AtOnce;
 use ebbtide::sim::aws::{Event as AwsEvent, GroupSpec, Operation, TerminationCause};
-use ebbtide::sim::cluster::{Event, budget, pod};
+use ebbtide::sim::cluster::{Event, Fault, Verb, budget, pod};
 use ebbtide::sim::http::{aws_client, kube_client};
 use ebbtide::sim::program::config;
 use ebbtide::sim::world::World;
@@ -78,7 +78,15 @@ impl Watched {
                 tokio::time::sleep(seconds(5)).await;
             }
         };
-        tokio::time::timeout(EVER, told).await.expect("it never told");
+        let told = tokio::time::timeout(EVER, told).await;
+        assert!(told.is_ok(), "{series} never came to {least}: {}", self.scrape().await);
+    }
+
+    /// A person wants a node gone.
+    async fn wish_away(&self, node: &str) {
+        let nodes: Api<Node> = Api::all(self.world.cluster.client());
+        let wish = json!({ "metadata": { "annotations": { RECORD: "now" } } });
+        nodes.patch(node, &PatchParams::default(), &Patch::Merge(wish)).await.expect("patched");
     }
 
     fn now(&self) -> jiff::Timestamp {
@@ -154,10 +162,8 @@ async fn wishes_that_wait_and_defects_are_counted() {
         scene.world.cluster.add(pod(*name).on(node).grace(50_000).exits_after(40_000));
     }
     scene.until(|w| moments(w, |e| matches!(e, Event::PodRunning { .. })).len() == 2).await;
-    let nodes: Api<Node> = Api::all(scene.world.cluster.client());
     for node in &scene.nodes[..2] {
-        let wish = json!({ "metadata": { "annotations": { RECORD: "now" } } });
-        nodes.patch(node, &PatchParams::default(), &Patch::Merge(wish)).await.expect("patched");
+        scene.wish_away(node).await;
     }
     // The work on the first node panics, again and again, and the other waits for that.
     scene.until_it_tells("ebbtide_scale_in_panics_total", 2.0).await;
@@ -165,4 +171,24 @@ async fn wishes_that_wait_and_defects_are_counted() {
     let under_way =
         |phase| value(&page, &format!(r#"ebbtide_scale_ins{{cause="operator",phase="{phase}"}}"#));
     assert_eq!((under_way("Draining"), under_way("Queued")), (Some(1.0), Some(1.0)), "{page}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_busy_api_server_and_the_deletions_at_the_deadline_are_counted() {
+    let mut config = config();
+    config.drain_timeout = Some(seconds(1_200));
+    let scene = Watched::on(group(2), config).await;
+    let (cluster, name) = (&scene.world.cluster, scene.nodes[0].as_str());
+    cluster.add(budget("held").min_available(1)).add(pod("held").on(name));
+    scene.until(|w| !moments(w, |e| matches!(e, Event::PodRunning { .. })).is_empty()).await;
+    let busy = Fault::TooManyRequests { retry_after_seconds: 20 };
+    cluster.fail_next(2, Verb::Create, "pods/eviction", busy);
+    scene.wish_away(name).await;
+    for (series, least) in [
+        (r#"ebbtide_scale_in_pods_waiting{reason="queued"}"#, 1.0),
+        (r#"ebbtide_pods_asked_to_go_total{call="eviction",answer="busy"}"#, 2.0),
+        (r#"ebbtide_pods_asked_to_go_total{call="deletion",answer="going"}"#, 1.0),
+    ] {
+        scene.until_it_tells(series, least).await;
+    }
 }
