@@ -1,11 +1,11 @@
 //! The one source of "now".
 //!
-//! [`Clock::now`] never steps: it reads the wall clock once, when it is made, and from then on follows tokio's timer, so
-//! that a wall clock that is set back or forward neither stops a heartbeat nor ends a grace period. Decisions take it as
-//! an argument; loops and adapters ask for it. A paused runtime (tests, `ebbtide simulate`) moves it with the timers.
+//! [`Clock::now`] never jumps: it reads the wall clock once, at its creation, and then follows tokio's timer, so that
+//! setting the wall clock neither stops a heartbeat nor ends a grace period. Decisions take `now` as an argument; loops
+//! and adapters ask for it. In a paused runtime (tests, `ebbtide simulate`) it moves with the timers.
 //!
-//! [`Clock::wall`] is what others read: it goes into what is written down for them (records, Events, taints). Moments that
-//! others wrote are brought onto our clock with the difference of the two, see [`Clock::ahead`].
+//! [`Clock::wall`] is for what others read (records, Events, taints). Moments that others wrote are converted to our
+//! clock by [`Clock::ahead`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -14,7 +14,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
-/// Tells the time of this process, and the wall's.
+/// The time of this process, and the wall clock's.
 #[derive(Clone, Debug)]
 pub struct Clock {
     origin: Timestamp,
@@ -26,7 +26,7 @@ pub struct Clock {
 enum Wall {
     /// The machine's.
     System,
-    /// The same clock, set forward by so many milliseconds.
+    /// Our clock, set forward by so many milliseconds.
     Stepped(Arc<AtomicI64>),
 }
 
@@ -37,23 +37,23 @@ impl Clock {
         Self { origin: Timestamp::now(), since: Instant::now(), wall: Wall::System }
     }
 
-    /// A clock that reads `origin` now, and whose wall clock is set by [`step`](Self::step) alone.
+    /// A clock that reads `origin` now. Only [`step`](Self::step) sets its wall clock.
     pub fn starting_at(origin: Timestamp) -> Self {
         Self { origin, since: Instant::now(), wall: Wall::Stepped(Arc::default()) }
     }
 
-    /// The clock of somebody else who reads the same now: its wall clock is set apart from this one's.
+    /// A clock that reads the same now, with a wall clock of its own.
     #[must_use]
     pub fn of_its_own(&self) -> Self {
         Self::starting_at(self.now())
     }
 
-    /// The present moment. Never steps, never goes back.
+    /// The present moment. Never jumps, never goes back.
     pub fn now(&self) -> Timestamp {
         later(self.origin, signed(self.since.elapsed()))
     }
 
-    /// What the wall clock reads. Steps when somebody sets it.
+    /// What the wall clock reads. Jumps when somebody sets it.
     #[expect(clippy::disallowed_methods, reason = "this is the one place that reads the wall clock")]
     pub fn wall(&self) -> Timestamp {
         match &self.wall {
@@ -62,12 +62,12 @@ impl Clock {
         }
     }
 
-    /// By how much the wall clock is ahead of ours at present.
+    /// By how much the wall clock is ahead of ours now.
     pub fn ahead(&self) -> SignedDuration {
         self.wall().duration_since(self.now())
     }
 
-    /// Sets a simulated wall clock forward or back. The machine's is not ours to set.
+    /// Sets a simulated wall clock forward or back. Does nothing to the machine's.
     pub fn step(&self, by: SignedDuration) {
         if let Wall::Stepped(steps) = &self.wall {
             steps.fetch_add(i64::try_from(by.as_millis()).unwrap_or_default(), Ordering::Relaxed);
@@ -80,12 +80,12 @@ impl Clock {
     }
 }
 
-/// How long ago `since` was at `now`; nothing if it lies ahead, as it may where clocks differ.
+/// How long ago `since` was at `now`; zero if it lies ahead.
 pub fn elapsed(since: Timestamp, now: Timestamp) -> Duration {
     Duration::try_from(now.duration_since(since)).unwrap_or_default()
 }
 
-/// `moment` and `by` after it, or as late as can be written. Neither is trusted: both may come from outside.
+/// `moment` plus `by`, saturating: both may come from outside.
 pub fn later(moment: Timestamp, by: SignedDuration) -> Timestamp {
     let end = if by.is_negative() { Timestamp::MIN } else { Timestamp::MAX };
     moment.checked_add(by).unwrap_or(end)
@@ -96,7 +96,7 @@ pub fn backoff(failures: u32, first: Duration, longest: Duration) -> Duration {
     first.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1))).min(longest)
 }
 
-/// `duration` as one that may be negative; the longest there is for one that is longer.
+/// `duration` as a signed one, saturating.
 pub fn signed(duration: Duration) -> SignedDuration {
     SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX)
 }

@@ -1,8 +1,8 @@
-//! Bounds on the connections of a port: how many there are, how many one peer has, and how long one lasts.
+//! Bounds on a port's connections: how many, how many of one peer, and how long each lasts.
 //!
-//! Nobody is turned away. Whoever comes when all places are taken gets that of the oldest connection that has never said a
-//! word, or else of the one that has been silent longest: connections that only wait keep nobody out and cost no client that
-//! works its place, however many there are.
+//! Nobody is turned away. When all places are taken, a newcomer gets the place of the oldest connection that has never
+//! sent a byte, or else of the one that has been silent longest. So idle connections, however many, keep nobody out and
+//! cost no busy client its place.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,14 +21,14 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 /// Who is at the other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Peer {
-    /// Somebody on this machine who may open the Unix socket, or a pipe in memory.
+    /// A client on the Unix socket, or on a pipe in memory.
     Local,
-    /// Somebody at this address.
+    /// A client at this address.
     Ip(IpAddr),
 }
 
 impl Peer {
-    /// The peer at an address; one of IPv4 is the same however it came.
+    /// The peer at an address. An IPv4 address mapped to IPv6 is the same peer.
     pub fn of(address: IpAddr) -> Self {
         Self::Ip(address.to_canonical())
     }
@@ -43,7 +43,7 @@ impl fmt::Display for Peer {
     }
 }
 
-/// The places there are for connections.
+/// The places for connections.
 #[derive(Debug)]
 pub struct Slots {
     all: usize,
@@ -60,13 +60,13 @@ struct Taken {
 #[derive(Debug)]
 struct Place {
     peer: Peer,
-    /// When it said something last; none: never.
+    /// When it last sent something; `None`: never.
     heard: Option<Instant>,
     shed: CancellationToken,
 }
 
 impl Taken {
-    /// Whose place a newcomer gets, if all that it may have are taken.
+    /// Whose place a newcomer gets; `None` if there is a free one.
     fn to_shed(&self, newcomer: Peer, all: usize, of_a_peer: usize) -> Option<u64> {
         let of_peer = |place: &Place| place.peer == newcomer;
         let is_peer_full = self.slots.values().filter(|place| of_peer(place)).count() >= of_a_peer;
@@ -77,12 +77,12 @@ impl Taken {
 }
 
 impl Slots {
-    /// So many places, of which one peer has at most `of_a_peer`.
+    /// `all` places, of which one peer has at most `of_a_peer`.
     pub fn new(all: usize, of_a_peer: usize) -> Arc<Self> {
         Arc::new(Self { all, of_a_peer, taken: Mutex::default() })
     }
 
-    /// A place for a newcomer. If there is none, somebody else's is taken away.
+    /// A place for a newcomer, taken from another connection if none is free.
     pub fn take(self: &Arc<Self>, peer: Peer) -> Slot {
         let mut taken = self.lock();
         if let Some(id) = taken.to_shed(peer, self.all, self.of_a_peer)
@@ -101,7 +101,7 @@ impl Slots {
     }
 }
 
-/// A place that is taken, until this is dropped.
+/// A taken place. Dropping this frees it.
 #[derive(Debug)]
 pub struct Slot {
     slots: Arc<Slots>,
@@ -110,7 +110,7 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// Completes when somebody else has got the place.
+    /// Completes when another connection has got the place.
     pub async fn shed(&self) {
         self.shed.cancelled().await;
     }
@@ -128,7 +128,7 @@ impl Drop for Slot {
     }
 }
 
-/// A connection that has a place, and ends when it loses it or has lasted as long as one may.
+/// A connection with a place. It ends when it loses the place or reaches its age limit.
 pub struct Bounded<IO> {
     io: IO,
     slot: Slot,
@@ -143,13 +143,13 @@ impl<IO: fmt::Debug> fmt::Debug for Bounded<IO> {
 }
 
 impl<IO> Bounded<IO> {
-    /// A connection in a place, for at most `age`.
+    /// A connection in `slot`, for at most `age`.
     pub fn new(io: IO, slot: Slot, age: Duration) -> Self {
         let shed = Box::pin(slot.shed.clone().cancelled_owned());
         Self { io, slot, shed, too_old: Box::pin(sleep(age)) }
     }
 
-    /// Fails once it is over, and otherwise has the task woken when it is.
+    /// Fails if the connection is to end; otherwise wakes the task when it is.
     fn poll_over(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         let over = if self.shed.as_mut().poll(cx).is_ready() {
             "its place was given to another connection"

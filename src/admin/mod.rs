@@ -1,4 +1,4 @@
-//! For those who look after the program: whether it lives, whether it is ready, and its metrics.
+//! The admin endpoints: liveness, readiness and metrics.
 //!
 //! Invariants: `/livez` answers as long as the program does; `/readyz` names what is missing until every gate is
 //! open; what `/metrics` shows is read at that moment; no client keeps others out by holding connections.
@@ -26,27 +26,28 @@ use tokio::task::JoinSet;
 use crate::slots::{Bounded, Peer, Slots};
 use crate::telemetry::chain;
 
-/// A request line and a few headers. It is also how long a connection may wait for its next request.
+/// How long a request's headers may take, and how long a connection may wait for its next request.
 const HEADERS_WITHIN: Duration = Duration::from_secs(10);
-/// Probes, some Prometheus servers, people.
+/// Enough for probes, some Prometheus servers and people.
 const CONNECTIONS: usize = 64;
 const CONNECTIONS_OF_A_PEER: usize = 16;
-/// Whoever does not read the answer to its requests is given up after this.
+/// A connection is closed at this age, so that a client that never reads its answers does not hold one for ever.
 const CONNECTION_AGE: Duration = Duration::from_mins(10);
-/// When the listener fails (out of file descriptors, say) it fails again at once: not in a busy loop.
+/// Pause after accept(2) has failed. It may fail again at once (no file descriptors), which must not become a busy
+/// loop.
 const AFTER_ACCEPT_ERROR: Duration = Duration::from_millis(200);
 
-/// What has to be there before the program is ready.
+/// Which gates must open before the program is ready.
 #[derive(Clone, Debug, Default)]
 pub struct Readiness(Arc<Mutex<BTreeMap<&'static str, bool>>>);
 
 impl Readiness {
-    /// Ready when no gate is closed: at once, until one is added.
+    /// No gates yet: ready.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a closed gate. All are to be added before the admin address is served.
+    /// Adds a closed gate. Add all before the admin address is served.
     pub fn gate(&self, name: &'static str) -> Gate {
         let gate = Gate { readiness: self.clone(), name };
         gate.close();
@@ -63,7 +64,7 @@ impl Readiness {
     }
 }
 
-/// One thing that has to be there.
+/// One condition of readiness.
 #[derive(Clone, Debug)]
 pub struct Gate {
     readiness: Readiness,
@@ -71,17 +72,17 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// It is there.
+    /// Opens the gate.
     pub fn open(&self) {
         self.set(true);
     }
 
-    /// It is not there (any more).
+    /// Closes the gate.
     pub fn close(&self) {
         self.set(false);
     }
 
-    /// It is there, or not (any more).
+    /// Opens or closes the gate.
     pub fn set(&self, open: bool) {
         self.readiness.locked(|gates| gates.insert(self.name, open));
     }
@@ -102,7 +103,7 @@ pub fn router(readiness: Readiness, registry: Arc<Registry>) -> Router {
         .with_state(Admin { readiness, registry })
 }
 
-/// Serves a router until `shutdown` completes, then hears out the requests under way.
+/// Serves a router until `shutdown` completes, then finishes the requests under way.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
@@ -125,7 +126,7 @@ pub async fn serve(
                     open.spawn(stopping.watch(http.serve_connection(io, service)).map(drop));
                 }
                 Err(error) => {
-                    tracing::warn!(error = %chain(&error), "an admin connection could not be accepted");
+                    tracing::warn!(error = %chain(&error), "a connection to the admin address could not be accepted; trying again");
                     tokio::time::sleep(AFTER_ACCEPT_ERROR).await;
                 }
             },

@@ -31,11 +31,11 @@ use crate::scale_in::{self, Shared};
 use crate::telemetry::chain;
 use crate::template::learned::config_map;
 
-/// What is heard out at the end, all together: cluster-autoscaler's calls, the API server's and AWS's answers. The
-/// kubelet's default patience is 30 s; an on-call's is 5 s.
+/// How long a stop waits in all for calls under way: cluster-autoscaler's, and ours to the API server and AWS. The
+/// kubelet gives 30 s by default; a person who waits gives 5 s.
 const STOP_WITHIN: Duration = Duration::from_millis(4_500);
 
-/// What the program stands on.
+/// What the program connects to.
 pub struct Outside {
     /// AWS.
     pub aws: Aws,
@@ -57,8 +57,8 @@ impl std::fmt::Debug for Outside {
     }
 }
 
-/// Runs to the end of `work`, and does not wait for what the operating system cannot be talked out of: a look-up of a name that
-/// no server answers blocks its thread for longer than anybody waits for a stop.
+/// Runs `work` to its end. Does not wait for blocked threads: a DNS look-up that no server answers blocks its thread
+/// for longer than anybody waits for a stop.
 pub fn block_on<T>(work: impl Future<Output = T>) -> io::Result<T> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let ended = runtime.block_on(work);
@@ -66,7 +66,7 @@ pub fn block_on<T>(work: impl Future<Output = T>) -> io::Result<T> {
     Ok(ended)
 }
 
-/// Connects to everything outside as configured. Sockets are bound before anything is started.
+/// Connects to everything outside as configured. Binds the sockets first.
 pub async fn connect(config: &Config) -> anyhow::Result<Outside> {
     use anyhow::Context;
     let tls = config.tls.clone().map(load_tls).transpose()?;
@@ -95,7 +95,7 @@ fn load_tls(options: TlsOptions) -> anyhow::Result<Tls> {
     })
 }
 
-/// Runs the program until `stop`, then hears out what is under way.
+/// Runs the program until `stop`, then waits for what is under way.
 pub async fn run(config: &Config, outside: Outside, stop: CancellationToken) -> Result<(), AppError> {
     let Outside { aws, cluster, clock, incoming, tls, admin } = outside;
     let Parts { shared, discovery, provider, mut election, running, registry } =
@@ -164,7 +164,9 @@ async fn log_identity(aws: Aws) -> Infallible {
     match aws.identity().await {
         Ok(Some(identity)) => tracing::info!(arn = identity.arn, account = identity.account, "known to AWS"),
         Ok(None) => {}
-        Err(error) => tracing::warn!(error = %chain(&error), "AWS does not tell who we are"),
+        Err(error) => {
+            tracing::warn!(error = %chain(&error), "AWS did not say which identity these credentials have; later calls may be denied");
+        }
     }
     std::future::pending().await
 }

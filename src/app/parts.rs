@@ -22,9 +22,9 @@ pub(super) struct Parts {
     pub(super) shared: Arc<Shared>,
     pub(super) discovery: Discovery,
     pub(super) provider: Provider,
-    /// None: there is no other process.
+    /// `None`: this is the only process.
     pub(super) election: Option<Election>,
-    /// Changes of sizes that run to their end even if nobody waits for them.
+    /// Size changes, which run to their end even if their caller gives up.
     pub(super) running: Running,
     pub(super) registry: Registry,
 }

@@ -9,19 +9,19 @@ use futures::FutureExt as _;
 use crate::admin::{Gate, Readiness};
 use crate::scale_in::Shared;
 
-/// How soon it is noticed that something has become too old to go by.
+/// How often it is checked whether something has become too old.
 const FRESHNESS_EVERY: Duration = Duration::from_secs(5);
 
 /// What readiness waits for.
 pub(super) struct Gates {
-    /// A whole look at AWS, no older than may be answered from.
+    /// A complete look at AWS, no older than `--snapshot-max-age`.
     groups: Gate,
     /// The first list of Nodes.
     nodes: Gate,
-    /// Who leads, whoever it is: without the Lease nothing is drained, and an update to a version that may not have it is to
-    /// stop here.
+    /// The leader is known, whoever it is. Without the Lease nothing is drained, so a rollout of a version that may not
+    /// read or write it stops here.
     lease: Gate,
-    /// Every watch, proved alive lately.
+    /// Every watch has proved to be alive lately.
     watches: Gate,
 }
 
@@ -31,7 +31,7 @@ impl Gates {
         Self { groups: gate("groups"), nodes: gate("nodes"), lease: gate("lease"), watches: gate("watches") }
     }
 
-    /// Opens and closes them for ever, as what they stand for comes in and becomes too old.
+    /// Opens each gate when its data is there and closes it when that is too old. Never completes.
     pub(super) async fn keep(self, readiness: Readiness, shared: Arc<Shared>) -> Infallible {
         let mut versions = shared.groups.versions();
         let mut standings = shared.leadership.changes();
@@ -39,7 +39,8 @@ impl Gates {
         loop {
             self.groups.set(shared.groups.fresh(shared.clock.now()).is_ok());
             self.nodes.set(shared.nodes.is_synced());
-            // Once: when it is not known any more, the API server is gone, and that shows in the watches.
+            // Never closed again: a leader that is not known any more means an API server that is gone, and the watches
+            // show that.
             if shared.leadership.known().now_or_never().is_some() {
                 self.lease.open();
             }
@@ -49,7 +50,7 @@ impl Gates {
                 (true, None | Some(false)) => tracing::info!("ready"),
                 (false, Some(true)) => {
                     let missing = missing.join(", ");
-                    tracing::warn!(missing, "not ready any more: what is known of this is too old");
+                    tracing::warn!(missing, "not ready any more: these were not heard of for too long");
                 }
                 _ => {}
             }

@@ -1,4 +1,4 @@
-//! What the API server says, told apart by what we do about it, and how long it is waited for.
+//! The API server's answers, told apart by what we do about them, and how long we wait for one.
 
 use std::time::Duration;
 
@@ -11,19 +11,19 @@ pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// A call to the API server that did not work.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
-    /// The object has changed since we looked: look again.
+    /// The object has changed since we read it.
     #[error("the object has changed meanwhile")]
     Conflict,
     /// The object is not there.
     #[error("there is no such object")]
     NotFound,
-    /// The API server says no.
+    /// The API server refused.
     #[error("the API server refused: {}", .0.message)]
     Refused(Box<Status>),
     /// No answer in time.
     #[error("the API server did not answer in time")]
     TimedOut,
-    /// The way to the API server failed.
+    /// The connection failed.
     #[error("the API server cannot be reached")]
     Unreachable(#[source] Box<kube::Error>),
 }
@@ -39,7 +39,7 @@ impl From<kube::Error> for ApiError {
     }
 }
 
-/// A patch that names a UID which is not the object's is refused as an attempt to change it.
+/// A patch with another UID than the object's is refused as an attempt to change the UID.
 fn is_another(status: &Status) -> bool {
     status.code == 422 && status.message.contains("metadata.uid")
 }
@@ -49,11 +49,11 @@ fn is_another(status: &Status) -> bool {
 pub enum Answer {
     /// It goes.
     Going,
-    /// It has gone, or the name is another pod's by now.
+    /// It has gone, or another pod has its name by now.
     Gone,
-    /// Its namespace is being deleted: it goes without our help.
+    /// Its namespace is being deleted, and the pod with it.
     GoingAnyway,
-    /// A disruption budget has no room.
+    /// A disruption budget does not allow it now.
     Blocked(String),
     /// The API server is busy; try again after this time.
     Busy(SignedDuration),
@@ -61,12 +61,11 @@ pub enum Answer {
     Unclear(String),
 }
 
-/// Pause when the API server is busy and does not say for how long: what its flow control answers with.
-/// Source: [API Priority and Fairness](https://kubernetes.io/docs/concepts/cluster-administration/flow-control/).
+/// Pause when the API server is busy and names none: its flow control's own value. Source: [API Priority and
+/// Fairness](https://kubernetes.io/docs/concepts/cluster-administration/flow-control/).
 const BUSY: SignedDuration = SignedDuration::from_secs(1);
 
-/// What passes the API server's answers on may say any number of seconds: a drain waits no longer than for anything else
-/// that is tried again, and never asks again at once.
+/// Bounds of that pause: a proxy may answer any number of seconds. Never at once, and no longer than other retries.
 const BUSY_AT_MOST: SignedDuration = SignedDuration::from_secs(30);
 
 /// Reads the answer to an eviction or a deletion.
@@ -95,7 +94,7 @@ pub(super) fn read(code: u16, retry_after: Option<SignedDuration>, status: Optio
         429 => match cause("DisruptionBudget") {
             Some(message) if message.is_empty() => Answer::Blocked(text()),
             Some(message) => Answer::Blocked(message.clone()),
-            // Servers before 1.22 name no cause; only the budget's refusal has this text.
+            // API servers before 1.22 name no cause; only a budget's refusal has this text.
             None if text().contains("disruption budget") => Answer::Blocked(text()),
             None => {
                 let in_body =
@@ -113,12 +112,12 @@ pub(super) fn read(code: u16, retry_after: Option<SignedDuration>, status: Optio
     }
 }
 
-/// Whether a conflict is about the UID we named: the object of that name is another by now. There is no code for it.
+/// Whether a conflict is about our UID precondition: another object has the name by now. There is no code for it.
 fn names_another_uid(text: &str) -> bool {
     text.contains("UID in precondition") || text.contains("UID in the precondition")
 }
 
-/// What a call is answered, within [`CALL_TIMEOUT`].
+/// Waits for the answer to a call, at most [`CALL_TIMEOUT`].
 pub(super) async fn timely<T>(call: impl Future<Output = Result<T, kube::Error>>) -> Result<T, ApiError> {
     match tokio::time::timeout(CALL_TIMEOUT, call).await {
         Ok(result) => result.map_err(ApiError::from),

@@ -1,4 +1,4 @@
-//! Disruption budgets, DaemonSets and volume attachments: what a drain asks of the rest of the cluster.
+//! Disruption budgets, DaemonSets and volume attachments, as far as a drain needs them.
 
 use crate::k8s::NodeName;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use kube::core::{PartialObjectMeta, Selector, SelectorExt};
 use super::pods::PodView;
 use super::reflect::{Project, Store};
 
-/// A PodDisruptionBudget and the room it has now.
+/// A PodDisruptionBudget and how many disruptions it allows now.
 #[derive(Clone, Debug)]
 pub struct Budget {
     /// `metadata.namespace`.
     pub namespace: String,
     /// `metadata.name`.
     pub name: String,
-    /// `metadata.resourceVersion`: tells whether its room may have changed.
+    /// `metadata.resourceVersion`: shows whether the budget has changed.
     pub resource_version: String,
     /// `status.disruptionsAllowed`.
     pub room: i32,

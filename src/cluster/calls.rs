@@ -19,16 +19,16 @@ use super::client::Cluster;
 use super::node_view::NodeView;
 use super::pods::PodName;
 
-/// The API server takes no longer note in an Event, in bytes.
+/// Longest note that the API server takes in an Event, in bytes.
 ///
 /// Source: [validation of Events](https://github.com/kubernetes/kubernetes/blob/master/pkg/apis/core/validation/events.go).
 pub(crate) const NOTE_LIMIT: usize = 1_024;
 
-/// A body larger than this is not an answer to an eviction.
+/// Largest answer to an eviction that is read.
 const ANSWER_LIMIT: usize = 64 * 1024;
 
 impl Cluster {
-    /// Patches a Node. The patch carries the resource version it is based on.
+    /// Patches a Node. The patch has the resource version it is based on, so that it fails if the Node has changed.
     pub async fn patch_node(&self, name: &str, patch: &Value) -> Result<NodeView, ApiError> {
         let api: Api<Node> = Api::all(self.client.clone());
         let params = PatchParams { field_manager: Some("ebbtide".into()), ..PatchParams::default() };
@@ -36,14 +36,14 @@ impl Cluster {
         Ok(NodeView::from(&node))
     }
 
-    /// Reads a Node afresh, after a write that another one had overtaken.
+    /// Reads a Node again after a conflict.
     pub async fn get_node(&self, name: &str) -> Result<NodeView, ApiError> {
         let api: Api<Node> = Api::all(self.client.clone());
         let node = timely(api.get(name)).await?;
         Ok(NodeView::from(&node))
     }
 
-    /// Asks for the eviction of a pod, unless it is another by now. `grace` in seconds replaces the pod's own.
+    /// Evicts the pod with this UID. `grace` in seconds replaces the pod's own.
     pub async fn evict(&self, pod: &PodName, uid: &str, grace: Option<i64>) -> Answer {
         // `kube`'s own request writes `delete_options`, which the API server ignores, preconditions and all.
         let body = json!({
@@ -79,7 +79,7 @@ impl Cluster {
         answer::read(code, retry_after.map(SignedDuration::from_secs), status.as_ref())
     }
 
-    /// Deletes a pod, unless it is another by now. Budgets do not count. `grace` in seconds replaces the pod's own.
+    /// Deletes the pod with this UID, whatever budgets say. `grace` in seconds replaces the pod's own.
     pub async fn delete_pod(&self, pod: &PodName, uid: &str, grace: Option<i64>) -> Answer {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
         let params = DeleteParams {
@@ -96,8 +96,9 @@ impl Cluster {
         }
     }
 
-    /// Tells a pod's owner that it is disrupted, by the condition that the eviction API sets as well.
-    /// Source: [Pod disruption conditions](https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions).
+    /// Sets the condition DisruptionTarget, as the eviction API does, so that the pod's owner knows why it goes.
+    /// Source: [Pod disruption
+    /// conditions](https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions).
     pub async fn note_disruption(&self, pod: &PodName, uid: &str, now: Timestamp) -> Result<(), ApiError> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
         let patch = json!({
@@ -114,7 +115,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Whether a DaemonSet of this name has this UID, asked now.
+    /// Whether the DaemonSet of this name has this UID now.
     pub async fn has_daemon_set(&self, name: &PodName, uid: &str) -> Result<bool, ApiError> {
         let api: Api<DaemonSet> = Api::namespaced(self.client.clone(), &name.namespace);
         match timely(api.get_metadata(&name.name)).await {
@@ -124,7 +125,7 @@ impl Cluster {
         }
     }
 
-    /// Sets annotations of a pod, unless it is another by now; null takes one off.
+    /// Sets annotations of the pod with this UID; null removes one.
     pub async fn annotate_pod(&self, pod: &PodName, uid: &str, annotations: &Value) -> Result<(), ApiError> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
         let patch = json!({ "metadata": { "uid": uid, "annotations": annotations } });
@@ -132,7 +133,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// The data of a ConfigMap in the program's own namespace; none if there is no such ConfigMap.
+    /// The data of a ConfigMap in our namespace; `None` if there is no such ConfigMap.
     pub async fn config_map(&self, name: &str) -> Result<Option<BTreeMap<String, String>>, ApiError> {
         let api: Api<ConfigMap> = Api::default_namespaced(self.client.clone());
         match timely(api.get(name)).await {
@@ -142,7 +143,7 @@ impl Cluster {
         }
     }
 
-    /// Sets these keys of a ConfigMap in the program's own namespace, and makes it if it is not there.
+    /// Sets these keys of a ConfigMap in our namespace, and creates it if it is missing.
     pub async fn write_config_map(&self, name: &str, data: &BTreeMap<&str, String>) -> Result<(), ApiError> {
         let api: Api<ConfigMap> = Api::default_namespaced(self.client.clone());
         let patch = json!({ "data": data });
@@ -159,7 +160,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// A Lease in the program's own namespace; none if there is no such Lease.
+    /// A Lease in our namespace; `None` if there is no such Lease.
     pub(super) async fn lease(&self, name: &str) -> Result<Option<Lease>, ApiError> {
         let api: Api<Lease> = Api::default_namespaced(self.client.clone());
         match timely(api.get(name)).await {
@@ -169,8 +170,8 @@ impl Cluster {
         }
     }
 
-    /// Writes a Lease as it was read, but for what is new in it; makes one that was not there. Not if somebody else has
-    /// written it since. A rehearsal changes nothing.
+    /// Writes a Lease, or creates it; fails if somebody else has written it since it was read. A rehearsal (dry run)
+    /// changes nothing.
     pub(super) async fn write_lease(&self, lease: &Lease, rehearsal: bool) -> Result<Lease, ApiError> {
         let api: Api<Lease> = Api::default_namespaced(self.client.clone());
         let params = PostParams { dry_run: rehearsal, ..PostParams::default() };
@@ -182,8 +183,8 @@ impl Cluster {
         }
     }
 
-    /// Publishes an Event on a Node. `kube`'s recorder would fold Events of one reason into the first one's text, and
-    /// which budget blocks is in the text.
+    /// Publishes an Event on a Node. `kube`'s recorder would keep only the first text of each reason, and the text says
+    /// which budget blocks.
     pub async fn announce(
         &self,
         node: &NodeView,

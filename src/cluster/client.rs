@@ -1,4 +1,4 @@
-//! The client of the API server: how it is reached, and how long an answer is waited for.
+//! The client of the API server: how it connects, and its time-outs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,11 +8,11 @@ use prometheus_client::registry::Registry;
 use super::requests::Requests;
 use super::rewind::Rewinds;
 
-/// How long a watch may not have been heard of and still count: one that is alive is taken up again every minute, and twice
-/// that may go wrong.
+/// A watch that has shown no life for this long counts as broken. A healthy one is renewed every minute, and two
+/// renewals may fail.
 const SILENCE: Duration = Duration::from_mins(3);
 
-/// Longest silence on a connection: a watch lasts 60 s, and `kube` gives it 5 s more.
+/// Longest silence on a connection: a watch lasts 60 s, and `kube` allows 5 s more.
 const READ_TIMEOUT: Duration = Duration::from_secs(75);
 
 /// The cluster.
@@ -41,7 +41,7 @@ impl Cluster {
         self.requests.register(registry);
     }
 
-    /// Whether every watch that lasts as long as the program was proved alive lately.
+    /// Whether every long-lived watch has shown life lately.
     pub fn is_watching(&self) -> bool {
         self.requests.longest_silence() <= SILENCE
     }
@@ -56,9 +56,9 @@ impl Cluster {
             }
             None => kube::Config::infer().await?,
         };
-        // `kube` would retry a 429 by itself: for an eviction that is a budget's answer, and ours to hear.
+        // `kube` would retry a 429 by itself, which for an eviction is a budget's answer that we must see.
         config.default_retry = false;
-        // A list, or the start of a watch, on a connection that died without a word: longer than a watch may last.
+        // Ends a list or a watch whose connection died silently. Longer than a watch lasts.
         config.read_timeout = Some(READ_TIMEOUT);
         config.reset_reader_on_write = true;
         Ok(Self::new(kube::Client::try_from(config)?))

@@ -1,15 +1,15 @@
-//! One writer at a time: the holder of a Lease (`coordination.k8s.io`) scales in, everybody else waits for it.
+//! Leader election: the holder of a Lease (`coordination.k8s.io`) scales in, all other processes wait.
 //!
-//! The protocol is that of client-go's leader election, so that `kubectl` and other tools read the Lease as they do
-//! anybody's. Whether a holder has gone is judged by how long its Lease has not changed on our own clock, never by the
-//! time written in it: clocks of machines differ. A take-over names the resource version it is based on, so that of two
-//! candidates one wins.
+//! The Lease is used as client-go uses it, so that `kubectl` and other tools can read it. A holder counts as gone when
+//! its Lease has not changed for long enough on our own clock; the time written in it is not used, because clocks
+//! differ. A take-over carries the resource version it is based on, so that one of two candidates wins.
 //!
-//! A holder believes that it leads for [`TRUST`] after the beginning of its last renewal that worked, whatever becomes of
-//! the API server; others wait for [`DURATION`]. A process that was paused in between finds out as soon as it goes on.
+//! A holder leads for [`TRUST`] from the start of its last successful renewal; others wait for [`DURATION`]. A process
+//! that was paused notices as soon as it goes on.
 //!
-//! Source: [leader election](https://github.com/kubernetes/client-go/blob/master/tools/leaderelection/leaderelection.go).
-//! The crates for it that go with our `kube` go by the written time, or take a Lease over without a precondition.
+//! Source: [leader
+//! election](https://github.com/kubernetes/client-go/blob/master/tools/leaderelection/leaderelection.go). The existing
+//! crates for `kube` use the written time, or take over without a precondition.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -25,10 +25,10 @@ use super::leadership::{Leadership, Standing};
 use crate::clock::{Clock, elapsed, later};
 use crate::telemetry::chain;
 
-/// How long others wait for a holder that is silent.
+/// How long others wait for a silent holder.
 const DURATION: Duration = Duration::from_secs(12);
 
-/// How long a holder goes on without having renewed its Lease. The rest of [`DURATION`] is for what it has sent by then.
+/// How long a holder leads after a renewal. The rest of [`DURATION`] is for requests that it has sent by then.
 const TRUST: SignedDuration = SignedDuration::from_secs(8);
 
 /// From one renewal to the next.
@@ -37,25 +37,24 @@ const RENEW: Duration = Duration::from_secs(3);
 /// From one look at somebody else's Lease to the next.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// Pause after a try that failed.
+/// Pause after a failed try.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Longest wait for an answer: shorter than what is left of [`TRUST`] when a renewal is due.
 const ANSWER: Duration = Duration::from_secs(3);
 
-/// Longest a holder's own word for how long it may be silent counts: it is somebody's to write.
+/// Upper bound for the duration in another holder's Lease, which anybody with the right may write.
 const LONGEST: Duration = Duration::from_mins(1);
 
-/// Trouble that goes on is told again after this time.
+/// A lasting failure is logged again after this time.
 const TELL_AGAIN: Duration = Duration::from_mins(5);
 
-/// What the election goes by.
+/// Configuration of the election.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// Name of the Lease, in the program's own namespace.
     pub lease: String,
-    /// What distinguishes us from other pods; none: nothing does. Who finds an earlier run of its own pod in the Lease when
-    /// it starts takes over at once.
+    /// Name of our pod, if known. A process that finds an earlier run of its own pod in the Lease takes over at once.
     pub pod: Option<String>,
 }
 
@@ -66,20 +65,20 @@ pub struct Election {
     clock: Clock,
     name: String,
     pod: Option<String>,
-    /// What stands in the Lease: the pod and a word by chance. No two processes have the same, whatever they were told.
+    /// Our name in the Lease: the pod's and a random suffix, so that no two processes have the same.
     identity: String,
     leadership: Leadership,
     /// The Lease as last written by us.
     lease: Option<Lease>,
-    /// What it said when, the first time.
+    /// The Lease's last new content, and when we first saw it.
     seen: Option<(LeaseSpec, Timestamp)>,
-    /// Whether it is known that we may write the Lease.
+    /// Whether a write has shown that we have the right.
     may_write: bool,
     told: Option<Timestamp>,
 }
 
 impl Election {
-    /// An election that has not begun. What comes of it is told by `leadership`.
+    /// An election that has not begun. `leadership` tells its outcome.
     pub fn new(cluster: Cluster, clock: Clock, candidate: Candidate, leadership: Leadership) -> Self {
         let Candidate { lease: name, pod } = candidate;
         let identity = format!("{}_{:016x}", pod.as_deref().unwrap_or("ebbtide"), fastrand::u64(..));
@@ -87,7 +86,7 @@ impl Election {
         Self { cluster, clock, name, pod, identity, leadership, lease, seen, may_write, told }
     }
 
-    /// Stands, for ever.
+    /// Stands for election, for ever.
     pub async fn run(&mut self) -> Infallible {
         loop {
             let pause = self.turn().await;
@@ -95,27 +94,31 @@ impl Election {
         }
     }
 
-    /// Gives the Lease back, so that another process need not wait. To be called when nothing more is written.
+    /// Gives the Lease back, so that another process need not wait. Call it when nothing more is written.
     pub async fn step_down(&mut self) {
         if !self.leadership.leads() {
             return;
         }
         self.leadership.set(Standing::Unknown);
         match tokio::time::timeout(RETRY, self.give_back()).await {
-            Ok(Ok(())) => tracing::info!("the Lease is given back"),
-            Ok(Err(error)) => tracing::warn!(error = %chain(&error), "could not give the Lease back"),
-            Err(_) => tracing::warn!("could not give the Lease back in time"),
+            Ok(Ok(())) => tracing::info!("gave the Lease back: another process may lead at once"),
+            Ok(Err(error)) => {
+                tracing::warn!(error = %chain(&error), "could not give the Lease back: another process leads once the Lease has expired");
+            }
+            Err(_) => tracing::warn!(
+                "could not give the Lease back in time: another process leads once the Lease has expired"
+            ),
         }
     }
 
-    /// A renewal may just have been cut off: what stands there is read anew.
+    /// Reads the Lease again first: a renewal may just have been cut off.
     async fn give_back(&self) -> Result<(), ApiError> {
         let Some(lease) = self.cluster.lease(&self.name).await? else { return Ok(()) };
         let spec = lease.spec.clone().unwrap_or_default();
         if spec.holder_identity.as_deref() != Some(&self.identity) {
             return Ok(());
         }
-        // As client-go has it: a short Lease that nobody holds.
+        // As client-go does: a short Lease without a holder.
         let spec = LeaseSpec {
             holder_identity: Some(String::new()),
             lease_duration_seconds: Some(1),
@@ -133,13 +136,13 @@ impl Election {
         match outcome {
             Ok(standing) => {
                 if self.told.take().is_some() {
-                    tracing::info!("the Lease can be read and written again");
+                    tracing::info!("the Lease can be read and written again: draining goes on");
                 }
                 let pause = if matches!(standing, Standing::Leads { .. }) { RENEW } else { LOOK };
                 self.leadership.set(standing);
                 pause
             }
-            // Somebody else wrote it: what it says now is known in a moment.
+            // Somebody else wrote it. Read it at once.
             Err(ApiError::Conflict) => {
                 self.lease = None;
                 Duration::ZERO
@@ -150,7 +153,7 @@ impl Election {
                 if self.told.is_none_or(|told| elapsed(told, now) >= TELL_AGAIN) {
                     self.told = Some(now);
                     let lease = &self.name;
-                    tracing::warn!(lease, error = %chain(&error), "the Lease cannot be read or written: without it, no node is drained or released. deploy/rbac.yaml makes it and has the rights to it");
+                    tracing::warn!(lease, error = %chain(&error), "the Lease cannot be read or written: no node is drained or released until it can. deploy/rbac.yaml creates it and grants the rights");
                 }
                 if !self.leadership.leads() {
                     self.leadership.set(Standing::Unknown);
@@ -173,7 +176,7 @@ impl Election {
             },
         };
         let spec = lease.spec.clone().unwrap_or_default();
-        // Of our own pod only an earlier run can have held it, and only before we have.
+        // A holder of our own pod is an earlier run, but only at our first read.
         let is_first = self.seen.is_none();
         let since = match &self.seen {
             Some((before, since)) if *before == spec => *since,
@@ -183,7 +186,7 @@ impl Election {
         let is_ours = holder == self.identity || is_first && is_of(&holder, self.pod.as_deref());
         if !is_ours && !is_free(&spec, elapsed(since, began)) {
             if !self.may_write {
-                // The right is missed now, not when the other one has gone.
+                // Rehearse a write: missing rights should show now, not when the leader has gone.
                 self.cluster.write_lease(&lease, true).await?;
                 self.may_write = true;
             }

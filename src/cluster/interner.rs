@@ -1,7 +1,7 @@
-//! Maps of text that thousands of Nodes carry alike: labels and resources.
+//! Shares the text of labels and resources between Nodes.
 //!
-//! A Node has some 25 labels and 15 quantities, nearly all of them the same on every Node of its group. [`Interner`] keeps
-//! each text once, so that what is remembered of a Node is a list of pointers.
+//! A Node has some 25 labels and 15 quantities, nearly all of them equal on every Node of its group. [`Interner`] keeps
+//! each text once, so that a Node's map is a list of pointers.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -31,19 +31,19 @@ impl<K: AsRef<str>, V: AsRef<str>> FromIterator<(K, V)> for TextMap {
     }
 }
 
-/// The texts that are in use.
+/// The shared texts.
 #[derive(Debug, Default)]
 pub(super) struct Interner {
     known: HashSet<Arc<str>>,
-    /// How many there may be before those that nobody uses any more are looked for.
+    /// At this number, texts that nobody uses any more are removed.
     limit: usize,
 }
 
-/// Below this many it is not worth looking.
+/// Below this number, removing unused texts is not worth it.
 const FEW: usize = 1024;
 
 impl Interner {
-    /// The same pairs, made of the texts kept here.
+    /// Replaces the texts of `pairs` by the shared ones.
     pub(super) fn share(&mut self, pairs: &mut TextMap) {
         for (key, value) in &mut pairs.0 {
             for text in [key, value] {

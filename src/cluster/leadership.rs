@@ -14,12 +14,12 @@ use crate::clock::Clock;
 /// Who may write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// That is not known (any more).
+    /// Not known (any more).
     Unknown,
-    /// We, without anybody's leave: there is no election.
+    /// We, without an election.
     Alone,
-    /// We, until these moments of our clock and of the wall's, whichever comes first: ours stands still while the machine
-    /// sleeps.
+    /// We, until the first of these moments. Our own clock stands still while the machine sleeps, so the wall clock
+    /// counts too.
     Leads {
         /// On our clock.
         until: Timestamp,
@@ -33,7 +33,7 @@ pub enum Standing {
     },
 }
 
-/// Whether this process may write. Its copies tell the same.
+/// Whether this process may write. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Leadership {
     standing: Arc<watch::Sender<Standing>>,
@@ -41,17 +41,17 @@ pub struct Leadership {
 }
 
 impl Leadership {
-    /// That of a process without an election: it leads.
+    /// Without an election: leads.
     pub fn alone(clock: Clock) -> Self {
         Self { standing: Arc::new(watch::Sender::new(Standing::Alone)), clock }
     }
 
-    /// That of a process before its election: it does not lead.
+    /// Before an election: does not lead.
     pub fn unknown(clock: Clock) -> Self {
         Self { standing: Arc::new(watch::Sender::new(Standing::Unknown)), clock }
     }
 
-    /// Whether it may write now. To be asked right before each write.
+    /// Whether this process may write now. Ask right before each write.
     pub fn leads(&self) -> bool {
         self.is_leading(&self.standing.borrow())
     }
@@ -64,12 +64,12 @@ impl Leadership {
         }
     }
 
-    /// Changes when it begins or ceases to lead, and not with every renewal.
+    /// Changes when leading begins or ends, not with every renewal.
     pub fn changes(&self) -> watch::Receiver<Standing> {
         self.standing.subscribe()
     }
 
-    /// Waits until it leads.
+    /// Waits until this process leads.
     pub async fn begun(&self) {
         let mut changes = self.changes();
         while !self.leads() {
@@ -92,13 +92,16 @@ impl Leadership {
 
     pub(super) fn set(&self, standing: Standing) {
         self.standing.send_if_modified(|before| {
-            // A renewal that comes too late is a beginning.
+            // A renewal that came too late is a new beginning.
             let goes_on = self.is_leading(before) && self.is_leading(&standing);
             let changed = *before != standing && !goes_on;
             match &standing {
                 _ if !changed => {}
-                Standing::Follows { holder } => tracing::info!(holder, "another process holds the Lease"),
-                Standing::Leads { .. } => tracing::info!("this process holds the Lease"),
+                Standing::Follows { holder } => tracing::info!(
+                    holder,
+                    "another process leads: this one answers cluster-autoscaler and drains nothing"
+                ),
+                Standing::Leads { .. } => tracing::info!("this process leads: it drains and releases nodes"),
                 Standing::Alone | Standing::Unknown => {}
             }
             *before = standing;

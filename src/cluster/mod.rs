@@ -1,8 +1,8 @@
 //! Thin adapter to the Kubernetes API: the few calls a scale-in makes, and the watches that feed it.
 //!
-//! Invariants: every call has a time-out; no pod is ever read but through a watch; pods are asked to go with their UID
-//! as a precondition. What the API server answers to an eviction is told apart here, by the documented codes and
-//! causes, and nowhere else.
+//! Invariants: every call has a time-out; pods are read through watches only; evictions and deletions have the pod's
+//! UID as a precondition. The answers to an eviction are told apart here and nowhere else, by the documented codes and
+//! causes.
 
 mod answer;
 mod budgets;

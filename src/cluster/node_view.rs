@@ -1,4 +1,4 @@
-//! What a scale-in and a template need to know of a Node.
+//! A Node, as far as scale-ins and templates need it.
 
 use std::collections::BTreeMap;
 
@@ -11,20 +11,20 @@ use super::record::{Annotation, Record};
 use crate::k8s::names;
 use crate::k8s::{InstanceId, NodeName, ProviderId};
 
-/// What the Node's condition Ready says.
+/// The Node's condition Ready.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ready {
     /// `True`.
     Yes,
-    /// `False`, or there is no such condition: its kubelet has something to say, and it is nothing good.
+    /// `False` (the kubelet says so itself), or there is no such condition.
     #[default]
     No,
-    /// `Unknown`: nothing was heard of its kubelet for a while (50 s by default).
-    /// Source: [Node status](https://kubernetes.io/docs/reference/node/node-status/#condition).
+    /// `Unknown`: the kubelet has been silent for a while (50 s by default). Source: [Node
+    /// status](https://kubernetes.io/docs/reference/node/node-status/#condition).
     Unknown,
 }
 
-/// What is to be known of a Node.
+/// What is kept of a Node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeView {
     /// `metadata.name`.
@@ -33,7 +33,7 @@ pub struct NodeView {
     pub uid: String,
     /// `metadata.resourceVersion`, the precondition of every write.
     pub resource_version: String,
-    /// EC2 instance id out of `spec.providerID`; none for a Node that is not of AWS.
+    /// EC2 instance id from `spec.providerID`; `None` if that is not of AWS.
     pub instance: Option<InstanceId>,
     /// `spec.unschedulable`.
     pub unschedulable: bool,
@@ -49,9 +49,9 @@ pub struct NodeView {
     pub created: Option<Timestamp>,
     /// Whether it is Ready.
     pub ready: Ready,
-    /// Since when it is Ready; none while it is not.
+    /// Since when it is Ready; `None` while it is not.
     pub ready_since: Option<Timestamp>,
-    /// Since when its kubelet says that it is not Ready (`False`); none while it does not.
+    /// Since when its kubelet says that it is not Ready (`False`); `None` otherwise.
     pub unready_since: Option<Timestamp>,
     /// `status.capacity`.
     pub capacity: TextMap,
@@ -100,7 +100,7 @@ fn ready(status: &NodeStatus) -> Ready {
     }
 }
 
-/// Since when the condition Ready has this status, if it has.
+/// Since when the condition Ready has this status; `None` if it has another.
 fn since(status: &NodeStatus, value: &str) -> Option<Timestamp> {
     let ready = ready_condition(status)?;
     ready.last_transition_time.as_ref().filter(|_| ready.status == value).map(|time| time.0)
@@ -111,7 +111,7 @@ fn quantities(of: Option<&BTreeMap<String, Quantity>>) -> TextMap {
 }
 
 impl NodeView {
-    /// Whether the label that takes it out of external load balancers is there.
+    /// Whether it has the label that takes it out of external load balancers.
     pub fn is_out_of_load_balancers(&self) -> bool {
         self.labels.get(names::EXCLUDE_FROM_LOAD_BALANCERS).is_some()
     }

@@ -1,8 +1,8 @@
-//! All Nodes of the cluster: a slim view of each, kept by a watch and by the answers to our own writes.
+//! All Nodes of the cluster: a slim view of each, updated by a watch and by the answers to our own writes.
 //!
-//! Invariant: the view of a Node does not go back in time. A write of ours is seen by the next reader at once, and an
-//! older event still on its way from the watch does not undo it. A list is the truth, whatever was known before it was asked
-//! for: an API server that was restored from a backup counts from an older version.
+//! Invariant: a Node's view does not go back in time. The next reader sees a write of ours, and an older event of the
+//! watch does not undo it. A list replaces whatever was known before it was requested: an API server that was restored
+//! from a backup counts from an older version.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,30 +26,30 @@ pub struct Nodes {
     synced: watch::Sender<bool>,
 }
 
-/// A watch that broke is taken up within 5 s, and an attempt on a dead connection has failed after 75 s: one that has
-/// not failed for so long is under way, although nothing has happened that it could tell of.
+/// A watch that has not failed for this long works, even if it has shown no event: a broken one is retried within 5 s,
+/// and a try on a dead connection fails after 75 s.
 const SILENCE: Duration = Duration::from_secs(80);
 
-/// How long it is remembered of an instance that its Node went: no hook holds one for longer.
+/// How long it is remembered when an instance's Node went. No hook holds an instance for longer.
 const REMEMBERED: Duration = Duration::from_hours(48);
 
 #[derive(Debug, Default)]
 struct Inner {
     words: Interner,
     by_name: BTreeMap<NodeName, Arc<NodeView>>,
-    /// More than one where a kubelet came back under another name, or where somebody made a Node up.
+    /// More than one Node if a kubelet came back under another name, or if somebody made a Node up.
     by_instance: BTreeMap<InstanceId, BTreeSet<NodeName>>,
-    /// Names changed since the controller last looked.
+    /// Nodes that have changed since the controller last asked.
     dirty: BTreeSet<NodeName>,
-    /// Whoever waits for a change of one Node.
+    /// Who waits for a change of which Node.
     waiting: BTreeMap<NodeName, Arc<Notify>>,
-    /// Since when what is known is what the API server has; ahead of us while that is not sure.
+    /// Since when the views have been complete and current. In the future while that is not certain.
     whole_since: Option<Instant>,
     /// When the last Node of an instance went.
     gone: BTreeMap<InstanceId, Instant>,
-    /// A list is on its way ...
+    /// A list has been requested ...
     is_listing: bool,
-    /// ... and these were heard of meanwhile by calls of our own, so that it may not show them as they are.
+    /// ... and our own writes have changed these Nodes since then, so the list may show them as they were.
     heard: BTreeSet<NodeName>,
 }
 
@@ -59,9 +59,9 @@ impl Nodes {
         self.lock().by_name.get(name).cloned()
     }
 
-    /// Every Node that names this instance. First the one that is most likely the machine's own: one that is Ready before
-    /// others, then the oldest. A kubelet that came back under another name leaves one behind that is not Ready, and one
-    /// that somebody makes up is younger than the machine's.
+    /// Every Node that names this instance. The machine's own Node most likely comes first: Ready before others, then
+    /// the oldest. A kubelet that came back under another name leaves a Node behind that is not Ready, and a made-up
+    /// Node is younger.
     pub fn of_instance(&self, instance: &str) -> Vec<Arc<NodeView>> {
         let inner = self.lock();
         let names = inner.by_instance.get(instance).into_iter().flatten();
@@ -80,31 +80,31 @@ impl Nodes {
         self.lock().by_name.values().cloned().collect()
     }
 
-    /// Whether the first list is in, so that a missing Node is missing.
+    /// Whether the first list is in. Only then does an unknown Node not exist.
     pub fn is_synced(&self) -> bool {
         *self.synced.borrow()
     }
 
-    /// For how long what is known has been what the API server has, as far as can be told; none while it may not be. For
-    /// when a Node that is missing would cost something.
+    /// For how long the views have been complete and current; `None` while they may not be. Ask where acting on a
+    /// missing Node would do harm.
     pub fn whole_for(&self) -> Option<Duration> {
         let inner = self.lock();
         let since = inner.whole_since.filter(|_| !inner.is_listing)?;
         Instant::now().checked_duration_since(since)
     }
 
-    /// For how long the Node of an instance has been gone; none if it is there, or was never seen.
+    /// For how long an instance's Node has been gone; `None` if it is there, or was never seen.
     pub fn gone_for(&self, instance: &str) -> Option<Duration> {
         self.lock().gone.get(instance).map(Instant::elapsed)
     }
 
     /// Completes when the first list is in.
     pub async fn synced(&self) {
-        // The sender lives as long as this, so the wait can only end well.
+        // The sender lives in `self`, so the wait cannot fail.
         let _ = self.synced.subscribe().wait_for(|synced| *synced).await;
     }
 
-    /// Takes in a Node, unless what is known is newer.
+    /// Stores a Node, unless the stored one is newer.
     pub fn apply(&self, node: NodeView) {
         let mut inner = self.lock();
         if inner.is_known_better(&node) {
@@ -115,8 +115,8 @@ impl Nodes {
         self.dirty.notify_one();
     }
 
-    /// Takes in the answer to a call of ours, unless the Node has gone meanwhile or what is known is newer. Whether it
-    /// is not older than what was known.
+    /// Stores the answer to a write of ours, unless the Node has gone meanwhile or the stored one is newer. Returns
+    /// false if the answer is older than what was stored.
     pub fn update(&self, node: NodeView) -> bool {
         let mut inner = self.lock();
         if inner.by_name.get(&node.name).is_none_or(|known| known.uid != node.uid) {
@@ -134,7 +134,7 @@ impl Nodes {
         true
     }
 
-    /// Completes when Nodes have changed; returns their names.
+    /// Waits for changes and returns the names of the changed Nodes.
     pub async fn changed(&self) -> BTreeSet<NodeName> {
         loop {
             let notified = self.dirty.notified();
@@ -146,12 +146,12 @@ impl Nodes {
         }
     }
 
-    /// Told of every change of one Node, until [`forget`](Self::forget).
+    /// Notified of every change of one Node, until [`forget`](Self::forget).
     pub fn follow(&self, name: &str) -> Arc<Notify> {
         Arc::clone(self.lock().waiting.entry(name.into()).or_default())
     }
 
-    /// Nobody follows this Node any more.
+    /// Ends [`follow`](Self::follow).
     pub fn forget(&self, name: &str) {
         self.lock().waiting.remove(name);
     }
@@ -162,7 +162,7 @@ impl Nodes {
 }
 
 impl Inner {
-    /// Whether what is known of a Node is newer than this.
+    /// Whether the stored Node is newer than this one.
     fn is_known_better(&self, node: &NodeView) -> bool {
         let known = self.by_name.get(&node.name);
         known.is_some_and(|known| is_older(&node.resource_version, &known.resource_version))
@@ -203,7 +203,7 @@ impl Inner {
         }
     }
 
-    /// Tells whoever follows a Node, or another one of its instance, that it has changed.
+    /// Notifies the followers of a Node, and of the other Nodes of its instance.
     fn touch(&mut self, node: &NodeView) {
         let beside = node.instance.as_ref().and_then(|instance| self.by_instance.get(instance));
         for name in beside.into_iter().flatten().chain([&node.name]) {
@@ -230,7 +230,7 @@ impl Sink<Node> for Nodes {
 
     fn delete(&self, gone: NodeView) {
         let mut inner = self.lock();
-        // The Node of a newer incarnation stays.
+        // A newer Node of the same name stays.
         if inner.by_name.get(&gone.name).is_some_and(|known| known.uid == gone.uid) {
             inner.remove(&gone.name);
         }
@@ -270,7 +270,7 @@ impl Sink<Node> for Nodes {
         let now = Instant::now();
         let mut inner = self.lock();
         let ahead = if connected { now } else { now + SILENCE };
-        // A list that was just taken in has said since when.
+        // A list that was just stored has set the moment already.
         if !connected || inner.whole_since.is_some_and(|since| since > now) {
             inner.whole_since = inner.whole_since.map(|_| ahead);
         }

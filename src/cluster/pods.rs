@@ -1,4 +1,4 @@
-//! Pods, as far as a drain needs them.
+//! A pod, as far as a drain needs it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,11 +13,11 @@ use crate::k8s::{NodeName, names};
 /// Source: [Pod v1 `terminationGracePeriodSeconds`](https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/#lifecycle).
 const DEFAULT_GRACE_SECONDS: i64 = 30;
 
-/// The API server takes any number of seconds; what is longer than a year is for ever, and fits into every sum.
+/// Longest grace that is distinguished. The API server takes any number of seconds; a year fits into every sum.
 const LONGEST_GRACE_SECONDS: i64 = 365 * 24 * 60 * 60;
 
-/// The latest deletion that is told from never, likewise: the API server adds a grace to the present moment, and the sum
-/// wraps around, as far as the year 1735 or 2318.
+/// Latest deletion time that is distinguished from never. The API server adds the grace to the present moment, and the
+/// sum may wrap around, as far as the years 1735 and 2318.
 const LATEST: Timestamp = Timestamp::constant(7_258_118_400, 0);
 
 /// Namespace and name of a pod, `namespace/name`.
@@ -38,16 +38,16 @@ impl fmt::Display for PodName {
 /// What makes a pod a daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DaemonOwner {
-    /// A DaemonSet of `apps/v1`: whether it exists can be known.
+    /// A DaemonSet of `apps/v1`, which can be looked up.
     DaemonSet {
         /// `metadata.uid`.
         uid: String,
         /// `metadata.name`; it is in the pod's namespace.
         name: String,
     },
-    /// A controller of kind DaemonSet of another API group (OpenKruise has one), or the pod says so with
-    /// cluster-autoscaler's annotation. Both count for cluster-autoscaler as well.
-    /// Source: [`IsDaemonSetPod`](https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/utils/pod/pod.go).
+    /// A DaemonSet of another API group (OpenKruise has one), or cluster-autoscaler's annotation on the pod. Both count
+    /// for cluster-autoscaler too. Source:
+    /// [`IsDaemonSetPod`](https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/utils/pod/pod.go).
     Other,
 }
 
@@ -66,13 +66,13 @@ pub struct PodView {
     pub finished: bool,
     /// `spec.terminationGracePeriodSeconds`.
     pub grace_seconds: i64,
-    /// When its grace ends, for a pod that has been asked to go (`metadata.deletionTimestamp`).
+    /// When its grace ends, for a pod that is being deleted (`metadata.deletionTimestamp`).
     pub deletion_timestamp: Option<Timestamp>,
     /// When it was created.
     pub created: Option<Timestamp>,
     /// Whether it mirrors a static pod.
     pub mirror: bool,
-    /// What makes it a daemon, if anything does.
+    /// What makes it a daemon; `None` if it is none.
     pub daemon: Option<DaemonOwner>,
     /// UID of its controller.
     pub controller: Option<String>,
@@ -80,7 +80,7 @@ pub struct PodView {
     pub tolerates_cordon: bool,
     /// Labels, for matching budgets.
     pub labels: BTreeMap<String, String>,
-    /// The annotations that tell how it wants to leave.
+    /// The annotations that say how it wants to leave.
     pub annotations: BTreeMap<String, String>,
 }
 
@@ -152,12 +152,12 @@ fn tolerates_cordon(toleration: &Toleration) -> bool {
 }
 
 impl PodView {
-    /// Whose it is: its controller's, or, without one, its own.
+    /// UID of its controller, or its own if it has none.
     pub fn owner(&self) -> String {
         self.controller.clone().unwrap_or_else(|| self.name.to_string())
     }
 
-    /// The value of an annotation that tells how the pod wants to leave.
+    /// The value of an annotation that says how it wants to leave.
     pub fn wish(&self, key: &str) -> Option<&str> {
         self.annotations.get(key).map(String::as_str)
     }

@@ -1,4 +1,4 @@
-//! Keeping a store in step with the API server.
+//! Keeps a store up to date with the API server by a watch.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -22,22 +22,21 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 pub trait Sink<K> {
     /// What is kept of an object.
     type Kept;
-    /// Reduces an object to what is kept of it, before anything else is done with it: a list of thousands of Nodes is
-    /// never held whole.
+    /// Reduces an object to what is kept of it, at once: a list of thousands of Nodes is never held in full.
     fn reduce(&self, object: K) -> Self::Kept;
-    /// An object is there, or has changed.
+    /// An object exists or has changed.
     fn apply(&self, object: Self::Kept);
     /// An object is gone.
     fn delete(&self, object: Self::Kept);
-    /// These are all objects there are.
+    /// These are all objects.
     fn reset(&self, objects: Vec<Self::Kept>);
-    /// A list is about to be asked for: what was kept may be out of date until that is whole.
+    /// A list is about to be requested. What is kept may be out of date until it is complete.
     fn listing(&self) {}
-    /// What is kept may be out of date from now on, or is not any more.
+    /// The watch broke (what is kept may be out of date), or works again.
     fn connected(&self, _connected: bool) {}
 }
 
-/// Feeds `sink` from `events` for ever. A broken watch is taken up again; the store keeps what it has meanwhile.
+/// Feeds `sink` from `events` for ever. A broken watch is retried; the store keeps what it has meanwhile.
 pub async fn reflect<K, S>(events: impl Stream<Item = watcher::Result<Event<K>>> + Send, sink: &S)
 where
     S: Sink<K>,
@@ -50,34 +49,34 @@ where
     while let Some(event) = events.next().await {
         match event {
             Ok(event) => {
-                // A list counts when it is whole.
+                // A list counts when it is complete.
                 let is_partial = matches!(event, Event::Init | Event::InitApply(_));
                 let outage_took = if is_partial { None } else { outage.ends() };
                 deliver(event, &mut listed, sink);
                 if let Some(lasted) = outage_took {
-                    tracing::info!(kind, lasted_seconds = lasted.as_secs(), "watching again");
+                    tracing::info!(kind, lasted_seconds = lasted.as_secs(), "the watch works again");
                     sink.connected(true);
                 }
             }
             Err(error) => {
                 sink.connected(false);
-                // Not once a try.
+                // Not at every try.
                 if let Some(lasted) = outage.lasts() {
                     let lasts_seconds = lasted.as_secs();
-                    tracing::warn!(kind, lasts_seconds, error = %chain(&error), "the watch broke and is taken up again");
+                    tracing::warn!(kind, lasts_seconds, error = %chain(&error), "the watch broke and is retried; what was seen before stands");
                 }
             }
         }
     }
 }
 
-/// Whether an event came from the API server. `Init` only says that a list is about to be asked for.
+/// Whether an event came from the API server. `Init` only says that a list is about to be requested.
 pub fn brings_news<K>(event: &Event<K>) -> bool {
     !matches!(event, Event::Init)
 }
 
-/// The same events, with a pause after each failure: ever longer until the API server answers. `kube`'s own backoff
-/// takes the `Init` before each try for a success, and would ask ten times a second all through an outage.
+/// The same events, with a growing pause after each failure in a row. `kube`'s own backoff takes the `Init` before each
+/// try for a success, and would try ten times a second throughout an outage.
 pub fn patiently<K>(
     events: impl Stream<Item = watcher::Result<Event<K>>> + Send,
 ) -> impl Stream<Item = watcher::Result<Event<K>>> + Send {
@@ -98,7 +97,7 @@ pub fn patiently<K>(
     })
 }
 
-/// Hands one event of a watch to the sink. `listed` collects a list until it is whole.
+/// Hands one event of a watch to the sink. `listed` collects a list until it is complete.
 pub fn deliver<K, S: Sink<K>>(event: Event<K>, listed: &mut Vec<S::Kept>, sink: &S) {
     match event {
         Event::Init => {
@@ -112,7 +111,7 @@ pub fn deliver<K, S: Sink<K>>(event: Event<K>, listed: &mut Vec<S::Kept>, sink: 
     }
 }
 
-/// Objects of one kind, each reduced to what is needed of it.
+/// The objects of one kind, each reduced to what is needed.
 #[derive(Debug)]
 pub struct Store<V> {
     items: Mutex<BTreeMap<String, Arc<V>>>,
@@ -127,12 +126,12 @@ impl<V> Default for Store<V> {
 }
 
 impl<V> Store<V> {
-    /// Everything there is.
+    /// All objects.
     pub fn all(&self) -> Vec<Arc<V>> {
         self.lock().values().cloned().collect()
     }
 
-    /// Whether something of this key is there.
+    /// Whether there is an object of this key.
     pub fn contains(&self, key: &str) -> bool {
         self.lock().contains_key(key)
     }
@@ -156,11 +155,11 @@ impl<V> Store<V> {
     }
 }
 
-/// How an object becomes what is kept of it.
+/// How an object is reduced to what is kept of it.
 pub trait Project<K>: Sized {
-    /// The key to keep it under and what is kept; none if nothing is.
+    /// Its key and what is kept of it; `None` if nothing is.
     fn project(object: &K) -> Option<Self>;
-    /// Key of an object.
+    /// An object's key.
     fn key(object: &K) -> String;
 }
 

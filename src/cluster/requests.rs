@@ -1,9 +1,9 @@
-//! Every request to the API server: counted by what it asks and how it ends (`ebbtide_api_requests_total`), and what proves
-//! that a watch lives (`ebbtide_watch_age_seconds`).
+//! Counts every request to the API server (`ebbtide_api_requests_total`) and measures how long each watch has shown no
+//! life (`ebbtide_watch_age_seconds`).
 //!
-//! An idle watch is not a stale one. It is proved alive by whatever comes over it (events, and the bookmarks that the API
-//! server sends about once a minute), and by its being taken up again, which happens every [`WATCH_SECONDS`]. Neither shows in
-//! what `kube` tells of a watch, so both are seen here, below it.
+//! An idle watch is not a broken one. Whatever comes over it shows that it lives (events, and the bookmarks that the
+//! API server sends about once a minute), and so does its renewal every [`WATCH_SECONDS`]. `kube` reports neither, so
+//! both are observed here, below it.
 //!
 //! [`WATCH_SECONDS`]: super::watches::WATCH_SECONDS
 
@@ -25,7 +25,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 use tokio::time::Instant;
 
-/// What is asked.
+/// The verb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
 #[expect(non_camel_case_types, reason = "the label values as Prometheus shows them")]
 enum Verb {
@@ -38,7 +38,7 @@ enum Verb {
     other,
 }
 
-/// Of what it is asked.
+/// The resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, EncodeLabelValue)]
 #[expect(non_camel_case_types, reason = "the label values as Prometheus shows them")]
 enum Resource {
@@ -54,7 +54,7 @@ enum Resource {
     other,
 }
 
-/// Those that are watched as long as the program runs: without one of them it does not know what it decides about.
+/// The resources that are watched as long as the program runs; decisions need all of them.
 const WATCHED: [Resource; 4] =
     [Resource::nodes, Resource::poddisruptionbudgets, Resource::daemonsets, Resource::volumeattachments];
 
@@ -110,7 +110,7 @@ struct Labels {
     outcome: Outcome,
 }
 
-/// What a request asks, by its method and its path.
+/// Verb and resource of a request, by its method and path.
 ///
 /// Source: [Resource URIs](https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-uris).
 fn asked(method: &Method, uri: &Uri) -> (Verb, Resource) {
@@ -142,14 +142,14 @@ fn asked(method: &Method, uri: &Uri) -> (Verb, Resource) {
     (verb, resource)
 }
 
-/// The requests to one API server.
+/// Counters of the requests to one API server.
 #[derive(Clone, Debug)]
 pub(super) struct Requests {
     counts: Family<Labels, Counter>,
     heard: Arc<Heard>,
 }
 
-/// When each watch was heard of last.
+/// When each watch last showed life.
 #[derive(Debug)]
 struct Heard {
     since: Instant,
@@ -161,7 +161,7 @@ impl Heard {
         self.last.lock().unwrap_or_else(PoisonError::into_inner).insert(resource, Instant::now());
     }
 
-    /// How long each watch has not been heard of; since the start, if it never was.
+    /// How long each watch has shown no life, since the start if it never did.
     fn ages(&self) -> [(Resource, Duration); 4] {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         WATCHED.map(|resource| (resource, last.get(&resource).unwrap_or(&self.since).elapsed()))
@@ -186,12 +186,12 @@ impl Requests {
         registry.register_collector(Box::new(Ages(Arc::clone(&self.heard))));
     }
 
-    /// How long the watch that has been silent longest has been so.
+    /// The longest of these times.
     pub(super) fn longest_silence(&self) -> Duration {
         self.heard.ages().into_iter().map(|(_, age)| age).max().unwrap_or_default()
     }
 
-    /// A client whose requests are seen here on their way to `client`.
+    /// A client that counts requests on their way to `client`.
     pub(super) fn seen(&self, client: kube::Client) -> kube::Client {
         let namespace = client.default_namespace().to_owned();
         let requests = self.clone();
@@ -208,7 +208,7 @@ impl Requests {
         request: Request<Body>,
     ) -> Result<Response<impl http_body::Body<Data = Bytes, Error = kube::Error> + use<>>, kube::Error> {
         let (verb, resource) = asked(request.method(), request.uri());
-        // Whoever has waited long enough drops this.
+        // A caller that has waited long enough drops this.
         let mut counted =
             Counted { counts: &self.counts, labels: Labels { verb, resource, outcome: Outcome::given_up } };
         let answer = client.send(request).await;

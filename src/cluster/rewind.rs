@@ -1,11 +1,10 @@
-//! Noticing that the API server counts from an older version: etcd was restored from a backup.
+//! Notices that the API server counts from an older version because etcd was restored from a backup.
 //!
-//! A watch that is taken up at a version which lies ahead is told nothing until that version has come, not even by a
-//! bookmark, and nobody says so
+//! A watch that resumes at a version in the future gets nothing until that version has come, not even a bookmark or an
+//! error
 //! ([`Cacher.Watch`](https://github.com/kubernetes/kubernetes/blob/master/staging/src/k8s.io/apiserver/pkg/storage/cacher/cacher.go)).
-//! So the version of a list of one object is looked at now and then, of a kind that is small. It is that of all of etcd, and
-//! never goes back otherwise.
-//! When it has, every watch begins anew, with a list, which is the truth whatever was known.
+//! So a list of one object, of a small resource, is read now and then. Its version is that of all of etcd, and never
+//! goes back otherwise. When it has gone back, every watch starts again with a list, which replaces whatever was known.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,13 +21,13 @@ use tokio::sync::{Notify, watch};
 use super::answer::{ApiError, timely};
 use crate::telemetry::chain;
 
-/// How often the version is looked at. After a restore controllers are restarted, which takes longer.
+/// How often the version is read. Restarting the controllers after a restore takes longer.
 const EVERY: Duration = Duration::from_secs(30);
 
 /// The same after a failure: API servers are down while etcd is restored.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// How often the API server was seen to have gone back.
+/// How many restores were noticed.
 #[derive(Debug, Default)]
 pub(super) struct Rewinds {
     seen: watch::Sender<u64>,
@@ -38,13 +37,13 @@ pub(super) struct Rewinds {
 }
 
 impl Rewinds {
-    /// Looks for a restored etcd, for ever.
+    /// Watches for a restored etcd, for ever.
     pub(super) async fn watch(&self, client: kube::Client) {
         let api: Api<PodDisruptionBudget> = Api::all(client);
         let params = ListParams::default().limit(1);
         loop {
             let mut pause = EVERY;
-            // What is shown while the answer is on its way may be newer than that.
+            // Events may show a newer version while the answer is on its way.
             let newest = self.newest.load(Ordering::Relaxed);
             match timely(api.list_metadata(&params)).await {
                 Ok(list) => {
@@ -54,7 +53,7 @@ impl Rewinds {
                         tracing::warn!(
                             version,
                             before = newest,
-                            "the API server counts from an older version: everything is listed anew"
+                            "the API server counts from an older version (etcd was restored from a backup): everything is listed again"
                         );
                         self.newest.store(version, Ordering::Relaxed);
                         self.seen.send_modify(|seen| *seen += 1);
@@ -63,21 +62,21 @@ impl Rewinds {
                 }
                 Err(error) => {
                     let error: &ApiError = &error;
-                    tracing::debug!(error = %chain(error), "could not look at the API server's version");
+                    tracing::debug!(error = %chain(error), "could not read the API server's version; trying again");
                     pause = AGAIN;
                 }
             }
-            // Asked for or due, whichever is sooner.
+            // When requested or due, whichever is sooner.
             let _ = tokio::time::timeout(pause, self.suspicion.notified()).await;
         }
     }
 
-    /// Has the version looked at now: an object was older than it had been before.
+    /// Has the version read now: an object was older than before.
     pub(super) fn suspect(&self) {
         self.suspicion.notify_one();
     }
 
-    /// A watch that begins anew when the API server has gone back.
+    /// A watch that starts again when the API server has gone back.
     pub(super) fn follow<K>(
         self: &Arc<Self>,
         api: Api<K>,

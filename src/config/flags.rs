@@ -1,7 +1,7 @@
-//! The flags as clap has them, with their values as they were typed, and the environment in their place.
+//! The flags as clap reads them, with their values as typed, or the environment's in their place.
 //!
-//! Clap stops at the first thing it does not like. So as to report all of them, what it does not like is noted and
-//! taken off the line, until it likes the rest.
+//! Clap stops at the first problem. To report all of them, each problem is noted and its argument taken off the line,
+//! until clap accepts the rest.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
@@ -152,7 +152,7 @@ pub(super) struct ServeFlags {
     pub(super) log_level: String,
 }
 
-/// What a command line comes to, with what was wrong about its form.
+/// A command line as read, with the problems of its form.
 pub(super) enum Read {
     Print(String),
     Unclear(Vec<Problem>),
@@ -226,7 +226,7 @@ fn from_env(serve: &ArgMatches, env: &dyn Fn(&str) -> Option<String>) -> Vec<OsS
     args
 }
 
-/// Notes and takes off what clap does not like until it likes the line.
+/// Notes each problem and takes its argument off, until clap accepts the line.
 fn settle(args: &mut Vec<OsString>, problems: &mut Vec<Problem>) -> Result<ArgMatches, Read> {
     loop {
         let error = match command().try_get_matches_from(args.iter()) {
@@ -245,7 +245,7 @@ fn settle(args: &mut Vec<OsString>, problems: &mut Vec<Problem>) -> Result<ArgMa
     }
 }
 
-/// What clap does not like, in a few words.
+/// Clap's problem in a few words.
 fn problem(error: &clap::Error) -> Problem {
     let context = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.as_str()),

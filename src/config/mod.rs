@@ -1,10 +1,10 @@
 //! The command line and the environment, read once, here.
 //!
-//! Invariants: what is wrong is reported all at once, each problem with its flag; nothing else in the program reads
-//! flags or environment variables of its own; a [`Config`] that exists can be started from.
+//! Invariants: all problems are reported at once, each with its flag; nothing else in the program reads its flags or
+//! environment variables; a [`Config`] that exists is valid.
 //!
 //! Every flag of `serve` is also an environment variable, `--drain-timeout` as `EBBTIDE_DRAIN_TIMEOUT`; the flag wins,
-//! and an empty variable is none. Values of a repeatable flag are separated by `;` or new lines in its variable.
+//! and an empty variable counts as unset. In a variable, values of a repeatable flag are separated by `;` or new lines.
 
 mod flags;
 mod problem;

@@ -1,4 +1,4 @@
-//! One value out of the text of one flag. What is wrong with it becomes a [`Problem`]; there is no value then.
+//! Reads the value of one flag from its text. A text that cannot be used becomes a [`Problem`], and there is no value.
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -12,7 +12,7 @@ use crate::scale_in::AtOnce;
 use crate::telemetry::LogFormat;
 use crate::template::MixedInstances;
 
-/// A hypervisor that keeps more than half of the memory is a slip of the comma.
+/// No hypervisor keeps more than half of the memory: more is a slip of the comma.
 const SHARE: RangeInclusive<f64> = 0.0..=50.0;
 
 pub(super) fn address(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Option<SocketAddr> {
@@ -50,7 +50,7 @@ pub(super) fn is_region(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
 }
 
-/// Of the key of a tag, which has 128 characters, `kubernetes.io/cluster/` takes 22.
+/// A tag's key has at most 128 characters, of which `kubernetes.io/cluster/` takes 22.
 pub(super) fn is_cluster_name(text: &str) -> bool {
     (1..=106).contains(&text.chars().count()) && !text.contains(char::is_whitespace) && !text.contains('/')
 }
@@ -98,7 +98,7 @@ pub(super) fn pods(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Optio
     read
 }
 
-/// A number from 1 on, or a share up to all.
+/// A number from 1 on, or a share up to 100 %.
 pub(super) fn at_once(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Option<AtOnce> {
     let read = match text.strip_suffix('%') {
         Some(percent) => percent

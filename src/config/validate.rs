@@ -1,5 +1,5 @@
-//! From flags as typed to a configuration: every value is checked, whatever is wrong with the others, and then against
-//! the others.
+//! From flags as typed to a configuration. Every value is checked even if others are wrong, and then against the
+//! others.
 
 use std::fs::File;
 use std::net::SocketAddr;
@@ -23,22 +23,22 @@ use crate::provider::{Listen, Tls, TlsOptions};
 use crate::telemetry::{LogOptions, chain};
 use crate::template::Settings;
 
-/// What a drain takes without a flush and without workloads that need time, with a margin.
+/// Least time of a drain beyond its flush, with a margin.
 const LEAST_DRAIN: Duration = Duration::from_secs(10);
 
 const HOUR: Duration = Duration::from_hours(1);
 
-/// A look takes AWS some requests, which are throttled from a few a second on; the size of a group that somebody else
-/// has changed must not be wrong for long.
+/// A refresh takes some requests, and AWS throttles from a few a second on. A size that somebody else has changed must
+/// not be wrong for long.
 const REFRESH: RangeInclusive<Duration> = Duration::from_secs(1)..=HOUR;
-/// Past a day what is remembered of AWS has little to do with it.
+/// A snapshot that is older than a day has little to do with AWS.
 const MAX_AGE: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_hours(24);
-/// A flush is for what is left in buffers.
+/// A flush is for what is left in buffers: more than an hour is a slip.
 const FLUSH: RangeInclusive<Duration> = Duration::ZERO..=HOUR;
-/// Longer than any hook may hold an instance (48 h), short enough to be no slip of the unit.
+/// Longer than any hook can hold an instance (48 h), short enough to catch a slip of the unit.
 const DRAIN: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_hours(30 * 24);
 
-/// The configuration, or none if a problem was added that leaves a hole in it.
+/// The configuration. `None` if a problem leaves a hole in it.
 pub(super) fn config(flags: ServeFlags, proxy: Option<Proxy>, problems: &mut Vec<Problem>) -> Option<Config> {
     let addresses = addresses(&flags, problems);
     let tls = tls(&flags, addresses.as_ref().map(|(listen, _)| listen), problems);
@@ -177,7 +177,7 @@ fn unless_none<T>(text: &str, read: impl FnOnce(&str) -> Option<T>) -> Option<Op
     if text == "none" { Some(None) } else { read(text).map(Some) }
 }
 
-/// The proxy that the environment names as most programs have it, in either case.
+/// The proxy that the environment names as usual, in upper or lower case.
 pub(super) fn proxy(env: &dyn Fn(&str) -> Option<String>, problems: &mut Vec<Problem>) -> Option<Proxy> {
     let read = |upper: &str| {
         let named = |name: &str| env(name).map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
@@ -266,7 +266,7 @@ fn election(flags: &ServeFlags, problems: &mut Vec<Problem>) -> Option<Candidate
     if let Some(pod) = &pod {
         object_name("--leader-elect-pod", "a pod", pod, problems);
     }
-    // A problem that was added leaves no configuration at all.
+    // A problem here leaves no configuration at all.
     elect?.then_some(Candidate { lease, pod })
 }
 

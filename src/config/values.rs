@@ -20,44 +20,44 @@ pub struct Config {
     pub admin_listen: SocketAddr,
     /// Certificates; without them, plaintext on a loopback address or a Unix socket.
     pub tls: Option<TlsOptions>,
-    /// AWS region; none: the SDK finds it.
+    /// AWS region; `None`: the SDK finds it.
     pub region: Option<String>,
-    /// Where AWS is; none: the SDK knows.
+    /// URL of the AWS APIs; `None`: the SDK knows.
     pub endpoint_url: Option<String>,
-    /// The proxy on the way to AWS. `kube` finds that to the API server by itself.
+    /// The proxy for AWS. `kube` finds its own.
     pub proxy: Option<Proxy>,
-    /// How to reach the API server; none: the usual inference.
+    /// Kubeconfig file; `None`: the usual places.
     pub kubeconfig: Option<PathBuf>,
-    /// Which groups are ours.
+    /// Which groups are managed.
     pub selectors: Selectors,
-    /// How often AWS is looked at.
+    /// How often AWS is polled.
     pub refresh_interval: Duration,
-    /// How old a look at AWS may be that is answered from.
+    /// How old a snapshot may be to answer from.
     pub snapshot_max_age: Duration,
-    /// What is told of nodes that are not there yet.
+    /// How templates are computed.
     pub templates: template::Settings,
-    /// Whether groups' own options are told even where cluster-autoscaler then takes MaxNodeStartupTime for 0.
+    /// Whether groups' own options are answered even if cluster-autoscaler then takes MaxNodeStartupTime for 0.
     pub zero_node_startup_time: bool,
-    /// What DaemonSet pods get to flush after the last workload.
+    /// How long DaemonSet pods get to flush after the last workload.
     pub daemonset_flush: Duration,
     /// How much longer a DaemonSet pod can ask for.
     pub daemonset_flush_beyond: Duration,
-    /// In which namespaces it can; none: in all.
+    /// In which namespaces it can; empty: in all.
     pub daemonset_flush_namespaces: Vec<String>,
     /// Whether DaemonSet pods are kept from cluster-autoscaler's own drain.
     pub daemonset_guard: bool,
-    /// How long pods that asked not to be disturbed are waited for where cluster-autoscaler has not asked; none: as long as
-    /// it takes.
+    /// How long a drain that cluster-autoscaler did not request waits for pods that asked not to be disturbed; `None`:
+    /// as long as it takes.
     pub patience: Option<Duration>,
-    /// How long workloads may take to leave; none: as long as it takes.
+    /// Longest time from a scale-in's request to its release; `None`: as long as it takes.
     pub drain_timeout: Option<Duration>,
-    /// How many scale-ins that people wish for go on at once in a group.
+    /// How many scale-ins that people request run at once in a group.
     pub max_operator_scale_ins: AtOnce,
     /// Name of the lifecycle hooks that are ours.
     pub lifecycle_hook: String,
-    /// Name of the ConfigMap that keeps what is learned of nodes.
+    /// Name of the ConfigMap of learned templates.
     pub templates_config_map: String,
-    /// How the one writer is elected; none: it is known that there is only one.
+    /// Leader election; `None`: this is the only process.
     pub election: Option<Candidate>,
     /// How logs are written.
     pub log: LogOptions,

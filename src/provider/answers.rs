@@ -1,4 +1,4 @@
-//! What the RPCs that only read say of the view. Pure.
+//! The answers of the RPCs that only read, from the snapshot. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -16,12 +16,12 @@ use crate::aws::{self, Lifecycle};
 use crate::groups::{Group, LaunchFailure, Snapshot, sizes};
 use crate::k8s::ProviderId;
 
-/// Class of a launch failure that another group may be spared.
+/// Class of a launch failure that another group may not have (no capacity, quota).
 const OUT_OF_RESOURCES: i32 = 1;
 /// Class of every other launch failure.
 const OTHER: i32 = 99;
 
-/// A group with the limits in force, and a line about it for people.
+/// A group with its effective limits, and a line about it for people.
 pub fn node_group(group: &Group, scale_ins: &dyn ScaleIns) -> NodeGroup {
     let (min_size, max_size) = sizes::limits(&group.asg, |i| scale_ins.leaves(&group.asg.name, &i.id));
     NodeGroup { id: group.asg.name.to_string(), min_size, max_size, debug: debug(group, scale_ins) }
@@ -52,10 +52,10 @@ fn debug(group: &Group, scale_ins: &dyn ScaleIns) -> String {
     line
 }
 
-/// The group that this provider id is a node of, or will be. None while the node leaves: cluster-autoscaler counts every
-/// node of a group against the target size, so that with those that are not in it any more a scale-up would seem to have
-/// worked at once, and a launch that fails would never be noticed. A node that it is about to delete itself is of its group
-/// until it has asked for that.
+/// The group of the node with this provider id. `None` while the node leaves: cluster-autoscaler compares a group's
+/// nodes with its target size, and leaving nodes are not in the target size; with them a scale-up would seem to have
+/// worked at once, and a failed launch would go unnoticed. A node that cluster-autoscaler is about to delete belongs to
+/// its group until the DeleteNodes.
 ///
 /// Source: `areThereUpcomingNodesInNodeGroup` of cluster-autoscaler's `clusterstate/clusterstate.go`.
 pub fn owner<'a>(
@@ -72,8 +72,9 @@ pub fn owner<'a>(
     }
 }
 
-/// The instances of a group, and a placeholder for each that is `missing`. As many placeholders bear the reason of failed
-/// launches as there were such, and as can be given up: it asks for that at once, and for the newest.
+/// The instances of a group, and a placeholder for each that is `missing`. The newest placeholders carry the error of
+/// failed launches: one each, and no more than can be given up, because cluster-autoscaler asks at once to delete
+/// those.
 pub fn instances(
     group: &Group,
     missing: &[usize],
@@ -113,8 +114,8 @@ fn is_leaving(group: &Group, instance: &aws::Instance, scale_ins: &dyn ScaleIns)
     instance.lifecycle.is_leaving() || scale_ins.is_leaving(&group.asg.name, &instance.id)
 }
 
-/// A Node that nothing fits on, for a group of which nothing is known: it is not grown for any pod, and its nodes that are
-/// on their way are counted on for none.
+/// A Node that nothing fits on, for a group without a template: cluster-autoscaler neither grows the group for a pod
+/// nor expects a pod to fit on its nodes to come.
 pub fn node_without_room(group: &Group) -> Bytes {
     let name = format!("{}-template-unknown", group.asg.name);
     let nothing = |resource: &str| (resource.to_owned(), Quantity { string: Some("0".to_owned()) });
@@ -142,7 +143,7 @@ pub fn node_without_room(group: &Group) -> Bytes {
 }
 
 fn error_info(failure: &LaunchFailure) -> InstanceErrorInfo {
-    // To the client an empty code means that there is no error.
+    // The client takes an empty code for no error.
     let code = if failure.code.is_empty() { "LaunchFailed" } else { &failure.code };
     InstanceErrorInfo {
         error_code: code.to_owned(),

@@ -1,7 +1,7 @@
 //! Changing sizes at AWS, for the RPCs.
 //!
-//! A change is made in a task of its own, which keeps the group's lock to its end, whatever becomes of the caller; a size
-//! that goes down goes through [`Protection`].
+//! Each change runs in a task of its own that holds the group's lock to the end, even if the caller gives up. Lower
+//! sizes go through [`Protection`].
 
 use std::sync::Arc;
 
@@ -17,7 +17,8 @@ use crate::groups::selector::Selectors;
 use crate::groups::{Change, Group, GroupLock, Groups};
 use crate::k8s::InstanceId;
 
-/// Tasks that run to their end though nobody waits for them, unless the program is gone. Clones share them.
+/// Tasks that run to their end even if nobody waits for them; they are aborted only when the program ends. Clones share
+/// them.
 #[derive(Clone, Debug, Default)]
 pub struct Running {
     tasks: TaskTracker,
@@ -29,13 +30,13 @@ impl Running {
         self.tasks.spawn(self.gone.clone().run_until_cancelled_owned(task));
     }
 
-    /// Waits for all of them; none may begin after that.
+    /// Waits for all tasks. Call it when no more are started.
     pub async fn finish(&self) {
         self.tasks.close();
         self.tasks.wait().await;
     }
 
-    /// Ends all of them when it is dropped.
+    /// Aborts all tasks when the guard is dropped.
     pub fn guard(&self) -> DropGuard {
         self.gone.clone().drop_guard()
     }
@@ -52,7 +53,7 @@ pub struct AwsSizing {
 }
 
 impl AwsSizing {
-    /// Sizes of the groups of `selectors`. `running` keeps what must end even if nobody waits for it.
+    /// Sizes of the groups of `selectors`. The changes run in `running`.
     pub fn new(
         aws: Aws,
         selectors: Selectors,
@@ -63,11 +64,11 @@ impl AwsSizing {
         Self { aws, selectors, groups, protection, running }
     }
 
-    /// Waits for what AWS has said to a change.
+    /// Waits for AWS's answer to a change.
     async fn heard(&self, result: oneshot::Receiver<Result<(), AwsError>>) -> Result<(), SizingError> {
         let result = result.await.map_err(|_| SizingError::CutOff)?;
         if result.is_err() {
-            // It may have had its effect all the same.
+            // The change may have taken effect all the same.
             self.groups.refresh_soon();
         }
         result.map_err(told)
@@ -79,7 +80,7 @@ impl Sizing for AwsSizing {
     async fn current(&self, group: &Group) -> Result<Group, SizingError> {
         let found = self.aws.describe_group_now(&group.asg.name).await.map_err(told)?;
         let missing = || SizingError::Refused(format!("there is no group {}", group.asg.name));
-        // A description may lag behind what we have set a moment ago.
+        // AWS's description may lag behind what we have just set.
         let mut asg = self.protection.brought_up_to_date(found.ok_or_else(missing)?);
         self.selectors.tighten(&mut asg);
         Ok(Group { asg, ..group.clone() })

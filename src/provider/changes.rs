@@ -1,8 +1,8 @@
 //! The RPCs that change something: IncreaseSize, DecreaseTargetSize, DeleteNodes.
 //!
-//! Each changes one group at a time, decides from what AWS says at that moment, and lays what AWS has accepted over
-//! the view before it returns. The client may give up at any await, which drops the call there: nothing that follows
-//! is needed for what came before, and where AWS may have done more than we heard of, a new look is asked for.
+//! Each holds the group's lock, decides from a fresh description, and updates the snapshot with what AWS accepted
+//! before it returns. The client may cancel at any await: no later step is needed for an earlier one, and where AWS may
+//! have done more than we heard of, a refresh is requested.
 
 use std::sync::Arc;
 
@@ -21,11 +21,11 @@ use crate::groups::{Change, Group, GroupLock, Groups, Snapshot};
 use crate::k8s::{GroupName, InstanceId};
 use crate::scale_in::Accepted;
 
-/// Calls of one batch to AWS or the API server at once. Cluster-autoscaler's batches are 10 nodes by default, so that
-/// one goes out whole, and a huge one does not use up what the API server or AWS grants this client.
+/// How many calls of one batch are made at once. cluster-autoscaler's batches have 10 nodes by default; a huge one must
+/// not use up our rate limit at AWS or the API server.
 const AT_ONCE: usize = 16;
 
-/// Asks for a new look at AWS unless a call to it came to a good end: it may have been carried out.
+/// Requests a refresh unless the call to AWS succeeded: a call that failed or was cancelled may have been carried out.
 struct RefreshOnDrop<'a>(Option<&'a Groups>);
 
 impl<'a> RefreshOnDrop<'a> {
@@ -47,7 +47,7 @@ impl Drop for RefreshOnDrop<'_> {
 }
 
 impl Provider {
-    /// Sets the desired capacity for `delta` more nodes.
+    /// Raises the desired capacity by `delta` nodes.
     pub(super) async fn increase_size(&self, group: &GroupName, delta: i32) -> Result<(), RpcError> {
         let decide = |group: &Group| {
             sizes::increased(&group.asg, delta, |i| self.scale_ins.leaves(&group.asg.name, &i.id))
@@ -58,8 +58,8 @@ impl Provider {
         self.set_desired(deadline, &lock, &fresh, to, &[]).await
     }
 
-    /// Sets the desired capacity for up to `-delta` nodes fewer of those that are not there yet: the last that were asked
-    /// for. What the minimum does not let go, and what has come, stays without a complaint.
+    /// Lowers the desired capacity by up to `-delta` instances that have not come yet, the last requested first. Those
+    /// that the minimum keeps, and those that have come, stay; that is no error.
     pub(super) async fn decrease_target_size(&self, group: &GroupName, delta: i32) -> Result<(), RpcError> {
         let decide =
             |group: &Group| sizes::decreased(&group.asg, delta, |i| self.scale_ins.will_decrement(&i.id));
@@ -68,14 +68,17 @@ impl Provider {
         let fresh = self.look(deadline, group).await?;
         let to = decide(&fresh)?;
         if to == fresh.asg.desired {
-            info!(group = group.as_str(), delta, "nothing of the target size can be given up");
+            info!(
+                group = group.as_str(),
+                delta, "the target size was not lowered: all instances have come, or the minimum keeps them"
+            );
             return Ok(());
         }
         let given_up = usize::try_from(fresh.asg.desired - to).unwrap_or_default().min(missing.len());
         self.give_up(deadline, &lock, &fresh, to, &missing[missing.len() - given_up..]).await
     }
 
-    /// Waits for the turn of a group whose size is to change, unless the delta makes no sense.
+    /// Takes the group's lock, unless the delta makes no sense.
     async fn turn_to(
         &self,
         name: &str,
@@ -93,7 +96,7 @@ impl Provider {
         Ok(self.placeholders.of(&*group(&*self.view()?, name)?))
     }
 
-    /// Removes these nodes; see [`Deletion`] for what is an error.
+    /// Removes these nodes. [`Deletion`] says what is an error.
     pub(super) async fn delete_nodes(&self, name: &str, batch: &[ExternalGrpcNode]) -> Result<(), RpcError> {
         let deadline = Deadline::start();
         let known = group(&*self.view()?, name)?;
@@ -130,7 +133,7 @@ impl Provider {
         finish(failed, terminate.chain(accept).collect()).await
     }
 
-    /// Lowers the size by instances that never came.
+    /// Lowers the size by the placeholders that are given up.
     async fn give_up(
         &self,
         deadline: Deadline,
@@ -147,7 +150,7 @@ impl Provider {
         done
     }
 
-    /// The group as AWS says it is now. Where that is not what the view has, the view learns it.
+    /// The group as AWS describes it now. The snapshot is updated where it differs.
     async fn look(&self, deadline: Deadline, name: &str) -> Result<Group, RpcError> {
         let seen = group(&*self.view()?, name)?;
         let fresh = deadline.call("describing the group", self.sizing.current(&seen)).await??;
@@ -221,9 +224,9 @@ fn group(view: &Snapshot, name: &str) -> Result<Arc<Group>, RpcError> {
     view.groups.get(name).cloned().ok_or_else(|| RpcError::NoSuchGroup(name.to_owned()))
 }
 
-/// What others have done to the group since the view was made. The view has to know, because a change of ours is laid
-/// over it only where it has the size that the change started from; and a termination that somebody else here is
-/// about to report must not lower the size twice.
+/// What others did to the group since the snapshot was made. The snapshot needs it because a change of ours is applied
+/// to it only if the size matches the one the change started from, and because a termination that another task of ours
+/// is about to report must not lower the size twice.
 fn learned(seen: &Group, fresh: &Group) -> Vec<Change> {
     let group = || seen.asg.name.clone();
     let going = |id: &str| fresh.asg.instances.iter().any(|i| i.id == id && i.lifecycle.is_leaving());
@@ -239,7 +242,7 @@ fn learned(seen: &Group, fresh: &Group) -> Vec<Change> {
     changes
 }
 
-/// Does all of it, and says what could not be done, beside what has `failed` before.
+/// Does all of `work`. Returns what failed, together with what `failed` before.
 async fn finish(
     mut failed: Vec<(String, RpcError)>,
     work: Vec<BoxFuture<'_, (String, Result<(), RpcError>)>>,

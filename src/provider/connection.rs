@@ -10,7 +10,7 @@ use tonic::transport::server::Connected;
 
 use crate::slots::Bounded;
 
-/// What bytes of a client come over.
+/// The stream below a client's connection.
 #[derive(Debug)]
 pub(super) enum Connection<IO> {
     Plain(IO),

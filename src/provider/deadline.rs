@@ -6,11 +6,11 @@ use tokio::time::{Instant, timeout_at};
 
 use super::RpcError;
 
-/// Cluster-autoscaler gives up after 5 s by default (`grpc_timeout` in its cloud-config). An answer after 4 s leaves
-/// the way back, so that it hears why rather than that its deadline has passed.
+/// cluster-autoscaler gives up after 5 s by default (`grpc_timeout` in its cloud-config). Answering after 4 s tells it
+/// why, not just that its deadline has passed.
 const ANSWER_WITHIN: Duration = Duration::from_secs(4);
 
-/// No single call to AWS or the API server takes up the whole of it: one that has not been answered in 3 s is lost.
+/// Longest wait for one call to AWS or the API server, so that no single call uses up the RPC's time.
 const CALL_WITHIN: Duration = Duration::from_secs(3);
 
 /// The time an RPC has left.
@@ -23,7 +23,7 @@ impl Deadline {
         Self(Instant::now() + ANSWER_WITHIN)
     }
 
-    /// Waits for a call that leaves the process, as long as one may take and the RPC has time for.
+    /// Waits for a call that leaves the process, within its own limit and the RPC's.
     pub(super) async fn call<T>(
         self,
         what: &'static str,

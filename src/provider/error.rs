@@ -9,7 +9,7 @@ use crate::scale_in::IntentError;
 use crate::telemetry::chain;
 use crate::template::TemplateError;
 
-/// As much of a text from outside as goes into an answer or a log line. The name of a group has 255 characters.
+/// Cuts a text from outside to what fits into an answer or a log line. A group's name has at most 255 characters.
 pub(super) fn excerpt(text: &str) -> String {
     text.chars().take(300).collect()
 }
@@ -17,7 +17,7 @@ pub(super) fn excerpt(text: &str) -> String {
 /// Why an RPC fails.
 #[derive(Debug, thiserror::Error)]
 pub enum RpcError {
-    /// There is no present view of the groups.
+    /// There is no snapshot, or it is too old.
     #[error("the node groups are not known at present")]
     Stale(#[from] Stale),
     /// No group of this name is ours.
@@ -39,8 +39,8 @@ pub enum RpcError {
         /// Name of the group.
         group: String,
     },
-    /// The caller knows a Node for this instance and the Node watch does not show it (yet). Terminating the instance
-    /// would cut its workloads short.
+    /// The caller knows a Node of this instance that our watch does not show (yet). Terminating the instance would kill
+    /// its workloads.
     #[error("node {node} of instance {instance} is not seen in the cluster; nothing was changed")]
     NodeUnseen {
         /// Name of the Node, as the caller has it.
@@ -48,17 +48,17 @@ pub enum RpcError {
         /// EC2 instance id.
         instance: String,
     },
-    /// Which Nodes there are is not known at present: an instance that seems to have none may be full of work, and
-    /// scale-ins under way are on Nodes.
+    /// Nodes have not been listed yet: an instance that seems to have no Node may run workloads, and records of
+    /// scale-ins are on Nodes.
     #[error("the Nodes of the cluster are not known yet")]
     NodesUnknown,
     /// The size does not allow it.
     #[error(transparent)]
     Size(#[from] SizeError),
-    /// AWS did not do it.
+    /// AWS did not read or change the size.
     #[error("the size of the group could not be read or changed")]
     Sizing(#[from] SizingError),
-    /// The scale-in was not written down.
+    /// The scale-in could not be recorded on the Node.
     #[error(transparent)]
     Intent(#[from] IntentError),
     /// A call was not answered in time. It may have been carried out.
@@ -67,7 +67,7 @@ pub enum RpcError {
         /// The call.
         what: &'static str,
     },
-    /// Part of a batch was done; what was not is here.
+    /// Part of a batch failed.
     #[error("{} of {of} nodes were not scaled in: {}", failed.len(), list(failed))]
     Unfinished {
         /// How many there were to do.
@@ -94,9 +94,9 @@ pub enum RpcError {
 impl RpcError {
     /// The gRPC code for it.
     ///
-    /// UNAVAILABLE is what the next loop of cluster-autoscaler may find cured; FAILED_PRECONDITION is what somebody
-    /// has to change first, the group's limits, its configuration or our permissions. A group without a template is
-    /// UNIMPLEMENTED: cluster-autoscaler then leaves out this group, while any other code ends its whole loop.
+    /// UNAVAILABLE may be over by cluster-autoscaler's next loop. FAILED_PRECONDITION needs somebody to change
+    /// something: the group's limits, its configuration or our permissions. A group without a template is
+    /// UNIMPLEMENTED: cluster-autoscaler then skips the group, while any other code ends its whole loop.
     pub fn code(&self) -> Code {
         match self {
             Self::NoSuchGroup(_) | Self::NotOfGroup { .. } => Code::NotFound,
@@ -131,7 +131,7 @@ impl From<RpcError> for Status {
     }
 }
 
-/// The code all parts agree on, UNAVAILABLE if they do not: some of it may be worth another try.
+/// The code that all parts have in common; UNAVAILABLE if they differ, since some may be worth another try.
 fn common_code(failed: &[(String, RpcError)]) -> Code {
     let mut codes = failed.iter().map(|(_, error)| error.code());
     match codes.next() {

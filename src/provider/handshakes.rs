@@ -1,7 +1,7 @@
-//! From accepted connections to those that the gRPC server gets: through with their handshake, and bounded in number.
+//! From accepted connections to those that the gRPC server gets: after their handshake, and bounded in number.
 //!
-//! Invariants: a client that takes its time to shake hands delays nobody else, and no number of such clients keeps another
-//! one out; whoever has not shown a certificate yet costs none its place who has.
+//! Invariants: a client that is slow to shake hands delays nobody else, and no number of such clients keeps another one
+//! out; a client without a certificate never takes the place of one that has shown its own.
 
 use std::io;
 use std::sync::Arc;
@@ -18,23 +18,24 @@ use super::refusals::{Reason, Refusals};
 use crate::slots::{Bounded, Peer, Slots};
 use crate::telemetry::chain;
 
-/// Two round trips and a signature. A client that needs longer is none.
+/// Longest handshake: it is two round trips and a signature.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
-/// Hands shaken at once: far more than there are clients, and little memory.
+/// Handshakes at once: far more than there are clients, and little memory.
 const HANDSHAKES: usize = 64;
 const HANDSHAKES_OF_A_PEER: usize = 16;
-/// Connections at once. Cluster-autoscaler keeps one for each of its replicas; probes and people come and go.
+/// Connections at once. Each replica of cluster-autoscaler keeps one; probes and people come and go.
 const CONNECTIONS: usize = 128;
 const CONNECTIONS_OF_A_PEER: usize = 32;
-/// A connection through TLS is asked to end after this, and the client shows its certificate again: one whose authority was
-/// removed, or that was revoked, is out by then. A gRPC client makes a new one without losing a call.
+/// A TLS connection is asked to end after this, so that a client whose certificate was revoked, or whose authority was
+/// removed, is out. A gRPC client reconnects without losing a call.
 pub(super) const CONNECTION_AGE: Duration = Duration::from_mins(10);
-/// What a client that does not end it gets on top.
+/// A connection that its client has not ended after this is cut.
 const GOING_WITHIN: Duration = Duration::from_secs(30);
-/// When the listener fails (out of file descriptors, say) it fails again at once: not in a busy loop.
+/// Pause after accept(2) has failed. It may fail again at once (no file descriptors), which must not become a busy
+/// loop.
 const AFTER_ACCEPT_ERROR: Duration = Duration::from_millis(200);
 
-/// Connections that are through with their handshake, in the order in which they are.
+/// Connections whose handshake has succeeded, in the order in which they finish it.
 pub(super) fn connections<IO>(
     incoming: impl Stream<Item = io::Result<(IO, Peer)>> + Send,
     tls: Option<Arc<Tls>>,
@@ -50,7 +51,7 @@ where
         .then(async |accepted| match accepted {
             Ok(accepted) => Some(accepted),
             Err(error) => {
-                warn!(error = %chain(&error), "a connection could not be accepted");
+                warn!(error = %chain(&error), "a connection to the gRPC address could not be accepted; trying again");
                 sleep(AFTER_ACCEPT_ERROR).await;
                 None
             }
@@ -79,7 +80,7 @@ where
                 Some(Bounded::new(connection, open.take(peer), age))
             }
         })
-        // One more than there are places: that one makes room.
+        // One more than there are places: the newcomer takes one from another.
         .buffer_unordered(HANDSHAKES + 1)
         .filter_map(async |connection| connection.map(Ok))
 }

@@ -1,7 +1,7 @@
 //! Where clients connect: a TCP address, or a Unix socket.
 //!
-//! A loopback address is everybody's on the machine (`hostNetwork`) or in the pod, and everybody's who may port-forward. A
-//! Unix socket is for those who may open the file.
+//! A loopback address is open to everybody in the pod, on the machine (`hostNetwork`), and to whoever may port-forward.
+//! A Unix socket is open to those who may open its file.
 
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -19,12 +19,11 @@ use tokio::time::timeout;
 
 use crate::slots::Peer;
 
-/// The owner and the group may connect: containers of a pod share a group (`fsGroup`), not always a user.
+/// Owner and group may connect: containers of a pod share a group (`fsGroup`), not always a user.
 const MODE: u32 = 0o660;
-/// What a path of a Unix socket may take (108 bytes with the one that ends it), less what the directory takes in which the
-/// socket is made.
+/// Longest path: 108 bytes with the final NUL, less the name of the directory in which the socket is made.
 const LONGEST_PATH: usize = 80;
-/// Whoever listens has accepted by then; so has nobody who does not.
+/// A program that listens has accepted by then.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
 /// A byte stream to a client.
@@ -52,13 +51,13 @@ impl fmt::Display for Listen {
     }
 }
 
-/// Not a place where one can listen.
+/// The flag's value is neither an address nor a socket's path.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadListen {
-    /// No address.
+    /// It is no address.
     #[error("{0:?} is no address and port, like 127.0.0.1:8086 or [::1]:8086, and no unix:///PATH")]
     Address(String),
-    /// No path of a socket.
+    /// It is no path of a socket.
     #[error(
         "{0:?} is no Unix socket: it is to be unix:// and an absolute path of at most {LONGEST_PATH} bytes"
     )]
@@ -82,7 +81,7 @@ impl FromStr for Listen {
     }
 }
 
-/// Why nobody can connect.
+/// Why the listener could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     /// The socket cannot be made.
@@ -91,13 +90,13 @@ pub enum ListenError {
     /// Another program listens there.
     #[error("another program listens there")]
     InUse,
-    /// There is something else at the path.
+    /// The path is a file that is no socket.
     #[error("there is a file that is no socket")]
     NotASocket,
 }
 
 impl Listen {
-    /// Listens there.
+    /// Opens the listener.
     pub async fn bind(&self) -> Result<Listener, ListenError> {
         match self {
             Self::Tcp(address) => Ok(Listener::Tcp(TcpListener::bind(address).await?)),
@@ -110,7 +109,7 @@ impl Listen {
     }
 }
 
-/// Removes a socket that nobody listens to: one of a program that was killed.
+/// Removes a socket that nobody listens to: its program was killed.
 async fn make_room(path: &Path) -> Result<(), ListenError> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -125,10 +124,10 @@ async fn make_room(path: &Path) -> Result<(), ListenError> {
     }
 }
 
-/// Makes the socket where nobody else can connect, and moves it to its place once only those can who may.
+/// Makes the socket in a private directory, sets its mode, and then moves it to its place.
 fn make_socket(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     let directory = path.with_file_name(format!(".ebbtide-{}", std::process::id()));
-    // Of a program that was killed in here.
+    // Left by a program that was killed at this point.
     let _ = fs::remove_dir_all(&directory);
     fs::DirBuilder::new().mode(0o700).create(&directory)?;
     let made = directory.join("s");
@@ -151,7 +150,7 @@ pub struct SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Whoever came after us may have put its own in the place.
+        // A later program may have put its own socket there.
         if fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode) {
             let _ = fs::remove_file(&self.path);
         }
@@ -168,7 +167,7 @@ pub enum Listener {
 }
 
 impl Listener {
-    /// Where it listens: with the port, where the system chose one.
+    /// The address it listens on, with the port that the system chose.
     pub fn address(&self) -> io::Result<Listen> {
         Ok(match self {
             Self::Tcp(listener) => Listen::Tcp(listener.local_addr()?),
@@ -180,7 +179,7 @@ impl Listener {
         match self {
             Self::Tcp(listener) => listener.poll_accept(cx).map(|accepted| {
                 let (stream, address) = accepted?;
-                // Small answers to small questions: not worth waiting to fill a packet.
+                // Requests and answers are small: do not wait to fill a packet.
                 stream.set_nodelay(true)?;
                 Ok((Box::new(stream) as Box<dyn Io>, Peer::of(address.ip())))
             }),

@@ -1,4 +1,4 @@
-//! How long RPCs take and how they end: `ebbtide_rpc_duration_seconds`, by RPC and code. And who was not let in to make any.
+//! Durations of RPCs by RPC and code: `ebbtide_rpc_duration_seconds`; and the clients that were refused.
 
 use std::fmt::{self, Write as _};
 
@@ -11,7 +11,7 @@ use tonic::Code;
 
 use super::refusals::Refusals;
 
-/// Reads are answered from memory in well under a millisecond; from 1 s on a client may be about to give up (5 s).
+/// Reads take well under a millisecond; a client gives up after 5 s.
 const BUCKETS: [f64; 9] = [0.000_1, 0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0];
 
 /// The RPCs of the protocol.
@@ -36,7 +36,7 @@ pub enum Rpc {
 }
 
 impl Rpc {
-    /// Whether it changes sizes: what it does and why it does not is logged for everybody.
+    /// Whether it changes sizes. Failures of these are logged as warnings.
     pub fn changes(self) -> bool {
         matches!(
             self,
@@ -51,7 +51,7 @@ struct Labels {
     code: CodeLabel,
 }
 
-/// A gRPC code, spelled as its specification does.
+/// A gRPC code, spelled as in the specification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct CodeLabel(Code);
 
@@ -107,8 +107,7 @@ impl RpcMetrics {
         Self { durations, refusals }
     }
 
-    /// Starts to time a call. One that is dropped before its end, because the client has given up, counts as
-    /// cancelled.
+    /// Starts to time a call. One that is dropped before its end (the client gave up) counts as cancelled.
     pub(super) fn start(&self, rpc: Rpc) -> Timed<'_> {
         Timed { metrics: self, rpc, code: Code::Cancelled, since: Instant::now() }
     }

@@ -1,12 +1,12 @@
 //! The gRPC provider: what cluster-autoscaler calls.
 //!
-//! Reads are answered from the view in [`crate::groups`]. Only a changed size waits for AWS, through [`Sizing`], and
-//! only a scale-in waits for the API server, through [`ScaleIns`]; both are bounded well below the 5 s after which
-//! cluster-autoscaler gives up. Nothing here drains a node. What is decided is decided by pure functions of the view
-//! and the request ([`answers`], [`deletion`], [`options`], [`wire`]); [`service`] and `changes` carry it out.
+//! Reads are answered from the snapshot in [`crate::groups`]. Only size changes wait for AWS, through [`Sizing`], and
+//! only scale-ins wait for the API server, through [`ScaleIns`]; both end well before the 5 s after which
+//! cluster-autoscaler gives up. Nothing here drains a node. Pure functions of the snapshot and the request decide
+//! ([`answers`], [`deletion`], [`options`], [`wire`]); [`service`] and `changes` carry it out.
 //!
-//! Invariants: an RPC that answers with an error of the caller's has changed nothing; a change that AWS has accepted
-//! shows in the target size before the RPC returns; both dialects of the protocol are read and written, always.
+//! Invariants: an RPC that reports a caller's mistake has changed nothing; a change that AWS has accepted shows in the
+//! target size before the RPC returns; both dialects of the protocol are always read and written.
 
 pub mod answers;
 mod aws_sizing;

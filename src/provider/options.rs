@@ -1,8 +1,8 @@
-//! A group's own autoscaling options over the autoscaler's defaults. Pure.
+//! A group's own autoscaling options on top of cluster-autoscaler's defaults. Pure.
 //!
-//! Invariant: an answer with a message in it names every option the request named, because a missing one means zero
-//! to the client; a group that overrides nothing is answered without the message. So is, unless somebody accepts that, one
-//! whose message would make an option zero that the protocol does not carry.
+//! Invariant: an answer with options has every option of the request, because the client takes a missing one for zero.
+//! A group that overrides nothing is answered without options; so is, unless a flag allows it, one whose answer would
+//! set to zero an option that the protocol does not carry.
 
 use std::time::Duration;
 
@@ -10,12 +10,11 @@ use super::proto::{LegacyDuration, NodeGroupAutoscalingOptions};
 use super::wire::Span;
 use crate::template::tags::OptionOverrides;
 
-/// The options to answer with: none if the defaults hold.
+/// The options to answer with; `None` if the defaults hold.
 ///
-/// Without defaults there is nothing to start from, and zeros would mean zeros (a node unneeded for 0 s would go at
-/// once): that, too, is answered with none. The same goes for a client that [loses its startup
-/// time](loses_startup_time): its nodes would count as broken while they boot, it would buy others for the same pods, and with
-/// more than three stop altogether. `zero_startup_time` accepts that.
+/// Also `None` if the request has no defaults: zeros would count (a node unneeded for 0 s goes at once). And for a
+/// client that [loses its startup time](loses_startup_time), unless `zero_startup_time`: its nodes would count as
+/// broken while they boot, it would buy others for the same pods, and stop at more than three.
 pub fn answer(
     overrides: &OptionOverrides,
     defaults: Option<&NodeGroupAutoscalingOptions>,
@@ -51,15 +50,15 @@ pub fn answer(
     Some(options)
 }
 
-/// Whether the client has a MaxNodeStartupTime (cluster-autoscaler 1.35 and later: it speaks the new dialect only)
-/// that it did not send, so that an answer with a message in it makes it 0.
+/// Whether the client has a MaxNodeStartupTime that it did not send, so that any answer with options sets it to 0:
+/// cluster-autoscaler 1.35 and later, which speaks the new dialect only.
 pub fn loses_startup_time(defaults: &NodeGroupAutoscalingOptions) -> bool {
     defaults.scale_down_unneeded_time.is_none() && defaults.max_node_startup_duration.is_none()
 }
 
-/// Whether the client may be one that reads only five of the options (cluster-autoscaler up to 1.32): it speaks the old
-/// dialect alone, and has not sent the others. To it ignoreDaemonSetsUtilization and zeroOrMaxNodeScaling are false wherever
-/// there is a message.
+/// Whether the client may read five of the options only (cluster-autoscaler up to 1.32: it speaks the old dialect alone
+/// and has not sent the others). It takes ignoreDaemonSetsUtilization and zeroOrMaxNodeScaling for false in any answer
+/// with options.
 ///
 /// Source: [kubernetes/autoscaler#7973](https://github.com/kubernetes/autoscaler/pull/7973).
 pub fn may_drop_options(defaults: &NodeGroupAutoscalingOptions) -> bool {

@@ -1,16 +1,16 @@
-//! Placeholders: how the instances that a group misses are named, and whether they can be given up.
+//! Placeholders: names for the instances that a group misses, and whether they can be given up.
 //!
-//! cluster-autoscaler follows each name: one that is listed for longer than a node may take to come is given up, one that
-//! is listed with an error at once. So a name belongs to one instance that was asked for:
-//! - names are numbers, given in the order in which instances are asked for, and never given twice;
-//! - when an instance comes, the lowest number goes: the group has waited for it the longest;
-//! - what is given up goes by its own number.
+//! cluster-autoscaler follows each name: it gives up one that is listed with an error at once, and any other after the
+//! time that a node may take to come. So a name stands for one requested instance:
+//! - names are numbers, given in the order of the requests and never twice;
+//! - when an instance comes, the lowest number goes, the oldest request;
+//! - a placeholder that is given up goes by its own number.
 //!
-//! A group that could not be made smaller lists placeholders without errors for a while: cluster-autoscaler waits for those,
-//! while with an error it would ask again and again, and after `--max-node-provision-time` end its loop for all groups.
+//! A group whose size could not be lowered lists placeholders without errors for a while: with an error
+//! cluster-autoscaler would ask again and again, and after `--max-node-provision-time` end its loop for all groups.
 //!
-//! Each replica numbers for itself, and a new run begins anew at the number of instances that live: names that nobody knows
-//! any more are taken for given up, and ages begin anew.
+//! Each replica counts for itself, and a new process starts at the number of live instances: unknown names count as
+//! given up, and ages start again.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -22,8 +22,8 @@ use crate::clock::elapsed;
 use crate::groups::Group;
 use crate::k8s::GroupName;
 
-/// How long a group whose size could not go down bears no errors. Each try afterwards costs cluster-autoscaler nothing but a
-/// line in its log, as long as the next loops are spared: it gives up after several minutes of the same.
+/// How long placeholders have no errors after their group's size could not be lowered. One refused try costs
+/// cluster-autoscaler a log line; several minutes of them in a row make it give up.
 const AFTER_REFUSAL: Duration = Duration::from_mins(10);
 
 /// The placeholders of all groups.
@@ -45,7 +45,7 @@ struct Numbers {
 }
 
 impl Numbers {
-    /// The group has so many now, and misses so many.
+    /// Updates the numbers: the group has so many instances now and misses so many.
     fn follow(&mut self, live: usize, missing: usize) {
         let came = live.saturating_sub(self.live).max(self.open.len().saturating_sub(missing));
         self.open.drain(..came.min(self.open.len()));
@@ -59,7 +59,7 @@ impl Numbers {
 }
 
 impl Placeholders {
-    /// The numbers of what the group misses, the oldest first.
+    /// The numbers of the missing instances, the oldest first.
     pub fn of(&self, group: &Group) -> Vec<usize> {
         let mut all = self.lock();
         let known = all.entry(group.asg.name.clone()).or_default();
@@ -67,7 +67,7 @@ impl Placeholders {
         known.numbers.open.clone()
     }
 
-    /// These will not come.
+    /// These were given up.
     pub fn given_up(&self, group: &GroupName, numbers: &[usize]) {
         if let Some(known) = self.lock().get_mut(group) {
             known.numbers.open.retain(|number| !numbers.contains(number));
@@ -75,12 +75,12 @@ impl Placeholders {
         }
     }
 
-    /// The group's size could not go down.
+    /// The group's size could not be lowered.
     pub fn refused(&self, group: &GroupName, now: Timestamp) {
         self.lock().entry(group.clone()).or_default().refused_at = Some(now);
     }
 
-    /// Whether the group's size could not go down lately.
+    /// Whether the group's size could not be lowered lately.
     pub fn is_refused(&self, group: &GroupName, now: Timestamp) -> bool {
         let refused_at = self.lock().get(group).and_then(|known| known.refused_at);
         refused_at.is_some_and(|at| elapsed(at, now) < AFTER_REFUSAL)

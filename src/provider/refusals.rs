@@ -1,4 +1,4 @@
-//! Clients that did not get past the handshake, and certificates that end: counted, and told at a bounded rate.
+//! Clients that failed the handshake, and certificates that expire: counted, and logged at a bounded rate.
 
 use std::error::Error as _;
 use std::io;
@@ -22,13 +22,13 @@ use crate::clock::Clock;
 use crate::slots::Peer;
 use crate::telemetry::Sparingly;
 
-/// The least time between two warnings about clients that were refused: anybody can cause them.
+/// Least time between two warnings about refused clients: anybody can cause them.
 const WARN_EVERY: Duration = Duration::from_secs(10);
-/// How often files are looked at even though nobody connects.
+/// How often certificate files are checked even if nobody connects.
 const LOOK_EVERY: Duration = Duration::from_mins(1);
-/// How long before its end a certificate is warned about: two weeks are enough for people ...
+/// How long before its expiry a certificate is warned about ...
 const WARN_BEFORE: Duration = Duration::from_hours(14 * 24);
-/// ... who are reminded every day.
+/// ... and how often.
 const REMIND_EVERY: Duration = Duration::from_hours(24);
 
 /// Why a client was refused.
@@ -39,21 +39,21 @@ pub(super) enum Reason {
     no_certificate,
     /// Its certificate is of another authority.
     unknown_authority,
-    /// Its certificate is revoked, or no list tells whether it is.
+    /// Its certificate is revoked, or no revocation list covers it.
     revoked,
-    /// Its certificate is not good any more, or not yet.
+    /// Its certificate has expired or is not valid yet.
     expired,
-    /// Its certificate has another name.
+    /// Its certificate has none of the names of `--tls-client-name`.
     wrong_name,
     /// Something else is wrong with its certificate.
     bad_certificate,
-    /// It did not finish in time.
+    /// It did not finish the handshake in time.
     too_slow,
-    /// Others needed its place.
+    /// Newer connections needed its place.
     crowded_out,
     /// It went away without a word: the port was probed.
     went_away,
-    /// It does not speak TLS as we do, or does not like our certificate.
+    /// It speaks no TLS that we do, or refuses our certificate.
     protocol,
 }
 
@@ -113,7 +113,7 @@ impl FileLabel {
     }
 }
 
-/// Clients that were refused, and when certificates end. Clones count together.
+/// Refused clients, and when certificates expire. Clones share the counters.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Refusals {
     counts: Family<Labels, Counter>,
@@ -140,18 +140,18 @@ impl Refusals {
     /// A client was refused.
     pub(super) fn note(&self, peer: Peer, reason: Reason, why: &str) {
         self.counts.get_or_create(&Labels { reason }).inc();
-        // Every probe of the port ends like that.
+        // Every TCP probe of the port ends like this.
         if reason == Reason::went_away {
             debug!(%peer, why, "a client went away during its handshake");
             return;
         }
         let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(untold) = warnings.tell(WARN_EVERY) {
-            warn!(%peer, ?reason, why, untold, "a client was refused");
+            warn!(%peer, ?reason, why, untold, "a client was refused and disconnected; `untold` more since the last such line");
         }
     }
 
-    /// Keeps certificates up to date with their files and says in good time that one ends. Never completes.
+    /// Rereads changed certificate files, and warns before one expires. Never completes.
     pub(super) async fn watch_certificates(&self, tls: Option<&Tls>, clock: &Clock) {
         let Some(tls) = tls else { return std::future::pending().await };
         let mut warned = Sparingly::default();
@@ -168,7 +168,7 @@ impl Refusals {
                 warned = Sparingly::default();
             } else if warned.tell(REMIND_EVERY).is_some() {
                 for (file, end) in ending {
-                    warn!(%file, %end, "what is used for TLS ends soon, or has ended");
+                    warn!(%file, %end, "a TLS certificate or revocation list expires soon or has expired: put a new one into its file, which is read again without a restart");
                 }
             }
             sleep(LOOK_EVERY).await;

@@ -1,4 +1,4 @@
-//! What the RPCs need of scale-in: to know who is leaving, and to say who else is to.
+//! What the RPCs need of scale-in: which nodes leave, and a way to request more.
 
 use async_trait::async_trait;
 
@@ -8,15 +8,15 @@ use crate::scale_in::{Accepted, IntentError, Intents};
 /// Knows the scale-ins under way and records new ones. [`Intents`] in the program, a script in tests.
 #[async_trait]
 pub trait ScaleIns: Send + Sync + 'static {
-    /// Whether the Nodes are known, so that an instance without one has none.
+    /// Whether Nodes have been listed, so that an instance without a known Node has none.
     fn is_ready(&self) -> bool;
 
     /// Name of the Node of this instance, if one has registered.
     fn node_of(&self, instance: &InstanceId) -> Option<NodeName>;
 
-    /// Whether the Node of this name names an instance that is another Node's: a kubelet came back under another name, or
-    /// somebody made the Node up. It is no node of a group: cluster-autoscaler would have the machine deleted because this
-    /// one is empty, or not Ready.
+    /// Whether this Node names an instance that belongs to another Node: a kubelet came back under another name, or
+    /// somebody made the Node up. Such a Node is in no group, or cluster-autoscaler would delete the machine because
+    /// this Node is empty or not Ready.
     fn is_beside(&self, _node: &NodeName, _instance: &InstanceId) -> bool {
         false
     }
@@ -27,8 +27,8 @@ pub trait ScaleIns: Send + Sync + 'static {
     /// Whether cluster-autoscaler is about to delete the Node of this instance: it carries its ToBeDeleted taint.
     fn is_to_be_deleted(&self, instance: &InstanceId) -> bool;
 
-    /// Whether cluster-autoscaler counts the instance's node as deleted, so that no figure it hears may have it: its
-    /// scale-in is under way, or about to be asked for.
+    /// Whether cluster-autoscaler counts the instance's node as deleted, because its scale-in is under way or about to
+    /// be requested. No size we report may include it.
     fn leaves(&self, group: &GroupName, instance: &InstanceId) -> bool {
         self.is_leaving(group, instance) || self.is_to_be_deleted(instance)
     }
@@ -36,8 +36,7 @@ pub trait ScaleIns: Send + Sync + 'static {
     /// Whether a scale-in of this instance is under way that lowers the desired capacity when it is released.
     fn will_decrement(&self, instance: &InstanceId) -> bool;
 
-    /// Writes down, durably, that cluster-autoscaler wants this node gone. Once it has returned,
-    /// [`ScaleIns::will_decrement`] says so.
+    /// Records durably that cluster-autoscaler wants this node gone. Afterwards [`ScaleIns::will_decrement`] says so.
     async fn accept(
         &self,
         node: &NodeName,

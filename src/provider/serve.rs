@@ -23,16 +23,17 @@ use crate::clock::Clock;
 use crate::groups::Groups;
 use crate::slots::Peer;
 
-/// A request names nodes, labels and annotations (256 KiB at most each): ten nodes fit, a flood does not.
+/// Largest request: ten nodes with labels and annotations (256 KiB at most each) fit, a flood does not.
 const LARGEST_REQUEST: usize = 4 << 20;
-/// Calls of one connection at once. Cluster-autoscaler makes about one per group and node of a loop, mostly in turn.
+/// Calls of one connection at once. cluster-autoscaler makes about one per group and node of a loop, mostly one after
+/// another.
 const CALLS: u32 = 256;
-/// A peer that has gone without a word is noticed in `PING_EVERY` + `PONG_WITHIN`.
+/// A peer that vanished is noticed within `PING_EVERY` + `PONG_WITHIN`.
 const PING_EVERY: Duration = Duration::from_secs(30);
 const PONG_WITHIN: Duration = Duration::from_secs(10);
-/// Calls answer within 4 s, and the program ends within 5 s of being told to.
+/// Calls are answered within 4 s, and a stop takes at most 5 s.
 const DRAIN_WITHIN: Duration = Duration::from_secs(4);
-/// How soon the health service notices that the view has become too old.
+/// How soon the health service notices that the snapshot has become too old.
 const HEALTH_EVERY: Duration = Duration::from_secs(5);
 
 /// Why serving ended before it was told to.
@@ -41,15 +42,15 @@ pub enum ServeError {
     /// The server failed.
     #[error("the gRPC server failed")]
     Server(#[from] tonic::transport::Error),
-    /// The descriptors that were compiled in are of no use.
+    /// The compiled-in descriptors are unusable.
     #[error("reflection cannot be served")]
     Reflection(#[from] tonic_reflection::server::Error),
 }
 
 /// Serves the provider, its health and reflection until `shutdown` completes or the listener ends.
 ///
-/// With `tls`, only clients with a certificate of its authority are let in. Plaintext is for loopback addresses, Unix sockets
-/// and pipes; the configuration sees to that.
+/// With `tls`, only clients with a certificate of its authority are let in. The configuration allows plaintext on
+/// loopback addresses and Unix sockets only.
 pub async fn serve<IO>(
     provider: Provider,
     incoming: impl Stream<Item = io::Result<(IO, Peer)>> + Send,
@@ -69,7 +70,9 @@ where
     let refusals = provider.metrics.refusals.clone();
     let tls = tls.map(Arc::new);
     if tls.as_ref().is_some_and(|tls| tls.is_for_all_names()) {
-        warn!("every client that the authority has signed may delete nodes: --tls-client-name says who may");
+        warn!(
+            "every client that the authority has signed may delete nodes: name the clients that may with --tls-client-name"
+        );
     }
     let (stop, stopped) = oneshot::channel::<()>();
     let mut server = Server::builder();
@@ -86,7 +89,7 @@ where
         .add_service(reflection().build_v1()?)
         .add_service(reflection().build_v1alpha()?)
         .serve_with_incoming_shutdown(connections(incoming, tls.clone(), refusals.clone()), async {
-            // A sender that is gone says the same as its word.
+            // A dropped sender means stop, too.
             let _ = stopped.await;
         });
     tokio::pin!(server);
@@ -101,11 +104,13 @@ where
     if let Ok(ended) = timeout(DRAIN_WITHIN, server).await {
         return Ok(ended?);
     }
-    warn!("connections were still open when the server stopped");
+    warn!(
+        "stopped with gRPC connections still open: a call on one of them fails, and its client connects again"
+    );
     Ok(())
 }
 
-/// Says that the provider serves as long as there is a view to answer from. Never completes.
+/// Reports the provider as serving while there is a fresh snapshot. Never completes.
 async fn report_health(health: &HealthReporter, groups: &Groups, clock: &Clock) {
     let mut versions = groups.versions();
     loop {

@@ -1,5 +1,5 @@
-//! The 15 RPCs: each finds what it needs in the view, and has the answer made by [`answers`], [`options`], [`wire`] or
-//! the changing RPCs. Errors get their code, their log line and their place in the metrics here, once.
+//! The 15 RPCs: each looks up what it needs in the snapshot and leaves the answer to [`answers`], [`options`], [`wire`]
+//! or `changes`. Errors are given their code, logged and counted here, once.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::telemetry::chain;
 use crate::template::devices;
 use crate::template::tags::OptionOverrides;
 
-/// The provider as cluster-autoscaler calls it. What it keeps of its own can be lost without harm: any number of replicas may
+/// The provider as cluster-autoscaler calls it. Its own state can be lost without harm, so any number of replicas may
 /// answer.
 pub struct Provider {
     pub(super) groups: Arc<Groups>,
@@ -36,7 +36,7 @@ pub struct Provider {
     dropped: Once,
 }
 
-/// Something that is said once.
+/// Something that is logged once.
 #[derive(Debug, Default)]
 struct Once(AtomicBool);
 
@@ -76,15 +76,15 @@ impl Provider {
         }
     }
 
-    /// Has groups' own options told to clients too whose MaxNodeStartupTime then becomes 0.
+    /// Answers with groups' own options even to clients whose MaxNodeStartupTime then becomes 0.
     #[must_use]
     pub fn with_zero_startup_time(mut self, accepted: bool) -> Self {
         self.zero_startup_time = accepted;
         self
     }
 
-    /// The view to answer from, unless it is too old or the scale-ins under way are not known: sizes and states would
-    /// be wrong without them.
+    /// The snapshot to answer from. An error if it is too old, or if the scale-ins under way are not known yet: sizes
+    /// and states would be wrong without them.
     pub(super) fn view(&self) -> Result<Arc<Snapshot>, RpcError> {
         if !self.scale_ins.is_ready() {
             return Err(RpcError::NodesUnknown);
@@ -92,8 +92,8 @@ impl Provider {
         Ok(self.groups.fresh(self.clock.now())?)
     }
 
-    /// A group, to be read. One that has just vanished is answered for until nobody asks who has heard of it before: an
-    /// error would end cluster-autoscaler's loop for all groups.
+    /// A group, to be read. One that has just vanished is still found for a while: cluster-autoscaler has its name from
+    /// the beginning of its loop, and an error would end the loop for all groups.
     fn group(&self, name: &str) -> Result<Arc<Group>, RpcError> {
         let view = self.view()?;
         let known = view.groups.get(name).or_else(|| view.gone.get(name).map(|gone| &gone.group));
@@ -115,8 +115,8 @@ impl Provider {
                 let code = error.code();
                 timed.ends(code);
                 let (code, text) = (code_name(code), chain(&error));
-                // Reads come for every group and node every 10 s: their errors are in the metrics, and in the
-                // client's log.
+                // Reads come for every group and node every 10 s. Their errors are in the metrics and in the client's
+                // log.
                 if rpc.changes() {
                     warn!(?rpc, code, error = %text, "RPC failed");
                 } else {
@@ -155,8 +155,8 @@ impl Provider {
         answers::instances(group, &missing, can_be_given_up, &*self.scale_ins)
     }
 
-    /// While nodes of a group are on their way its template has to be told: without one cluster-autoscaler can buy no node
-    /// for any pod, in 1.30 it ends its loop.
+    /// The group's template, or a stand-in while it has nodes to come: without any, cluster-autoscaler buys no node for
+    /// any pod (1.30 ends its loop).
     fn template(&self, id: String) -> Result<NodeGroupTemplateNodeInfoResponse, RpcError> {
         let group = self.group(&id)?;
         if let Some(Ok(template)) = &group.template {
@@ -189,24 +189,23 @@ impl Provider {
             if self.zero_startup_time {
                 warn!(
                     group = %group.asg.name,
-                    "the group has autoscaling options of its own, and the protocol of this cluster-autoscaler does not \
-                     carry MaxNodeStartupTime beside them: it is 0 for such groups, as is accepted by flag"
+                    "groups with autoscaling options of their own have MaxNodeStartupTime 0 in this cluster-autoscaler, \
+                     because its protocol does not carry it; --zero-node-startup-time accepts that"
                 );
             } else {
                 warn!(
                     group = %group.asg.name,
-                    "the autoscaling options of the group's tags do not count: the protocol of this cluster-autoscaler \
-                     does not carry MaxNodeStartupTime beside them, and with 0 its nodes would be taken for broken while \
-                     they boot; --zero-node-startup-time=true has them count all the same"
+                    "the autoscaling options in this group's tags are ignored: with them this cluster-autoscaler would \
+                     take MaxNodeStartupTime for 0, and nodes for broken while they boot; \
+                     --zero-node-startup-time=true uses them all the same"
                 );
             }
         }
         if answer.is_some() && defaults.is_some_and(options::may_drop_options) && self.dropped.is_first() {
             warn!(
                 group = %group.asg.name,
-                "the group has autoscaling options of its own; if this cluster-autoscaler is 1.32 or older, it takes \
-                 ignoreDaemonSetsUtilization and zeroOrMaxNodeScaling for false in such groups, whatever tags and its \
-                 flags say"
+                "this group has autoscaling options of its own: cluster-autoscaler 1.32 and older then take \
+                 ignoreDaemonSetsUtilization and zeroOrMaxNodeScaling for false, whatever tags and flags say"
             );
         }
         Ok(answer)
@@ -273,7 +272,7 @@ impl CloudProvider for Provider {
     }
 
     async fn refresh(&self, _: Request<RefreshRequest>) -> Result<Response<RefreshResponse>, Status> {
-        // Discovery looks when there is something to see. A look for every loop would be six a minute.
+        // Discovery has its own poll interval. A look at AWS for every loop would be six a minute.
         self.answer(Rpc::Refresh, async { Ok(RefreshResponse {}) }).await
     }
 

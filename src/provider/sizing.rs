@@ -1,4 +1,4 @@
-//! The little of AWS that the RPCs need: the size of one group, as it is now.
+//! What the RPCs need of AWS: one group's present size, and changes of it.
 
 use async_trait::async_trait;
 
@@ -7,18 +7,17 @@ use crate::k8s::InstanceId;
 
 /// Reads and changes sizes of Auto Scaling groups.
 ///
-/// What AWS has accepted is laid over the view in [`Groups`](crate::groups::Groups) here, whether or not the caller still waits.
-/// The caller bounds every call in time and may drop it at any point, so that an implementation must leave nothing
-/// behind that hurts when it is (a scale-in protection that is only for a moment, for example).
+/// The caller may drop a call at any await. An implementation must then leave nothing harmful behind (a temporary
+/// scale-in protection, for example).
 #[async_trait]
 pub trait Sizing: Send + Sync + 'static {
     /// `group` as AWS describes it at this moment: desired capacity, limits, suspended processes and instances are
     /// new; what discovery computed (the template, say) is kept.
     async fn current(&self, group: &Group) -> Result<Group, SizingError>;
 
-    /// Sets the desired capacity of the group whose lock it holds to `to`; `from` is what [`Sizing::current`] said last.
-    /// The instances in `protect` are protected from scale-in until AWS has acted on the new size. What is left to do in
-    /// the group's lock keeps it.
+    /// Sets the desired capacity of the locked group to `to`; `from` is what [`Sizing::current`] said last. The
+    /// instances in `protect` are protected from scale-in until AWS has acted on the new size. Work that outlives the
+    /// call keeps the lock.
     async fn set_desired(
         &self,
         lock: &GroupLock,
@@ -27,8 +26,8 @@ pub trait Sizing: Send + Sync + 'static {
         protect: &[InstanceId],
     ) -> Result<(), SizingError>;
 
-    /// Terminates an instance of the group whose lock it holds, and lowers the desired capacity with it if `decrement`. What is
-    /// left to do under the group's lock keeps it.
+    /// Terminates an instance of the locked group, and lowers the desired capacity if `decrement`. Work that outlives
+    /// the call keeps the lock.
     async fn terminate(
         &self,
         lock: &GroupLock,

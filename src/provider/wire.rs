@@ -1,7 +1,7 @@
 //! The two dialects of the protocol, and what both mean. Pure.
 //!
-//! Invariant: what is written is in both dialects and says the same in each; what is read is taken from the new one,
-//! and from the old one where the new one is missing.
+//! Invariant: answers are written in both dialects with the same meaning; requests are read in the new one, and in the
+//! old one where the new one is missing.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// What a pair of fields says; nothing if neither was sent.
+    /// Reads a pair of fields; `None` if neither was sent.
     pub fn read(new: Option<&prost_types::Duration>, old: Option<&LegacyDuration>) -> Option<Self> {
         let nanos = match (new, old) {
             (Some(new), _) => {

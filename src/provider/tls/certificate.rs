@@ -1,4 +1,4 @@
-//! What is read of certificates and revocation lists beyond what a handshake checks: names, and when they end.
+//! Names and expiry of certificates and revocation lists.
 
 use std::net::IpAddr;
 
@@ -38,7 +38,7 @@ pub(super) fn not_after(der: &[u8]) -> Option<Timestamp> {
     Timestamp::from_second(certificate.validity().not_after.timestamp()).ok()
 }
 
-/// When the next list of revocations is due, if this one says.
+/// When the next revocation list is due, if this one says so.
 pub(super) fn next_update(der: &[u8]) -> Option<Timestamp> {
     let (_, list) = CertificateRevocationList::from_der(der).ok()?;
     Timestamp::from_second(list.next_update()?.timestamp()).ok()

@@ -1,4 +1,4 @@
-//! Which of the clients that the authorities have signed are let in: those of certain names.
+//! Lets in only clients with certain names, of those that the authorities have signed.
 
 use std::sync::Arc;
 
@@ -11,15 +11,15 @@ use rustls::{
 
 use super::certificate;
 
-/// How many of a stranger's names are told, so that a log line has an end.
+/// How many names of a refused certificate are logged.
 const NAMES_TOLD: usize = 8;
 
-/// A certificate of the authority that is not for a client of ours.
+/// The certificate is the authority's, but has none of the allowed names.
 #[derive(Debug, thiserror::Error)]
 #[error("none of the certificate's names is one of --tls-client-name: {}", .0.join(", "))]
 pub struct WrongName(Vec<String>);
 
-/// Lets in whom another verifier lets in, if the certificate has one of these names.
+/// Accepts what another verifier accepts, if the certificate has one of these names.
 #[derive(Debug)]
 pub(super) struct NamedClients {
     signed: Arc<dyn ClientCertVerifier>,

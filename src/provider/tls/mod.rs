@@ -1,8 +1,8 @@
-//! mTLS: the server's certificate and who signs and revokes clients', kept up with their files.
+//! mTLS: the server's certificate, the client authorities and their revocation lists, reread when their files change.
 //!
-//! Invariants: nobody without a certificate of the client authority, of one of the names that are let in and not revoked,
-//! gets past the handshake, and every handshake is a whole one (no session is resumed); a file that has become unusable
-//! changes nothing, what was read last stays in use.
+//! Invariants: only clients with a certificate of the client authority that has an allowed name and is not revoked get
+//! past the handshake; every handshake is complete (no session is resumed); a file that becomes unusable changes
+//! nothing, what was read last stays in use.
 
 mod certificate;
 mod clients;
@@ -26,18 +26,18 @@ use self::clients::NamedClients;
 pub use self::clients::WrongName;
 use crate::telemetry::chain;
 
-/// Where the certificates are, as PEM, and who is let in.
+/// The certificate files (PEM), and who is let in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsOptions {
-    /// The server's certificate and those between it and its authority.
+    /// The server's certificate and its intermediates.
     pub cert: PathBuf,
     /// Its private key.
     pub key: PathBuf,
     /// Authorities whose client certificates are accepted.
     pub client_ca: PathBuf,
-    /// What those authorities have revoked: if given, one list for each of them.
+    /// Revocation lists: if given, one for each authority.
     pub client_crl: Option<PathBuf>,
-    /// Names of clients, one of which a certificate must have; none: every certificate of the authorities will do.
+    /// Names, one of which a client's certificate must have. Empty: every certificate of the authorities is accepted.
     pub client_names: Vec<String>,
 }
 
@@ -50,7 +50,7 @@ pub enum TlsFile {
     Key,
     /// The client authorities.
     ClientCa,
-    /// What they have revoked.
+    /// The authorities' revocation lists.
     ClientCrl,
 }
 
@@ -78,7 +78,7 @@ pub enum TlsProblem {
         /// Why.
         source: io::Error,
     },
-    /// It has not what it should.
+    /// It does not contain what it should.
     #[error("there is no usable {file} in {}: {why}", path.display())]
     Unusable {
         /// Which.
@@ -99,8 +99,8 @@ impl TlsProblem {
     }
 }
 
-/// What tells one content of a file from another: Kubernetes exchanges mounted files by a symbolic link, and what that then
-/// points to may be of the same second. None for a file that is not there.
+/// What shows that a file has changed. Kubernetes replaces mounted files by a symbolic link, whose new target may be of
+/// the same second. `None` for a missing file.
 type Stamp = Option<(u64, u64, (i64, i64), (i64, i64))>;
 type Stamps = [Stamp; 4];
 
@@ -116,7 +116,7 @@ struct Loaded {
     inner: Read,
     /// Of the files that `inner` was made from.
     stamps: Stamps,
-    /// Of files that were of no use, so that each such change is logged once.
+    /// Of unusable files, so that each change is logged once.
     refused: Option<Stamps>,
 }
 
@@ -129,41 +129,42 @@ struct Read {
 }
 
 impl Tls {
-    /// Reads the files; all that is wrong with them is reported at once.
+    /// Reads the files, and reports all problems at once.
     pub fn load(options: TlsOptions) -> Result<Self, Vec<TlsProblem>> {
         let stamps = stamps(&options);
         let inner = read(&options)?;
         Ok(Self { options, loaded: Mutex::new(Loaded { inner, stamps, refused: None }) })
     }
 
-    /// Whether everybody is let in whom the authorities have signed.
+    /// Whether every client that the authorities have signed is let in.
     pub(super) fn is_for_all_names(&self) -> bool {
         self.options.client_names.is_empty()
     }
 
-    /// For a new connection, with what the files have now.
+    /// The configuration for a new connection, from the files as they are now.
     pub(super) fn acceptor(&self) -> TlsAcceptor {
         TlsAcceptor::from(Arc::clone(&self.refreshed().inner.config))
     }
 
-    /// When the first thing in each file ends (a certificate, an authority, a revocation list), with what the files have now.
+    /// When the first item in each file expires (a certificate, an authority, a revocation list), from the files as
+    /// they are now.
     pub(super) fn ends(&self) -> BTreeMap<TlsFile, Timestamp> {
         self.refreshed().inner.ends.clone()
     }
 
-    /// What is loaded, read again if a file has changed.
+    /// What is loaded; read again if a file has changed.
     fn refreshed(&self) -> MutexGuard<'_, Loaded> {
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         let now = stamps(&self.options);
         if now != loaded.stamps {
             match read(&self.options) {
                 Ok(inner) => {
-                    info!("certificates read again");
+                    info!("TLS files have changed: new connections use the new ones");
                     *loaded = Loaded { inner, stamps: now, refused: None };
                 }
                 Err(problems) if loaded.refused != Some(now) => {
                     for problem in problems {
-                        warn!(error = %chain(&problem), "changed certificates are of no use, the old ones stay");
+                        warn!(error = %chain(&problem), "a changed TLS file cannot be used: connections go on with what was read before");
                     }
                     loaded.refused = Some(now);
                 }
@@ -231,7 +232,7 @@ fn config(
     clients: RootCertStore,
     revoked: Vec<CertificateRevocationListDer<'static>>,
 ) -> Result<ServerConfig, TlsProblem> {
-    // With lists, a certificate of which no list tells is refused.
+    // With lists given, a certificate that no list covers is refused.
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(clients), Arc::clone(&provider))
         .with_crls(revoked)
         .build()
@@ -244,7 +245,7 @@ fn config(
         .map_err(|e| unusable(TlsFile::Key, &options.key, &e))?
         .with_client_cert_verifier(NamedClients::among(verifier, &options.client_names))
         .with_single_cert(cert, key)
-        // Among others, a key that is not the certificate's.
+        // A key that does not fit the certificate, for example.
         .map_err(|e| unusable(TlsFile::Key, &options.key, &e))?;
     config.alpn_protocols = vec![b"h2".to_vec()];
     // A resumed session would not show its certificate again.
