@@ -1,9 +1,9 @@
-//! How cluster-autoscaler takes an occupied node out: its taint, its own drain, DeleteNodes.
+//! How cluster-autoscaler removes an occupied node: taint, drain, DeleteNodes.
 //!
 //! Follows `core/scaledown/actuation` and `utils/taints` of 1.30
-//! (<https://github.com/kubernetes/autoscaler/tree/cluster-autoscaler-release-1.30/cluster-autoscaler>): nothing is
-//! retried after a failure, what was asked stays asked, and the taint comes off again, with the cordon if it set one. Not
-//! judged here: whether it would have chosen this node at all.
+//! (<https://github.com/kubernetes/autoscaler/tree/cluster-autoscaler-release-1.30/cluster-autoscaler>): a failure ends
+//! it: evictions stay, the taint comes off again, and so does its cordon. Whether it would have chosen this node is not
+//! modelled.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ const AFTER_CONFLICT: Duration = Duration::from_millis(750);
 const EVICT_AGAIN: Duration = Duration::from_secs(10);
 /// `DefaultPodEvictionHeadroom`.
 const HEADROOM: Duration = Duration::from_secs(30);
-/// From one look at the pods it waits for to the next.
+/// Between two checks of the pods it waits for.
 const LOOK: Duration = Duration::from_secs(5);
 /// `grpc_timeout` of its provider.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
@@ -62,7 +62,7 @@ impl Default for Flags {
     }
 }
 
-/// Why it gave up. Its taint is off again where it could be taken off.
+/// Why it gave up. Its taint is off again if that was possible.
 #[derive(Debug, thiserror::Error)]
 pub enum GaveUp {
     /// The API server refused.
@@ -71,7 +71,7 @@ pub enum GaveUp {
     /// Evictions were refused for too long.
     #[error("not evicted: {0:?}")]
     NotEvicted(Vec<String>),
-    /// Pods outstayed the longest grace there is.
+    /// Pods stayed beyond the longest grace.
     #[error("still there: {0:?}")]
     StillThere(Vec<String>),
     /// The provider names no group for the node.
@@ -101,18 +101,18 @@ pub async fn drain_and_delete(
     actuator.take_out(node, delete).await
 }
 
-/// What it does first when it has been started: its taints go, and its cordons (`cleanUpIfRequired`).
+/// Its first act after a start: removes its taints and cordons (`cleanUpIfRequired`).
 pub async fn clean_up(world: &World, flags: &Flags) {
     let actuator = Actuator::new(&world.cluster, &world.clock, flags);
     for node in world.cluster.node_names() {
         if world.cluster.node(&node).is_some_and(|node| is_tainted(&node)) {
-            // It is tried once in its life.
+            // Tried once in a process's life.
             let _ = actuator.write_taint(&node, false).await;
         }
     }
 }
 
-/// What takes nodes out.
+/// The actuator.
 pub(super) struct Actuator<'a> {
     clock: &'a Clock,
     flags: &'a Flags,
@@ -140,13 +140,13 @@ impl Actuator<'_> {
         };
         let outcome = outcome.await;
         if outcome.is_err() {
-            // What cannot be cleaned up stays; the next start of cluster-autoscaler finds it.
+            // What cannot be cleaned up stays for cluster-autoscaler's next start.
             let _ = self.write_taint(node, false).await;
         }
         outcome
     }
 
-    /// Puts its taint on, or takes it off: the whole Node is read and written back (`AddTaints`, `CleanTaints`).
+    /// Adds or removes its taint: reads the whole Node and writes it back (`AddTaints`, `CleanTaints`).
     pub(super) async fn write_taint(&self, name: &str, on: bool) -> Result<(), GaveUp> {
         let nodes: Api<Node> = Api::all(self.client.clone());
         let began = Instant::now();
@@ -200,7 +200,7 @@ impl Actuator<'_> {
         annotation(pod, ENABLE_DS_EVICTION).map_or(self.flags.evicts_daemon_sets, |wish| wish == "true")
     }
 
-    /// One eviction, tried again after whatever error. Gives the pod's name if nothing helped.
+    /// One eviction, retried after any error. The pod's name if all tries failed.
     async fn evict(&self, pod: &Pod, began: Instant) -> Result<(), String> {
         let name = pod.metadata.name.clone().unwrap_or_default();
         let namespace = pod.metadata.namespace.clone().unwrap_or_default();
@@ -245,7 +245,7 @@ impl Actuator<'_> {
         }
     }
 
-    /// The pods that are there by their names, or that the API server says nothing of.
+    /// Those of the pods that still exist, or that the API server gave no answer about.
     async fn left(&self, node: &str, pods: &[Pod]) -> Vec<String> {
         let mut left = Vec::new();
         for pod in pods {

@@ -1,5 +1,5 @@
-//! How a simulated world is reached: the same request and response whether the caller is the AWS SDK, the `kube`
-//! client, or somebody on a loopback socket.
+//! HTTP to a simulated world, with the same request and response for the AWS SDK, the `kube` client and a loopback
+//! socket.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -19,12 +19,12 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
-/// A request whose body has been read.
+/// A request with its whole body.
 pub type Request = http::Request<Bytes>;
-/// A response whose body may go on for as long as a watch does.
+/// A response whose body may last as long as a watch.
 pub type Response = http::Response<UnsyncBoxBody<Bytes, Infallible>>;
 
-/// The connection broke before an answer came (a lost message, not an HTTP error).
+/// The connection broke before the answer (not an HTTP error).
 #[derive(Debug, thiserror::Error)]
 #[error("the connection was lost")]
 pub struct Lost;
@@ -32,8 +32,7 @@ pub struct Lost;
 /// A simulated service: requests in, responses out.
 #[async_trait]
 pub trait World: Send + Sync + 'static {
-    /// Answers one request. `Err` stands for a connection that breaks, with or without the request having had its
-    /// effect.
+    /// Answers one request. `Err`: the connection broke, before or after the request had its effect.
     async fn call(&self, request: Request) -> Result<Response, Lost>;
 }
 
@@ -49,7 +48,7 @@ pub fn response(status: u16, content_type: &str, body: impl Into<Bytes>) -> Resp
     response
 }
 
-/// An HTTP client for the AWS SDK whose every request goes to `world`, whatever its host.
+/// An HTTP client for the AWS SDK that sends every request to `world`, whatever its host.
 pub fn aws_client(world: Arc<dyn World>) -> SharedHttpClient {
     let connector = SharedHttpConnector::new(SdkConnector(world));
     http_client_fn(move |_, _| connector.clone())
@@ -82,7 +81,7 @@ impl HttpConnector for SdkConnector {
     }
 }
 
-/// A `kube` client whose every request goes to `world`.
+/// A `kube` client that sends every request to `world`.
 pub fn kube_client(world: Arc<dyn World>) -> kube::Client {
     let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
         let world = Arc::clone(&world);
@@ -111,7 +110,7 @@ pub async fn listen(world: Arc<dyn World>, listener: TcpListener) -> std::io::Re
         });
         connections.spawn(async move {
             let builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
-            // An error here is a client that went away; the world does not care.
+            // An error here means that the client went away.
             let _ = builder.serve_connection(TokioIo::new(stream), service).await;
         });
         while connections.try_join_next().is_some() {}

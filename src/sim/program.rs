@@ -1,4 +1,4 @@
-//! The real program on simulated worlds: started, asked over gRPC, stopped, killed and started again.
+//! The real program on simulated worlds: start it, call it over gRPC, stop it, kill it, start it again.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -29,13 +29,13 @@ use crate::slots::Peer;
 use crate::telemetry::{LogFormat, LogOptions};
 use crate::template::Settings;
 
-/// The tag of the groups that the program runs in simulations.
+/// The tag by which the program finds its groups in simulations.
 pub const TAG: &str = "k8s.io/cluster-autoscaler/enabled";
 
-/// No group is named.
+/// No groups by name.
 const NOBODY: [&str; 0] = [];
 
-/// Bytes under way between a client and the program.
+/// Buffer between a client and the program, in bytes.
 const PIPE: usize = 64 * 1024;
 
 /// The configuration of the program in simulations: the defaults, and every group tagged [`TAG`].
@@ -68,7 +68,7 @@ pub fn config() -> Config {
     }
 }
 
-/// The program, running. Dropping it kills it: nothing is heard out.
+/// The running program. Dropping it kills it at once.
 #[derive(Debug)]
 pub struct Program {
     task: JoinSet<Result<(), AppError>>,
@@ -83,7 +83,7 @@ impl Program {
         Self::start_behind(world, world.cluster.client(), config)
     }
 
-    /// Starts the program on a world whose API server it reaches by this client.
+    /// Starts the program on a world, with this client for the API server.
     pub fn start_behind(world: &World, client: kube::Client, config: Config) -> Self {
         let (connect, connections) = mpsc::unbounded_channel();
         let incoming = UnboundedReceiverStream::new(connections)
@@ -104,15 +104,15 @@ impl Program {
         Self { task, stop, connect, clock }
     }
 
-    /// Sets the wall clock of the machine it runs on forward or back.
+    /// Sets its machine's wall clock forward or back.
     pub fn step_clock(&self, by: SignedDuration) {
         self.clock.step(by);
     }
 
-    /// A gRPC client of it.
+    /// A gRPC client of the program.
     pub fn client(&self) -> CloudProviderClient<Channel> {
         let connect = self.connect.clone();
-        // The address is of no meaning: every connection is a pipe to the program.
+        // The address means nothing: every connection is a pipe to the program.
         let channel = Endpoint::from_static("http://ebbtide").connect_with_connector_lazy(tower::service_fn(
             move |_: http::Uri| {
                 let connect = connect.clone();
@@ -126,12 +126,12 @@ impl Program {
         CloudProviderClient::new(channel)
     }
 
-    /// Kills it, as `kill -9` does.
+    /// Kills the program, as `kill -9` does.
     pub async fn kill(mut self) {
         self.task.shutdown().await;
     }
 
-    /// Stops it in good order, as SIGTERM does, and returns what became of it.
+    /// Stops the program, as SIGTERM does, and returns its outcome.
     pub async fn stop(mut self) -> Result<(), AppError> {
         self.stop.cancel();
         match self.task.join_next().await {

@@ -1,8 +1,8 @@
-//! A span of time to draw from: how long something takes in a simulated world.
+//! How long something takes in a simulated world, drawn at random between bounds.
 
 use std::time::Duration;
 
-/// A span of time to draw from.
+/// Bounds of a random time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     least: Duration,
@@ -22,17 +22,17 @@ impl Span {
         Self::between(time, time)
     }
 
-    /// Anything between these two.
+    /// Between these two.
     pub const fn between(least: Duration, most: Duration) -> Self {
         Self { least, most, rarely: most }
     }
 
-    /// Anything between so many milliseconds and so many.
+    /// Between so many milliseconds and so many.
     pub const fn millis(least: u64, most: u64) -> Self {
         Self::between(Duration::from_millis(least), Duration::from_millis(most))
     }
 
-    /// Anything between so many seconds and so many.
+    /// Between so many seconds and so many.
     pub const fn seconds(least: u64, most: u64) -> Self {
         Self::between(Duration::from_secs(least), Duration::from_secs(most))
     }
@@ -43,12 +43,12 @@ impl Span {
         Self { rarely: most, ..self }
     }
 
-    /// The longest time that is ever drawn.
+    /// The longest time that can be drawn.
     pub(super) fn longest(self) -> Duration {
         self.most.max(self.rarely)
     }
 
-    /// A time, to the millisecond. What is always the same moves no dice.
+    /// Draws a time, to the millisecond. A fixed span draws nothing from `dice`.
     pub(super) fn draw(self, dice: &mut fastrand::Rng) -> Duration {
         if self.least == self.rarely {
             return self.least;

@@ -1,5 +1,5 @@
-//! Both worlds as one: the machines that EC2 starts boot and join the cluster, whatever their group says of them by then;
-//! those that it shuts down take their containers with them at once, and their Nodes when they are terminated.
+//! Both worlds together. Machines that EC2 starts boot and join the cluster. A machine that shuts down takes its
+//! containers with it at once, and its Node goes when it is terminated.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,19 +16,19 @@ use crate::clock::Clock;
 /// The moment at which every simulation begins.
 const BEGINNING: &str = "2026-01-01T00:00:00Z";
 
-/// From a machine that runs to its Node.
+/// From a running machine to its Node.
 const JOIN: Duration = Duration::from_secs(10);
 
-/// Label of a node's group, for pods to choose it.
+/// Label with the name of a node's group, for node selectors.
 pub const POOL: &str = "pool";
 
-/// How the kubelets of a group are configured.
+/// Changes the Nodes that a group's machines register.
 type Kubelet = Box<dyn Fn(NodeSpec) -> NodeSpec + Send>;
 
-/// The same, by group.
+/// These by group.
 type Kubelets = Arc<Mutex<BTreeMap<String, Kubelet>>>;
 
-/// AWS and a cluster on its instances. Its tasks end when it is dropped.
+/// AWS and a cluster on its instances. Dropping it ends its tasks.
 pub struct World {
     /// AWS.
     pub aws: Aws,
@@ -47,8 +47,8 @@ impl std::fmt::Debug for World {
 }
 
 impl World {
-    /// An empty world, as harsh as the real one. The same seed makes the same world, and gives a program that runs on it in
-    /// this thread the same jitter.
+    /// An empty world, as harsh as the real one. The same seed makes the same world, and the same jitter in a program
+    /// on this thread.
     pub fn new(seed: u64) -> Self {
         let world = Self::plain(seed);
         world.cluster.set_timing(Timing::real());
@@ -56,7 +56,7 @@ impl World {
         world
     }
 
-    /// An empty world in which what happens is easy to follow.
+    /// An empty world in which events are easy to follow: quick, without harsh behaviour.
     pub fn plain(seed: u64) -> Self {
         fastrand::seed(seed);
         let clock = Clock::starting_at(BEGINNING.parse().unwrap_or(Timestamp::UNIX_EPOCH));
@@ -72,7 +72,7 @@ impl World {
         Self { aws, cluster, clock, kubelets, _tasks: tasks }
     }
 
-    /// From now on the nodes of a group register like this.
+    /// Sets how the nodes of a group register from now on.
     pub fn kubelets(&self, group: &str, configured: impl Fn(NodeSpec) -> NodeSpec + Send + 'static) {
         lock(&self.kubelets).insert(group.to_owned(), Box::new(configured));
     }
@@ -83,7 +83,7 @@ impl World {
         self.cluster.node(&name).map(|_| name)
     }
 
-    /// Waits until something holds in either world, at most `limit`. Whether it did.
+    /// Waits until `holds` is true, at most `limit`. Returns whether it became true.
     pub async fn until(&self, limit: Duration, mut holds: impl FnMut(&Self) -> bool) -> bool {
         let (mut aws, mut cluster) = (self.aws.changed(), self.cluster.changed());
         let met = async {
@@ -99,10 +99,10 @@ impl World {
     }
 }
 
-/// Carries what happens to instances over to the cluster.
+/// Carries the events of instances over to the cluster.
 async fn join(mut events: UnboundedReceiver<Entry>, aws: &Aws, cluster: &Cluster, kubelets: &Kubelets) {
     let mut names: BTreeMap<String, String> = BTreeMap::new();
-    // Who has a name now: an address is given to another one when its instance shuts down.
+    // Which instance has a name now. An address is given to another instance when its own shuts down.
     let mut bearers: BTreeMap<String, String> = BTreeMap::new();
     while let Some(entry) = events.recv().await {
         let bearer =
@@ -154,7 +154,7 @@ async fn join(mut events: UnboundedReceiver<Entry>, aws: &Aws, cluster: &Cluster
     }
 }
 
-/// Whatever runs on a machine ends. Its Node, if it has joined, stays for as long as there is an instance.
+/// Ends everything on a machine. Its Node, if it has joined, stays as long as the instance exists.
 fn switch_off(cluster: &Cluster, node: &str) {
     if cluster.node(node).is_some() {
         cluster.crash(node);

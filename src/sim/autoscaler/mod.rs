@@ -1,16 +1,16 @@
-//! A stand-in for cluster-autoscaler that reckons as the real one does, in two of its versions ([`Version`]).
+//! A stand-in for cluster-autoscaler that calculates as two of its versions do ([`Version`]).
 //!
 //! ```text
 //!  Nodes, pods ─┐                     ┌─▶ removes what never came ─▶ fixes sizes ─▶ buys nodes for pods
 //!  provider ────┴─▶ registry (pure) ──┴─▶ upcoming nodes, failures, back-off      (scale_up: pure)
 //! ```
 //!
-//! - One loop ([`Autoscaler::scan`]) goes through the steps of `core/static_autoscaler.go` in their order. What ends the
-//!   real one's loop for all groups ends it here, and the journal says so.
-//! - Which nodes are not needed is said by whoever plays the scenario: [`Autoscaler::scale_in`] takes them out, with the
-//!   taint, the drain of [`ca_drain`](super::ca_drain) and DeleteNodes.
-//! - Of several groups that would do, the one that helps the most pods with the fewest nodes is bought in, the first of
-//!   them if several do (the real one's default is to draw lots).
+//! - One loop ([`Autoscaler::scan`]) takes the steps of `core/static_autoscaler.go` in their order. What ends the real
+//!   loop for all groups ends it here, and the journal says so.
+//! - The test chooses the unneeded nodes: [`Autoscaler::scale_in`] removes them with the taint, the drain of
+//!   [`ca_drain`](super::ca_drain) and DeleteNodes.
+//! - Of several suitable groups, the one that fits the most pods on the fewest nodes grows, the first if there are
+//!   several (the real default draws at random).
 //!
 //! Not modelled: limits on cores, memory and the number of nodes, balancing of similar groups, prices, scale-downs of its
 //! own, groups that it would make itself.
@@ -53,7 +53,7 @@ use crate::clock::{Clock, elapsed};
 use crate::k8s::names::TO_BE_DELETED;
 use crate::provider::proto::{ExternalGrpcNode, Instance};
 
-/// Between two times that the instances of all groups are read, whether or not anything happens.
+/// How often the instances of all groups are read.
 const INSTANCES: Duration = Duration::from_mins(2);
 
 /// Clones are the same autoscaler.
@@ -80,7 +80,7 @@ struct Memory {
     registry: Registry,
     instances: BTreeMap<String, Vec<Instance>>,
     instances_read_at: Option<Timestamp>,
-    /// What real nodes were like, by group.
+    /// Templates from real nodes, by group.
     examples: BTreeMap<String, Template>,
 }
 
@@ -99,7 +99,7 @@ struct Scan<'a> {
     now: Timestamp,
 }
 
-/// Looks and buys, for ever, as 1.30 does. `connect` says how the program can be reached at the moment.
+/// Runs the loop for ever, as 1.30 does. `connect` returns a client of the program of the moment.
 pub async fn run(world: &World, connect: impl Fn() -> Client) {
     Autoscaler::new(world, Options::of(Version::V1_30)).run(connect).await;
 }
@@ -111,7 +111,7 @@ pub async fn delete_node(client: &mut Client, group: &str, node: &Node) -> Resul
 }
 
 impl Autoscaler {
-    /// One that has just been started.
+    /// An autoscaler that has just started.
     pub fn new(world: &World, options: Options) -> Self {
         let memory = Memory {
             has_cleaned_up: false,
@@ -129,7 +129,7 @@ impl Autoscaler {
         }))
     }
 
-    /// Looks and does what there is to do, for ever.
+    /// Runs the loop for ever.
     pub async fn run(&self, connect: impl Fn() -> Client) {
         loop {
             self.scan(connect()).await;
@@ -155,12 +155,12 @@ impl Autoscaler {
         }
     }
 
-    /// Everything that has happened, with its moment.
+    /// The journal.
     pub fn journal(&self) -> Vec<(Timestamp, Event)> {
         self.0.journal().entries().to_vec()
     }
 
-    /// Waits until something such has happened, at most `limit`. Whether it did.
+    /// Waits for such an entry of the journal, at most `limit`. Returns whether it came.
     pub async fn until(&self, limit: Duration, mut such: impl FnMut(&Event) -> bool) -> bool {
         let mut changed = self.0.journal().changed();
         let happened = async {
@@ -173,7 +173,7 @@ impl Autoscaler {
         tokio::time::timeout(limit, happened).await.is_ok()
     }
 
-    /// What is known of the groups at the moment.
+    /// The groups as they are known now.
     pub async fn registry(&self) -> Registry {
         self.0.memory.lock().await.registry.clone()
     }
@@ -206,7 +206,7 @@ impl Scan<'_> {
         self.scale_up(&templates).await
     }
 
-    /// Taints that an earlier run has left are taken off, of nodes of known groups.
+    /// Removes taints that an earlier run has left on nodes of known groups.
     async fn clean_up_once(&mut self) {
         if std::mem::replace(&mut self.memory.has_cleaned_up, true) {
             return;
@@ -250,14 +250,14 @@ impl Scan<'_> {
             };
             templates.extend(template.map(|template| (group.id, template)));
         }
-        // At last those that are broken, or on their way.
+        // Broken and upcoming nodes last.
         for (group, node) in others {
             templates.entry(group).or_insert_with(|| templates::like(&node));
         }
         Ok(templates)
     }
 
-    /// UpdateNodes: an error of one group is an error of all.
+    /// UpdateNodes: an error of one group is an error for all.
     async fn update_registry(&mut self) -> Result<(), End> {
         let mut look = Look::default();
         for group in self.provider.groups().await {
@@ -279,7 +279,7 @@ impl Scan<'_> {
             group.instances = self.memory.instances.get(&group.id).cloned().unwrap_or_default();
         }
         for node in &self.nodes {
-            // A Node whose group cannot be told is of none.
+            // A Node whose lookup fails is of no group.
             let group = self.provider.group_of(&told(node)).await.unwrap_or_default();
             look.nodes.push((facts(node), group));
         }
@@ -294,7 +294,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// The cache of instances: read every two minutes, and in every loop of a group that is scaling up.
+    /// The cache of instances: read every two minutes, and in every loop for a group that scales up.
     async fn read_instances(&mut self, look: &Look) -> Result<(), End> {
         let read_all = self.memory.instances_read_at.is_none_or(|at| elapsed(at, self.now) >= INSTANCES);
         if read_all {
@@ -326,7 +326,7 @@ fn facts(node: &Node) -> NodeFacts {
     }
 }
 
-/// A Node as it is told to the provider.
+/// A Node as it is sent to the provider.
 fn told(node: &Node) -> ExternalGrpcNode {
     ExternalGrpcNode {
         provider_id: node.spec.as_ref().and_then(|spec| spec.provider_id.clone()).unwrap_or_default(),
@@ -336,7 +336,7 @@ fn told(node: &Node) -> ExternalGrpcNode {
     }
 }
 
-/// The Node that is made up for an instance without one.
+/// The Node that cluster-autoscaler makes up for an instance without one.
 fn made_up(id: &str) -> ExternalGrpcNode {
     let reason = ("k8s.io/cluster-autoscaler/fake-node-reason".to_owned(), "unregistered".to_owned());
     ExternalGrpcNode {

@@ -1,5 +1,5 @@
-//! How the simulated AWS behaves where AWS's documents leave room: harsh as the worst that is documented or was seen, or
-//! plain, so that people can follow what happens.
+//! How the simulated AWS behaves where AWS's documents leave room: as harsh as the worst that is documented or was
+//! observed, or plain, so that people can follow.
 
 use std::time::Duration;
 
@@ -7,45 +7,46 @@ use super::bucket::Bucket;
 use super::timing::Timing;
 use crate::sim::span::Span;
 
-/// What AWS does where its documents leave room. Whatever has no switch here is always as harsh as it is documented.
+/// What AWS does where its documents leave room. What has no switch here is always as harsh as documented.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Behaviour {
-    /// How long groups take for what they do, unless a group has times of its own.
+    /// How long activities of groups take, unless a group has times of its own.
     pub timing: Timing,
-    /// Whether a smaller desired capacity recalls launches that are under way. Harsh: it does not; the instances come, and
-    /// the group then looks for as many victims.
+    /// Whether a lower desired capacity cancels launches under way. Harsh: no; the instances come, and the group then
+    /// terminates as many.
     ///
     /// <https://github.com/kubernetes/autoscaler/issues/10147>
     pub recalls_launches: bool,
-    /// Whether terminating an instance in `Standby`, which the desired capacity does not count, lowers that all the same
-    /// if asked to. Harsh: it does, and a healthy instance goes. AWS does not say.
+    /// Whether terminating an instance in `Standby` with a decrement lowers the desired capacity, which does not count
+    /// it. Harsh: yes, and a healthy instance goes. AWS does not say.
     ///
     /// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_TerminateInstanceInAutoScalingGroup.html>
     pub standby_decrements: bool,
-    /// Whether groups bring their zones into balance by themselves: first the new instance, over the maximum if need be,
-    /// then the old one goes. Harsh: they do.
+    /// Whether groups rebalance their zones by themselves: first the new instance comes, above the maximum if need be,
+    /// then the old one goes. Harsh: yes.
     ///
     /// <https://docs.aws.amazon.com/autoscaling/ec2/userguide/auto-scaling-benefits.html>, rebalancing activities
     pub rebalances: bool,
-    /// From a caller to AWS, and from there back. Guessed: AWS says nothing of it; a page of a hundred groups takes seconds.
+    /// From a caller to AWS, and back. Guessed: AWS does not say; a page of a hundred groups takes seconds.
     pub way: Span,
-    /// How old the state may be that a description shows. AWS promises no more than that it is the present one in the end,
-    /// and tells callers to begin with a wait of seconds. What was read once may be older the next time.
+    /// How old the state in a description may be. AWS promises eventual consistency only, and tells callers to wait for
+    /// seconds first. A later read may show an older state.
     ///
     /// <https://docs.aws.amazon.com/ec2/latest/devguide/eventual-consistency.html>,
     /// <https://github.com/hashicorp/terraform-provider-aws/issues/7819>
     pub stale: Span,
-    /// The share of descriptions that leave out one group or instance: pages are not of one moment. Inferred.
+    /// Share of descriptions that leave out one group or instance, because pages are read at different moments.
+    /// Inferred.
     pub gaps: f64,
-    /// What all callers of Auto Scaling together may use; none if that is no matter. AWS does not publish it. Harsh: what EC2
-    /// has for its own read-only calls.
+    /// Rate limit of all callers of Auto Scaling together; `None`: no limit. AWS does not publish it. Harsh: that of
+    /// EC2's read-only calls.
     ///
     /// <https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-throttling.html>
     pub bucket: Option<Bucket>,
 }
 
 impl Behaviour {
-    /// Quick, always the same, and nothing that a reader of the documents would not expect.
+    /// Quick, always the same, and no surprise to a reader of the documents.
     pub const PLAIN: Self = Self {
         timing: Timing::QUICK,
         recalls_launches: true,

@@ -1,4 +1,4 @@
-//! Faults, on the handle.
+//! Faults of AWS that a test can cause.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::handle::Aws;
 use super::operation::Operation;
 use super::troubles::{Trouble, Which};
 
-/// What AWS says of credentials that were good a moment ago.
+/// AWS's text for credentials that have expired.
 ///
 /// <https://docs.aws.amazon.com/IAM/latest/UserGuide/troubleshoot.html>
 const EXPIRED: Refusal = Refusal {
@@ -26,12 +26,12 @@ impl Aws {
         self.script(|state, _| state.faults.throttle(operation, calls));
     }
 
-    /// Throttles the next calls, whatever they ask for.
+    /// Throttles the next calls of any operation.
     pub fn throttle_any(&self, calls: u32) {
         self.script(|state, _| state.faults.throttle_any(calls));
     }
 
-    /// Throttles this share of all calls from now on, by chance; 0 ends it. The seed decides which.
+    /// Throttles this share of all calls from now on, drawn by the seed; 0 ends it.
     pub fn throttle_share(&self, share: f64) {
         self.script(|state, _| state.faults.throttle_share(share));
     }
@@ -41,12 +41,12 @@ impl Aws {
         self.script(|state, now| state.faults.throttle_until(operations, after(now, duration)));
     }
 
-    /// Takes the caller's permission for `operation` away, or gives it back.
+    /// Denies `operation` to the caller, or allows it again.
     pub fn deny(&self, operation: Operation, on: bool) {
         self.script(|state, _| state.faults.deny(operation, on));
     }
 
-    /// Refuses to show all launch templates at once, as stand-ins for EC2 do that know one at a time, or no longer.
+    /// Refuses to describe all launch templates at once, as some stand-ins for EC2 do, or no longer.
     pub fn hide_templates(&self, on: bool) {
         self.script(|state, _| state.shared.hides_templates = on);
     }
@@ -56,44 +56,43 @@ impl Aws {
         self.script(|state, _| state.faults.fail(operation, calls));
     }
 
-    /// Answers the next calls of `operation` with an error, before or after they had their effect.
+    /// Answers the next calls of `operation` with an error, before or after their effect.
     pub fn refuse_next(&self, operation: Operation, refusal: Refusal, side: Lose, calls: u32) {
         self.script(|state, _| state.faults.refuse(operation, refusal, side, calls));
     }
 
-    /// Loses the next call of `operation`; said twice, the next two.
+    /// Loses the next call of `operation`; called twice, the next two.
     pub fn lose_next(&self, operation: Operation, lose: Lose) {
         self.script(|state, _| state.faults.lose(operation, lose));
     }
 
-    /// Leaves calls of `operations` without an effect, an answer or an end, or no longer. Those that came meanwhile
-    /// stay so.
+    /// Lets calls of `operations` hang without an effect, or no longer. Calls that hang stay so.
     pub fn hang(&self, operations: &[Operation], on: bool) {
         self.script(|state, _| state.faults.hang(operations, on));
     }
 
-    /// Refuses the tokens of the next calls of `operation` that have one, as if they had grown too old.
+    /// Refuses the page tokens of the next calls of `operation`, as if they had expired.
     pub fn expire_tokens(&self, operation: Operation, calls: u32) {
         self.script(|state, _| state.faults.expire_tokens(operation, calls));
     }
 
-    /// Starts or ends an outage, in which no request arrives. Groups go on with their group_activities.
+    /// Starts or ends an outage, in which no request arrives. Groups go on working.
     pub fn outage(&self, on: bool) {
         self.script(|state, _| state.faults.outage = on);
     }
 
-    /// Each call takes `latency`, and up to `jitter` more; half of it before its effect, half after.
+    /// Delays each call by `latency` and up to `jitter` more, half before its effect and half after.
     pub fn delay(&self, latency: Duration, jitter: Duration) {
         self.script(|state, _| state.faults.delay(latency, jitter));
     }
 
-    /// This share of the calls of `operations` takes at least `least` longer: twice as long is half as likely, up to
+    /// Delays this share of the calls of `operations` by at least `least`; twice the delay is half as likely, up to
     /// `most`. A share of 0 ends it.
     pub fn delay_some(&self, operations: &[Operation], share: f64, least: Duration, most: Duration) {
         self.script(|state, _| state.faults.delay_some(operations, share, least, most));
     }
 
-    /// Something becomes of the next calls of a kind.
+    /// Sets what becomes of the next calls of an operation.
     pub fn trouble(&self, which: Which, trouble: Trouble) {
         self.script(|state, now| {
             if let Trouble::Stale(by) = trouble {
@@ -103,18 +102,18 @@ impl Aws {
         });
     }
 
-    /// Nobody's credentials are good for so long.
+    /// Refuses everybody's credentials for so long.
     pub fn expire_credentials(&self, duration: Duration) {
         let trouble = Trouble::Refused(EXPIRED, Lose::BeforeEffect);
         self.trouble(Which::any().lasting(duration), trouble);
     }
 
-    /// Others in the account make so many calls to Auto Scaling every second, out of the same bucket.
+    /// Others in the account make so many calls to Auto Scaling a second, under the same rate limit.
     pub fn others_call(&self, per_second: f64) {
         self.script(|state, _| state.bucket.others = per_second);
     }
 
-    /// Sets AWS's clock ahead of everybody's, or behind: what it dates is dated by it.
+    /// Sets AWS's own clock, which dates its answers, ahead or behind.
     pub fn set_clock_ahead(&self, by: SignedDuration) {
         self.script(|state, _| state.shared.ahead = by);
     }

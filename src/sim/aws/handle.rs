@@ -1,7 +1,7 @@
-//! The handle on a simulated AWS: cheap to clone, tells the state the time, speaks HTTP.
+//! The handle on a simulated AWS: cheap to clone, keeps the state's time, speaks HTTP.
 //!
-//! Whoever looks sees the state as of now, with or without [`Aws::run`]; that only makes things happen on time, for
-//! those who follow the journal. The lock is never held across an await.
+//! Every read sees the state as of now. [`Aws::run`] only makes things happen on time, for those who follow the
+//! journal. The lock is never held across an await.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -32,12 +32,12 @@ struct Inner {
 }
 
 impl Aws {
-    /// An AWS with nothing in it. The same seed and the same calls give the same ids.
+    /// An empty AWS. The same seed and the same calls give the same ids.
     pub fn new(clock: Clock, seed: u64) -> Self {
         Self(Arc::new(Inner { state: Mutex::new(State::new(seed)), clock, moved: Notify::new() }))
     }
 
-    /// Does what is due when it is due, for ever. Owned and spawned by whoever made the world.
+    /// Does everything when it is due, for ever. The owner spawns it.
     pub async fn run(&self) {
         loop {
             let moved = self.0.moved.notified();
@@ -52,7 +52,7 @@ impl Aws {
         }
     }
 
-    /// Does something to the state as of now.
+    /// Runs `act` on the state as of now.
     pub fn script<T>(&self, act: impl FnOnce(&mut State, Timestamp) -> T) -> T {
         let result = self.with(|state, now| {
             state.past.keep(&state.groups, now);
@@ -71,7 +71,7 @@ impl Aws {
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut State, Timestamp) -> T) -> T {
-        // A panic under the lock is a failed test; what others then see does not matter.
+        // A panic under the lock is a failed test; what others see then does not matter.
         let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.0.clock.now();
         state.step(now);
@@ -79,9 +79,9 @@ impl Aws {
     }
 }
 
-/// What there is.
+/// What exists.
 impl Aws {
-    /// Behaves so from now on. Groups that are there keep their times.
+    /// Sets the behaviour from now on. Existing groups keep their times.
     pub fn behave(&self, behaviour: Behaviour) {
         self.script(|state, _| {
             state.shared.behaviour = behaviour;
@@ -89,12 +89,12 @@ impl Aws {
         });
     }
 
-    /// Adds a group, in place of one with the same name; it starts to launch what it wants.
+    /// Adds a group, or replaces one of the same name. It begins to launch.
     pub fn add_group(&self, spec: GroupSpec) {
         self.script(|state, now| state.add_group(spec, now));
     }
 
-    /// Adds a launch template and gives back its id.
+    /// Adds a launch template and returns its id.
     pub fn add_template(&self, spec: TemplateSpec) -> String {
         self.script(|state, now| state.add_template(spec, now))
     }
@@ -104,7 +104,7 @@ impl Aws {
         self.script(|state, _| state.add_template_version(name, data));
     }
 
-    /// Adds an image of this architecture (`x86_64`, `arm64`). The one that templates have by default is there.
+    /// Adds an image of this architecture (`x86_64`, `arm64`). The default image of templates exists already.
     pub fn add_image(&self, id: &str, architecture: &'static str) {
         self.script(|state, _| state.shared.images.insert(id.to_owned(), architecture));
     }
@@ -114,35 +114,35 @@ impl Aws {
         self.script(|state, now| state.add_launch_configuration(spec, now));
     }
 
-    /// Adds an EKS managed node group, in place of one with the same name.
+    /// Adds an EKS managed node group, or replaces one of the same name.
     pub fn add_node_group(&self, spec: NodeGroupSpec) {
         self.script(|state, _| state.add_node_group(spec));
     }
 
-    /// Removes a group with all its instances, without a word in the journal.
+    /// Removes a group with all its instances, without a journal entry.
     pub fn remove_group(&self, name: &str) {
         self.script(|state, now| state.remove_group(name, now));
     }
 
-    /// Somebody takes a tag off a group.
+    /// Removes a tag from a group.
     pub fn untag_group(&self, group: &str, tag: &str) {
         self.script(|state, _| state.untag_group(group, tag));
     }
 
-    /// An instance is there at once, in any state; nothing moves it on by itself. None without such a group.
+    /// Adds an instance in any state; nothing moves it on by itself. `None` without such a group.
     pub fn add_instance(&self, group: &str, state: LifecycleState) -> Option<String> {
         self.script(|world, now| world.add_instance(group, state, now))
     }
 
-    /// Puts an instance into a state, from which nothing moves it on by itself; what held it holds it no more.
+    /// Puts an instance into a state; nothing moves it on by itself, and no hook holds it any more.
     pub fn set_state(&self, instance: &str, state: LifecycleState) {
         self.script(|world, now| world.set_state(instance, state, now));
     }
 }
 
-/// What befalls it.
+/// What happens to it.
 impl Aws {
-    /// The group's next launches fail this many times; `u32::MAX` is for ever, 0 ends it.
+    /// The group's next launches fail, so many times; `u32::MAX`: for ever, 0 ends it.
     pub fn fail_launches(&self, group: &str, failure: LaunchFailure, times: u32) {
         self.script(|state, _| state.fail_launches(group, failure, times));
     }
@@ -152,17 +152,17 @@ impl Aws {
         self.script(|state, _| state.fail_launches_in(group, Some(zone), failure, times));
     }
 
-    /// The group's next launches fail this many times after `Pending`: the instance never becomes healthy.
+    /// The group's next launches fail after `Pending`, so many times: the instance never becomes healthy.
     pub fn fail_boots(&self, group: &str, times: u32) {
         self.script(|state, _| state.fail_boots(group, times));
     }
 
-    /// A person takes an instance out of the group, which runs on, and the desired capacity goes down or not.
+    /// A person detaches an instance, which runs on; the desired capacity goes down or not.
     pub fn detach(&self, instance: &str, decrement: bool) {
         self.script(|state, now| state.detach(instance, decrement, now));
     }
 
-    /// A person moves an instance to Standby, and the desired capacity goes down or not.
+    /// A person moves an instance to Standby; the desired capacity goes down or not.
     pub fn set_aside(&self, instance: &str, decrement: bool) {
         self.script(|state, now| state.set_aside(instance, decrement, now));
     }
@@ -172,29 +172,29 @@ impl Aws {
         self.script(|state, now| state.set_desired(group, desired, now));
     }
 
-    /// The machine under an instance dies. The group learns of it at once, and replaces the instance; one that is held
-    /// on its way out stays held.
+    /// An instance's machine dies. The group knows at once and replaces it; an instance that a terminating hook holds
+    /// stays held.
     pub fn kill_machine(&self, instance: &str, death: Death) {
         self.script(|state, now| state.kill_machine(instance, death, now));
     }
 
-    /// Puts a hook on a group, in place of one with the same name. Instances that are held are held on the old terms.
+    /// Puts a hook on a group, or replaces one of the same name. Instances that are held already keep the old terms.
     pub fn put_hook(&self, group: &str, hook: HookSpec) {
         self.script(|state, _| state.put_hook(group, hook));
     }
 
-    /// Takes a hook off a group, and lets go of what it holds.
+    /// Removes a hook from a group and lets its instances go.
     pub fn delete_hook(&self, group: &str, hook: &str) {
         self.script(|state, now| state.delete_hook(group, hook, now));
     }
 
-    /// Begins to delete a group with all its instances. Until it is gone it refuses changes.
+    /// Begins to delete a group with all its instances. It refuses changes until it is gone.
     pub fn delete_group(&self, name: &str) {
         self.script(|state, now| state.delete_group(name, now));
     }
 
-    /// An instance comes into service at once: one that was decided, if there is one, or one too
-    /// many, for which the group then terminates the one its policy chooses.
+    /// Puts an instance into service at once: one that the group is launching, or else one too many, for which the
+    /// group then terminates another by its policy.
     pub fn launch_now(&self, group: &str) -> Option<String> {
         self.script(|state, now| state.launch_now(group, now))
     }
@@ -204,12 +204,12 @@ impl Aws {
         self.script(|state, now| state.terminate(instance, cause, now));
     }
 
-    /// The next instance gets the address of this one, and so the name of its Node.
+    /// The next instance gets this one's address, and so its Node's name.
     pub fn reuse_address(&self, instance: &str) {
         self.script(|state, _| state.reuse_address(instance));
     }
 
-    /// The health checks of an instance fail from now on.
+    /// An instance's health checks fail from now on.
     pub fn fail_health_check(&self, instance: &str) {
         self.script(|state, now| state.fail_health_check(instance, now));
     }
@@ -220,7 +220,7 @@ impl Aws {
         self.script(|state, now| state.rebalance(instance, now))
     }
 
-    /// The group replaces an instance out of its fullest zone. Gives back which.
+    /// The group replaces an instance of its fullest zone. Returns which.
     pub fn rebalance_group(&self, group: &str) -> Option<String> {
         self.script(|state, now| state.rebalance_group(group, now))
     }
@@ -230,12 +230,13 @@ impl Aws {
         self.script(|state, now| state.refresh(group, now));
     }
 
-    /// The group gives all its instances new root volumes, one at a time. Nothing happens in a group with a warm pool.
+    /// The group replaces the root volumes of all its instances, one at a time. Does nothing in a group with a warm
+    /// pool.
     pub fn replace_root_volumes(&self, group: &str) {
         self.script(|state, now| state.replace_root_volumes(group, now));
     }
 
-    /// Something happens when the next call of `operation` has arrived and has had no effect yet.
+    /// Runs `effect` when the next call of `operation` has arrived, before its effect.
     pub fn before_next(
         &self,
         operation: Operation,
@@ -244,7 +245,7 @@ impl Aws {
         self.script(|state, _| state.before_next(operation, effect));
     }
 
-    /// Something happens when the next call of `operation` has had its effect, before anybody sees the answer.
+    /// Runs `effect` after the effect of the next call of `operation`, before its answer is sent.
     pub fn after_next(
         &self,
         operation: Operation,
@@ -261,7 +262,7 @@ impl Aws {
         self.look(|state| state.groups.get(name).map(super::group::Group::snapshot))
     }
 
-    /// The instance as of now; one that is gone is `Terminated`.
+    /// The instance as of now; `Terminated` if it is gone.
     pub fn instance(&self, id: &str) -> Option<InstanceSnapshot> {
         self.look(|state| {
             let past = || state.shared.past.get(id).map(|(instance, _)| instance);
@@ -269,31 +270,31 @@ impl Aws {
         })
     }
 
-    /// Everything that happened so far.
+    /// The whole journal.
     pub fn journal(&self) -> Vec<Entry> {
         self.look(|state| state.shared.journal.entries().to_vec())
     }
 
-    /// How often `operation` was called, lost and refused calls included.
+    /// How often `operation` was called, including lost and refused calls.
     pub fn calls(&self, operation: Operation) -> usize {
         self.look(|state| state.shared.journal.calls(operation))
     }
 
-    /// Each entry of the journal from here on, as it is made.
+    /// The journal's entries from now on.
     pub fn subscribe(&self) -> mpsc::UnboundedReceiver<Entry> {
         self.with(|state, _| state.shared.journal.subscribe())
     }
 
-    /// The number of journal entries, to wait for something to have happened.
+    /// The number of journal entries; changes with each new one.
     pub fn changed(&self) -> watch::Receiver<usize> {
         self.look(|state| state.shared.journal.changed())
     }
 
-    /// Completes when `holds` does; it is asked after each change. Needs [`Aws::run`] for what time brings.
+    /// Waits until `holds` is true; checked after each change. Needs [`Aws::run`] for whatever takes time.
     pub async fn until(&self, mut holds: impl FnMut(&Self) -> bool) {
         let mut changed = self.changed();
         while !holds(self) {
-            // The sender lives in the state, which lives as long as we do.
+            // The sender lives in the state, and so as long as `self`.
             let _ = changed.changed().await;
         }
     }

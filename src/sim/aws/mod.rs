@@ -1,13 +1,14 @@
-//! The simulated AWS: EC2 Auto Scaling, and what of EC2 and EKS goes with it, as an HTTP service behind the real SDK.
+//! The simulated AWS: EC2 Auto Scaling, with the parts of EC2 and EKS that belong to it, as an HTTP service behind the
+//! real SDK.
 //!
-//! [`State`] is all there is, pure and synchronous; [`Aws`] is a handle on it that tells it the time and is a
-//! [`World`](crate::sim::http::World). Requests come in the AWS query protocol (`query`, `xml`), those to EKS as REST;
-//! `autoscaling`, `ec2` and `eks` are the APIs; `launching`, `terminating`, `waiting`, `balance`, `warm`, `volumes` and
-//! `deleting` are what groups do; `power` is the machines under them; `script`, `faults`, `troubles` and `breaking` are what a
-//! test does to them; `requests`, `answering`, `past` and `bucket` are the way of a request; `journal` is what happened.
+//! [`State`] is the whole of it, pure and synchronous. [`Aws`] is a handle that tells it the time and implements
+//! [`World`](crate::sim::http::World). Requests come in the AWS query protocol (`query`, `xml`), those to EKS as REST.
+//! The APIs: `autoscaling`, `ec2`, `eks`. What groups do: `launching`, `terminating`, `waiting`, `balance`, `warm`,
+//! `volumes`, `deleting`. The machines: `power`. What a test does: `script`, `faults`, `troubles`, `breaking`. The way
+//! of a request: `requests`, `answering`, `past`, `bucket`. What happened: `journal`.
 //!
-//! The model keeps AWS's documented rules and its wording, each named where it is kept. What takes time takes what the
-//! [`Timing`] says; what AWS leaves open is as [`Behaviour`] says, harsh or plain.
+//! The model follows AWS's documented rules and wording, with the source beside each. [`Timing`] says how long things
+//! take; [`Behaviour`] decides what AWS leaves open, harsh or plain.
 
 mod activity;
 mod answering;

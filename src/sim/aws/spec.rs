@@ -1,8 +1,7 @@
-//! What a simulated group is made of, said like a sentence:
-//! `GroupSpec::named("web").size(0, 10, 2).zones(["us-east-1a"]).template("m5.large")`.
+//! Builders of simulated groups: `GroupSpec::named("web").size(0, 10, 2).zones(["us-east-1a"]).template("m5.large")`.
 //!
-//! A spec is plain data. Sizes come in AWS's order in prose: at least, at most, desired. Nothing is checked here; the
-//! simulation takes what it is given, so that a test can build what AWS would not.
+//! A spec is plain data. Sizes are minimum, maximum, desired. Nothing is checked, so that a test can build what AWS
+//! would refuse.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,7 +12,7 @@ use super::templates::TemplateData;
 use super::timing::Timing;
 use super::warm::WarmPoolSpec;
 
-/// Why launches fail, for as long as they do.
+/// Why launches fail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LaunchFailure {
     /// The zone is out of the instance type.
@@ -73,12 +72,12 @@ pub struct MixedSpec {
     pub(super) on_demand_percentage: u32,
 }
 
-/// One line of a mixed instances policy.
+/// One override of a mixed instances policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Override {
     Type {
         name: String,
-        /// Units of capacity that an instance is, if the group counts in units.
+        /// Weight of an instance, if the group counts in units.
         weight: Option<u32>,
     },
     Requirements(Requirements),
@@ -95,8 +94,8 @@ impl MixedSpec {
         }
     }
 
-    /// On-Demand instances of these types, each of so many units: the group's sizes are units too. It launches the
-    /// first that fits into what is missing, and the first of all where none does.
+    /// On-Demand instances of these types with these weights. The group launches the first type that fits into the
+    /// missing capacity, or the first of all if none does.
     pub fn weighing<T: Into<String>>(types: impl IntoIterator<Item = (T, u32)>) -> Self {
         let of_type = |(name, weight): (T, u32)| Override::Type { name: name.into(), weight: Some(weight) };
         Self {
@@ -120,10 +119,10 @@ impl MixedSpec {
     }
 }
 
-/// Where a group's instances come from.
+/// What a group's instances are launched from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum LaunchSource {
-    /// A template of the group's own, made with the group.
+    /// A template of its own, made with the group.
     Own(Box<TemplateData>),
     /// A version of a shared template, by name: a number, `$Latest` or `$Default`.
     Template { name: String, version: String },
@@ -168,7 +167,7 @@ impl LaunchConfigurationSpec {
     }
 }
 
-/// A group to be.
+/// A group to add.
 #[derive(Clone, Debug)]
 pub struct GroupSpec {
     pub(super) name: String,
@@ -188,22 +187,22 @@ pub struct GroupSpec {
     pub(super) policies: Box<Policies>,
 }
 
-/// What a group does with its instances, and who may tell it to.
+/// How a group ends instances, and who may change it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Policies {
-    /// Whether an instance whose terminating hook is abandoned is kept.
+    /// Whether it keeps an instance whose terminating hook is abandoned.
     pub(super) retains: bool,
-    /// Whether it replaces before it terminates.
+    /// Whether it launches a replacement before it terminates.
     pub(super) launches_first: bool,
     pub(super) warm_pool: Option<WarmPoolSpec>,
     /// How long its load balancers take to let go of an instance.
     pub(super) deregistration: Duration,
-    /// The only one who may change it.
+    /// The only AWS service that may change it.
     pub(super) operator: Option<String>,
 }
 
 impl GroupSpec {
-    /// A group of no size in `us-east-1a`, of `m5.large`.
+    /// An empty group of `m5.large` in `us-east-1a`.
     pub fn named(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -225,7 +224,7 @@ impl GroupSpec {
         }
     }
 
-    /// At least, at most, desired.
+    /// Minimum, maximum and desired size.
     #[must_use]
     pub fn size(mut self, min: u32, max: u32, desired: u32) -> Self {
         (self.min, self.max, self.desired) = (min, max, desired);
@@ -239,13 +238,13 @@ impl GroupSpec {
         self
     }
 
-    /// With a launch template of its own, which bears the group's name and has nothing but an instance type.
+    /// With a launch template of its own, named like the group, with nothing but an instance type.
     #[must_use]
     pub fn template(self, instance_type: impl Into<String>) -> Self {
         self.template_data(TemplateData::of(instance_type))
     }
 
-    /// With a launch template of its own, which bears the group's name.
+    /// With a launch template of its own, named like the group.
     #[must_use]
     pub fn template_data(mut self, data: TemplateData) -> Self {
         self.source = LaunchSource::Own(Box::new(data));
@@ -308,7 +307,7 @@ impl GroupSpec {
         self
     }
 
-    /// How long its group_activities take, instead of what is usual in the world.
+    /// How long its activities take, instead of the world's usual times.
     #[must_use]
     pub fn timing(mut self, timing: Timing) -> Self {
         self.timing = Some(Box::new(timing));
@@ -341,7 +340,7 @@ impl GroupSpec {
         self
     }
 
-    /// It launches a replacement, and waits for it to be in service, before it ends what it replaces: an instance
+    /// Launches a replacement and waits until it is in service before it terminates an instance: an instance
     /// maintenance policy, or the account's `launchBeforeTerminate`.
     ///
     /// <https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-launch-before-terminate-account-setting.html>
@@ -351,7 +350,7 @@ impl GroupSpec {
         self
     }
 
-    /// Behind a load balancer that takes so long to let go of an instance; only then hooks begin to hold it. AWS's
+    /// Behind a load balancer that takes so long to deregister an instance; hooks hold it only after that. AWS's
     /// default is 300 s.
     ///
     /// <https://docs.aws.amazon.com/autoscaling/ec2/userguide/lifecycle-hooks-overview.html> and

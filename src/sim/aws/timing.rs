@@ -1,25 +1,25 @@
-//! How long things take in the simulated AWS: each time drawn from the seed, between two bounds.
+//! How long things take in the simulated AWS, each drawn by the seed between two bounds.
 
 use crate::sim::span::Span;
 
-/// How long a group's own group_activities take.
+/// How long a group's activities take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// From the decision to launch to the instance being there as `Pending`.
+    /// From the decision to launch to the instance in `Pending`.
     pub launch: Span,
-    /// From the beginning of a launch that fails to its failure: meanwhile its activity is in progress.
+    /// From the start of a launch that fails to its failure. Its activity is in progress meanwhile.
     pub failure: Span,
     /// From `Pending` to the first launching hook, or to `InService` without one.
     pub boot: Span,
     /// From `Terminating` to `Terminating:Wait`, load balancers aside.
     pub deregister: Span,
-    /// From a state in which a hook holds an instance to the hook's action being one that can be completed.
+    /// From a hook's wait state to the moment when the lifecycle action can be completed.
     pub action: Span,
-    /// From the machine being told to shut down to `terminated`, when its group lists it no more.
+    /// From the shut-down of the machine to `terminated`, when its group no longer lists it.
     pub terminating: Span,
     /// From a failed launch to the next try, at least a second.
     pub retry: Span,
-    /// From a lower desired capacity to the group looking for a victim, and from an imbalance to a rebalance.
+    /// From a lower desired capacity to the choice of a victim, and from an imbalance to a rebalance.
     pub scale_in: Span,
     /// From the last hook to an instance being stopped in the warm pool.
     pub stop: Span,
@@ -28,7 +28,7 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// Orders of magnitude, on the quick side and always the same: for scenes that people follow.
+    /// The right order of magnitude, quick and always the same: for scenes that people follow.
     pub const QUICK: Self = Self {
         launch: Span::seconds(2, 2),
         failure: Span::NONE,
@@ -43,7 +43,7 @@ impl Timing {
         volume: Span::seconds(20, 20),
     };
 
-    /// Between the bounds that people have published. What has no source is guessed, and says so.
+    /// Between published bounds. What has no source is marked as guessed.
     pub const PUBLISHED: Self = Self {
         // Seen: 2 to 3 s from the decision to the instance, 5 s from there to InService, for the smallest types
         // (<https://github.com/radkawar/stackd>, testdata/aws/autoscaling); guessed: ten times that.

@@ -56,7 +56,7 @@ fn refusal(failure: &Failure) -> What {
     }
 }
 
-/// What a server says about itself.
+/// The documents in which an API server describes itself.
 fn self_portrait(path: &str) -> What {
     match discovery::document(path) {
         Some(discovery::Document::Json(body)) => json(200, body.to_string()),
@@ -67,7 +67,7 @@ fn self_portrait(path: &str) -> What {
     }
 }
 
-/// The words of the priority and fairness filter; it writes no `Status`.
+/// The answer of the priority and fairness filter, which writes no `Status`.
 fn flow_control(retry_after_seconds: u64) -> What {
     What::Whole {
         code: 429,
@@ -78,7 +78,7 @@ fn flow_control(retry_after_seconds: u64) -> What {
 }
 
 impl State {
-    /// Answers one request; none when it goes on later, as `attempt` says.
+    /// Answers one request; `None` if `attempt` goes on later.
     pub(super) fn handle(&mut self, request: &Request, attempt: &mut Attempt) -> Option<Reply> {
         if self.faults.down(self.now) {
             return Some(What::Lost.into());
@@ -110,7 +110,7 @@ impl State {
         self.answer(&call, attempt)
     }
 
-    /// Who asks. A request that says nothing comes from the administrator.
+    /// Who asks. A request without a token is the administrator's.
     fn user(&self, request: &Request) -> Result<Option<User>, Failure> {
         let header = request.headers().get(http::header::AUTHORIZATION);
         let token = header.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer ").map(str::to_owned));
@@ -179,7 +179,7 @@ impl State {
         Some(Reply { delay, what })
     }
 
-    /// Somebody else writes the object of a request, which changes nothing that anybody reads.
+    /// Somebody else writes the request's object first, in an annotation that nobody reads.
     fn overtake(&mut self, call: &Call<'_>) {
         let now = self.now;
         self.edit(call.resource, &call.target(), |value| {

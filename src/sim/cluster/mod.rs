@@ -1,5 +1,5 @@
-//! A simulated Kubernetes cluster: an API server good enough for the real `kube` client, with a scheduler, controllers,
-//! kubelets and log shippers behind it.
+//! A simulated Kubernetes cluster: an API server for the real `kube` client, with a scheduler, controllers, kubelets
+//! and log shippers.
 //!
 //! ```text
 //!  kube::Client ─▶ World::call ─▶ State::send ─▶ api ─▶ verbs, watch, eviction ─▶ store ─▶ watches, journal
@@ -7,13 +7,13 @@
 //!                Cluster::run ──▶ State::step  ◀── tasks (scheduler, workloads, …) ◀─┘
 //! ```
 //!
-//! [`Cluster`] is a handle on one `State`, which is pure: requests and moments in, replies out. Time is
-//! the clock's, so a paused runtime runs hours in milliseconds; the same seed gives the same history. Nothing waits
-//! while it holds the lock. Kubelets and controllers do not go through HTTP and are not slowed down by faults.
+//! [`Cluster`] is a handle on one `State`, which is pure: requests and moments in, replies out. Time is the clock's, so
+//! a paused runtime runs hours in milliseconds; the same seed gives the same history. The lock is never held across an
+//! await. Kubelets and controllers do not use HTTP, so faults do not slow them down.
 //!
-//! Not modelled: server-side apply and managed fields, admission webhooks, the Deployments' controller (the objects
-//! exist), preemption, spreading and pod affinity, preStop hooks and container restarts, the deletion of
-//! a namespace's content, the expiry of events.
+//! Not modelled: server-side apply and managed fields, admission webhooks that change objects, the Deployments'
+//! controller (the objects exist), preemption, spreading and pod affinity, container restarts, the deletion of a
+//! namespace's content, the expiry of events.
 
 mod api;
 mod containers;
@@ -99,18 +99,18 @@ struct Shared {
 }
 
 impl Cluster {
-    /// An empty cluster. Whoever owns it spawns [`Cluster::run`].
+    /// An empty cluster. The owner spawns [`Cluster::run`].
     pub fn new(clock: Clock, seed: u64) -> Self {
         let state = Mutex::new(State::new(clock.now(), seed));
         Self(Arc::new(Shared { state, wake: Notify::new(), clock }))
     }
 
-    /// A real client on this cluster, without a socket in between.
+    /// A real client of this cluster, without a socket.
     pub fn client(&self) -> kube::Client {
         kube_client(Arc::new(self.clone()))
     }
 
-    /// Lets kubelets and controllers live, until dropped.
+    /// Runs kubelets and controllers, until dropped.
     pub async fn run(&self) {
         loop {
             let woken = self.0.wake.notified();
@@ -129,8 +129,8 @@ impl Cluster {
         }
     }
 
-    /// Adds a node, a pod, a ReplicaSet, a DaemonSet or a budget; their namespace too, if it is missing. What is there
-    /// under the same name is replaced, save for a Node, which its new machine adopts.
+    /// Adds a node, a pod, a workload or a budget, and its namespace if that is missing. An object of the same name is
+    /// replaced; a Node is adopted by its new machine.
     pub fn add(&self, fixture: impl Into<Fixture>) -> &Self {
         let Fixture(made) = fixture.into();
         self.change(|state| match made {
@@ -145,22 +145,22 @@ impl Cluster {
         self.add(spec);
     }
 
-    /// Everything that has happened.
+    /// The whole journal.
     pub fn journal(&self) -> Vec<Entry> {
         self.read(|state| state.journal.entries().to_vec())
     }
 
-    /// What happens from now on.
+    /// The journal's entries from now on.
     pub fn subscribe(&self) -> mpsc::UnboundedReceiver<Entry> {
         self.change(|state| state.journal.subscribe())
     }
 
-    /// Moves whenever an object or the journal does.
+    /// Changes whenever an object or the journal does.
     pub fn changed(&self) -> signal::Receiver<u64> {
         self.read(|state| state.journal.changed())
     }
 
-    /// Waits until `condition` holds, for `limit` at most; tells whether it came to hold.
+    /// Waits until `condition` holds, at most `limit`. Returns whether it did.
     pub async fn until(&self, limit: Duration, mut condition: impl FnMut(&Self) -> bool) -> bool {
         let mut changed = self.changed();
         let holds = async {
@@ -177,14 +177,14 @@ impl Cluster {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at the state as it is now.
+    /// Reads the state as of now.
     fn read<T>(&self, look: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.lock();
         state.step(self.0.clock.now());
         look(&mut state)
     }
 
-    /// Changes the state, and lets the controllers know.
+    /// Changes the state and wakes the controllers.
     fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let result = self.read(change);
         self.0.wake.notify_one();

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::names::Name;
 
-/// Something to look at, at a moment.
+/// What to look at, at a moment.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Task {
     Request(u64),
@@ -37,7 +37,7 @@ pub(super) enum Task {
 }
 
 impl Task {
-    /// Whether kube-controller-manager does it: neither a kubelet nor the scheduler nor the cloud's own controllers.
+    /// Whether kube-controller-manager does it, not a kubelet, the scheduler or the cloud's controllers.
     pub(super) fn is_of_the_controller_manager(&self) -> bool {
         match self {
             Self::Budget(_)
@@ -68,7 +68,7 @@ impl Task {
     }
 }
 
-/// The tasks to come; each is in it once, at its earliest moment.
+/// The tasks to come, each once, at its earliest moment.
 #[derive(Default)]
 pub(super) struct Queue {
     order: BTreeSet<(Timestamp, Task)>,

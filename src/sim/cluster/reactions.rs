@@ -10,8 +10,8 @@ use super::resources::Resource;
 use super::state::State;
 use super::store::Change;
 
-/// How soon a controller looks after something it follows has changed. The real ones react within tens of
-/// milliseconds; they differ here so that the order of what happens is the same in every run.
+/// How soon a controller looks after a change. Real ones react within tens of milliseconds; the times differ here so
+/// that the order is the same in every run.
 mod soon {
     use std::time::Duration;
 
@@ -25,7 +25,7 @@ mod soon {
 }
 
 impl State {
-    /// Tells everybody whom a write concerns.
+    /// Tells everybody whom a write concerns: watches, journal, controllers.
     pub(super) fn noticed(&mut self, change: &Arc<Change>) {
         self.deliver(change);
         self.journal.touch();
@@ -108,7 +108,7 @@ impl State {
         self.after(soon::TAINTS, Task::Taints(node));
         let ready = |node: &Option<Arc<Object>>| node.as_ref().is_some_and(|node| node.condition("Ready"));
         if ready(&change.before) != ready(&change.after) {
-            // Whether the others drive anybody out depends on whether any node is ready.
+            // Whether taints of other nodes evict pods depends on whether any node is ready.
             let nodes = self.store.all(Resource::Nodes).filter(|node| !node.condition("Ready"));
             let nodes: Vec<String> = nodes.map(|node| node.name.name.clone()).collect();
             for node in nodes {
@@ -125,7 +125,7 @@ impl State {
         }
     }
 
-    /// Everybody looks at everything: the objects are other ones now.
+    /// Has every controller look at everything: etcd was restored.
     pub(super) fn look_at_everything(&mut self) {
         let now = self.now;
         let of =

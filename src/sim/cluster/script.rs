@@ -1,4 +1,4 @@
-//! What a script does to a cluster from behind its API: what befalls machines, and what it breaks on purpose.
+//! What a test does to a cluster behind its API: accidents of machines, and faults.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use super::state::State;
 use super::store::Store;
 use super::timing::Timing;
 
-/// What etcd held at a moment.
+/// A backup of etcd.
 pub struct Backup(Store);
 
 impl std::fmt::Debug for Backup {
@@ -29,8 +29,8 @@ impl std::fmt::Debug for Backup {
 }
 
 impl Cluster {
-    /// The instance of a node is gone at this instant: its containers die, what they had not shipped is lost. The Node
-    /// goes 5 s later, its pods another 2 s later.
+    /// A node's instance is gone at once: its containers die, and log lines not yet shipped are lost. The Node goes
+    /// later, and its pods after it.
     pub fn power_off(&self, node: &str) {
         self.change(|state| state.power_off(node));
     }
@@ -43,23 +43,24 @@ impl Cluster {
         });
     }
 
-    /// The kubelet of a node dies: containers run on, nobody ends them, nobody tells of them.
+    /// A node's kubelet dies: its containers run on, and nobody ends them or reports them.
     pub fn kill_kubelet(&self, node: &str) {
         self.change(|state| state.break_kubelet(node, Kubelet::Dead));
     }
 
-    /// A node is cut off from the API server: its kubelet goes on with what it knows, and nothing is heard of it.
+    /// A node is cut off from the API server: its kubelet goes on with what it knows, unheard.
     pub fn partition(&self, node: &str) {
         self.change(|state| state.break_kubelet(node, Kubelet::CutOff));
     }
 
-    /// The kubelet of a node is stopped and started again after a few seconds: it asks anew, with the whole grace, whom it had
-    /// asked, and registers its Node if somebody has deleted it.
+    /// A node's kubelet restarts within a few seconds: it sends SIGTERM again, with the whole grace, to pods that were
+    /// going, and registers its Node again if that was deleted.
     pub fn restart_kubelet(&self, node: &str) {
         self.change(|state| state.restart_kubelet(node));
     }
 
-    /// Another controller manager takes over: for tens of seconds no controller works. Kubelets and the scheduler do.
+    /// Another controller manager takes over: no controller works for tens of seconds, but kubelets and the scheduler
+    /// do.
     pub fn change_leader(&self) {
         self.change(|state| {
             let pause = state.timing.leader_change.draw(&mut state.dice);
@@ -67,17 +68,17 @@ impl Cluster {
         });
     }
 
-    /// The machine of a node hangs (a kernel panic): its containers end at this instant. To AWS it is still there.
+    /// A node's machine hangs (a kernel panic): its containers end at once. To AWS the instance still runs.
     pub fn crash(&self, node: &str) {
         self.change(|state| state.break_kubelet(node, Kubelet::Crashed));
     }
 
-    /// The kubelet of a node is started again, heard of again, or its machine has booted again.
+    /// Undoes a dead kubelet, a partition or a crash: the kubelet works again.
     pub fn revive(&self, node: &str) {
         self.change(|state| state.revive(node));
     }
 
-    /// Somebody changes the template of a DaemonSet (`kubectl rollout restart`): its pods are replaced, one after the other.
+    /// Somebody restarts a DaemonSet (`kubectl rollout restart`): its pods are replaced one after the other.
     pub fn roll(&self, daemon_set: impl Into<Name>) {
         let daemon_set = daemon_set.into();
         self.change(|state| {
@@ -103,45 +104,45 @@ impl Cluster {
         });
     }
 
-    /// The next `requests` requests for `resource` (`"pods"`, `"pods/eviction"`) meet this fault.
+    /// The next `requests` requests for `resource` (`"pods"`, `"pods/eviction"`) have this fault.
     pub fn fail_next(&self, requests: u32, verb: Verb, resource: &str, fault: Fault) {
         self.change(|state| state.faults.add(requests, verb, resource, fault));
     }
 
-    /// From now on an admission webhook denies this to one object.
+    /// An admission webhook denies this verb for one object from now on.
     pub fn deny(&self, verb: Verb, resource: &str, name: impl Into<Name>) {
         let name = Some(name.into());
         self.change(|state| state.faults.add_webhook(verb, resource, name, Verdict::Denies));
     }
 
-    /// From now on an admission webhook is asked about this and does not answer: ten seconds later such a request fails,
-    /// without effect.
+    /// An admission webhook for these requests does not answer from now on: they fail after ten seconds, without
+    /// effect.
     pub fn hang_webhook(&self, verb: Verb, resource: &str) {
         self.change(|state| state.faults.add_webhook(verb, resource, None, Verdict::SaysNothing));
     }
 
-    /// For so long nobody's token is believed.
+    /// Refuses every token for so long.
     pub fn expire_tokens_for(&self, how_long: Duration) {
         self.change(|state| state.faults.unauthorized_until(state.now + how_long));
     }
 
-    /// The bearer of this token is this user. Other bearers are nobody.
+    /// Gives this token to a user. Unknown tokens are refused.
     pub fn add_user(&self, token: &str, name: &str, rights: Rights) {
         let user = User { name: name.to_owned(), rights };
         self.change(|state| state.faults.add_user(token, user));
     }
 
-    /// From now on the admission policies of `deploy/admission.yaml` are in force.
+    /// Puts the admission policies of `deploy/admission.yaml` in force.
     pub fn enforce_policies(&self) {
         self.change(|state| state.faults.enforce_policies());
     }
 
-    /// Takes back every fault of [`Cluster::fail_next`], and every webhook.
+    /// Ends all faults of [`Cluster::fail_next`] and all webhooks.
     pub fn no_more_faults(&self) {
         self.change(|state| state.faults.clear());
     }
 
-    /// Connections to the API server break for so long, watches at once.
+    /// The API server is down for so long: connections break, watches at once.
     pub fn api_down_for(&self, how_long: Duration) {
         self.change(|state| {
             state.faults.down_until(Some(state.now + how_long));
@@ -149,7 +150,7 @@ impl Cluster {
         });
     }
 
-    /// Connections to the API server break until [`Cluster::api_up`].
+    /// The API server is down until [`Cluster::api_up`].
     pub fn api_down(&self) {
         self.change(|state| {
             state.faults.down_until(Some(Timestamp::MAX));
@@ -157,18 +158,17 @@ impl Cluster {
         });
     }
 
-    /// The API server can be reached again.
+    /// The API server is up again.
     pub fn api_up(&self) {
         self.change(|state| state.faults.down_until(None));
     }
 
-    /// Ends every open watch, as an API server does that is restarted.
+    /// Ends every open watch, as a restart of the API server does.
     pub fn close_watches(&self) {
         self.change(|state| state.watchers.clear());
     }
 
-    /// Nothing comes any more on the watches that are open, and they do not end: the server behind a load balancer is gone,
-    /// and nobody says so.
+    /// Open watches get nothing more and do not end: the server behind a load balancer is gone without a word.
     pub fn silence_watches(&self) {
         self.change(|state| {
             let open = std::mem::take(&mut state.watchers);
@@ -181,12 +181,12 @@ impl Cluster {
         self.change(|state| state.streaming_lists = true);
     }
 
-    /// What etcd holds now.
+    /// A backup of etcd as of now.
     pub fn backup(&self) -> Backup {
         self.read(|state| Backup(state.store.backup()))
     }
 
-    /// The API server is restored from a backup: everything is as it was then, and versions are counted on from there.
+    /// Restores a backup: everything is as it was then, and versions count on from there.
     /// <https://kubernetes.io/docs/tasks/administer-cluster/configure-upgrade-etcd/#restoring-an-etcd-cluster>
     pub fn restore(&self, backup: &Backup) {
         self.change(|state| {
@@ -201,7 +201,7 @@ impl Cluster {
         self.change(|state| state.store.compact());
     }
 
-    /// From now on RBAC refuses this, and access reviews say so.
+    /// RBAC refuses this from now on, and access reviews say so.
     pub fn forbid(&self, verb: Verb, resource: &str) {
         self.change(|state| state.faults.forbid(verb, resource));
     }

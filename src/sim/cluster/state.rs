@@ -34,10 +34,10 @@ pub(super) struct State {
     pub(super) queue: Queue,
     pub(super) journal: Journal,
     pub(super) requests: Requests,
-    /// Who asks what is answered now; none: an administrator.
+    /// Whose request is being answered; `None`: an administrator's.
     pub(super) asking: Option<User>,
     pub(super) watchers: Vec<Watcher>,
-    /// Watches that nothing comes on any more, and that do not end.
+    /// Watches that get nothing any more and do not end.
     pub(super) silent: Vec<Watcher>,
     pub(super) faults: Faults,
     pub(super) timing: Timing,
@@ -49,15 +49,15 @@ pub(super) struct State {
     pub(super) containers: BTreeMap<String, Container>,
     pub(super) attachments: BTreeMap<String, Attachment>,
     pub(super) logs: BTreeMap<String, NodeLogs>,
-    /// The nodes that the scheduler has chosen for pods that are not bound yet, by uid.
+    /// Nodes that the scheduler has chosen for pods not bound yet, by the pods' UIDs.
     pub(super) chosen: BTreeMap<String, (Name, String)>,
     /// Whether the feature gate WatchList is on.
     pub(super) streaming_lists: bool,
-    /// The version that is the first to be forgotten the next time.
+    /// Versions before this are forgotten at the next compaction.
     pub(super) remembered_from: u64,
     /// No controller works until then.
     pub(super) leaderless_until: Timestamp,
-    /// Since when pods have been on a node whose taint they tolerate for a time, by uid.
+    /// Since when pods have been on a node whose taint they tolerate for a time, by UID.
     pub(super) tolerating: BTreeMap<String, Timestamp>,
 }
 
@@ -148,7 +148,7 @@ impl State {
         self.journal.note(self.now, what);
     }
 
-    /// Writes an object; gives what is stored then.
+    /// Writes an object and returns what is stored.
     pub(super) fn put(&mut self, resource: Resource, value: Value) -> Option<Arc<Object>> {
         let part = |key| text(&value, &["metadata", key]).unwrap_or_default();
         let name = Name::new(part("namespace"), part("name"));
@@ -173,7 +173,7 @@ impl State {
         }
     }
 
-    /// Metadata of something new.
+    /// Metadata of a new object.
     pub(super) fn new_metadata(&mut self, name: &Name) -> Value {
         let mut metadata = json!({
             "name": name.name,
@@ -198,13 +198,13 @@ impl State {
         )
     }
 
-    /// A random ending of a name, from the letters Kubernetes uses (no vowels: no words).
+    /// A random suffix, of the letters that Kubernetes uses (no vowels, so no words).
     pub(super) fn suffix(&mut self) -> String {
         const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
         (0..5).map(|_| char::from(LETTERS[self.rng.usize(..LETTERS.len())])).collect()
     }
 
-    /// Makes a namespace unless it is there.
+    /// Creates a namespace if it is missing.
     pub(super) fn ensure_namespace(&mut self, name: &str) {
         let key = Name::cluster(name);
         if self.store.get(Resource::Namespaces, &key).is_some() {
@@ -225,14 +225,14 @@ impl State {
         namespace.is_some_and(|namespace| text(&namespace.value, &["status", "phase"]) == Some("Terminating"))
     }
 
-    /// Forgets the versions before the last time this was done; those since then the next time.
+    /// Forgets the versions before the last compaction.
     fn compact(&mut self) {
         let forgotten = std::mem::replace(&mut self.remembered_from, self.store.revision);
         self.store.compact_to(forgotten);
         self.compact_later();
     }
 
-    /// Has old versions forgotten, if they are.
+    /// Schedules the next compaction, if there are any.
     pub(super) fn compact_later(&mut self) {
         if self.timing.history != Span::NONE {
             let after = self.timing.history.draw(&mut self.dice);

@@ -1,7 +1,7 @@
-//! How long things take in a cluster, each drawn from the seed between what has been published.
+//! How long things take in a cluster, each drawn by the seed between published bounds.
 //!
-//! [`Timing::real`] is what whole programs are tested in. [`Timing::brisk`] is for scenes that want to get on and for
-//! tests of one rule: what takes no time of interest takes none, and what must take some takes the same in every run.
+//! [`Timing::real`] is for tests of the whole program. [`Timing::brisk`] is for tests of one rule and for scenes that
+//! people watch: times that do not matter are zero, the others the same in every run.
 
 use std::time::Duration;
 
@@ -19,57 +19,57 @@ pub struct Timing {
     /// From a write to its line in a watch; each watch has its own, so that they are not ordered among each other.
     /// <https://kubernetes.io/docs/reference/using-api/api-concepts/#the-resourceversion-parameter>
     pub watch_lag: Span,
-    /// Between the reading of a budget (or of a pod that none counts) and its writing by an eviction: two round trips to etcd.
-    /// Whoever writes it in between makes the eviction begin anew, half a second later.
+    /// Between an eviction's read of a budget (or of a pod without one) and its write: two round trips to etcd. A write
+    /// of somebody else in between makes the eviction start again, half a second later.
     /// <https://github.com/kubernetes/kubernetes/blob/master/pkg/registry/core/pod/storage/eviction.go>
     pub eviction: Span,
-    /// How long the API server remembers old versions, at the least; at the most twice as long
-    /// (`--etcd-compaction-interval`). [`Span::NONE`]: for long.
+    /// Least time that the API server remembers old versions; it may be twice as long (`--etcd-compaction-interval`).
+    /// [`Span::NONE`]: for ever.
     pub history: Span,
-    /// From the scheduler's choice of a node to the binding, which asks nothing again: the node may be cordoned by then.
+    /// From the scheduler's choice of a node to the binding, which checks nothing again: the node may be cordoned by
+    /// then.
     /// <https://kubernetes.io/docs/concepts/scheduling-eviction/scheduling-framework/#scheduling-cycle-and-binding-cycle>
     pub binding: Span,
-    /// The same for a pod with a volume, which is made first (`BindTimeoutSeconds` is 600).
+    /// The same for a pod whose volume has to be made first (`BindTimeoutSeconds` is 600).
     pub volume_binding: Span,
-    /// From a Node's registration to its being Ready: until the network plugin runs (`NetworkReady=false`). Until then it has
-    /// the taints `node.kubernetes.io/not-ready` and `node.cloudprovider.kubernetes.io/uninitialized`.
+    /// From a Node's registration to Ready, when the network plugin runs (`NetworkReady=false` before). Until then it
+    /// has the taints `node.kubernetes.io/not-ready` and `node.cloudprovider.kubernetes.io/uninitialized`.
     /// <https://kubernetes.io/docs/reference/labels-annotations-taints/#node-cloudprovider-kubernetes-io-uninitialized>
     pub joining: Span,
-    /// Between two reports of a Node's status by which nothing but the heartbeat changes
-    /// (`nodeStatusReportFrequency`: five minutes). [`Span::NONE`]: there are none.
-    /// <https://kubernetes.io/docs/reference/node/node-status/#heartbeats>
+    /// Between two reports of a Node's unchanged status (`nodeStatusReportFrequency`: five minutes). [`Span::NONE`]:
+    /// there are none. <https://kubernetes.io/docs/reference/node/node-status/#heartbeats>
     pub status_report: Span,
-    /// From a change of what runs on a node (its images, its volumes) to the report of it (`nodeStatusUpdateFrequency`: 10 s).
-    /// [`Span::NONE`]: it is not reported.
+    /// From a change on a node (its images, its volumes) to its report (`nodeStatusUpdateFrequency`: 10 s).
+    /// [`Span::NONE`]: never.
     pub status_change: Span,
-    /// How long a kubelet takes to be started again.
+    /// How long a restart of a kubelet takes.
     pub kubelet_restart: Span,
-    /// How long no controller works when another controller manager takes over: the lease lasts 15 s, and caches are filled.
-    /// <https://kubernetes.io/docs/reference/command-line-tools-reference/kube-controller-manager/>
+    /// How long no controller works when another controller manager takes over: the lease lasts 15 s, and caches must
+    /// fill. <https://kubernetes.io/docs/reference/command-line-tools-reference/kube-controller-manager/>
     pub leader_change: Span,
-    /// From a container's exit to the kubelet's noticing: it looks at its containers once a second.
+    /// From a container's exit to the moment the kubelet notices: it checks its containers once a second.
     /// <https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/pleg/generic.go>
     pub exit_noticed: Span,
-    /// From there to the end of the pod object: volumes are unmounted, the sandbox is torn down, the status is sent.
+    /// From there to the deletion of the pod object: volumes are unmounted, the sandbox is torn down, the status is
+    /// sent.
     pub unmount: Span,
-    /// From the last that was heard of a kubelet to the condition Ready being Unknown: `--node-monitor-grace-period` is
-    /// 50 s, a lease is renewed every 10 s and looked at every 5 s.
+    /// From a kubelet's last sign of life to Ready `Unknown`: `--node-monitor-grace-period` is 50 s, the lease is
+    /// renewed every 10 s and checked every 5 s.
     /// <https://kubernetes.io/docs/reference/command-line-tools-reference/kube-controller-manager/>
     pub unheard: Span,
-    /// Whether the cloud controller looks only at instances whose Node is not Ready, as the real one does. Otherwise a
+    /// Whether the cloud controller checks only instances whose Node is not Ready, as the real one does. Otherwise a
     /// Node goes soon after its instance.
     /// <https://github.com/kubernetes/cloud-provider/blob/master/controllers/nodelifecycle/node_lifecycle_controller.go>
     pub cloud_waits_for_not_ready: bool,
-    /// From the moment that the cloud controller could know to its deleting the Node: it looks every 5 s.
+    /// From the moment the cloud controller could notice to the Node's deletion: it checks every 5 s.
     pub cloud_controller: Span,
-    /// From the end of a Node object to that of its pods: the collector looks every 20 s, and keeps Nodes that it misses in
-    /// quarantine for 40 s.
-    /// <https://github.com/kubernetes/kubernetes/blob/master/pkg/controller/podgc/gc_controller.go>
+    /// From the deletion of a Node object to that of its pods: the collector runs every 20 s, and waits 40 s for a
+    /// missing Node. <https://github.com/kubernetes/kubernetes/blob/master/pkg/controller/podgc/gc_controller.go>
     pub pod_collection: Span,
 }
 
 impl Timing {
-    /// As real clusters have it.
+    /// As in real clusters.
     pub const fn real() -> Self {
         Self {
             request: Span::millis(1, 10).rarely(Duration::from_millis(500)),

@@ -22,14 +22,14 @@ use super::store::Objects;
 use super::watch::Lines;
 use super::{discovery, patch, policies};
 
-/// What a verb gives.
+/// The result of a verb.
 pub(super) enum Answer {
     Json(u16, String),
     Stream(Lines),
 }
 
 impl State {
-    /// Does what is asked; none when an eviction goes on later.
+    /// Does what is asked; `None` if an eviction goes on later.
     pub(super) fn dispatch(
         &mut self,
         call: &Call<'_>,
@@ -72,7 +72,7 @@ impl State {
         }
     }
 
-    /// Whether the admission policies let whoever asks make `new` of `old`.
+    /// Whether the admission policies allow the user to change `old` into `new`.
     fn admit(&self, call: &Call<'_>, old: Option<&Value>, new: &Value) -> Result<(), Failure> {
         match &self.asking {
             Some(user) if self.faults.enforces_policies() => policies::admit(user, call, old, new),
@@ -181,7 +181,7 @@ impl State {
     }
 }
 
-/// What a patch makes of `current`, in the form the address has.
+/// `current` after a patch, in the API version of the request.
 fn patched(call: &Call<'_>, current: &Object) -> Result<Value, Failure> {
     if call.address != Shape::CoreEvent {
         return patch::apply(call.content_type, &current.value, call.body);
@@ -240,7 +240,7 @@ fn answer_to_delete(call: &Call<'_>, deleted: &Deleted) -> String {
     status.to_string()
 }
 
-/// Where the next page begins, and of which state it is.
+/// Where the next page begins, and the version it is of.
 struct Continue {
     revision: u64,
     after: Name,

@@ -1,4 +1,5 @@
-//! What `ebbtide simulate` shows: a timeline for each node that went, and a verdict, from what the two worlds saw.
+//! The report of `ebbtide simulate`: a timeline of each node that went, and a verdict, from the journals of both
+//! worlds.
 //!
 //! ```text
 //!  aws journal ─────▶ machines ─┐
@@ -6,9 +7,9 @@
 //!  Facts ───────────▶ scale_ins ┘
 //! ```
 //!
-//! Pure: journals in, data out; no clock, no file, no terminal. Invariants: the verdict is computed from what the worlds
-//! saw, never from what the program says of itself (its record and its Events only tell phases apart); the same journals
-//! give the same report, byte for byte.
+//! Pure: journals in, data out; no clock, no file, no terminal. Invariants: the verdict comes from the worlds'
+//! journals, never from what the program says of itself (its record and Events only tell phases apart); the same
+//! journals give the same report, byte for byte.
 
 mod arrivals;
 mod bars;
@@ -46,11 +47,11 @@ pub use self::svg::svg;
 pub use self::text::text;
 pub use self::verdict::{Check, Number, Verdict};
 
-/// Everything there is to show of a simulation.
+/// The report of a simulation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
-    /// The first moment of the journals; what has no node of its own is counted from here.
+    /// The first moment of the journals: the zero of moments without a node.
     pub started: Timestamp,
     /// The scenes that were played.
     pub scenes: Vec<Moment>,
@@ -58,12 +59,12 @@ pub struct Report {
     pub arrivals: Vec<Arrival>,
     /// The nodes that were scaled in, in the order in which that began.
     pub nodes: Vec<NodeReport>,
-    /// Whether all went well.
+    /// Whether every promise was kept.
     pub verdict: Verdict,
 }
 
 impl Report {
-    /// Reads the journals. `facts` is what the worlds' journals do not say.
+    /// Reads the journals. `facts` is what they do not contain.
     pub fn from(aws: &[aws::Entry], cluster: &[cluster::Entry], facts: &Facts) -> Self {
         let seen = seen::Seen::of(aws, cluster, facts);
         Self {

@@ -1,5 +1,5 @@
-//! What cluster-autoscaler makes of Nodes and of the provider's answers: which nodes are to come, which have failed, what
-//! is wrong with a group's size. Pure.
+//! What cluster-autoscaler concludes from Nodes and from the provider's answers: which nodes are to come, which have
+//! failed, which group has a wrong size. Pure.
 //!
 //! Sources: `clusterstate/clusterstate.go` of 1.30 and of the core of 2026; functions here have the names there, in our
 //! spelling. Not modelled: suspended nodes, node groups that are made asynchronously, the status ConfigMap.

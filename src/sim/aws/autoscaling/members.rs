@@ -1,6 +1,6 @@
-//! The operations that take instances out of what the group reckons with, without ending them: people's group_activities.
+//! The operations with which people take instances out of a group, or out of its size, without ending them.
 //!
-//! Each of them is done at once; AWS passes through `Detaching` and `EnteringStandby` on the way.
+//! Each takes effect at once; AWS passes through `Detaching` and `EnteringStandby`.
 
 use jiff::Timestamp;
 

@@ -30,31 +30,31 @@ impl BudgetSpec {
         self
     }
 
-    /// So many stay.
+    /// `minAvailable`, a number.
     pub fn min_available(mut self, pods: u32) -> Self {
         self.spec["minAvailable"] = json!(pods);
         self
     }
 
-    /// Such a share stays.
+    /// `minAvailable`, a share.
     pub fn min_available_percent(mut self, percent: u32) -> Self {
         self.spec["minAvailable"] = json!(format!("{percent}%"));
         self
     }
 
-    /// So many may be missing.
+    /// `maxUnavailable`, a number.
     pub fn max_unavailable(mut self, pods: u32) -> Self {
         self.spec["maxUnavailable"] = json!(pods);
         self
     }
 
-    /// Such a share may be missing.
+    /// `maxUnavailable`, a share.
     pub fn max_unavailable_percent(mut self, percent: u32) -> Self {
         self.spec["maxUnavailable"] = json!(format!("{percent}%"));
         self
     }
 
-    /// Unready pods may always go.
+    /// Unready pods may always be evicted.
     pub fn always_allows_unhealthy(mut self) -> Self {
         self.spec["unhealthyPodEvictionPolicy"] = json!("AlwaysAllow");
         self

@@ -24,9 +24,9 @@ pub struct NodeSpec {
     pub memory_mib: u64,
     /// How many pods it takes.
     pub pods: u32,
-    /// What pods can have, by resource, where that is not what the machine has.
+    /// Allocatable, by resource, if it differs from the capacity.
     pub allocatable: BTreeMap<String, String>,
-    /// From now to its registration, Ready.
+    /// From now to its registration.
     pub boot_seconds: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Pods, ReplicaSets and DaemonSets: one builder, as they are one pod template.
+//! Pods and what makes them: one builder, because all have a pod template.
 
 use std::collections::BTreeMap;
 
@@ -108,7 +108,7 @@ impl<K> Workload<K> {
         self
     }
 
-    /// `terminationGracePeriodSeconds`, however absurd.
+    /// `terminationGracePeriodSeconds`, unchecked.
     pub fn grace(mut self, seconds: impl Into<i64>) -> Self {
         self.spec["terminationGracePeriodSeconds"] = json!(seconds.into());
         self
@@ -242,8 +242,7 @@ impl PodSpec {
         self
     }
 
-    /// Controlled by this object, of the group that the kind is known in. The uid is that of the object if there is one,
-    /// made up otherwise.
+    /// Controlled by this object, in the API group of its kind. The UID is the object's, or made up if there is none.
     pub fn owned_by(self, kind: &str, name: &str) -> Self {
         let version = if matches!(kind, "Node" | "ReplicationController") { "v1" } else { "apps/v1" };
         self.owned_by_api(version, kind, name)
@@ -284,7 +283,8 @@ impl From<PodSpec> for Fixture {
 }
 
 impl JobSpec {
-    /// With a `podFailurePolicy` that ignores disruptions: a pod is not replaced, and held, until it is known how it ended.
+    /// With a `podFailurePolicy` that ignores disruptions: a pod is kept, and not replaced, until it is known how it
+    /// ended.
     pub fn ignores_disruptions(mut self) -> Self {
         self.kind.waits_for_the_end = true;
         self
