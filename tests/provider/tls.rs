@@ -259,7 +259,7 @@ async fn a_certificate_that_ends_is_warned_about_every_day_from_two_weeks_before
     files.write(&key, &signed.key);
     let _world = files.serve();
     tokio::time::pause();
-    let warnings = || log.text().matches("ends soon").count();
+    let warnings = || log.text().matches("expires soon").count();
     tokio::time::sleep(Duration::from_hours(1)).await;
     assert_eq!(warnings(), 0);
     tokio::time::sleep(Duration::from_hours(2)).await;
@@ -283,7 +283,7 @@ async fn strangers_cannot_fill_the_log_and_every_one_of_them_is_counted() {
     assert!(told[0].contains("peer=local") && told[0].contains("no_certificate"), "{told:?}");
     assert_eq!(refused(&world, "no_certificate"), 20);
     assert!(
-        log.text().contains("--tls-client-name says who may"),
+        log.text().contains("name the clients that may with --tls-client-name"),
         "without names everybody signed is let in"
     );
 }
