@@ -1,7 +1,7 @@
-//! What AWS can answer, told apart by what a caller would do about it.
+//! Errors of AWS, told apart by what a caller would do about them.
 //!
-//! Auto Scaling has one code, `ValidationError`, for nearly every refusal, so the text decides there. Texts are those
-//! of the API's documentation and of public logs; one that is not known becomes [`AwsError::Other`].
+//! Auto Scaling has one code, `ValidationError`, for nearly every refusal, so its text decides. Texts are those of the API's
+//! documentation and public logs; an unknown one becomes [`AwsError::Other`].
 
 use std::error::Error as StdError;
 
@@ -15,7 +15,7 @@ use super::Operation;
 /// Why a call to AWS failed.
 #[derive(Debug, thiserror::Error)]
 pub enum AwsError {
-    /// Too many calls: later, and less often.
+    /// Too many calls.
     #[error("{operation} was throttled: {message}")]
     Throttled {
         /// The call.
@@ -23,7 +23,7 @@ pub enum AwsError {
         /// AWS's text.
         message: String,
     },
-    /// The instance is not, or no longer, in a group: there is nothing left to do for it.
+    /// The instance is in no group, or no longer: nothing is left to do.
     #[error("{operation}: no such instance in the group: {message}")]
     NoSuchInstance {
         /// The call.
@@ -47,7 +47,7 @@ pub enum AwsError {
         /// AWS's text.
         message: String,
     },
-    /// The group would get smaller than its minimum.
+    /// The group would fall below its minimum.
     #[error("{operation}: the group is at its minimum size: {message}")]
     AtMinimum {
         /// The call.
@@ -55,7 +55,7 @@ pub enum AwsError {
         /// AWS's text.
         message: String,
     },
-    /// The group would get larger than its maximum.
+    /// The group would exceed its maximum.
     #[error("{operation}: the group is at its maximum size: {message}")]
     AtMaximum {
         /// The call.
@@ -63,7 +63,7 @@ pub enum AwsError {
         /// AWS's text.
         message: String,
     },
-    /// The group is busy with something else: the same call works a little later.
+    /// The group is busy with another change: the same call works a little later.
     #[error("{operation}: the group is busy: {message}")]
     ScalingActivityInProgress {
         /// The call.
@@ -71,7 +71,7 @@ pub enum AwsError {
         /// AWS's text.
         message: String,
     },
-    /// The credentials or the signature have just grown too old, or a clock is wrong: it passes by itself.
+    /// Credentials or signature have expired, or a clock is wrong: passes by itself.
     #[error("{operation}: the credentials or the signature have expired: {message}")]
     Expired {
         /// The call.
@@ -79,7 +79,7 @@ pub enum AwsError {
         /// AWS's text.
         message: String,
     },
-    /// We may not: credentials are missing or wrong, or the IAM policy lacks the action.
+    /// Credentials are wrong, or the IAM policy lacks the action.
     #[error("not allowed to call {action}: {message}")]
     Denied {
         /// The IAM action, `service:Operation`.
@@ -87,8 +87,8 @@ pub enum AwsError {
         /// AWS's text.
         message: String,
     },
-    /// There is nothing to sign the call with, so it was not sent. It may pass by itself: a token is mounted a moment later,
-    /// the metadata service answers again.
+    /// No credentials, so the call was not sent. May pass by itself: a token is mounted a moment later, the metadata service
+    /// answers again.
     #[error("{operation} was not sent: there are no usable AWS credentials; tried in this order: {CHAIN}")]
     NoCredentials {
         /// The call.
@@ -96,8 +96,7 @@ pub enum AwsError {
         /// What was wrong with those that were found.
         source: Box<dyn StdError + Send + Sync>,
     },
-    /// No answer, or one that AWS is unwell: a time-out, a broken connection, a server error. The call may have had
-    /// its effect.
+    /// A time-out, a broken connection or a server error. The call may have taken effect.
     #[error("{operation} got no answer")]
     Unreachable {
         /// The call.
@@ -105,7 +104,7 @@ pub enum AwsError {
         /// What happened.
         source: Box<dyn StdError + Send + Sync>,
     },
-    /// Anything else that AWS said.
+    /// Any other error of AWS's.
     #[error("{operation} failed: {code}: {message}")]
     Other {
         /// The call.
@@ -178,7 +177,7 @@ const EXPIRED: &[&str] = &[
     "SignatureDoesNotMatch",
 ];
 
-/// Codes of AWS being unwell (same sources). None says whether the call had its effect. `ResourceContention` is "You already
+/// Codes of server errors (same sources). None says whether the call took effect. `ResourceContention` is "You already
 /// have a pending update to an Amazon EC2 Auto Scaling resource", with status 500, from
 /// [SetDesiredCapacity](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_SetDesiredCapacity.html) and others.
 const UNWELL: &[&str] = &[
@@ -258,7 +257,7 @@ impl AwsError {
         }
     }
 
-    /// Whether the same call may well succeed later without anything else having changed.
+    /// Whether the same call may succeed later by itself.
     pub fn is_transient(&self) -> bool {
         matches!(
             self,
@@ -270,7 +269,7 @@ impl AwsError {
         )
     }
 
-    /// Whether AWS has refused the call for certain, so that it had no effect. Otherwise it may have had one.
+    /// Whether AWS has certainly refused the call. Otherwise it may have taken effect.
     pub fn is_refusal(&self) -> bool {
         !matches!(self, Self::Unreachable { .. })
     }

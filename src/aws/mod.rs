@@ -1,10 +1,9 @@
-//! Thin adapters to EC2 Auto Scaling, EC2 and EKS: a function a call, plain data back, one error type.
+//! Thin adapters to EC2 Auto Scaling, EC2 and EKS: one function for each call, plain data, one error type.
 //!
 //! - Nothing here decides or remembers; loops and caches are in `groups`.
-//! - Every attempt has a time-out and is counted ([`Calls`]); what may be repeated without harm is tried again for some
-//!   seconds ([`retry`]).
-//! - A call that changes a size ([`Aws::set_desired`], [`Aws::terminate`]) is tried again only if AWS refused it: its
-//!   answer may be lost after it had its effect, so whoever asked looks at the group before asking again.
+//! - Every attempt has a time-out and is counted ([`Calls`]); idempotent calls are retried for some seconds ([`retry`]).
+//! - Calls that change a size ([`Aws::set_desired`], [`Aws::terminate`]) are retried only if AWS refused them: a lost answer
+//!   does not mean no effect, so callers look at the group before asking again.
 //! - Pages are read to the end unless a function says otherwise.
 //! - The real service, an endpoint given by flag, and the simulated AWS differ in endpoint, HTTP client, credentials and
 //!   source of time; all else is set in one place, `Aws::with`.
@@ -68,12 +67,12 @@ pub use requirements::Requirements;
 pub use tag_selector::TagSelector;
 pub use user_data::UserData;
 
-/// Past what any type has addresses for: 1,514 of `x8i.96xlarge` in
+/// More than any type has addresses for: 1,514 of `x8i.96xlarge` in
 /// [eni-max-pods.txt](https://github.com/aws/amazon-vpc-cni-k8s/blob/master/misc/eni-max-pods.txt).
 pub const MOST_PODS: i64 = 2000;
-/// A connection that is not there after this long will not come.
+/// Time-out of connecting.
 const CONNECT: Duration = Duration::from_secs(3);
-/// Where simulated worlds are.
+/// Region of simulated worlds.
 const WORLDS_REGION: &str = "us-east-1";
 
 /// No region is configured anywhere.
@@ -173,7 +172,7 @@ impl Aws {
         &self.calls
     }
 
-    /// Sends a call until it is answered, for as long as `patience` has it.
+    /// Sends a call, with retries as `patience` allows.
     async fn call<T, E, F>(
         &self,
         operation: Operation,

@@ -1,12 +1,11 @@
-//! The one way in which calls to AWS are tried again, in production and in simulated worlds alike.
+//! Retries of calls to AWS, in production and in simulated worlds alike.
 //!
-//! - The SDK's own retries are off. Its adaptive mode makes a call wait for what another one was throttled for, and its
-//!   standard mode refuses a retry once others have used up a bucket that all share: a heartbeat must not pay for a look.
-//! - Pauses have full jitter: anything between nothing and a bound that doubles, so that callers that were refused
-//!   together do not come back together. Source: [Exponential backoff and
+//! - The SDK's own retries are off. Its adaptive mode delays a call because another one was throttled, and its standard mode
+//!   refuses a retry once others have used up a shared bucket: a heartbeat must not pay for a look.
+//! - Pauses have full jitter, between zero and a bound that doubles: callers refused together do not come back together. Source: [Exponential backoff and
 //!   jitter](https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/).
-//! - What may be repeated without harm is tried again after anything that passes by itself. What changes a size is tried
-//!   again only if AWS has refused it for certain: after a lost answer, or a 500, it may have had its effect.
+//! - Idempotent calls are retried after every transient error. Changes of a size are retried only if AWS has certainly refused
+//!   them: after a lost answer or a 500 they may have taken effect.
 
 use std::time::Duration;
 
@@ -16,26 +15,26 @@ use super::AwsError;
 use crate::clock::backoff;
 use crate::telemetry::chain;
 
-/// The first pause is no longer than this.
+/// Bound of the first pause.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 
 /// How a call is tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Patience {
-    /// What an attempt may take, its answer included.
+    /// Time-out of an attempt.
     pub(super) attempt: Duration,
-    /// No attempt begins later than this after the first one did.
+    /// No attempt begins later than this after the first one.
     pub(super) within: Duration,
     /// The longest pause between two attempts.
     pub(super) longest_pause: Duration,
-    /// Whether a second effect of the call does no harm.
+    /// Whether the call is idempotent.
     pub(super) repeatable: bool,
 }
 
 /// A look at the groups: a page of a hundred large ones takes AWS a few seconds. Begun anew, it asks for every page again.
 pub(super) const LOOK: Patience = Patience::new(10_000, 15_000, 1_000);
-/// A read of one thing, by somebody who does with what was known before and comes back: templates, hooks, activities.
-/// A look waits for it, and must not wait long where a private network has no way to a service.
+/// A read of one thing whose caller falls back on what was known before: templates, hooks, activities. A look waits for it, and must
+/// not wait long where a private network has no route to a service.
 ///
 /// Source: [Deploy private clusters](https://docs.aws.amazon.com/eks/latest/userguide/private-clusters.html): the EKS
 /// API has an endpoint of its own.
@@ -69,7 +68,7 @@ impl Patience {
     }
 }
 
-/// Makes attempts until one succeeds or fails for good, or patience ends. Gives back the last answer.
+/// Makes attempts until one succeeds or fails for good, or patience ends. Returns the last result.
 pub(super) async fn tried<T, F>(patience: Patience, mut attempt: impl FnMut() -> F) -> Result<T, AwsError>
 where
     F: Future<Output = Result<T, AwsError>>,
@@ -86,7 +85,7 @@ where
         if !patience.allows(&error) || began.elapsed() + pause > patience.within {
             return Err(error);
         }
-        tracing::debug!(failures, error = %chain(&error), "a call to AWS is tried again");
+        tracing::debug!(failures, error = %chain(&error), "retrying a call to AWS");
         sleep(pause).await;
     }
 }

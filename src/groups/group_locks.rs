@@ -1,7 +1,6 @@
-//! One change of a group's size at a time: what one has decided from holds until it is carried out and tidied up.
+//! A lock for each group: the size a change was decided from holds until the change is done.
 //!
-//! Who sets a size needs the group to itself, because a size is absolute. Who takes an instance out with a decrement may
-//! do so beside others that do the same, but not beside one that sets a size.
+//! Setting a size takes the lock alone, because a size is absolute. Terminations with a decrement share it.
 
 use crate::k8s::GroupName;
 use std::collections::HashMap;
@@ -9,18 +8,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 
-/// The turns of all groups.
+/// The locks of all groups.
 #[derive(Debug, Default)]
 pub(super) struct GroupLocks(Mutex<HashMap<GroupName, Arc<RwLock<()>>>>);
 
-/// The right to change one group. It ends when all clones are dropped.
+/// Exclusive lock of one group. Released when all clones are dropped.
 #[derive(Clone, Debug)]
 pub struct GroupLock {
     group: GroupName,
     _held: Arc<OwnedRwLockWriteGuard<()>>,
 }
 
-/// The right to take instances out of a group, beside others that do. It ends when it is dropped.
+/// Lock of one group that terminations share. Released when dropped.
 #[derive(Debug)]
 pub struct SharedGroupLock {
     _held: OwnedRwLockReadGuard<()>,

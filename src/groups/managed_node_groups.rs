@@ -1,11 +1,9 @@
-//! The EKS managed node groups behind the groups: what EKS says of them, looked up a few at a time and kept.
+//! Cache of the EKS managed node groups behind the groups, filled a few at a time.
 //!
-//! - A group is a managed node group's if it has the tags that EKS gives it ([`Key::of`]).
-//! - None is asked for by the look that first sees it: that one waits for nothing it can do without.
-//! - Nothing here is fatal. What EKS said last stands; where it never answered, a template is made without it as soon
-//!   as the look-up has failed.
-//! - Which ones are asked for is decided by [`ManagedNodeGroups::due`], what an answer changes by [`ManagedNodeGroups::learn`]: both
-//!   pure.
+//! - A group belongs to a managed node group if it has the tags that EKS sets ([`Key::of`]).
+//! - The look that first sees a node group does not ask for it: that look waits for nothing it can do without.
+//! - No failure is fatal: the last answer stays. Without one, templates are made without it once the look-up has failed.
+//! - [`ManagedNodeGroups::due`] decides what to ask for, [`ManagedNodeGroups::learn`] what an answer changes: both pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,18 +15,16 @@ use jiff::Timestamp;
 use crate::aws::{AutoScalingGroup, Aws, AwsError, ManagedNodeGroup};
 use crate::clock::elapsed;
 
-/// How old an answer may get before EKS is asked again: people change labels and taints of a node group, seldom.
+/// How long an answer is used: people seldom change labels and taints of a node group.
 const FRESH: Duration = Duration::from_mins(5);
-/// How long after a failure that may pass the next try comes: so long that a node group that always fails leaves every
-/// other look to the rest.
+/// Pause after a transient failure: a node group that always fails leaves every other look to the rest.
 const RETRY: Duration = Duration::from_mins(2);
-/// How long after a refusal the next try comes: somebody has to change a policy first.
+/// Pause after a refusal: somebody has to change a policy first.
 const REFUSED: Duration = Duration::from_hours(1);
-/// Node groups that a look asks for at once while EKS has never answered for them: 100 are known after ten looks, and
-/// EKS is not flooded.
+/// Unknown node groups asked for in one look: 100 are known after ten looks, and EKS is not flooded.
 const LEARNING: usize = 10;
 
-/// Which managed node group a group is of.
+/// Names a managed node group.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
     cluster: String,
@@ -54,19 +50,19 @@ pub(super) struct ManagedNodeGroups(BTreeMap<Key, Known>);
 
 #[derive(Debug, Default)]
 struct Known {
-    /// Whether it has no instances, so that only its template tells of its nodes.
+    /// Whether a group of it has no instances, so that only the template describes its nodes.
     is_empty: bool,
     asked_at: Option<Timestamp>,
-    /// Whether EKS ever answered ...
+    /// Whether EKS has ever answered ...
     answered: bool,
-    /// ... and what it said last; none where it has no such node group.
+    /// ... and its last answer. `None` if there is no such node group.
     node_group: Option<Arc<ManagedNodeGroup>>,
-    /// Why there was no answer the last time.
+    /// Why the last look-up failed.
     failure: Option<Arc<AwsError>>,
 }
 
 impl ManagedNodeGroups {
-    /// Looks up those that are [due](Self::due). Then takes note of the node groups of `groups`, and forgets the others.
+    /// Looks up `due` ones. Then notes the node groups of `groups` and forgets the others.
     pub(super) async fn refresh(
         &mut self,
         aws: &Aws,
@@ -80,8 +76,7 @@ impl ManagedNodeGroups {
         self.note(groups);
     }
 
-    /// What EKS said last of this node group; none if it knows none, or could not be asked. `Err` while it is still to
-    /// be asked.
+    /// EKS's last answer. `None` if there is no such node group or the look-up failed, `Err` before the first look-up.
     pub(super) fn get(&self, key: &Key) -> Result<Option<Arc<ManagedNodeGroup>>, NotAskedYet> {
         let known = self.0.get(key).filter(|known| known.asked_at.is_some()).ok_or(NotAskedYet)?;
         Ok(known.node_group.clone())
@@ -92,7 +87,7 @@ impl ManagedNodeGroups {
         self.0.values().find_map(|known| known.failure.clone())
     }
 
-    /// Takes note of the groups of a look.
+    /// Notes the groups of a look.
     fn note<'a>(&mut self, groups: impl Iterator<Item = &'a AutoScalingGroup>) {
         let mut seen: BTreeMap<Key, bool> = BTreeMap::new();
         for group in groups {
@@ -106,8 +101,8 @@ impl ManagedNodeGroups {
         }
     }
 
-    /// Which of those that an earlier look has seen to ask for: up to [`LEARNING`] that EKS has never answered for, or else up to `most` others. Those without
-    /// instances come first, then those asked for longest ago.
+    /// What to ask for: up to [`LEARNING`] that EKS has never answered for, or else up to `most` others. Those without instances
+    /// come first, then those asked for longest ago.
     pub(super) fn due(&self, most: usize, now: Timestamp) -> Vec<Key> {
         let due = self.0.iter().filter(|(_, known)| known.is_due(now));
         let (mut unknown, mut others): (Vec<_>, Vec<_>) = due.partition(|(_, known)| known.is_unknown());
@@ -116,8 +111,8 @@ impl ManagedNodeGroups {
         chosen.iter().take(most).map(|&(key, _)| key.clone()).collect()
     }
 
-    /// Takes in what was answered. If nothing was, whatever else is due is not asked for either until it is time for
-    /// the next try: no look is to wait for an EKS that cannot be reached more often than that.
+    /// Notes the answers. If EKS answered nothing, everything else that is due waits for the next try too: looks must not wait for an
+    /// unreachable EKS more often.
     fn learn(
         &mut self,
         answers: impl Iterator<Item = (Key, Result<Option<ManagedNodeGroup>, AwsError>)>,
@@ -149,7 +144,7 @@ impl ManagedNodeGroups {
     }
 }
 
-/// EKS is still to be asked for the node group.
+/// EKS has not been asked for the node group yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NotAskedYet;
 

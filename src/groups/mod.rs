@@ -1,8 +1,8 @@
 //! Node groups: what AWS last said about them, and what we have changed since.
 //!
-//! Discovery looks at AWS in the background and publishes an immutable [`Snapshot`], sizes and lifecycle states first; the RPCs and the scale-in
-//! controller read it through [`Groups`]. A change of our own that AWS has accepted is laid over the snapshot until
-//! a later look shows it, so that sizes are right at every moment. Arithmetic on sizes is in [`sizes`], pure.
+//! Discovery looks at AWS in the background and publishes an immutable [`Snapshot`], sizes and lifecycle states first; RPCs and
+//! the scale-in controller read it through [`Groups`]. A change of ours is laid over the snapshot from the moment AWS accepts it
+//! until a later look shows it, so sizes are always right. Arithmetic on sizes is in [`sizes`], pure.
 
 mod clusters;
 pub mod discovery;
@@ -39,7 +39,7 @@ use crate::template::{Template, TemplateError};
 /// One look at all groups. Immutable; a newer one replaces it whole.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// When the look began: everything AWS did before that is in it.
+    /// When the look began.
     pub taken_at: Timestamp,
     /// Whether templates were looked up too: not while the first look is under way.
     pub is_complete: bool,
@@ -47,22 +47,21 @@ pub struct Snapshot {
     pub groups: BTreeMap<GroupName, Arc<Group>>,
     /// Which group an instance belongs to, by instance id.
     pub by_instance: BTreeMap<InstanceId, GroupName>,
-    /// Groups that an earlier look has seen and this one has not, for a while, by name: somebody who has heard of them may
-    /// still ask.
+    /// Groups that disappeared a moment ago, by name: cluster-autoscaler may still ask for them.
     pub gone: BTreeMap<GroupName, Gone>,
 }
 
-/// A group that is not there any more.
+/// A group that has disappeared.
 #[derive(Clone, Debug)]
 pub struct Gone {
     /// What it was last.
     pub group: Arc<Group>,
-    /// When the first look began that has not seen it.
+    /// When the first look began that did not see it.
     pub since: Timestamp,
 }
 
-/// How long a group is remembered: longer than a loop of cluster-autoscaler takes, which has the groups' names from its
-/// beginning and ends with an error, for all groups, if one is not known any more.
+/// How long a group is remembered: longer than a loop of cluster-autoscaler, which reads the groups' names at its beginning and
+/// fails for all groups if one is unknown.
 const REMEMBERED: Duration = Duration::from_secs(30);
 
 impl Snapshot {
@@ -77,7 +76,7 @@ impl Snapshot {
         Self { taken_at, is_complete: true, groups, by_instance, gone: BTreeMap::new() }
     }
 
-    /// The same, with what the look before it had seen and this one has not. Kept for one look more at least.
+    /// The same with the groups that have disappeared since `before`. Each is kept for at least one more look.
     #[must_use]
     fn after(mut self, before: &Self) -> Self {
         let missing = |name: &GroupName| !self.groups.contains_key(name);
@@ -103,34 +102,33 @@ impl Snapshot {
 /// An Auto Scaling group, as a node group.
 #[derive(Clone, Debug, Default)]
 pub struct Group {
-    /// What AWS tells of it.
+    /// AWS's description.
     pub asg: AutoScalingGroup,
-    /// What a new node of the group will look like: an encoded `core/v1` Node, or why there is none. `None` while
-    /// something that it depends on is still to be asked for.
+    /// Template of a new node, or why there is none. `None` while something that it depends on is still to be asked for.
     pub template: Option<Result<Arc<Template>, TemplateError>>,
-    /// While there is none: the last one there was, or one without what is still to be asked for.
+    /// Used while there is none: the last template, or one made without what is still to be asked for.
     pub stand_in: Option<Arc<Template>>,
-    /// Autoscaling options that its tags set.
+    /// Autoscaling options from its tags.
     pub options: OptionOverrides,
-    /// Failed launches that explain why instances are missing.
+    /// Why instances are missing, if failed launches explain it.
     pub failure: Option<LaunchFailure>,
 }
 
 /// Why a group cannot launch what it should.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaunchFailure {
-    /// AWS's code, or a word of ours where its text has none.
+    /// AWS's code, or ours if its text has none.
     pub code: String,
     /// AWS's text.
     pub message: String,
-    /// Whether it is for want of capacity or quota (class 1), so that another group may do.
+    /// Whether capacity or quota is lacking (class 1), so that another group may succeed.
     pub out_of_resources: bool,
-    /// How many of the missing instances it explains: there were as many failed launches.
+    /// Number of missing instances it explains: as many launches failed.
     pub launches: usize,
 }
 
 impl LaunchFailure {
-    /// The same once so many of what it explains have been given up, if it explains any more.
+    /// The same after so many of those instances were given up. `None` if none is left.
     #[must_use]
     fn without(self, given_up: usize) -> Option<Self> {
         let launches = self.launches.saturating_sub(given_up);

@@ -1,8 +1,8 @@
-//! How often AWS is looked at. Pure.
+//! How often discovery looks at AWS. Pure.
 //!
-//! As often as the interval says, and sooner while something is under way that only a look can show: a hook may be about to
-//! time out, a group may have no template yet. And once after changes of our own: the view has them already, so that it is
-//! not urgent, and those of a burst share a look. cluster-autoscaler's Refresh, every ten seconds, asks for none.
+//! At every interval, and sooner while something is under way that only a look can show: a hook may be about to time out,
+//! a group may have no template yet. Changes of ours make one look a burst: the view has them already, so it is not urgent.
+//! cluster-autoscaler's Refresh, every ten seconds, makes none.
 
 use std::time::Duration;
 
@@ -13,31 +13,29 @@ use super::hooks::Knowledge;
 use super::{Group, Snapshot};
 use crate::clock::backoff;
 
-/// The pace while something is under way that AWS alone knows the end of: as often as cluster-autoscaler's own loop.
+/// Interval while something is under way at AWS: that of cluster-autoscaler's own loop.
 const BUSY: Duration = Duration::from_secs(10);
-/// The pace while some group has no template because something is still to be asked for: its EKS node group, or its
-/// version of a launch template where those are read one by one.
+/// Interval while a group has no template because something is still to be asked for: its EKS node group, or its launch template
+/// version where those are read one by one.
 const LEARNING: Duration = Duration::from_secs(1);
-/// The least time from one look to the next, however many are wished for.
+/// Least time between two looks.
 pub(super) const BREATH: Duration = Duration::from_millis(250);
-/// How long after a change of ours the look comes that shows what AWS has made of it: others mostly follow at once.
+/// Pause between a change of ours and the look for it: others mostly follow at once.
 const SETTLED: Duration = Duration::from_secs(1);
-/// The least time from one look to the next that only changes of ours ask for: a drain of many nodes changes something every
-/// second for minutes.
+/// Least time between two looks for changes of ours: a drain of many nodes makes one a second for minutes.
 const APART: Duration = Duration::from_secs(5);
-/// The wait after a first failure; it doubles ...
+/// Pause after a first failure; it doubles ...
 const FIRST_RETRY: Duration = Duration::from_secs(1);
-/// ... up to this: a look that fails has tried for some seconds already, and hooks go on meanwhile.
+/// ... up to this: a failed look has taken seconds already, and hooks go on.
 const LONGEST_RETRY: Duration = Duration::from_secs(10);
-/// An instance that its group puts into Terminating:Wait is seen after a third of its heartbeat time-out at the
-/// latest: early enough for two more tries to save it.
+/// Looks in a heartbeat time-out: an instance in Terminating:Wait is seen after a third of it, which leaves two more tries.
 const LOOKS_A_HEARTBEAT: u32 = 3;
 
-/// From one look to the next, if nobody wants one sooner.
+/// Time from one look to the next, if nobody asks for one sooner.
 ///
-/// Sooner than the interval while something is still to be asked for a template, while an instance is on its way,
-/// while a group is short and it is not known why, and while some group's hooks are not known; and at least three times
-/// a heartbeat, so that an instance that its group puts into Terminating:Wait is seen well before the hook gives up.
+/// Shorter than the interval while a template is incomplete, an instance changes its state, a group is short for an unknown reason, or
+/// some group's hooks are unknown; and at most a third of the shortest heartbeat time-out, so that an instance in Terminating:Wait is
+/// seen well before its hook times out.
 pub(super) fn next_look(snapshot: &Snapshot, hooks: Knowledge, interval: Duration) -> Duration {
     let is_busy = |group: &Group| {
         group.asg.instances.iter().any(|instance| instance.lifecycle.is_in_transition())
@@ -56,12 +54,12 @@ pub(super) fn next_look(snapshot: &Snapshot, hooks: Knowledge, interval: Duratio
     pause.max(BREATH)
 }
 
-/// When the look comes that was wished for at `wished_at`, if the last one began at `began`.
+/// When to look if that was asked for at `wished_at` and the last look began at `began`.
 pub(super) fn wished_look(began: Instant, wished_at: Instant) -> Instant {
     (wished_at + SETTLED).max(began + APART)
 }
 
-/// How long to wait after so many failures in a row; no longer than `pace`.
+/// Pause after so many failures in a row, at most `pace`.
 pub(super) fn retry_after(failures: u32, pace: Duration) -> Duration {
     backoff(failures, FIRST_RETRY, pace.clamp(FIRST_RETRY, LONGEST_RETRY))
 }

@@ -1,7 +1,6 @@
-//! Arithmetic on sizes: what cluster-autoscaler is told of them, and which changes are allowed. Pure.
+//! Arithmetic on sizes: what cluster-autoscaler hears, and which changes are allowed. Pure.
 //!
-//! Two sets of instances are taken off the desired capacity, and both only while they live, as AWS has them in it until
-//! then:
+//! Two sets of instances are subtracted from the desired capacity, both only while AWS still counts them in it:
 //! - those that `leave`: cluster-autoscaler counts their nodes as deleted, so that the target size and both limits are
 //!   told without them;
 //! - those that will `decrement`: only these lower the desired capacity when they go, so that the minimum is kept with
@@ -13,10 +12,10 @@
 use super::weights;
 use crate::aws::{AutoScalingGroup, Instance};
 
-/// Why a size is not changed.
+/// Why a change of a size is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SizeError {
-    /// The number makes no sense for the call.
+    /// The delta has the wrong sign for the call.
     #[error("{call} takes a {wanted} delta, got {delta}")]
     Delta {
         /// The RPC.
@@ -50,7 +49,7 @@ pub enum SizeError {
         /// The minimum in force.
         min: i32,
     },
-    /// The group's sizes are units, and the call reckons in instances.
+    /// The group's sizes are units, those of the call instances.
     #[error(
         "group {group} gives its instances weights, so that its sizes are units of capacity and not nodes: its \
          desired capacity is not set, as that could end healthy nodes; scale-ins of its nodes work"
@@ -73,13 +72,13 @@ pub enum SizeError {
     },
 }
 
-/// The number of nodes the group is to have, for cluster-autoscaler: what is wanted less what leaves. Where the desired
-/// capacity is units, what is there stands for it.
+/// Target size for cluster-autoscaler: desired instances without those that leave. In a weighted group live instances stand for
+/// desired ones.
 pub fn target_size(group: &AutoScalingGroup, leaves: impl Fn(&Instance) -> bool) -> i32 {
     wanted(group) - count(group, leaves)
 }
 
-/// Instances that are wanted: units are not.
+/// Desired instances; in a weighted group the live ones.
 fn wanted(group: &AutoScalingGroup) -> i32 {
     if group.is_weighted() { group.live().count() as i32 } else { group.desired }
 }
@@ -88,8 +87,7 @@ fn count(group: &AutoScalingGroup, such: impl Fn(&Instance) -> bool) -> i32 {
     group.live().filter(|&instance| such(instance)).count() as i32
 }
 
-/// The largest size in force at AWS: with Launch suspended the group cannot grow, and one that AWS changes for nobody
-/// stays as it is.
+/// Largest size in force at AWS: a group with Launch suspended, or that AWS refuses to change, cannot grow.
 ///
 /// Source: [Suspend and resume
 /// processes](https://docs.aws.amazon.com/autoscaling/ec2/userguide/as-suspend-resume-processes.html).
@@ -97,24 +95,23 @@ pub fn max_size(group: &AutoScalingGroup) -> i32 {
     if suspends(group, "Launch") { group.desired } else { group.max }
 }
 
-/// The smallest size in force at AWS: with Terminate suspended the group cannot shrink, nor can one that AWS changes for
-/// nobody.
+/// Smallest size in force at AWS: a group with Terminate suspended, or that AWS refuses to change, cannot shrink.
 pub fn min_size(group: &AutoScalingGroup) -> i32 {
     if suspends(group, "Terminate") { group.desired } else { group.min }
 }
 
-/// Whether AWS does not do this for the group now, whoever asks.
+/// Whether AWS does not run this process for the group now.
 fn suspends(group: &AutoScalingGroup, process: &str) -> bool {
     group.frozen.is_some() || group.suspended.contains(process)
 }
 
-/// The smallest and the largest number of nodes, for cluster-autoscaler.
+/// Smallest and largest number of nodes, for cluster-autoscaler.
 ///
-/// - It does not reckon with what leaves, and AWS does: the largest size is less by that, or an IncreaseSize that seems
-///   allowed would be refused, and the group be left alone for minutes.
-/// - The target size may be below the minimum because of what leaves. That is not to be made up for
-///   (`--enforce-node-group-min-size`): AWS replaces what goes without a decrement. The smallest size is less by as much.
-/// - A weighted group is not to grow, and shrinks as far as its minimum is kept whichever nodes leave.
+/// - The maximum is reduced by the leaving instances, which AWS still counts: otherwise an IncreaseSize that seems allowed would
+///   be refused, and the group be backed off for minutes.
+/// - The minimum is reduced by as much as leaving instances bring the target size below it: AWS replaces those without a
+///   decrement, `--enforce-node-group-min-size` must not.
+/// - A weighted group does not grow, and shrinks as far as its minimum is kept whichever nodes leave.
 pub fn limits(group: &AutoScalingGroup, leaves: impl Fn(&Instance) -> bool) -> (i32, i32) {
     let target = target_size(group, &leaves);
     if group.is_weighted() {
@@ -127,18 +124,18 @@ pub fn limits(group: &AutoScalingGroup, leaves: impl Fn(&Instance) -> bool) -> (
     (min - below, max.max(min - below))
 }
 
-/// How many of the instances that never came may be given up: those there are, as far as the minimum allows.
+/// How many missing instances may be given up, as far as the minimum allows.
 pub fn spare_missing(group: &AutoScalingGroup, decrements: impl Fn(&Instance) -> bool) -> usize {
     let committed = wanted(group) - count(group, decrements);
     group.missing().min(usize::try_from(committed - min_size(group)).unwrap_or_default())
 }
 
-/// Says no for a group whose desired capacity is not ours to set.
+/// Refuses a group whose desired capacity is not ours to set.
 pub fn in_instances(group: &AutoScalingGroup) -> Result<(), SizeError> {
     if group.is_weighted() { Err(SizeError::Weighted { group: group.name.to_string() }) } else { Ok(()) }
 }
 
-/// The desired capacity to set for `delta` more nodes.
+/// Desired capacity for `delta` more nodes.
 pub fn increased(
     group: &AutoScalingGroup,
     delta: i32,
@@ -161,8 +158,8 @@ pub fn increased(
     Ok(size)
 }
 
-/// The desired capacity to set for a target lower by up to `-delta`: by as many as are missing and the minimum lets go.
-/// cluster-autoscaler ends its loop for all groups if it is refused, and asks again with what is left.
+/// Desired capacity for a target lower by up to `-delta`: as many missing instances as the minimum allows. Not refused for asking
+/// too much, which would end cluster-autoscaler's loop for all groups; it asks again for the rest.
 pub fn decreased(
     group: &AutoScalingGroup,
     delta: i32,
@@ -176,7 +173,7 @@ pub fn decreased(
     Ok(group.desired - spare.min(delta.saturating_neg()))
 }
 
-/// Checks that these live instances may leave for good, all together.
+/// Checks that these live instances may all leave for good.
 pub fn removable<'a>(
     group: &AutoScalingGroup,
     leaving: impl IntoIterator<Item = &'a str>,
@@ -193,7 +190,7 @@ pub fn removable<'a>(
     Ok(())
 }
 
-/// AWS's minimum is units, and it refuses a decrement below that. With Terminate suspended nothing may leave.
+/// The same in units: AWS refuses a decrement below the minimum. With Terminate suspended none may leave.
 fn removable_units(
     group: &AutoScalingGroup,
     leaving: &[&str],

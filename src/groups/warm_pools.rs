@@ -1,13 +1,13 @@
-//! Warm pools, of groups that give instances back to them when they scale in: on its way there an instance may be a node
-//! that a hook holds, and a group does not tell of it.
+//! Warm pools of groups that reuse instances on scale-in: an instance on its way there may be a node that a hook holds, and
+//! the group's description does not list it.
 
 use futures::future::join_all;
 
 use super::Snapshot;
 use crate::aws::{AutoScalingGroup, Aws, AwsError, Instance};
 
-/// Adds the instances of their warm pools to the groups that reuse instances. What AWS does not tell stays as it was
-/// `before`; the last error is given back.
+/// Adds the instances of the warm pool to each group that reuses instances, those of `before` if AWS does not answer. Returns the
+/// last error.
 pub(super) async fn add<'a>(
     aws: &Aws,
     before: Option<&Snapshot>,
@@ -26,7 +26,7 @@ pub(super) async fn add<'a>(
     errors.into_iter().flatten().next_back().map_or(Ok(()), Err)
 }
 
-/// The instances of the group's warm pool as they were, less those that are in the group by now.
+/// The warm pool's instances as they were, without those now in the group.
 fn known(before: Option<&Snapshot>, group: &AutoScalingGroup) -> Vec<Instance> {
     let before = before.and_then(|before| before.groups.get(&group.name));
     let was_warm =

@@ -1,19 +1,18 @@
-//! Groups that give their instances weights: there the desired capacity, the minimum and the maximum are units, and
-//! cluster-autoscaler knows instances only. Pure.
+//! Groups that give their instances weights: desired capacity, minimum and maximum are units, and cluster-autoscaler knows only
+//! instances. Pure.
 //!
-//! - Nothing is reckoned from units to instances to come: AWS chooses what it launches, and so how many come.
-//! - Such a group has no placeholders, is not grown, and its desired capacity is not set: one unit too few ends healthy
+//! - Units are never converted to instances to come: AWS chooses what it launches, and so how many.
+//! - Such a group has no placeholders and is not grown, and its desired capacity is not set: one unit too few would end healthy
 //!   nodes undrained. Its nodes are scaled in one by one.
-//! - AWS's minimum is kept in units, whichever nodes leave.
+//! - The minimum is kept in units, whichever nodes leave.
 //!
 //! Source: [Configure an Auto Scaling group to use instance
 //! weights](https://docs.aws.amazon.com/autoscaling/ec2/userguide/asg-instance-weighting.html).
 
 use crate::aws::{AutoScalingGroup, Instance};
 
-/// Units that AWS has left to take decrements from, once those that are accepted are done: of what is wanted and what
-/// is there, the smaller. Instances that are yet to come may never come, and those beyond the desired capacity do not
-/// make it larger.
+/// Units left to decrement once accepted decrements are done: the smaller of desired and live units. Missing instances may never
+/// come, and surplus ones do not raise the desired capacity.
 pub(super) fn units(group: &AutoScalingGroup, accepted: impl Fn(&Instance) -> bool) -> i32 {
     let weight = |instance: &Instance| group.weight(&instance.id);
     let there: i32 = group.live().map(weight).sum();
@@ -21,8 +20,8 @@ pub(super) fn units(group: &AutoScalingGroup, accepted: impl Fn(&Instance) -> bo
     group.desired.min(there) - leaving
 }
 
-/// How many of those that stay may leave without the units falling below the minimum, whichever they are:
-/// cluster-autoscaler chooses without knowing weights, so the heaviest count first.
+/// How many instances may leave, whichever they are, with the units still at the minimum: cluster-autoscaler does not know
+/// weights, so the heaviest count first.
 pub(super) fn spare(group: &AutoScalingGroup, accepted: impl Fn(&Instance) -> bool) -> i32 {
     let mut left = units(group, &accepted);
     let mut weights: Vec<i32> =

@@ -1,11 +1,10 @@
 //! What a new node of a group will look like, so that cluster-autoscaler can scale it from zero.
 //!
-//! - Pure: facts about the group and its instance types in, an encoded Node out. Looking them up is discovery's part.
-//! - A group that may launch several types gets, resource by resource, the least of them: a pod that fits the template
-//!   fits whatever comes ([`MixedInstances`] has other choices). Labels that tell of one type tell of the first, as in
-//!   cluster-autoscaler's own AWS provider.
-//! - The formulas, with their sources, are in [`capacity`], [`devices`], `pods` and `os`. What real nodes of the group
-//!   have shown beats them ([`learned`]), and the group's tags beat both.
+//! - Pure: facts about the group and its instance types in, an encoded Node out. Discovery looks them up.
+//! - A group with several types gets the least of each resource: a pod that fits the template fits whatever is launched
+//!   ([`MixedInstances`] has other choices). Labels of a type are those of the first, as in cluster-autoscaler's own AWS provider.
+//! - Formulas, with sources, are in [`capacity`], [`devices`], `pods` and `os`. Figures of the group's real nodes beat them
+//!   ([`learned`]), and the group's tags beat both.
 
 pub mod capacity;
 pub mod devices;
@@ -40,13 +39,13 @@ pub struct Template {
     pub instance_types: Vec<String>,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
-    /// What it has and gives to pods, before the resources that tags set.
+    /// Capacity and allocatable, without resources that tags set.
     pub figures: Figures,
-    /// How far what was computed is from what the group's last real node gives to pods, if one has been seen.
+    /// Difference between computed figures and those of the group's last real node, if one has been seen.
     pub difference: Option<Difference>,
 }
 
-/// What was computed less what is real, as a share of what is real.
+/// (computed − real) / real.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Difference {
     /// CPU.

@@ -129,10 +129,10 @@ async fn the_warning_of_an_outage_is_repeated_every_five_minutes() {
     world.cluster.api_down();
     pass(29 * 60).await;
     let count = |text: &str| log.text().matches(text).count();
-    assert_eq!(count("groups cannot be seen"), 6, "{}", log.text());
+    assert_eq!(count("cannot describe Auto Scaling groups"), 6, "{}", log.text());
     assert_eq!(count("the watch broke"), 6 * 4);
     world.aws.outage(false);
     world.cluster.api_up();
     pass(60).await;
-    assert_eq!(count("groups are seen again"), 1);
+    assert_eq!(count("Auto Scaling groups are described again"), 1);
 }

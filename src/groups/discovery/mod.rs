@@ -111,7 +111,11 @@ impl Discovery {
                 Ok(snapshot) => {
                     let failures = outage.failures();
                     if let Some(lasted) = outage.ends() {
-                        tracing::info!(failures, lasted_seconds = lasted.as_secs(), "groups are seen again");
+                        tracing::info!(
+                            failures,
+                            lasted_seconds = lasted.as_secs(),
+                            "Auto Scaling groups are described again"
+                        );
                     }
                     pace = next_look(&snapshot, self.hooks.knowledge(&snapshot), self.interval);
                     self.groups.publish(snapshot);
@@ -129,7 +133,7 @@ impl Discovery {
                         tracing::warn!(
                             lasts_seconds = lasted.as_secs(),
                             error = %chain(&error),
-                            "groups cannot be seen, the last snapshot stays"
+                            "cannot describe Auto Scaling groups: using the last snapshot"
                         );
                     }
                     // No later than hooks allow: one may be about to time out.

@@ -1,13 +1,12 @@
-//! What the groups launch: launch templates, launch configurations and instance types, looked up in bulk and kept.
+//! Cache of what the groups launch: launch templates, launch configurations and instance types, read in bulk.
 //!
-//! - What cannot change is asked for once: pinned versions, launch configurations, images, instance types. It is
-//!   forgotten when no group refers to it any more.
-//! - A refresh in a steady state costs at most one call more than it must: a page of launch templates, or else one
-//!   thing that has grown old or was missing.
-//! - A failed call loses nothing: what was known before still serves. A type that EC2 has not told is the program's
-//!   own table's to tell.
-//! - A refresh takes [`LIMIT`] at most, and keeps what was answered until then. What was under way goes last in the next
-//!   one, so that one call that hangs keeps nothing else from being known.
+//! - What cannot change is read once: pinned versions, launch configurations, images, instance types. It is forgotten when no
+//!   group refers to it.
+//! - A refresh in a steady state makes at most one call that could wait: a page of launch templates, or one thing that is old or
+//!   was missing.
+//! - A failed call loses nothing that was known. Types that EC2 has not described come from the built-in table.
+//! - A refresh takes [`LIMIT`] at most, and keeps what was answered until then. The step that was under way goes last in the next
+//!   one, so that a call that hangs does not block the others.
 
 mod attribute_selection;
 mod cache;
@@ -30,8 +29,8 @@ use crate::aws::{
 };
 use crate::template::Market;
 
-/// How long a refresh may take. The view of the groups waits for it, and must not wait long for an EC2 that hangs; a
-/// first refresh of thousands of templates takes a few seconds, and one that takes longer goes on with the next look.
+/// Time limit of a refresh: the view of the groups waits for it. Thousands of templates take a few seconds; what is left is read
+/// with the next look.
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// All that is known of what groups launch.
@@ -44,13 +43,13 @@ pub(super) struct LaunchCache {
     types: Named<Arc<TypeInfo>>,
     /// Whether EC2 is not asked for types.
     static_types: bool,
-    /// Whether this refresh can spare a call for what is old or was missing.
+    /// Whether this refresh may still make a call that could wait.
     spare: bool,
-    /// How many calls were answered so far, not counting those of `templates`.
+    /// Calls answered so far, without those of `templates`.
     answers: usize,
-    /// The same of all, when the last refresh began.
+    /// All calls answered when the last refresh began.
     answers_before: usize,
-    /// The step that is under way, or was when the last refresh ran out of time.
+    /// The step under way, also when the last refresh ran out of time.
     under_way: Option<usize>,
 }
 
@@ -67,7 +66,7 @@ enum Step {
 const STEPS: [Step; 5] =
     [Step::Templates, Step::Configurations, Step::Images, Step::AttributeSelection, Step::Types];
 
-/// Why a refresh did not come through.
+/// Why a refresh is incomplete.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RefreshError {
     /// A call failed; the others went on.
@@ -91,18 +90,17 @@ pub(super) struct Resolved {
     pub(super) revisions: BTreeSet<Revision>,
 }
 
-/// A group's wish, and whether its nodes are of arm64 as far as anything but its images says so. Where nothing does,
-/// the image decides; attributes leave it open.
+/// What a group launches, and whether that is arm64 as far as anything but its images says so. If nothing does, the image decides.
 pub(super) type Wanted<'a> = (&'a Launch, Option<bool>);
 
 impl LaunchCache {
-    /// One that knows nothing yet; with `static_types` the table alone tells of types.
+    /// An empty cache. With `static_types` types come from the built-in table only.
     pub(super) fn new(static_types: bool) -> Self {
         Self { static_types, ..Self::default() }
     }
 
-    /// Looks up what is wanted and not known, and forgets what is not wanted. The first error is told; everything else
-    /// goes on, for [`LIMIT`].
+    /// Looks up what is wanted and not known, for up to [`LIMIT`], and forgets what is not wanted. Returns the first error; the other
+    /// calls are made all the same.
     pub(super) async fn refresh(
         &mut self,
         aws: &Aws,
@@ -117,8 +115,7 @@ impl LaunchCache {
         }
     }
 
-    /// Whether something was left to the next refresh, so that it should come soon. An EC2 that answers nothing is not to
-    /// be asked any sooner.
+    /// Whether something was left to the next refresh, which should come soon. If EC2 is not answering, do not poll sooner.
     pub(super) fn is_behind(&self) -> bool {
         let has_moved = self.answers() != self.answers_before;
         self.templates.is_behind() || self.under_way.is_some() && has_moved
@@ -128,7 +125,7 @@ impl LaunchCache {
         self.answers + self.templates.answers()
     }
 
-    /// Safe to drop at any await.
+    /// Cancel safe.
     async fn look_up(&mut self, aws: &Aws, wanted: &[Wanted<'_>], now: Timestamp) -> Result<(), AwsError> {
         self.spare = true;
         let mut outcome = Ok(());
@@ -147,7 +144,7 @@ impl LaunchCache {
         outcome
     }
 
-    /// Forgets what none of these needs, as far as is known.
+    /// Forgets what none of these needs.
     fn forget(&mut self, wanted: &[Wanted<'_>]) {
         self.templates.retain(&wanted.iter().flat_map(|(launch, _)| launch.templates()).collect());
         self.configurations.retain(&configurations(wanted).cloned().collect());
@@ -235,7 +232,7 @@ impl LaunchCache {
             .collect()
     }
 
-    /// The attributes that types are chosen by, as far as it is known for which architecture.
+    /// Attributes to select types by, where the architecture is known.
     fn selections_of(&self, wanted: &[Wanted<'_>]) -> BTreeMap<attribute_selection::Key, Requirements> {
         let mut all = BTreeMap::new();
         for &(launch, arm) in wanted {
@@ -253,7 +250,7 @@ impl LaunchCache {
         wanted.iter().filter_map(|&wish| self.type_names(wish).ok()).flatten().collect()
     }
 
-    /// Puts together what a group launches, or says what is missing.
+    /// What a group launches, or what is missing.
     pub(super) fn resolve(&self, wish: Wanted<'_>) -> Result<Resolved, String> {
         let spec = self.source_spec(wish.0)?;
         let names = self.type_names(wish)?;

@@ -105,12 +105,13 @@ impl PendingReleases {
     /// The size was not set. Restores the times of the release that was pending `before`; without one, the instances are
     /// held for `hold`.
     pub(super) fn was_not_set(&self, group: &GroupName, before: Option<PendingRelease>, hold: Duration) {
-        self.update(group, |pending| match before {
-            Some(before) => {
+        self.update(group, |pending| {
+            if let Some(before) = before {
                 (pending.size, pending.since, pending.hold, pending.due) =
                     (before.size, before.since, before.hold, before.due);
+            } else {
+                (pending.hold, pending.due) = (hold, Instant::now());
             }
-            None => (pending.hold, pending.due) = (hold, Instant::now()),
         });
     }
 

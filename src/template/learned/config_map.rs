@@ -1,8 +1,8 @@
-//! Keeps what is learned of the groups' nodes in a ConfigMap, so that a group that is at zero when the program starts has
-//! its template right.
+//! Keeps what was learned of the groups' nodes in a ConfigMap, so that the template of a group at zero is right after a
+//! restart.
 //!
-//! Nothing waits for it but the first look, and that only briefly: without the API server, or without the permission,
-//! all that is lost is what nodes will teach again. Nothing is written before what is there has been read.
+//! Only the first look waits for it, and briefly: without the API server or the permission, nodes teach it again. Nothing is
+//! written before what is there has been read.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -22,20 +22,20 @@ use crate::telemetry::{Outage, chain};
 /// The key in the ConfigMap. Its value is a JSON object with a member for each group.
 const KEY: &str = "templates.json";
 
-/// Bytes of it at the most: a ConfigMap takes 1 MiB, which has to hold the rest of the object too.
+/// Most bytes of it: a ConfigMap takes 1 MiB, the rest of the object included.
 ///
 /// Source: [ConfigMaps](https://kubernetes.io/docs/concepts/configuration/configmap/#motivation).
 const LIMIT: usize = 1_000_000;
 
-/// Waits between tries: an API server that restarts is back within seconds, a permission comes by a person's hand.
+/// Pauses between tries: a restarting API server is back within seconds, a permission is given by a person.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_mins(5);
 
-/// From one write to the next, at the least. Each is up to a megabyte, and while a large cluster grows every look learns
-/// something; what is lost when the process is killed meanwhile is what nodes will teach again.
+/// Least time between two writes of up to a megabyte: while a large cluster grows every look learns something. Nodes teach again
+/// what a kill loses meanwhile.
 const PAUSE: Duration = Duration::from_secs(30);
 
-/// From one write to the next, at the most: somebody may have deleted the ConfigMap meanwhile.
+/// Most time between two writes: somebody may have deleted the ConfigMap.
 const AGAIN: Duration = Duration::from_mins(10);
 
 /// Reads the ConfigMap once, then writes it whenever something is learned, for ever.
@@ -46,7 +46,7 @@ pub async fn keep(
     config_map: String,
 ) -> Infallible {
     let mut trouble = Trouble { config_map: &config_map, outage: Outage::default() };
-    // What changes while it is being read is to be written too.
+    // Changes made while it is read are written too.
     let mut versions = store.versions();
     loop {
         match cluster.config_map(&config_map).await {
@@ -57,7 +57,7 @@ pub async fn keep(
             }
             Err(error) => {
                 if matches!(error, ApiError::Refused(_)) {
-                    // Nobody is to wait for what may not be read.
+                    // The first look must not wait for what may not be read.
                     store.load(BTreeMap::new());
                 }
                 trouble.pause("read", &error).await;
@@ -68,7 +68,7 @@ pub async fn keep(
     loop {
         match tokio::time::timeout(AGAIN, versions.changed()).await {
             Err(_) if store.all().is_empty() => continue,
-            // Who holds the store holds the sender too.
+            // Never: the store holds the sender.
             Ok(Err(_)) => std::future::pending::<()>().await,
             Ok(Ok(())) | Err(_) => {}
         }
@@ -90,7 +90,7 @@ pub async fn keep(
 /// What can be read of it, group by group.
 fn read(text: &str) -> Option<BTreeMap<GroupName, Learned>> {
     let damaged = |group: Option<&str>, error: serde_json::Error| {
-        tracing::warn!(group, %error, "what was learned of nodes before is damaged and is learned anew");
+        tracing::warn!(group, %error, "learned template data in the ConfigMap is damaged: ignoring it until nodes show it again");
     };
     let members: BTreeMap<String, Value> =
         serde_json::from_str(text).map_err(|error| damaged(None, error)).ok()?;
@@ -101,7 +101,7 @@ fn read(text: &str) -> Option<BTreeMap<GroupName, Learned>> {
     Some(read.collect())
 }
 
-/// As much as fits. What does not is of groups that have nodes, as long as there are any.
+/// As much as fits. Groups with nodes are left out first.
 fn written(store: &LearnedStore) -> String {
     let mut members = Vec::new();
     let (mut size, mut left_out) = (2, 0);
@@ -118,7 +118,10 @@ fn written(store: &LearnedStore) -> String {
         }
     }
     if left_out > 0 {
-        tracing::warn!(left_out, "a ConfigMap does not hold what is learned of all groups' nodes");
+        tracing::warn!(
+            left_out,
+            "learned template data does not fit into one ConfigMap: some groups are left out"
+        );
     }
     format!("{{{}}}", members.join(",\n"))
 }
@@ -137,7 +140,7 @@ impl Trouble<'_> {
                 verb,
                 lasts_seconds = lasted.as_secs(),
                 error = %chain(error),
-                "what is learned of nodes cannot be kept"
+                "cannot keep learned template data in the ConfigMap"
             );
         }
         tokio::time::sleep(backoff(self.outage.failures(), FIRST_RETRY, LAST_RETRY)).await;
@@ -149,7 +152,7 @@ impl Trouble<'_> {
             tracing::info!(
                 config_map = self.config_map,
                 lasted_seconds,
-                "what is learned of nodes is kept again"
+                "learned template data is kept in the ConfigMap again"
             );
         }
     }

@@ -66,7 +66,7 @@ impl LearnedStore {
             if by_group.remove(&group.name).is_some() {
                 tracing::info!(
                     group = group.name.as_str(),
-                    "what was learned of its nodes is of another launch template: forgotten"
+                    "launch template changed: forgetting what was learned of the group's nodes"
                 );
                 self.touch();
             }
@@ -88,7 +88,7 @@ impl LearnedStore {
             instance_type = learned.last,
             labels = learned.labels.len(),
             taints = ?learned.taints.iter().map(|taint| taint.key.as_str()).collect::<Vec<_>>(),
-            "its nodes have shown what a new one will be like"
+            "template corrected by what the group's nodes report"
         );
         by_group.insert(group.name.clone(), Known { learned: Arc::clone(&learned), has_nodes });
         self.touch();
