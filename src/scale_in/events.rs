@@ -360,8 +360,8 @@ pub(super) fn back_in_service(group: &str, instance: &str) -> NodeEvent {
 pub(super) fn adopted(instance: &str) -> NodeEvent {
     let instance = id(instance);
     let note = format!(
-        "instance {instance} has gone, and its Node is Ready: the kubelet of another machine has the name now, and has taken \
-         the Node over. It is back in service. Its provider id is still that of {instance}: delete the Node and restart its \
+        "instance {instance} has left its group, and its Node has become Ready again: the kubelet of another machine has its \
+         name now, and has taken the Node over. The Node is back in service. Its provider id is still that of {instance}: delete the Node and restart its \
          kubelet, or nobody knows its instance"
     );
     warning(Reason::Over, "adopted", note)

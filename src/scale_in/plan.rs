@@ -143,7 +143,7 @@ fn is_back(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
 /// Source: [`--node-monitor-grace-period`](https://kubernetes.io/docs/reference/command-line-tools-reference/kube-controller-manager/).
 const ADOPTED_AFTER: SignedDuration = SignedDuration::from_mins(2);
 
-/// Whether the instance has been taken out of its group, by our word or its own: what is Ready long after is not it.
+/// Whether the instance has been taken out of its group, by our word or its own: a Node that is Ready long afterwards cannot be its.
 fn is_taken_out(s: &Situation<'_>, record: &Record) -> bool {
     release::told_at(s, record).is_some() || record.release == Release::CompleteHook
 }
@@ -163,9 +163,13 @@ fn has_left_alive(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
 /// id, which nobody can change, and no cloud controller removes a Node that is Ready. What the record says is of the earlier one.
 ///
 /// Source: [`tryRegisterWithAPIServer`](https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/kubelet_node_status.go).
+///
+/// Such a kubelet has become Ready since. While the API server or its controllers are away, the Node of a machine that is off
+/// stays Ready as it was.
 fn is_adopted(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
     let Membership::Elsewhere { seen } = s.instance else { return false };
-    is_taken_out(s, record) && is_ready_without(s, seen, ADOPTED_AFTER, plan)
+    let has_become_ready = s.node.ready_since.is_some_and(|since| s.ours(since) > record.phase_since);
+    has_become_ready && is_taken_out(s, record) && is_ready_without(s, seen, ADOPTED_AFTER, plan)
 }
 
 /// Whether the Node is Ready although its instance has been in none of our groups for so long, by the look at `seen`.

@@ -156,7 +156,11 @@ pub(super) fn ended_unseen(s: &Situation<'_>, record: &Record, seen: Timestamp, 
 /// nobody held it in time.
 pub(super) fn announce_hook_over(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     let Membership::In { group, lifecycle: Lifecycle::TerminatingProceed, .. } = &s.instance else { return };
-    let Some(hook) = s.hook.ours().filter(|_| record.phase != Phase::Releasing) else { return };
+    let HookState::Known(TerminatingHooks { ours: Some(hook), .. }) = &s.hook else { return };
+    let is_our_doing = s.memory.tries(&Task::Complete).is_some_and(|tries| tries.ended.is_some());
+    if record.phase == Phase::Releasing || is_our_doing {
+        return;
+    }
     s.announce(plan, events::hook_over(&hook.name, group, &record.instance, record.phase));
 }
 

@@ -155,7 +155,7 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     (
         "Warning",
         "ScaleInOver",
-        "instance i-1 has gone, and its Node is Ready: the kubelet of another machine has the name now, and has taken the Node over. It is back in service. Its provider id is still that of i-1: delete the Node and restart its kubelet, or nobody knows its instance",
+        "instance i-1 has left its group, and its Node has become Ready again: the kubelet of another machine has its name now, and has taken the Node over. The Node is back in service. Its provider id is still that of i-1: delete the Node and restart its kubelet, or nobody knows its instance",
     ),
     ("Warning", "ScaleInNotPossible", "the node's instance is in none of the node groups that ebbtide runs"),
     (

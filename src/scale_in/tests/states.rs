@@ -1,5 +1,6 @@
 //! What a look at AWS shows of the instance while its node leaves, and what is made of it.
 
+use jiff::Timestamp;
 use serde_json::json;
 
 use super::scene::*;
@@ -32,6 +33,28 @@ fn an_instance_in_service_again_ends_its_scale_in_once_a_new_look_shows_it_and_i
     assert!(!reasons(&scene.look()).contains(&"ScaleInOver"), "it boots");
     assert!(scene.view().record.is_some());
     ready(&mut scene, "True");
+    assert_eq!(reasons(&scene.look()), ["ScaleInOver"]);
+    assert_eq!((scene.view().record, spec(&scene)), (None, (false, vec![], false)));
+}
+
+#[test]
+fn only_a_kubelet_that_has_become_ready_since_the_release_has_adopted_the_node_of_an_instance_that_is_gone() {
+    let ready_since = |scene: &mut Scene, since: Timestamp| {
+        let ready = json!({ "type": "Ready", "status": "True", "lastTransitionTime": since });
+        scene.patch(&json!({ "status": { "conditions": [ready] } }));
+    };
+    let mut scene =
+        node().asked_by(Cause::LifecycleHook, Release::CompleteHook).in_phase(Phase::Releasing).hooked(60);
+    ready_since(&mut scene, at(-3_600));
+    for _ in 0..4 {
+        scene.instance = Membership::Elsewhere { seen: scene.now };
+        assert!(!reasons(&scene.look()).contains(&"ScaleInOver"), "nobody is there to say that it is off");
+        scene.later(60);
+    }
+    assert!(scene.view().record.is_some());
+    let now = scene.now;
+    ready_since(&mut scene, now);
+    scene.instance = Membership::Elsewhere { seen: scene.now };
     assert_eq!(reasons(&scene.look()), ["ScaleInOver"]);
     assert_eq!((scene.view().record, spec(&scene)), (None, (false, vec![], false)));
 }
