@@ -25,7 +25,7 @@ const SENT_WITHIN: Duration = Duration::from_secs(10);
 
 /// What came of an action.
 pub(super) enum Outcome {
-    NodeWritten(Result<NodeView, ApiError>, Vec<Action>),
+    NodeWritten(Result<Arc<NodeView>, ApiError>, Vec<Action>),
     Asked {
         uid: String,
         answer: Answer,
@@ -132,7 +132,7 @@ async fn patch_node(shared: Arc<Shared>, node: Arc<NodeView>, patch: Value, then
             shared.cluster.suspect_rewind();
         }
     }
-    Outcome::NodeWritten(result, then)
+    Outcome::NodeWritten(result.map(Arc::new), then)
 }
 
 async fn evict(shared: &Shared, node: &NodeView, pod: &PodName, uid: &str, grace: Option<i64>) -> Answer {

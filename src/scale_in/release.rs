@@ -208,10 +208,10 @@ pub(super) fn release(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         {
             terminate(s, record, group, *seen, plan);
         }
-    } else if lifecycle.is_held() {
-        if let Some(hook) = s.hook.ours() {
-            complete(s, record, hook, *seen, plan);
-        }
+    } else if lifecycle.is_held()
+        && let Some(hook) = s.hook.ours()
+    {
+        complete(s, record, hook, *seen, plan);
     }
 }
 

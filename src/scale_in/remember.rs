@@ -1,7 +1,5 @@
 //! What a worker makes of the outcome of an action: when it may be tried again, and what the next plan is to know.
 
-use std::sync::Arc;
-
 use jiff::{SignedDuration, Timestamp};
 
 use super::action::Action;
@@ -9,7 +7,7 @@ use super::memory::Task;
 use super::perform::Outcome;
 use super::worker::Worker;
 use crate::aws::{AwsError, Hook};
-use crate::cluster::{Answer, ApiError};
+use crate::cluster::{Answer, ApiError, NodeView};
 use crate::k8s::InstanceId;
 use crate::telemetry::chain;
 
@@ -28,8 +26,7 @@ impl Worker {
         match outcome {
             Outcome::NodeWritten(Ok(node), then) => {
                 self.memory.note_written(&node, now);
-                self.shared.nodes.update(node.clone());
-                let node = Arc::new(node);
+                self.shared.nodes.update(NodeView::clone(&node));
                 for action in then {
                     self.start(&node, action);
                 }
