@@ -14,7 +14,7 @@
 //! - Decisions are functions of (what is known, now) that return data: [`scale_in::plan`], [`groups::sizes`],
 //!   [`template`], [`provider::deletion`]. Clocks, networks and tasks live around them.
 //! - RPCs read memory and write records. None drains, and only those that change a size wait for AWS.
-//! - State lives where it survives us: in AWS (desired capacity, lifecycle state, the mark on an instance that is
+//! - State lives where it survives us: in AWS (desired capacity, lifecycle state, the tag on an instance that is
 //!   protected for a moment) and on the Node (annotation). The program can be killed at any instruction and started
 //!   again elsewhere. What real Nodes have taught of templates is in a ConfigMap, and can be lost without harm.
 //! - What must be done is found by looking at Nodes and groups; a message could only make it sooner.

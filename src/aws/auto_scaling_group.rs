@@ -1,7 +1,6 @@
 //! Auto Scaling groups as the rest of the program reads them: plain data, optional fields resolved, SDK types left
 //! behind.
 
-use crate::k8s::{GroupName, InstanceId};
 use std::collections::{BTreeMap, BTreeSet};
 
 use aws_sdk_autoscaling::types as asg;
@@ -9,6 +8,7 @@ use aws_sdk_autoscaling::types as asg;
 use super::launch_template::Revision;
 use super::lifecycle::Lifecycle;
 use super::requirements::Requirements;
+use crate::k8s::{GroupName, InstanceId};
 
 /// An Auto Scaling group, as DescribeAutoScalingGroups tells it.
 #[derive(Clone, Debug, Default)]

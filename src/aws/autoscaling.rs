@@ -1,6 +1,5 @@
 //! The calls to EC2 Auto Scaling, one function each.
 
-use crate::k8s::{GroupName, InstanceId};
 use aws_sdk_autoscaling::types::Filter;
 use futures::future::try_join_all;
 use futures::{StreamExt as _, stream};
@@ -8,6 +7,7 @@ use jiff::Timestamp;
 
 use super::retry::{CHANGE_OF_SIZE, LOOK, LOOK_UP, Patience, READ_NOW, WRITE};
 use super::{Activity, AutoScalingGroup, Aws, AwsError, Hook, Instance, LaunchSpec, Operation, TagSelector};
+use crate::k8s::{GroupName, InstanceId};
 
 /// Names or records a call of DescribeAutoScalingGroups takes.
 ///

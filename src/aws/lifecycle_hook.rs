@@ -1,9 +1,10 @@
 //! Lifecycle hooks that hold instances on their way out.
 
-use crate::k8s::GroupName;
 use std::time::Duration;
 
 use aws_sdk_autoscaling::types as asg;
+
+use crate::k8s::GroupName;
 
 /// A lifecycle hook that holds instances on their way out (`autoscaling:EC2_INSTANCE_TERMINATING`).
 #[derive(Clone, Debug, PartialEq, Eq)]

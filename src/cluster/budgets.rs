@@ -1,6 +1,5 @@
 //! Disruption budgets, DaemonSets and volume attachments, as far as a drain needs them.
 
-use crate::k8s::NodeName;
 use std::sync::Arc;
 
 use k8s_openapi::api::apps::v1::DaemonSet;
@@ -11,6 +10,7 @@ use kube::core::{PartialObjectMeta, Selector, SelectorExt};
 
 use super::pods::PodView;
 use super::reflect::{Project, Store};
+use crate::k8s::NodeName;
 
 /// A PodDisruptionBudget and how many disruptions it allows now.
 #[derive(Clone, Debug)]

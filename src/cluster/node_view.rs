@@ -8,8 +8,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::interner::TextMap;
 use super::record::{Annotation, Record};
-use crate::k8s::names;
-use crate::k8s::{InstanceId, NodeName, ProviderId};
+use crate::k8s::{InstanceId, NodeName, ProviderId, names};
 
 /// The Node's condition Ready.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

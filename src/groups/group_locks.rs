@@ -2,11 +2,12 @@
 //!
 //! Setting a size takes the lock alone, because a size is absolute. Terminations with a decrement share it.
 
-use crate::k8s::GroupName;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
+
+use crate::k8s::GroupName;
 
 /// The locks of all groups.
 #[derive(Debug, Default)]

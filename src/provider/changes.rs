@@ -52,7 +52,7 @@ impl Provider {
         let decide = |group: &Group| {
             sizes::increased(&group.asg, delta, |i| self.scale_ins.leaves(&group.asg.name, &i.id))
         };
-        let (deadline, lock) = self.turn_to(group, &decide).await?;
+        let (deadline, lock) = self.checked_lock(group, &decide).await?;
         let fresh = self.look(deadline, group).await?;
         let to = decide(&fresh)?;
         self.set_desired(deadline, &lock, &fresh, to, &[]).await
@@ -63,7 +63,7 @@ impl Provider {
     pub(super) async fn decrease_target_size(&self, group: &GroupName, delta: i32) -> Result<(), RpcError> {
         let decide =
             |group: &Group| sizes::decreased(&group.asg, delta, |i| self.scale_ins.will_decrement(&i.id));
-        let (deadline, lock) = self.turn_to(group, &decide).await?;
+        let (deadline, lock) = self.checked_lock(group, &decide).await?;
         let missing = self.missing(group)?;
         let fresh = self.look(deadline, group).await?;
         let to = decide(&fresh)?;
@@ -79,7 +79,7 @@ impl Provider {
     }
 
     /// Takes the group's lock, unless the delta makes no sense.
-    async fn turn_to(
+    async fn checked_lock(
         &self,
         name: &str,
         decide: impl Fn(&Group) -> Result<i32, SizeError>,

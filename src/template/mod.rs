@@ -22,10 +22,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use capacity::{Figures, Resources};
 use prost::Message;
 
 use crate::aws::{ManagedNodeGroup, TypeInfo};
-use capacity::{Figures, Resources};
 pub use facts::{Facts, Managed, Market};
 pub use learned::store::LearnedStore;
 use pods::Network;

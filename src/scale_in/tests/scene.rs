@@ -22,8 +22,7 @@ use crate::scale_in::memory::Memory;
 use crate::scale_in::node_patch;
 use crate::scale_in::plan::plan;
 use crate::scale_in::record::{Cause, Phase, Record, Release};
-use crate::scale_in::settings::AtOnce;
-use crate::scale_in::settings::Settings;
+use crate::scale_in::settings::{AtOnce, Settings};
 use crate::scale_in::situation::{Situation, Turn};
 
 pub(super) const START: i64 = 1_700_000_000;

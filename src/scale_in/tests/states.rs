@@ -4,8 +4,7 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::scene::*;
-use crate::aws::Lifecycle;
-use crate::aws::{AwsError, Operation};
+use crate::aws::{AwsError, Lifecycle, Operation};
 use crate::groups::hooks::{HookState, TerminatingHooks};
 use crate::scale_in::action::Action;
 use crate::scale_in::membership::Membership;

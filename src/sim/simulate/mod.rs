@@ -10,11 +10,11 @@ use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 
 use anyhow::Context;
+use scenario::Scenario;
+use witness::Witness;
 
 use super::report::{self, Report};
 use crate::config::Simulate;
-use scenario::Scenario;
-use witness::Witness;
 
 /// Plays the simulation. Whether every promise was kept.
 pub fn run(options: &Simulate) -> anyhow::Result<bool> {

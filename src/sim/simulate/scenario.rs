@@ -10,12 +10,11 @@ use tokio::task::JoinSet;
 use super::witness::{Witness, machine};
 use crate::k8s::names::RECORD;
 use crate::scale_in::record::{Phase, Record, Written, read};
-use crate::sim::autoscaler;
 use crate::sim::aws::{GroupSpec, HookSpec, TerminationCause};
 use crate::sim::cluster::{budget, daemon_set, replica_set};
 use crate::sim::program::{Program, TAG, config};
-use crate::sim::report;
 use crate::sim::world::{POOL, World};
+use crate::sim::{autoscaler, report};
 
 /// The longest that anything in a scene may take, in simulated time.
 const LIMIT: Duration = Duration::from_mins(30);

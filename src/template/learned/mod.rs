@@ -27,8 +27,7 @@ use super::capacity::Figures;
 use crate::aws::{ManagedNodeGroup, Revision};
 use crate::clock::elapsed;
 use crate::cluster::NodeView;
-use crate::k8s::Taint;
-use crate::k8s::names;
+use crate::k8s::{Taint, names};
 
 /// Label of a node's instance type.
 pub(super) const INSTANCE_TYPE: &str = "node.kubernetes.io/instance-type";

@@ -1,11 +1,11 @@
 //! Nodes that join, pods that are bound, and who else writes.
 
-use crate::sim::span::Span;
 use kube::ResourceExt as _;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
 
 use super::*;
+use crate::sim::span::Span;
 
 fn ready(cluster: &Cluster, node: &str) -> bool {
     let conditions = cluster.node(node).and_then(|node| node.status?.conditions).unwrap_or_default();
