@@ -40,11 +40,17 @@ fn read(files: &[File]) -> Sources {
     Sources::read(files.iter().map(|(name, text)| (name.as_str(), text.as_str())))
 }
 
+/// What brings in a file that its name does not tell of.
+const HIDDEN: [&str; 2] = ["#[path", "include!("];
+
 /// What is wrong with the floors of these files, the first of which is `src/lib.rs`.
 fn wrong(files: &[File]) -> Vec<String> {
+    let hides = |text: &str| HIDDEN.into_iter().find(|hidden| text.contains(hidden));
+    let hidden =
+        files.iter().filter_map(|(name, text)| Some(format!("{name}: {} hides a file", hides(text)?)));
     let lib = files.iter().find(|(name, _)| name == "src/lib.rs").expect("a library");
     let (sources, floors) = (read(files), floors(&lib.1));
-    [misdrawn(&sources, &floors), breaches(&sources, &floors)].concat()
+    [misdrawn(&sources, &floors), breaches(&sources, &floors), hidden.collect()].concat()
 }
 
 #[test]
@@ -89,6 +95,22 @@ fn an_import_that_goes_up_is_named_with_file_and_line() {
     assert_eq!(wrong(&house(&[("src/main.rs", main), ("src/top.rs", "use crate::left::Name;")])), [""; 0]);
     for text in ["pub(in crate::left) fn top() {}", "use top::Name;", "fn f() { crate::left::top() }"] {
         assert_eq!(wrong(&house(&[("src/left/mod.rs", text)])), [""; 0], "{text}");
+    }
+}
+
+#[test]
+fn what_would_hide_an_import_is_told() {
+    for (text, told) in [
+        ("use crate::*;", "src/left/mod.rs:1: left (floor 1) imports all of the root"),
+        ("use super::*;", "src/left/mod.rs:1: left (floor 1) imports all of the root"),
+        (
+            "fn f() { crate::passed_on() }",
+            "src/left/mod.rs:1: left (floor 1) names crate::passed_on, which is no room",
+        ),
+        ("#[path = \"../top.rs\"] mod other;", "src/left/mod.rs: #[path hides a file"),
+        ("include!(\"../top.rs\");", "src/left/mod.rs: include!( hides a file"),
+    ] {
+        assert_eq!(wrong(&house(&[("src/left/mod.rs", text)])), [told], "{text}");
     }
 }
 

@@ -43,14 +43,21 @@ pub(crate) fn breaches(sources: &Sources, floors: &Floors) -> Vec<String> {
         else {
             continue;
         };
-        let Some(to) = path.first().filter(|to| *to != from) else { continue };
-        let (Some(lower), Some(upper)) = (floors.get(to), floors.get(from)) else { continue };
-        if lower < upper || NEIGHBOURS.contains(&(from, to)) {
-            continue;
-        }
+        let Some(upper) = floors.get(from) else { continue };
+        let what = match path.first() {
+            Some(to) if to == from => continue,
+            Some(to) => match floors.get(to) {
+                Some(lower) if lower < upper || NEIGHBOURS.contains(&(from, to)) => continue,
+                Some(lower) => format!("imports {to} (floor {lower})"),
+                // A name of the root's own would hide whose it is.
+                None => format!("names crate::{to}, which is no room"),
+            },
+            // `pub(crate)` names the root as well.
+            None if reference.kind == Kind::Named => continue,
+            None => "imports all of the root".to_owned(),
+        };
         let file = sources.file_of(&reference.module);
-        let breach =
-            format!("{file}:{}: {from} (floor {upper}) imports {to} (floor {lower})", reference.line);
+        let breach = format!("{file}:{}: {from} (floor {upper}) {what}", reference.line);
         if breaches.last() != Some(&breach) {
             breaches.push(breach);
         }

@@ -71,18 +71,7 @@ impl State {
             Stage::Starting { at } if self.now < at => Some(at),
             // Without its volume it waits; it is looked at again when the volume has come.
             Stage::Starting { .. } if !self.volume_is_here(&pod) || !self.can_mount(&pod, &node) => None,
-            Stage::Starting { .. } => {
-                let ends = pod.seconds("sim/runs-seconds").map(|seconds| self.now + seconds);
-                self.logs.entry(node.clone()).or_default().started(&pod, self.now);
-                self.note(Event::PodRunning { pod: pod.name.clone(), node: node.clone() });
-                if pod.annotation(DRIVER) == Some("true") {
-                    // Whoever waited for it to mount or unmount goes on.
-                    for waiting in self.containers_on(&node) {
-                        self.look_at_container(&waiting, self.now);
-                    }
-                }
-                self.set_stage(uid, Stage::Running { ends })
-            }
+            Stage::Starting { .. } => self.start_container(uid, &pod, &node),
             Stage::Running { .. } if asked && lives => self.ask_container(uid, &pod),
             Stage::Running { ends: Some(ends) } if ends <= self.now => self.end_container(uid, &pod, true),
             Stage::Running { ends } => {
@@ -123,6 +112,19 @@ impl State {
                 None
             }
         }
+    }
+
+    fn start_container(&mut self, uid: &str, pod: &Object, node: &str) -> Option<Timestamp> {
+        let ends = pod.seconds("sim/runs-seconds").map(|seconds| self.now + seconds);
+        self.logs.entry(node.to_owned()).or_default().started(pod, self.now);
+        self.note(Event::PodRunning { pod: pod.name.clone(), node: node.to_owned() });
+        if pod.annotation(DRIVER) == Some("true") {
+            // Whoever waited for it to mount or unmount goes on.
+            for waiting in self.containers_on(node) {
+                self.look_at_container(&waiting, self.now);
+            }
+        }
+        self.set_stage(uid, Stage::Running { ends })
     }
 
     /// The containers of a node, by uid of their pods.
