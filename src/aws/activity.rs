@@ -1,20 +1,20 @@
-//! Scaling activities: what a group has tried to do to its instances, and how it went.
+//! Scaling activities: a group's attempts to change its instances.
 
 use aws_sdk_autoscaling::types as asg;
 use jiff::Timestamp;
 
-/// An attempt of a group's to change its instances.
+/// A group's attempt to change its instances.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Activity {
     /// Its id.
     pub id: String,
     /// When it began.
     pub started: Timestamp,
-    /// `Failed`, `Successful`, `InProgress` and so on.
+    /// `Failed`, `Successful`, `InProgress` and others.
     pub status: String,
-    /// What it is about: `Launching a new EC2 instance`.
+    /// What was attempted: `Launching a new EC2 instance`.
     pub description: String,
-    /// AWS's text on how it went.
+    /// AWS's text on the outcome.
     pub message: String,
 }
 

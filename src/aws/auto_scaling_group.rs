@@ -1,5 +1,4 @@
-//! Auto Scaling groups as the rest of the program reads them: plain data, optional fields resolved, SDK types left
-//! behind.
+//! Auto Scaling groups as plain data: optional fields resolved, no SDK types.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,22 +9,22 @@ use super::lifecycle::Lifecycle;
 use super::requirements::Requirements;
 use crate::k8s::{GroupName, InstanceId};
 
-/// An Auto Scaling group, as DescribeAutoScalingGroups tells it.
+/// An Auto Scaling group, from DescribeAutoScalingGroups.
 #[derive(Clone, Debug, Default)]
 pub struct AutoScalingGroup {
     /// Its name.
     pub name: GroupName,
-    /// Smallest size. Discovery tightens both to the bounds of the `--nodes` flag.
+    /// Smallest size. Discovery tightens `min` and `max` to the bounds of `--nodes`.
     pub min: i32,
     /// Largest size.
     pub max: i32,
     /// Desired capacity.
     pub desired: i32,
-    /// Instances in every state. Those of a warm pool are added only where the group gives instances back to it.
+    /// Instances in every state. The warm pool's are included only if the group returns instances to it.
     pub instances: Vec<Instance>,
     /// Availability zones, in AWS's order.
     pub zones: Vec<String>,
-    /// Ids of zones by name, as far as it shows which is which.
+    /// Zone ids by zone name, where they can be matched.
     pub zone_ids: BTreeMap<String, String>,
     /// Names of suspended scaling processes.
     pub suspended: BTreeSet<String>,
@@ -33,18 +32,18 @@ pub struct AutoScalingGroup {
     pub tags: BTreeMap<String, String>,
     /// What it launches.
     pub launch: Launch,
-    /// What its instances weigh, if it gives weights: then its sizes are units of capacity, not instances.
+    /// Instance weights, if any: sizes are then units of capacity, not instances.
     pub weights: Option<Weights>,
-    /// Why AWS refuses every change of it, if it does.
+    /// Why AWS refuses to change it, if so.
     pub frozen: Option<Frozen>,
-    /// Whether it gives instances back to its warm pool when it scales in.
+    /// Whether it returns instances to its warm pool when it scales in.
     pub reuses: bool,
 }
 
-/// Why AWS refuses changes of a group.
+/// Why AWS refuses to change a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frozen {
-    /// An AWS service manages it: the service principal that alone may change it.
+    /// An AWS service manages it; only this service principal may change it.
     ///
     /// Source: [Operator](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_Operator.html).
     OperatedBy(String),
@@ -59,17 +58,18 @@ pub struct Instance {
     pub id: InstanceId,
     /// Availability zone.
     pub zone: String,
-    /// Where it is in its life.
+    /// Lifecycle state.
     pub lifecycle: Lifecycle,
-    /// Whether it is protected from scale-in by the group.
+    /// Whether it is protected from the group's own scale-in.
     pub protected: bool,
-    /// What it was launched from; `None` for `$Latest` and `$Default`, and where AWS does not tell.
+    /// What it was launched from; `None` if AWS does not say, or says `$Latest` or `$Default`.
     pub launched_from: Option<Revision>,
 }
 
-/// What instances weigh in a group that gives weights. AWS gives 1 to 999 units; what has none given is one unit.
+/// Weights of a group's instances, 1 to 999 units; 1 if not given.
 ///
-/// Source: [LaunchTemplateOverrides](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_LaunchTemplateOverrides.html).
+/// Source:
+/// [LaunchTemplateOverrides](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_LaunchTemplateOverrides.html).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Weights {
     /// By instance id.
@@ -79,15 +79,15 @@ pub struct Weights {
 /// What a group launches.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Launch {
-    /// Where the details of an instance come from.
+    /// Launch template or launch configuration.
     pub source: Option<Source>,
-    /// The lines of the mixed instances policy, in the order of its preference; empty without one.
+    /// Overrides of the mixed instances policy, in order of preference; empty without a policy.
     pub overrides: Vec<Override>,
-    /// What the mixed instances policy says of Spot and On-Demand, if there is one.
+    /// Spot and On-Demand shares of the mixed instances policy, if it has one.
     pub mix: Option<Mix>,
 }
 
-/// Where the details of an instance come from.
+/// What describes the instances a group launches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A version of a launch template.
@@ -99,13 +99,13 @@ pub enum Source {
 /// A version of a launch template, as a group refers to it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TemplateRef {
-    /// Its id, or its name where AWS has told no id.
+    /// Its id, or its name if AWS gives no id.
     pub template: TemplateId,
     /// A number, `$Latest` or `$Default`.
     pub version: String,
 }
 
-/// What a launch template is known by.
+/// Identifies a launch template.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TemplateId {
     /// `lt-…`.
@@ -114,23 +114,23 @@ pub enum TemplateId {
     Name(String),
 }
 
-/// One line of a mixed instances policy.
+/// An override of a mixed instances policy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Override {
-    /// The type it names, if any.
+    /// The instance type, if it names one.
     pub instance_type: Option<String>,
-    /// The attributes it asks for instead, if any.
+    /// Attributes to select types by, if it gives any.
     pub requirements: Option<Requirements>,
-    /// A launch template of its own, if any.
+    /// Its own launch template, if any.
     pub template: Option<TemplateRef>,
 }
 
-/// A mixed instances policy's share of On-Demand and Spot.
+/// On-Demand and Spot shares of a mixed instances policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mix {
-    /// Instances that are On-Demand before any is Spot.
+    /// Number of On-Demand instances before any Spot.
     pub on_demand_base: i32,
-    /// Percentage of the further ones that are On-Demand.
+    /// Percentage of On-Demand instances after that.
     pub on_demand_percentage: i32,
 }
 
@@ -162,12 +162,12 @@ impl AutoScalingGroup {
         }
     }
 
-    /// Instances that the desired capacity counts.
+    /// Instances that count towards the desired capacity.
     pub fn live(&self) -> impl Iterator<Item = &Instance> {
         self.instances.iter().filter(|i| i.lifecycle.is_live())
     }
 
-    /// How many instances the desired capacity asks for and the group has not. None where that is units.
+    /// Instances missing from the desired capacity; 0 in a weighted group.
     pub fn missing(&self) -> usize {
         if self.is_weighted() {
             return 0;
@@ -175,19 +175,19 @@ impl AutoScalingGroup {
         usize::try_from(self.desired).unwrap_or(0).saturating_sub(self.live().count())
     }
 
-    /// Whether the group gives its instances weights, so that its sizes are units.
+    /// Whether its sizes are units of capacity, not instances.
     pub fn is_weighted(&self) -> bool {
         self.weights.is_some()
     }
 
-    /// Units of the desired capacity that an instance is.
+    /// Units that an instance counts towards the desired capacity.
     pub fn weight(&self, instance: &str) -> i32 {
         let of_instances = self.weights.as_ref().map(|weights| &weights.of_instances);
         of_instances.and_then(|weights| weights.get(instance)).map_or(1, |&weight| weight)
     }
 }
 
-/// Why AWS refuses to change the group. `Status` is there only while it is being deleted.
+/// Why AWS refuses to change the group. `Status` is set only while it is being deleted.
 ///
 /// Source: [AutoScalingGroup](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_AutoScalingGroup.html).
 fn frozen(from: &asg::AutoScalingGroup) -> Option<Frozen> {
@@ -196,7 +196,7 @@ fn frozen(from: &asg::AutoScalingGroup) -> Option<Frozen> {
     operator.map(Frozen::OperatedBy).or(deleting)
 }
 
-/// The ids of zones: the same zone has another name in each account, and AWS tells of neither in the other's order.
+/// Zone ids by name. Names differ between accounts, and AWS does not list the two in the same order.
 ///
 /// Source: [Availability Zone IDs](https://docs.aws.amazon.com/ram/latest/userguide/working-with-az-ids.html).
 fn zone_ids(from: &asg::AutoScalingGroup) -> BTreeMap<String, String> {
@@ -209,7 +209,7 @@ fn zone_ids(from: &asg::AutoScalingGroup) -> BTreeMap<String, String> {
     of_instances.chain(only).filter_map(pair).collect()
 }
 
-/// Whether the group gives instances back to its warm pool.
+/// Whether the group returns instances to its warm pool.
 ///
 /// Source: [InstanceReusePolicy](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_InstanceReusePolicy.html).
 fn reuses(from: &asg::AutoScalingGroup) -> bool {
@@ -217,10 +217,10 @@ fn reuses(from: &asg::AutoScalingGroup) -> bool {
     policy.and_then(|policy| policy.reuse_on_scale_in).unwrap_or(false)
 }
 
-/// What instances weigh, if the group gives weights: a line of its policy or an instance has another than 1, or its
-/// capacity is counted in something else than instances.
+/// Weights, if the group is weighted: an override or an instance has a weight other than 1, or capacity is not counted
+/// in instances.
 ///
-/// AWS tells weights as text: [Instance](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_Instance.html),
+/// AWS gives weights as text: [Instance](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_Instance.html),
 /// [DesiredCapacityType](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_CreateAutoScalingGroup.html).
 fn weights(from: &asg::AutoScalingGroup) -> Option<Weights> {
     let read = |text: &str| text.parse::<i32>().ok();
@@ -280,7 +280,7 @@ impl Launch {
                 template: line.launch_template_specification.as_ref().and_then(TemplateRef::of),
             })
             .collect();
-        // A policy that says nothing of them means only On-Demand instances:
+        // A policy without a distribution means On-Demand only:
         // https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_InstancesDistribution.html
         let mix = mixed.map(|policy| {
             let split = policy.instances_distribution.as_ref();
@@ -294,7 +294,7 @@ impl Launch {
         Self { source, overrides, mix }
     }
 
-    /// Every launch template version it refers to.
+    /// All launch template versions it refers to.
     pub fn templates(&self) -> impl Iterator<Item = &TemplateRef> {
         let own = match &self.source {
             Some(Source::Template(template)) => Some(template),
@@ -311,12 +311,12 @@ impl TemplateRef {
             (None, Some(name)) => TemplateId::Name(name.clone()),
             (None, None) => return None,
         };
-        // A group that names no version uses the default one:
+        // Without a version, the default one is used:
         // https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_LaunchTemplateSpecification.html
         Some(Self { template, version: from.version.clone().unwrap_or_else(|| "$Default".to_owned()) })
     }
 
-    /// Whether it names a version by number, which never changes.
+    /// Whether the version is a number, whose content never changes.
     pub fn is_pinned(&self) -> bool {
         !self.version.starts_with('$')
     }

@@ -9,45 +9,44 @@ use super::retry::{CHANGE_OF_SIZE, LOOK, LOOK_UP, Patience, READ_NOW, WRITE};
 use super::{Activity, AutoScalingGroup, Aws, AwsError, Hook, Instance, LaunchSpec, Operation, TagSelector};
 use crate::k8s::{GroupName, InstanceId};
 
-/// Names or records a call of DescribeAutoScalingGroups takes.
+/// Names or records in a call of DescribeAutoScalingGroups.
 ///
 /// Source: [DescribeAutoScalingGroups](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DescribeAutoScalingGroups.html):
 /// 50 names by default, up to 100 with MaxRecords.
 const GROUPS_A_CALL: i32 = 100;
-/// Names a call of DescribeLaunchConfigurations takes.
+/// Names in a call of DescribeLaunchConfigurations.
 ///
 /// Source: [DescribeLaunchConfigurations](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DescribeLaunchConfigurations.html).
 pub(crate) const CONFIGURATIONS_A_CALL: usize = 50;
-/// Instances a call of SetInstanceProtection takes.
+/// Instances in a call of SetInstanceProtection.
 ///
 /// Source: [SetInstanceProtection](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_SetInstanceProtection.html).
 const PROTECTIONS_A_CALL: usize = 50;
-/// Such calls at once: those of 1,000 instances take a second, and AWS throttles a burst of twenty.
+/// Concurrent calls of SetInstanceProtection: 1,000 instances take a second, and AWS throttles a burst of twenty.
 const PROTECTIONS_AT_ONCE: usize = 4;
-/// Activities a call of DescribeScalingActivities gives.
+/// Activities in an answer of DescribeScalingActivities.
 ///
 /// Source: [DescribeScalingActivities](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DescribeScalingActivities.html).
 const ACTIVITIES_A_CALL: i32 = 100;
-/// Pages of activities that are read at most: a group with more than 500 attempts since the moment of interest has
-/// shown what is wrong with it long before.
+/// Most pages of activities to read: 500 attempts have long shown what is wrong with the group.
 const PAGES_OF_ACTIVITIES: usize = 5;
-/// No more activities than this are read.
+/// Most activities to read.
 pub(crate) const ACTIVITIES_AT_MOST: usize = PAGES_OF_ACTIVITIES * ACTIVITIES_A_CALL as usize;
 
 impl Aws {
-    /// The groups of these names; those that do not exist are left out. 100 names a call.
+    /// The groups of these names; missing ones are left out. 100 names a call.
     pub async fn describe_groups(&self, names: &[GroupName]) -> Result<Vec<AutoScalingGroup>, AwsError> {
         let batches = names.chunks(GROUPS_A_CALL as usize).map(|batch| self.groups(LOOK, batch, &[]));
         Ok(try_join_all(batches).await?.into_iter().flatten().collect())
     }
 
-    /// The group of this name, if there is one, for a change that somebody waits for.
+    /// The group of this name, if it exists, for a change that a caller waits for.
     pub async fn describe_group_now(&self, name: &GroupName) -> Result<Option<AutoScalingGroup>, AwsError> {
         let found = self.groups(READ_NOW, &[name.to_owned()], &[]).await?;
         Ok(found.into_iter().find(|found| found.name == *name))
     }
 
-    /// The groups that have all tags of the selector. 100 groups a call.
+    /// The groups that have all tags of the selector, 100 a call.
     pub async fn describe_tagged_groups(
         &self,
         selector: &TagSelector,
@@ -61,7 +60,7 @@ impl Aws {
             })
             .collect();
         let mut found = self.groups(LOOK, &[], &filters).await?;
-        // The filters say the same; this keeps somebody else's groups out of ours whatever an endpoint makes of them.
+        // The filters ask for the same; this keeps out foreign groups even if an endpoint ignores filters.
         found.retain(|described| selector.matches(&described.tags));
         Ok(found)
     }
@@ -96,8 +95,8 @@ impl Aws {
         }
     }
 
-    /// The instances of a group's warm pool, those on their way into it and out of it too: the group does not tell of them
-    /// itself.
+    /// The instances of a group's warm pool, also those entering or leaving it: DescribeAutoScalingGroups does not list
+    /// them.
     ///
     /// Source: [DescribeAutoScalingGroups](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DescribeAutoScalingGroups.html).
     pub async fn warm_pool(&self, group: &GroupName) -> Result<Vec<Instance>, AwsError> {
@@ -115,14 +114,14 @@ impl Aws {
         }
     }
 
-    /// The hooks that hold the group's instances on their way out, other people's too.
+    /// All hooks of the group that hold terminating instances, ours or not.
     pub async fn lifecycle_hooks(&self, group: &GroupName) -> Result<Vec<Hook>, AwsError> {
         let call = self.autoscaling.describe_lifecycle_hooks().auto_scaling_group_name(group);
         let found = self.call(Operation::DescribeLifecycleHooks, LOOK_UP, || call.clone().send()).await?;
         Ok(found.lifecycle_hooks.unwrap_or_default().into_iter().filter_map(Hook::from_sdk).collect())
     }
 
-    /// Sets the group's desired capacity, cooldown or not. Tried again only while AWS refuses it, for 2 s.
+    /// Sets the group's desired capacity, ignoring cooldown. Retried only if AWS refuses, for 2 s.
     pub async fn set_desired(&self, group: &GroupName, desired: i32) -> Result<(), AwsError> {
         let call = self
             .autoscaling
@@ -134,8 +133,8 @@ impl Aws {
         Ok(())
     }
 
-    /// Tells the instance's group to terminate it, with or without taking it off the desired capacity. Tried again only
-    /// while AWS refuses it, for 2 s.
+    /// Has the instance's group terminate it, with or without lowering the desired capacity. Retried only if AWS
+    /// refuses, for 2 s.
     pub async fn terminate(&self, instance: &InstanceId, decrement: bool) -> Result<(), AwsError> {
         let call = self
             .autoscaling
@@ -147,8 +146,8 @@ impl Aws {
         Ok(())
     }
 
-    /// Protects instances of the group from its own scale-in, or no longer. 50 instances a call, four calls at once; an
-    /// error leaves some of them as they were.
+    /// Sets or clears the scale-in protection of instances. 50 instances a call, four calls at once; after an error
+    /// some may be unchanged.
     pub async fn protect(
         &self,
         group: &GroupName,
@@ -170,7 +169,7 @@ impl Aws {
         outcomes.into_iter().try_for_each(|outcome| outcome.map(drop))
     }
 
-    /// Gives the hook another heartbeat time-out to hold the instance.
+    /// Extends the hook's hold on the instance by its heartbeat time-out.
     pub async fn heartbeat(
         &self,
         group: &GroupName,
@@ -187,8 +186,8 @@ impl Aws {
         Ok(())
     }
 
-    /// Lets the instance go on from the hook. Always CONTINUE: for a terminating instance ABANDON only skips the
-    /// hooks of others.
+    /// Releases the instance from the hook. Always CONTINUE: for a terminating instance ABANDON only skips other
+    /// people's hooks.
     pub async fn complete(
         &self,
         group: &GroupName,
@@ -230,12 +229,12 @@ impl Aws {
             }
         }
         found.retain(|activity| activity.started >= until);
-        // AWS lists them so; what reads them relies on it.
+        // AWS returns this order already; callers rely on it.
         found.sort_by_key(|activity| std::cmp::Reverse(activity.started));
         Ok(found)
     }
 
-    /// The launch configurations of these names; those that do not exist are left out. 50 names a call.
+    /// The launch configurations of these names; missing ones are left out. 50 names a call.
     pub async fn launch_configurations(
         &self,
         names: &[String],

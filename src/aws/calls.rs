@@ -1,10 +1,9 @@
-//! Which calls we make, how often and with what outcome (`ebbtide_aws_calls_total`), and how long they take
-//! (`ebbtide_aws_call_duration_seconds`).
+//! Metrics of calls to AWS: `ebbtide_aws_calls_total` by operation and outcome, and
+//! `ebbtide_aws_call_duration_seconds`.
 //!
-//! Every attempt counts. Where AWS throttles, the share of `throttled` says how much, whether or not the next attempt
-//! was answered.
+//! Every attempt counts, so the share of `throttled` shows throttling even where a retry succeeded.
 //!
-//! Labels come from closed enums, so that no answer of AWS's can add a time series.
+//! Labels come from closed enums: no answer of AWS can add a time series.
 
 use std::time::Duration;
 
@@ -64,10 +63,10 @@ struct Called {
     operation: Operation,
 }
 
-/// AWS answers most calls in some tenths of a second; after 5 or 10 s an attempt is given up.
+/// AWS answers most calls within some tenths of a second; attempts time out after 3 to 10 s.
 const BUCKETS: [f64; 8] = [0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
-/// The requests to AWS, counted by operation and outcome and timed by operation. Clones count together.
+/// Counters and timers of AWS calls. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Calls {
     counts: Family<Labels, Counter>,
@@ -84,7 +83,7 @@ impl Default for Calls {
 }
 
 impl Calls {
-    /// Registers them as `ebbtide_aws_calls_total` and `ebbtide_aws_call_duration_seconds`.
+    /// Registers `ebbtide_aws_calls_total` and `ebbtide_aws_call_duration_seconds`.
     pub fn register(&self, registry: &mut Registry) {
         registry.register(
             "ebbtide_aws_calls",
@@ -99,7 +98,7 @@ impl Calls {
         );
     }
 
-    /// Counts an attempt that has ended after this time.
+    /// Counts a finished attempt.
     pub(super) fn count<T>(&self, operation: Operation, took: Duration, result: &Result<T, AwsError>) {
         self.counts.get_or_create(&Labels { operation, outcome: Outcome::of(result) }).inc();
         self.durations.get_or_create(&Called { operation }).observe(took.as_secs_f64());

@@ -5,32 +5,32 @@ use aws_sdk_ec2::types::{ArchitectureType, ArchitectureValues, Filter, Virtualiz
 use super::retry::LOOK_UP;
 use super::{Aws, AwsError, Operation, Requirements, TemplateId, TemplateRef, TemplateVersion, TypeInfo};
 
-/// Versions a call of DescribeLaunchTemplateVersions gives.
+/// Versions in an answer of DescribeLaunchTemplateVersions.
 ///
 /// Source: [DescribeLaunchTemplateVersions](https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeLaunchTemplateVersions.html).
 const VERSIONS_A_CALL: i32 = 200;
-/// Types a call of DescribeInstanceTypes gives.
+/// Types in a call of DescribeInstanceTypes.
 ///
 /// Source: [DescribeInstanceTypes](https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeInstanceTypes.html).
 pub(crate) const TYPES_A_CALL: usize = 100;
-/// Types a call of GetInstanceTypesFromInstanceRequirements gives.
+/// Types in an answer of GetInstanceTypesFromInstanceRequirements.
 ///
 /// Source: [GetInstanceTypesFromInstanceRequirements](https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_GetInstanceTypesFromInstanceRequirements.html).
 const MATCHES_A_CALL: i32 = 1000;
-/// Images a call of DescribeImages names: half of what a filter takes.
+/// Images in a call of DescribeImages: half of what a filter takes.
 ///
 /// Source: [List and filter using the CLI and
 /// API](https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Filtering.html#Filtering_Resources_CLI): 200 values.
 pub(crate) const IMAGES_A_CALL: usize = 100;
 
-/// Which versions of launch templates a page tells.
+/// Which launch template versions to list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TemplateAliases {
     /// `$Latest`.
     Latest,
     /// `$Default`.
     Default,
-    /// Both; a version that is both is told once.
+    /// Both; a version that is both appears once.
     Both,
 }
 
@@ -45,18 +45,18 @@ impl TemplateAliases {
     }
 }
 
-/// Some of the latest and default versions of all launch templates, and where to go on.
+/// A page of the latest and default versions of all launch templates.
 #[derive(Clone, Debug)]
 pub struct TemplatePage {
     /// The versions.
     pub versions: Vec<TemplateVersion>,
-    /// Gets the next page; none after the last.
+    /// Token of the next page; `None` on the last.
     pub next: Option<String>,
 }
 
 impl Aws {
-    /// A page of the latest or the default versions, or both, of all launch templates of the account. Both versions
-    /// of a template may be on different pages.
+    /// A page of the latest or default versions, or both, of all launch templates of the account. The two versions of a
+    /// template may be on different pages.
     pub async fn launch_template_page(
         &self,
         aliases: TemplateAliases,
@@ -76,7 +76,7 @@ impl Aws {
         })
     }
 
-    /// One version of one launch template; none if there is none such.
+    /// A launch template version; `None` if it does not exist.
     pub async fn launch_template_version(
         &self,
         of: &TemplateRef,
@@ -93,15 +93,14 @@ impl Aws {
         }
     }
 
-    /// Which of these images are of arm64; those that do not exist, or that we may not use, are left out. 100 images a
-    /// call.
+    /// Whether each of these images is arm64; missing or inaccessible ones are left out. 100 images a call.
     ///
-    /// Asks with a filter: one image that does not exist makes EC2 refuse a call that lists ids.
+    /// Uses a filter: in a list of ids, one missing image fails the call.
     pub async fn arm_images(&self, ids: &[String]) -> Result<Vec<(String, bool)>, AwsError> {
         let mut found = Vec::new();
         for batch in ids.chunks(IMAGES_A_CALL) {
             let filter = Filter::builder().name("image-id").set_values(Some(batch.to_vec())).build();
-            // A group goes on to launch an image that its owner has deprecated.
+            // Groups keep launching images that their owner has deprecated.
             let call = self.ec2.describe_images().filters(filter).include_deprecated(true);
             let page = self.call(Operation::DescribeImages, LOOK_UP, || call.clone().send()).await?;
             found.extend(
@@ -115,9 +114,9 @@ impl Aws {
         Ok(found)
     }
 
-    /// The instance types of these names; those that do not exist in the region are left out. 100 names a call.
+    /// The instance types of these names; those not in the region are left out. 100 names a call.
     ///
-    /// Asks with a filter: one name that does not exist makes EC2 refuse a call that lists names.
+    /// Uses a filter: in a list of names, one missing type fails the call.
     pub async fn instance_types(&self, names: &[String]) -> Result<Vec<TypeInfo>, AwsError> {
         let mut found = Vec::new();
         for batch in names.chunks(TYPES_A_CALL) {
@@ -143,7 +142,7 @@ impl Aws {
         Ok(found)
     }
 
-    /// The names of the instance types that have these attributes, for images of arm64 or else x86_64.
+    /// Names of the instance types with these attributes, for images of arm64 or else x86_64.
     pub async fn instance_types_from_requirements(
         &self,
         requirements: &Requirements,

@@ -1,6 +1,4 @@
-//! The call to EKS, and a managed node group as the rest of the program reads it: plain data, SDK types left behind.
-//!
-//! Only what shows on a node is kept.
+//! Managed node groups of EKS as plain data, no SDK types. Only what shows on a node is kept.
 
 use std::collections::BTreeMap;
 
@@ -15,40 +13,40 @@ use crate::k8s::Taint;
 /// Source: [Nodegroup](https://docs.aws.amazon.com/eks/latest/APIReference/API_Nodegroup.html).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ManagedNodeGroup {
-    /// Labels it gives its nodes.
+    /// Labels of its nodes.
     pub labels: BTreeMap<String, String>,
-    /// Taints it gives its nodes, in Kubernetes' spelling.
+    /// Taints of its nodes, in Kubernetes' spelling.
     pub taints: Vec<Taint>,
     /// `ON_DEMAND`, `SPOT` or `CAPACITY_BLOCK`.
     pub capacity_type: Option<String>,
     /// Kubernetes version, `1.33`.
     pub version: Option<String>,
-    /// The kind of its images, `AL2023_ARM_64_STANDARD` for one; `CUSTOM` says nothing of them.
+    /// Image type, such as `AL2023_ARM_64_STANDARD`; `CUSTOM` says nothing.
     pub ami_type: Option<String>,
-    /// Size of the root volume in GiB; none where a launch template of the user's says it.
+    /// Root volume size in GiB; `None` if the user's launch template sets it.
     pub disk_gib: Option<i32>,
-    /// Tags of the node group itself, which are not those of its Auto Scaling group.
+    /// Tags of the node group, which are not those of its Auto Scaling group.
     pub tags: BTreeMap<String, String>,
 }
 
 impl ManagedNodeGroup {
-    /// Whether its images are of arm64, as far as their kind tells.
+    /// Whether its images are arm64, if their type tells.
     pub fn is_arm(&self) -> Option<bool> {
         let ami_type = self.ami_type.as_deref()?;
         if ami_type.contains("ARM_64") { Some(true) } else { ami_type.contains("x86_64").then_some(false) }
     }
 
-    /// Whether its images are known to be of Windows.
+    /// Whether its images are known to be Windows.
     pub fn is_windows(&self) -> bool {
         self.ami_type.as_deref().is_some_and(|ami_type| ami_type.starts_with("WINDOWS_"))
     }
 
-    /// Whether its images are known to be of Bottlerocket.
+    /// Whether its images are known to be Bottlerocket.
     pub fn is_bottlerocket(&self) -> bool {
         self.ami_type.as_deref().is_some_and(|ami_type| ami_type.starts_with("BOTTLEROCKET_"))
     }
 
-    /// Whether EKS chooses its images, and so sets its nodes up.
+    /// Whether EKS chooses its images, and so configures its nodes.
     pub fn has_image_of_eks(&self) -> bool {
         self.ami_type.as_deref().is_some_and(|ami_type| ami_type != "CUSTOM")
     }
@@ -66,7 +64,7 @@ impl ManagedNodeGroup {
     }
 }
 
-/// A taint in Kubernetes' spelling; none if Kubernetes has no such effect.
+/// A taint in Kubernetes' spelling; `None` if Kubernetes has no such effect.
 ///
 /// Source: [Taint](https://docs.aws.amazon.com/eks/latest/APIReference/API_Taint.html).
 fn taint(from: eks::Taint) -> Option<Taint> {
@@ -80,7 +78,7 @@ fn taint(from: eks::Taint) -> Option<Taint> {
 }
 
 impl Aws {
-    /// The managed node group of this name in the cluster; none if there is none such.
+    /// The cluster's managed node group of this name; `None` if it does not exist.
     pub async fn node_group(&self, cluster: &str, name: &str) -> Result<Option<ManagedNodeGroup>, AwsError> {
         let call = self.eks.describe_nodegroup().cluster_name(cluster).nodegroup_name(name);
         match self.call(Operation::DescribeNodegroup, LOOK_UP, || call.clone().send()).await {

@@ -1,7 +1,7 @@
-//! Errors of AWS, told apart by what a caller would do about them.
+//! AWS errors, classified by what a caller would do about them.
 //!
-//! Auto Scaling has one code, `ValidationError`, for nearly every refusal, so its text decides. Texts are those of the API's
-//! documentation and public logs; an unknown one becomes [`AwsError::Other`].
+//! Auto Scaling uses one code, `ValidationError`, for nearly every refusal, so the text decides. Known texts are from
+//! the API documentation and public logs; unknown ones become [`AwsError::Other`].
 
 use std::error::Error as StdError;
 
@@ -23,7 +23,7 @@ pub enum AwsError {
         /// AWS's text.
         message: String,
     },
-    /// The instance is in no group, or no longer: nothing is left to do.
+    /// The instance is not, or no longer, in a group: nothing is left to do.
     #[error("{operation}: no such instance in the group: {message}")]
     NoSuchInstance {
         /// The call.
@@ -31,7 +31,7 @@ pub enum AwsError {
         /// AWS's text.
         message: String,
     },
-    /// There is no such group.
+    /// The group does not exist.
     #[error("{operation}: no such group: {message}")]
     NoSuchGroup {
         /// The call.
@@ -39,7 +39,7 @@ pub enum AwsError {
         /// AWS's text.
         message: String,
     },
-    /// No lifecycle hook holds the instance: it was completed, or its time has run out.
+    /// No lifecycle hook holds the instance: the action was completed or timed out.
     #[error("{operation}: no lifecycle action is under way: {message}")]
     NoActiveHook {
         /// The call.
@@ -63,7 +63,7 @@ pub enum AwsError {
         /// AWS's text.
         message: String,
     },
-    /// The group is busy with another change: the same call works a little later.
+    /// The group is busy with another change; the call works a little later.
     #[error("{operation}: the group is busy: {message}")]
     ScalingActivityInProgress {
         /// The call.
@@ -71,7 +71,7 @@ pub enum AwsError {
         /// AWS's text.
         message: String,
     },
-    /// Credentials or signature have expired, or a clock is wrong: passes by itself.
+    /// Credentials or signature have expired, or a clock is wrong. Passes by itself.
     #[error("{operation}: the credentials or the signature have expired: {message}")]
     Expired {
         /// The call.
@@ -79,7 +79,7 @@ pub enum AwsError {
         /// AWS's text.
         message: String,
     },
-    /// Credentials are wrong, or the IAM policy lacks the action.
+    /// Wrong credentials, or an action missing from the IAM policy.
     #[error("not allowed to call {action}: {message}")]
     Denied {
         /// The IAM action, `service:Operation`.
@@ -87,13 +87,13 @@ pub enum AwsError {
         /// AWS's text.
         message: String,
     },
-    /// No credentials, so the call was not sent. May pass by itself: a token is mounted a moment later, the metadata service
-    /// answers again.
+    /// No credentials, so the call was not sent. May pass by itself: a token gets mounted, the metadata service
+    /// recovers.
     #[error("{operation} was not sent: there are no usable AWS credentials; tried in this order: {CHAIN}")]
     NoCredentials {
         /// The call.
         operation: Operation,
-        /// What was wrong with those that were found.
+        /// What was wrong with those found.
         source: Box<dyn StdError + Send + Sync>,
     },
     /// A time-out, a broken connection or a server error. The call may have taken effect.
@@ -101,10 +101,10 @@ pub enum AwsError {
     Unreachable {
         /// The call.
         operation: Operation,
-        /// What happened.
+        /// The cause.
         source: Box<dyn StdError + Send + Sync>,
     },
-    /// Any other error of AWS's.
+    /// Any other AWS error.
     #[error("{operation} failed: {code}: {message}")]
     Other {
         /// The call.
@@ -123,7 +123,7 @@ pub enum AwsError {
 const CHAIN: &str =
     "environment, profile, web identity token (IRSA), container (EKS Pod Identity, ECS), instance metadata";
 
-/// A server error of AWS's, the source of an [`AwsError::Unreachable`].
+/// An AWS server error, the source of an [`AwsError::Unreachable`].
 #[derive(Debug, thiserror::Error)]
 #[error("{code}: {message}")]
 struct ServerError {
@@ -131,7 +131,7 @@ struct ServerError {
     message: String,
 }
 
-/// Codes of throttling, of all services.
+/// Throttling codes of all services.
 ///
 /// Sources: [Auto Scaling](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/CommonErrors.html),
 /// [EC2](https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html),
@@ -150,7 +150,7 @@ const THROTTLED: &[&str] = &[
     "SlowDown",
 ];
 
-/// Codes of missing permission or bad credentials (same sources).
+/// Codes for missing permission or wrong credentials (same sources).
 const DENIED: &[&str] = &[
     "AccessDenied",
     "AccessDeniedException",
@@ -166,8 +166,8 @@ const DENIED: &[&str] = &[
     "UnrecognizedClientException",
 ];
 
-/// Codes of credentials and signatures that were right or will be (same sources). New credentials are on their way; what
-/// was signed by a clock that is off is signed by AWS's own the next time, as the SDK has seen by then how far off it is.
+/// Codes for expired credentials and signatures (same sources). Transient: new credentials are on their way, and the
+/// SDK corrects a wrong clock by AWS's at the next attempt.
 const EXPIRED: &[&str] = &[
     "ExpiredToken",
     "ExpiredTokenException",
@@ -177,9 +177,10 @@ const EXPIRED: &[&str] = &[
     "SignatureDoesNotMatch",
 ];
 
-/// Codes of server errors (same sources). None says whether the call took effect. `ResourceContention` is "You already
-/// have a pending update to an Amazon EC2 Auto Scaling resource", with status 500, from
-/// [SetDesiredCapacity](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_SetDesiredCapacity.html) and others.
+/// Server error codes (same sources). None says whether the call took effect. `ResourceContention`, with status 500, is
+/// "You already have a pending update to an Amazon EC2 Auto Scaling resource", from
+/// [SetDesiredCapacity](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_SetDesiredCapacity.html) and
+/// others.
 const UNWELL: &[&str] = &[
     "InternalError",
     "InternalFailure",
@@ -195,7 +196,7 @@ const UNWELL: &[&str] = &[
 ];
 
 impl AwsError {
-    /// Tells an answer of the service apart by its code and, where the code says nothing, its HTTP status or its text.
+    /// Classifies a service error by code or, if that says nothing, by HTTP status or text.
     pub fn of_service(operation: Operation, status: u16, code: &str, message: &str) -> Self {
         let text = message.to_ascii_lowercase();
         let says = |part: &str| text.contains(part);
@@ -234,7 +235,7 @@ impl AwsError {
         }
     }
 
-    /// Tells the SDK's error apart.
+    /// Classifies an SDK error.
     pub(super) fn of_sdk<E>(operation: Operation, error: SdkError<E, HttpResponse>) -> Self
     where
         E: StdError + ProvideErrorMetadata + Send + Sync + 'static,
@@ -257,7 +258,7 @@ impl AwsError {
         }
     }
 
-    /// Whether the same call may succeed later by itself.
+    /// Whether the same call may succeed later without intervention.
     pub fn is_transient(&self) -> bool {
         matches!(
             self,
@@ -269,7 +270,7 @@ impl AwsError {
         )
     }
 
-    /// Whether AWS has certainly refused the call. Otherwise it may have taken effect.
+    /// Whether AWS has certainly refused the call; otherwise it may have taken effect.
     pub fn is_refusal(&self) -> bool {
         !matches!(self, Self::Unreachable { .. })
     }

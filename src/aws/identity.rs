@@ -1,8 +1,8 @@
-//! Who we are to AWS.
+//! The identity that AWS sees.
 
 use super::{Aws, AwsError, Operation, retry};
 
-/// As whom AWS knows us.
+/// Our identity as AWS sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The user or the role's session, as an ARN.
@@ -12,8 +12,8 @@ pub struct Identity {
 }
 
 impl Aws {
-    /// Asks AWS as whom it knows us; none where there is nobody to ask. Everybody may ask that: an error says that
-    /// credentials are missing or wrong, or that STS cannot be reached from here.
+    /// Our identity; `None` in simulated worlds. Everybody may ask: an error means missing or wrong credentials, or
+    /// that STS is unreachable.
     pub async fn identity(&self) -> Result<Option<Identity>, AwsError> {
         let Some(sts) = &self.sts else { return Ok(None) };
         let send = || sts.get_caller_identity().send();

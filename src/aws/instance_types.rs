@@ -1,25 +1,25 @@
-//! Instance types as the rest of the program reads them.
+//! Instance types as plain data.
 
 use aws_sdk_ec2::types as ec2;
 
-/// An instance type, as DescribeInstanceTypes tells it.
+/// An instance type, from DescribeInstanceTypes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TypeInfo {
     /// `m5.large`.
     pub name: String,
     /// Virtual CPUs.
     pub vcpus: i64,
-    /// Memory in MiB, all of it.
+    /// Total memory in MiB.
     pub memory_mib: i64,
-    /// Network interfaces that the default network card takes.
+    /// Network interfaces (ENIs) on the default network card.
     pub interfaces: i64,
-    /// IPv4 addresses of each.
+    /// IPv4 addresses per interface.
     pub addresses: i64,
-    /// Whether it is of arm64; x86_64 otherwise.
+    /// Whether it is arm64; otherwise x86_64.
     pub arm: bool,
-    /// Whether its interfaces take address prefixes: Nitro, or bare metal.
+    /// Whether its interfaces take address prefixes: Nitro or bare metal.
     pub prefixes: bool,
-    /// What its NVMe instance store volumes have together, in GB.
+    /// Total NVMe instance store, in GB.
     pub instance_store_gb: i64,
     /// Accelerators, by kind.
     pub accelerators: Vec<Accelerator>,
@@ -28,22 +28,22 @@ pub struct TypeInfo {
 /// Accelerators of one kind in an instance type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Accelerator {
-    /// Who makes them, in AWS's spelling (`NVIDIA`, `AMD`, `Habana`, `AWS`).
+    /// Manufacturer in AWS's spelling (`NVIDIA`, `AMD`, `Habana`, `AWS`).
     pub manufacturer: String,
     /// Model (`T4`, `Inferentia2`).
     pub name: String,
-    /// How many the operating system sees; a part of a GPU is one.
+    /// Number the operating system sees; a fraction of a GPU counts as one.
     pub count: i64,
-    /// Cores of each, where EC2 tells: of AWS's own chips.
+    /// Cores of each, where EC2 says: AWS's own chips.
     pub cores: i64,
 }
 
 impl TypeInfo {
-    /// What the SDK's answer says; none if it is of no type.
+    /// Converts the SDK's type; `None` if it has no name.
     pub fn from_sdk(from: &ec2::InstanceTypeInfo) -> Option<Self> {
         let network = from.network_info.as_ref();
         let count = |number: Option<i32>| i64::from(number.unwrap_or(0));
-        // Only the default card's interfaces get pods: https://github.com/aws/amazon-vpc-cni-k8s
+        // Pods get only the default card's interfaces: https://github.com/aws/amazon-vpc-cni-k8s
         let card = network.and_then(|n| n.default_network_card_index).unwrap_or(0);
         let interfaces = network
             .and_then(|n| n.network_cards().iter().find(|c| c.network_card_index == Some(card)))
@@ -58,8 +58,8 @@ impl TypeInfo {
             interfaces: count(interfaces),
             addresses: count(network.and_then(|n| n.ipv4_addresses_per_interface)),
             arm: architectures.contains(&ec2::ArchitectureType::Arm64),
-            // As `IsPrefixDelegationSupported` of https://github.com/aws/amazon-vpc-cni-k8s has it; EC2 tells no
-            // hypervisor of bare metal.
+            // As `IsPrefixDelegationSupported` of https://github.com/aws/amazon-vpc-cni-k8s; EC2 gives no hypervisor
+            // for bare metal.
             prefixes: from.hypervisor == Some(ec2::InstanceTypeHypervisor::Nitro)
                 || from.bare_metal == Some(true),
             instance_store_gb: from.instance_storage_info.as_ref().map_or(0, instance_store_gb),
@@ -68,7 +68,7 @@ impl TypeInfo {
     }
 }
 
-/// Old types' disks are no NVMe devices: the images of EKS leave those alone.
+/// Zero for disks of old types that are not NVMe: the EKS images ignore them.
 ///
 /// Source: `disks` in
 /// [setup-local-disks](https://github.com/awslabs/amazon-eks-ami/blob/main/templates/al2023/runtime/bin/setup-local-disks).
@@ -88,7 +88,7 @@ fn accelerators(from: &ec2::InstanceTypeInfo) -> Vec<Accelerator> {
     let neurons = from.neuron_info.iter().flat_map(ec2::NeuronInfo::neuron_devices);
     let inference =
         from.inference_accelerator_info.iter().flat_map(ec2::InferenceAcceleratorInfo::accelerators);
-    // Of a type with a part of a GPU EC2 counts no whole one, and one logical one.
+    // For a fraction of a GPU EC2 counts no whole GPU and one logical GPU.
     let mut all: Vec<_> = gpus
         .map(|gpu| one(gpu.manufacturer(), gpu.name(), gpu.logical_gpu_count().or(gpu.count())))
         .collect();
@@ -96,7 +96,7 @@ fn accelerators(from: &ec2::InstanceTypeInfo) -> Vec<Accelerator> {
         cores: i64::from(neuron.core_info().and_then(|core| core.count()).unwrap_or(0)),
         ..one(None, neuron.name(), neuron.count())
     }));
-    // EC2 tells the same chips twice for Inferentia; older answers have only the second form.
+    // EC2 lists Inferentia chips in both fields; older answers have only this one.
     if from.neuron_info.is_none() {
         all.extend(inference.map(|chip| one(chip.manufacturer(), chip.name(), chip.count())));
     }

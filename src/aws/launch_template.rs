@@ -1,5 +1,4 @@
-//! Launch templates and launch configurations as the rest of the program reads them: plain data, optional fields
-//! resolved, SDK types left behind.
+//! Launch templates and launch configurations as plain data: optional fields resolved, no SDK types.
 
 use aws_sdk_autoscaling::types as asg;
 use aws_sdk_ec2::types as ec2;
@@ -7,35 +6,35 @@ use aws_sdk_ec2::types as ec2;
 use super::requirements::Requirements;
 use super::user_data::UserData;
 
-/// What a launch template version or a launch configuration says of an instance.
+/// What a launch template version or launch configuration says of an instance.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LaunchSpec {
     /// Which version this is.
     pub revision: Revision,
-    /// Instance type, if it names one.
+    /// Instance type, if given.
     pub instance_type: Option<String>,
-    /// Image, if it names one: `ami-…`, or a Systems Manager parameter that has the id.
+    /// Image, if given: `ami-…`, or a Systems Manager parameter that holds the id.
     pub image: Option<String>,
-    /// Attributes the type must have, where it names none.
+    /// Attributes to select types by, if no type is given.
     pub requirements: Option<Requirements>,
-    /// Sizes of its volumes.
+    /// Volume sizes.
     pub volumes: Volumes,
-    /// What its user data tells of the Node.
+    /// What its user data says of the Node.
     pub user_data: UserData,
     /// Whether it asks for Spot instances.
     pub spot: bool,
 }
 
-/// Sizes of volumes in GiB, as far as the block device mappings tell.
+/// Volume sizes in GiB, as far as block device mappings give them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Volumes {
     /// The root volume.
     pub root_gib: Option<i32>,
-    /// Bottlerocket's second volume, which has everything but the system.
+    /// Bottlerocket's second volume, which holds everything but the system.
     pub data_gib: Option<i32>,
 }
 
-/// A version of a launch template (`lt-0abc:7`) or a launch configuration (its name): two instances of the same one are
+/// A launch template version (`lt-0abc:7`) or launch configuration (its name). Two instances of the same revision are
 /// alike.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(transparent)]
@@ -54,7 +53,7 @@ pub struct TemplateVersion {
     pub id: String,
     /// The template's name.
     pub name: String,
-    /// From 1.
+    /// Version number, from 1.
     pub number: i64,
     /// Whether it is the template's default version.
     pub default: bool,
@@ -98,12 +97,12 @@ impl LaunchSpec {
 }
 
 impl Volumes {
-    /// The root volume is the device that AMIs for Kubernetes call root, else the first; Bottlerocket's second is
+    /// The root volume is the device that Kubernetes AMIs use as root, else the first one; Bottlerocket's second is
     /// `/dev/xvdb`.
     ///
     /// Sources: [Device names for volumes on EC2
-    /// instances](https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/device_naming.html) (which device is the root is the
-    /// AMI's to say, which we do not ask for), [Bottlerocket, default
+    /// instances](https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/device_naming.html) (the AMI decides which is
+    /// root; we do not ask for it), [Bottlerocket, default
     /// volumes](https://github.com/bottlerocket-os/bottlerocket#default-volumes).
     fn of<'a>(volumes: impl Iterator<Item = (&'a str, i32)>) -> Self {
         let volumes: Vec<_> = volumes.collect();

@@ -1,58 +1,55 @@
-//! Where an instance is in its life in the group.
+//! Lifecycle states of an instance in its group.
 
 /// The lifecycle states of an instance in an Auto Scaling group, as far as they matter to a node.
 ///
 /// Source: [Amazon EC2 Auto Scaling instance
-/// lifecycle](https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-lifecycle.html), and the pages named
-/// below. What each of them means here is in `docs/coming-from-in-tree.md`.
+/// lifecycle](https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-lifecycle.html), and the pages
+/// named below. `docs/coming-from-in-tree.md` says what each means here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lifecycle {
-    /// `Pending`, `Pending:Wait`, `Pending:Proceed`: on its way in.
+    /// `Pending`, `Pending:Wait`, `Pending:Proceed`: being launched.
     Pending,
     /// `InService`.
     InService,
-    /// `ReplacingRootVolume`: the group has begun to replace its root volume; it stays in the group.
+    /// `ReplacingRootVolume`: the group replaces its root volume; it stays in the group.
     ///
-    /// Source: [Replace root
-    /// volumes](https://docs.aws.amazon.com/autoscaling/ec2/userguide/replace-root-volume.html).
+    /// Source: [Replace root volumes](https://docs.aws.amazon.com/autoscaling/ec2/userguide/replace-root-volume.html).
     ReplacingVolume,
-    /// `ReplacingRootVolume:Wait`: a terminating hook holds it before its machine starts anew.
+    /// `ReplacingRootVolume:Wait`: a terminating hook holds it before it restarts.
     ReplacingVolumeWait,
-    /// `ReplacingRootVolume:Proceed`, `RootVolumeReplaced`: its machine starts anew, and it goes back into service.
+    /// `ReplacingRootVolume:Proceed`, `RootVolumeReplaced`: it restarts and returns to service.
     VolumeReplaced,
-    /// `Terminating`: the group has begun to take it out.
+    /// `Terminating`: the group has begun to terminate it.
     Terminating,
     /// `Terminating:Wait`: a lifecycle hook holds it.
     TerminatingWait,
-    /// `Terminating:Proceed` and `Terminated`: the hooks are done with it.
+    /// `Terminating:Proceed` and `Terminated`: hooks are done.
     TerminatingProceed,
-    /// `Terminating:Retained`: a hook was abandoned, and the group keeps such instances. Out of the desired capacity, for
-    /// ever, until it is terminated once more, without a decrement.
+    /// `Terminating:Retained`: a hook was abandoned, and the group keeps such instances. No longer counted in the
+    /// desired capacity; stays until terminated once more, without a decrement.
     ///
     /// Source: [Manage retained
     /// instances](https://docs.aws.amazon.com/autoscaling/ec2/userguide/manage-retained-instances.html).
     Retained,
-    /// `EnteringStandby`, `Standby`: still running, not counted in the desired capacity.
+    /// `EnteringStandby`, `Standby`: runs, but not counted in the desired capacity.
     Standby,
-    /// `Detaching`, `Detached`: runs on, outside the group.
+    /// `Detaching`, `Detached`: keeps running outside the group.
     Detaching,
-    /// `Warmed:Pending`: on its way into the warm pool, for the first time or, where the group gives instances back to
-    /// it, out of the group.
+    /// `Warmed:Pending`: entering the warm pool, newly launched or returned by the group.
     ///
     /// Source: [Use lifecycle hooks with a warm
     /// pool](https://docs.aws.amazon.com/autoscaling/ec2/userguide/warm-pool-instance-lifecycle.html).
     WarmPending,
-    /// `Warmed:Pending:Wait`: the same, held by a hook; by a terminating one if it comes out of the group.
+    /// `Warmed:Pending:Wait`: the same, held by a hook; by a terminating one if the group returned it.
     WarmPendingWait,
-    /// Every other `Warmed:…`: in the warm pool or on its way out of that, never a node.
+    /// Any other `Warmed:…`: in the warm pool or leaving it; never a node.
     Warmed,
-    /// A state this program does not know (`Quarantined`, or one AWS added later): treated as in service, so that
-    /// it is neither counted as missing nor taken for gone.
+    /// An unknown state (`Quarantined`, or a newer one): treated as in service, so neither missing nor gone.
     Unknown,
 }
 
 impl Lifecycle {
-    /// Reads AWS's spelling.
+    /// Parses AWS's spelling.
     pub fn parse(text: &str) -> Self {
         match text {
             "Pending" | "Pending:Wait" | "Pending:Proceed" => Self::Pending,
@@ -73,7 +70,7 @@ impl Lifecycle {
         }
     }
 
-    /// Whether the group's desired capacity counts the instance.
+    /// Whether it counts towards the desired capacity.
     pub fn is_live(self) -> bool {
         matches!(
             self,
@@ -86,23 +83,23 @@ impl Lifecycle {
         )
     }
 
-    /// Whether the group is taking the instance out, so that nobody need terminate it.
+    /// Whether the group is terminating it already.
     pub fn is_terminating(self) -> bool {
         matches!(self, Self::Terminating | Self::TerminatingWait | Self::TerminatingProceed)
     }
 
-    /// Whether the instance is on its way out, or kept on it: its size has been made up for.
+    /// Whether it is terminating, or was retained: the desired capacity no longer counts it.
     pub fn is_leaving(self) -> bool {
         self.is_terminating() || self == Self::Retained
     }
 
-    /// Whether a lifecycle hook may hold the instance on its way out: of the group, or of its present life.
+    /// Whether a terminating hook may hold it: before termination, a root volume replacement or the warm pool.
     pub fn is_held(self) -> bool {
         matches!(self, Self::TerminatingWait | Self::ReplacingVolumeWait | Self::WarmPendingWait)
     }
 
-    /// Whether the instance leaves this state soon, or as soon as a hook lets it: a look is due before long. Of those on
-    /// their way in nobody need know sooner.
+    /// Whether it leaves this state soon or once a hook lets it, so that a poll is due. Instances being launched do not
+    /// count: nobody needs to know sooner.
     pub fn is_in_transition(self) -> bool {
         self.is_terminating()
             || matches!(
@@ -115,13 +112,13 @@ impl Lifecycle {
             )
     }
 
-    /// Whether the instance is part of the warm pool, or on its way there.
+    /// Whether it is in the warm pool or entering it.
     pub fn is_warm(self) -> bool {
         matches!(self, Self::WarmPending | Self::WarmPendingWait | Self::Warmed)
     }
 
-    /// Whether the instance is, was or will be a node of the group while in this state. One that somebody has set aside
-    /// is not: to cluster-autoscaler it would be a node more than the group should have.
+    /// Whether it is, was or will be a node. Standby and detached instances are not: cluster-autoscaler would see one
+    /// node more than the group should have.
     pub fn is_node(self) -> bool {
         !self.is_warm() && !matches!(self, Self::Standby | Self::Detaching)
     }
@@ -131,7 +128,7 @@ impl Lifecycle {
 mod tests {
     use super::*;
 
-    /// What there is to say of a state: `live`, `terminating`, `leaving`, `held`, `warm`, `node`.
+    /// The predicates that hold for a state: `live`, `terminating`, `leaving`, `held`, `warm`, `node`.
     fn traits(state: Lifecycle) -> String {
         let traits = [
             (state.is_live(), "live"),
@@ -183,7 +180,7 @@ mod tests {
             assert_eq!(Lifecycle::parse(text), state, "{text}");
             assert_eq!(traits(state), expected, "{text}");
         }
-        // Those that the SDK knows, all of them.
+        // All states the SDK knows.
         for known in aws_sdk_autoscaling::types::LifecycleState::values() {
             assert!(table.iter().any(|(text, ..)| text == known), "{known}");
         }

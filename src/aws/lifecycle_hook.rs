@@ -1,4 +1,4 @@
-//! Lifecycle hooks that hold instances on their way out.
+//! Lifecycle hooks that hold terminating instances.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use aws_sdk_autoscaling::types as asg;
 
 use crate::k8s::GroupName;
 
-/// A lifecycle hook that holds instances on their way out (`autoscaling:EC2_INSTANCE_TERMINATING`).
+/// A lifecycle hook that holds terminating instances (`autoscaling:EC2_INSTANCE_TERMINATING`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hook {
     /// Its name.
@@ -15,22 +15,22 @@ pub struct Hook {
     pub group: GroupName,
     /// How long it holds an instance without a heartbeat.
     pub heartbeat_timeout: Duration,
-    /// How long it holds an instance at most: 48 h or 100 times the heartbeat time-out, the smaller.
+    /// How long it holds an instance at most: 100 times the heartbeat time-out, up to 48 h.
     ///
     /// Source: [Amazon EC2 Auto Scaling lifecycle
     /// hooks](https://docs.aws.amazon.com/autoscaling/ec2/userguide/lifecycle-hooks.html).
     pub global_timeout: Duration,
 }
 
-/// How long a hook waits where it does not say.
+/// Heartbeat time-out of a hook that sets none.
 ///
 /// Source: [PutLifecycleHook](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_PutLifecycleHook.html).
 const DEFAULT_HEARTBEAT: Duration = Duration::from_hours(1);
-/// No hook holds an instance longer (same source).
+/// Longest hold by any hook (same source).
 const LONGEST_HOLD: Duration = Duration::from_hours(48);
 
 impl Hook {
-    /// A hook of `group`, with the global time-out that AWS's rule gives it.
+    /// A hook of `group`, with the global time-out by AWS's rule.
     pub fn new(name: impl Into<String>, group: impl Into<GroupName>, heartbeat_timeout: Duration) -> Self {
         let global_timeout = heartbeat_timeout.saturating_mul(100).min(LONGEST_HOLD);
         Self { name: name.into(), group: group.into(), heartbeat_timeout, global_timeout }

@@ -1,12 +1,13 @@
-//! Thin adapters to EC2 Auto Scaling, EC2 and EKS: one function for each call, plain data, one error type.
+//! Thin adapters to EC2 Auto Scaling, EC2 and EKS: one function a call, plain data, one error type.
 //!
 //! - Nothing here decides or remembers; loops and caches are in `groups`.
-//! - Every attempt has a time-out and is counted ([`Calls`]); idempotent calls are retried for some seconds ([`retry`]).
-//! - Calls that change a size ([`Aws::set_desired`], [`Aws::terminate`]) are retried only if AWS refused them: a lost answer
-//!   does not mean no effect, so callers look at the group before asking again.
-//! - Pages are read to the end unless a function says otherwise.
-//! - The real service, an endpoint given by flag, and the simulated AWS differ in endpoint, HTTP client, credentials and
-//!   source of time; all else is set in one place, `Aws::with`.
+//! - Every attempt has a time-out and is counted ([`Calls`]); idempotent calls are retried for some seconds
+//!   ([`retry`]).
+//! - Calls that change a size ([`Aws::set_desired`], [`Aws::terminate`]) are retried only if AWS refused them. A lost
+//!   answer does not mean no effect: callers look at the group before asking again.
+//! - All pages are read unless a function says otherwise.
+//! - The real service, an endpoint given by flag, and the simulated AWS differ in endpoint, HTTP client, credentials
+//!   and clock; the rest is set in one place, `Aws::with`.
 
 mod activity;
 mod auto_scaling_group;
@@ -67,10 +68,10 @@ pub use requirements::Requirements;
 pub use tag_selector::TagSelector;
 pub use user_data::UserData;
 
-/// More than any type has addresses for: 1,514 of `x8i.96xlarge` in
+/// More pods than any type has addresses for: `x8i.96xlarge` has 1,514 in
 /// [eni-max-pods.txt](https://github.com/aws/amazon-vpc-cni-k8s/blob/master/misc/eni-max-pods.txt).
 pub const MOST_PODS: i64 = 2000;
-/// Time-out of connecting.
+/// Time-out for connecting.
 const CONNECT: Duration = Duration::from_secs(3);
 /// Region of simulated worlds.
 const WORLDS_REGION: &str = "us-east-1";
@@ -80,20 +81,20 @@ const WORLDS_REGION: &str = "us-east-1";
 #[error("no AWS region: set --region, AWS_REGION or a region in the AWS profile")]
 pub struct NoRegion;
 
-/// EC2 Auto Scaling, EC2 and EKS. Clones share everything.
+/// Clients of EC2 Auto Scaling, EC2 and EKS. Clones share everything.
 #[derive(Clone, Debug)]
 pub struct Aws {
     autoscaling: aws_sdk_autoscaling::Client,
     ec2: aws_sdk_ec2::Client,
     eks: aws_sdk_eks::Client,
-    /// Who we are. Simulated worlds have nobody to ask.
+    /// For our identity; `None` in simulated worlds.
     sts: Option<aws_sdk_sts::Client>,
     region: String,
     calls: Calls,
 }
 
 impl Aws {
-    /// The services as `config` says; time-outs and retries are ours.
+    /// Clients configured by `config`, except for time-outs and retries.
     pub fn new(config: &SdkConfig) -> Result<Self, NoRegion> {
         let region = config.region().ok_or(NoRegion)?.to_string();
         let sts = aws_sdk_sts::config::Builder::from(config)
@@ -103,8 +104,8 @@ impl Aws {
         Ok(Self { sts, ..Self::with(config, region) })
     }
 
-    /// The services of this region at this endpoint; what is not given, the SDK's own chain of environment, profiles
-    /// and instance metadata tells. Requests go by `proxy`, if there is one for them.
+    /// Clients for this region and endpoint, by `proxy` if given. The SDK's chain of environment, profiles and instance
+    /// metadata supplies the rest.
     pub async fn connect(
         region: Option<&str>,
         endpoint_url: Option<&str>,
@@ -123,9 +124,9 @@ impl Aws {
         Self::new(&loader.load().await)
     }
 
-    /// Services that `http_client` stands for, in `us-east-1`, with made-up credentials, on tokio's time.
+    /// Clients of a simulated AWS: `http_client`, `us-east-1`, made-up credentials, tokio's clock.
     ///
-    /// The jitter of retries is `fastrand`'s: whoever wants the same waits every time seeds that.
+    /// Retries jitter with `fastrand`: seed it for reproducible pauses.
     pub fn at(http_client: SharedHttpClient) -> Self {
         let config = SdkConfig::builder()
             .behavior_version(behaviour())
@@ -162,12 +163,12 @@ impl Aws {
         }
     }
 
-    /// The region the services are of.
+    /// The region of the clients.
     pub fn region(&self) -> &str {
         &self.region
     }
 
-    /// The metrics of calls, to be registered.
+    /// The call metrics, to be registered.
     pub fn calls(&self) -> &Calls {
         &self.calls
     }
@@ -198,7 +199,7 @@ impl Aws {
     }
 }
 
-/// Ours are outside the SDK. What is left open here the environment may set.
+/// Attempts are timed by `call`, outside the SDK. Unset values may come from the environment.
 fn timeouts() -> TimeoutConfig {
     TimeoutConfig::builder()
         .connect_timeout(CONNECT)
@@ -208,12 +209,12 @@ fn timeouts() -> TimeoutConfig {
         .build()
 }
 
-/// The SDK's defaults as of a date: newer ones come with a decision, not with an update.
+/// The SDK's defaults as of a fixed date, so that an update does not change them.
 fn behaviour() -> BehaviorVersion {
     BehaviorVersion::v2026_01_12()
 }
 
-/// The SDK's idea of wall time in a simulated world: signatures need one, and nobody checks them there.
+/// The SDK's clock in a simulated world: signatures need one, and nobody checks them.
 #[derive(Debug)]
 struct TokioTime {
     since: Instant,
@@ -229,7 +230,7 @@ impl TimeSource for TokioTime {
 mod tests {
     use super::*;
 
-    /// What decides how a client of the SDK behaves, apart from where it goes and who it is.
+    /// The settings that decide an SDK client's behaviour, without endpoint and credentials.
     fn settings(aws: &Aws) -> String {
         let autoscaling = aws.autoscaling.config();
         let (ec2, eks) = (aws.ec2.config(), aws.eks.config());

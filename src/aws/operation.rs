@@ -1,4 +1,4 @@
-//! The operations of AWS's that ebbtide calls.
+//! The AWS operations that ebbtide calls.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use prometheus_client::encoding::{EncodeLabelValue, LabelValueEncoder};
 
 macro_rules! operations {
     ($($service:literal { $($name:ident),* $(,)? })*) => {
-        /// An operation of AWS's that ebbtide calls. The names are AWS's own.
+        /// An AWS operation that ebbtide calls, by AWS's name.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[expect(missing_docs, reason = "AWS documents them under these names")]
         pub enum Operation {
@@ -14,10 +14,10 @@ macro_rules! operations {
         }
 
         impl Operation {
-            /// Every one.
+            /// All operations.
             pub const ALL: &[Self] = &[$($(Self::$name,)*)*];
 
-            /// AWS's name for it.
+            /// AWS's name of the operation.
             pub fn name(self) -> &'static str {
                 match self {
                     $($(Self::$name => stringify!($name),)*)*

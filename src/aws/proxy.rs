@@ -1,7 +1,7 @@
-//! The way to AWS by a proxy, which the SDK does not look for by itself.
+//! HTTPS proxy for calls to AWS, which the SDK does not configure by itself.
 //!
-//! Only what is encrypted goes by it: the endpoints of instance metadata and of container credentials are plain HTTP on a
-//! link-local address, where no proxy can reach them.
+//! Plain HTTP bypasses it: instance metadata and container credentials are at link-local addresses that no proxy can
+//! reach.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use aws_smithy_http_client::tls::{Provider, rustls_provider::CryptoMode};
 use aws_smithy_http_client::{Builder, Connector};
 use aws_smithy_runtime_api::client::http::SharedHttpClient;
 
-/// A proxy for HTTPS, as `HTTPS_PROXY` and `NO_PROXY` have it.
+/// An HTTPS proxy, as in `HTTPS_PROXY` and `NO_PROXY`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Proxy {
     url: String,
@@ -18,21 +18,22 @@ pub struct Proxy {
 }
 
 impl fmt::Debug for Proxy {
-    /// Without the URL: it may have a password.
+    /// Hides the URL, which may hold a password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Proxy").field("except", &self.except).finish_non_exhaustive()
     }
 }
 
-/// No URL of a proxy.
+/// Not a proxy URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it is no URL of a proxy, like http://proxy.example:3128")]
 pub struct BadProxy;
 
 impl Proxy {
-    /// A proxy for all hosts but those (names, suffixes of names, addresses, networks; `*` for all), separated by commas.
+    /// A proxy for all hosts except `except`: names, suffixes, addresses and networks, separated by commas; `*` for
+    /// all.
     pub fn new(url: &str, except: &str) -> Result<Self, BadProxy> {
-        // curl takes a proxy without a scheme for one of HTTP, and so do most programs.
+        // Without a scheme it is HTTP, as for curl and most programs.
         let url = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
         let proxy = Self { url, except: except.to_owned() };
         proxy.config().map(|_| proxy)
@@ -42,9 +43,9 @@ impl Proxy {
         Ok(ProxyConfig::https(self.url.as_str()).map_err(|_| BadProxy)?.no_proxy(&self.except))
     }
 
-    /// The SDK's own client, by this proxy.
+    /// The SDK's HTTP client, through this proxy.
     pub(super) fn http_client(&self) -> SharedHttpClient {
-        // It was good when `new` made it.
+        // Cannot fail: `new` has checked it.
         let config = self.config().unwrap_or_else(|_| ProxyConfig::disabled());
         Builder::new().build_with_connector_fn(move |settings, components| {
             let mut connector = Connector::builder().proxy_config(config.clone());
@@ -67,7 +68,7 @@ mod tests {
     use super::*;
     use crate::aws::{Aws, behaviour};
 
-    /// What a proxy is asked when the account is asked who we are.
+    /// What the proxy is sent when we ask for our identity.
     async fn asked_of_the_proxy(except: &str) -> Option<String> {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = listener.local_addr().expect("bound").to_string();

@@ -1,7 +1,7 @@
-//! Attribute-based instance type selection: what Auto Scaling and launch templates ask for, as EC2 wants to be asked.
+//! Attribute-based instance type selection.
 //!
-//! Auto Scaling, launch templates and GetInstanceTypesFromInstanceRequirements spell the same thing with three sets of
-//! types; this turns the first two into the third.
+//! Auto Scaling, launch templates and GetInstanceTypesFromInstanceRequirements have three sets of types for the same
+//! thing; this converts the first two into the third.
 
 use aws_sdk_autoscaling::types as asg;
 use aws_sdk_ec2::types as ec2;
@@ -12,21 +12,21 @@ use aws_sdk_ec2::types as ec2;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Requirements(ec2::InstanceRequirementsRequest);
 
-/// The same range, in the request's type.
+/// Converts a range to the request's type.
 macro_rules! range {
     ($from:expr, $to:ident) => {
         $from.as_ref().map(|range| ec2::$to::builder().set_min(range.min).set_max(range.max).build())
     };
 }
 
-/// The same words, in the request's type.
+/// Converts a list of enum values to the request's type.
 macro_rules! words {
     ($from:expr, $to:ident) => {
         $from.as_ref().map(|all| all.iter().map(|word| ec2::$to::from(word.as_str())).collect())
     };
 }
 
-/// The same families that a CPU must be as fast as, in the request's type.
+/// Converts the baseline CPU performance to the request's type.
 macro_rules! performance {
     ($from:expr) => {
         $from.as_ref().map(|factors| {
@@ -45,10 +45,9 @@ macro_rules! performance {
     };
 }
 
-/// All that Auto Scaling and launch templates have in common.
+/// Converts all that Auto Scaling and launch templates have in common.
 ///
-/// The SDK's types are `#[non_exhaustive]`, so that no pattern makes the compiler say what they have gained; a test
-/// does.
+/// The SDK's types are `#[non_exhaustive]`, so the compiler cannot report new fields; a test does.
 macro_rules! request {
     ($from:expr) => {{
         let from = $from;
@@ -105,7 +104,7 @@ impl Requirements {
         self.0.clone()
     }
 
-    /// A text that is the same for the same requirements.
+    /// A text that is equal for equal requirements.
     pub fn key(&self) -> String {
         format!("{:?}", self.0)
     }
@@ -115,7 +114,7 @@ impl Requirements {
 mod tests {
     use super::*;
 
-    /// The attributes that a value of one of the SDK's types shows.
+    /// The attributes in the Debug text of an SDK type.
     fn attributes(shown: &str) -> Vec<String> {
         let fields = shown.split_once('{').expect("has fields").1.trim_end_matches(['}', ' ']);
         fields.split(',').map(|field| field.split(':').next().unwrap_or_default().trim().to_owned()).collect()

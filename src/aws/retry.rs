@@ -1,11 +1,12 @@
-//! Retries of calls to AWS, in production and in simulated worlds alike.
+//! Retries of calls to AWS, in production and in simulated worlds.
 //!
-//! - The SDK's own retries are off. Its adaptive mode delays a call because another one was throttled, and its standard mode
-//!   refuses a retry once others have used up a shared bucket: a heartbeat must not pay for a look.
-//! - Pauses have full jitter, between zero and a bound that doubles: callers refused together do not come back together. Source: [Exponential backoff and
+//! - The SDK's retries are off: its adaptive mode delays calls because others were throttled, and its standard mode
+//!   shares a bucket of retries. A heartbeat must not pay for a poll.
+//! - Pauses have full jitter, from zero to a doubling bound, so that callers refused together do not return together.
+//!   Source: [Exponential backoff and
 //!   jitter](https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/).
-//! - Idempotent calls are retried after every transient error. Changes of a size are retried only if AWS has certainly refused
-//!   them: after a lost answer or a 500 they may have taken effect.
+//! - Idempotent calls are retried after every transient error. Changes of a size are retried only if AWS has certainly
+//!   refused them: after a lost answer or a 500 they may have taken effect.
 
 use std::time::Duration;
 
@@ -15,36 +16,36 @@ use super::AwsError;
 use crate::clock::backoff;
 use crate::telemetry::chain;
 
-/// Bound of the first pause.
+/// Upper bound of the first pause.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 
-/// How a call is tried.
+/// Retry policy of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Patience {
     /// Time-out of an attempt.
     pub(super) attempt: Duration,
-    /// No attempt begins later than this after the first one.
+    /// No attempt begins later than this after the first.
     pub(super) within: Duration,
-    /// The longest pause between two attempts.
+    /// Longest pause between attempts.
     pub(super) longest_pause: Duration,
     /// Whether the call is idempotent.
     pub(super) repeatable: bool,
 }
 
-/// A look at the groups: a page of a hundred large ones takes AWS a few seconds. Begun anew, it asks for every page again.
+/// A poll of the groups: a page of a hundred large ones takes AWS a few seconds, and a new try reads every page again.
 pub(super) const LOOK: Patience = Patience::new(10_000, 15_000, 1_000);
-/// A read of one thing whose caller falls back on what was known before: templates, hooks, activities. A look waits for it, and must
-/// not wait long where a private network has no route to a service.
+/// A read whose caller can use the previous answer: templates, hooks, activities. A poll waits for it, so it must be
+/// short where a private network has no route to a service.
 ///
 /// Source: [Deploy private clusters](https://docs.aws.amazon.com/eks/latest/userguide/private-clusters.html): the EKS
-/// API has an endpoint of its own.
+/// API has its own endpoint.
 pub(super) const LOOK_UP: Patience = Patience::new(5_000, 2_000, 1_000);
-/// A read that an RPC waits for. Cluster-autoscaler gives up after 5 s, see [`crate::provider`].
+/// A read that an RPC waits for; cluster-autoscaler gives up after 5 s, see [`crate::provider`].
 pub(super) const READ_NOW: Patience = Patience::new(3_000, 3_000, 250);
-/// A write that may be repeated: a heartbeat, a completion, a protection, a tag. The shortest hook AWS allows lasts 30 s
-/// and has its heartbeat after 15: an attempt that hangs leaves time for another one.
+/// An idempotent write: heartbeat, completion, protection, tag. The shortest hook lasts 30 s and gets its heartbeat
+/// after 15: a hanging attempt leaves time for another.
 pub(super) const WRITE: Patience = Patience::new(5_000, 10_000, 1_000);
-/// A write whose effect must come once. Cluster-autoscaler waits for it, and other changes of the group for their turn.
+/// A write that must take effect only once. Cluster-autoscaler and other changes of the group wait for it.
 pub(super) const CHANGE_OF_SIZE: Patience =
     Patience { repeatable: false, ..Patience::new(5_000, 2_000, 250) };
 
@@ -62,13 +63,13 @@ impl Patience {
         error.is_transient() && (self.repeatable || error.is_refusal())
     }
 
-    /// Somewhere in the pause after so many failures in a row.
+    /// A random pause after `failures` in a row.
     fn pause(self, failures: u32) -> Duration {
         backoff(failures, FIRST_PAUSE, self.longest_pause).mul_f64(fastrand::f64())
     }
 }
 
-/// Makes attempts until one succeeds or fails for good, or patience ends. Returns the last result.
+/// Tries until success, a permanent failure or the end of `patience`. Returns the last result.
 pub(super) async fn tried<T, F>(patience: Patience, mut attempt: impl FnMut() -> F) -> Result<T, AwsError>
 where
     F: Future<Output = Result<T, AwsError>>,
@@ -101,7 +102,7 @@ mod tests {
         AwsError::of_service(Operation::SetDesiredCapacity, 400, code, "")
     }
 
-    /// Tries what fails with these codes, one after the other. Gives back how often it was tried, and how it ended.
+    /// Runs attempts that fail with these codes in turn. Returns the number of attempts and the last result.
     async fn fails(patience: Patience, codes: &[&str]) -> (usize, Result<(), AwsError>) {
         let mut tries = 0;
         let outcome = tried(patience, || {

@@ -1,11 +1,11 @@
-//! Groups by their tags.
+//! Selects groups by tags.
 
 use std::collections::BTreeMap;
 
-/// The groups that have all these tags.
+/// Selects the groups that have all these tags.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TagSelector {
-    /// By key; a key without a value matches any value.
+    /// Values by key; `None` matches any value.
     pub tags: BTreeMap<String, Option<String>>,
 }
 

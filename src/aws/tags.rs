@@ -1,4 +1,4 @@
-//! Tags of instances, at EC2.
+//! EC2 tags of instances.
 
 use aws_sdk_ec2::types::{Filter, Tag};
 
@@ -6,17 +6,17 @@ use super::retry::{LOOK_UP, WRITE};
 use super::{Aws, AwsError, Operation};
 use crate::k8s::InstanceId;
 
-/// Instances a call of CreateTags or DeleteTags names. AWS takes 1,000 and asks for smaller batches.
+/// Instances in a call of CreateTags or DeleteTags. AWS takes 1,000 and recommends fewer.
 ///
 /// Source: [CreateTags](https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreateTags.html).
 const RESOURCES_A_CALL: usize = 500;
-/// Tags a call of DescribeTags gives.
+/// Tags in an answer of DescribeTags.
 ///
 /// Source: [DescribeTags](https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeTags.html).
 const TAGS_A_CALL: i32 = 1000;
 
 impl Aws {
-    /// Gives instances a tag. An error leaves those of later calls as they were.
+    /// Tags instances. After an error, those of later calls are unchanged.
     pub async fn tag_instances(
         &self,
         instances: &[InstanceId],
@@ -35,7 +35,7 @@ impl Aws {
         Ok(())
     }
 
-    /// Takes the tag with this key off instances, whatever its value; one that has none is no error.
+    /// Removes the tag from instances, whatever its value; a missing tag is no error.
     pub async fn untag_instances(&self, instances: &[InstanceId], key: &str) -> Result<(), AwsError> {
         for batch in instances.chunks(RESOURCES_A_CALL) {
             let tag = Tag::builder().key(key).build();
@@ -49,7 +49,7 @@ impl Aws {
         Ok(())
     }
 
-    /// The instances of the account that have a tag with this key.
+    /// The account's instances that have this tag, with its value.
     pub async fn tagged_instances(&self, key: &str) -> Result<Vec<(InstanceId, String)>, AwsError> {
         let filter = |name: &str, value: &str| Filter::builder().name(name).values(value).build();
         let mut found = Vec::new();

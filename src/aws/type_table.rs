@@ -1,9 +1,9 @@
-//! The instance types that the program knows without asking EC2: `instance-types.tsv`, a line each, sorted by name.
+//! Built-in table of instance types: `instance-types.tsv`, one a line, sorted by name.
 //!
-//! - The text is searched where it stands in the program; nothing is kept of it.
-//! - What is written is what is read: [`render`] and [`find`] have one format, and [`TypeInfo::from_sdk`] fills both
-//!   the table and what EC2 answers, so that both have the same figures for the same type.
-//! - `cargo run --example instance-types` makes the file from an answer of DescribeInstanceTypes.
+//! - Look-ups search the embedded text; nothing is parsed ahead or kept.
+//! - [`render`] and [`find`] share one format, and [`TypeInfo::from_sdk`] fills both the table and EC2's answers, so
+//!   both have the same figures.
+//! - `cargo run --example instance-types` builds the file from an answer of DescribeInstanceTypes.
 
 use std::cmp::Ordering;
 use std::fmt::Write as _;
@@ -12,30 +12,30 @@ use super::{Accelerator, TypeInfo};
 
 const TABLE: &str = include_str!("instance-types.tsv");
 
-/// Begins the lines that are for people. It sorts before every name.
+/// Begins comment lines. Sorts before every name.
 const COMMENT: char = '#';
-/// Stands for nothing.
+/// An empty field.
 const NONE: &str = "-";
-/// Between two kinds of accelerators of a type.
+/// Separates kinds of accelerators.
 const AND: char = ';';
-/// Between what is told of one kind. Names of models have spaces and dashes.
+/// Separates the fields of one kind; model names contain spaces and dashes.
 const PART: char = ':';
 
 const ARM: &str = "arm64";
 const X86: &str = "x86_64";
 const PREFIXES: &str = "prefixes";
 
-/// The type of this name, if the table has it.
+/// The type of this name, if it is in the table.
 pub fn find(name: &str) -> Option<TypeInfo> {
     find_in(TABLE, name)
 }
 
-/// The names of all types in the table.
+/// Names of all types in the table.
 pub fn names() -> impl Iterator<Item = &'static str> {
     TABLE.lines().filter(|line| !line.starts_with(COMMENT)).map(name_of)
 }
 
-/// The table of these types. `source` says where their figures are from.
+/// Renders the table; `source` says where the figures are from.
 pub fn render(mut types: Vec<TypeInfo>, source: &str) -> String {
     types.sort_by(|a, b| a.name.cmp(&b.name));
     let mut table = format!(

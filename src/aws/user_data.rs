@@ -1,18 +1,17 @@
-//! What an instance's user data tells of its Node: how many pods it takes, and where their storage is.
+//! What user data says of the Node: its number of pods, and where their storage is.
 //!
-//! - Only what the images of EKS themselves read is looked for; a script that does the same another way is not
-//!   understood. Comments do not count.
-//! - EKS puts its own part behind the user's in managed node groups without an own image, and the last word counts for
-//!   the images as it does here: [Amazon EC2 user
+//! - Only what the EKS images read is understood, not scripts that do the same another way. Comments are ignored.
+//! - The last setting wins, here as in the images. In managed node groups without a custom image EKS adds its part
+//!   after the user's: [Amazon EC2 user
 //!   data](https://docs.aws.amazon.com/eks/latest/userguide/launch-templates.html#launch-template-user-data).
-//! - Nothing of the text is kept: it may hold secrets.
+//! - The text is not kept: it may hold secrets.
 
 use super::MOST_PODS;
 
-/// What user data tells of a Node.
+/// What user data says of a Node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UserData {
-    /// The number of pods that the kubelet is told.
+    /// The kubelet's number of pods.
     ///
     /// Sources: `maxPods` of [nodeadm's
     /// NodeConfig](https://awslabs.github.io/amazon-eks-ami/nodeadm/doc/api/), `--max-pods` among the kubelet's
@@ -20,7 +19,7 @@ pub struct UserData {
     /// `max-pods` of [Bottlerocket's
     /// settings](https://bottlerocket.dev/en/os/latest/#/api/settings/kubernetes/).
     pub max_pods: Option<i64>,
-    /// Whether pods' storage is on all NVMe instance store volumes together, where the type has some.
+    /// Whether pods' storage is on all NVMe instance store volumes together, if the type has any.
     ///
     /// Sources: `localStorage` of [nodeadm's
     /// NodeConfig](https://awslabs.github.io/amazon-eks-ami/nodeadm/doc/api/),
@@ -28,18 +27,18 @@ pub struct UserData {
     /// which bootstrap.sh calls for `--local-disks raid0`, and Bottlerocket's [ephemeral
     /// storage](https://github.com/bottlerocket-os/bottlerocket-core-kit/tree/develop/sources/api/apiclient).
     pub local_raid0: bool,
-    /// Whether it is of Bottlerocket: nothing else is set up by such
+    /// Whether it configures Bottlerocket, judging by its
     /// [settings](https://github.com/bottlerocket-os/bottlerocket#using-user-data).
     pub bottlerocket: bool,
 }
 
 impl UserData {
-    /// Reads it as EC2 tells it, in Base64. What is packed tells nothing.
+    /// Parses EC2's Base64 text. Compressed data says nothing.
     pub(super) fn read(encoded: Option<&str>) -> Self {
         let decoded = encoded.and_then(|text| aws_smithy_types::base64::decode(text.trim()).ok());
         let text = decoded.and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default();
         let lines = text.lines().map(str::trim).filter(|line| !line.starts_with('#'));
-        // A command of a script may go on in the next line.
+        // Joins continued lines of scripts.
         let whole = lines.map(|line| match line.strip_suffix('\\') {
             Some(begun) => format!("{begun} "),
             None => format!("{line}\n"),
@@ -54,7 +53,7 @@ impl UserData {
     }
 }
 
-/// The last number of pods that this line tells.
+/// The last number of pods in this line.
 fn max_pods(line: &str) -> Option<i64> {
     let told = |(at, key): (usize, &str)| {
         let number = line[at + key.len()..].trim_start_matches(['"', '\'', ' ', '=', ':']);
@@ -64,7 +63,7 @@ fn max_pods(line: &str) -> Option<i64> {
     ["max-pods", "maxPods"].iter().find_map(|key| line.rmatch_indices(key).find_map(told))
 }
 
-/// The last that this line tells an image of Amazon Linux about the instance store: whether pods' storage is on all of it.
+/// The last instance store setting for Amazon Linux in this line: whether pods' storage is on all of it.
 fn local_raid0(line: &str) -> Option<bool> {
     let between = |c: char| c.is_whitespace() || "\"'=:,{}[]".contains(c);
     let of_command = |command: &str| {
@@ -73,7 +72,7 @@ fn local_raid0(line: &str) -> Option<bool> {
             let rest = &words[at + 1..];
             match words[at] {
                 "strategy" | "--local-disks" => is_raid0(rest.first()?),
-                // What it does not bind stays where it is, so that such a call says nothing of pods' storage.
+                // Without binding, pods' storage stays where it is, so the call says nothing of it.
                 script if script.ends_with("setup-local-disks") => {
                     let is_kept_off =
                         rest.iter().any(|w| matches!(*w, "--no-bind-kubelet" | "--no-bind-mounts"));
@@ -87,7 +86,7 @@ fn local_raid0(line: &str) -> Option<bool> {
     line.split([';', '&', '|']).rev().find_map(of_command)
 }
 
-/// What nodeadm and bootstrap.sh can be told to do with the instance store.
+/// Whether a strategy of nodeadm or bootstrap.sh puts storage on all volumes.
 fn is_raid0(strategy: &str) -> Option<bool> {
     match strategy {
         "RAID0" | "raid0" => Some(true),
@@ -96,20 +95,20 @@ fn is_raid0(strategy: &str) -> Option<bool> {
     }
 }
 
-/// Whether a command of Bottlerocket's puts kubelet and containers on the instance store.
+/// Whether a Bottlerocket command binds kubelet and containers to the instance store.
 fn binds_ephemeral_storage(text: &str) -> bool {
     let text: String = text.chars().filter(|c| !c.is_whitespace() && !matches!(c, '"' | '\'')).collect();
     text.contains("apiclient,ephemeral-storage,bind]")
         || text.contains("apiclient,ephemeral-storage,bind,") && text.contains("/var/lib/kubelet")
 }
 
-/// Whether a table or a key, which may be [dotted](https://toml.io/en/v1.0.0#keys), is among `settings.kubernetes`.
+/// Whether a table or key, possibly [dotted](https://toml.io/en/v1.0.0#keys), is within `settings.kubernetes`.
 fn is_of_bottlerocket(text: &str) -> bool {
     let mut table = String::new();
     text.lines().any(|line| {
         let header = line.strip_prefix('[').and_then(|rest| rest.split_once(']'));
         let path = match (header, line.split_once('=')) {
-            // Lines of arrays begin like this, too.
+            // Array lines begin with a bracket too.
             (Some((header, _)), _) if !header.contains(',') => {
                 table = bare(header);
                 table.clone()
@@ -122,7 +121,7 @@ fn is_of_bottlerocket(text: &str) -> bool {
     })
 }
 
-/// A key of TOML without what may stand around its parts.
+/// A TOML key without quotes and spaces around its parts.
 fn bare(key: &str) -> String {
     let parts = key.split('.').map(|part| part.trim().trim_matches(['"', '\'']));
     parts.collect::<Vec<_>>().join(".")
@@ -197,7 +196,7 @@ mod tests {
             ("bootstrap.sh x --local-disks raid0 --local-disks mount", false),
             ("bootstrap.sh x --local-disks=none \\\n  --local-disks=raid0", true),
             ("bootstrap.sh x --local-disks \\\n  raid0 --max-pods 20", true),
-            // Only what the flag stands next to is kept off, and nothing is taken off that is there.
+            // A flag affects only its own command, and a later command does not undo an earlier one.
             ("strategy: RAID0\n--//\nsetup-local-disks --no-bind-kubelet mount", true),
             ("setup-local-disks raid0 --no-bind-kubelet\n--//\nstrategy: RAID0", true),
             ("setup-local-disks raid0; echo --no-bind-kubelet", true),

@@ -1,31 +1,32 @@
-//! Which cluster a group is of, by its tags: two clusters may share an account. Pure.
+//! Which cluster a group belongs to, by its tags: two clusters may share an account. Pure.
 //!
-//! Of a group's tags the first kind that there is decides: `kubernetes.io/cluster/NAME`, by which its nodes join;
-//! `eks:cluster-name`, which EKS sets; `k8s.io/cluster-autoscaler/NAME`, by which it is found, and which may name anything.
+//! The first kind of tag found decides: `kubernetes.io/cluster/NAME` (its nodes join by it), `eks:cluster-name` (set by
+//! EKS), `k8s.io/cluster-autoscaler/NAME` (for discovery; may name anything).
 //!
-//! Source: [tags of Amazon EKS](https://docs.aws.amazon.com/eks/latest/userguide/eks-using-tags.html), and auto-discovery in
-//! [cluster-autoscaler's README](https://github.com/kubernetes/autoscaler/blob/cluster-autoscaler-1.35.2/cluster-autoscaler/cloudprovider/aws/README.md#auto-discovery-setup).
+//! Source: [tags of Amazon EKS](https://docs.aws.amazon.com/eks/latest/userguide/eks-using-tags.html), and
+//! auto-discovery in [cluster-autoscaler's
+//! README](https://github.com/kubernetes/autoscaler/blob/cluster-autoscaler-1.35.2/cluster-autoscaler/cloudprovider/aws/README.md#auto-discovery-setup).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 const CLUSTER: &str = "kubernetes.io/cluster/";
 const OF_EKS: &str = "eks:cluster-name";
 const AUTOSCALER: &str = "k8s.io/cluster-autoscaler/";
-/// What stands there and is no cluster's name.
+/// Key endings that are not cluster names.
 const WORDS: [&str; 2] = ["enabled", "disabled"];
 
-/// The cluster that a tag's key names.
+/// The cluster named by an autoscaler tag's key.
 fn of_autoscaler(key: &str) -> Option<&str> {
     key.strip_prefix(AUTOSCALER)
         .filter(|name| !name.is_empty() && !name.contains('/') && !WORDS.contains(name))
 }
 
-/// The cluster that the key of a tag names, by which groups are selected.
+/// The cluster named by the key of a tag selector.
 pub(super) fn in_selector(key: &str) -> Option<&str> {
     key.strip_prefix(CLUSTER).filter(|name| !name.is_empty()).or_else(|| of_autoscaler(key))
 }
 
-/// The clusters that a group says it is of; none if it does not say.
+/// The clusters that a group's tags name; empty if none.
 pub(super) fn of_group(tags: &BTreeMap<String, String>) -> BTreeSet<&str> {
     let by_node: BTreeSet<&str> = tags.keys().filter_map(|key| key.strip_prefix(CLUSTER)).collect();
     if !by_node.is_empty() {

@@ -1,11 +1,10 @@
-//! The lifecycle hooks of the groups, as far as we must know them: one cache for discovery and for the scale-in
-//! controller.
+//! The groups' lifecycle hooks: one cache for discovery and the scale-in controller.
 //!
-//! - A hook is ours if it has our name and holds instances on their way out. Others are never touched.
-//! - A group's hooks are asked for by one call at a time; who comes meanwhile gets its answer.
-//! - Discovery keeps the cache warm a few groups at a time, never all at once. Groups whose nodes are scaled in come before
-//!   others: their workers want them looked up.
-//! - A worker reads and never waits.
+//! - A hook is ours if it has our name and holds terminating instances. Other hooks are never touched.
+//! - A group's hooks are asked for by one call at a time; callers meanwhile share its answer.
+//! - Discovery refreshes a few groups at a time. Groups with nodes being scaled in come first: their workers need the
+//!   answer.
+//! - Workers read and never wait.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,14 +22,13 @@ use crate::clock::{Clock, elapsed, later};
 use crate::k8s::GroupName;
 use crate::telemetry::chain;
 
-/// What was looked at this recently is not asked for again: a drain asks several times within seconds, and hooks
-/// change by hand, seldom.
+/// Answers this recent are reused: a drain asks several times within seconds, and hooks rarely change.
 const FRESH: Duration = Duration::from_mins(1);
 
-/// So many look-ups that somebody waits for have failed before a hook is presumed: each has been tried for seconds.
+/// Failed look-ups after which a hook is presumed. Each has already retried for seconds.
 const PRESUMED_AFTER: u32 = 2;
 
-/// Longest pause after a look-up that failed; the first one is a second, and each the double of the one before.
+/// Longest pause after a failed look-up. Pauses start at a second and double.
 const LONGEST_PAUSE: SignedDuration = SignedDuration::from_secs(30);
 
 /// The hooks of the groups.
@@ -39,57 +37,57 @@ pub struct Hooks {
     aws: Aws,
     name: String,
     by_group: Mutex<BTreeMap<GroupName, Arc<Slot>>>,
-    /// Somebody wants a look-up.
+    /// Wakes [`run`](Self::run) when a look-up is wanted.
     wanted: Notify,
-    /// Changes when more, or something else, is known of a group's hooks.
+    /// Changes when a group's known hooks change.
     versions: watch::Sender<()>,
 }
 
 /// What is known of one group's hooks.
 #[derive(Debug, Default)]
 struct Slot {
-    /// Held by who asks AWS.
+    /// Held while AWS is asked.
     flight: tokio::sync::Mutex<()>,
     known: Mutex<Option<Known>>,
     want: Mutex<Want>,
 }
 
-/// Who wants a group's hooks looked up.
+/// Whether and when to look up a group's hooks.
 #[derive(Debug, Default)]
 struct Want {
-    /// When to ask AWS; none while nobody wants it, or the answer is on its way.
+    /// When to ask AWS; `None` if no look-up is wanted or one is in flight.
     at: Option<Timestamp>,
     in_flight: bool,
-    /// Look-ups in a row that failed.
+    /// Failed look-ups in a row.
     failures: u32,
 }
 
 #[derive(Clone, Debug)]
 struct Known {
     looked_at: Timestamp,
-    /// All that hold instances on their way out.
+    /// All hooks that hold terminating instances.
     hooks: Vec<Hook>,
 }
 
-/// A group's hooks that hold instances on their way out.
+/// A group's hooks that hold terminating instances.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TerminatingHooks {
     /// Ours.
     pub ours: Option<Hook>,
-    /// Whether there are others' beside it. EKS has one on its managed node groups, and begins to drain by itself, for at
-    /// most 15 minutes, as soon as an instance is held.
+    /// Whether there are others. EKS has one on managed node groups: once an instance is held, EKS drains the node
+    /// itself, for at most 15 minutes.
     pub others: bool,
 }
 
-/// What is known of a group's hooks that hold instances on their way out.
+/// What is known of a group's terminating hooks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HookState {
     /// AWS has not said yet.
     Unknown,
-    /// AWS does not answer: if the group has a hook of ours, it is like this at the least. Enough to drain what is held, not to
-    /// have an instance held.
+    /// AWS does not answer. If the group has a hook of ours, its time-out is at least this. Enough to drain a held
+    /// instance, not to have one held.
     Presumed(Hook),
-    /// These.
+    /// What AWS has told.
     Known(TerminatingHooks),
 }
 
@@ -104,10 +102,10 @@ impl HookState {
     }
 }
 
-/// What is known of our hooks, all groups together.
+/// What is known of our hooks in all groups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Knowledge {
-    /// Whether some group's hooks were never looked at.
+    /// Whether some group's hooks were never looked up.
     pub incomplete: bool,
     /// The shortest heartbeat time-out among our hooks.
     pub shortest: Option<Duration>,
@@ -119,7 +117,7 @@ pub struct Knowledge {
 const SHORTEST_HEARTBEAT: Duration = Duration::from_secs(30);
 
 impl Hooks {
-    /// Knows no hooks yet; ours are called `name`.
+    /// An empty cache; our hooks are called `name`.
     pub fn new(aws: Aws, name: impl Into<String>) -> Self {
         Self {
             aws,
@@ -130,7 +128,7 @@ impl Hooks {
         }
     }
 
-    /// What is known of the group's hooks, however long ago it was seen.
+    /// What is known of the group's hooks, of any age.
     pub fn state(&self, group: &GroupName) -> HookState {
         let Some(slot) = self.slots().get(group).cloned() else { return HookState::Unknown };
         match slot.known() {
@@ -140,12 +138,12 @@ impl Hooks {
         }
     }
 
-    /// Changes when something else is known of a group's hooks.
+    /// Changes when a group's known hooks change.
     pub fn versions(&self) -> watch::Receiver<()> {
         self.versions.subscribe()
     }
 
-    /// Has the group's hooks looked up by [`run`](Self::run), unless they were within the last minute.
+    /// Has [`run`](Self::run) look up the group's hooks, unless the answer is less than a minute old.
     pub fn want(&self, group: &GroupName, now: Timestamp) {
         let slot = self.slot(group);
         if slot.known().is_some_and(|known| elapsed(known.looked_at, now) < FRESH) {
@@ -158,7 +156,7 @@ impl Hooks {
         }
     }
 
-    /// Looks up what is wanted, for ever.
+    /// Performs the wanted look-ups, for ever.
     pub async fn run(&self, clock: &Clock) {
         let mut running = FuturesUnordered::new();
         loop {
@@ -182,7 +180,7 @@ impl Hooks {
         }
     }
 
-    /// The look-ups that are due, which are under way from now on.
+    /// Takes the look-ups that are due and marks them in flight.
     fn begin_due(&self, now: Timestamp) -> Vec<(GroupName, Arc<Slot>)> {
         let slots = self.slots();
         let due = slots.iter().filter(|(_, slot)| {
@@ -196,7 +194,7 @@ impl Hooks {
         due.map(|(group, slot)| (group.clone(), Arc::clone(slot))).collect()
     }
 
-    /// A look-up that was wanted has ended; one that failed is tried again.
+    /// Notes the end of a wanted look-up; a failed one is scheduled again.
     fn heard(&self, group: &GroupName, slot: &Slot, error: Option<AwsError>, now: Timestamp) {
         let mut want = slot.want();
         let Some(error) = error else {
@@ -216,8 +214,7 @@ impl Hooks {
         }
     }
 
-    /// The group's hooks, asked for unless they were looked at so recently: for when a hook that was put there since would
-    /// time out.
+    /// The group's hooks, at most `fresh` old: for when a newly added hook would time out.
     pub async fn seen_within(
         &self,
         fresh: Duration,
@@ -227,7 +224,7 @@ impl Hooks {
         self.looked_up(group, now, fresh).await
     }
 
-    /// The group's hooks, asked for now: for when a hook that was taken away would cost workloads.
+    /// The group's hooks, asked for now: for when a removed hook would cost workloads.
     pub async fn of_now(&self, group: &GroupName, now: Timestamp) -> Result<TerminatingHooks, AwsError> {
         self.looked_up(group, now, Duration::ZERO).await
     }
@@ -252,18 +249,18 @@ impl Hooks {
         Ok(terminating)
     }
 
-    /// Stand-in until DescribeLifecycleHooks answers: our name, and the shortest time-out that AWS allows.
+    /// Stand-in until DescribeLifecycleHooks answers: our name, AWS's minimum time-out.
     pub fn presumed(&self, group: &GroupName) -> Hook {
         Hook::new(&self.name, group, SHORTEST_HEARTBEAT)
     }
 
-    /// The group's hook that is ours, as it was seen last, however long ago; none if the group's hooks were never seen.
+    /// Our hook of the group as last seen, however long ago; `None` also if the group's hooks were never seen.
     pub fn last_seen(&self, group: &GroupName) -> Option<Hook> {
         self.known(group).and_then(|known| self.ours(&known))
     }
 
-    /// Looks up the hooks of the groups that need it most, at most so many: those with instances that were never
-    /// looked at, then those looked at longest ago. Forgets groups that are gone.
+    /// Looks up the hooks of at most `most` groups: those never looked up first (with instances before empty ones),
+    /// then the oldest. Forgets groups that are gone.
     pub async fn refresh(&self, snapshot: &Snapshot, most: usize, now: Timestamp) -> Result<(), AwsError> {
         self.slots().retain(|group, _| snapshot.groups.contains_key(group));
         let mut due: Vec<_> = snapshot
@@ -278,7 +275,7 @@ impl Hooks {
             })
             .filter(|(looked_at, ..)| looked_at.is_none_or(|at| elapsed(at, now) >= FRESH))
             .collect();
-        // A group never looked at comes before all others (`None` is least).
+        // Groups never looked up sort first (`None` is least).
         due.sort_by_key(|&(looked_at, is_empty, group)| (looked_at, is_empty, group.asg.name.clone()));
         let look = |name: GroupName| async move { self.looked_up(&name, now, FRESH).await };
         let due = due.into_iter().take(most).map(|(.., group)| look(group.asg.name.clone()));

@@ -1,5 +1,4 @@
-//! How old what is known of the groups is, and how far their templates are from real nodes: read off the groups at each
-//! scrape.
+//! Metrics computed from the groups at each scrape: age of the snapshot, and how far templates are from real nodes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,7 +12,7 @@ use prometheus_client::registry::{Registry, Unit};
 use super::Groups;
 use crate::clock::{Clock, elapsed};
 
-/// Registers both.
+/// Registers both collectors.
 pub fn register(registry: &mut Registry, groups: Arc<Groups>, clock: Clock) {
     registry.register_collector(Box::new(Templates(Arc::clone(&groups))));
     registry.register_collector(Box::new(Age { groups, clock }));
@@ -27,7 +26,7 @@ struct Age {
 
 impl Collector for Age {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        // Before the first look there is none whose age could be told.
+        // No snapshot yet, so no age.
         let Some(view) = self.groups.latest() else { return Ok(()) };
         let gauge = encoder.encode_descriptor(
             "ebbtide_look_age",

@@ -1,7 +1,7 @@
-//! How often discovery looks at AWS. Pure.
+//! How often discovery polls AWS. Pure.
 //!
-//! At every interval, and sooner while something is under way that only a look can show: a hook may be about to time out,
-//! a group may have no template yet. Changes of ours make one look a burst: the view has them already, so it is not urgent.
+//! Sooner than the interval while only a poll can show progress: a hook may be about to time out, a group may lack a
+//! template. A burst of our own changes makes one poll, which is not urgent: the view has them already.
 //! cluster-autoscaler's Refresh, every ten seconds, makes none.
 
 use std::time::Duration;
@@ -13,29 +13,29 @@ use super::hooks::Knowledge;
 use super::{Group, Snapshot};
 use crate::clock::backoff;
 
-/// Interval while something is under way at AWS: that of cluster-autoscaler's own loop.
+/// The interval while something is changing at AWS: that of cluster-autoscaler's own loop.
 const BUSY: Duration = Duration::from_secs(10);
-/// Interval while a group has no template because something is still to be asked for: its EKS node group, or its launch template
-/// version where those are read one by one.
+/// The interval while a group lacks a template because something is still to be read: its EKS node group, or a launch
+/// template version that is read singly.
 const LEARNING: Duration = Duration::from_secs(1);
-/// Least time between two looks.
+/// Least time between two polls.
 pub(super) const BREATH: Duration = Duration::from_millis(250);
-/// Pause between a change of ours and the look for it: others mostly follow at once.
+/// Pause between a change of ours and the poll for it: more changes usually follow at once.
 const SETTLED: Duration = Duration::from_secs(1);
-/// Least time between two looks for changes of ours: a drain of many nodes makes one a second for minutes.
+/// Least time between two polls for our changes: a drain of many nodes makes one a second for minutes.
 const APART: Duration = Duration::from_secs(5);
-/// Pause after a first failure; it doubles ...
+/// Pause after the first failure; it doubles ...
 const FIRST_RETRY: Duration = Duration::from_secs(1);
-/// ... up to this: a failed look has taken seconds already, and hooks go on.
+/// ... up to this: a failed poll has already taken seconds, and hooks keep running.
 const LONGEST_RETRY: Duration = Duration::from_secs(10);
-/// Looks in a heartbeat time-out: an instance in Terminating:Wait is seen after a third of it, which leaves two more tries.
+/// Polls in a heartbeat time-out: an instance in Terminating:Wait is seen after a third of it, which leaves two more
+/// tries.
 const LOOKS_A_HEARTBEAT: u32 = 3;
 
-/// Time from one look to the next, if nobody asks for one sooner.
+/// Time to the next poll, unless one is requested sooner.
 ///
-/// Shorter than the interval while a template is incomplete, an instance changes its state, a group is short for an unknown reason, or
-/// some group's hooks are unknown; and at most a third of the shortest heartbeat time-out, so that an instance in Terminating:Wait is
-/// seen well before its hook times out.
+/// Shorter than the interval while a template is missing, an instance is changing state, a group is short for an
+/// unknown reason, or hooks are unknown; at most a third of the shortest heartbeat time-out.
 pub(super) fn next_look(snapshot: &Snapshot, hooks: Knowledge, interval: Duration) -> Duration {
     let is_busy = |group: &Group| {
         group.asg.instances.iter().any(|instance| instance.lifecycle.is_in_transition())
@@ -54,12 +54,12 @@ pub(super) fn next_look(snapshot: &Snapshot, hooks: Knowledge, interval: Duratio
     pause.max(BREATH)
 }
 
-/// When to look if that was asked for at `wished_at` and the last look began at `began`.
+/// When to poll if that was requested at `wished_at` and the last poll began at `began`.
 pub(super) fn wished_look(began: Instant, wished_at: Instant) -> Instant {
     (wished_at + SETTLED).max(began + APART)
 }
 
-/// Pause after so many failures in a row, at most `pace`.
+/// Pause after `failures` in a row, at most `pace`.
 pub(super) fn retry_after(failures: u32, pace: Duration) -> Duration {
     backoff(failures, FIRST_RETRY, pace.clamp(FIRST_RETRY, LONGEST_RETRY))
 }

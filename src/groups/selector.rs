@@ -1,15 +1,15 @@
-//! Which Auto Scaling groups are node groups: `--nodes` and `--node-group-auto-discovery`, in cluster-autoscaler's
+//! Selects Auto Scaling groups as node groups, by `--nodes` and `--node-group-auto-discovery` in cluster-autoscaler's
 //! spelling.
 //!
-//! A group counts if it is named, or has all the tags of any one of the tag selectors. Where it is both, the bounds of
-//! `--nodes` apply. Bounds never widen what the group itself allows.
+//! A group is selected by name or by all tags of one tag selector. If by both, the bounds of `--nodes` apply. Bounds
+//! never widen the group's own.
 //!
-//! Source of the spelling: cluster-autoscaler's
+//! Source: cluster-autoscaler's
 //! [node_group_spec.go](https://github.com/kubernetes/autoscaler/blob/cluster-autoscaler-1.35.2/cluster-autoscaler/config/dynamic/node_group_spec.go)
 //! and
 //! [aws_manager.go](https://github.com/kubernetes/autoscaler/blob/cluster-autoscaler-1.35.2/cluster-autoscaler/cloudprovider/aws/aws_manager.go).
-//! On purpose not the same: several tag selectors are alternatives here; there, their tags are thrown together and a
-//! group has to have all of them.
+//! One difference, on purpose: several tag selectors are alternatives here; there, a group needs the tags of all of
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
@@ -24,17 +24,17 @@ pub enum SelectorError {
     /// Not three parts.
     #[error("{0:?}: expected MIN:MAX:NAME")]
     NotANodesSpec(String),
-    /// A size that is no whole number from 0 on.
+    /// The size is not a whole number from 0 on.
     #[error("{spec:?}: {which} size {text:?} is not a whole number from 0 on")]
     Size {
         /// The flag's value.
         spec: String,
         /// `minimum` or `maximum`.
         which: &'static str,
-        /// What stands there.
+        /// The text that is not a size.
         text: String,
     },
-    /// The sizes are the wrong way round.
+    /// The maximum is below the minimum.
     #[error("{0:?}: the maximum is below the minimum")]
     MaxBelowMin(String),
     /// No name.
@@ -43,7 +43,7 @@ pub enum SelectorError {
     /// Two specs for one group.
     #[error("group {0} is named more than once")]
     NamedTwice(String),
-    /// Not `asg:tag=…`.
+    /// Not of the form `asg:tag=…`.
     #[error("{0:?}: expected asg:tag=KEY[=VALUE],KEY[=VALUE],…")]
     NotADiscoverySpec(String),
     /// Another cloud's discoverer.
@@ -51,15 +51,15 @@ pub enum SelectorError {
     Discoverer {
         /// The flag's value.
         spec: String,
-        /// What stands before the colon.
+        /// What precedes the colon.
         discoverer: String,
     },
-    /// Another parameter than tags.
+    /// A parameter other than `tag`.
     #[error("{spec:?}: parameter {parameter:?} is not supported, only \"tag\" is")]
     Parameter {
         /// The flag's value.
         spec: String,
-        /// What stands before the first equals sign.
+        /// What precedes the first equals sign.
         parameter: String,
     },
     /// A tag without a key, or no tags.
@@ -76,7 +76,7 @@ pub enum SelectorError {
 }
 
 impl SelectorError {
-    /// The flag whose value it is about.
+    /// The flag that the error is about.
     pub fn flag(&self) -> &'static str {
         match self {
             Self::NotANodesSpec(_)
@@ -172,16 +172,16 @@ impl FromStr for TagSelector {
 /// All selectors of a command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selectors {
-    /// Groups named, with their bounds.
+    /// Groups by name, with their bounds.
     named: BTreeMap<GroupName, Bounds>,
-    /// Groups by tags, any of these.
+    /// Tag selectors; a group must match one.
     tagged: Vec<TagSelector>,
-    /// Our cluster's name, if it was told.
+    /// Our cluster's name, if configured.
     cluster: Option<String>,
 }
 
 impl Selectors {
-    /// Reads the values of all `--nodes` and `--node-group-auto-discovery` flags, and reports every problem.
+    /// Parses all `--nodes` and `--node-group-auto-discovery` values; reports every problem.
     pub fn parse(
         nodes: impl IntoIterator<Item = impl AsRef<str>>,
         discovery: impl IntoIterator<Item = impl AsRef<str>>,
@@ -207,23 +207,23 @@ impl Selectors {
         if problems.is_empty() { Ok(selectors) } else { Err(problems) }
     }
 
-    /// Whether nothing is selected.
+    /// Whether no group is selected.
     pub fn is_empty(&self) -> bool {
         self.named.is_empty() && self.tagged.is_empty()
     }
 
-    /// Names of the groups that are named.
+    /// Names of the groups in `--nodes`.
     pub fn names(&self) -> Vec<GroupName> {
         self.named.keys().cloned().collect()
     }
 
-    /// The same for a cluster of this name.
+    /// Sets our cluster's name.
     #[must_use]
     pub fn of_cluster(self, cluster: Option<String>) -> Self {
         Self { cluster, ..self }
     }
 
-    /// Names of our cluster: the one that was told, or else those that the keys of selected tags name.
+    /// Names of our cluster: the configured one, or else those in the keys of the tag selectors.
     fn clusters(&self) -> BTreeSet<&str> {
         if let Some(name) = &self.cluster {
             return [name.as_str()].into();
@@ -232,7 +232,7 @@ impl Selectors {
         keys.filter_map(|key| clusters::in_selector(key)).collect()
     }
 
-    /// Whether a group's tags name our cluster; none if they do not tell, or it is not known.
+    /// Whether a group's tags name our cluster; `None` if they name none, or ours is unknown.
     pub fn is_of_our_cluster(&self, tags: &BTreeMap<String, String>) -> Option<bool> {
         let (ours, named) = (self.clusters(), clusters::of_group(tags));
         (!ours.is_empty() && !named.is_empty()).then(|| named.iter().any(|name| ours.contains(name)))
@@ -243,8 +243,8 @@ impl Selectors {
         &self.tagged
     }
 
-    /// Tightens the group's own bounds to those of `--nodes`, if it is named. Where the two have no size in common,
-    /// the group's own win: AWS would refuse any other.
+    /// Tightens the group's bounds to those of `--nodes`. If the two do not overlap, the group's own win: AWS would
+    /// refuse any other size.
     pub fn tighten(&self, group: &mut AutoScalingGroup) {
         if let Some(bounds) = self.named.get(&group.name) {
             let (min, max) = (group.min, group.max.max(group.min));

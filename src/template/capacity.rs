@@ -1,7 +1,7 @@
-//! What a node of an instance type has, and what of it pods can use. Pure arithmetic.
+//! What a node of an instance type has (capacity) and what pods can use of it (allocatable). Pure arithmetic.
 //!
-//! Formulas are those of the EKS images and the kubelet; each function names its source. What is left after all
-//! reservations is never below zero. Pods are counted in `pods`, accelerators in `devices`.
+//! Formulas are those of the EKS images and the kubelet; each function names its source. Nothing goes below zero.
+//! `pods` counts pods, `devices` accelerators.
 
 use std::collections::BTreeMap;
 
@@ -14,20 +14,20 @@ use crate::aws::TypeInfo;
 const KIB_PER_MIB: i64 = 1024;
 const KIB_PER_GIB: i64 = 1024 * 1024;
 
-/// Memory below which the kubelet evicts, in KiB.
+/// The kubelet evicts below this much free memory, in KiB.
 ///
 /// Source: [Node-pressure eviction, hard eviction
 /// thresholds](https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction/#hard-eviction-thresholds).
 const EVICTION_MEMORY_KIB: i64 = 100 * KIB_PER_MIB;
-/// Storage kept for the system, in KiB.
+/// Storage reserved for the system, in KiB.
 ///
 /// Source: [amazon-eks-ami, kubelet-config](https://github.com/awslabs/amazon-eks-ami/blob/main/nodeadm/internal/kubelet/config.go).
 const RESERVED_STORAGE_KIB: i64 = KIB_PER_GIB;
-/// Memory that kernels on Graviton keep for devices that need it in one piece (CMA), in MiB.
+/// Memory that Graviton kernels set aside for contiguous allocation (CMA), in MiB.
 const GRAVITON_CMA_MIB: i64 = 64;
-/// EC2 tells of disks in these.
+/// EC2 gives disk sizes in GB.
 const BYTES_PER_GB: i64 = 1_000_000_000;
-/// The whole of a share, see [`Kind::memory_overhead`].
+/// 100 % in the unit of [`Kind::memory_overhead`].
 const WHOLE: i64 = 10_000;
 
 /// Resources of a node.
@@ -42,11 +42,11 @@ pub struct Resources {
     pub pods: i64,
     /// Ephemeral storage, in KiB.
     pub storage_kib: i64,
-    /// Extended resources (devices, addresses of Windows nodes) and whatever else there is, by name.
+    /// Extended resources (devices, addresses of Windows nodes) and any others, by name.
     pub devices: BTreeMap<String, i64>,
 }
 
-/// What a node has and what pods can use of it.
+/// Capacity and allocatable of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Figures {
     /// What the node has.
@@ -55,21 +55,21 @@ pub struct Figures {
     pub allocatable: Resources,
 }
 
-/// What is the same for all nodes of a group, whatever their type.
+/// What all nodes of a group share, whatever their type.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kind {
-    /// Its operating system and network.
+    /// Operating system and network.
     pub(super) network: Network,
-    /// Size in GiB of the volume that pods' storage is on.
+    /// Size in GiB of the volume for pods' storage.
     pub(super) volume_gib: i32,
-    /// Whether it is on the instance store instead, where the type has one.
+    /// Whether pods' storage is on the instance store instead, if the type has one.
     pub(super) local_raid0: bool,
-    /// Share of the memory that hypervisor and kernel keep, in hundredths of a percent.
+    /// Share of memory that hypervisor and kernel keep, in hundredths of a percent.
     pub(super) memory_overhead: i64,
 }
 
 impl Kind {
-    /// The figures of a node of this type.
+    /// Figures of a node of this type.
     pub(super) fn figures(&self, info: &TypeInfo) -> Figures {
         let capacity = Resources {
             cpu_millis: info.vcpus * 1000,
@@ -96,7 +96,7 @@ impl Kind {
         }
     }
 
-    /// Figures that real nodes have shown, with what a person has told instead.
+    /// Real nodes' figures, with the user's settings applied.
     pub(super) fn told(&self, mut shown: Figures) -> Figures {
         if let Some(pods) = self.network.max_pods {
             shown.capacity.pods = pods;
@@ -107,7 +107,7 @@ impl Kind {
 }
 
 impl Figures {
-    /// What a node has at least that has one of these figures or another, resource by resource.
+    /// The smaller of both figures, resource by resource.
     #[must_use]
     pub fn minimum(self, other: &Self) -> Self {
         Self {
@@ -116,7 +116,7 @@ impl Figures {
         }
     }
 
-    /// What a node has at most that has one of these figures or another, resource by resource.
+    /// The larger of both figures, resource by resource.
     #[must_use]
     pub fn maximum(self, other: &Self) -> Self {
         Self {
@@ -146,7 +146,7 @@ impl Resources {
         self.each(other, i64::max)
     }
 
-    /// One of each pair of figures; devices stay.
+    /// Chooses between each pair of figures; devices are kept.
     fn each(self, other: &Self, choose: fn(i64, i64) -> i64) -> Self {
         Self {
             cpu_millis: choose(self.cpu_millis, other.cpu_millis),
@@ -158,18 +158,18 @@ impl Resources {
     }
 }
 
-/// Memory that the operating system sees, in KiB: what EC2 tells less the share that the hypervisor and the kernel
-/// keep; on Graviton the kernel sets some apart before.
+/// Memory the operating system sees, in KiB: EC2's figure less CMA on Graviton, less the share that hypervisor and
+/// kernel keep.
 ///
-/// Sources: Karpenter's
-/// [VM_MEMORY_OVERHEAD_PERCENT](https://karpenter.sh/docs/reference/settings/), 7.5 % by default; `memory` in
-/// [its instance types](https://github.com/aws/karpenter-provider-aws/blob/main/pkg/providers/instancetype/types.go).
+/// Sources: Karpenter's [VM_MEMORY_OVERHEAD_PERCENT](https://karpenter.sh/docs/reference/settings/), 7.5 % by default;
+/// `memory` in [its instance
+/// types](https://github.com/aws/karpenter-provider-aws/blob/main/pkg/providers/instancetype/types.go).
 fn usable_memory_kib(info: &TypeInfo, overhead: i64) -> i64 {
     let set_apart = if info.arm { GRAVITON_CMA_MIB } else { 0 };
     (info.memory_mib - set_apart).max(0) * KIB_PER_MIB * (WHOLE - overhead) / WHOLE
 }
 
-/// Memory kept for kubelet and container runtime, in MiB.
+/// Kubelet reserve of memory, in MiB.
 ///
 /// Source: [amazon-eks-ami, kube-reserved](https://github.com/awslabs/amazon-eks-ami/blob/main/nodeadm/internal/kubelet/config.go):
 /// 255 MiB + 11 MiB for each pod.
@@ -177,17 +177,17 @@ fn reserved_memory_mib(pods: i64) -> i64 {
     255 + 11 * pods
 }
 
-/// CPU kept for kubelet and container runtime, in thousandths of a core.
+/// Kubelet reserve of CPU, in thousandths of a core.
 ///
 /// Source: same file: 6 % of the first core, 1 % of the second, 0.5 % of the next two, 0.25 % of the others.
 fn reserved_cpu_millis(vcpus: i64) -> i64 {
     let upto = |most: i64, after: i64| (vcpus - after).clamp(0, most);
-    // In hundredths of a thousandth, so that 0.25 % of a core is whole.
+    // Computed in hundredths of a thousandth, so that 0.25 % of a core is whole.
     let hundredths = upto(1, 0) * 6000 + upto(1, 1) * 1000 + upto(2, 2) * 500 + upto(i64::MAX, 4) * 250;
     hundredths / 100
 }
 
-/// Storage for pods, in KiB: less what is reserved, and less the tenth below which the kubelet evicts.
+/// Allocatable storage, in KiB: capacity less the reserve, less the tenth below which the kubelet evicts.
 ///
 /// Source: [Node-pressure eviction, hard eviction
 /// thresholds](https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction/#hard-eviction-thresholds)
@@ -224,7 +224,7 @@ pub(super) mod tests {
         Kind { network: Network::default(), volume_gib: 20, local_raid0: false, memory_overhead: 750 }
     }
 
-    /// From the EKS images' own tests.
+    /// The values of the EKS images' own tests.
     #[test]
     fn reserved_cpu_is_the_published_one() {
         for (vcpus, expected) in [(1, 60), (2, 70), (4, 80), (8, 90), (16, 110), (96, 310), (192, 550)] {

@@ -1,4 +1,4 @@
-//! Accelerators and what else the scheduler counts on a node: extended resources, and the label of the GPU's model.
+//! Extended resources of a node, such as accelerators, and the GPU model label.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use super::os::Os;
 use super::pods::Network;
 use crate::aws::{Accelerator, TypeInfo};
 
-/// The label that cluster-autoscaler's own AWS provider knows nodes with GPUs by (`GPULabel`).
+/// The label by which cluster-autoscaler's AWS provider recognises GPU nodes (`GPULabel`).
 pub const LABEL: &str = "k8s.amazonaws.com/accelerator";
 
-/// The models that have a value of [`LABEL`]: EC2's name, and the value. Others have none, as nobody has agreed on one.
+/// EC2's model names and their values of [`LABEL`]. Other models have no agreed value.
 ///
 /// Source: `availableGPUTypes` in [cluster-autoscaler's AWS
 /// provider](https://github.com/kubernetes/autoscaler/blob/cluster-autoscaler-1.35.2/cluster-autoscaler/cloudprovider/aws/aws_cloud_provider.go).
@@ -24,8 +24,8 @@ pub const MODELS: [(&str, &str); 8] = [
     ("L40S", "nvidia-l40s"),
 ];
 
-/// AWS's chips whose cores are what the hardware has. From Trainium2 on the node's configuration groups them, which
-/// EC2 does not tell.
+/// AWS chips with a fixed number of cores. From Trainium2 on, the node's configuration groups cores, which EC2 does not
+/// tell.
 ///
 /// Source: [Logical NeuronCore
 /// configuration](https://awsdocs-neuron.readthedocs-hosted.com/en/latest/general/arch/neuron-features/logical-neuroncore-config.html).
@@ -33,13 +33,13 @@ const FIXED_CORES: [&str; 3] = ["Inferentia", "Inferentia2", "Trainium"];
 
 pub(super) const NVIDIA: &str = "nvidia.com/gpu";
 const NEURON_CORES: &str = "aws.amazon.com/neuroncore";
-/// Addresses for pods of a Windows node: its controller advertises them, and its webhook has each pod ask for one.
+/// Pods' addresses of a Windows node: its controller advertises them, its webhook makes each pod request one.
 ///
 /// Source: [amazon-vpc-resource-controller-k8s, secondary IPv4 address
 /// mode](https://github.com/aws/amazon-vpc-resource-controller-k8s/blob/master/docs/windows/secondary_ip_mode_workflow.md).
 const WINDOWS_ADDRESSES: &str = "vpc.amazonaws.com/PrivateIPv4Address";
 
-/// The extended resources of a node.
+/// Extended resources of a node.
 pub(super) fn resources(info: &TypeInfo, network: Network) -> BTreeMap<String, i64> {
     let mut resources = devices(&info.accelerators);
     if let (Os::Windows, Some(addresses)) = (network.os, network.addresses(info)) {
@@ -48,13 +48,13 @@ pub(super) fn resources(info: &TypeInfo, network: Network) -> BTreeMap<String, i
     resources
 }
 
-/// The value of [`LABEL`] for nodes of this type, if it has one.
+/// The value of [`LABEL`] for this type, if any.
 pub(super) fn model(info: &TypeInfo) -> Option<&'static str> {
     let gpu = info.accelerators.iter().find(|accelerator| resource(accelerator) == Some(NVIDIA))?;
     MODELS.iter().find(|(ec2, _)| *ec2 == gpu.name).map(|&(_, value)| value)
 }
 
-/// Accelerators as their device plugins name them.
+/// Accelerators, named as by their device plugins.
 fn devices(accelerators: &[Accelerator]) -> BTreeMap<String, i64> {
     let mut devices = BTreeMap::new();
     for accelerator in accelerators {

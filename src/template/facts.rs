@@ -1,11 +1,11 @@
-//! What a template is made from.
+//! The input of a template.
 
 use super::learned::Learned;
 use super::os::{self, Os};
 use super::tags::NodeTags;
 use crate::aws::{Launch, LaunchSpec, ManagedNodeGroup, TypeInfo};
 
-/// What a template is made from.
+/// The input of a template.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
     /// Name of the group.
@@ -14,15 +14,15 @@ pub struct Facts<'a> {
     pub region: &'a str,
     /// Zones of the group, in AWS's order.
     pub zones: &'a [String],
-    /// The id of the first, if known: the same zone's in all accounts.
+    /// Id of the first zone, if known; the same in all accounts.
     pub zone_id: Option<&'a str>,
     /// Types it may launch, in its order of preference.
     pub types: &'a [&'a TypeInfo],
     /// What they are launched from.
     pub spec: &'a LaunchSpec,
-    /// How it pays, if that is one way.
+    /// How it pays, if one way only.
     pub market: Option<Market>,
-    /// The EKS managed node group it is of, if any.
+    /// Its EKS managed node group, if any.
     pub eks: Option<Managed<'a>>,
     /// What its real nodes have shown.
     pub learned: Option<&'a Learned>,
@@ -33,19 +33,19 @@ pub struct Facts<'a> {
 /// An EKS managed node group.
 #[derive(Clone, Copy, Debug)]
 pub struct Managed<'a> {
-    /// Its name, as the tag `eks:nodegroup-name` has it.
+    /// Its name, from the tag `eks:nodegroup-name`.
     pub name: &'a str,
-    /// What EKS says of it, if that is known.
+    /// EKS's description, if known.
     pub described: Option<&'a ManagedNodeGroup>,
 }
 
 impl<'a> Facts<'a> {
-    /// What EKS says of the group's nodes.
+    /// EKS's description of the group's nodes, if known.
     pub(super) fn described(&self) -> Option<&'a ManagedNodeGroup> {
         self.eks.and_then(|managed| managed.described)
     }
 
-    /// The operating system of its nodes.
+    /// Operating system of its nodes.
     pub(super) fn os(&self) -> Os {
         let of_eks = self.described().is_some_and(ManagedNodeGroup::is_windows).then_some(Os::Windows.name());
         let shown = || self.learned.and_then(|learned| learned.labels.get(os::LABEL)).map(String::as_str);
@@ -65,15 +65,15 @@ impl<'a> Facts<'a> {
 /// How a group pays for its instances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Market {
-    /// On-Demand, all of them.
+    /// On-Demand only.
     OnDemand,
-    /// Spot, all of them.
+    /// Spot only.
     Spot,
 }
 
 impl Market {
-    /// The market of a group's instances, if they all have the same. A mixed instances policy has its own say, and
-    /// its launch template must then have none.
+    /// The market of a group's instances, if they share one. With a mixed instances policy the policy decides, and the
+    /// launch template may not set it.
     ///
     /// Source: [Auto Scaling groups with multiple instance types and purchase
     /// options](https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-mixed-instances-groups.html).

@@ -1,9 +1,10 @@
-//! What a new node of a group will look like, so that cluster-autoscaler can scale it from zero.
+//! What a new node of a group will look like, so that cluster-autoscaler can scale the group from zero.
 //!
-//! - Pure: facts about the group and its instance types in, an encoded Node out. Discovery looks them up.
-//! - A group with several types gets the least of each resource: a pod that fits the template fits whatever is launched
-//!   ([`MixedInstances`] has other choices). Labels of a type are those of the first, as in cluster-autoscaler's own AWS provider.
-//! - Formulas, with sources, are in [`capacity`], [`devices`], `pods` and `os`. Figures of the group's real nodes beat them
+//! - Pure: facts about the group and its instance types in, an encoded Node out. Discovery gathers the facts.
+//! - With several types, each resource is the least of them: a pod that fits the template fits any of them
+//!   ([`MixedInstances`] has other choices). Labels of a type are the first one's, as in cluster-autoscaler's own AWS
+//!   provider.
+//! - [`capacity`], [`devices`], `pods` and `os` have the formulas and their sources. Figures of real nodes beat them
 //!   ([`learned`]), and the group's tags beat both.
 
 pub mod capacity;
@@ -33,19 +34,19 @@ use pods::Network;
 /// A template Node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Template {
-    /// The `core/v1` Node, encoded: what goes on the wire in either dialect.
+    /// The encoded `core/v1` Node, the same in both dialects.
     pub encoded: Bytes,
-    /// Names of the instance types it stands for, in the group's order of preference.
+    /// Names of the instance types it covers, in the group's order of preference.
     pub instance_types: Vec<String>,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
-    /// Capacity and allocatable, without resources that tags set.
+    /// Capacity and allocatable, without resources set by tags.
     pub figures: Figures,
-    /// Difference between computed figures and those of the group's last real node, if one has been seen.
+    /// Computed figures compared with the last real node's, if one has been seen.
     pub difference: Option<Difference>,
 }
 
-/// (computed − real) / real.
+/// (computed − real) / real, for each resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Difference {
     /// CPU.
@@ -84,16 +85,16 @@ impl TemplateError {
     }
 }
 
-/// Choices about templates that a user may make.
+/// User settings for templates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Share of an instance's memory that hypervisor and kernel keep, in hundredths of a percent.
+    /// Share of memory that hypervisor and kernel keep, in hundredths of a percent.
     pub memory_overhead: i64,
-    /// How many pods a node takes, where the network of the cluster is not that of the VPC CNI.
+    /// Pods a node takes, if the cluster does not use the VPC CNI.
     pub max_pods: Option<i64>,
-    /// Which figures a group with several types has.
+    /// Figures of a group with several types.
     pub mixed: MixedInstances,
-    /// Whether instance types are taken from the program's table, and EC2 is not asked for them.
+    /// Whether instance types come from the built-in table instead of EC2.
     pub static_types: bool,
 }
 
@@ -103,15 +104,15 @@ impl Default for Settings {
     }
 }
 
-/// Which figures the template of a group with several types has.
+/// How to choose the figures of a group with several types.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MixedInstances {
-    /// Of each resource the least that one of the types has.
+    /// The least of each resource.
     #[default]
     Min,
-    /// Those of the type that the group prefers.
+    /// Those of the preferred type.
     First,
-    /// Of each resource the most that one of the types has.
+    /// The most of each resource.
     Max,
 }
 

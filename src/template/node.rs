@@ -1,8 +1,7 @@
-//! The `core/v1` Node message of a template.
+//! The `core/v1` Node of a template.
 //!
-//! Labels are those that a real node of the group would carry. What real nodes have shown beats what is computed, what
-//! EKS says of a managed node group beats both (the next node is made from it), and a tag's label, taint or resource beats
-//! all.
+//! Its labels are those of a real node of the group. Real nodes beat computed values; EKS's description of the managed
+//! node group, from which the next node is made, beats both; the group's tags beat all.
 
 use std::collections::BTreeMap;
 
@@ -15,9 +14,9 @@ use super::devices;
 use super::facts::{Facts, Market};
 use crate::aws::{ManagedNodeGroup, TypeInfo};
 
-/// Builds the Node. `first` is the type that its labels tell of, `figures` those of all types the group may launch.
+/// Builds the Node. `first` is the type for labels; `figures` cover all types the group may launch.
 pub(super) fn build(facts: &Facts<'_>, zone: &str, first: &TypeInfo, figures: &Figures) -> Node {
-    // It needs a name of its own that no real node has; cluster-autoscaler makes copies with names of theirs.
+    // Needs a name that no real node has; cluster-autoscaler names its copies itself.
     let name = format!("{}-template-{}", facts.group, first.name);
     let mut labels = computed_labels(facts, zone, first, &name);
     labels.extend(model(facts, first, figures).map(|model| (devices::LABEL.to_owned(), model.to_owned())));
@@ -27,7 +26,7 @@ pub(super) fn build(facts: &Facts<'_>, zone: &str, first: &TypeInfo, figures: &F
     labels.extend(facts.tags.labels.clone());
     Node {
         metadata: Some(ObjectMeta { name: Some(name), labels, ..ObjectMeta::default() }),
-        // No providerID: no instance has it yet. cluster-autoscaler's own AWS provider leaves it empty too.
+        // No providerID: there is no instance yet. cluster-autoscaler's own AWS provider leaves it empty too.
         spec: Some(NodeSpec { taints: taints(facts), ..NodeSpec::default() }),
         status: Some(NodeStatus {
             capacity: quantities(&figures.capacity, &facts.tags.resources),
@@ -39,20 +38,19 @@ pub(super) fn build(facts: &Facts<'_>, zone: &str, first: &TypeInfo, figures: &F
     }
 }
 
-/// The kubelet's version: EKS tells which Kubernetes, not which patch of it.
+/// The kubelet's version: EKS gives the Kubernetes version without the patch.
 fn node_info(node_group: &ManagedNodeGroup) -> Option<NodeSystemInfo> {
     let kubelet_version = Some(format!("v{}.0", node_group.version.as_ref()?));
     Some(NodeSystemInfo { kubelet_version, ..NodeSystemInfo::default() })
 }
 
-/// The model of its GPU. Real nodes of the group have the label, or have it not: then they are believed.
+/// The GPU model label, unless real nodes have shown whether they have it.
 fn model(facts: &Facts<'_>, first: &TypeInfo, figures: &Figures) -> Option<&'static str> {
     let has_gpu = figures.capacity.devices.contains_key(devices::NVIDIA);
     devices::model(first).filter(|_| has_gpu && facts.learned.is_none())
 }
 
-/// The taints of real nodes, of the managed node group and of the tags. Of one key and effect a node has one taint: the
-/// last said.
+/// Taints of real nodes, the managed node group and the tags. For the same key and effect the last wins.
 fn taints(facts: &Facts<'_>) -> Vec<Taint> {
     let mut all: BTreeMap<(&str, &str), &str> = BTreeMap::new();
     let learned = facts.learned.map(|learned| learned.taints.as_slice()).unwrap_or_default();
@@ -127,12 +125,12 @@ fn quantities(computed: &Resources, tagged: &BTreeMap<String, String>) -> BTreeM
     all.into_iter().map(|(name, text)| (name, Quantity { string: Some(text) })).collect()
 }
 
-/// As Kubernetes writes it: whole cores without a suffix.
+/// In Kubernetes' spelling: whole cores without a suffix.
 fn cpu(millis: i64) -> String {
     if millis % 1000 == 0 { (millis / 1000).to_string() } else { format!("{millis}m") }
 }
 
-/// The conditions of a node that takes pods.
+/// Conditions of a node that takes pods.
 ///
 /// Source: cluster-autoscaler's
 /// [BuildReadyConditions](https://github.com/kubernetes/autoscaler/blob/cluster-autoscaler-1.35.2/cluster-autoscaler/cloudprovider/utils.go).

@@ -1,12 +1,12 @@
-//! The operating system of a node, as far as templates differ by it.
+//! A node's operating system, as far as templates depend on it.
 //!
-//! A label that the group's tags give beats everything, then what EKS says of a managed node group's images, then the
-//! label of real nodes; else it is Linux. A label with another word (there is none on EKS) changes nothing but itself.
-//! Bottlerocket is a Linux of its own kind: EKS says so of its images, or the user data is of its making.
+//! In order: the label in the group's tags, EKS's image type of a managed node group, the label of real nodes, Linux.
+//! Unknown label values (EKS has none) are kept but ignored. EKS's image type or the user data identifies Bottlerocket,
+//! a Linux of its own kind.
 
 use crate::aws::Volumes;
 
-/// The label that tells it.
+/// The operating system label.
 ///
 /// Source: [Well-known labels](https://kubernetes.io/docs/reference/labels-annotations-taints/#kubernetes-io-os).
 pub(super) const LABEL: &str = "kubernetes.io/os";
@@ -17,14 +17,14 @@ pub(super) enum Os {
     /// Linux.
     #[default]
     Linux,
-    /// Bottlerocket, a Linux with a volume of its own for all that is not the system.
+    /// Bottlerocket: Linux with a separate volume for everything but the system.
     Bottlerocket,
     /// Windows Server.
     Windows,
 }
 
 impl Os {
-    /// As labels spell it.
+    /// The label value.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Linux | Self::Bottlerocket => "linux",
@@ -32,7 +32,7 @@ impl Os {
         }
     }
 
-    /// Size in GiB of the volume that pods' storage is on, as far as the block device mappings tell.
+    /// Size in GiB of the volume for pods' storage, if block device mappings give it.
     pub(super) fn volume(self, volumes: &Volumes) -> Option<i32> {
         match self {
             Self::Linux | Self::Windows => volumes.root_gib,
@@ -40,7 +40,7 @@ impl Os {
         }
     }
 
-    /// The same where nobody tells: that of the EKS images.
+    /// Size in GiB of that volume in the EKS images, if nothing gives it.
     ///
     /// Sources: `diskSize` in
     /// [CreateNodegroup](https://docs.aws.amazon.com/eks/latest/APIReference/API_CreateNodegroup.html); [Bottlerocket,

@@ -1,16 +1,16 @@
-//! How many pods a node takes: as many as the VPC CNI has addresses for, unless the group's tags tell a number.
+//! How many pods a node takes: as many as the VPC CNI has addresses for, unless a number is configured.
 //!
-//! Linux nodes use every interface of the default network card, Windows nodes one. An interface keeps one address for
-//! itself; each of the others is for one pod or, with prefix delegation, for a prefix.
+//! Linux nodes use all interfaces (ENIs) of the default network card, Windows nodes one. Each interface keeps one
+//! address; each other address serves a pod or, with prefix delegation, is a prefix.
 
 use super::os::Os;
 use crate::aws::TypeInfo;
 
-/// Pods a node takes where the network does not say: the kubelet's default.
+/// The kubelet's default, for a type whose network is unknown.
 ///
 /// Source: [kubelet configuration, maxPods](https://kubernetes.io/docs/reference/config-api/kubelet-config.v1beta1/).
 const DEFAULT: i64 = 110;
-/// Pods of a Linux node that use the host's address: `aws-node` and `kube-proxy`.
+/// Pods of a Linux node on the host network: `aws-node` and `kube-proxy`.
 ///
 /// Source: [eni-max-pods.txt](https://github.com/aws/amazon-vpc-cni-k8s/blob/master/misc/eni-max-pods.txt). A Windows
 /// node runs both as services: [Deploy Windows
@@ -21,8 +21,8 @@ const ON_THE_HOST: i64 = 2;
 /// Source: [Assign more IP addresses to Amazon EKS nodes with
 /// prefixes](https://docs.aws.amazon.com/eks/latest/userguide/cni-increase-ip-addresses.html).
 const IN_A_PREFIX: i64 = 16;
-/// With prefixes addresses are no limit any more, so that the EKS images have another, which EKS has for its managed
-/// node groups, prefixes or not: this many pods ...
+/// With prefixes, addresses do not limit pods. The EKS images then have a ceiling, as EKS has for managed node groups,
+/// prefixes or not: this many pods ...
 ///
 /// Sources: [How maxPods is
 /// determined](https://docs.aws.amazon.com/eks/latest/userguide/choosing-instance-type.html#max-pods-precedence),
@@ -33,19 +33,19 @@ const HIGH_CEILING: i64 = 250;
 /// See [`HIGH_CEILING`].
 const MANY_VCPUS: i64 = 30;
 
-/// What a group decides of its nodes' network.
+/// Network settings of a group's nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Network {
     pub(super) os: Os,
     /// Whether prefix delegation is on.
     pub(super) prefixes: bool,
-    /// Whether EKS tells the kubelet how many pods it takes: in managed node groups whose images are EKS's own.
+    /// Whether EKS sets the kubelet's number of pods: in managed node groups with EKS's own images.
     pub(super) by_eks: bool,
-    /// The number of pods in the user data.
+    /// Number of pods in the user data.
     pub(super) user_data: Option<i64>,
-    /// The number of pods where the network is not that of the VPC CNI, which the formula is for. EKS does not know of it.
+    /// Number of pods if the cluster does not use the VPC CNI. EKS does not know of it.
     pub(super) overlay: Option<i64>,
-    /// A number of pods that beats all else.
+    /// Number of pods that beats all others.
     pub(super) max_pods: Option<i64>,
 }
 
@@ -69,12 +69,13 @@ impl Network {
         overlay.unwrap_or_else(formula).min(ceiling)
     }
 
-    /// The pods that memory is kept for.
+    /// The number of pods that the kubelet reserve of memory is for.
     ///
-    /// The EKS images for Amazon Linux keep it for the number that secondary addresses allow, whatever number the kubelet is
-    /// then told: `withDefaultReservedResources` in
+    /// The EKS images for Amazon Linux reserve for the number that secondary addresses allow, whatever number the
+    /// kubelet is then given: `withDefaultReservedResources` in
     /// [nodeadm](https://github.com/awslabs/amazon-eks-ami/blob/main/nodeadm/internal/kubelet/config.go), and
-    /// Karpenter's [UsesENILimitedMemoryOverhead](https://github.com/aws/karpenter-provider-aws/blob/main/pkg/providers/amifamily/resolver.go),
+    /// Karpenter's
+    /// [UsesENILimitedMemoryOverhead](https://github.com/aws/karpenter-provider-aws/blob/main/pkg/providers/amifamily/resolver.go),
     /// which is off for Bottlerocket and Windows.
     pub(super) fn pods_reserved_for(self, info: &TypeInfo) -> i64 {
         match self.os {
@@ -83,7 +84,7 @@ impl Network {
         }
     }
 
-    /// Addresses that pods of a node can have, if the type's network is known.
+    /// Addresses for a node's pods, if the type's network is known.
     ///
     /// Sources: [Amazon EKS, choose an instance
     /// type](https://docs.aws.amazon.com/eks/latest/userguide/choosing-instance-type.html); for Windows `getCapacity`
@@ -111,7 +112,7 @@ mod tests {
         TypeInfo { prefixes: true, ..instance_type("x", vcpus, 8, interfaces, addresses) }
     }
 
-    /// Interfaces and addresses of each from
+    /// Interfaces and their addresses are from
     /// <https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/AvailableIpPerENI.html>, pods from eni-max-pods.txt.
     #[test]
     fn pods_are_the_published_ones() {
@@ -131,7 +132,7 @@ mod tests {
         assert_eq!(Network::default().pods(&nitro(2, 0, 0)), 110, "nothing is known");
     }
 
-    /// The last two columns are of prefix delegation: c5.large has 9 × 16 addresses on Windows in
+    /// The last two columns are with prefix delegation: c5.large has 9 × 16 addresses on Windows in
     /// <https://docs.aws.amazon.com/eks/latest/best-practices/prefix-mode-win.html>.
     #[test]
     fn prefixes_raise_pods_up_to_a_ceiling_that_depends_on_the_vcpus() {

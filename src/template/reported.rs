@@ -1,15 +1,15 @@
-//! Figures as kubelets report them: read, compared, and laid over those that are computed.
+//! Figures reported by kubelets: read, compared, and laid over computed ones.
 
 use super::capacity::{Figures, Resources};
 use crate::cluster::{NodeView, TextMap};
 use crate::k8s::quantity;
 
-/// Figures that differ by a smaller share are the same: hosts of one type differ by some KiB of memory, and a write for
-/// each would tell nothing. Half a percent is far below what a pod asks for.
+/// Smaller relative differences are ignored: memory differs by some KiB between hosts of one type, and each would cause
+/// a write. Half a percent is far below any pod's request.
 const NOISE: f64 = 0.005;
 
 impl Figures {
-    /// What this node reports.
+    /// The figures this node reports.
     pub(super) fn reported(node: &NodeView) -> Self {
         Self {
             capacity: Resources::reported(&node.capacity),
@@ -17,7 +17,7 @@ impl Figures {
         }
     }
 
-    /// These, with everything in place of it that is `shown`.
+    /// Replaces these figures by those in `shown`, where it has some.
     #[must_use]
     pub(super) fn overlaid(self, shown: &Self) -> Self {
         Self {
@@ -48,12 +48,12 @@ impl Resources {
                 }
             }
         }
-        // Huge pages that are not set up, a device whose plugin has found none yet.
+        // Zeros are dropped: huge pages that are not set up, a device whose plugin has found none yet.
         resources.devices.retain(|_, count| *count > 0);
         resources
     }
 
-    /// Devices that only `self` has stay: a plugin that is down must not take them out of a template for good.
+    /// Keeps devices that only `self` has: a plugin that is down must not remove them from a template for good.
     fn overlaid(self, shown: &Self) -> Self {
         let or = |shown: i64, computed: i64| if shown > 0 { shown } else { computed };
         let mut devices = self.devices;

@@ -1,9 +1,7 @@
-//! The instance types that have the attributes that groups ask for.
+//! The instance types that match groups' attributes.
 //!
-//! - A set of attributes that was never told is asked for at once; a list that has grown old is refreshed where a look
-//!   can spare the call, one a look.
-//! - One set that fails costs the others nothing. What AWS refuses is left alone for [`MISSING`]; a list that was told
-//!   serves until there is a newer one.
+//! - A new set of attributes is asked for at once; an old list is refreshed when the call can be spared, one a refresh.
+//! - Sets fail independently. A refused one is left alone for [`MISSING`]; its last list serves meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -15,33 +13,33 @@ use jiff::{SignedDuration, Timestamp};
 use super::cache::MISSING;
 use crate::aws::{Aws, AwsError, Requirements};
 
-/// How long a list of matching types serves: AWS adds types every few weeks.
+/// How long a list of types serves: AWS adds types every few weeks.
 const MATCHES: Duration = Duration::from_hours(24);
-/// Sets of attributes that are asked for at once.
+/// Sets asked for at once.
 const AT_ONCE: usize = 8;
 
-/// A set of attributes, and whether it is for images of arm64.
+/// A set of attributes, and whether the image is arm64.
 pub(super) type Key = (String, bool);
 
-/// What is known of the types that have certain attributes.
+/// The types that match each set of attributes.
 #[derive(Debug, Default)]
 pub(super) struct AttributeSelection(BTreeMap<Key, Known>);
 
 #[derive(Debug)]
 struct Known {
-    /// The types, if AWS ever told.
+    /// The types; `None` if AWS never told them.
     types: Option<Vec<String>>,
     /// When to ask for them again.
     due: Timestamp,
 }
 
 impl AttributeSelection {
-    /// The types that have these attributes, if that is known.
+    /// The types that match, if known.
     pub(super) fn get(&self, key: &Key) -> Option<&[String]> {
         self.0.get(key)?.types.as_deref()
     }
 
-    /// Asks for what is due, adding to `answers` as they come. The first error is told; everything else goes on.
+    /// Asks for what is due, counting `answers`. Returns the first error; the other calls are made all the same.
     pub(super) async fn refresh(
         &mut self,
         aws: &Aws,
@@ -65,12 +63,12 @@ impl AttributeSelection {
         outcome
     }
 
-    /// Forgets all others.
+    /// Forgets all other keys.
     pub(super) fn retain(&mut self, keys: &BTreeSet<Key>) {
         self.0.retain(|key, _| keys.contains(key));
     }
 
-    /// All that were never told, or else the one that is due longest, if the call can be spared.
+    /// All new keys, or else the most overdue one if the call can be spared.
     fn due<'a>(&self, keys: impl Iterator<Item = &'a Key>, now: Timestamp, spare: &mut bool) -> Vec<Key> {
         let is_due = |key: &&Key| self.0.get(*key).is_none_or(|known| known.due <= now);
         let (old, new): (Vec<&Key>, Vec<&Key>) =
@@ -93,10 +91,10 @@ impl AttributeSelection {
             }
             Err(error) => error,
         };
-        // What AWS refuses it refuses again a minute later.
+        // A refusal will not change within a minute.
         let due = if error.is_transient() { now } else { later(now, MISSING) };
         match self.0.get_mut(&key) {
-            // Behind the others that are due, lest it keep them from their turn.
+            // Moved behind the other due keys, so that it does not block them.
             Some(known) => known.due = due,
             None if error.is_transient() => {}
             None => {

@@ -1,8 +1,7 @@
-//! What was looked up by name, and when. Pure.
+//! Values looked up by name, and when. Pure.
 //!
-//! - What AWS has is kept for as long as some group refers to it; what it does not have is asked for again after
-//!   [`MISSING`].
-//! - Asking again costs a call that a look in a steady state can spare once at most ([`Named::due`]).
+//! - Found values are kept while a group refers to them; missing ones are asked for again after [`MISSING`].
+//! - Only one call in a refresh may ask again for missing ones alone ([`Named::due`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,17 +10,17 @@ use jiff::Timestamp;
 
 use crate::clock::elapsed;
 
-/// How long what AWS does not have, or refuses to tell, is left alone.
+/// How long until AWS is asked again for what it does not have or refuses to tell.
 pub(super) const MISSING: Duration = Duration::from_mins(5);
 
-/// A value, and when it was told.
+/// A value, and when AWS told it.
 #[derive(Debug)]
 pub(super) struct Cached<T> {
     pub(super) at: Timestamp,
     pub(super) value: T,
 }
 
-/// Things by name; none where AWS has none such.
+/// Values by name; `None` if AWS has none.
 #[derive(Debug)]
 pub(super) struct Named<T>(BTreeMap<String, Cached<Option<T>>>);
 
@@ -32,18 +31,18 @@ impl<T> Default for Named<T> {
 }
 
 impl<T> Named<T> {
-    /// What AWS has under this name, if that is known.
+    /// The value of this name, if known.
     pub(super) fn get(&self, name: &str) -> Option<&T> {
         self.0.get(name)?.value.as_ref()
     }
 
-    /// Whether AWS has answered for this name, if only that it has nothing to tell.
+    /// Whether AWS has answered for this name, even if it has none.
     pub(super) fn is_answered(&self, name: &str) -> bool {
         self.0.contains_key(name)
     }
 
-    /// Those of `names` to ask for: the new ones, and those that AWS did not have a while ago. If there are only such,
-    /// they cost the call that a look can spare, and wait for a look that has it.
+    /// The names to ask for: new ones, and missing ones asked for long ago. If there are only missing ones, they use up
+    /// `spare`, or wait if it is used up already.
     pub(super) fn due<'a>(
         &self,
         names: impl Iterator<Item = &'a String>,
@@ -61,7 +60,7 @@ impl<T> Named<T> {
         names.into_iter().cloned().collect()
     }
 
-    /// Keeps what was found, and that the others were not.
+    /// Stores what was found; the rest of `asked` is missing.
     pub(super) fn keep(
         &mut self,
         asked: &[String],
@@ -72,7 +71,7 @@ impl<T> Named<T> {
         self.0.extend(found.into_iter().map(|(name, value)| (name, Cached { at: now, value: Some(value) })));
     }
 
-    /// Forgets all others.
+    /// Forgets all other names.
     pub(super) fn retain(&mut self, names: &BTreeSet<String>) {
         self.0.retain(|name, _| names.contains(name));
     }

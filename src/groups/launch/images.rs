@@ -1,14 +1,13 @@
 //! The architecture of images: attribute-based selection is for one architecture, and the image decides which.
 //!
-//! As cluster-autoscaler's own AWS provider has it
+//! As in cluster-autoscaler's own AWS provider
 //! ([aws_wrapper.go](https://github.com/kubernetes/autoscaler/blob/cluster-autoscaler-1.35.2/cluster-autoscaler/cloudprovider/aws/aws_wrapper.go),
-//! `getInstanceTypesFromInstanceRequirements…`). An image never changes and is asked for once, all that are new in one
-//! call.
+//! `getInstanceTypesFromInstanceRequirements…`). Images never change: each is asked for once, all new ones in one call.
 //!
-//! - While EC2 is busy or away, the architecture of an image that it never told is not known: a guess would make
-//!   cluster-autoscaler grow a group whose nodes its pods cannot run on.
-//! - Where EC2 will not tell, x86_64 is assumed, as most are: an image that is gone or that we may not see, and one that
-//!   is named by a Systems Manager parameter (`resolve:ssm:…`), which cannot be asked for.
+//! - Until EC2 has answered, the architecture is unknown: with a wrong guess, cluster-autoscaler would grow a group
+//!   whose nodes its pods cannot run on.
+//! - Where EC2 will not tell, x86_64 is assumed: an image that is gone or not ours to see, or one named by a Systems
+//!   Manager parameter (`resolve:ssm:…`), which cannot be asked for.
 
 use std::collections::BTreeSet;
 
@@ -17,13 +16,12 @@ use jiff::Timestamp;
 use super::cache::Named;
 use crate::aws::{Aws, AwsError, IMAGES_A_CALL};
 
-/// What is known of images: which are of arm64.
+/// Whether known images are arm64.
 #[derive(Debug, Default)]
 pub(super) struct Images(Named<bool>);
 
 impl Images {
-    /// Looks up those that are not known, adding to `answers` as they come. Those that EC2 does not have are left alone
-    /// for a while.
+    /// Looks up unknown images, counting `answers`. Missing ones are left alone for a while.
     pub(super) async fn refresh(
         &mut self,
         aws: &Aws,
@@ -42,7 +40,7 @@ impl Images {
                 }
                 Err(error) if error.is_transient() => return outcome.and(Err(error)),
                 Err(error) => {
-                    // What AWS refuses it refuses again a minute later.
+                    // A refusal will not change within a minute.
                     self.0.keep(batch, [], now);
                     outcome = outcome.and(Err(error));
                 }
@@ -51,13 +49,13 @@ impl Images {
         outcome
     }
 
-    /// Whether it is of arm64; none while EC2 has not answered for it.
+    /// Whether the image is arm64; `None` until EC2 has answered.
     pub(super) fn is_arm(&self, image: &str) -> Option<bool> {
         let is_settled = !can_be_asked(image) || self.0.is_answered(image);
         is_settled.then(|| self.0.get(image).is_some_and(|&arm| arm))
     }
 
-    /// Forgets all others.
+    /// Forgets all other images.
     pub(super) fn retain(&mut self, images: &BTreeSet<String>) {
         self.0.retain(images);
     }

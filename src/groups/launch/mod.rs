@@ -1,12 +1,12 @@
-//! Cache of what the groups launch: launch templates, launch configurations and instance types, read in bulk.
+//! Cache of what groups launch: launch templates, launch configurations, images and instance types, read in bulk.
 //!
-//! - What cannot change is read once: pinned versions, launch configurations, images, instance types. It is forgotten when no
-//!   group refers to it.
-//! - A refresh in a steady state makes at most one call that could wait: a page of launch templates, or one thing that is old or
-//!   was missing.
-//! - A failed call loses nothing that was known. Types that EC2 has not described come from the built-in table.
-//! - A refresh takes [`LIMIT`] at most, and keeps what was answered until then. The step that was under way goes last in the next
-//!   one, so that a call that hangs does not block the others.
+//! - What cannot change is read once: pinned versions, launch configurations, images, instance types. It is forgotten
+//!   when no group refers to it.
+//! - A refresh in a steady state makes at most one call that could wait: a page of launch templates, or one old or
+//!   missing item.
+//! - A failed call loses nothing. Types that EC2 has not described come from the built-in table.
+//! - A refresh takes at most [`LIMIT`] and keeps the answers it got. The step it was in goes last in the next one, so
+//!   that a hanging call does not block the others.
 
 mod attribute_selection;
 mod cache;
@@ -29,8 +29,8 @@ use crate::aws::{
 };
 use crate::template::Market;
 
-/// Time limit of a refresh: the view of the groups waits for it. Thousands of templates take a few seconds; what is left is read
-/// with the next look.
+/// Time limit of a refresh: the view of the groups waits for it. Thousands of templates take a few seconds; the rest is
+/// read at the next poll.
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// All that is known of what groups launch.
@@ -41,19 +41,19 @@ pub(super) struct LaunchCache {
     configurations: Named<Arc<LaunchSpec>>,
     selections: AttributeSelection,
     types: Named<Arc<TypeInfo>>,
-    /// Whether EC2 is not asked for types.
+    /// Whether types come from the built-in table only.
     static_types: bool,
     /// Whether this refresh may still make a call that could wait.
     spare: bool,
     /// Calls answered so far, without those of `templates`.
     answers: usize,
-    /// All calls answered when the last refresh began.
+    /// Calls answered before the last refresh.
     answers_before: usize,
-    /// The step under way, also when the last refresh ran out of time.
+    /// The step in progress, or in which the last refresh ran out of time.
     under_way: Option<usize>,
 }
 
-/// A part of a refresh. Later ones need what earlier ones have learned.
+/// A part of a refresh. Later steps need the answers of earlier ones.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Templates,
@@ -80,27 +80,27 @@ pub(super) enum RefreshError {
 /// What a group launches, looked up.
 #[derive(Clone, Debug)]
 pub(super) struct Resolved {
-    /// The types it may launch, in its order of preference.
+    /// Types it may launch, in its order of preference.
     pub(super) types: Vec<Arc<TypeInfo>>,
-    /// What they are launched from.
+    /// What it launches them from.
     pub(super) spec: Arc<LaunchSpec>,
-    /// How it pays.
+    /// On-Demand or Spot, if it is one of the two.
     pub(super) market: Option<Market>,
-    /// Which versions of launch templates, or which launch configuration, that is.
+    /// The launch template versions or launch configuration used.
     pub(super) revisions: BTreeSet<Revision>,
 }
 
-/// What a group launches, and whether that is arm64 as far as anything but its images says so. If nothing does, the image decides.
+/// What a group launches, and whether it is arm64; `None` if only the images can tell.
 pub(super) type Wanted<'a> = (&'a Launch, Option<bool>);
 
 impl LaunchCache {
-    /// An empty cache. With `static_types` types come from the built-in table only.
+    /// An empty cache. With `static_types`, types come from the built-in table only.
     pub(super) fn new(static_types: bool) -> Self {
         Self { static_types, ..Self::default() }
     }
 
-    /// Looks up what is wanted and not known, for up to [`LIMIT`], and forgets what is not wanted. Returns the first error; the other
-    /// calls are made all the same.
+    /// Looks up what is wanted and unknown, for at most [`LIMIT`], and forgets what is not wanted. Returns the first
+    /// error; the other calls are made all the same.
     pub(super) async fn refresh(
         &mut self,
         aws: &Aws,
@@ -115,7 +115,8 @@ impl LaunchCache {
         }
     }
 
-    /// Whether something was left to the next refresh, which should come soon. If EC2 is not answering, do not poll sooner.
+    /// Whether something waits for the next refresh, which should come soon. If EC2 is not answering, do not poll
+    /// sooner.
     pub(super) fn is_behind(&self) -> bool {
         let has_moved = self.answers() != self.answers_before;
         self.templates.is_behind() || self.under_way.is_some() && has_moved
@@ -223,7 +224,7 @@ impl LaunchCache {
         Ok(())
     }
 
-    /// The images whose architecture decides.
+    /// Images whose architecture must be known.
     fn images_of(&self, wanted: &[Wanted<'_>]) -> BTreeSet<String> {
         let untold = wanted.iter().filter(|(_, arm)| arm.is_none());
         untold
@@ -245,7 +246,7 @@ impl LaunchCache {
         all
     }
 
-    /// The types that groups may launch, as far as they are known.
+    /// Types that groups may launch, as far as known.
     fn types_of(&self, wanted: &[Wanted<'_>]) -> BTreeSet<String> {
         wanted.iter().filter_map(|&wish| self.type_names(wish).ok()).flatten().collect()
     }
@@ -313,8 +314,7 @@ impl LaunchCache {
         })
     }
 
-    /// Every set of attributes that a group's types are chosen by, with the image they are for, as far as it is known
-    /// which that is.
+    /// Each set of attributes that selects the group's types, with its image if known.
     fn requirements<'a>(
         &'a self,
         launch: &'a Launch,
@@ -332,7 +332,7 @@ impl LaunchCache {
         )
     }
 
-    /// Whether instances of an image are of arm64; x86_64, as most are, where nobody says.
+    /// Whether an image is arm64; x86_64 if nobody can tell.
     fn is_arm(&self, told: Option<bool>, image: Option<&str>) -> Result<bool, String> {
         match (told, image) {
             (Some(told), _) => Ok(told),
@@ -364,7 +364,7 @@ impl LaunchCache {
     }
 }
 
-/// Names of the launch configurations that groups launch from.
+/// Names of the launch configurations in use.
 fn configurations<'a>(wanted: &[Wanted<'a>]) -> impl Iterator<Item = &'a String> {
     wanted.iter().filter_map(|(launch, _)| match &launch.source {
         Some(Source::Configuration(name)) => Some(name),

@@ -1,15 +1,13 @@
-//! Launch template versions: what groups launch from.
+//! Cache of launch template versions.
 //!
-//! - The latest and default versions of all launch templates are read in one pass when first needed, whole; after that
-//!   a pass begins every five minutes and takes one page a refresh. Only what some group refers to is asked for.
-//! - What a pass does not tell (pinned versions, new templates) is read one by one, at most [`SINGLY`] a refresh; a
-//!   pinned version once.
-//! - Where AWS refuses a pass, all are read one by one, each again after five minutes at the earliest, and a pass is
-//!   tried again every five minutes. That a later page is refused (its token may have grown too old) says nothing of the
-//!   first: the pass is made once more, whole.
-//! - A failed call loses nothing: what was known before still serves. Nor does a refresh that is dropped at an await:
-//!   what was answered until then is kept, and the pass goes on where it was.
-//! - What no group refers to is forgotten.
+//! - A pass reads the latest and default versions of all launch templates, whichever of the two groups refer to. The
+//!   first is read whole; then one begins every five minutes and reads a page a refresh.
+//! - Other versions (pinned, or of new templates) are read singly, at most [`SINGLY`] a refresh; a pinned one once.
+//! - If AWS refuses a pass, all are read singly, each every five minutes at most, and a pass is tried again every five
+//!   minutes. If only a later page is refused (its token may have expired), the pass is tried once more, whole.
+//! - A failed call loses nothing: the last answer serves. Cancel safe: answers are kept, and the pass resumes where it
+//!   was.
+//! - Versions that no group refers to are forgotten.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -23,51 +21,50 @@ use super::cache::{Cached, MISSING};
 use crate::aws::{Aws, AwsError, LaunchSpec, TemplateAliases, TemplateId, TemplateRef, TemplateVersion};
 use crate::clock::elapsed;
 
-/// How old `$Latest` and `$Default` may get before they are read again: a template changes by a person's hand, and
-/// the group launches what the new version says only from then on.
+/// How old `$Latest` and `$Default` may get: templates are changed by hand, and groups launch the new version only from
+/// then on.
 const PASS: Duration = Duration::from_mins(5);
-/// Unknown versions that are asked for one by one; more begin a pass, which tells the latest and default ones of them.
+/// Unknown versions to read singly; more begin a pass, which tells the latest and default ones.
 const FEW: usize = 3;
-/// Versions that are asked for one by one in a refresh: a quarter of what EC2 grants an account at once, which then
-/// comes back within two seconds.
+/// Versions read singly in a refresh: a quarter of the burst EC2 grants an account, refilled within two seconds.
 ///
 /// Source: [Request throttling for the EC2
 /// API](https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-throttling.html), non-mutating actions.
 const SINGLY: usize = 25;
-/// Calls for single versions that are under way at once.
+/// Single reads in flight at once.
 const AT_ONCE: usize = 8;
 
-/// All launch template versions that are known.
+/// All known launch template versions.
 #[derive(Debug, Default)]
 pub(super) struct Templates {
-    /// The latest and default versions, as of the last finished pass.
+    /// The latest and default versions, from the last complete pass.
     bulk: BTreeMap<TemplateRef, Arc<LaunchSpec>>,
-    /// When a pass came to an end last, good or bad.
+    /// When the last pass ended, well or badly.
     pass_ended: Option<Timestamp>,
     pass: Option<Pass>,
-    /// Whether the last pass was refused, or broke off: what it did not tell is read one by one for as long.
+    /// Whether the last pass was refused or broke off: until one succeeds, versions are read singly.
     refused: bool,
-    /// Versions asked for one by one; none where AWS has none.
+    /// Versions read singly; `None` if AWS has no such version.
     single: BTreeMap<TemplateRef, Cached<Option<Arc<LaunchSpec>>>>,
     is_behind: bool,
-    /// Whether the last refresh took a page of a pass.
+    /// Whether the last refresh read a page of a pass.
     took_page: bool,
-    /// How many calls were answered so far.
+    /// Calls answered so far.
     answers: usize,
 }
 
-/// Why a pass came to nothing.
+/// Why a pass failed.
 #[derive(Debug)]
 enum Broken {
     /// The first page was refused.
     Refused,
-    /// A later page was refused, of the second try too.
+    /// A later page was refused, on the second try too.
     Off(AwsError),
-    /// AWS is busy or away.
+    /// AWS is busy or unreachable.
     ForNow(AwsError),
 }
 
-/// A pass over all launch templates that is under way.
+/// A pass in progress.
 #[derive(Debug)]
 struct Pass {
     aliases: TemplateAliases,
@@ -76,7 +73,7 @@ struct Pass {
 }
 
 impl Pass {
-    /// One that is yet to begin.
+    /// A pass that has not begun.
     fn over(refs: &BTreeSet<&TemplateRef>) -> Self {
         Self { aliases: aliases(refs), versions: Vec::new(), next: None }
     }
@@ -88,28 +85,27 @@ impl Templates {
         self.bulk.get(of).or_else(|| self.single.get(of)?.value.as_ref())
     }
 
-    /// Whether versions that were never asked for are left to the next refresh, which is to come soon.
+    /// Whether some versions never read wait for the next refresh, which should come soon.
     pub(super) fn is_behind(&self) -> bool {
         self.is_behind
     }
 
-    /// Whether the last refresh took a page of a pass over all templates.
+    /// Whether the last refresh read a page of a pass.
     pub(super) fn took_page(&self) -> bool {
         self.took_page
     }
 
-    /// How many calls were answered so far.
+    /// Calls answered so far.
     pub(super) fn answers(&self) -> usize {
         self.answers
     }
 
-    /// Forgets single versions that nobody refers to.
+    /// Forgets single versions that no group refers to.
     pub(super) fn retain(&mut self, refs: &BTreeSet<&TemplateRef>) {
         self.single.retain(|of, _| refs.contains(of));
     }
 
-    /// Looks up what is referred to and not known, or not known well enough. The first error is told; everything else
-    /// goes on.
+    /// Reads what is unknown or out of date. Returns the first error; the other calls are made all the same.
     pub(super) async fn refresh(
         &mut self,
         aws: &Aws,
@@ -122,7 +118,7 @@ impl Templates {
         if unknown > FEW || refs.iter().any(|of| !of.is_pinned()) {
             outcome = match self.advance_pass(aws, refs, unknown > FEW, now).await {
                 Ok(()) => Ok(()),
-                // Not everybody may, or can, read all launch templates.
+                // Reading all launch templates may be forbidden or unsupported.
                 Err(Broken::Refused) => {
                     self.note_refusal(refs, now);
                     Ok(())
@@ -144,14 +140,14 @@ impl Templates {
         refs: &BTreeSet<&TemplateRef>,
         now: Timestamp,
     ) -> Result<(), AwsError> {
-        // What a first pass that did not come through would have told is not asked for one by one.
+        // Until a first pass has ended, `$Latest` and `$Default` are left to it.
         let singly = |of: &&&TemplateRef| {
             (of.is_pinned() || self.pass_ended.is_some())
                 && !self.bulk.contains_key(**of)
                 && self.is_due(of, now)
         };
         let mut due: Vec<&TemplateRef> = refs.iter().filter(singly).copied().collect();
-        // Those never asked for come first (`None` is least).
+        // Versions never read sort first (`None` is least).
         due.sort_by_key(|&of| self.single.get(of).map(|kept| kept.at));
         let is_behind = due.get(SINGLY).is_some_and(|&of| !self.single.contains_key(of));
         let due: Vec<TemplateRef> = due.into_iter().take(SINGLY).cloned().collect();
@@ -169,7 +165,7 @@ impl Templates {
                     self.single.insert(of, Cached { at: now, value });
                 }
                 Err(error) => {
-                    // What AWS refuses it refuses again a minute later.
+                    // A refusal will not change within a minute.
                     if !error.is_transient() {
                         self.single.entry(of).or_insert(Cached { at: now, value: None }).at = now;
                     }
@@ -177,12 +173,12 @@ impl Templates {
                 }
             }
         }
-        // An EC2 that is busy or away is not to be asked any sooner.
+        // If EC2 is not answering, do not poll sooner.
         self.is_behind = is_behind && outcome.is_ok();
         outcome
     }
 
-    /// Whether a version that no pass tells is to be asked for.
+    /// Whether a version that no pass tells should be read.
     fn is_due(&self, of: &TemplateRef, now: Timestamp) -> bool {
         self.single.get(of).is_none_or(|kept| {
             let moves = self.refused && !of.is_pinned();
@@ -191,8 +187,8 @@ impl Templates {
         })
     }
 
-    /// Goes on with the pass that is under way, or begins one that is due: one page, or all that are left if it is the
-    /// first or `whole` is asked for.
+    /// Continues the pass in progress or begins one that is due. Reads one page, or all that remain if it is the first
+    /// pass or `whole` is set.
     async fn advance_pass(
         &mut self,
         aws: &Aws,
@@ -207,7 +203,7 @@ impl Templates {
         }
         let mut is_second_try = false;
         loop {
-            // It stays where it is while a page is awaited: whoever waits for us may give up.
+            // Cancel safe: the pass stays in `self` while a page is awaited.
             let pass = self.pass.get_or_insert_with(|| Pass::over(refs));
             self.took_page = true;
             let page = match aws.launch_template_page(pass.aliases, pass.next.clone()).await {
@@ -230,7 +226,7 @@ impl Templates {
             if pass.next.is_none() {
                 self.bulk = index(&pass.versions, pass.aliases);
                 (self.pass, self.pass_ended, self.refused) = (None, Some(now), false);
-                // What moves with a template is in the index now; what was asked for singly would never move.
+                // `bulk` now has `$Latest` and `$Default`; single copies would never be refreshed.
                 self.single.retain(|of, _| of.is_pinned());
                 return Ok(());
             }
@@ -240,7 +236,7 @@ impl Templates {
         }
     }
 
-    /// From now on all are read one by one; what passes have told serves until then.
+    /// Versions are read singly from now on; answers of earlier passes serve until then.
     fn note_refusal(&mut self, refs: &BTreeSet<&TemplateRef>, now: Timestamp) {
         (self.pass_ended, self.refused) = (Some(now), true);
         for (of, value) in std::mem::take(&mut self.bulk) {
@@ -250,7 +246,7 @@ impl Templates {
         }
     }
 
-    /// Keeps the pinned versions that a pass has told: they stay what they are when they are no longer the latest.
+    /// Keeps the pinned versions that a pass told, for when they are no longer the latest.
     fn keep_pinned(&mut self, refs: &BTreeSet<&TemplateRef>, now: Timestamp) {
         for &of in refs.iter().filter(|of| of.is_pinned()) {
             if let (Some(spec), false) = (self.bulk.get(of), self.single.contains_key(of)) {
@@ -260,7 +256,7 @@ impl Templates {
     }
 }
 
-/// Those that are referred to; both, if only numbers are: they may be told as one of them.
+/// The aliases referred to; both if there are only numbers, as either may match one.
 fn aliases(refs: &BTreeSet<&TemplateRef>) -> TemplateAliases {
     let has = |alias: &str| refs.iter().any(|of| of.version == alias);
     match (has("$Latest"), has("$Default")) {
@@ -270,7 +266,7 @@ fn aliases(refs: &BTreeSet<&TemplateRef>) -> TemplateAliases {
     }
 }
 
-/// Every way a group can refer to one of these versions, which are all that have these aliases.
+/// All references that these versions answer, if they are all that have these aliases.
 fn index(versions: &[TemplateVersion], aliases: TemplateAliases) -> BTreeMap<TemplateRef, Arc<LaunchSpec>> {
     let mut latest: BTreeMap<&str, i64> = BTreeMap::new();
     if aliases != TemplateAliases::Default {

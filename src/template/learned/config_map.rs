@@ -1,8 +1,7 @@
-//! Keeps what was learned of the groups' nodes in a ConfigMap, so that the template of a group at zero is right after a
-//! restart.
+//! Stores what is learned of nodes in a ConfigMap, so that the template of a group at zero is right after a restart.
 //!
-//! Only the first look waits for it, and briefly: without the API server or the permission, nodes teach it again. Nothing is
-//! written before what is there has been read.
+//! Only the first poll waits for it, briefly: without API server or permission, nodes teach it again. Nothing is
+//! written before the old content has been read.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -19,26 +18,26 @@ use crate::cluster::{ApiError, Cluster, Leadership};
 use crate::k8s::GroupName;
 use crate::telemetry::{Outage, chain};
 
-/// The key in the ConfigMap. Its value is a JSON object with a member for each group.
+/// Key in the ConfigMap. The value is a JSON object with one member a group.
 const KEY: &str = "templates.json";
 
-/// Most bytes of it: a ConfigMap takes 1 MiB, the rest of the object included.
+/// Size limit in bytes: a ConfigMap takes 1 MiB including the rest of the object.
 ///
 /// Source: [ConfigMaps](https://kubernetes.io/docs/concepts/configuration/configmap/#motivation).
 const LIMIT: usize = 1_000_000;
 
-/// Pauses between tries: a restarting API server is back within seconds, a permission is given by a person.
+/// Bounds of the pause between tries: a restarting API server is back within seconds, a permission takes a person.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_mins(5);
 
-/// Least time between two writes of up to a megabyte: while a large cluster grows every look learns something. Nodes teach again
-/// what a kill loses meanwhile.
+/// Least time between two writes of up to a megabyte: in a growing cluster every poll learns something. Nodes teach
+/// again what a kill loses.
 const PAUSE: Duration = Duration::from_secs(30);
 
-/// Most time between two writes: somebody may have deleted the ConfigMap.
+/// Most time between two writes: the ConfigMap may have been deleted.
 const AGAIN: Duration = Duration::from_mins(10);
 
-/// Reads the ConfigMap once, then writes it whenever something is learned, for ever.
+/// Reads the ConfigMap once, then writes it whenever something is learned. Never returns.
 pub async fn keep(
     store: Arc<LearnedStore>,
     cluster: Cluster,
@@ -46,7 +45,7 @@ pub async fn keep(
     config_map: String,
 ) -> Infallible {
     let mut trouble = Trouble { config_map: &config_map, outage: Outage::default() };
-    // Changes made while it is read are written too.
+    // Subscribed first, so that changes made during the read are written too.
     let mut versions = store.versions();
     loop {
         match cluster.config_map(&config_map).await {
@@ -57,7 +56,7 @@ pub async fn keep(
             }
             Err(error) => {
                 if matches!(error, ApiError::Refused(_)) {
-                    // The first look must not wait for what may not be read.
+                    // Without permission to read it, let the first poll go on.
                     store.load(BTreeMap::new());
                 }
                 trouble.pause("read", &error).await;
@@ -68,7 +67,7 @@ pub async fn keep(
     loop {
         match tokio::time::timeout(AGAIN, versions.changed()).await {
             Err(_) if store.all().is_empty() => continue,
-            // Never: the store holds the sender.
+            // The sender lives in `store`, so this does not happen.
             Ok(Err(_)) => std::future::pending::<()>().await,
             Ok(Ok(())) | Err(_) => {}
         }
@@ -87,7 +86,7 @@ pub async fn keep(
     }
 }
 
-/// What can be read of it, group by group.
+/// Parses it group by group, skipping damaged members.
 fn read(text: &str) -> Option<BTreeMap<GroupName, Learned>> {
     let damaged = |group: Option<&str>, error: serde_json::Error| {
         tracing::warn!(group, %error, "learned template data in the ConfigMap is damaged: ignoring it until nodes show it again");
@@ -126,7 +125,7 @@ fn written(store: &LearnedStore) -> String {
     format!("{{{}}}", members.join(",\n"))
 }
 
-/// Tries that fail.
+/// Paces and logs failed tries.
 struct Trouble<'a> {
     config_map: &'a str,
     outage: Outage,

@@ -1,12 +1,12 @@
-//! What is learned since a start, and what the run before had learned: one from two.
+//! Merges what was learned since the start with what an earlier run had learned.
 //!
-//! Where both have seen settled nodes it is as if all of them had been seen by one; where only one has, that one is right.
+//! If both have seen settled nodes, the result is as if one run had seen them all; if only one has, it wins.
 
 use super::{Learned, sort, speak_for_all};
 use crate::k8s::Taint;
 
 impl Learned {
-    /// What this and an earlier run have learned, if both are about the same launch templates; else this alone.
+    /// What both runs have learned, if it is about the same launch templates; else `self` alone.
     #[must_use]
     pub fn merged(&self, earlier: &Self) -> Self {
         if self.revisions != earlier.revisions {

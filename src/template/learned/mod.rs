@@ -1,14 +1,14 @@
-//! What real nodes of a group have shown, and how it corrects the template. Pure.
+//! What real nodes of a group have shown, to correct its template. Pure.
 //!
-//! - Only nodes of what the group launches today teach: with another version of the launch template all is forgotten.
-//! - Figures are those of the last node of each instance type, so that a group of several types is not taken for its
-//!   largest one. Labels are those that all nodes have alike and always had, in a group of several types nodes of two of
-//!   them; what tells of one node or of where it is is not learned.
-//! - What a node lacks when it starts (a device whose plugin is not up) is not taken for missing, and what it has only
-//!   then (startup taints) is not taken for given.
-//! - Taints are those that nodes have from their registration: after the first settled nodes they only become fewer. One
-//!   that somebody puts on by hand would else stay for ever with a group that its pods can then not wake from zero.
-//! - Nodes do not teach what EKS says. Its last answer is remembered, for a start at which EKS is silent.
+//! - Only nodes of what the group launches today teach: a new launch template version clears everything.
+//! - Figures are kept by instance type, from its last node, so that a group of several types is not taken for its
+//!   largest. Labels are learned if all nodes always had them alike and, in a group of several types, nodes of two
+//!   types did; labels of one node or its place are not.
+//! - What starting nodes lack (a device whose plugin is not up) does not count as missing; what only they have (startup
+//!   taints) is not learned.
+//! - Taints are those that nodes have from registration. After the first settled nodes they only become fewer: else a
+//!   taint put on by hand would stay, and keep the group's pods from scaling it from zero.
+//! - Nodes do not teach what EKS says. EKS's last answer is kept, for a start without EKS.
 
 pub mod config_map;
 mod merge;
@@ -29,11 +29,10 @@ use crate::clock::elapsed;
 use crate::cluster::NodeView;
 use crate::k8s::{Taint, names};
 
-/// Label of a node's instance type.
+/// The instance type label.
 pub(super) const INSTANCE_TYPE: &str = "node.kubernetes.io/instance-type";
 
-/// Labels that tell of one node, of its type or of its place: a group has several of each, and the template's own are
-/// right for the node that it shows.
+/// Labels of one node, its type or its place: nodes of a group differ in them, and the template has its own.
 const OF_ONE_NODE: [&str; 9] = [
     "kubernetes.io/hostname",
     INSTANCE_TYPE,
@@ -46,58 +45,58 @@ const OF_ONE_NODE: [&str; 9] = [
     names::EXCLUDE_FROM_LOAD_BALANCERS,
 ];
 
-/// Labels that tell of a node's place: its zone ...
+/// Labels of a node's place: its zone ...
 const ZONE: &str = "topology.kubernetes.io/zone";
-/// ... its zone by the id that is the same in all accounts ...
+/// ... its zone id, the same in all accounts ...
 const ZONE_ID: &str = "topology.k8s.aws/zone-id";
-/// ... and whatever else AWS says of it, down to the network node that it hangs on.
+/// ... and anything else AWS says of it, down to its network node.
 ///
 /// Source: [cloud-provider-aws](https://github.com/kubernetes/cloud-provider-aws), `network-node-layer-…`.
 const PLACES: &str = "topology.k8s.aws/";
 
-/// The newest nodes of a group that are asked what they have in common: enough to tell the group's from one node's.
+/// How many of a group's newest nodes to compare: enough to tell the group's labels from one node's.
 const TEACHERS: usize = 32;
 
-/// A node has what it will have when it has been Ready for this long: device plugins, agents that set labels, and those
-/// that take off a taint of their own, do so within seconds of being up.
+/// A node Ready for this long is complete: device plugins and agents set labels and remove their taints within seconds
+/// of starting.
 const SETTLED: Duration = Duration::from_mins(1);
 
 /// What is known of a group's nodes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Learned {
-    /// The versions of launch templates it is about.
+    /// The launch template versions it is about.
     pub revisions: BTreeSet<Revision>,
-    /// What a node of an instance type has and gives to pods.
+    /// Capacity and allocatable by instance type.
     pub types: BTreeMap<String, Figures>,
-    /// Type of the last node.
+    /// Instance type of the last node.
     pub last: String,
-    /// Types of which a settled node has been seen. Such nodes teach labels and taints; until there was one, none is
-    /// known for sure.
+    /// Types with a settled node seen so far. Settled nodes teach labels and taints; before the first, none are
+    /// certain.
     pub settled: BTreeSet<String>,
-    /// Labels that all nodes have alike, and those of EKS's last answer.
+    /// Labels that all nodes share, and those of EKS's last answer.
     pub labels: BTreeMap<String, String>,
-    /// Labels that nodes had with different values.
+    /// Labels whose values differ between nodes.
     pub varying: BTreeSet<String>,
-    /// Taints that all nodes have had from the first, and those of EKS's last answer.
+    /// Taints that all nodes have had from registration, and those of EKS's last answer.
     pub taints: Vec<Taint>,
-    /// What of that EKS has ever given: nodes do not teach it.
+    /// Labels and taints that EKS has ever given; nodes do not teach those.
     pub given: Given,
 }
 
-/// Keys of what EKS gives to the nodes of a managed node group.
+/// Keys of labels and taints that EKS gives to a managed node group.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Given {
-    /// Of labels.
+    /// Keys of labels.
     pub labels: BTreeSet<String>,
-    /// Of taints.
+    /// Keys of taints.
     pub taints: BTreeSet<String>,
 }
 
 impl Learned {
-    /// What is known after these nodes of the group (all launched from `revisions`) have been looked at; none if
-    /// nothing is. `given` is what EKS says of its nodes, if it has said anything.
+    /// What is known after looking at these nodes, all launched from `revisions`; `None` if nothing. `given` is EKS's
+    /// answer, if there is one.
     pub fn from(
         known: Option<&Self>,
         revisions: &BTreeSet<Revision>,
@@ -130,7 +129,7 @@ impl Learned {
         Some(learned)
     }
 
-    /// Takes EKS's answer in place of its last one.
+    /// Replaces EKS's last answer.
     fn remember(&mut self, answer: &ManagedNodeGroup) {
         self.given.labels.extend(answer.labels.keys().cloned());
         self.given.taints.extend(answer.taints.iter().map(|taint| taint.key.clone()));
@@ -209,14 +208,14 @@ impl Learned {
         sort(&mut self.taints);
     }
 
-    /// The labels of a new node of a group that may launch `types` types. One type does not speak for others: theirs may
-    /// have another GPU, or none.
+    /// Labels of a new node of a group that may launch `types` types. One type does not speak for others, which may
+    /// have another GPU or none.
     pub(super) fn labels_among(&self, types: usize) -> impl Iterator<Item = (&String, &String)> {
         let speak = types < 2 || self.settled.len() > 1;
         self.labels.iter().filter(move |(key, _)| speak || self.given.labels.contains(*key))
     }
 
-    /// The figures of a type, corrected by what its last node has shown.
+    /// A type's figures, corrected by its last node.
     pub(super) fn correct(&self, instance_type: &str, computed: Figures) -> Figures {
         match self.types.get(instance_type) {
             Some(shown) => computed.overlaid(shown),
@@ -225,7 +224,7 @@ impl Learned {
     }
 }
 
-/// Whether a node looks as nodes of the group do: it is Ready, and nobody is at work on it or about to take it away.
+/// Whether a node is typical of its group: Ready, not under maintenance, not about to go.
 fn can_teach(node: &NodeView) -> bool {
     node.ready_since.is_some()
         && !node.unschedulable
@@ -233,18 +232,18 @@ fn can_teach(node: &NodeView) -> bool {
         && node.taint(names::TO_BE_DELETED).is_none()
 }
 
-/// In one order, so that what is the same is equal.
+/// Sorted, so that equal sets compare equal.
 fn sort(taints: &mut [Taint]) {
     taints.sort_by(|a, b| (&a.key, &a.effect).cmp(&(&b.key, &b.effect)));
 }
 
-/// The types of these nodes.
+/// Instance types of these nodes.
 fn types_of(nodes: &[&NodeView]) -> BTreeSet<String> {
     nodes.iter().map(|node| node.labels.get(INSTANCE_TYPE).unwrap_or_default().to_owned()).collect()
 }
 
-/// Whether a label that is new with nodes of these types is one of the group: nodes of another type that are gone by
-/// now may have lacked it.
+/// Whether a label first seen on nodes of these types belongs to the group: earlier nodes of another type, gone by now,
+/// may have lacked it.
 fn speak_for_all(types: &BTreeSet<String>, before: &BTreeSet<String>) -> bool {
     types.len() > 1 || before.is_subset(types)
 }
@@ -253,7 +252,7 @@ fn is_settled(node: &NodeView, now: Timestamp) -> bool {
     node.ready_since.is_some_and(|since| elapsed(since, now) >= SETTLED)
 }
 
-/// Whether a label tells of this one node.
+/// Whether a label is about this one node.
 fn is_of_one_node(node: &NodeView, (key, value): (&str, &str)) -> bool {
     OF_ONE_NODE.contains(&key)
         || key.starts_with(PLACES)
@@ -262,7 +261,7 @@ fn is_of_one_node(node: &NodeView, (key, value): (&str, &str)) -> bool {
         || node.instance.as_ref().is_some_and(|instance| value.contains(instance.as_str()))
 }
 
-/// Whether a taint comes and goes with a node's condition or its start.
+/// Whether a taint comes and goes with a node's condition or start.
 ///
 /// Sources: [Taint based evictions](https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/),
 /// [well-known taints](https://kubernetes.io/docs/reference/labels-annotations-taints/), cluster-autoscaler's

@@ -1,6 +1,7 @@
-//! What is learned of the groups' nodes, shared: discovery adds to it at each look, [`super::config_map`] carries it over a restart.
+//! Shared store of what is learned of nodes: discovery adds to it at each poll, [`super::config_map`] keeps it over
+//! restarts.
 //!
-//! What was learned since the start and what is loaded are merged, should the first look not have waited for the load.
+//! If the first poll did not wait for the load, what it learned is merged with what is loaded.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,19 +27,19 @@ pub struct LearnedStore {
 #[derive(Debug)]
 struct Known {
     learned: Arc<Learned>,
-    /// Whether the group has nodes that teach the same again.
+    /// Whether the group has nodes to learn it from again.
     has_nodes: bool,
 }
 
 impl LearnedStore {
-    /// Nothing yet; these nodes teach.
+    /// An empty store that learns from `nodes`.
     pub fn new(nodes: Arc<Nodes>) -> Self {
         let by_group = Mutex::default();
         Self { nodes, by_group, version: watch::Sender::new(0), loaded: watch::Sender::new(false) }
     }
 
-    /// Looks at the nodes of a group that launches `revisions`. An instance of which AWS does not tell what it was
-    /// launched from is taken for one of today's. `given` is what EKS says of its node group.
+    /// Looks at the nodes of a group that launches `revisions`. An instance without a known launch source counts as one
+    /// of those. `given` is EKS's description of its node group.
     pub fn learn(
         &self,
         group: &AutoScalingGroup,
@@ -56,7 +57,7 @@ impl LearnedStore {
             })
             .filter_map(|instance| match &self.nodes.of_instance(&instance.id)[..] {
                 [only] => Some(Arc::clone(only)),
-                // Of several that name it, one may be made up.
+                // If several Nodes claim the instance, one may be forged.
                 _ => None,
             })
             .collect();
@@ -77,7 +78,7 @@ impl LearnedStore {
             if let Some(entry) = by_group.get_mut(&group.name)
                 && std::mem::replace(&mut entry.has_nodes, has_nodes) != has_nodes
             {
-                // What is kept begins with the groups that have none.
+                // The ConfigMap lists groups without nodes first, so it changes.
                 self.touch();
             }
             return Some(known);
@@ -95,12 +96,12 @@ impl LearnedStore {
         Some(learned)
     }
 
-    /// What is learned of a group, for now.
+    /// What is known of a group now.
     pub fn known(&self, group: &str) -> Option<Arc<Learned>> {
         self.lock().get(group).map(|known| Arc::clone(&known.learned))
     }
 
-    /// Forgets all groups but these.
+    /// Forgets groups for which `is_there` is false.
     pub fn retain(&self, is_there: impl Fn(&str) -> bool) {
         let mut by_group = self.lock();
         let before = by_group.len();
@@ -110,7 +111,7 @@ impl LearnedStore {
         }
     }
 
-    /// Takes in what an earlier run had learned.
+    /// Merges in what an earlier run had learned.
     pub fn load(&self, kept: BTreeMap<GroupName, Learned>) {
         let mut by_group = self.lock();
         for (group, earlier) in kept {
@@ -128,13 +129,13 @@ impl LearnedStore {
         self.loaded.send_replace(true);
     }
 
-    /// Completes when what an earlier run had learned is in.
+    /// Waits until [`load`](Self::load) has been called.
     pub async fn loaded(&self) {
-        // The sender lives as long as this, so the wait can only end well.
+        // The sender lives in `self`, so this cannot fail.
         let _ = self.loaded.subscribe().wait_for(|loaded| *loaded).await;
     }
 
-    /// All that is learned; groups without nodes, which nothing would teach again, come first.
+    /// All that is learned. Groups without nodes come first: nothing would teach it again.
     pub fn all(&self) -> Vec<(GroupName, Arc<Learned>)> {
         let by_group = self.lock();
         let with = |has_nodes: bool| by_group.iter().filter(move |(_, known)| known.has_nodes == has_nodes);
@@ -144,7 +145,7 @@ impl LearnedStore {
             .collect()
     }
 
-    /// Changes whenever something was learned or forgotten.
+    /// Changes whenever something is learned or forgotten.
     pub fn versions(&self) -> watch::Receiver<u64> {
         self.version.subscribe()
     }
@@ -172,7 +173,7 @@ mod tests {
         [Revision("lt-1:1".into())].into()
     }
 
-    /// LearnedStore of a cluster with one node, that of `i-1`.
+    /// A store for a cluster with one node, that of `i-1`.
     fn store() -> LearnedStore {
         let nodes = Nodes::default();
         nodes.apply(NodeView {
@@ -200,7 +201,7 @@ mod tests {
         }
     }
 
-    /// Looks at a group of these instances.
+    /// Has the store look at a group of these instances.
     fn look(store: &LearnedStore, instances: &[&str]) -> Option<Arc<Learned>> {
         store.learn(&group(instances), &revisions(), None, now())
     }

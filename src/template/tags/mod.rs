@@ -1,8 +1,9 @@
-//! What a group's tags say about its nodes and its autoscaling, in cluster-autoscaler's spelling. Pure.
+//! What a group's tags say of its nodes and its autoscaling, in cluster-autoscaler's spelling. Pure.
 //!
 //! `k8s.io/cluster-autoscaler/node-template/{label,taint,resources,autoscaling-options}/…`, as in cluster-autoscaler's
-//! [README for AWS](https://github.com/kubernetes/autoscaler/blob/cluster-autoscaler-1.35.2/cluster-autoscaler/cloudprovider/aws/README.md#auto-discovery-setup).
-//! A tag that says something impossible is left out and reported; the others count.
+//! [README for
+//! AWS](https://github.com/kubernetes/autoscaler/blob/cluster-autoscaler-1.35.2/cluster-autoscaler/cloudprovider/aws/README.md#auto-discovery-setup).
+//! Invalid tags are left out and reported; the others count.
 
 #[cfg(test)]
 mod tests;
@@ -15,35 +16,35 @@ use crate::k8s::{Taint, quantity};
 
 const PREFIX: &str = "k8s.io/cluster-autoscaler/node-template/";
 
-/// Whether the group's nodes have prefix delegation on. cluster-autoscaler has no tag for this.
+/// Whether prefix delegation is on. cluster-autoscaler has no tag for this.
 const PREFIX_DELEGATION: &str = "ebbtide/prefix-delegation";
-/// How many pods the group's nodes are told to take, where that is not what EKS computes.
+/// Pods a node takes, if not the number that EKS computes.
 const MAX_PODS: &str = "ebbtide/max-pods";
-/// Whether the group's real nodes correct its template.
+/// Whether real nodes correct the template.
 const LEARNED_TEMPLATE: &str = "ebbtide/learned-template";
 
-/// What the tags of a group say.
+/// What a group's tags say.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeTags {
-    /// Labels its nodes have.
+    /// Node labels.
     pub labels: BTreeMap<String, String>,
-    /// Taints its nodes have.
+    /// Node taints.
     pub taints: Vec<Taint>,
-    /// Resources its nodes have, as Kubernetes quantities; they beat what is computed.
+    /// Node resources, as Kubernetes quantities; they beat computed ones.
     pub resources: BTreeMap<String, String>,
-    /// Whether its nodes have prefix delegation on.
+    /// Whether prefix delegation is on.
     pub prefix_delegation: bool,
-    /// Whether its template stays as computed, whatever its real nodes show.
+    /// Whether the template stays as computed, whatever real nodes show.
     pub keep_computed: bool,
-    /// How many pods its nodes take; beats what is computed, and `resources` beats it.
+    /// Pods a node takes; beats the computed number, and `resources` beats it.
     pub max_pods: Option<i64>,
-    /// Autoscaling options of its own.
+    /// The group's own autoscaling options.
     pub options: OptionOverrides,
 }
 
-/// Autoscaling options that a group has of its own; what is not set is cluster-autoscaler's to say.
+/// A group's own autoscaling options; cluster-autoscaler decides the rest.
 ///
-/// Names as in cluster-autoscaler's
+/// Names are those of cluster-autoscaler's
 /// [config/const.go](https://github.com/kubernetes/autoscaler/blob/cluster-autoscaler-1.35.2/cluster-autoscaler/config/const.go).
 /// `zeroormaxnodescaling` and `maxnodeprovisiontime` are in the protocol, but its own AWS provider reads neither.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -71,18 +72,18 @@ impl OptionOverrides {
     }
 }
 
-/// A tag that cannot be meant as it stands.
+/// An invalid tag.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BadTag {
     /// The tag's key.
     pub key: String,
     /// The tag's value.
     pub value: String,
-    /// What would be right.
+    /// What a valid value looks like.
     pub expected: &'static str,
 }
 
-/// Reads a group's tags: what they say, and those that were left out.
+/// Parses a group's tags. Returns what they say, and the invalid ones.
 pub fn read(tags: &BTreeMap<String, String>) -> (NodeTags, Vec<BadTag>) {
     let (mut read, mut bad) = (NodeTags::default(), Vec::new());
     for (key, value) in tags {
@@ -105,8 +106,8 @@ pub fn read(tags: &BTreeMap<String, String>) -> (NodeTags, Vec<BadTag>) {
     (read, bad)
 }
 
-/// The same, with the resources that the tags of its EKS managed node group tell; the group's own win.
-/// cluster-autoscaler's own AWS provider reads those too, and nothing else of a node group's tags.
+/// As [`read`], plus the resource tags of its EKS managed node group; the group's own win. cluster-autoscaler's own AWS
+/// provider reads those too, and none of a node group's other tags.
 pub fn read_with(
     tags: &BTreeMap<String, String>,
     of_node_group: &BTreeMap<String, String>,
@@ -228,14 +229,14 @@ fn duration(text: &str) -> Result<Duration, &'static str> {
         seconds += number * unit;
         rest = &rest[letters..];
     }
-    // Go's durations end at 2^63 nanoseconds, and so does the protocol's.
+    // Durations of Go and of the protocol end at 2^63 nanoseconds.
     if seconds >= i64::MAX as f64 / 1e9 {
         return Err(EXPECTED);
     }
     Duration::try_from_secs_f64(seconds).map_err(|_| EXPECTED)
 }
 
-/// Whether the text is a name with an optional DNS prefix, as keys of labels, taints and resources are.
+/// Whether the text is a valid key of a label, taint or resource: a name with an optional DNS prefix.
 ///
 /// Source: [Labels and Selectors](https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set).
 fn is_qualified_name(text: &str) -> bool {
@@ -257,7 +258,7 @@ fn is_word(text: &str) -> bool {
     is_framed(text, |b| b.is_ascii_alphanumeric(), |b| matches!(b, b'-' | b'_' | b'.'))
 }
 
-/// Whether the text has only `edge` characters at its ends and only those or `inner` ones between.
+/// Whether the text starts and ends with `edge` characters and has only `edge` or `inner` ones between.
 fn is_framed(text: &str, edge: impl Fn(u8) -> bool, inner: impl Fn(u8) -> bool) -> bool {
     let bytes = text.as_bytes();
     bytes.first().is_some_and(|&b| edge(b))
