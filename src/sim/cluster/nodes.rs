@@ -78,13 +78,13 @@ impl State {
             return;
         }
         machine.registered = true;
-        self.register(node);
+        self.register(node, true);
     }
 
     /// A kubelet starts and registers its Node. One that is there already is adopted as it is, with the annotations, the
     /// taints and the provider id of whatever machine had the name before (`tryRegisterWithAPIServer`).
     /// <https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/kubelet_node_status.go>
-    fn register(&mut self, node: &str) {
+    fn register(&mut self, node: &str, boots: bool) {
         let Some(spec) = self.machines.get(node).map(|machine| machine.spec.clone()) else { return };
         let (name, now) = (Name::cluster(node), self.now);
         let metadata = self.new_metadata(&name);
@@ -102,12 +102,22 @@ impl State {
             self.put(Resource::Nodes, new);
             return;
         }
+        // Its network does not work before its agent is up.
+        let joining =
+            if boots { self.timing.joining.draw(&mut self.dice) } else { std::time::Duration::ZERO };
         self.edit(Resource::Nodes, &name, |old| {
             for key in ["capacity", "allocatable", "addresses", "nodeInfo"] {
                 old["status"][key] = new["status"][key].clone();
             }
-            set_healthy(old, now);
+            if joining.is_zero() {
+                set_healthy(old, now);
+            } else {
+                set_unready(old, now);
+            }
         });
+        if !joining.is_zero() {
+            self.after(joining, Task::Joined(node.to_owned()));
+        }
     }
 
     /// The cloud controller knows a new Node: its taint goes.
@@ -210,7 +220,7 @@ impl State {
             self.edit(Resource::Nodes, &Name::cluster(node), |value| set_healthy(value, now));
         } else {
             self.ask_again(node);
-            self.register(node);
+            self.register(node, false);
         }
         self.hear_anew(node);
     }
@@ -270,6 +280,16 @@ impl State {
 
 /// What a Node has until its kubelet's network works and the cloud controller knows it.
 fn set_joining(node: &mut Value, now: Timestamp) {
+    set_unready(node, now);
+    let mut taints = list(node, &["spec", "taints"]).to_vec();
+    taints.push(json!({ "key": UNINITIALISED, "value": "true", "effect": "NoSchedule" }));
+    // The admission plugin TaintNodesByCondition leaves no gap before the first look at the conditions.
+    taints.push(json!({ "key": NOT_READY, "effect": "NoSchedule" }));
+    node["spec"]["taints"] = Value::Array(taints);
+}
+
+/// The condition Ready of a kubelet whose network does not work yet.
+fn set_unready(node: &mut Value, now: Timestamp) {
     let condition = json!({
         "type": "Ready",
         "status": "False",
@@ -279,11 +299,6 @@ fn set_joining(node: &mut Value, now: Timestamp) {
         "lastHeartbeatTime": stamp(now),
     });
     set_condition(node, now, condition);
-    let mut taints = list(node, &["spec", "taints"]).to_vec();
-    taints.push(json!({ "key": UNINITIALISED, "value": "true", "effect": "NoSchedule" }));
-    // The admission plugin TaintNodesByCondition leaves no gap before the first look at the conditions.
-    taints.push(json!({ "key": NOT_READY, "effect": "NoSchedule" }));
-    node["spec"]["taints"] = Value::Array(taints);
 }
 
 /// The conditions that a kubelet in good health reports.
