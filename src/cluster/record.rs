@@ -1,7 +1,7 @@
 //! The durable record of a scale-in: an annotation on the Node.
 //!
-//! Whoever finds it carries on from it. It is written with the Node's resource version as a precondition, so that of
-//! two writers one loses and looks again.
+//! Any run that finds it carries on from it. Each write has the Node's resource version as a precondition: of two writers,
+//! one loses and looks again.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::clock::later;
 use crate::k8s::{GroupName, InstanceId};
 
-/// Why a node goes.
+/// Why a node leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cause {
@@ -23,7 +23,7 @@ pub enum Cause {
     Operator,
 }
 
-/// How far a scale-in is.
+/// How far a scale-in has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Phase {
     /// Workloads are leaving.
@@ -42,12 +42,12 @@ pub enum Release {
     TerminateAndDecrement,
     /// Terminated; the group launches a replacement.
     Terminate,
-    /// The group has taken it out already: our lifecycle hook is completed.
+    /// The group takes it out already: our lifecycle hook is completed.
     CompleteHook,
 }
 
 impl Cause {
-    /// As it is written in the record and in metrics.
+    /// Spelling in the record and in metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Autoscaler => "autoscaler",
@@ -81,7 +81,7 @@ pub struct Record {
     pub cause: Cause,
     /// Name of its group.
     pub group: GroupName,
-    /// EC2 instance id. A record that names another instance than the Node's is void.
+    /// EC2 instance id. If it is not the Node's, the record is void.
     pub instance: InstanceId,
     /// How far it is.
     pub phase: Phase,
@@ -89,16 +89,16 @@ pub struct Record {
     pub requested_at: Timestamp,
     /// When the phase began.
     pub phase_since: Timestamp,
-    /// When the instance must have been given back; none: no limit.
+    /// When the instance must be released; `None`: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub release_by: Option<Timestamp>,
     /// How it is given back.
     pub release: Release,
-    /// When the last workload was seen to have exited, once the node flushes: the flush counts from then.
+    /// When the last workload was seen to have exited, set once flushing: the flush counts from then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub empty_since: Option<Timestamp>,
-    /// When AWS was told to terminate the instance, written before it is told: a call may arrive late, and a second
-    /// decrement would end a healthy node.
+    /// When AWS was told to terminate the instance. Written first: a call may take effect late, and a second decrement would
+    /// end a healthy node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminate_at: Option<Timestamp>,
 }
@@ -133,7 +133,7 @@ impl Record {
         Self { phase, phase_since: now, empty_since, ..self.clone() }
     }
 
-    /// The same record on a clock that is ahead by so much.
+    /// The record by a clock that is `by` ahead.
     #[must_use]
     pub fn moved(&self, by: SignedDuration) -> Self {
         let moved = |moment| later(moment, by);
@@ -147,8 +147,8 @@ impl Record {
         }
     }
 
-    /// The same record, what is ahead of `now` having happened when it was `seen`: the wall clock may have been set back since
-    /// it was written.
+    /// The record with moments after `now` set to when it was `seen`: the wall clock may have been set back since it was
+    /// written.
     #[must_use]
     pub fn not_ahead_of(&self, now: Timestamp, seen: Timestamp) -> Self {
         let past = |at| if at > now { seen.min(now) } else { at };
@@ -161,7 +161,7 @@ impl Record {
         }
     }
 
-    /// Whether its moments are ones that a clock of this century may have shown.
+    /// Whether its moments lie within [`PLAUSIBLE`].
     fn is_plausible(&self) -> bool {
         let others = [self.release_by, self.empty_since, self.terminate_at].into_iter().flatten();
         let moments = [self.requested_at, self.phase_since].into_iter().chain(others);
@@ -176,7 +176,7 @@ pub enum Written {
     Record(Record),
     /// A person wants one.
     Wish(Wish),
-    /// Neither. The text is quoted, shortened.
+    /// Neither; the text, shortened.
     Unreadable(String),
 }
 
@@ -218,11 +218,11 @@ impl From<&str> for Annotation {
 pub struct Wish {
     /// With or without a decrement.
     pub release: Release,
-    /// Since when it waits for its turn, if it does.
+    /// Since when it waits, if it does.
     pub since: Option<Timestamp>,
 }
 
-/// What stands between the word of a wish and the moment since which it waits.
+/// Stands between a wish's word and the moment since which it waits.
 const SINCE: &str = " since ";
 
 impl Wish {
@@ -245,7 +245,7 @@ impl Wish {
     }
 }
 
-/// The years 2000 to 2200, in seconds. What lies outside was not written by a clock, and sums with it might not fit.
+/// The years 2000 to 2200, in seconds. No clock writes anything else, and sums with it might overflow.
 const PLAUSIBLE: std::ops::Range<i64> = 946_684_800..7_258_118_400;
 
 /// Reads the annotation's value.
@@ -260,7 +260,7 @@ pub fn read(value: &str) -> Written {
     }
 }
 
-/// A value that means nothing.
+/// A value that cannot be read.
 pub fn unreadable(text: &str) -> Written {
     Written::Unreadable(text.chars().take(100).collect())
 }

@@ -12,14 +12,14 @@ use crate::k8s::{GroupName, InstanceId};
 /// Something to be done, once.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Write to the Node, and say so when it is written.
+    /// Write to the Node, then do what follows.
     PatchNode {
         /// A merge patch with the Node's resource version as a precondition.
         patch: Value,
-        /// To be done once the patch is in, and only then.
+        /// Performed once the patch is in, and only then.
         then: Vec<Action>,
     },
-    /// Ask the API server to evict a pod; a grace only where the pod's own does not fit.
+    /// Ask the API server to evict a pod; with a grace only if the pod's own does not fit.
     Evict {
         /// The pod.
         pod: PodName,
@@ -27,14 +27,14 @@ pub enum Action {
         uid: String,
         /// Grace in seconds.
         grace: Option<i64>,
-        /// The budgets that cover it, `namespace/name` and resource version, for the record of a refusal.
+        /// The budgets that cover it (`namespace/name`, resource version), kept if it is refused.
         budgets: Vec<(String, String)>,
-        /// Whose it is.
+        /// The pod's owner.
         owner: String,
         /// Whether it has come back to the cordoned node.
         returned: bool,
     },
-    /// Delete a pod, whatever its budgets say.
+    /// Delete a pod regardless of budgets.
     Delete {
         /// The pod.
         pod: PodName,
@@ -42,7 +42,7 @@ pub enum Action {
         uid: String,
         /// Grace in seconds.
         grace: Option<i64>,
-        /// Whether it is a disruption, which its owner is told of by the pod's condition DisruptionTarget.
+        /// Whether it is a disruption: the pod's condition DisruptionTarget tells its owner.
         disruption: bool,
     },
     /// Ask the API server whether a DaemonSet exists.
@@ -69,18 +69,18 @@ pub enum Action {
         instance: InstanceId,
         /// Whether the desired capacity goes down with it.
         decrement: bool,
-        /// Whether it must not be done unless the group has our hook, and no other, which then holds the instance.
+        /// Whether to do it only if the group has our hook and no other, so that ours holds the instance.
         under_hook: bool,
-        /// What the record on the Node says of it.
+        /// The moment that the record notes.
         noted_at: Timestamp,
     },
-    /// Lower the desired capacity by one, unless that would cost an instance that lives: the group has taken one out by
-    /// itself that cluster-autoscaler had given up.
+    /// Lower the desired capacity by one, unless that would end a live instance: the group by itself took out one that
+    /// cluster-autoscaler had given up.
     GiveUpReplacement {
         /// Name of the group.
         group: GroupName,
     },
-    /// Have AWS looked at again: only that shows what became of a call.
+    /// Look at AWS again: only that shows what became of a call.
     LookAtAws,
     /// Complete our lifecycle hook.
     CompleteHook {
@@ -93,16 +93,16 @@ pub enum Action {
     Announce(NodeEvent),
 }
 
-/// What is to be done, and when to look again if nothing happens.
+/// What to do, and when to plan again if nothing happens.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
-    /// To be done now, in this order.
+    /// To do now, in this order.
     pub actions: Vec<Action>,
     /// When time alone changes the plan.
     pub wake_at: Option<Timestamp>,
-    /// Whom the drain waits for.
+    /// Pods that the drain waits for.
     pub waiting: Vec<Waiting>,
-    /// Whether workloads are on the node, or may come; none until its pods have been listed.
+    /// Whether workloads are on the node, or may come; `None` until its pods are listed.
     pub occupied: Option<bool>,
 }
 
@@ -112,7 +112,7 @@ impl Plan {
         self.actions.iter().any(|action| matches!(action, Action::PatchNode { .. }))
     }
 
-    /// Looks again at `moment` at the latest.
+    /// Plans again at `moment` at the latest.
     pub(super) fn wake(&mut self, moment: Timestamp) {
         self.wake_at = Some(self.wake_at.map_or(moment, |at| at.min(moment)));
     }

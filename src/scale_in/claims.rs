@@ -1,12 +1,10 @@
-//! What of a record is believed. A record is a claim: whoever may annotate a Node can write one. Pure.
+//! What is believed of a record: whoever may annotate a Node can write one. Pure.
 //!
-//! - What this worker wrote is believed, and so is what stands there when it begins to look after a restart: an earlier
-//!   run wrote it, and nothing better is known.
-//! - What somebody else writes while it looks begins at the beginning, whatever phase it claims to be in, and as of now: a
-//!   node cannot be annotated past its drain, and no deadline has passed that nobody knew of. Another replica that accepts
-//!   a scale-in writes nothing else.
-//!   Unless it says that cluster-autoscaler wants it, it is a wish.
-//! - A moment in the future is now. It stands for something that has happened.
+//! - What this worker wrote is believed, and so is what it finds after a restart: an earlier run wrote it.
+//! - What somebody else writes meanwhile starts now, at draining, whatever it claims: no annotation skips a drain or
+//!   makes a deadline pass. Another replica that accepts a scale-in writes nothing else.
+//!   Unless its cause is cluster-autoscaler, it counts as a wish.
+//! - A moment in the future counts as now: it stands for something that has happened.
 //!
 //! Deadlines are computed from cause, hook and options in [`super::release`], whatever the record says.
 
@@ -17,25 +15,25 @@ use jiff::{SignedDuration, Timestamp};
 use super::record::{self, Annotation, Cause, Phase, Record, Release, Wish, Written};
 use crate::clock::later;
 
-/// What a record of somebody else's may be old before it counts as made now: the way from the API server to us.
+/// How far back somebody else's record may date its request: the time it takes from the API server to us.
 const ON_ITS_WAY: SignedDuration = SignedDuration::from_secs(5);
 
-/// What stands on a Node, and what is believed of it.
+/// A Node's annotation, and what is believed of it.
 #[derive(Clone, Debug, Default)]
 pub struct Claims {
     written: Option<Annotation>,
     believed: Option<Written>,
-    /// What this worker has written, or has tried to.
+    /// What this worker wrote, or tried to.
     ours: BTreeSet<String>,
 }
 
 impl Claims {
-    /// This is being written.
+    /// Notes that this is being written.
     pub fn write(&mut self, text: &str) {
         self.ours.insert(text.to_owned());
     }
 
-    /// Takes note of what the annotation says at `now`, by the clock of the record. `at_start`: an earlier run wrote it.
+    /// Takes in the annotation at `now`, by the record's clock. `at_start`: an earlier run wrote it.
     pub fn see(&mut self, written: Option<&Annotation>, at_start: bool, now: Timestamp) {
         if self.written.as_ref() == written {
             return;
@@ -55,12 +53,12 @@ impl Claims {
         });
     }
 
-    /// What is believed of what stands there.
+    /// What is believed of the annotation.
     pub fn believed(&self) -> Option<&Written> {
         self.believed.as_ref()
     }
 
-    /// The record that stands there, where something else is believed.
+    /// The record in the annotation, if something else is believed.
     pub fn not_believed(&self) -> Option<&Record> {
         let claimed = self.written.as_ref()?.record()?;
         let is_believed = matches!(&self.believed, Some(Written::Record(record)) if record == claimed);
@@ -68,7 +66,7 @@ impl Claims {
     }
 }
 
-/// The record with no moment in the future.
+/// The record with moments in the future set to `now`.
 fn past(claimed: Record, now: Timestamp) -> Record {
     let past = |moment: Timestamp| moment.min(now);
     Record {
@@ -80,8 +78,8 @@ fn past(claimed: Record, now: Timestamp) -> Record {
     }
 }
 
-/// The record at its beginning. Of the one `before` it stands what only we can know. None if it says that the group has
-/// taken the instance out: that is seen by looking at the group. One that is not cluster-autoscaler's is a person's wish.
+/// Somebody else's record, put back to its beginning; what only we can know is kept from `before`. `None` if it alone
+/// claims that the group took the instance out: the group shows that. Unless cluster-autoscaler's, a first one is a wish.
 fn from_somebody(claimed: Record, before: Option<&Record>, now: Timestamp) -> Option<Written> {
     let before = before.filter(|before| before.instance == claimed.instance);
     let claimed = past(claimed, now);
@@ -130,7 +128,7 @@ mod tests {
         }
     }
 
-    /// As far as a record can be.
+    /// A record as far along as can be.
     fn far(now: i64) -> Record {
         Record {
             phase: Phase::Releasing,
@@ -194,7 +192,7 @@ mod tests {
         let mut claims = Claims::default();
         claims.see(Some(&written(&taken_out)), false, at(0));
         assert!(matches!(claims.believed(), Some(Written::Unreadable(_))));
-        // Of one instance it says nothing of another.
+        // A record of one instance says nothing about another.
         let mut claims = Claims::default();
         seen(&mut claims, &taken_out, true, 0);
         let other = Record { instance: "i-2".into(), ..taken_out.clone() };

@@ -1,4 +1,4 @@
-//! Which pods leave, which stay, which are waited for. Pure.
+//! How a drain treats each pod. Pure.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,55 +12,54 @@ use crate::k8s::names;
 /// How a drain treats a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
-    /// A static pod's mirror: the kubelet's own business.
+    /// A static pod's mirror: the kubelet's business.
     Mirror,
-    /// It has run to its end.
+    /// It has finished.
     Finished,
-    /// Of a DaemonSet: stays until the last workload has exited.
+    /// A DaemonSet's: stays until the last workload has exited.
     Daemon(Daemon),
-    /// It was asked to go, its grace is long over, and on this node nobody confirms that it ended.
+    /// Asked to go, its grace long over, and nobody on this node confirms its exit.
     GivenUp,
-    /// It came back to the cordoned node, which it tolerates, although one before it had been asked to go: it would come
-    /// back for ever, and is not waited for.
+    /// Tolerates the cordon and keeps coming back to the node: not waited for.
     Returned,
-    /// It asked not to be disturbed: waited for, and evicted only when time runs out.
+    /// Asked not to be disturbed: waited for, and evicted only when time runs out.
     Patient,
     /// Everything else: evicted.
     Workload,
 }
 
 impl Class {
-    /// Whether the node waits for it before it flushes.
+    /// Whether the node waits for it before the flush.
     pub(super) fn is_workload(self) -> bool {
         matches!(self, Self::Workload | Self::Patient)
     }
 }
 
-/// What becomes of a DaemonSet pod when the workloads have gone.
+/// What happens to a DaemonSet pod once the workloads have gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Daemon {
-    /// It runs until the instance stops.
+    /// Runs until the instance stops.
     Keep,
-    /// It is asked to go, with its grace period, while the node flushes.
+    /// Asked to go, with its grace period, during the flush.
     Evict,
 }
 
-/// What decides about a pod beside the pod itself. Moments are the API server's.
+/// What decides a pod's class beside the pod itself. Moments are the API server's.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Circumstances<'a> {
-    /// DaemonSets that have been deleted: their pods are workload, nobody brings them back.
+    /// UIDs of deleted DaemonSets: nobody recreates their pods, so they are workload.
     pub(super) deleted_daemon_sets: &'a BTreeSet<String>,
     /// Pods that come back.
     pub(super) returns: &'a Returns,
-    /// When the node was asked to go, if it was.
+    /// When the scale-in was requested, if it was.
     pub(super) requested_at: Option<Timestamp>,
     /// Whether the patience with pods that asked not to be disturbed is over.
     pub(super) patience_is_over: bool,
-    /// On a node where nobody confirms an exit: pods that had to have ended before this moment have.
+    /// Pods whose grace ended before this moment count as gone; `None` where exits are confirmed.
     pub(super) ended_before: Option<Timestamp>,
 }
 
-/// Tells how to treat a pod.
+/// Tells a pod's class.
 pub(super) fn classify(pod: &PodView, around: &Circumstances<'_>) -> Class {
     if pod.mirror {
         return Class::Mirror;
@@ -78,7 +77,7 @@ pub(super) fn classify(pod: &PodView, around: &Circumstances<'_>) -> Class {
     if pod.deletion_timestamp.zip(around.ended_before).is_some_and(|(until, ended)| until <= ended) {
         return Class::GivenUp;
     }
-    // One that is going has its grace.
+    // A pod that is going gets its grace.
     if pod.deletion_timestamp.is_none() && around.returns.is_given_up(pod, around.requested_at) {
         return Class::Returned;
     }
@@ -101,23 +100,23 @@ fn daemon(pod: &PodView) -> Daemon {
     if evict { Daemon::Evict } else { Daemon::Keep }
 }
 
-/// Longest flush a DaemonSet pod can ask for, also by its grace period. Longer than any shipper needs to empty a buffer, short enough that a
-/// slip of the pen (milliseconds for seconds) does not hold an instance for days.
+/// Longest flush a DaemonSet pod can ask for, also by its grace period. Longer than any log shipper needs, short enough
+/// that a typo (milliseconds for seconds) does not hold an instance for days.
 pub(super) const LONGEST_FLUSH: Duration = Duration::from_mins(30);
 
-/// How long a flush takes.
+/// Flush times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flush {
-    /// Of a node whose DaemonSet pods ask for less.
+    /// Applies unless a DaemonSet pod asks for more.
     pub default: Duration,
-    /// The longest that a DaemonSet pod can ask for.
+    /// The most that a DaemonSet pod can ask for.
     pub longest: Duration,
-    /// In which namespaces it can; none: in all.
+    /// Namespaces whose pods can ask; empty: all.
     pub namespaces: BTreeSet<String>,
 }
 
-/// The node's flush time: the largest of the default and what its DaemonSet pods ask for. A value that is no number
-/// of seconds is as good as none, and so is a pod's that only says that it is like a DaemonSet's: anybody can.
+/// The node's flush time: the default, or the most that its DaemonSet pods ask for. Ignores values that are not seconds,
+/// and pods that only claim to be like a DaemonSet's: anybody can.
 pub(super) fn flush_time<'a>(daemons: impl IntoIterator<Item = &'a PodView>, flush: &Flush) -> Duration {
     daemons
         .into_iter()

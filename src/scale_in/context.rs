@@ -1,4 +1,4 @@
-//! What the controller and its workers share, and what the watches and the last look at AWS tell of a Node.
+//! What the controller and its workers share, and what they read off the watches and the last look at AWS.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -27,7 +27,7 @@ pub struct Shared {
     pub cluster: Cluster,
     /// AWS.
     pub aws: Aws,
-    /// Nodes, kept by the controller's watch.
+    /// Nodes, from the controller's watch.
     pub nodes: Arc<Nodes>,
     /// Disruption budgets.
     pub budgets: Store<Budget>,
@@ -39,32 +39,32 @@ pub struct Shared {
     pub groups: Arc<Groups>,
     /// Which groups are selected.
     pub selectors: Selectors,
-    /// What was learned of the groups' nodes.
+    /// Templates learned from the groups' nodes.
     pub learned: Arc<LearnedStore>,
     /// Lifecycle hooks.
     pub hooks: Arc<Hooks>,
-    /// Since when instances are held.
+    /// Since when instances are held, and until when their pods need them.
     pub holds: Holds,
-    /// Lowers sizes without a victim.
+    /// Lowers sizes without naming an instance to end.
     pub protection: Arc<Protection>,
     /// Whether this process may write.
     pub leadership: Leadership,
-    /// Tells the time.
+    /// The clock.
     pub clock: Clock,
-    /// How scale-ins are done.
+    /// Settings of scale-ins.
     pub settings: Settings,
-    /// Instances whose turn has come of those that people wish to be scaled in, and that have no record yet.
+    /// Instances whose wish may be carried out now but has no record yet.
     pub turns_given: Mutex<BTreeSet<InstanceId>>,
     /// Whom drains wait for.
     pub waiting: Arc<Board>,
     /// Counters.
     pub metrics: Metrics,
-    /// Stops everything: what was asked for is heard out, nothing new is asked.
+    /// Stops everything: answers still out are awaited, nothing new is sent.
     pub stop: CancellationToken,
 }
 
-/// The Node that speaks for an instance: the one with the record of its scale-in, or with a person's wish for one, or else
-/// the one that is most likely the machine's own.
+/// The Node that speaks for an instance: the one with its record, else one with a wish, else the one most likely the
+/// machine's own.
 pub(super) fn speaker(nodes: &Nodes, instance: &InstanceId) -> Option<Arc<NodeView>> {
     let all = nodes.of_instance(instance);
     if all.len() < 2 {
@@ -78,7 +78,7 @@ pub(super) fn speaker(nodes: &Nodes, instance: &InstanceId) -> Option<Arc<NodeVi
     all.into_iter().min_by_key(|node| rank(node))
 }
 
-/// Volumes attached to nodes; until they have been listed, there may be one.
+/// How many volumes are attached to these nodes; 1 until they are listed, as there may be one.
 pub(super) fn attachments_on<'a>(shared: &Shared, nodes: impl IntoIterator<Item = &'a NodeName>) -> usize {
     if !shared.attachments.is_synced() {
         return 1;
@@ -86,7 +86,7 @@ pub(super) fn attachments_on<'a>(shared: &Shared, nodes: impl IntoIterator<Item 
     nodes.into_iter().map(|node| shared.attachments.count_on(node)).sum()
 }
 
-/// Whether the group of a Node's instance may lose one more for good.
+/// Whether the group of a Node's instance may shrink by one.
 pub(super) fn may_shrink(shared: &Shared, node: &NodeView) -> bool {
     let Some(snapshot) = shared.groups.latest() else { return false };
     let found = node.instance.as_deref().and_then(|instance| snapshot.instance(instance));
@@ -96,7 +96,7 @@ pub(super) fn may_shrink(shared: &Shared, node: &NodeView) -> bool {
     })
 }
 
-/// Whether a scale-in of the instance is accepted that lowers the desired capacity when it is released.
+/// Whether a scale-in of the instance is accepted that will lower the desired capacity.
 pub(super) fn will_decrement(shared: &Shared, instance: &Instance) -> bool {
     speaker(&shared.nodes, &instance.id).is_some_and(|node| {
         node.scale_in().is_some_and(|record| record.release == Release::TerminateAndDecrement)
@@ -116,7 +116,7 @@ pub(super) fn membership(shared: &Shared, node: &NodeView) -> Membership {
     })
 }
 
-/// Whether something is to be done for a Node, now or when something changes.
+/// Whether a Node needs a worker, now or when something changes.
 pub(super) fn needs_worker(shared: &Shared, node: &NodeView, instance: &Membership) -> bool {
     let all = node.instance.as_deref().map(|instance| shared.nodes.of_instance(instance)).unwrap_or_default();
     if node.marks.is_some() || node.record.is_some() || all.iter().any(|node| node.record.is_some()) {
@@ -126,7 +126,7 @@ pub(super) fn needs_worker(shared: &Shared, node: &NodeView, instance: &Membersh
     let Membership::In { lifecycle, .. } = instance else { return false };
     lifecycle.is_held()
         || matches!(lifecycle, Lifecycle::Terminating | Lifecycle::Retained)
-        // cluster-autoscaler drains it: the flush begins with the last exit, which somebody has to see.
+        // cluster-autoscaler drains it: somebody must see the last exit, from which the flush counts.
         || node.taint(names::TO_BE_DELETED).is_some()
         || (guard && node.taint(names::DELETION_CANDIDATE).is_some())
 }

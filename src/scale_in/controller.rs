@@ -1,6 +1,6 @@
-//! The scale-in controller: watches Nodes and groups, and keeps a worker for every Node that needs one.
+//! The scale-in controller: watches Nodes and groups, and runs a worker for every Node that needs one.
 //!
-//! Level-triggered: which Nodes those are is a function of what is seen, so a missed event or a restart loses nothing.
+//! Level-triggered: which Nodes need one follows from what is seen, so a missed event or a restart loses nothing.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use super::heartbeat;
 use super::workers::Workers;
 use crate::k8s::NodeName;
 
-/// A part of the controller ended that never should.
+/// A part of the controller ended that should run for ever.
 #[derive(Debug, thiserror::Error)]
 pub enum ControllerError {
-    /// A watch came to its end.
+    /// A watch ended.
     #[error("the {0} ended")]
     Ended(&'static str),
     /// A task panicked.
@@ -44,7 +44,7 @@ pub async fn run(shared: Arc<Shared>) -> Result<(), ControllerError> {
         Some(ended) = watches.join_next() => return Err(ControllerError::Ended(ended?)),
         () = shared.nodes.synced() => shared.nodes.names().into_iter().collect(),
     };
-    // What stands on Nodes now was written by an earlier run, or by another replica.
+    // What Nodes carry now was written by an earlier run or another replica.
     let mut at_start = true;
     loop {
         for name in look_at {
@@ -54,7 +54,7 @@ pub async fn run(shared: Arc<Shared>) -> Result<(), ControllerError> {
             };
             let claimed = node.scale_in().map(|record| (record.group.clone(), record.instance.clone()));
             shared.groups.claim(&name, claimed);
-            // Where there is a worker, it finds out by itself when nothing is left to do.
+            // A worker finds out by itself when nothing is left to do.
             if !workers.has(&name) && needs_worker(&shared, &node, &membership(&shared, &node)) {
                 workers.start(&shared, &name, at_start);
             }
@@ -64,13 +64,13 @@ pub async fn run(shared: Arc<Shared>) -> Result<(), ControllerError> {
             biased;
             () = shared.stop.cancelled() => break,
             Some(ended) = watches.join_next() => return Err(ControllerError::Ended(ended?)),
-            // It may have changed since its worker saw it last.
+            // The Node may have changed since its worker last saw it.
             Some(name) = workers.ended(&shared) => name.into_iter().collect(),
             names = shared.nodes.changed() => names,
             Ok(()) = groups.changed() => shared.nodes.names().into_iter().collect(),
         };
     }
-    // What is on its way is heard out; whoever takes over finds the rest by looking.
+    // Answers still out are awaited; the next leader finds the rest by looking.
     while workers.ended(&shared).await.is_some() {}
     Ok(())
 }

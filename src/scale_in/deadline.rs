@@ -1,10 +1,10 @@
-//! When workloads must have gone, and what grace still fits. Pure.
+//! When workloads must be gone, and how much grace still fits. Pure.
 //!
 //! ```text
 //! requested ── drain ──▶ last call ── the pod's grace ──▶ gone-by ── margin, flush ──▶ release-by
 //! ```
-//! A pod that has not gone of itself is deleted at its last call: late enough that every chance to go under its
-//! budget was taken, early enough that its whole grace period fits.
+//! A pod that has not gone by itself is deleted at its last call: late enough to use every chance under its budget,
+//! early enough for its whole grace period.
 
 use std::time::Duration;
 
@@ -14,40 +14,40 @@ use super::settings::Settings;
 use crate::aws::Hook;
 use crate::clock::{later, signed};
 
-/// Kept back from a deadline beside the flush time, for the writes between the phases and the call that releases.
+/// Kept back from a deadline on top of the flush time, for the writes between phases and the releasing call.
 pub(super) const MARGIN: Duration = Duration::from_secs(5);
 
-/// Kept back from a shortened grace period, for the kubelet to kill what has not exited and to say so.
+/// Kept back from a shortened grace period, for the kubelet to kill what is left and report it.
 const KILL_TIME: SignedDuration = SignedDuration::from_secs(1);
 
-/// A last call is so much earlier than the sum says: a timer that wakes a millisecond late, or one try that fails,
-/// would otherwise cost the pod a second of its grace.
+/// Last calls come this much early: a timer that wakes a millisecond late, or one failed try, must not cost the pod a
+/// second of its grace.
 const LATE: SignedDuration = SignedDuration::from_secs(2);
 
-/// The moment by which every workload has to have gone.
+/// When every workload must be gone.
 pub(super) fn gone_by(release_by: Timestamp, flush: Duration) -> Timestamp {
     release_by - (flush + MARGIN)
 }
 
-/// The last moment at which a pod of this grace can be deleted and have its grace whole.
+/// The latest moment to delete a pod with this grace and leave its grace whole.
 pub(super) fn last_call(gone_by: Timestamp, grace_seconds: i64) -> Timestamp {
     gone_by - KILL_TIME - LATE - SignedDuration::from_secs(grace_seconds)
 }
 
-/// The moment at which a pod that is going, and has more grace than there is time, is cut short.
+/// When a pod that is going, with more grace than there is time, is cut short.
 pub(super) fn cut(gone_by: Timestamp) -> Timestamp {
     gone_by - KILL_TIME - SignedDuration::from_secs(1)
 }
 
-/// The grace to ask for now: none if the pod's own fits, else what fits. Never 0, which would take the pod off the
-/// API server's books while it runs.
+/// The grace to ask for now: `None` if the pod's own fits, else what fits. Never 0, which would remove the pod's object
+/// while its containers run.
 pub(super) fn shortened_grace(gone_by: Timestamp, grace_seconds: i64, now: Timestamp) -> Option<i64> {
     let left = gone_by.duration_since(now) - KILL_TIME;
     (left < SignedDuration::from_secs(grace_seconds)).then(|| left.as_secs().max(1))
 }
 
-/// When an instance must have been given back: the hook holds it for so long from when it began to, and people may allow
-/// less. One heartbeat time-out is kept back.
+/// When an instance must be released: one heartbeat time-out before the hook's longest hold ends, or at the option's
+/// limit if that is earlier; `None`: no limit.
 pub(super) fn limit(
     settings: &Settings,
     requested: Timestamp,

@@ -1,7 +1,7 @@
-//! Draining: workloads leave, under their budgets and with their whole grace. Pure.
+//! Draining: evicts workloads, under their disruption budgets and with full grace. Pure.
 //!
-//! Evictions are asked for lowest priority first. A level is asked as soon as every pod below has had an answer, not
-//! when it has gone: waiting for that would add the grace periods up and cost the higher ones their time.
+//! Lowest priority first. A level is asked once every pod below it has answered, not once it has gone: that would add up
+//! grace periods and cost higher levels their time.
 
 use std::collections::BTreeMap;
 
@@ -21,15 +21,15 @@ use crate::cluster::{PodName, PodView};
 /// A pod that was asked to go and shows no sign of it is asked again after this time.
 const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(30);
 
-/// A pod that has not gone so long after its grace is told apart from those that are going as they should.
+/// A pod still there this long after its grace is reported as overdue.
 const OVERDUE_AFTER: SignedDuration = SignedDuration::from_mins(1);
 
 /// Plans the draining of a node.
 pub(super) fn drain(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
-    // Where a hook holds the instance, it is taken out of the group first and drained while the hook holds it.
+    // If our hook will hold the instance, take it out of the group first and drain while it is held.
     let record = release::take_out_of_the_group(s, record, plan);
     if plan.writes_node() {
-        // The deadline is being written; it says how much grace may be asked for.
+        // The deadline is being written; it decides how much grace to ask for.
         return;
     }
     if s.pods.is_none() {
@@ -40,7 +40,7 @@ pub(super) fn drain(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     let late = limit.is_some_and(|limit| limit <= s.now);
     let left = s.workloads(Some(&record)).count();
     if late {
-        // Time is up: whoever has not been told hears of its end.
+        // Deadline passed: delete the rest with 1 s grace so that they get SIGTERM.
         for (pod, _) in s.workloads(Some(&record)) {
             s.attempt(plan, &Task::Pod(pod.uid.clone()), || cut_short(pod));
         }
@@ -60,7 +60,7 @@ pub(super) fn drain(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
 
 fn enter_flushing(s: &Situation<'_>, record: &Record, left: usize, plan: &mut Plan) {
     let flush = s.flush_time(record);
-    // The flush begins with the last exit, which may be some time ago if cluster-autoscaler has drained the node.
+    // The flush counts from the last exit, which may be a while ago if cluster-autoscaler drained the node.
     let empty_since = (left == 0).then(|| s.memory.empty_since.unwrap_or(s.now));
     let event = if left > 0 {
         events::flushing_with_workloads_left(left, flush)
@@ -73,7 +73,7 @@ fn enter_flushing(s: &Situation<'_>, record: &Record, left: usize, plan: &mut Pl
     s.enter_and(plan, &record, event, None);
 }
 
-/// A pod that can have no more time: a second, so that it hears of its end.
+/// Deletes a pod that can have no more time: 1 s grace, so that it gets SIGTERM.
 fn cut_short(pod: &PodView) -> Action {
     Action::Delete { pod: pod.name.clone(), uid: pod.uid.clone(), grace: Some(1), disruption: true }
 }
@@ -97,7 +97,7 @@ fn evict(s: &Situation<'_>, record: &Record, limit: Option<Timestamp>, plan: &mu
     }
 }
 
-/// Asks a pod to go, if it is time to, and tells why it is still there.
+/// Asks a pod to go if it is time. Returns why it is still there.
 fn ask(
     s: &Situation<'_>,
     record: &Record,
@@ -126,7 +126,7 @@ fn ask(
             let grace = shortened_grace(limit, pod.grace_seconds, s.now);
             let delete =
                 || Action::Delete { pod: pod.name.clone(), uid: pod.uid.clone(), grace, disruption: true };
-            // The pause after an eviction that was refused would be taken from the pod's grace.
+            // Do not sit out the pause after a refused eviction: it would cost the pod its grace.
             let refused_before = s
                 .memory
                 .tries(&task)
@@ -148,7 +148,7 @@ fn ask(
     try_eviction(s, record, pod, limit, plan)
 }
 
-/// A pod is going. If it may take longer than there is time, the rest is cut off at the end, not before.
+/// Waits for a pod that is going. If its grace is longer than the time left, cuts it at the end, not before.
 fn wait_for_exit(
     s: &Situation<'_>,
     pod: &PodView,
@@ -174,7 +174,7 @@ fn wait_for_exit(
     WaitReason::Overdue(until)
 }
 
-/// Has a pod evicted, if a try is due, and tells what the last one came to.
+/// Evicts a pod if a try is due. Returns what the last try came to.
 fn try_eviction(
     s: &Situation<'_>,
     record: &Record,
@@ -189,7 +189,7 @@ fn try_eviction(
         .map(|budget| (format!("{}/{}", budget.namespace, budget.name), budget.resource_version.clone()))
         .collect();
     let refusal = s.memory.refusals.get(&pod.uid);
-    // Sooner than the next try if the budget has changed since it refused, and has room.
+    // Do not wait for the next try if the budget has changed since it refused, and has room.
     let has_room = refusal.is_some_and(|refusal| refusal.by_budget && refusal.budgets != versions)
         && budgets.iter().all(|budget| budget.room > 0);
     let in_flight = s.memory.tries(&task).is_some_and(|tries| tries.in_flight);
@@ -217,7 +217,7 @@ fn try_eviction(
     }
 }
 
-/// Tells people on the Node which pods are not waited for although they are there.
+/// Announces pods that are not waited for, or are disturbed against their wish.
 fn announce_given_up(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     let names = |of: Class| -> Vec<PodName> {
         let pods = s.classified(Some(record)).filter(|(_, class)| *class == of);
@@ -242,9 +242,9 @@ fn announce_given_up(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     }
 }
 
-/// Tells people on the Node who holds it up: each budget by name, and after a while everybody else.
+/// Announces who holds the drain up: each budget by name, after a while everybody else.
 fn announce_waiting(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
-    /// A drain is slow when it takes longer than most grace periods.
+    /// Longer than most grace periods: such a drain is slow.
     const SLOW: SignedDuration = SignedDuration::from_secs(60);
     let waiting = std::mem::take(&mut plan.waiting);
     let mut by_budget: BTreeMap<&str, Vec<&Waiting>> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Flushing: only DaemonSet pods are left, and have time to finish. Pure.
+//! Flushing: only DaemonSet pods are left and get time to finish. Pure.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -11,8 +11,8 @@ use super::situation::Situation;
 use super::{events, release};
 use crate::cluster::PodView;
 
-/// Longest wait for volumes to be detached after the flush. An EBS volume takes seconds; one that a DaemonSet pod
-/// mounts never goes, and what is still attached is detached with the instance.
+/// Longest wait for volumes to detach after the flush. An EBS volume takes seconds; one that a DaemonSet pod mounts never
+/// detaches, and what is left is detached with the instance.
 const VOLUME_WAIT: SignedDuration = SignedDuration::from_secs(60);
 
 /// Plans the flushing of a node.
@@ -44,8 +44,8 @@ pub(super) fn flush(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     plan.wake(until);
 }
 
-/// Asks the DaemonSet pods that want to be asked. Returns until when to wait for them. A pod that came later replaces
-/// one that was asked, and is let be.
+/// Asks the DaemonSet pods that opted in to go. Returns until when to wait for them. A pod created later replaces one that
+/// was asked, and is left alone.
 fn ask_daemons(
     s: &Situation<'_>,
     record: &Record,
@@ -60,14 +60,14 @@ fn ask_daemons(
         }
         let grace = SignedDuration::from_secs(pod.grace_seconds);
         let asked_at = s.memory.asked.get(&pod.uid).copied();
-        // It may be the driver that unmounts them.
+        // It may be the CSI driver that unmounts the volumes.
         let volumes_by = record.phase_since + VOLUME_WAIT;
         let volumes_by = hard.map_or(volumes_by, |hard| volumes_by.min(hard - grace));
         if s.attachments > 0 && s.now < volumes_by && asked_at.is_none() && pod.deletion_timestamp.is_none() {
             until = until.max(Some(volumes_by));
             continue;
         }
-        // Its own grace from when it was asked; should the kubelet not answer, the node does not wait longer.
+        // Its grace counts from when it was asked. If the kubelet does not answer, do not wait longer.
         let its_own = asked_at.unwrap_or(record.phase_since) + grace + SignedDuration::from_secs(5);
         let end = pod.deletion_timestamp.map_or(its_own, |until| s.ours(until));
         until = until.max(Some(end.min(record.phase_since + LONGEST_FLUSH)));

@@ -1,8 +1,8 @@
-//! The guard: DaemonSet pods of a Node that cluster-autoscaler may drain carry its own annotation that keeps it from
-//! evicting them, so that they outlive the workloads whatever its flags say. Pure.
+//! The guard: cluster-autoscaler's own annotation against eviction, set on DaemonSet pods of a Node that it may drain, so
+//! that they outlive the workloads whatever its flags say. Pure.
 //!
-//! It is set when the Node becomes a candidate, which is by default ten minutes before cluster-autoscaler acts, and taken
-//! off when the Node is none any more. A value that the pod's owner set is left alone.
+//! Set when the Node becomes a candidate, by default ten minutes before cluster-autoscaler acts, and taken off when it no
+//! longer is one. A value set by the pod's owner is left alone.
 
 use super::action::{Action, Plan};
 use super::membership::Membership;
@@ -15,7 +15,7 @@ use crate::k8s::names;
 /// Plans the guard of a node's DaemonSet pods.
 pub(super) fn guard(s: &Situation<'_>, plan: &mut Plan) {
     if s.instance == Membership::Unknown {
-        // Right after the start: what the last run has set stays until it is known whose the node is.
+        // Right after the start: keep what the last run set until we know whose node this is.
         return;
     }
     let ours = matches!(s.instance, Membership::In { .. });
@@ -25,7 +25,7 @@ pub(super) fn guard(s: &Situation<'_>, plan: &mut Plan) {
         return;
     }
     if wanted && !marked {
-        // The mark comes first, so that a guard is never left behind.
+        // Mark first, so that no guard is left behind.
         return s.patch(plan, node_patch::guard(s.node, true), Vec::new());
     }
     let Some(pods) = s.pods else { return };
@@ -47,13 +47,13 @@ pub(super) fn guard(s: &Situation<'_>, plan: &mut Plan) {
     }
 }
 
-/// Whether cluster-autoscaler may be about to drain the node. Its taint on a Node that we scale in is our doing.
+/// Whether cluster-autoscaler may be about to drain the node. Its taint on a Node that we scale in is ours.
 fn is_candidate(s: &Situation<'_>) -> bool {
     s.node.taint(names::DELETION_CANDIDATE).is_some()
         || (s.node.taint(names::TO_BE_DELETED).is_some() && !node_patch::has_scale_in_marks(s.node))
 }
 
-/// Whether the node is on its way out: what was guarded before stays guarded.
+/// Whether the node is on its way out: existing guards stay.
 fn is_going(s: &Situation<'_>) -> bool {
     s.node.taint(names::TO_BE_DELETED).is_some()
         || s.node.record.as_ref().is_some_and(|written| written.record().is_some())

@@ -1,9 +1,9 @@
-//! Keeping instances that our lifecycle hook holds from being let go: a heartbeat at two fifths to half of the hook's time-out for each,
-//! for as long as it is in Terminating:Wait, or in the :Wait of another state in which a terminating hook holds it.
+//! Heartbeats for instances that a lifecycle hook of ours holds in Terminating:Wait (or another :Wait state with a
+//! terminating hook), each at two fifths to half of the hook's time-out.
 //!
-//! This looks at AWS alone: it goes on while the API server is down and before a restarted program has seen a Node.
-//! One that has no Node is completed when nothing runs on it any more ([`nodeless`]). Since when each is held is found out
-//! here as well ([`held_since`](super::held_since)): a deadline counts from then, whatever has become of the record.
+//! Works from AWS alone: it goes on while the API server is down and before a restarted program has seen a Node. The hook
+//! of an instance without a Node is completed once nothing runs on it any more ([`nodeless`]). Since when each is held is
+//! found out here too ([`held_since`](super::held_since)): deadlines count from then, whatever the record says.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -28,76 +28,76 @@ use crate::groups::hooks::TerminatingHooks;
 use crate::k8s::{GroupName, InstanceId};
 use crate::telemetry::chain;
 
-/// A heartbeat that has failed for some seconds (see [`crate::aws`]) is tried again after this time; the shortest
-/// time-out AWS allows is 30 s.
+/// Pause after a failed heartbeat. The failure itself takes some seconds (see [`crate::aws`]), and the shortest time-out
+/// AWS allows is 30 s.
 const RETRY: SignedDuration = SignedDuration::from_secs(1);
 
-/// The first heartbeats of instances that are held at once go out within this time. The shortest time-out is 30 s, and
+/// First heartbeats of instances held at the same moment are spread over this time. The shortest time-out is 30 s, and
 /// AWS is looked at three times in it.
 const FIRST_BEATS: SignedDuration = SignedDuration::from_secs(2);
-/// AWS shows an instance as held before its hook can be heard of: try again after this time ...
+/// AWS shows an instance as held before its hook takes heartbeats: try again after this time ...
 ///
 /// Source: [PrairieLearn#15586](https://github.com/PrairieLearn/PrairieLearn/pull/15586).
 const NOT_OPEN: SignedDuration = SignedDuration::from_secs(5);
 
-/// ... for so long. After that ours holds it no more, or never did.
+/// ... for this long. After that, our hook does not hold it.
 const OPEN_BY_THEN: SignedDuration = SignedDuration::from_mins(1);
 
-/// How long a first heartbeat waits for a look at what the hook is like.
+/// Longest wait for a look at the hooks before a first heartbeat.
 const LOOK_UP: Duration = Duration::from_secs(1);
 
-/// Somebody else's hook holds it: look again after this time whether ours has come. Half the shortest time-out AWS allows: what
-/// was seen of the hooks may be from before ours was put there.
+/// The instance is not ours to hold now: look again after this time. Half the shortest time-out AWS allows, as our hook
+/// may have been added since the last look.
 const FOREIGN: SignedDuration = SignedDuration::from_secs(15);
 
-/// Instances of a group that are held share a look at its hooks that is no older.
+/// Held instances of a group share one look at its hooks if it is no older than this.
 const RECENT: Duration = Duration::from_secs(10);
 
-/// A look so long before tells well enough since when an instance is held. After an outage of hours it would have a
-/// deadline pass that has only begun.
+/// A look that showed the instance not yet held gives the start of the hold only if it is no older than this. After an
+/// outage of hours, a deadline that has only begun would seem to have passed.
 const CLOSE_ENOUGH: Duration = Duration::from_mins(5);
 
-/// An instance that looks do not show at all is kept for so long: two of them at the usual pace.
+/// An instance missing from looks is kept this long: two looks at the usual pace.
 const MISSED_FOR: Duration = Duration::from_mins(2);
 
-/// A failed question since when an instance is held is asked again after this time. Deadlines are minutes at least.
+/// Pause before asking again since when an instance is held. Deadlines are minutes at least.
 const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
 
-/// An instance that is held.
+/// A held instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Held {
     group: GroupName,
-    /// In which state.
+    /// State in which it is held.
     lifecycle: Lifecycle,
-    /// First seen so, and last.
+    /// First and last time seen in that state.
     seen: Timestamp,
     last_seen: Timestamp,
-    /// When AWS began to hold it, if that is known ...
+    /// When AWS began to hold it, if known ...
     since: Option<Timestamp>,
-    /// ... and when to ask, if it is not; none while the answer is on its way.
+    /// ... and when to ask if not; `None` while a question is under way.
     ask_at: Option<Timestamp>,
     next: Timestamp,
     in_flight: bool,
-    /// Whether this run has seen the instance come into its group.
+    /// Whether this run saw the instance join its group.
     is_new: bool,
-    /// When it is let go because it has no Node; none while it has one, or nobody can tell.
+    /// When to complete the hook for lack of a Node; `None` while it has one, or that is unknown.
     let_go_at: Option<Timestamp>,
-    /// It has been let go: now and then AWS is told again.
+    /// Completion was sent; it is repeated at the usual pace.
     is_let_go: bool,
 }
 
-/// What to do for a held instance that is due.
+/// What to send for a held instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Heartbeat,
     Complete,
 }
 
-/// What has been done for a held instance.
+/// Result of a call for a held instance.
 enum Done {
-    /// A step; the next one after this time.
+    /// A step was sent; the next is due after this time.
     Step(InstanceId, SignedDuration),
-    /// AWS was asked since when it is held.
+    /// AWS's answer since when it is held.
     Asked(InstanceId, Result<Timestamp, AwsError>),
 }
 
@@ -107,7 +107,7 @@ impl Held {
         if self.let_go_at.is_some_and(|at| at <= now) { Step::Complete } else { Step::Heartbeat }
     }
 
-    /// Takes in when it is to be let go, if it is.
+    /// Sets when to let it go; `None`: keep it.
     fn plan_to_let_go(&mut self, at: Option<Timestamp>) {
         self.let_go_at = at;
         match at {
@@ -118,12 +118,12 @@ impl Held {
     }
 }
 
-/// Instances that this run has seen come into their groups.
+/// Instances that this run saw join their groups.
 #[derive(Debug, Default)]
 struct Newcomers(BTreeSet<InstanceId>);
 
 impl Newcomers {
-    /// What a look shows in a group that the one before it showed without the instance has come since.
+    /// Adds instances that the look before did not show, though it showed their group.
     fn observe(&mut self, before: Option<&Snapshot>, snapshot: &Snapshot) {
         self.0.retain(|instance| snapshot.by_instance.contains_key(instance));
         let come = snapshot.by_instance.iter().filter(|(instance, group)| {
@@ -136,7 +136,8 @@ impl Newcomers {
     }
 }
 
-/// Brings `held` in step with the last look at AWS. One that the look before showed at large is held since then at most.
+/// Updates `held` from the last look at AWS. If the look before showed an instance not held, it has been held since then
+/// at most.
 fn observe(
     held: &mut BTreeMap<InstanceId, Held>,
     before: Option<&Snapshot>,
@@ -153,7 +154,7 @@ fn observe(
         .collect();
     held.retain(|instance, held| match waiting.get(instance) {
         Some((_, lifecycle)) => *lifecycle == held.lifecycle,
-        // A look may leave one out, and an answer be from before.
+        // A look may leave an instance out, or be an old answer.
         None => snapshot.instance(instance).is_none() && elapsed(held.last_seen, now) <= MISSED_FOR,
     });
     for (instance, (group, lifecycle)) in waiting {
@@ -165,7 +166,7 @@ fn observe(
                 .map(|(taken_at, _)| taken_at)
                 .filter(|taken_at| elapsed(*taken_at, snapshot.taken_at) <= CLOSE_ENOUGH);
             let ask_at = since.is_none().then_some(now);
-            // There is time where it is held since the last look: many that are held at once do not beat at once.
+            // Held only since the last look: there is time to spread the first heartbeats.
             let next = if since.is_some() { later(now, portion(FIRST_BEATS, instance)) } else { now };
             Held {
                 group: group.into(),
@@ -184,7 +185,7 @@ fn observe(
     }
 }
 
-/// Holds instances, for ever.
+/// Sends heartbeats and completes hooks until stopped.
 pub(super) async fn run(shared: Arc<Shared>) {
     let mut held: BTreeMap<InstanceId, Held> = BTreeMap::new();
     let mut running: FuturesUnordered<BoxFuture<'static, Done>> = FuturesUnordered::new();
@@ -203,7 +204,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
         }
         let known = held.iter().filter_map(|(instance, held)| Some((instance.clone(), held.since?)));
         shared.holds.publish(known.collect());
-        // Whoever leads: it may not reach AWS, or may just have died.
+        // Every replica does: the leader may be cut off from AWS, or may just have died.
         start_what_is_due(&shared, &mut held, &mut joined, &running, now);
         let next = held
             .values()
@@ -234,7 +235,7 @@ fn start_what_is_due(
     now: Timestamp,
 ) {
     let whole_since = shared.nodes.whole_for().map(|time| later(now, -signed(time)));
-    // A hook is completed by the one who writes; a heartbeat gives it up to nobody.
+    // Only the leader completes hooks; any replica may send heartbeats.
     let leads = shared.leadership.leads();
     for (instance, held) in held {
         if held.ask_at.is_some_and(|at| at <= now) {
@@ -254,8 +255,8 @@ fn start_what_is_due(
             held.lifecycle.is_warm() && nodeless_since.is_some() && shared.nodes.gone_for(instance).is_none();
         held.plan_to_let_go(let_go_at.filter(|_| leads && !is_foreign && !is_warming));
         if held.next <= now && !held.in_flight {
-            // One that goes into the warm pool for the first time is held by a launching hook: not ours either. Nor does
-            // anybody keep what the leader is to let go.
+            // Not ours to hold: another's hook, a launching hook (first time into the warm pool), or the
+            // leader lets it go.
             let is_leaders = !leads && let_go_at.is_some_and(|at| at <= now);
             if is_foreign || is_warming || is_leaders {
                 held.next = now + FOREIGN;
@@ -296,7 +297,7 @@ fn hear(held: &mut BTreeMap<InstanceId, Held>, done: Done, now: Timestamp) {
     }
 }
 
-/// When an instance that has no Node is let go.
+/// When to complete the hook of an instance without a Node.
 fn let_go_at(
     shared: &Shared,
     instance: &InstanceId,
@@ -314,7 +315,7 @@ fn let_go_at(
     nodeless::let_go_at(past, held.seen, whole_since, shared.holds.needed(instance), limit)
 }
 
-/// A part of `of` that is always the same for an instance, and for most another than for others.
+/// A fraction of `of`: always the same for an instance, mostly different between instances.
 fn portion(of: SignedDuration, instance: &InstanceId) -> SignedDuration {
     let mut hasher = DefaultHasher::new();
     instance.hash(&mut hasher);
@@ -322,14 +323,14 @@ fn portion(of: SignedDuration, instance: &InstanceId) -> SignedDuration {
     of / 1_000 * thousandths
 }
 
-/// From one heartbeat of an instance to its next: between two fifths and a half of the hook's time-out, so that many that
-/// were held at once soon beat apart.
+/// Pause between heartbeats: two fifths to half of the hook's time-out, so that instances held at the same moment spread
+/// out.
 fn interval(hook: &Hook, instance: &InstanceId) -> SignedDuration {
     let half = signed(hook.heartbeat_timeout / 2);
     half - portion(half / 5, instance)
 }
 
-/// Does a step for an instance, which has been held for long or not. Returns how long until the next one.
+/// Sends `step`; `is_new`: held for less than [`OPEN_BY_THEN`]. Returns the pause until the next step.
 async fn act(
     shared: &Shared,
     group: &GroupName,
@@ -337,13 +338,13 @@ async fn act(
     step: Step,
     is_new: bool,
 ) -> SignedDuration {
-    // No heartbeat waits for a read that may be throttled: discovery keeps what is known of the hooks fresh.
+    // No heartbeat waits for a read that may be throttled: discovery keeps the hooks fresh.
     let hook = match shared.hooks.last_seen(group) {
         Some(hook) => hook,
         None => match timeout(LOOK_UP, shared.hooks.seen_within(RECENT, group, shared.clock.now())).await {
             Ok(Ok(TerminatingHooks { ours: Some(hook), .. })) => hook,
             Ok(Ok(_)) => return FOREIGN,
-            // Better a heartbeat that nobody waits for than a hook that times out.
+            // A useless heartbeat is better than a hook that times out.
             Ok(Err(error)) => {
                 tracing::warn!(group = group.as_str(), instance = instance.as_str(), error = %chain(&error), "lifecycle hooks could not be looked up: heartbeats go out as if ours had the shortest time-out");
                 shared.hooks.presumed(group)
@@ -370,7 +371,7 @@ async fn act(
             pause
         }
         Err(AwsError::NoActiveHook { .. }) if is_new => pause.min(NOT_OPEN),
-        // Not held by ours any more: the next look at AWS says what became of it.
+        // Our hook no longer holds it: the next look at AWS shows what became of it.
         Ok(()) | Err(AwsError::NoActiveHook { .. }) => pause,
         Err(error) => {
             tracing::warn!(group = group.as_str(), instance = instance.as_str(), error = %chain(&error), "heartbeat or completion of the lifecycle hook failed: tried again in 1 s");

@@ -1,5 +1,5 @@
-//! Since when AWS has held an instance, and until when what ran on it needs it: what is known of the instances that
-//! our lifecycle hooks hold, beside the record on the Node.
+//! What is known of held instances beside the record on the Node: since when AWS holds them, and until when their pods
+//! need them.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -11,22 +11,22 @@ use crate::aws::{ACTIVITIES_AT_MOST, Activity, Aws, AwsError, Lifecycle};
 use crate::clock::{Clock, later};
 use crate::k8s::{GroupName, InstanceId};
 
-/// No hook holds an instance for longer.
+/// Longest time a hook can hold an instance.
 ///
 /// Source: [Amazon EC2 Auto Scaling lifecycle
 /// hooks](https://docs.aws.amazon.com/autoscaling/ec2/userguide/lifecycle-hooks.html).
 const LONGEST_HOLD: SignedDuration = SignedDuration::from_hours(48);
 
-/// What is known of the instances that are held, by instance.
+/// What is known of held instances.
 #[derive(Debug, Default)]
 pub struct Holds {
     since: watch::Sender<BTreeMap<InstanceId, Timestamp>>,
-    /// Until when what ran on an instance whose Node is gone needs it.
+    /// Until when the pods of a Node that is gone need its instance.
     needed: Mutex<BTreeMap<InstanceId, Timestamp>>,
 }
 
 impl Holds {
-    /// When AWS began to hold the instance, or a moment not long before that.
+    /// When AWS began to hold the instance, or shortly before.
     pub fn since(&self, instance: &InstanceId) -> Option<Timestamp> {
         self.since.borrow().get(instance).copied()
     }
@@ -36,7 +36,7 @@ impl Holds {
         self.since.subscribe()
     }
 
-    /// The Node of an instance is gone; what ran on it needs the instance until then.
+    /// Notes that an instance's Node is gone and its pods need the instance until `until`.
     pub(super) fn note_needed(&self, instance: &InstanceId, until: Timestamp, now: Timestamp) {
         let mut needed = self.needed.lock().unwrap_or_else(PoisonError::into_inner);
         needed.retain(|_, until| later(*until, LONGEST_HOLD) > now);
@@ -47,7 +47,7 @@ impl Holds {
         self.needed.lock().unwrap_or_else(PoisonError::into_inner).get(instance).copied()
     }
 
-    /// Brings it in step with what is held.
+    /// Replaces what is known of since when instances are held.
     pub(super) fn publish(&self, known: BTreeMap<InstanceId, Timestamp>) {
         self.since.send_if_modified(|before| {
             let changed = *before != known;
@@ -57,10 +57,10 @@ impl Holds {
     }
 }
 
-/// By how much AWS's clock may be ahead of the wall's here: what it dates may have been so much earlier.
+/// How far AWS's clock may be ahead of our wall clock: what it dates may be earlier by this much.
 const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_mins(1);
 
-/// Asks AWS since when an instance is held, which dates it by the wall's clock.
+/// Asks AWS since when an instance is held. AWS dates that by the wall clock; the result is on ours.
 pub(super) async fn ask(
     aws: &Aws,
     clock: &Clock,
@@ -75,9 +75,9 @@ pub(super) async fn ask(
     Ok(later(began(&activities, instance, lifecycle, seen), -ahead - CLOCKS_DIFFER))
 }
 
-/// Since when an instance first seen held at `seen` is held, by its group's activities, newest first. The activity begins
-/// a while before the hook does. Where a termination is older than all that AWS told, so is the hold. Where AWS tells of
-/// all activities and not of this one, its list lags, or says nothing of such holds: nothing is known.
+/// When the hold of an instance first seen held at `seen` began, by its group's activities, newest first. An activity
+/// starts a while before its hook. A termination missing from a full list is older than the oldest in it. One missing
+/// from a complete list is not shown yet, or never: then `seen`.
 fn began(activities: &[Activity], instance: &InstanceId, lifecycle: Lifecycle, seen: Timestamp) -> Timestamp {
     let its_own = |activity: &&Activity| {
         !activity.description.starts_with("Launching") && activity.description.ends_with(instance.as_str())

@@ -1,7 +1,7 @@
-//! Accepting scale-ins, and knowing those accepted.
+//! Accepts scale-ins for cluster-autoscaler, and knows those accepted.
 //!
-//! The record on the Node is the truth. This reads it from the Node watch, which our own writes go into at once, so
-//! that a size is right from the moment a scale-in was accepted.
+//! The record on the Node is the truth, read from the Node watch. Our own writes go into that at once, so sizes are right
+//! from the moment a scale-in is accepted.
 
 use std::sync::Arc;
 
@@ -22,16 +22,16 @@ pub struct Intents {
     settings: Settings,
 }
 
-/// What became of the wish to scale a node in.
+/// Result of accepting a scale-in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accepted {
-    /// Written down now.
+    /// Recorded now.
     New,
-    /// It was under way before.
+    /// Under way already.
     Already,
 }
 
-/// Why a scale-in was not written down.
+/// Why a scale-in was not recorded.
 #[derive(Debug, thiserror::Error)]
 pub enum IntentError {
     /// The API server did not take it; nothing has changed.
@@ -39,31 +39,31 @@ pub enum IntentError {
     NotRecorded {
         /// Name of the Node.
         node: NodeName,
-        /// What the API server, or the way to it, said.
+        /// The error of the API server, or of the way to it.
         source: ApiError,
     },
 }
 
-/// Tries to write a record when others write the Node at the same time. A Node is written a few times a minute.
+/// Tries to write a record while others write the Node, which happens a few times a minute.
 const TRIES: u32 = 4;
 
 impl Intents {
-    /// Scale-ins on the Nodes of this cluster.
+    /// Accepts scale-ins on the Nodes of this cluster.
     pub fn new(cluster: Cluster, nodes: Arc<Nodes>, clock: Clock, settings: Settings) -> Self {
         Self { cluster, nodes, clock, settings }
     }
 
-    /// Name of the Node of this instance, if one has registered. Where several name it, the one that speaks for it.
+    /// Name of the Node that speaks for this instance, if one has registered.
     pub fn node_of(&self, instance: &InstanceId) -> Option<NodeName> {
         speaker(&self.nodes, instance).map(|node| node.name.clone())
     }
 
-    /// Whether the Node of this name is one that names the instance beside the machine's own.
+    /// Whether this Node names the instance but is not the machine's own.
     pub fn is_beside(&self, node: &NodeName, instance: &InstanceId) -> bool {
         self.nodes.of_instance(instance).iter().skip(1).any(|other| other.name == *node)
     }
 
-    /// Whether the Nodes are known, so that one that is missing is missing.
+    /// Whether the Nodes have been listed, so that a missing one is missing.
     pub fn is_ready(&self) -> bool {
         self.nodes.is_synced()
     }
@@ -73,24 +73,22 @@ impl Intents {
         speaker(&self.nodes, instance)?.scale_in().cloned()
     }
 
-    /// Whether a scale-in of this instance of the group is under way that ends with the instance gone for good, or
-    /// as far as the group is concerned.
+    /// Whether a scale-in of this instance from this group is under way.
     pub fn is_leaving(&self, group: &GroupName, instance: &InstanceId) -> bool {
         self.record_of(instance).is_some_and(|record| record.group == *group)
     }
 
-    /// Whether the Node of this instance carries the taint by which cluster-autoscaler counts it as deleted, its own or ours.
+    /// Whether this instance's Node has the taint by which cluster-autoscaler counts it as deleted, its own or ours.
     pub fn is_to_be_deleted(&self, instance: &InstanceId) -> bool {
         speaker(&self.nodes, instance).is_some_and(|node| node.taint(names::TO_BE_DELETED).is_some())
     }
 
-    /// Whether a scale-in of this instance is under way that lowers the desired capacity when it is released.
+    /// Whether a scale-in of this instance is under way that will lower the desired capacity.
     pub fn will_decrement(&self, instance: &InstanceId) -> bool {
         self.record_of(instance).is_some_and(|record| record.release == Release::TerminateAndDecrement)
     }
 
-    /// Writes down, durably, that cluster-autoscaler wants this node gone. Once this has returned, everybody who asks
-    /// sees it.
+    /// Records durably that cluster-autoscaler wants this node gone. Once this returns, every reader sees it.
     pub async fn accept(
         &self,
         node: &NodeName,
@@ -101,7 +99,7 @@ impl Intents {
         let mut view = self.nodes.get(node).map(|view| NodeView::clone(&view)).ok_or_else(gone)?;
         let mut tries = 0;
         loop {
-            // A record that will not lower the size is a wish for a replacement: cluster-autoscaler wants it gone.
+            // A scale-in with a replacement does not do: cluster-autoscaler wants the node gone for good.
             if view.scale_in().is_some_and(|record| record.release != Release::Terminate) {
                 return Ok(Accepted::Already);
             }

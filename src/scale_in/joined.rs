@@ -1,4 +1,4 @@
-//! Whose a group is, where an instance of it is held that has no Node here.
+//! Which groups are this cluster's: asked when a held instance has no Node here.
 
 use std::collections::BTreeSet;
 
@@ -6,8 +6,8 @@ use super::context::Shared;
 use crate::groups::Snapshot;
 use crate::k8s::{GroupName, InstanceId};
 
-/// Groups of which a Node was seen here. Of another it is not known whose it is: a selector that is too wide finds the
-/// groups of other clusters, whose Nodes are there.
+/// Groups with a Node seen here. A group without one may be another cluster's, found by too wide a selector, with its
+/// Nodes there.
 #[derive(Debug, Default)]
 pub(super) struct Joined {
     groups: BTreeSet<GroupName>,
@@ -16,7 +16,7 @@ pub(super) struct Joined {
 }
 
 impl Joined {
-    /// Takes note of the groups that have Nodes.
+    /// Adds the groups that have Nodes.
     pub(super) fn look(&mut self, shared: &Shared, snapshot: &Snapshot) {
         let has_node = |id: &str| !shared.nodes.of_instance(id).is_empty();
         for group in snapshot.groups.values() {
@@ -28,8 +28,8 @@ impl Joined {
         }
     }
 
-    /// Whether a group is ours, or cluster-autoscaler has said so of it or of the instance. If nobody knows, the hook is
-    /// left to its time-out: whoever's it is keeps it.
+    /// Whether a group is this cluster's: by a Node seen, its tags, what was learned of it, or because cluster-autoscaler
+    /// asked for it or the instance. If nobody knows, the hook is left alone: its owner keeps it, or it times out.
     pub(super) fn is_ours(&mut self, shared: &Shared, group: &GroupName, instance: &InstanceId) -> bool {
         let view = shared.groups.latest();
         let tags = view.as_ref().and_then(|view| view.groups.get(group)).map(|group| &group.asg.tags);

@@ -1,5 +1,5 @@
-//! What one run of the program remembers of what it tried for a node. Nothing that must survive: a restart tries again
-//! what is then still to be done.
+//! What one run remembers of its tries for a node. Nothing in it must survive: a restart tries again what is still to be
+//! done.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -18,11 +18,11 @@ use crate::clock::{backoff, signed};
 use crate::cluster::{Answer, NodeView, PodView};
 use crate::telemetry::chain;
 
-/// Pause between tries of an eviction that a budget blocks, as `kubectl drain` has it.
+/// Pause between tries of an eviction that a budget blocks, the same as in `kubectl drain`.
 /// Source: [kubectl drain](https://github.com/kubernetes/kubectl/blob/master/pkg/drain/drain.go).
 const BLOCKED: SignedDuration = SignedDuration::from_secs(5);
 
-/// Something that is tried until it works.
+/// Something tried until it works.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Task {
     /// A write to the Node.
@@ -33,7 +33,7 @@ pub enum Task {
     Guard(String),
     /// Asking whether a DaemonSet exists, by UID.
     DaemonSet(String),
-    /// Having AWS looked at again.
+    /// Looking at AWS again.
     Look,
     /// Terminating the instance.
     Terminate,
@@ -41,29 +41,29 @@ pub enum Task {
     Complete,
 }
 
-/// How the tries of a task stand.
+/// State of a task's tries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tries {
     /// A try is under way.
     pub in_flight: bool,
-    /// Tries in a row that did not work.
+    /// Failed tries in a row.
     pub failures: u32,
-    /// Not again before then.
+    /// No try before this moment.
     pub not_before: Option<Timestamp>,
     /// When the last try ended.
     pub ended: Option<Timestamp>,
-    /// It has worked.
+    /// Whether the last try worked.
     pub done: bool,
 }
 
-/// Why the API server has not evicted a pod.
+/// Why the API server did not evict a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// The budgets that cover the pod, `namespace/name`, with the resource version they had.
+    /// Budgets that covered the pod (`namespace/name`), with their resource versions.
     pub budgets: Vec<(String, String)>,
     /// The answer, for people.
     pub text: String,
-    /// Whether a budget has no room (429), as against anything else.
+    /// Whether a budget had no room (429).
     pub by_budget: bool,
 }
 
@@ -71,7 +71,7 @@ pub struct Refusal {
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
     tries: BTreeMap<Task, Tries>,
-    /// What of the record is believed.
+    /// What is believed of the record.
     pub claims: Claims,
     /// Why pods were not evicted, by UID.
     pub refusals: BTreeMap<String, Refusal>,
@@ -79,32 +79,32 @@ pub struct Memory {
     pub asked: BTreeMap<String, Timestamp>,
     /// What was announced last, by topic, and when.
     pub announced: BTreeMap<String, Timestamp>,
-    /// AWS does not let the group shrink.
+    /// AWS refuses to shrink the group.
     pub at_minimum: bool,
-    /// Since when there has been no workload on the node, as far as this run has seen.
+    /// Since when this run has seen no workload on the node.
     pub empty_since: Option<Timestamp>,
-    /// DaemonSets that the API server does not have, by UID.
+    /// UIDs of DaemonSets that the API server does not have.
     pub deleted_daemon_sets: BTreeSet<String>,
     /// Pods that come back to the cordoned node.
     pub returns: Returns,
-    /// When a try to terminate the instance ended that may have had its effect.
+    /// When the last termination ended that may have taken effect.
     pub told_at: Option<Timestamp>,
-    /// The termination noted in the record at this moment certainly had no effect.
+    /// The termination that the record notes at this moment certainly had no effect.
     pub void_termination: Option<Timestamp>,
-    /// What AWS says to giving the instance back, when it refuses for good.
+    /// AWS's words if it refuses for good to release the instance.
     pub refused_by_aws: Option<String>,
     /// Since when the instance has been in none of our groups.
     pub elsewhere_since: Option<Timestamp>,
 }
 
-/// Pause after the n-th failure in a row: 1 s, doubled up to 30 s, give or take a fifth so that many nodes do not ask
-/// in step. From a hash: the same tries give the same pauses.
+/// Pause after the n-th failure in a row: 1 s, doubled up to 30 s, plus or minus a fifth so that nodes do not retry in
+/// step. Hashed: the same tries give the same pauses.
 fn pause_after(task: &Task, failures: u32) -> SignedDuration {
     let pause = backoff(failures, Duration::from_secs(1), Duration::from_secs(30));
     jittered(signed(pause), task, failures)
 }
 
-/// `pause`, give or take a fifth.
+/// `pause`, plus or minus a fifth.
 pub(super) fn jittered(pause: SignedDuration, task: &Task, tries: u32) -> SignedDuration {
     let mut hasher = DefaultHasher::new();
     (task, tries).hash(&mut hasher);
@@ -113,7 +113,7 @@ pub(super) fn jittered(pause: SignedDuration, task: &Task, tries: u32) -> Signed
 }
 
 impl Task {
-    /// The task that an action is a try of; one that is not tried again has none.
+    /// The task an action is a try of; `None` if it is not retried.
     pub fn of(action: &Action) -> Option<Self> {
         Some(match action {
             Action::PatchNode { .. } => Self::Node,
@@ -138,12 +138,12 @@ impl Hash for Task {
 }
 
 impl Memory {
-    /// How the tries of a task stand.
+    /// The tries of a task.
     pub fn tries(&self, task: &Task) -> Option<&Tries> {
         self.tries.get(task)
     }
 
-    /// When a task may be tried: none while a try is under way.
+    /// When a task may be tried; `None` while a try is under way.
     pub fn may_try_at(&self, task: &Task) -> Option<Timestamp> {
         match self.tries.get(task) {
             Some(tries) if tries.in_flight => None,
@@ -152,22 +152,22 @@ impl Memory {
         }
     }
 
-    /// Whether a task has worked.
+    /// Whether the last try of a task worked.
     pub fn is_done(&self, task: &Task) -> bool {
         self.tries.get(task).is_some_and(|tries| tries.done)
     }
 
-    /// A try begins.
+    /// Notes that a try begins.
     pub fn begin(&mut self, task: Task) {
         self.tries.entry(task).or_default().in_flight = true;
     }
 
-    /// A try worked.
+    /// Notes that a try worked.
     pub fn worked(&mut self, task: Task, now: Timestamp) {
         self.tries.insert(task, Tries { done: true, ended: Some(now), ..Tries::default() });
     }
 
-    /// A try did not work; the next one after `pause`, or the usual backoff.
+    /// Notes that a try failed; the next one after `pause`, by default the usual backoff.
     pub fn failed(&mut self, task: &Task, now: Timestamp, pause: Option<SignedDuration>) {
         let tries = self.tries.entry(task.clone()).or_default();
         tries.in_flight = false;
@@ -177,13 +177,13 @@ impl Memory {
         tries.not_before = Some(now + pause.unwrap_or_else(|| pause_after(task, tries.failures)));
     }
 
-    /// Takes note of what is announced, and forgets what may be announced again: a topic can be anything that people write.
+    /// Notes an announcement and forgets those that may be repeated: topics may contain arbitrary text.
     pub fn note_announced(&mut self, topic: String, now: Timestamp) {
         self.announced.retain(|_, at| *at + REPEAT_AFTER > now);
         self.announced.insert(topic, now);
     }
 
-    /// Takes note of whether workloads are on the node; none while that is not known.
+    /// Notes whether workloads are on the node; `None`: unknown.
     pub fn note_occupied(&mut self, occupied: Option<bool>, now: Timestamp) {
         match occupied {
             Some(true) => self.empty_since = None,
@@ -194,7 +194,7 @@ impl Memory {
         }
     }
 
-    /// Takes note of where the instance is.
+    /// Notes where the instance is.
     pub fn note_membership(&mut self, instance: &Membership) {
         self.elsewhere_since = match instance {
             Membership::Elsewhere { seen } => self.elsewhere_since.or(Some(*seen)),
@@ -202,7 +202,7 @@ impl Memory {
         };
     }
 
-    /// Takes note of the pods on the node, and forgets those that are not there any more.
+    /// Notes the pods on the node and forgets those that are gone.
     pub fn note_pods(&mut self, pods: &BTreeMap<String, PodView>) {
         let there = |uid: &String| pods.contains_key(uid);
         self.refusals.retain(|uid, _| there(uid));
@@ -214,7 +214,7 @@ impl Memory {
         self.returns.see(pods);
     }
 
-    /// An action begins.
+    /// Notes that an action begins.
     pub fn note_begun(&mut self, action: &Action, now: Timestamp) {
         if let Action::PatchNode { patch, .. } = action
             && let Some(record) = node_patch::record_in(patch)
@@ -228,7 +228,7 @@ impl Memory {
         }
     }
 
-    /// The Node was written, and is so now.
+    /// Notes the Node as it was written.
     pub fn note_written(&mut self, node: &NodeView, now: Timestamp) {
         self.worked(Task::Node, now);
         if node.record.is_none() {
@@ -236,7 +236,7 @@ impl Memory {
         }
     }
 
-    /// The API server was asked to have a pod go, which these budgets covered then, and answered.
+    /// Notes the API server's answer to evicting or deleting a pod, and the budgets that covered it when asked.
     pub fn note_answer(
         &mut self,
         uid: String,
@@ -252,7 +252,7 @@ impl Memory {
                 return self.worked(task, now);
             }
             Answer::Busy(pause) => {
-                // The room that was seen has been asked for: no sooner again than the API server says.
+                // The room we saw is taken: wait as long as the API server says.
                 if let Some(refusal) = self.refusals.get_mut(&uid) {
                     refusal.budgets = budgets;
                 }
@@ -268,7 +268,7 @@ impl Memory {
         self.failed(&task, now, pause);
     }
 
-    /// AWS was told to terminate the instance, as the record notes it for `noted_at`, and answered or did not.
+    /// Notes AWS's answer to the termination noted at `noted_at`, or that there was none.
     pub fn note_termination(&mut self, noted_at: Timestamp, result: &Result<(), AwsError>, now: Timestamp) {
         let Err(error) = result else {
             self.refused_by_aws = None;
@@ -276,7 +276,7 @@ impl Memory {
             return self.worked(Task::Terminate, now);
         };
         if !error.is_refusal() {
-            // Whether it had its effect is seen by a look; none is blindly repeated.
+            // A look at AWS shows whether it took effect; it is never repeated blindly.
             self.told_at = Some(now);
             return self.failed(&Task::Terminate, now, None);
         }
@@ -289,7 +289,7 @@ impl Memory {
         self.failed(&Task::Terminate, now, None);
     }
 
-    /// For people: what AWS says when trying again alone will not help.
+    /// Keeps AWS's words for people if trying again alone will not help.
     pub fn note_refusal(&mut self, error: &AwsError) {
         if !error.is_transient() {
             self.refused_by_aws = Some(chain(error));

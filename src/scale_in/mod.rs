@@ -1,16 +1,19 @@
-//! Scale-in: how a node leaves, whatever the reason. Workloads first, under their disruption budgets and with their whole
-//! grace; DaemonSet pods until the last workload has exited, and a while to flush; then the instance.
+//! Scale-in: how a node leaves, whatever the reason. Workloads go first, under their disruption budgets and with full
+//! grace; DaemonSet pods stay until the last workload has exited, and get time to flush; then the instance is released.
 //!
 //! ```text
 //! DeleteNodes, Terminating:Wait, a person ──▶ record on the Node ──▶ controller ──▶ worker ──▶ plan (pure)
 //!                                             (intents, record)     (workers: one a node)        │ actions
 //!                                                                                  memory ◀── perform, remember
 //! ```
-//! [`plan`] decides, from a [`situation::Situation`] to a list of [`action::Action`]s; the files it calls each hold one
-//! stage: [`drain`], [`flush`], [`release`], and [`guard`] before any of them; [`twins`] where several Nodes name one instance; [`class`] and [`returns`] tell which pods
-//! leave. [`perform`] makes the calls, [`remember`] what the next plan is to know of their outcome. [`heartbeat`] keeps the
-//! lifecycle hooks waiting, whatever becomes of the rest. Everything that must survive is in the [`record`], an annotation that is read once, when the Node comes in;
-//! [`claims`] is what of it is believed. [`operator_queue`] is whose turn it is of those that people annotate. [`events`] are all that is told on Nodes.
+//! - [`plan`] turns a [`situation::Situation`] into a list of [`action::Action`]s. Its stages are [`guard`], [`drain`],
+//!   [`flush`] and [`release`]; [`twins`] is for several Nodes that name one instance; [`class`] and [`returns`] tell which
+//!   pods leave.
+//! - [`perform`] makes the calls; [`remember`] keeps what the next plan must know of the outcome.
+//! - [`heartbeat`] keeps the lifecycle hooks waiting, whatever becomes of the rest.
+//! - [`record`] is everything that must survive: an annotation, read once when the Node comes in. [`claims`] says what of
+//!   it is believed.
+//! - [`operator_queue`] decides whose wish is next. [`events`] holds every Event on Nodes.
 
 pub mod action;
 mod claims;

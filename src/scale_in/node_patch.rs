@@ -1,8 +1,8 @@
-//! What a Node carries while it is scaled in, as patches. Pure.
+//! Patches for what a Node carries while it is scaled in. Pure.
 //!
-//! Cordon, cluster-autoscaler's own taint with a fresh value, and the label that takes it out of load balancers are put
-//! on with the record in one write, put back when somebody takes them off, and taken off again when the scale-in is
-//! cancelled. What was there before is left: the `ebbtide/marks` annotation says what was not.
+//! One write puts on the record, the cordon, cluster-autoscaler's own taint with a fresh value, and the label that takes the
+//! Node out of load balancers. They are restored if somebody removes them, and taken off if the scale-in is cancelled. The
+//! annotation `ebbtide/marks` lists what we put on; the rest is left alone.
 
 use std::collections::BTreeSet;
 
@@ -15,14 +15,14 @@ use crate::clock::later;
 use crate::cluster::NodeView;
 use crate::k8s::names;
 
-/// cluster-autoscaler takes a Node whose taint is older than 5 minutes for one whose deletion has failed; the taint is
-/// renewed well before that, so that a slow write does not matter.
+/// cluster-autoscaler takes a Node whose taint is older than 5 minutes for a failed deletion. We renew the taint well before
+/// that, so that a slow write does not matter.
 /// Source: [`MaxCloudProviderNodeDeletionTime`](https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/core/static_autoscaler.go).
 const TAINT_LIFE: SignedDuration = SignedDuration::from_mins(3);
 
-/// The effect of the taint while a scale-in stands. The cordon keeps workloads away; cluster-autoscaler, the service
-/// controller and kube-proxy look for the key alone. With cluster-autoscaler's own effect, `NoSchedule`, a DaemonSet's rolling
-/// update would delete its pod and could not put a new one there: no shipper for the rest of the drain.
+/// Effect of the taint during a scale-in. The cordon keeps workloads away; cluster-autoscaler, the service controller and
+/// kube-proxy look for the key alone. With cluster-autoscaler's own `NoSchedule`, a DaemonSet's rolling update would delete
+/// its pod and could not put a new one there: no log shipper for the rest of the drain.
 /// Sources: [`HasToBeDeletedTaint`](https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/utils/taints/taints.go),
 /// [service controller](https://github.com/kubernetes/cloud-provider/blob/master/controllers/service/controller.go),
 /// [DaemonSet controller](https://github.com/kubernetes/kubernetes/blob/master/pkg/controller/daemon/daemon_controller.go).
@@ -72,13 +72,13 @@ pub(super) fn is_guarded(node: &NodeView) -> bool {
     marks(node).contains(&Mark::Guard)
 }
 
-/// When the taint has to be renewed; none if it is not there or cannot be read, so: now.
+/// When the taint must be renewed; `None`, meaning now, if it is missing or unreadable.
 pub(super) fn taint_expires(node: &NodeView) -> Option<Timestamp> {
     let stamp = node.taint(names::TO_BE_DELETED)?.value.as_deref()?.parse().ok()?;
     Some(later(Timestamp::from_second(stamp).ok()?, TAINT_LIFE))
 }
 
-/// The patch that writes `record` and puts on what the Node does not carry yet.
+/// The patch that writes `record` and puts on the marks that are missing.
 pub(super) fn with_record(node: &NodeView, record: &Record, now: Timestamp) -> Value {
     let mut patch = put_on(node, now).unwrap_or_else(|| based_on(node));
     patch["metadata"]["annotations"][names::RECORD] = json!(record::write(record));
@@ -97,7 +97,7 @@ pub(super) fn record_in(patch: &Value) -> Option<&str> {
     patch["metadata"]["annotations"][names::RECORD].as_str()
 }
 
-/// The patch that puts back what the Node should carry during a scale-in, if anything is missing or stale.
+/// The patch that restores missing or stale marks; `None` if all is well.
 pub(super) fn put_on(node: &NodeView, now: Timestamp) -> Option<Value> {
     let mut patch = based_on(node);
     let mut ours = marks(node);
@@ -124,7 +124,7 @@ pub(super) fn put_on(node: &NodeView, now: Timestamp) -> Option<Value> {
         patch["spec"]["taints"] = json!(others.chain([&fresh]).collect::<Vec<_>>());
         missing = true;
     }
-    // The taint goes with the scale-in, whoever stamped it first, and so does a cordon of cluster-autoscaler's.
+    // The taint goes with the scale-in, whoever set it first, and so does a cordon of cluster-autoscaler's.
     if node.unschedulable && !ours.contains(&Mark::Taint) && is_cordoned_by_autoscaler(node) {
         ours.insert(Mark::Cordon);
     }
@@ -136,11 +136,11 @@ pub(super) fn put_on(node: &NodeView, now: Timestamp) -> Option<Value> {
     Some(patch)
 }
 
-/// cluster-autoscaler cordons a Node in the same write that taints it (`--cordon-node-before-terminating`); the taint of the
-/// cordon is then set within seconds by the node lifecycle controller, which dates it.
+/// cluster-autoscaler cordons a Node in the write that taints it (`--cordon-node-before-terminating`); within seconds the
+/// node lifecycle controller adds the cordon's own taint, with its time.
 const CORDONED_WITHIN: SignedDuration = SignedDuration::from_secs(10);
 
-/// Whether the cordon is cluster-autoscaler's, who would take it off together with its taint, and not a person's.
+/// Whether cluster-autoscaler cordoned the Node, not a person: it would undo that together with its taint.
 fn is_cordoned_by_autoscaler(node: &NodeView) -> bool {
     let stamp = node.taint(names::TO_BE_DELETED).and_then(|taint| taint.value.as_deref()?.parse().ok());
     let cordoned = node.taint(names::UNSCHEDULABLE).and_then(|taint| taint.time_added.as_ref());
@@ -158,7 +158,7 @@ pub(super) fn without_record(node: &NodeView) -> Value {
     patch
 }
 
-/// The patch that takes off what a scale-in put on, and its record.
+/// The patch that takes off the record and what the scale-in put on.
 pub(super) fn take_off(node: &NodeView) -> Value {
     let mut patch = based_on(node);
     let mut ours = marks(node);
@@ -177,7 +177,7 @@ pub(super) fn take_off(node: &NodeView) -> Value {
     patch
 }
 
-/// The patch that remembers on the Node whether its DaemonSet pods carry our guard.
+/// The patch that notes on the Node whether its DaemonSet pods may carry our guard.
 pub(super) fn guard(node: &NodeView, on: bool) -> Value {
     let mut ours = marks(node);
     if on {

@@ -1,40 +1,40 @@
-//! When an instance that a hook holds and that has no Node is let go. Pure.
+//! When to let go of a held instance that has no Node. Pure.
 //!
-//! One that never had a Node has nothing to drain. One whose Node object was deleted may run workloads still: their pods are
-//! collected within a minute or so, and the kubelet, which lives on, gives their containers the whole of their grace.
+//! If it never had a Node, there is nothing to drain. If its Node object was deleted, workloads may still run: their pods
+//! are garbage-collected within a minute or so, and the live kubelet gives their containers full grace.
 
 use jiff::{SignedDuration, Timestamp};
 
 use crate::clock::later;
 
-/// How long a Node may take to register before its instance counts as one without: an instance that is taken out
-/// while it boots may still join. An EKS node joins within about a minute.
+/// How long a Node may take to register: an instance taken out while booting may still join. An EKS node joins within
+/// about a minute.
 const NEVER_REGISTERED: SignedDuration = SignedDuration::from_secs(60);
 
-/// How long it takes until the pods of a Node that is gone are collected: 40 s of quarantine, a look every 20 s, and
-/// the pause while another controller manager takes over.
+/// How long until the pods of a deleted Node are collected: 40 s of quarantine, a look every 20 s, and the change to
+/// another controller manager.
 ///
 /// Source: [pod garbage
 /// collector](https://github.com/kubernetes/kubernetes/blob/master/pkg/controller/podgc/gc_controller.go).
 const COLLECTED: SignedDuration = SignedDuration::from_mins(2);
 
-/// Grace that pods are granted of which nothing is known: after a restart nobody can tell. It is what cluster-autoscaler
-/// grants by default at most (`--max-graceful-termination-sec`).
+/// Grace assumed for pods of which nothing is known, as after a restart: the most that cluster-autoscaler grants by
+/// default (`--max-graceful-termination-sec`).
 const UNKNOWN_GRACE: SignedDuration = SignedDuration::from_mins(10);
 
-/// What is known of the Node of an instance that has none.
+/// What is known of an earlier Node of an instance that has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Past {
-    /// This run has seen the instance come into its group, and never a Node of it.
+    /// This run saw the instance join its group, and never a Node of it.
     NeverJoined,
     /// Its Node was deleted then.
     Gone(Timestamp),
-    /// It was there before this run, and may have had a Node.
+    /// It was there before this run and may have had a Node.
     Unknown,
 }
 
-/// When it is let go. `seen` held since then; the watch of Nodes is whole since `whole_since`; `needed` until then by what was
-/// known of its pods; the hook lets go at `limit` at the latest.
+/// When to let it go. `seen`: first seen held; `whole_since`: the Node watch is complete since then; `needed`: its pods need
+/// it until then, if known; `limit`: the hook lets go by then.
 pub(super) fn let_go_at(
     past: Past,
     seen: Timestamp,
@@ -53,8 +53,8 @@ pub(super) fn let_go_at(
     limit.map_or(at, |limit| at.min(limit))
 }
 
-/// Until when the containers of a Node that is gone by `now` need their machine. `longest_grace` in seconds, of its pods;
-/// none if they were not known.
+/// Until when containers of a Node that is gone at `now` need their machine. `longest_grace`: of its pods, in seconds;
+/// `None` if unknown.
 pub(super) fn needed_until(
     now: Timestamp,
     longest_grace: Option<i64>,

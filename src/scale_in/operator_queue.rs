@@ -1,8 +1,6 @@
-//! How many scale-ins that people wish for, by annotation, go on at once in a group. The others wait for their turn, in the
-//! order of their wishes.
+//! Limits how many scale-ins by annotation go on at once in a group. The others wait, oldest wish first.
 //!
-//! Both survive a restart: those under way are counted by the records on the Nodes, and a wish that waits has the time
-//! since which it does in its annotation.
+//! Survives a restart: those under way are counted by their records, and a wish's annotation says since when it waits.
 
 use std::sync::PoisonError;
 
@@ -17,11 +15,11 @@ use crate::clock::later;
 use crate::cluster::NodeView;
 use crate::k8s::{GroupName, NodeName};
 
-/// What a wish that waits looks for a turn after.
+/// A wish that waits is looked at again after this time.
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
 
-/// Whether the turn of the wish on this Node has come. A turn that was given stays given until there is a record, or the
-/// wish is taken back.
+/// Whether the wish on this Node may be carried out now. Once it may, that stands until there is a record, or the wish is
+/// taken back.
 pub(super) fn turn(shared: &Shared, node: &NodeView) -> Turn {
     let mut given = shared.turns_given.lock().unwrap_or_else(PoisonError::into_inner);
     let never = Turn::Waits { under_way: 0, before: 0 };
@@ -69,7 +67,7 @@ pub(super) fn turn(shared: &Shared, node: &NodeView) -> Turn {
     Turn::Waits { under_way, before }
 }
 
-/// Has a wish wait: the annotation says since when, an Event says for whom.
+/// Makes a wish wait: the annotation says since when, an Event says for whom.
 pub(super) fn wait(
     s: &Situation<'_>,
     wish: Wish,

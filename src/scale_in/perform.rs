@@ -1,4 +1,4 @@
-//! Doing what a plan asks for: one call to the API server or AWS, or a few that belong together.
+//! Performs actions: one call to the API server or AWS, or a few that belong together.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,13 +17,13 @@ use crate::groups::{Change, SharedGroupLock};
 use crate::k8s::{GroupName, InstanceId, names};
 use crate::telemetry::chain;
 
-/// What the note for a pod's owner may take of the pod's time.
+/// Longest that a pod's deletion waits for its condition DisruptionTarget to be set.
 const NOTE_WITHIN: Duration = Duration::from_secs(1);
 
-/// A termination that waited longer is noted anew: another run goes by what is noted.
+/// A termination that waited longer is noted anew: another run goes by the noted time.
 const SENT_WITHIN: Duration = Duration::from_secs(10);
 
-/// What came of an action.
+/// Result of an action.
 pub(super) enum Outcome {
     NodeWritten(Result<Arc<NodeView>, ApiError>, Vec<Action>),
     Asked {
@@ -31,7 +31,7 @@ pub(super) enum Outcome {
         answer: Answer,
         budgets: Vec<(String, String)>,
         evicted: bool,
-        /// Whose pod was to be evicted, and whether it had come back to the cordoned node.
+        /// The evicted pod's owner, and whether the pod had come back to the cordoned node.
         owner: Option<(String, bool)>,
     },
     Guarded {
@@ -42,13 +42,12 @@ pub(super) enum Outcome {
         uid: String,
         exists: Result<bool, ApiError>,
     },
-    /// The instance was not terminated, because the hook that was to hold it is not there, or not known to be.
+    /// Not terminated: our hook, which was to hold the instance, is missing, is not the only one, or is not known.
     NotHeld {
         noted_at: jiff::Timestamp,
         unknown: Option<AwsError>,
     },
-    /// Nor was it here, because the group's lock was long in coming, when the record says that it was told by now, or
-    /// another process leads.
+    /// Not terminated: the group's lock came too late for the moment noted in the record, or another process leads by now.
     NotSent {
         noted_at: jiff::Timestamp,
     },
@@ -65,7 +64,7 @@ pub(super) enum Outcome {
     Announced,
 }
 
-/// Does it. Every call in here has a time-out.
+/// Performs an action. Every call in here has a time-out.
 pub(super) fn perform(
     shared: Arc<Shared>,
     node: Arc<NodeView>,
@@ -125,7 +124,7 @@ pub(super) fn perform(
 async fn patch_node(shared: Arc<Shared>, node: Arc<NodeView>, patch: Value, then: Vec<Action>) -> Outcome {
     let result = shared.cluster.patch_node(&node.name, &patch).await;
     if matches!(result, Err(ApiError::Conflict)) {
-        // The watch may be behind; the next try must not be made from the same stale view.
+        // The watch may lag: the next try must not start from the same stale view.
         if let Ok(fresh) = shared.cluster.get_node(&node.name).await
             && !shared.nodes.update(fresh)
         {
@@ -137,7 +136,7 @@ async fn patch_node(shared: Arc<Shared>, node: Arc<NodeView>, patch: Value, then
 
 async fn evict(shared: &Shared, node: &NodeView, pod: &PodName, uid: &str, grace: Option<i64>) -> Answer {
     let answer = shared.cluster.evict(pod, uid, grace).await;
-    // A budget that blocks is told by an Event, not by a line for each try.
+    // An Event tells of a budget that blocks; no log line for each try.
     if matches!(answer, Answer::Blocked(_)) {
         tracing::debug!(node = node.name.as_str(), pod = %pod, answer = ?answer, "eviction asked for");
     } else {
@@ -164,7 +163,7 @@ async fn delete(
     disruption: bool,
 ) -> Outcome {
     if disruption {
-        // As the eviction API does, so that a Job's podFailurePolicy can tell this from a failure. Not worth the pod's time.
+        // As the eviction API does: a Job's podFailurePolicy can then tell this from a failure. Not worth the pod's time.
         let told = shared.cluster.note_disruption(&pod, &uid, shared.clock.wall());
         match tokio::time::timeout(NOTE_WITHIN, told).await {
             Ok(Ok(())) => {}
@@ -181,8 +180,8 @@ async fn delete(
     Outcome::Asked { uid, answer, budgets: Vec::new(), evicted: false, owner: None }
 }
 
-/// Asks AWS, not the cache, which may be a minute old: without our hook the machine would stop at once, and somebody else's would
-/// have it drained by rules of their own. An error if it is not so; AWS's, if it did not say.
+/// Asks AWS, as the cache may be a minute old: without our hook the machine stops at once, and another's owner would drain
+/// it by other rules. Errors: `None` if it is not so, AWS's error if AWS did not say.
 async fn is_held_by_ours_alone(shared: &Shared, group: &GroupName) -> Result<(), Option<AwsError>> {
     match shared.hooks.of_now(group, shared.clock.now()).await {
         Ok(hooks) if hooks.ours.is_some() && !hooks.others => Ok(()),
@@ -210,7 +209,7 @@ async fn terminate(
                 "instance terminated"
             );
             let (group, instance) = (group.to_owned(), instance.to_owned());
-            // Before anybody else has a turn: sizes are decided from the view.
+            // Still under the lock: sizes are decided from the view.
             shared.groups.changed(shared.clock.now(), Change::Terminated { group, instance, decrement });
         }
         Err(error) => {
@@ -222,8 +221,7 @@ async fn terminate(
     result
 }
 
-/// At most once, and not again if it fails: at worst the group has a node more than cluster-autoscaler wanted, which it
-/// sees and takes back.
+/// Tried once: at worst the group has one node more than cluster-autoscaler wanted, which it sees and takes back.
 async fn give_up_replacement(shared: &Shared, group: &GroupName) {
     let lock = shared.groups.lock(group).await;
     if !shared.leadership.leads() {

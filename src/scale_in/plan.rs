@@ -1,9 +1,8 @@
-//! What is to be done for a node now: a pure function of what is known of it.
+//! What to do for a node now: a pure function of what is known of it.
 //!
-//! [`plan`] is called whenever anything about the node changes and when the moment it named has come. It returns data;
-//! the worker carries it out and remembers the outcome in [`Memory`](super::memory::Memory). Calling it again without a change asks for
-//! nothing new. The order of things (workloads, then DaemonSet pods, then the instance) is decided here and in the
-//! files beside it: [`super::drain`], [`super::flush`], [`super::release`].
+//! [`plan`] is called on every change and at the wake time it returned. It returns data; the worker performs it and
+//! keeps the outcome in [`Memory`](super::memory::Memory). Without a change, it asks for nothing new. The order (workloads,
+//! DaemonSet pods, instance) is decided here and in [`super::drain`], [`super::flush`], [`super::release`].
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -20,7 +19,7 @@ use crate::clock::later;
 use crate::cluster::{DaemonOwner, PodName, Ready};
 use crate::k8s::{GroupName, names};
 
-/// What is to be done for the node now.
+/// What to do for the node now.
 pub fn plan(s: &Situation<'_>) -> Plan {
     let mut plan = Plan::default();
     if !s.speaks {
@@ -35,7 +34,7 @@ pub fn plan(s: &Situation<'_>) -> Plan {
             Some(record)
         }
         Some(Written::Record(_)) => {
-            // The Node has been taken over by another instance: the record is about one that is gone.
+            // Another instance has taken the Node over: the record is about the old one.
             s.patch(&mut plan, node_patch::take_off(s.node), Vec::new());
             None
         }
@@ -44,7 +43,7 @@ pub fn plan(s: &Situation<'_>) -> Plan {
             None
         }
         Some(Written::Unreadable(text)) => {
-            // A word that means nothing is as good as none.
+            // An unreadable value counts as none.
             s.announce(&mut plan, events::not_understood(&text));
             without_record(s, &mut plan);
             None
@@ -56,13 +55,13 @@ pub fn plan(s: &Situation<'_>) -> Plan {
     };
     guard::guard(s, &mut plan);
     look_up_daemon_sets(s, &mut plan);
-    // Until the node is closed, one may be on its way to it: what was decided before may be bound after.
+    // Until the Node is cordoned, a pod may be on its way: an earlier scheduling decision may be bound later.
     let is_closed = s.node.unschedulable || s.node.taint(names::TO_BE_DELETED).is_some();
     plan.occupied = s.pods.map(|_| !is_closed || s.workloads(record.as_ref()).next().is_some());
     plan
 }
 
-/// Somebody else has written a record that is further than its scale-in.
+/// Announces that somebody else has written a record that claims more than its scale-in has done.
 fn not_believed(s: &Situation<'_>, plan: &mut Plan) {
     let Some(claimed) = s.memory.claims.not_believed() else { return };
     if claimed.phase == Phase::Draining && claimed.terminate_at.is_none() {
@@ -71,8 +70,7 @@ fn not_believed(s: &Situation<'_>, plan: &mut Plan) {
     s.announce(plan, events::not_believed(claimed.phase));
 }
 
-/// Before a DaemonSet that the watch does not show is taken for deleted, the API server is asked: the watch of pods may be
-/// ahead of that of DaemonSets.
+/// Asks the API server before taking a DaemonSet that the watch does not show for deleted: the pod watch may be ahead.
 fn look_up_daemon_sets(s: &Situation<'_>, plan: &mut Plan) {
     for pod in s.pods.into_iter().flat_map(|pods| pods.values()).filter(|pod| !pod.finished) {
         let Some(DaemonOwner::DaemonSet { uid, name }) = &pod.daemon else { continue };
@@ -120,9 +118,8 @@ fn under_way(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     s.keep_marked(plan);
 }
 
-/// Whether the record is void: the group had taken the instance out, by the record's word, and has it in service again.
-/// Its root volume was replaced, it came back out of the warm pool, or somebody has attached it again. The Node is in
-/// service as soon as it is Ready.
+/// Whether the record is void: the group took the instance out and has it in service again (root volume replaced, back
+/// from the warm pool, or attached again). The Node goes back into service once it is Ready.
 fn is_back(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
     let Membership::In { group, lifecycle: Lifecycle::Pending | Lifecycle::InService, seen } = &s.instance
     else {
@@ -137,13 +134,13 @@ fn is_back(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
     true
 }
 
-/// How long an instance that was taken out must have gone before a Node that is still Ready counts as another machine's: the node
-/// lifecycle controller takes 50 s to call the Node of a machine that is off Unknown.
+/// How long an instance must be gone before a Node that is still Ready counts as another machine's: the node lifecycle
+/// controller takes 50 s to mark the Node of a dead machine Unknown.
 ///
 /// Source: [`--node-monitor-grace-period`](https://kubernetes.io/docs/reference/command-line-tools-reference/kube-controller-manager/).
 const ADOPTED_AFTER: SignedDuration = SignedDuration::from_mins(2);
 
-/// Whether the instance has been taken out of its group, by our word or its own: a Node that is Ready long afterwards cannot be its.
+/// Whether the instance has been taken out of its group, by us or by the group.
 fn is_taken_out(s: &Situation<'_>, record: &Record) -> bool {
     release::told_at(s, record).is_some() || record.release == Release::CompleteHook
 }
@@ -159,20 +156,20 @@ fn has_left_alive(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
     }
 }
 
-/// Whether a kubelet of the same name has adopted the Node of an instance that has gone: it keeps annotations, taints and provider
-/// id, which nobody can change, and no cloud controller removes a Node that is Ready. What the record says is of the earlier one.
+/// Whether another machine's kubelet has adopted the Node by its name. It keeps annotations, taints and the immutable
+/// provider id, and no cloud controller removes a Ready Node; the record is about the old machine.
 ///
 /// Source: [`tryRegisterWithAPIServer`](https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/kubelet_node_status.go).
 ///
-/// Such a kubelet has become Ready since. While the API server or its controllers are away, the Node of a machine that is off
-/// stays Ready as it was.
+/// Such a Node became Ready after the phase began. One that only stays Ready may be a dead machine's, while the API server
+/// or its controllers are away.
 fn is_adopted(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
     let Membership::Elsewhere { seen } = s.instance else { return false };
     let has_become_ready = s.node.ready_since.is_some_and(|since| s.ours(since) > record.phase_since);
     has_become_ready && is_taken_out(s, record) && is_ready_without(s, seen, ADOPTED_AFTER, plan)
 }
 
-/// Whether the Node is Ready although its instance has been in none of our groups for so long, by the look at `seen`.
+/// Whether the Node is Ready although its instance has been in none of our groups for `duration`, by the look at `seen`.
 fn is_ready_without(s: &Situation<'_>, seen: Timestamp, duration: SignedDuration, plan: &mut Plan) -> bool {
     let Some(since) = s.memory.elsewhere_since.filter(|_| s.node.ready == Ready::Yes) else { return false };
     let over = later(since, duration);
@@ -182,12 +179,12 @@ fn is_ready_without(s: &Situation<'_>, seen: Timestamp, duration: SignedDuration
     seen >= over
 }
 
-/// AWS refuses to shrink the group: better a node back in service than one that is held empty for ever.
+/// AWS refuses to shrink the group: cancels, rather than keep an empty node for ever.
 fn cancel_at_minimum(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     take_off(s, plan, events::cancelled_at_minimum(&record.group, &record.instance));
 }
 
-/// Puts the node back into service, and says why.
+/// Puts the node back into service and announces why.
 fn take_off(s: &Situation<'_>, plan: &mut Plan, why: NodeEvent) {
     s.patch(plan, node_patch::take_off(s.node), vec![Action::Announce(why)]);
 }
@@ -200,14 +197,14 @@ fn without_record(s: &Situation<'_>, plan: &mut Plan) {
                 s.patch(plan, node_patch::take_off(s.node), Vec::new());
             }
         }
-        // Load balancers let go of it first, for minutes: our hook is going to hold it, and there is no need to wait for that.
+        // In Terminating, load balancers let go of it first, for minutes. Our hook will hold it: start without waiting.
         Membership::In { group, lifecycle, .. }
             if lifecycle.is_held() || *lifecycle == Lifecycle::Terminating =>
         {
             begin_for_hook(s, group, plan);
         }
         Membership::In { group, lifecycle: Lifecycle::Retained, .. } => begin_for_retained(s, group, plan),
-        // On an instance that is going anyway the marks of a cancelled scale-in may as well stay.
+        // The instance is going anyway: marks of a cancelled scale-in may stay.
         Membership::In { lifecycle, .. } if lifecycle.is_terminating() => {}
         Membership::In { .. } => {
             if node_patch::has_scale_in_marks(s.node) {
@@ -219,7 +216,7 @@ fn without_record(s: &Situation<'_>, plan: &mut Plan) {
 
 fn begin_for_hook(s: &Situation<'_>, group: &GroupName, plan: &mut Plan) {
     let Some(hook) = s.hook.ours() else {
-        // While somebody else's hook alone holds it, somebody else drains it.
+        // Only another's hook holds it: its owner drains it.
         return;
     };
     let Some(instance) = &s.node.instance else { return };
@@ -228,8 +225,7 @@ fn begin_for_hook(s: &Situation<'_>, group: &GroupName, plan: &mut Plan) {
     begin(s, &record, plan);
 }
 
-/// The group keeps the instance, because its hook was abandoned: nobody was there in time. Now somebody is, and there is no
-/// limit.
+/// Begins for an instance that the group retained because its hook was abandoned. No hook limits the drain now.
 fn begin_for_retained(s: &Situation<'_>, group: &GroupName, plan: &mut Plan) {
     let Some(instance) = &s.node.instance else { return };
     let mut record = Record::new(Cause::LifecycleHook, group, instance, Release::Terminate, s.now);

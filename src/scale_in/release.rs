@@ -1,13 +1,13 @@
-//! Giving the instance back, through the group's lifecycle hook where it has ours. Pure.
+//! Giving the instance back, through our lifecycle hook if the group has it. Pure.
 //!
 //! Invariants:
-//! - An instance is released only while no workload is on its node, or when time is up.
-//! - A termination is noted in the record before AWS is told, and not repeated before [`REPEAT_AFTER`] has passed and a
-//!   look at AWS that began after that shows the instance alive: a call whose answer was lost may arrive late, looks may
-//!   lag, and a second decrement ends a healthy node. Only a call that AWS refused for certain is repeated sooner.
-//! - A hook of somebody else is never completed; ABANDON is never said.
-//! - What the group takes out itself is not terminated, unless it keeps it (`Terminating:Retained`); what the desired
-//!   capacity does not count (the same, and `Standby`) is terminated without a decrement.
+//! - An instance is released only when no workload is on its node, or when time is up.
+//! - A termination is noted in the record before AWS is called. It is repeated only after [`REPEAT_AFTER`] and a
+//!   later look at AWS that shows the instance alive: a call whose answer was lost may take effect late, looks lag, and a
+//!   second decrement ends a healthy node. Only a call that AWS certainly refused is repeated sooner.
+//! - Hooks of others are never completed; ABANDON is never sent.
+//! - What the group takes out itself is not terminated, unless retained (`Terminating:Retained`). Instances outside the
+//!   desired capacity (retained, `Standby`) are terminated without a decrement.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -24,17 +24,17 @@ use crate::cluster::Ready;
 use crate::groups::hooks::{HookState, TerminatingHooks};
 use crate::k8s::GroupName;
 
-/// How long a call to AWS may still take effect after it was made, and a look may still show what was before.
+/// How long after a call it may still take effect, and a look may still show the state before it.
 const REPEAT_AFTER: SignedDuration = SignedDuration::from_secs(30);
 
-/// How long an instance must have been missing from our groups before it counts as detached: one look may leave one out,
-/// and the Node of one that was ended by somebody else is soon not Ready.
+/// How long an instance must be missing from our groups before it counts as detached: one look may leave it out, and if
+/// somebody ended the machine, its Node soon stops being Ready.
 pub(super) const MISSING_FOR: SignedDuration = SignedDuration::from_mins(1);
 
-/// A deadline this much off is as good as the one that can be computed: it need not be written again.
+/// A deadline that differs by no more than this is not written again.
 const AS_GOOD: SignedDuration = SignedDuration::from_secs(1);
 
-/// The record as what is known now makes it, written if that is something else.
+/// The record brought up to date; written if that changes it.
 pub(super) fn brought_up_to_date(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> Record {
     let (release, then) = way_of_release(s, record);
     let group = match &s.instance {
@@ -56,14 +56,13 @@ pub(super) fn brought_up_to_date(s: &Situation<'_>, record: &Record, plan: &mut 
     changed
 }
 
-/// Whether all that bears on the deadline is known. Until then nothing is cut short because the record says so, and what it
-/// says stands.
+/// Whether everything the deadline depends on is known. Until then, the written one is neither applied nor replaced.
 fn is_deadline_known(s: &Situation<'_>, record: &Record) -> bool {
     record.release != Release::CompleteHook || (s.hook.ours().is_some() && s.held_since.is_some())
 }
 
-/// The deadline that follows from what is known now: the record may have been written anew after the hook began to hold
-/// the instance, or by hand.
+/// The deadline by what is known now. The record's own may have been written after the hook began to hold the instance,
+/// or by hand.
 fn deadline_of(s: &Situation<'_>, record: &Record) -> Option<Timestamp> {
     match (record.release, s.hook.ours(), s.held_since) {
         (Release::CompleteHook, Some(hook), Some(since)) => {
@@ -73,30 +72,30 @@ fn deadline_of(s: &Situation<'_>, record: &Record) -> Option<Timestamp> {
     }
 }
 
-/// How the instance is given back by now, where something else than us has changed that, and what is to be done then.
+/// How to give the instance back if something other than us has changed that, and what else to do then.
 fn way_of_release(s: &Situation<'_>, record: &Record) -> (Release, Vec<Action>) {
     let Membership::In { lifecycle, .. } = &s.instance else {
         let gone = s.memory.elsewhere_since.is_some_and(|since| later(since, MISSING_FOR) <= s.now);
-        // Should it come back one day, what it left for is done with.
+        // If it ever comes back, this scale-in is over.
         let done = gone && told_at(s, record).is_some();
         return (if done { Release::CompleteHook } else { record.release }, Vec::new());
     };
     if *lifecycle == Lifecycle::Retained {
         return (Release::Terminate, given_up(s, record));
     }
-    // Into the pool it goes because the group is to be smaller: it is not replaced.
+    // It goes into the warm pool because the group shrinks: no replacement comes.
     (if lifecycle.is_warm() { Release::CompleteHook } else { record.release }, Vec::new())
 }
 
-/// While a node drains: where the group has our hook, the instance is terminated at once, and the record says from
-/// then on that completing the hook releases it. Returns the record as it stands.
+/// While a node drains: if the group has our hook, terminates the instance at once; from then on the record says
+/// that completing the hook releases it. Returns the record as it stands.
 pub(super) fn take_out_of_the_group(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> Record {
     let Membership::In { group, lifecycle, seen } = &s.instance else { return record.clone() };
     if lifecycle.is_terminating() {
         return taken_out(s, record, plan);
     }
-    // A hook would hold a retained one again, for a time. There is no hurry: it is drained first. Beside ours, somebody else's
-    // hook would have it drained by rules of their own as soon as it is held.
+    // Not a retained one: a hook would hold it again, for a limited time. Nor beside another's hook,
+    // whose owner would drain it by other rules as soon as it is held.
     let holds = matches!(&s.hook, HookState::Known(TerminatingHooks { ours: Some(_), others: false }));
     if holds && record.release != Release::CompleteHook && *lifecycle != Lifecycle::Retained {
         terminate(s, record, group, *seen, plan);
@@ -116,7 +115,7 @@ fn taken_out(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> Record {
     held
 }
 
-/// After the drain: if the group takes the instance out by itself now, it gives the replacement up as well.
+/// After the drain: if the group takes the instance out by itself, gives up the replacement as well.
 pub(super) fn follow_the_group(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> Record {
     match &s.instance {
         Membership::In { lifecycle, .. }
@@ -130,15 +129,14 @@ pub(super) fn follow_the_group(s: &Situation<'_>, record: &Record, plan: &mut Pl
     }
 }
 
-/// The group has taken the instance out: if that was by itself, although the instance was to go for good, it is about to
-/// replace it.
+/// If the group by itself took out an instance that was to go for good: give up the replacement it is about to launch.
 fn given_up(s: &Situation<'_>, record: &Record) -> Vec<Action> {
     let by_itself = told_at(s, record).is_none() && record.release == Release::TerminateAndDecrement;
     by_itself.then(|| Action::GiveUpReplacement { group: record.group.clone() }).into_iter().collect()
 }
 
-/// The instance is gone from the group, and the machine with it, before anybody here saw it terminating. One look may
-/// leave out an instance that is there.
+/// The instance is gone from the group, and its machine with it, before anybody here saw it terminating. Waits for a
+/// second look: one may leave an instance out.
 pub(super) fn ended_unseen(s: &Situation<'_>, record: &Record, seen: Timestamp, plan: &mut Plan) {
     let given_up = given_up(s, record);
     if s.node.ready == Ready::Yes || given_up.is_empty() {
@@ -152,8 +150,8 @@ pub(super) fn ended_unseen(s: &Situation<'_>, record: &Record, seen: Timestamp, 
     }
 }
 
-/// Says so when nothing holds the instance any more although its drain is not over: it was somebody else who completed our hook, or
-/// nobody held it in time.
+/// Announces that no hook holds the instance any more before its drain is over: somebody else completed ours, or no
+/// heartbeat came in time.
 pub(super) fn announce_hook_over(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     let Membership::In { group, lifecycle: Lifecycle::TerminatingProceed, .. } = &s.instance else { return };
     let HookState::Known(TerminatingHooks { ours: Some(hook), .. }) = &s.hook else { return };
@@ -164,7 +162,7 @@ pub(super) fn announce_hook_over(s: &Situation<'_>, record: &Record, plan: &mut 
     s.announce(plan, events::hook_over(&hook.name, group, &record.instance, record.phase));
 }
 
-/// Goes back to draining if a workload has come to the node and there is time for it. Whether it does.
+/// Goes back to draining if a workload has come to the node and there is time. Returns whether it does.
 pub(super) fn go_back_for_workloads(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
     let has_time = record.release_by.is_none_or(|by| deadline::gone_by(by, s.flush_time(record)) > s.now);
     let goes_back = has_time && s.workloads(Some(record)).next().is_some();
@@ -174,7 +172,7 @@ pub(super) fn go_back_for_workloads(s: &Situation<'_>, record: &Record, plan: &m
     goes_back
 }
 
-/// Begins the release: where that means to terminate the instance, it is noted in the same write.
+/// Begins the release. If that means terminating the instance, the same write notes it.
 pub(super) fn begin(s: &Situation<'_>, record: &Record, event: NodeEvent, plan: &mut Plan) {
     let record = record.entering(Phase::Releasing, s.now);
     let Membership::In { group, lifecycle, seen } = &s.instance else {
@@ -198,7 +196,7 @@ pub(super) fn release(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     };
     announce_refusal(s, record, plan);
     if *lifecycle == Lifecycle::Unknown && told_at(s, record).is_some() {
-        // Taken for in service, it would lose the group a unit of its size with each try.
+        // An unknown state counts as in service: each further try could lower the desired capacity again.
         return s.announce(plan, events::state_unknown(&record.instance));
     }
     if is_ours_to_end(record, *lifecycle) {
@@ -215,12 +213,12 @@ pub(super) fn release(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     }
 }
 
-/// Whether the instance is given back by terminating it: the group does not take it out by itself.
+/// Whether to release by terminating: the group does not take the instance out by itself.
 fn is_ours_to_end(record: &Record, lifecycle: Lifecycle) -> bool {
     lifecycle == Lifecycle::Retained || !lifecycle.is_terminating() && record.release != Release::CompleteHook
 }
 
-/// Whether what a look shows is newer than all that the record tells of: looks may lag. If not, AWS is looked at again.
+/// Whether the look is newer than everything in the record, as looks lag. If not, asks for another.
 pub(super) fn is_settled(s: &Situation<'_>, record: &Record, seen: Timestamp, plan: &mut Plan) -> bool {
     let last = record.requested_at.max(record.phase_since);
     let again = later(record.terminate_at.map_or(last, |at| at.max(last)), REPEAT_AFTER);
@@ -256,14 +254,14 @@ fn terminate(s: &Situation<'_>, record: &Record, group: &GroupName, seen: Timest
     }
 }
 
-/// When AWS was told to terminate the instance, unless it certainly did not do so then. The call may have waited for its
-/// turn after it was noted.
+/// When AWS was told to terminate the instance, ignoring calls that certainly had no effect. It may be later than noted:
+/// the call may have waited for the group's lock.
 pub(super) fn told_at(s: &Situation<'_>, record: &Record) -> Option<Timestamp> {
     let noted = record.terminate_at.filter(|at| s.memory.void_termination != Some(*at));
     noted.max(s.memory.told_at)
 }
 
-/// Whether AWS may be told now, without the danger that it is told twice.
+/// Whether AWS may be told now without the risk of telling it twice.
 fn may_terminate(s: &Situation<'_>, record: &Record, seen: Timestamp, plan: &mut Plan) -> bool {
     if let Some(at) = told_at(s, record) {
         let again = later(at, REPEAT_AFTER);
@@ -282,8 +280,8 @@ fn may_terminate(s: &Situation<'_>, record: &Record, seen: Timestamp, plan: &mut
     }
 }
 
-/// The record that says that AWS is told now, and what tells it. Only what the desired capacity counts comes off it; AWS
-/// refuses a decrement for a retained instance, and does not say what it does for one in Standby.
+/// The record that notes the termination, and the action. Decrements only for what the desired capacity counts: AWS
+/// refuses it for a retained instance, and does not document it for Standby.
 ///
 /// Source: [Manage retained
 /// instances](https://docs.aws.amazon.com/autoscaling/ec2/userguide/manage-retained-instances.html).
@@ -299,7 +297,7 @@ fn noted(s: &Situation<'_>, record: &Record, group: &GroupName) -> (Record, Acti
     (Record { terminate_at: Some(s.now), ..record.clone() }, terminate)
 }
 
-/// Has AWS looked at once `moment` has come: only a look that begins after that tells.
+/// Asks for a look at AWS that begins after `moment`: no earlier one tells.
 pub(super) fn look_after(s: &Situation<'_>, moment: Timestamp, plan: &mut Plan) {
     if moment > s.now {
         plan.wake(moment);
@@ -308,7 +306,7 @@ pub(super) fn look_after(s: &Situation<'_>, moment: Timestamp, plan: &mut Plan) 
     }
 }
 
-/// Tells people what AWS says when it refuses to let the instance go.
+/// Announces why AWS refuses to release the instance.
 fn announce_refusal(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     if let Some(words) = &s.memory.refused_by_aws {
         s.announce(plan, events::release_refused(&record.instance, words));

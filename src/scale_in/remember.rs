@@ -1,4 +1,4 @@
-//! What a worker makes of the outcome of an action: when it may be tried again, and what the next plan is to know.
+//! What a worker keeps of an action's outcome: when to try again, and what the next plan must know.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -11,13 +11,13 @@ use crate::cluster::{Answer, ApiError, NodeView};
 use crate::k8s::InstanceId;
 use crate::telemetry::chain;
 
-/// Pause after a write that another one had overtaken: the watch brings the newer Node within this time.
+/// Pause after a write conflict: the watch brings the newer Node within this time.
 const OVERTAKEN: SignedDuration = SignedDuration::from_millis(50);
 
-/// The watch shows a guard that was set, or a DaemonSet that is there, within this time.
+/// The watch shows a new guard, or an existing DaemonSet, within this time.
 const SOON_SEEN: SignedDuration = SignedDuration::from_secs(5);
 
-/// A look at AWS that was asked for has begun within this time.
+/// A requested look at AWS has begun within this time.
 const LOOK: SignedDuration = SignedDuration::from_secs(5);
 
 impl Worker {
@@ -42,7 +42,7 @@ impl Worker {
                 self.memory.note_answer(uid, answer, budgets, now);
             }
             Outcome::Guarded { uid, result: Ok(()) | Err(ApiError::NotFound | ApiError::Conflict) } => {
-                // Until the watch shows it, once is enough.
+                // Do not repeat it before the watch shows it.
                 self.memory.failed(&Task::Guard(uid), now, Some(SOON_SEEN));
             }
             Outcome::Guarded { uid, result: Err(error) } => {
@@ -68,7 +68,7 @@ impl Worker {
         }
     }
 
-    /// The write may have been done, but what it notes was not.
+    /// The write may have happened, but the actions that were to follow did not.
     fn hear_of_failed_write(&mut self, error: &ApiError, then: &[Action]) {
         for action in then {
             if let Action::Terminate { noted_at, .. } = action {
@@ -112,7 +112,7 @@ impl Worker {
                 self.memory.refused_by_aws = None;
                 self.memory.worked(Task::Complete, now);
             }
-            // AWS shows an instance in Terminating:Wait before its hook can be completed, and after it was: looks tell.
+            // AWS shows Terminating:Wait before a hook can be completed and after it was: the next look tells.
             Err(error) => {
                 if !matches!(error, AwsError::NoActiveHook { .. }) {
                     tracing::warn!(node = self.name.as_str(), instance = instance.as_str(), error = %chain(&error), "lifecycle hook not completed: tried again, heartbeats go on");

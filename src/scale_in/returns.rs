@@ -1,7 +1,7 @@
-//! Pods that tolerate the cordon, and so come back to the node that is drained. Pure.
+//! Pods that tolerate the cordon and so come back to a draining node. Pure.
 //!
-//! Each owner's pods are evicted as all others are. The first one that comes back is evicted too, as it may go elsewhere
-//! this time; those after it would come back for ever, and are neither evicted nor waited for.
+//! Each owner's pods are evicted like all others. The first to come back is evicted too, as it may go elsewhere this time;
+//! later ones would come back for ever, and are neither evicted nor waited for.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,23 +10,23 @@ use jiff::{SignedDuration, Timestamp};
 use crate::clock::later;
 use crate::cluster::PodView;
 
-/// A pod that was created this soon after the request had been decided on before: the scheduler and the API server take
-/// their time, their clocks differ from ours, and creations are dated to the second.
+/// A pod created this soon after the request was decided on before it: scheduling takes time, clocks differ, and creation
+/// times are whole seconds.
 const IN_THE_SAME_MOMENT: SignedDuration = SignedDuration::from_secs(5);
 
 /// What one run has seen of pods that come back.
 #[derive(Clone, Debug, Default)]
 pub struct Returns {
-    /// Pods seen, by UID, and whether one of the same owner had been evicted before.
+    /// Pods seen, by UID, and whether a pod of the same owner had been evicted before.
     seen: BTreeMap<String, bool>,
-    /// Owners a pod of which was evicted.
+    /// Owners of an evicted pod.
     evicted: BTreeSet<String>,
-    /// Owners of which one that had come back was evicted as well.
+    /// Owners of a returned pod that was evicted as well.
     given_up: BTreeSet<String>,
 }
 
 impl Returns {
-    /// Takes note of the pods on the node.
+    /// Notes the pods on the node.
     pub fn see(&mut self, pods: &BTreeMap<String, PodView>) {
         self.seen.retain(|uid, _| pods.contains_key(uid));
         for (uid, pod) in pods.iter().filter(|(_, pod)| pod.tolerates_cordon) {
@@ -35,7 +35,7 @@ impl Returns {
         }
     }
 
-    /// A pod of this owner was asked to go; `again` if it had come back.
+    /// Notes that a pod of this owner was asked to go; `again`: it had come back.
     pub fn asked(&mut self, owner: String, again: bool) {
         if again {
             self.given_up.insert(owner.clone());
@@ -43,14 +43,14 @@ impl Returns {
         self.evicted.insert(owner);
     }
 
-    /// Whether a pod has come back to a node that was asked to go at `requested_at`, by the API server's clock.
+    /// Whether a pod has come back after the request at `requested_at`, by the API server's clock.
     pub fn is_back(&self, pod: &PodView, requested_at: Option<Timestamp>) -> bool {
         let after = requested_at.map(|requested| later(requested, IN_THE_SAME_MOMENT));
         let is_new = pod.created.zip(after).is_some_and(|(created, after)| created > after);
         pod.tolerates_cordon && (is_new || self.seen.get(&pod.uid).copied().unwrap_or_default())
     }
 
-    /// Whether this one is not to be evicted any more.
+    /// Whether this pod is not to be evicted any more.
     pub fn is_given_up(&self, pod: &PodView, requested_at: Option<Timestamp>) -> bool {
         self.is_back(pod, requested_at) && self.given_up.contains(&pod.owner())
     }

@@ -1,36 +1,36 @@
-//! How scale-ins are done here, as flags say.
+//! Settings of scale-ins, from flags.
 
 use std::time::Duration;
 
 use super::class::Flush;
 
-/// How scale-ins are done here.
+/// Settings of scale-ins.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// How long flushes take.
+    /// Flush times.
     pub flush: Flush,
-    /// How long a drain that cluster-autoscaler has not asked for waits for pods that asked not to be disturbed; none: as
+    /// How long to wait for pods that asked not to be disturbed, unless cluster-autoscaler asked for the drain; `None`: as
     /// long as it takes.
     pub patience: Option<Duration>,
     /// Longest time from request to release, for every cause.
     pub drain_timeout: Option<Duration>,
-    /// Whether DaemonSet pods are kept from cluster-autoscaler's own drain.
+    /// Whether to keep cluster-autoscaler from draining DaemonSet pods itself.
     pub guard: bool,
-    /// How many scale-ins that people wish for go on at once in a group.
+    /// How many scale-ins by annotation go on at once in a group.
     pub operator_at_once: AtOnce,
 }
 
-/// How many scale-ins that people wish for go on at once in a group.
+/// How many scale-ins by annotation go on at once in a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtOnce {
-    /// So many.
+    /// This many.
     Number(u32),
-    /// So many percent of the group's instances, in hundredths, and at least one.
+    /// Hundredths of a percent of the group's instances; at least one instance.
     Share(u32),
 }
 
 impl AtOnce {
-    /// Of a group of this size.
+    /// The number for a group of this size.
     pub(super) fn of(self, size: usize) -> usize {
         match self {
             Self::Number(number) => usize::try_from(number).unwrap_or(usize::MAX),

@@ -1,4 +1,4 @@
-//! What a plan is made from: data only.
+//! What a plan depends on: data only.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,84 +20,84 @@ use crate::clock::{later, signed};
 use crate::cluster::{Budget, NodeView, PodView, Ready};
 use crate::groups::hooks::HookState;
 
-/// Whether a wish is to be carried out now.
+/// Whether a wish may be carried out now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
     /// Yes.
     Now,
     /// Not yet.
     Waits {
-        /// Scale-ins that people wished for, under way in the group.
+        /// Scale-ins by annotation under way in the group.
         under_way: usize,
-        /// Wishes whose turn comes before.
+        /// Wishes ahead of this one.
         before: usize,
     },
 }
 
-/// Everything a plan is made from.
+/// Everything a plan depends on.
 pub struct Situation<'a> {
-    /// The present moment, on our clock that never steps.
+    /// Now, by our clock that never steps.
     pub now: Timestamp,
-    /// What the wall clock reads: for what others read at once.
+    /// Now, by the wall clock: for values that others read at once.
     pub wall: Timestamp,
-    /// By how much the clock of the record and of the API server is ahead of ours.
+    /// How far the clock of the record and of the API server is ahead of ours.
     pub ahead: SignedDuration,
     /// When this run first saw a record on the Node.
     pub record_seen: Timestamp,
-    /// How scale-ins are done here.
+    /// Settings of scale-ins.
     pub settings: &'a Settings,
     /// The Node.
     pub node: &'a NodeView,
     /// Other Nodes that name the same instance.
     pub beside: &'a [Arc<NodeView>],
-    /// Whether this Node speaks for the instance, and not one of those.
+    /// Whether this Node speaks for the instance, rather than one beside it.
     pub speaks: bool,
-    /// Pods on the node, and on those beside it, by UID; none until they have been listed.
+    /// Pods on the node and on those beside it, by UID; `None` until listed.
     pub pods: Option<&'a BTreeMap<String, PodView>>,
     /// Whether the watch shows a DaemonSet of this UID.
     pub daemon_set_is_seen: &'a dyn Fn(&str) -> bool,
     /// The budgets that cover a pod.
     pub budgets: &'a dyn Fn(&PodView) -> Vec<Arc<Budget>>,
-    /// Volumes attached to the node.
+    /// How many volumes are attached to the node.
     pub attachments: usize,
-    /// Whether the group may lose one more instance for good.
+    /// Whether the group may shrink by one.
     pub may_shrink: &'a dyn Fn() -> bool,
-    /// Whether a person's wish is to be carried out now.
+    /// Whether a person's wish may be carried out now.
     pub turn: &'a dyn Fn() -> Turn,
-    /// Where its instance is.
+    /// Where the instance is.
     pub instance: Membership,
-    /// The group's lifecycle hook.
+    /// The group's lifecycle hooks.
     pub hook: HookState,
-    /// When AWS began to hold the instance, or a moment before that; none while that is not known.
+    /// When AWS began to hold the instance, or a moment before; `None` while unknown.
     pub held_since: Option<Timestamp>,
     /// What was tried before.
     pub memory: &'a Memory,
 }
 
 impl Situation<'_> {
-    /// What the annotation of the Node says, as far as it is believed.
+    /// What is believed of the Node's annotation.
     pub(super) fn written(&self) -> Option<Written> {
         self.memory.claims.believed().cloned()
     }
 
-    /// A moment that the record or the API server names, on our clock.
+    /// A moment of the record or the API server, on our clock.
     pub(super) fn ours(&self, moment: Timestamp) -> Timestamp {
         later(moment, -self.ahead)
     }
 
-    /// A moment of ours as the record and people have it.
+    /// A moment of ours, on the clock of the record and the API server.
     pub(super) fn theirs(&self, moment: Timestamp) -> Timestamp {
         later(moment, self.ahead)
     }
 
-    /// The patch that writes the record, with everything that a scale-in puts on the Node.
+    /// The patch that writes the record and all marks of a scale-in.
     pub(super) fn with_record(&self, record: &Record) -> Value {
         node_patch::with_record(self.node, &record.moved(self.ahead), self.wall)
     }
 
-    /// Puts back what the Node should carry during a scale-in, and keeps the taint fresh.
+    /// Restores missing marks of the scale-in and keeps the taint fresh.
     pub(super) fn keep_marked(&self, plan: &mut Plan) {
-        // In a warm pool, perhaps for days, it is nobody's node.
+        // In the warm pool, perhaps for days, it is no node.
         let away = matches!(
             self.instance,
             Membership::Elsewhere { .. } | Membership::In { lifecycle: Lifecycle::Warmed, .. }
@@ -113,7 +113,7 @@ impl Situation<'_> {
         }
     }
 
-    /// Asks for an action if its task may be tried now, else for being woken when it may.
+    /// Plans an action if its task may be tried now, else wakes when it may.
     pub(super) fn attempt(&self, plan: &mut Plan, task: &Task, action: impl FnOnce() -> Action) {
         match self.memory.may_try_at(task) {
             Some(at) if at <= self.now => plan.actions.push(action()),
@@ -122,14 +122,14 @@ impl Situation<'_> {
         }
     }
 
-    /// Asks for a write to the Node. One at a time: a second one waits for the Node as the first has left it.
+    /// Plans a write to the Node. One at a time: a second must start from the Node as the first leaves it.
     pub(super) fn patch(&self, plan: &mut Plan, patch: Value, then: Vec<Action>) {
         if !plan.writes_node() {
             self.attempt(plan, &Task::Node, || Action::PatchNode { patch, then });
         }
     }
 
-    /// Announces something, unless it was announced a short while ago.
+    /// Plans an Event unless it was published a short while ago.
     pub(super) fn announce(&self, plan: &mut Plan, event: NodeEvent) {
         match self.memory.announced.get(&event.topic) {
             Some(at) if *at + REPEAT_AFTER > self.now => plan.wake(*at + REPEAT_AFTER),
@@ -137,7 +137,7 @@ impl Situation<'_> {
         }
     }
 
-    /// Pods on the node with their classes. Which have come back to it depends on the record.
+    /// Pods on the node with their classes. Whether a pod has come back depends on the record.
     pub(super) fn classified(&self, record: Option<&Record>) -> impl Iterator<Item = (&PodView, Class)> {
         let requested_at = record.map(|record| self.theirs(record.requested_at));
         let patience_ends = record.and_then(|record| self.patience_ends(record));
@@ -154,13 +154,13 @@ impl Situation<'_> {
             .map(move |pod| (pod, classify(pod, &circumstances(pod))))
     }
 
-    /// When the patience of this drain ends, if it does. cluster-autoscaler has looked for such pods by itself.
+    /// When this drain's patience ends, if it does. cluster-autoscaler has checked for such pods itself.
     pub(super) fn patience_ends(&self, record: &Record) -> Option<Timestamp> {
         let patience = self.settings.patience.filter(|_| record.cause != Cause::Autoscaler)?;
         Some(later(record.requested_at, signed(patience)))
     }
 
-    /// Before which moment a pod's grace has to have ended for it to count as gone although nobody says so.
+    /// A pod whose grace ended before this moment counts as gone unconfirmed; `None` if its exit will be confirmed.
     fn ended_before(&self, pod: &PodView) -> Option<Timestamp> {
         let within = if self.is_silent(self.node_of(pod)) {
             CONFIRMED_WITHIN
@@ -177,7 +177,7 @@ impl Situation<'_> {
         self.beside.iter().find(|node| node.name == pod.node).map_or(self.node, Arc::as_ref)
     }
 
-    /// Pods that have to leave before the node flushes.
+    /// Pods that must leave before the flush.
     pub(super) fn workloads(&self, record: Option<&Record>) -> impl Iterator<Item = (&PodView, Class)> {
         self.classified(record).filter(|(_, class)| class.is_workload())
     }
@@ -187,8 +187,7 @@ impl Situation<'_> {
         self.classified(None).filter(|(_, class)| matches!(class, Class::Daemon(_)))
     }
 
-    /// Whether nobody on the node says what has become of its pods: its kubelet is not heard of, or has been unable to work
-    /// for long.
+    /// Whether no kubelet reports on the node's pods: it is not heard of, or has been not Ready for [`UNABLE_FOR`].
     fn is_silent(&self, node: &NodeView) -> bool {
         match node.ready {
             Ready::Yes => false,
@@ -199,8 +198,8 @@ impl Situation<'_> {
         }
     }
 
-    /// Whether nothing on the node runs any more, as far as anybody can tell: its kubelet is silent, or it has not said
-    /// of a pod that it ended long after it had to.
+    /// Whether nothing runs on the node any more, as far as we can tell: its kubelet is not heard of, or has not
+    /// confirmed a long overdue exit.
     pub(super) fn is_dead(&self, record: &Record) -> bool {
         let given_up_on = |node: &NodeView| {
             let mut all = self.classified(Some(record));
@@ -210,7 +209,7 @@ impl Situation<'_> {
         nodes.all(|node| node.ready == Ready::Unknown || given_up_on(node))
     }
 
-    /// The node's flush time: what its DaemonSet pods ask for, but no more than half of a limited scale-in. The other
+    /// The node's flush time: what its DaemonSet pods ask for, but at most half of a limited scale-in. The other
     /// half is for workloads.
     pub(super) fn flush_time(&self, record: &Record) -> Duration {
         let asked = super::class::flush_time(self.daemons().map(|(pod, _)| pod), &self.settings.flush);
@@ -218,29 +217,28 @@ impl Situation<'_> {
         half.map_or(asked, |half| asked.min(Duration::try_from(half).unwrap_or_default()))
     }
 
-    /// Writes the record in its next phase, with an Event.
+    /// Writes the record with its next phase, and an Event.
     pub(super) fn enter(&self, plan: &mut Plan, record: &Record, phase: Phase, event: NodeEvent) {
         self.enter_and(plan, &record.entering(phase, self.now), event, None);
     }
 
-    /// Writes the record, whose phase is new, with an Event, and does something more.
+    /// Writes a record whose phase is new, with an Event and `more`.
     pub(super) fn enter_and(&self, plan: &mut Plan, record: &Record, event: NodeEvent, more: Option<Action>) {
         let then = more.into_iter().chain([Action::Announce(event)]).collect();
         self.patch(plan, self.with_record(record), then);
     }
 }
 
-/// A kubelet that says that it is not Ready (its container runtime or its network is down) lives, and mostly recovers: it
-/// confirms exits then. After this time it is taken for one that does not, as Kubernetes itself does by default
-/// (`tolerationSeconds` of `node.kubernetes.io/not-ready`).
+/// A kubelet that is not Ready (runtime or network down) mostly recovers and then confirms exits. After this time it
+/// counts as silent, as is Kubernetes' own default (`tolerationSeconds` of `node.kubernetes.io/not-ready`).
 /// Source: [Taint based
 /// evictions](https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/#taint-based-evictions).
 const UNABLE_FOR: SignedDuration = SignedDuration::from_mins(5);
 
-/// On a Node that says nothing a pod counts as ended when its deletion timestamp, which is when its grace ends, is so long
-/// ago: nobody will confirm it. The kubelet's own last word comes within seconds after the grace.
+/// On a silent Node, a pod counts as ended this long after its deletion timestamp (the end of its grace). A live kubelet
+/// confirms within seconds.
 const CONFIRMED_WITHIN: SignedDuration = SignedDuration::from_mins(1);
 
-/// Where several Nodes name one instance, at most one of them has a kubelet: the others may be Ready because somebody says
-/// so. There a pod counts as ended so long after its grace, at whose end a kubelet kills what is left.
+/// Of several Nodes that name one instance, at most one has a kubelet; the others may be Ready because somebody says so.
+/// There, a pod counts as ended this long after its grace, when a kubelet would have killed it.
 pub(super) const SPOKEN_FOR_WITHIN: SignedDuration = SignedDuration::from_mins(5);

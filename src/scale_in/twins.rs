@@ -1,21 +1,20 @@
-//! Several Nodes that name one instance: a kubelet came back under another name, or somebody made a Node up. Pure.
+//! Several Nodes that name one instance: a kubelet came back under another name, or somebody made up a Node. Pure.
 //!
-//! Nobody can tell for certain which of them the machine is, so the pods on all of them count before anything is
-//! terminated, completed or flushed, and all of them are closed. One of them speaks for the instance: its record is the
-//! scale-in, and its worker does everything. What nobody confirms on the others holds nothing up for ever
-//! ([`Situation::ended_before`]).
+//! Nobody can tell which is the machine's, so pods on all of them count before anything is terminated, completed or flushed,
+//! and all are cordoned. One speaks for the instance: its record is the scale-in, and its worker does everything. Unconfirmed
+//! exits on the others hold nothing up for ever ([`Situation::ended_before`]).
 
 use super::action::Plan;
 use super::situation::Situation;
 use super::{events, node_patch};
 
-/// What is to be done for a Node that another one speaks for: it is closed while the scale-in goes on, and no longer.
+/// For a Node that another speaks for: marked while the scale-in goes on, and no longer.
 pub(super) fn beside(s: &Situation<'_>, plan: &mut Plan) {
     let going = s.beside.iter().any(|node| node.scale_in().is_some());
     if going {
         announce(s, plan);
         if s.node.scale_in().is_some() {
-            // Two would be carried out one after the other.
+            // Two records would be carried out one after the other.
             return s.patch(plan, node_patch::without_record(s.node), Vec::new());
         }
         s.keep_marked(plan);
@@ -24,7 +23,7 @@ pub(super) fn beside(s: &Situation<'_>, plan: &mut Plan) {
     }
 }
 
-/// Tells people that there are several, if there are.
+/// Announces that several Nodes name the instance, if so.
 pub(super) fn announce(s: &Situation<'_>, plan: &mut Plan) {
     let Some(instance) = s.node.instance.as_deref().filter(|_| !s.beside.is_empty()) else { return };
     let others = s.beside.iter().map(|node| node.name.to_string());

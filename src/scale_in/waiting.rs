@@ -16,16 +16,16 @@ pub struct Waiting {
 /// Why a pod is still there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitReason {
-    /// It has been asked to go and has time until then.
+    /// Asked to go, with time until then.
     Exiting(Timestamp),
-    /// It had time until then, and its kubelet has not said that it has ended.
+    /// Had time until then; its kubelet has not confirmed its exit.
     Overdue(Timestamp),
-    /// A budget has no room: which, and the API server's words.
+    /// A budget has no room: its name, and the API server's words.
     Budget(String, String),
-    /// It asked not to be disturbed.
+    /// Asked not to be disturbed.
     Patient,
     /// The API server refused for another reason.
     Refused(String),
-    /// Its turn has not come.
+    /// Not asked yet, or not answered.
     Queued,
 }

@@ -1,8 +1,7 @@
-//! One node's scale-in, carried out: watches its pods, asks [`plan`](super::plan) what to do, does it
-//! ([`perform`](super::perform)), remembers ([`remember`](super::remember)).
+//! Carries out one node's scale-in: watches its pods, asks [`plan`](super::plan) what to do, does it
+//! ([`perform`](super::perform)), keeps the outcome ([`remember`](super::remember)).
 //!
-//! The worker holds no state that must survive. Dropping it at any moment is safe: what it had asked for is done or
-//! not, and the next one finds out by looking.
+//! A worker holds no state that must survive and may be dropped at any moment: the next one finds out by looking.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,18 +31,18 @@ use crate::groups::hooks::HookState;
 use crate::k8s::{InstanceId, NodeName};
 use crate::telemetry::chain;
 
-/// Shortest time between two plans that only the clock asks for.
+/// Shortest pause between plans that only the clock asks for.
 const SHORTEST_WAIT: SignedDuration = SignedDuration::from_millis(20);
 
-/// Pods of the node, and of those that name the same instance, by UID.
+/// Pods of the node and of others that name the same instance, by UID.
 #[derive(Default)]
 struct Pods {
-    /// The nodes whose pods have been listed.
+    /// Nodes whose pods have been listed.
     listed: RefCell<BTreeSet<NodeName>>,
     by_uid: RefCell<BTreeMap<String, PodView>>,
 }
 
-/// The pods of one node among them.
+/// The pods of one node.
 struct PodsOf<'a>(&'a str, &'a Pods);
 
 impl Sink<Pod> for PodsOf<'_> {
@@ -69,7 +68,7 @@ impl Sink<Pod> for PodsOf<'_> {
     }
 }
 
-/// The watches of the pods of nodes, by name of the node, and what each has listed so far.
+/// Pod watches by node, and what each has listed so far.
 #[derive(Default)]
 struct Watches {
     streams: StreamMap<NodeName, BoxStream<'static, watcher::Result<Event<Pod>>>>,
@@ -77,7 +76,7 @@ struct Watches {
 }
 
 impl Watches {
-    /// Watches the pods of these nodes, and no others.
+    /// Watches the pods of exactly these nodes.
     fn keep(&mut self, shared: &Shared, nodes: &BTreeSet<NodeName>, pods: &Pods) {
         let ended: Vec<_> = self.streams.keys().filter(|&name| !nodes.contains(name)).cloned().collect();
         for name in ended {
@@ -98,12 +97,11 @@ impl Watches {
     }
 }
 
-/// When a Node's record came, and by how much the wall clock was ahead of ours then; none while it has none. Outlives a
-/// worker that panics.
+/// When a Node's record was first seen, and how far the wall clock was ahead of ours then; `None` without a record.
+/// Outlives a worker that panics.
 pub(super) type RecordSeen = Arc<Mutex<Option<(Timestamp, SignedDuration)>>>;
 
-/// Works on one node until nothing is left to do for it or it has gone.
-/// `at_start`: what stands on the Node now was written by an earlier run.
+/// Works on one node until nothing is left to do or the Node is gone. `at_start`: an earlier run wrote its annotation.
 pub(super) async fn work(shared: Arc<Shared>, name: NodeName, record_seen: RecordSeen, at_start: bool) {
     let follow = shared.nodes.follow(&name);
     Worker::new(Arc::clone(&shared), name.clone(), record_seen, at_start).run(&follow).await;
@@ -115,22 +113,22 @@ pub(super) async fn work(shared: Arc<Shared>, name: NodeName, record_seen: Recor
 enum Next {
     /// Nothing is left to do.
     Over,
-    /// Until something happens, or this moment.
+    /// Until something changes, or this moment.
     Wait(Option<Timestamp>),
 }
 
 pub(super) struct Worker {
     pub(super) shared: Arc<Shared>,
     pub(super) name: NodeName,
-    /// It, and the Nodes beside it whose pods count.
+    /// This Node, and those beside it whose pods count.
     nodes: BTreeSet<NodeName>,
     pods: Pods,
     pub(super) memory: Memory,
-    /// The moments of the record are read by the wall clock as it was when that came, whatever becomes of it since.
+    /// The record's moments are read by the wall clock as it was when the record came: later steps do not matter.
     record_seen: RecordSeen,
-    /// The instance of the Node.
+    /// The Node's instance.
     instance: Option<InstanceId>,
-    /// Nothing has been looked at yet.
+    /// No plan has been made yet.
     at_start: bool,
     pub(super) running: FuturesUnordered<BoxFuture<'static, Outcome>>,
 }
@@ -179,7 +177,7 @@ impl Worker {
                     Some((node, Ok(event))) => {
                         watching |= brings_news(&event);
                         watches.deliver(&node, event, &self.pods);
-                        // Everything that has arrived counts before the next plan is made.
+                        // Take in everything that has arrived before planning.
                         while let Some(Some((node, Ok(event)))) = watches.streams.next().now_or_never() {
                             watches.deliver(&node, event, &self.pods);
                         }
@@ -204,7 +202,7 @@ impl Worker {
         }
     }
 
-    /// Plans and starts what is to be done.
+    /// Plans, and starts the actions.
     fn step(&mut self) -> Next {
         let Some(node) = self.shared.nodes.get(&self.name) else {
             self.note_what_runs_on();
@@ -214,7 +212,7 @@ impl Worker {
         let (record_seen, ahead) = self.record_seen(node.record.is_some());
         let now = self.shared.clock.now();
         let leads = self.shared.leadership.leads();
-        // While another process writes, what it writes is an earlier run's to us.
+        // What another leader writes counts as an earlier run's.
         let is_earlier_runs = std::mem::take(&mut self.at_start) || !leads;
         self.memory.claims.see(node.record.as_ref(), is_earlier_runs, later(now, ahead));
         let instance = membership(&self.shared, &node);
@@ -235,7 +233,7 @@ impl Worker {
             speaks,
             pods: is_listed.then_some(&*pods),
             daemon_set_is_seen: &|uid| {
-                // Until the DaemonSets are known, a pod that says it is of one is believed.
+                // Until DaemonSets are listed, a pod that says it belongs to one is believed.
                 !self.shared.daemon_sets.is_synced() || self.shared.daemon_sets.contains(uid)
             },
             budgets: &|pod| self.shared.budgets.covering(pod),
@@ -258,17 +256,17 @@ impl Worker {
         if !wanted && self.running.is_empty() {
             return Next::Over;
         }
-        // A moment that has come and changed nothing does not make this a busy loop.
+        // A wake time that has passed must not cause a busy loop.
         Next::Wait(plan.wake_at.map(|at| at.max(now + SHORTEST_WAIT)))
     }
 
-    /// The other Nodes that name the instance, and whether this one speaks for it: then their pods count too.
+    /// The other Nodes that name the instance, and whether this one speaks for it. If so, their pods count too.
     fn beside(&mut self, node: &NodeView) -> (Vec<Arc<NodeView>>, bool) {
         let all = node.instance.as_deref().map(|instance| self.shared.nodes.of_instance(instance));
         let beside: Vec<_> = all.into_iter().flatten().filter(|other| other.name != self.name).collect();
         let speaker = node.instance.as_ref().and_then(|instance| speaker(&self.shared.nodes, instance));
         let speaks = speaker.is_none_or(|speaker| speaker.name == self.name);
-        // Pods outlive a Node that is deleted.
+        // Pods outlive a deleted Node.
         let is_gone = |name: &NodeName| self.shared.nodes.get(name).is_none();
         self.nodes.retain(|name| *name == self.name || is_gone(name));
         if speaks {
@@ -277,7 +275,7 @@ impl Worker {
         (beside, speaks)
     }
 
-    /// What is known of the hooks of the instance's group. Whoever acts has that kept fresh.
+    /// What is known of the group's hooks; the leader has that kept fresh.
     fn hook(&self, node: &NodeView, instance: &Membership, leads: bool) -> HookState {
         let group = match instance {
             Membership::In { group, .. } => Some(group),
@@ -290,7 +288,7 @@ impl Worker {
         self.shared.hooks.state(group)
     }
 
-    /// When the record came, and by how much its clock, and that of the API server, is ahead of ours.
+    /// When the record was first seen, and how far its clock and the API server's is ahead of ours.
     fn record_seen(&self, has_record: bool) -> (Timestamp, SignedDuration) {
         let clock = &self.shared.clock;
         let mut seen = self.record_seen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -302,7 +300,7 @@ impl Worker {
         first
     }
 
-    /// The Node is gone, and its machine may live: what ran on it has its grace all the same.
+    /// The Node is gone, but its machine may live: notes until when its pods need that.
     fn note_what_runs_on(&self) {
         let Some(instance) = &self.instance else { return };
         let pods = self.pods.by_uid.borrow();
@@ -315,14 +313,14 @@ impl Worker {
         self.shared.holds.note_needed(instance, until, now);
     }
 
-    /// Waits for the answers still out, and for nothing new.
+    /// Awaits answers still out; starts nothing new.
     async fn hear_out(&mut self) {
         while let Some(outcome) = self.running.next().await {
             self.remember(outcome);
         }
     }
 
-    /// Starts what is to be done, unless another process leads by now: what was planned may be seconds old.
+    /// Starts an action, unless another process leads by now: the plan may be seconds old.
     pub(super) fn start(&mut self, node: &Arc<NodeView>, action: Action) {
         if !self.shared.leadership.leads() {
             return;

@@ -1,5 +1,4 @@
-//! The workers, one for each Node that needs one. One that panics costs its own node a pause, and nobody else anything: the
-//! heartbeats and the other nodes go on.
+//! The workers, one for each Node that needs one. A panic costs only its own node a pause; heartbeats and other nodes go on.
 
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
@@ -16,9 +15,9 @@ use super::worker::{self, RecordSeen};
 use crate::clock::backoff;
 use crate::k8s::NodeName;
 
-/// The pause after a first panic; it doubles up to [`LONGEST_PAUSE`].
+/// Pause after the first panic; doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// Longest pause between two tries: a defect may be of one moment.
+/// Longest pause: the cause of a panic may pass.
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 
 /// All workers under way.
@@ -33,19 +32,19 @@ pub(super) struct Workers {
 struct Busy {
     /// Panics in a row.
     panics: u32,
-    /// What is under way is not the work, but the pause after a panic.
+    /// The pause after a panic is under way, not work.
     rests: bool,
-    /// When the Node's record came, and by which clock it is read.
+    /// When the Node's record was first seen, and how far the wall clock was ahead of ours then.
     record_seen: RecordSeen,
 }
 
 impl Workers {
-    /// Whether the Node has a worker, or will have one again after a pause.
+    /// Whether the Node has a worker, or gets one again after a pause.
     pub(super) fn has(&self, name: &NodeName) -> bool {
         self.busy.contains_key(name)
     }
 
-    /// Starts a worker for a Node. `at_start`: what stands on the Node now was written by an earlier run.
+    /// Starts a worker for a Node. `at_start`: an earlier run wrote its annotation.
     pub(super) fn start(&mut self, shared: &Arc<Shared>, name: &NodeName, at_start: bool) {
         let span = tracing::info_span!("scale_in", node = name.as_str());
         let busy = self.busy.entry(name.clone()).or_default();
@@ -56,8 +55,8 @@ impl Workers {
         self.names.insert(task.id(), name.clone());
     }
 
-    /// Waits for a worker to end; none if there are no workers. Tells the Node that has none now: one whose worker
-    /// panicked gets another one here, after a pause.
+    /// Waits for a worker to end; `None` if there are no workers. Returns the Node that has none now. After a panic, its
+    /// worker is started again here, after a pause.
     pub(super) async fn ended(&mut self, shared: &Arc<Shared>) -> Option<Option<NodeName>> {
         let (id, panic) = match self.tasks.join_next_with_id().await? {
             Ok((id, ())) => (id, None),
@@ -82,7 +81,7 @@ impl Workers {
         }
     }
 
-    /// Says that a worker panicked, and keeps its place for a while.
+    /// Reports a panic and keeps the Node's place during the pause.
     fn rest(&mut self, shared: &Arc<Shared>, name: &NodeName, words: &str) {
         let busy = self.busy.entry(name.clone()).or_default();
         busy.panics = busy.panics.saturating_add(1);
@@ -103,7 +102,7 @@ impl Workers {
     }
 }
 
-/// What a panic said.
+/// The panic's message.
 fn said(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
