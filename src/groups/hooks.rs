@@ -12,15 +12,15 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use tokio::sync::{Notify, watch};
 
 use super::Snapshot;
 pub use crate::aws::Hook;
 use crate::aws::{Aws, AwsError};
-use crate::clock::{Clock, elapsed, later};
+use crate::clock::{Clock, backoff, elapsed, later, signed};
 use crate::k8s::GroupName;
-use crate::telemetry::chain;
+use crate::telemetry::{Outage, chain};
 
 /// Answers this recent are reused: a drain asks several times within seconds, and hooks rarely change.
 const FRESH: Duration = Duration::from_mins(1);
@@ -28,8 +28,9 @@ const FRESH: Duration = Duration::from_mins(1);
 /// Failed look-ups after which a hook is presumed. Each has already retried for seconds.
 const PRESUMED_AFTER: u32 = 2;
 
-/// Longest pause after a failed look-up. Pauses start at a second and double.
-const LONGEST_PAUSE: SignedDuration = SignedDuration::from_secs(30);
+/// The pause after a first failed look-up; it doubles up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// The hooks of the groups.
 #[derive(Debug)]
@@ -58,8 +59,8 @@ struct Want {
     /// When to ask AWS; `None` if no look-up is wanted or one is in flight.
     at: Option<Timestamp>,
     in_flight: bool,
-    /// Failed look-ups in a row.
-    failures: u32,
+    /// Look-ups that fail.
+    outage: Outage,
 }
 
 #[derive(Clone, Debug)]
@@ -133,7 +134,9 @@ impl Hooks {
         let Some(slot) = self.slots().get(group).cloned() else { return HookState::Unknown };
         match slot.known() {
             Some(known) => HookState::Known(self.terminating(&known)),
-            None if slot.want().failures >= PRESUMED_AFTER => HookState::Presumed(self.presumed(group)),
+            None if slot.want().outage.failures() >= PRESUMED_AFTER => {
+                HookState::Presumed(self.presumed(group))
+            }
             None => HookState::Unknown,
         }
     }
@@ -201,11 +204,13 @@ impl Hooks {
             *want = Want::default();
             return;
         };
-        let pause = SignedDuration::from_secs(1 << want.failures.min(5)).min(LONGEST_PAUSE);
-        *want =
-            Want { at: Some(later(now, pause)), in_flight: false, failures: want.failures.saturating_add(1) };
-        tracing::warn!(group = group.as_str(), error = %chain(&error), retry_seconds = pause.as_secs(), "could not look up the group's lifecycle hooks");
-        if want.failures == PRESUMED_AFTER && slot.known().is_none() {
+        want.in_flight = false;
+        if let Some(lasted) = want.outage.lasts() {
+            let lasts_seconds = lasted.as_secs();
+            tracing::warn!(group = group.as_str(), lasts_seconds, error = %chain(&error), "could not look up the group's lifecycle hooks; it is tried again");
+        }
+        want.at = Some(later(now, signed(backoff(want.outage.failures(), FIRST_PAUSE, LONGEST_PAUSE))));
+        if want.outage.failures() == PRESUMED_AFTER && slot.known().is_none() {
             tracing::warn!(
                 group = group.as_str(),
                 "AWS does not say what the group's lifecycle hook is like: held nodes are drained as if it had the shortest time-out"
