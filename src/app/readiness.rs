@@ -14,7 +14,7 @@ const FRESHNESS_EVERY: Duration = Duration::from_secs(5);
 
 /// What readiness waits for.
 pub(super) struct Gates {
-    /// A complete look at AWS, no older than `--snapshot-max-age`.
+    /// A complete refresh, no older than `--snapshot-max-age`.
     groups: Gate,
     /// The first list of Nodes.
     nodes: Gate,

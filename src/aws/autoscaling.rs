@@ -5,7 +5,7 @@ use futures::future::try_join_all;
 use futures::{StreamExt as _, stream};
 use jiff::Timestamp;
 
-use super::retry::{CHANGE_OF_SIZE, LOOK, LOOK_UP, Patience, READ_NOW, WRITE};
+use super::retry::{CHANGE_OF_SIZE, LOOK_UP, Patience, READ_NOW, REFRESH, WRITE};
 use super::{Activity, AutoScalingGroup, Aws, AwsError, Hook, Instance, LaunchSpec, Operation, TagSelector};
 use crate::k8s::{GroupName, InstanceId};
 
@@ -36,7 +36,7 @@ pub(crate) const ACTIVITIES_AT_MOST: usize = PAGES_OF_ACTIVITIES * ACTIVITIES_A_
 impl Aws {
     /// The groups of these names; missing ones are left out. 100 names a call.
     pub async fn describe_groups(&self, names: &[GroupName]) -> Result<Vec<AutoScalingGroup>, AwsError> {
-        let batches = names.chunks(GROUPS_A_CALL as usize).map(|batch| self.groups(LOOK, batch, &[]));
+        let batches = names.chunks(GROUPS_A_CALL as usize).map(|batch| self.groups(REFRESH, batch, &[]));
         Ok(try_join_all(batches).await?.into_iter().flatten().collect())
     }
 
@@ -59,7 +59,7 @@ impl Aws {
                 None => Filter::builder().name("tag-key").values(key).build(),
             })
             .collect();
-        let mut found = self.groups(LOOK, &[], &filters).await?;
+        let mut found = self.groups(REFRESH, &[], &filters).await?;
         // The filters ask for the same; this keeps out foreign groups even if an endpoint ignores filters.
         found.retain(|described| selector.matches(&described.tags));
         Ok(found)

@@ -4,7 +4,7 @@
 //! - Every attempt has a time-out and is counted ([`Calls`]); idempotent calls are retried for some seconds
 //!   ([`retry`]).
 //! - Calls that change a size ([`Aws::set_desired`], [`Aws::terminate`]) are retried only if AWS refused them. A lost
-//!   answer does not mean no effect: callers look at the group before asking again.
+//!   answer does not mean no effect: callers describe the group before asking again.
 //! - All pages are read unless a function says otherwise.
 //! - The real service, an endpoint given by flag, and the simulated AWS differ in endpoint, HTTP client, credentials
 //!   and clock; the rest is set in one place, `Aws::with`.

@@ -33,7 +33,7 @@ pub(super) struct Patience {
 }
 
 /// A poll of the groups: a page of a hundred large ones takes AWS a few seconds, and a new try reads every page again.
-pub(super) const LOOK: Patience = Patience::new(10_000, 15_000, 1_000);
+pub(super) const REFRESH: Patience = Patience::new(10_000, 15_000, 1_000);
 /// A read whose caller can use the previous answer: templates, hooks, activities. A poll waits for it, so it must be
 /// short where a private network has no route to a service.
 ///
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
     use crate::aws::Operation;
 
-    const ALL: [Patience; 5] = [LOOK, LOOK_UP, READ_NOW, WRITE, CHANGE_OF_SIZE];
+    const ALL: [Patience; 5] = [REFRESH, LOOK_UP, READ_NOW, WRITE, CHANGE_OF_SIZE];
 
     fn error(code: &str) -> AwsError {
         AwsError::of_service(Operation::SetDesiredCapacity, 400, code, "")
@@ -123,13 +123,13 @@ mod tests {
             "ExpiredToken",
             "ScalingActivityInProgress",
         ] {
-            for patience in [LOOK, LOOK_UP, READ_NOW, WRITE] {
+            for patience in [REFRESH, LOOK_UP, READ_NOW, WRITE] {
                 let (tries, outcome) = fails(patience, &[code, code]).await;
                 assert_eq!((tries, outcome.is_ok()), (3, true), "{code} {patience:?}");
             }
         }
         for code in ["AccessDenied", "ValidationError"] {
-            assert_eq!(fails(LOOK, &[code]).await.0, 1, "{code}");
+            assert_eq!(fails(REFRESH, &[code]).await.0, 1, "{code}");
         }
     }
 
@@ -180,7 +180,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn nobody_waits_for_what_others_were_refused() {
-        let hopeless = (0..200).map(|_| fails(LOOK, &["Throttling"; 1_000]));
+        let hopeless = (0..200).map(|_| fails(REFRESH, &["Throttling"; 1_000]));
         let (_, took) = futures::join!(futures::future::join_all(hopeless), async {
             sleep(Duration::from_secs(5)).await;
             let began = Instant::now();

@@ -34,8 +34,8 @@ const TRUST: SignedDuration = SignedDuration::from_secs(8);
 /// From one renewal to the next.
 const RENEW: Duration = Duration::from_secs(3);
 
-/// From one look at somebody else's Lease to the next.
-const LOOK: Duration = Duration::from_secs(2);
+/// From one read of somebody else's Lease to the next.
+const REFRESH: Duration = Duration::from_secs(2);
 
 /// Pause after a failed try.
 const RETRY: Duration = Duration::from_secs(1);
@@ -132,13 +132,13 @@ impl Election {
     /// Reads or writes the Lease once. Returns how long until the next time.
     async fn turn(&mut self) -> Duration {
         let outcome =
-            tokio::time::timeout(ANSWER, self.look_or_write()).await.unwrap_or(Err(ApiError::TimedOut));
+            tokio::time::timeout(ANSWER, self.read_or_write()).await.unwrap_or(Err(ApiError::TimedOut));
         match outcome {
             Ok(standing) => {
                 if self.told.take().is_some() {
                     tracing::info!("the Lease can be read and written again: draining goes on");
                 }
-                let pause = if matches!(standing, Standing::Leads { .. }) { RENEW } else { LOOK };
+                let pause = if matches!(standing, Standing::Leads { .. }) { RENEW } else { REFRESH };
                 self.leadership.set(standing);
                 pause
             }
@@ -163,7 +163,7 @@ impl Election {
         }
     }
 
-    async fn look_or_write(&mut self) -> Result<Standing, ApiError> {
+    async fn read_or_write(&mut self) -> Result<Standing, ApiError> {
         let began = self.clock.now();
         let lease = match &self.lease {
             Some(ours) => ours.clone(),

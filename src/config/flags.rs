@@ -80,10 +80,10 @@ pub(super) struct ServeFlags {
     /// --node-group-auto-discovery name (`kubernetes.io/cluster/NAME`, `k8s.io/cluster-autoscaler/NAME`).
     #[arg(long, value_name = "NAME")]
     pub(super) cluster_name: Option<String>,
-    /// How often AWS is looked at, 1s to 1h; soon after a change of our own, and more often while something is under way.
+    /// How often the groups are read from AWS, 1s to 1h; soon after a change of our own, and more often while something is under way.
     #[arg(long, value_name = "DURATION", default_value = "60s")]
     pub(super) refresh_interval: String,
-    /// How old the last successful look at AWS may be to be answered from, up to 24h.
+    /// How old the last successful refresh may be to be answered from, up to 24h.
     #[arg(long, value_name = "DURATION", default_value = "10m")]
     pub(super) snapshot_max_age: String,
     /// Whether instance types are taken from the program's own table, and EC2 is not asked for them: true, false.

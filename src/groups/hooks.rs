@@ -282,8 +282,8 @@ impl Hooks {
             .collect();
         // Groups never looked up sort first (`None` is least).
         due.sort_by_key(|&(looked_at, is_empty, group)| (looked_at, is_empty, group.asg.name.clone()));
-        let look = |name: GroupName| async move { self.looked_up(&name, now, FRESH).await };
-        let due = due.into_iter().take(most).map(|(.., group)| look(group.asg.name.clone()));
+        let look_up = |name: GroupName| async move { self.looked_up(&name, now, FRESH).await };
+        let due = due.into_iter().take(most).map(|(.., group)| look_up(group.asg.name.clone()));
         futures::future::try_join_all(due).await?;
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Cache of the EKS managed node groups behind the groups, filled a few at a time.
 //!
 //! - A group belongs to a managed node group if it has the tags that EKS sets ([`Key::of`]).
-//! - The look that first sees a node group does not ask for it: that look waits for nothing it can do without.
+//! - The refresh that first sees a node group does not ask for it: that refresh waits for nothing it can do without.
 //! - No failure is fatal: the last answer stays. Without one, templates are made without it once the look-up has failed.
 //! - [`ManagedNodeGroups::due`] decides what to ask for, [`ManagedNodeGroups::learn`] what an answer changes: both pure.
 
@@ -17,11 +17,11 @@ use crate::clock::elapsed;
 
 /// How long an answer is used: people seldom change labels and taints of a node group.
 const FRESH: Duration = Duration::from_mins(5);
-/// Pause after a transient failure: a node group that always fails leaves every other look to the rest.
+/// Pause after a transient failure: a node group that always fails leaves every other refresh to the rest.
 const RETRY: Duration = Duration::from_mins(2);
 /// Pause after a refusal: somebody has to change a policy first.
 const REFUSED: Duration = Duration::from_hours(1);
-/// Unknown node groups asked for in one look: 100 are known after ten looks, and EKS is not flooded.
+/// Unknown node groups asked for in one refresh: 100 are known after ten refreshes, and EKS is not flooded.
 const LEARNING: usize = 10;
 
 /// Names a managed node group.
@@ -87,7 +87,7 @@ impl ManagedNodeGroups {
         self.0.values().find_map(|known| known.failure.clone())
     }
 
-    /// Notes the groups of a look.
+    /// Notes the groups of a refresh.
     fn note<'a>(&mut self, groups: impl Iterator<Item = &'a AutoScalingGroup>) {
         let mut seen: BTreeMap<Key, bool> = BTreeMap::new();
         for group in groups {
@@ -111,7 +111,7 @@ impl ManagedNodeGroups {
         chosen.iter().take(most).map(|&(key, _)| key.clone()).collect()
     }
 
-    /// Notes the answers. If EKS answered nothing, everything else that is due waits for the next try too: looks must not wait for an
+    /// Notes the answers. If EKS answered nothing, everything else that is due waits for the next try too: refreshes must not wait for an
     /// unreachable EKS more often.
     fn learn(
         &mut self,

@@ -30,7 +30,7 @@ impl Collector for Age {
         let Some(view) = self.groups.latest() else { return Ok(()) };
         let gauge = encoder.encode_descriptor(
             "ebbtide_look_age",
-            "How long ago the last successful look at the groups in AWS began",
+            "How long ago the last successful refresh began",
             Some(&Unit::Seconds),
             MetricType::Gauge,
         )?;

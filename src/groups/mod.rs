@@ -1,8 +1,8 @@
 //! Node groups: what AWS last said about them, and what we have changed since.
 //!
-//! Discovery looks at AWS in the background and publishes an immutable [`Snapshot`], sizes and lifecycle states first; RPCs and
+//! Discovery refreshes in the background and publishes an immutable [`Snapshot`], sizes and lifecycle states first; RPCs and
 //! the scale-in controller read it through [`Groups`]. A change of ours is laid over the snapshot from the moment AWS accepts it
-//! until a later look shows it, so sizes are always right. Arithmetic on sizes is in [`sizes`], pure.
+//! until a later refresh shows it, so sizes are always right. Arithmetic on sizes is in [`sizes`], pure.
 
 mod clusters;
 pub mod discovery;
@@ -36,12 +36,12 @@ use crate::k8s::{GroupName, InstanceId};
 use crate::template::tags::OptionOverrides;
 use crate::template::{Template, TemplateError};
 
-/// One look at all groups. Immutable; a newer one replaces it whole.
+/// All groups, as one refresh showed them. Immutable; a newer one replaces it whole.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// When the look began.
+    /// When the refresh began.
     pub taken_at: Timestamp,
-    /// Whether templates were looked up too: not while the first look is under way.
+    /// Whether templates were looked up too: not while the first refresh is under way.
     pub is_complete: bool,
     /// By name.
     pub groups: BTreeMap<GroupName, Arc<Group>>,
@@ -56,7 +56,7 @@ pub struct Snapshot {
 pub struct Gone {
     /// What it was last.
     pub group: Arc<Group>,
-    /// When the first look began that did not see it.
+    /// When the first refresh began that did not see it.
     pub since: Timestamp,
 }
 
@@ -76,7 +76,7 @@ impl Snapshot {
         Self { taken_at, is_complete: true, groups, by_instance, gone: BTreeMap::new() }
     }
 
-    /// The same with the groups that have disappeared since `before`. Each is kept for at least one more look.
+    /// The same with the groups that have disappeared since `before`. Each is kept for at least one more refresh.
     #[must_use]
     fn after(mut self, before: &Self) -> Self {
         let missing = |name: &GroupName| !self.groups.contains_key(name);
@@ -140,7 +140,7 @@ impl LaunchFailure {
 mod tests {
     use super::*;
 
-    fn look(second: u64, names: &[&str]) -> Snapshot {
+    fn snapshot(second: u64, names: &[&str]) -> Snapshot {
         let group = |name: &&str| {
             Arc::new(Group {
                 asg: AutoScalingGroup { name: (*name).into(), ..AutoScalingGroup::default() },
@@ -151,16 +151,16 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_vanishes_is_remembered_for_a_look_and_for_half_a_minute() {
+    fn a_group_that_vanishes_is_remembered_for_one_refresh_and_for_half_a_minute() {
         let gone = |snapshot: &Snapshot| snapshot.gone.keys().cloned().collect::<Vec<_>>();
-        let first = look(0, &["a", "b"]);
-        let second = look(60, &["a"]).after(&first);
+        let first = snapshot(0, &["a", "b"]);
+        let second = snapshot(60, &["a"]).after(&first);
         assert_eq!(gone(&second), ["b"]);
-        assert_eq!(gone(&look(120, &["a"]).after(&second)), [""; 0]);
-        let third = look(61, &["a"]).after(&second);
+        assert_eq!(gone(&snapshot(120, &["a"]).after(&second)), [""; 0]);
+        let third = snapshot(61, &["a"]).after(&second);
         assert_eq!(gone(&third), ["b"]);
-        assert_eq!(gone(&look(89, &[]).after(&third)), ["a", "b"]);
-        assert_eq!(gone(&look(90, &["a"]).after(&third)), [""; 0]);
-        assert_eq!(gone(&look(62, &["a", "b"]).after(&third)), [""; 0], "it is back");
+        assert_eq!(gone(&snapshot(89, &[]).after(&third)), ["a", "b"]);
+        assert_eq!(gone(&snapshot(90, &["a"]).after(&third)), [""; 0]);
+        assert_eq!(gone(&snapshot(62, &["a", "b"]).after(&third)), [""; 0], "it is back");
     }
 }

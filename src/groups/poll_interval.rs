@@ -36,7 +36,7 @@ const LOOKS_A_HEARTBEAT: u32 = 3;
 ///
 /// Shorter than the interval while a template is missing, an instance is changing state, a group is short for an
 /// unknown reason, or hooks are unknown; at most a third of the shortest heartbeat time-out.
-pub(super) fn next_look(snapshot: &Snapshot, hooks: Knowledge, interval: Duration) -> Duration {
+pub(super) fn next_refresh(snapshot: &Snapshot, hooks: Knowledge, interval: Duration) -> Duration {
     let is_busy = |group: &Group| {
         group.asg.instances.iter().any(|instance| instance.lifecycle.is_in_transition())
             || is_short(&group.asg) && group.failure.is_none()
@@ -55,7 +55,7 @@ pub(super) fn next_look(snapshot: &Snapshot, hooks: Knowledge, interval: Duratio
 }
 
 /// When to poll if that was requested at `wished_at` and the last poll began at `began`.
-pub(super) fn wished_look(began: Instant, wished_at: Instant) -> Instant {
+pub(super) fn wished_refresh(began: Instant, wished_at: Instant) -> Instant {
     (wished_at + SETTLED).max(began + APART)
 }
 
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_come_more_often_while_something_is_under_way() {
+    fn refreshes_come_more_often_while_something_is_under_way() {
         use Lifecycle::{InService, TerminatingWait};
         let known =
             LaunchFailure { code: "x".into(), message: String::new(), out_of_resources: true, launches: 1 };
@@ -122,16 +122,16 @@ mod tests {
             ("a short heartbeat", &calm, hooks(Some(90)), 30),
             ("the shortest heartbeat", &calm, hooks(Some(30)), 10),
         ] {
-            assert_eq!(next_look(snapshot, hooks, INTERVAL), Duration::from_secs(seconds), "{what}");
+            assert_eq!(next_refresh(snapshot, hooks, INTERVAL), Duration::from_secs(seconds), "{what}");
         }
     }
 
     #[test]
-    fn a_look_that_is_wished_for_comes_soon_and_wishes_for_more_share_one() {
+    fn a_refresh_that_is_wished_for_comes_soon_and_wishes_for_more_share_one() {
         let began = Instant::now();
         let comes_after = |wished| {
             let wished_at = began + Duration::from_millis(wished);
-            wished_look(began, wished_at).duration_since(began).as_millis()
+            wished_refresh(began, wished_at).duration_since(began).as_millis()
         };
         assert_eq!([0, 100, 3_900, 4_100, 60_000].map(comes_after), [5_000, 5_000, 5_000, 5_100, 61_000]);
     }
@@ -146,8 +146,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_look_is_never_later_than_a_third_of_a_heartbeat(heartbeat in 30..7200u64, interval in 1..600u64) {
-            let pause = next_look(&snapshot(0, &[], None), hooks(Some(heartbeat)), Duration::from_secs(interval));
+        fn a_refresh_is_never_later_than_a_third_of_a_heartbeat(heartbeat in 30..7200u64, interval in 1..600u64) {
+            let pause = next_refresh(&snapshot(0, &[], None), hooks(Some(heartbeat)), Duration::from_secs(interval));
             prop_assert!(pause <= Duration::from_secs(heartbeat) / 3);
             prop_assert!(pause <= Duration::from_secs(interval));
         }

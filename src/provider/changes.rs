@@ -53,7 +53,7 @@ impl Provider {
             sizes::increased(&group.asg, delta, |i| self.scale_ins.leaves(&group.asg.name, &i.id))
         };
         let (deadline, lock) = self.checked_lock(group, &decide).await?;
-        let fresh = self.look(deadline, group).await?;
+        let fresh = self.fresh_group(deadline, group).await?;
         let to = decide(&fresh)?;
         self.set_desired(deadline, &lock, &fresh, to, &[]).await
     }
@@ -65,7 +65,7 @@ impl Provider {
             |group: &Group| sizes::decreased(&group.asg, delta, |i| self.scale_ins.will_decrement(&i.id));
         let (deadline, lock) = self.checked_lock(group, &decide).await?;
         let missing = self.missing(group)?;
-        let fresh = self.look(deadline, group).await?;
+        let fresh = self.fresh_group(deadline, group).await?;
         let to = decide(&fresh)?;
         if to == fresh.asg.desired {
             info!(
@@ -107,7 +107,7 @@ impl Provider {
         drop(view);
         let mut failed = Vec::new();
         if !deletion.placeholders.is_empty() || !deletion.unregistered.is_empty() {
-            let fresh = self.look(deadline, name).await?;
+            let fresh = self.fresh_group(deadline, name).await?;
             if let Some(to) = deletion.settle(&fresh, &missing, &*self.scale_ins)?
                 && let Err(error) = self.give_up(deadline, &lock, &fresh, to, &deletion.placeholders).await
             {
@@ -151,7 +151,7 @@ impl Provider {
     }
 
     /// The group as AWS describes it now. The snapshot is updated where it differs.
-    async fn look(&self, deadline: Deadline, name: &str) -> Result<Group, RpcError> {
+    async fn fresh_group(&self, deadline: Deadline, name: &str) -> Result<Group, RpcError> {
         let seen = group(&*self.view()?, name)?;
         let fresh = deadline.call("describing the group", self.sizing.current(&seen)).await??;
         for change in learned(&seen, &fresh) {

@@ -143,11 +143,11 @@ mod tests {
     proptest! {
         #[test]
         fn there_are_as_many_numbers_as_are_missing_and_none_twice(
-            looks in proptest::collection::vec((0..9usize, 0..9usize), 1..30),
+            refreshes in proptest::collection::vec((0..9usize, 0..9usize), 1..30),
         ) {
             let mut numbers = Numbers::default();
             let mut gone = std::collections::BTreeSet::new();
-            for (live, missing) in looks {
+            for (live, missing) in refreshes {
                 let before = numbers.open.clone();
                 numbers.follow(live, missing);
                 prop_assert_eq!(numbers.open.len(), missing);

@@ -25,7 +25,7 @@ use crate::telemetry::Sparingly;
 /// Least time between two warnings about refused clients: anybody can cause them.
 const WARN_EVERY: Duration = Duration::from_secs(10);
 /// How often certificate files are checked even if nobody connects.
-const LOOK_EVERY: Duration = Duration::from_mins(1);
+const CHECK_EVERY: Duration = Duration::from_mins(1);
 /// How long before its expiry a certificate is warned about ...
 const WARN_BEFORE: Duration = Duration::from_hours(14 * 24);
 /// ... and how often.
@@ -171,7 +171,7 @@ impl Refusals {
                     warn!(%file, %end, "a TLS certificate or revocation list expires soon or has expired: put a new one into its file, which is read again without a restart");
                 }
             }
-            sleep(LOOK_EVERY).await;
+            sleep(CHECK_EVERY).await;
         }
     }
 }

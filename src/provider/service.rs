@@ -272,7 +272,7 @@ impl CloudProvider for Provider {
     }
 
     async fn refresh(&self, _: Request<RefreshRequest>) -> Result<Response<RefreshResponse>, Status> {
-        // Discovery has its own poll interval. A look at AWS for every loop would be six a minute.
+        // Discovery has its own poll interval. A refresh for every loop would be six a minute.
         self.answer(Rpc::Refresh, async { Ok(RefreshResponse {}) }).await
     }
 

@@ -80,8 +80,8 @@ pub enum Action {
         /// Name of the group.
         group: GroupName,
     },
-    /// Look at AWS again: only that shows what became of a call.
-    LookAtAws,
+    /// Refresh from AWS: only that shows what became of a call.
+    Refresh,
     /// Complete our lifecycle hook.
     CompleteHook {
         /// The hook.

@@ -1,4 +1,4 @@
-//! What the controller and its workers share, and what they read off the watches and the last look at AWS.
+//! What the controller and its workers share, and what they read off the watches and the last refresh.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -103,7 +103,7 @@ pub(super) fn will_decrement(shared: &Shared, instance: &Instance) -> bool {
     })
 }
 
-/// Where a Node's instance is, by the last look at AWS.
+/// Where a Node's instance is, by the last refresh.
 pub(super) fn membership(shared: &Shared, node: &NodeView) -> Membership {
     let Some(snapshot) = shared.groups.latest() else { return Membership::Unknown };
     let found = node.instance.as_deref().and_then(|instance| snapshot.instance(instance));

@@ -38,7 +38,7 @@ pub async fn run(shared: Arc<Shared>) -> Result<(), ControllerError> {
     }
     let mut workers = Workers::default();
     let mut groups = shared.groups.versions();
-    let mut look_at: BTreeSet<NodeName> = tokio::select! {
+    let mut to_check: BTreeSet<NodeName> = tokio::select! {
         biased;
         () = shared.stop.cancelled() => return Ok(()),
         Some(ended) = watches.join_next() => return Err(ControllerError::Ended(ended?)),
@@ -47,7 +47,7 @@ pub async fn run(shared: Arc<Shared>) -> Result<(), ControllerError> {
     // What Nodes carry now was written by an earlier run or another replica.
     let mut at_start = true;
     loop {
-        for name in look_at {
+        for name in to_check {
             let Some(node) = shared.nodes.get(&name) else {
                 shared.groups.claim(&name, None);
                 continue;
@@ -60,7 +60,7 @@ pub async fn run(shared: Arc<Shared>) -> Result<(), ControllerError> {
             }
         }
         at_start = false;
-        look_at = tokio::select! {
+        to_check = tokio::select! {
             biased;
             () = shared.stop.cancelled() => break,
             Some(ended) = watches.join_next() => return Err(ControllerError::Ended(ended?)),

@@ -33,7 +33,7 @@ use crate::telemetry::chain;
 const RETRY: SignedDuration = SignedDuration::from_secs(1);
 
 /// First heartbeats of instances held at the same moment are spread over this time. The shortest time-out is 30 s, and
-/// AWS is looked at three times in it.
+/// three refreshes are due in it.
 const FIRST_BEATS: SignedDuration = SignedDuration::from_secs(2);
 /// AWS shows an instance as held before its hook takes heartbeats: try again after this time ...
 ///
@@ -43,21 +43,21 @@ const NOT_OPEN: SignedDuration = SignedDuration::from_secs(5);
 /// ... for this long. After that, our hook does not hold it.
 const OPEN_BY_THEN: SignedDuration = SignedDuration::from_mins(1);
 
-/// Longest wait for a look at the hooks before a first heartbeat.
+/// Longest wait for a look-up of the hooks before a first heartbeat.
 const LOOK_UP: Duration = Duration::from_secs(1);
 
-/// The instance is not ours to hold now: look again after this time. Half the shortest time-out AWS allows, as our hook
-/// may have been added since the last look.
+/// The instance is not ours to hold now: tried again after this time. Half the shortest time-out AWS allows, as our hook
+/// may have been added since the last refresh.
 const FOREIGN: SignedDuration = SignedDuration::from_secs(15);
 
-/// Held instances of a group share one look at its hooks if it is no older than this.
+/// Held instances of a group share one look-up of its hooks if it is no older than this.
 const RECENT: Duration = Duration::from_secs(10);
 
-/// A look that showed the instance not yet held gives the start of the hold only if it is no older than this. After an
+/// A refresh that showed the instance not yet held gives the start of the hold only if it is no older than this. After an
 /// outage of hours, a deadline that has only begun would seem to have passed.
 const CLOSE_ENOUGH: Duration = Duration::from_mins(5);
 
-/// An instance missing from looks is kept this long: two looks at the usual pace.
+/// An instance missing from refreshes is kept this long: two refreshes at the usual pace.
 const MISSED_FOR: Duration = Duration::from_mins(2);
 
 /// Pause before asking again since when an instance is held. Deadlines are minutes at least.
@@ -123,7 +123,7 @@ impl Held {
 struct Newcomers(BTreeSet<InstanceId>);
 
 impl Newcomers {
-    /// Adds instances that the look before did not show, though it showed their group.
+    /// Adds instances that the refresh before did not show, though it showed their group.
     fn observe(&mut self, before: Option<&Snapshot>, snapshot: &Snapshot) {
         self.0.retain(|instance| snapshot.by_instance.contains_key(instance));
         let come = snapshot.by_instance.iter().filter(|(instance, group)| {
@@ -136,7 +136,7 @@ impl Newcomers {
     }
 }
 
-/// Updates `held` from the last look at AWS. If the look before showed an instance not held, it has been held since then
+/// Updates `held` from the last refresh. If the refresh before showed an instance not held, it has been held since then
 /// at most.
 fn observe(
     held: &mut BTreeMap<InstanceId, Held>,
@@ -154,7 +154,7 @@ fn observe(
         .collect();
     held.retain(|instance, held| match waiting.get(instance) {
         Some((_, lifecycle)) => *lifecycle == held.lifecycle,
-        // A look may leave an instance out, or be an old answer.
+        // A refresh may leave an instance out, or be an old answer.
         None => snapshot.instance(instance).is_none() && elapsed(held.last_seen, now) <= MISSED_FOR,
     });
     for (instance, (group, lifecycle)) in waiting {
@@ -166,7 +166,7 @@ fn observe(
                 .map(|(taken_at, _)| taken_at)
                 .filter(|taken_at| elapsed(*taken_at, snapshot.taken_at) <= CLOSE_ENOUGH);
             let ask_at = since.is_none().then_some(now);
-            // Held only since the last look: there is time to spread the first heartbeats.
+            // Held only since the last refresh: there is time to spread the first heartbeats.
             let next = if since.is_some() { later(now, portion(FIRST_BEATS, instance)) } else { now };
             Held {
                 group: group.into(),
@@ -197,7 +197,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
     loop {
         let now = shared.clock.now();
         if let Some(snapshot) = shared.groups.latest() {
-            joined.look(&shared, &snapshot);
+            joined.observe(&shared, &snapshot);
             newcomers.observe(before.as_deref(), &snapshot);
             observe(&mut held, before.as_deref(), &snapshot, &newcomers, now);
             before = Some(snapshot);
@@ -371,7 +371,7 @@ async fn act(
             pause
         }
         Err(AwsError::NoActiveHook { .. }) if is_new => pause.min(NOT_OPEN),
-        // Our hook no longer holds it: the next look at AWS shows what became of it.
+        // Our hook no longer holds it: the next refresh shows what became of it.
         Ok(()) | Err(AwsError::NoActiveHook { .. }) => pause,
         Err(error) => {
             tracing::warn!(group = group.as_str(), instance = instance.as_str(), error = %chain(&error), "heartbeat or completion of the lifecycle hook failed: tried again in 1 s");
@@ -476,18 +476,18 @@ mod tests {
     }
 
     #[test]
-    fn one_look_that_leaves_an_instance_out_ends_no_hold_and_another_state_begins_a_new_one() {
-        let look = |held: &mut BTreeMap<InstanceId, Held>, states: &[(&str, Lifecycle)], now| {
+    fn one_refresh_that_leaves_an_instance_out_ends_no_hold_and_another_state_begins_a_new_one() {
+        let show = |held: &mut BTreeMap<InstanceId, Held>, states: &[(&str, Lifecycle)], now| {
             observe(held, None, &snapshot(states), &Newcomers::default(), at(now));
         };
         let mut held = BTreeMap::new();
-        look(&mut held, &[("i-1", Lifecycle::TerminatingWait)], 10);
-        look(&mut held, &[], 70);
-        look(&mut held, &[], 130);
+        show(&mut held, &[("i-1", Lifecycle::TerminatingWait)], 10);
+        show(&mut held, &[], 70);
+        show(&mut held, &[], 130);
         assert_eq!(held["i-1"].seen, at(10));
-        look(&mut held, &[("i-1", Lifecycle::ReplacingVolumeWait)], 131);
+        show(&mut held, &[("i-1", Lifecycle::ReplacingVolumeWait)], 131);
         assert_eq!((held["i-1"].lifecycle, held["i-1"].seen), (Lifecycle::ReplacingVolumeWait, at(131)));
-        look(&mut held, &[], 252);
+        show(&mut held, &[], 252);
         assert!(held.is_empty());
     }
 
@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_look_shows_anew_in_a_known_group_has_come_since() {
+    fn what_a_refresh_shows_anew_in_a_known_group_has_come_since() {
         let mut newcomers = Newcomers::default();
         let one = snapshot(&[("i-1", Lifecycle::InService)]);
         newcomers.observe(None, &one);
@@ -526,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hold_begins_after_the_look_that_did_not_show_it_or_is_asked_for() {
+    fn a_hold_begins_after_the_refresh_that_did_not_show_it_or_is_asked_for() {
         let large = snapshot(&[("i-1", Lifecycle::Terminating)]);
         let mut held = BTreeMap::new();
         let both = snapshot(&[("i-1", Lifecycle::TerminatingWait), ("i-2", Lifecycle::TerminatingWait)]);
@@ -536,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_long_time_without_a_look_it_is_asked_since_when_an_instance_is_held() {
+    fn after_a_long_time_without_a_refresh_it_is_asked_since_when_an_instance_is_held() {
         let mut held = BTreeMap::new();
         let large = snapshot(&[("i-1", Lifecycle::InService)]);
         let mut now = snapshot(&[("i-1", Lifecycle::TerminatingWait)]);

@@ -17,7 +17,7 @@ pub(super) struct Joined {
 
 impl Joined {
     /// Adds the groups that have Nodes.
-    pub(super) fn look(&mut self, shared: &Shared, snapshot: &Snapshot) {
+    pub(super) fn observe(&mut self, shared: &Shared, snapshot: &Snapshot) {
         let has_node = |id: &str| !shared.nodes.of_instance(id).is_empty();
         for group in snapshot.groups.values() {
             if !self.groups.contains(&group.asg.name)

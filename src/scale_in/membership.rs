@@ -5,14 +5,14 @@ use jiff::Timestamp;
 use crate::aws::Lifecycle;
 use crate::k8s::GroupName;
 
-/// Where the node's instance is, by the last look at AWS.
+/// Where the node's instance is, by the last refresh.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Membership {
-    /// There was no look yet.
+    /// There was no refresh yet.
     Unknown,
     /// In none of our groups.
     Elsewhere {
-        /// When the look began.
+        /// When the refresh began.
         seen: Timestamp,
     },
     /// In a group of ours.
@@ -21,7 +21,7 @@ pub enum Membership {
         group: GroupName,
         /// State of the instance.
         lifecycle: Lifecycle,
-        /// When the look began.
+        /// When the refresh began.
         seen: Timestamp,
     },
 }

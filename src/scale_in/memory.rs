@@ -34,7 +34,7 @@ pub enum Task {
     /// Asking whether a DaemonSet exists, by UID.
     DaemonSet(String),
     /// Looking at AWS again.
-    Look,
+    Refresh,
     /// Terminating the instance.
     Terminate,
     /// Completing the lifecycle hook.
@@ -120,7 +120,7 @@ impl Task {
             Action::Evict { uid, .. } | Action::Delete { uid, .. } => Self::Pod(uid.clone()),
             Action::Guard { uid, .. } => Self::Guard(uid.clone()),
             Action::LookUpDaemonSet { uid, .. } => Self::DaemonSet(uid.clone()),
-            Action::LookAtAws => Self::Look,
+            Action::Refresh => Self::Refresh,
             Action::Terminate { .. } => Self::Terminate,
             Action::CompleteHook { .. } => Self::Complete,
             Action::GiveUpReplacement { .. } | Action::Announce(_) => return None,
@@ -276,7 +276,7 @@ impl Memory {
             return self.worked(Task::Terminate, now);
         };
         if !error.is_refusal() {
-            // A look at AWS shows whether it took effect; it is never repeated blindly.
+            // A refresh shows whether it took effect; it is never repeated blindly.
             self.told_at = Some(now);
             return self.failed(&Task::Terminate, now, None);
         }

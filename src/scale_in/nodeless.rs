@@ -11,7 +11,7 @@ use crate::clock::later;
 /// about a minute.
 const NEVER_REGISTERED: SignedDuration = SignedDuration::from_secs(60);
 
-/// How long until the pods of a deleted Node are collected: 40 s of quarantine, a look every 20 s, and the change to
+/// How long until the pods of a deleted Node are collected: 40 s of quarantine, a check every 20 s, and the change to
 /// another controller manager.
 ///
 /// Source: [pod garbage

@@ -60,7 +60,7 @@ pub(super) enum Outcome {
         instance: InstanceId,
         result: Result<(), AwsError>,
     },
-    AwsLookedAt,
+    Refreshed,
     Announced,
 }
 
@@ -104,12 +104,12 @@ pub(super) fn perform(
         .boxed(),
         Action::GiveUpReplacement { group } => async move {
             give_up_replacement(&shared, &group).await;
-            Outcome::AwsLookedAt
+            Outcome::Refreshed
         }
         .boxed(),
-        Action::LookAtAws => async move {
+        Action::Refresh => async move {
             shared.groups.refresh_soon();
-            Outcome::AwsLookedAt
+            Outcome::Refreshed
         }
         .boxed(),
         Action::CompleteHook { hook, instance } => async move {
@@ -213,7 +213,7 @@ async fn terminate(
             shared.groups.changed(shared.clock.now(), Change::Terminated { group, instance, decrement });
         }
         Err(error) => {
-            tracing::warn!(node = node.name.as_str(), group = group.as_str(), instance = instance.as_str(), error = %chain(error), "termination failed or not confirmed: what a look at AWS shows decides");
+            tracing::warn!(node = node.name.as_str(), group = group.as_str(), instance = instance.as_str(), error = %chain(error), "termination failed or not confirmed: what a refresh shows decides");
             shared.groups.refresh_soon();
         }
     }

@@ -169,12 +169,12 @@ fn is_adopted(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
     has_become_ready && is_taken_out(s, record) && is_ready_without(s, seen, ADOPTED_AFTER, plan)
 }
 
-/// Whether the Node is Ready although its instance has been in none of our groups for `duration`, by the look at `seen`.
+/// Whether the Node is Ready although its instance has been in none of our groups for `duration`, by the refresh of `seen`.
 fn is_ready_without(s: &Situation<'_>, seen: Timestamp, duration: SignedDuration, plan: &mut Plan) -> bool {
     let Some(since) = s.memory.elsewhere_since.filter(|_| s.node.ready == Ready::Yes) else { return false };
     let over = later(since, duration);
     if seen < over {
-        release::look_after(s, over, plan);
+        release::refresh_after(s, over, plan);
     }
     seen >= over
 }

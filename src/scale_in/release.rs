@@ -3,7 +3,7 @@
 //! Invariants:
 //! - An instance is released only when no workload is on its node, or when time is up.
 //! - A termination is noted in the record before AWS is called. It is repeated only after [`REPEAT_AFTER`] and a
-//!   later look at AWS that shows the instance alive: a call whose answer was lost may take effect late, looks lag, and a
+//!   later refresh that shows the instance alive: a call whose answer was lost may take effect late, refreshes lag, and a
 //!   second decrement ends a healthy node. Only a call that AWS certainly refused is repeated sooner.
 //! - Hooks of others are never completed; ABANDON is never sent.
 //! - What the group takes out itself is not terminated, unless retained (`Terminating:Retained`). Instances outside the
@@ -24,10 +24,10 @@ use crate::cluster::Ready;
 use crate::groups::hooks::{HookState, TerminatingHooks};
 use crate::k8s::GroupName;
 
-/// How long after a call it may still take effect, and a look may still show the state before it.
+/// How long after a call it may still take effect, and a refresh may still show the state before it.
 const REPEAT_AFTER: SignedDuration = SignedDuration::from_secs(30);
 
-/// How long an instance must be missing from our groups before it counts as detached: one look may leave it out, and if
+/// How long an instance must be missing from our groups before it counts as detached: one refresh may leave it out, and if
 /// somebody ended the machine, its Node soon stops being Ready.
 pub(super) const MISSING_FOR: SignedDuration = SignedDuration::from_mins(1);
 
@@ -136,14 +136,14 @@ fn given_up(s: &Situation<'_>, record: &Record) -> Vec<Action> {
 }
 
 /// The instance is gone from the group, and its machine with it, before anybody here saw it terminating. Waits for a
-/// second look: one may leave an instance out.
+/// second refresh: one may leave an instance out.
 pub(super) fn ended_unseen(s: &Situation<'_>, record: &Record, seen: Timestamp, plan: &mut Plan) {
     let given_up = given_up(s, record);
     if s.node.ready == Ready::Yes || given_up.is_empty() {
         return;
     }
     if s.memory.elsewhere_since.is_none_or(|since| since >= seen) {
-        look_after(s, s.now, plan);
+        refresh_after(s, s.now, plan);
     } else {
         let record = Record { release: Release::CompleteHook, ..record.clone() };
         s.patch(plan, s.with_record(&record), given_up);
@@ -218,12 +218,12 @@ fn is_ours_to_end(record: &Record, lifecycle: Lifecycle) -> bool {
     lifecycle == Lifecycle::Retained || !lifecycle.is_terminating() && record.release != Release::CompleteHook
 }
 
-/// Whether the look is newer than everything in the record, as looks lag. If not, asks for another.
+/// Whether the refresh is newer than everything in the record, as refreshes lag. If not, asks for another.
 pub(super) fn is_settled(s: &Situation<'_>, record: &Record, seen: Timestamp, plan: &mut Plan) -> bool {
     let last = record.requested_at.max(record.phase_since);
     let again = later(record.terminate_at.map_or(last, |at| at.max(last)), REPEAT_AFTER);
     if seen < again {
-        look_after(s, again, plan);
+        refresh_after(s, again, plan);
     }
     seen >= again
 }
@@ -233,7 +233,7 @@ fn complete(s: &Situation<'_>, record: &Record, hook: &Hook, seen: Timestamp, pl
     if let Some(done) = tries.filter(|tries| tries.done).and_then(|tries| tries.ended) {
         let again = later(done, REPEAT_AFTER);
         if seen < again {
-            return look_after(s, again, plan);
+            return refresh_after(s, again, plan);
         }
     }
     if s.pods.is_none()
@@ -266,7 +266,7 @@ fn may_terminate(s: &Situation<'_>, record: &Record, seen: Timestamp, plan: &mut
     if let Some(at) = told_at(s, record) {
         let again = later(at, REPEAT_AFTER);
         if seen < again {
-            look_after(s, again, plan);
+            refresh_after(s, again, plan);
             return false;
         }
     }
@@ -297,12 +297,12 @@ fn noted(s: &Situation<'_>, record: &Record, group: &GroupName) -> (Record, Acti
     (Record { terminate_at: Some(s.now), ..record.clone() }, terminate)
 }
 
-/// Asks for a look at AWS that begins after `moment`: no earlier one tells.
-pub(super) fn look_after(s: &Situation<'_>, moment: Timestamp, plan: &mut Plan) {
+/// Asks for a refresh that begins after `moment`: no earlier one tells.
+pub(super) fn refresh_after(s: &Situation<'_>, moment: Timestamp, plan: &mut Plan) {
     if moment > s.now {
         plan.wake(moment);
     } else {
-        s.attempt(plan, &Task::Look, || Action::LookAtAws);
+        s.attempt(plan, &Task::Refresh, || Action::Refresh);
     }
 }
 

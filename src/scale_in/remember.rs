@@ -17,8 +17,8 @@ const OVERTAKEN: SignedDuration = SignedDuration::from_millis(50);
 /// The watch shows a new guard, or an existing DaemonSet, within this time.
 const SOON_SEEN: SignedDuration = SignedDuration::from_secs(5);
 
-/// A requested look at AWS has begun within this time.
-const LOOK: SignedDuration = SignedDuration::from_secs(5);
+/// A requested refresh has begun within this time.
+const REFRESH: SignedDuration = SignedDuration::from_secs(5);
 
 impl Worker {
     pub(super) fn remember(&mut self, outcome: Outcome) {
@@ -63,7 +63,7 @@ impl Worker {
             Outcome::Completed { hook, instance, result } => {
                 self.hear_of_completion(&hook, &instance, result);
             }
-            Outcome::AwsLookedAt => self.memory.failed(&Task::Look, now, Some(LOOK)),
+            Outcome::Refreshed => self.memory.failed(&Task::Refresh, now, Some(REFRESH)),
             Outcome::Announced => {}
         }
     }
@@ -112,7 +112,7 @@ impl Worker {
                 self.memory.refused_by_aws = None;
                 self.memory.worked(Task::Complete, now);
             }
-            // AWS shows Terminating:Wait before a hook can be completed and after it was: the next look tells.
+            // AWS shows Terminating:Wait before a hook can be completed and after it was: the next refresh tells.
             Err(error) => {
                 if !matches!(error, AwsError::NoActiveHook { .. }) {
                     tracing::warn!(node = self.name.as_str(), instance = instance.as_str(), error = %chain(&error), "lifecycle hook not completed: tried again, heartbeats go on");

@@ -1,4 +1,4 @@
-//! How many calls looks cost.
+//! How many calls refreshes cost.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,11 +16,11 @@ const INSTANCES: u32 = 15;
 const TYPES: [&str; 3] = ["m5.large", "c5.large", "t3.medium"];
 /// Groups that pin a version that is neither the latest nor the default one.
 const PINNED: usize = 5;
-/// Other calls that a look may make, however many groups there are.
+/// Other calls that a refresh may make, however many groups there are.
 const MORE: usize = 3;
 
-/// What the first look may cost, so that a start is quick: pages of groups, of versions and of types, and what is pinned.
-fn first_look(versions: usize) -> usize {
+/// What the first refresh may cost, so that a start is quick: pages of groups, of versions and of types, and what is pinned.
+fn first_refresh(versions: usize) -> usize {
     GROUPS.div_ceil(100) + versions.div_ceil(200) + TYPES.len().div_ceil(100) + PINNED
 }
 
@@ -45,25 +45,25 @@ async fn a_look_at_1000_groups_of_15000_instances_costs_ten_pages_and_three_call
     let discovery = world.discovery(by_tag());
     let mut seen = 0;
     world.calls_since(&mut seen);
-    let first = discovery.look().await.expect("sees");
+    let first = discovery.refresh().await.expect("sees");
     assert_eq!((first.groups.len(), first.by_instance.len()), (GROUPS, GROUPS * INSTANCES as usize));
     assert!(is_known(&first));
     let calls = world.calls_since(&mut seen);
-    assert!(calls.values().sum::<usize>() <= first_look(GROUPS), "{calls:?}");
+    assert!(calls.values().sum::<usize>() <= first_refresh(GROUPS), "{calls:?}");
     assert_eq!(calls[&Operation::DescribeAutoScalingGroups], GROUPS.div_ceil(100));
 
     costs_pages_and_few_more(&world, &discovery, 1).await;
 }
 
 /// Looks once a minute, and counts.
-async fn costs_pages_and_few_more(world: &World, discovery: &Discovery, looks: usize) {
+async fn costs_pages_and_few_more(world: &World, discovery: &Discovery, refreshes: usize) {
     let mut seen = 0;
     world.calls_since(&mut seen);
-    for look in 0..looks {
+    for round in 0..refreshes {
         tokio::time::sleep(Duration::from_mins(1)).await;
-        assert!(is_known(&discovery.look().await.expect("sees")));
+        assert!(is_known(&discovery.refresh().await.expect("sees")));
         let calls = world.calls_since(&mut seen);
-        assert!(calls.values().sum::<usize>() <= GROUPS.div_ceil(100) + MORE, "look {look}: {calls:?}");
+        assert!(calls.values().sum::<usize>() <= GROUPS.div_ceil(100) + MORE, "refresh {round}: {calls:?}");
         assert_eq!(calls[&Operation::DescribeAutoScalingGroups], GROUPS.div_ceil(100));
     }
 }
@@ -77,7 +77,7 @@ fn is_known(snapshot: &Snapshot) -> bool {
 async fn later_looks_cost_three_calls_more_than_pages_of_groups_for_as_long_as_it_runs() {
     let world = thousand_groups(0, 1, &["$Latest", "$Default"]).await;
     let discovery = world.discovery(by_tag());
-    discovery.look().await.expect("sees");
+    discovery.refresh().await.expect("sees");
     costs_pages_and_few_more(&world, &discovery, 20).await;
 }
 
@@ -92,9 +92,9 @@ async fn each_alias_that_groups_refer_to_costs_its_versions_and_no_other() {
         let world = thousand_groups(0, default_version, aliases).await;
         let mut seen = 0;
         world.calls_since(&mut seen);
-        world.discovery(by_tag()).look().await.expect("sees");
+        world.discovery(by_tag()).refresh().await.expect("sees");
         let calls = world.calls_since(&mut seen);
-        assert!(calls.values().sum::<usize>() <= first_look(versions), "{aliases:?}: {calls:?}");
+        assert!(calls.values().sum::<usize>() <= first_refresh(versions), "{aliases:?}: {calls:?}");
     }
 }
 
@@ -131,7 +131,7 @@ async fn attributes_and_images_cost_a_call_each_at_first_and_few_for_as_long_as_
     let discovery = world.discovery(by_tag());
     let mut seen = 0;
     world.calls_since(&mut seen);
-    let first = discovery.look().await.expect("sees");
+    let first = discovery.refresh().await.expect("sees");
     let known = first.groups.values().filter(|group| matches!(group.template, Some(Ok(_)))).count();
     assert_eq!(known, SETS as usize * 3);
     let calls = world.calls_since(&mut seen);
@@ -145,16 +145,16 @@ async fn attributes_and_images_cost_a_call_each_at_first_and_few_for_as_long_as_
     // All lists grow old at once, after a day.
     for wait in [Duration::from_mins(1), Duration::from_hours(23)] {
         tokio::time::sleep(wait).await;
-        for look in 0..120 {
-            discovery.look().await.expect("sees");
+        for round in 0..120 {
+            discovery.refresh().await.expect("sees");
             let calls = world.calls_since(&mut seen);
-            assert!(calls.values().sum::<usize>() <= pages + MORE, "look {look}: {calls:?}");
+            assert!(calls.values().sum::<usize>() <= pages + MORE, "refresh {round}: {calls:?}");
             lists += calls.get(&Operation::GetInstanceTypesFromInstanceRequirements).unwrap_or(&0);
             asked_again.extend(calls.into_keys());
             tokio::time::sleep(Duration::from_mins(1)).await;
         }
     }
-    assert_eq!(lists, SETS as usize * 2, "each once, one a look");
+    assert_eq!(lists, SETS as usize * 2, "each once, one a refresh");
     for operation in [
         Operation::DescribeImages,
         Operation::DescribeInstanceTypes,
@@ -188,14 +188,14 @@ async fn what_no_group_refers_to_any_more_is_forgotten() {
             world.sim.add_group(group);
         }
         world.calls_since(&mut seen);
-        assert!(is_known(&discovery.look().await.expect("sees")));
+        assert!(is_known(&discovery.refresh().await.expect("sees")));
         let mut calls = world.calls_since(&mut seen);
         calls.remove(&Operation::DescribeLifecycleHooks);
         costs.push(calls);
         for group in ["pinned", "old", "any"] {
             world.sim.remove_group(group);
         }
-        discovery.look().await.expect("sees");
+        discovery.refresh().await.expect("sees");
     }
     for operation in [
         Operation::DescribeImages,
@@ -220,14 +220,14 @@ async fn hooks_are_learned_from_the_second_look_on_which_comes_soon() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_does_not_exist_is_not_asked_for_at_every_look() {
+async fn what_does_not_exist_is_not_asked_for_at_every_refresh() {
     let world = world([ours("unknown").template("x99.huge")]).await;
     let discovery = world.discovery(by_tag());
-    discovery.look().await.expect("sees");
+    discovery.refresh().await.expect("sees");
     let asked = world.sim.calls(Operation::DescribeInstanceTypes);
     for _ in 0..4 {
         tokio::time::sleep(Duration::from_mins(1)).await;
-        discovery.look().await.expect("sees");
+        discovery.refresh().await.expect("sees");
     }
     assert_eq!(world.sim.calls(Operation::DescribeInstanceTypes), asked);
 }

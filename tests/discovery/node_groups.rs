@@ -31,10 +31,10 @@ async fn a_group_has_no_template_before_eks_was_asked_and_no_look_waits_for_that
     let world = world([managed("web"), ours("plain")]).await;
     world.sim.add_node_group(NodeGroupSpec::named("web").label("of-eks", "yes"));
     let discovery = world.discovery(by_tag());
-    let first = discovery.look().await.expect("sees");
+    let first = discovery.refresh().await.expect("sees");
     assert_eq!(world.sim.calls(Operation::DescribeNodegroup), 0);
     assert_eq!((is_known(&first, "web"), is_known(&first, "plain")), (None, Some(false)));
-    let second = discovery.look().await.expect("sees");
+    let second = discovery.refresh().await.expect("sees");
     assert_eq!((is_known(&second, "web"), is_known(&second, "plain")), (Some(true), Some(false)));
     assert_eq!(world.sim.calls(Operation::DescribeNodegroup), 1);
 }
@@ -70,23 +70,23 @@ async fn forty_node_groups_cost_a_look_in_a_steady_state_one_call_at_most() {
     }
     let discovery = world.discovery(by_tag());
     for _ in 0..5 {
-        discovery.look().await.expect("sees");
+        discovery.refresh().await.expect("sees");
     }
     assert_eq!(world.sim.calls(Operation::DescribeNodegroup), 40);
     let mut seen = 0;
     world.calls_since(&mut seen);
     let mut asked = 0;
-    for look in 0..60 {
+    for round in 0..60 {
         tokio::time::sleep(INTERVAL).await;
-        let snapshot = discovery.look().await.expect("sees");
+        let snapshot = discovery.refresh().await.expect("sees");
         assert!(snapshot.groups.keys().all(|group| is_known(&snapshot, group) == Some(true)));
         let calls = world.calls_since(&mut seen);
         let total: usize = calls.values().sum();
         // One page of groups, and three more.
-        assert!(total <= 4, "look {look}: {calls:?}");
+        assert!(total <= 4, "refresh {round}: {calls:?}");
         assert!(
             calls.contains_key(&Operation::DescribeLifecycleHooks),
-            "look {look}: hooks have their share"
+            "refresh {round}: hooks have their share"
         );
         asked += calls.get(&Operation::DescribeNodegroup).copied().unwrap_or_default();
     }
@@ -98,7 +98,7 @@ async fn a_node_group_is_asked_for_every_five_minutes_at_most() {
     let world = world([managed("web")]).await;
     let discovery = world.discovery(by_tag());
     for _ in 0..60 {
-        discovery.look().await.expect("sees");
+        discovery.refresh().await.expect("sees");
         tokio::time::sleep(Duration::from_secs(10)).await;
     }
     assert_eq!(world.sim.calls(Operation::DescribeNodegroup), 2, "ten minutes");
@@ -127,15 +127,15 @@ async fn an_eks_that_never_answers_holds_a_look_for_seconds_every_other_minute()
     let aws = Aws::at(aws_client(Arc::new(WithoutEks(world.sim.clone()))));
     let (groups, hooks) = (Arc::clone(&world.groups), Arc::clone(&world.hooks));
     let discovery = Discovery::new(aws, by_tag(), groups, hooks, world.clock.clone(), INTERVAL);
-    discovery.look().await.expect("sees");
+    discovery.refresh().await.expect("sees");
     let mut held = 0;
-    for look in 0..60 {
+    for round in 0..60 {
         let began = Instant::now();
-        let snapshot = discovery.look().await.expect("sees");
-        assert!(began.elapsed() <= Duration::from_secs(6), "look {look} took {:?}", began.elapsed());
+        let snapshot = discovery.refresh().await.expect("sees");
+        assert!(began.elapsed() <= Duration::from_secs(6), "refresh {round} took {:?}", began.elapsed());
         held += usize::from(began.elapsed() >= Duration::from_secs(1));
-        assert!(names.iter().all(|name| is_known(&snapshot, name) == Some(false)), "look {look}");
+        assert!(names.iter().all(|name| is_known(&snapshot, name) == Some(false)), "refresh {round}");
         tokio::time::sleep(Duration::from_secs(5)).await;
     }
-    assert!(held <= 3, "{held} of 60 looks in five minutes were held");
+    assert!(held <= 3, "{held} of 60 refreshes in five minutes were held");
 }

@@ -1,4 +1,4 @@
-//! When looks come, and what outages do to them.
+//! When refreshes come, and what outages do to them.
 
 use std::time::Duration;
 
@@ -66,8 +66,8 @@ async fn changes_that_go_on_for_minutes_cost_a_look_every_five_seconds_at_most()
         world.groups.refresh_soon();
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
-    let looks = world.sim.calls(Operation::DescribeAutoScalingGroups) - before;
-    assert!((20..=24).contains(&looks), "{looks} looks in two minutes");
+    let refreshes = world.sim.calls(Operation::DescribeAutoScalingGroups) - before;
+    assert!((20..=24).contains(&refreshes), "{refreshes} refreshes in two minutes");
 }
 
 #[tokio::test(start_paused = true)]
@@ -81,7 +81,7 @@ async fn an_outage_leaves_the_last_snapshot_and_ends_by_itself() {
     tokio::time::sleep(Duration::from_mins(8)).await;
     let during = world.groups.latest().expect("stays");
     assert!(during.taken_at >= before.taken_at && during.taken_at <= outage);
-    assert!(world.groups.fresh(world.clock.now()).is_ok(), "the last look is young enough to serve");
+    assert!(world.groups.fresh(world.clock.now()).is_ok(), "the last refresh is young enough to serve");
     tokio::time::sleep(Duration::from_mins(5)).await;
     assert!(world.groups.fresh(world.clock.now()).is_err(), "and then it is not");
     world.sim.outage(false);
@@ -92,10 +92,10 @@ async fn an_outage_leaves_the_last_snapshot_and_ends_by_itself() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_throttled_call_is_tried_again_and_fails_no_look() {
+async fn a_throttled_call_is_tried_again_and_fails_no_refresh() {
     let world = world([ours("web").size(0, 5, 2)]).await;
     world.sim.throttle_next(Operation::DescribeAutoScalingGroups, 2);
-    let snapshot = world.discovery(crate::world::by_tag()).look().await.expect("the third attempt works");
+    let snapshot = world.discovery(crate::world::by_tag()).refresh().await.expect("the third attempt works");
     assert_eq!(snapshot.groups.len(), 1);
 }
 
@@ -103,7 +103,7 @@ async fn a_throttled_call_is_tried_again_and_fails_no_look() {
 async fn a_size_is_sent_once_whatever_becomes_of_the_answer() {
     let world = world([ours("web").size(0, 5, 3)]).await;
     let instance =
-        world.discovery(crate::world::by_tag()).look().await.expect("sees").groups["web"].asg.instances[0]
+        world.discovery(crate::world::by_tag()).refresh().await.expect("sees").groups["web"].asg.instances[0]
             .id
             .clone();
     world.sim.lose_next(Operation::TerminateInstanceInAutoScalingGroup, ebbtide::sim::aws::Lose::AfterEffect);

@@ -63,7 +63,7 @@ async fn every_source_of_instances_gives_a_template() {
     ] {
         world.sim.add_group(group);
     }
-    let snapshot = world.discovery(by_tag()).look().await.expect("sees");
+    let snapshot = world.discovery(by_tag()).refresh().await.expect("sees");
     for (group, instance_type, cpu, pods) in [
         ("pinned", "m5.large", "2", "29"),
         ("default", "m5.xlarge", "4", "58"),
@@ -116,13 +116,13 @@ async fn a_new_version_of_a_launch_template_is_seen_within_minutes() {
 async fn a_template_survives_that_ec2_answers_no_more() {
     let world = world([ours("web").template("m5.large")]).await;
     let discovery = world.discovery(by_tag());
-    discovery.look().await.expect("sees");
+    discovery.refresh().await.expect("sees");
     let ec2 = [
         ebbtide::sim::aws::Operation::DescribeLaunchTemplateVersions,
         ebbtide::sim::aws::Operation::DescribeInstanceTypes,
     ];
     world.sim.throttle_for(&ec2, Duration::from_hours(2));
     tokio::time::sleep(Duration::from_hours(1)).await;
-    let snapshot = discovery.look().await.expect("the groups are seen");
+    let snapshot = discovery.refresh().await.expect("the groups are seen");
     assert_eq!(label(&node(&snapshot, "web"), TYPE).as_deref(), Some("m5.large"));
 }

@@ -1,4 +1,4 @@
-//! What becomes of looks and templates while EC2 hangs, refuses some things, or loses its place.
+//! What becomes of refreshes and templates while EC2 hangs, refuses some things, or loses its place.
 
 use std::time::Duration;
 
@@ -56,10 +56,10 @@ async fn an_ec2_that_hangs_holds_up_neither_the_first_view_nor_later_ones() {
     assert!(seconds(&world, began) <= 6, "{} s", seconds(&world, began));
     assert_eq!((first.groups.len(), is_known(&first, "web")), (2, false));
 
-    let looks = world.sim.calls(Operation::DescribeAutoScalingGroups);
+    let refreshes = world.sim.calls(Operation::DescribeAutoScalingGroups);
     tokio::time::sleep(INTERVAL * 10).await;
-    let looks = world.sim.calls(Operation::DescribeAutoScalingGroups) - looks;
-    assert!((8..=10).contains(&looks), "{looks}: an EC2 that is away is not asked any sooner");
+    let refreshes = world.sim.calls(Operation::DescribeAutoScalingGroups) - refreshes;
+    assert!((8..=10).contains(&refreshes), "{refreshes}: an EC2 that is away is not asked any sooner");
     let age = world.clock.now().duration_since(world.groups.latest().expect("published").taken_at);
     assert!(age.as_secs() <= 70, "{age:#}");
 
@@ -108,7 +108,7 @@ async fn one_call_that_hangs_keeps_nothing_else_from_being_known() {
 #[tokio::test(start_paused = true)]
 async fn a_slow_ec2_tells_all_templates_over_a_few_looks_that_come_soon() {
     let mut world = many().await;
-    // Two pages fit into a look, three do not.
+    // Two pages fit into a refresh, three do not.
     world.sim.delay(Duration::from_secs(2), Duration::ZERO);
     let began = world.clock.now();
     world.run();
@@ -124,7 +124,7 @@ async fn a_slow_ec2_tells_all_templates_over_a_few_looks_that_come_soon() {
 async fn a_token_that_has_grown_too_old_starts_the_pass_over_and_is_no_refusal() {
     let world = many().await;
     world.sim.expire_tokens(Operation::DescribeLaunchTemplateVersions, 1);
-    assert!(all_known(&world.discovery(by_tag()).look().await.expect("sees")));
+    assert!(all_known(&world.discovery(by_tag()).refresh().await.expect("sees")));
     // Two pages in vain, then all three.
     assert_eq!(world.sim.calls(Operation::DescribeLaunchTemplateVersions), 2 + MANY.div_ceil(200));
 }
@@ -158,14 +158,14 @@ async fn attributes_that_ec2_refuses_cost_the_other_groups_nothing() {
     // Refused: 1 to 0 vCPUs. Its key is less than those of the others.
     world.sim.add_group(meeting("a", Requirements::at_least(1, 1).at_most(0, 0)));
     let discovery = world.discovery(by_tag());
-    let snapshot = discovery.look().await.expect("sees");
+    let snapshot = discovery.refresh().await.expect("sees");
     let known = ["a", "b", "c"].map(|group| is_known(&snapshot, group));
     assert_eq!(known, [false, true, true]);
     let asked = world.sim.calls(Operation::GetInstanceTypesFromInstanceRequirements);
     assert_eq!(asked, 3);
     for _ in 0..10 {
         tokio::time::sleep(INTERVAL).await;
-        discovery.look().await.expect("sees");
+        discovery.refresh().await.expect("sees");
     }
     let again = world.sim.calls(Operation::GetInstanceTypesFromInstanceRequirements) - asked;
     assert_eq!(again, 2, "every five minutes");

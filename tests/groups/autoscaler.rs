@@ -229,10 +229,10 @@ async fn loops_every_ten_seconds_cost_aws_no_look_while_nothing_happens() {
     let scene = Scene::with([pool(GROUP, 2)]).await;
     let autoscaler = Loop::start(&scene, Options::of(Version::V1_30));
     tokio::time::sleep(Duration::from_mins(3)).await;
-    let looks = || scene.world.aws.calls(Operation::DescribeAutoScalingGroups);
-    let before = looks();
+    let refreshes = || scene.world.aws.calls(Operation::DescribeAutoScalingGroups);
+    let before = refreshes();
     tokio::time::sleep(Duration::from_mins(10)).await;
-    assert_eq!(looks() - before, 10, "--refresh-interval is a minute");
+    assert_eq!(refreshes() - before, 10, "--refresh-interval is a minute");
     nothing_failed(&autoscaler, Version::V1_30);
 }
 
@@ -370,7 +370,7 @@ async fn a_group_that_vanishes_in_the_middle_of_a_loop_is_answered_for_until_tha
     scene.world.aws.untag_group(GROUP, TAG);
     let names =
         async || scene.groups().await.expect("groups").into_iter().map(|group| group.id).collect::<Vec<_>>();
-    // The loop has heard of it, and the program looks at AWS.
+    // The loop has heard of it, and the program refreshes.
     assert!(eventually(SOON, || async { names().await == ["other"] }).await, "it is listed no more");
     assert_eq!(scene.target().await, 2);
     assert_eq!(scene.listed().await.len(), 2);

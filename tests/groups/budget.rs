@@ -1,4 +1,4 @@
-//! What looks cost in calls to AWS.
+//! What refreshes cost in calls to AWS.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::scene::{SOON, Scene, group};
 
 const GROUPS: usize = 250;
 
-/// Other calls that every look may make, however many groups there are.
+/// Other calls that every refresh may make, however many groups there are.
 const MORE: usize = 3;
 
 fn calls(world: &World, from: usize) -> BTreeMap<Operation, usize> {
@@ -45,15 +45,15 @@ async fn looks_at_250_groups_cost_three_pages_and_a_few_calls() {
     assert_eq!(first[&Operation::DescribeInstanceTypes], 1, "{first:?}");
     assert!(!first.contains_key(&Operation::DescribeTags), "marks are looked for later: {first:?}");
 
-    // Hooks are learned a few a look; none of it changes as time goes by.
+    // Hooks are learned a few a refresh; none of it changes as time goes by.
     let began = scene.world.aws.journal().len();
     tokio::time::sleep(Duration::from_hours(1)).await;
     let hour = calls(&scene.world, began);
     let pages = hour[&Operation::DescribeAutoScalingGroups];
-    let looks = pages.div_ceil(3);
+    let refreshes = pages.div_ceil(3);
     let others: usize = hour.values().sum::<usize>() - pages;
-    assert!(looks >= 59, "{hour:?}");
-    assert!(others <= MORE * looks, "{hour:?}");
+    assert!(refreshes >= 59, "{hour:?}");
+    assert!(others <= MORE * refreshes, "{hour:?}");
     assert!(
         scene.world.until(SOON, |w| calls(w, began)[&Operation::DescribeAutoScalingGroups] > pages).await
     );

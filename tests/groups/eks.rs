@@ -9,10 +9,10 @@ use k8s_pb::api::core::v1::Node;
 use crate::node::{NODE_TEMPLATE, capacity, label, try_template};
 use crate::scene::{GROUP, Scene, eventually, group};
 
-/// A look, and the one that follows it at once while node groups are not known.
+/// A refresh, and the one that follows it at once while node groups are not known.
 const FIRST_LOOKS: Duration = Duration::from_secs(3);
 
-/// How often an answer is asked for again, and a look more.
+/// How often an answer is asked for again, and a refresh more.
 const REFRESH: Duration = Duration::from_mins(6);
 
 /// A group of a managed node group of the same name, at zero.

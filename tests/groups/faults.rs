@@ -10,7 +10,7 @@ use tonic::Code;
 
 use crate::scene::{GROUP, SOON, Scene, code, eventually, group};
 
-/// Between two looks, by default and in simulations. `--snapshot-max-age` is ten times that.
+/// Between two refreshes, by default and in simulations. `--snapshot-max-age` is ten times that.
 const INTERVAL: Duration = Duration::from_mins(1);
 
 async fn groups_are_told_for(scene: &Scene, how_long: Duration) {
@@ -44,9 +44,9 @@ async fn a_few_throttled_calls_are_not_felt() {
         scene.world.aws.throttle_any(4);
         groups_are_told_for(&scene, INTERVAL * 2).await;
     }
-    let looks = scene.world.aws.calls(Operation::DescribeAutoScalingGroups);
-    let looked = |w: &World| w.aws.calls(Operation::DescribeAutoScalingGroups) > looks;
-    assert!(scene.world.until(SOON, looked).await, "looks go on");
+    let refreshes = scene.world.aws.calls(Operation::DescribeAutoScalingGroups);
+    let looked = |w: &World| w.aws.calls(Operation::DescribeAutoScalingGroups) > refreshes;
+    assert!(scene.world.until(SOON, looked).await, "refreshes go on");
 }
 
 #[tokio::test(start_paused = true)]
@@ -65,16 +65,16 @@ async fn throttling_of_everything_is_not_felt_and_looks_never_overlap() {
         tokio::time::sleep(Duration::from_millis(700)).await;
     }
     let calls = scene.world.aws.journal().split_off(began);
-    let is_look = |entry: &Entry| {
+    let is_refresh = |entry: &Entry| {
         matches!(entry.what, Event::Called { operation: Operation::DescribeAutoScalingGroups, .. })
     };
-    let looks: Vec<_> = calls.iter().filter(|entry| is_look(entry)).map(|entry| entry.at).collect();
-    assert!(looks.len() > 20, "{} tries", looks.len());
-    let apart = looks.windows(2).map(|pair| pair[1].duration_since(pair[0])).min().expect("several");
+    let refreshes: Vec<_> = calls.iter().filter(|entry| is_refresh(entry)).map(|entry| entry.at).collect();
+    assert!(refreshes.len() > 20, "{} tries", refreshes.len());
+    let apart = refreshes.windows(2).map(|pair| pair[1].duration_since(pair[0])).min().expect("several");
     assert!(apart >= SignedDuration::try_from(takes).expect("short"), "{apart}: one waits for the other");
     let looked = scene.world.aws.calls(Operation::DescribeAutoScalingGroups);
     let again = |w: &World| w.aws.calls(Operation::DescribeAutoScalingGroups) > looked;
-    assert!(scene.world.until(SOON, again).await, "looks go on");
+    assert!(scene.world.until(SOON, again).await, "refreshes go on");
 }
 
 #[tokio::test(start_paused = true)]

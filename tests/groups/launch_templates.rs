@@ -12,7 +12,7 @@ const HOUR: Duration = Duration::from_hours(1);
 
 const GROUPS: usize = 60;
 
-/// Versions read one by one in a look.
+/// Versions read one by one in a refresh.
 const SINGLY: usize = 25;
 
 fn name(number: usize) -> String {
@@ -43,21 +43,21 @@ async fn all_known(scene: &Scene) -> bool {
     true
 }
 
-/// Reads of launch templates in each look: of all, and of single ones.
+/// Reads of launch templates in each refresh: of all, and of single ones.
 fn reads(world: &World, from: usize) -> Vec<(usize, usize)> {
-    let mut looks = Vec::new();
+    let mut refreshes = Vec::new();
     for entry in world.aws.journal().into_iter().skip(from) {
         match entry.what {
-            Event::Called { operation: Operation::DescribeAutoScalingGroups, .. } => looks.push((0, 0)),
+            Event::Called { operation: Operation::DescribeAutoScalingGroups, .. } => refreshes.push((0, 0)),
             Event::Called { operation: Operation::DescribeLaunchTemplateVersions, arguments, .. } => {
-                let Some(look) = looks.last_mut() else { continue };
+                let Some(last) = refreshes.last_mut() else { continue };
                 let is_single = arguments.contains_key("LaunchTemplateId");
-                *(if is_single { &mut look.1 } else { &mut look.0 }) += 1;
+                *(if is_single { &mut last.1 } else { &mut last.0 }) += 1;
             }
             _ => {}
         }
     }
-    looks
+    refreshes
 }
 
 #[tokio::test(start_paused = true)]
@@ -68,9 +68,9 @@ async fn templates_that_are_hidden_are_read_one_by_one_and_few_at_a_time() {
     assert!(eventually(Duration::from_mins(1), || all_known(&scene)).await);
     let began = scene.world.aws.journal().len();
     tokio::time::sleep(HOUR).await;
-    let looks = reads(&scene.world, began);
-    assert!(looks.iter().all(|&(all, single)| all <= 1 && single <= SINGLY), "{looks:?}");
-    let (all, single) = looks.iter().fold((0, 0), |sum, look| (sum.0 + look.0, sum.1 + look.1));
+    let refreshes = reads(&scene.world, began);
+    assert!(refreshes.iter().all(|&(all, single)| all <= 1 && single <= SINGLY), "{refreshes:?}");
+    let (all, single) = refreshes.iter().fold((0, 0), |sum, last| (sum.0 + last.0, sum.1 + last.1));
     assert!((10..=12).contains(&all), "{all}: tried again every five minutes");
     let moving = GROUPS / 3 * 2;
     assert!((10 * moving..=12 * moving).contains(&single), "{single}: what cannot change is read once");
@@ -108,9 +108,9 @@ async fn templates_that_may_not_be_read_at_all_are_asked_for_every_five_minutes(
     tokio::time::sleep(Duration::from_mins(10)).await;
     let began = scene.world.aws.journal().len();
     tokio::time::sleep(HOUR).await;
-    let looks = reads(&scene.world, began);
-    assert!(looks.iter().all(|&(all, single)| all <= 1 && single <= SINGLY), "{looks:?}");
-    let single: usize = looks.iter().map(|look| look.1).sum();
+    let refreshes = reads(&scene.world, began);
+    assert!(refreshes.iter().all(|&(all, single)| all <= 1 && single <= SINGLY), "{refreshes:?}");
+    let single: usize = refreshes.iter().map(|last| last.1).sum();
     assert!(single <= 12 * GROUPS, "{single}");
     scene.world.aws.deny(Operation::DescribeLaunchTemplateVersions, false);
     assert!(eventually(Duration::from_mins(9), || all_known(&scene)).await);

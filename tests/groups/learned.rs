@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use crate::node::{allocatable, label, template, try_template};
 use crate::scene::{GONE, GROUP, SOON, Scene, eventually, group};
 
-/// Longer than a node needs to be believed, and a look after that.
+/// Longer than a node needs to be believed, and a refresh after that.
 const SETTLED: Duration = Duration::from_mins(3);
 
 fn taints(node: &Template) -> Vec<String> {
@@ -228,7 +228,7 @@ async fn a_damaged_config_map_is_written_anew() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_nodes_show_is_written_once_and_not_at_every_look() {
+async fn what_nodes_show_is_written_once_and_not_at_every_refresh() {
     let scene = Scene::with([group(GROUP, 3)]).await;
     let writes = || {
         let cluster = &scene.world.cluster;
@@ -259,7 +259,7 @@ async fn the_first_news_is_written_at_once_and_later_ones_twice_a_minute() {
     assert!(eventually(SETTLED, shown).await);
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(kept(), 1);
-    // The cluster grows by a group in every look.
+    // The cluster grows by a group in every refresh.
     let grow = async |from: u32| {
         for n in from..from + 24 {
             scene.world.aws.add_group(group(&format!("{GROUP}-{n}"), 1));

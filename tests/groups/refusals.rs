@@ -123,7 +123,7 @@ async fn what_aws_goes_on_to_refuse_is_answered_in_time_and_not_done_later() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn contention_says_nothing_of_the_effect_and_is_not_tried_again_before_a_look() {
+async fn contention_says_nothing_of_the_effect_and_is_not_tried_again_before_a_refresh() {
     for (side, desired) in [(Lose::BeforeEffect, 2), (Lose::AfterEffect, 3)] {
         let scene = Scene::with([group(GROUP, 2)]).await;
         let before = scene.world.aws.calls(Operation::SetDesiredCapacity);
@@ -131,7 +131,7 @@ async fn contention_says_nothing_of_the_effect_and_is_not_tried_again_before_a_l
         assert_eq!(code(&scene.increase(1).await), Code::Unavailable);
         assert_eq!(scene.world.aws.calls(Operation::SetDesiredCapacity) - before, 1, "{side:?}");
         let told = || async { scene.target().await == desired as i32 };
-        assert!(eventually(CALL, told).await, "{side:?}: a look shows what became of it");
+        assert!(eventually(CALL, told).await, "{side:?}: a refresh shows what became of it");
         assert_eq!(scene.desired(), desired, "{side:?}");
     }
 }

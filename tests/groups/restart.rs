@@ -19,10 +19,11 @@ async fn sizes_are_not_told_before_the_scale_ins_under_way_are_known() {
     let Scene { world, program } = scene;
     program.kill().await;
     world.cluster.api_down();
-    let looks = world.aws.calls(Operation::DescribeAutoScalingGroups);
+    let refreshes = world.aws.calls(Operation::DescribeAutoScalingGroups);
     let program = Program::start(&world, config());
     let scene = Scene { world, program };
-    let looked = |w: &ebbtide::sim::world::World| w.aws.calls(Operation::DescribeAutoScalingGroups) > looks;
+    let looked =
+        |w: &ebbtide::sim::world::World| w.aws.calls(Operation::DescribeAutoScalingGroups) > refreshes;
     assert!(scene.world.until(SOON, looked).await);
     // The groups are known, the Nodes are not.
     for _ in 0..30 {

@@ -27,7 +27,7 @@ pub(crate) const GROUP: &str = "web";
 /// Zone of the groups.
 pub(crate) const ZONE: &str = "us-east-1a";
 
-/// Longer than anything takes that is not meant to take long: a look a minute, an instance two minutes to its Node.
+/// Longer than anything takes that is not meant to take long: a refresh a minute, an instance two minutes to its Node.
 pub(crate) const SOON: Duration = Duration::from_mins(4);
 
 /// Longer than a released instance takes to be terminated, and its Node to go.

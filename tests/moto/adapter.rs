@@ -1,4 +1,4 @@
-//! Every call of `ebbtide::aws`, and one look of discovery.
+//! Every call of `ebbtide::aws`, and one refresh of discovery.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -397,7 +397,7 @@ async fn a_look_of_discovery_sees_groups_of_every_source() {
     let selectors = selectors(&["0:5:look-plain"], &["asg:tag=looked-at"]);
     let discovery =
         Discovery::new(moto.aws.clone(), selectors, groups, hooks, Clock::system(), Duration::from_mins(1));
-    let snapshot = discovery.look().await.expect("sees");
+    let snapshot = discovery.refresh().await.expect("sees");
     let names: Vec<_> = snapshot.groups.keys().map(|name| name.as_str()).collect();
     assert_eq!(names, ["look-mixed", "look-old", "look-plain"]);
     assert_eq!((snapshot.groups["look-plain"].asg.max, snapshot.groups["look-plain"].asg.desired), (5, 2));

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 #[test]
 fn a_thread_that_hangs_does_not_hold_a_stop() {
     let (answer, question) = mpsc::channel::<()>();
-    // As tokio looks names up.
+    // As tokio refreshes names up.
     let hung = block_on(async {
         let look_up = tokio::task::spawn_blocking(move || question.recv());
         tokio::task::yield_now().await;

@@ -126,7 +126,7 @@ async fn what_aws_says_reaches_the_caller() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_comes_before_the_client_gives_up_and_a_doubt_asks_for_a_new_look() {
+async fn an_answer_comes_before_the_client_gives_up_and_a_doubt_asks_for_a_new_refresh() {
     let world = World::with(web(1).in_service(&["i-1"]));
     let before = tokio::time::Instant::now();
     world.aws.now().hangs = true;

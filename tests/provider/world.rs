@@ -372,7 +372,7 @@ impl World {
         answer.into_inner().instances
     }
 
-    /// Discovery looks again, and sees what it saw.
+    /// Discovery refreshes again, and sees what it saw.
     pub(crate) fn refresh_view(&self) {
         let seen = self.groups.latest().expect("published");
         self.publish(seen.groups.values().map(|group| Group::clone(group)));

@@ -304,7 +304,7 @@ async fn a_drain_begins_while_load_balancers_still_let_go_of_the_instance() {
     scene.scale_in(&machine, Cause::Group).await;
     scene.until(|w| has_exited(w, "web")).await;
     let (at, ..) = asked(&scene.world, "web")[0];
-    assert!(at.duration_since(began) <= SignedDuration::from_secs(80), "with the next look");
+    assert!(at.duration_since(began) <= SignedDuration::from_secs(80), "with the next refresh");
     scene.until_gone(&machine).await;
     scene.assert_left_well(&machine);
     assert_eq!(terminations(&scene.world, &machine).len(), 1);

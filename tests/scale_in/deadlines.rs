@@ -82,7 +82,7 @@ async fn a_hook_lets_go_of_no_instance_before_its_pods_had_their_time() {
         let held_for = released_at(&scene.world, &machine).duration_since(aws_moments(&scene.world, held)[0]);
         let longest = i64::try_from(100 * heartbeat).expect("small");
         assert!(held_for <= SignedDuration::from_secs(longest), "{held_for}");
-        // A heartbeat, a minute by which AWS's clock may be ahead, and from the look before to the hold.
+        // A heartbeat, a minute by which AWS's clock may be ahead, and from the refresh before to the hold.
         let kept_back = i64::try_from(heartbeat).expect("small") + 60 + 30;
         assert!(held_for >= SignedDuration::from_secs(longest - kept_back), "{held_for}");
     }

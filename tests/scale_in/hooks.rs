@@ -9,7 +9,7 @@ use crate::journal_queries::{
 };
 use crate::scene::{Cause, Scene, group, held_group, seconds};
 
-/// Heartbeats go out at half the time-out of a hook of 60 s; a look and a try more is no silence.
+/// Heartbeats go out at half the time-out of a hook of 60 s; a refresh and a try more is no silence.
 fn assert_kept_waiting(scene: &Scene, machine: &crate::scene::Machine) {
     let silence = longest_silence(&scene.world, machine);
     assert!(silence <= SignedDuration::from_secs(35), "{silence} without a heartbeat");
@@ -91,7 +91,7 @@ async fn an_instance_whose_node_never_registered_is_completed_after_a_minute_and
     scene.until(|w| !aws_moments(w, done).is_empty()).await;
     let after = aws_moments(&scene.world, done)[0].duration_since(aws_moments(&scene.world, held)[0]);
     assert!(after >= SignedDuration::from_secs(60), "{after}");
-    assert!(after <= SignedDuration::from_secs(60 + 40 + 5), "{after}: a look, and the grace period");
+    assert!(after <= SignedDuration::from_secs(60 + 40 + 5), "{after}: a refresh, and the grace period");
     assert!(!a_hook_timed_out(&scene.world));
 }
 

@@ -24,11 +24,11 @@ async fn forty_nodes_that_the_group_takes_out_at_once_leave_in_time() {
             machines.iter().all(|machine| !names.contains(&machine.name))
         })
         .await;
-    let looks =
+    let refreshes =
         |e: &Event| matches!(e, Event::Called { operation: Operation::DescribeAutoScalingGroups, .. });
     let held = aws_moments(&scene.world, |e| matches!(e, Event::EnteredWait { .. }));
     let held = *held.last().expect("held");
-    let seen = *aws_moments(&scene.world, looks).iter().find(|at| **at >= held).expect("a look");
+    let seen = *aws_moments(&scene.world, refreshes).iter().find(|at| **at >= held).expect("a refresh");
     let asked = asked(&scene.world, "web-");
     assert_eq!(asked.len(), 200);
     let slowest = asked.iter().map(|(at, ..)| at.duration_since(seen)).max().expect("asked");

@@ -31,7 +31,7 @@ async fn three_nodes_leave_whole(impaired: impl Fn(&World), heartbeat_seconds: u
             .run(machines.iter().map(|machine| pod("web").on(&machine.name).grace(120).exits_after(90)))
             .await;
         if cause == Cause::Autoscaler {
-            // A look may have left one of them out: cluster-autoscaler asks again in its next loop.
+            // A refresh may have left one of them out: cluster-autoscaler asks again in its next loop.
             while scene.delete(&machines).await.is_err() {
                 scene.pass_some(seconds(10)).await;
             }
@@ -89,7 +89,7 @@ async fn nobody_is_cut_while_every_third_call_takes_much_longer_or_for_ever() {
     }
 }
 
-/// What a look asks for besides the groups themselves.
+/// What a refresh asks for besides the groups themselves.
 const OPTIONAL: [Operation; 7] = [
     Operation::DescribeImages,
     Operation::DescribeInstanceTypes,
@@ -100,7 +100,7 @@ const OPTIONAL: [Operation; 7] = [
     Operation::DescribeScalingActivities,
 ];
 
-/// A scene in which a look needs all of that: the group is EKS's, and short of an instance that cannot be launched.
+/// A scene in which a refresh needs all of that: the group is EKS's, and short of an instance that cannot be launched.
 async fn curious_scene() -> Scene {
     let world = World::new(1);
     world.aws.add_node_group(NodeGroupSpec::named("web"));
@@ -131,20 +131,20 @@ fn assert_drains_within(scene: &Scene, machine: &Machine, limit: u64, what: &str
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_drain_begins_with_the_look_that_sees_its_instance_held_whatever_else_that_waits_for() {
+async fn a_drain_begins_with_the_refresh_that_sees_its_instance_held_whatever_else_that_waits_for() {
     for hang in [true, false] {
         let scene = curious_scene().await;
         let machine = scene.first();
         scene.run([pod("web").on(&machine.name).grace(120).exits_after(90)]).await;
         impede(&scene, hang, true);
-        // Anywhere between two looks, and while one is under way.
+        // Anywhere between two refreshes, and while one is under way.
         scene.pass_some(seconds(67)).await;
         scene.scale_in(&machine, Cause::Group).await;
         scene.until(|w| has_exited(w, "web")).await;
         impede(&scene, hang, false);
         scene.until_gone(&machine).await;
         scene.assert_left_well(&machine);
-        // A third of the hook's time-out from one look to the next.
+        // A third of the hook's time-out from one refresh to the next.
         assert_drains_within(&scene, &machine, 13, if hang { "hangs" } else { "throttled" });
     }
 }
@@ -164,7 +164,7 @@ async fn a_restarted_program_keeps_hooks_waiting_before_it_knows_any_template() 
         scene.pass_some(seconds(12)).await;
         scene.kill().await;
         let before = beats(&scene.world);
-        assert!(scene.world.until(seconds(2), |w| beats(w) > before).await, "one look, and no more");
+        assert!(scene.world.until(seconds(2), |w| beats(w) > before).await, "one refresh, and no more");
         scene.pass_some(seconds(60)).await;
         impede(&scene, hang, false);
         scene.until_gone(&machine).await;

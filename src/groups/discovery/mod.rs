@@ -1,10 +1,10 @@
-//! Discovery: looks at AWS in the background and publishes what it saw.
+//! Discovery: refreshes in the background and publishes what it saw.
 //!
-//! - One look at a time. [`Groups::refresh_soon`] asks for one sooner; several such requests make one look.
-//! - A look fails only if the groups cannot be described. They are published at once: an instance held by a hook
+//! - One refresh at a time. [`Groups::refresh_soon`] asks for one sooner; several such requests make one refresh.
+//! - A refresh fails only if the groups cannot be described. They are published at once: an instance held by a hook
 //!   must not wait for templates. Everything else (templates, failures, hooks, EKS) is best effort: what was known before
 //!   stays, and an outage is logged when it begins, every five minutes, and when it ends.
-//! - The first look costs ceil(groups / 100) calls for each selector, ceil(launch templates / 200), ceil(types / 100),
+//! - The first refresh costs ceil(groups / 100) calls for each selector, ceil(launch templates / 200), ceil(types / 100),
 //!   and one for each other thing that groups have of their own (pinned versions, sets of attributes). A later one
 //!   costs ceil(groups / 100) for each selector, and in a steady state at most three more, and one for each group that
 //!   gives instances back to its warm pool.
@@ -30,7 +30,7 @@ use self::trouble::Trouble;
 use self::warnings::Warnings;
 use super::failures::Shortages;
 use super::hooks::Hooks;
-use super::poll_interval::{BREATH, next_look, retry_after, wished_look};
+use super::poll_interval::{BREATH, next_refresh, retry_after, wished_refresh};
 use super::selector::Selectors;
 use super::{Group, Groups, Snapshot, warm_pools};
 use crate::aws::{AutoScalingGroup, Aws, AwsError};
@@ -39,9 +39,9 @@ use crate::k8s::GroupName;
 use crate::telemetry::{Outage, chain};
 use crate::template::{LearnedStore, Settings};
 
-/// Calls about single groups in one look, however many groups there are ...
+/// Calls about single groups in one refresh, however many groups there are ...
 const LOOK_UPS: usize = 2;
-/// ... and how many of them may go to EKS. The others are for hooks, which are due with every look.
+/// ... and how many of them may go to EKS. The others are for hooks, which are due with every refresh.
 const LOOK_UPS_OF_EKS: usize = 1;
 /// Keeps [`Groups`] up to date with AWS.
 #[derive(Debug)]
@@ -55,10 +55,10 @@ pub struct Discovery {
     memory: Mutex<Memory>,
 }
 
-/// What looks leave to the next one.
+/// What refreshes leave to the next one.
 #[derive(Debug, Default)]
 struct Memory {
-    has_looked: bool,
+    has_refreshed: bool,
     templates: Templates,
     shortages: Shortages,
     /// Groups that this run has seen selected.
@@ -104,10 +104,10 @@ impl Discovery {
         let mut pace = self.interval;
         loop {
             let began = Instant::now();
-            // The look that begins now shows what was changed before.
+            // The refresh that begins now shows what was changed before.
             let _ = self.groups.refresh_wanted().now_or_never();
-            // Boxed: the future of a look is large.
-            match Box::pin(self.look()).await {
+            // Boxed: the future of a refresh is large.
+            match Box::pin(self.refresh()).await {
                 Ok(snapshot) => {
                     let failures = outage.failures();
                     if let Some(lasted) = outage.ends() {
@@ -117,14 +117,14 @@ impl Discovery {
                             "Auto Scaling groups are described again"
                         );
                     }
-                    pace = next_look(&snapshot, self.hooks.knowledge(&snapshot), self.interval);
+                    pace = next_refresh(&snapshot, self.hooks.knowledge(&snapshot), self.interval);
                     self.groups.publish(snapshot);
                     let due = began + pace;
                     tokio::select! {
-                        // Counted from the beginning of this look: what was looked up after the groups puts no instance at risk.
+                        // Counted from the beginning of this refresh: what was looked up after the groups puts no instance at risk.
                         () = tokio::time::sleep_until(due) => {}
                         () = self.groups.refresh_wanted() => {
-                            tokio::time::sleep_until(wished_look(began, Instant::now()).min(due)).await;
+                            tokio::time::sleep_until(wished_refresh(began, Instant::now()).min(due)).await;
                         }
                     }
                 }
@@ -148,11 +148,11 @@ impl Discovery {
     ///
     /// # Errors
     /// The groups could not be described.
-    pub async fn look(&self) -> Result<Snapshot, AwsError> {
+    pub async fn refresh(&self) -> Result<Snapshot, AwsError> {
         let mut memory = self.memory.lock().await;
         let now = self.clock.now();
         let mut described = self.describe().await?;
-        self.look_again(&mut described).await?;
+        self.refresh_again(&mut described).await?;
         self.add_left_behind(&mut described, &mut memory).await?;
         let named = self.selectors.names().into_iter();
         memory.warnings.note_absent(named.filter(|name| !described.contains_key(name)));
@@ -167,8 +167,8 @@ impl Discovery {
         let states = memory.observe(described.values(), now);
         self.groups.publish_states(states.clone());
 
-        // Everybody waits for the first look: it asks for no hooks. The second one comes soon.
-        let is_first = !std::mem::replace(&mut memory.has_looked, true);
+        // Everybody waits for the first refresh: it asks for no hooks. The second one comes soon.
+        let is_first = !std::mem::replace(&mut memory.has_refreshed, true);
         if is_first {
             memory.templates.learned().await;
         }
@@ -203,9 +203,9 @@ impl Discovery {
         Ok(all.map(|group| (group.name.clone(), group)).collect())
     }
 
-    /// Describes groups by name that were in the last look and are missing now: pages are not of one moment, and answers may be
+    /// Describes groups by name that were in the last refresh and are missing now: pages are not of one moment, and answers may be
     /// old.
-    async fn look_again(
+    async fn refresh_again(
         &self,
         described: &mut BTreeMap<GroupName, AutoScalingGroup>,
     ) -> Result<(), AwsError> {
@@ -244,7 +244,7 @@ impl Discovery {
         let mut found = self.aws.describe_groups(&known).await?;
         match self.aws.describe_groups(&claimed).await {
             Ok(more) => found.extend(more),
-            // A record may name a group that does not exist. That must not fail the look.
+            // A record may name a group that does not exist. That must not fail the refresh.
             Err(error) => {
                 tracing::warn!(error = %chain(&error), "cannot describe groups that are named only by records on Nodes");
             }

@@ -15,8 +15,8 @@ use crate::k8s::GroupName;
 use crate::template::tags::{self, BadTag, NodeTags};
 use crate::template::{Facts, LearnedStore, Managed, Settings, Template, TemplateError};
 
-/// How long the first look waits for what earlier runs learned of nodes. One read of a ConfigMap takes milliseconds; an API
-/// server that has not answered by then is down, and cluster-autoscaler waits for the look.
+/// How long the first refresh waits for what earlier runs learned of nodes. One read of a ConfigMap takes milliseconds; an API
+/// server that has not answered by then is down, and cluster-autoscaler waits for the refresh.
 const LEARNED_WITHIN: Duration = Duration::from_secs(2);
 
 /// What templates are made of, as far as it is known.
@@ -45,7 +45,7 @@ enum Made {
     Incomplete(Option<Arc<Template>>),
 }
 
-/// A group as one look sees it.
+/// A group as one refresh sees it.
 #[derive(Debug)]
 struct Seen {
     group: Group,

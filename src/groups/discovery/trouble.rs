@@ -1,4 +1,4 @@
-//! Look-ups that can fail without failing a look.
+//! Look-ups that can fail without failing a refresh.
 
 use std::error::Error;
 

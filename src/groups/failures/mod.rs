@@ -1,7 +1,7 @@
 //! Why groups cannot launch what they should.
 //!
 //! A group is short while fewer instances live than its desired capacity asks for. Only the scaling activities of such groups
-//! are read, a few groups a look, and only those since the present size was set: earlier failures explain nothing. Nor do failures
+//! are read, a few groups a refresh, and only those since the present size was set: earlier failures explain nothing. Nor do failures
 //! before a launch that is under way, which is the next try. AWS has one activity for each instance: as many instances are taken
 //! for failed as launches have failed, and none is given up twice for the same launch. Pure; discovery asks AWS.
 
@@ -29,14 +29,14 @@ const AGAIN_KNOWN: Duration = Duration::from_mins(1);
 const BEFORE_US: Duration = Duration::from_mins(15);
 /// Allowed difference between AWS's clock and ours.
 const SKEW: Duration = Duration::from_secs(5);
-/// Groups whose activities are read in one look: an outage of a zone makes many groups short at once.
+/// Groups whose activities are read in one refresh: an outage of a zone makes many groups short at once.
 const A_LOOK: usize = 10;
 
 /// The groups that are short, and what is known about it.
 #[derive(Clone, Debug, Default)]
 pub struct Shortages {
     looked_at: Option<Timestamp>,
-    /// Groups of the last look.
+    /// Groups of the last refresh.
     seen: BTreeSet<GroupName>,
     short: BTreeMap<GroupName, Shortage>,
 }
@@ -45,7 +45,7 @@ pub struct Shortages {
 struct Shortage {
     /// When it was first seen.
     seen_at: Timestamp,
-    /// Desired capacity at the last look.
+    /// Desired capacity at the last refresh.
     desired: i32,
     /// Live instances (or units) then.
     live: i32,
@@ -69,7 +69,7 @@ fn live(group: &AutoScalingGroup) -> i32 {
 }
 
 impl Shortage {
-    /// The shortage at a later look, the desired capacity not raised.
+    /// The shortage at a later refresh, the desired capacity not raised.
     fn still(mut self, group: &AutoScalingGroup) -> Self {
         let live = live(group);
         // A scale-in lowers the desired capacity too, but gives up no missing instance.
@@ -97,14 +97,14 @@ impl Shortage {
 }
 
 impl Shortages {
-    /// Notes a look at all groups.
-    pub fn observe(&mut self, look: &Snapshot) {
-        let now = look.taken_at;
+    /// Notes a refresh.
+    pub fn observe(&mut self, snapshot: &Snapshot) {
+        let now = snapshot.taken_at;
         let mut before = std::mem::take(&mut self.short);
-        for (name, group) in look.groups.iter().filter(|(_, group)| is_short(&group.asg)) {
+        for (name, group) in snapshot.groups.iter().filter(|(_, group)| is_short(&group.asg)) {
             let shortage = match before.remove(name) {
                 Some(known) if group.asg.desired <= known.desired => known.still(&group.asg),
-                // New or larger: asked for after the last look, which did not show it.
+                // New or larger: asked for after the last refresh, which did not show it.
                 _ => Shortage {
                     seen_at: now,
                     desired: group.asg.desired,
@@ -121,7 +121,7 @@ impl Shortages {
             };
             self.short.insert(name.clone(), shortage);
         }
-        self.seen = look.groups.keys().cloned().collect();
+        self.seen = snapshot.groups.keys().cloned().collect();
         self.looked_at = Some(now);
     }
 

@@ -24,7 +24,7 @@ fn failed(second: i64) -> Activity {
     activity(second, "Failed", "Launching a new EC2 instance.  Status Reason: x", "VcpuLimitExceeded - x")
 }
 
-fn look(second: i64, desired: i32, live: usize) -> Snapshot {
+fn snapshot(second: i64, desired: i32, live: usize) -> Snapshot {
     let instances = (0..live).map(|n| Instance {
         id: format!("i-{n}").into(),
         zone: "z".into(),
@@ -46,7 +46,7 @@ fn look(second: i64, desired: i32, live: usize) -> Snapshot {
 
 /// A group that has `i-0` to `i-1`, and misses as many more.
 fn short_of(missing: i32) -> AutoScalingGroup {
-    look(0, 2 + missing, 2).groups["g"].asg.clone()
+    snapshot(0, 2 + missing, 2).groups["g"].asg.clone()
 }
 
 fn launch(second: i64, status: &str, instance: &str) -> Activity {
@@ -89,18 +89,18 @@ fn no_more_is_explained_than_has_failed_or_is_missing() {
 #[test]
 fn a_group_is_asked_about_only_while_it_is_short() {
     let mut shortages = Shortages::default();
-    shortages.observe(&look(0, 2, 2));
+    shortages.observe(&snapshot(0, 2, 2));
     assert_eq!(shortages.due(at(0)), []);
-    shortages.observe(&look(60, 3, 2));
+    shortages.observe(&snapshot(60, 3, 2));
     assert_eq!(shortages.due(at(60)), [], "a launch takes a moment");
-    shortages.observe(&look(70, 3, 2));
+    shortages.observe(&snapshot(70, 3, 2));
     let since = at(0) - SKEW;
     assert_eq!(shortages.due(at(70)), [("g".into(), since)]);
-    shortages.learn(&look(70, 3, 2).groups["g"].asg, at(70), &[failed(61)]);
+    shortages.learn(&snapshot(70, 3, 2).groups["g"].asg, at(70), &[failed(61)]);
     assert!(shortages.failure("g").is_some_and(|failure| failure.out_of_resources));
     assert_eq!(shortages.due(at(80)), [], "what is known stands for a while");
     assert_eq!(shortages.due(at(130)).len(), 1);
-    shortages.observe(&look(140, 3, 3));
+    shortages.observe(&snapshot(140, 3, 3));
     assert_eq!(shortages.failure("g"), None);
     assert_eq!(shortages.due(at(300)), []);
 }
@@ -108,36 +108,36 @@ fn a_group_is_asked_about_only_while_it_is_short() {
 #[test]
 fn an_old_failure_does_not_explain_a_larger_request() {
     let mut shortages = Shortages::default();
-    shortages.observe(&look(0, 3, 2));
-    shortages.learn(&look(0, 3, 2).groups["g"].asg, at(10), &[failed(1)]);
+    shortages.observe(&snapshot(0, 3, 2));
+    shortages.learn(&snapshot(0, 3, 2).groups["g"].asg, at(10), &[failed(1)]);
     assert!(shortages.failure("g").is_some());
-    shortages.observe(&look(60, 5, 2));
+    shortages.observe(&snapshot(60, 5, 2));
     assert_eq!(shortages.failure("g"), None);
     assert_eq!(shortages.due(at(70)), [("g".into(), at(0) - SKEW)]);
     // A smaller one is still the old request.
-    shortages.learn(&look(60, 5, 2).groups["g"].asg, at(70), &[failed(66), failed(65)]);
-    shortages.observe(&look(120, 4, 2));
+    shortages.learn(&snapshot(60, 5, 2).groups["g"].asg, at(70), &[failed(66), failed(65)]);
+    shortages.observe(&snapshot(120, 4, 2));
     assert!(shortages.failure("g").is_some());
 }
 
 #[test]
 fn what_was_given_up_for_a_failed_launch_is_not_given_up_for_it_again() {
     let explained = |shortages: &Shortages| shortages.failure("g").map_or(0, |failure| failure.launches);
-    let short = |second, desired, live| look(second, desired, live).groups["g"].clone();
+    let short = |second, desired, live| snapshot(second, desired, live).groups["g"].clone();
     let mut shortages = Shortages::default();
-    shortages.observe(&look(0, 6, 2));
+    shortages.observe(&snapshot(0, 6, 2));
     let three = [failed(3), failed(2), failed(1)];
     shortages.learn(&short(0, 6, 2).asg, at(10), &three);
     assert_eq!(explained(&shortages), 3);
     // A node that is scaled in takes its part along, and a launch that works is no failure's.
-    shortages.observe(&look(20, 5, 1));
-    shortages.observe(&look(21, 5, 2));
+    shortages.observe(&snapshot(20, 5, 1));
+    shortages.observe(&snapshot(21, 5, 2));
     assert_eq!(explained(&shortages), 3);
-    shortages.observe(&look(30, 3, 1));
+    shortages.observe(&snapshot(30, 3, 1));
     assert_eq!(explained(&shortages), 2, "of two one was scaled in");
     shortages.learn(&short(30, 4, 1).asg, at(90), &three);
     assert_eq!(explained(&shortages), 2);
-    shortages.observe(&look(100, 2, 1));
+    shortages.observe(&snapshot(100, 2, 1));
     shortages.learn(&short(100, 4, 1).asg, at(110), &three);
     assert_eq!(explained(&shortages), 1);
     // The next try is a failure of its own.
@@ -149,15 +149,15 @@ fn what_was_given_up_for_a_failed_launch_is_not_given_up_for_it_again() {
 #[test]
 fn a_launch_that_fails_after_another_was_given_up_is_explained_though_it_began_before() {
     let explained = |shortages: &Shortages| shortages.failure("g").map_or(0, |failure| failure.launches);
-    let short = |second, desired| look(second, desired, 2).groups["g"].clone();
+    let short = |second, desired| snapshot(second, desired, 2).groups["g"].clone();
     let under_way = |second| launch(second, "InProgress", "i-9");
-    // The others fail after the size was lowered, or between the last look at activities and that.
+    // The others fail after the size was lowered, or between the last read of activities and that.
     for learned_between in [true, false] {
         let mut shortages = Shortages::default();
-        shortages.observe(&look(0, 5, 2));
+        shortages.observe(&snapshot(0, 5, 2));
         shortages.learn(&short(0, 5).asg, at(10), &[under_way(3), under_way(2), failed(1)]);
         assert_eq!(explained(&shortages), 1);
-        shortages.observe(&look(16, 4, 2));
+        shortages.observe(&snapshot(16, 4, 2));
         assert_eq!(explained(&shortages), 0);
         if learned_between {
             shortages.learn(&short(16, 4).asg, at(20), &[under_way(3), under_way(2), failed(1)]);
@@ -175,16 +175,16 @@ fn of_many_groups_that_are_short_a_few_are_due_at_once_and_those_asked_for_longe
             AutoScalingGroup { name: format!("g{n:02}").into(), desired: 1, ..AutoScalingGroup::default() };
         Arc::new(Group { asg, ..Group::default() })
     });
-    let look = Snapshot::new(at(0), groups);
+    let snapshot = Snapshot::new(at(0), groups);
     let mut shortages = Shortages::default();
-    shortages.observe(&look);
+    shortages.observe(&snapshot);
     let due = |shortages: &Shortages, second| -> Vec<GroupName> {
         shortages.due(at(second)).into_iter().map(|(name, _)| name).collect()
     };
     let first = due(&shortages, 10);
     assert_eq!(first.len(), A_LOOK);
     for (n, name) in (0..).zip(&first) {
-        shortages.learn(&look.groups[name].asg, at(20 - n), &[]);
+        shortages.learn(&snapshot.groups[name].asg, at(20 - n), &[]);
     }
     let then = due(&shortages, 60);
     assert_eq!(then.len(), A_LOOK);

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn old_lists_are_refreshed_one_a_look_and_serve_until_then() {
+    fn old_lists_are_refreshed_one_a_refresh_and_serve_until_then() {
         let mut matches = AttributeSelection::default();
         let all = keys(&["a", "b", "c"]);
         for key in &all {

@@ -17,9 +17,9 @@ use crate::aws::AutoScalingGroup;
 use crate::clock::elapsed;
 use crate::k8s::{GroupName, InstanceId, NodeName};
 
-/// The last successful look at AWS is too old, or there was none yet.
+/// The last successful refresh is too old, or there was none yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the last successful look at AWS is too old to answer from")]
+#[error("the last successful refresh is too old to answer from")]
 pub struct Stale;
 
 /// The groups, shared by all tasks. Cheap to read.
@@ -91,7 +91,7 @@ impl Groups {
         self.take(&mut seen, states);
     }
 
-    /// Lays a change of ours over the snapshot and asks for a new look.
+    /// Lays a change of ours over the snapshot and asks for a new refresh.
     pub fn changed(&self, at: Timestamp, change: Change) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.changes.push(at, change);
@@ -151,12 +151,12 @@ impl Groups {
         self.asked_for.lock().unwrap_or_else(PoisonError::into_inner).contains(name)
     }
 
-    /// Asks discovery to look at AWS again at once.
+    /// Asks discovery for a refresh at once.
     pub fn refresh_soon(&self) {
         self.refresh.notify_one();
     }
 
-    /// Waits until somebody asks for a new look.
+    /// Waits until somebody asks for a new refresh.
     pub async fn refresh_wanted(&self) {
         self.refresh.notified().await;
     }

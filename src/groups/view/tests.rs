@@ -9,7 +9,7 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_700_000_000 + second).expect("in range")
 }
 
-fn look(second: i64, desired: i32, states: &[Lifecycle]) -> Snapshot {
+fn snapshot(second: i64, desired: i32, states: &[Lifecycle]) -> Snapshot {
     let instances = states
         .iter()
         .enumerate()
@@ -40,20 +40,20 @@ fn terminated(decrement: bool) -> Change {
 fn a_change_of_ours_shows_at_once_and_only_once() {
     use Lifecycle::{InService, Terminating};
     let groups = Groups::new(Duration::from_mins(10));
-    groups.publish(look(0, 2, &[InService, InService]));
+    groups.publish(snapshot(0, 2, &[InService, InService]));
     groups.changed(at(5), terminated(true));
     assert_eq!(desired(&groups), 1);
-    // A look that began before the change and saw nothing of it.
-    groups.publish(look(4, 2, &[InService, InService]));
+    // A refresh that began before the change and saw nothing of it.
+    groups.publish(snapshot(4, 2, &[InService, InService]));
     assert_eq!(desired(&groups), 1);
     // One that began before and saw it all the same.
-    groups.publish(look(4, 1, &[Terminating, InService]));
+    groups.publish(snapshot(4, 1, &[Terminating, InService]));
     assert_eq!(desired(&groups), 1);
     // One that began after, and is answered from before.
-    groups.publish(look(6, 2, &[InService, InService]));
+    groups.publish(snapshot(6, 2, &[InService, InService]));
     assert_eq!(desired(&groups), 1);
     // One that began long after: it is the truth, whatever it says.
-    groups.publish(look(36, 3, &[InService, InService]));
+    groups.publish(snapshot(36, 3, &[InService, InService]));
     assert_eq!(desired(&groups), 3);
 }
 
@@ -61,13 +61,13 @@ fn a_change_of_ours_shows_at_once_and_only_once() {
 fn a_size_that_was_set_before_a_termination_that_shows_is_not_set_again() {
     use Lifecycle::{InService, Terminating, Warmed};
     let groups = Groups::new(Duration::from_mins(10));
-    groups.publish(look(0, 2, &[InService]));
+    groups.publish(snapshot(0, 2, &[InService]));
     groups.changed(at(1), Change::Desired { group: "g".into(), from: 2, to: 3 });
     groups.changed(at(2), terminated(true));
     for (shown, states) in
         [(2, &[InService][..]), (3, &[InService]), (2, &[Terminating]), (2, &[Warmed]), (2, &[])]
     {
-        groups.publish(look(3, shown, states));
+        groups.publish(snapshot(3, shown, states));
         assert_eq!(desired(&groups), 2, "{shown} {states:?}");
     }
 }
@@ -85,7 +85,7 @@ fn what_no_group_can_be_called_is_not_asked_for() {
 #[test]
 fn of_sizes_that_follow_each_other_the_last_one_counts_whichever_a_description_shows() {
     let groups = Groups::new(Duration::from_mins(10));
-    groups.publish(look(0, 5, &[]));
+    groups.publish(snapshot(0, 5, &[]));
     for (at_second, from, to) in [(1, 5, 4), (2, 4, 3), (3, 3, 4), (4, 4, 6)] {
         groups.changed(at(at_second), Change::Desired { group: "g".into(), from, to });
     }
@@ -102,7 +102,7 @@ fn of_sizes_that_follow_each_other_the_last_one_counts_whichever_a_description_s
 #[test]
 fn a_failure_explains_nothing_that_is_asked_for_after_it_and_nothing_twice() {
     let groups = Groups::new(Duration::from_mins(10));
-    let mut seen = look(0, 5, &[Lifecycle::InService]);
+    let mut seen = snapshot(0, 5, &[Lifecycle::InService]);
     let failure =
         LaunchFailure { code: "x".into(), message: String::new(), out_of_resources: true, launches: 3 };
     Arc::make_mut(seen.groups.get_mut("g").expect("there")).failure = Some(failure);
@@ -120,7 +120,7 @@ fn a_failure_explains_nothing_that_is_asked_for_after_it_and_nothing_twice() {
 #[test]
 fn an_instance_that_has_a_weight_takes_its_units_along() {
     let groups = Groups::new(Duration::from_mins(10));
-    let mut seen = look(0, 6, &[Lifecycle::InService, Lifecycle::InService]);
+    let mut seen = snapshot(0, 6, &[Lifecycle::InService, Lifecycle::InService]);
     let weights = Weights { of_instances: [("i-0".into(), 4)].into() };
     Arc::make_mut(seen.groups.get_mut("g").expect("there")).asg.weights = Some(weights);
     groups.publish(seen);
@@ -132,13 +132,13 @@ fn an_instance_that_has_a_weight_takes_its_units_along() {
 fn a_set_size_and_a_termination_do_not_undo_each_other() {
     use Lifecycle::{InService, Terminating};
     let groups = Groups::new(Duration::from_mins(10));
-    groups.publish(look(0, 5, &[InService]));
+    groups.publish(snapshot(0, 5, &[InService]));
     groups.changed(at(1), Change::Desired { group: "g".into(), from: 5, to: 7 });
     groups.changed(at(2), terminated(true));
     assert_eq!(desired(&groups), 6);
     for (seen, states) in [(5, [InService]), (7, [InService]), (6, [Terminating])] {
-        groups.publish(look(0, seen, &states));
-        assert_eq!(desired(&groups), 6, "a look that saw {seen}");
+        groups.publish(snapshot(0, seen, &states));
+        assert_eq!(desired(&groups), 6, "a refresh that saw {seen}");
     }
 }
 
@@ -147,16 +147,16 @@ fn states_are_seen_at_once_and_what_was_known_of_templates_stays() {
     use Lifecycle::{InService, TerminatingWait};
     let groups = Groups::new(Duration::from_mins(10));
     let state = |groups: &Groups| groups.latest().expect("published").groups["g"].asg.instances[0].lifecycle;
-    groups.publish_states(look(0, 1, &[TerminatingWait]));
+    groups.publish_states(snapshot(0, 1, &[TerminatingWait]));
     assert_eq!(state(&groups), TerminatingWait);
     assert_eq!(groups.fresh(at(0)).err(), Some(Stale), "there is no template to answer with");
-    let mut whole = look(0, 1, &[InService]);
+    let mut whole = snapshot(0, 1, &[InService]);
     let template = Some(Err(TemplateError::new("none")));
     let known = Arc::make_mut(whole.groups.get_mut("g").expect("there"));
     known.template.clone_from(&template);
     known.options.zero_or_max_node_scaling = Some(true);
     groups.publish(whole);
-    groups.publish_states(look(10, 1, &[TerminatingWait]));
+    groups.publish_states(snapshot(10, 1, &[TerminatingWait]));
     assert_eq!(state(&groups), TerminatingWait);
     let view = groups.fresh(at(10)).expect("is complete");
     assert_eq!(view.groups["g"].template.is_some(), template.is_some());
@@ -167,7 +167,7 @@ fn states_are_seen_at_once_and_what_was_known_of_templates_stays() {
 fn an_old_snapshot_is_refused_but_not_forgotten() {
     let groups = Groups::new(Duration::from_mins(10));
     assert_eq!(groups.fresh(at(0)).err(), Some(Stale));
-    groups.publish(look(0, 1, &[]));
+    groups.publish(snapshot(0, 1, &[]));
     assert!(groups.fresh(at(600)).is_ok());
     assert_eq!(groups.fresh(at(601)).err(), Some(Stale));
     assert!(groups.latest().is_some());

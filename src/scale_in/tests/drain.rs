@@ -18,7 +18,7 @@ fn workloads_are_evicted_and_daemonset_mirror_finished_and_patient_pods_are_not(
     scene.put(PodView { mirror: true, ..pod("static") });
     scene.put(PodView { finished: true, ..pod("job") });
     scene.put(pod("db").wishing(names::SAFE_TO_EVICT, "false"));
-    let plan = scene.look();
+    let plan = scene.plan();
     assert_eq!(evictions(&plan), [("web".into(), None)]);
     assert_eq!(deletions(&plan), []);
     assert!(!touches_aws(&plan));
@@ -29,15 +29,15 @@ fn workloads_are_evicted_and_daemonset_mirror_finished_and_patient_pods_are_not(
 #[test]
 fn an_eviction_is_asked_for_once_and_again_only_if_nothing_comes_of_it() {
     let mut scene = node().by_autoscaler().with(pod("web"));
-    assert_eq!(evictions(&scene.look()).len(), 1);
-    assert_eq!(evictions(&scene.look()), [], "in flight");
+    assert_eq!(evictions(&scene.plan()).len(), 1);
+    assert_eq!(evictions(&scene.plan()), [], "in flight");
     scene.granted("web");
-    assert_eq!(evictions(&scene.look()), [], "answered");
+    assert_eq!(evictions(&scene.plan()), [], "answered");
     scene.later(31);
-    assert_eq!(evictions(&scene.look()).len(), 1, "no sign of it going");
+    assert_eq!(evictions(&scene.plan()).len(), 1, "no sign of it going");
     scene.evicted("web");
     scene.later(1_000);
-    assert_eq!(evictions(&scene.look()), [], "going, however long it takes");
+    assert_eq!(evictions(&scene.plan()), [], "going, however long it takes");
 }
 
 #[test]
@@ -48,73 +48,73 @@ fn lower_priorities_are_asked_before_higher_ones() {
     scene.put(pod("web"));
     scene.put(pod("dns").priority(2_000_000_000));
     let names = |plan: &Plan| evictions(plan).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
-    assert_eq!(names(&scene.look()), ["batch-1", "batch-2"]);
+    assert_eq!(names(&scene.plan()), ["batch-1", "batch-2"]);
     scene.evicted("batch-1");
-    assert!(names(&scene.look()).is_empty(), "one of the level has had no answer");
+    assert!(names(&scene.plan()).is_empty(), "one of the level has had no answer");
     scene.evicted("batch-2");
-    assert_eq!(names(&scene.look()), ["web"], "asked, not gone, is enough");
+    assert_eq!(names(&scene.plan()), ["web"], "asked, not gone, is enough");
     scene.blocked("web");
-    assert_eq!(names(&scene.look()), ["dns"], "a blocked level does not hold the next one");
+    assert_eq!(names(&scene.plan()), ["dns"], "a blocked level does not hold the next one");
 }
 
 #[test]
 fn a_blocking_budget_is_named_on_the_node_and_asked_again_after_a_while() {
     let mut scene = node().by_autoscaler().with(pod("web").labelled("web")).budget("web", 0, "7");
-    scene.look();
+    scene.plan();
     scene.blocked("web");
-    let plan = scene.look();
+    let plan = scene.plan();
     assert_eq!(evictions(&plan), []);
     assert_eq!(reasons(&plan), ["ScaleInBlocked"]);
     let Some(Action::Announce(what)) = plan.actions.first() else { panic!("{plan:?}") };
     assert!(what.note.contains("default/web"), "{}", what.note);
     assert!(what.note.contains("needs 2 healthy pods"), "{}", what.note);
-    assert_eq!(reasons(&scene.look()), Vec::<&str>::new(), "said once");
+    assert_eq!(reasons(&scene.plan()), Vec::<&str>::new(), "said once");
     scene.later(7);
-    assert_eq!(evictions(&scene.look()).len(), 1, "about every five seconds");
+    assert_eq!(evictions(&scene.plan()).len(), 1, "about every five seconds");
     scene.blocked("web");
     scene.later(300);
-    assert!(reasons(&scene.look()).contains(&"ScaleInBlocked"), "repeated while it lasts");
+    assert!(reasons(&scene.plan()).contains(&"ScaleInBlocked"), "repeated while it lasts");
 }
 
 #[test]
 fn a_budget_that_gets_room_is_asked_at_once() {
     let mut scene = node().by_autoscaler().with(pod("web").labelled("web")).budget("web", 0, "7");
-    scene.look();
+    scene.plan();
     scene.blocked("web");
-    assert_eq!(evictions(&scene.look()), []);
+    assert_eq!(evictions(&scene.plan()), []);
     scene.set_budget("web", 0, "8");
-    assert_eq!(evictions(&scene.look()), [], "changed, but without room");
+    assert_eq!(evictions(&scene.plan()), [], "changed, but without room");
     scene.set_budget("web", 1, "9");
-    assert_eq!(evictions(&scene.look()).len(), 1);
-    assert_eq!(evictions(&scene.look()), [], "in flight");
+    assert_eq!(evictions(&scene.plan()).len(), 1);
+    assert_eq!(evictions(&scene.plan()), [], "in flight");
 }
 
 #[test]
 fn an_api_server_that_is_busy_is_given_the_time_it_asks_for_though_a_budget_has_room() {
     let mut scene = node().by_autoscaler().with(pod("web").labelled("web")).budget("web", 0, "7");
-    scene.look();
+    scene.plan();
     scene.blocked("web");
     scene.set_budget("web", 1, "8");
-    assert_eq!(evictions(&scene.look()).len(), 1);
+    assert_eq!(evictions(&scene.plan()).len(), 1);
     scene.answered("web", Answer::Busy(SignedDuration::from_secs(7)));
-    assert_eq!(evictions(&scene.look()), []);
+    assert_eq!(evictions(&scene.plan()), []);
     scene.later(6);
-    assert_eq!(evictions(&scene.look()), []);
+    assert_eq!(evictions(&scene.plan()), []);
     scene.later(1);
-    assert_eq!(evictions(&scene.look()).len(), 1);
+    assert_eq!(evictions(&scene.plan()).len(), 1);
 }
 
 #[test]
 fn a_pod_in_a_final_phase_has_gone() {
     let mut scene = node().by_autoscaler().with(PodView { finished: true, ..pod("web").going(30) });
-    assert_eq!(reasons(&scene.look()), ["ScaleInFlushing"]);
+    assert_eq!(reasons(&scene.plan()), ["ScaleInFlushing"]);
 }
 
 #[test]
 fn nothing_is_decided_before_the_pods_are_known() {
     let mut scene = node().by_autoscaler();
     scene.pods = None;
-    assert_eq!(scene.look().actions, []);
+    assert_eq!(scene.plan().actions, []);
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn a_plan_made_twice_asks_for_nothing_twice() {
     }
     let mut asked = BTreeSet::new();
     for _ in 0..10 {
-        for (name, _) in evictions(&scene.look()) {
+        for (name, _) in evictions(&scene.plan()) {
             assert!(asked.insert(name.clone()), "{name} twice");
             scene.evicted(&name);
         }

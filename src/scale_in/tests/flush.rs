@@ -11,24 +11,24 @@ use crate::scale_in::record::Phase;
 #[test]
 fn the_last_exit_starts_the_flush_and_the_flush_comes_before_the_release() {
     let mut scene = node().by_autoscaler().with(pod("web")).with(pod("logs").daemon());
-    scene.look();
+    scene.plan();
     scene.evicted("web");
-    scene.look();
+    scene.plan();
     assert_eq!(scene.record().phase, Phase::Draining);
     scene.later(12);
     scene.remove("web");
-    assert_eq!(reasons(&scene.look()), ["ScaleInFlushing"]);
+    assert_eq!(reasons(&scene.plan()), ["ScaleInFlushing"]);
     assert_eq!(scene.record().phase, Phase::Flushing);
     scene.later(4);
-    assert!(!touches_aws(&scene.look()));
+    assert!(!touches_aws(&scene.plan()));
     assert_eq!(scene.record().phase, Phase::Flushing);
     scene.later(1);
-    let plan = scene.look();
+    let plan = scene.plan();
     assert_eq!(reasons(&plan), ["ScaleInReleasing"]);
     let of_aws: Vec<_> = all(&plan).into_iter().filter(|a| matches!(a, Action::Terminate { .. })).collect();
     assert_eq!(of_aws, [terminate(&scene, false)], "in the same breath, once it is noted");
     assert_eq!(scene.record().terminate_at, Some(scene.now));
-    assert_eq!(scene.look().actions, [], "once");
+    assert_eq!(scene.plan().actions, [], "once");
 }
 
 #[test]
@@ -44,13 +44,13 @@ fn a_kubelet_that_is_not_ready_for_a_moment_costs_nobody_the_flush() {
     {
         let mut scene = overdue();
         scene.patch(&condition(status, since));
-        scene.look();
+        scene.plan();
         let expected = if is_given_up { Phase::Flushing } else { Phase::Draining };
         assert_eq!(scene.record().phase, expected, "{status} since {since}");
         let mut scene = overdue().in_phase(Phase::Flushing);
         scene.remove("web");
         scene.patch(&condition(status, since));
-        scene.look();
+        scene.plan();
         let is_skipped = status == "Unknown";
         assert_eq!(scene.record().phase == Phase::Releasing, is_skipped, "the flush, {status} since {since}");
     }
@@ -59,20 +59,20 @@ fn a_kubelet_that_is_not_ready_for_a_moment_costs_nobody_the_flush() {
 #[test]
 fn an_empty_node_flushes_too() {
     let mut scene = node().by_autoscaler();
-    assert_eq!(reasons(&scene.look()), ["ScaleInFlushing"]);
+    assert_eq!(reasons(&scene.plan()), ["ScaleInFlushing"]);
     scene.later(4);
-    assert!(scene.look().actions.is_empty());
+    assert!(scene.plan().actions.is_empty());
 }
 
 #[test]
 fn the_longest_flush_any_daemonset_pod_asks_for_is_given() {
     let mut scene = node().by_autoscaler().with(pod("logs").daemon().wishing(names::FLUSH_SECONDS, "20"));
-    scene.look();
+    scene.plan();
     scene.later(19);
-    scene.look();
+    scene.plan();
     assert_eq!(scene.record().phase, Phase::Flushing);
     scene.later(1);
-    scene.look();
+    scene.plan();
     assert_eq!(scene.record().phase, Phase::Releasing);
 }
 
@@ -81,20 +81,20 @@ fn daemonset_pods_of_class_evict_get_their_grace_while_the_node_flushes_and_repl
     let mut scene =
         node().by_autoscaler().with(pod("csi").daemon().grace(20).wishing(names::DAEMON_SET, "evict"));
     scene.put(pod("web").going(30));
-    assert_eq!(deletions(&scene.look()), [], "not while a workload is there");
+    assert_eq!(deletions(&scene.plan()), [], "not while a workload is there");
     scene.remove("web");
-    scene.look();
-    assert_eq!(deletions(&scene.look()), [("csi".into(), None)]);
+    scene.plan();
+    assert_eq!(deletions(&scene.plan()), [("csi".into(), None)]);
     scene.evicted("csi");
     scene.later(15);
-    scene.look();
+    scene.plan();
     assert_eq!(scene.record().phase, Phase::Flushing, "it has 20 s");
     scene.remove("csi");
     scene.put(PodView {
         created: Some(scene.now),
         ..pod("csi-2").daemon().grace(20).wishing(names::DAEMON_SET, "evict")
     });
-    let plan = scene.look();
+    let plan = scene.plan();
     assert_eq!(deletions(&plan), [], "the replacement is let be");
     assert_eq!(scene.record().phase, Phase::Releasing, "and does not hold the node");
 }
@@ -103,43 +103,43 @@ fn daemonset_pods_of_class_evict_get_their_grace_while_the_node_flushes_and_repl
 fn attached_volumes_hold_the_release_but_not_for_ever() {
     let mut scene = node().by_autoscaler();
     scene.attachments = 1;
-    scene.look();
+    scene.plan();
     scene.later(30);
-    scene.look();
+    scene.plan();
     assert_eq!(scene.record().phase, Phase::Flushing);
     scene.attachments = 0;
-    scene.look();
+    scene.plan();
     assert_eq!(scene.record().phase, Phase::Releasing);
     let mut scene = node().by_autoscaler();
     scene.attachments = 1;
-    scene.look();
+    scene.plan();
     scene.later(66);
-    scene.look();
+    scene.plan();
     assert_eq!(scene.record().phase, Phase::Releasing);
 }
 
 #[test]
 fn a_workload_that_comes_while_the_node_flushes_leaves_first() {
     let mut scene = node().by_autoscaler();
-    scene.look();
+    scene.plan();
     scene.put(pod("late"));
-    scene.look();
+    scene.plan();
     assert_eq!(scene.record().phase, Phase::Draining);
-    assert_eq!(evictions(&scene.look()).len(), 1);
+    assert_eq!(evictions(&scene.plan()).len(), 1);
 }
 
 #[test]
 fn what_was_empty_while_it_was_open_is_not_empty_for_long() {
     let mut scene = node().tainted(names::DELETION_CANDIDATE);
-    scene.look();
+    scene.plan();
     scene.later(600);
     scene.patch(&serde_json::json!({ "metadata": { "annotations": { names::RECORD: "now" } } }));
-    scene.look();
-    scene.look();
+    scene.plan();
+    scene.plan();
     assert_eq!(scene.record().phase, Phase::Flushing);
-    assert!(!touches_aws(&scene.look()), "what was decided before the cordon may be bound after it");
+    assert!(!touches_aws(&scene.plan()), "what was decided before the cordon may be bound after it");
     scene.later(5);
-    assert!(touches_aws(&scene.look()));
+    assert!(touches_aws(&scene.plan()));
 }
 
 #[test]
@@ -147,25 +147,25 @@ fn a_daemonset_pod_that_is_asked_has_what_a_hard_deadline_leaves_and_not_more() 
     // Released by 100, 5 s of that being kept back for the release.
     let evict = |grace| pod("csi").daemon().grace(grace).wishing(names::DAEMON_SET, "evict");
     let mut scene = node().by_autoscaler().until(100).with(evict(600));
-    scene.look();
-    assert_eq!(deletions(&scene.look()), [("csi".into(), Some(94))]);
+    scene.plan();
+    assert_eq!(deletions(&scene.plan()), [("csi".into(), Some(94))]);
     scene.granted("csi");
-    assert_eq!(deletions(&scene.look()), [], "once");
+    assert_eq!(deletions(&scene.plan()), [], "once");
     scene.later(94);
-    scene.look();
+    scene.plan();
     assert_eq!(scene.record().phase, Phase::Flushing);
     scene.later(1);
-    assert!(touches_aws(&scene.look()));
+    assert!(touches_aws(&scene.plan()));
     // Without one, half an hour is the most.
     let mut scene = node().by_autoscaler().with(evict(9_000));
-    scene.look();
-    assert_eq!(deletions(&scene.look()), [("csi".into(), None)]);
+    scene.plan();
+    assert_eq!(deletions(&scene.plan()), [("csi".into(), None)]);
     scene.evicted("csi");
     scene.later(1_799);
-    scene.look();
+    scene.plan();
     assert_eq!(scene.record().phase, Phase::Flushing);
     scene.later(1);
-    assert!(touches_aws(&scene.look()));
+    assert!(touches_aws(&scene.plan()));
 }
 
 #[test]
@@ -173,15 +173,15 @@ fn a_daemonset_pod_that_may_be_the_driver_of_volumes_is_asked_when_they_are_gone
     for detached in [true, false] {
         let mut scene = node().by_autoscaler().with(pod("csi").daemon().wishing(names::DAEMON_SET, "evict"));
         scene.attachments = 1;
-        scene.look();
-        assert_eq!(deletions(&scene.look()), []);
+        scene.plan();
+        assert_eq!(deletions(&scene.plan()), []);
         if detached {
             scene.attachments = 0;
         } else {
             scene.later(59);
-            assert_eq!(deletions(&scene.look()), []);
+            assert_eq!(deletions(&scene.plan()), []);
             scene.later(1);
         }
-        assert_eq!(deletions(&scene.look()), [("csi".into(), None)], "detached: {detached}");
+        assert_eq!(deletions(&scene.plan()), [("csi".into(), None)], "detached: {detached}");
     }
 }

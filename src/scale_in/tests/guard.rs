@@ -20,8 +20,8 @@ fn guards(plan: &Plan) -> Vec<(String, bool)> {
 /// A candidate whose one DaemonSet pod is guarded. It could be tried again: the watch shows that it need not be.
 fn guarded() -> Scene {
     let mut scene = node().tainted(names::DELETION_CANDIDATE).with(pod("logs").daemon());
-    scene.look();
-    assert_eq!(guards(&scene.look()), [("logs".into(), true)]);
+    scene.plan();
+    assert_eq!(guards(&scene.plan()), [("logs".into(), true)]);
     let guarded = pod("logs").daemon().wishing(names::ENABLE_DS_EVICTION, "false");
     scene.put(guarded.wishing(names::GUARDED, "true"));
     scene.memory.failed(&Task::Guard("uid-logs".into()), scene.now, None);
@@ -40,9 +40,9 @@ fn a_guard_stays_until_it_is_known_whose_the_node_is() {
     let mut scene = guarded();
     taints(&mut scene, &[]);
     scene.instance = Membership::Unknown;
-    assert_eq!(scene.look().actions, []);
+    assert_eq!(scene.plan().actions, []);
     scene.instance = in_group(Lifecycle::InService);
-    assert_eq!(guards(&scene.look()), [("logs".into(), false)]);
+    assert_eq!(guards(&scene.plan()), [("logs".into(), false)]);
 }
 
 #[test]
@@ -50,10 +50,10 @@ fn a_guard_stays_while_the_node_goes() {
     // cluster-autoscaler puts one taint on, and takes the other one off.
     let mut scene = guarded();
     taints(&mut scene, &[names::TO_BE_DELETED]);
-    assert_eq!(guards(&scene.look()), []);
+    assert_eq!(guards(&scene.plan()), []);
     let mut scene = guarded().by_autoscaler();
     taints(&mut scene, &[names::TO_BE_DELETED]);
-    assert_eq!(guards(&scene.look()), []);
+    assert_eq!(guards(&scene.plan()), []);
 }
 
 #[test]
@@ -61,10 +61,10 @@ fn the_mark_of_a_guard_is_the_last_that_is_taken_off() {
     let mut scene = guarded();
     let marks = scene.view().marks;
     taints(&mut scene, &[]);
-    assert_eq!(guards(&scene.look()), [("logs".into(), false)]);
+    assert_eq!(guards(&scene.plan()), [("logs".into(), false)]);
     assert_eq!(scene.view().marks, marks, "the pod has it still");
     scene.put(pod("logs").daemon());
-    scene.look();
+    scene.plan();
     assert_eq!(scene.view().marks, None);
 }
 
@@ -72,12 +72,12 @@ fn the_mark_of_a_guard_is_the_last_that_is_taken_off() {
 fn a_node_of_somebody_elses_is_not_guarded() {
     let mut scene = node().tainted(names::DELETION_CANDIDATE).with(pod("logs").daemon());
     scene.instance = Membership::Elsewhere { seen: at(0) };
-    assert_eq!(scene.look().actions, []);
+    assert_eq!(scene.plan().actions, []);
 }
 
 #[test]
 fn a_node_that_cluster_autoscaler_drains_itself_is_guarded_too() {
     let mut scene = node().tainted(names::TO_BE_DELETED).with(pod("logs").daemon());
-    scene.look();
-    assert_eq!(guards(&scene.look()), [("logs".into(), true)]);
+    scene.plan();
+    assert_eq!(guards(&scene.plan()), [("logs".into(), true)]);
 }

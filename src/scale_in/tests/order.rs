@@ -66,7 +66,7 @@ proptest! {
         // Three priorities, each after the answers of the one below; a write of the Node comes before, a last call between.
         for _ in 0..8 {
             let phase = scene.record().phase;
-            let plan = scene.look();
+            let plan = scene.plan();
             let evicted = names_of(&plan, |a| match a { Action::Evict { pod, .. } => Some(&pod.name), _ => None });
             for name in &evicted {
                 let pod = of(name);
@@ -107,7 +107,7 @@ proptest! {
         let occupied = scene.pods.iter().flatten().any(|(_, pod)| workload(pod));
         // A DaemonSet pod that is asked to go has its grace, up to 700 s here.
         for _ in 0..12 {
-            scene.look();
+            scene.plan();
             scene.later(100);
         }
         if occupied && !limited {
@@ -116,6 +116,6 @@ proptest! {
             prop_assert_eq!(scene.record().phase, Phase::Releasing);
         }
         scene.instance = in_group(Lifecycle::TerminatingProceed);
-        prop_assert!(!touches_aws(&scene.look()));
+        prop_assert!(!touches_aws(&scene.plan()));
     }
 }

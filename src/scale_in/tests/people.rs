@@ -13,14 +13,14 @@ use crate::scale_in::record::{Cause, Release};
 fn a_person_drains_with_now_and_replaces_with_replace() {
     for (word, release) in [("now", Release::TerminateAndDecrement), ("replace", Release::Terminate)] {
         let mut scene = node().annotated(word);
-        scene.look();
+        scene.plan();
         assert_eq!((scene.record().cause, scene.record().release), (Cause::Operator, release));
     }
     let mut scene = node().annotated("later");
-    assert_eq!(reasons(&scene.look()), ["ScaleInNotUnderstood"]);
+    assert_eq!(reasons(&scene.plan()), ["ScaleInNotUnderstood"]);
     let mut scene = node().annotated("now");
     scene.instance = Membership::Elsewhere { seen: at(0) };
-    assert_eq!(reasons(&scene.look()), ["ScaleInNotPossible"]);
+    assert_eq!(reasons(&scene.plan()), ["ScaleInNotPossible"]);
 }
 
 #[test]
@@ -29,10 +29,10 @@ fn removing_the_annotation_gives_the_node_back_as_it_was() {
     let taints = vec!["dedicated".to_owned(), names::TO_BE_DELETED.to_owned()];
     assert_eq!(spec(&scene), (true, taints, true));
     scene.patch(&json!({ "metadata": { "annotations": { names::RECORD: null } } }));
-    assert_eq!(reasons(&scene.look()), ["ScaleInCancelled"]);
+    assert_eq!(reasons(&scene.plan()), ["ScaleInCancelled"]);
     assert_eq!(spec(&scene), (false, vec!["dedicated".into()], false));
     assert_eq!(scene.view().marks, None);
-    assert_eq!(scene.look().actions, []);
+    assert_eq!(scene.plan().actions, []);
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn a_cordon_that_was_there_before_stays_when_the_scale_in_is_cancelled() {
     scene.patch(&json!({ "spec": { "unschedulable": true } }));
     let mut scene = scene.by_autoscaler();
     scene.patch(&json!({ "metadata": { "annotations": { names::RECORD: null } } }));
-    scene.look();
+    scene.plan();
     assert_eq!(spec(&scene), (true, vec![], false));
 }
 
@@ -49,18 +49,18 @@ fn a_cordon_that_was_there_before_stays_when_the_scale_in_is_cancelled() {
 fn a_scale_in_that_the_group_has_begun_cannot_be_cancelled() {
     let mut scene = node().hooked(60).with(pod("web"));
     scene.instance = in_group(Lifecycle::TerminatingWait);
-    scene.look();
+    scene.plan();
     scene.patch(&json!({ "metadata": { "annotations": { names::RECORD: null } } }));
-    scene.look();
+    scene.plan();
     assert_eq!(scene.record().cause, Cause::LifecycleHook);
 }
 
 #[test]
 fn cordon_and_taint_are_put_back_when_the_autoscaler_takes_them_off_and_kept_fresh() {
     let mut scene = node().by_autoscaler().with(pod("web").going(3_000));
-    assert_eq!(scene.look().actions, []);
+    assert_eq!(scene.plan().actions, []);
     scene.patch(&json!({ "spec": { "unschedulable": null, "taints": null } }));
-    scene.look();
+    scene.plan();
     assert_eq!(spec(&scene), (true, vec![names::TO_BE_DELETED.into()], true));
     let stamp = |scene: &Scene| {
         scene
@@ -71,7 +71,7 @@ fn cordon_and_taint_are_put_back_when_the_autoscaler_takes_them_off_and_kept_fre
     };
     for _ in 0..100 {
         scene.later(60);
-        scene.look();
+        scene.plan();
         assert!(scene.now.as_second() - stamp(&scene) < 5 * 60);
     }
     assert_eq!(scene.view().taints.len(), 1);
@@ -84,7 +84,7 @@ fn a_taint_of_a_moment_beyond_all_moments_breaks_nothing() {
         let taint =
             json!({ "key": names::TO_BE_DELETED, "value": stamp.to_string(), "effect": "NoSchedule" });
         scene.patch(&json!({ "spec": { "taints": [taint] } }));
-        assert_eq!(evictions(&scene.look()).len(), 1, "{stamp}");
+        assert_eq!(evictions(&scene.plan()).len(), 1, "{stamp}");
     }
 }
 
@@ -92,7 +92,7 @@ fn a_taint_of_a_moment_beyond_all_moments_breaks_nothing() {
 fn a_record_of_another_instance_is_void() {
     let mut scene = node().by_autoscaler().with(pod("web"));
     scene.patch(&json!({ "spec": { "providerID": "aws:///us-east-1a/i-2" } }));
-    let plan = scene.look();
+    let plan = scene.plan();
     assert!(evictions(&plan).is_empty() && !touches_aws(&plan));
     assert_eq!(spec(&scene), (false, vec![], false));
 }
@@ -111,19 +111,19 @@ fn daemonset_pods_of_a_candidate_are_guarded_and_let_go_again() {
             })
             .collect::<Vec<_>>()
     };
-    assert!(guards(&scene.look()).is_empty(), "the mark on the Node comes first");
-    assert_eq!(guards(&scene.look()), [("logs".into(), true)]);
+    assert!(guards(&scene.plan()).is_empty(), "the mark on the Node comes first");
+    assert_eq!(guards(&scene.plan()), [("logs".into(), true)]);
     scene.put(owned("false").wishing(names::GUARDED, "true"));
     scene.remove("logs");
-    assert!(scene.look().actions.is_empty());
+    assert!(scene.plan().actions.is_empty());
     scene.patch(&json!({ "spec": { "taints": null } }));
-    assert_eq!(guards(&scene.look()), [("false".into(), false)]);
+    assert_eq!(guards(&scene.plan()), [("false".into(), false)]);
     scene.remove("false");
-    scene.look();
+    scene.plan();
     assert_eq!(scene.view().marks, None);
     let mut off = node().tainted(names::DELETION_CANDIDATE).with(pod("logs").daemon());
     off.settings.guard = false;
-    assert!(off.look().actions.is_empty());
+    assert!(off.plan().actions.is_empty());
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn words_that_mean_nothing_are_not_remembered_for_ever() {
     for n in 0..1_000 {
         scene = scene.annotated(&format!("word {n}"));
         scene.later(1);
-        scene.look();
+        scene.plan();
     }
     assert!(scene.memory.announced.len() <= 301, "{}", scene.memory.announced.len());
 }

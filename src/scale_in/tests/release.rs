@@ -21,12 +21,12 @@ fn without_a_limit_it_waits_for_ever() {
     let mut scene = node().by_autoscaler().with(pod("db").wishing(names::DRAIN, "wait"));
     for _ in 0..1_000 {
         scene.later(3_600);
-        let plan = scene.look();
+        let plan = scene.plan();
         assert!(evictions(&plan).is_empty() && deletions(&plan).is_empty() && !touches_aws(&plan));
     }
-    assert!(reasons(&scene.look()).is_empty());
+    assert!(reasons(&scene.plan()).is_empty());
     scene.later(301);
-    assert_eq!(reasons(&scene.look()), ["ScaleInWaiting"], "and says for whom");
+    assert_eq!(reasons(&scene.plan()), ["ScaleInWaiting"], "and says for whom");
 }
 
 #[test]
@@ -35,41 +35,41 @@ fn at_its_last_call_a_blocked_or_patient_pod_is_deleted_with_its_whole_grace() {
     let mut scene =
         node().by_autoscaler().until(1_000).with(pod("web").labelled("web")).budget("web", 0, "1");
     scene.put(pod("db").wishing(names::DRAIN, "wait"));
-    scene.look();
+    scene.plan();
     scene.blocked("web");
     scene.later(956);
-    assert_eq!(deletions(&scene.look()), []);
+    assert_eq!(deletions(&scene.plan()), []);
     scene.blocked("web");
     scene.later(1);
     let both = [("db".into(), None), ("web".into(), None)];
-    assert_eq!(deletions(&scene.look()), both, "whenever the next try of an eviction is due");
+    assert_eq!(deletions(&scene.plan()), both, "whenever the next try of an eviction is due");
 }
 
 #[test]
 fn a_hard_deadline_is_hard() {
     let mut scene = node().by_autoscaler().until(1_000).with(pod("stuck").going(5_000));
     scene.later(900);
-    assert_eq!(deletions(&scene.look()), [], "it may still go by itself");
+    assert_eq!(deletions(&scene.plan()), [], "it may still go by itself");
     scene.later(88);
-    assert_eq!(deletions(&scene.look()), [("stuck".into(), Some(1))], "cut at the end, not before");
+    assert_eq!(deletions(&scene.plan()), [("stuck".into(), Some(1))], "cut at the end, not before");
     scene.later(2);
-    assert_eq!(reasons(&scene.look()), ["ScaleInFlushing"], "gone or not");
+    assert_eq!(reasons(&scene.plan()), ["ScaleInFlushing"], "gone or not");
     scene.later(5);
-    assert!(touches_aws(&scene.look()));
+    assert!(touches_aws(&scene.plan()));
     assert_eq!(scene.record().phase, Phase::Releasing);
 }
 
 #[test]
 fn under_a_short_deadline_evictions_carry_a_grace_that_fits() {
     let mut scene = node().by_autoscaler().until(120).with(pod("slow").grace(600)).with(pod("web").grace(30));
-    assert_eq!(evictions(&scene.look()), [("slow".into(), Some(109)), ("web".into(), None)]);
+    assert_eq!(evictions(&scene.plan()), [("slow".into(), Some(109)), ("web".into(), None)]);
 }
 
 #[test]
 fn the_drain_timeout_limits_every_scale_in() {
     let mut scene = node().annotated("now");
     scene.settings.drain_timeout = Some(Duration::from_mins(30));
-    scene.look();
+    scene.plan();
     assert_eq!(scene.record().release_by, Some(at(1_800)));
 }
 
@@ -77,22 +77,22 @@ fn the_drain_timeout_limits_every_scale_in() {
 fn where_the_group_has_our_hook_the_instance_is_terminated_first_and_drained_under_it() {
     let mut scene = node().by_autoscaler().hooked(60).with(pod("web"));
     scene.hook = HookState::Unknown;
-    let plan = scene.look();
+    let plan = scene.plan();
     assert_eq!(evictions(&plan).len(), 1, "the drain does not wait for AWS");
     let mut scene = node().by_autoscaler().hooked(60).with(pod("web"));
-    let plan = scene.look();
+    let plan = scene.plan();
     assert!(all(&plan).contains(&terminate(&scene, true)));
     scene.terminated(&Ok(()));
     scene.instance = in_group(Lifecycle::Terminating);
-    scene.look();
+    scene.plan();
     assert_eq!(scene.record().release, Release::CompleteHook);
     assert_eq!(scene.record().release_by, Some(at(5_940)), "100 times the heartbeat time-out, less one");
     scene.instance = in_group(Lifecycle::TerminatingWait);
     scene.remove("web");
-    scene.look();
+    scene.plan();
     scene.later(5);
-    scene.look();
-    let plan = scene.look();
+    scene.plan();
+    let plan = scene.plan();
     assert_eq!(plan.actions, [Action::CompleteHook { hook: hook(60), instance: "i-1".into() }]);
 }
 
@@ -100,14 +100,14 @@ fn where_the_group_has_our_hook_the_instance_is_terminated_first_and_drained_und
 fn an_instance_in_terminating_wait_is_drained_if_the_hook_is_ours() {
     let mut scene = node().hooked(3_600).with(pod("web"));
     scene.instance = in_group(Lifecycle::TerminatingWait);
-    assert_eq!(reasons(&scene.look()), ["ScaleInDraining"]);
+    assert_eq!(reasons(&scene.plan()), ["ScaleInDraining"]);
     let record = scene.record();
     assert_eq!((record.cause, record.release), (Cause::LifecycleHook, Release::CompleteHook));
     assert_eq!(record.release_by, Some(at(169_200)), "48 hours at most, less one heartbeat time-out");
-    assert_eq!(evictions(&scene.look()).len(), 1);
+    assert_eq!(evictions(&scene.plan()).len(), 1);
     let mut scene = node().with(pod("web"));
     scene.instance = in_group(Lifecycle::TerminatingWait);
-    let plan = scene.look();
+    let plan = scene.plan();
     assert!(
         evictions(&plan).is_empty() && !touches_aws(&plan) && !plan.writes_node(),
         "somebody else's hook"
@@ -118,7 +118,7 @@ fn an_instance_in_terminating_wait_is_drained_if_the_hook_is_ours() {
 fn a_hook_of_somebody_else_is_never_completed() {
     let mut scene = node().by_autoscaler().in_phase(Phase::Releasing);
     scene.instance = in_group(Lifecycle::TerminatingWait);
-    assert!(!touches_aws(&scene.look()));
+    assert!(!touches_aws(&scene.plan()));
 }
 
 /// AWS has refused a termination, in its words.
@@ -136,42 +136,42 @@ fn seen_now(scene: &mut Scene, lifecycle: Lifecycle) {
 }
 
 #[test]
-fn a_termination_without_an_answer_is_repeated_only_after_30_seconds_and_a_newer_look() {
+fn a_termination_without_an_answer_is_repeated_only_after_30_seconds_and_a_newer_refresh() {
     let mut scene = node().by_autoscaler().in_phase(Phase::Releasing);
-    assert!(touches_aws(&scene.look()));
+    assert!(touches_aws(&scene.plan()));
     scene.later(1);
     scene.terminated(&Err(no_answer()));
     scene.later(29);
     seen_now(&mut scene, Lifecycle::InService);
-    assert!(!touches_aws(&scene.look()), "it may still arrive, or not be seen yet");
+    assert!(!touches_aws(&scene.plan()), "it may still arrive, or not be seen yet");
     scene.later(60);
-    let plan = scene.look();
-    assert!(!touches_aws(&plan), "the look is as old as before");
-    assert!(plan.actions.contains(&Action::LookAtAws));
-    scene.memory.failed(&Task::Look, scene.now, None);
+    let plan = scene.plan();
+    assert!(!touches_aws(&plan), "the refresh is as old as before");
+    assert!(plan.actions.contains(&Action::Refresh));
+    scene.memory.failed(&Task::Refresh, scene.now, None);
     seen_now(&mut scene, Lifecycle::InService);
-    assert!(touches_aws(&scene.look()), "it lives: the try had no effect");
+    assert!(touches_aws(&scene.plan()), "it lives: the try had no effect");
     scene.terminated(&Err(no_answer()));
     scene.later(60);
     seen_now(&mut scene, Lifecycle::Terminating);
-    assert!(!touches_aws(&scene.look()), "it had");
+    assert!(!touches_aws(&scene.plan()), "it had");
 }
 
 #[test]
-fn after_an_answer_of_ok_a_stale_look_does_not_bring_a_second_one_nor_does_a_restart() {
+fn after_an_answer_of_ok_a_stale_refresh_does_not_bring_a_second_one_nor_does_a_restart() {
     for restarted in [false, true] {
         let mut scene = node().by_autoscaler().in_phase(Phase::Releasing);
-        assert!(touches_aws(&scene.look()));
+        assert!(touches_aws(&scene.plan()));
         scene.terminated(&Ok(()));
         if restarted {
             scene.memory = Memory::default();
         }
         scene.later(10);
         seen_now(&mut scene, Lifecycle::InService);
-        assert!(!touches_aws(&scene.look()), "restarted: {restarted}");
+        assert!(!touches_aws(&scene.plan()), "restarted: {restarted}");
         scene.later(20);
         seen_now(&mut scene, Lifecycle::InService);
-        assert!(touches_aws(&scene.look()), "restarted: {restarted}");
+        assert!(touches_aws(&scene.plan()), "restarted: {restarted}");
     }
 }
 
@@ -179,20 +179,20 @@ fn after_an_answer_of_ok_a_stale_look_does_not_bring_a_second_one_nor_does_a_res
 fn a_termination_that_had_to_wait_for_its_turn_counts_from_when_aws_was_told() {
     for answered in [true, false] {
         let mut scene = node().by_autoscaler().in_phase(Phase::Releasing);
-        assert!(touches_aws(&scene.look()));
+        assert!(touches_aws(&scene.plan()));
         // A change of the group's size had its turn meanwhile.
         scene.later(29);
         scene.terminated(&if answered { Ok(()) } else { Err(no_answer()) });
         scene.later(3);
         seen_now(&mut scene, Lifecycle::InService);
-        assert!(!touches_aws(&scene.look()), "answered: {answered}");
+        assert!(!touches_aws(&scene.plan()), "answered: {answered}");
         // Another record of the same scale-in does not make it unsaid.
         let record = Record { terminate_at: None, ..scene.record() };
         scene.patch(&node_patch::with_record(&scene.view(), &record, scene.now));
-        assert!(!touches_aws(&scene.look()), "answered: {answered}");
+        assert!(!touches_aws(&scene.plan()), "answered: {answered}");
         scene.later(30);
         seen_now(&mut scene, Lifecycle::InService);
-        assert!(touches_aws(&scene.look()), "answered: {answered}");
+        assert!(touches_aws(&scene.plan()), "answered: {answered}");
     }
 }
 
@@ -205,23 +205,23 @@ fn an_instance_in_standby_goes_without_a_decrement_that_would_cost_another_one()
         }
         scene.later(5);
         seen_now(&mut scene, Lifecycle::Standby);
-        let plan = scene.look();
+        let plan = scene.plan();
         let decrements = |action: &Action| matches!(action, Action::Terminate { decrement: true, .. });
         assert!(touches_aws(&plan) && !all(&plan).iter().any(decrements), "{phase}");
     }
 }
 
 #[test]
-fn one_look_that_leaves_an_instance_out_changes_nothing_however_long_it_is_the_last() {
+fn one_refresh_that_leaves_an_instance_out_changes_nothing_however_long_it_is_the_last() {
     for ready in ["True", "Unknown"] {
         let mut scene = node().by_autoscaler().with(pod("web"));
         scene.patch(&json!({ "status": { "conditions": [{ "type": "Ready", "status": ready }] } }));
         scene.instance = Membership::Elsewhere { seen: at(0) };
         scene.memory.elsewhere_since = Some(at(0));
-        scene.look();
+        scene.plan();
         scene.later(120);
         let before = scene.record();
-        scene.look();
+        scene.plan();
         assert_eq!(scene.record(), before, "Ready: {ready}");
     }
 }
@@ -237,22 +237,22 @@ fn an_instance_that_stays_away_from_the_group_is_detached_or_gone() {
         scene
     };
     let mut scene = away("True", Release::TerminateAndDecrement);
-    assert_eq!(reasons(&scene.look()), ["ScaleInCancelled"]);
+    assert_eq!(reasons(&scene.plan()), ["ScaleInCancelled"]);
     // AWS had refused to terminate it before.
     let mut scene = away("True", Release::TerminateAndDecrement);
     let record = Record { terminate_at: Some(at(1)), ..scene.record() };
     scene.patch(&node_patch::with_record(&scene.view(), &record, scene.now));
     scene.memory.void_termination = Some(at(1));
-    assert_eq!(reasons(&scene.look()), ["ScaleInCancelled"]);
+    assert_eq!(reasons(&scene.plan()), ["ScaleInCancelled"]);
     let mut scene = away("Unknown", Release::TerminateAndDecrement);
-    assert!(all(&scene.look()).contains(&Action::GiveUpReplacement { group: "g".into() }));
+    assert!(all(&scene.plan()).contains(&Action::GiveUpReplacement { group: "g".into() }));
     // Nothing more is to be done for it, at no pace.
     let mut scene = away("Unknown", Release::Terminate);
     scene.pods = None;
-    scene.look();
+    scene.plan();
     scene.later(3_000);
-    scene.look();
-    let plan = scene.look();
+    scene.plan();
+    let plan = scene.plan();
     assert!(plan.wake_at.is_none_or(|at| at > scene.now), "{plan:?}");
 }
 
@@ -260,14 +260,14 @@ fn an_instance_that_stays_away_from_the_group_is_detached_or_gone() {
 fn what_is_in_a_state_nobody_knows_after_it_was_terminated_is_not_terminated_again() {
     let mut scene = node().by_autoscaler().in_phase(Phase::Releasing);
     scene.instance = in_group(Lifecycle::Unknown);
-    assert!(touches_aws(&scene.look()), "a state that AWS added later may be one in service");
+    assert!(touches_aws(&scene.plan()), "a state that AWS added later may be one in service");
     scene.terminated(&Ok(()));
     let mut told = 0;
     for _ in 0..10 {
         scene.later(40);
         scene.instance = Membership::In { group: "g".into(), lifecycle: Lifecycle::Unknown, seen: scene.now };
-        let plan = scene.look();
-        assert!(!touches_aws(&plan) && !plan.actions.contains(&Action::LookAtAws), "{plan:?}");
+        let plan = scene.plan();
+        assert!(!touches_aws(&plan) && !plan.actions.contains(&Action::Refresh), "{plan:?}");
         told += reasons(&plan).len();
     }
     assert_eq!(told, 2, "in 400 s");
@@ -276,13 +276,13 @@ fn what_is_in_a_state_nobody_knows_after_it_was_terminated_is_not_terminated_aga
 #[test]
 fn what_goes_into_a_warm_pool_while_it_is_released_is_let_be() {
     let mut scene = node().by_autoscaler().in_phase(Phase::Releasing);
-    scene.look();
+    scene.plan();
     for lifecycle in [Lifecycle::WarmPending, Lifecycle::Warmed] {
         for _ in 0..10 {
             scene.later(40);
             scene.instance = Membership::In { group: "g".into(), lifecycle, seen: scene.now };
-            let plan = scene.look();
-            assert!(!touches_aws(&plan) && !plan.actions.contains(&Action::LookAtAws), "{plan:?}");
+            let plan = scene.plan();
+            assert!(!touches_aws(&plan) && !plan.actions.contains(&Action::Refresh), "{plan:?}");
         }
     }
 }
@@ -293,40 +293,40 @@ fn a_held_node_whose_hook_aws_does_not_tell_of_is_drained_as_if_it_were_short() 
     scene.hook = HookState::Presumed(hook(30));
     scene.held_since = Some(at(0));
     scene.instance = in_group(Lifecycle::TerminatingWait);
-    scene.look();
+    scene.plan();
     assert_eq!(scene.record().release_by, Some(at(2_970)));
-    let plan = scene.look();
+    let plan = scene.plan();
     assert_eq!(evictions(&plan).len(), 1);
     scene.hook = ours(hook(600), false);
-    scene.look();
+    scene.plan();
     assert_eq!(scene.record().release_by, Some(at(59_400)));
     // What is not held yet is not terminated under a hook that may not be there.
     let mut scene = node().by_autoscaler().with(pod("web"));
     scene.hook = HookState::Presumed(hook(30));
-    assert!(!touches_aws(&scene.look()));
+    assert!(!touches_aws(&scene.plan()));
 }
 
 #[test]
 fn a_termination_that_aws_certainly_refused_is_repeated_soon() {
     let mut scene = node().by_autoscaler().in_phase(Phase::Releasing);
-    assert!(touches_aws(&scene.look()));
+    assert!(touches_aws(&scene.plan()));
     scene.terminated(&Err(refused("ScalingActivityInProgress", "Activity is in progress.")));
-    assert!(!touches_aws(&scene.look()), "not in the same breath");
+    assert!(!touches_aws(&scene.plan()), "not in the same breath");
     scene.later(2);
-    assert!(touches_aws(&scene.look()));
+    assert!(touches_aws(&scene.plan()));
 }
 
 #[test]
 fn beside_somebody_elses_hook_the_node_is_drained_first() {
     let mut scene = node().by_autoscaler().with(pod("web"));
     scene.hook = ours(hook(60), true);
-    assert!(!touches_aws(&scene.look()));
+    assert!(!touches_aws(&scene.plan()));
     scene.remove("web");
-    scene.look();
+    scene.plan();
     scene.later(5);
-    assert!(touches_aws(&scene.look()), "and terminated then");
+    assert!(touches_aws(&scene.plan()), "and terminated then");
     scene.instance = in_group(Lifecycle::TerminatingWait);
-    assert!(touches_aws(&scene.look()), "our hook is completed, which would hold it otherwise");
+    assert!(touches_aws(&scene.plan()), "our hook is completed, which would hold it otherwise");
 }
 
 #[test]
@@ -334,14 +334,14 @@ fn a_deadline_counts_from_when_the_hold_began_whatever_the_record_says() {
     let mut scene = node().hooked(60).with(pod("web"));
     scene.instance = in_group(Lifecycle::TerminatingWait);
     scene.later(1_000);
-    scene.look();
+    scene.plan();
     assert_eq!(scene.record().release_by, Some(at(6_940)), "while the beginning is not known");
     scene.held_since = Some(at(10));
-    scene.look();
+    scene.plan();
     assert_eq!(scene.record().release_by, Some(at(5_950)));
     let forged = Record { release_by: Some(at(1_001)), ..scene.record() };
     scene.patch(&node_patch::with_record(&scene.view(), &forged, scene.now));
-    let plan = scene.look();
+    let plan = scene.plan();
     assert_eq!((scene.record().release_by, deletions(&plan)), (Some(at(5_950)), vec![]));
 }
 
@@ -357,12 +357,12 @@ fn a_workload_that_comes_before_the_release_is_drained_first() {
             scene.instance = in_group(Lifecycle::TerminatingWait);
         }
         let mut scene = scene.in_phase(Phase::Releasing).with(pod("late"));
-        let plan = scene.look();
+        let plan = scene.plan();
         assert!(!touches_aws(&plan), "under a hook: {hooked}");
         assert_eq!(reasons(&plan), ["ScaleInDraining"]);
         scene.pods = None;
         let mut scene = scene.in_phase(Phase::Releasing);
-        assert!(!touches_aws(&scene.look()), "nothing is released before the pods are known");
+        assert!(!touches_aws(&scene.plan()), "nothing is released before the pods are known");
     }
 }
 
@@ -370,16 +370,16 @@ fn a_workload_that_comes_before_the_release_is_drained_first() {
 fn what_the_group_takes_out_by_itself_is_not_replaced() {
     let mut scene = node().by_autoscaler().hooked(60).with(pod("web"));
     scene.instance = in_group(Lifecycle::TerminatingWait);
-    assert_eq!(all(&scene.look())[1..], [Action::GiveUpReplacement { group: "g".into() }]);
+    assert_eq!(all(&scene.plan())[1..], [Action::GiveUpReplacement { group: "g".into() }]);
     assert_eq!(scene.record().release, Release::CompleteHook);
     let mut scene = node().by_autoscaler().hooked(60).with(pod("web"));
-    scene.look();
+    scene.plan();
     scene.instance = in_group(Lifecycle::TerminatingWait);
-    assert_eq!(all(&scene.look())[1..], [], "it was on our word, with a decrement");
+    assert_eq!(all(&scene.plan())[1..], [], "it was on our word, with a decrement");
     let mut scene = node().by_autoscaler().in_phase(Phase::Flushing);
     scene.instance = in_group(Lifecycle::Terminating);
     assert!(
-        all(&scene.look()).contains(&Action::GiveUpReplacement { group: "g".into() }),
+        all(&scene.plan()).contains(&Action::GiveUpReplacement { group: "g".into() }),
         "after the drain, too"
     );
 }
@@ -387,13 +387,13 @@ fn what_the_group_takes_out_by_itself_is_not_replaced() {
 #[test]
 fn a_refused_decrement_gives_the_node_back() {
     let mut scene = node().by_autoscaler().in_phase(Phase::Releasing);
-    scene.look();
+    scene.plan();
     scene.terminated(&Err(refused(
         "ValidationError",
         "Currently, desiredSize equals minSize (1). Terminating instance without replacement will violate group's min \
          size constraint. Either set shouldDecrementDesiredCapacity flag to false or lower group's min size.",
     )));
-    assert_eq!(reasons(&scene.look()), ["ScaleInCancelled"]);
+    assert_eq!(reasons(&scene.plan()), ["ScaleInCancelled"]);
     assert_eq!(spec(&scene), (false, vec![], false));
     assert_eq!(scene.view().record, None);
 }
@@ -403,27 +403,27 @@ fn a_long_flush_takes_no_more_than_half_of_a_short_limit() {
     // Released by 200: 100 s of flush, although 125 are allowed and 1800 asked for, and 5 s margin: gone by 95.
     let mut scene = node().by_autoscaler().until(200).with(pod("web")).with(pod("stuck").going(5_000));
     scene.put(pod("logs").daemon().wishing(names::FLUSH_SECONDS, "1800"));
-    assert_eq!(evictions(&scene.look()), [("web".into(), None)], "workloads are asked all the same");
+    assert_eq!(evictions(&scene.plan()), [("web".into(), None)], "workloads are asked all the same");
     scene.remove("web");
     scene.later(92);
-    assert_eq!(deletions(&scene.look()), [], "it has this half");
+    assert_eq!(deletions(&scene.plan()), [], "it has this half");
     scene.later(1);
-    assert_eq!(deletions(&scene.look()), [("stuck".into(), Some(1))]);
+    assert_eq!(deletions(&scene.plan()), [("stuck".into(), Some(1))]);
     scene.later(2);
-    scene.look();
+    scene.plan();
     assert_eq!(scene.record().phase, Phase::Flushing);
     scene.later(99);
-    scene.look();
+    scene.plan();
     assert_eq!(scene.record().phase, Phase::Flushing, "DaemonSet pods have the other");
     scene.later(1);
-    assert!(touches_aws(&scene.look()));
+    assert!(touches_aws(&scene.plan()));
 }
 
 #[test]
 fn a_pod_that_nobody_could_ask_in_time_is_told_at_the_end() {
     let mut scene = node().by_autoscaler().until(1_000).with(pod("web"));
     scene.later(991);
-    let plan = scene.look();
+    let plan = scene.plan();
     assert_eq!(deletions(&plan), [("web".into(), Some(1))]);
     assert_eq!(scene.record().phase, Phase::Flushing);
 }
@@ -432,8 +432,8 @@ fn a_pod_that_nobody_could_ask_in_time_is_told_at_the_end() {
 fn a_person_is_told_at_once_that_the_group_cannot_shrink() {
     let mut scene = node().annotated("now").with(pod("web"));
     scene.may_shrink = false;
-    assert_eq!(reasons(&scene.look()), ["ScaleInNotPossible"]);
+    assert_eq!(reasons(&scene.plan()), ["ScaleInNotPossible"]);
     let mut scene = node().annotated("replace").with(pod("web"));
     scene.may_shrink = false;
-    assert_eq!(reasons(&scene.look()), ["ScaleInDraining"]);
+    assert_eq!(reasons(&scene.plan()), ["ScaleInDraining"]);
 }

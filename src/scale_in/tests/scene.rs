@@ -237,7 +237,7 @@ impl Scene {
 
     /// One plan. What it asks of the Node is done; every other action is begun, as the worker begins it, and waits for its
     /// answer.
-    pub(super) fn look(&mut self) -> Plan {
+    pub(super) fn plan(&mut self) -> Plan {
         let view = self.view();
         let budgets = self.budgets.clone();
         self.memory.claims.see(view.record.as_ref(), true, self.now);

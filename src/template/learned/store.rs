@@ -202,7 +202,7 @@ mod tests {
     }
 
     /// Has the store look at a group of these instances.
-    fn look(store: &LearnedStore, instances: &[&str]) -> Option<Arc<Learned>> {
+    fn seen(store: &LearnedStore, instances: &[&str]) -> Option<Arc<Learned>> {
         store.learn(&group(instances), &revisions(), None, now())
     }
 
@@ -214,7 +214,7 @@ mod tests {
         for (instances, is_written) in
             [(&["i-1"][..], true), (&["i-1"], false), (&[], true), (&[], false), (&["i-1"], true)]
         {
-            look(&store, instances).expect("is known");
+            seen(&store, instances).expect("is known");
             assert_eq!(changed().expect("the store is there"), is_written, "{instances:?}");
         }
     }
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn what_is_loaded_late_is_merged_with_what_was_seen_meanwhile() {
         let store = store();
-        look(&store, &["i-1"]).expect("is known");
+        seen(&store, &["i-1"]).expect("is known");
         let versions = store.versions();
         let earlier = Learned {
             revisions: revisions(),
@@ -232,7 +232,7 @@ mod tests {
         };
         store.load([("web".into(), earlier)].into());
         assert!(versions.has_changed().expect("the store is there"), "what is kept lacks what was seen");
-        let learned = look(&store, &["i-1"]).expect("is known");
+        let learned = seen(&store, &["i-1"]).expect("is known");
         assert_eq!((learned.labels.len(), learned.varying.len()), (0, 1));
     }
 }

@@ -1,4 +1,4 @@
-//! What one look sees.
+//! What one refresh sees.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ async fn groups_are_found_by_tag_and_by_name_and_no_others() {
     .await;
     let tag = format!("asg:tag={},team=blue", crate::world::TAG);
     let discovery = world.discovery(selectors(&["2:10:named", "3:5:both", "0:1:gone"], &[&tag]));
-    let snapshot = discovery.look().await.expect("sees");
+    let snapshot = discovery.refresh().await.expect("sees");
     let bounds: Vec<_> = snapshot
         .groups
         .values()
@@ -42,7 +42,7 @@ async fn a_group_is_seen_whole() {
     .await;
     let warm = world.sim.add_instance("web", LifecycleState::WarmedStopped).expect("added");
     let standby = world.sim.add_instance("web", LifecycleState::Standby).expect("added");
-    let snapshot = world.discovery(by_tag()).look().await.expect("sees");
+    let snapshot = world.discovery(by_tag()).refresh().await.expect("sees");
     let group = &snapshot.groups["web"];
     assert_eq!(group.asg.zones, ["us-east-1b", "us-east-1c"]);
     assert!(group.asg.suspended.contains("AZRebalance"));
