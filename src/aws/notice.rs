@@ -1,0 +1,60 @@
+//! What AWS tells of instances that are about to go: messages of EventBridge and of the groups themselves, read from a
+//! queue. Pure data; [`Aws`](super::Aws) receives them.
+//!
+//! A notice is a claim of whoever may write to the queue. It makes the program look sooner and sets deadlines; what it
+//! does to an instance is decided from what AWS shows of it.
+
+use jiff::Timestamp;
+
+use crate::k8s::{GroupName, InstanceId};
+
+/// What AWS has told of an instance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// Which instances.
+    pub about: About,
+    /// When AWS wrote it, by AWS's clock.
+    pub at: Timestamp,
+    /// What happens to it.
+    pub news: News,
+}
+
+/// What a notice is about.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum About {
+    /// One instance.
+    Instance(InstanceId),
+    /// All instances in this Capacity Reservation, by id.
+    CapacityReservation(String),
+}
+
+/// What happens to an instance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum News {
+    /// The group holds it under this lifecycle hook before it is terminated or goes back to the warm pool.
+    LifecycleAction {
+        /// The group.
+        group: GroupName,
+        /// The hook's name.
+        hook: String,
+    },
+    /// Spot capacity is taken back two minutes after the notice.
+    SpotInterruption,
+    /// A spot instance is more likely than others to be interrupted.
+    RebalanceRecommendation,
+    /// AWS Health: maintenance of its host, a retirement, a reboot.
+    ScheduledEvent {
+        /// Tells events apart: AWS Health's ARN.
+        event: String,
+        /// From when on the instance may be unavailable; `None`: AWS has not said.
+        starts: Option<Timestamp>,
+        /// When it is over.
+        ends: Option<Timestamp>,
+        /// It is over or was called off.
+        is_over: bool,
+    },
+    /// It stops or ends, whoever did that.
+    StateChange,
+    /// Its capacity is taken back from this moment on: a Capacity Block or an interruptible reservation.
+    CapacityEnds(Timestamp),
+}
