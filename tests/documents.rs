@@ -51,7 +51,7 @@ fn the_iam_policy_allows_exactly_what_the_program_calls() {
 }
 
 #[test]
-fn the_iam_policy_allows_to_change_our_groups_and_one_tag_of_instances_and_nothing_else() {
+fn the_iam_policy_allows_to_change_our_groups_one_tag_of_instances_and_our_queues_and_nothing_else() {
     let reads = ["Describe", "Get"];
     for statement in policy() {
         let changes =
@@ -61,6 +61,10 @@ fn the_iam_policy_allows_to_change_our_groups_and_one_tag_of_instances_and_nothi
             Some(action) if action.starts_with("autoscaling:") => serde_json::json!({
                 "Null": { "aws:ResourceTag/k8s.io/cluster-autoscaler/enabled": "false" }
             }),
+            Some(action) if action.starts_with("sqs:") => {
+                assert_eq!(statement["Resource"], "arn:*:sqs:*:*:ebbtide*");
+                serde_json::Value::Null
+            }
             _ => {
                 assert_eq!(statement["Resource"], "arn:*:ec2:*:*:instance/*");
                 // Without the second, a call that names no tag would pass, and DeleteTags then deletes them all.

@@ -43,6 +43,7 @@ impl Outcome {
             Err(
                 AwsError::NoSuchInstance { .. }
                 | AwsError::NoSuchGroup { .. }
+                | AwsError::NoSuchQueue { .. }
                 | AwsError::NoActiveHook { .. }
                 | AwsError::AtMinimum { .. }
                 | AwsError::AtMaximum { .. }

@@ -4,6 +4,7 @@ use aws_sdk_ec2::types::{ArchitectureType, ArchitectureValues, Filter, Virtualiz
 
 use super::retry::LOOK_UP;
 use super::{Aws, AwsError, Operation, Requirements, TemplateId, TemplateRef, TemplateVersion, TypeInfo};
+use crate::k8s::InstanceId;
 
 /// Versions in an answer of DescribeLaunchTemplateVersions.
 ///
@@ -17,6 +18,10 @@ pub(crate) const TYPES_A_CALL: usize = 100;
 ///
 /// Source: [GetInstanceTypesFromInstanceRequirements](https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_GetInstanceTypesFromInstanceRequirements.html).
 const MATCHES_A_CALL: i32 = 1000;
+/// Instances in an answer of DescribeInstances.
+///
+/// Source: [DescribeInstances](https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeInstances.html).
+const INSTANCES_A_CALL: i32 = 1000;
 /// Images in a call of DescribeImages: half of what a filter takes.
 ///
 /// Source: [List and filter using the CLI and
@@ -112,6 +117,28 @@ impl Aws {
             );
         }
         Ok(found)
+    }
+
+    /// The instances that were launched into this Capacity Reservation, and have not been gone for long.
+    pub async fn instances_of_reservation(&self, id: &str) -> Result<Vec<InstanceId>, AwsError> {
+        let filter = Filter::builder().name("capacity-reservation-id").values(id).build();
+        let mut found = Vec::new();
+        let mut token = None;
+        loop {
+            let call = self
+                .ec2
+                .describe_instances()
+                .filters(filter.clone())
+                .max_results(INSTANCES_A_CALL)
+                .set_next_token(token);
+            let page = self.call(Operation::DescribeInstances, LOOK_UP, || call.clone().send()).await?;
+            let instances = page.reservations.unwrap_or_default().into_iter().flat_map(|r| r.instances);
+            found.extend(instances.flatten().filter_map(|instance| Some(instance.instance_id?.into())));
+            token = page.next_token.filter(|token| !token.is_empty());
+            if token.is_none() {
+                return Ok(found);
+            }
+        }
     }
 
     /// The instance types of these names; those not in the region are left out. 100 names a call.

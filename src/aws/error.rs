@@ -39,6 +39,14 @@ pub enum AwsError {
         /// AWS's text.
         message: String,
     },
+    /// The queue does not exist.
+    #[error("{operation}: no such queue: {message}")]
+    NoSuchQueue {
+        /// The call.
+        operation: Operation,
+        /// AWS's text.
+        message: String,
+    },
     /// No lifecycle hook holds the instance: the action was completed or timed out.
     #[error("{operation}: no lifecycle action is under way: {message}")]
     NoActiveHook {
@@ -135,7 +143,9 @@ struct ServerError {
 ///
 /// Sources: [Auto Scaling](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/CommonErrors.html),
 /// [EC2](https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html),
-/// [EKS](https://docs.aws.amazon.com/eks/latest/APIReference/CommonErrors.html), and the SDK's own list.
+/// [EKS](https://docs.aws.amazon.com/eks/latest/APIReference/CommonErrors.html),
+/// [SQS](https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_ReceiveMessage.html) (`KMS.…`: the
+/// key of an encrypted queue), and the SDK's own list.
 const THROTTLED: &[&str] = &[
     "Throttling",
     "ThrottlingException",
@@ -148,6 +158,7 @@ const THROTTLED: &[&str] = &[
     "BandwidthLimitExceeded",
     "PriorRequestNotComplete",
     "SlowDown",
+    "KMS.ThrottlingException",
 ];
 
 /// Codes for missing permission or wrong credentials (same sources).
@@ -158,6 +169,7 @@ const DENIED: &[&str] = &[
     "Blocked",
     "IncompleteSignature",
     "InvalidClientTokenId",
+    "KMS.AccessDeniedException",
     "MissingAuthenticationToken",
     "MissingAuthenticationTokenException",
     "NotAuthorized",
@@ -212,6 +224,11 @@ impl AwsError {
             // https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_SetDesiredCapacity.html and others
             "ScalingActivityInProgress" => return Self::ScalingActivityInProgress { operation, message },
             "InvalidInstanceID.NotFound" => return Self::NoSuchInstance { operation, message },
+            // By two names, of which the SDK takes that of the old protocol:
+            // https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_ReceiveMessage.html
+            "AWS.SimpleQueueService.NonExistentQueue" | "QueueDoesNotExist" => {
+                return Self::NoSuchQueue { operation, message };
+            }
             "ValidationError" => {}
             _ => return Self::Other { operation, code: code.to_owned(), message },
         }
@@ -309,6 +326,7 @@ mod tests {
             ("AccessDeniedException", "User: x is not authorized to perform: y", "Denied"),
             ("AccessDenied", "User: arn:aws:iam::1:user/u is not authorized to perform: x", "Denied"),
             ("UnauthorizedOperation", "You are not authorized to perform this operation.", "Denied"),
+            ("AWS.SimpleQueueService.NonExistentQueue", "The specified queue does not exist.", "NoSuchQueue"),
             ("ExpiredToken", "The security token included in the request is expired", "Expired"),
             ("RequestExpired", "Request has expired.", "Expired"),
             ("SignatureDoesNotMatch", "Signature expired: 20260101T000000Z is now earlier", "Expired"),

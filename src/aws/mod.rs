@@ -1,4 +1,4 @@
-//! Thin adapters to EC2 Auto Scaling, EC2 and EKS: one function a call, plain data, one error type.
+//! Thin adapters to EC2 Auto Scaling, EC2, EKS and SQS: one function a call, plain data, one error type.
 //!
 //! - Nothing here decides or remembers; loops and caches are in `groups`.
 //! - Every attempt has a time-out and is counted ([`Calls`]); idempotent calls are retried for some seconds
@@ -24,6 +24,7 @@ mod lifecycle_hook;
 mod notice;
 mod operation;
 mod proxy;
+mod queue;
 mod requirements;
 mod retry;
 mod tag_selector;
@@ -63,9 +64,10 @@ pub use instance_types::{Accelerator, TypeInfo};
 pub use launch_template::{LaunchSpec, Revision, TemplateVersion, Volumes};
 pub use lifecycle::Lifecycle;
 pub use lifecycle_hook::Hook;
-pub use notice::{About, News, Notice};
+pub use notice::{About, Content, News, Notice};
 pub use operation::Operation;
 pub use proxy::{BadProxy, Proxy};
+pub use queue::Message;
 pub use requirements::Requirements;
 pub use tag_selector::TagSelector;
 pub use user_data::UserData;
@@ -83,12 +85,13 @@ const WORLDS_REGION: &str = "us-east-1";
 #[error("no AWS region: set --region, AWS_REGION or a region in the AWS profile")]
 pub struct NoRegion;
 
-/// Clients of EC2 Auto Scaling, EC2 and EKS. Clones share everything.
+/// Clients of EC2 Auto Scaling, EC2, EKS and SQS. Clones share everything.
 #[derive(Clone, Debug)]
 pub struct Aws {
     autoscaling: aws_sdk_autoscaling::Client,
     ec2: aws_sdk_ec2::Client,
     eks: aws_sdk_eks::Client,
+    sqs: aws_sdk_sqs::Client,
     /// For our identity; `None` in simulated worlds.
     sts: Option<aws_sdk_sts::Client>,
     region: String,
@@ -154,11 +157,15 @@ impl Aws {
         let ec2 = aws_sdk_ec2::config::Builder::from(config)
             .timeout_config(timeouts.clone())
             .retry_config(once.clone());
-        let eks = aws_sdk_eks::config::Builder::from(config).timeout_config(timeouts).retry_config(once);
+        let eks = aws_sdk_eks::config::Builder::from(config)
+            .timeout_config(timeouts.clone())
+            .retry_config(once.clone());
+        let sqs = aws_sdk_sqs::config::Builder::from(config).timeout_config(timeouts).retry_config(once);
         Self {
             autoscaling: aws_sdk_autoscaling::Client::from_conf(autoscaling.build()),
             ec2: aws_sdk_ec2::Client::from_conf(ec2.build()),
             eks: aws_sdk_eks::Client::from_conf(eks.build()),
+            sqs: aws_sdk_sqs::Client::from_conf(sqs.build()),
             sts: None,
             region,
             calls: Calls::default(),
@@ -235,7 +242,7 @@ mod tests {
     /// The settings that decide an SDK client's behaviour, without endpoint and credentials.
     fn settings(aws: &Aws) -> String {
         let autoscaling = aws.autoscaling.config();
-        let (ec2, eks) = (aws.ec2.config(), aws.eks.config());
+        let (ec2, eks, sqs) = (aws.ec2.config(), aws.eks.config(), aws.sqs.config());
         format!(
             "{:#?}",
             [
@@ -246,6 +253,7 @@ mod tests {
                 ),
                 (ec2.retry_config(), ec2.timeout_config(), ec2.stalled_stream_protection()),
                 (eks.retry_config(), eks.timeout_config(), eks.stalled_stream_protection()),
+                (sqs.retry_config(), sqs.timeout_config(), sqs.stalled_stream_protection()),
             ]
         )
     }

@@ -5,7 +5,7 @@ use std::fmt;
 use prometheus_client::encoding::{EncodeLabelValue, LabelValueEncoder};
 
 macro_rules! operations {
-    ($($service:literal { $($name:ident),* $(,)? })*) => {
+    ($($service:literal { $($name:ident $(as $permission:ident)?),* $(,)? })*) => {
         /// An AWS operation that ebbtide calls, by AWS's name.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[expect(missing_docs, reason = "AWS documents them under these names")]
@@ -30,11 +30,13 @@ macro_rules! operations {
             /// Reference](https://docs.aws.amazon.com/service-authorization/latest/reference/reference_policies_actions-resources-contextkeys.html).
             pub fn action(self) -> &'static str {
                 match self {
-                    $($(Self::$name => concat!($service, ":", stringify!($name)),)*)*
+                    $($(Self::$name => concat!($service, ":", operations!(@action $name $($permission)?)),)*)*
                 }
             }
         }
     };
+    (@action $name:ident) => { stringify!($name) };
+    (@action $name:ident $permission:ident) => { stringify!($permission) };
 }
 
 operations! {
@@ -55,12 +57,18 @@ operations! {
         DeleteTags,
         DescribeImages,
         DescribeInstanceTypes,
+        DescribeInstances,
         DescribeLaunchTemplateVersions,
         DescribeTags,
         GetInstanceTypesFromInstanceRequirements,
     }
     "eks" {
         DescribeNodegroup,
+    }
+    "sqs" {
+        ChangeMessageVisibilityBatch as ChangeMessageVisibility,
+        DeleteMessageBatch as DeleteMessage,
+        ReceiveMessage,
     }
     "sts" {
         GetCallerIdentity,

@@ -40,6 +40,8 @@ pub(super) const REFRESH: Patience = Patience::new(10_000, 15_000, 1_000);
 /// Source: [Deploy private clusters](https://docs.aws.amazon.com/eks/latest/userguide/private-clusters.html): the EKS
 /// API has its own endpoint.
 pub(super) const LOOK_UP: Patience = Patience::new(5_000, 2_000, 1_000);
+/// A receive from a queue: SQS holds it for 20 s while there is no message. Its caller asks again anyway.
+pub(super) const RECEIVE: Patience = Patience::new(30_000, 2_000, 1_000);
 /// A read that an RPC waits for; cluster-autoscaler gives up after 5 s, see [`crate::provider`].
 pub(super) const READ_NOW: Patience = Patience::new(3_000, 3_000, 250);
 /// An idempotent write: heartbeat, completion, protection, tag. The shortest hook lasts 30 s and gets its heartbeat

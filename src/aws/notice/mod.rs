@@ -4,9 +4,31 @@
 //! A notice is a claim of whoever may write to the queue. It makes the program look sooner and sets deadlines; what it
 //! does to an instance is decided from what AWS shows of it.
 
+mod reading;
+#[cfg(test)]
+mod tests;
+
 use jiff::Timestamp;
 
 use crate::k8s::{GroupName, InstanceId};
+
+/// What is in a message of a queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// News of instances; more than one if the message names several.
+    Notices(Vec<Notice>),
+    /// A message that is well-formed and ends no instance: what it is, such as a test notification.
+    Nothing(String),
+    /// A message that nobody can make sense of: why.
+    Malformed(String),
+}
+
+impl Content {
+    /// Reads the body of a message. Texts from the body are quoted, without control characters, and short.
+    pub fn read(body: &str) -> Self {
+        reading::read(body).unwrap_or_else(Self::Malformed)
+    }
+}
 
 /// What AWS has told of an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]

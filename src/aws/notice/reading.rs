@@ -1,0 +1,224 @@
+//! Bodies of messages → what they tell, in the shapes that AWS documents.
+//!
+//! - An event of EventBridge: `detail-type`, `time`, `detail`.
+//! - The notification of a group's lifecycle hook, straight to the queue: no envelope.
+//! - Either of them inside the notification of an SNS topic without raw delivery.
+//!
+//! Whoever may write to the queue chooses the bytes: every text that is kept is checked and bounded, and nothing here
+//! can panic.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use jiff::fmt::rfc2822;
+use serde_json::Value;
+
+use super::{About, Content, News, Notice};
+use crate::k8s::InstanceId;
+
+/// Bytes of the largest message.
+///
+/// Source: [message quotas](https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/quotas-messages.html).
+const LARGEST_BODY: usize = 1 << 20;
+/// Characters of the longest name of a group or hook.
+///
+/// Source: [PutLifecycleHook](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_PutLifecycleHook.html).
+const LONGEST_NAME: usize = 255;
+/// Characters of the longest ARN of an event.
+///
+/// Source: [Event](https://docs.aws.amazon.com/health/latest/APIReference/API_Event.html).
+const LONGEST_EVENT: usize = 1600;
+/// Characters of an id after its prefix: twice what AWS has today, 17.
+const LONGEST_ID: usize = 34;
+/// From the notice until the capacity is taken back.
+///
+/// Source: [Monitor interruptible Capacity
+/// Reservations](https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/monitor-interruptible-cr.html).
+const INTERRUPTION: Duration = Duration::from_mins(2);
+/// From a Capacity Block's warning until its instances begin to be terminated, and from then to its end date.
+///
+/// Source: [Monitor Capacity
+/// Blocks](https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/capacity-blocks-monitor.html): the warning comes 40
+/// minutes before the end.
+const BLOCK_WARNING: Duration = Duration::from_mins(10);
+const BLOCK_ENDS_EARLY: Duration = Duration::from_mins(30);
+
+/// Reads a body, or tells why nobody can.
+pub(super) fn read(body: &str) -> Result<Content, String> {
+    let message = object(body)?;
+    // https://docs.aws.amazon.com/sns/latest/dg/sns-sqs-as-subscriber.html
+    match (text(&message, "Type"), text(&message, "TopicArn")) {
+        (Some("Notification"), Some(_)) => of_message(&object(required(&message, "Message")?)?),
+        (Some(other), Some(_)) => Ok(Content::Nothing(format!("SNS message {}", quoted(other)))),
+        _ => of_message(&message),
+    }
+}
+
+fn of_message(message: &Value) -> Result<Content, String> {
+    // `detail_type` as in the page on Capacity Blocks.
+    let kind = text(message, "detail-type").or_else(|| text(message, "detail_type"));
+    if let Some(kind) = kind {
+        return of_event(kind, message);
+    }
+    match text(message, "Event") {
+        // https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_PutLifecycleHook.html
+        Some("autoscaling:TEST_NOTIFICATION") => Ok(Content::Nothing("test notification".to_owned())),
+        Some(other) => Ok(Content::Nothing(format!("notification {}", quoted(other)))),
+        None if message.get("LifecycleTransition").is_some() => lifecycle_action(message, message, "Time"),
+        None => Err("neither an EventBridge event nor a notification of a lifecycle hook".to_owned()),
+    }
+}
+
+fn of_event(kind: &str, event: &Value) -> Result<Content, String> {
+    let detail = event.get("detail").unwrap_or(&Value::Null);
+    let news = match kind {
+        "EC2 Instance-terminate Lifecycle Action" => return lifecycle_action(detail, event, "time"),
+        "AWS Health Event" => return health(detail, event),
+        "Capacity Block Reservation Expiration Warning" | "Capacity Block Expiration Warning" => {
+            return capacity_block(detail, event);
+        }
+        "EC2 Spot Instance Interruption Warning" => News::SpotInterruption,
+        "EC2 Instance Rebalance Recommendation" => News::RebalanceRecommendation,
+        "EC2 Instance State-change Notification" => match required(detail, "state")? {
+            "stopping" | "stopped" | "shutting-down" | "terminated" => News::StateChange,
+            other => return Ok(Content::Nothing(format!("instance state {}", quoted(other)))),
+        },
+        // The page's own two spellings, in its present and in an earlier version.
+        "EC2 Capacity Reservation Instance Interruption Warning"
+        | "EC2 Interruptible Capacity Reservation Instance Interruption Warning" => {
+            let ends = text(detail, "instance-termination-time").and_then(|text| text.parse().ok());
+            News::CapacityEnds(match ends {
+                Some(ends) => ends,
+                None => later(written(event, "time")?, INTERRUPTION),
+            })
+        }
+        other => return Ok(Content::Nothing(format!("event {}", quoted(other)))),
+    };
+    let about = About::Instance(instance(required(detail, "instance-id")?)?);
+    Ok(Content::Notices(vec![Notice { about, at: written(event, "time")?, news }]))
+}
+
+/// Sources: [event
+/// reference](https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-event-reference.html), [lifecycle
+/// notifications](https://docs.aws.amazon.com/autoscaling/ec2/userguide/prepare-for-lifecycle-notifications.html).
+fn lifecycle_action(action: &Value, message: &Value, time: &str) -> Result<Content, String> {
+    let transition = required(action, "LifecycleTransition")?;
+    if transition != "autoscaling:EC2_INSTANCE_TERMINATING" {
+        return Ok(Content::Nothing(format!("lifecycle action {}", quoted(transition))));
+    }
+    let news = News::LifecycleAction {
+        group: bounded(action, "AutoScalingGroupName", LONGEST_NAME)?.into(),
+        hook: bounded(action, "LifecycleHookName", LONGEST_NAME)?.to_owned(),
+    };
+    let about = About::Instance(instance(required(action, "EC2InstanceId")?)?);
+    Ok(Content::Notices(vec![Notice { about, at: written(message, time)?, news }]))
+}
+
+/// Every page of an event names instances of its own, so pages need not be put together.
+///
+/// Source: [AWS Health event
+/// schema](https://docs.aws.amazon.com/health/latest/ug/aws-health-events-eventbridge-schema.html).
+fn health(detail: &Value, event: &Value) -> Result<Content, String> {
+    let (service, category) = (required(detail, "service")?, required(detail, "eventTypeCategory")?);
+    let code = required(detail, "eventTypeCode")?;
+    // A planned lifecycle event asks the owner to move to something newer: nobody takes the instance away.
+    if service != "EC2" || category != "scheduledChange" || code.ends_with("_PLANNED_LIFECYCLE_EVENT") {
+        return Ok(Content::Nothing(format!("AWS Health event {}", quoted(code))));
+    }
+    let at = written(event, "time")?;
+    let arn = bounded(detail, "eventArn", LONGEST_EVENT)?;
+    let is_closed = text(detail, "statusCode") == Some("closed");
+    let entities = detail.get("affectedEntities").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let mut notices = Vec::new();
+    for entity in entities {
+        let Some(value) = text(entity, "entityValue") else { continue };
+        // An id or an ARN. Events about dedicated hosts and reservations come in the same shape.
+        let id = value.rsplit('/').next().unwrap_or(value);
+        if !id.starts_with("i-") {
+            continue;
+        }
+        let news = News::ScheduledEvent {
+            event: arn.to_owned(),
+            starts: text(detail, "startTime").and_then(moment),
+            ends: text(detail, "endTime").and_then(moment),
+            is_over: is_closed || text(entity, "status") == Some("RESOLVED"),
+        };
+        notices.push(Notice { about: About::Instance(instance(id)?), at, news });
+    }
+    if notices.is_empty() {
+        return Ok(Content::Nothing(format!("AWS Health event {} of no instance", quoted(code))));
+    }
+    Ok(Content::Notices(notices))
+}
+
+fn capacity_block(detail: &Value, event: &Value) -> Result<Content, String> {
+    let at = written(event, "time")?;
+    let id = required(detail, "capacity-reservation-id")?;
+    if !is_id("cr-", id) {
+        return Err(format!("{} is no id of a Capacity Reservation", quoted(id)));
+    }
+    // Nobody documents the date's format.
+    let ends = text(detail, "end-date").and_then(moment);
+    let begins = ends.and_then(|ends| ends.checked_sub(BLOCK_ENDS_EARLY).ok());
+    let news = News::CapacityEnds(begins.unwrap_or_else(|| later(at, BLOCK_WARNING)));
+    Ok(Content::Notices(vec![Notice { about: About::CapacityReservation(id.to_owned()), at, news }]))
+}
+
+fn object(body: &str) -> Result<Value, String> {
+    if body.len() > LARGEST_BODY {
+        return Err(format!("{} bytes", body.len()));
+    }
+    match serde_json::from_str(body) {
+        Ok(value @ Value::Object(_)) => Ok(value),
+        Ok(_) => Err(format!("no JSON object: {}", quoted(body))),
+        Err(error) => Err(format!("no JSON ({error}): {}", quoted(body))),
+    }
+}
+
+fn text<'a>(of: &'a Value, name: &str) -> Option<&'a str> {
+    of.get(name)?.as_str()
+}
+
+fn required<'a>(of: &'a Value, name: &str) -> Result<&'a str, String> {
+    text(of, name).ok_or_else(|| format!("no text {name}"))
+}
+
+fn bounded<'a>(of: &'a Value, name: &str, longest: usize) -> Result<&'a str, String> {
+    let value = required(of, name)?;
+    if value.is_empty() || value.chars().count() > longest || value.chars().any(char::is_control) {
+        return Err(format!("{name} {} is empty, too long or has control characters", quoted(value)));
+    }
+    Ok(value)
+}
+
+fn written(message: &Value, name: &str) -> Result<Timestamp, String> {
+    let time = required(message, name)?;
+    time.parse().map_err(|_| format!("{name} {} is no time", quoted(time)))
+}
+
+fn instance(id: &str) -> Result<InstanceId, String> {
+    if is_id("i-", id) { Ok(id.into()) } else { Err(format!("{} is no instance id", quoted(id))) }
+}
+
+fn is_id(prefix: &str, id: &str) -> bool {
+    let rest = id.strip_prefix(prefix).unwrap_or_default();
+    (1..=LONGEST_ID).contains(&rest.len()) && rest.chars().all(|c| c.is_ascii_alphanumeric())
+}
+
+/// A time of AWS Health, `Fri, 3 Jun 2022 05:01:10 GMT`: the weekday is wrong even in the documented example. Or one as
+/// everywhere else.
+fn moment(text: &str) -> Option<Timestamp> {
+    let parser = rfc2822::DateTimeParser::new().relaxed_weekday(true);
+    text.parse().ok().or_else(|| parser.parse_timestamp(text).ok())
+}
+
+fn later(at: Timestamp, by: Duration) -> Timestamp {
+    at.checked_add(by).unwrap_or(Timestamp::MAX)
+}
+
+/// The beginning of a text from outside, on one line.
+fn quoted(text: &str) -> String {
+    const ROOM: usize = 80;
+    let cut = if text.chars().nth(ROOM).is_some() { "…" } else { "" };
+    format!("{:?}{cut}", text.chars().take(ROOM).collect::<String>())
+}

@@ -1,0 +1,127 @@
+//! Queues of Amazon SQS that AWS's notices are read from. Standard queues: a message may come twice, late, or out of
+//! order.
+
+use std::time::Duration;
+
+use aws_sdk_sqs::types::{
+    BatchResultErrorEntry, ChangeMessageVisibilityBatchRequestEntry, DeleteMessageBatchRequestEntry,
+    MessageSystemAttributeName as Attribute,
+};
+use jiff::Timestamp;
+
+use super::notice::Content;
+use super::retry::{RECEIVE, WRITE};
+use super::{Aws, AwsError, Operation};
+
+/// Messages in a call, at most.
+///
+/// Sources: [ReceiveMessage](https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_ReceiveMessage.html),
+/// [DeleteMessageBatch](https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_DeleteMessageBatch.html).
+const MESSAGES_A_CALL: usize = 10;
+/// How long a receive waits for a message: as long as SQS allows.
+///
+/// Source: [long polling](https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/sqs-short-and-long-polling.html).
+const WAIT_SECONDS: i32 = 20;
+/// The longest visibility time-out.
+///
+/// Source: [visibility
+/// time-out](https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/sqs-visibility-timeout.html).
+const LONGEST_VISIBILITY: Duration = Duration::from_hours(12);
+
+/// A message of a queue. Until its visibility time-out ends, nobody else gets it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// The same each time the message is received.
+    pub id: String,
+    /// To delete it by; that of the latest receive counts.
+    pub receipt: String,
+    /// How often it was received, about.
+    pub received: u32,
+    /// When it was put into the queue.
+    pub sent: Option<Timestamp>,
+    /// What it says.
+    pub content: Content,
+}
+
+impl Aws {
+    /// Up to ten messages; none after twenty seconds without any.
+    pub async fn receive(&self, queue: &str) -> Result<Vec<Message>, AwsError> {
+        let call = self
+            .sqs
+            .receive_message()
+            .queue_url(queue)
+            .max_number_of_messages(MESSAGES_A_CALL as i32)
+            .wait_time_seconds(WAIT_SECONDS)
+            .message_system_attribute_names(Attribute::ApproximateReceiveCount)
+            .message_system_attribute_names(Attribute::SentTimestamp);
+        let answer = self.call(Operation::ReceiveMessage, RECEIVE, || call.clone().send()).await?;
+        Ok(answer.messages.unwrap_or_default().into_iter().filter_map(message).collect())
+    }
+
+    /// Deletes messages by receipt, ten a call. Returns the receipts that AWS refused.
+    pub async fn delete_messages(&self, queue: &str, receipts: &[String]) -> Result<Vec<String>, AwsError> {
+        let mut refused = Vec::new();
+        for batch in receipts.chunks(MESSAGES_A_CALL) {
+            let entries = batch.iter().enumerate().filter_map(|(n, receipt)| {
+                DeleteMessageBatchRequestEntry::builder()
+                    .id(n.to_string())
+                    .receipt_handle(receipt)
+                    .build()
+                    .ok()
+            });
+            let call = self.sqs.delete_message_batch().queue_url(queue).set_entries(Some(entries.collect()));
+            let answer = self.call(Operation::DeleteMessageBatch, WRITE, || call.clone().send()).await?;
+            refused.extend(of_entries(&answer.failed, batch).cloned());
+        }
+        Ok(refused)
+    }
+
+    /// Hides messages from other receivers for this long from now on, 12 h at most; ten a call. Those that AWS refuses
+    /// come again, as messages may at any time.
+    pub async fn keep_messages(
+        &self,
+        queue: &str,
+        receipts: &[String],
+        visibility: Duration,
+    ) -> Result<(), AwsError> {
+        let seconds = visibility.min(LONGEST_VISIBILITY).as_secs() as i32;
+        for batch in receipts.chunks(MESSAGES_A_CALL) {
+            let entries = batch.iter().enumerate().filter_map(|(n, receipt)| {
+                ChangeMessageVisibilityBatchRequestEntry::builder()
+                    .id(n.to_string())
+                    .receipt_handle(receipt)
+                    .visibility_timeout(seconds)
+                    .build()
+                    .ok()
+            });
+            let call = self
+                .sqs
+                .change_message_visibility_batch()
+                .queue_url(queue)
+                .set_entries(Some(entries.collect()));
+            self.call(Operation::ChangeMessageVisibilityBatch, WRITE, || call.clone().send()).await?;
+        }
+        Ok(())
+    }
+}
+
+/// `None` without a receipt: it could not be deleted.
+fn message(from: aws_sdk_sqs::types::Message) -> Option<Message> {
+    let attribute = |name| from.attributes.as_ref()?.get(&name)?.parse::<i64>().ok();
+    Some(Message {
+        received: attribute(Attribute::ApproximateReceiveCount)
+            .map_or(1, |count| count.clamp(1, u32::MAX.into()) as u32),
+        sent: attribute(Attribute::SentTimestamp).and_then(|at| Timestamp::from_millisecond(at).ok()),
+        content: Content::read(from.body.as_deref().unwrap_or_default()),
+        id: from.message_id.unwrap_or_default(),
+        receipt: from.receipt_handle?,
+    })
+}
+
+/// The receipts of these entries, whose ids are places in the batch.
+fn of_entries<'a>(
+    entries: &'a [BatchResultErrorEntry],
+    batch: &'a [String],
+) -> impl Iterator<Item = &'a String> {
+    entries.iter().filter_map(|entry| batch.get(entry.id().parse::<usize>().ok()?))
+}
