@@ -14,7 +14,7 @@ use crate::groups::hooks::Hooks;
 use crate::groups::protection::Protection;
 use crate::groups::{self, Groups};
 use crate::provider::{AwsSizing, Provider, RpcMetrics, Running};
-use crate::scale_in::{Board, Flush, Holds, Intents, Metrics, Settings, Shared};
+use crate::scale_in::{Board, Flush, Holds, Intents, Metrics, Notices, Settings, Shared};
 use crate::template::LearnedStore;
 
 /// The parts that run, and what they share.
@@ -64,6 +64,8 @@ fn shared(config: &Config, aws: Aws, cluster: Cluster, clock: Clock, stop: Cance
         learned: Arc::new(LearnedStore::new(Arc::clone(&nodes))),
         hooks: Arc::new(Hooks::new(aws.clone(), &config.lifecycle_hook)),
         holds: Holds::default(),
+        notices: Notices::default(),
+        queues: config.queue_urls.clone(),
         protection: Arc::new(Protection::new(aws.clone(), Arc::clone(&groups), clock.clone())),
         leadership: leadership(clock.clone()),
         settings: settings(config),
@@ -88,6 +90,8 @@ fn settings(config: &Config) -> Settings {
         },
         patience: config.patience,
         drain_timeout: config.drain_timeout,
+        on_rebalance: config.on_rebalance,
+        on_scheduled_event: config.on_scheduled_event,
         guard: config.daemonset_guard,
         operator_at_once: config.max_operator_scale_ins,
     }

@@ -38,6 +38,8 @@ pub struct AutoScalingGroup {
     pub frozen: Option<Frozen>,
     /// Whether it returns instances to its warm pool when it scales in.
     pub reuses: bool,
+    /// Whether it replaces spot instances itself on a rebalance recommendation (Capacity Rebalancing).
+    pub rebalances_capacity: bool,
 }
 
 /// Why AWS refuses to change a group.
@@ -159,6 +161,7 @@ impl AutoScalingGroup {
             weights,
             frozen,
             reuses,
+            rebalances_capacity: from.capacity_rebalance.unwrap_or(false),
         }
     }
 

@@ -40,6 +40,12 @@ impl Aws {
         Ok(try_join_all(batches).await?.into_iter().flatten().collect())
     }
 
+    /// The groups of these names, for what cannot wait; missing ones are left out. 100 names a call.
+    pub async fn describe_groups_now(&self, names: &[GroupName]) -> Result<Vec<AutoScalingGroup>, AwsError> {
+        let batches = names.chunks(GROUPS_A_CALL as usize).map(|batch| self.groups(READ_NOW, batch, &[]));
+        Ok(try_join_all(batches).await?.into_iter().flatten().collect())
+    }
+
     /// The group of this name, if it exists, for a change that a caller waits for.
     pub async fn describe_group_now(&self, name: &GroupName) -> Result<Option<AutoScalingGroup>, AwsError> {
         let found = self.groups(READ_NOW, &[name.to_owned()], &[]).await?;

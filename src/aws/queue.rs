@@ -44,14 +44,15 @@ pub struct Message {
 }
 
 impl Aws {
-    /// Up to ten messages; none after twenty seconds without any.
-    pub async fn receive(&self, queue: &str) -> Result<Vec<Message>, AwsError> {
+    /// Up to ten messages, hidden from other receivers for so long; none after twenty seconds without any.
+    pub async fn receive(&self, queue: &str, hidden: Duration) -> Result<Vec<Message>, AwsError> {
         let call = self
             .sqs
             .receive_message()
             .queue_url(queue)
             .max_number_of_messages(MESSAGES_A_CALL as i32)
             .wait_time_seconds(WAIT_SECONDS)
+            .visibility_timeout(hidden.min(LONGEST_VISIBILITY).as_secs() as i32)
             .message_system_attribute_names(Attribute::ApproximateReceiveCount)
             .message_system_attribute_names(Attribute::SentTimestamp);
         let answer = self.call(Operation::ReceiveMessage, RECEIVE, || call.clone().send()).await?;

@@ -8,6 +8,7 @@ mod answer;
 mod budgets;
 mod calls;
 mod client;
+mod cordon;
 mod election;
 mod interner;
 mod leadership;
@@ -26,6 +27,7 @@ pub use budgets::{Attachment, Budget, Existing};
 #[cfg(test)]
 pub(crate) use calls::NOTE_LIMIT;
 pub use client::{Cluster, ConnectError};
+pub use cordon::Cordon;
 pub use election::{Candidate, Election};
 pub use interner::TextMap;
 pub use leadership::{Leadership, Standing};

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeStatus, Taint};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
+use super::cordon::Cordon;
 use super::interner::TextMap;
 use super::record::{Annotation, Record};
 use crate::k8s::{InstanceId, NodeName, ProviderId, names};
@@ -42,6 +43,8 @@ pub struct NodeView {
     pub record: Option<Annotation>,
     /// Annotation `ebbtide/marks`, raw.
     pub marks: Option<String>,
+    /// Annotation `ebbtide/cordon`.
+    pub cordon: Option<Cordon>,
     /// `metadata.labels`.
     pub labels: TextMap,
     /// `metadata.creationTimestamp`.
@@ -76,6 +79,7 @@ impl From<&Node> for NodeView {
             taints: spec.and_then(|spec| spec.taints.clone()).unwrap_or_default(),
             record: annotation(names::RECORD).as_deref().map(Annotation::from),
             marks: annotation(names::MARKS),
+            cordon: annotation(names::CORDON).as_deref().map(Cordon::read),
             labels: meta.labels.iter().flatten().collect(),
             created: meta.creation_timestamp.as_ref().map(|time| time.0),
             ready: status.map(ready).unwrap_or_default(),

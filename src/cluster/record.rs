@@ -19,6 +19,16 @@ pub enum Cause {
     Autoscaler,
     /// The group put the instance into Terminating:Wait.
     LifecycleHook,
+    /// AWS takes the spot instance back, two minutes after its notice.
+    SpotInterruption,
+    /// AWS advises to leave the spot instance.
+    RebalanceRecommendation,
+    /// AWS Health: maintenance, retirement or reboot of the instance.
+    ScheduledEvent,
+    /// The Capacity Block or interruptible reservation of the instance ends.
+    CapacityEnd,
+    /// The instance stops or ends, and not by its group.
+    StateChange,
     /// A person annotated the Node.
     Operator,
 }
@@ -52,6 +62,11 @@ impl Cause {
         match self {
             Self::Autoscaler => "autoscaler",
             Self::LifecycleHook => "lifecycle-hook",
+            Self::SpotInterruption => "spot-interruption",
+            Self::RebalanceRecommendation => "rebalance-recommendation",
+            Self::ScheduledEvent => "scheduled-event",
+            Self::CapacityEnd => "capacity-end",
+            Self::StateChange => "state-change",
             Self::Operator => "operator",
         }
     }
@@ -92,6 +107,9 @@ pub struct Record {
     /// When the instance must be released; `None`: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub release_by: Option<Timestamp>,
+    /// When AWS ends the machine, whatever anybody does; `None`: no notice says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ends_at: Option<Timestamp>,
     /// How it is given back.
     pub release: Release,
     /// When the last workload was seen to have exited, set once flushing: the flush counts from then.
@@ -120,6 +138,7 @@ impl Record {
             requested_at: now,
             phase_since: now,
             release_by: None,
+            ends_at: None,
             release,
             empty_since: None,
             terminate_at: None,
@@ -141,6 +160,7 @@ impl Record {
             requested_at: moved(self.requested_at),
             phase_since: moved(self.phase_since),
             release_by: self.release_by.map(moved),
+            ends_at: self.ends_at.map(moved),
             empty_since: self.empty_since.map(moved),
             terminate_at: self.terminate_at.map(moved),
             ..self.clone()
@@ -163,7 +183,8 @@ impl Record {
 
     /// Whether its moments lie within [`PLAUSIBLE`].
     fn is_plausible(&self) -> bool {
-        let others = [self.release_by, self.empty_since, self.terminate_at].into_iter().flatten();
+        let others =
+            [self.release_by, self.ends_at, self.empty_since, self.terminate_at].into_iter().flatten();
         let moments = [self.requested_at, self.phase_since].into_iter().chain(others);
         moments.map(|moment| moment.as_second()).all(|second| PLAUSIBLE.contains(&second))
     }
@@ -276,9 +297,27 @@ mod tests {
 
     use super::*;
 
+    const CAUSES: &[Cause] = &[
+        Cause::Autoscaler,
+        Cause::LifecycleHook,
+        Cause::SpotInterruption,
+        Cause::RebalanceRecommendation,
+        Cause::ScheduledEvent,
+        Cause::CapacityEnd,
+        Cause::StateChange,
+        Cause::Operator,
+    ];
+
+    #[test]
+    fn a_cause_is_spelled_the_same_in_records_and_in_metrics() {
+        for cause in CAUSES {
+            assert_eq!(serde_json::to_value(cause).expect("text"), cause.as_str());
+        }
+    }
+
     prop_compose! {
         fn any_record()(
-            cause in prop_oneof![Just(Cause::Autoscaler), Just(Cause::LifecycleHook), Just(Cause::Operator)],
+            cause in proptest::sample::select(CAUSES),
             phase in prop_oneof![Just(Phase::Draining), Just(Phase::Flushing), Just(Phase::Releasing)],
             release in prop_oneof![
                 Just(Release::TerminateAndDecrement), Just(Release::Terminate), Just(Release::CompleteHook)
@@ -286,11 +325,13 @@ mod tests {
             group in ".{1,40}",
             seconds in PLAUSIBLE,
             limit in proptest::option::of(PLAUSIBLE),
+            ends in proptest::option::of(PLAUSIBLE),
         ) -> Record {
             let at = |s| Timestamp::from_second(s).expect("in range");
             Record {
                 phase,
                 release_by: limit.map(at),
+                ends_at: ends.map(at),
                 ..Record::new(cause, &group, "i-1", release, at(seconds))
             }
         }
@@ -318,6 +359,7 @@ mod tests {
                 Record { requested_at: at, ..record.clone() },
                 Record { phase_since: at, ..record.clone() },
                 Record { release_by: Some(at), ..record.clone() },
+                Record { ends_at: Some(at), ..record.clone() },
                 Record { empty_since: Some(at), ..record.clone() },
                 Record { terminate_at: Some(at), ..record.clone() },
             ] {

@@ -131,6 +131,18 @@ pub(super) struct ServeFlags {
     /// Name of the lifecycle hooks that are ours to complete.
     #[arg(long, value_name = "NAME", default_value = "ebbtide")]
     pub(super) lifecycle_hook: String,
+    /// URL of an SQS queue with notices of AWS's: lifecycle actions, spot interruptions, rebalance recommendations, AWS Health,
+    /// state changes. Without one, only refreshes show what happens. Repeatable.
+    #[arg(long, value_name = "URL")]
+    pub(super) queue_url: Vec<String>,
+    /// What to do on a rebalance recommendation, unless the group has Capacity Rebalancing: drain (and have it replaced), cordon
+    /// (for an hour), nothing.
+    #[arg(long, value_name = "CHOICE", default_value = "cordon")]
+    pub(super) on_rebalance: String,
+    /// What to do when AWS Health announces maintenance, retirement or reboot of an instance: drain (and have it replaced),
+    /// cordon (until it is over), nothing.
+    #[arg(long, value_name = "CHOICE", default_value = "drain")]
+    pub(super) on_scheduled_event: String,
     /// Name of the ConfigMap, in this program's namespace, that keeps what is learned of the groups' nodes.
     #[arg(long, value_name = "NAME", default_value = "ebbtide-templates")]
     pub(super) templates_config_map: String,

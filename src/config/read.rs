@@ -8,7 +8,7 @@ use tracing::Level;
 
 use super::problem::Problem;
 use crate::aws::MOST_PODS;
-use crate::scale_in::AtOnce;
+use crate::scale_in::{AtOnce, Treatment};
 use crate::telemetry::LogFormat;
 use crate::template::MixedInstances;
 
@@ -28,6 +28,19 @@ pub(super) fn boolean(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Op
     let read = text.parse().ok();
     if read.is_none() {
         problems.push(Problem::new(flag, format!("{text:?} is neither true nor false")));
+    }
+    read
+}
+
+pub(super) fn treatment(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Option<Treatment> {
+    let read = match text {
+        "nothing" => Some(Treatment::Nothing),
+        "cordon" => Some(Treatment::Cordon),
+        "drain" => Some(Treatment::Drain),
+        _ => None,
+    };
+    if read.is_none() {
+        problems.push(Problem::new(flag, format!("{text:?} is none of drain, cordon, nothing")));
     }
     read
 }

@@ -11,7 +11,7 @@ use crate::aws::Proxy;
 use crate::cluster::Candidate;
 use crate::groups::selector::Selectors;
 use crate::provider::Listen;
-use crate::scale_in::AtOnce;
+use crate::scale_in::{AtOnce, Treatment};
 use crate::telemetry::{LogFormat, LogOptions};
 use crate::template::{MixedInstances, Settings};
 
@@ -48,6 +48,9 @@ fn selectors(nodes: &[&str], discovery: &[&str]) -> Selectors {
 
 fn defaults() -> Config {
     Config {
+        queue_urls: Vec::new(),
+        on_rebalance: Treatment::Cordon,
+        on_scheduled_event: Treatment::Drain,
         listen: "127.0.0.1:8086".parse().expect("an address"),
         admin_listen: "127.0.0.1:9086".parse().expect("an address"),
         tls: None,

@@ -11,7 +11,7 @@ use super::flags::ServeFlags;
 use super::problem::Problem;
 use super::read::{
     address, at_once, boolean, duration, is_cluster_name, is_hook_name, is_object_name, is_region, is_url,
-    log_format, log_level, mixed_instances, named, pods, share,
+    log_format, log_level, mixed_instances, named, pods, share, treatment,
 };
 use super::values::Config;
 use crate::aws::Proxy;
@@ -59,6 +59,8 @@ pub(super) fn config(flags: ServeFlags, proxy: Option<Proxy>, problems: &mut Vec
     let zero_node_startup_time = boolean("--zero-node-startup-time", &flags.zero_node_startup_time, problems);
     let drain = drain(&flags, problems);
     let max_operator_scale_ins = at_once("--max-operator-scale-ins", &flags.max_operator_scale_ins, problems);
+    let on_rebalance = treatment("--on-rebalance", &flags.on_rebalance, problems);
+    let on_scheduled_event = treatment("--on-scheduled-event", &flags.on_scheduled_event, problems);
     check_names(&flags, problems);
     let format = log_format(&flags.log_format, problems);
     let level = log_level(&flags.log_level, problems);
@@ -87,6 +89,9 @@ pub(super) fn config(flags: ServeFlags, proxy: Option<Proxy>, problems: &mut Vec
         drain_timeout: drain.timeout,
         max_operator_scale_ins: max_operator_scale_ins?,
         lifecycle_hook: flags.lifecycle_hook,
+        queue_urls: flags.queue_url,
+        on_rebalance: on_rebalance?,
+        on_scheduled_event: on_scheduled_event?,
         templates_config_map: flags.templates_config_map,
         election,
         log: LogOptions { format: format?, level: level? },
@@ -200,6 +205,12 @@ fn check_names(flags: &ServeFlags, problems: &mut Vec<Problem>) {
         problems.push(Problem::new("--lifecycle-hook", text));
     }
     object_name("--templates-config-map", "a ConfigMap", &flags.templates_config_map, problems);
+    for url in flags.queue_url.iter().filter(|url| !is_url(url)) {
+        let text = format!(
+            "{url:?} is not good: it is like https://sqs.eu-central-1.amazonaws.com/123456789012/name"
+        );
+        problems.push(Problem::new("--queue-url", text));
+    }
     for name in flags.daemonset_flush_namespace.iter().filter(|name| !is_object_name(name)) {
         let text = format!("{name:?} is no name of a namespace");
         problems.push(Problem::new("--daemonset-flush-namespace", text));

@@ -8,7 +8,7 @@ use crate::aws::Proxy;
 use crate::cluster::Candidate;
 use crate::groups::selector::Selectors;
 use crate::provider::{Listen, TlsOptions};
-use crate::scale_in::AtOnce;
+use crate::scale_in::{AtOnce, Treatment};
 use crate::telemetry::LogOptions;
 use crate::template;
 /// Configuration of `serve`.
@@ -55,6 +55,12 @@ pub struct Config {
     pub max_operator_scale_ins: AtOnce,
     /// Name of the lifecycle hooks that are ours.
     pub lifecycle_hook: String,
+    /// URLs of the SQS queues of notices.
+    pub queue_urls: Vec<String>,
+    /// What to do on a rebalance recommendation.
+    pub on_rebalance: Treatment,
+    /// What to do when AWS Health announces an event.
+    pub on_scheduled_event: Treatment,
     /// Name of the ConfigMap of learned templates.
     pub templates_config_map: String,
     /// Leader election; `None`: this is the only process.

@@ -129,6 +129,11 @@ impl Hooks {
         }
     }
 
+    /// The name of our hooks.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// What is known of the group's hooks, of any age.
     pub fn state(&self, group: &GroupName) -> HookState {
         let Some(slot) = self.slots().get(group).cloned() else { return HookState::Unknown };

@@ -4,6 +4,8 @@
 pub const RECORD: &str = "ebbtide/scale-in";
 /// Annotation on a Node: which of the things we change on it were not there before, so that they can be taken back.
 pub const MARKS: &str = "ebbtide/marks";
+/// Annotation on a Node: it is cordoned because of a notice, and until when.
+pub const CORDON: &str = "ebbtide/cordon";
 /// Label on a Node that takes it out of external load balancers.
 /// Source: [well-known labels](https://kubernetes.io/docs/reference/labels-annotations-taints/#node-kubernetes-io-exclude-from-external-load-balancers).
 pub const EXCLUDE_FROM_LOAD_BALANCERS: &str = "node.kubernetes.io/exclude-from-external-load-balancers";

@@ -97,6 +97,8 @@ fn from_somebody(claimed: Record, before: Option<&Record>, now: Timestamp) -> Op
         phase: Phase::Draining,
         phase_since: now,
         empty_since: None,
+        // A notice comes to us, not to others.
+        ends_at: before.and_then(|before| before.ends_at),
         requested_at: claimed.requested_at.max(not_before),
         group: before.map_or(claimed.group, |before| before.group.clone()),
         terminate_at: claimed.terminate_at.max(before.and_then(|before| before.terminate_at)),

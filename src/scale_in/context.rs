@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::held_since::Holds;
 use super::membership::Membership;
 use super::metrics::{Board, Metrics};
+use super::notices::Notices;
 use super::record::{Annotation, Release, Written};
 use super::settings::Settings;
 use crate::aws::{Aws, Instance, Lifecycle};
@@ -45,6 +46,10 @@ pub struct Shared {
     pub hooks: Arc<Hooks>,
     /// Since when instances are held, and until when their pods need them.
     pub holds: Holds,
+    /// What queues have told of instances' ends.
+    pub notices: Notices,
+    /// URLs of the queues.
+    pub queues: Vec<String>,
     /// Lowers sizes without naming an instance to end.
     pub protection: Arc<Protection>,
     /// Whether this process may write.
@@ -119,6 +124,11 @@ pub(super) fn membership(shared: &Shared, node: &NodeView) -> Membership {
 /// Whether a Node needs a worker, now or when something changes.
 pub(super) fn needs_worker(shared: &Shared, node: &NodeView, instance: &Membership) -> bool {
     let all = node.instance.as_deref().map(|instance| shared.nodes.of_instance(instance)).unwrap_or_default();
+    let is_noticed =
+        node.instance.as_ref().is_some_and(|instance| shared.notices.expected(instance).is_some());
+    if is_noticed || node.cordon.is_some() {
+        return true;
+    }
     if node.marks.is_some() || node.record.is_some() || all.iter().any(|node| node.record.is_some()) {
         return true;
     }

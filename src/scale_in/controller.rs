@@ -10,6 +10,7 @@ use tracing::Instrument;
 
 use super::context::{Shared, membership, needs_worker};
 use super::heartbeat;
+use super::notices;
 use super::workers::Workers;
 use crate::k8s::NodeName;
 
@@ -38,6 +39,7 @@ pub async fn run(shared: Arc<Shared>) -> Result<(), ControllerError> {
     }
     let mut workers = Workers::default();
     let mut groups = shared.groups.versions();
+    let mut notices = shared.notices.versions();
     let mut to_check: BTreeSet<NodeName> = tokio::select! {
         biased;
         () = shared.stop.cancelled() => return Ok(()),
@@ -68,11 +70,18 @@ pub async fn run(shared: Arc<Shared>) -> Result<(), ControllerError> {
             Some(name) = workers.ended(&shared) => name.into_iter().collect(),
             names = shared.nodes.changed() => names,
             Ok(()) = groups.changed() => shared.nodes.names().into_iter().collect(),
+            Ok(()) = notices.changed() => noticed(&shared),
         };
     }
     // Answers still out are awaited; the next leader finds the rest by looking.
     while workers.ended(&shared).await.is_some() {}
     Ok(())
+}
+
+/// The Nodes of instances of which AWS has told something.
+fn noticed(shared: &Shared) -> BTreeSet<NodeName> {
+    let instances = shared.notices.instances();
+    instances.iter().flat_map(|id| shared.nodes.of_instance(id)).map(|node| node.name.clone()).collect()
 }
 
 type Watch = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -85,7 +94,12 @@ fn watches_of(shared: &Arc<Shared>) -> Vec<(&'static str, Watch)> {
     {
         Box::pin(run(Arc::clone(shared)))
     }
-    vec![
+    let queues = shared.queues.iter().map(|queue| {
+        let (shared, queue) = (Arc::clone(shared), queue.clone());
+        let read: Watch = Box::pin(async move { match notices::run(shared, queue).await {} });
+        ("reading of a queue of notices", read)
+    });
+    let watches = vec![
         ("watch of Nodes", watch(shared, async |s: Arc<Shared>| s.cluster.watch_nodes(&s.nodes).await)),
         (
             "watch of disruption budgets",
@@ -105,5 +119,6 @@ fn watches_of(shared: &Arc<Shared>) -> Vec<(&'static str, Watch)> {
         ),
         ("keeping of lifecycle hooks", watch(shared, heartbeat::run)),
         ("looking up of lifecycle hooks", watch(shared, async |s: Arc<Shared>| s.hooks.run(&s.clock).await)),
-    ]
+    ];
+    watches.into_iter().chain(queues).collect()
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::record::Record;
 use super::settings::Settings;
 use crate::aws::Hook;
 use crate::clock::{later, signed};
@@ -46,9 +47,20 @@ pub(super) fn shortened_grace(gone_by: Timestamp, grace_seconds: i64, now: Times
     (left < SignedDuration::from_secs(grace_seconds)).then(|| left.as_secs().max(1))
 }
 
-/// When an instance must be released: one heartbeat time-out before the hook's longest hold ends, or at the option's
-/// limit if that is earlier; `None`: no limit.
+/// When an instance must be released: one heartbeat time-out before the hook's longest hold ends, at the option's limit,
+/// or when AWS ends the machine, whichever is earliest; `None`: no limit.
 pub(super) fn limit(
+    settings: &Settings,
+    record: &Record,
+    hook: Option<&Hook>,
+    held_since: Timestamp,
+) -> Option<Timestamp> {
+    let by_rules = hold_limit(settings, record.requested_at, hook, held_since);
+    [by_rules, record.ends_at].into_iter().flatten().min()
+}
+
+/// The same of an instance without a record.
+pub(super) fn hold_limit(
     settings: &Settings,
     requested: Timestamp,
     hook: Option<&Hook>,

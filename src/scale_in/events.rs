@@ -13,7 +13,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::record::{Cause, Phase};
 use super::waiting::{WaitReason, Waiting};
-use crate::cluster::PodName;
+use crate::cluster::{Cordon, PodName};
 
 /// What lasts longer than this is announced again.
 pub const REPEAT_AFTER: SignedDuration = SignedDuration::from_mins(5);
@@ -56,6 +56,10 @@ pub enum Reason {
     Queued,
     /// AWS does not release the instance.
     Refused,
+    /// New pods are kept away because of a notice.
+    Cordoned,
+    /// The notice has lapsed.
+    Uncordoned,
     /// The lifecycle hook ended before the drain did.
     HookOver,
     /// Several Nodes name one instance.
@@ -76,7 +80,7 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason, in the order of the table in `docs/events.md`.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 21] = [
         Self::Draining,
         Self::Flushing,
         Self::Releasing,
@@ -88,6 +92,8 @@ impl Reason {
         Self::PatienceOver,
         Self::Queued,
         Self::Refused,
+        Self::Cordoned,
+        Self::Uncordoned,
         Self::HookOver,
         Self::SeveralNodes,
         Self::Cancelled,
@@ -112,6 +118,8 @@ impl Reason {
             Self::PatienceOver => "ScaleInPatienceOver",
             Self::Queued => "ScaleInQueued",
             Self::Refused => "ScaleInRefused",
+            Self::Cordoned => "ScaleInCordoned",
+            Self::Uncordoned => "ScaleInUncordoned",
             Self::HookOver => "ScaleInHookOver",
             Self::SeveralNodes => "ScaleInSeveralNodes",
             Self::Cancelled => "ScaleInCancelled",
@@ -131,6 +139,8 @@ impl Reason {
             | Self::Releasing
             | Self::Released
             | Self::Waiting
+            | Self::Cordoned
+            | Self::Uncordoned
             | Self::Queued => "Normal",
             Self::Cancelled | Self::Over => "Normal, Warning",
             _ => "Warning",
@@ -347,6 +357,27 @@ pub(super) fn cancelled_by_detaching(group: &str, instance: &str) -> NodeEvent {
 pub(super) fn cancelled_by_a_person() -> NodeEvent {
     let note = "the record in annotation ebbtide/scale-in is gone: the node is back in service".to_owned();
     normal(Reason::Cancelled, CANCELLED, note)
+}
+
+/// New pods are kept away because of a notice.
+pub(super) fn cordoned(cordon: &Cordon) -> NodeEvent {
+    let Cordon { cause, until } = cordon;
+    normal(
+        Reason::Cordoned,
+        "cordoned",
+        format!("cause {cause}: no new pods come to the node until {until:.0}"),
+    )
+}
+
+/// The notice has lapsed or was called off, and the instance lives.
+pub(super) fn uncordoned(cause: Cause) -> NodeEvent {
+    normal(Reason::Uncordoned, "uncordoned", format!("cause {cause} has lapsed: the node is open again"))
+}
+
+/// A person has opened a node that was closed because of a notice.
+pub(super) fn opened_by_a_person(cause: Cause) -> NodeEvent {
+    let note = format!("somebody has uncordoned the node, which was closed by cause {cause}: it stays open");
+    normal(Reason::Uncordoned, "uncordoned", note)
 }
 
 /// The group has the instance in service again.

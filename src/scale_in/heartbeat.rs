@@ -311,7 +311,8 @@ fn let_go_at(
         None => Past::Unknown,
     };
     let since = held.since.unwrap_or(held.seen);
-    let limit = deadline::limit(&shared.settings, since, shared.hooks.last_seen(&held.group).as_ref(), since);
+    let hook = shared.hooks.last_seen(&held.group);
+    let limit = deadline::hold_limit(&shared.settings, since, hook.as_ref(), since);
     nodeless::let_go_at(past, held.seen, whole_since, shared.holds.needed(instance), limit)
 }
 

@@ -106,7 +106,7 @@ impl Intents {
             let now = self.clock.wall();
             let mut record =
                 Record::new(Cause::Autoscaler, group, instance, Release::TerminateAndDecrement, now);
-            record.release_by = deadline::limit(&self.settings, now, None, now);
+            record.release_by = deadline::limit(&self.settings, &record, None, now);
             let source =
                 match self.cluster.patch_node(node, &node_patch::with_record(&view, &record, now)).await {
                     Ok(written) => {

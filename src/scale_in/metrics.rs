@@ -52,12 +52,41 @@ struct Heartbeat {
     outcome: Beat,
 }
 
+/// What became of a message of a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+#[allow(non_camel_case_types, reason = "label values are spelled as Prometheus has them")]
+enum Handling {
+    taken,
+    nothing,
+    foreign,
+    malformed,
+}
+
+/// What became of a message of a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Handled {
+    /// It is about instances of ours, and acted on.
+    Taken,
+    /// It asks for nothing.
+    Nothing,
+    /// It is about no instance of ours.
+    Foreign,
+    /// It cannot be read.
+    Malformed,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Messages {
+    outcome: Handling,
+}
+
 /// Counters of what scale-ins ask for.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
     asked: Family<Asked, Counter>,
     heartbeats: Family<Heartbeat, Counter>,
     panics: Counter,
+    messages: Family<Messages, Counter>,
 }
 
 impl Metrics {
@@ -78,6 +107,12 @@ impl Metrics {
             "Defects that stopped the work on a node; it was taken up again",
             self.panics.clone(),
         );
+        registry.register(
+            "ebbtide_notices",
+            "Messages read from the queues, each time they come, by what became of them: taken, nothing (they ask for \
+             nothing), foreign (about no instance of ours: left alone), malformed",
+            self.messages.clone(),
+        );
         registry.register_collector(Box::new(UnderWay { nodes, board, clock }));
     }
 
@@ -91,6 +126,16 @@ impl Metrics {
         };
         let call = if evicted { Call::eviction } else { Call::deletion };
         self.asked.get_or_create(&Asked { call, answer }).inc();
+    }
+
+    pub(super) fn handled(&self, how: Handled) {
+        let outcome = match how {
+            Handled::Taken => Handling::taken,
+            Handled::Nothing => Handling::nothing,
+            Handled::Foreign => Handling::foreign,
+            Handled::Malformed => Handling::malformed,
+        };
+        self.messages.get_or_create(&Messages { outcome }).inc();
     }
 
     pub(super) fn panicked(&self) {

@@ -13,6 +13,7 @@
 //! - [`heartbeat`] keeps the lifecycle hooks waiting, whatever becomes of the rest.
 //! - [`record`] is everything that must survive: an annotation, read once when the Node comes in. [`claims`] says what of
 //!   it is believed.
+//! - [`notices`] reads what AWS tells of interruptions and lifecycle actions; [`cordon`] keeps pods away meanwhile.
 //! - [`operator_queue`] decides whose wish is next. [`events`] holds every Event on Nodes.
 
 pub mod action;
@@ -20,6 +21,7 @@ mod claims;
 mod class;
 mod context;
 mod controller;
+mod cordon;
 mod deadline;
 mod drain;
 pub mod events;
@@ -34,6 +36,7 @@ mod memory;
 mod metrics;
 mod node_patch;
 mod nodeless;
+mod notices;
 mod operator_queue;
 mod perform;
 pub mod plan;
@@ -56,4 +59,5 @@ pub use controller::{ControllerError, run};
 pub use held_since::Holds;
 pub use intents::{Accepted, IntentError, Intents};
 pub use metrics::{Board, Metrics};
-pub use settings::{AtOnce, Settings};
+pub use notices::Notices;
+pub use settings::{AtOnce, Settings, Treatment};

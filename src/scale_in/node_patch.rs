@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::record::{self, Record};
 use crate::clock::later;
-use crate::cluster::NodeView;
+use crate::cluster::{Cordon, NodeView};
 use crate::k8s::names;
 
 /// cluster-autoscaler takes a Node whose taint is older than 5 minutes for a failed deletion. We renew the taint well before
@@ -174,6 +174,24 @@ pub(super) fn take_off(node: &NodeView) -> Value {
     }
     patch["metadata"]["annotations"][names::RECORD] = Value::Null;
     patch["metadata"]["annotations"][names::MARKS] = marks_value(&ours);
+    patch
+}
+
+/// The patch that cordons the Node because of a notice.
+pub(super) fn cordon(node: &NodeView, cordon: Cordon) -> Value {
+    let mut patch = based_on(node);
+    patch["spec"]["unschedulable"] = json!(true);
+    patch["metadata"]["annotations"][names::CORDON] = json!(cordon.write());
+    patch
+}
+
+/// The patch that takes off that cordon; `open`: and opens the Node.
+pub(super) fn end_cordon(node: &NodeView, open: bool) -> Value {
+    let mut patch = based_on(node);
+    if open {
+        patch["spec"]["unschedulable"] = Value::Null;
+    }
+    patch["metadata"]["annotations"][names::CORDON] = Value::Null;
     patch
 }
 

@@ -10,10 +10,12 @@ use super::action::{Action, Plan};
 use super::events::NodeEvent;
 use super::membership::Membership;
 use super::memory::Task;
+use super::notices::Expected;
 use super::operator_queue;
 use super::record::{Cause, Phase, Record, Release, Wish, Written};
+use super::settings::Treatment;
 use super::situation::{Situation, Turn};
-use super::{deadline, drain, events, flush, guard, node_patch, release, twins};
+use super::{cordon, deadline, drain, events, flush, guard, node_patch, release, twins};
 use crate::aws::Lifecycle;
 use crate::clock::later;
 use crate::cluster::{DaemonOwner, PodName, Ready};
@@ -206,9 +208,16 @@ fn without_record(s: &Situation<'_>, plan: &mut Plan) {
         Membership::In { group, lifecycle: Lifecycle::Retained, .. } => begin_for_retained(s, group, plan),
         // The instance is going anyway: marks of a cancelled scale-in may stay.
         Membership::In { lifecycle, .. } if lifecycle.is_terminating() => {}
-        Membership::In { .. } => {
+        Membership::In { group, lifecycle, .. } => {
             if node_patch::has_scale_in_marks(s.node) {
-                take_off(s, plan, events::cancelled_by_a_person());
+                return take_off(s, plan, events::cancelled_by_a_person());
+            }
+            match s.expected {
+                // Out of service (`Standby`), somebody works on it.
+                Some(expected) if expected.treatment == Treatment::Drain && lifecycle.is_node() => {
+                    begin_for_notice(s, group, &expected, plan);
+                }
+                _ => cordon::cordon(s, plan),
             }
         }
     }
@@ -221,7 +230,8 @@ fn begin_for_hook(s: &Situation<'_>, group: &GroupName, plan: &mut Plan) {
     };
     let Some(instance) = &s.node.instance else { return };
     let mut record = Record::new(Cause::LifecycleHook, group, instance, Release::CompleteHook, s.now);
-    record.release_by = deadline::limit(s.settings, s.now, Some(hook), s.held_since.unwrap_or(s.now));
+    record.ends_at = s.expected.and_then(|expected| expected.ends_at);
+    record.release_by = deadline::limit(s.settings, &record, Some(hook), s.held_since.unwrap_or(s.now));
     begin(s, &record, plan);
 }
 
@@ -229,7 +239,7 @@ fn begin_for_hook(s: &Situation<'_>, group: &GroupName, plan: &mut Plan) {
 fn begin_for_retained(s: &Situation<'_>, group: &GroupName, plan: &mut Plan) {
     let Some(instance) = &s.node.instance else { return };
     let mut record = Record::new(Cause::LifecycleHook, group, instance, Release::Terminate, s.now);
-    record.release_by = deadline::limit(s.settings, s.now, None, s.now);
+    record.release_by = deadline::limit(s.settings, &record, None, s.now);
     begin(s, &record, plan);
 }
 
@@ -250,7 +260,19 @@ fn begin_for_operator(s: &Situation<'_>, wish: Wish, plan: &mut Plan) {
         return operator_queue::wait(s, wish, group, under_way, before, plan);
     }
     let mut record = Record::new(Cause::Operator, group, instance, wish.release, s.now);
-    record.release_by = deadline::limit(s.settings, s.now, None, s.now);
+    record.release_by = deadline::limit(s.settings, &record, None, s.now);
+    begin(s, &record, plan);
+}
+
+/// Begins because a notice says that the instance may have to go.
+fn begin_for_notice(s: &Situation<'_>, group: &GroupName, expected: &Expected, plan: &mut Plan) {
+    let Some(instance) = &s.node.instance else { return };
+    // Whoever stops an instance may have told its group to leave it alone: the group decides what becomes of it.
+    let release =
+        if expected.cause == Cause::StateChange { Release::CompleteHook } else { Release::Terminate };
+    let mut record = Record::new(expected.cause, group, instance, release, s.now);
+    record.ends_at = expected.ends_at;
+    record.release_by = deadline::limit(s.settings, &record, None, s.now);
     begin(s, &record, plan);
 }
 

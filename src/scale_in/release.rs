@@ -41,14 +41,16 @@ pub(super) fn brought_up_to_date(s: &Situation<'_>, record: &Record, plan: &mut 
         Membership::In { group, .. } => group,
         Membership::Unknown | Membership::Elsewhere { .. } => &record.group,
     };
-    let changed = Record { release, group: group.clone(), ..record.clone() };
+    // A cause that comes later may shorten the deadline, never lengthen it.
+    let ends_at = record.ends_at.into_iter().chain(s.expected.and_then(|expected| expected.ends_at)).min();
+    let changed = Record { release, ends_at, group: group.clone(), ..record.clone() };
     let changed = Record { release_by: deadline_of(s, &changed), ..changed };
     let is_as_good = match (changed.release_by, record.release_by) {
         _ if !is_deadline_known(s, &changed) => true,
         (Some(known), Some(written)) => known.duration_since(written).abs() <= AS_GOOD,
         (known, written) => known == written,
     };
-    let is_same = release == record.release && *group == record.group;
+    let is_same = release == record.release && ends_at == record.ends_at && *group == record.group;
     if is_as_good && is_same && s.memory.claims.not_believed().is_none() {
         return changed;
     }
@@ -66,9 +68,9 @@ fn is_deadline_known(s: &Situation<'_>, record: &Record) -> bool {
 fn deadline_of(s: &Situation<'_>, record: &Record) -> Option<Timestamp> {
     match (record.release, s.hook.ours(), s.held_since) {
         (Release::CompleteHook, Some(hook), Some(since)) => {
-            deadline::limit(s.settings, record.requested_at, Some(hook), since)
+            deadline::limit(s.settings, record, Some(hook), since)
         }
-        _ => deadline::limit(s.settings, record.requested_at, None, s.now),
+        _ => deadline::limit(s.settings, record, None, s.now),
     }
 }
 
@@ -109,7 +111,7 @@ fn taken_out(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> Record {
         return record.clone();
     }
     let held_since = s.held_since.unwrap_or(s.now);
-    let release_by = deadline::limit(s.settings, record.requested_at, s.hook.ours(), held_since);
+    let release_by = deadline::limit(s.settings, record, s.hook.ours(), held_since);
     let held = Record { release: Release::CompleteHook, release_by, ..record.clone() };
     s.patch(plan, s.with_record(&held), given_up(s, record));
     held

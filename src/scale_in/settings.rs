@@ -14,10 +14,25 @@ pub struct Settings {
     pub patience: Option<Duration>,
     /// Longest time from request to release, for every cause.
     pub drain_timeout: Option<Duration>,
+    /// What to do on a rebalance recommendation, unless the group rebalances its capacity itself.
+    pub on_rebalance: Treatment,
+    /// What to do when AWS Health announces an event.
+    pub on_scheduled_event: Treatment,
     /// Whether to keep cluster-autoscaler from draining DaemonSet pods itself.
     pub guard: bool,
     /// How many scale-ins by annotation go on at once in a group.
     pub operator_at_once: AtOnce,
+}
+
+/// What to do with a node that may have to go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Treatment {
+    /// Nothing.
+    Nothing,
+    /// Keep new pods away until the notice has lapsed.
+    Cordon,
+    /// Drain it and have it replaced.
+    Drain,
 }
 
 /// How many scale-ins by annotation go on at once in a group.

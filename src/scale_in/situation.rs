@@ -13,6 +13,7 @@ use super::events::{NodeEvent, REPEAT_AFTER};
 use super::membership::Membership;
 use super::memory::{Memory, Task};
 use super::node_patch;
+use super::notices::Expected;
 use super::record::{Cause, Phase, Record, Written};
 use super::settings::Settings;
 use crate::aws::Lifecycle;
@@ -70,6 +71,8 @@ pub struct Situation<'a> {
     pub hook: HookState,
     /// When AWS began to hold the instance, or a moment before; `None` while unknown.
     pub held_since: Option<Timestamp>,
+    /// What AWS has told of the instance's end.
+    pub expected: Option<Expected>,
     /// What was tried before.
     pub memory: &'a Memory,
 }

@@ -157,6 +157,7 @@ impl Worker {
         let mut attachments = shared.attachments.versions();
         let mut holds = shared.holds.versions();
         let mut hooks = shared.hooks.versions();
+        let mut notices = shared.notices.versions();
         let mut leadership = shared.leadership.changes();
         let mut watching = true;
         loop {
@@ -196,6 +197,7 @@ impl Worker {
                 Ok(()) = attachments.changed() => {}
                 Ok(()) = holds.changed() => {}
                 Ok(()) = hooks.changed() => {}
+                Ok(()) = notices.changed() => {}
                 Ok(()) = leadership.changed() => {}
                 () = wake => {}
             }
@@ -241,6 +243,7 @@ impl Worker {
             may_shrink: &|| may_shrink(&self.shared, &node),
             turn: &|| operator_queue::turn(&self.shared, &node),
             held_since: node.instance.as_ref().and_then(|instance| self.shared.holds.since(instance)),
+            expected: node.instance.as_ref().and_then(|instance| self.shared.notices.expected(instance)),
             instance,
             hook,
             memory: &self.memory,

@@ -24,7 +24,7 @@ use crate::config::Config;
 use crate::groups::selector::Selectors;
 use crate::provider::proto::cloud_provider_client::CloudProviderClient;
 use crate::provider::{Io, Listen};
-use crate::scale_in::AtOnce;
+use crate::scale_in::{AtOnce, Treatment};
 use crate::slots::Peer;
 use crate::telemetry::{LogFormat, LogOptions};
 use crate::template::Settings;
@@ -42,6 +42,9 @@ const PIPE: usize = 64 * 1024;
 pub fn config() -> Config {
     let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     Config {
+        queue_urls: Vec::new(),
+        on_rebalance: Treatment::Cordon,
+        on_scheduled_event: Treatment::Drain,
         listen: Listen::Tcp(nowhere),
         admin_listen: nowhere,
         tls: None,

@@ -39,11 +39,19 @@ pub enum Change {
         /// Whether the desired capacity went down with it.
         decrement: bool,
     },
+    /// A read of the group alone showed that these instances leave it, which is no change of ours.
+    Leaving {
+        /// Name of the group.
+        group: GroupName,
+        /// Which, and their states.
+        instances: Vec<(InstanceId, Lifecycle)>,
+    },
 }
 
 impl Change {
     fn group(&self) -> &str {
-        let (Self::Desired { group, .. } | Self::Terminated { group, .. }) = self;
+        let (Self::Desired { group, .. } | Self::Terminated { group, .. } | Self::Leaving { group, .. }) =
+            self;
         group
     }
 }
@@ -92,14 +100,14 @@ fn lay_over(group: &mut Group, changes: &[&(Timestamp, Change)], taken_at: Times
     let of_group = changes.iter().filter(|(_, change)| *change.group() == *group.asg.name);
     let changes: Vec<_> = of_group.collect();
     let is_shown = |(_, change): &&&(Timestamp, Change)| match change {
-        Change::Desired { .. } => false,
+        Change::Desired { .. } | Change::Leaving { .. } => false,
         Change::Terminated { instance, .. } => {
             !group.asg.instances.iter().any(|i| i.id == *instance && may_end(i.lifecycle))
         }
     };
     let shown = changes.iter().rposition(is_shown).unwrap_or_default();
     for (n, (at, change)) in changes.into_iter().enumerate() {
-        if n >= shown || matches!(change, Change::Terminated { .. }) {
+        if n >= shown || !matches!(change, Change::Desired { .. }) {
             apply(group, change, *at >= taken_at);
         }
     }
@@ -128,6 +136,14 @@ fn apply(group: &mut Group, change: &Change, is_news: bool) {
                 instance.lifecycle = Lifecycle::Terminating;
                 if *decrement && counted {
                     group.asg.desired -= group.asg.weight(id);
+                }
+            }
+        }
+        Change::Leaving { instances, .. } => {
+            for instance in &mut group.asg.instances {
+                let seen = instances.iter().find(|(id, _)| *id == instance.id);
+                if let Some((_, lifecycle)) = seen.filter(|_| is_news && may_end(instance.lifecycle)) {
+                    instance.lifecycle = *lifecycle;
                 }
             }
         }

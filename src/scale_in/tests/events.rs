@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::scene::at;
-use crate::cluster::{NOTE_LIMIT, PodName};
+use crate::cluster::{Cordon, NOTE_LIMIT, PodName};
 use crate::scale_in::events::{self, NodeEvent, Reason};
 use crate::scale_in::record::{Cause, Phase};
 use crate::scale_in::waiting::{WaitReason, Waiting};
@@ -36,6 +36,9 @@ fn every_event(group: &str, instance: &str, pods: &[PodName], budget: &str, word
         events::queued(group, 2, 3),
         events::release_refused(instance, words),
         events::state_unknown(instance),
+        events::cordoned(&Cordon { cause: Cause::RebalanceRecommendation, until: at(0) }),
+        events::uncordoned(Cause::ScheduledEvent),
+        events::opened_by_a_person(Cause::RebalanceRecommendation),
         events::hook_over("ebbtide", group, instance, Phase::Draining),
         events::several_nodes(instance, pods.iter().map(|pod| pod.name.clone())),
         events::cancelled_at_minimum(group, instance),
@@ -125,6 +128,17 @@ const EXPECTED: &[(&str, &str, &str)] = &[
         "Warning",
         "ScaleInRefused",
         "AWS was told to terminate instance i-1 and shows it in a state that this version does not know: it is not told again",
+    ),
+    (
+        "Normal",
+        "ScaleInCordoned",
+        "cause rebalance-recommendation: no new pods come to the node until 2023-11-14T22:13:20Z",
+    ),
+    ("Normal", "ScaleInUncordoned", "cause scheduled-event has lapsed: the node is open again"),
+    (
+        "Normal",
+        "ScaleInUncordoned",
+        "somebody has uncordoned the node, which was closed by cause rebalance-recommendation: it stays open",
     ),
     (
         "Warning",

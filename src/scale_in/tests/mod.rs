@@ -4,8 +4,11 @@ mod drain;
 mod events;
 mod flush;
 mod guard;
+mod notices;
 mod order;
 mod people;
 mod release;
 mod scene;
 mod states;
+
+pub(super) use scene::settings;

@@ -20,9 +20,10 @@ use crate::scale_in::class::Flush;
 use crate::scale_in::membership::Membership;
 use crate::scale_in::memory::Memory;
 use crate::scale_in::node_patch;
+use crate::scale_in::notices::Expected;
 use crate::scale_in::plan::plan;
 use crate::scale_in::record::{Cause, Phase, Record, Release};
-use crate::scale_in::settings::{AtOnce, Settings};
+use crate::scale_in::settings::{AtOnce, Settings, Treatment};
 use crate::scale_in::situation::{Situation, Turn};
 
 pub(super) const START: i64 = 1_700_000_000;
@@ -89,6 +90,7 @@ pub(super) struct Scene {
     pub(super) instance: Membership,
     pub(super) hook: HookState,
     pub(super) held_since: Option<Timestamp>,
+    pub(super) expected: Option<Expected>,
     pub(super) memory: Memory,
     /// The budgets of the pods that are being evicted, by UID.
     covered_by: BTreeMap<String, Vec<(String, String)>>,
@@ -113,6 +115,23 @@ pub(super) fn in_group(lifecycle: Lifecycle) -> Membership {
     Membership::In { group: "g".into(), lifecycle, seen: at(0) }
 }
 
+/// The defaults, and one scale-in by annotation at once.
+pub(in crate::scale_in) fn settings() -> Settings {
+    Settings {
+        flush: Flush {
+            default: Duration::from_secs(5),
+            longest: Duration::from_secs(125),
+            namespaces: BTreeSet::new(),
+        },
+        patience: None,
+        on_rebalance: Treatment::Cordon,
+        on_scheduled_event: Treatment::Drain,
+        drain_timeout: None,
+        guard: true,
+        operator_at_once: AtOnce::Number(1),
+    }
+}
+
 /// A node in service, of a group without a hook, with nothing on it.
 pub(super) fn node() -> Scene {
     Scene {
@@ -131,19 +150,10 @@ pub(super) fn node() -> Scene {
         instance: in_group(Lifecycle::InService),
         hook: HookState::Known(TerminatingHooks::default()),
         held_since: None,
+        expected: None,
         memory: Memory::default(),
         covered_by: BTreeMap::new(),
-        settings: Settings {
-            flush: Flush {
-                default: Duration::from_secs(5),
-                longest: Duration::from_secs(125),
-                namespaces: BTreeSet::new(),
-            },
-            patience: None,
-            drain_timeout: None,
-            guard: true,
-            operator_at_once: AtOnce::Number(1),
-        },
+        settings: settings(),
     }
 }
 
@@ -261,6 +271,7 @@ impl Scene {
             instance: self.instance.clone(),
             hook: self.hook.clone(),
             held_since: self.held_since,
+            expected: self.expected,
             memory: &self.memory,
         });
         self.memory.note_occupied(plan.occupied, self.now);

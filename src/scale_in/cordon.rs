@@ -1,0 +1,45 @@
+//! Keeping new pods away from a node that may have to go, and opening it again once the notice has lapsed. Pure.
+
+use super::action::{Action, Plan};
+use super::notices::Expected;
+use super::settings::Treatment;
+use super::situation::Situation;
+use super::{events, node_patch};
+use crate::cluster::Cordon;
+
+/// Plans the cordon of a node that is not scaled in.
+pub(super) fn cordon(s: &Situation<'_>, plan: &mut Plan) {
+    let wanted = s.expected.filter(|expected| expected.until > s.now);
+    match (&s.node.cordon, wanted) {
+        (None, Some(expected)) if expected.treatment == Treatment::Cordon && !s.node.unschedulable => {
+            put_on(s, expected, plan);
+        }
+        (Some(cordon), _) if !s.node.unschedulable => {
+            // A person has opened the node.
+            let event = events::opened_by_a_person(cordon.cause);
+            s.patch(plan, node_patch::end_cordon(s.node, false), vec![Action::Announce(event)]);
+        }
+        (Some(cordon), wanted) => {
+            let is_called_off = wanted.is_some_and(|expected| calls_off(&expected, cordon));
+            let until = s.ours(cordon.until);
+            if is_called_off || until <= s.now {
+                let event = events::uncordoned(cordon.cause);
+                s.patch(plan, node_patch::end_cordon(s.node, true), vec![Action::Announce(event)]);
+            } else {
+                plan.wake(until);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn put_on(s: &Situation<'_>, expected: Expected, plan: &mut Plan) {
+    let cordon = Cordon { cause: expected.cause, until: s.theirs(expected.until) };
+    let event = events::cordoned(&cordon);
+    s.patch(plan, node_patch::cordon(s.node, cordon), vec![Action::Announce(event)]);
+}
+
+/// Whether AWS has called off what the cordon is for.
+pub(super) fn calls_off(expected: &Expected, cordon: &Cordon) -> bool {
+    expected.treatment == Treatment::Nothing && expected.cause == cordon.cause
+}

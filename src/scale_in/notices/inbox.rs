@@ -1,0 +1,457 @@
+//! Reads one queue, has each notice acted on, and deletes its message once that is on record. Only the leader reads.
+//!
+//! - A message that stays in the queue comes again: whatever is lost here (a crash, a lost lead, a failed deletion) is
+//!   told again. A message that comes twice is the same to the plan.
+//! - Messages about instances that are not ours are left alone: another cluster may read the same queue.
+//! - No message is obeyed: a lifecycle action only makes its group be read at once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use jiff::{SignedDuration, Timestamp};
+use tokio::time::sleep;
+
+use super::meaning::{Facts, Meaning, is_settled, meaning};
+use crate::aws::{About, AwsError, Content, Message, News, Notice};
+use crate::clock::{backoff, elapsed, later, signed};
+use crate::groups::hooks::HookState;
+use crate::groups::{Change, Snapshot};
+use crate::k8s::{GroupName, InstanceId};
+use crate::scale_in::context::{Shared, speaker};
+use crate::scale_in::metrics::Handled;
+use crate::telemetry::{Outage, chain};
+
+/// While messages wait for their records, they are checked this often.
+const CHECK_EVERY: Duration = Duration::from_millis(500);
+
+/// A message is hidden from other readers for this long, and for as long again when half of it is over.
+const HIDDEN: Duration = Duration::from_mins(1);
+
+/// No more messages are read while this many wait for their records.
+const MOST: usize = 1_000;
+
+/// Pause after the first failed read of the queue; it doubles up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// Pause after the first read of a group that does not show the lifecycle action; it doubles up to the longest.
+const FIRST_READ: Duration = Duration::from_millis(500);
+const LAST_READ: Duration = Duration::from_secs(30);
+
+/// A message that waits for its record.
+#[derive(Debug)]
+struct Waiting {
+    receipt: String,
+    /// What it means, by instance.
+    meanings: Vec<(InstanceId, GroupName, Meaning)>,
+    hidden_since: Timestamp,
+}
+
+/// Reads of a group because of its lifecycle actions.
+#[derive(Debug)]
+struct Reads {
+    due: Timestamp,
+    count: u32,
+    in_flight: bool,
+}
+
+/// The end of a call.
+enum Done {
+    Received(Result<Vec<Message>, AwsError>),
+    Read(Vec<GroupName>),
+    /// Messages were deleted, or hidden for longer.
+    Changed(Result<(), AwsError>),
+}
+
+type Calls = FuturesUnordered<BoxFuture<'static, Done>>;
+
+/// Reads the queue while this process leads.
+pub(in crate::scale_in) async fn run(shared: Arc<Shared>, queue: String) -> Infallible {
+    let mut leadership = shared.leadership.changes();
+    loop {
+        let is_ready =
+            shared.leadership.leads() && shared.groups.latest().is_some() && shared.nodes.is_synced();
+        if is_ready {
+            let mut inbox = Inbox::new(Arc::clone(&shared), queue.clone());
+            tokio::select! {
+                () = inbox.work() => {}
+                () = until_another_leads(&shared) => {}
+            }
+            inbox.forget_all();
+        } else {
+            // Both take seconds at a start, and a take-over is told at once.
+            tokio::select! {
+                _ = leadership.changed() => {}
+                () = sleep(CHECK_EVERY) => {}
+            }
+        }
+    }
+}
+
+async fn until_another_leads(shared: &Shared) {
+    let mut leadership = shared.leadership.changes();
+    while shared.leadership.leads() {
+        tokio::select! {
+            _ = leadership.changed() => {}
+            () = sleep(CHECK_EVERY) => {}
+        }
+    }
+}
+
+struct Inbox {
+    shared: Arc<Shared>,
+    queue: String,
+    /// By message id.
+    waiting: BTreeMap<String, Waiting>,
+    reads: BTreeMap<GroupName, Reads>,
+    calls: Calls,
+    is_receiving: bool,
+    receive_at: Timestamp,
+    outage: Outage,
+}
+
+impl Inbox {
+    fn new(shared: Arc<Shared>, queue: String) -> Self {
+        let receive_at = shared.clock.now();
+        Self {
+            shared,
+            queue,
+            waiting: BTreeMap::new(),
+            reads: BTreeMap::new(),
+            calls: FuturesUnordered::new(),
+            is_receiving: false,
+            receive_at,
+            outage: Outage::default(),
+        }
+    }
+
+    async fn work(&mut self) {
+        loop {
+            let now = self.shared.clock.now();
+            self.receive(now);
+            self.read_groups(now);
+            self.settle(now);
+            let pause = self.pause(now);
+            tokio::select! {
+                Some(done) = self.calls.next() => self.hear(done).await,
+                () = sleep(pause) => {}
+            }
+        }
+    }
+
+    /// How long until something is due without an answer.
+    fn pause(&self, now: Timestamp) -> Duration {
+        if !self.waiting.is_empty() {
+            CHECK_EVERY
+        } else if self.is_receiving {
+            HIDDEN
+        } else {
+            elapsed(now, self.receive_at).max(Duration::from_millis(1))
+        }
+    }
+
+    fn receive(&mut self, now: Timestamp) {
+        if self.is_receiving || self.receive_at > now || self.waiting.len() >= MOST {
+            return;
+        }
+        self.is_receiving = true;
+        let (aws, queue) = (self.shared.aws.clone(), self.queue.clone());
+        self.calls.push(Box::pin(async move { Done::Received(aws.receive(&queue, HIDDEN).await) }));
+    }
+
+    async fn hear(&mut self, done: Done) {
+        let now = self.shared.clock.now();
+        match done {
+            Done::Received(Ok(messages)) => {
+                self.is_receiving = false;
+                if let Some(lasted) = self.outage.ends() {
+                    tracing::info!(
+                        queue = self.queue,
+                        lasted_seconds = lasted.as_secs(),
+                        "the queue of notices can be read again"
+                    );
+                }
+                let mut over = Vec::new();
+                for message in messages {
+                    over.extend(self.take_in(message, now).await);
+                }
+                self.delete(over);
+            }
+            Done::Received(Err(error)) => {
+                self.is_receiving = false;
+                if let Some(lasts) = self.outage.lasts() {
+                    tracing::warn!(queue = self.queue, lasts_seconds = lasts.as_secs(), error = %chain(&error), "the queue of notices cannot be read: interruptions are not announced, everything else is seen by refreshes");
+                }
+                let pause = backoff(self.outage.failures(), FIRST_PAUSE, LONGEST_PAUSE);
+                self.receive_at = later(now, signed(pause));
+            }
+            Done::Read(groups) => {
+                for group in groups {
+                    if let Some(reads) = self.reads.get_mut(&group) {
+                        reads.count += 1;
+                        reads.in_flight = false;
+                        reads.due = later(now, signed(backoff(reads.count, FIRST_READ, LAST_READ)));
+                    }
+                }
+            }
+            Done::Changed(Ok(())) => {}
+            Done::Changed(Err(error)) => {
+                tracing::warn!(queue = self.queue, error = %chain(&error), "messages could not be deleted or kept: they come again");
+            }
+        }
+    }
+
+    /// Takes in a message. Returns its receipt if there is nothing more to do with it.
+    async fn take_in(&mut self, message: Message, now: Timestamp) -> Option<String> {
+        let notices = match message.content {
+            Content::Notices(notices) => notices,
+            Content::Nothing(what) => {
+                tracing::debug!(
+                    queue = self.queue,
+                    message = message.id,
+                    what,
+                    "message that ends no instance"
+                );
+                self.shared.metrics.handled(Handled::Nothing);
+                return Some(message.receipt);
+            }
+            Content::Malformed(why) => {
+                tracing::warn!(
+                    queue = self.queue,
+                    message = message.id,
+                    why,
+                    "message that is no notice of AWS's: deleted"
+                );
+                self.shared.metrics.handled(Handled::Malformed);
+                return Some(message.receipt);
+            }
+        };
+        let snapshot = self.shared.groups.latest()?;
+        let mut is_ours = false;
+        let mut meanings = Vec::new();
+        for notice in notices {
+            for instance in instances_of(&self.shared, &notice).await? {
+                let Some(group) = group_of(&snapshot, &instance, &notice.news) else {
+                    // A Node of ours had it: the instance has gone.
+                    is_ours |= self.shared.nodes.gone_for(&instance).is_some();
+                    continue;
+                };
+                is_ours = true;
+                if let Some(meaning) = self.meaning(&notice, &group, &snapshot, now) {
+                    meanings.push((instance, group, meaning));
+                }
+            }
+        }
+        if !is_ours {
+            tracing::debug!(
+                queue = self.queue,
+                message = message.id,
+                "notice about no instance of ours: left alone"
+            );
+            self.shared.metrics.handled(Handled::Foreign);
+            return None;
+        }
+        if meanings.is_empty() {
+            self.shared.metrics.handled(Handled::Nothing);
+            return Some(message.receipt);
+        }
+        for (instance, group, meaning) in &meanings {
+            self.note(&message.id, instance, group, meaning, now);
+        }
+        self.shared.metrics.handled(Handled::Taken);
+        self.waiting.insert(message.id, Waiting { receipt: message.receipt, meanings, hidden_since: now });
+        None
+    }
+
+    fn meaning(
+        &self,
+        notice: &Notice,
+        group: &GroupName,
+        snapshot: &Snapshot,
+        now: Timestamp,
+    ) -> Option<Meaning> {
+        let ahead = self.shared.clock.ahead();
+        let group = &snapshot.groups.get(group)?.asg;
+        let at = later(notice.at, -ahead);
+        meaning(&by_our_clock(&notice.news, -ahead), at, group, &self.shared.settings, now)
+    }
+
+    /// Has a notice acted on.
+    fn note(
+        &mut self,
+        id: &str,
+        instance: &InstanceId,
+        group: &GroupName,
+        meaning: &Meaning,
+        now: Timestamp,
+    ) {
+        match meaning {
+            Meaning::Held { .. } => {
+                let reads = Reads { due: now, count: 0, in_flight: false };
+                self.reads.entry(group.clone()).or_insert(reads).due = now;
+            }
+            Meaning::Expected(expected) => {
+                let is_new = self.shared.notices.expect(instance, id, *expected);
+                if is_new {
+                    tracing::info!(instance = instance.as_str(), group = group.as_str(), cause = %expected.cause, "notice of AWS's");
+                }
+            }
+        }
+    }
+
+    /// Reads the groups whose lifecycle actions no refresh has shown yet.
+    fn read_groups(&mut self, now: Timestamp) {
+        let wanted: BTreeSet<&GroupName> = self
+            .waiting
+            .values()
+            .flat_map(|waiting| &waiting.meanings)
+            .filter(|(.., meaning)| matches!(meaning, Meaning::Held { .. }))
+            .map(|(_, group, _)| group)
+            .collect();
+        self.reads.retain(|group, reads| reads.in_flight || wanted.contains(group));
+        let due: Vec<GroupName> = self
+            .reads
+            .iter_mut()
+            .filter(|(_, reads)| !reads.in_flight && reads.due <= now)
+            .map(|(group, reads)| {
+                reads.in_flight = true;
+                group.clone()
+            })
+            .collect();
+        if !due.is_empty() {
+            let shared = Arc::clone(&self.shared);
+            self.calls.push(Box::pin(async move {
+                read(&shared, &due).await;
+                Done::Read(due)
+            }));
+        }
+    }
+
+    /// Deletes the messages whose records are written, and keeps the others hidden.
+    fn settle(&mut self, now: Timestamp) {
+        let shared = Arc::clone(&self.shared);
+        for (id, waiting) in &mut self.waiting {
+            waiting.meanings.retain(|(instance, _, meaning)| {
+                let is_over = is_over(meaning, &shared, instance, now);
+                if is_over {
+                    shared.notices.forget(instance, id);
+                }
+                !is_over
+            });
+        }
+        let over = self.waiting.extract_if(.., |_, waiting| waiting.meanings.is_empty());
+        let over = over.map(|(_, waiting)| waiting.receipt).collect();
+        self.delete(over);
+        let due: Vec<String> = self
+            .waiting
+            .values_mut()
+            .filter(|waiting| elapsed(waiting.hidden_since, now) >= HIDDEN / 2)
+            .map(|waiting| {
+                waiting.hidden_since = now;
+                waiting.receipt.clone()
+            })
+            .collect();
+        if !due.is_empty() {
+            let (aws, queue) = (shared.aws.clone(), self.queue.clone());
+            self.calls
+                .push(Box::pin(async move { Done::Changed(aws.keep_messages(&queue, &due, HIDDEN).await) }));
+        }
+    }
+
+    fn delete(&mut self, receipts: Vec<String>) {
+        if receipts.is_empty() {
+            return;
+        }
+        let (aws, queue) = (self.shared.aws.clone(), self.queue.clone());
+        self.calls.push(Box::pin(async move {
+            Done::Changed(aws.delete_messages(&queue, &receipts).await.map(|_| ()))
+        }));
+    }
+
+    /// Another process leads: it gets the messages again.
+    fn forget_all(&mut self) {
+        for (id, waiting) in std::mem::take(&mut self.waiting) {
+            for (instance, ..) in waiting.meanings {
+                self.shared.notices.forget(&instance, &id);
+            }
+        }
+    }
+}
+
+/// The instances of a notice; `None` if AWS does not say: the message comes again.
+async fn instances_of(shared: &Shared, notice: &Notice) -> Option<Vec<InstanceId>> {
+    match &notice.about {
+        About::Instance(instance) => Some(vec![instance.clone()]),
+        About::CapacityReservation(reservation) => {
+            match shared.aws.instances_of_reservation(reservation).await {
+                Ok(instances) => Some(instances),
+                Err(error) => {
+                    tracing::warn!(reservation, error = %chain(&error), "AWS does not say which instances are in a Capacity Reservation that ends: asked again when the message comes again");
+                    None
+                }
+            }
+        }
+    }
+}
+
+/// The group of a notice's instance, if it is ours.
+fn group_of(snapshot: &Snapshot, instance: &InstanceId, news: &News) -> Option<GroupName> {
+    if let Some((group, _)) = snapshot.instance(instance) {
+        return Some(group.asg.name.clone());
+    }
+    match news {
+        News::LifecycleAction { group, .. } if snapshot.groups.contains_key(group) => Some(group.clone()),
+        _ => None,
+    }
+}
+
+/// The news with its moments moved by `by`.
+fn by_our_clock(news: &News, by: SignedDuration) -> News {
+    let moved = |moment| later(moment, by);
+    match news.clone() {
+        News::ScheduledEvent { event, starts, ends, is_over } => {
+            News::ScheduledEvent { event, starts: starts.map(moved), ends: ends.map(moved), is_over }
+        }
+        News::CapacityEnds(ends) => News::CapacityEnds(moved(ends)),
+        other => other,
+    }
+}
+
+/// Whether the message's business with this instance is over.
+fn is_over(meaning: &Meaning, shared: &Shared, instance: &InstanceId, now: Timestamp) -> bool {
+    let Some(snapshot) = shared.groups.latest() else { return false };
+    let found = snapshot.instance(instance);
+    let hook = found.map(|(group, _)| shared.hooks.state(&group.asg.name));
+    let node = speaker(&shared.nodes, instance);
+    let facts = Facts {
+        now,
+        lifecycle: found.map(|(_, instance)| instance.lifecycle),
+        hook: hook.as_ref().unwrap_or(&HookState::Unknown),
+        our_hook: shared.hooks.name(),
+        node: node.as_deref(),
+    };
+    is_settled(meaning, &facts)
+}
+
+/// Reads these groups and lays over the snapshot what they show of leaving instances. The next refresh shows the rest.
+async fn read(shared: &Shared, groups: &[GroupName]) {
+    let at = shared.clock.now();
+    match shared.aws.describe_groups_now(groups).await {
+        Ok(found) => {
+            for group in found {
+                let leaving = group.instances.iter().filter(|instance| instance.lifecycle.is_leaving());
+                let leaving = leaving.map(|instance| (instance.id.clone(), instance.lifecycle)).collect();
+                shared.groups.changed(at, Change::Leaving { group: group.name, instances: leaving });
+            }
+        }
+        // Refreshes go on.
+        Err(error) => {
+            tracing::warn!(error = %chain(&error), "groups could not be read because of a lifecycle action: tried again, and seen by the next refresh");
+        }
+    }
+}

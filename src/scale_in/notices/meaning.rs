@@ -1,0 +1,278 @@
+//! What a notice means for a node, and when its message may be deleted. Pure.
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::Expected;
+use crate::aws::{AutoScalingGroup, Lifecycle, News};
+use crate::clock::later;
+use crate::cluster::NodeView;
+use crate::groups::hooks::HookState;
+use crate::scale_in::cordon::calls_off;
+use crate::scale_in::record::Cause;
+use crate::scale_in::settings::{Settings, Treatment};
+
+/// From a spot interruption notice to the end of the instance.
+///
+/// Source: [Spot Instance interruption
+/// notices](https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html).
+const SPOT: SignedDuration = SignedDuration::from_mins(2);
+
+/// How long a rebalance recommendation counts. AWS names no end: it comes well before an interruption, or none follows.
+const REBALANCE: SignedDuration = SignedDuration::from_hours(1);
+
+/// How long a scheduled event counts of which AWS has told no end.
+const WITHOUT_END: SignedDuration = SignedDuration::from_hours(24);
+
+/// Notices count for this long after what they announce: a machine that lives then was spared.
+const SPARED: SignedDuration = SignedDuration::from_mins(10);
+
+/// How long a lifecycle action counts that no refresh shows.
+const UNSHOWN: SignedDuration = SignedDuration::from_mins(5);
+
+/// Ends within this time of each other are the same.
+const AS_GOOD: SignedDuration = SignedDuration::from_secs(1);
+
+/// A notice about an instance of ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Meaning {
+    /// The group should hold it under this hook: it is seen by a refresh.
+    Held {
+        /// The hook's name.
+        hook: String,
+        /// When a notice that no refresh confirms is dropped.
+        until: Timestamp,
+    },
+    /// It may have to go.
+    Expected(Expected),
+}
+
+/// What a notice of `at` means that was received at `now`; `None`: nothing to do. Both by our clock.
+pub(super) fn meaning(
+    news: &News,
+    at: Timestamp,
+    group: &AutoScalingGroup,
+    settings: &Settings,
+    now: Timestamp,
+) -> Option<Meaning> {
+    // AWS's clock may be ahead of ours.
+    let at = at.min(now);
+    let drained_by = |cause, ends_at: Timestamp| Expected {
+        cause,
+        ends_at: Some(ends_at),
+        treatment: Treatment::Drain,
+        until: later(ends_at, SPARED),
+    };
+    let expected = match news {
+        News::LifecycleAction { hook, .. } => {
+            return Some(Meaning::Held { hook: hook.clone(), until: later(now, UNSHOWN) });
+        }
+        News::SpotInterruption => drained_by(Cause::SpotInterruption, later(at, SPOT)),
+        News::CapacityEnds(ends) => drained_by(Cause::CapacityEnd, *ends),
+        // The group launches a replacement first, and then holds this one.
+        News::RebalanceRecommendation if group.rebalances_capacity => return None,
+        News::RebalanceRecommendation => Expected {
+            cause: Cause::RebalanceRecommendation,
+            ends_at: None,
+            treatment: settings.on_rebalance,
+            until: later(at, REBALANCE),
+        },
+        News::ScheduledEvent { is_over: true, .. } => Expected {
+            cause: Cause::ScheduledEvent,
+            ends_at: None,
+            treatment: Treatment::Nothing,
+            until: later(now, UNSHOWN),
+        },
+        News::ScheduledEvent { starts, ends, .. } => Expected {
+            cause: Cause::ScheduledEvent,
+            ends_at: *starts,
+            treatment: settings.on_scheduled_event,
+            until: later(ends.or(*starts).unwrap_or(later(at, WITHOUT_END)), SPARED),
+        },
+        News::StateChange => Expected {
+            cause: Cause::StateChange,
+            ends_at: None,
+            treatment: Treatment::Drain,
+            until: later(at, SPARED),
+        },
+    };
+    let is_call_off = matches!(news, News::ScheduledEvent { is_over: true, .. });
+    let counts = expected.until > now && (is_call_off || expected.treatment != Treatment::Nothing);
+    counts.then_some(Meaning::Expected(expected))
+}
+
+/// What is known of a notice's instance.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Facts<'a> {
+    /// Now.
+    pub(super) now: Timestamp,
+    /// Its state; `None`: it is in no group of ours.
+    pub(super) lifecycle: Option<Lifecycle>,
+    /// The hooks of its group.
+    pub(super) hook: &'a HookState,
+    /// The name of our hooks.
+    pub(super) our_hook: &'a str,
+    /// The Node that speaks for it.
+    pub(super) node: Option<&'a NodeView>,
+}
+
+/// Whether the message may be deleted: what it is for is on the Node, or there is nothing to be done any more.
+pub(super) fn is_settled(meaning: &Meaning, facts: &Facts<'_>) -> bool {
+    let Some(lifecycle) = facts.lifecycle else { return true };
+    let record = facts.node.and_then(NodeView::scale_in);
+    // What only others' hooks hold is theirs to drain.
+    let is_others = matches!(facts.hook, HookState::Known(hooks) if hooks.ours.is_none());
+    let is_leaving = !lifecycle.is_live();
+    match meaning {
+        Meaning::Held { hook, until } => {
+            let is_seen = is_leaving && facts.node.is_none();
+            record.is_some() || is_seen || hook != facts.our_hook || *until <= facts.now
+        }
+        Meaning::Expected(expected) => {
+            let Some(node) = facts.node else { return is_leaving || expected.until <= facts.now };
+            let is_done = match expected.treatment {
+                Treatment::Drain => record.is_some_and(|record| {
+                    expected.ends_at.is_none_or(|end| {
+                        record.ends_at.is_some_and(|written| written <= later(end, AS_GOOD))
+                    })
+                }),
+                Treatment::Cordon => record.is_some() || node.cordon.is_some() || node.unschedulable,
+                Treatment::Nothing => !node.cordon.is_some_and(|cordon| calls_off(expected, &cordon)),
+            };
+            is_done || expected.until <= facts.now || is_leaving && is_others
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::aws::Hook;
+    use crate::cluster::Cordon;
+    use crate::groups::hooks::TerminatingHooks;
+    use crate::scale_in::record::{self, Record, Release};
+    use crate::scale_in::tests::settings;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_700_000_000 + second).expect("in range")
+    }
+
+    fn scheduled(starts: Option<i64>, ends: Option<i64>, is_over: bool) -> News {
+        News::ScheduledEvent { event: "arn".into(), starts: starts.map(at), ends: ends.map(at), is_over }
+    }
+
+    /// Of a notice of second 0 that is received after so many seconds.
+    fn told(news: &News, received: i64, group: &AutoScalingGroup) -> Option<Expected> {
+        match meaning(news, at(0), group, &settings(), at(received))? {
+            Meaning::Expected(expected) => Some(expected),
+            held @ Meaning::Held { .. } => panic!("{held:?}"),
+        }
+    }
+
+    #[test]
+    fn each_notice_has_its_cause_its_treatment_and_its_end() {
+        use Treatment::{Cordon, Drain, Nothing};
+        let group = AutoScalingGroup::default();
+        let table = [
+            (News::SpotInterruption, Cause::SpotInterruption, Drain, Some(120), 720),
+            (News::CapacityEnds(at(600)), Cause::CapacityEnd, Drain, Some(600), 1_200),
+            (News::RebalanceRecommendation, Cause::RebalanceRecommendation, Cordon, None, 3_600),
+            (scheduled(Some(900), Some(1_800), false), Cause::ScheduledEvent, Drain, Some(900), 2_400),
+            (scheduled(Some(900), None, false), Cause::ScheduledEvent, Drain, Some(900), 1_500),
+            (scheduled(None, None, false), Cause::ScheduledEvent, Drain, None, 87_000),
+            (scheduled(None, None, true), Cause::ScheduledEvent, Nothing, None, 301),
+            (News::StateChange, Cause::StateChange, Drain, None, 600),
+        ];
+        for (news, cause, treatment, ends_at, until) in table {
+            let expected = Expected { cause, treatment, ends_at: ends_at.map(at), until: at(until) };
+            assert_eq!(told(&news, 1, &group), Some(expected), "{news:?}");
+        }
+    }
+
+    #[test]
+    fn what_has_passed_what_the_group_does_itself_and_what_is_not_wanted_asks_for_nothing() {
+        let group = AutoScalingGroup::default();
+        assert_eq!(told(&News::SpotInterruption, 719, &group).map(|expected| expected.until), Some(at(720)));
+        assert_eq!(told(&News::SpotInterruption, 720, &group), None, "it was spared, or is long gone");
+        let rebalances = AutoScalingGroup { rebalances_capacity: true, ..group.clone() };
+        assert_eq!(told(&News::RebalanceRecommendation, 1, &rebalances), None);
+        assert!(told(&News::SpotInterruption, 1, &rebalances).is_some());
+        let settings = Settings { on_rebalance: Treatment::Nothing, ..settings() };
+        assert_eq!(meaning(&News::RebalanceRecommendation, at(0), &group, &settings, at(1)), None);
+    }
+
+    #[test]
+    fn a_clock_of_awss_that_is_ahead_gives_no_more_time() {
+        let group = AutoScalingGroup::default();
+        let late = meaning(&News::SpotInterruption, at(90), &group, &settings(), at(0));
+        assert!(
+            matches!(late, Some(Meaning::Expected(expected)) if expected.ends_at == Some(at(120))),
+            "{late:?}"
+        );
+    }
+
+    fn node(record: Option<&Record>, cordon: Option<Cordon>) -> NodeView {
+        let record = record.map(|record| record::write(record).as_str().into());
+        NodeView { instance: Some("i-1".into()), record, cordon, ..NodeView::default() }
+    }
+
+    fn is_settled_with(meaning: &Meaning, lifecycle: Lifecycle, node: Option<&NodeView>, ours: bool) -> bool {
+        let hook = Hook::new("ebbtide", "g", std::time::Duration::from_mins(1));
+        let hook = HookState::Known(TerminatingHooks { ours: ours.then_some(hook), others: !ours });
+        let facts = Facts { now: at(10), lifecycle: Some(lifecycle), hook: &hook, our_hook: "ebbtide", node };
+        is_settled(meaning, &facts)
+    }
+
+    #[test]
+    fn a_message_is_deleted_once_its_record_is_on_the_node_and_no_sooner() {
+        use Lifecycle::{InService, TerminatingWait};
+        let bare = node(None, None);
+        let begun = Record::new(Cause::Operator, "g", "i-1", Release::Terminate, at(0));
+        let limited = |second| Record { ends_at: Some(at(second)), ..begun.clone() };
+        let spot = Expected {
+            cause: Cause::SpotInterruption,
+            ends_at: Some(at(120)),
+            treatment: Treatment::Drain,
+            until: at(720),
+        };
+        let spot = Meaning::Expected(spot);
+        let held = Meaning::Held { hook: "ebbtide".into(), until: at(300) };
+        let table = [
+            (&spot, InService, Some(bare.clone()), false, "no record"),
+            (&spot, InService, None, false, "no Node yet: it may join"),
+            (&spot, TerminatingWait, None, true, "no Node, and none will join"),
+            (&spot, InService, Some(node(Some(&begun), None)), false, "a record without the end"),
+            (&spot, InService, Some(node(Some(&limited(121)), None)), true, "the end is on record"),
+            (&spot, InService, Some(node(Some(&limited(200)), None)), false, "a later end is"),
+            (&held, InService, Some(bare.clone()), false, "not seen yet"),
+            (&held, TerminatingWait, Some(bare.clone()), false, "seen, and no record"),
+            (&held, TerminatingWait, Some(node(Some(&begun), None)), true, "on record"),
+            (&held, TerminatingWait, None, true, "no Node: heartbeats have begun"),
+        ];
+        for (meaning, lifecycle, node, expected, what) in table {
+            assert_eq!(is_settled_with(meaning, lifecycle, node.as_ref(), true), expected, "{what}");
+        }
+        assert!(
+            is_settled_with(&spot, TerminatingWait, Some(&bare), false),
+            "another's hook: its owner drains"
+        );
+        let others = Meaning::Held { hook: "eks".into(), until: at(300) };
+        assert!(is_settled_with(&others, InService, Some(&bare), true));
+        let late = Meaning::Held { hook: "ebbtide".into(), until: at(10) };
+        assert!(is_settled_with(&late, InService, Some(&bare), true), "no refresh has shown it");
+    }
+
+    #[test]
+    fn a_cordon_is_settled_when_it_is_on_and_a_call_off_when_it_is_off() {
+        let until = at(3_600);
+        let on = node(None, Some(Cordon { cause: Cause::ScheduledEvent, until }));
+        let off = node(None, None);
+        for (treatment, settled) in [(Treatment::Cordon, &on), (Treatment::Nothing, &off)] {
+            let expected = Expected { cause: Cause::ScheduledEvent, ends_at: None, treatment, until };
+            let meaning = Meaning::Expected(expected);
+            for node in [&on, &off] {
+                let is = is_settled_with(&meaning, Lifecycle::InService, Some(node), true);
+                assert_eq!(is, node == settled, "{treatment:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! What AWS tells of instances that are about to go, from queues (`--queue-url`). Messages make the program look sooner
+//! and set deadlines; without them, everything happens all the same, later.
+//!
+//! ```text
+//! queue ──▶ inbox ── refreshes the groups of lifecycle actions ──▶ groups::Groups ──┐
+//!             │ keeps what else is told ──▶ Notices ──▶ Situation::expected ──▶ plan ──▶ record on the Node
+//!             ◀────────────────────── a message is deleted once its record is on the Node (meaning) ─────────┘
+//! ```
+
+mod inbox;
+mod meaning;
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use jiff::Timestamp;
+use tokio::sync::watch;
+
+pub(super) use self::inbox::run;
+use super::record::Cause;
+use super::settings::Treatment;
+use crate::k8s::InstanceId;
+
+/// What AWS has told of an instance's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Expected {
+    /// Why it may have to go.
+    pub cause: Cause,
+    /// When AWS ends the machine, if it does.
+    pub ends_at: Option<Timestamp>,
+    /// What to do; nothing: it is called off.
+    pub treatment: Treatment,
+    /// When the notice has lapsed.
+    pub until: Timestamp,
+}
+
+impl Expected {
+    /// What two notices together say: the stricter treatment with its cause, the earlier end.
+    fn and(self, other: Self) -> Self {
+        let urgency = |expected: &Self| {
+            (expected.treatment, std::cmp::Reverse(expected.ends_at.unwrap_or(Timestamp::MAX)))
+        };
+        let leads = if urgency(&other) > urgency(&self) { other } else { self };
+        Self {
+            ends_at: self.ends_at.into_iter().chain(other.ends_at).min(),
+            until: self.until.max(other.until),
+            ..leads
+        }
+    }
+}
+
+/// Notices whose records are still to be written, by instance and message.
+#[derive(Debug, Default)]
+pub struct Notices {
+    by_instance: Mutex<BTreeMap<InstanceId, BTreeMap<String, Expected>>>,
+    versions: watch::Sender<()>,
+}
+
+impl Notices {
+    /// What is expected of the instance.
+    pub(super) fn expected(&self, instance: &InstanceId) -> Option<Expected> {
+        self.lock().get(instance)?.values().copied().reduce(Expected::and)
+    }
+
+    /// Instances of which something is expected.
+    pub(super) fn instances(&self) -> Vec<InstanceId> {
+        self.lock().keys().cloned().collect()
+    }
+
+    /// Changes when something new is expected.
+    pub(super) fn versions(&self) -> watch::Receiver<()> {
+        self.versions.subscribe()
+    }
+
+    /// Notes what a message says. Whether it is new.
+    fn expect(&self, instance: &InstanceId, message: &str, expected: Expected) -> bool {
+        let before = self.lock().entry(instance.clone()).or_default().insert(message.to_owned(), expected);
+        self.versions.send_replace(());
+        before.is_none()
+    }
+
+    fn forget(&self, instance: &InstanceId, message: &str) {
+        let mut all = self.lock();
+        if let Some(messages) = all.get_mut(instance) {
+            messages.remove(message);
+            if messages.is_empty() {
+                all.remove(instance);
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<InstanceId, BTreeMap<String, Expected>>> {
+        self.by_instance.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn expected(cause: Cause, ends_at: Option<i64>, treatment: Treatment) -> Expected {
+        let at = |second| Timestamp::from_second(second).expect("in range");
+        Expected { cause, ends_at: ends_at.map(at), treatment, until: at(1_000) }
+    }
+
+    #[test]
+    fn of_several_notices_the_strictest_gives_the_cause_and_the_earliest_the_end() {
+        use Treatment::{Cordon, Drain, Nothing};
+        let spot = expected(Cause::SpotInterruption, Some(120), Drain);
+        let advice = expected(Cause::RebalanceRecommendation, None, Cordon);
+        let event = expected(Cause::ScheduledEvent, Some(60), Drain);
+        let off = expected(Cause::ScheduledEvent, None, Nothing);
+        let table = [
+            (advice, spot, Cause::SpotInterruption, Some(120), Drain),
+            (spot, event, Cause::ScheduledEvent, Some(60), Drain),
+            (advice, off, Cause::RebalanceRecommendation, None, Cordon),
+        ];
+        for (one, other, cause, ends_at, treatment) in table {
+            assert_eq!(one.and(other), expected(cause, ends_at, treatment));
+            assert_eq!(other.and(one), expected(cause, ends_at, treatment), "in any order");
+        }
+    }
+
+    #[test]
+    fn what_is_expected_is_forgotten_with_its_last_message() {
+        let (notices, instance) = (Notices::default(), InstanceId::from("i-1"));
+        let spot = expected(Cause::SpotInterruption, Some(120), Treatment::Drain);
+        notices.expect(&instance, "m-1", spot);
+        notices.expect(&instance, "m-2", spot);
+        notices.forget(&instance, "m-1");
+        assert_eq!(notices.expected(&instance), Some(spot));
+        notices.forget(&instance, "m-2");
+        assert_eq!((notices.expected(&instance), notices.instances()), (None, Vec::new()));
+    }
+}

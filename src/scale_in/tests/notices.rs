@@ -1,0 +1,153 @@
+//! What notices of AWS's make of a node.
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::scene::*;
+use crate::aws::Lifecycle;
+use crate::cluster::Cordon;
+use crate::scale_in::action::Action;
+use crate::scale_in::notices::Expected;
+use crate::scale_in::record::{Cause, Phase, Release};
+use crate::scale_in::settings::Treatment;
+
+fn expected(cause: Cause, treatment: Treatment, ends_at: Option<Timestamp>) -> Expected {
+    Expected { cause, treatment, ends_at, until: at(3_600) }
+}
+
+fn spot(second: i64) -> Expected {
+    expected(Cause::SpotInterruption, Treatment::Drain, Some(at(second)))
+}
+
+fn told(mut scene: Scene, what: Expected) -> Scene {
+    scene.expected = Some(what);
+    scene
+}
+
+#[test]
+fn a_spot_interruption_drains_with_grace_that_fits_and_has_the_instance_replaced() {
+    let mut scene = told(node().with(pod("web").grace(600)).with(pod("quick")), spot(120));
+    assert_eq!(reasons(&scene.plan()), ["ScaleInDraining"]);
+    let record = scene.record();
+    assert_eq!((record.cause, record.release), (Cause::SpotInterruption, Release::Terminate));
+    assert_eq!((record.ends_at, record.release_by), (Some(at(120)), Some(at(120))));
+    // 5 s to flush, 5 s of margin, 1 s to kill and report are kept back.
+    assert_eq!(evictions(&scene.plan()), [("quick".into(), None), ("web".into(), Some(109))]);
+}
+
+#[test]
+fn a_restart_keeps_the_end_that_a_notice_told() {
+    let mut scene = told(node().with(pod("web").grace(600)), spot(120));
+    scene.plan();
+    scene.expected = None;
+    scene.memory = crate::scale_in::memory::Memory::default();
+    assert_eq!(evictions(&scene.plan()), [("web".into(), Some(109))]);
+    assert_eq!(scene.record().release_by, Some(at(120)));
+}
+
+#[test]
+fn a_cause_that_comes_later_shortens_the_deadline_and_none_lengthens_it() {
+    let mut scene = node().with(pod("web")).by_autoscaler();
+    scene.plan();
+    assert_eq!(scene.record().release_by, None);
+    scene.later(10);
+    scene = told(scene, spot(130));
+    scene.plan();
+    let record = scene.record();
+    assert_eq!((record.release_by, record.cause), (Some(at(130)), Cause::Autoscaler));
+    assert_eq!(record.release, Release::TerminateAndDecrement, "cluster-autoscaler does not want it back");
+    scene = told(scene, spot(500));
+    scene.plan();
+    assert_eq!(scene.record().release_by, Some(at(130)));
+}
+
+#[test]
+fn an_interruption_that_comes_while_the_hook_holds_shortens_that_too() {
+    let mut scene = node().hooked(300).with(pod("web"));
+    scene.instance = in_group(Lifecycle::TerminatingWait);
+    scene.held_since = Some(at(0));
+    scene.plan();
+    assert_eq!(scene.record().release_by, Some(at(29_700)));
+    scene = told(scene, spot(120));
+    scene.plan();
+    assert_eq!(scene.record().release_by, Some(at(120)));
+}
+
+#[test]
+fn with_a_hook_of_ours_the_group_replaces_an_interrupted_instance_while_it_drains() {
+    let mut scene = told(node().hooked(300).with(pod("web")), spot(120));
+    scene.plan();
+    let plan = scene.plan();
+    let terminates = |a: &Action| matches!(a, Action::Terminate { decrement: false, under_hook: true, .. });
+    assert!(all(&plan).iter().any(terminates), "{plan:?}");
+}
+
+#[test]
+fn an_instance_that_somebody_stops_is_drained_and_left_to_its_group() {
+    let mut scene = told(node().with(pod("web")), expected(Cause::StateChange, Treatment::Drain, None));
+    assert_eq!(reasons(&scene.plan()), ["ScaleInDraining"]);
+    assert_eq!(evictions(&scene.plan()), [("web".into(), None)]);
+    scene.remove("web");
+    scene.plan();
+    scene.later(6);
+    scene.plan();
+    assert_eq!(scene.record().phase, Phase::Releasing);
+    assert!(!touches_aws(&scene.plan()), "whoever stopped it may have told the group to leave it alone");
+}
+
+#[test]
+fn out_of_service_an_instance_is_its_operators() {
+    let mut scene = told(node().with(pod("web")), expected(Cause::StateChange, Treatment::Drain, None));
+    scene.instance = in_group(Lifecycle::Standby);
+    assert_eq!(scene.plan().actions, []);
+}
+
+#[test]
+fn a_cordon_for_a_notice_ends_when_that_has_lapsed_or_was_called_off() {
+    for (called_off, cause) in [(false, Cause::RebalanceRecommendation), (true, Cause::ScheduledEvent)] {
+        let mut scene = told(node().with(pod("web")), expected(cause, Treatment::Cordon, None));
+        assert_eq!(reasons(&scene.plan()), ["ScaleInCordoned"]);
+        assert_eq!((spec(&scene).0, scene.view().cordon), (true, Some(Cordon { cause, until: at(3_600) })));
+        scene.expected = None;
+        assert_eq!(scene.plan().wake_at, Some(at(3_600)));
+        assert_eq!(evictions(&scene.plan()), [], "nothing is drained");
+        if called_off {
+            scene = told(scene, expected(cause, Treatment::Nothing, None));
+        } else {
+            scene.now = at(3_600);
+        }
+        assert_eq!(reasons(&scene.plan()), ["ScaleInUncordoned"]);
+        assert_eq!((spec(&scene).0, scene.view().cordon), (false, None));
+    }
+}
+
+#[test]
+fn a_node_that_a_person_has_closed_or_opened_stays_so() {
+    let advice = expected(Cause::RebalanceRecommendation, Treatment::Cordon, None);
+    let mut closed = told(node(), advice);
+    closed.patch(&serde_json::json!({ "spec": { "unschedulable": true } }));
+    assert_eq!(closed.plan().actions, []);
+
+    let mut opened = told(node(), advice);
+    opened.plan();
+    opened.expected = None;
+    opened.patch(&serde_json::json!({ "spec": { "unschedulable": null } }));
+    assert_eq!(reasons(&opened.plan()), ["ScaleInUncordoned"]);
+    assert_eq!((spec(&opened).0, opened.view().cordon), (false, None));
+    assert_eq!(opened.plan().actions, []);
+}
+
+#[test]
+fn a_scale_in_of_a_cordoned_node_that_is_cancelled_leaves_the_cordon() {
+    let mut scene = told(node(), expected(Cause::RebalanceRecommendation, Treatment::Cordon, None));
+    scene.plan();
+    scene = scene.annotated("now");
+    scene.expected = None;
+    scene.plan();
+    assert_eq!(scene.record().cause, Cause::Operator);
+    scene.patch(&serde_json::json!({ "metadata": { "annotations": { "ebbtide/scale-in": null } } }));
+    scene.plan();
+    assert!(spec(&scene).0 && scene.view().cordon.is_some());
+    scene.now = at(0) + SignedDuration::from_secs(3_600);
+    scene.plan();
+    assert!(!spec(&scene).0);
+}
