@@ -1,7 +1,6 @@
-//! Scaling activities: what a group says it does, and why.
+//! Scaling activities: one per launch attempt and per termination, oldest first.
 //!
-//! One activity per attempt to launch and per termination, in the order they began. The wording is AWS's; callers and
-//! people match on it.
+//! The wording is AWS's: callers and people match on it.
 //!
 //! <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_Activity.html> and
 //! <https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-scaling-activities.html>
@@ -14,7 +13,7 @@ use super::journal::TerminationCause;
 use super::xml::Xml;
 use crate::clock::later;
 
-/// How far an activity has got.
+/// How far an activity has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Status {
     PreInService,
@@ -68,24 +67,24 @@ impl Activity {
         (self.status, self.ended) = (status, Some(at));
     }
 
-    /// It was cancelled, and says why.
+    /// Ends it as cancelled, with the reason.
     pub(super) fn cancel(&mut self, why: &str, at: Timestamp) {
         self.come_to_nothing(Status::Cancelled, why, at);
     }
 
-    /// It has failed, and says why.
+    /// Ends it as failed, with the reason.
     pub(super) fn fail(&mut self, why: &str, at: Timestamp) {
         self.come_to_nothing(Status::Failed, why, at);
     }
 
-    /// It tells in its message and behind its description, as AWS does.
+    /// Puts the reason into the message and after the description, as AWS does.
     fn come_to_nothing(&mut self, status: Status, why: &str, at: Timestamp) {
         self.end(status, at);
         self.description = format!("{}.  Status Reason: {why}", self.description);
         self.message = Some(why.to_owned());
     }
 
-    /// Writes it, dated by a clock that is ahead by so much.
+    /// Writes it with AWS's clock, which is `ahead`.
     pub(super) fn write(&self, xml: &mut Xml, ahead: SignedDuration) {
         xml.text("ActivityId", &self.id)
             .text("AutoScalingGroupName", &self.group)
@@ -107,12 +106,12 @@ impl Activity {
     }
 }
 
-/// A moment as causes have it.
+/// A moment, as it is spelled in causes.
 pub(super) fn moment(at: Timestamp) -> String {
     DateTimePrinter::new().precision(Some(0)).timestamp_to_string(&at)
 }
 
-/// Why an instance is launched, after `change`, which says why the group wants another number.
+/// Why an instance is launched; `change` says why the group wants another number.
 pub(super) fn launch_cause(at: Timestamp, change: Option<&str>, rebalancing: bool, from: usize) -> String {
     let (at, to) = (moment(at), from + 1);
     if rebalancing {
@@ -128,7 +127,7 @@ pub(super) fn launch_cause(at: Timestamp, change: Option<&str>, rebalancing: boo
     )
 }
 
-/// Why an instance is terminated. `from` is how many the group had with it.
+/// Why an instance is terminated. `from` is the number of instances before.
 pub(super) fn termination_cause(
     at: Timestamp,
     cause: TerminationCause,

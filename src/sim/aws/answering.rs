@@ -1,5 +1,4 @@
-//! What becomes of a request that has arrived: the faults in force first, then the operation itself, on the groups as they
-//! are or as they were.
+//! Answers a request that has arrived: faults in force first, then the operation, on the groups' current or past state.
 
 use std::time::Duration;
 
@@ -19,14 +18,14 @@ use super::xml::Xml;
 use super::{autoscaling, ec2, eks};
 use crate::sim::http::{Lost, Request};
 
-/// What somebody is answered from.
+/// The state that a request is answered from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Sight {
-    /// As of so long ago.
+    /// How old it is.
     stale: Duration,
-    /// Without this group or instance.
+    /// A group or instance left out.
     without: Option<String>,
-    /// On a first page that is empty.
+    /// Whether the first page is empty.
     empty_page: bool,
 }
 
@@ -34,7 +33,7 @@ pub(super) fn read(request: &Request) -> Form {
     eks::form(request).unwrap_or_else(|| Form::of(request))
 }
 
-/// What a request is for.
+/// The service and operation of a request.
 pub(super) fn addressed(form: &Form) -> (Service, Operation) {
     let service = Service::of_version(form.get("Version").unwrap_or_default());
     let action = form.get("Action").unwrap_or_default();
@@ -43,7 +42,7 @@ pub(super) fn addressed(form: &Form) -> (Service, Operation) {
 }
 
 impl State {
-    /// Answers a request that arrives now; none if nothing is ever heard of it.
+    /// Answers a request that arrives now; `None` if the caller never hears of it.
     pub(super) fn answer(&mut self, request: &Request, now: Timestamp) -> Option<Result<Reply, Lost>> {
         self.answered += 1;
         let id = uuid(u128::from(self.answered));
@@ -89,7 +88,7 @@ impl State {
         }
     }
 
-    /// What by chance an answer is from.
+    /// Draws by chance what a description is answered from.
     fn draw_sight(&mut self, operation: Operation) -> Sight {
         if !is_read(operation) {
             return Sight::default();
@@ -194,7 +193,7 @@ enum Missing {
     Instance(Box<Instance>),
 }
 
-/// A page with nothing on it, and the token for the page that was asked for.
+/// An empty page, with the token for the page that was asked for.
 ///
 /// <https://docs.aws.amazon.com/AWSEC2/latest/APIReference/Query-Requests.html#api-pagination>: "fewer than the maximum, or even
 /// no results".

@@ -1,9 +1,8 @@
-//! What a group does of its own accord: it takes from its warm pool or launches what is missing, chooses who has to go,
-//! replaces the unhealthy, rebalances zones, refreshes instances.
+//! What a group does on its own: it fills its size from the warm pool or by launching, chooses victims, replaces unhealthy
+//! instances, rebalances zones, refreshes instances.
 //!
-//! Everything is in [`Group::settle`], which looks at the state and not at what happened, and may be called at any
-//! time. Suspended processes are honoured: nothing is launched without `Launch`, nobody is chosen to go without
-//! `Terminate`, and so on.
+//! [`Group::settle`] does all of this from the current state, so it may be called at any time. Suspended processes are
+//! honoured: without `Launch` nothing is launched, without `Terminate` no victim is chosen, and so on.
 //!
 //! <https://docs.aws.amazon.com/autoscaling/ec2/userguide/as-suspend-resume-processes.html>
 
@@ -18,25 +17,25 @@ use super::lifecycle::LifecycleState;
 use super::operation::Operation;
 use super::state::Shared;
 
-/// An instance refresh under way: one instance at a time, the next when the group is whole again. Instances that are
-/// protected from scale-in are left alone.
+/// An instance refresh under way: one instance at a time, the next when the group is whole again. Instances protected from
+/// scale-in are skipped.
 ///
 /// <https://docs.aws.amazon.com/autoscaling/ec2/userguide/asg-instance-refresh.html>
 #[derive(Clone, Debug, Default)]
 pub(super) struct Refresh {
     left: Vec<String>,
     current: Option<String>,
-    /// Whether instances stay and get new root volumes.
+    /// Whether instances stay and only get new root volumes.
     volumes: bool,
 }
 
-/// A rebalance may take a group this share of its maximum above it, and one instance at least.
+/// How far a rebalance may take a group above its maximum: this share, and at least one instance.
 ///
 /// <https://docs.aws.amazon.com/autoscaling/ec2/userguide/auto-scaling-benefits.html>, rebalancing activities
 const REBALANCE_MARGIN_PERCENT: u32 = 10;
 
 impl Group {
-    /// Brings the group closer to what it wants to be.
+    /// Takes the steps that the group's state calls for now.
     pub(super) fn settle(&mut self, shared: &mut Shared, at: Timestamp) {
         if self.deleting.is_some() {
             return self.dissolve(at);
@@ -50,7 +49,7 @@ impl Group {
         self.note_imbalance(shared, at);
     }
 
-    /// Wants another number of instances, because `by` said so.
+    /// Sets the desired capacity, because of `by`.
     pub(super) fn want(&mut self, shared: &mut Shared, to: u32, by: Operation, why: &str, at: Timestamp) {
         let from = std::mem::replace(&mut self.desired, to);
         if from == to {
@@ -66,7 +65,7 @@ impl Group {
         shared.journal.record(at, Event::DesiredChanged { group: self.name.clone(), from, to, by });
     }
 
-    /// Marks an instance to go when its replacement is in service; false if it does not count, or is protected.
+    /// Marks an instance to leave once its replacement is in service; false if it does not count or is protected.
     pub(super) fn rebalance(&mut self, id: &str) -> bool {
         let movable = self.counted().any(|instance| instance.id == id && !instance.is_protected());
         movable && self.replacing.insert(id.to_owned(), TerminationCause::Rebalance).is_none()
@@ -78,17 +77,17 @@ impl Group {
         self.victim_among(candidates)
     }
 
-    /// Refreshes every instance there is.
+    /// Starts to refresh all instances.
     pub(super) fn start_refresh(&mut self, volumes: bool) {
         let mut left: Vec<_> = self.counted().filter(|i| !i.is_protected()).map(|i| i.id.clone()).collect();
         left.reverse();
         self.refresh = Some(Refresh { left, current: None, volumes });
     }
 
-    /// `Terminate` suspended spares instances in service, and no others.
+    /// Replaces unhealthy instances. With `Terminate` suspended those in service stay, and only those.
     ///
     /// <https://docs.aws.amazon.com/autoscaling/ec2/userguide/as-suspend-resume-processes.html>; that an unhealthy one in
-    /// service stays is seen, <https://github.com/radkawar/stackd>, testdata/aws/autoscaling.
+    /// service stays is observed: <https://github.com/radkawar/stackd>, testdata/aws/autoscaling.
     fn replace_unhealthy(&mut self, shared: &mut Shared, at: Timestamp) {
         if self.suspends("ReplaceUnhealthy") {
             return;
@@ -101,7 +100,7 @@ impl Group {
         }
     }
 
-    /// Ends an instance, or has its replacement launched first where the group does that.
+    /// Terminates an instance, or launches its replacement first if the group does that.
     fn replace(&mut self, shared: &mut Shared, id: &str, cause: TerminationCause, at: Timestamp) {
         if self.policies.launches_first {
             self.replacing.insert(id.to_owned(), cause);
@@ -134,9 +133,9 @@ impl Group {
         }
     }
 
-    /// Launches what is to take the place of instances that go then.
+    /// Launches the replacements of instances that leave only afterwards.
     ///
-    /// A rebalance launches with `Terminate` suspended too, and leaves the group larger than it should be:
+    /// A rebalance launches even with `Terminate` suspended, which leaves the group too large:
     /// <https://docs.aws.amazon.com/autoscaling/ec2/userguide/as-suspend-resume-processes.html>.
     fn replace_first(&mut self, shared: &mut Shared, at: Timestamp) {
         self.replacing.retain(|id, _| self.instances.get(id).is_some_and(|i| i.state.counts()));
@@ -152,7 +151,7 @@ impl Group {
         }
     }
 
-    /// Notes that zones are out of balance: later, as with a lower desired capacity, the group does something about it.
+    /// Schedules a rebalance if zones are out of balance; it comes after a delay, as a scale-in does.
     ///
     /// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_TerminateInstanceInAutoScalingGroup.html>: "tries to
     /// rebalance the group, and rebalancing might terminate instances in other zones".
@@ -162,7 +161,7 @@ impl Group {
         }
     }
 
-    /// Moves an instance out of the fullest zone, first the new one.
+    /// Moves an instance out of the fullest zone: its replacement comes first.
     pub(super) fn balance_zones(&mut self) {
         if let Some(zone) = self.imbalance() {
             let there = |i: &&Instance| i.zone == zone && !i.is_protected();
@@ -171,7 +170,7 @@ impl Group {
         }
     }
 
-    /// The fullest zone, if another has two instances less and nothing is on its way that could change that.
+    /// The fullest zone, if another has two instances fewer and no launch or termination under way could change that.
     fn imbalance(&self) -> Option<String> {
         if self.suspends("AZRebalance") || !self.launches.is_empty() || !self.replacing.is_empty() {
             return None;
@@ -182,13 +181,13 @@ impl Group {
         (there(fullest) >= least + 2).then(|| fullest.clone())
     }
 
-    /// The instances whose replacement is on its way.
+    /// The instances whose replacement is under way.
     fn on_their_way(&self) -> Vec<String> {
         let launches = self.launches.values().filter_map(|launch| launch.replaces.clone());
         launches.chain(self.counted().filter_map(|instance| instance.replaces.clone())).collect()
     }
 
-    /// Desired capacity and what a rebalance adds to it for a while.
+    /// Desired capacity plus what a rebalance adds for a while.
     fn wanted(&self) -> usize {
         let under_way = self.on_their_way();
         let twice = under_way.iter().filter(|old| self.replacing.contains_key(*old));
@@ -196,7 +195,7 @@ impl Group {
         (self.desired as usize + surplus).min(self.ceiling())
     }
 
-    /// As many as the group may ever have, for a while.
+    /// The most that the group may have during a rebalance.
     fn ceiling(&self) -> usize {
         let margin = (self.max * REBALANCE_MARGIN_PERCENT / 100).max(1);
         (self.max + margin) as usize
@@ -213,11 +212,10 @@ impl Group {
         }
     }
 
-    /// Ends what is too much, but nothing without which there would be too little: of instances with weights, more
-    /// than is wanted may stay.
+    /// Terminates the excess, but never below the desired capacity: with weights, more units than wanted may stay.
     fn drop_excess(&mut self, shared: &mut Shared, at: Timestamp) {
         while let Some(excess) = self.capacity().checked_sub(self.wanted()).filter(|excess| *excess > 0) {
-            // A launch under way comes, whatever the group wants meanwhile; one that failed is not tried again.
+            // A launch under way completes even if no longer wanted; a failed one is not tried again.
             let recalled = |launch: &Launch| {
                 !launch.warm
                     && launch.trying.is_none()
@@ -236,7 +234,7 @@ impl Group {
             if self.suspends("Terminate") {
                 return;
             }
-            // AWS notes a desired capacity down and acts on it later.
+            // AWS records a lower desired capacity and acts on it later.
             if self.looks_at.is_some() {
                 return;
             }
@@ -254,11 +252,11 @@ impl Group {
         self.blocked = false;
     }
 
-    /// The default termination policy: the zone with the most instances, of those that have a candidate; there the
-    /// oldest launch configuration or template, then the oldest instance.
+    /// The default termination policy: among zones with a candidate the one with the most instances, then the oldest launch
+    /// configuration or template, then the oldest instance.
     ///
-    /// <https://docs.aws.amazon.com/autoscaling/ec2/userguide/default-termination-policy.html>. AWS breaks the last tie
-    /// by the next billing hour and then at random; here it is age, so that a run can be repeated.
+    /// <https://docs.aws.amazon.com/autoscaling/ec2/userguide/default-termination-policy.html>. AWS breaks the last tie by
+    /// the next billing hour and then at random; age keeps runs repeatable.
     fn victim_among<'a>(&'a self, candidates: impl Iterator<Item = &'a Instance>) -> Option<String> {
         let mut population: BTreeMap<&str, usize> = BTreeMap::new();
         for instance in self.counted() {

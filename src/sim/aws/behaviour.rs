@@ -1,5 +1,5 @@
-//! How the simulated AWS behaves where AWS's documents leave room: as harsh as the worst that is documented or was
-//! observed, or plain, so that people can follow.
+//! How the simulated AWS behaves where AWS's documents leave room: harsh (the worst that is documented or was observed) or
+//! plain (easy to follow).
 
 use std::time::Duration;
 
@@ -7,46 +7,45 @@ use super::bucket::Bucket;
 use super::timing::Timing;
 use crate::sim::span::Span;
 
-/// What AWS does where its documents leave room. What has no switch here is always as harsh as documented.
+/// The choices that AWS's documents leave open. Whatever has no switch here is always as harsh as documented.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Behaviour {
-    /// How long activities of groups take, unless a group has times of its own.
+    /// How long groups' activities take, unless a group has its own timing.
     pub timing: Timing,
     /// Whether a lower desired capacity cancels launches under way. Harsh: no; the instances come, and the group then
     /// terminates as many.
     ///
     /// <https://github.com/kubernetes/autoscaler/issues/10147>
     pub recalls_launches: bool,
-    /// Whether terminating an instance in `Standby` with a decrement lowers the desired capacity, which does not count
-    /// it. Harsh: yes, and a healthy instance goes. AWS does not say.
+    /// Whether terminating an instance in `Standby` with a decrement lowers the desired capacity, although it does not
+    /// count. Harsh: yes, at the cost of a healthy instance. AWS does not say.
     ///
     /// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_TerminateInstanceInAutoScalingGroup.html>
     pub standby_decrements: bool,
-    /// Whether groups rebalance their zones by themselves: first the new instance comes, above the maximum if need be,
-    /// then the old one goes. Harsh: yes.
+    /// Whether groups rebalance their zones by themselves: the new instance comes first, above the maximum if need be.
+    /// Harsh: yes.
     ///
     /// <https://docs.aws.amazon.com/autoscaling/ec2/userguide/auto-scaling-benefits.html>, rebalancing activities
     pub rebalances: bool,
-    /// From a caller to AWS, and back. Guessed: AWS does not say; a page of a hundred groups takes seconds.
+    /// Time from a caller to AWS, and back. Guessed, as AWS does not say; a page of a hundred groups takes seconds.
     pub way: Span,
-    /// How old the state in a description may be. AWS promises eventual consistency only, and tells callers to wait for
-    /// seconds first. A later read may show an older state.
+    /// How old the state in a description may be. AWS promises eventual consistency only. A later read may show an older
+    /// state.
     ///
     /// <https://docs.aws.amazon.com/ec2/latest/devguide/eventual-consistency.html>,
     /// <https://github.com/hashicorp/terraform-provider-aws/issues/7819>
     pub stale: Span,
-    /// Share of descriptions that leave out one group or instance, because pages are read at different moments.
-    /// Inferred.
+    /// Share of descriptions that leave out one group or instance, as pages are read at different moments. Inferred.
     pub gaps: f64,
-    /// Rate limit of all callers of Auto Scaling together; `None`: no limit. AWS does not publish it. Harsh: that of
-    /// EC2's read-only calls.
+    /// Rate limit for all callers of Auto Scaling together; `None`: no limit. AWS publishes none. Harsh: that of EC2's
+    /// read-only calls.
     ///
     /// <https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-throttling.html>
     pub bucket: Option<Bucket>,
 }
 
 impl Behaviour {
-    /// Quick, always the same, and no surprise to a reader of the documents.
+    /// Quick, always the same, without surprises for a reader of AWS's documents.
     pub const PLAIN: Self = Self {
         timing: Timing::QUICK,
         recalls_launches: true,
@@ -58,7 +57,7 @@ impl Behaviour {
         bucket: None,
     };
 
-    /// As harsh as the real thing can be.
+    /// As harsh as AWS can be.
     pub const HARSH: Self = Self {
         timing: Timing::PUBLISHED,
         recalls_launches: false,

@@ -19,7 +19,7 @@ const EXPIRED: Refusal = Refusal {
     message: "The security token included in the request is expired",
 };
 
-/// Faults. A call that is throttled, denied, fails or is lost before its effect changes nothing.
+/// Faults. A call that is throttled, denied, failed or lost before its effect changes nothing.
 impl Aws {
     /// Throttles the next calls of `operation`.
     pub fn throttle_next(&self, operation: Operation, calls: u32) {
@@ -46,7 +46,7 @@ impl Aws {
         self.script(|state, _| state.faults.deny(operation, on));
     }
 
-    /// Refuses to describe all launch templates at once, as some stand-ins for EC2 do, or no longer.
+    /// Refuses (or allows again) to describe all launch templates at once, as some EC2 stand-ins do.
     pub fn hide_templates(&self, on: bool) {
         self.script(|state, _| state.shared.hides_templates = on);
     }
@@ -66,7 +66,7 @@ impl Aws {
         self.script(|state, _| state.faults.lose(operation, lose));
     }
 
-    /// Lets calls of `operations` hang without an effect, or no longer. Calls that hang stay so.
+    /// Lets calls of `operations` hang without an effect, or stops that. Calls that hang already go on hanging.
     pub fn hang(&self, operations: &[Operation], on: bool) {
         self.script(|state, _| state.faults.hang(operations, on));
     }
@@ -86,13 +86,13 @@ impl Aws {
         self.script(|state, _| state.faults.delay(latency, jitter));
     }
 
-    /// Delays this share of the calls of `operations` by at least `least`; twice the delay is half as likely, up to
-    /// `most`. A share of 0 ends it.
+    /// Delays a share of the calls of `operations` by `least` to `most`; each doubling of the delay is half as likely. A
+    /// share of 0 ends it.
     pub fn delay_some(&self, operations: &[Operation], share: f64, least: Duration, most: Duration) {
         self.script(|state, _| state.faults.delay_some(operations, share, least, most));
     }
 
-    /// Sets what becomes of the next calls of an operation.
+    /// Sets what happens to the next calls of an operation.
     pub fn trouble(&self, which: Which, trouble: Trouble) {
         self.script(|state, now| {
             if let Trouble::Stale(by) = trouble {
@@ -102,18 +102,18 @@ impl Aws {
         });
     }
 
-    /// Refuses everybody's credentials for so long.
+    /// Refuses everybody's credentials for `duration`.
     pub fn expire_credentials(&self, duration: Duration) {
         let trouble = Trouble::Refused(EXPIRED, Lose::BeforeEffect);
         self.trouble(Which::any().lasting(duration), trouble);
     }
 
-    /// Others in the account make so many calls to Auto Scaling a second, under the same rate limit.
+    /// Lets others in the account make this many calls to Auto Scaling a second, under the same rate limit.
     pub fn others_call(&self, per_second: f64) {
         self.script(|state, _| state.bucket.others = per_second);
     }
 
-    /// Sets AWS's own clock, which dates its answers, ahead or behind.
+    /// Sets how far AWS's clock, which dates its answers, is ahead.
     pub fn set_clock_ahead(&self, by: SignedDuration) {
         self.script(|state, _| state.shared.ahead = by);
     }

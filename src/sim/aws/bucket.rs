@@ -1,18 +1,18 @@
-//! The calls that an account may make: one bucket of tokens for all who call, whoever they are.
+//! The account's rate limit: one token bucket for all callers.
 //!
-//! <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/Welcome.html>; heartbeats that used it up were seen:
+//! <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/Welcome.html>; heartbeats that used it up were observed:
 //! <https://github.com/aws/aws-node-termination-handler/issues/1174>.
 
 use jiff::Timestamp;
 
 use crate::clock::elapsed;
 
-/// How many calls to Auto Scaling an account may make.
+/// The rate limit of an account's calls to Auto Scaling.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bucket {
-    /// At once.
+    /// Calls at once.
     pub size: u32,
-    /// And then every second.
+    /// Calls a second after that.
     pub per_second: f64,
 }
 
@@ -20,13 +20,13 @@ pub struct Bucket {
 #[derive(Debug, Default)]
 pub(super) struct Level {
     used: f64,
-    /// What others use up every second.
+    /// Tokens a second that others use.
     pub(super) others: f64,
     as_of: Option<Timestamp>,
 }
 
 impl Level {
-    /// Takes a token, if there is one.
+    /// Takes a token; false if there is none.
     pub(super) fn take(&mut self, bucket: Bucket, now: Timestamp) -> bool {
         let passed = self.as_of.map_or(0.0, |at| elapsed(at, now).as_secs_f64());
         self.as_of = Some(now);

@@ -1,9 +1,9 @@
-//! Groups that are being deleted: they end their instances, under their hooks, refuse changes, and are there until the
-//! last has gone and a while longer.
+//! Groups being deleted: they terminate their instances under their hooks, refuse changes, and are shown until a while after
+//! the last instance is gone.
 //!
-//! That a forced deletion waits for terminating hooks is seen (<https://github.com/radkawar/stackd>,
-//! testdata/aws/autoscaling), whatever
-//! <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DeleteAutoScalingGroup.html> says of them.
+//! That a forced deletion waits for terminating hooks is observed (<https://github.com/radkawar/stackd>,
+//! testdata/aws/autoscaling), unlike what
+//! <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DeleteAutoScalingGroup.html> says.
 
 use std::time::Duration;
 
@@ -33,22 +33,22 @@ impl Group {
         self.settle(shared, at);
     }
 
-    /// Once its last instance has gone, the group goes too.
+    /// Schedules the group's end once its last instance is gone.
     pub(super) fn dissolve(&mut self, at: Timestamp) {
         if self.deleting == Some(Deleting::Draining) && self.instances.is_empty() {
             self.deleting = Some(Deleting::Until(after(at, SHOWN_EMPTY)));
         }
     }
 
-    /// Whether the group is gone by now.
+    /// Whether the group is gone.
     pub(super) fn is_gone(&self, at: Timestamp) -> bool {
         matches!(self.deleting, Some(Deleting::Until(gone)) if gone <= at)
     }
 
-    /// Refuses changes that nobody but the group's operator may make, or nobody any more.
+    /// Refuses changes to a group being deleted, or by anybody but its operator.
     ///
-    /// The words about a group pending delete are seen: <https://github.com/kubernetes/kops/issues/844>. What AWS
-    /// answers for a group that a service operates is not documented; that it refuses is:
+    /// The wording for a group pending delete is observed: <https://github.com/kubernetes/kops/issues/844>. The wording for
+    /// a group that a service operates is not documented; the refusal is:
     /// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_Operator.html>.
     pub(super) fn changeable(&self) -> Result<(), ApiError> {
         if let Some(operator) = &self.policies.operator {

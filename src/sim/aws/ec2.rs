@@ -1,5 +1,4 @@
-//! The EC2 API, version 2016-11-15: instance types, launch template versions, instances. Read-only; what changes
-//! something is in `tags`.
+//! The EC2 API, version 2016-11-15: instance types, launch template versions, instances. Read-only; changes are in `tags`.
 //!
 //! <https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_Operations.html>
 
@@ -16,7 +15,7 @@ use super::tags;
 use super::templates::Template;
 use super::xml::Xml;
 
-/// How long EC2 goes on to show an instance that is gone.
+/// How long EC2 shows an instance after its end.
 ///
 /// <https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/terminating-instances.html>
 const SHOWN_WHEN_GONE: SignedDuration = SignedDuration::from_hours(1);
@@ -90,8 +89,8 @@ fn from_requirements(form: &Form) -> Result<Xml, ApiError> {
     }))
 }
 
-/// Of one template: all versions, or those asked for. Of all templates: `$Latest`, `$Default` or both, which must be
-/// asked for.
+/// For one template: all versions, or those asked for. For all templates: `$Latest`, `$Default` or both, which must be asked
+/// for.
 ///
 /// <https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeLaunchTemplateVersions.html>
 fn describe_template_versions(state: &State, form: &Form) -> Result<Xml, ApiError> {
@@ -163,7 +162,7 @@ fn resolve(template: &Template, version: &str) -> Result<usize, ApiError> {
     })
 }
 
-/// By ids, one of which that does not exist spoils the call, and by a filter of ids, where it does not.
+/// By ids, where a missing one fails the call, or by a filter of ids, where it does not.
 ///
 /// <https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeImages.html>
 fn describe_images(state: &State, form: &Form) -> Result<Xml, ApiError> {
@@ -189,7 +188,7 @@ fn describe_images(state: &State, form: &Form) -> Result<Xml, ApiError> {
     }))
 }
 
-/// By ids, tags and states. Every instance is a reservation of its own, as with a real group.
+/// By ids, tags and states. Every instance is a reservation of its own, as in a real group.
 ///
 /// <https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeInstances.html>
 fn describe_instances(state: &State, form: &Form, now: Timestamp) -> Result<Xml, ApiError> {

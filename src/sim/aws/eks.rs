@@ -1,7 +1,7 @@
 //! The EKS API, version 2017-11-01: managed node groups. Read-only.
 //!
-//! EKS speaks REST: the operation and its parameters are in the path, the answer is JSON. [`form`] puts a request into
-//! the shape that those of the query protocol have, so that faults and journal treat all services alike.
+//! EKS speaks REST: operation and parameters are in the path, the answer is JSON. [`form`] turns a request into the shape of
+//! the query protocol's, so that faults and journal treat all services alike.
 //!
 //! <https://docs.aws.amazon.com/eks/latest/APIReference/API_Operations.html>
 
@@ -15,14 +15,14 @@ use super::query::Form;
 use super::state::{ACCOUNT, REGION, State};
 use crate::sim::http::Request;
 
-/// The version of the API, as it is in no request.
+/// The version of the API; requests do not carry it.
 pub(super) const VERSION: &str = "2017-11-01";
 
-/// The cluster of whoever names none.
+/// The cluster if none is named.
 const DEFAULT_CLUSTER: &str = "main";
 
-/// A managed node group to be. It is a record only: its Auto Scaling group is added apart, and bears the tags
-/// `eks:cluster-name` and `eks:nodegroup-name`.
+/// A managed node group to add. A record only: its Auto Scaling group is added separately, with the tags `eks:cluster-name`
+/// and `eks:nodegroup-name`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeGroupSpec {
     name: String,
@@ -36,8 +36,7 @@ pub struct NodeGroupSpec {
 }
 
 impl NodeGroupSpec {
-    /// A node group of On-Demand instances with Amazon Linux for x86_64 in the cluster `main`, as from a launch template
-    /// of the user's.
+    /// An On-Demand, Amazon Linux, x86_64 node group in the cluster `main`, as from a launch template of the user's.
     pub fn named(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -129,7 +128,7 @@ impl NodeGroupSpec {
     }
 }
 
-/// The request as a form, if it is one to EKS.
+/// The request as a form; `None` if it is not for EKS.
 pub(super) fn form(request: &Request) -> Option<Form> {
     let path = request.uri().path();
     let segments: Vec<_> = path.strip_prefix("/clusters/")?.split('/').collect();
@@ -160,7 +159,7 @@ fn describe(state: &State, form: &Form) -> Result<Value, ApiError> {
 }
 
 impl State {
-    /// Adds a managed node group, in place of one with the same name.
+    /// Adds a managed node group, or replaces one of the same name.
     pub fn add_node_group(&mut self, spec: NodeGroupSpec) {
         self.node_groups.insert((spec.cluster.clone(), spec.name.clone()), spec);
     }

@@ -1,7 +1,7 @@
-//! What the simulated AWS answers when it refuses: code, HTTP status and the text AWS has for it.
+//! Refusals of the simulated AWS: code, HTTP status and AWS's text.
 //!
-//! Callers match on code and text (`ValidationError` stands for a dozen situations), so both are AWS's own wherever
-//! they are documented or have been seen in public logs.
+//! Callers match on code and text (`ValidationError` covers a dozen situations), so both are AWS's own where documented or
+//! seen in public logs.
 //!
 //! <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/CommonErrors.html>,
 //! <https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html> and
@@ -29,12 +29,12 @@ impl From<Refusal> for ApiError {
 }
 
 impl ApiError {
-    /// A refusal that is the caller's fault.
+    /// A refusal by the caller's fault.
     pub(super) fn client(code: &'static str, message: impl Into<String>) -> Self {
         Self { code, status: 400, message: message.into() }
     }
 
-    /// Auto Scaling's one code for almost everything.
+    /// Auto Scaling's code for almost everything.
     pub(super) fn validation(message: impl Into<String>) -> Self {
         Self::client("ValidationError", message)
     }

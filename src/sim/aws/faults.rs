@@ -1,8 +1,8 @@
-//! What goes wrong between a caller and the simulated AWS, by script.
+//! Scripted faults between a caller and the simulated AWS.
 //!
-//! A fault decides about a call before the call is looked at: a throttled, denied or failed call has no effect. Counted faults
-//! ("the next three") are used up by the calls they hit and by no others. In order: what `troubles` has for single calls, outage,
-//! hanging, loss, refusal, throttle, denial, failure, tokens that have expired, the bucket.
+//! A fault decides before the call is carried out: a throttled, denied or failed call has no effect. Counted faults ("the
+//! next three") are used up by the calls they hit and no others. Order: `troubles` for single calls, outage, hanging, loss,
+//! refusal, throttle, denial, failure, expired tokens, the bucket.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -18,11 +18,11 @@ use super::troubles::Troubles;
 pub enum Lose {
     /// The request never arrives.
     BeforeEffect,
-    /// The request is carried out, the answer never arrives.
+    /// The request is carried out; the answer never arrives.
     AfterEffect,
 }
 
-/// An error that AWS answers with: any code, with any status.
+/// An error as AWS answers it: any code, any status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The machine-readable code.
@@ -33,7 +33,7 @@ pub struct Refusal {
     pub message: &'static str,
 }
 
-/// Some calls take much longer than others.
+/// Delays of the calls that take much longer than others.
 #[derive(Clone, Copy, Debug)]
 struct Tail {
     share: f64,
@@ -41,23 +41,23 @@ struct Tail {
     most: Duration,
 }
 
-/// What happens to one call.
+/// What happens to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Proceed,
-    /// Answered so, before or after it had its effect.
+    /// Refused, before or after its effect.
     Refuse(Refusal, Lose),
     Throttle,
     Deny,
     Fail,
-    /// The token for the next page is valid no more.
+    /// The token for the next page has expired.
     Expire,
     Lose(Lose),
-    /// Nothing is ever heard of it.
+    /// The caller never hears of it.
     Silence(Lose),
 }
 
-/// Something that happens right before or after the next call of an operation.
+/// A scripted change right before or after the next call of an operation.
 pub(super) type Effect = Box<dyn FnOnce(&mut State, Timestamp) + Send>;
 
 /// The faults in force.
@@ -163,7 +163,7 @@ impl Faults {
         self.after.remove(&operation).unwrap_or_default()
     }
 
-    /// How long the next call of `operation` travels, there and back.
+    /// How long the next call of `operation` travels there, and back.
     pub(super) fn draw_latency(&self, operation: Operation, rng: &mut fastrand::Rng) -> Duration {
         let usual = self.latency + self.jitter.mul_f64(if self.jitter.is_zero() { 0.0 } else { rng.f64() });
         match self.tails.get(&operation) {
@@ -172,7 +172,7 @@ impl Faults {
         }
     }
 
-    /// What happens to this call, which asks for the next page or does not.
+    /// What happens to this call; `paged` calls ask for a further page.
     pub(super) fn judge(
         &mut self,
         operation: Operation,
@@ -216,7 +216,7 @@ impl Faults {
 }
 
 impl Tail {
-    /// Twice as long is half as likely, from the least to the most.
+    /// A delay between the bounds: each doubling is half as likely.
     fn draw(self, rng: &mut fastrand::Rng) -> Duration {
         let stretch = 1.0 / (1.0 - rng.f64()).max(f64::EPSILON);
         Duration::try_from_secs_f64(self.least.as_secs_f64() * stretch).unwrap_or(self.most).min(self.most)

@@ -1,9 +1,9 @@
-//! A simulated group and its instances, as plain state. What they do is in `launching`, `terminating`, `waiting`,
-//! `balance`, `warm`, `volumes` and `deleting`.
+//! A simulated group and its instances, as plain state. `launching`, `terminating`, `waiting`, `balance`, `warm`, `volumes`
+//! and `deleting` change it.
 //!
-//! Invariants: an instance that is there is in exactly one group; it has waits exactly while it is in a `…:Wait`
-//! state; `due` is set exactly while time alone moves it on. Launches that were decided and have no instance yet
-//! count as capacity, instances on their way out do not.
+//! Invariants: an instance is in exactly one group; it has waits exactly while in a `…:Wait` state; `due` is set exactly
+//! while time alone moves it on. Launches decided but without an instance count as capacity; instances on their way out do
+//! not.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -30,7 +30,7 @@ pub(super) struct Group {
     pub(super) zones: Vec<String>,
     pub(super) source: Source,
     pub(super) mixed: Option<MixedSpec>,
-    /// Value, and whether instances get it too.
+    /// Value, and whether instances get the tag too.
     pub(super) tags: BTreeMap<String, (String, bool)>,
     pub(super) hooks: BTreeMap<String, HookSpec>,
     pub(super) suspended: BTreeSet<String>,
@@ -41,24 +41,24 @@ pub(super) struct Group {
     pub(super) instances: BTreeMap<String, Instance>,
     pub(super) launches: BTreeMap<u64, Launch>,
     pub(super) activities: BTreeMap<u64, Activity>,
-    /// Launches that are to fail.
+    /// Launches made to fail.
     pub(super) failing: Option<Failing>,
-    /// Launches that are to fail after `Pending`.
+    /// Launches still to fail after `Pending`.
     pub(super) failing_boots: u32,
-    /// Instances that go when their replacement is there, and why.
+    /// Instances that leave once their replacement is in service, and why.
     pub(super) replacing: BTreeMap<String, TerminationCause>,
     pub(super) refresh: Option<Refresh>,
-    /// Who changed desired capacity last, in the words of an activity's cause.
+    /// Who changed the desired capacity last, as worded in an activity's cause.
     pub(super) last_change: Option<String>,
     pub(super) last_activity_end: Option<Timestamp>,
-    /// Whether it was said already that all instances are protected.
+    /// Whether the activity "all instances are protected" has been noted.
     pub(super) blocked: bool,
-    /// When it looks for a victim, after a lower desired capacity was noted down.
+    /// When it chooses a victim after its desired capacity was lowered.
     pub(super) looks_at: Option<Timestamp>,
-    /// When it brings its zones into balance.
+    /// When it rebalances its zones.
     pub(super) balances_at: Option<Timestamp>,
     pub(super) policies: Policies,
-    /// Whether it is being deleted, and when it is gone: some time after its last instance.
+    /// Set while it is being deleted.
     pub(super) deleting: Option<Deleting>,
 }
 
@@ -71,7 +71,7 @@ pub(super) enum Deleting {
     Until(Timestamp),
 }
 
-/// Where instances come from; both name things that may be gone.
+/// What instances are launched from; the named thing may be gone.
 #[derive(Clone, Debug)]
 pub(super) enum Source {
     Template { id: String, name: String, version: String },
@@ -86,7 +86,7 @@ pub(super) struct Instance {
     pub(super) group: String,
     pub(super) zone: String,
     pub(super) instance_type: String,
-    /// Units of capacity that it is, where the group counts in units.
+    /// Units of capacity, if the group has weights.
     pub(super) weight: Option<u32>,
     pub(super) image: String,
     pub(super) spot: bool,
@@ -112,24 +112,24 @@ pub(super) enum Origin {
     Configuration(String),
 }
 
-/// A launch that was decided and has no instance yet.
+/// A launch that was decided but has no instance yet.
 #[derive(Clone, Debug)]
 pub(super) struct Launch {
     pub(super) zone: String,
-    /// What a policy with weights has chosen: a type, and the units that an instance of it is.
+    /// The type that a policy with weights chose, and its units.
     pub(super) weighed: Option<(String, u32)>,
     pub(super) due: Timestamp,
     pub(super) replaces: Option<String>,
     pub(super) cause: String,
-    /// Whether it failed before: then it waits for another try.
+    /// Whether it failed before, and waits for another try.
     pub(super) failed: bool,
-    /// The try under way, which will fail.
+    /// The try under way that will fail.
     pub(super) trying: Option<Try>,
     /// Whether it is for the warm pool.
     pub(super) warm: bool,
 }
 
-/// A try of a launch that fails.
+/// A launch attempt that fails.
 #[derive(Clone, Debug)]
 pub(super) struct Try {
     pub(super) activity: u64,
@@ -143,11 +143,11 @@ pub(super) struct Wait {
     pub(super) hook: String,
     pub(super) transition: Transition,
     pub(super) token: String,
-    /// From when on its action can be heard of and completed.
+    /// From when its action can be completed.
     pub(super) opens: Timestamp,
     pub(super) heartbeat: Duration,
     pub(super) expires: Timestamp,
-    /// No heartbeat holds it beyond this.
+    /// The latest time-out that heartbeats can reach.
     pub(super) limit: Timestamp,
     pub(super) default: HookResult,
 }
@@ -163,13 +163,13 @@ impl Group {
         self.instances.values().filter(|instance| instance.state.counts())
     }
 
-    /// What the group has or is about to have, in units: instances, unless they have weights.
+    /// Units that the group has or is launching: instances, unless they have weights.
     pub(super) fn capacity(&self) -> usize {
         let launches: usize = self.launches.values().filter(|launch| !launch.warm).map(Launch::units).sum();
         self.counted().map(Instance::units).sum::<usize>() + launches
     }
 
-    /// The first moment at which something happens by itself.
+    /// When time next changes something.
     pub(super) fn next_due(&self) -> Option<Timestamp> {
         let launches = self.launches.values().map(|launch| launch.due);
         let instances = self.instances.values().filter_map(|instance| instance.due);
@@ -225,7 +225,7 @@ impl Group {
         }
     }
 
-    /// Puts an instance into a state and says so in the journal.
+    /// Puts an instance into a state and records it.
     pub(super) fn enter(&mut self, shared: &mut Shared, id: &str, state: LifecycleState, at: Timestamp) {
         let Some(found) = self.instances.get_mut(id) else { return };
         found.state = state;
@@ -234,12 +234,12 @@ impl Group {
     }
 }
 
-/// `at` and then `duration`; the end of time if that is beyond it.
+/// `at` plus `duration`, or the end of time.
 pub(super) fn after(at: Timestamp, duration: Duration) -> Timestamp {
     SignedDuration::try_from(duration).ok().and_then(|d| at.checked_add(d).ok()).unwrap_or(Timestamp::MAX)
 }
 
-/// `at`, and then back by `duration`; the beginning of time if that is before it.
+/// `at` minus `duration`, or the beginning of time.
 pub(super) fn before(at: Timestamp, duration: Duration) -> Timestamp {
     SignedDuration::try_from(duration).ok().and_then(|d| at.checked_sub(d).ok()).unwrap_or(Timestamp::MIN)
 }
@@ -249,15 +249,15 @@ pub(super) fn before(at: Timestamp, duration: Duration) -> Timestamp {
 pub struct GroupSnapshot {
     /// Its name.
     pub name: String,
-    /// The least it may have.
+    /// Minimum size.
     pub min: u32,
-    /// The most it may have.
+    /// Maximum size.
     pub max: u32,
-    /// How many it wants.
+    /// Desired capacity.
     pub desired: u32,
-    /// Launches that were decided and have no instance yet, failing ones among them.
+    /// Launches decided but without an instance yet, including failing ones.
     pub launches: usize,
-    /// All its instances, those on their way out too, by id.
+    /// All instances by id, including those on their way out.
     pub instances: Vec<InstanceSnapshot>,
 }
 
@@ -279,7 +279,7 @@ pub struct InstanceSnapshot {
     pub zone: String,
     /// Its type.
     pub instance_type: String,
-    /// Where it is in its life.
+    /// Its lifecycle state.
     pub state: LifecycleState,
     /// Whether health checks pass.
     pub healthy: bool,
@@ -287,7 +287,7 @@ pub struct InstanceSnapshot {
     pub protected: bool,
     /// Whether it is a Spot instance.
     pub spot: bool,
-    /// Its private IPv4 address; its private DNS name follows from it.
+    /// Its private IPv4 address; the private DNS name follows from it.
     pub address: [u8; 4],
     /// When it was launched.
     pub launched: Timestamp,
@@ -295,12 +295,12 @@ pub struct InstanceSnapshot {
     pub tags: BTreeMap<String, String>,
     /// The hooks that hold it, and when each times out.
     pub waits: BTreeMap<String, Timestamp>,
-    /// What EC2 says of the machine under it.
+    /// EC2's state of its machine.
     pub power: Power,
 }
 
 impl InstanceSnapshot {
-    /// The name EC2 gives it, `ip-10-0-1-2.ec2.internal`.
+    /// Its private DNS name, `ip-10-0-1-2.ec2.internal`.
     pub fn private_dns_name(&self) -> String {
         private_dns_name(self.address)
     }
@@ -311,19 +311,19 @@ pub(super) fn private_dns_name([a, b, c, d]: [u8; 4]) -> String {
 }
 
 impl Launch {
-    /// Units of the desired capacity that it is to fill.
+    /// Units of the desired capacity that it will fill.
     pub(super) fn units(&self) -> usize {
         self.weighed.as_ref().map_or(1, |(_, weight)| *weight as usize)
     }
 }
 
 impl Instance {
-    /// Units of the desired capacity that it is.
+    /// Units of the desired capacity that it fills.
     pub(super) fn units(&self) -> usize {
         self.weight.unwrap_or(1) as usize
     }
 
-    /// Whether the group spares it when it scales in. Protection starts with `InService`, whoever asked for it when.
+    /// Whether a scale-in of the group spares it. Protection takes effect with `InService`, whenever it was requested.
     ///
     /// <https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-instance-protection.html>
     pub(super) fn is_protected(&self) -> bool {

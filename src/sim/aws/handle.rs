@@ -1,7 +1,7 @@
 //! The handle on a simulated AWS: cheap to clone, keeps the state's time, speaks HTTP.
 //!
-//! Every read sees the state as of now. [`Aws::run`] only makes things happen on time, for those who follow the
-//! journal. The lock is never held across an await.
+//! Every read shows the state as of now. [`Aws::run`] makes things happen on time, for whoever follows the journal. The lock
+//! is never held across an await.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -27,7 +27,7 @@ pub struct Aws(Arc<Inner>);
 struct Inner {
     state: Mutex<State>,
     clock: Clock,
-    /// Something may be due sooner than before.
+    /// Signals that something may be due earlier than before.
     moved: Notify,
 }
 
@@ -37,7 +37,7 @@ impl Aws {
         Self(Arc::new(Inner { state: Mutex::new(State::new(seed)), clock, moved: Notify::new() }))
     }
 
-    /// Does everything when it is due, for ever. The owner spawns it.
+    /// Performs everything when it is due, for ever. The owner spawns it.
     pub async fn run(&self) {
         loop {
             let moved = self.0.moved.notified();
@@ -71,7 +71,7 @@ impl Aws {
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut State, Timestamp) -> T) -> T {
-        // A panic under the lock is a failed test; what others see then does not matter.
+        // A panic under the lock fails the test anyway; what others see then does not matter.
         let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.0.clock.now();
         state.step(now);
@@ -79,7 +79,7 @@ impl Aws {
     }
 }
 
-/// What exists.
+/// What exists at the start.
 impl Aws {
     /// Sets the behaviour from now on. Existing groups keep their times.
     pub fn behave(&self, behaviour: Behaviour) {
@@ -129,40 +129,40 @@ impl Aws {
         self.script(|state, _| state.untag_group(group, tag));
     }
 
-    /// Adds an instance in any state; nothing moves it on by itself. `None` without such a group.
+    /// Adds an instance in any state, in which it stays. `None` without such a group.
     pub fn add_instance(&self, group: &str, state: LifecycleState) -> Option<String> {
         self.script(|world, now| world.add_instance(group, state, now))
     }
 
-    /// Puts an instance into a state; nothing moves it on by itself, and no hook holds it any more.
+    /// Puts an instance into a state, in which it stays; no hook holds it any more.
     pub fn set_state(&self, instance: &str, state: LifecycleState) {
         self.script(|world, now| world.set_state(instance, state, now));
     }
 }
 
-/// What happens to it.
+/// What happens to groups and instances.
 impl Aws {
-    /// The group's next launches fail, so many times; `u32::MAX`: for ever, 0 ends it.
+    /// Fails the group's next launches, this many times; `u32::MAX`: for ever, 0 ends it.
     pub fn fail_launches(&self, group: &str, failure: LaunchFailure, times: u32) {
         self.script(|state, _| state.fail_launches(group, failure, times));
     }
 
-    /// The same, in one zone only.
+    /// The same in one zone.
     pub fn fail_launches_in(&self, group: &str, zone: &str, failure: LaunchFailure, times: u32) {
         self.script(|state, _| state.fail_launches_in(group, Some(zone), failure, times));
     }
 
-    /// The group's next launches fail after `Pending`, so many times: the instance never becomes healthy.
+    /// Fails the group's next launches after `Pending`, this many times: the instance never becomes healthy.
     pub fn fail_boots(&self, group: &str, times: u32) {
         self.script(|state, _| state.fail_boots(group, times));
     }
 
-    /// A person detaches an instance, which runs on; the desired capacity goes down or not.
+    /// A person detaches an instance, with or without a decrement.
     pub fn detach(&self, instance: &str, decrement: bool) {
         self.script(|state, now| state.detach(instance, decrement, now));
     }
 
-    /// A person moves an instance to Standby; the desired capacity goes down or not.
+    /// A person moves an instance to Standby, with or without a decrement.
     pub fn set_aside(&self, instance: &str, decrement: bool) {
         self.script(|state, now| state.set_aside(instance, decrement, now));
     }
@@ -172,8 +172,8 @@ impl Aws {
         self.script(|state, now| state.set_desired(group, desired, now));
     }
 
-    /// An instance's machine dies. The group knows at once and replaces it; an instance that a terminating hook holds
-    /// stays held.
+    /// An instance's machine dies. The group knows at once and replaces it; an instance held by a terminating hook stays
+    /// held.
     pub fn kill_machine(&self, instance: &str, death: Death) {
         self.script(|state, now| state.kill_machine(instance, death, now));
     }
@@ -193,8 +193,8 @@ impl Aws {
         self.script(|state, now| state.delete_group(name, now));
     }
 
-    /// Puts an instance into service at once: one that the group is launching, or else one too many, for which the
-    /// group then terminates another by its policy.
+    /// Puts an instance into service at once: one being launched, or else an extra one, for which the group then terminates
+    /// another by its policy.
     pub fn launch_now(&self, group: &str) -> Option<String> {
         self.script(|state, now| state.launch_now(group, now))
     }
@@ -204,7 +204,7 @@ impl Aws {
         self.script(|state, now| state.terminate(instance, cause, now));
     }
 
-    /// The next instance gets this one's address, and so its Node's name.
+    /// Gives this instance's address, and with it its Node's name, to the next instance.
     pub fn reuse_address(&self, instance: &str) {
         self.script(|state, _| state.reuse_address(instance));
     }
@@ -214,8 +214,8 @@ impl Aws {
         self.script(|state, now| state.fail_health_check(instance, now));
     }
 
-    /// The group replaces an instance to balance its zones: first the new one, then the old one goes. False for an
-    /// instance that is protected from scale-in or on its way out.
+    /// The group replaces an instance to balance its zones, the new one first. False for an instance that is protected from
+    /// scale-in or on its way out.
     pub fn rebalance(&self, instance: &str) -> bool {
         self.script(|state, now| state.rebalance(instance, now))
     }
@@ -236,7 +236,7 @@ impl Aws {
         self.script(|state, now| state.replace_root_volumes(group, now));
     }
 
-    /// Runs `effect` when the next call of `operation` has arrived, before its effect.
+    /// Runs `effect` when the next call of `operation` arrives, before its effect.
     pub fn before_next(
         &self,
         operation: Operation,
@@ -255,7 +255,7 @@ impl Aws {
     }
 }
 
-/// What can be seen.
+/// What a test can read.
 impl Aws {
     /// The group as of now.
     pub fn group(&self, name: &str) -> Option<GroupSnapshot> {
@@ -294,7 +294,7 @@ impl Aws {
     pub async fn until(&self, mut holds: impl FnMut(&Self) -> bool) {
         let mut changed = self.changed();
         while !holds(self) {
-            // The sender lives in the state, and so as long as `self`.
+            // Cannot fail: the sender lives in the state, as long as `self`.
             let _ = changed.changed().await;
         }
     }

@@ -1,8 +1,7 @@
-//! The instance types the simulated EC2 offers: real ones, with the figures EC2 gives for them.
+//! The instance types that the simulated EC2 offers: real ones, with EC2's figures.
 //!
-//! They are chosen for their differences: sizes of a family, both architectures, burstable ones, Nitro, Xen and bare
-//! metal, one network card and many, GPUs, a local disk, AWS's own chips. The program has a table of types of its own;
-//! this one was not made from it.
+//! Chosen for variety: sizes of a family, both architectures, burstable, Nitro, Xen and bare metal, one network card and
+//! many, GPUs, a local disk, AWS's own chips. The list is independent of the program's own table of types.
 //!
 //! <https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_InstanceTypeInfo.html>; figures from
 //! <https://docs.aws.amazon.com/ec2/latest/instancetypes/instance-types.html>
@@ -17,7 +16,7 @@ pub(super) struct InstanceType {
     pub(super) memory_mib: u32,
     pub(super) architecture: &'static str,
     hypervisor: Option<&'static str>,
-    /// Of each network card.
+    /// Network interfaces per card.
     interfaces: u32,
     addresses: u32,
     cards: u32,
@@ -27,7 +26,7 @@ pub(super) struct InstanceType {
     neuron: Option<Accelerator>,
 }
 
-/// A GPU or a chip of AWS's.
+/// A GPU or one of AWS's own chips.
 #[derive(Debug)]
 struct Accelerator {
     name: &'static str,
@@ -42,7 +41,7 @@ const UP_TO_5: &str = "Up to 5 Gigabit";
 const UP_TO_10: &str = "Up to 10 Gigabit";
 const UP_TO_25: &str = "Up to 25 Gigabit";
 
-/// A current type of one network card and no extras; the others say what differs.
+/// A current type with one network card and no extras; the others state what differs.
 const fn plain(
     name: &'static str,
     vcpus: u32,
@@ -74,7 +73,7 @@ const fn neuron(name: &'static str, count: u32, memory_mib: u32, cores: u32) -> 
     Accelerator { name, manufacturer: "AWS", count, memory_mib, cores }
 }
 
-/// All of them.
+/// All types.
 pub(super) static TYPES: [InstanceType; 20] = [
     plain("m5.large", 2, 8 * GIB, 3, 10),
     plain("m5.xlarge", 4, 16 * GIB, 4, 15),
@@ -233,12 +232,12 @@ impl Accelerator {
         );
     }
 
-    /// EC2 tells of Inferentia twice, of Trainium once.
+    /// EC2 lists Inferentia in two places, Trainium in one.
     fn write_neuron(&self, xml: &mut Xml) {
         let memory = self.count * self.memory_mib;
         if self.name.starts_with("Inferentia") {
             xml.inside("inferenceAcceleratorInfo", |xml| {
-                // This one list is spelled with `member`, in EC2 itself.
+                // EC2 spells this one list with `member`.
                 xml.list("accelerators", "member", [self], |xml, chip| chip.write(xml))
                     .text("totalInferenceMemoryInMiB", memory);
             });

@@ -1,7 +1,7 @@
-//! What happened, in order: every call received and every change of state.
+//! The journal: every call received and every change of state, in order.
 //!
-//! An entry is never altered. A call comes before the changes it caused, although its outcome is known only after
-//! them. Other worlds follow through [`Journal::subscribe`]; they get each entry once, in order.
+//! Entries never change. A call precedes the changes it caused, although its outcome is known only after them. Followers
+//! ([`Journal::subscribe`]) get each entry once, in order.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ pub struct Entry {
 /// The kinds of thing that happen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A request came in.
+    /// A request arrived.
     Called {
         /// What was asked for.
         operation: Operation,
@@ -33,7 +33,7 @@ pub enum Event {
         /// How it ended.
         outcome: Outcome,
     },
-    /// An instance exists from now on; it is `Pending`.
+    /// An instance exists, in `Pending`.
     InstanceLaunched {
         /// Its group.
         group: String,
@@ -44,20 +44,20 @@ pub enum Event {
         /// Its instance type.
         instance_type: String,
     },
-    /// An instance does its work from now on.
+    /// An instance is in service.
     InService {
         /// Its group.
         group: String,
         /// Its id.
         instance: String,
     },
-    /// An attempt to launch failed.
+    /// A launch attempt failed.
     LaunchFailed {
         /// The group that wanted an instance.
         group: String,
         /// The zone it was tried in.
         zone: String,
-        /// EC2's code, `InsufficientInstanceCapacity` for one.
+        /// EC2's code, such as `InsufficientInstanceCapacity`.
         code: String,
         /// EC2's text.
         message: String,
@@ -68,12 +68,12 @@ pub enum Event {
         group: String,
         /// Its id.
         instance: String,
-        /// On whose account.
+        /// Why.
         cause: TerminationCause,
-        /// Whether desired capacity went down with it, so that no replacement comes.
+        /// Whether the desired capacity went down with it, so that no replacement comes.
         decrement: bool,
     },
-    /// A hook holds an instance from now on. One entry per hook.
+    /// A hook holds an instance; one entry per hook.
     EnteredWait {
         /// The group.
         group: String,
@@ -105,7 +105,7 @@ pub enum Event {
         instance: String,
         /// The hook's name.
         hook: String,
-        /// What they said.
+        /// What it was completed with.
         result: HookResult,
     },
     /// Nobody completed a hook in time.
@@ -116,7 +116,7 @@ pub enum Event {
         instance: String,
         /// The hook's name.
         hook: String,
-        /// The hook's default result, which is what counts now.
+        /// The hook's default result, which applies now.
         result: HookResult,
     },
     /// An instance is gone.
@@ -126,7 +126,7 @@ pub enum Event {
         /// Its id.
         instance: String,
     },
-    /// An instance is in this state from now on, where no other entry says so.
+    /// An instance is in this state, where no other entry says so.
     Entered {
         /// Its group.
         group: String,
@@ -135,30 +135,30 @@ pub enum Event {
         /// The state.
         state: LifecycleState,
     },
-    /// The machine under an instance is switched on or off.
+    /// An instance's machine is switched on or off.
     Powered {
         /// Its group.
         group: String,
         /// Its id.
         instance: String,
-        /// What EC2 says of it from now on.
+        /// EC2's state of it.
         power: Power,
     },
-    /// The machine under an instance starts anew, on its own: nothing that ran on it goes on.
+    /// An instance's machine reboots by itself: nothing that ran on it goes on.
     Rebooted {
         /// Its group.
         group: String,
         /// Its id.
         instance: String,
     },
-    /// The machine under an instance is dead, and EC2 calls it running.
+    /// An instance's machine is dead, while EC2 calls it running.
     Impaired {
         /// Its group.
         group: String,
         /// Its id.
         instance: String,
     },
-    /// An instance runs on outside of its group.
+    /// An instance runs on outside its group.
     Detached {
         /// The group it was in.
         group: String,
@@ -170,13 +170,13 @@ pub enum Event {
         /// The group.
         group: String,
     },
-    /// The group wants another number of instances.
+    /// The desired capacity changed.
     DesiredChanged {
         /// The group.
         group: String,
-        /// What it was.
+        /// Before.
         from: u32,
-        /// What it is.
+        /// After.
         to: u32,
         /// The call that did it.
         by: Operation,
@@ -192,7 +192,7 @@ pub enum Outcome {
     Refused(&'static str),
     /// The connection broke before the call had its effect.
     LostBefore,
-    /// The call had its effect, and its caller did not hear so: the connection broke, or the answer was an error.
+    /// The call had its effect, but the caller does not know: the connection broke, or the answer was an error.
     LostAfter,
 }
 
@@ -201,7 +201,7 @@ pub enum Outcome {
 pub enum TerminationCause {
     /// `TerminateInstanceInAutoScalingGroup`.
     Request,
-    /// The group had more than it wants, and chose this one.
+    /// The group had too many, and chose this one.
     ScaleIn,
     /// Zones were unbalanced.
     Rebalance,
@@ -217,13 +217,13 @@ pub enum TerminationCause {
     GroupDeletion,
 }
 
-/// The record.
+/// The journal.
 #[derive(Debug)]
 pub(super) struct Journal {
     entries: Vec<Entry>,
     subscribers: Vec<mpsc::UnboundedSender<Entry>>,
     calls: BTreeMap<Operation, usize>,
-    /// Entries of a call whose outcome is not known yet.
+    /// Effects of the call under way, held back until its outcome is known.
     held: Option<Vec<Entry>>,
     length: watch::Sender<usize>,
 }
@@ -247,7 +247,7 @@ impl Journal {
         }
     }
 
-    /// From here to [`Self::record_call`], entries are effects of one call.
+    /// Begins a call: until [`Self::record_call`], entries are its effects.
     pub(super) fn begin_call(&mut self) {
         self.held = Some(Vec::new());
     }
@@ -282,7 +282,7 @@ impl Journal {
         receiver
     }
 
-    /// Follows the number of entries.
+    /// The number of entries, as a channel.
     pub(super) fn changed(&self) -> watch::Receiver<usize> {
         self.length.subscribe()
     }

@@ -1,6 +1,6 @@
-//! How instances come: decided, tried, `Pending`, held by launching hooks, `InService`.
+//! How instances come: decided, attempted, `Pending`, held by launching hooks, `InService`.
 //!
-//! A launch that fails stays decided and is tried again; desired capacity is not touched by it.
+//! A failed launch stays decided and is tried again; the desired capacity does not change.
 //!
 //! <https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-lifecycle.html>
 
@@ -18,20 +18,20 @@ use super::power::Power;
 use super::spec::{LaunchFailure, MixedSpec, Override};
 use super::state::Shared;
 
-/// A failing launch is tried again after this long at least, so that time moves on.
+/// Least pause between attempts, so that time moves on.
 const SHORTEST_RETRY: Duration = Duration::from_secs(1);
 
-/// Launches that are to fail.
+/// Launches made to fail.
 #[derive(Clone, Debug)]
 pub(super) struct Failing {
     pub(super) failure: LaunchFailure,
-    /// So many more.
+    /// How many more.
     pub(super) left: u32,
-    /// In this zone only.
+    /// In this zone only, if set.
     pub(super) zone: Option<String>,
 }
 
-/// What the next instance will be.
+/// What an instance is launched as.
 struct Blueprint {
     instance_type: String,
     image: String,
@@ -40,7 +40,7 @@ struct Blueprint {
 }
 
 impl Group {
-    /// Decides to launch an instance, in the zone that has the fewest.
+    /// Decides to launch an instance, in the zone with the fewest.
     ///
     /// <https://docs.aws.amazon.com/autoscaling/ec2/userguide/auto-scaling-benefits.html>, instance distribution
     pub(super) fn decide_launch(&mut self, shared: &mut Shared, replaces: Option<String>, at: Timestamp) {
@@ -64,7 +64,7 @@ impl Group {
         }
     }
 
-    /// Tries a launch that was decided.
+    /// Attempts a decided launch.
     pub(super) fn attempt(&mut self, shared: &mut Shared, number: u64, at: Timestamp) {
         let Some(mut launch) = self.launches.remove(&number) else { return };
         if let Some(in_vain) = launch.trying.take() {
@@ -91,7 +91,7 @@ impl Group {
         self.due(&id, after(at, shared.draw(self.timing.boot)));
     }
 
-    /// Why a launch in this zone fails, if it is to.
+    /// Counts off a scripted failure of a launch in this zone, if there is one.
     fn takes_failure(&mut self, zone: &str) -> Option<LaunchFailure> {
         let failing = self.failing.as_mut().filter(|f| f.zone.as_deref().is_none_or(|only| only == zone))?;
         let failure = failing.failure.clone();
@@ -102,7 +102,7 @@ impl Group {
         Some(failure)
     }
 
-    /// Begins a try that fails, at once or after a while.
+    /// Starts an attempt that fails, at once or after a while.
     fn try_in_vain(
         &mut self,
         shared: &mut Shared,
@@ -142,13 +142,13 @@ impl Group {
         let (group, zone) = (self.name.clone(), launch.zone.clone());
         shared.journal.record(at, Event::LaunchFailed { group, zone, code, message });
         let due = after(at, shared.draw(self.timing.retry).max(SHORTEST_RETRY));
-        // Another zone is tried:
+        // The next attempt is in another zone:
         // <https://docs.aws.amazon.com/autoscaling/ec2/userguide/auto-scaling-benefits.html>, instance distribution.
         let zone = self.emptiest_zone(Some(&launch.zone));
         self.launches.insert(shared.next_number(), Launch { due, zone, failed: true, ..launch });
     }
 
-    /// Makes the instance of `launch`, `Pending` and with nothing due.
+    /// Creates the instance of `launch`, `Pending` and with nothing due.
     fn place(&mut self, shared: &mut Shared, launch: Launch, blueprint: Blueprint, at: Timestamp) -> String {
         let id = shared.instance_id();
         let activity = shared.next_number();
@@ -201,7 +201,7 @@ impl Group {
         id
     }
 
-    /// Makes an instance at once, out of turn, in `state`, without hooks. If a launch was decided, it is that one.
+    /// Creates an instance in `state` at once, without hooks, in place of a decided launch if there is one.
     pub(super) fn launch_now(
         &mut self,
         shared: &mut Shared,
@@ -236,8 +236,7 @@ impl Group {
         Some(id)
     }
 
-    /// The instance has booted: launching hooks hold it, or it is in service.
-    /// The machine runs: whatever is on it starts, hook or no hook.
+    /// The instance has booted: launching hooks hold it, or it is in service. Its machine runs in either case.
     ///
     /// <https://github.com/aws/aws-node-termination-handler/issues/292>: nodes join while `Pending:Wait`.
     pub(super) fn boot(&mut self, shared: &mut Shared, id: &str, at: Timestamp) {
@@ -304,8 +303,7 @@ impl Group {
         }
     }
 
-    /// What a policy with weights launches next: instances until the desired capacity is reached, or passed where
-    /// none fits.
+    /// The next launch of a policy with weights: instances until the desired capacity is reached, or exceeded if none fits.
     ///
     /// <https://docs.aws.amazon.com/autoscaling/ec2/userguide/asg-instance-weighting.html>. Which one AWS chooses
     /// depends on the allocation strategy and on what is to be had.
@@ -319,7 +317,7 @@ impl Group {
         lines.iter().find(|(_, weight)| *weight as usize <= missing).or(lines.first()).cloned()
     }
 
-    /// On-Demand up to the base, then enough of them to keep the percentage.
+    /// Whether the next launch is Spot: On-Demand up to the base, then enough to keep the percentage.
     ///
     /// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_InstancesDistribution.html>
     fn next_is_spot(&self, mixed: &MixedSpec) -> bool {
@@ -342,7 +340,7 @@ impl Group {
         tags
     }
 
-    /// The zone with the fewest instances, the first of equals; another than `avoid` if there is one.
+    /// The zone with the fewest instances, the first among equals; not `avoid`, if there is another.
     fn emptiest_zone(&self, avoid: Option<&str>) -> String {
         let load = |zone: &&String| {
             let there = self.counted().map(|i| &i.zone).filter(|z| z == zone).count();

@@ -1,4 +1,4 @@
-//! The words of an instance's lifecycle: states, transitions, hooks, results.
+//! An instance's lifecycle: states, transitions, hooks, results.
 //!
 //! <https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-lifecycle.html>
 
@@ -7,13 +7,13 @@ use std::time::Duration;
 
 macro_rules! states {
     ($($state:ident = $name:literal,)*) => {
-        /// Where an instance is in its life.
+        /// An instance's lifecycle state.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         #[expect(missing_docs, reason = "AWS documents them under these names")]
         pub enum LifecycleState { $($state,)* }
 
         impl LifecycleState {
-            /// AWS's name for it.
+            /// AWS's name.
             pub fn name(self) -> &'static str {
                 match self { $(Self::$state => $name,)* }
             }
@@ -55,8 +55,8 @@ states! {
 }
 
 impl LifecycleState {
-    /// Whether an instance in this state is one of those that desired capacity asks for. One whose root volume is
-    /// replaced is: the group launches nothing in its place.
+    /// Whether an instance in this state counts towards the desired capacity. One whose root volume is being replaced does:
+    /// nothing is launched in its place.
     ///
     /// <https://docs.aws.amazon.com/autoscaling/ec2/userguide/replace-root-volume.html>
     pub fn counts(self) -> bool {
@@ -73,7 +73,7 @@ impl LifecycleState {
         )
     }
 
-    /// Whether the instance is on its way out, and nothing but time and hooks decides when it has gone.
+    /// Whether the instance is on its way out: only time and hooks decide when it is gone.
     pub fn is_terminating(self) -> bool {
         matches!(
             self,
@@ -88,7 +88,7 @@ impl LifecycleState {
         )
     }
 
-    /// Whether the instance is kept for somebody to look at, because its terminating hook was abandoned.
+    /// Whether the instance is retained for inspection because its terminating hook was abandoned.
     ///
     /// <https://docs.aws.amazon.com/autoscaling/ec2/userguide/manage-retained-instances.html>
     pub fn is_retained(self) -> bool {
@@ -98,7 +98,7 @@ impl LifecycleState {
         )
     }
 
-    /// Whether the instance is in the warm pool, or on its way into or out of it other than into the group.
+    /// Whether the instance is in the warm pool, entering it, or leaving it for anywhere but the group.
     pub fn is_warm(self) -> bool {
         self.name().starts_with("Warmed:")
     }
@@ -108,7 +108,7 @@ impl LifecycleState {
         self.name().ends_with(":Wait")
     }
 
-    /// The state in which hooks hold an instance that was in this one.
+    /// The state in which hooks hold an instance that comes from this state.
     pub(super) fn waiting(self) -> Option<Self> {
         match self {
             Self::Pending => Some(Self::PendingWait),
@@ -120,8 +120,7 @@ impl LifecycleState {
         }
     }
 
-    /// The state after this one where the hook that held it, a terminating one, was abandoned and the group keeps
-    /// such instances.
+    /// The state after this one if its terminating hook is abandoned and the group retains such instances.
     pub(super) fn retained(self) -> Option<Self> {
         match self {
             Self::TerminatingWait => Some(Self::TerminatingRetained),
@@ -138,7 +137,7 @@ impl fmt::Display for LifecycleState {
     }
 }
 
-/// Which end of an instance's life a hook holds up.
+/// The transition that a hook holds up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transition {
     /// `autoscaling:EC2_INSTANCE_LAUNCHING`.
@@ -148,7 +147,7 @@ pub enum Transition {
 }
 
 impl Transition {
-    /// AWS's name for it.
+    /// AWS's name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Launching => "autoscaling:EC2_INSTANCE_LAUNCHING",
@@ -171,7 +170,7 @@ pub enum HookResult {
 }
 
 impl HookResult {
-    /// AWS's name for it.
+    /// AWS's name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Continue => "CONTINUE",
@@ -184,13 +183,13 @@ impl HookResult {
     }
 }
 
-/// The shortest and longest heartbeat time-out, and the one of a hook that names none.
+/// Heartbeat time-out: allowed range, and the default.
 ///
 /// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_PutLifecycleHook.html>
 pub(super) const HEARTBEAT_SECONDS: std::ops::RangeInclusive<u64> = 30..=7200;
 const DEFAULT_HEARTBEAT: Duration = Duration::from_hours(1);
 
-/// No instance waits for longer than this, or than 100 heartbeat time-outs if that is less.
+/// Global limit of a wait; 100 heartbeat time-outs if that is less.
 ///
 /// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_LifecycleHook.html>, GlobalTimeout
 const LONGEST_WAIT: Duration = Duration::from_hours(48);
@@ -227,15 +226,15 @@ impl HookSpec {
         }
     }
 
-    /// The heartbeat time-out in seconds, an hour otherwise. Not held to AWS's limits here, so that a test can be
-    /// short; a second at least.
+    /// The heartbeat time-out in seconds, 3600 by default, at least 1. AWS's limits are not enforced, so that tests can be
+    /// short.
     #[must_use]
     pub fn heartbeat(mut self, seconds: u64) -> Self {
         self.heartbeat = Duration::from_secs(seconds);
         self
     }
 
-    /// What counts when it times out, `ABANDON` otherwise.
+    /// What counts when it times out; `ABANDON` by default.
     #[must_use]
     pub fn by_default(mut self, result: HookResult) -> Self {
         self.default = result;

@@ -1,14 +1,18 @@
-//! The simulated AWS: EC2 Auto Scaling, with the parts of EC2 and EKS that belong to it, as an HTTP service behind the
-//! real SDK.
+//! The simulated AWS: EC2 Auto Scaling, with the parts of EC2 and EKS that belong to it, as an HTTP service for the real
+//! SDK.
 //!
-//! [`State`] is the whole of it, pure and synchronous. [`Aws`] is a handle that tells it the time and implements
-//! [`World`](crate::sim::http::World). Requests come in the AWS query protocol (`query`, `xml`), those to EKS as REST.
-//! The APIs: `autoscaling`, `ec2`, `eks`. What groups do: `launching`, `terminating`, `waiting`, `balance`, `warm`,
-//! `volumes`, `deleting`. The machines: `power`. What a test does: `script`, `faults`, `troubles`, `breaking`. The way
-//! of a request: `requests`, `answering`, `past`, `bucket`. What happened: `journal`.
+//! [`State`] is all of it, pure and synchronous. [`Aws`] is a handle that gives it the time and implements
+//! [`World`](crate::sim::http::World).
 //!
-//! The model follows AWS's documented rules and wording, with the source beside each. [`Timing`] says how long things
-//! take; [`Behaviour`] decides what AWS leaves open, harsh or plain.
+//! * Protocols: `query`, `xml`; EKS is REST.
+//! * APIs: `autoscaling`, `ec2`, `eks`.
+//! * What groups do: `launching`, `terminating`, `waiting`, `balance`, `warm`, `volumes`, `deleting`. Machines: `power`.
+//! * What a test does: `script`, `faults`, `troubles`, `breaking`.
+//! * A request's way: `requests`, `answering`, `past`, `bucket`.
+//! * What happened: `journal`.
+//!
+//! The model follows AWS's documented rules and wording, with the source beside each. [`Timing`] says how long things take;
+//! [`Behaviour`] decides what AWS leaves open, harsh or plain.
 
 mod activity;
 mod answering;

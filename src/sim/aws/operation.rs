@@ -1,11 +1,11 @@
-//! The operations the simulated AWS knows, by service.
+//! The operations that the simulated AWS knows, by service.
 //!
-//! An operation is known by its name and its service's version, as in the requests. One that is missing here is
-//! answered with `InvalidAction` and journalled as [`Operation::Unknown`].
+//! A request names its operation, and its service by version. An unknown one is answered with `InvalidAction` and journalled
+//! as [`Operation::Unknown`].
 
 use std::fmt;
 
-/// The service behind a version.
+/// The service with a given version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Service {
     AutoScaling,
@@ -26,20 +26,20 @@ impl Service {
 
 macro_rules! operations {
     ($($service:ident { $($name:ident),* $(,)? })*) => {
-        /// An operation of the Auto Scaling, EC2 or EKS API, called as AWS calls it.
+        /// An operation of the Auto Scaling, EC2 or EKS API, under AWS's name.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         #[expect(missing_docs, reason = "AWS documents them under these names")]
         pub enum Operation {
             $($($name,)*)*
-            /// A name that the simulation has no operation for.
+            /// A name that the simulation does not know.
             Unknown,
         }
 
         impl Operation {
-            /// Every one that the simulation has.
+            /// All operations that the simulation knows.
             pub const ALL: &[Self] = &[$($(Self::$name,)*)*];
 
-            /// AWS's name for it.
+            /// AWS's name.
             pub fn name(self) -> &'static str {
                 match self {
                     $($(Self::$name => stringify!($name),)*)*

@@ -1,6 +1,6 @@
-//! What groups were a while ago: an answer may be from before what was written last.
+//! Past states of groups, for answers that are stale.
 //!
-//! A copy is kept from before each change, at most one for each [`GRAIN`], and only while somebody may be answered from it.
+//! A copy is kept from before each change, at most one per [`GRAIN`], and only while an answer may need it.
 //!
 //! <https://docs.aws.amazon.com/ec2/latest/devguide/eventual-consistency.html> and
 //! <https://github.com/hashicorp/terraform-provider-aws/issues/7819>
@@ -19,22 +19,22 @@ const GRAIN: Duration = Duration::from_millis(250);
 /// The groups of one moment, by name.
 pub(super) type Groups = BTreeMap<String, Group>;
 
-/// What groups were.
+/// Past states of groups.
 #[derive(Default)]
 pub(super) struct Past {
-    /// Until when groups were like this, the oldest first.
+    /// Groups as they were until a moment, oldest first.
     kept: VecDeque<(Timestamp, Groups)>,
-    /// How far back anybody may be answered.
+    /// The oldest state an answer may need.
     longest: Duration,
 }
 
 impl Past {
-    /// From now on somebody may be answered as of so long ago.
+    /// Keeps states at least this old from now on.
     pub(super) fn reach(&mut self, back: Duration) {
         self.longest = self.longest.max(back);
     }
 
-    /// Something is about to change.
+    /// Keeps the state from before a change.
     pub(super) fn keep(&mut self, groups: &Groups, at: Timestamp) {
         if self.longest.is_zero() || self.kept.back().is_some_and(|(until, _)| at < after(*until, GRAIN)) {
             return;
@@ -43,7 +43,7 @@ impl Past {
         self.kept.push_back((at, groups.clone()));
     }
 
-    /// Swaps the groups with those of `moment`, if they have changed since; said again, swaps them back.
+    /// Swaps the groups with those of `moment`, if they changed since; a second call swaps them back.
     pub(super) fn swap(&mut self, groups: &mut Groups, moment: Timestamp) {
         if let Some((_, then)) = self.kept.iter_mut().find(|(until, _)| *until > moment) {
             std::mem::swap(then, groups);
@@ -51,7 +51,7 @@ impl Past {
     }
 }
 
-/// Whether answers to it may be stale.
+/// Whether an operation only reads, so that its answer may be stale.
 pub(super) fn is_read(operation: Operation) -> bool {
     operation.name().starts_with("Describe")
 }

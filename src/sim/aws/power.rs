@@ -1,6 +1,6 @@
-//! The machines under the instances: EC2's own state, which knows nothing of groups and lifecycle hooks.
+//! The machines under the instances: EC2's state, which knows nothing of groups and lifecycle hooks.
 //!
-//! A machine that shuts down is dead from that moment for whoever runs on it; its group learns of its end later.
+//! A machine that shuts down is dead from that moment for everything on it; its group learns of it later.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use super::journal::Event;
 use super::lifecycle::LifecycleState;
 use super::state::Shared;
 
-/// What EC2 says of an instance.
+/// EC2's state of an instance.
 ///
 /// <https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_InstanceState.html>
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub enum Power {
 }
 
 impl Power {
-    /// AWS's name for it.
+    /// AWS's name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Pending => "pending",
@@ -36,7 +36,7 @@ impl Power {
         }
     }
 
-    /// AWS's number for it.
+    /// AWS's number.
     pub(super) fn code(self) -> u32 {
         match self {
             Self::Pending => 0,
@@ -47,7 +47,7 @@ impl Power {
         }
     }
 
-    /// What goes with a state that a script puts an instance into.
+    /// The state of the machine for a lifecycle state that a script sets.
     pub(super) fn implied(state: LifecycleState) -> Self {
         match state {
             LifecycleState::Pending | LifecycleState::WarmedPending => Self::Pending,
@@ -73,16 +73,16 @@ impl fmt::Display for Power {
 /// out, dead all the while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Death {
-    /// EC2 takes a Spot instance back.
+    /// EC2 interrupts the Spot instance.
     Interrupted,
     /// Somebody stops it in EC2.
     Stopped,
-    /// Its status checks fail; EC2 goes on to call it running.
+    /// Its status checks fail; EC2 still calls it running.
     Impaired,
 }
 
 impl Instance {
-    /// Switches the machine.
+    /// Changes the machine's state.
     pub(super) fn switch(&mut self, shared: &mut Shared, power: Power, at: Timestamp) {
         if std::mem::replace(&mut self.power, power) != power {
             let (group, instance) = (self.group.clone(), self.id.clone());
@@ -92,7 +92,7 @@ impl Instance {
 }
 
 impl Group {
-    /// The machine dies. The group replaces the instance, unless it is on its way out or holds it for somebody.
+    /// The machine dies. The group replaces the instance, unless it is on its way out or set aside.
     pub(super) fn kill(&mut self, shared: &mut Shared, id: &str, death: Death, at: Timestamp) {
         let Some(instance) = self.instances.get_mut(id) else { return };
         match death {

@@ -1,7 +1,7 @@
-//! Reading requests of the AWS query protocol: `Action=…&Version=…&Filters.member.1.Name=…`.
+//! Reads requests of the AWS query protocol: `Action=…&Version=…&Filters.member.1.Name=…`.
 //!
-//! Auto Scaling and EC2 speak it; EC2 flattens its lists (`InstanceType.1`), Auto Scaling does not (`InstanceIds.member.1`).
-//! Nothing here knows what a parameter means, and no input makes it panic: what cannot be read is simply not there.
+//! EC2 flattens its lists (`InstanceType.1`), Auto Scaling does not (`InstanceIds.member.1`). Nothing here knows what a
+//! parameter means. No input panics: what cannot be read counts as absent.
 //!
 //! <https://smithy.io/2.0/aws/protocols/aws-query-protocol.html> and
 //! <https://smithy.io/2.0/aws/protocols/aws-ec2-query-protocol.html>
@@ -30,7 +30,7 @@ impl Form {
         self.0.get(key).map(String::as_str)
     }
 
-    /// The value of `key`, which the caller must have given.
+    /// The value of `key`, or the refusal for a missing parameter.
     pub(super) fn required(&self, key: &str) -> Result<&str, ApiError> {
         self.get(key).ok_or_else(|| {
             let member = key[..1].to_lowercase() + &key[1..];
@@ -41,7 +41,7 @@ impl Form {
         })
     }
 
-    /// The value of `key` as a number or a boolean; a value that is neither is a malformed request.
+    /// The value of `key` as a number or boolean; otherwise a malformed request.
     pub(super) fn parsed<T: FromStr>(&self, key: &str) -> Result<Option<T>, ApiError> {
         self.get(key)
             .map(|value| {
@@ -50,12 +50,12 @@ impl Form {
             .transpose()
     }
 
-    /// Whether some value is this one.
+    /// Whether any parameter has this value.
     pub(super) fn names(&self, value: &str) -> bool {
         self.0.values().any(|given| given == value)
     }
 
-    /// The values of `prefix.1`, `prefix.2`, … by their numbers.
+    /// The values of `prefix.1`, `prefix.2`, … in the order of their numbers.
     pub(super) fn list(&self, prefix: &str) -> Vec<&str> {
         let items: BTreeMap<u32, &str> = self
             .under(prefix)
@@ -64,7 +64,7 @@ impl Form {
         items.into_values().collect()
     }
 
-    /// The structures at `prefix.1`, `prefix.2`, … by their numbers.
+    /// The structures at `prefix.1`, `prefix.2`, … in the order of their numbers.
     pub(super) fn structures(&self, prefix: &str) -> Vec<Form> {
         let mut items: BTreeMap<u32, Form> = BTreeMap::new();
         for (rest, value) in self.under(prefix) {
@@ -77,7 +77,7 @@ impl Form {
         items.into_values().collect()
     }
 
-    /// What the journal keeps: everything but the protocol's own two parameters.
+    /// The parameters for the journal: all but `Action` and `Version`.
     pub(super) fn arguments(&self) -> BTreeMap<String, String> {
         let mut arguments = self.0.clone();
         arguments.remove("Action");
@@ -99,7 +99,7 @@ impl<'a> FromIterator<(&'a str, &'a str)> for Form {
     }
 }
 
-/// One condition of a `Filters` parameter: any of the values will do.
+/// One filter; it passes on any of its values.
 #[derive(Debug)]
 pub(super) struct Filter {
     pub(super) name: String,
@@ -121,9 +121,9 @@ impl Filter {
     }
 }
 
-/// One page of `items`, which come in the order of their keys, and the token for the next.
+/// One page of `items`, in the order of their keys, and the token for the next.
 ///
-/// The token holds the last key of the page, so that pages neither repeat nor lose an item when others come and go.
+/// The token holds the last key of the page: pages neither repeat nor lose an item when others come and go.
 pub(super) fn page<T>(
     items: impl IntoIterator<Item = (String, T)>,
     token: Option<&str>,
@@ -144,7 +144,7 @@ pub(super) fn page<T>(
     Ok((page, next))
 }
 
-/// The page size asked for in `key`, refused beyond `most`.
+/// The page size in `key`, refused above `most`.
 pub(super) fn page_size(form: &Form, key: &str, default: usize, most: usize) -> Result<usize, ApiError> {
     let size = form.parsed::<usize>(key)?.unwrap_or(default);
     if size == 0 || size > most {
@@ -157,7 +157,7 @@ pub(super) fn page_size(form: &Form, key: &str, default: usize, most: usize) -> 
     Ok(size)
 }
 
-/// The token for a page from the beginning.
+/// The token for the first page.
 pub(super) fn start_token() -> String {
     to_token("")
 }

@@ -1,11 +1,11 @@
-//! Answers as they are sent: the documents of the three services, and their errors.
+//! Answers as sent: documents and errors of the three services.
 
 use super::error::ApiError;
 use super::operation::Service;
 use super::xml::Xml;
 
 const AUTO_SCALING_NAMESPACE: &str = "http://autoscaling.amazonaws.com/doc/2011-01-01/";
-/// Calls that answer nothing, not even with an empty result.
+/// Calls whose response has no result element.
 ///
 /// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_SetDesiredCapacity.html> and their own pages
 const VOID: [&str; 5] = [
@@ -18,20 +18,20 @@ const VOID: [&str; 5] = [
 
 const EC2_NAMESPACE: &str = "http://ec2.amazonaws.com/doc/2016-11-15/";
 
-/// An answer: what of HTTP a caller looks at, and an XML or JSON document.
+/// An answer: status, the headers that callers read, and an XML or JSON document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
     /// The HTTP status.
     pub status: u16,
     /// What the body is.
     pub content_type: &'static str,
-    /// The code of an error, where it is not in the body.
+    /// The code of an error that is not in the body.
     pub error_type: Option<&'static str>,
     /// The document.
     pub body: String,
 }
 
-/// What a call comes to, in the language of its service.
+/// A call's result, in its service's format.
 pub(super) enum Answer {
     Xml(Xml),
     Json(serde_json::Value),

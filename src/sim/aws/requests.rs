@@ -1,7 +1,7 @@
-//! The way of a request to AWS, and of its answer back.
+//! A request's way to AWS, and its answer's way back.
 //!
-//! Invariant: what was sent arrives and is carried out, whether or not the caller still waits for the answer or lives.
-//! Requests that were sent one after the other can arrive in another order.
+//! Invariant: what was sent arrives and is carried out, whether or not the caller still waits or lives. Requests can arrive
+//! in another order than they were sent.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,12 +17,12 @@ use super::replies::Reply;
 use super::state::State;
 use crate::sim::http::{Lost, Request, Response, World, response};
 
-/// Where services that answer JSON put the code of an error.
+/// Header with the error's code, in services that answer JSON.
 ///
 /// <https://smithy.io/2.0/aws/protocols/aws-restjson1-protocol.html#operation-error-serialization>
 const ERROR_TYPE: http::HeaderName = http::HeaderName::from_static("x-amzn-errortype");
 
-/// The requests on their way, by when they arrive and in which order they were sent.
+/// The requests under way, by arrival and order of sending.
 #[derive(Default)]
 pub(super) struct Requests {
     sent: u64,
@@ -35,9 +35,9 @@ struct UnderWay {
     way_back: Duration,
 }
 
-/// What a caller gets of its request.
+/// What a caller gets for its request.
 pub(super) struct Sent {
-    /// None if nothing is ever heard of it.
+    /// `None` if the caller never hears of it.
     reply: Option<Result<Reply, Lost>>,
     way_back: Duration,
 }
@@ -50,7 +50,7 @@ impl Requests {
 }
 
 impl State {
-    /// Sends a request on its way. Gives where its answer will come, and when it arrives.
+    /// Sends a request. Returns where its answer will come, and when it arrives.
     fn send(&mut self, request: Request, now: Timestamp) -> (oneshot::Receiver<Sent>, Timestamp) {
         let (caller, receiver) = oneshot::channel();
         let (there, way_back) = self.draw_way(&request, now);
@@ -64,7 +64,7 @@ impl State {
         (receiver, arrives)
     }
 
-    /// Carries out what has arrived by now.
+    /// Carries out the requests that have arrived by now.
     pub(super) fn receive(&mut self, now: Timestamp) {
         while let Some(((arrives, _), UnderWay { request, caller, way_back })) = self
             .requests
@@ -74,12 +74,12 @@ impl State {
             .map(|e| e.remove_entry())
         {
             let reply = self.answer(&request, arrives);
-            // The caller may have given up, or be dead; what it asked for is done.
+            // The caller may be gone; the request is carried out all the same.
             let _ = caller.send(Sent { reply, way_back });
         }
     }
 
-    /// How long a request travels, there and back.
+    /// How long a request travels there, and back.
     fn draw_way(&mut self, request: &Request, now: Timestamp) -> (Duration, Duration) {
         let form = read(request);
         let (_, operation) = addressed(&form);
@@ -97,7 +97,7 @@ impl World for Aws {
         let sent = tokio::select! {
             biased;
             sent = &mut sent => sent,
-            // An AWS that nobody runs answers too.
+            // An AWS whose `run` nobody drives answers too.
             () = self.clock().sleep_until(arrives) => {
                 self.look(|_| ());
                 sent.await

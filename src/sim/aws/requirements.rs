@@ -1,7 +1,7 @@
-//! Attribute-based instance type selection: what is asked for, how it is written in three APIs, and what meets it.
+//! Attribute-based instance type selection: requirements, their spelling in three APIs, and the types that meet them.
 //!
-//! A type meets requirements if it meets every one that is given. Bare metal and burstable types are out unless asked
-//! for, as AWS has it. Modelled: vCPUs, memory, accelerator count, bare metal, burstable, allowed and excluded types.
+//! A type must meet every given requirement. Bare metal and burstable types are out unless asked for, as in AWS. Modelled:
+//! vCPUs, memory, accelerator count, bare metal, burstable, allowed and excluded types.
 //!
 //! <https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_InstanceRequirementsRequest.html>
 
@@ -10,7 +10,7 @@ use super::instance_types::InstanceType;
 use super::query::Form;
 use super::xml::Xml;
 
-/// A range that may be open above.
+/// A range, possibly without an upper bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Range {
     min: u32,
@@ -69,7 +69,7 @@ impl Wanted {
     }
 }
 
-/// What an instance type must be like.
+/// Requirements of an instance type.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Requirements {
     vcpus: Range,
@@ -81,7 +81,7 @@ pub struct Requirements {
     excluded: Vec<String>,
 }
 
-/// How the members are spelled.
+/// How an API spells the members.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Spelling {
     AutoScaling,
@@ -109,7 +109,7 @@ impl Requirements {
         self
     }
 
-    /// Not these types; `*` stands for anything.
+    /// Without these types; `*` stands for any text.
     #[must_use]
     pub fn excluding<T: Into<String>>(mut self, patterns: impl IntoIterator<Item = T>) -> Self {
         self.excluded = patterns.into_iter().map(Into::into).collect();
@@ -147,7 +147,7 @@ impl Requirements {
         })
     }
 
-    /// Writes them into a mixed instances policy or a launch template.
+    /// Writes them for a mixed instances policy or a launch template.
     pub(super) fn write(&self, xml: &mut Xml, spelling: Spelling) {
         let (range, name, item): (_, fn(&str, &str) -> String, _) = match spelling {
             Spelling::AutoScaling => (["Min", "Max"], |plain, _| plain.to_owned(), "member"),

@@ -1,7 +1,7 @@
-//! What a script does to the simulated AWS from behind its API: what there is at the start, and what befalls it later.
+//! Scripted changes to the simulated AWS from behind its API.
 //!
-//! Each of these is also there on the handle, which brings the moment along. On the state they serve effects, which
-//! run in the middle of a call (see [`State::before_next`]).
+//! The handle has the same functions without `now`. On the state they serve effects that run in the middle of a call (see
+//! [`State::before_next`]).
 
 use std::collections::BTreeMap;
 
@@ -18,11 +18,11 @@ use super::spec::{GroupSpec, LaunchConfigurationSpec, LaunchFailure, LaunchSourc
 use super::state::{LaunchConfiguration, State};
 use super::templates::{Template, TemplateSpec};
 
-/// No hook is shorter, so that time moves on.
+/// Shortest heartbeat time-out, so that time moves on.
 const SHORTEST_HEARTBEAT: u64 = 1;
 
 impl State {
-    /// Adds a launch template and gives back its id.
+    /// Adds a launch template and returns its id.
     pub fn add_template(&mut self, spec: TemplateSpec, now: Timestamp) -> String {
         let id = self.shared.template_id();
         self.shared.templates.insert(id.clone(), Template { id: id.clone(), spec, created: now });
@@ -43,7 +43,7 @@ impl State {
         self.shared.configurations.insert(configuration.spec.name.clone(), configuration);
     }
 
-    /// Adds a group, in place of one with the same name; it starts to launch what it wants.
+    /// Adds a group, or replaces one of the same name; it starts to launch.
     pub fn add_group(&mut self, spec: GroupSpec, now: Timestamp) {
         let source = match spec.source {
             LaunchSource::Configuration(name) => Source::Configuration(name),
@@ -103,7 +103,7 @@ impl State {
         self.groups.insert(spec.name, group);
     }
 
-    /// Removes a group with all its instances, without a word in the journal.
+    /// Removes a group with all its instances, without a journal entry.
     pub fn remove_group(&mut self, name: &str, now: Timestamp) {
         let group = self.groups.remove(name);
         for (_, mut instance) in group.map(|group| group.instances).unwrap_or_default() {
@@ -112,21 +112,21 @@ impl State {
         }
     }
 
-    /// Begins to delete a group with all its instances, as DeleteAutoScalingGroup with `ForceDelete` does.
+    /// Starts to delete a group with all its instances, as DeleteAutoScalingGroup with `ForceDelete` does.
     pub fn delete_group(&mut self, name: &str, now: Timestamp) {
         if let Ok((group, shared)) = self.group_mut(name) {
             group.delete(shared, now);
         }
     }
 
-    /// Puts a hook on a group, in place of one with the same name. Instances that are held are held on the old terms.
+    /// Puts a hook on a group, or replaces one of the same name. Instances already held keep the old terms.
     pub fn put_hook(&mut self, group: &str, hook: HookSpec) {
         if let Some(group) = self.groups.get_mut(group) {
             group.hooks.insert(hook.name.clone(), hook);
         }
     }
 
-    /// Takes a hook off a group, and lets go of what it holds.
+    /// Removes a hook from a group and lets its instances go.
     pub fn delete_hook(&mut self, group: &str, hook: &str, now: Timestamp) {
         if let Ok((group, shared)) = self.group_mut(group) {
             group.delete_hook(shared, hook, now);
@@ -134,19 +134,19 @@ impl State {
         }
     }
 
-    /// Somebody takes a tag off a group.
+    /// Removes a tag from a group.
     pub fn untag_group(&mut self, group: &str, tag: &str) {
         if let Some(group) = self.groups.get_mut(group) {
             group.tags.retain(|key, _| key != tag);
         }
     }
 
-    /// The group's next launches fail this many times, wherever they are tried.
+    /// Fails the group's next launches, this many times, in any zone.
     pub fn fail_launches(&mut self, group: &str, failure: LaunchFailure, times: u32) {
         self.fail_launches_in(group, None, failure, times);
     }
 
-    /// The group's next launches fail this many times: in this zone, if one is named.
+    /// Fails the group's next launches, this many times; in this zone only, if one is named.
     pub fn fail_launches_in(&mut self, group: &str, zone: Option<&str>, failure: LaunchFailure, times: u32) {
         if let Some(group) = self.groups.get_mut(group) {
             let zone = zone.map(str::to_owned);
@@ -154,14 +154,14 @@ impl State {
         }
     }
 
-    /// The group's next launches fail this many times after `Pending`: the instance never becomes healthy.
+    /// Fails the group's next launches after `Pending`, this many times: the instance never becomes healthy.
     pub fn fail_boots(&mut self, group: &str, times: u32) {
         if let Some(group) = self.groups.get_mut(group) {
             group.failing_boots = times;
         }
     }
 
-    /// A person takes an instance out of the group, which runs on, and the desired capacity goes down or not.
+    /// A person detaches an instance, with or without a decrement.
     pub fn detach(&mut self, instance: &str, decrement: bool, now: Timestamp) {
         if let Some((group, shared)) = self.group_of_mut(instance) {
             group.detach(shared, instance, decrement, now);
@@ -169,7 +169,7 @@ impl State {
         }
     }
 
-    /// A person moves an instance to Standby, and the desired capacity goes down or not.
+    /// A person moves an instance to Standby, with or without a decrement.
     pub fn set_aside(&mut self, instance: &str, decrement: bool, now: Timestamp) {
         if let Some((group, shared)) = self.group_of_mut(instance) {
             group.set_aside(shared, instance, decrement, now);
@@ -186,20 +186,20 @@ impl State {
         }
     }
 
-    /// The machine under an instance dies. The group learns of it at once.
+    /// An instance's machine dies. The group learns of it at once.
     pub fn kill_machine(&mut self, instance: &str, death: Death, now: Timestamp) {
         if let Some((group, shared)) = self.group_of_mut(instance) {
             group.kill(shared, instance, death, now);
         }
     }
 
-    /// An instance comes into service at once: one that was decided, if there is one, or one too
-    /// many, for which the group then terminates the one its policy chooses.
+    /// Puts an instance into service at once: one being launched, or else an extra one, for which the group then terminates
+    /// another by its policy.
     pub fn launch_now(&mut self, group: &str, now: Timestamp) -> Option<String> {
         self.add_instance(group, LifecycleState::InService, now)
     }
 
-    /// An instance is there at once, in any state.
+    /// Adds an instance in any state at once.
     pub fn add_instance(&mut self, group: &str, state: LifecycleState, now: Timestamp) -> Option<String> {
         let (group, shared) = self.group_mut(group).ok()?;
         let id = group.launch_now(shared, state, now);
@@ -207,7 +207,7 @@ impl State {
         id
     }
 
-    /// Puts an instance into a state, from which nothing moves it on by itself; what held it holds it no more.
+    /// Puts an instance into a state, in which it stays; no hook holds it any more.
     pub fn set_state(&mut self, instance: &str, state: LifecycleState, now: Timestamp) {
         let Some((group, shared)) = self.group_of_mut(instance) else { return };
         if let Some(found) = group.instances.get_mut(instance) {
@@ -227,16 +227,16 @@ impl State {
         }
     }
 
-    /// The next instance gets the address of this one, and so the name of its Node.
+    /// Gives this instance's address, and with it its Node's name, to the next instance.
     ///
-    /// <https://docs.aws.amazon.com/vpc/latest/userguide/vpc-ip-addressing.html>: an address goes back when its instance is
-    /// terminated; small subnets give it away soon.
+    /// <https://docs.aws.amazon.com/vpc/latest/userguide/vpc-ip-addressing.html>: an address is released when its instance
+    /// terminates; small subnets reuse it soon.
     pub fn reuse_address(&mut self, instance: &str) {
         let address = self.instance(instance).map(|instance| instance.address);
         self.shared.free_address = address;
     }
 
-    /// The health checks of an instance fail from now on.
+    /// An instance's health checks fail from now on.
     pub fn fail_health_check(&mut self, instance: &str, now: Timestamp) {
         if let Some((group, shared)) = self.group_of_mut(instance) {
             if let Some(found) = group.instances.get_mut(instance) {
@@ -246,8 +246,8 @@ impl State {
         }
     }
 
-    /// The group replaces an instance to balance its zones: first the new one, then the old one goes. False for an
-    /// instance that is protected from scale-in or on its way out.
+    /// The group replaces an instance to balance its zones, the new one first. False for an instance that is protected from
+    /// scale-in or on its way out.
     pub fn rebalance(&mut self, instance: &str, now: Timestamp) -> bool {
         let Some((group, shared)) = self.group_of_mut(instance) else { return false };
         let accepted = group.rebalance(instance);
@@ -255,7 +255,7 @@ impl State {
         accepted
     }
 
-    /// The group replaces an instance out of its fullest zone. Gives back which.
+    /// The group replaces an instance of its fullest zone. Returns which.
     pub fn rebalance_group(&mut self, group: &str, now: Timestamp) -> Option<String> {
         let (group, shared) = self.group_mut(group).ok()?;
         let victim = group.rebalance_victim().filter(|victim| group.rebalance(victim));
@@ -271,7 +271,7 @@ impl State {
         }
     }
 
-    /// The group gives all its instances new root volumes, one at a time. Nothing happens in a group with a warm pool.
+    /// The group replaces the root volumes of all its instances, one at a time; not in a group with a warm pool.
     pub fn replace_root_volumes(&mut self, group: &str, now: Timestamp) {
         if let Ok((group, shared)) = self.group_mut(group) {
             group.start_refresh(true);
@@ -279,7 +279,7 @@ impl State {
         }
     }
 
-    /// Something happens when the next call of `operation` has arrived and has had no effect yet.
+    /// Runs `effect` when the next call of `operation` arrives, before its effect.
     pub fn before_next(
         &mut self,
         operation: Operation,
@@ -288,7 +288,7 @@ impl State {
         self.faults.before_next(operation, Box::new(effect) as Effect);
     }
 
-    /// Something happens when the next call of `operation` has had its effect, before anybody sees the answer.
+    /// Runs `effect` after the effect of the next call of `operation`, before its answer is sent.
     pub fn after_next(
         &mut self,
         operation: Operation,

@@ -1,7 +1,6 @@
 //! Builders of simulated groups: `GroupSpec::named("web").size(0, 10, 2).zones(["us-east-1a"]).template("m5.large")`.
 //!
-//! A spec is plain data. Sizes are minimum, maximum, desired. Nothing is checked, so that a test can build what AWS
-//! would refuse.
+//! A spec is plain data and is not checked: a test can build what AWS would refuse. Sizes are minimum, maximum, desired.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -77,7 +76,7 @@ pub struct MixedSpec {
 pub(super) enum Override {
     Type {
         name: String,
-        /// Weight of an instance, if the group counts in units.
+        /// Units of an instance, if the group counts in units.
         weight: Option<u32>,
     },
     Requirements(Requirements),
@@ -94,8 +93,8 @@ impl MixedSpec {
         }
     }
 
-    /// On-Demand instances of these types with these weights. The group launches the first type that fits into the
-    /// missing capacity, or the first of all if none does.
+    /// On-Demand instances of these types with these weights. The group launches the first type that fits the missing
+    /// capacity, or else the first.
     pub fn weighing<T: Into<String>>(types: impl IntoIterator<Item = (T, u32)>) -> Self {
         let of_type = |(name, weight): (T, u32)| Override::Type { name: name.into(), weight: Some(weight) };
         Self {
@@ -105,13 +104,13 @@ impl MixedSpec {
         }
     }
 
-    /// Instances of any type that meets `requirements`; the group launches the first of those.
+    /// Instances of any type that meets `requirements`; the group launches the first.
     pub fn meeting(requirements: Requirements) -> Self {
         let overrides = vec![Override::Requirements(requirements)];
         Self { overrides, on_demand_base: 0, on_demand_percentage: 100 }
     }
 
-    /// Beyond `base` On-Demand instances, only `percentage` of the rest are On-Demand; the others are Spot.
+    /// After `base` On-Demand instances, `percentage` of the rest are On-Demand, the others Spot.
     #[must_use]
     pub fn on_demand(mut self, base: u32, percentage: u32) -> Self {
         (self.on_demand_base, self.on_demand_percentage) = (base, percentage);
@@ -187,15 +186,15 @@ pub struct GroupSpec {
     pub(super) policies: Box<Policies>,
 }
 
-/// How a group ends instances, and who may change it.
+/// How a group terminates instances, and who may change it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Policies {
-    /// Whether it keeps an instance whose terminating hook is abandoned.
+    /// Whether it retains an instance whose terminating hook is abandoned.
     pub(super) retains: bool,
     /// Whether it launches a replacement before it terminates.
     pub(super) launches_first: bool,
     pub(super) warm_pool: Option<WarmPoolSpec>,
-    /// How long its load balancers take to let go of an instance.
+    /// How long its load balancers take to deregister an instance.
     pub(super) deregistration: Duration,
     /// The only AWS service that may change it.
     pub(super) operator: Option<String>,
@@ -238,27 +237,27 @@ impl GroupSpec {
         self
     }
 
-    /// With a launch template of its own, named like the group, with nothing but an instance type.
+    /// With its own launch template, named like the group, that sets only an instance type.
     #[must_use]
     pub fn template(self, instance_type: impl Into<String>) -> Self {
         self.template_data(TemplateData::of(instance_type))
     }
 
-    /// With a launch template of its own, named like the group.
+    /// With its own launch template, named like the group.
     #[must_use]
     pub fn template_data(mut self, data: TemplateData) -> Self {
         self.source = LaunchSource::Own(Box::new(data));
         self
     }
 
-    /// With a version (a number, `$Latest`, `$Default`) of a template that was added before.
+    /// With a version (a number, `$Latest`, `$Default`) of a template added before.
     #[must_use]
     pub fn launch_template(mut self, name: impl Into<String>, version: impl Into<String>) -> Self {
         self.source = LaunchSource::Template { name: name.into(), version: version.into() };
         self
     }
 
-    /// With a launch configuration that was added before.
+    /// With a launch configuration added before.
     #[must_use]
     pub fn launch_configuration(mut self, name: impl Into<String>) -> Self {
         self.source = LaunchSource::Configuration(name.into());
@@ -300,21 +299,21 @@ impl GroupSpec {
         self
     }
 
-    /// The cooldown in seconds, 300 otherwise.
+    /// The cooldown in seconds, 300 by default.
     #[must_use]
     pub fn cooldown(mut self, seconds: u64) -> Self {
         self.cooldown = Duration::from_secs(seconds);
         self
     }
 
-    /// How long its activities take, instead of the world's usual times.
+    /// With its own timing instead of the world's.
     #[must_use]
     pub fn timing(mut self, timing: Timing) -> Self {
         self.timing = Some(Box::new(timing));
         self
     }
 
-    /// With an instance lifecycle policy that keeps an instance whose terminating hook is abandoned
+    /// With an instance lifecycle policy that retains an instance whose terminating hook is abandoned
     /// (`TerminateHookAbandon`: `retain`).
     ///
     /// <https://docs.aws.amazon.com/autoscaling/ec2/userguide/instance-lifecycle-policy.html>
@@ -331,7 +330,7 @@ impl GroupSpec {
         self
     }
 
-    /// Managed by an AWS service: nobody else may change it.
+    /// Operated by an AWS service: nobody else may change it.
     ///
     /// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_Operator.html>
     #[must_use]
@@ -340,8 +339,8 @@ impl GroupSpec {
         self
     }
 
-    /// Launches a replacement and waits until it is in service before it terminates an instance: an instance
-    /// maintenance policy, or the account's `launchBeforeTerminate`.
+    /// Launches a replacement and waits until it is in service before terminating an instance: an instance maintenance
+    /// policy, or the account's `launchBeforeTerminate`.
     ///
     /// <https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-launch-before-terminate-account-setting.html>
     #[must_use]

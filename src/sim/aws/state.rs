@@ -1,7 +1,7 @@
-//! The whole simulated AWS as a pure, synchronous state: requests and scripts change it, and time does.
+//! The whole simulated AWS as pure, synchronous state, changed by requests, scripts and time.
 //!
-//! The same seed, requests and moments give the same state. Nothing here waits or reads a clock. What is due is done
-//! in the order of its moments, however late [`State::step`] is called, and before the request that comes in.
+//! The same seed, requests and moments give the same state. Nothing here waits or reads a clock. Whatever is due happens in
+//! order of time, however late [`State::step`] is called, and before the next request.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,9 +22,9 @@ use super::spec::LaunchConfigurationSpec;
 use super::templates::{DEFAULT_IMAGE, Template};
 use crate::sim::span::Span;
 
-/// The account that everything belongs to.
+/// The account.
 pub(super) const ACCOUNT: &str = "123456789012";
-/// The region that everything is in.
+/// The region.
 pub(super) const REGION: &str = "us-east-1";
 
 /// Everything in the simulated AWS.
@@ -42,27 +42,27 @@ pub struct State {
     pub(super) jitter: fastrand::Rng,
 }
 
-/// What groups have in common.
+/// What all groups share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) journal: Journal,
-    /// By id.
+    /// Launch templates by id.
     pub(super) templates: BTreeMap<String, Template>,
-    /// Whether launch templates are shown one at a time only.
+    /// Whether launch templates can be described only one at a time.
     pub(super) hides_templates: bool,
     /// Architectures of images, by id.
     pub(super) images: BTreeMap<String, &'static str>,
-    /// By name.
+    /// Launch configurations by name.
     pub(super) configurations: BTreeMap<String, LaunchConfiguration>,
-    /// Instances that are gone, and since when; EC2 shows them for a while.
+    /// Terminated instances and when they ended; EC2 shows them for a while.
     pub(super) past: BTreeMap<String, (Instance, Timestamp)>,
-    /// Instances that run on outside of any group.
+    /// Instances outside any group.
     pub(super) detached: BTreeMap<String, Instance>,
     /// How AWS behaves where its documents leave room.
     pub(super) behaviour: Behaviour,
-    /// By how much AWS's clock is ahead.
+    /// How far AWS's clock is ahead.
     pub(super) ahead: SignedDuration,
-    /// The address that the next instance gets.
+    /// An address that the next instance gets.
     pub(super) free_address: Option<[u8; 4]>,
     resources: fastrand::Rng,
     uuids: fastrand::Rng,
@@ -71,9 +71,9 @@ pub(super) struct Shared {
     numbers: u64,
 }
 
-/// Keeps the stream of times apart from that of ids.
+/// Seeds the random stream of times, apart from that of ids.
 const TIMES: u64 = 0x7469_6d65_7300_0000;
-/// And that of what befalls requests from both.
+/// Seeds the random stream of requests' fates, apart from both.
 const WAYS: u64 = 0x7761_7973_0000_0000;
 
 /// A launch configuration.
@@ -84,28 +84,28 @@ pub(super) struct LaunchConfiguration {
 }
 
 impl Shared {
-    /// A number that is higher than all before.
+    /// The next higher number.
     pub(super) fn next_number(&mut self) -> u64 {
         self.numbers += 1;
         self.numbers
     }
 
-    /// How long something takes this time.
+    /// Draws how long something takes.
     pub(super) fn draw(&mut self, span: Span) -> Duration {
         span.draw(&mut self.times)
     }
 
-    /// The same, for what befalls a request: that moves nothing else.
+    /// Draws a time for a request, from the requests' own stream.
     pub(super) fn draw_way(&mut self, span: Span) -> Duration {
         span.draw(&mut self.ways)
     }
 
-    /// Whether something happens this time that happens to this share of requests.
+    /// Whether something that happens to this share of requests happens now.
     pub(super) fn happens(&mut self, share: f64) -> bool {
         share > 0.0 && self.ways.f64() < share
     }
 
-    /// A number below `most`, for the same.
+    /// A number below `most`, from the requests' stream.
     pub(super) fn below(&mut self, most: usize) -> usize {
         self.ways.usize(..most.max(1))
     }
@@ -118,7 +118,7 @@ impl Shared {
         format!("lt-0{:016x}", self.resources.u64(..))
     }
 
-    /// A private address out of 10.0.0.0/8: one that has become free, if there is one.
+    /// A private address in 10.0.0.0/8: a released one if there is one.
     pub(super) fn address(&mut self) -> [u8; 4] {
         if let Some(free) = self.free_address.take() {
             return free;
@@ -126,7 +126,7 @@ impl Shared {
         [10, self.resources.u8(..), self.resources.u8(..), self.resources.u8(1..)]
     }
 
-    /// An id for what is neither instance nor template. These are drawn apart, so that they move no instance id.
+    /// An id other than an instance's or template's, from a stream of its own, so that instance ids do not shift.
     pub(super) fn uuid(&mut self) -> String {
         uuid(self.uuids.u128(..))
     }
@@ -137,7 +137,7 @@ impl Shared {
 }
 
 impl State {
-    /// An AWS with nothing in it.
+    /// An empty AWS.
     pub fn new(seed: u64) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed);
         Self {
@@ -169,12 +169,12 @@ impl State {
         }
     }
 
-    /// The first moment at which something happens by itself.
+    /// When time next changes something.
     pub fn next_due(&self) -> Option<Timestamp> {
         self.groups.values().filter_map(Group::next_due).chain(self.requests.next_due()).min()
     }
 
-    /// Does everything that is due by `now`, each at its own moment.
+    /// Performs everything due by `now`, each at its own moment.
     pub fn step(&mut self, now: Timestamp) {
         while let Some(due) = self.next_due().filter(|due| *due <= now) {
             self.past.keep(&self.groups, due);
@@ -197,7 +197,7 @@ impl State {
         Ok((group, &mut self.shared))
     }
 
-    /// The group called `name`, to be changed, which it may refuse, and what groups share.
+    /// The group called `name` if it can be changed, and what groups share.
     pub(super) fn changing(&mut self, name: &str) -> Result<(&mut Group, &mut Shared), ApiError> {
         let (group, shared) = self.group_mut(name)?;
         group.changeable()?;
@@ -210,7 +210,7 @@ impl State {
         Some((group, &mut self.shared))
     }
 
-    /// The instance, wherever it is, to be changed in what its group does not look at.
+    /// The instance, wherever it is; for changes that its group does not see.
     pub(super) fn instance_mut(&mut self, id: &str) -> Option<&mut Instance> {
         let of_group = self.groups.values_mut().find_map(|group| group.instances.get_mut(id));
         of_group.or_else(|| self.shared.detached.get_mut(id))

@@ -1,7 +1,6 @@
-//! Tags of EC2 resources, as far as there are any here: those of instances.
+//! Tags of EC2 resources; here only instances have any.
 //!
-//! A call names resources and tags, and either all of it is done or nothing. Deleting what is not there is no error.
-//! Tags that begin with `aws:` are AWS's own.
+//! A call does all it names or nothing. Deleting an absent tag is no error. Tags that begin with `aws:` are AWS's own.
 
 use super::ec2::invalid_value;
 use super::error::ApiError;
@@ -9,23 +8,23 @@ use super::query::{Filter, Form, page, page_size};
 use super::state::State;
 use super::xml::Xml;
 
-/// Resources a call takes.
+/// Resources per call.
 ///
 /// <https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreateTags.html>
 const RESOURCES_A_CALL: usize = 1000;
 
-/// Tags on a page of DescribeTags.
+/// Least tags on a page of DescribeTags.
 ///
 /// <https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeTags.html>
 const SMALLEST_PAGE: usize = 5;
 const LARGEST_PAGE: usize = 1000;
 
-/// Tags a resource may have, AWS's own not counted.
+/// Most tags on a resource, without AWS's own.
 ///
 /// <https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Tags.html#tag-restrictions>
 const TAGS_A_RESOURCE: usize = 50;
 
-/// What AWS's own tags begin with.
+/// Prefix of AWS's own tags.
 const RESERVED: &str = "aws:";
 
 /// <https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreateTags.html>
@@ -59,7 +58,7 @@ pub(super) fn create(state: &mut State, form: &Form) -> Result<Xml, ApiError> {
     Ok(done())
 }
 
-/// By key, or by key and value; without any, all tags but AWS's own.
+/// Deletes by key, or by key and value; without any, all tags but AWS's own.
 ///
 /// <https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DeleteTags.html>
 pub(super) fn delete(state: &mut State, form: &Form) -> Result<Xml, ApiError> {
@@ -115,7 +114,7 @@ pub(super) fn describe(state: &State, form: &Form) -> Result<Xml, ApiError> {
     }))
 }
 
-/// The resources of a request, every one of which must be there.
+/// The resources of a request; all must exist.
 ///
 /// <https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html>, `InvalidID` and
 /// `InvalidInstanceID.NotFound`

@@ -1,6 +1,6 @@
-//! Launch templates and their versions, as EC2 keeps them.
+//! Launch templates and their versions.
 //!
-//! Versions are numbered from 1 and never change; `$Latest` is the highest, `$Default` the one the template names.
+//! Versions are numbered from 1 and never change; `$Latest` is the highest, `$Default` the one that the template names.
 //!
 //! <https://docs.aws.amazon.com/autoscaling/ec2/userguide/launch-templates.html>
 
@@ -9,10 +9,10 @@ use jiff::Timestamp;
 use super::requirements::{Requirements, Spelling};
 use super::xml::Xml;
 
-/// The image of whoever names none.
+/// The image if none is named.
 pub(super) const DEFAULT_IMAGE: &str = "ami-0abcdef1234567890";
 
-/// What a version of a launch template says.
+/// A version of a launch template.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TemplateData {
     pub(super) instance_type: Option<String>,
@@ -30,7 +30,7 @@ impl TemplateData {
         Self { instance_type: Some(instance_type.into()), ..Self::untyped() }
     }
 
-    /// Instances whose type the group has to choose.
+    /// Without an instance type, which the group chooses.
     pub fn untyped() -> Self {
         Self {
             instance_type: None,
@@ -62,7 +62,7 @@ impl TemplateData {
         self
     }
 
-    /// With user data, in plain text.
+    /// With this user data, in plain text.
     #[must_use]
     pub fn user_data(mut self, text: impl AsRef<[u8]>) -> Self {
         self.user_data = Some(aws_smithy_types::base64::encode(text));
@@ -111,7 +111,7 @@ impl TemplateData {
     }
 }
 
-/// A launch template to be.
+/// A launch template to add.
 #[derive(Clone, Debug)]
 pub struct TemplateSpec {
     pub(super) name: String,
@@ -120,7 +120,7 @@ pub struct TemplateSpec {
 }
 
 impl TemplateSpec {
-    /// A template without any version; AWS has none such, so add one.
+    /// A template without versions; AWS always has one, so add one.
     pub fn named(name: impl Into<String>) -> Self {
         Self { name: name.into(), versions: Vec::new(), default: 1 }
     }
@@ -132,7 +132,7 @@ impl TemplateSpec {
         self
     }
 
-    /// With this version as its default, 1 otherwise.
+    /// With this default version instead of 1.
     #[must_use]
     pub fn default_version(mut self, number: usize) -> Self {
         self.default = number;
@@ -149,7 +149,7 @@ pub(super) struct Template {
 }
 
 impl Template {
-    /// The number that `version` stands for, if there is such a version.
+    /// The number that `version` stands for, if it exists.
     pub(super) fn resolve(&self, version: &str) -> Option<usize> {
         let number = match version {
             "$Latest" => self.spec.versions.len(),

@@ -1,8 +1,8 @@
-//! How instances go: chosen, `Terminating`, held by terminating hooks, gone.
+//! How instances leave: chosen, `Terminating`, held by terminating hooks, gone.
 //!
-//! From the first moment of this an instance is no capacity any more, and nothing brings it back. Load balancers let go
-//! of it first, then hooks hold it, then its machine shuts down, and a good while later its group lists it no more. One
-//! whose hook was abandoned may be kept, machine and all, until somebody terminates it again: with hooks again.
+//! From the start the instance is no longer capacity, and nothing brings it back. Load balancers let go of it, then hooks
+//! hold it, then its machine shuts down, and some time later its group stops listing it. If its hook was abandoned, the
+//! group may retain it, machine and all, until it is terminated again, with hooks again.
 //!
 //! <https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-lifecycle.html> and
 //! <https://docs.aws.amazon.com/autoscaling/ec2/userguide/manage-retained-instances.html>
@@ -16,14 +16,14 @@ use super::lifecycle::{LifecycleState, Transition};
 use super::power::Power;
 use super::state::Shared;
 
-/// Why an instance whose launch failed after `Pending` was given up.
+/// AWS's text for a launch that fails after `Pending`.
 ///
 /// <https://docs.aws.amazon.com/autoscaling/ec2/userguide/ts-as-instancelaunchfailure.html>
 const NEVER_HEALTHY: &str = "Instance became unhealthy while waiting for instance to be in InService state. Termination Reason: \
      Client.InternalError: Client error on launch";
 
 impl Group {
-    /// Starts to terminate an instance. One that is terminating already goes on as before.
+    /// Starts to terminate an instance; no change if it is already terminating.
     pub(super) fn terminate(
         &mut self,
         shared: &mut Shared,
@@ -52,7 +52,7 @@ impl Group {
         self.begin_activity(shared, id, description, why, Status::InProgress, at);
         let (group, instance) = (self.name.clone(), id.to_owned());
         shared.journal.record(at, Event::TerminationStarted { group, instance, cause, decrement });
-        // An instance that was never in service never did anything that a terminating hook would have to end.
+        // No terminating hooks for an instance that was never in service: it has done nothing that needs them.
         if matches!(cause, TerminationCause::LaunchAbandoned | TerminationCause::LaunchFailed) {
             return self.shut_down(shared, id, state, at);
         }
@@ -62,7 +62,7 @@ impl Group {
         }
     }
 
-    /// Load balancers have let go of the instance: hooks hold it, if there are any.
+    /// Load balancers have let go of the instance: hooks hold it, if any.
     pub(super) fn leave(&mut self, shared: &mut Shared, id: &str, at: Timestamp) {
         let Some(state) = self.instances.get(id).map(|instance| instance.state) else { return };
         if !self.hold(shared, id, Transition::Terminating, at) {
@@ -83,10 +83,10 @@ impl Group {
         }
     }
 
-    /// The instance's hook was abandoned, and the group keeps such instances: it runs on, and is no capacity.
+    /// The instance's hook was abandoned and the group retains it: it runs on, and is no capacity.
     ///
-    /// <https://docs.aws.amazon.com/autoscaling/ec2/userguide/configure-instance-retention.html>; the activity's words
-    /// are those of <https://github.com/radkawar/stackd>, testdata/aws/autoscaling/retention_decrement_native.json.
+    /// <https://docs.aws.amazon.com/autoscaling/ec2/userguide/configure-instance-retention.html>; the activity's wording is
+    /// from <https://github.com/radkawar/stackd>, testdata/aws/autoscaling/retention_decrement_native.json.
     pub(super) fn retain(
         &mut self,
         shared: &mut Shared,
@@ -110,14 +110,14 @@ impl Group {
         self.enter(shared, id, state, at);
     }
 
-    /// Time moves the instance on at this moment.
+    /// Sets when time moves the instance on.
     pub(super) fn due(&mut self, id: &str, at: Timestamp) {
         if let Some(instance) = self.instances.get_mut(id) {
             instance.due = Some(at);
         }
     }
 
-    /// The instance is gone.
+    /// Removes the instance from the group.
     pub(super) fn remove(&mut self, shared: &mut Shared, id: &str, at: Timestamp) {
         let Some(mut instance) = self.instances.remove(id) else { return };
         instance.state = if instance.state.is_warm() {

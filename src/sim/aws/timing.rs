@@ -1,23 +1,23 @@
-//! How long things take in the simulated AWS, each drawn by the seed between two bounds.
+//! How long things take in the simulated AWS; the seed draws each between two bounds.
 
 use crate::sim::span::Span;
 
-/// How long a group's activities take.
+/// How long each step of a group's activities takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
     /// From the decision to launch to the instance in `Pending`.
     pub launch: Span,
-    /// From the start of a launch that fails to its failure. Its activity is in progress meanwhile.
+    /// From the start of a failing launch to its failure; its activity is in progress meanwhile.
     pub failure: Span,
     /// From `Pending` to the first launching hook, or to `InService` without one.
     pub boot: Span,
-    /// From `Terminating` to `Terminating:Wait`, load balancers aside.
+    /// From `Terminating` to `Terminating:Wait`, without load balancers.
     pub deregister: Span,
-    /// From a hook's wait state to the moment when the lifecycle action can be completed.
+    /// From a hook's wait state to when the lifecycle action can be completed.
     pub action: Span,
-    /// From the shut-down of the machine to `terminated`, when its group no longer lists it.
+    /// From the machine's shutdown to `terminated`, when its group stops listing it.
     pub terminating: Span,
-    /// From a failed launch to the next try, at least a second.
+    /// From a failed launch to the next attempt, at least 1 s.
     pub retry: Span,
     /// From a lower desired capacity to the choice of a victim, and from an imbalance to a rebalance.
     pub scale_in: Span,
@@ -28,7 +28,7 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// The right order of magnitude, quick and always the same: for scenes that people follow.
+    /// Right order of magnitude, quick, always the same: for scenarios that people follow.
     pub const QUICK: Self = Self {
         launch: Span::seconds(2, 2),
         failure: Span::NONE,
@@ -43,17 +43,17 @@ impl Timing {
         volume: Span::seconds(20, 20),
     };
 
-    /// Between published bounds. What has no source is marked as guessed.
+    /// Between published bounds; the rest is marked as guessed.
     pub const PUBLISHED: Self = Self {
-        // Seen: 2 to 3 s from the decision to the instance, 5 s from there to InService, for the smallest types
+        // Observed: 2 to 3 s from the decision to the instance, 5 s from there to InService, for the smallest types
         // (<https://github.com/radkawar/stackd>, testdata/aws/autoscaling); guessed: ten times that.
         launch: Span::seconds(2, 20),
         failure: Span::NONE,
         boot: Span::seconds(5, 50),
-        // Seen: within 8 s without a load balancer (same source, retention_decrement_native.json).
+        // Observed: within 8 s without a load balancer (same source, retention_decrement_native.json).
         deregister: Span::seconds(0, 8),
-        // <https://github.com/PrairieLearn/PrairieLearn/pull/15586>: "No active Lifecycle Action found" right after
-        // Terminating:Wait was seen, and done at a later try, every 5 s. Guessed: two such tries.
+        // Observed: "No active Lifecycle Action found" right after Terminating:Wait, and success on a later try, every 5 s
+        // (<https://github.com/PrairieLearn/PrairieLearn/pull/15586>). Guessed: two such tries.
         action: Span::seconds(0, 10),
         // <https://github.com/aws/karpenter-provider-aws/issues/7019>
         terminating: Span::seconds(30, 600),

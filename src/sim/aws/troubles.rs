@@ -1,4 +1,4 @@
-//! What goes wrong with single calls, by script: which calls, how often or how long, and what becomes of them.
+//! Scripted trouble for single calls: which calls, how often or how long, and what happens to them.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::group::after;
 use super::operation::Operation;
 use super::query::Form;
 
-/// Which calls something happens to: the next one, unless more is said.
+/// Which calls are hit: the next one by default.
 #[derive(Clone, Debug)]
 pub struct Which {
     operations: Vec<Operation>,
@@ -29,21 +29,21 @@ impl Which {
         Self::of(&[])
     }
 
-    /// Only those that name this group, instance or whatever else.
+    /// Only those with this group, instance or other value among their parameters.
     #[must_use]
     pub fn about(mut self, name: &str) -> Self {
         self.about = Some(name.to_owned());
         self
     }
 
-    /// So many of them.
+    /// This many of them.
     #[must_use]
     pub fn times(mut self, times: u32) -> Self {
         self.times = times;
         self
     }
 
-    /// All of them for so long.
+    /// All of them for `duration`.
     #[must_use]
     pub fn lasting(mut self, duration: Duration) -> Self {
         (self.times, self.lasting) = (u32::MAX, Some(duration));
@@ -51,20 +51,20 @@ impl Which {
     }
 }
 
-/// What becomes of a call.
+/// What happens to a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// It is answered so, before or after it had its effect.
+    /// It is refused, before or after its effect.
     Refused(Refusal, Lose),
-    /// The connection breaks, before or after it had its effect.
+    /// The connection breaks, before or after its effect.
     Lost(Lose),
-    /// Nothing is ever heard of it, before or after it had its effect.
+    /// The caller never hears of it, before or after its effect.
     Silent(Lose),
-    /// It arrives so much later, whether or not anybody still waits for the answer.
+    /// It arrives this much later, whether or not the caller still waits.
     Late(Duration),
-    /// It is answered as of so long ago.
+    /// It is answered from a state this old.
     Stale(Duration),
-    /// It is answered with a page that has nothing on it, and a token for the next.
+    /// It is answered with an empty page and a token for the next.
     EmptyPage,
     /// Its answer leaves out this group or instance.
     Without(String),
@@ -86,7 +86,7 @@ impl Troubles {
         self.0.push(Rule { which, until, trouble });
     }
 
-    /// How much later the call arrives, counted off.
+    /// How much later the call arrives; uses the trouble up.
     pub(super) fn take_late(&mut self, operation: Operation, form: &Form, now: Timestamp) -> Duration {
         let late = self.take_such(operation, form, now, |trouble| matches!(trouble, Trouble::Late(_)));
         late.map_or(Duration::ZERO, |trouble| match trouble {
@@ -95,7 +95,7 @@ impl Troubles {
         })
     }
 
-    /// What else becomes of the call, counted off.
+    /// What else happens to the call; uses the trouble up.
     pub(super) fn take(&mut self, operation: Operation, form: &Form, now: Timestamp) -> Option<Trouble> {
         self.take_such(operation, form, now, |trouble| !matches!(trouble, Trouble::Late(_)))
     }

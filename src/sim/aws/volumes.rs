@@ -1,7 +1,7 @@
-//! Root volumes that are replaced under instances which stay: a strategy of instance refresh.
+//! Root volumes replaced under running instances: a strategy of instance refresh.
 //!
-//! Terminating hooks hold the instance first (`ReplacingRootVolume:Wait`); then it starts anew from its new volume and goes
-//! back into service. It counts as capacity all the time, and nothing is launched in its place.
+//! Terminating hooks hold the instance first (`ReplacingRootVolume:Wait`); then it restarts from its new volume and returns
+//! to service. It counts as capacity throughout, and nothing is launched in its place.
 //!
 //! <https://docs.aws.amazon.com/autoscaling/ec2/userguide/replace-root-volume.html>
 
@@ -13,7 +13,7 @@ use super::lifecycle::{LifecycleState, Transition};
 use super::state::Shared;
 
 impl Group {
-    /// Begins to replace the root volume of an instance; false if it is not in service, or the group has a warm pool.
+    /// Starts to replace an instance's root volume; false if it is not in service, or the group has a warm pool.
     pub(super) fn begin_volume(&mut self, shared: &mut Shared, id: &str, at: Timestamp) -> bool {
         let serves = self.instances.get(id).is_some_and(|i| i.state == LifecycleState::InService);
         if !serves || self.policies.warm_pool.is_some() {
@@ -27,7 +27,7 @@ impl Group {
         true
     }
 
-    /// `ReplacingRootVolume` is over: hooks hold the instance, if there are any.
+    /// `ReplacingRootVolume` is over: hooks hold the instance, if any.
     pub(super) fn take_volume(&mut self, shared: &mut Shared, id: &str, at: Timestamp) {
         if !self.hold(shared, id, Transition::Terminating, at) {
             self.replace_volume(shared, id, at);
@@ -42,7 +42,7 @@ impl Group {
         self.due(id, after(at, shared.draw(self.timing.volume)));
     }
 
-    /// The instance runs from its new volume; its health is looked at before it is in service.
+    /// The instance runs from its new volume; its health is checked before it is in service.
     pub(super) fn give_volume(&mut self, shared: &mut Shared, id: &str, at: Timestamp) {
         self.enter(shared, id, LifecycleState::RootVolumeReplaced, at);
         self.due(id, after(at, shared.draw(self.timing.volume)));

@@ -1,12 +1,12 @@
-//! Lifecycle hooks at work: an instance is held until every hook that holds it was completed or timed out.
+//! Lifecycle hooks at work: an instance is held until each of its hooks is completed or times out.
 //!
-//! Each hook has its own token and its own timer. CONTINUE leaves the other hooks in force, ABANDON ends them all. On
-//! the way in ABANDON means termination, and a replacement. On the way out both end in termination, unless the group
-//! keeps instances whose hook was abandoned; on the way back into a warm pool, and before a root volume is replaced, both
-//! let the instance go on. (That a return goes on is seen: <https://github.com/radkawar/stackd>,
-//! testdata/aws/autoscaling/warm_pool_return_abandon_native.json. Of root volumes nothing is specified.)
+//! Each hook has its own token and timer. CONTINUE leaves the other hooks in force, ABANDON ends them all. On the way in,
+//! ABANDON terminates and replaces the instance. On the way out, both results terminate it, unless the group retains
+//! abandoned instances. On a return to a warm pool and before a root volume is replaced, both let it go on. (For the return
+//! that is observed: <https://github.com/radkawar/stackd>, testdata/aws/autoscaling/warm_pool_return_abandon_native.json.
+//! For root volumes nothing is documented.)
 //!
-//! A hook's action can be heard of and completed only a while after the instance is shown to wait, see
+//! A hook's action can be completed only a while after the instance is shown as waiting, see
 //! [`Timing::action`](super::timing::Timing).
 //!
 //! <https://docs.aws.amazon.com/autoscaling/ec2/userguide/lifecycle-hooks-overview.html> and
@@ -38,7 +38,7 @@ impl Named<'_> {
 }
 
 impl Group {
-    /// Holds an instance by all hooks for `transition`; false if there are none.
+    /// Holds an instance with all hooks for `transition`; false if there are none.
     pub(super) fn hold(
         &mut self,
         shared: &mut Shared,
@@ -77,7 +77,7 @@ impl Group {
         true
     }
 
-    /// Starts a hook's time-out again, up to the global one.
+    /// Restarts a hook's time-out, up to the global one.
     ///
     /// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_RecordLifecycleActionHeartbeat.html>
     pub(super) fn heartbeat(
@@ -115,7 +115,7 @@ impl Group {
         Ok(())
     }
 
-    /// Lets go of what a hook that is deleted still holds: out with CONTINUE, in with ABANDON.
+    /// Lets go of what a deleted hook holds: instances leaving with CONTINUE, instances entering with ABANDON.
     ///
     /// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DeleteLifecycleHook.html>
     pub(super) fn delete_hook(&mut self, shared: &mut Shared, hook: &str, at: Timestamp) -> bool {
@@ -146,7 +146,7 @@ impl Group {
         for (id, hook, result) in expired {
             let held = self.instances.get(&id).is_some_and(|i| i.waits.iter().any(|wait| wait.hook == hook));
             if !held {
-                // The ABANDON of another hook that timed out with it ended this one.
+                // Ended by the ABANDON of another hook that timed out with it.
                 continue;
             }
             let (group, instance) = (self.name.clone(), id.clone());
@@ -191,7 +191,7 @@ impl Group {
         }
     }
 
-    /// The instance that `hook` holds under this name, if that is known by now.
+    /// The instance that `hook` holds under this name, if its action can be completed by now.
     fn waiting(&self, hook: &str, named: Named<'_>, at: Timestamp) -> Result<String, ApiError> {
         self.instances
             .values()

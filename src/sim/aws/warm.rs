@@ -1,8 +1,8 @@
-//! Warm pools: instances beside the group, started and stopped once, for when it needs them.
+//! Warm pools: instances beside the group, started once and then stopped, for when the group needs them.
 //!
-//! The pool has `max(min, prepared − desired)` instances. A group that needs one takes it from there before it launches;
-//! a group that reuses instances gives one back when it chooses a victim itself, under its terminating hooks
-//! (`Warmed:Pending:Wait`). What is terminated by a call or for its health is terminated.
+//! The pool has `max(min, prepared − desired)` instances. The group takes an instance from the pool before it launches one.
+//! A group that reuses instances returns a victim to the pool when it chooses one itself, under its terminating hooks
+//! (`Warmed:Pending:Wait`). An instance terminated by a call or for its health is not returned.
 //!
 //! <https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-warm-pools.html> and
 //! <https://docs.aws.amazon.com/autoscaling/ec2/userguide/warm-pool-instance-lifecycle.html>
@@ -28,40 +28,40 @@ pub struct WarmPoolSpec {
 }
 
 impl WarmPoolSpec {
-    /// A pool of stopped instances, as many as the group's maximum leaves room for.
+    /// A pool of stopped instances that fills the group up to its maximum.
     pub fn stopped() -> Self {
         Self { min: 0, prepared: None, rests: LifecycleState::WarmedStopped, reuses: false }
     }
 
-    /// Its instances run on.
+    /// Its instances keep running.
     #[must_use]
     pub fn running(mut self) -> Self {
         self.rests = LifecycleState::WarmedRunning;
         self
     }
 
-    /// At least so many, however many the group has.
+    /// At least this many, whatever the group's size.
     #[must_use]
     pub fn at_least(mut self, min: u32) -> Self {
         self.min = min;
         self
     }
 
-    /// So many together with the group's (`MaxGroupPreparedCapacity`), instead of the group's maximum.
+    /// This many together with the group's (`MaxGroupPreparedCapacity`), instead of the group's maximum.
     #[must_use]
     pub fn prepared(mut self, prepared: u32) -> Self {
         self.prepared = Some(prepared);
         self
     }
 
-    /// The group gives instances back to it when it scales in (`ReuseOnScaleIn`).
+    /// The group returns instances to it on scale-in (`ReuseOnScaleIn`).
     #[must_use]
     pub fn reusing(mut self) -> Self {
         self.reuses = true;
         self
     }
 
-    /// The pool's state as DescribeAutoScalingGroups names it.
+    /// The pool's state as in DescribeAutoScalingGroups.
     pub(super) fn state(&self) -> &'static str {
         if self.rests == LifecycleState::WarmedRunning { "Running" } else { "Stopped" }
     }
@@ -75,7 +75,7 @@ impl Group {
         pool.min.max(beside) as usize
     }
 
-    /// Instances of the pool, those on their way in too.
+    /// Instances of the pool, including those entering it.
     fn warm(&self) -> impl Iterator<Item = &Instance> {
         let of_pool =
             |state: LifecycleState| state.is_warm() && !state.is_terminating() && !state.is_retained();
@@ -87,12 +87,12 @@ impl Group {
         self.instances.values().filter(move |instance| Some(instance.state) == rests)
     }
 
-    /// Launches what the pool lacks, and ends what it has too much.
+    /// Launches what the pool lacks, and terminates its excess.
     pub(super) fn fill_pool(&mut self, shared: &mut Shared, at: Timestamp) {
         let coming = self.launches.values().filter(|launch| launch.warm).count();
         let (has, wants) = (self.warm().count() + coming, self.warm_wanted());
         if !self.suspends("Launch") {
-            // What the group is about to give back is not launched.
+            // Do not launch what the group is about to return.
             let excess = self.capacity().saturating_sub(self.desired as usize);
             for _ in has..wants.saturating_sub(if self.reuses() { excess } else { 0 }) {
                 self.decide_warm_launch(shared, at);
@@ -105,7 +105,7 @@ impl Group {
         }
     }
 
-    /// Takes an instance out of the pool into the group; false if none rests there.
+    /// Moves an instance from the pool into the group; false if none is ready.
     pub(super) fn take_from_pool(&mut self, shared: &mut Shared, at: Timestamp) -> bool {
         let Some(id) = self.resting().map(|instance| instance.id.clone()).next() else { return false };
         let cause = launch_cause(at, self.last_change.as_deref(), false, self.capacity());
@@ -120,12 +120,12 @@ impl Group {
         true
     }
 
-    /// Whether the group, which has one instance too many, gives it back to the pool.
+    /// Whether the group returns its excess instances to the pool.
     pub(super) fn reuses(&self) -> bool {
         self.policies.warm_pool.is_some_and(|pool| pool.reuses) && self.warm().count() < self.warm_wanted()
     }
 
-    /// Gives an instance back to the pool, as soon as load balancers and hooks let go of it.
+    /// Returns an instance to the pool once load balancers and hooks let go of it.
     pub(super) fn give_back(&mut self, shared: &mut Shared, id: &str, at: Timestamp) {
         let had = self.counted().count();
         let cause =
@@ -142,7 +142,7 @@ impl Group {
         }
     }
 
-    /// `Warmed:Pending` is over: hooks hold the instance, launching ones on its way in, terminating ones on its way back.
+    /// `Warmed:Pending` is over: hooks hold the instance, launching ones on its way in, terminating ones on its return.
     pub(super) fn warm_up(&mut self, shared: &mut Shared, id: &str, at: Timestamp) {
         let Some(instance) = self.instances.get_mut(id) else { return };
         let returns = instance.power == Power::Running;
@@ -153,13 +153,13 @@ impl Group {
         }
     }
 
-    /// No hook holds the instance any more: it is stopped, if that is what the pool is for.
+    /// No hook holds the instance any more: it is stopped, if the pool's instances are stopped.
     pub(super) fn cool(&mut self, shared: &mut Shared, id: &str, at: Timestamp) {
         self.enter(shared, id, LifecycleState::WarmedPendingProceed, at);
         self.due(id, after(at, shared.draw(self.timing.stop)));
     }
 
-    /// The instance is in the pool.
+    /// The instance is ready in the pool.
     pub(super) fn rest(&mut self, shared: &mut Shared, id: &str, at: Timestamp) {
         let Some(pool) = self.policies.warm_pool else {
             return self.terminate(shared, id, TerminationCause::ScaleIn, false, at);
@@ -175,7 +175,7 @@ impl Group {
         self.enter(shared, id, pool.rests, at);
     }
 
-    /// Begins an activity about an instance, in place of the one that it had.
+    /// Starts an activity for an instance, in place of its last one.
     pub(super) fn begin_activity(
         &mut self,
         shared: &mut Shared,

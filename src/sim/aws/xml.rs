@@ -1,7 +1,7 @@
-//! Writing the XML that the AWS query protocol answers with.
+//! Writes the XML of the AWS query protocol.
 //!
-//! A response is text with elements in it and nothing else: no attributes beyond the root's namespace, no mixed
-//! content. Every value is escaped, every element that is opened is closed.
+//! Elements and text only: no attributes but the root's namespace, no mixed content. Every value is escaped, every opened
+//! element is closed.
 
 use std::fmt::{Display, Write};
 
@@ -14,14 +14,14 @@ use quick_xml::escape::escape;
 pub(super) struct Xml(String);
 
 impl Xml {
-    /// What `write` writes.
+    /// The XML that `write` writes.
     pub(super) fn build(write: impl FnOnce(&mut Xml)) -> Self {
         let mut xml = Self::default();
         write(&mut xml);
         xml
     }
 
-    /// An element with text in it.
+    /// An element with text.
     pub(super) fn text(&mut self, name: &str, value: impl Display) -> &mut Self {
         let value = value.to_string();
         // Writing to a String does not fail.
@@ -29,7 +29,7 @@ impl Xml {
         self
     }
 
-    /// An element with text in it, if there is any.
+    /// An element with text, if there is a value.
     pub(super) fn optional(&mut self, name: &str, value: Option<impl Display>) -> &mut Self {
         if let Some(value) = value {
             self.text(name, value);
@@ -37,13 +37,13 @@ impl Xml {
         self
     }
 
-    /// An element with a moment in it, to the millisecond, as AWS writes them.
+    /// An element with a moment, to the millisecond as in AWS.
     pub(super) fn time(&mut self, name: &str, at: Timestamp) -> &mut Self {
         let printer = DateTimePrinter::new().precision(Some(3));
         self.text(name, printer.timestamp_to_string(&at))
     }
 
-    /// An element with elements in it.
+    /// An element with child elements.
     pub(super) fn inside(&mut self, name: &str, write: impl FnOnce(&mut Xml)) -> &mut Self {
         let _ = write!(self.0, "<{name}>");
         write(self);
@@ -66,7 +66,7 @@ impl Xml {
         })
     }
 
-    /// A list of plain values.
+    /// A list of values.
     pub(super) fn values(
         &mut self,
         name: &str,
@@ -80,13 +80,13 @@ impl Xml {
         })
     }
 
-    /// Text that is XML already.
+    /// Appends XML.
     pub(super) fn append(&mut self, other: &Xml) -> &mut Self {
         self.0.push_str(&other.0);
         self
     }
 
-    /// A whole document with `root` in `namespace`.
+    /// A document with `root` in `namespace`.
     pub(super) fn document(root: &str, namespace: &str, write: impl FnOnce(&mut Xml)) -> String {
         let mut xml = Self(format!("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<{root}"));
         if !namespace.is_empty() {

@@ -13,7 +13,7 @@ use crate::sim::aws::query::Form;
 use crate::sim::aws::state::State;
 use crate::sim::aws::xml::Xml;
 
-/// Refused outside of min and max, and in a cooldown that the caller wants honoured.
+/// Refused outside min and max, and during a cooldown that the caller wants honoured.
 ///
 /// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_SetDesiredCapacity.html> and
 /// <https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-scaling-cooldowns.html>
@@ -49,21 +49,21 @@ pub(super) fn set_desired(state: &mut State, form: &Form, now: Timestamp) -> Res
     Ok(Xml::default())
 }
 
-/// With a decrement, refused at min; without, the group launches another one.
+/// With a decrement, refused at min; without, the group launches a replacement.
 ///
-/// An instance that has a weight takes its units out of the desired capacity. AWS's documentation says only that sizes
-/// are in the units of the weights (<https://docs.aws.amazon.com/autoscaling/ec2/userguide/asg-instance-weighting.html>)
-/// and that the call decrements the size of the group.
+/// An instance with a weight takes its units out of the desired capacity. AWS's documentation says only that sizes are in
+/// the units of the weights (<https://docs.aws.amazon.com/autoscaling/ec2/userguide/asg-instance-weighting.html>) and that
+/// the call decrements the size of the group.
 ///
-/// For an instance that is terminating already AWS promises nothing. Here the call is not refused and lowers desired
-/// capacity once more if asked to, so that whoever calls twice loses a healthy instance, and notices. Of one in `Standby`
-/// see [`Behaviour::standby_decrements`](crate::sim::aws::Behaviour).
+/// AWS documents nothing for an instance that is already terminating. Here the call succeeds and, if asked to, lowers
+/// desired capacity once more: a caller that repeats itself loses a healthy instance. For `Standby` see
+/// [`Behaviour::standby_decrements`](crate::sim::aws::Behaviour).
 ///
-/// One that is retained can be ended without a decrement only, and is held by the hooks once more (the words of the
-/// refusal are seen: <https://github.com/radkawar/stackd>, testdata/aws/autoscaling/retention_decrement_native.json).
-/// One in a warm pool cannot be ended so at all.
+/// A retained instance can be terminated only without a decrement, and its hooks hold it again (the refusal's wording is
+/// observed: <https://github.com/radkawar/stackd>, testdata/aws/autoscaling/retention_decrement_native.json). An instance in
+/// a warm pool is refused.
 ///
-/// Several instances at once (`InstanceIds`) are not modelled: nobody here asks for that.
+/// `InstanceIds` (several instances at once) is not modelled: nothing here uses it.
 ///
 /// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_TerminateInstanceInAutoScalingGroup.html>
 pub(super) fn terminate(state: &mut State, form: &Form, now: Timestamp) -> Result<Xml, ApiError> {
@@ -109,7 +109,7 @@ pub(super) fn terminate(state: &mut State, form: &Form, now: Timestamp) -> Resul
     }))
 }
 
-/// Sizes only. Without a desired capacity of its own, a new min or max moves desired capacity as far as it must.
+/// Changes sizes only. A new min or max moves the desired capacity into its range if none is given.
 ///
 /// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_UpdateAutoScalingGroup.html>
 pub(super) fn update(state: &mut State, form: &Form, now: Timestamp) -> Result<Xml, ApiError> {

@@ -6,8 +6,8 @@ use crate::sim::aws::query::{Form, page, page_size};
 use crate::sim::aws::state::{ACCOUNT, REGION, State};
 use crate::sim::aws::xml::Xml;
 
-/// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DescribeAutoScalingInstances.html>. Ids it does not
-/// know are left out, not refused.
+/// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DescribeAutoScalingInstances.html>. Unknown ids are left
+/// out, not refused.
 pub(super) fn instances(state: &State, form: &Form) -> Result<Xml, ApiError> {
     let size = page_size(form, "MaxRecords", 50, 50)?;
     let ids = form.list("InstanceIds.member");
@@ -29,7 +29,7 @@ pub(super) fn instances(state: &State, form: &Form) -> Result<Xml, ApiError> {
     }))
 }
 
-/// The instances of a group's warm pool, those on their way into it and out of it too; of a group without one, nothing.
+/// The instances of a group's warm pool, including those entering and leaving it; empty without a pool.
 ///
 /// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DescribeWarmPool.html>
 pub(super) fn warm_pool(state: &State, form: &Form) -> Result<Xml, ApiError> {
@@ -64,7 +64,7 @@ pub(super) fn activities(state: &State, form: &Form) -> Result<Xml, ApiError> {
         .filter(|candidate| group.is_none_or(|name| candidate.name == name))
         .flat_map(|group| &group.activities)
         .filter(|(_, activity)| ids.is_empty() || ids.contains(&activity.id.as_str()))
-        // Ascending keys, newest first.
+        // `page` sorts keys ascending; these give newest first.
         .map(|(number, activity)| (format!("{:020}", u64::MAX - number), activity))
         .collect();
     activities.sort_by(|(a, _), (b, _)| a.cmp(b));

@@ -1,5 +1,4 @@
-//! `DescribeAutoScalingGroups`: which groups, and all there is to say about each. The instances of a warm pool are not
-//! among those of the group.
+//! `DescribeAutoScalingGroups`. Instances of a warm pool are not among those of the group.
 //!
 //! <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DescribeAutoScalingGroups.html>
 
@@ -42,7 +41,7 @@ fn is_known(filter: &Filter) -> bool {
     matches!(filter.name.as_str(), "tag-key" | "tag-value") || filter.name.starts_with("tag:")
 }
 
-/// Any value of a filter will do; a group must pass all filters.
+/// A filter passes on any of its values; a group must pass all filters.
 ///
 /// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_Filter.html>
 fn passes(group: &Group, filter: &Filter) -> bool {
@@ -112,7 +111,7 @@ pub(super) fn write_pool(xml: &mut Xml, pool: &WarmPoolSpec) {
     });
 }
 
-/// The id of a zone, in this account: names and ids have different orders.
+/// The id of a zone in this account: ids are ordered differently from names.
 ///
 /// <https://docs.aws.amazon.com/ram/latest/userguide/working-with-az-ids.html>
 fn zone_id(zone: &str) -> String {
@@ -120,14 +119,14 @@ fn zone_id(zone: &str) -> String {
     format!("use1-az{}", (letter.wrapping_sub(b'a') % 6 + 3) % 6 + 1)
 }
 
-/// The ids of zones, in their own order.
+/// The ids of zones, sorted.
 fn zone_ids(zones: &[String]) -> Vec<String> {
     let mut ids: Vec<_> = zones.iter().map(|zone| zone_id(zone)).collect();
     ids.sort();
     ids
 }
 
-/// What of a group's policies and its state there is to say, if anything.
+/// Writes a group's policies and status, if it has any.
 fn write_policies(xml: &mut Xml, group: &Group) {
     if group.policies.retains {
         xml.inside("InstanceLifecyclePolicy", |xml| {
@@ -165,7 +164,7 @@ fn write_tag(xml: &mut Xml, group: &str, key: &str, value: &str, propagate: bool
         .text("PropagateAtLaunch", propagate);
 }
 
-/// Writes what an `Instance` and an `AutoScalingInstanceDetails` share; the two spell health differently.
+/// Writes the fields that `Instance` and `AutoScalingInstanceDetails` share; the two spell health differently.
 pub(super) fn write_instance(xml: &mut Xml, instance: &Instance, [healthy, unhealthy]: &[&str; 2]) {
     xml.text("InstanceId", &instance.id)
         .text("InstanceType", &instance.instance_type)

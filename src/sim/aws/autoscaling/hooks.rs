@@ -1,4 +1,4 @@
-//! The operations on lifecycle hooks, and on the instances they hold.
+//! The operations on lifecycle hooks, and on the instances that hooks hold.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ pub(super) fn describe(state: &State, form: &Form) -> Result<Xml, ApiError> {
     }))
 }
 
-/// Creates a hook, or changes what is given of one. Instances that are held already are held on the old terms.
+/// Creates a hook, or changes the given fields of one. Instances already held keep the old terms.
 ///
 /// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_PutLifecycleHook.html>
 pub(super) fn put(state: &mut State, form: &Form) -> Result<Xml, ApiError> {
@@ -97,7 +97,7 @@ pub(super) fn complete(state: &mut State, form: &Form, now: Timestamp) -> Result
     Ok(Xml::default())
 }
 
-/// The token if there is one, otherwise the instance id.
+/// The token, or else the instance id.
 fn named(form: &Form) -> Result<Named<'_>, ApiError> {
     let token = form.get("LifecycleActionToken").map(Named::Token);
     token

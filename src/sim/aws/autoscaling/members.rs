@@ -1,4 +1,4 @@
-//! The operations with which people take instances out of a group, or out of its size, without ending them.
+//! The operations that take instances out of a group, or out of its size, without terminating them.
 //!
 //! Each takes effect at once; AWS passes through `Detaching` and `EnteringStandby`.
 
@@ -13,7 +13,7 @@ use crate::sim::aws::query::Form;
 use crate::sim::aws::state::{Shared, State};
 use crate::sim::aws::xml::Xml;
 
-/// Instances run on outside of the group. A retained one can go only without a decrement.
+/// Instances run on outside the group. A retained one can be detached only without a decrement.
 ///
 /// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DetachInstances.html> and
 /// <https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-detach-attach-instances.html>
@@ -44,7 +44,7 @@ pub(super) fn enter_standby(state: &mut State, form: &Form, now: Timestamp) -> R
     Ok(no_activities())
 }
 
-/// Desired capacity grows by the instances that come back.
+/// Desired capacity grows by the instances that return.
 ///
 /// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_ExitStandby.html>
 pub(super) fn exit_standby(state: &mut State, form: &Form, now: Timestamp) -> Result<Xml, ApiError> {
@@ -65,7 +65,7 @@ pub(super) fn exit_standby(state: &mut State, form: &Form, now: Timestamp) -> Re
 }
 
 impl Group {
-    /// An instance runs on outside of the group.
+    /// Takes an instance out of the group; it runs on.
     pub(in crate::sim::aws) fn detach(
         &mut self,
         shared: &mut Shared,
@@ -85,7 +85,7 @@ impl Group {
         }
     }
 
-    /// An instance runs on in the group, and does not count.
+    /// Moves an instance to `Standby`: it runs on in the group, and does not count.
     pub(in crate::sim::aws) fn set_aside(
         &mut self,
         shared: &mut Shared,
@@ -103,7 +103,7 @@ impl Group {
     }
 }
 
-/// What they do takes no time here, and so leaves no activity.
+/// These operations take no time here and leave no activity.
 fn no_activities() -> Xml {
     Xml::build(|xml| {
         xml.inside("Activities", |_| {});
@@ -116,7 +116,7 @@ fn asked(form: &Form) -> Result<(Vec<&str>, bool), ApiError> {
     Ok((form.list("InstanceIds.member"), decrement))
 }
 
-/// All instances or none.
+/// Checks that all the instances are there and in the given states; all or none.
 fn check(
     group: &Group,
     ids: &[&str],

@@ -1,7 +1,7 @@
-//! The Auto Scaling API, version 2011-01-01: each operation reads its form, works on groups, writes its result.
+//! The Auto Scaling API, version 2011-01-01: each operation reads its form, changes groups and writes its result.
 //!
-//! An operation that refuses has changed nothing. After one that changed something the group settles at once, as if
-//! Auto Scaling had no delays of its own beyond the group's `Timing`.
+//! A refused operation has changed nothing. After a change the group settles at once: the only delays are those of its
+//! `Timing`.
 //!
 //! <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_Operations.html>
 

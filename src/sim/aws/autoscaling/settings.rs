@@ -8,7 +8,7 @@ use crate::sim::aws::query::Form;
 use crate::sim::aws::state::State;
 use crate::sim::aws::xml::Xml;
 
-/// The processes there are.
+/// All processes.
 ///
 /// <https://docs.aws.amazon.com/autoscaling/ec2/userguide/as-suspend-resume-processes.html>
 const PROCESSES: [&str; 9] = [
@@ -75,7 +75,7 @@ pub(super) fn resume(state: &mut State, form: &Form, now: Timestamp) -> Result<X
     Ok(Xml::default())
 }
 
-/// The processes a request names; all of them if it names none.
+/// The processes that a request names; without any, all.
 fn processes(form: &Form) -> Result<Vec<&str>, ApiError> {
     let named = form.list("ScalingProcesses.member");
     if let Some(unknown) = named.iter().find(|process| !PROCESSES.contains(process)) {
