@@ -172,7 +172,7 @@ impl Faults {
         }
     }
 
-    /// What happens to this call; `paged` calls ask for a further page.
+    /// What happens to this call; `goes_on`: it asks for a further page.
     pub(super) fn judge(
         &mut self,
         operation: Operation,

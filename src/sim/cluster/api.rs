@@ -1,4 +1,4 @@
-//! From a request to a reply: who asks, what is asked for, which fault strikes, and what goes back.
+//! From a request to a reply: who asks, what for, which fault hits, and what goes back.
 //!
 //! Invariants: every answered request is in the journal; a fault that loses the answer loses nothing else.
 
@@ -18,13 +18,13 @@ use super::verbs::Answer;
 use super::watch::Lines;
 use crate::sim::http::Request;
 
-/// What goes back, and when.
+/// A reply, and when it is sent.
 pub(super) struct Reply {
     pub(super) delay: Duration,
     pub(super) what: What,
 }
 
-/// What goes back.
+/// The content of a reply.
 pub(super) enum What {
     /// Nothing: the connection breaks.
     Lost,
@@ -67,7 +67,7 @@ fn self_portrait(path: &str) -> What {
     }
 }
 
-/// The answer of the priority and fairness filter, which writes no `Status`.
+/// A refusal by priority and fairness, which writes no `Status`.
 fn flow_control(retry_after_seconds: u64) -> What {
     What::Whole {
         code: 429,
@@ -110,7 +110,7 @@ impl State {
         self.answer(&call, attempt)
     }
 
-    /// Who asks. A request without a token is the administrator's.
+    /// Who asks; `None` for an administrator, who has no token.
     fn user(&self, request: &Request) -> Result<Option<User>, Failure> {
         let header = request.headers().get(http::header::AUTHORIZATION);
         let token = header.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer ").map(str::to_owned));
@@ -179,7 +179,7 @@ impl State {
         Some(Reply { delay, what })
     }
 
-    /// Somebody else writes the request's object first, in an annotation that nobody reads.
+    /// Writes the request's object before the request does, in an annotation that nobody reads.
     fn overtake(&mut self, call: &Call<'_>) {
         let now = self.now;
         self.edit(call.resource, &call.target(), |value| {

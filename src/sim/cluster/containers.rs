@@ -1,9 +1,9 @@
-//! What runs on the machines: containers that start, exit when asked, and are killed when they take too long.
+//! Containers on the machines: they start, exit when asked, and are killed if they take too long.
 //!
-//! Invariants: a pod's containers are in exactly one [`Stage`]; they write log lines from start to end and at no other
-//! time; what did not exit by itself is journalled as cut short, for whatever reason. Containers live on the machine: they
-//! go on where no kubelet is there to hear of it, and end with the machine. Grace is counted from the moment the kubelet
-//! learns of the deletion, not from the timestamps in the object, which are rounded to seconds.
+//! Invariants: a pod's containers are in exactly one [`Stage`]; they write log lines from start to end only; every end that
+//! was not their own exit is journalled as cut short. Containers live on the machine: they run on without a kubelet, and end
+//! with the machine. Grace counts from when the kubelet learns of the deletion; the timestamps in the object are rounded to
+//! seconds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,16 +20,16 @@ use super::volumes::DRIVER;
 pub(super) const STARTS_AFTER: Duration = Duration::from_secs(2);
 const EXITS_AFTER: Duration = Duration::from_secs(1);
 
-/// SIGKILL never comes sooner after SIGTERM, whatever the grace (`minimumGracePeriodInSeconds`).
+/// Least time from SIGTERM to SIGKILL, whatever the grace (`minimumGracePeriodInSeconds`).
 /// <https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/kuberuntime/kuberuntime_manager.go>
 const LEAST_GRACE: Duration = Duration::from_secs(2);
 
-/// What runs for one pod.
+/// The containers of one pod.
 pub(super) struct Container {
     /// The pod as its kubelet knows it.
     pub(super) pod: Arc<Object>,
     pub(super) node: String,
-    /// Its object is gone, and its kubelet knows.
+    /// Whether its kubelet knows that the object is gone.
     pub(super) removed: bool,
     pub(super) stage: Stage,
 }
@@ -45,7 +45,7 @@ pub(super) enum Stage {
 }
 
 impl State {
-    /// Does what is due for the containers of one pod.
+    /// Performs what is due for one pod's containers.
     pub(super) fn advance(&mut self, uid: &str) {
         while let Some(next) = self.step_container(uid) {
             if next > self.now {
@@ -55,7 +55,7 @@ impl State {
         }
     }
 
-    /// One step from stage to stage. Gives when the next is due; none when something else must happen first.
+    /// Moves a container to its next stage. Returns when the next step is due; `None` if something else must happen first.
     fn step_container(&mut self, uid: &str) -> Option<Timestamp> {
         let Container { pod, node, removed, stage } = self.containers.get(uid)?;
         let (pod, node, removed, stage) = (Arc::clone(pod), node.clone(), *removed, *stage);
@@ -69,7 +69,7 @@ impl State {
                 None
             }
             Stage::Starting { at } if self.now < at => Some(at),
-            // Without its volume it waits; it is looked at again when the volume has come.
+            // Waits for its volume, whose arrival schedules it again.
             Stage::Starting { .. } if !self.volume_is_here(&pod) || !self.can_mount(&pod, &node) => None,
             Stage::Starting { .. } => self.start_container(uid, &pod, &node),
             Stage::Running { .. } if asked && lives => self.ask_container(uid, &pod),
@@ -119,7 +119,7 @@ impl State {
         self.logs.entry(node.to_owned()).or_default().started(pod, self.now);
         self.note(Event::PodRunning { pod: pod.name.clone(), node: node.to_owned() });
         if pod.annotation(DRIVER) == Some("true") {
-            // Whoever waited for it to mount or unmount goes on.
+            // Containers that waited for it to mount or unmount go on.
             for waiting in self.containers_on(node) {
                 self.look_at_container(&waiting, self.now);
             }
@@ -127,13 +127,13 @@ impl State {
         self.set_stage(uid, Stage::Running { ends })
     }
 
-    /// The containers of a node, by uid of their pods.
+    /// The containers of a node, by pod uid.
     pub(super) fn containers_on(&self, node: &str) -> Vec<String> {
         let here = self.containers.iter().filter(|(_, container)| container.node == node);
         here.map(|(uid, _)| uid.clone()).collect()
     }
 
-    /// The object of a pod is gone. What still runs for it is ended by its kubelet with the grace that the pod has.
+    /// A pod's object is gone. Its kubelet ends what still runs, with the pod's grace.
     pub(super) fn object_removed(&mut self, uid: &str) {
         let Some(container) = self.containers.get(uid) else { return };
         if matches!(container.stage, Stage::Unmounted) {
@@ -143,7 +143,7 @@ impl State {
         }
     }
 
-    /// Its kubelet learns that the object of a pod is gone.
+    /// The kubelet learns that a pod's object is gone.
     pub(super) fn forget_object(&mut self, uid: &str) {
         if let Some(container) = self.containers.get_mut(uid) {
             container.removed = true;
@@ -151,14 +151,14 @@ impl State {
         }
     }
 
-    /// Has [`State::advance`] called for a container at a moment.
+    /// Schedules [`State::advance`] for a container.
     pub(super) fn look_at_container(&mut self, uid: &str, at: Timestamp) {
         if let Some(container) = self.containers.get(uid) {
             self.queue.add(Task::Container(container.pod.name.clone(), uid.to_owned()), at);
         }
     }
 
-    /// Ends what runs on a machine where it stands. A daemon that goes down with its machine has done its part.
+    /// Kills the containers of a machine. A daemon that ends with its machine counts as exited.
     pub(super) fn kill_containers(&mut self, node: &str) {
         for uid in self.containers_on(node) {
             let Some(Container { pod, node, stage, .. }) = self.containers.remove(&uid) else { continue };
@@ -173,7 +173,7 @@ impl State {
         }
     }
 
-    /// A kubelet that was restarted asks again whom it had asked, with the whole grace.
+    /// A restarted kubelet sends SIGTERM again, with the whole grace.
     pub(super) fn ask_again(&mut self, node: &str) {
         let now = self.now;
         for (uid, container) in self.containers.iter_mut().filter(|(_, container)| container.node == node) {
@@ -189,11 +189,11 @@ impl State {
         Some(self.now)
     }
 
-    /// SIGTERM.
+    /// Sends SIGTERM.
     fn ask_container(&mut self, uid: &str, pod: &Object) -> Option<Timestamp> {
         let grace = grace_of(pod);
         let seconds = |annotation| pod.seconds(annotation).unwrap_or_default();
-        // The preStop hook runs first, in the grace, and sidecars last, each with two seconds whatever is left of it.
+        // The preStop hook runs first, within the grace; sidecars last, with at least two seconds each.
         // <https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-termination-flow>
         let whole = Duration::from_secs(grace.unsigned_abs());
         let before = seconds("sim/prestop-seconds").min(whole);
@@ -207,7 +207,7 @@ impl State {
         self.set_stage(uid, Stage::Asked { exits, killed, grace })
     }
 
-    /// The end of the grace, which a second delete may have brought nearer.
+    /// The end of the grace, which a second delete may have moved forward.
     fn shortened(&mut self, uid: &str, pod: &Object, killed: Timestamp, grace: i64) -> Timestamp {
         let shorter = grace_of(pod);
         if shorter >= grace {
@@ -223,7 +223,7 @@ impl State {
         killed
     }
 
-    /// The containers end, by themselves or by SIGKILL.
+    /// Ends the containers, by themselves or by SIGKILL.
     fn end_container(&mut self, uid: &str, pod: &Object, by_itself: bool) -> Option<Timestamp> {
         let now = self.now;
         let node = self.containers.get(uid)?.node.clone();
@@ -241,15 +241,15 @@ impl State {
     }
 }
 
-/// So long after `moment`, or the end of time. (What containerd makes of a grace that no clock holds is not specified; here
-/// it is waited for.)
+/// `time` after `moment`, or the end of time. (What containerd does with a grace that no clock can hold is not specified;
+/// here it waits.)
 fn later(moment: Timestamp, time: Duration) -> Timestamp {
     let time = SignedDuration::try_from(time).unwrap_or(SignedDuration::MAX);
     moment.checked_add(time).unwrap_or(Timestamp::MAX)
 }
 
-/// The seconds that a kubelet gives (`calculateEffectiveGracePeriod`): those of the deletion, or else the pod's own, which a
-/// deletion with grace 0 leaves in force.
+/// The seconds of grace that a kubelet gives (`calculateEffectiveGracePeriod`): the deletion's, or else the pod's own, which
+/// a deletion with grace 0 leaves in force.
 /// <https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/pod_workers.go>
 fn grace_of(pod: &Object) -> i64 {
     let deletion =

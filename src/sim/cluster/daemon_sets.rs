@@ -1,8 +1,8 @@
-//! The DaemonSet controller: one pod on every node that a set is for, and its rolling update.
+//! The DaemonSet controller: one pod on every eligible node, and rolling updates.
 //!
-//! A pod is replaced when it is gone, or has ended and is on its way out; so there can be two objects on a node, of which one
-//! runs. Pods tolerate the cordon and the conditions of a node, not the taints of cluster-autoscaler: a rolling update deletes
-//! the pod of a node that has one, and no new one comes.
+//! A pod is replaced when it is gone, or has ended and is being deleted: a node can have two objects, one of which runs.
+//! Pods tolerate the cordon and the conditions of a node, but not cluster-autoscaler's taints: a rolling update deletes the
+//! pod of a tainted node, and no new one comes.
 //! <https://github.com/kubernetes/kubernetes/blob/master/pkg/controller/daemon/daemon_controller.go>,
 //! <https://github.com/kubernetes/kubernetes/blob/master/pkg/controller/daemon/update.go>
 
@@ -17,10 +17,10 @@ use super::object::{Object, integer, list, text};
 use super::resources::Resource;
 use super::state::State;
 
-/// The label that tells of which version of the template a pod is.
+/// Label with the hash of the pod's template.
 const REVISION: &str = "controller-revision-hash";
 
-/// The pods of a set, by their nodes.
+/// The pods of a set by node.
 type ByNode = BTreeMap<String, Vec<Arc<Object>>>;
 
 /// What every DaemonSet pod tolerates.
@@ -38,7 +38,7 @@ pub(super) fn daemon_tolerations() -> [Value; 6] {
 }
 
 impl State {
-    /// Brings a DaemonSet to one pod on every node that it is for, of the present template.
+    /// Brings a DaemonSet to one pod of the current template on every eligible node.
     pub(super) fn sync_daemon_set(&mut self, name: &Name) {
         let Some(set) = self.store.get(Resource::DaemonSets, name).cloned() else { return };
         if set.deleting() {
@@ -82,7 +82,7 @@ impl State {
         });
     }
 
-    /// The pods of a set by node, without those that have ended and are on their way out.
+    /// The pods of a set by node, without those that have ended and are being deleted.
     fn daemons_by_node(&self, set: &Object) -> ByNode {
         let mut by_node = ByNode::new();
         for pod in self.owned_pods(set) {
@@ -95,8 +95,8 @@ impl State {
         by_node
     }
 
-    /// Deletes pods of an older template: those that are not ready at once, of the others no more than may be missing at a
-    /// time. Whether the node would take a new one is not asked.
+    /// Deletes pods of an older template: unready ones at once, ready ones up to `maxUnavailable`, whether or not the node
+    /// would take a new one.
     fn roll_on(&mut self, set: &Object, by_node: &ByNode, revision: &str) {
         if text(&set.value, &["spec", "updateStrategy", "type"]) == Some("OnDelete") {
             return;
@@ -132,7 +132,7 @@ impl State {
     }
 }
 
-/// Tells one template from another (FNV-1a of its JSON).
+/// Hash of the template (FNV-1a of its JSON).
 fn revision(set: &Object) -> String {
     let template = set.value["spec"]["template"].to_string();
     let hash = template

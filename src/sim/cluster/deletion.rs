@@ -1,7 +1,7 @@
-//! Deletion: preconditions, graceful deletion of pods, finalizers, and the dependents of what is gone.
+//! Deletion: preconditions, graceful deletion of pods, finalizers, and dependents.
 //!
-//! Follows `rest.BeforeDelete` and the pod strategy's `CheckGracefulDelete`: a pod that runs is given its grace and goes
-//! when its kubelet says so; one that is unscheduled or finished goes at once; a second delete can only shorten.
+//! Follows `rest.BeforeDelete` and the pod strategy's `CheckGracefulDelete`: a running pod gets its grace and goes when its
+//! kubelet says so; an unscheduled or finished one goes at once; a second delete can only shorten the grace.
 //! <https://github.com/kubernetes/kubernetes/blob/master/staging/src/k8s.io/apiserver/pkg/registry/rest/delete.go>
 
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::route::Call;
 use super::state::State;
 use super::status::Failure;
 
-/// The options of a delete, as far as they matter here.
+/// The options of a delete that are modelled.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DeleteOptions {
     pub(super) grace: Option<i64>,
@@ -27,9 +27,9 @@ pub(super) struct DeleteOptions {
     pub(super) dry_run: bool,
 }
 
-/// What a delete did.
+/// The result of a delete.
 pub(super) struct Deleted {
-    /// The object as it is now, or was last.
+    /// The object as it is, or last was.
     pub(super) object: Arc<Object>,
     /// Whether it is gone.
     pub(super) gone: bool,
@@ -48,7 +48,7 @@ impl DeleteOptions {
         }
     }
 
-    /// Reads the body, and what kubectl and others put into the query instead.
+    /// Reads the body, and the query parameters that kubectl and others use instead.
     pub(super) fn of_call(call: &Call<'_>) -> Result<Self, Failure> {
         let mut options = if call.body.is_empty() {
             Self::default()
@@ -65,7 +65,7 @@ impl DeleteOptions {
         Ok(options)
     }
 
-    /// Refuses when the object is not the one that is meant.
+    /// Refuses if a precondition (uid, version) does not hold.
     pub(super) fn check(&self, object: &Object) -> Result<(), Failure> {
         let name = &object.name.name;
         if let Some(uid) = self.uid.as_deref().filter(|uid| *uid != object.uid()) {
@@ -88,14 +88,14 @@ impl DeleteOptions {
     }
 }
 
-/// Whether a deleted object may go: no finalizers, and no grace left to wait for.
+/// Whether a deleted object can be removed: no finalizers and no grace left.
 pub(super) fn nothing_holds(object: &Object) -> bool {
     list(&object.value, &["metadata", "finalizers"]).is_empty()
         && integer(&object.value, &["metadata", "deletionGracePeriodSeconds"]).unwrap_or(0) == 0
 }
 
 impl State {
-    /// Deletes an object, at once or as soon as its grace and its finalizers allow.
+    /// Deletes an object at once, or when its grace and finalizers allow.
     pub(super) fn delete(
         &mut self,
         resource: Resource,
@@ -110,7 +110,7 @@ impl State {
             return Ok(Deleted { object, gone: false });
         }
         let Some(grace) = new_grace(&object, options) else {
-            // It is going already, and this would not make it sooner.
+            // Already being deleted, and this would not shorten the grace.
             return Ok(Deleted { object, gone: false });
         };
         if resource == Resource::Pods && !object.pod().finished() {
@@ -134,7 +134,7 @@ impl State {
     /// Deletes what the object with this uid owned.
     pub(super) fn collect_dependents(&mut self, uid: &str) {
         for (resource, name) in self.dependents(uid) {
-            // It is there, and no precondition is set: nothing can be refused.
+            // Cannot fail: the object exists and no precondition is set.
             let _ = self.delete(resource, &name, &DeleteOptions::default(), By::Controller);
         }
     }
@@ -167,7 +167,7 @@ impl State {
     }
 }
 
-/// The grace in seconds that a delete sets; none when it changes nothing.
+/// The grace in seconds that a delete sets; `None` if it changes nothing.
 fn new_grace(object: &Object, options: &DeleteOptions) -> Option<i64> {
     let running = integer(&object.value, &["metadata", "deletionGracePeriodSeconds"]);
     let asked = options.grace.map(at_least_one);
@@ -189,13 +189,13 @@ fn new_grace(object: &Object, options: &DeleteOptions) -> Option<i64> {
     Some(at_least_one(asked.or(own).unwrap_or(0)))
 }
 
-/// A negative grace is one second, as `BeforeDelete` and the defaults of a pod have it.
+/// A negative grace counts as one second, as in `BeforeDelete` and the defaults of a pod.
 pub(super) fn at_least_one(grace: i64) -> i64 {
     if grace < 0 { 1 } else { grace }
 }
 
-/// `grace` seconds as Go has them: 64 bits of nanoseconds, which wrap. The largest grace that the API server takes gives a
-/// deletion timestamp of the year 1803.
+/// `grace` as Go computes it: 64 bits of nanoseconds, which wrap. The largest grace that the API server accepts gives a
+/// deletion timestamp in the year 1803.
 fn wrapping(grace: i64) -> SignedDuration {
     SignedDuration::from_nanos(grace.wrapping_mul(1_000_000_000))
 }

@@ -1,4 +1,4 @@
-//! What the API server says about itself: version, discovery documents, health, and who may do what.
+//! The API server's own documents: version, discovery, health, access reviews.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use super::resources::{ROWS, Row};
 use super::route::Call;
 use super::status::Failure;
 
-/// An answer that depends on the path alone.
+/// An answer that depends only on the path.
 pub(super) enum Document {
     Json(Value),
     /// The `ok` of a health check.
@@ -93,7 +93,7 @@ fn resources(group: &str, group_version: &str) -> Value {
     })
 }
 
-/// Answers a SelfSubjectAccessReview: everything is allowed but what was forbidden.
+/// Answers a SelfSubjectAccessReview: everything is allowed that was not forbidden.
 pub(super) fn access_review(faults: &Faults, body: &[u8]) -> Result<Value, Failure> {
     let mut review: Value = serde_json::from_slice(body)
         .map_err(|e| Failure::bad_request(format!("the object provided is unrecognized: {e}")))?;
@@ -109,7 +109,7 @@ pub(super) fn access_review(faults: &Faults, body: &[u8]) -> Result<Value, Failu
     Ok(review)
 }
 
-/// What RBAC answers.
+/// The refusal of RBAC.
 pub(super) fn forbidden(call: &Call<'_>, user: &str) -> Failure {
     let facts = call.resource.facts();
     let scope = match &call.namespace {

@@ -1,9 +1,9 @@
-//! The disruption controller: what each PodDisruptionBudget allows now.
+//! The disruption controller: how many disruptions each PodDisruptionBudget allows.
 //!
-//! Follows <https://github.com/kubernetes/kubernetes/blob/master/pkg/controller/disruption/disruption.go>: the number
-//! of pods that are expected comes from the scale of their controllers (for percentages and `maxUnavailable`) or from
-//! counting them; a percentage rounds up; a pod counts as healthy when it is Ready, not being deleted and not promised
-//! to an eviction; what cannot be computed allows nothing.
+//! Follows <https://github.com/kubernetes/kubernetes/blob/master/pkg/controller/disruption/disruption.go>: the expected pods
+//! come from the scale of their controllers (for percentages and `maxUnavailable`) or from counting; percentages round up; a
+//! pod is healthy if it is Ready, not being deleted and not promised to an eviction; a budget that cannot be computed allows
+//! nothing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,15 +19,15 @@ use super::resources::Resource;
 use super::selectors::Selector;
 use super::state::State;
 
-/// How long an eviction that was allowed holds its place while the pod is not being deleted (`DeletionTimeout`).
+/// How long an allowed eviction counts while its pod is not being deleted (`DeletionTimeout`).
 const PROMISED_FOR: Duration = Duration::from_mins(2);
 
-/// The pods a budget is about.
+/// The pods of a budget.
 pub(super) fn selector(budget: &Object) -> Selector {
     Selector::of_object(budget.value["spec"].get("selector"))
 }
 
-/// Sets the condition that says whether the budget has room (`UpdateDisruptionAllowedCondition`).
+/// Sets the condition that says whether the budget allows a disruption (`UpdateDisruptionAllowedCondition`).
 pub(super) fn set_allowed_condition(budget: &mut Value, now: Timestamp) {
     let room = integer(budget, &["status", "disruptionsAllowed"]).unwrap_or(0) > 0;
     let (status, reason) = if room { ("True", "SufficientPods") } else { ("False", "InsufficientPods") };
@@ -51,7 +51,7 @@ struct Expectation {
 }
 
 impl State {
-    /// Brings the status of one budget up to date.
+    /// Updates the status of a budget.
     pub(super) fn sync_budget(&mut self, name: &Name) {
         let Some(budget) = self.store.get(Resource::Budgets, name).cloned() else { return };
         let selector = selector(&budget);
@@ -117,7 +117,7 @@ impl State {
         }
     }
 
-    /// How many pods the controllers of these pods want together. Pods without a controller count for nothing.
+    /// The sum of replicas that the pods' controllers want. Pods without a controller count as zero.
     fn scale_of(&self, pods: &[Arc<Object>]) -> Result<i64, String> {
         let mut scales: BTreeMap<String, i64> = BTreeMap::new();
         for pod in pods {
@@ -157,7 +157,7 @@ fn scaled(value: &Value, total: i64) -> Result<i64, String> {
     Ok((percent * total + 99) / 100)
 }
 
-/// The pods that an eviction was allowed for and that are not being deleted yet, and when to look again.
+/// The pods whose eviction was allowed but that are not being deleted yet, and when to check again.
 fn promised(
     budget: &Object,
     pods: &[Arc<Object>],

@@ -1,9 +1,9 @@
-//! The eviction subresource, step by step as the registry does it.
+//! The eviction subresource, step by step as in the registry.
 //!
-//! <https://github.com/kubernetes/kubernetes/blob/master/pkg/registry/core/pod/storage/eviction.go>. Two things there
-//! surprise: preconditions are looked at after the budget has been charged, and a pod with several budgets is answered
-//! with HTTP 201 and a failed `Status` of code 500 as the result. Options are read from `deleteOptions` only; unknown
-//! fields (kube's `Api::evict` sends `delete_options`) are dropped without a word, as the API server drops them.
+//! <https://github.com/kubernetes/kubernetes/blob/master/pkg/registry/core/pod/storage/eviction.go>. Two surprises there:
+//! preconditions are checked after the budget has been charged, and a pod with several budgets is answered with HTTP 201 and
+//! a failed `Status` of code 500. Only `deleteOptions` is read; unknown fields (kube's `Api::evict` sends `delete_options`)
+//! are dropped silently, as in the API server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,26 +27,24 @@ const MAX_DISRUPTED_PODS: usize = 2000;
 
 const WOULD_VIOLATE: &str = "Cannot evict pod as it would violate the pod's disruption budget.";
 
-/// How often an eviction is tried whose budget or pod somebody else writes in between, and after what pause
-/// (`EvictionsRetry`).
+/// Tries of an eviction whose budget or pod somebody else writes in between, and the pause between them (`EvictionsRetry`).
 const TRIES: u32 = 20;
 const AFTER_CONFLICT: Duration = Duration::from_millis(500);
 
-/// What an eviction must do.
+/// What an eviction has to do.
 enum Way {
     /// Delete the pod: no budget counts it.
     Delete,
-    /// Delete it if it still does not run.
+    /// Delete it if it is still pending.
     DeletePending,
-    /// Delete it if it is still what it was: this budget does not count what is not ready.
+    /// Delete it if it is unchanged: this budget does not count unready pods.
     DeleteUnready(Arc<Object>),
-    /// Take one disruption from this budget, then delete it.
+    /// Charge this budget one disruption, then delete it.
     Charge(Arc<Object>),
 }
 
 impl State {
-    /// Evicts the pod of `call`, if its budget allows. Reading and writing are two steps with time in between; none is given
-    /// when the second is still to come.
+    /// Evicts the pod of `call` if its budget allows. Time passes between reading and writing; `None` until the write.
     pub(super) fn evict(
         &mut self,
         call: &Call<'_>,
@@ -90,8 +88,8 @@ impl State {
         Ok(Some(Answer::Json(201, success(201, None).to_string())))
     }
 
-    /// Whether an eviction has read an object and may write it now. The first time it has only read it; if somebody has
-    /// written it since, it begins anew after a pause, and gives up in the end.
+    /// Whether an eviction may write the object now. The first call only reads it; if somebody wrote it since, the eviction
+    /// starts again after a pause, and finally fails.
     fn has_read(&mut self, object: &Object, attempt: &mut Attempt) -> Result<bool, Failure> {
         let takes = self.timing.eviction.draw(&mut self.dice);
         let present = (object.resource, object.name.clone(), object.revision);
@@ -115,19 +113,19 @@ impl State {
         }
     }
 
-    /// Marks the pod as the target of a disruption, then deletes it (`addConditionAndDeletePod`).
+    /// Sets the condition DisruptionTarget, then deletes the pod (`addConditionAndDeletePod`).
     fn evict_now(&mut self, pod: &Object, options: &DeleteOptions) -> Result<(), Failure> {
         options.check(pod)?;
         let mut options = options.clone();
         if !options.dry_run {
             self.edit_disruption(&pod.name, "EvictionByEvictionAPI", "Eviction API: evicting");
-            // We are the one who changed it.
+            // The change was our own.
             options.revision = None;
         }
         self.delete(Resource::Pods, &pod.name, &options, By::Eviction).map(drop)
     }
 
-    /// What the eviction of a pod comes to: which budget counts it, and whether that has room.
+    /// What an eviction of a pod has to do: which budget counts it, and whether that allows it.
     fn way_of(&mut self, pod: &Object) -> Result<Way, Failure> {
         if ignores_budgets(pod) {
             let pending = pod.pod().phase == super::object::Phase::Pending && !pod.deleting();
@@ -155,7 +153,7 @@ impl State {
         Ok(Way::Charge(Arc::clone(budget)))
     }
 
-    /// Takes one disruption from a budget (`checkAndDecrement`).
+    /// Charges a budget one disruption (`checkAndDecrement`).
     fn charge(&mut self, budget: &Object, pod: &Name) {
         let now = self.now;
         self.edit(Resource::Budgets, &budget.name, |value| {
@@ -173,13 +171,13 @@ impl State {
     }
 }
 
-/// `canIgnorePDB`: such a pod disrupts nobody any more (or not yet).
+/// `canIgnorePDB`: such a pod no longer (or not yet) counts.
 fn ignores_budgets(pod: &Object) -> bool {
     let pod = pod.pod();
     pod.deleting || pod.finished() || pod.phase == super::object::Phase::Pending
 }
 
-/// Whether unready pods may go without being charged: always, or while the budget has what it needs.
+/// Whether unready pods can be evicted without a charge: always, or while the budget is met.
 fn counts_no_unready(budget: &Object) -> bool {
     let (healthy, desired) = (status(budget, "currentHealthy"), status(budget, "desiredHealthy"));
     text(&budget.value, &["spec", "unhealthyPodEvictionPolicy"]) == Some("AlwaysAllow")

@@ -1,7 +1,7 @@
-//! What a test or a scenario breaks on purpose.
+//! Faults that a test or a scenario causes.
 //!
-//! Faults stand between the client and the server only: kubelets and controllers go on, as they do when it is our way
-//! to the API server that is cut. A rule is used up by the requests that match it; webhooks and RBAC stay.
+//! Faults hit only requests between client and server; kubelets and controllers go on. A rule is used up by the requests
+//! that match it; webhooks and RBAC stay.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,36 +12,36 @@ use super::names::Name;
 use super::policies::User;
 use super::route::{Call, Verb};
 
-/// How long the API server waits for a webhook that says nothing (`timeoutSeconds`).
+/// How long the API server waits for a webhook (`timeoutSeconds`).
 /// <https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/#timeouts>
 pub(super) const WEBHOOK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What happens to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Answered 429 by flow control, in its own words (plain text, no `Status`) and with `Retry-After`.
+    /// Answered 429 by flow control, in plain text (no `Status`) and with `Retry-After`.
     TooManyRequests {
         /// The value of `Retry-After`.
         retry_after_seconds: u64,
     },
-    /// Answered 500 as etcd did not answer in time: with or without effect, as the seed has it.
+    /// Answered 500 because etcd timed out; the seed decides whether it took effect.
     InternalError,
-    /// The same, and it is said whether the request has had its effect.
+    /// The same, with or without effect as given.
     EtcdTimedOut {
-        /// Whether it has.
+        /// Whether it took effect.
         took_effect: bool,
     },
     /// Answered 410 Expired, without effect.
     Expired,
-    /// Answered 401: the token has expired, or is not believed yet.
+    /// Answered 401: the token has expired, or is not valid yet.
     Unauthorized,
-    /// Somebody else writes the object at the same moment, first: what carries its version is refused.
+    /// Somebody else writes the object just before: a write with its old version is refused.
     Overtaken,
-    /// The connection breaks before the request has had its effect.
+    /// The connection breaks before the request takes effect.
     RequestLost,
-    /// The connection breaks after the request has had its effect.
+    /// The connection breaks after the request took effect.
     AnswerLost,
-    /// The request has its effect at once; its answer takes this long.
+    /// The request takes effect at once; its answer takes this long.
     Slow(Duration),
 }
 
@@ -52,7 +52,7 @@ struct Rule {
     fault: Fault,
 }
 
-/// What an admission webhook does to a request that it is asked about.
+/// An admission webhook's response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Denies,
@@ -62,7 +62,7 @@ pub(super) enum Verdict {
 struct Webhook {
     verb: Verb,
     resource: String,
-    /// The only object that it is about, if it is about one.
+    /// The only object concerned, if there is one.
     name: Option<Name>,
     verdict: Verdict,
 }
@@ -74,7 +74,7 @@ pub(super) struct Faults {
     down_until: Option<Timestamp>,
     unauthorized_until: Option<Timestamp>,
     forbidden: BTreeSet<(Verb, String)>,
-    /// Who is who, by bearer token.
+    /// Users by bearer token.
     users: BTreeMap<String, User>,
     policies: bool,
 }
@@ -84,7 +84,7 @@ impl Faults {
         self.rules.push(Rule { verb, resource: resource.to_owned(), left, fault });
     }
 
-    /// The fault for a request, counted off.
+    /// The fault for a request; counts it off.
     pub(super) fn take(&mut self, call: &Call<'_>) -> Option<Fault> {
         let path = call.resource_path();
         let rule = self.rules.iter_mut().find(|rule| rule.verb == call.verb && rule.resource == path)?;
@@ -127,7 +127,7 @@ impl Faults {
         self.users.insert(token.to_owned(), user);
     }
 
-    /// Whose a bearer token is.
+    /// The user of a bearer token.
     pub(super) fn user(&self, token: &str) -> Option<&User> {
         self.users.get(token)
     }
@@ -144,7 +144,7 @@ impl Faults {
         self.webhooks.push(Webhook { verb, resource: resource.to_owned(), name, verdict });
     }
 
-    /// What a webhook makes of a request.
+    /// The webhook's response to a request.
     pub(super) fn admission(&self, call: &Call<'_>) -> Option<Verdict> {
         let path = call.resource_path();
         let concerned = |webhook: &&Webhook| {

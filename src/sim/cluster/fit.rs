@@ -8,8 +8,8 @@ use serde_json::Value;
 use super::object::{Object, at, integer, list, map, text};
 use super::selectors::expression_holds;
 
-/// Whether a pod spec may be on `node` as far as its taints of these effects go. A cordon is a taint here too, whether
-/// or not the node lifecycle controller has written it down yet.
+/// Whether a pod spec tolerates `node`'s taints of these effects. A cordon counts as a taint, even before the node lifecycle
+/// controller has written one.
 pub(super) fn tolerates(spec: &Value, extra: &[Value], node: &Object, effects: &[&str]) -> bool {
     let tolerated = |taint: &Value| {
         let tolerations = list(spec, &["tolerations"]).iter().chain(extra);
@@ -25,8 +25,8 @@ pub(super) fn tolerates(spec: &Value, extra: &[Value], node: &Object, effects: &
     })
 }
 
-/// For how long a pod spec lets a pod stay on `node` under its NoExecute taints: none for as long as it likes, zero where it
-/// does not tolerate one (`getMinTolerationTime`).
+/// How long a pod spec lets a pod stay on `node` under its NoExecute taints: `None` without limit, zero if it does not
+/// tolerate one (`getMinTolerationTime`).
 pub(super) fn toleration_seconds(spec: &Value, node: &Object) -> Option<u64> {
     let tolerations = list(spec, &["tolerations"]);
     let taints = list(&node.value, &["spec", "taints"]).iter();
@@ -47,14 +47,14 @@ fn covers(toleration: &Value, taint: &Value) -> bool {
         && (exists || part(toleration, "value") == part(taint, "value"))
 }
 
-/// Whether a pod spec's `nodeSelector` and required node affinity hold for `node`.
+/// Whether a pod spec's `nodeSelector` and required node affinity match `node`.
 pub(super) fn selects(spec: &Value, node: &Object) -> bool {
     let labels = map(spec, &["nodeSelector"]).into_iter().flatten();
     let wanted = labels.into_iter().all(|(key, value)| node.label(key) == value.as_str());
     wanted && affinity_terms(spec).is_none_or(|terms| terms.iter().any(|term| term_holds(term, node)))
 }
 
-/// The one node that a pod spec's affinity names, as the DaemonSet controller's do.
+/// The one node that a pod spec's affinity names, as the DaemonSet controller's pods do.
 pub(super) fn pinned(spec: &Value) -> Option<&str> {
     let [term] = affinity_terms(spec)? else { return None };
     let [field] = list(term, &["matchFields"]) else { return None };

@@ -1,4 +1,4 @@
-//! What the cluster makes of nodes that are not well: conditions, the taints of conditions, and the pods that leave.
+//! Unhealthy nodes: conditions, the taints of conditions, and the pods that must leave.
 //!
 //! Follows the node lifecycle controller, the taint eviction controller and the pod garbage collector:
 //! <https://github.com/kubernetes/kubernetes/blob/master/pkg/controller/nodelifecycle/node_lifecycle_controller.go>,
@@ -21,13 +21,13 @@ use super::queue::Task;
 use super::resources::Resource;
 use super::state::State;
 
-/// The taint that a cordon becomes.
+/// The taint for a cordon.
 const CORDON: &str = "node.kubernetes.io/unschedulable";
-/// The taints that the condition Ready becomes when it is False and when it is Unknown.
+/// The taints for the condition Ready being False and Unknown.
 pub(super) const NOT_READY: &str = "node.kubernetes.io/not-ready";
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 
-/// The taints that the node lifecycle controller writes and takes off.
+/// The taints that the node lifecycle controller adds and removes.
 const ITS_OWN: [(&str, &str); 5] = [
     (CORDON, "NoSchedule"),
     (NOT_READY, "NoSchedule"),
@@ -42,7 +42,7 @@ pub(super) fn readiness(node: &Object) -> &str {
 }
 
 impl State {
-    /// Nothing has been heard of a kubelet for too long: its conditions are unknown, and its pods are not ready.
+    /// A kubelet was silent for too long: its node's conditions become Unknown, its pods not ready.
     pub(super) fn mark_unheard(&mut self, node: &str) {
         let Some(at) = self.machines.get(node).and_then(|machine| machine.unheard_at) else { return };
         if self.now < at {
@@ -70,8 +70,8 @@ impl State {
         self.look_in_the_cloud(node);
     }
 
-    /// Writes down as taints that a node is cordoned, not ready or not heard of, and lets the pods leave that do not
-    /// tolerate its NoExecute taints, or not any longer.
+    /// Writes the taints for a cordon and for the condition Ready, and evicts pods that do not, or no longer, tolerate the
+    /// NoExecute taints.
     pub(super) fn sync_taints(&mut self, node: &str) {
         let name = Name::cluster(node);
         let Some(object) = self.store.get(Resource::Nodes, &name).cloned() else { return };
@@ -102,7 +102,8 @@ impl State {
         self.evict_intolerant(node);
     }
 
-    /// Where no node at all is ready, nobody is driven out: the fault is more likely ours ("master disruption mode").
+    /// The taints for a node's conditions. If no node is ready, none is NoExecute: the fault is more likely ours ("master
+    /// disruption mode").
     fn taints_of_conditions(&self, node: &Object) -> Vec<(&'static str, &'static str)> {
         let mut taints = Vec::new();
         let key = match readiness(node) {
@@ -122,8 +123,8 @@ impl State {
         taints
     }
 
-    /// Lets pods leave a node: at once those that do not tolerate a NoExecute taint of it, the others when the shortest
-    /// `tolerationSeconds` that they use are over, counted from when the taint was seen.
+    /// Evicts pods under a node's NoExecute taints: intolerant ones at once, the others when their shortest
+    /// `tolerationSeconds` is over, counted from when the taint was seen.
     fn evict_intolerant(&mut self, node: &str) {
         let Some(object) = self.store.get(Resource::Nodes, &Name::cluster(node)).cloned() else { return };
         let pods: Vec<Arc<Object>> =
@@ -147,7 +148,7 @@ impl State {
                 "DeletionByTaintManager",
                 "Taint manager: deleting due to NoExecute taint",
             );
-            // It is there, and no precondition is set: nothing can be refused.
+            // Cannot fail: the object exists and no precondition is set.
             let _ = self.delete(Resource::Pods, &pod.name, &DeleteOptions::default(), By::Controller);
         }
         if let Some(next) = next {
@@ -155,8 +156,8 @@ impl State {
         }
     }
 
-    /// The pod garbage collector: pods of nodes that do not exist. Whatever runs for them has its grace from a kubelet
-    /// that lives.
+    /// The pod garbage collector: deletes pods of nodes that do not exist. A live kubelet still gives their containers the
+    /// grace.
     pub(super) fn collect_pods(&mut self) {
         let exists = |node: &str| self.store.get(Resource::Nodes, &Name::cluster(node)).is_some();
         let all = self.store.all(Resource::Pods);
@@ -170,12 +171,12 @@ impl State {
                 }
             });
             let options = DeleteOptions { grace: Some(0), ..DeleteOptions::default() };
-            // It is there, and no precondition is set: nothing can be refused.
+            // Cannot fail: the object exists and no precondition is set.
             let _ = self.delete(Resource::Pods, &pod, &options, By::Controller);
         }
     }
 
-    /// Writes down why a pod is disrupted.
+    /// Sets the condition DisruptionTarget with a reason.
     pub(super) fn edit_disruption(&mut self, pod: &Name, reason: &str, message: &str) {
         let now = self.now;
         self.edit(Resource::Pods, pod, |value| {

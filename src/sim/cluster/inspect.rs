@@ -1,4 +1,4 @@
-//! Looking into a cluster without asking its API server: typed objects, counters, log accounts.
+//! Reads a cluster without its API server: typed objects, counters, log lines.
 
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -53,7 +53,7 @@ impl Cluster {
         self.read(|state| typed(state.store.get(Resource::Nodes, &Name::cluster(name))?, Shape::Full))
     }
 
-    /// Whether a Node is there and Ready.
+    /// Whether a Node exists and is Ready.
     pub fn is_ready(&self, node: &str) -> bool {
         let ready = |node: &std::sync::Arc<Object>| node.condition("Ready");
         self.read(|state| state.store.get(Resource::Nodes, &Name::cluster(node)).is_some_and(ready))
@@ -64,7 +64,7 @@ impl Cluster {
         self.read(|state| state.store.all(Resource::Nodes).map(|node| node.name.name.clone()).collect())
     }
 
-    /// How many pods are bound to a node, are neither finished nor being deleted, and belong to no DaemonSet.
+    /// How many unfinished pods, neither being deleted nor of a DaemonSet, are bound to a node.
     pub fn workloads_on(&self, node: &str) -> usize {
         self.read(|state| {
             let pods = state.store.pods_on(node);
@@ -72,7 +72,7 @@ impl Cluster {
         })
     }
 
-    /// The log lines of a node that is or was.
+    /// The log lines of a node, present or past.
     pub fn lines(&self, node: &str) -> Lines {
         self.read(|state| {
             let now = state.now;
@@ -80,7 +80,7 @@ impl Cluster {
         })
     }
 
-    /// The log lines of all nodes, past ones included.
+    /// The log lines of all nodes, present and past.
     pub fn all_lines(&self) -> Lines {
         self.read(|state| {
             let now = state.now;
@@ -113,12 +113,12 @@ impl Cluster {
         self.count(|entry| matches!(entry.what, Event::Request { .. }))
     }
 
-    /// How many entries of the journal are such.
+    /// How many journal entries match.
     pub fn count(&self, mut such: impl FnMut(&Entry) -> bool) -> usize {
         self.read(|state| state.journal.entries().iter().filter(|entry| such(entry)).count())
     }
 
-    /// Whether the journal has such an entry.
+    /// Whether a journal entry matches.
     pub fn happened(&self, mut such: impl FnMut(&Event) -> bool) -> bool {
         self.read(|state| state.journal.entries().iter().any(|entry| such(&entry.what)))
     }

@@ -1,7 +1,7 @@
-//! What happened, in order, with the moment it happened: the memory that tests and timelines read.
+//! The journal: what happened, in order, for tests and timelines.
 //!
-//! Invariants: entries are never changed or dropped; `changed` moves with every entry and every write to the store, so
-//! that a condition over either can be waited for.
+//! Invariants: entries are never changed or dropped; `changed` moves with every entry and every write to the store, so that
+//! a condition over either can be awaited.
 
 use std::fmt;
 
@@ -28,100 +28,100 @@ pub struct Entry {
 pub enum Event {
     /// The API server answered a request.
     Request {
-        /// What was to be done.
+        /// The verb.
         verb: Verb,
         /// The plural, such as `pods`.
         resource: &'static str,
-        /// Such as `eviction`.
+        /// The subresource, such as `eviction`.
         subresource: Option<String>,
-        /// Of whom; the name is empty for a collection.
+        /// The object; the name is empty for a collection.
         name: Name,
         /// The code of the answer's `Status`, or of the answer.
         code: u16,
     },
     /// A Node object appeared.
     NodeRegistered {
-        /// Which.
+        /// Its name.
         node: String,
     },
     /// A Node object is gone.
     NodeRemoved {
-        /// Which.
+        /// Its name.
         node: String,
     },
-    /// A Node changed in something that a scale-in touches.
+    /// A Node changed in a field that a scale-in uses.
     NodeChanged {
-        /// Which.
+        /// Its name.
         node: String,
-        /// In what.
+        /// The changes.
         changes: Vec<NodeChange>,
     },
-    /// The instance of a node is gone, and with it every container.
+    /// A node's instance is gone, with every container.
     PoweredOff {
-        /// Which.
+        /// Its name.
         node: String,
     },
-    /// Nothing is heard of a kubelet from now on: it died, was cut off, or its machine crashed.
+    /// A kubelet went silent: it died, was cut off, or its machine crashed.
     KubeletLost {
-        /// Of which node.
+        /// The node.
         node: String,
     },
-    /// A kubelet is heard of again.
+    /// A kubelet reports again.
     KubeletBack {
-        /// Of which node.
+        /// The node.
         node: String,
     },
     /// A pod was bound to a node.
     PodScheduled {
-        /// Which.
+        /// The pod.
         pod: Name,
-        /// Where to.
+        /// The node.
         node: String,
     },
     /// A pod's containers run.
     PodRunning {
-        /// Which.
+        /// The pod.
         pod: Name,
-        /// Where.
+        /// The node.
         node: String,
     },
-    /// The API server accepted that a pod shall go.
+    /// The API server accepted a pod's eviction or deletion.
     PodAsked {
-        /// Which.
+        /// The pod.
         pod: Name,
-        /// By which way.
+        /// How it was asked for.
         by: By,
-        /// The seconds it was given.
+        /// Its grace in seconds.
         grace: i64,
-        /// Whether the condition DisruptionTarget was on it, without which a Job counts the end as a failure.
+        /// Whether it had the condition DisruptionTarget; without it a Job counts the end as a failure.
         disruption_target: bool,
     },
     /// A pod's containers exited by themselves.
     PodExited {
-        /// Which.
+        /// The pod.
         pod: Name,
-        /// Where.
+        /// The node.
         node: String,
     },
     /// A pod's containers were killed while they still ran.
     CutShort {
-        /// Which.
+        /// The pod.
         pod: Name,
-        /// Where.
+        /// The node.
         node: String,
-        /// By what.
+        /// The reason.
         by: Cut,
     },
-    /// An eviction was refused for a budget.
+    /// A budget refused an eviction.
     EvictionRefused {
-        /// Whose.
+        /// The pod.
         pod: Name,
-        /// The budget, or all of them where there is more than one.
+        /// The budget, or all if there are several.
         budget: String,
     },
-    /// An instance took log lines with it that no shipper had sent on.
+    /// An instance ended with log lines that no shipper had sent.
     LinesLost {
-        /// Whose.
+        /// The node.
         node: String,
         /// How many.
         count: u64,
@@ -137,23 +137,23 @@ pub enum Event {
     },
 }
 
-/// By which way a pod is asked to go.
+/// How a pod is asked to go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
     /// The eviction subresource.
     Eviction,
     /// A delete request.
     Delete,
-    /// A controller of the cluster: its owner, the taint manager or the garbage collector.
+    /// A controller: the pod's owner, the taint manager or the garbage collector.
     Controller,
 }
 
-/// What cuts a pod short.
+/// Why a pod was cut short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
-    /// It needed longer than its grace.
+    /// It outlasted its grace.
     GraceOver,
-    /// Its instance went away, or crashed.
+    /// Its instance ended or crashed.
     PowerOff,
 }
 
@@ -162,9 +162,9 @@ pub enum Cut {
 pub enum NodeChange {
     /// Cordoned (true) or uncordoned.
     Unschedulable(bool),
-    /// Its condition Ready has another status.
+    /// The status of its condition Ready changed.
     Ready(String),
-    /// A taint is new, or has another value.
+    /// A taint was added or has another value.
     Tainted {
         /// Its key.
         key: String,
@@ -175,11 +175,11 @@ pub enum NodeChange {
     },
     /// A taint is gone.
     TaintRemoved(String),
-    /// An annotation is new, or has another value.
+    /// An annotation was added or has another value.
     Annotated(String, String),
     /// An annotation is gone.
     AnnotationRemoved(String),
-    /// A label is new, or has another value.
+    /// A label was added or has another value.
     Labelled(String, String),
     /// A label is gone.
     LabelRemoved(String),
@@ -209,7 +209,7 @@ impl Journal {
         self.touch();
     }
 
-    /// Something changed that is no entry.
+    /// Signals a change that is no entry.
     pub(super) fn touch(&self) {
         self.changed.send_modify(|count| *count += 1);
     }

@@ -1,6 +1,6 @@
-//! The kubelets: what they learn from the API server, and what they tell it.
+//! The kubelets: what they learn from the API server, and what they report.
 //!
-//! A kubelet that is dead or cut off neither hears nor tells; what runs on its machine is in [`super::containers`].
+//! A dead or cut-off kubelet does neither; what runs on its machine is in [`super::containers`].
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::resources::Resource;
 use super::state::State;
 
 impl State {
-    /// A kubelet hears of a pod.
+    /// A kubelet learns of a pod's change.
     pub(super) fn sync_pod(&mut self, name: &Name) {
         let Some(pod) = self.store.get(Resource::Pods, name).cloned() else { return };
         let facts = pod.pod();
@@ -35,7 +35,7 @@ impl State {
         self.advance(&facts.uid);
     }
 
-    /// Tells that a pod runs, unless that is known.
+    /// Reports that a pod runs, unless that is known.
     pub(super) fn report_running(&mut self, pod: &Object) {
         let Some(known) = self.known_to_server(pod) else { return };
         let (now, ready) = (self.now, pod.annotation("sim/ready") != Some("false"));
@@ -54,7 +54,7 @@ impl State {
         });
     }
 
-    /// Tells that a pod's containers have ended.
+    /// Reports that a pod's containers have ended.
     pub(super) fn report_ended(&mut self, pod: &Object, by_itself: bool) {
         if self.known_to_server(pod).is_none() {
             return;
@@ -76,24 +76,24 @@ impl State {
         });
     }
 
-    /// Nothing of a pod is left on its machine: its kubelet has the object go.
+    /// Nothing of a pod is left on the machine: its kubelet has the object removed.
     pub(super) fn confirm_end(&mut self, pod: &Object) {
         if self.known_to_server(pod).is_none() {
             return;
         }
         let options = DeleteOptions { grace: Some(0), ..DeleteOptions::default() };
-        // It is there, and no precondition is set: nothing can be refused.
+        // Cannot fail: the object exists and no precondition is set.
         let _ = self.delete(Resource::Pods, &pod.name, &options, By::Controller);
     }
 
-    /// What runs on a node has changed, which its kubelet reports too.
+    /// Schedules the kubelet's report of a change on its node.
     fn node_changed_by(&mut self, pod: &Object) {
         if let Some(node) = &pod.pod().node {
             self.report_node_later(node, self.timing.status_change);
         }
     }
 
-    /// The pod as the API server has it, if it is the same and its kubelet can tell anything about it.
+    /// The pod in the API server, if it is the same one and its kubelet can report.
     fn known_to_server(&self, pod: &Object) -> Option<Arc<Object>> {
         let known = self.store.get(Resource::Pods, &pod.name).filter(|known| known.uid() == pod.uid())?;
         known.pod().node.as_deref().filter(|node| self.kubelet_hears(node))?;

@@ -1,9 +1,8 @@
-//! Log lines: who writes how many, and which have left the node.
+//! Log lines: how many each pod writes, and which have left the node.
 //!
-//! Nothing here happens line by line: how many lines a node has written by a moment is a function of when its pods
-//! started and ended, and a shipper that runs has shipped, at any moment, all that was written its lag ago (it reads
-//! files, so a new one picks up where the last one stopped). Invariant: `shipped + lost <= written`, and equal once
-//! the node is off.
+//! Nothing happens line by line. The lines that a node has written by a moment follow from its pods' starts and ends. A
+//! running shipper has shipped everything written up to its lag ago; it reads files, so a new shipper continues where the
+//! last stopped. Invariant: `shipped + lost <= written`, and equal once the node is off.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,7 +23,7 @@ pub struct Lines {
     pub written: u64,
     /// Sent on by a log shipper.
     pub shipped: u64,
-    /// Gone with the instance.
+    /// Lost with the instance.
     pub lost: u64,
 }
 
@@ -39,7 +38,7 @@ pub(super) struct NodeLogs {
 struct Writer {
     since: Timestamp,
     per_second: f64,
-    /// When it ended, and the lines it wrote at that very moment.
+    /// When it ended, and the lines it wrote at that moment.
     end: Option<(Timestamp, u64)>,
 }
 
@@ -53,7 +52,7 @@ impl Writer {
 }
 
 impl NodeLogs {
-    /// A container runs from now on. DaemonSet pods ship or do other things; only workloads' lines are counted.
+    /// A container starts. Only workloads' lines count, not those of DaemonSet pods.
     pub(super) fn started(&mut self, pod: &Object, now: Timestamp) {
         let uid = pod.pod().uid.clone();
         if pod.annotation("sim/log-shipper") == Some("true") {
@@ -66,7 +65,7 @@ impl NodeLogs {
         }
     }
 
-    /// A container exited by itself: a workload has written its last lines, a shipper has sent on what there is.
+    /// A container exits by itself: a workload writes its last lines, a shipper sends what there is.
     pub(super) fn exited(&mut self, pod: &Object, now: Timestamp) {
         let uid = &pod.pod().uid;
         if let Some(writer) = self.writers.get_mut(uid) {
@@ -78,7 +77,7 @@ impl NodeLogs {
         }
     }
 
-    /// A container was killed: no last lines, nothing sent on.
+    /// A container is killed: no last lines, nothing sent.
     pub(super) fn killed(&mut self, uid: &str, now: Timestamp) {
         self.settle(now);
         self.shippers.remove(uid);
@@ -87,7 +86,7 @@ impl NodeLogs {
         }
     }
 
-    /// The machine is gone, and with it every line that has not left it. Gives their number.
+    /// The machine is gone with all lines still on it. Returns their number.
     pub(super) fn power_off(&mut self, now: Timestamp) -> u64 {
         self.settle(now);
         self.shippers.clear();
@@ -96,7 +95,7 @@ impl NodeLogs {
         lost
     }
 
-    /// The count at a moment.
+    /// The counts at a moment.
     pub(super) fn lines(&mut self, now: Timestamp) -> Lines {
         self.settle(now);
         Lines { written: self.written_by(now), shipped: self.shipped, lost: self.lost }
@@ -106,7 +105,7 @@ impl NodeLogs {
         self.writers.values().map(|writer| writer.written_by(moment)).sum()
     }
 
-    /// Counts what the shippers that run have sent on by now.
+    /// Counts what running shippers have sent by now.
     fn settle(&mut self, now: Timestamp) {
         if let Some(lag) = self.shippers.values().min() {
             self.ship(self.written_by(now - *lag));

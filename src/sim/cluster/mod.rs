@@ -1,5 +1,5 @@
-//! A simulated Kubernetes cluster: an API server for the real `kube` client, with a scheduler, controllers, kubelets
-//! and log shippers.
+//! A simulated Kubernetes cluster: an API server for the real `kube` client, with a scheduler, controllers, kubelets and log
+//! shippers.
 //!
 //! ```text
 //!  kube::Client ─▶ World::call ─▶ State::send ─▶ api ─▶ verbs, watch, eviction ─▶ store ─▶ watches, journal
@@ -7,13 +7,13 @@
 //!                Cluster::run ──▶ State::step  ◀── tasks (scheduler, workloads, …) ◀─┘
 //! ```
 //!
-//! [`Cluster`] is a handle on one `State`, which is pure: requests and moments in, replies out. Time is the clock's, so
-//! a paused runtime runs hours in milliseconds; the same seed gives the same history. The lock is never held across an
-//! await. Kubelets and controllers do not use HTTP, so faults do not slow them down.
+//! [`Cluster`] is a handle on a pure `State`: requests and moments in, replies out. Time is the clock's, so a paused runtime
+//! runs hours in milliseconds; the same seed gives the same history. The lock is never held across an await. Kubelets and
+//! controllers do not use HTTP, so faults do not slow them down.
 //!
-//! Not modelled: server-side apply and managed fields, admission webhooks that change objects, the Deployments'
-//! controller (the objects exist), preemption, spreading and pod affinity, container restarts, the deletion of a
-//! namespace's content, the expiry of events.
+//! Not modelled: server-side apply and managed fields, admission webhooks that change objects, the Deployment controller
+//! (the objects exist), preemption, spreading and pod affinity, container restarts, deletion of a namespace's content,
+//! expiry of events.
 
 mod api;
 mod containers;
@@ -129,8 +129,8 @@ impl Cluster {
         }
     }
 
-    /// Adds a node, a pod, a workload or a budget, and its namespace if that is missing. An object of the same name is
-    /// replaced; a Node is adopted by its new machine.
+    /// Adds a node, a pod, a workload or a budget, and its namespace if missing. An object of the same name is replaced; a
+    /// Node is adopted by its new machine.
     pub fn add(&self, fixture: impl Into<Fixture>) -> &Self {
         let Fixture(made) = fixture.into();
         self.change(|state| match made {

@@ -1,8 +1,8 @@
-//! The name of an object, and how one is written down in a test.
+//! Names of objects, and how tests write them.
 
 use std::fmt;
 
-/// A namespace and a name; the namespace is empty for what is cluster-scoped.
+/// A namespace and a name; the namespace is empty for cluster-scoped objects.
 ///
 /// `"web-1"` is `web-1` in the namespace `default`, `"logging/agent"` is `agent` in `logging`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -14,12 +14,12 @@ pub struct Name {
 }
 
 impl Name {
-    /// An object of a namespace.
+    /// The name of a namespaced object.
     pub fn new(namespace: &str, name: &str) -> Self {
         Self { namespace: namespace.to_owned(), name: name.to_owned() }
     }
 
-    /// A cluster-scoped object.
+    /// The name of a cluster-scoped object.
     pub fn cluster(name: &str) -> Self {
         Self::new("", name)
     }

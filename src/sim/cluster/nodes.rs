@@ -1,7 +1,7 @@
-//! The machines under the nodes: they boot, register, break, come back and go away; and the cloud controller.
+//! The machines under the nodes: they boot, register, break, recover and end; and the cloud controller.
 //!
-//! Invariants: a machine that is off or has crashed runs no container; what a kubelet that is not [`Kubelet::Well`] does or
-//! learns is unknown to the API server; a Node whose machine is off is removed by the cloud controller alone.
+//! Invariants: a machine that is off or has crashed runs no container; the API server does not know what a kubelet that is
+//! not [`Kubelet::Well`] does or learns; only the cloud controller removes a Node whose machine is off.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -17,26 +17,26 @@ use super::spec::NodeSpec;
 use super::state::State;
 use crate::sim::span::Span;
 
-/// The taint of a Node that the cloud controller has not looked at yet.
+/// The taint of a Node before the cloud controller has initialised it.
 const UNINITIALISED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
 
-/// An instance, from the moment it was asked for.
+/// An instance, from its request on.
 pub(super) struct Machine {
     spec: NodeSpec,
     registered: bool,
     off: bool,
     kubelet: Kubelet,
-    /// When nothing will have been heard of it for too long.
+    /// When its silence has lasted too long.
     pub(super) unheard_at: Option<Timestamp>,
 }
 
-/// How a kubelet is.
+/// The state of a kubelet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kubelet {
     Well,
-    /// It does nothing any more. Containers run on.
+    /// It does nothing; containers run on.
     Dead,
-    /// It goes on with what it knows, and the API server and it do not hear of each other.
+    /// It goes on with what it knows; it and the API server do not reach each other.
     CutOff,
     /// The whole machine hangs: nothing runs on it.
     Crashed,
@@ -56,18 +56,18 @@ impl State {
         }
     }
 
-    /// How the kubelet of a machine that is on and has booted is.
+    /// The kubelet's state, if its machine is on and has booted.
     fn kubelet(&self, node: &str) -> Option<Kubelet> {
         let machine = self.machines.get(node).filter(|machine| machine.registered && !machine.off);
         machine.map(|machine| machine.kubelet)
     }
 
-    /// Whether the node's kubelet and the API server hear of each other.
+    /// Whether the node's kubelet and the API server reach each other.
     pub(super) fn kubelet_hears(&self, node: &str) -> bool {
         self.kubelet(node) == Some(Kubelet::Well)
     }
 
-    /// Whether the node's kubelet does its work, heard of or not.
+    /// Whether the node's kubelet works, connected or not.
     pub(super) fn kubelet_lives(&self, node: &str) -> bool {
         matches!(self.kubelet(node), Some(Kubelet::Well | Kubelet::CutOff))
     }
@@ -81,8 +81,8 @@ impl State {
         self.register(node, true);
     }
 
-    /// A kubelet starts and registers its Node. One that is there already is adopted as it is, with the annotations, the
-    /// taints and the provider id of whatever machine had the name before (`tryRegisterWithAPIServer`).
+    /// A kubelet starts and registers its Node. An existing Node is adopted as it is, with the annotations, taints and
+    /// provider id of the machine that had the name before (`tryRegisterWithAPIServer`).
     /// <https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/kubelet_node_status.go>
     fn register(&mut self, node: &str, boots: bool) {
         let Some(spec) = self.machines.get(node).map(|machine| machine.spec.clone()) else { return };
@@ -102,7 +102,7 @@ impl State {
             self.put(Resource::Nodes, new);
             return;
         }
-        // Its network does not work before its agent is up.
+        // Its network works only once its agent is up.
         let joining =
             if boots { self.timing.joining.draw(&mut self.dice) } else { std::time::Duration::ZERO };
         self.edit(Resource::Nodes, &name, |old| {
@@ -120,7 +120,7 @@ impl State {
         }
     }
 
-    /// The cloud controller knows a new Node: its taint goes.
+    /// The cloud controller initialises a new Node: it removes its taint.
     pub(super) fn initialise(&mut self, node: &str) {
         self.edit(Resource::Nodes, &Name::cluster(node), |value| {
             if let Some(taints) = value["spec"]["taints"].as_array_mut() {
@@ -142,7 +142,7 @@ impl State {
         }
     }
 
-    /// A kubelet reports the status of its Node: what changed, or that it lives.
+    /// A kubelet reports its Node's status: what changed, or just a heartbeat.
     pub(super) fn report_node(&mut self, node: &str) {
         if self.kubelet_hears(node) {
             let now = self.now;
@@ -157,7 +157,7 @@ impl State {
         }
     }
 
-    /// Has a kubelet report in a while, if it reports at all.
+    /// Schedules a kubelet's report, if it reports at all.
     pub(super) fn report_node_later(&mut self, node: &str, within: Span) {
         if within != Span::NONE {
             let delay = within.draw(&mut self.dice);
@@ -165,7 +165,7 @@ impl State {
         }
     }
 
-    /// The instance is gone, at this instant.
+    /// The instance is gone, from this moment.
     pub(super) fn power_off(&mut self, node: &str) {
         let Some(machine) = self.machines.get_mut(node).filter(|machine| !machine.off) else { return };
         machine.off = true;
@@ -207,7 +207,7 @@ impl State {
         self.after(back, Task::Revive(node.to_owned()));
     }
 
-    /// A kubelet is back; a machine that crashed has booted again.
+    /// A kubelet works again; a crashed machine has booted again.
     pub(super) fn revive(&mut self, node: &str) {
         let Some(was) = self.kubelet(node).filter(|was| *was != Kubelet::Well) else { return };
         if let Some(machine) = self.machines.get_mut(node) {
@@ -225,7 +225,7 @@ impl State {
         self.hear_anew(node);
     }
 
-    /// A kubelet hears of all its pods, and of those that are not there any more.
+    /// A kubelet learns of all its pods, and of those that are gone.
     pub(super) fn hear_anew(&mut self, node: &str) {
         let now = self.now;
         for uid in self.containers_on(node) {
@@ -244,7 +244,7 @@ impl State {
         }
     }
 
-    /// From now on nothing is heard of a kubelet.
+    /// A kubelet goes silent.
     fn not_heard_of(&mut self, node: &str) {
         let at = self.now + self.timing.unheard.draw(&mut self.dice);
         if let Some(machine) = self.machines.get_mut(node)
@@ -255,7 +255,7 @@ impl State {
         }
     }
 
-    /// Has the cloud controller look after a Node whose instance may be gone.
+    /// Schedules the cloud controller's check of a Node whose instance may be gone.
     pub(super) fn look_in_the_cloud(&mut self, node: &str) {
         if self.machines.get(node).is_some_and(|machine| machine.off) {
             let soon = self.timing.cloud_controller.draw(&mut self.dice);
@@ -272,23 +272,23 @@ impl State {
         }
         if self.machines.get(node).is_some_and(|machine| machine.off) {
             self.machines.remove(node);
-            // A Node that is gone already is what is wanted.
+            // A Node that is already gone is fine.
             let _ = self.delete(Resource::Nodes, &name, &DeleteOptions::default(), By::Controller);
         }
     }
 }
 
-/// What a Node has until its kubelet's network works and the cloud controller knows it.
+/// The taints and conditions of a Node until its network works and the cloud controller has initialised it.
 fn set_joining(node: &mut Value, now: Timestamp) {
     set_unready(node, now);
     let mut taints = list(node, &["spec", "taints"]).to_vec();
     taints.push(json!({ "key": UNINITIALISED, "value": "true", "effect": "NoSchedule" }));
-    // The admission plugin TaintNodesByCondition leaves no gap before the first look at the conditions.
+    // The admission plugin TaintNodesByCondition taints it before the conditions are first checked.
     taints.push(json!({ "key": NOT_READY, "effect": "NoSchedule" }));
     node["spec"]["taints"] = Value::Array(taints);
 }
 
-/// The condition Ready of a kubelet whose network does not work yet.
+/// The condition Ready while the network does not work yet.
 fn set_unready(node: &mut Value, now: Timestamp) {
     let condition = json!({
         "type": "Ready",
@@ -301,7 +301,7 @@ fn set_unready(node: &mut Value, now: Timestamp) {
     set_condition(node, now, condition);
 }
 
-/// The conditions that a kubelet in good health reports.
+/// The conditions of a healthy node.
 fn set_healthy(node: &mut Value, now: Timestamp) {
     for (kind, status, reason) in [
         ("MemoryPressure", "False", "KubeletHasSufficientMemory"),

@@ -1,7 +1,7 @@
-//! A stored object: its JSON, and what the simulation reads from it often.
+//! A stored object: its JSON, and the facts that the simulation often reads from it.
 //!
-//! Invariants: an [`Object`] never changes (a write makes a new one); its value carries no `apiVersion` and no `kind`,
-//! which depend on the address it is read at; what is derived from it is computed at most once.
+//! Invariants: an [`Object`] never changes (a write makes a new one); its value has no `apiVersion` and `kind`, which depend
+//! on the address it is read at; derived facts are computed at most once.
 
 use std::fmt::Write as _;
 use std::sync::OnceLock;
@@ -40,7 +40,7 @@ pub(super) struct Owner {
     pub(super) uid: String,
 }
 
-/// What the controllers ask about a pod.
+/// What controllers need to know of a pod.
 #[derive(Clone, Debug)]
 pub(super) struct PodFacts {
     pub(super) uid: String,
@@ -49,7 +49,7 @@ pub(super) struct PodFacts {
     pub(super) deleting: bool,
     pub(super) ready: bool,
     pub(super) owner: Option<Owner>,
-    /// Whether a DaemonSet, of whatever group, controls it, or it says itself that it is of one
+    /// Whether a DaemonSet, of any API group, controls it, or its annotation says that it belongs to one
     /// (<https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/utils/pod/pod.go>).
     pub(super) daemon: bool,
     pub(super) cpu_millis: i64,
@@ -63,7 +63,7 @@ impl PodFacts {
         matches!(self.phase, Phase::Succeeded | Phase::Failed)
     }
 
-    /// Neither finished nor on its way out.
+    /// Neither finished nor being deleted.
     pub(super) fn active(&self) -> bool {
         !self.deleting && !self.finished()
     }
@@ -77,7 +77,7 @@ impl Object {
         Self { resource, name, revision, value, json: OnceLock::new(), pod: OnceLock::new() }
     }
 
-    /// The same object as if written at `revision`.
+    /// The same object, as written at `revision`.
     pub(super) fn at(&self, revision: u64) -> Self {
         Self::new(self.resource, revision, self.value.clone())
     }
@@ -102,7 +102,7 @@ impl Object {
         integer(&self.value, &["metadata", "generation"]).unwrap_or(0)
     }
 
-    /// A number of seconds that an annotation gives.
+    /// An annotation's number of seconds.
     pub(super) fn seconds(&self, annotation: &str) -> Option<Duration> {
         let seconds: f64 = self.annotation(annotation)?.parse().ok()?;
         Duration::try_from_secs_f64(seconds).ok()
@@ -157,7 +157,7 @@ impl Object {
         out
     }
 
-    /// Its JSON as an item of a list: without `kind` and `apiVersion` where the real server leaves them out.
+    /// Its JSON as a list item: without `kind` and `apiVersion` where the real server omits them.
     pub(super) fn render_item(&self, shape: Shape, out: &mut String) {
         match shape {
             Shape::Full => out.push_str(self.json()),
@@ -179,7 +179,7 @@ impl Object {
     }
 }
 
-/// Where an events.k8s.io/v1 Event keeps what a core/v1 Event keeps under another name.
+/// Fields of an events.k8s.io/v1 Event that core/v1 names differently.
 /// <https://github.com/kubernetes/kubernetes/blob/master/pkg/apis/events/v1/conversion.go>
 const EVENT_FIELDS: [(&str, &str); 7] = [
     ("regarding", "involvedObject"),
@@ -216,7 +216,7 @@ fn rename(event: &mut Value, pairs: [(&str, &str); 7]) {
     }
 }
 
-/// What is at `path`.
+/// The value at `path`.
 pub(super) fn at<'a>(value: &'a Value, path: &[&str]) -> Option<&'a Value> {
     path.iter().try_fold(value, |value, key| value.get(key))
 }
@@ -231,7 +231,7 @@ pub(super) fn integer(value: &Value, path: &[&str]) -> Option<i64> {
     at(value, path)?.as_i64()
 }
 
-/// The list at `path`, empty when there is none.
+/// The list at `path`, or an empty one.
 pub(super) fn list<'a>(value: &'a Value, path: &[&str]) -> &'a [Value] {
     at(value, path).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
 }
@@ -241,12 +241,12 @@ pub(super) fn map<'a>(value: &'a Value, path: &[&str]) -> Option<&'a Map<String,
     at(value, path)?.as_object()
 }
 
-/// The condition `kind` of `status.conditions`.
+/// The condition `kind` in `status.conditions`.
 pub(super) fn condition<'a>(value: &'a Value, kind: &str) -> Option<&'a Value> {
     list(value, &["status", "conditions"]).iter().find(|found| text(found, &["type"]) == Some(kind))
 }
 
-/// The owner that controls an object.
+/// The owner that is an object's controller.
 pub(super) fn controller(value: &Value) -> Option<Owner> {
     let owner = list(value, &["metadata", "ownerReferences"])
         .iter()
@@ -255,7 +255,7 @@ pub(super) fn controller(value: &Value) -> Option<Owner> {
     Some(Owner { kind: part("kind"), name: part("name"), uid: part("uid") })
 }
 
-/// Sets a condition in `status.conditions`; its transition time moves only when its status does.
+/// Sets a condition in `status.conditions`; its transition time changes only with its status.
 pub(super) fn set_condition(value: &mut Value, now: Timestamp, mut new: Value) {
     let conditions = &mut value["status"]["conditions"];
     if !conditions.is_array() {
@@ -273,12 +273,12 @@ pub(super) fn set_condition(value: &mut Value, now: Timestamp, mut new: Value) {
     }
 }
 
-/// A moment as Kubernetes writes it: to the second.
+/// A moment in Kubernetes' format: whole seconds.
 pub(super) fn stamp(moment: Timestamp) -> Value {
     Value::String(moment.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
 }
 
-/// A quantity as a number of its unit (cores, bytes); zero when it cannot be read.
+/// A quantity in base units (cores, bytes); zero if it cannot be read.
 /// <https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/>
 pub(super) fn quantity(text: &str) -> f64 {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());

@@ -1,15 +1,15 @@
-//! Patches, as functions from a document to a document.
+//! Patches, as functions from document to document.
 //!
-//! Merge patch (RFC 7386) and JSON patch (RFC 6902) are exact. Strategic merge is an approximation that needs no
-//! schema: maps are merged; the lists of [`MERGE_KEYS`] are merged by their key, `finalizers` as a set, with
-//! `$patch: delete` and `$patch: replace` understood; every other list (taints and tolerations among them) is replaced,
-//! as Kubernetes does for those. Server-side apply is answered with 415.
+//! Merge patch (RFC 7386) and JSON patch (RFC 6902) are exact. Strategic merge is an approximation without a schema: maps
+//! are merged; the lists of [`MERGE_KEYS`] by their key, `finalizers` as a set, with `$patch: delete` and `$patch: replace`;
+//! every other list (taints and tolerations among them) is replaced, as in Kubernetes. Server-side apply is answered with
+//! 415.
 
 use serde_json::Value;
 
 use super::status::Failure;
 
-/// The lists that a strategic merge merges, and by what; the `patchMergeKey` of their Go types.
+/// The lists that a strategic merge merges, and their keys (`patchMergeKey` of the Go types).
 const MERGE_KEYS: [(&str, &str); 8] = [
     ("conditions", "type"),
     ("addresses", "type"),
@@ -21,7 +21,7 @@ const MERGE_KEYS: [(&str, &str); 8] = [
     ("ownerReferences", "uid"),
 ];
 
-/// Applies `body` to `current` the way `content_type` says.
+/// Applies `body` to `current` as `content_type` says.
 pub(super) fn apply(content_type: &str, current: &Value, body: &[u8]) -> Result<Value, Failure> {
     let media_type = content_type.split(';').next().unwrap_or_default().trim();
     let undecodable = |e: serde_json::Error| Failure::bad_request(format!("error decoding patch: {e}"));
@@ -80,7 +80,7 @@ fn merge_list(target: &mut Value, items: Vec<Value>, key: &str) {
         *target = Value::Array(Vec::new());
     }
     let Some(list) = target.as_array_mut() else { return };
-    // What is new stands before what it is not said of (`normalizeElementOrder`).
+    // New entries precede those that the patch does not mention (`normalizeElementOrder`).
     let mut new = 0;
     for item in items {
         let Some(name) = item.get(key) else { continue };

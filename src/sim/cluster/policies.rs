@@ -1,7 +1,6 @@
-//! The admission policies of `deploy/admission.yaml`, written out by hand, and the users that they tell apart.
+//! The admission policies of `deploy/admission.yaml`, hand-written, and the users that they distinguish.
 //!
-//! A policy sees the object as it was and as it would be. A request that names nobody comes from an administrator, who may
-//! do anything.
+//! A policy sees the object before and after. A request without a token comes from an administrator, who may do anything.
 
 use serde_json::{Map, Value};
 
@@ -13,10 +12,10 @@ use super::status::Failure;
 /// The service account that the program runs as.
 pub const EBBTIDE: &str = "system:serviceaccount:kube-system:ebbtide";
 
-/// What the program writes on DaemonSet pods.
+/// The annotations that the program writes on DaemonSet pods.
 const GUARD: [&str; 2] = ["cluster-autoscaler.kubernetes.io/enable-ds-eviction", "ebbtide/guarded"];
 
-/// What of a pod's status is not ebbtide's to write.
+/// Fields of a pod's status that ebbtide may not write.
 const STATUS: [&str; 12] = [
     "phase",
     "reason",
@@ -32,7 +31,7 @@ const STATUS: [&str; 12] = [
     "ephemeralContainerStatuses",
 ];
 
-/// Somebody who is known to the API server.
+/// A user known to the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct User {
     pub(super) name: String,
@@ -44,13 +43,13 @@ pub(super) struct User {
 pub enum Rights {
     /// Nothing.
     None,
-    /// Whatever RBAC has verbs of the API server for.
+    /// Everything that RBAC grants through API verbs.
     Write,
-    /// That, and the verb `scale-in` on nodes.
+    /// The same, and the verb `scale-in` on nodes.
     ScaleIn,
 }
 
-/// Whether the policies let a request of `user` make `new` of `old`.
+/// Whether the policies allow `user` to change `old` into `new`.
 pub(super) fn admit(user: &User, call: &Call<'_>, old: Option<&Value>, new: &Value) -> Result<(), Failure> {
     let before = old.map(annotations).unwrap_or_default();
     let after = annotations(new);
@@ -95,13 +94,13 @@ fn annotations(object: &Value) -> Map<String, Value> {
     object["metadata"]["annotations"].as_object().cloned().unwrap_or_default()
 }
 
-/// A pod's conditions but the one that ebbtide sets.
+/// A pod's conditions, except the one that ebbtide sets.
 fn conditions(pod: &Value) -> Vec<&Value> {
     let all = pod["status"]["conditions"].as_array().into_iter().flatten();
     all.filter(|condition| condition["type"] != "DisruptionTarget").collect()
 }
 
-/// Whether one of the annotations that are looked at is new, gone or another.
+/// Whether one of these annotations was added, removed or changed.
 fn differs(
     before: &Map<String, Value>,
     after: &Map<String, Value>,

@@ -1,4 +1,4 @@
-//! The tasks to come. Controllers are level-triggered: a [`Task`] says what to look at, not what to do.
+//! Scheduled tasks. Controllers are level-triggered: a [`Task`] says what to check, not what to do.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::names::Name;
 
-/// What to look at, at a moment.
+/// Something to check at a moment.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Task {
     Request(u64),
@@ -16,7 +16,7 @@ pub(super) enum Task {
     Revive(String),
     NodeStatus(String),
     Kubelet(Name),
-    /// The containers of a pod: its name, for the order of things, and its uid.
+    /// The containers of a pod: its name (for the order) and uid.
     Container(Name, String),
     Budget(Name),
     Volume(String),
@@ -68,7 +68,7 @@ impl Task {
     }
 }
 
-/// The tasks to come, each once, at its earliest moment.
+/// Scheduled tasks, each once, at its earliest moment.
 #[derive(Default)]
 pub(super) struct Queue {
     order: BTreeSet<(Timestamp, Task)>,

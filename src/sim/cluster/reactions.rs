@@ -1,4 +1,4 @@
-//! Who looks at what after a write.
+//! Which controllers react to a write.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use super::resources::Resource;
 use super::state::State;
 use super::store::Change;
 
-/// How soon a controller looks after a change. Real ones react within tens of milliseconds; the times differ here so
-/// that the order is the same in every run.
+/// How soon a controller reacts to a change. Real ones take tens of milliseconds; these differ so that the order is the same
+/// in every run.
 mod soon {
     use std::time::Duration;
 
@@ -25,7 +25,7 @@ mod soon {
 }
 
 impl State {
-    /// Tells everybody whom a write concerns: watches, journal, controllers.
+    /// Informs everybody concerned by a write: watches, journal, controllers.
     pub(super) fn noticed(&mut self, change: &Arc<Change>) {
         self.deliver(change);
         self.journal.touch();
@@ -125,7 +125,7 @@ impl State {
         }
     }
 
-    /// Has every controller look at everything: etcd was restored.
+    /// Schedules every controller for every object, after a restore of etcd.
     pub(super) fn look_at_everything(&mut self) {
         let now = self.now;
         let of =

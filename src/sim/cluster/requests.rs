@@ -1,7 +1,7 @@
-//! The way of a request to the API server, and of its answer back.
+//! A request's way to the API server, and its answer's way back.
 //!
-//! Invariants: what was sent arrives and has its effect, whether or not the caller still waits for the answer or lives;
-//! requests that were sent one after the other can arrive in another order.
+//! Invariants: what was sent arrives and takes effect, whether or not the caller still waits or lives; requests can arrive
+//! in another order than they were sent.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ use super::resources::Resource;
 use super::state::State;
 use crate::sim::http::{Lost, Request, Response, World, response};
 
-/// The requests on their way.
+/// The requests under way.
 #[derive(Default)]
 pub(super) struct Requests {
     sent: u64,
@@ -35,16 +35,16 @@ struct UnderWay {
     attempt: Attempt,
 }
 
-/// How far the answer to a request has come, where that takes more than one step.
+/// Progress of a request that takes more than one step.
 #[derive(Default)]
 pub(super) struct Attempt {
     /// Whether it has arrived before.
     pub(super) arrived: bool,
     /// The fault it has met.
     pub(super) fault: Option<Fault>,
-    /// Whether it has its effect, where a fault leaves that open.
+    /// Whether it takes effect, where the fault leaves that open.
     pub(super) coin: Option<bool>,
-    /// What it has read and will write, if nobody writes it in between.
+    /// What it has read and will write, unless somebody writes it in between.
     pub(super) read: Option<(Resource, Name, u64)>,
     /// How often somebody did.
     pub(super) conflicts: u32,
@@ -53,7 +53,7 @@ pub(super) struct Attempt {
 }
 
 impl State {
-    /// Sends a request on its way. Gives where its reply will come, and when it arrives.
+    /// Sends a request. Returns where its reply will come, and when it arrives.
     pub(super) fn send(&mut self, request: Request, now: Timestamp) -> (oneshot::Receiver<Reply>, Timestamp) {
         self.step(now);
         let (sender, receiver) = oneshot::channel();
@@ -70,12 +70,12 @@ impl State {
         (receiver, arrives)
     }
 
-    /// A request has arrived, or goes on.
+    /// A request arrives, or goes on.
     pub(super) fn receive(&mut self, id: u64) {
         let Some(mut under_way) = self.requests.under_way.remove(&id) else { return };
         if let Some(mut reply) = self.handle(&under_way.request, &mut under_way.attempt) {
             reply.delay += self.timing.answer.draw(&mut self.dice);
-            // The caller may have given up; what it asked for is done.
+            // The caller may have given up; the request is carried out all the same.
             let _ = under_way.reply.send(reply);
         } else {
             let again_at = under_way.attempt.again_at.take().unwrap_or(self.now);
@@ -94,7 +94,7 @@ impl World for Cluster {
         let reply = tokio::select! {
             biased;
             reply = &mut reply => reply,
-            // A cluster that nobody runs answers too.
+            // A cluster whose `run` nobody drives answers too.
             () = clock.sleep_until(arrives) => {
                 self.read(|_| ());
                 reply.await

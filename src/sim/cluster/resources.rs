@@ -1,7 +1,7 @@
-//! The resources this API server knows, as one table.
+//! The resources of this API server, in one table.
 //!
-//! Everything else is generic over [`Resource`]: what differs between kinds is a column here. An event has two
-//! addresses (core/v1 and events.k8s.io/v1) and one stored form, as in the real thing; see [`Shape`].
+//! All other code is generic over [`Resource`]: what differs between kinds is a column here. An event has two addresses
+//! (core/v1 and events.k8s.io/v1) and one stored form, as in the real server; see [`Shape`].
 
 use k8s_openapi::api::{
     apps::v1 as apps, batch::v1 as batch, coordination::v1 as coordination, core::v1 as core,
@@ -27,18 +27,18 @@ pub(super) enum Resource {
     Jobs,
 }
 
-/// In which form an object leaves (or enters) the server.
+/// The form in which an object enters or leaves the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Shape {
     /// As stored.
     Full,
     /// `PartialObjectMetadata`.
     Metadata,
-    /// A core/v1 Event; stored are events.k8s.io/v1 ones.
+    /// A core/v1 Event; the stored form is events.k8s.io/v1.
     CoreEvent,
 }
 
-/// What tells one resource from another.
+/// What distinguishes a resource.
 #[expect(clippy::struct_excessive_bools, reason = "they are columns of a table, each on its own")]
 pub(super) struct Row {
     pub(super) resource: Resource,
@@ -50,9 +50,9 @@ pub(super) struct Row {
     pub(super) status: bool,
     /// `AllowUnconditionalUpdate` of its registry strategy: a PUT may leave the resourceVersion out.
     pub(super) unconditional: bool,
-    /// Whether `metadata.generation` counts its changes of spec.
+    /// Whether `metadata.generation` counts changes of its spec.
     pub(super) generation: bool,
-    /// Tells whether a value is of this kind's schema.
+    /// Checks a value against the kind's schema.
     pub(super) decodes: fn(&Value) -> Result<(), serde_json::Error>,
 }
 
@@ -144,7 +144,7 @@ impl Resource {
         &ROWS[self as usize]
     }
 
-    /// The resource at `/apis/GROUP/VERSION/PLURAL`, and the form it has there.
+    /// The resource at `/apis/GROUP/VERSION/PLURAL`, and its form there.
     pub(super) fn at(group: &str, version: &str, plural: &str) -> Option<(Self, Shape)> {
         if version != "v1" {
             return None;
@@ -156,7 +156,7 @@ impl Resource {
         Some((kind.resource, Shape::Full))
     }
 
-    /// `pods`, or `poddisruptionbudgets.policy`: how Kubernetes names it in messages.
+    /// `pods`, or `poddisruptionbudgets.policy`, as in Kubernetes' messages.
     pub(super) fn qualified(self) -> String {
         let Row { group, plural, .. } = self.facts();
         if group.is_empty() { (*plural).to_owned() } else { format!("{plural}.{group}") }

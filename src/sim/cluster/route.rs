@@ -1,4 +1,4 @@
-//! From an HTTP request to what it asks for: verb, resource, name, subresource, query.
+//! Parses an HTTP request: verb, resource, name, subresource, query.
 //!
 //! <https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-uris>
 
@@ -9,7 +9,7 @@ use super::names::Name;
 use super::resources::{Resource, Shape};
 use crate::sim::http::Request;
 
-/// What a request does, in the words of Kubernetes' own authorisation.
+/// What a request does, in the terms of Kubernetes' authorization.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verb {
     /// Read one object.
@@ -18,15 +18,15 @@ pub enum Verb {
     List,
     /// Follow changes.
     Watch,
-    /// Make one, an eviction included.
+    /// Create one, including evictions.
     Create,
     /// Replace one.
     Update,
-    /// Change a part of one.
+    /// Change part of one.
     Patch,
-    /// Remove one.
+    /// Delete one.
     Delete,
-    /// Remove many.
+    /// Delete many.
     DeleteCollection,
 }
 
@@ -49,9 +49,9 @@ impl fmt::Display for Verb {
 pub(super) struct Call<'a> {
     pub(super) verb: Verb,
     pub(super) resource: Resource,
-    /// The form objects have at this address.
+    /// The form of objects at this address.
     pub(super) address: Shape,
-    /// The form the client wants them in.
+    /// The form that the client wants.
     pub(super) shape: Shape,
     pub(super) namespace: Option<String>,
     pub(super) name: Option<String>,
@@ -64,7 +64,7 @@ pub(super) struct Call<'a> {
 /// Where a request goes.
 pub(super) enum Route<'a> {
     Resource(Call<'a>),
-    /// `/version`, discovery, health: answered from the path alone.
+    /// `/version`, discovery, health: answered from the path.
     Document(&'a str),
     /// A SelfSubjectAccessReview.
     AccessReview(&'a [u8]),
@@ -98,7 +98,7 @@ impl Call<'_> {
     }
 }
 
-/// Reads a request's address; `None` when there is nothing there.
+/// Parses a request's address; `None` if it does not exist.
 pub(super) fn route(request: &Request) -> Option<Route<'_>> {
     let path = request.uri().path();
     let segments: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();

@@ -1,4 +1,6 @@
-//! What the API server makes of an object before it stores it: metadata it owns, defaults, and what it refuses.
+//! What the API server does to an object before it stores it: its own metadata, defaults, validation.
+//!
+//! Validation covers what our clients can get wrong: schema, names, label and annotation syntax, taints, events.
 //!
 //! Validation covers what a client of ours can get wrong: schema, names, label and annotation syntax, taints, events.
 //! <https://github.com/kubernetes/kubernetes/blob/master/staging/src/k8s.io/apiserver/pkg/registry/rest/>
@@ -13,7 +15,7 @@ use super::route::Call;
 use super::state::State;
 use super::status::Failure;
 
-/// The metadata that an update never changes.
+/// Metadata that an update never changes.
 const OWNED: [&str; 6] = [
     "namespace",
     "uid",
@@ -23,10 +25,10 @@ const OWNED: [&str; 6] = [
     "generation",
 ];
 
-/// All annotations of an object together, in bytes.
+/// Total size of an object's annotations, in bytes.
 const ANNOTATIONS_LIMIT: usize = 256 * 1024;
 
-/// All data of a ConfigMap together, in bytes (`MaxSecretSize`).
+/// Total size of a ConfigMap's data, in bytes (`MaxSecretSize`).
 const DATA_LIMIT: usize = 1024 * 1024;
 
 const NAME_PART: &str = "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with \
@@ -34,7 +36,7 @@ const NAME_PART: &str = "name part must consist of alphanumeric characters, '-',
                          validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
 
 impl State {
-    /// Makes an object out of the body of a create request.
+    /// Turns a create request's body into an object.
     pub(super) fn prepare_create(&mut self, call: &Call<'_>, mut value: Value) -> Result<Value, Failure> {
         let resource = call.resource;
         let namespace = call.namespace.clone().unwrap_or_default();
@@ -94,7 +96,7 @@ impl State {
     }
 }
 
-/// Makes the next version of `old` out of what a client sent as an update or a patch came to.
+/// The next version of `old` after an update or a patch.
 pub(super) fn prepare_update(call: &Call<'_>, old: &Object, mut new: Value) -> Result<Value, Failure> {
     let resource = call.resource;
     let name = &old.name.name;
@@ -159,7 +161,7 @@ fn keep(new: &mut Value, old: &Value, key: &str) {
     }
 }
 
-/// Drops what Go's encoder would leave out, and fills in the defaults that something here depends on.
+/// Drops what Go's encoder omits, and sets the defaults that something here depends on.
 pub(super) fn default(resource: Resource, value: &mut Value) {
     if let Some(fields) = value.as_object_mut() {
         fields.remove("apiVersion");
@@ -209,8 +211,8 @@ pub(super) fn default(resource: Resource, value: &mut Value) {
     }
 }
 
-/// What the admission plugin DefaultTolerationSeconds adds: every pod outlasts the first five minutes of a node that is not
-/// well, unless it says something else.
+/// The tolerations that the admission plugin DefaultTolerationSeconds adds: five minutes on an unhealthy node, unless the
+/// pod says otherwise.
 /// <https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/#taint-based-evictions>
 fn tolerate_for_a_while(pod: &mut Value) {
     for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
@@ -282,7 +284,7 @@ fn validate(resource: Resource, name: &Name, value: &Value) -> Result<(), Failur
     }
 }
 
-/// The keys and values of a ConfigMap, in bytes.
+/// Size of a ConfigMap's keys and values, in bytes.
 fn size_of_data(config_map: &Value) -> usize {
     let data = ["data", "binaryData"].into_iter().filter_map(|part| map(config_map, &[part])).flatten();
     data.map(|(key, value)| key.len() + value.as_str().map_or(0, str::len)).sum()
@@ -312,8 +314,8 @@ fn validate_taints(node: &str, value: &Value) -> Result<(), Failure> {
     Ok(())
 }
 
-/// <https://github.com/kubernetes/kubernetes/blob/master/pkg/apis/core/validation/events.go>; core/v1 events (those
-/// without an event time) are held to less, as there.
+/// <https://github.com/kubernetes/kubernetes/blob/master/pkg/apis/core/validation/events.go>; as there, core/v1 events
+/// (without an event time) are checked less.
 fn validate_event(namespace: &str, name: &str, event: &Value) -> Result<(), Failure> {
     let invalid = |field: &str, why: &str| Err(Failure::invalid(Resource::Events, name, field, why));
     let regarding = text(event, &["regarding", "namespace"]).unwrap_or_default();

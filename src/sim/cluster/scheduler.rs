@@ -1,8 +1,8 @@
-//! The scheduler: gives every pending pod a node, or says that none fits.
+//! The scheduler: binds every pending pod to a node, or reports that none fits.
 //!
-//! In order of priority, then age. Among the nodes that fit, the one with the smallest share of its CPU requested wins,
-//! then the one with fewer pods, then the first by name: the same cluster is always filled the same way, and evenly.
-//! No preemption, no spreading constraints, no pod affinity.
+//! By priority, then age. Among fitting nodes, the one with the smallest share of CPU requested, then with fewest pods, then
+//! the first by name: the same cluster always fills the same way, and evenly. No preemption, no spreading constraints, no
+//! pod affinity.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::queue::Task;
 use super::resources::Resource;
 use super::state::State;
 
-/// What is left on a node.
+/// Free capacity of a node.
 pub(super) struct Room {
     node: Arc<Object>,
     cpu: i64,
@@ -62,13 +62,13 @@ impl Room {
             && (pod.memory_bytes == 0 || pod.memory_bytes <= self.memory)
     }
 
-    /// The less the better.
+    /// How full it is; the scheduler prefers the least.
     fn used(&self) -> (i64, i64) {
         ((self.cpu_in_all - self.cpu) * 1000 / self.cpu_in_all.max(1), self.running)
     }
 }
 
-/// Gives a pod one of the rooms, if it fits into any. The node's name.
+/// Places a pod on a node with room. Returns the node's name.
 pub(super) fn place(rooms: &mut [Room], pod: &Object) -> Option<String> {
     let spec = &pod.value["spec"];
     let only = pinned(spec);
@@ -84,7 +84,7 @@ pub(super) fn place(rooms: &mut [Room], pod: &Object) -> Option<String> {
 }
 
 impl State {
-    /// Looks at every pending pod.
+    /// Schedules every pending pod.
     pub(super) fn schedule(&mut self) {
         let waiting = self.waiting_pods();
         if waiting.is_empty() {
@@ -99,7 +99,7 @@ impl State {
         }
     }
 
-    /// The pods that want a node, in the order in which they are looked at.
+    /// The pods without a node, in scheduling order.
     pub(super) fn waiting_pods(&self) -> Vec<Arc<Object>> {
         let waiting = self.store.all(Resource::Pods).filter(|pod| self.is_waiting(pod));
         let mut waiting: Vec<Arc<Object>> = waiting.cloned().collect();
@@ -108,7 +108,7 @@ impl State {
         waiting
     }
 
-    /// What is left on the nodes; those that are not ready are tainted.
+    /// Free capacity of the nodes; those not ready are tainted.
     pub(super) fn rooms(&self) -> Vec<Room> {
         self.store.all(Resource::Nodes).map(|node| Room::of(self, node)).collect()
     }
@@ -118,13 +118,13 @@ impl State {
         facts.node.is_none() && facts.active() && !self.chosen.contains_key(&facts.uid)
     }
 
-    /// The pods that will be bound to a node.
+    /// The pods about to be bound to a node.
     fn chosen_for(&self, node: &str) -> impl Iterator<Item = &Arc<Object>> {
         let names = self.chosen.values().filter(move |(_, chosen)| chosen == node).map(|(pod, _)| pod);
         names.filter_map(|pod| self.store.get(Resource::Pods, pod))
     }
 
-    /// A node has been chosen for a pod; it is bound to it later.
+    /// A node is chosen for a pod, which is bound to it later.
     fn choose(&mut self, pod: &Object, node: String) {
         let has_volume = pod.annotation(super::volumes::ANNOTATION).is_some();
         let span = if has_volume { self.timing.volume_binding } else { self.timing.binding };
@@ -138,7 +138,7 @@ impl State {
         }
     }
 
-    /// Binds a pod to the node that was chosen for it, whatever has become of the node since.
+    /// Binds a pod to its chosen node, whatever became of the node since.
     pub(super) fn bind(&mut self, pod: &Name, uid: &str) {
         let Some((_, node)) = self.chosen.remove(uid) else { return };
         let wants_it =

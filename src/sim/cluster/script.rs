@@ -1,4 +1,4 @@
-//! What a test does to a cluster behind its API: accidents of machines, and faults.
+//! What a test does to a cluster behind its API: machine failures, and faults.
 
 use std::time::Duration;
 
@@ -29,8 +29,8 @@ impl std::fmt::Debug for Backup {
 }
 
 impl Cluster {
-    /// A node's instance is gone at once: its containers die, and log lines not yet shipped are lost. The Node goes
-    /// later, and its pods after it.
+    /// A node's instance is gone at once: its containers die, and unshipped log lines are lost. The Node goes later, and its
+    /// pods after it.
     pub fn power_off(&self, node: &str) {
         self.change(|state| state.power_off(node));
     }
@@ -43,24 +43,23 @@ impl Cluster {
         });
     }
 
-    /// A node's kubelet dies: its containers run on, and nobody ends them or reports them.
+    /// A node's kubelet dies: its containers run on; nobody ends or reports them.
     pub fn kill_kubelet(&self, node: &str) {
         self.change(|state| state.break_kubelet(node, Kubelet::Dead));
     }
 
-    /// A node is cut off from the API server: its kubelet goes on with what it knows, unheard.
+    /// A node is cut off from the API server: its kubelet goes on with what it knows.
     pub fn partition(&self, node: &str) {
         self.change(|state| state.break_kubelet(node, Kubelet::CutOff));
     }
 
-    /// A node's kubelet restarts within a few seconds: it sends SIGTERM again, with the whole grace, to pods that were
-    /// going, and registers its Node again if that was deleted.
+    /// A node's kubelet restarts within seconds: it sends SIGTERM again, with the whole grace, to pods being deleted, and
+    /// registers its Node again if that was deleted.
     pub fn restart_kubelet(&self, node: &str) {
         self.change(|state| state.restart_kubelet(node));
     }
 
-    /// Another controller manager takes over: no controller works for tens of seconds, but kubelets and the scheduler
-    /// do.
+    /// Another controller manager takes over: no controller works for tens of seconds; kubelets and the scheduler do.
     pub fn change_leader(&self) {
         self.change(|state| {
             let pause = state.timing.leader_change.draw(&mut state.dice);
@@ -78,7 +77,7 @@ impl Cluster {
         self.change(|state| state.revive(node));
     }
 
-    /// Somebody restarts a DaemonSet (`kubectl rollout restart`): its pods are replaced one after the other.
+    /// Somebody restarts a DaemonSet (`kubectl rollout restart`): its pods are replaced one by one.
     pub fn roll(&self, daemon_set: impl Into<Name>) {
         let daemon_set = daemon_set.into();
         self.change(|state| {
@@ -115,13 +114,12 @@ impl Cluster {
         self.change(|state| state.faults.add_webhook(verb, resource, name, Verdict::Denies));
     }
 
-    /// An admission webhook for these requests does not answer from now on: they fail after ten seconds, without
-    /// effect.
+    /// An admission webhook for these requests stops answering: they fail after ten seconds, without effect.
     pub fn hang_webhook(&self, verb: Verb, resource: &str) {
         self.change(|state| state.faults.add_webhook(verb, resource, None, Verdict::SaysNothing));
     }
 
-    /// Refuses every token for so long.
+    /// Refuses every token for this long.
     pub fn expire_tokens_for(&self, how_long: Duration) {
         self.change(|state| state.faults.unauthorized_until(state.now + how_long));
     }
@@ -142,7 +140,7 @@ impl Cluster {
         self.change(|state| state.faults.clear());
     }
 
-    /// The API server is down for so long: connections break, watches at once.
+    /// The API server is down for this long: connections break, watches at once.
     pub fn api_down_for(&self, how_long: Duration) {
         self.change(|state| {
             state.faults.down_until(Some(state.now + how_long));
@@ -168,7 +166,7 @@ impl Cluster {
         self.change(|state| state.watchers.clear());
     }
 
-    /// Open watches get nothing more and do not end: the server behind a load balancer is gone without a word.
+    /// Open watches get nothing more and do not end, as when the server behind a load balancer disappears.
     pub fn silence_watches(&self) {
         self.change(|state| {
             let open = std::mem::take(&mut state.watchers);
@@ -186,7 +184,7 @@ impl Cluster {
         self.read(|state| Backup(state.store.backup()))
     }
 
-    /// Restores a backup: everything is as it was then, and versions count on from there.
+    /// Restores a backup: everything is as it was, and versions count on from there.
     /// <https://kubernetes.io/docs/tasks/administer-cluster/configure-upgrade-etcd/#restoring-an-etcd-cluster>
     pub fn restore(&self, backup: &Backup) {
         self.change(|state| {
@@ -196,7 +194,7 @@ impl Cluster {
         });
     }
 
-    /// Forgets history: a watch from any revision seen so far is answered with 410 Expired. Open watches go on.
+    /// Forgets history: a watch from any revision so far is answered with 410 Expired. Open watches go on.
     pub fn compact_history(&self) {
         self.change(|state| state.store.compact());
     }

@@ -9,7 +9,7 @@ use super::object::{Object, list, map, text};
 use super::resources::{Resource, Shape};
 use super::status::Failure;
 
-/// Everything a list, a watch or a budget may ask of an object.
+/// The conditions that a list, a watch or a budget puts on objects.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Selector {
     labels: Vec<Requirement>,
@@ -51,7 +51,7 @@ impl Selector {
         Ok(Self { labels, fields, nothing: false })
     }
 
-    /// Reads a `LabelSelector` object: none selects nothing, an empty one everything (policy/v1 and apps/v1).
+    /// Reads a `LabelSelector`: an absent one selects nothing, an empty one everything (policy/v1 and apps/v1).
     pub(super) fn of_object(selector: Option<&Value>) -> Self {
         let Some(selector) = selector.filter(|selector| !selector.is_null()) else {
             return Self { nothing: true, ..Self::default() };
@@ -70,7 +70,7 @@ impl Selector {
             && self.labels.iter().all(|required| required.holds(object.label(&required.key)))
     }
 
-    /// The node whose pods it asks for, if it does.
+    /// The node whose pods it selects, if it names one.
     pub(super) fn node(&self) -> Option<&str> {
         let test = self.fields.iter().find(|test| test.field == "spec.nodeName" && test.equal)?;
         Some(&test.value).filter(|node| !node.is_empty()).map(String::as_str)
@@ -171,7 +171,7 @@ fn parse_fields(resource: Resource, shape: Shape, selector: &str) -> Result<Vec<
     selector.split(',').map(str::trim).filter(|term| !term.is_empty()).map(parse).collect()
 }
 
-/// Where the stored object has a field label that the resource supports.
+/// Path in the stored object of a field label that the resource supports.
 fn stored_field(resource: Resource, shape: Shape, field: &str) -> Option<String> {
     if resource == Resource::Events {
         let prefix = if shape == Shape::CoreEvent { "involvedObject." } else { "regarding." };

@@ -1,8 +1,8 @@
 //! The whole cluster as one value: `handle(request, now)`, `step(now)`, `next_due()`.
 //!
 //! Invariants: nothing here waits, reads a clock or depends on anything but its arguments and its seed; `now` is the
-//! moment being simulated and never goes back; every write goes through [`State::put`] or [`State::remove`], which tell
-//! the watches, the journal and the controllers (`reactions`).
+//! simulated moment and never goes back; every write goes through [`State::put`] or [`State::remove`], which inform watches,
+//! journal and controllers (`reactions`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,10 +34,10 @@ pub(super) struct State {
     pub(super) queue: Queue,
     pub(super) journal: Journal,
     pub(super) requests: Requests,
-    /// Whose request is being answered; `None`: an administrator's.
+    /// The user whose request is being answered; `None`: an administrator.
     pub(super) asking: Option<User>,
     pub(super) watchers: Vec<Watcher>,
-    /// Watches that get nothing any more and do not end.
+    /// Watches that get nothing more and do not end.
     pub(super) silent: Vec<Watcher>,
     pub(super) faults: Faults,
     pub(super) timing: Timing,
@@ -49,15 +49,15 @@ pub(super) struct State {
     pub(super) containers: BTreeMap<String, Container>,
     pub(super) attachments: BTreeMap<String, Attachment>,
     pub(super) logs: BTreeMap<String, NodeLogs>,
-    /// Nodes that the scheduler has chosen for pods not bound yet, by the pods' UIDs.
+    /// Nodes that the scheduler chose for pods not bound yet, by pod UID.
     pub(super) chosen: BTreeMap<String, (Name, String)>,
     /// Whether the feature gate WatchList is on.
     pub(super) streaming_lists: bool,
     /// Versions before this are forgotten at the next compaction.
     pub(super) remembered_from: u64,
-    /// No controller works until then.
+    /// No controller works before this.
     pub(super) leaderless_until: Timestamp,
-    /// Since when pods have been on a node whose taint they tolerate for a time, by UID.
+    /// Since when each pod has been on a node whose taint it tolerates for a limited time, by UID.
     pub(super) tolerating: BTreeMap<String, Timestamp>,
 }
 
@@ -93,7 +93,7 @@ impl State {
         state
     }
 
-    /// Does everything that is due by `now`, each thing at its own moment.
+    /// Performs everything due by `now`, each at its own moment.
     pub(super) fn step(&mut self, now: Timestamp) {
         while let Some((at, task)) = self.queue.pop(now) {
             self.now = self.now.max(at);
@@ -102,7 +102,7 @@ impl State {
         self.now = self.now.max(now);
     }
 
-    /// When there is something to do next.
+    /// When something is due next.
     pub(super) fn next_due(&self) -> Option<Timestamp> {
         self.queue.next()
     }
@@ -173,7 +173,7 @@ impl State {
         }
     }
 
-    /// Metadata of a new object.
+    /// The metadata of a new object.
     pub(super) fn new_metadata(&mut self, name: &Name) -> Value {
         let mut metadata = json!({
             "name": name.name,
@@ -198,7 +198,7 @@ impl State {
         )
     }
 
-    /// A random suffix, of the letters that Kubernetes uses (no vowels, so no words).
+    /// A random suffix, of Kubernetes' letters (no vowels, so no words).
     pub(super) fn suffix(&mut self) -> String {
         const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
         (0..5).map(|_| char::from(LETTERS[self.rng.usize(..LETTERS.len())])).collect()
@@ -232,7 +232,7 @@ impl State {
         self.compact_later();
     }
 
-    /// Schedules the next compaction, if there are any.
+    /// Schedules the next compaction, if compactions are on.
     pub(super) fn compact_later(&mut self) {
         if self.timing.history != Span::NONE {
             let after = self.timing.history.draw(&mut self.dice);

@@ -1,4 +1,4 @@
-//! The `Status` bodies with which Kubernetes refuses, worded as its own `api/errors` package words them.
+//! `Status` bodies of refusals, worded as in Kubernetes' `api/errors` package.
 //! <https://github.com/kubernetes/apimachinery/blob/master/pkg/api/errors/errors.go>
 
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::names::Name;
 use super::resources::{Resource, Row};
 
-/// A refusal. `Display` is its message.
+/// A refusal; `Display` is its message.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{message}")]
 pub(super) struct Failure {
@@ -53,7 +53,7 @@ impl Failure {
         )
     }
 
-    /// A precondition that does not hold. Unlike other conflicts it names the kind, not the resource.
+    /// A precondition that does not hold. Unlike other conflicts, the message names the kind, not the resource.
     pub(super) fn precondition(resource: Resource, name: &str, why: &str) -> Self {
         let Row { group, kind, .. } = resource.facts();
         let named = if group.is_empty() { (*kind).to_owned() } else { format!("{kind}.{group}") };
@@ -61,7 +61,7 @@ impl Failure {
         Self::new(409, "Conflict", message).about(resource, name).of_kind(kind)
     }
 
-    /// A refusal by validation. The real one says the same cause as often as it comes across it; here it is said once.
+    /// A refusal by validation. The real one repeats a cause as often as it occurs; here it appears once.
     pub(super) fn invalid(resource: Resource, name: &str, field: &str, why: &str) -> Self {
         let kind = resource.facts().kind;
         let reasons = [
@@ -77,17 +77,17 @@ impl Failure {
             .cause(reason.map_or("FieldValueInvalid", |(_, reason)| reason), why, Some(field))
     }
 
-    /// The refusal of a patch that does not apply.
+    /// A patch that does not apply.
     pub(super) fn inapplicable() -> Self {
         Self::new(422, "Invalid", "the server rejected our request due to an error in our request")
     }
 
-    /// Nobody of that token is known.
+    /// An unknown token.
     pub(super) fn unauthorized() -> Self {
         Self::new(401, "Unauthorized", "Unauthorized")
     }
 
-    /// An admission webhook says no.
+    /// An admission webhook denies the request.
     pub(super) fn denied() -> Self {
         Self::new(
             403,
@@ -96,7 +96,7 @@ impl Failure {
         )
     }
 
-    /// An admission webhook says nothing.
+    /// An admission webhook does not answer.
     pub(super) fn webhook_silent() -> Self {
         Self::internal(
             "failed calling webhook \"policy.example.com\": failed to call webhook: Post \
@@ -104,7 +104,7 @@ impl Failure {
         )
     }
 
-    /// A streaming list is asked of a server that has none.
+    /// A streaming list was asked of a server without them.
     pub(super) fn no_streaming_lists() -> Self {
         let why = "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled";
         let message = format!("ListOptions.meta.k8s.io \"\" is invalid: sendInitialEvents: Forbidden: {why}");
@@ -122,7 +122,7 @@ impl Failure {
         Self::new(403, "Forbidden", message).about(resource, name)
     }
 
-    /// What the namespace lifecycle admission plugin answers to a create in a namespace that is going away.
+    /// The namespace lifecycle admission plugin refuses a create in a terminating namespace.
     pub(super) fn namespace_terminating(resource: Resource, name: &Name) -> Self {
         let Name { namespace, name } = name;
         let why =
@@ -150,7 +150,7 @@ impl Failure {
         Self::new(500, "InternalError", format!("Internal error occurred: {message}"))
     }
 
-    /// The answer to a resourceVersion from the future.
+    /// Refuses a resourceVersion that lies ahead.
     pub(super) fn too_new(asked: u64, current: u64) -> Self {
         let message = format!("Timeout: Too large resource version: {asked}, current: {current}");
         Self::new(504, "Timeout", message).retry_after(1).cause(
@@ -212,7 +212,7 @@ impl Failure {
     }
 }
 
-/// The `Status` of something that went well.
+/// The `Status` of a success.
 pub(super) fn success(code: u16, details: Option<Value>) -> Value {
     let mut body =
         json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": code });

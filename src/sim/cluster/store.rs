@@ -1,8 +1,8 @@
-//! What etcd is to a real cluster: the objects, one revision that counts every write, and the history of writes.
+//! The simulated etcd: the objects, a revision that counts every write, and the history of writes.
 //!
-//! Invariants: the revision only grows; a write that changes nothing is none; history holds every write after
-//! `compacted`, so that the state at any revision from there on can be given back; a pod is indexed under its node for
-//! as long as it exists.
+//! Invariants: the revision only grows; a write that changes nothing does not count; history holds every write after
+//! `compacted`, so that the state at any revision since can be returned; a pod is indexed under its node for as long as it
+//! exists.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, OnceLock};
@@ -13,8 +13,7 @@ use super::names::Name;
 use super::object::Object;
 use super::resources::Resource;
 
-/// Writes kept. A real API server keeps minutes of them; this is more than a client that is alive lags behind, and
-/// bounds memory.
+/// Writes kept. A real API server keeps minutes of them; this is more than a live client lags behind, and bounds memory.
 const HISTORY: usize = 16_384;
 
 /// The objects of one resource.
@@ -30,8 +29,8 @@ pub(super) struct Change {
 }
 
 impl Change {
-    /// The object as a DELETED event shows it: its last state with the revision of the write that ended it (or took
-    /// it out of a selection).
+    /// The object as a DELETED event shows it: its last state, with the revision of the write that ended it (or removed it
+    /// from a selection).
     pub(super) fn tombstone(&self) -> Option<&Arc<Object>> {
         let before = self.before.as_ref()?;
         Some(self.tombstone.get_or_init(|| Arc::new(before.at(self.revision))))
@@ -41,7 +40,7 @@ impl Change {
 #[derive(Default)]
 pub(super) struct Store {
     pub(super) revision: u64,
-    /// Changes up to this revision have been forgotten.
+    /// The history up to this revision is forgotten.
     pub(super) compacted: u64,
     objects: BTreeMap<Resource, Objects>,
     by_node: BTreeMap<String, BTreeSet<Name>>,
@@ -64,7 +63,7 @@ impl Store {
         names.filter_map(|name| self.get(Resource::Pods, name))
     }
 
-    /// The objects of a resource as they were at `revision`; none when that has been forgotten.
+    /// The objects of a resource at `revision`; `None` if that is forgotten.
     pub(super) fn as_of(&self, resource: Resource, revision: u64) -> Option<Objects> {
         if revision < self.compacted {
             return None;
@@ -81,7 +80,7 @@ impl Store {
         Some(objects)
     }
 
-    /// The writes of a resource after `revision`; none when they have been forgotten.
+    /// The writes of a resource after `revision`; `None` if they are forgotten.
     pub(super) fn since(
         &self,
         resource: Resource,
@@ -94,7 +93,7 @@ impl Store {
         Some(self.history.range(from..).filter(move |change| change.resource == resource))
     }
 
-    /// Writes an object (the name is in its metadata). Gives nothing when it is what is stored already.
+    /// Writes an object (the name is in its metadata). `None` if it changes nothing.
     pub(super) fn put(&mut self, resource: Resource, mut value: Value) -> Option<Arc<Change>> {
         let part = |key| super::object::text(&value, &["metadata", key]).unwrap_or_default();
         let name = Name::new(part("namespace"), part("name"));
@@ -124,7 +123,7 @@ impl Store {
         }
     }
 
-    /// The same objects in a server that remembers nothing of how they came about.
+    /// The same objects without history.
     pub(super) fn backup(&self) -> Self {
         Self {
             revision: self.revision,
@@ -135,8 +134,7 @@ impl Store {
         }
     }
 
-    /// Forgets all history. The revision grows too, as if a write of no interest had come after the last one: a
-    /// client that has seen everything is then as late as one that has not.
+    /// Forgets all history. The revision grows too, so that even a client that has seen everything is too old.
     pub(super) fn compact(&mut self) {
         self.revision += 1;
         self.compacted = self.revision;

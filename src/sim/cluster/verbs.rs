@@ -29,7 +29,7 @@ pub(super) enum Answer {
 }
 
 impl State {
-    /// Does what is asked; `None` if an eviction goes on later.
+    /// Performs a request; `None` if an eviction goes on later.
     pub(super) fn dispatch(
         &mut self,
         call: &Call<'_>,
@@ -126,7 +126,7 @@ impl State {
         Ok(Answer::Json(200, success(200, None).to_string()))
     }
 
-    /// The objects a list asks for, of now or of an older state.
+    /// The objects that a list selects, current or past.
     fn selected(&self, call: &Call<'_>, past: Option<&Objects>) -> Result<Vec<Arc<Object>>, Failure> {
         let selector = Selector::of_query(
             call.resource,
@@ -220,7 +220,7 @@ fn render_list(
 }
 
 fn answer_to_delete(call: &Call<'_>, deleted: &Deleted) -> String {
-    // Pods are the ones whose strategy returns the deleted object; others do while something still holds them.
+    // The strategy of pods returns the deleted object; other kinds do so only while something still holds it.
     if call.resource == Resource::Pods || !deleted.gone {
         return deleted.object.render(call.shape);
     }
@@ -240,7 +240,7 @@ fn answer_to_delete(call: &Call<'_>, deleted: &Deleted) -> String {
     status.to_string()
 }
 
-/// Where the next page begins, and the version it is of.
+/// Where the next page begins, and its version.
 struct Continue {
     revision: u64,
     after: Name,

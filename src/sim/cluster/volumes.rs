@@ -1,9 +1,9 @@
 //! The attach-detach controller: one VolumeAttachment for each volume that a pod uses (annotation `sim/volume`).
 //!
-//! Invariants: a volume is attached to one node at a time, and a pod waits for its own; an attachment outlives the unmounting
-//! by `sim/detach-seconds`, or the last pod that used it by the six minutes of a forced detach where the node is not there to
-//! unmount it. Where there is a DaemonSet of a CSI driver (annotation `sim/csi-driver`), nothing is mounted or unmounted on a
-//! node on which no pod of it runs. <https://kubernetes-csi.github.io/docs/deploying.html>
+//! Invariants: a volume is attached to one node at a time, and a pod waits for its own. A volume is detached
+//! `sim/detach-seconds` after it is unmounted, or six minutes after its last pod (a forced detach) if the node is not there
+//! to unmount it. If there is a DaemonSet of a CSI driver (annotation `sim/csi-driver`), nothing is mounted or unmounted on
+//! a node without a running pod of it. <https://kubernetes-csi.github.io/docs/deploying.html>
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use super::state::State;
 /// The annotation that names a pod's volume.
 pub(super) const ANNOTATION: &str = "sim/volume";
 
-/// The annotation of the pods that mount and unmount.
+/// The annotation of a CSI driver's pods, which mount and unmount.
 pub(super) const DRIVER: &str = "sim/csi-driver";
 
 /// Default of the annotation `sim/detach-seconds`.
@@ -30,7 +30,7 @@ const DETACHES_AFTER: Duration = Duration::from_secs(3);
 /// <https://github.com/kubernetes/kubernetes/blob/master/pkg/controller/volume/attachdetach/attach_detach_controller.go>
 const FORCED_AFTER: Duration = Duration::from_mins(6);
 
-/// Where a volume is.
+/// Where a volume is attached.
 pub(super) struct Attachment {
     object: Name,
     node: String,
@@ -39,7 +39,7 @@ pub(super) struct Attachment {
 }
 
 impl State {
-    /// Whether the volume of a pod, if it has one, is attached to its node.
+    /// Whether a pod's volume, if any, is attached to its node.
     pub(super) fn volume_is_here(&self, pod: &Object) -> bool {
         pod.annotation(ANNOTATION).is_none_or(|volume| {
             let attached = self.attachments.get(volume).map(|attachment| &attachment.node);
@@ -47,7 +47,7 @@ impl State {
         })
     }
 
-    /// Whether the volume of a pod, if it has one, can be mounted and unmounted on a node at present.
+    /// Whether a pod's volume, if any, can be mounted and unmounted on a node now.
     pub(super) fn can_mount(&self, pod: &Object, node: &str) -> bool {
         let is_driver = |object: &Object, path: &[&str]| text(&object.value, path) == Some("true");
         let template = ["spec", "template", "metadata", "annotations", DRIVER];
@@ -93,7 +93,7 @@ impl State {
         }
         let unused_since = *attached.unused_since.get_or_insert(now);
         if there && mounted {
-            // It is looked at again when it is unmounted.
+            // Checked again when it is unmounted.
             attached.unused_since = None;
             return;
         }
@@ -130,7 +130,7 @@ impl State {
         self.tell_attached(&node);
     }
 
-    /// The controller writes into the Node what is attached to it.
+    /// Writes a Node's attached volumes into its status.
     fn tell_attached(&mut self, node: &str) {
         let here = self.attachments.iter().filter(|(_, attachment)| attachment.node == node);
         let volumes: Vec<_> = here

@@ -1,8 +1,8 @@
-//! Watches: streams of lines, fed at the moment of each write.
+//! Watches: streams of lines, written at each write to the store.
 //!
-//! Invariants: a watch sees every change of its selection after its start revision, in order and once; an object that
-//! ceases to match is sent as DELETED, one that begins to as ADDED; a watcher that went away is forgotten at the next
-//! line for it. <https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes>
+//! Invariants: a watch sees every change of its selection after its start revision, in order and once; an object that ceases
+//! to match is sent as DELETED, one that begins to match as ADDED; a watcher that is gone is dropped at its next line.
+//! <https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes>
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,11 +21,10 @@ use super::state::State;
 use super::status::Failure;
 use super::store::Change;
 
-/// How often a watch that asked for bookmarks gets one; the watch cache of a real API server does it about every
-/// minute.
+/// How often a watch that asked for bookmarks gets one; a real API server's watch cache sends one about every minute.
 pub(super) const BOOKMARK_EVERY: Duration = Duration::from_mins(1);
 
-/// How long a watch lasts that did not say: kube-apiserver's `--min-request-timeout` (1800 s) up to twice that.
+/// Default duration of a watch: kube-apiserver's `--min-request-timeout` (1800 s) up to twice that.
 const LASTS_AT_LEAST: u64 = 1800;
 
 pub(super) struct Watcher {
@@ -36,14 +35,14 @@ pub(super) struct Watcher {
     selector: Selector,
     bookmarks: bool,
     until: Timestamp,
-    /// What is not newer is not sent. It can lie ahead: a version from before etcd was restored.
+    /// Only newer changes are sent. It can lie ahead: a version from before a restore of etcd.
     after: u64,
     /// When the last line arrives.
     last: Timestamp,
     lines: mpsc::UnboundedSender<(Timestamp, Bytes)>,
 }
 
-/// The lines of a watch, each with the moment at which it arrives.
+/// The lines of a watch, each with its arrival.
 pub(super) type Lines = mpsc::UnboundedReceiver<(Timestamp, Bytes)>;
 
 impl Watcher {
@@ -53,7 +52,7 @@ impl Watcher {
             && self.selector.matches(object)
     }
 
-    /// The event that a change is to this watch.
+    /// The event that a change is for this watch.
     fn event<'a>(&self, change: &'a Change) -> Option<(&'static str, &'a Arc<Object>)> {
         let was = change.before.as_deref().is_some_and(|before| self.selects(before));
         let is = change.after.as_ref().filter(|after| self.selects(after));
@@ -65,7 +64,7 @@ impl Watcher {
         }
     }
 
-    /// Sends a line that arrives at a moment, or when the one before it does. Whether somebody still listens.
+    /// Sends a line that arrives at `at`, or after the previous one. Returns whether anybody still listens.
     fn line(&mut self, at: Timestamp, line: Bytes) -> bool {
         self.last = self.last.max(at);
         self.lines.send((self.last, line)).is_ok()
@@ -91,8 +90,7 @@ fn line(kind: &str, object: &str) -> Bytes {
 }
 
 impl State {
-    /// Sends a change to every watch that it concerns, to each with a lag of its own. Its line is rendered once per kind and
-    /// shape.
+    /// Sends a change to every watch that selects it, each with its own lag. Lines are rendered once per kind and shape.
     pub(super) fn deliver(&mut self, change: &Change) {
         let mut rendered: Vec<(&str, Shape, Bytes)> = Vec::new();
         let (now, lag, dice) = (self.now, self.timing.watch_lag, &mut self.dice);
@@ -153,10 +151,10 @@ impl State {
             }
             Start::After(revision) => {
                 let Some(changes) = self.store.since(call.resource, revision) else {
-                    // As the watch cache does: once the request has been understood, a failure is an event.
+                    // As in the watch cache: once the request is understood, a failure is an event.
                     let message = format!("too old resource version: {revision} ({})", self.store.compacted);
                     let expired = Failure::expired(message).body().to_string();
-                    // The receiver is at hand: this cannot fail.
+                    // Cannot fail: the receiver is still here.
                     let _ = watcher.line(now, line("ERROR", &expired));
                     return Ok(receiver);
                 };
@@ -186,12 +184,12 @@ impl State {
                            sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
             return Err(Failure::new(422, "Invalid", message));
         }
-        // A watch may begin in the future (`Cacher.Watch`): it waits until that has come.
+        // A watch may start at a future version (`Cacher.Watch`): it waits for it.
         let revision = read_revision(call)?.unwrap_or(0);
         Ok(if initial || revision == 0 { Start::Now } else { Start::After(revision) })
     }
 
-    /// The `resourceVersion` of a request, refused when it is of the future.
+    /// The `resourceVersion` of a request, refused if it lies ahead.
     pub(super) fn asked_revision(&self, call: &Call<'_>) -> Result<Option<u64>, Failure> {
         let revision = read_revision(call)?;
         match revision.filter(|revision| *revision > self.store.revision) {
@@ -200,7 +198,7 @@ impl State {
         }
     }
 
-    /// Sends bookmarks; for as long as somebody wants them.
+    /// Sends bookmarks while watches want them.
     pub(super) fn send_bookmarks(&mut self) {
         let (now, revision) = (self.now, self.store.revision);
         self.watchers.retain_mut(|watcher| {
@@ -229,8 +227,8 @@ fn read_revision(call: &Call<'_>) -> Result<Option<u64>, Failure> {
 }
 
 enum Start {
-    /// With what is there.
+    /// From the current state.
     Now,
-    /// With what came after a revision.
+    /// From the changes after a revision.
     After(u64),
 }

@@ -1,4 +1,4 @@
-//! Where pods would go if there were other nodes, without anything being done: the question that an autoscaler asks.
+//! Where pods would go with other nodes, without changing anything: an autoscaler's question.
 
 use std::sync::Arc;
 
@@ -14,8 +14,7 @@ use super::scheduler::{Room, place};
 use super::state::State;
 
 impl Cluster {
-    /// The pods that want a node and would find none, if nodes like these were there too. New ones come with the pods
-    /// of the DaemonSets that are for them.
+    /// The pods that would find no node even if these nodes existed. The new nodes also get their DaemonSet pods.
     pub fn without_a_place(&self, new_nodes: &[Value]) -> Vec<Name> {
         self.read(|state| {
             let mut rooms = state.rooms();

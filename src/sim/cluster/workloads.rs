@@ -1,7 +1,7 @@
-//! The ReplicaSet, StatefulSet and Job controllers, and how every controller makes a pod.
+//! The ReplicaSet, StatefulSet and Job controllers, and how all controllers make pods.
 //!
-//! A ReplicaSet counts pods that are neither finished nor being deleted, so that an evicted pod is replaced at once. A
-//! StatefulSet makes a pod anew only when the object of its name is gone, and one after the other. A Job holds its pods by a
+//! A ReplicaSet counts pods that are neither finished nor being deleted, so an evicted pod is replaced at once. A
+//! StatefulSet makes a pod again only when the object of its name is gone, one at a time. A Job keeps its pods by a
 //! finalizer until it has counted them.
 //! <https://kubernetes.io/docs/concepts/workloads/controllers/statefulset/#deployment-and-scaling-guarantees>,
 //! <https://kubernetes.io/docs/concepts/workloads/controllers/job/#job-tracking-with-finalizers>
@@ -19,7 +19,7 @@ use super::resources::Resource;
 use super::rules::default;
 use super::state::State;
 
-/// Holds a Job's pod until it has been counted.
+/// The finalizer of a Job's pod until it is counted.
 const TRACKING: &str = "batch.kubernetes.io/job-tracking";
 
 impl State {
@@ -37,14 +37,14 @@ impl State {
             self.new_pod(&set, |_| {});
         }
         if pods.len() > wanted {
-            // The least useful go first: unscheduled, not ready, then the youngest.
+            // Order of deletion: unscheduled, not ready, then the youngest.
             let age = |pod: &Object| text(&pod.value, &["metadata", "creationTimestamp"]).map(str::to_owned);
             pods.sort_by_cached_key(|pod| {
                 let facts = pod.pod();
                 (facts.node.is_some(), facts.ready, Reverse(age(pod)), pod.name.clone())
             });
             for pod in &pods[..pods.len() - wanted] {
-                // It is there, and no precondition is set: nothing can be refused.
+                // Cannot fail: the object exists and no precondition is set.
                 let _ = self.delete(Resource::Pods, &pod.name, &DeleteOptions::default(), By::Controller);
             }
         }
@@ -75,7 +75,7 @@ impl State {
                     self.new_ordinal(&set, &pod_name);
                     false
                 }
-                // The old one, or somebody else's, is in the way until its object is gone.
+                // The old pod's, or another, object blocks the name until it is gone.
                 Some(pod) if pod.deleting() => false,
                 Some(pod) if pod.pod().finished() => {
                     self.delete_by_controller(&pod);
@@ -117,13 +117,13 @@ impl State {
         });
     }
 
-    /// Counts the pods of a Job that have ended, lets them go, and makes those that are missing.
+    /// Counts a Job's ended pods, releases them, and creates the missing ones.
     pub(super) fn sync_job(&mut self, name: &Name) {
         let Some(job) = self.store.get(Resource::Jobs, name).cloned() else { return };
         if job.deleting() {
             return;
         }
-        // With a failure policy a Job waits until it knows how a pod ended; without one, a pod that is to go has failed.
+        // With a failure policy a Job waits for a pod's end; without one, a pod being deleted counts as failed.
         let waits_for_the_end = job.value["spec"].get("podFailurePolicy").is_some();
         let status = |key| integer(&job.value, &["status", key]).unwrap_or(0);
         let (mut succeeded, mut failed, mut active) = (status("succeeded"), status("failed"), 0);
@@ -151,7 +151,7 @@ impl State {
         });
     }
 
-    /// Takes the finalizer of its Job off a pod.
+    /// Removes the Job's finalizer from a pod.
     fn let_go(&mut self, pod: &Object) {
         self.edit(Resource::Pods, &pod.name, |value| {
             if let Some(metadata) = value["metadata"].as_object_mut() {
@@ -165,7 +165,7 @@ impl State {
     }
 
     pub(super) fn delete_by_controller(&mut self, pod: &Object) {
-        // It is there, and no precondition is set: nothing can be refused.
+        // Cannot fail: the object exists and no precondition is set.
         let _ = self.delete(Resource::Pods, &pod.name, &DeleteOptions::default(), By::Controller);
     }
 
@@ -174,7 +174,7 @@ impl State {
         self.store.all(Resource::Pods).filter(mine).cloned().collect()
     }
 
-    /// Makes a pod from a set's template, changed to what the set needs.
+    /// Creates a pod from a set's template, adapted by `changed`.
     pub(super) fn new_pod(&mut self, set: &Object, changed: impl FnOnce(&mut Value)) {
         let template = &set.value["spec"]["template"];
         let suffix = self.suffix();

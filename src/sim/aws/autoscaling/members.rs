@@ -116,7 +116,7 @@ fn asked(form: &Form) -> Result<(Vec<&str>, bool), ApiError> {
     Ok((form.list("InstanceIds.member"), decrement))
 }
 
-/// Checks that all the instances are there and in the given states; all or none.
+/// Refuses the call if one of the instances may not leave, or a decrement would pass the minimum.
 fn check(
     group: &Group,
     ids: &[&str],

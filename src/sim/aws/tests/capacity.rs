@@ -1,4 +1,4 @@
-//! Sizes: what is refused, who is chosen to go, what a termination costs.
+//! Sizes: what is refused, which instance is chosen, what a termination costs.
 
 use super::*;
 
@@ -110,7 +110,7 @@ async fn instances_with_weights_fill_units_and_take_theirs_along() {
         launch.expect("one").overrides().iter().filter_map(|o| o.weighted_capacity()).collect();
     assert_eq!(weights, ["4", "3"]);
 
-    // Three units are too many, and nobody can go without leaving too few.
+    // Three units are too many, but without any one instance there would be too few.
     bench.pass(600).await;
     assert_eq!((bench.desired("web"), bench.in_service("web").len()), (9, 3));
     let id = bench.in_service("web").remove(0);

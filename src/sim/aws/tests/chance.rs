@@ -1,4 +1,4 @@
-//! Whatever befalls a group, and in whatever order, it keeps its invariants and comes to rest where it wants to be.
+//! Whatever happens to a group, in any order, it keeps its invariants and settles at its desired capacity.
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn act(rng: &mut fastrand::Rng, state: &mut State, now: Timestamp) {
     }
 }
 
-/// What is wrong with the state, if anything.
+/// The first violated invariant, if any.
 fn flaw(state: &State) -> Option<String> {
     let group = &state.groups["web"];
     let held = [LifecycleState::PendingWait, LifecycleState::TerminatingWait];

@@ -1,7 +1,7 @@
-//! Answers held to the examples of AWS's API references: each element that an example has, an answer has too, and the other way
-//! round nothing is made up. Values are ours; an example is here as its elements.
+//! Answers compared with the examples of AWS's API references: an answer has every element of its example, and nothing
+//! invented. Values are ours; an example is kept as its element names.
 //!
-//! | example of | held against |
+//! | example of | compared with |
 //! | --- | --- |
 //! | DescribeLifecycleHooks | the sample response on its page, element by element |
 //! | DescribeAutoScalingGroups, DescribeScalingActivities | the examples that AWS publishes with its SDKs ([botocore](https://github.com/boto/botocore/blob/develop/botocore/data/autoscaling/2011-01-01/examples-1.json)); the first is of a launch configuration, its `LaunchTemplate` and `ServiceLinkedRoleARN` are by the types |
@@ -29,7 +29,7 @@ fn now() -> Timestamp {
     Timestamp::new(1_800_000_000, 0).expect("a moment")
 }
 
-/// A group of two in service whose tags and hooks the examples tell of, and the id of its first instance.
+/// The examples' group, two instances in service, and the id of the first.
 fn state() -> (State, String) {
     let mut state = State::new(1);
     let hook = HookSpec::terminating("my-hook").heartbeat(600).by_default(HookResult::Continue);
@@ -47,7 +47,7 @@ fn answer(state: &mut State, version: &str, call: &str) -> (u16, String) {
     (reply.status, reply.body)
 }
 
-/// The elements of a document, each with those it is in, without the namespace. A list's members are one.
+/// The element paths of a document, without namespaces. A list's members count once.
 fn elements(document: &str) -> BTreeSet<String> {
     let (mut reader, mut path, mut found) = (Reader::from_str(document), Vec::new(), BTreeSet::new());
     loop {
@@ -68,7 +68,7 @@ fn elements(document: &str) -> BTreeSet<String> {
     }
 }
 
-/// Asserts that the answer has the elements of the example, but for `absent`, and of its own only `more`.
+/// Asserts that the answer has the example's elements, except `absent`, and beyond them only `more`.
 fn assert_like(document: &str, example: &str, absent: &[&str], more: &[&str]) {
     let (has, documented) = (elements(document), elements(example));
     let named = |name: &String, names: &[&str]| names.iter().any(|of| name.ends_with(of));
@@ -101,7 +101,7 @@ fn a_description_of_groups_is_like_the_documented_one() {
         <NewInstancesProtectedFromScaleIn/><CreatedTime/><MinSize/><DesiredCapacity/><VPCZoneIdentifier/><MaxSize/>\
         <LaunchTemplate><LaunchTemplateId/><LaunchTemplateName/><Version/></LaunchTemplate>\
         <ServiceLinkedRoleARN/><TargetGroupARNs/><TrafficSources/></member></AutoScalingGroups></DescribeAutoScalingGroupsResult>";
-    // Nobody here asks for the role. Zones' ids are documented with the types, and younger than the example.
+    // Nothing here uses the role. Zone ids are documented with the types, and newer than the example.
     let younger = ["AvailabilityZoneId", "AvailabilityZoneIds", "AvailabilityZoneIds/member"];
     assert_like(&body, &enclosed("DescribeAutoScalingGroups", example), &["ServiceLinkedRoleARN"], &younger);
 }
@@ -115,7 +115,7 @@ fn a_description_of_hooks_is_like_the_documented_one() {
     let example = "<DescribeLifecycleHooksResult><LifecycleHooks><member><AutoScalingGroupName/><RoleARN/><LifecycleTransition/>\
         <GlobalTimeout/><LifecycleHookName/><HeartbeatTimeout/><DefaultResult/><NotificationTargetARN/></member>\
         </LifecycleHooks></DescribeLifecycleHooksResult>";
-    // Both are there only where the hook notifies a queue or a topic.
+    // Present only if the hook notifies a queue or a topic.
     assert_like(
         &body,
         &enclosed("DescribeLifecycleHooks", example),
@@ -129,7 +129,7 @@ fn a_description_of_hooks_is_like_the_documented_one() {
 fn answers_to_changes_are_like_the_documented_ones() {
     let (mut state, id) = state();
     let group = "AutoScalingGroupName=my-asg";
-    // What answers nothing has no result; of these two calls the result is empty.
+    // Calls without an answer have no result; those of these two are empty.
     for (call, result, parameters) in [
         ("SetDesiredCapacity", "", format!("{group}&DesiredCapacity=2&HonorCooldown=false")),
         (

@@ -1,4 +1,4 @@
-//! What groups do of their own accord: failed launches, rebalancing, refresh, health checks, late launches.
+//! What groups do on their own: failed launches, rebalancing, refresh, health checks, late launches.
 
 use super::*;
 
@@ -151,7 +151,7 @@ async fn an_unhealthy_instance_is_replaced() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_late_is_done_at_its_own_moment() {
-    // No `run`: only looking moves this world on.
+    // Without `run`: only reads move this world on.
     let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
     let aws = Aws::new(clock, 1);
     aws.add_group(GroupSpec::named("web").size(0, 1, 1));

@@ -1,4 +1,4 @@
-//! Lifecycle hooks: who is held, for how long, and what ends it.
+//! Lifecycle hooks: which instances they hold, for how long, and what ends it.
 
 use super::*;
 
@@ -16,7 +16,7 @@ async fn heartbeat(bench: &Bench, id: &str, hook: &str) -> Result<(), (String, S
     answer.map(drop).map_err(|error| refusal(&error))
 }
 
-/// Terminates the group's first instance and gives back its id.
+/// Terminates the group's first instance and returns its id.
 async fn terminate_first(bench: &Bench) -> String {
     let id = bench.in_service("web").remove(0);
     let call = bench.asg.terminate_instance_in_auto_scaling_group().instance_id(&id);

@@ -1,4 +1,4 @@
-//! The simulated AWS as the real SDK sees it: every test speaks to it through the two clients, on virtual time.
+//! The simulated AWS as the real SDK sees it: every test uses its two clients, on virtual time.
 
 #![expect(
     clippy::redundant_closure_for_method_calls,
@@ -33,7 +33,7 @@ use super::*;
 use crate::clock::Clock;
 use crate::sim::http::aws_client;
 
-/// A world that runs, and the two clients on it. Retries are off unless a test says otherwise.
+/// A running world and its two clients. Retries are off unless a test says otherwise.
 struct Bench {
     aws: Aws,
     asg: aws_sdk_autoscaling::Client,
@@ -107,7 +107,7 @@ impl Bench {
         self.aws.group(group).expect("the group").desired
     }
 
-    /// Waits until the group has exactly this many in service and nothing else is going on.
+    /// Waits until the group has exactly this many in service and nothing else is under way.
     async fn settled(&self, group: &str, count: usize) {
         let quiet = |aws: &Aws| {
             let group = aws.group(group).expect("the group");

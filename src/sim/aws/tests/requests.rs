@@ -1,4 +1,4 @@
-//! The way of requests: what befalls single calls, stale answers, the bucket that all callers share.
+//! Requests: troubles of single calls, stale answers, the rate limit that all callers share.
 
 use jiff::SignedDuration;
 
@@ -13,7 +13,7 @@ impl Bench {
         set.send().await.map(drop).map_err(|error| refusal(&error).0)
     }
 
-    /// Desired capacity and instances of the group, as it is described; none if it is left out.
+    /// The described desired capacity and instances of the group; `None` if it is left out.
     async fn described(&self) -> Option<(i32, usize)> {
         let answer = self.asg.describe_auto_scaling_groups().send().await.expect("an answer");
         let groups = answer.auto_scaling_groups();

@@ -1,4 +1,4 @@
-//! The states that an instance can be in besides the way in and the way out: kept, renewed, warm, set aside, taken away.
+//! Instance states other than entering and leaving: retained, renewed, warm, in standby, detached.
 
 use super::*;
 
@@ -123,7 +123,7 @@ async fn a_root_volume_is_replaced_under_an_instance_that_stays() {
     let way = [ReplacingRootVolume, ReplacingRootVolumeProceed, RootVolumeReplaced, InService];
     assert_eq!(entered(&bench, first), way);
     assert_eq!(bench.happened(|e| matches!(e, Event::Rebooted { instance, .. } if instance == first)), 1);
-    // Nobody completes the second: the time-out lets it go on as well.
+    // Nobody completes the second: its time-out lets it go on as well.
     bench.settled("web", 2).await;
     bench.pass(3600).await;
     assert_eq!(bench.in_service("web"), ids, "nobody was replaced");
@@ -202,7 +202,7 @@ async fn a_warm_pool_is_filled_and_what_it_has_too_much_goes_under_the_hook() {
         "one came out of the pool, and the pool is as large as it should be"
     );
     assert_eq!(group.in_state(LifecycleState::InService).len(), 3);
-    // By a call a group ends instances, whatever its pool.
+    // A termination by a call never returns an instance to the pool.
     let id = bench.in_service("web").remove(0);
     terminate(&bench, &id, true).await.expect("terminating");
     assert_eq!(bench.state(&id), LifecycleState::TerminatingWait);

@@ -1,4 +1,4 @@
-//! What is harsher than one would wish: times that vary, launches that cannot be recalled, machines that die.
+//! Harsh behaviour: varying times, launches that cannot be recalled, machines that die.
 
 use super::*;
 

@@ -36,7 +36,7 @@ impl BudgetSpec {
         self
     }
 
-    /// `minAvailable`, a share.
+    /// `minAvailable`, a percentage.
     pub fn min_available_percent(mut self, percent: u32) -> Self {
         self.spec["minAvailable"] = json!(format!("{percent}%"));
         self
@@ -48,7 +48,7 @@ impl BudgetSpec {
         self
     }
 
-    /// `maxUnavailable`, a share.
+    /// `maxUnavailable`, a percentage.
     pub fn max_unavailable_percent(mut self, percent: u32) -> Self {
         self.spec["maxUnavailable"] = json!(format!("{percent}%"));
         self

@@ -1,7 +1,7 @@
-//! Builders: what a test or a scenario puts into a cluster, written as a sentence.
+//! Builders for what a test or a scenario puts into a cluster.
 //!
-//! Each builds an ordinary object (or a machine). What only a simulation has, such as how long a pod needs to exit, is
-//! an annotation `sim/…` on the pod.
+//! Each builds an ordinary object (or a machine). Properties that only a simulation has, such as how long a pod needs to
+//! exit, are annotations `sim/…` on the pod.
 
 use serde_json::Value;
 

@@ -8,11 +8,11 @@ use super::{Fixture, Made};
 #[derive(Clone, Debug, PartialEq)]
 #[must_use]
 pub struct NodeSpec {
-    /// The name of the Node.
+    /// Name of the Node.
     pub name: String,
-    /// Such as `aws:///us-east-1a/i-0123`.
+    /// Provider id, such as `aws:///us-east-1a/i-0123`.
     pub provider_id: Option<String>,
-    /// Its labels, besides those every kubelet sets.
+    /// Its labels, in addition to those that every kubelet sets.
     pub labels: BTreeMap<String, String>,
     /// Its annotations.
     pub annotations: BTreeMap<String, String>,
@@ -22,11 +22,11 @@ pub struct NodeSpec {
     pub cpu: u32,
     /// Memory in MiB.
     pub memory_mib: u64,
-    /// How many pods it takes.
+    /// Most pods.
     pub pods: u32,
     /// Allocatable, by resource, if it differs from the capacity.
     pub allocatable: BTreeMap<String, String>,
-    /// From now to its registration.
+    /// Seconds from now to its registration.
     pub boot_seconds: u64,
 }
 
@@ -41,7 +41,7 @@ pub struct Taint {
     pub effect: String,
 }
 
-/// A node with 4 cores, 16 GiB and room for 110 pods, that is there at once.
+/// A node with 4 cores, 16 GiB and room for 110 pods, registered at once.
 pub fn node(name: &str) -> NodeSpec {
     NodeSpec {
         name: name.to_owned(),
@@ -82,31 +82,31 @@ impl NodeSpec {
         self
     }
 
-    /// With so many cores.
+    /// With this many cores.
     pub fn cpu(mut self, cores: u32) -> Self {
         self.cpu = cores;
         self
     }
 
-    /// With so much memory.
+    /// With this much memory.
     pub fn memory_mib(mut self, mib: u64) -> Self {
         self.memory_mib = mib;
         self
     }
 
-    /// With room for so many pods.
+    /// With room for this many pods.
     pub fn pods(mut self, pods: u32) -> Self {
         self.pods = pods;
         self
     }
 
-    /// With so much of a resource for pods.
+    /// With this much of a resource allocatable.
     pub fn allocatable(mut self, resource: &str, quantity: &str) -> Self {
         self.allocatable.insert(resource.to_owned(), quantity.to_owned());
         self
     }
 
-    /// Registers after so many seconds.
+    /// Registers after this many seconds.
     pub fn boots_after(mut self, seconds: u64) -> Self {
         self.boot_seconds = seconds;
         self

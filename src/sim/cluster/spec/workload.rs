@@ -1,4 +1,4 @@
-//! Pods and what makes them: one builder, because all have a pod template.
+//! Pods and their controllers: one builder, because all have a pod template.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::{Fixture, Made};
 use crate::sim::cluster::names::Name;
 use crate::sim::cluster::resources::Resource;
 
-/// Pods, and who makes them; see [`pod`], [`replica_set`] and [`daemon_set`].
+/// Pods and their controller; see [`pod`], [`replica_set`] and [`daemon_set`].
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Workload<K> {
@@ -26,15 +26,15 @@ pub struct Bare {
     finalizers: Vec<String>,
 }
 
-/// So many of them.
+/// A number of replicas.
 #[derive(Clone, Debug)]
 pub struct Replicas(u32);
 
-/// So many of them, each with a name of its own.
+/// A number of replicas, each with its own name.
 #[derive(Clone, Debug)]
 pub struct Ordinals(u32);
 
-/// So many that end well.
+/// A number of completions.
 #[derive(Clone, Debug)]
 pub struct Completions {
     pods: u32,
@@ -62,17 +62,17 @@ pub fn pod(name: impl Into<Name>) -> PodSpec {
     Workload::new(name.into(), Bare::default())
 }
 
-/// A ReplicaSet of so many such pods.
+/// A ReplicaSet of this many such pods.
 pub fn replica_set(name: impl Into<Name>, replicas: u32) -> ReplicaSetSpec {
     Workload::new(name.into(), Replicas(replicas))
 }
 
-/// A StatefulSet of so many such pods. A volume is each pod's own.
+/// A StatefulSet of this many such pods. Each pod has its own volume.
 pub fn stateful_set(name: impl Into<Name>, replicas: u32) -> StatefulSetSpec {
     Workload::new(name.into(), Ordinals(replicas))
 }
 
-/// A Job of so many such pods.
+/// A Job of this many such pods.
 pub fn job(name: impl Into<Name>, completions: u32) -> JobSpec {
     let mut job = Workload::new(name.into(), Completions { pods: completions, waits_for_the_end: false });
     job.spec["restartPolicy"] = json!("Never");
@@ -96,7 +96,7 @@ impl<K> Workload<K> {
         Self { name, labels, annotations: BTreeMap::new(), spec, kind }
     }
 
-    /// With a label, on the pods and on what makes them.
+    /// With a label, on the pods and their controller.
     pub fn label(mut self, key: &str, value: &str) -> Self {
         self.labels.insert(key.to_owned(), value.to_owned());
         self
@@ -114,17 +114,17 @@ impl<K> Workload<K> {
         self
     }
 
-    /// Needs so many seconds from SIGTERM to its exit.
+    /// Takes this many seconds from SIGTERM to its exit.
     pub fn exits_after(self, seconds: u32) -> Self {
         self.annotation("sim/exit-seconds", &seconds.to_string())
     }
 
-    /// Needs so many seconds from its binding to running.
+    /// Takes this many seconds from its binding to running.
     pub fn starts_after(self, seconds: u32) -> Self {
         self.annotation("sim/start-seconds", &seconds.to_string())
     }
 
-    /// Ends well by itself after so many seconds.
+    /// Completes after this many seconds.
     pub fn runs_for(self, seconds: u32) -> Self {
         self.annotation("sim/runs-seconds", &seconds.to_string())
     }
@@ -140,13 +140,13 @@ impl<K> Workload<K> {
         self
     }
 
-    /// Requests so much CPU.
+    /// Requests this much CPU.
     pub fn cpu_millis(mut self, millis: u32) -> Self {
         self.spec["containers"][0]["resources"]["requests"]["cpu"] = json!(format!("{millis}m"));
         self
     }
 
-    /// Requests so much memory.
+    /// Requests this much memory.
     pub fn memory_mib(mut self, mib: u32) -> Self {
         self.spec["containers"][0]["resources"]["requests"]["memory"] = json!(format!("{mib}Mi"));
         self
@@ -173,22 +173,22 @@ impl<K> Workload<K> {
         self
     }
 
-    /// Uses a volume, which is attached to one node at a time.
+    /// Uses a volume, attached to one node at a time.
     pub fn volume(self, name: &str) -> Self {
         self.annotation("sim/volume", name)
     }
 
-    /// Its volume takes so many seconds to detach.
+    /// Its volume takes this many seconds to detach.
     pub fn detaches_after(self, seconds: u32) -> Self {
         self.annotation("sim/detach-seconds", &seconds.to_string())
     }
 
-    /// Writes so many log lines each second.
+    /// Writes this many log lines a second.
     pub fn lines_per_second(self, lines: u32) -> Self {
         self.annotation("sim/lines-per-second", &lines.to_string())
     }
 
-    /// Writes so many log lines at the moment it exits.
+    /// Writes this many log lines when it exits.
     pub fn last_lines(self, lines: u32) -> Self {
         self.annotation("sim/last-lines", &lines.to_string())
     }
@@ -198,12 +198,12 @@ impl<K> Workload<K> {
         self.annotation("sim/csi-driver", "true")
     }
 
-    /// Has a preStop hook that runs for so many seconds.
+    /// Has a preStop hook of this many seconds.
     pub fn pre_stop(self, seconds: u32) -> Self {
         self.annotation("sim/prestop-seconds", &seconds.to_string())
     }
 
-    /// Has sidecars that need so many seconds to exit, after the rest has.
+    /// Has sidecars that take this many seconds to exit after the rest.
     pub fn sidecars_exit_after(self, seconds: u32) -> Self {
         self.annotation("sim/sidecar-seconds", &seconds.to_string())
     }
@@ -213,7 +213,7 @@ impl<K> Workload<K> {
         self.annotation("sim/log-shipper", "true")
     }
 
-    /// Ships a line so many seconds after it was written.
+    /// Ships a line this many seconds after it was written.
     pub fn ship_lag(self, seconds: u32) -> Self {
         self.annotation("sim/ship-lag-seconds", &seconds.to_string())
     }
@@ -236,13 +236,13 @@ impl<K> Workload<K> {
 }
 
 impl PodSpec {
-    /// Bound to this node already.
+    /// Already bound to this node.
     pub fn on(mut self, node: &str) -> Self {
         self.spec["nodeName"] = json!(node);
         self
     }
 
-    /// Controlled by this object, in the API group of its kind. The UID is the object's, or made up if there is none.
+    /// Controlled by this object, in the API group of its kind. The UID is the object's, or made up if it does not exist.
     pub fn owned_by(self, kind: &str, name: &str) -> Self {
         let version = if matches!(kind, "Node" | "ReplicationController") { "v1" } else { "apps/v1" };
         self.owned_by_api(version, kind, name)
@@ -283,8 +283,7 @@ impl From<PodSpec> for Fixture {
 }
 
 impl JobSpec {
-    /// With a `podFailurePolicy` that ignores disruptions: a pod is kept, and not replaced, until it is known how it
-    /// ended.
+    /// With a `podFailurePolicy` that ignores disruptions: a pod is kept, and not replaced, until it has ended.
     pub fn ignores_disruptions(mut self) -> Self {
         self.kind.waits_for_the_end = true;
         self

@@ -27,7 +27,7 @@ impl Sim {
         Api::default_namespaced(self.client.clone())
     }
 
-    /// What a budget says: expected, healthy, desired, allowed.
+    /// A budget's status: expected, healthy, desired, allowed.
     fn account(&self, budget: &str) -> (i32, i32, i32, i32) {
         let status = self.cluster.get::<PodDisruptionBudget>(budget).unwrap().status.unwrap_or_default();
         let known = |count: Option<i32>| count.unwrap_or(-1);
@@ -261,7 +261,7 @@ async fn what_cannot_be_computed_allows_nothing() {
     );
 }
 
-/// Evictions that take so long between reading and writing.
+/// Makes evictions take this long between reading and writing.
 fn with_time_between(sim: &Sim, time: Span) {
     sim.cluster.set_timing(Timing { eviction: time, ..Timing::brisk() });
 }

@@ -38,7 +38,7 @@ fn exited(pod: &str) -> impl Fn(&Event) -> bool {
     move |event| matches!(event, Event::PodExited { pod: name, .. } if *name == *pod)
 }
 
-/// Seconds since.
+/// Seconds since `moment`.
 fn since(sim: &Sim, moment: Timestamp) -> i64 {
     sim.now().duration_since(moment).as_secs()
 }

@@ -56,7 +56,7 @@ async fn a_shipper_that_is_asked_first_ships_what_is_there_and_misses_the_rest()
     let sim = chatty().await;
     let (shipper, _) = running(&sim.cluster, "shipper").remove(0);
     let system: Api<Pod> = Api::namespaced(sim.client.clone(), "kube-system");
-    // As cluster-autoscaler does it at its defaults: everybody at once, under its taint.
+    // As cluster-autoscaler does by default: all pods at once, under its taint.
     sim.cluster.add(node("n2"));
     let taint = serde_json::json!({ "spec": { "taints": [{ "key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule" }] } });
     let patch = kube::api::Patch::Merge(taint);
@@ -68,7 +68,7 @@ async fn a_shipper_that_is_asked_first_ships_what_is_there_and_misses_the_rest()
     sim.until("n1 is empty", |cluster| cluster.pods_on("n1").is_empty()).await;
     sim.cluster.power_off("n1");
     let lines = sim.cluster.lines("n1");
-    // Nine of the ten seconds that two pods needed to exit, and their last words.
+    // Nine of the ten seconds that two pods needed to exit, and their last lines.
     assert_eq!(lines.lost, 2 * (9 * 10 + 7), "{lines:?}");
 }
 

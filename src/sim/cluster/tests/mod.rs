@@ -22,10 +22,10 @@ use tokio::task::JoinSet;
 
 use super::*;
 
-/// More than anything here takes; virtual, so it costs nothing.
+/// More than anything here takes; virtual time costs nothing.
 const LONG: Duration = Duration::from_mins(10);
 
-/// A cluster that lives for as long as the test.
+/// A cluster that runs as long as the test.
 struct Sim {
     cluster: Cluster,
     client: kube::Client,
@@ -54,12 +54,12 @@ impl Sim {
         Api::all(self.client.clone())
     }
 
-    /// Waits for a condition, which must come to hold.
+    /// Waits for a condition; panics if it never holds.
     async fn until(&self, what: &str, condition: impl FnMut(&Cluster) -> bool) {
         assert!(self.cluster.until(LONG, condition).await, "never happened: {what}");
     }
 
-    /// Waits until so many pods of this label run.
+    /// Waits until this many pods of this label run.
     async fn running(&self, app: &str, pods: usize) {
         self.until(&format!("{pods} pods of {app} run"), |cluster| running(cluster, app).len() == pods).await;
     }
@@ -70,7 +70,7 @@ impl Sim {
     }
 }
 
-/// The pods of this label that are Ready and not going, with their nodes.
+/// The pods of this label that are Ready and not being deleted, with their nodes.
 fn running(cluster: &Cluster, app: &str) -> Vec<(String, String)> {
     let ready = |pod: &Pod| {
         let conditions = pod.status.as_ref().and_then(|status| status.conditions.clone()).unwrap_or_default();
@@ -95,7 +95,7 @@ fn refused<T: fmt::Debug>(result: kube::Result<T>) -> Status {
     }
 }
 
-/// The moment of the first such entry of the journal.
+/// The moment of the first matching journal entry.
 fn moment(cluster: &Cluster, such: impl Fn(&Event) -> bool) -> Timestamp {
     let entries = cluster.journal();
     entries.iter().find(|entry| such(&entry.what)).map(|entry| entry.at).expect("no such entry")

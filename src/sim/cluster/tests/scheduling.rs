@@ -1,4 +1,4 @@
-//! Nodes that join, pods that are bound, and who else writes.
+//! Nodes that join, pods that are bound, and other writers.
 
 use kube::ResourceExt as _;
 use kube::api::{DeleteParams, Patch, PatchParams};

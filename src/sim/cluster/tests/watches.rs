@@ -1,4 +1,4 @@
-//! Watches, and what the real watcher makes of them.
+//! Watches, and how the real watcher handles them.
 
 use futures::{StreamExt as _, TryStreamExt as _, pin_mut};
 use kube::ResourceExt as _;
@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::*;
 
-/// One event of a watch, in short.
+/// One event of a watch, shortened.
 fn short<K: kube::ResourceExt>(event: &WatchEvent<K>) -> String {
     match event {
         WatchEvent::Added(object) => format!("+{}", object.name_any()),
@@ -106,7 +106,7 @@ async fn the_watcher_recovers_from_a_compaction_with_a_new_list() {
     for _ in 0..3 {
         events.try_next().await.unwrap();
     }
-    // The watch is open; n2 comes while it is cut, and is then forgotten as history.
+    // n2 comes while the watch is cut, and its history is then forgotten.
     assert!(tokio::time::timeout(Duration::from_millis(1), events.next()).await.is_err());
     assert_eq!(sim.cluster.requests(Verb::Watch, "nodes"), 1);
     sim.cluster.close_watches();
