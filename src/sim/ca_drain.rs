@@ -1,9 +1,8 @@
 //! How cluster-autoscaler removes an occupied node: taint, drain, DeleteNodes.
 //!
 //! Follows `core/scaledown/actuation` and `utils/taints` of 1.30
-//! (<https://github.com/kubernetes/autoscaler/tree/cluster-autoscaler-release-1.30/cluster-autoscaler>): a failure ends
-//! it: evictions stay, the taint comes off again, and so does its cordon. Whether it would have chosen this node is not
-//! modelled.
+//! (<https://github.com/kubernetes/autoscaler/tree/cluster-autoscaler-release-1.30/cluster-autoscaler>). A failure ends it:
+//! pods stay evicted, its taint and cordon are removed. Whether it would have chosen this node is not modelled.
 
 use std::time::Duration;
 
@@ -22,7 +21,7 @@ use crate::clock::Clock;
 use crate::k8s::names::{ENABLE_DS_EVICTION, MIRROR_POD, TO_BE_DELETED};
 use crate::provider::proto::cloud_provider_client::CloudProviderClient;
 
-/// `maxRetryDeadline` and `conflictRetryInterval` of its writes of Nodes.
+/// `maxRetryDeadline` and `conflictRetryInterval` of writes to Nodes.
 const TAINT_WITHIN: Duration = Duration::from_secs(5);
 const AFTER_CONFLICT: Duration = Duration::from_millis(750);
 
@@ -30,7 +29,7 @@ const AFTER_CONFLICT: Duration = Duration::from_millis(750);
 const EVICT_AGAIN: Duration = Duration::from_secs(10);
 /// `DefaultPodEvictionHeadroom`.
 const HEADROOM: Duration = Duration::from_secs(30);
-/// Between two checks of the pods it waits for.
+/// Pause between two checks of the pods it waits for.
 const LOOK: Duration = Duration::from_secs(5);
 /// `grpc_timeout` of its provider.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
@@ -62,7 +61,7 @@ impl Default for Flags {
     }
 }
 
-/// Why it gave up. Its taint is off again if that was possible.
+/// Why it gave up. Its taint is removed if that was possible.
 #[derive(Debug, thiserror::Error)]
 pub enum GaveUp {
     /// The API server refused.
@@ -82,7 +81,7 @@ pub enum GaveUp {
     NotDeleted(Status),
 }
 
-/// Drains a node and has it deleted.
+/// Drains a node and requests its deletion.
 pub async fn drain_and_delete(
     world: &World,
     provider: &mut CloudProviderClient<Channel>,
@@ -126,7 +125,7 @@ impl<'a> Actuator<'a> {
 }
 
 impl Actuator<'_> {
-    /// Taints a node, drains it, and asks for its deletion.
+    /// Taints a node, drains it, and requests its deletion.
     pub(super) async fn take_out(
         &self,
         node: &str,
@@ -140,7 +139,7 @@ impl Actuator<'_> {
         };
         let outcome = outcome.await;
         if outcome.is_err() {
-            // What cannot be cleaned up stays for cluster-autoscaler's next start.
+            // A failed clean-up is left to cluster-autoscaler's next start.
             let _ = self.write_taint(node, false).await;
         }
         outcome
@@ -177,7 +176,7 @@ impl Actuator<'_> {
         }
     }
 
-    /// Evicts workloads and DaemonSet pods together; waits for the workloads alone.
+    /// Evicts workloads and DaemonSet pods together; waits only for the workloads.
     async fn drain(&self, node: &str) -> Result<(), GaveUp> {
         let all: Api<Pod> = Api::all(self.client.clone());
         let here = ListParams::default().fields(&format!("spec.nodeName={node}"));
@@ -200,7 +199,7 @@ impl Actuator<'_> {
         annotation(pod, ENABLE_DS_EVICTION).map_or(self.flags.evicts_daemon_sets, |wish| wish == "true")
     }
 
-    /// One eviction, retried after any error. The pod's name if all tries failed.
+    /// One eviction, retried after any error. `Err`: the pod's name, if all tries failed.
     async fn evict(&self, pod: &Pod, began: Instant) -> Result<(), String> {
         let name = pod.metadata.name.clone().unwrap_or_default();
         let namespace = pod.metadata.namespace.clone().unwrap_or_default();
@@ -245,7 +244,7 @@ impl Actuator<'_> {
         }
     }
 
-    /// Those of the pods that still exist, or that the API server gave no answer about.
+    /// The pods that still exist, or that the API server did not answer for.
     async fn left(&self, node: &str, pods: &[Pod]) -> Vec<String> {
         let mut left = Vec::new();
         for pod in pods {
@@ -293,7 +292,7 @@ mod tests {
     use super::*;
     use crate::sim::cluster::{By, Event, NodeChange, Timing, daemon_set, node, pod};
 
-    /// A node with a workload that exits in time and a DaemonSet pod. The provider is not there.
+    /// A node with a workload that exits in time and a DaemonSet pod, without a provider.
     async fn occupied() -> World {
         let world = World::new(1);
         world.cluster.set_timing(Timing::brisk());

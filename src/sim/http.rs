@@ -1,5 +1,4 @@
-//! HTTP to a simulated world, with the same request and response for the AWS SDK, the `kube` client and a loopback
-//! socket.
+//! HTTP to a simulated world: one request and response type for the AWS SDK, the `kube` client and a loopback socket.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -21,7 +20,7 @@ use tokio::task::JoinSet;
 
 /// A request with its whole body.
 pub type Request = http::Request<Bytes>;
-/// A response whose body may last as long as a watch.
+/// A response; its body may last as long as a watch.
 pub type Response = http::Response<UnsyncBoxBody<Bytes, Infallible>>;
 
 /// The connection broke before the answer (not an HTTP error).
@@ -32,7 +31,7 @@ pub struct Lost;
 /// A simulated service: requests in, responses out.
 #[async_trait]
 pub trait World: Send + Sync + 'static {
-    /// Answers one request. `Err`: the connection broke, before or after the request had its effect.
+    /// Answers one request. `Err`: the connection broke, before or after the request took effect.
     async fn call(&self, request: Request) -> Result<Response, Lost>;
 }
 
@@ -110,7 +109,7 @@ pub async fn listen(world: Arc<dyn World>, listener: TcpListener) -> std::io::Re
         });
         connections.spawn(async move {
             let builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
-            // An error here means that the client went away.
+            // An error means only that the client went away.
             let _ = builder.serve_connection(TokioIo::new(stream), service).await;
         });
         while connections.try_join_next().is_some() {}

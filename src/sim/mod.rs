@@ -1,5 +1,5 @@
-//! The simulated worlds: an AWS and a Kubernetes cluster that the real SDK and the real `kube` client cannot tell from
-//! real ones.
+//! The simulated worlds: an AWS and a Kubernetes cluster that the real SDK and the real `kube` client cannot tell from real
+//! ones.
 
 pub mod autoscaler;
 pub mod aws;

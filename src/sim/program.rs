@@ -1,4 +1,4 @@
-//! The real program on simulated worlds: start it, call it over gRPC, stop it, kill it, start it again.
+//! The real program on simulated worlds: start it, call it over gRPC, stop it, kill it, restart it.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -32,13 +32,13 @@ use crate::template::Settings;
 /// The tag by which the program finds its groups in simulations.
 pub const TAG: &str = "k8s.io/cluster-autoscaler/enabled";
 
-/// No groups by name.
+/// No groups selected by name.
 const NOBODY: [&str; 0] = [];
 
 /// Buffer between a client and the program, in bytes.
 const PIPE: usize = 64 * 1024;
 
-/// The configuration of the program in simulations: the defaults, and every group tagged [`TAG`].
+/// The program's configuration in simulations: the defaults, with every group tagged [`TAG`].
 pub fn config() -> Config {
     let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     Config {
@@ -86,7 +86,7 @@ impl Program {
         Self::start_behind(world, world.cluster.client(), config)
     }
 
-    /// Starts the program on a world, with this client for the API server.
+    /// Starts the program on a world, with `client` for the API server.
     pub fn start_behind(world: &World, client: kube::Client, config: Config) -> Self {
         let (connect, connections) = mpsc::unbounded_channel();
         let incoming = UnboundedReceiverStream::new(connections)
@@ -107,7 +107,7 @@ impl Program {
         Self { task, stop, connect, clock }
     }
 
-    /// Sets its machine's wall clock forward or back.
+    /// Moves its machine's wall clock forward or back.
     pub fn step_clock(&self, by: SignedDuration) {
         self.clock.step(by);
     }
@@ -115,7 +115,7 @@ impl Program {
     /// A gRPC client of the program.
     pub fn client(&self) -> CloudProviderClient<Channel> {
         let connect = self.connect.clone();
-        // The address means nothing: every connection is a pipe to the program.
+        // The address is unused: every connection is a pipe to the program.
         let channel = Endpoint::from_static("http://ebbtide").connect_with_connector_lazy(tower::service_fn(
             move |_: http::Uri| {
                 let connect = connect.clone();

@@ -1,4 +1,4 @@
-//! How long something takes in a simulated world, drawn at random between bounds.
+//! Random durations in a simulated world.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ pub struct Span {
     rarely: Duration,
 }
 
-/// One draw in this many is from the tail of a [`Span`].
+/// One draw in this many comes from the tail of a [`Span`].
 const RARELY: u32 = 100;
 
 impl Span {
@@ -27,17 +27,17 @@ impl Span {
         Self { least, most, rarely: most }
     }
 
-    /// Between so many milliseconds and so many.
+    /// Between these, in milliseconds.
     pub const fn millis(least: u64, most: u64) -> Self {
         Self::between(Duration::from_millis(least), Duration::from_millis(most))
     }
 
-    /// Between so many seconds and so many.
+    /// Between these, in seconds.
     pub const fn seconds(least: u64, most: u64) -> Self {
         Self::between(Duration::from_secs(least), Duration::from_secs(most))
     }
 
-    /// The same, and once in a hundred times up to `most`.
+    /// The same span, but one draw in a hundred is up to `most`.
     #[must_use]
     pub const fn rarely(self, most: Duration) -> Self {
         Self { rarely: most, ..self }

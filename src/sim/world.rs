@@ -1,5 +1,5 @@
-//! Both worlds together. Machines that EC2 starts boot and join the cluster. A machine that shuts down takes its
-//! containers with it at once, and its Node goes when it is terminated.
+//! Both worlds together. Machines that EC2 starts boot and join the cluster. A machine that shuts down ends its containers
+//! at once, and its Node when it is terminated.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,7 @@ use super::aws::{Aws, Behaviour, Entry, Event, InstanceSnapshot, Power};
 use super::cluster::{Cluster, NodeSpec, Timing, node};
 use crate::clock::Clock;
 
-/// The moment at which every simulation begins.
+/// When every simulation begins.
 const BEGINNING: &str = "2026-01-01T00:00:00Z";
 
 /// From a running machine to its Node.
@@ -25,7 +25,7 @@ pub const POOL: &str = "pool";
 /// Changes the Nodes that a group's machines register.
 type Kubelet = Box<dyn Fn(NodeSpec) -> NodeSpec + Send>;
 
-/// These by group.
+/// The same, by group.
 type Kubelets = Arc<Mutex<BTreeMap<String, Kubelet>>>;
 
 /// AWS and a cluster on its instances. Dropping it ends its tasks.
@@ -47,8 +47,8 @@ impl std::fmt::Debug for World {
 }
 
 impl World {
-    /// An empty world, as harsh as the real one. The same seed makes the same world, and the same jitter in a program
-    /// on this thread.
+    /// An empty world, as harsh as the real one. The same seed gives the same world, and the same jitter in a program on
+    /// this thread.
     pub fn new(seed: u64) -> Self {
         let world = Self::plain(seed);
         world.cluster.set_timing(Timing::real());
@@ -56,7 +56,7 @@ impl World {
         world
     }
 
-    /// An empty world in which events are easy to follow: quick, without harsh behaviour.
+    /// An empty world that is easy to follow: quick, without harsh behaviour.
     pub fn plain(seed: u64) -> Self {
         fastrand::seed(seed);
         let clock = Clock::starting_at(BEGINNING.parse().unwrap_or(Timestamp::UNIX_EPOCH));
@@ -72,7 +72,7 @@ impl World {
         Self { aws, cluster, clock, kubelets, _tasks: tasks }
     }
 
-    /// Sets how the nodes of a group register from now on.
+    /// Sets how a group's nodes register from now on.
     pub fn kubelets(&self, group: &str, configured: impl Fn(NodeSpec) -> NodeSpec + Send + 'static) {
         lock(&self.kubelets).insert(group.to_owned(), Box::new(configured));
     }
@@ -99,10 +99,10 @@ impl World {
     }
 }
 
-/// Carries the events of instances over to the cluster.
+/// Applies instances' events to the cluster.
 async fn join(mut events: UnboundedReceiver<Entry>, aws: &Aws, cluster: &Cluster, kubelets: &Kubelets) {
     let mut names: BTreeMap<String, String> = BTreeMap::new();
-    // Which instance has a name now. An address is given to another instance when its own shuts down.
+    // The instance that has a Node's name now: an address is reused after its instance shuts down.
     let mut bearers: BTreeMap<String, String> = BTreeMap::new();
     while let Some(entry) = events.recv().await {
         let bearer =
@@ -154,7 +154,7 @@ async fn join(mut events: UnboundedReceiver<Entry>, aws: &Aws, cluster: &Cluster
     }
 }
 
-/// Ends everything on a machine. Its Node, if it has joined, stays as long as the instance exists.
+/// Ends everything on a machine. Its Node, if it joined, stays while the instance exists.
 fn switch_off(cluster: &Cluster, node: &str) {
     if cluster.node(node).is_some() {
         cluster.crash(node);

@@ -1,4 +1,4 @@
-//! Groups that are left alone for a while after a scale-up has failed.
+//! Back-off of groups after failed scale-ups.
 //!
 //! Source: `utils/backoff/exponential_backoff.go`.
 
@@ -17,15 +17,15 @@ struct Info {
     failed_at: Timestamp,
 }
 
-/// Which groups are left alone until when.
+/// Each group's back-off.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Backoff(BTreeMap<String, Info>);
 
 impl Backoff {
-    /// A scale-up of the group has failed. One that fails again after its time doubles it.
+    /// Notes a failed scale-up. A failure after the last back-off has ended doubles it.
     pub(super) fn fail(&mut self, group: &str, options: &Options, now: Timestamp) {
         let lasts = match self.0.get(group) {
-            // Several failures at once are one.
+            // A failure during a back-off starts it again, as long as it was.
             Some(info) if info.until >= now => info.lasts,
             Some(info) => (2 * info.lasts).min(options.max_backoff),
             None => options.initial_backoff,
@@ -37,7 +37,7 @@ impl Backoff {
         self.0.get(group).is_some_and(|info| info.until >= now)
     }
 
-    /// Forgets failures that are long past.
+    /// Forgets old failures.
     pub(super) fn forget(&mut self, options: &Options, now: Timestamp) {
         self.0.retain(|_, info| elapsed(info.failed_at, now) <= options.backoff_reset);
     }
@@ -55,7 +55,7 @@ mod tests {
         let mut waits = Vec::new();
         for _ in 0..5 {
             backoff.fail("g", &options, now);
-            // Another failure in the meantime adds nothing.
+            // A second failure at the same moment adds nothing.
             backoff.fail("g", &options, now + Duration::from_secs(0));
             let mut waited = 0;
             while backoff.is_backed_off("g", now) {

@@ -1,4 +1,4 @@
-//! What the autoscaler has done, for tests to look at.
+//! What the autoscaler did, for tests.
 
 use jiff::Timestamp;
 use tokio::sync::watch;
@@ -8,56 +8,56 @@ use tokio::sync::watch;
 pub enum Event {
     /// A loop began.
     Loop,
-    /// A loop ended with an error before its end: nothing more was done for any group.
+    /// A loop failed: nothing more was done for any group.
     LoopFailed(String),
-    /// A loop was ended in good order before its end, because something else had been done in it.
+    /// A loop ended early, without an error, because it had changed something.
     LoopSkipped(&'static str),
-    /// IncreaseSize worked.
+    /// IncreaseSize succeeded.
     ScaledUp {
         /// The group.
         group: String,
-        /// By how many nodes.
+        /// Number of nodes.
         by: i32,
     },
-    /// IncreaseSize failed: the group is left alone for a while.
+    /// IncreaseSize failed: the group is backed off.
     ScaleUpFailed {
         /// The group.
         group: String,
-        /// What the provider said.
+        /// The provider's message.
         error: String,
     },
-    /// Nodes that were asked for did not come in time: the group is left alone for a while.
+    /// Requested nodes did not come in time: the group is backed off.
     ScaleUpTimedOut {
         /// The group.
         group: String,
     },
-    /// Instances that were asked for are listed with an error: the group is left alone for a while.
+    /// Requested instances are listed with an error: the group is backed off.
     ScaleUpRefused {
         /// The group.
         group: String,
         /// The error's code.
         code: String,
-        /// How many were not seen with an error before.
+        /// Those not listed with an error before.
         nodes: usize,
     },
     /// DeleteNodes was called.
     Deleted {
         /// The group.
         group: String,
-        /// Names of the nodes; those that never registered have their provider id for a name.
+        /// Names of the nodes, or provider ids of those that never registered.
         nodes: Vec<String>,
         /// Why.
         because: Because,
-        /// What the provider said, if it refused.
+        /// The provider's message, if it refused.
         error: Option<String>,
     },
     /// DecreaseTargetSize was called.
     Decreased {
         /// The group.
         group: String,
-        /// By how much, negative.
+        /// By how much; negative.
         delta: i32,
-        /// What the provider said, if it refused.
+        /// The provider's message, if it refused.
         error: Option<String>,
     },
 }

@@ -1,22 +1,22 @@
-//! A stand-in for cluster-autoscaler that calculates as two of its versions do ([`Version`]).
+//! A stand-in for cluster-autoscaler, which computes as two of its versions do ([`Version`]).
 //!
 //! ```text
 //!  Nodes, pods ─┐                     ┌─▶ removes what never came ─▶ fixes sizes ─▶ buys nodes for pods
 //!  provider ────┴─▶ registry (pure) ──┴─▶ upcoming nodes, failures, back-off      (scale_up: pure)
 //! ```
 //!
-//! - One loop ([`Autoscaler::scan`]) takes the steps of `core/static_autoscaler.go` in their order. What ends the real
-//!   loop for all groups ends it here, and the journal says so.
+//! - A loop ([`Autoscaler::scan`]) takes the steps of `core/static_autoscaler.go` in order. An error that ends the real loop
+//!   for all groups ends it here too, and is journalled.
 //! - The test chooses the unneeded nodes: [`Autoscaler::scale_in`] removes them with the taint, the drain of
 //!   [`ca_drain`](super::ca_drain) and DeleteNodes.
-//! - Of several suitable groups, the one that fits the most pods on the fewest nodes grows, the first if there are
-//!   several (the real default draws at random).
+//! - Of several suitable groups the one that fits the most pods on the fewest nodes grows, the first among equals (the real
+//!   default is random).
 //!
-//! Not modelled: limits on cores, memory and the number of nodes, balancing of similar groups, prices, scale-downs of its
-//! own, groups that it would make itself.
+//! Not modelled: limits on cores, memory and the number of nodes, balancing of similar groups, prices, its own scale-downs,
+//! auto-provisioned groups.
 //!
-//! Source of 1.30: <https://github.com/kubernetes/autoscaler/tree/cluster-autoscaler-release-1.30/cluster-autoscaler>; of the
-//! core of 2026: <https://github.com/kubernetes-sigs/cluster-autoscaler>.
+//! Source of 1.30: <https://github.com/kubernetes/autoscaler/tree/cluster-autoscaler-release-1.30/cluster-autoscaler>; of
+//! the core of 2026: <https://github.com/kubernetes-sigs/cluster-autoscaler>.
 
 mod backoff;
 mod journal;
@@ -74,7 +74,7 @@ struct Shared {
     journal: Mutex<Journal>,
 }
 
-/// What one loop leaves to the next.
+/// State from one loop to the next.
 struct Memory {
     has_cleaned_up: bool,
     registry: Registry,
@@ -84,7 +84,7 @@ struct Memory {
     examples: BTreeMap<String, Template>,
 }
 
-/// Why a loop ends before its end.
+/// Why a loop ends early.
 enum End {
     Failed(String),
     Skipped(&'static str),
@@ -99,19 +99,19 @@ struct Scan<'a> {
     now: Timestamp,
 }
 
-/// Runs the loop for ever, as 1.30 does. `connect` returns a client of the program of the moment.
+/// Runs 1.30's loop for ever. `connect` returns a client of the running program.
 pub async fn run(world: &World, connect: impl Fn() -> Client) {
     Autoscaler::new(world, Options::of(Version::V1_30)).run(connect).await;
 }
 
-/// Asks for a node's deletion, as cluster-autoscaler does once it has decided.
+/// Requests a node's deletion, as cluster-autoscaler does once it has decided.
 pub async fn delete_node(client: &mut Client, group: &str, node: &Node) -> Result<(), tonic::Status> {
     let options = Options::of(Version::V1_30);
     Provider::new(client.clone(), &options).delete_nodes(group, vec![told(node)]).await
 }
 
 impl Autoscaler {
-    /// An autoscaler that has just started.
+    /// A newly started autoscaler.
     pub fn new(world: &World, options: Options) -> Self {
         let memory = Memory {
             has_cleaned_up: false,
@@ -160,7 +160,7 @@ impl Autoscaler {
         self.0.journal().entries().to_vec()
     }
 
-    /// Waits for such an entry of the journal, at most `limit`. Returns whether it came.
+    /// Waits for a matching journal entry, at most `limit`. Returns whether it came.
     pub async fn until(&self, limit: Duration, mut such: impl FnMut(&Event) -> bool) -> bool {
         let mut changed = self.0.journal().changed();
         let happened = async {
@@ -173,7 +173,7 @@ impl Autoscaler {
         tokio::time::timeout(limit, happened).await.is_ok()
     }
 
-    /// The groups as they are known now.
+    /// The registry as of now.
     pub async fn registry(&self) -> Registry {
         self.0.memory.lock().await.registry.clone()
     }
@@ -206,7 +206,7 @@ impl Scan<'_> {
         self.scale_up(&templates).await
     }
 
-    /// Removes taints that an earlier run has left on nodes of known groups.
+    /// Removes taints that an earlier run left on nodes of known groups.
     async fn clean_up_once(&mut self) {
         if std::mem::replace(&mut self.memory.has_cleaned_up, true) {
             return;
@@ -221,7 +221,7 @@ impl Scan<'_> {
         self.nodes = self.shared.cluster.list();
     }
 
-    /// TemplateNodeInfoProvider: a template of each group that has one.
+    /// TemplateNodeInfoProvider: the template of each group that has one.
     async fn templates(&mut self) -> Result<BTreeMap<String, Template>, End> {
         let mut templates = BTreeMap::new();
         let mut others = Vec::new();
@@ -257,7 +257,7 @@ impl Scan<'_> {
         Ok(templates)
     }
 
-    /// UpdateNodes: an error of one group is an error for all.
+    /// UpdateNodes: one group's error fails it for all.
     async fn update_registry(&mut self) -> Result<(), End> {
         let mut look = Look::default();
         for group in self.provider.groups().await {
@@ -279,7 +279,7 @@ impl Scan<'_> {
             group.instances = self.memory.instances.get(&group.id).cloned().unwrap_or_default();
         }
         for node in &self.nodes {
-            // A Node whose lookup fails is of no group.
+            // A Node whose lookup fails belongs to no group.
             let group = self.provider.group_of(&told(node)).await.unwrap_or_default();
             look.nodes.push((facts(node), group));
         }
@@ -294,7 +294,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// The cache of instances: read every two minutes, and in every loop for a group that scales up.
+    /// The cache of instances: read every two minutes, and in every loop for a group that is scaling up.
     async fn read_instances(&mut self, look: &Look) -> Result<(), End> {
         let read_all = self.memory.instances_read_at.is_none_or(|at| elapsed(at, self.now) >= INSTANCES);
         if read_all {

@@ -1,8 +1,8 @@
-//! Which cluster-autoscaler this is, and its flags.
+//! Version and flags of the simulated cluster-autoscaler.
 
 use std::time::Duration;
 
-/// What the real one's reckoning differs by.
+/// The versions whose computations differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
     /// 1.30, of 2024. It speaks the old dialect of the protocol.
@@ -11,16 +11,16 @@ pub enum Version {
     Core2026,
 }
 
-/// Flags of cluster-autoscaler, by their names and with its defaults.
+/// Flags of cluster-autoscaler, with their defaults.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Which one it is.
+    /// Version.
     pub version: Version,
     /// `--scan-interval`.
     pub scan_interval: Duration,
     /// `--max-node-provision-time`.
     pub max_node_provision_time: Duration,
-    /// `--max-node-startup-time` of the newer one; the older one has it as a constant.
+    /// `--max-node-startup-time` of the newer version; a constant in the older.
     pub max_node_startup_time: Duration,
     /// `--enforce-node-group-min-size`.
     pub enforce_node_group_min_size: bool,

@@ -1,4 +1,4 @@
-//! The provider as one loop of cluster-autoscaler sees it: every call has a deadline, and some answers are kept until the
+//! The provider as one loop of cluster-autoscaler sees it: every call has a deadline, and some answers are cached until the
 //! next Refresh.
 //!
 //! Source: `cloudprovider/externalgrpc/externalgrpc_{cloud_provider,node_group}.go`.
@@ -23,7 +23,7 @@ use crate::provider::wire::{self, Span};
 /// A gRPC client of the program.
 pub type Client = CloudProviderClient<Channel>;
 
-/// What holds for a group, its own options or the defaults.
+/// A group's options: its own, or the defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct GroupOptions {
     pub(super) provision_time: Duration,
@@ -49,7 +49,7 @@ impl<'a> Provider<'a> {
         within(self.options.grpc_timeout, call).await.map(drop)
     }
 
-    /// An error means that there are no groups.
+    /// The groups; none after an error.
     pub(super) async fn groups(&mut self) -> Vec<NodeGroup> {
         if let Some(groups) = &self.groups {
             return groups.clone();
@@ -61,7 +61,7 @@ impl<'a> Provider<'a> {
         }
     }
 
-    /// The group of a Node; none if the autoscaler should leave it alone, which is not kept.
+    /// The group of a Node; `None` if the autoscaler should leave it alone, which is not cached.
     pub(super) async fn group_of(&mut self, node: &ExternalGrpcNode) -> Result<Option<String>, Status> {
         let key = (node.name.clone(), node.provider_id.clone());
         if let Some(group) = self.group_of.get(&key) {
@@ -86,7 +86,7 @@ impl<'a> Provider<'a> {
         Ok(within(self.options.grpc_timeout, call).await?.instances)
     }
 
-    /// The encoded template; none if the provider has none.
+    /// The encoded template; `None` if the provider has none.
     pub(super) async fn template(&mut self, group: &str) -> Result<Option<Bytes>, Status> {
         let request = NodeGroupTemplateNodeInfoRequest { id: group.to_owned() };
         let call = self.client.node_group_template_node_info(request);
@@ -144,7 +144,7 @@ impl GroupOptions {
         }
     }
 
-    /// An answer with a message in it: what the message lacks, or this version does not read, is zero.
+    /// Options from an answer; fields that it lacks, or that this version does not read, are zero.
     fn read(own: &NodeGroupAutoscalingOptions, options: &Options) -> Self {
         let span = |nanos: i64| Duration::from_nanos(u64::try_from(nanos).unwrap_or_default());
         let (new, old) = (own.max_node_provision_duration.as_ref(), own.max_node_provision_time.as_ref());
@@ -163,7 +163,7 @@ impl GroupOptions {
     }
 }
 
-/// What a request for a group's options says of the defaults.
+/// The defaults sent in a request for a group's options.
 fn defaults(options: &Options) -> NodeGroupAutoscalingOptions {
     let spans = [10, 20].map(Duration::from_mins).map(Span::from);
     let provision_time = Span::from(options.max_node_provision_time);

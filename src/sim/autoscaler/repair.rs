@@ -1,4 +1,4 @@
-//! Steps of a loop that give up what never came.
+//! The steps of a loop that give up nodes that never came.
 //!
 //! Source: `removeOldUnregisteredNodes`, `deleteCreatedNodesWithErrors` and `fixNodeGroupSize` of
 //! `core/static_autoscaler.go`.
@@ -13,7 +13,7 @@ use super::registry::Failure;
 use super::{End, Scan, failed, made_up};
 
 impl Scan<'_> {
-    /// Tells what became of scale-ups. The newer one asks for less where they were late, and goes on if that is refused.
+    /// Journals a failed scale-up. The newer version then lowers the target size if nodes were late, and ignores a refusal.
     pub(super) async fn note_failure(&mut self, failure: Failure) {
         match failure {
             Failure::TimedOut { group, increase } => {
@@ -29,7 +29,7 @@ impl Scan<'_> {
         }
     }
 
-    /// No more than the minimum lets go. A refusal is tried again in the next loop, and keeps nothing from going on.
+    /// Deletes no more than the minimum allows. A refusal is tried again in the next loop, and does not end this one.
     pub(super) async fn remove_old_unregistered(&mut self) {
         for (group, mut nodes) in self.memory.registry.old_unregistered() {
             let Ok(target) = self.provider.target_size(&group).await else { continue };
@@ -47,7 +47,7 @@ impl Scan<'_> {
         }
     }
 
-    /// Any that the provider has taken away ends the loop of the older one.
+    /// In the older version, any deletion ends the loop.
     pub(super) async fn delete_created_with_errors(&mut self) -> Result<(), End> {
         let mut deleted_any = false;
         for (group, nodes) in self.memory.registry.created_with_errors() {
@@ -76,7 +76,7 @@ impl Scan<'_> {
         }
     }
 
-    /// What a group is wrong by for long is taken off its target size. A refusal ends the loop.
+    /// Lowers target sizes that have been wrong for long. A refusal ends the loop.
     pub(super) async fn fix_sizes(&mut self) -> Result<(), End> {
         let wrong = self.memory.registry.sizes_to_fix();
         for (group, delta) in &wrong {
@@ -87,8 +87,8 @@ impl Scan<'_> {
         if wrong.is_empty() { Ok(()) } else { Err(End::Skipped("a target size was fixed")) }
     }
 
-    /// DeleteNodes of instances without a Node; of all of the group's where it has all or none. Nothing is asked where its
-    /// options cannot be told.
+    /// DeleteNodes for instances without a Node; for all of the group's if it is all-or-none. Does nothing if the group's
+    /// options cannot be read.
     async fn delete_unborn(
         &mut self,
         group: &str,
@@ -110,7 +110,7 @@ impl Scan<'_> {
         self.shared.note(Event::Decreased { group, delta, error });
     }
 
-    /// Reckons with the target sizes of this moment.
+    /// Recomputes with the current target sizes.
     pub(super) async fn recalculate(&mut self) {
         let mut targets = BTreeMap::new();
         for group in self.provider.groups().await {

@@ -1,4 +1,4 @@
-//! How the autoscaler takes a node out that it does not need.
+//! How the autoscaler removes a node that it does not need.
 
 use k8s_openapi::api::core::v1::Node;
 
@@ -8,7 +8,7 @@ use super::{Autoscaler, Shared, told};
 use crate::sim::ca_drain::{Actuator, Flags, GaveUp};
 
 impl Autoscaler {
-    /// Taints a node, drains it, and asks for its deletion, of the group that NodeGroupForNode names then.
+    /// Taints a node, drains it, and requests its deletion from the group that NodeGroupForNode then names.
     pub async fn scale_in(&self, client: Client, node: &str, flags: &Flags) -> Result<(), GaveUp> {
         let actuator = Actuator::new(&self.0.cluster, &self.0.clock, flags);
         actuator.take_out(node, async |node| self.delete(client, node).await).await
@@ -26,9 +26,9 @@ impl Autoscaler {
     }
 }
 
-/// What an earlier run has left on a Node is taken off.
+/// Removes what an earlier run left on a Node.
 pub(super) async fn untaint(shared: &Shared, node: &Node) {
     let name = node.metadata.name.as_deref().unwrap_or_default();
-    // It is tried once in its life.
+    // Tried once in a process's life.
     let _ = Actuator::new(&shared.cluster, &shared.clock, &Flags::default()).write_taint(name, false).await;
 }

@@ -1,4 +1,4 @@
-//! The step of a loop that buys nodes for pods without a place.
+//! The step of a loop that buys nodes for unschedulable pods.
 //!
 //! Source: `core/scaleup/orchestrator/{orchestrator,executor}.go`.
 
@@ -14,13 +14,13 @@ use super::{End, Scan, failed};
 use crate::clock::elapsed;
 use crate::provider::proto::NodeGroup;
 
-/// While all pods are younger than this, more are waited for.
+/// While all pods are younger than this, it waits for more.
 const YOUNG: Duration = Duration::from_secs(2);
 
-/// More nodes than one scale-up buys.
+/// Most nodes bought by one scale-up.
 const MOST: i32 = 1_000;
 
-/// What buying nodes of one group would come to.
+/// A possible purchase of nodes in one group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Purchase {
     nodes: i32,
@@ -60,7 +60,7 @@ impl Scan<'_> {
         }
     }
 
-    /// A scale-up that fails ends the loop of the older one; the newer one only goes on without it.
+    /// A failed scale-up ends the loop in the older version; the newer goes on.
     async fn refused(&mut self, error: String, templates: &BTreeMap<String, Template>) -> Result<(), End> {
         match self.shared.options.version {
             Version::V1_30 => Err(End::Failed(error)),
@@ -94,7 +94,7 @@ impl Scan<'_> {
         best.map(|(group, room, purchase)| (group.id, purchase.nodes.min(room)))
     }
 
-    /// By how many nodes the group may grow at the moment, if it may.
+    /// By how many nodes the group may grow now, if at all.
     async fn room(&mut self, group: &NodeGroup) -> Option<i32> {
         let safe = self.memory.registry.is_safe_to_scale_up(&group.id, self.now);
         let target = self.provider.target_size(&group.id).await.ok()?;
@@ -130,8 +130,8 @@ impl Scan<'_> {
     }
 }
 
-/// The least nodes with which as many pods find a place as with any number. `unplaced` says how many find none with so
-/// many new nodes; it is `before` without any.
+/// The smallest number of nodes that places as many pods as any number would. `unplaced`: pods without a place with this
+/// many new nodes; `before`: without any.
 fn estimate(before: usize, unplaced: impl Fn(i32) -> usize) -> Option<Purchase> {
     let (mut nodes, mut left) = (0, before);
     while nodes < MOST && left > 0 {
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn as_many_nodes_are_bought_as_help_and_no_more() {
-        // Two pods a node, one pod fits nowhere.
+        // Two pods per node; one pod fits nowhere.
         let of_two =
             |before: usize| estimate(before, |nodes| (before - 1).saturating_sub(2 * nodes as usize) + 1);
         assert_eq!(of_two(6), Some(Purchase { nodes: 3, pods_helped: 5 }));

@@ -1,4 +1,4 @@
-//! What a new node of a group would be like: a real node of the group where there is one, else the provider's template.
+//! Templates of new nodes: from a real node of the group if there is one, else from the provider.
 //!
 //! Source: `processors/nodeinfosprovider/mixed_nodeinfos_processor.go`.
 
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::options::Version;
 use crate::k8s::names::TO_BE_DELETED;
 
-/// A node that has been Ready for less is no example yet.
+/// A node must have been Ready this long to be an example.
 const STABLE: Duration = Duration::from_mins(1);
 
 /// A node that is Ready at once, for simulations.
@@ -35,7 +35,7 @@ pub(super) fn has_taint(node: &Node, key: &str) -> bool {
     taints.iter().any(|taint| taint.key == key)
 }
 
-/// A node like this one, without what is only about this one.
+/// A copy of this node, without what is specific to it.
 pub(super) fn like(node: &Node) -> Template {
     let taints = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
     let taints: Vec<_> = taints
@@ -54,7 +54,7 @@ pub(super) fn like(node: &Node) -> Template {
     template(&json!(node.metadata.labels), &json!(taints), &json!(allocatable))
 }
 
-/// The node that the provider describes; none if that cannot be read.
+/// The node that the provider describes; `None` if it cannot be decoded.
 pub(super) fn decode(encoded: &[u8]) -> Option<Template> {
     let node = k8s_pb::api::core::v1::Node::decode(encoded).ok()?;
     let taints: Vec<_> = node.spec.unwrap_or_default().taints;
@@ -77,7 +77,7 @@ fn template(labels: &Value, taints: &Value, allocatable: &Value) -> Template {
     })
 }
 
-/// So many nodes of a template, each with a name of its own.
+/// `count` nodes of a template, each with its own name.
 pub(super) fn nodes(template: &Template, name: &str, count: i32) -> Vec<Value> {
     let named = |n| {
         let mut node = template.clone();

@@ -1,4 +1,4 @@
-//! The registry against what the sources of both versions say.
+//! The registry, compared with the sources of both versions.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -39,7 +39,7 @@ fn instance(name: &str, state: InstanceState, error: Option<&str>) -> Instance {
     Instance { id: id(name), status: Some(InstanceStatus { instance_state: state.into(), error_info }) }
 }
 
-/// A group `g` of 0 to 10, and what there is of it.
+/// A group `g` of 0 to 10, and its nodes.
 struct Group {
     registry: Registry,
     target: i32,
@@ -80,7 +80,7 @@ impl Group {
         self.registry.update(Look { groups: vec![group], nodes, unregistered }, now)
     }
 
-    /// IncreaseSize worked.
+    /// IncreaseSize succeeds.
     fn scale_up(&mut self, delta: i32, now: Timestamp) {
         self.registry.register_scale_up("g", delta, now);
         self.target += delta;
@@ -144,7 +144,7 @@ fn a_scale_up_beside_nodes_of_no_group_times_out_and_the_group_is_left_alone() {
         assert_eq!(group.look(at(16)), [timed_out], "{version:?}");
         assert!(!group.registry.is_safe_to_scale_up("g", at(20)));
         assert!(group.registry.is_safe_to_scale_up("g", at(22)));
-        // What leaves is listed still: it has a Node, of whatever group.
+        // A leaving instance is still listed: it has a Node, of whatever group.
         assert_eq!(group.registry.sizes_to_fix(), []);
         assert_eq!(group.look(at(17)), []);
         let old = BTreeMap::from([("g".to_owned(), vec![placeholder.id])]);

@@ -1,4 +1,4 @@
-//! The nodes that came up, in short.
+//! Summary of the nodes that came up.
 
 use serde::Serialize;
 
@@ -6,11 +6,11 @@ use super::seconds::Seconds;
 use super::seen::Seen;
 use crate::sim::cluster::Event;
 
-/// A node that came up. The launch is counted from the start of the report, everything else from the launch.
+/// A node that came up. `launched` counts from the start of the report, everything else from the launch.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Arrival {
-    /// Name of the Node; none for an instance that never became one.
+    /// Name of the Node; `None` for an instance that never registered one.
     pub node: Option<String>,
     /// EC2 instance id.
     pub instance: String,
@@ -26,7 +26,7 @@ pub struct Arrival {
     pub first_workload: Option<Seconds>,
 }
 
-/// The instances that were launched, in that order.
+/// The launched instances, in that order.
 pub(super) fn arrivals(seen: &Seen<'_>) -> Vec<Arrival> {
     let mut all: Vec<_> =
         seen.lives.iter().filter_map(|(id, life)| Some((life.launched?, id, life))).collect();

@@ -1,4 +1,4 @@
-//! Pods as bars: from, asked, gone.
+//! Pods as bars: started, asked to go, gone.
 
 use serde::Serialize;
 
@@ -7,23 +7,23 @@ use super::scale_ins::ScaleIn;
 use super::seconds::Seconds;
 use super::seen::Seen;
 
-/// One pod's stay on a node; moments are counted from the node's own start.
+/// One pod's stay on a node; moments count from the node's own start.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodBar {
-    /// Namespace and name; the namespace `default` is left out.
+    /// Namespace and name; the namespace `default` is omitted.
     pub pod: String,
-    /// Whether it is one that stays until the end.
+    /// Whether it stays until the end.
     pub daemon: bool,
-    /// Since when it ran; negative for long before.
+    /// Since when it ran; negative if before the scale-in.
     pub from: Seconds,
     /// When it was asked to go.
     pub asked: Option<Seconds>,
-    /// The seconds it was given.
+    /// Its grace in seconds.
     pub grace: Option<i64>,
     /// When it was gone.
     pub gone: Option<Seconds>,
-    /// How it ended; none while it runs.
+    /// How it ended; `None` while it runs.
     pub end: Option<PodEnd>,
 }
 
@@ -37,11 +37,11 @@ pub enum PodEnd {
     NeverRan,
     /// A DaemonSet pod, with its instance.
     WithInstance,
-    /// Killed when its grace was over.
+    /// Killed at the end of its grace.
     GraceOver,
-    /// Killed as its object was removed.
+    /// Killed because its object was removed.
     Removed,
-    /// Killed as its instance went away.
+    /// Killed because its instance ended.
     PowerOff,
 }
 
@@ -64,7 +64,7 @@ impl PodEnd {
     }
 }
 
-/// The bars of a node, workloads first, each kind in the order of their ends.
+/// The bars of a node, workloads first, then by end.
 pub(super) fn bars(seen: &Seen<'_>, scale_in: &ScaleIn) -> Vec<PodBar> {
     let mut ran: Vec<&Run> = seen.runs_in(scale_in).filter(|run| run.from.is_some()).collect();
     ran.sort_by_key(|run| (run.daemon, run.end.map_or(seen.ended, |(at, _)| at)));

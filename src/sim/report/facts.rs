@@ -1,4 +1,4 @@
-//! What the caller knows and the journals do not say.
+//! Facts that the journals do not contain.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,21 +8,21 @@ use serde::Serialize;
 use super::seconds::Seconds;
 use crate::sim::cluster::{Lines, Name};
 
-/// What the caller of a report knows.
+/// Facts that the caller of a report knows.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
-    /// The instance under each node that ever was.
+    /// The instance of each node, present or past.
     pub nodes: BTreeMap<String, Machine>,
-    /// The pods that stay until the instance goes: those of DaemonSets, their replacements too, and static ones. All
-    /// others are workloads.
+    /// The pods that stay until the instance goes: DaemonSets' pods and their replacements, and static pods. All others are
+    /// workloads.
     pub daemons: BTreeSet<Name>,
-    /// The lines of each node's workloads, as of the end.
+    /// The lines of each node's workloads, at the end.
     pub lines: BTreeMap<String, Lines>,
-    /// When the program was killed and when it was started again, in order.
+    /// When the program was killed and restarted, in order.
     pub program: Vec<(Timestamp, Program)>,
     /// The scenes, in order.
     pub scenes: Vec<Scene>,
-    /// Instances that a scene has the group choose for termination, or ends without a scale-in of ours: asked for.
+    /// Instances whose termination a scene asked for: by the group's choice, or without our scale-in.
     pub asked_for: BTreeSet<String>,
 }
 
@@ -41,7 +41,7 @@ pub struct Machine {
 pub enum Program {
     /// It was killed.
     Killed,
-    /// It was started again.
+    /// It was restarted.
     Restarted,
 }
 
@@ -64,7 +64,7 @@ pub struct Moment {
 }
 
 impl Program {
-    /// In a sentence.
+    /// As a sentence.
     pub fn words(self) -> &'static str {
         match self {
             Self::Killed => "ebbtide killed",
@@ -74,18 +74,18 @@ impl Program {
 }
 
 impl Facts {
-    /// Whether a pod is one that stays until the end.
+    /// Whether a pod stays until the end.
     pub(super) fn is_daemon(&self, pod: &Name) -> bool {
         self.daemons.contains(pod)
     }
 
-    /// The node over an instance.
+    /// The node of an instance.
     pub(super) fn node_of(&self, instance: &str) -> Option<&str> {
         let mut nodes = self.nodes.iter();
         nodes.find(|(_, machine)| machine.instance == instance).map(|(node, _)| node.as_str())
     }
 
-    /// Whether the program was down at any moment between these two.
+    /// Whether the program was down at any time between the two.
     pub(super) fn was_down(&self, from: Timestamp, to: Timestamp) -> bool {
         let mut down_since = None;
         for (at, what) in &self.program {

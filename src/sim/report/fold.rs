@@ -1,4 +1,4 @@
-//! Lines in the making: what repeats becomes one line, which stands where it began.
+//! Collects lines; repeated events become one line, placed at the first.
 
 use std::collections::BTreeMap;
 
@@ -6,16 +6,16 @@ use super::node::{Kind, Line};
 use super::seconds::Seconds;
 use super::short;
 
-/// What is said once, however often it happens.
+/// Events that are told once, however often they happen.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Repeated {
     /// Refusals by a budget.
     Budget(String),
     /// Heartbeats of a hook.
     Heartbeats(String),
-    /// Failed calls to AWS, with how they failed.
+    /// Failed calls to AWS, by how they failed.
     Call(String),
-    /// What the program says on the Node, by reason.
+    /// The program's Events on the Node, by reason.
     Said(String),
 }
 
@@ -31,7 +31,7 @@ struct Fold {
     first: Seconds,
     last: Seconds,
     count: u64,
-    /// The pods concerned, or the words that were said first.
+    /// The pods concerned, or the first text.
     about: Vec<String>,
 }
 

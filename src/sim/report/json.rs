@@ -1,9 +1,9 @@
-//! The report for programs.
+//! The report as JSON.
 
 use super::Report;
 
-/// The report as indented JSON: moments and spans are seconds, counted from where the field's owner begins.
+/// The report as indented JSON. Moments and spans are seconds, counted from the start of their owner.
 pub fn json(report: &Report) -> String {
-    // Strings, numbers and lists only: nothing in it can fail.
+    // Cannot fail: only strings, numbers and lists.
     serde_json::to_string_pretty(report).unwrap_or_default()
 }

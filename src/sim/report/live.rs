@@ -1,6 +1,6 @@
-//! Progress: one line for each journal entry that a person cares about, as it comes.
+//! Progress: one line for each journal entry that matters to people, as it comes.
 //!
-//! Knows nothing but the entry: what must be folded or counted is left to the timeline.
+//! Sees only the entry; folding and counting are left to the timeline.
 
 use jiff::Timestamp;
 
@@ -16,9 +16,9 @@ use crate::sim::cluster::{self, By, NodeChange};
 /// An entry of either journal.
 #[derive(Clone, Copy, Debug)]
 pub enum Happening<'a> {
-    /// Of AWS.
+    /// AWS's.
     Aws(&'a aws::Entry),
-    /// Of the cluster.
+    /// The cluster's.
     Cluster(&'a cluster::Entry),
 }
 
@@ -34,7 +34,7 @@ impl<'a> From<&'a cluster::Entry> for Happening<'a> {
     }
 }
 
-/// The line for an entry, with the seconds since `start`; none for an entry that nobody waits for.
+/// The line for an entry, with the seconds since `start`; `None` for entries of no interest.
 pub fn live<'a>(entry: impl Into<Happening<'a>>, start: Timestamp) -> Option<String> {
     let (at, words) = match entry.into() {
         Happening::Aws(entry) => (entry.at, of_aws(&entry.what)?),
@@ -118,7 +118,7 @@ fn record_words(value: &str) -> Option<String> {
 
 fn phase_words(record: &Record) -> Option<String> {
     Some(match record.phase {
-        // The record is written again once the hook holds the instance, which is told from the journal of AWS.
+        // The record written once the hook holds the instance: AWS's journal tells that.
         Phase::Draining
             if record.cause != Cause::LifecycleHook && record.release == Release::CompleteHook =>
         {

@@ -1,4 +1,4 @@
-//! What became of each instance: the journal of AWS, by instance.
+//! Each instance's life, from AWS's journal.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,17 +13,17 @@ pub(super) struct Life {
     pub(super) launched: Option<Timestamp>,
     pub(super) in_service: Option<Timestamp>,
     pub(super) ending: Option<Ending>,
-    /// Whether a hook ever held it on its way out.
+    /// Whether a hook ever held its termination.
     pub(super) held: bool,
-    /// When nothing held it any more on its way out.
+    /// When its termination was no longer held.
     pub(super) released: Option<Timestamp>,
     pub(super) gone: Option<Timestamp>,
-    /// Hooks that timed out on its way out.
+    /// Hooks that timed out during its termination.
     pub(super) timed_out: u64,
     holds: BTreeSet<String>,
 }
 
-/// The beginning of an instance's end.
+/// The beginning of an instance's termination.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ending {
     pub(super) at: Timestamp,
@@ -46,7 +46,7 @@ impl Life {
         }
     }
 
-    /// Whether it did its work when its end began. One that was there before the journal did.
+    /// Whether it was in service when its termination began; so were instances older than the journal.
     pub(super) fn was_in_service(&self) -> bool {
         self.in_service.is_some() || self.launched.is_none()
     }
@@ -65,7 +65,7 @@ pub(super) fn machines(aws: &[Entry]) -> BTreeMap<String, Life> {
             Event::TerminationStarted { group, instance, cause, .. } => {
                 let life = of(&mut all, group, instance);
                 life.ending = Some(Ending { at, cause: *cause });
-                // Until a hook says otherwise, in the entries that follow.
+                // Unless a later entry says that a hook holds it.
                 life.released = Some(at);
             }
             Event::EnteredWait { group, instance, hook, transition: Transition::Terminating, .. } => {

@@ -1,4 +1,4 @@
-//! The report of `ebbtide simulate`: a timeline of each node that went, and a verdict, from the journals of both
+//! The report of `ebbtide simulate`: a timeline of each node that was scaled in, and a verdict, from the journals of both
 //! worlds.
 //!
 //! ```text
@@ -7,9 +7,9 @@
 //!  Facts ───────────▶ scale_ins ┘
 //! ```
 //!
-//! Pure: journals in, data out; no clock, no file, no terminal. Invariants: the verdict comes from the worlds'
-//! journals, never from what the program says of itself (its record and Events only tell phases apart); the same
-//! journals give the same report, byte for byte.
+//! Pure: journals in, data out; no clock, no file, no terminal. Invariants: the verdict comes from the worlds' journals,
+//! never from what the program says of itself (its record and Events only tell phases apart); the same journals give the
+//! same report, byte for byte.
 
 mod arrivals;
 mod bars;
@@ -51,20 +51,20 @@ pub use self::verdict::{Check, Number, Verdict};
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
-    /// The first moment of the journals: the zero of moments without a node.
+    /// The first moment of the journals; moments that belong to no node count from here.
     pub started: Timestamp,
     /// The scenes that were played.
     pub scenes: Vec<Moment>,
-    /// The nodes that came up, in the order of their launch.
+    /// The nodes that came up, in order of launch.
     pub arrivals: Vec<Arrival>,
-    /// The nodes that were scaled in, in the order in which that began.
+    /// The nodes that were scaled in, in order of their start.
     pub nodes: Vec<NodeReport>,
     /// Whether every promise was kept.
     pub verdict: Verdict,
 }
 
 impl Report {
-    /// Reads the journals. `facts` is what they do not contain.
+    /// Builds a report from the journals and the facts that they do not contain.
     pub fn from(aws: &[aws::Entry], cluster: &[cluster::Entry], facts: &Facts) -> Self {
         let seen = seen::Seen::of(aws, cluster, facts);
         Self {

@@ -7,7 +7,7 @@ use super::facts::Program;
 use super::seconds::Seconds;
 use crate::scale_in::record::Phase;
 
-/// What happened to a node from the moment it had to go. Moments are counted from that moment.
+/// The scale-in of a node. Moments count from its start.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeReport {
@@ -25,44 +25,44 @@ pub struct NodeReport {
     pub scene: Option<String>,
     /// When it began, from the start of the report.
     pub start: Seconds,
-    /// How long it took until the instance was gone; none while it is not.
+    /// How long until the instance was gone; `None` if it is not.
     pub took: Option<Seconds>,
-    /// Until when there is something to show.
+    /// How long the timeline is.
     pub span: Seconds,
-    /// When the last workload was gone; none where there was none, or one is still there.
+    /// When the last workload was gone; `None` if there was none, or one is still there.
     pub last_exit: Option<Seconds>,
-    /// From the last exit to the beginning of the flush.
+    /// From the last exit to the start of the flush.
     pub exit_to_flush: Option<Seconds>,
     /// What happened, in order.
     pub lines: Vec<Line>,
-    /// The phases, in order, without gaps between them.
+    /// The phases, in order, without gaps.
     pub phases: Vec<PhaseSpan>,
     /// The pods, workloads first.
     pub pods: Vec<PodBar>,
     /// The heartbeats of its hook.
     pub heartbeats: Vec<Seconds>,
-    /// The program's deaths and starts.
+    /// When the program was killed and restarted.
     pub program: Vec<ProgramMark>,
 }
 
-/// One line of a timeline.
+/// A line of a timeline.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Line {
-    /// When; of several things folded into one line, the first.
+    /// When; for several events in one line, the first.
     pub at: Seconds,
     /// What kind of thing.
     pub kind: Kind,
-    /// In words.
+    /// The text.
     pub text: String,
 }
 
-/// The kinds of things in a timeline.
+/// The kinds of lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// The scale-in was written down, or wished for.
+    /// The scale-in was recorded or requested.
     Began,
-    /// Marks on the Node changed.
+    /// Cordon, taints or labels on the Node changed.
     Marked,
     /// The group takes the instance out.
     Terminating,
@@ -76,7 +76,7 @@ pub enum Kind {
     Exited,
     /// A pod was killed while it ran.
     CutShort,
-    /// Another phase began.
+    /// A phase began.
     Phase,
     /// Volumes were still attached at the release.
     Volumes,
@@ -84,26 +84,26 @@ pub enum Kind {
     Heartbeats,
     /// A call to AWS that was refused or lost.
     CallFailed,
-    /// The instance was given back.
+    /// The instance was released.
     Released,
     /// A hook timed out.
     TimedOut,
     /// The instance is gone.
     Gone,
-    /// Log lines went with it.
+    /// Log lines were lost with it.
     LinesLost,
     /// The Node is gone.
     Removed,
-    /// The program died or was started.
+    /// The program was killed or restarted.
     Program,
-    /// The program said something on the Node.
+    /// An Event of the program on the Node.
     Said,
     /// The scale-in was called off.
     Cancelled,
 }
 
 impl Kind {
-    /// Whether it should never happen.
+    /// Whether it must never happen.
     pub fn is_bad(self) -> bool {
         matches!(self, Self::CutShort | Self::TimedOut | Self::LinesLost)
     }
@@ -120,7 +120,7 @@ pub struct PhaseSpan {
     pub to: Seconds,
 }
 
-/// A moment in the program's own life.
+/// A kill or restart of the program.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ProgramMark {
     /// When.

@@ -1,7 +1,7 @@
-//! Where each pod ran, from when to when, and how it ended: the cluster's journal, by pod.
+//! Pods' runs: where, from when to when, and how they ended, from the cluster's journal.
 //!
-//! Invariant: a run ends once. A pod that was asked to go before its containers ran has ended there and then, as the
-//! journal has no exit for it.
+//! Invariant: a run ends once. A pod that was asked to go before its containers ran ends right then, because the journal has
+//! no exit for it.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ pub(super) struct Run {
     pub(super) end: Option<(Timestamp, PodEnd)>,
 }
 
-/// That a pod was asked to go.
+/// A pod was asked to go.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
     pub(super) at: Timestamp,
@@ -38,7 +38,7 @@ impl Run {
         !self.daemon && self.from.is_some()
     }
 
-    /// Whether it had not ended by this moment.
+    /// Whether it had not ended by then.
     pub(super) fn lasts_beyond(&self, moment: Timestamp) -> bool {
         self.end.is_none_or(|(end, _)| end > moment)
     }
@@ -48,7 +48,7 @@ impl Run {
     }
 }
 
-/// All runs, in the order in which the pods came to their nodes.
+/// All runs, in the order in which pods came to their nodes.
 pub(super) fn runs(cluster: &[Entry], facts: &Facts) -> Vec<Run> {
     let mut book = Book { facts, runs: Vec::new(), open: BTreeMap::new() };
     for entry in cluster {
@@ -69,7 +69,7 @@ impl Book<'_> {
         match &entry.what {
             Event::PodScheduled { pod, node } => {
                 if let Some(old) = self.close(pod) {
-                    // Another pod of that name has taken its place.
+                    // Another pod with that name has taken its place.
                     let how = if old.from.is_some() { PodEnd::Removed } else { PodEnd::NeverRan };
                     old.end(at, how);
                 }
@@ -103,7 +103,7 @@ impl Book<'_> {
         }
     }
 
-    /// DaemonSet pods go down with their instance; workloads that still run are cut short in entries of their own.
+    /// DaemonSet pods end with their instance; workloads cut short have their own entries.
     fn power_off(&mut self, node: &str, at: Timestamp) {
         let here = self.runs.iter_mut().filter(|run| run.node == node && run.end.is_none());
         for run in here.filter(|run| !run.is_workload()) {
@@ -131,7 +131,7 @@ impl Book<'_> {
         self.runs.get_mut(index)
     }
 
-    /// The pod's run, begun now if the journal has not seen it before.
+    /// The pod's run, started now if the journal has not mentioned it before.
     fn of(&mut self, pod: &Name, node: &str) -> &mut Run {
         let index = match self.open.get(pod) {
             Some(index) => *index,

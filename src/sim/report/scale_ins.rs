@@ -1,4 +1,4 @@
-//! Which nodes were scaled in, since when, why, and how far that came.
+//! Which nodes were scaled in: since when, why, and how far.
 
 use std::collections::BTreeMap;
 
@@ -11,18 +11,18 @@ use crate::scale_in::record::{Phase, Written, read};
 use crate::sim::aws::TerminationCause;
 use crate::sim::cluster::{Entry, Event, NodeChange};
 
-/// A node on its way out.
+/// A node's scale-in.
 #[derive(Clone, Debug)]
 pub(super) struct ScaleIn {
     pub(super) node: String,
     pub(super) instance: String,
     pub(super) group: String,
     pub(super) cause: String,
-    /// The record, a person's wish, or the group's own decision: what came first.
+    /// The first of the record, a person's request and the group's own decision.
     pub(super) start: Timestamp,
-    /// When the record, or a person's wish, was first there.
+    /// When the record, or a person's request, first appeared.
     pub(super) recorded: Option<Timestamp>,
-    /// The phases, each with its beginning.
+    /// The phases, each with its start.
     pub(super) phases: Vec<(Phase, Timestamp)>,
     pub(super) cancelled: Option<Timestamp>,
     pub(super) powered_off: Option<Timestamp>,
@@ -64,13 +64,13 @@ impl ScaleIn {
         }
     }
 
-    /// When the flush began that was not broken off.
+    /// When the last flush began, the one not interrupted.
     pub(super) fn flushing(&self) -> Option<Timestamp> {
         self.phases.iter().rev().find(|(phase, _)| *phase == Phase::Flushing).map(|(_, at)| *at)
     }
 }
 
-/// The scale-ins, in the order in which they began.
+/// The scale-ins, in order of their start.
 pub(super) fn scale_ins(cluster: &[Entry], lives: &BTreeMap<String, Life>, facts: &Facts) -> Vec<ScaleIn> {
     let mut all: BTreeMap<String, ScaleIn> = BTreeMap::new();
     for entry in cluster {

@@ -5,7 +5,7 @@ use std::fmt;
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
 
-/// Seconds, to the millisecond; negative for what was before. Shown with one decimal, serialized as a number.
+/// Seconds, to the millisecond; negative for earlier moments. Shown with one decimal, serialized as a number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Seconds(i64);
 
@@ -15,7 +15,7 @@ impl Seconds {
         Self(to.as_millisecond() - from.as_millisecond())
     }
 
-    /// So many milliseconds.
+    /// This many milliseconds.
     pub const fn milliseconds(count: i64) -> Self {
         Self(count)
     }
@@ -34,7 +34,7 @@ impl Seconds {
 
 impl fmt::Display for Seconds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Whole tenths, half away from zero, so that nothing is shown as "-0.0".
+        // Whole tenths, half away from zero, so that "-0.0" is never shown.
         let tenths = (self.0 + 50 * self.0.signum()) / 100;
         let sign = if tenths < 0 { "-" } else { "" };
         f.pad(&format!("{sign}{}.{}", tenths.abs() / 10, tenths.abs() % 10))

@@ -1,4 +1,4 @@
-//! What was seen, in order: the journals read once, for everything that is shown.
+//! The journals, read once for all parts of the report.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ pub(super) struct Seen<'a> {
 /// When the last workload left a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LastExit {
-    /// There was none.
+    /// There was no workload.
     NoWorkload,
     /// One is still there.
     NotYet,
@@ -70,14 +70,14 @@ impl<'a> Seen<'a> {
         self.facts.scenes.iter().map(moment).collect()
     }
 
-    /// The runs on a node that had not ended when its scale-in began, and began before the instance went.
+    /// The runs that overlap a scale-in: not ended before it, started before the instance was gone.
     pub(super) fn runs_in<'s>(&'s self, scale_in: &'s ScaleIn) -> impl Iterator<Item = &'s Run> {
         self.runs
             .iter()
             .filter(|run| run.node == scale_in.node && run.end.is_none_or(|(end, _)| end >= scale_in.start))
     }
 
-    /// When the last workload left a node that is scaled in.
+    /// When the last workload left the node.
     pub(super) fn last_exit(&self, scale_in: &ScaleIn) -> LastExit {
         let ends = self.runs_in(scale_in).filter(|run| run.is_workload()).map(|run| run.end);
         match ends.reduce(|a, b| Some(a?.max(b?))) {
@@ -87,8 +87,8 @@ impl<'a> Seen<'a> {
         }
     }
 
-    /// The last exit, and the beginning of the flush that followed it. None where there was no workload or no flush, or
-    /// where the flush did not wait for the last workload, as its time was up.
+    /// The last exit, and the start of the flush after it. `None` without a workload or flush, or if the flush did not wait
+    /// for the last workload because time was up.
     pub(super) fn exit_to_flush(&self, scale_in: &ScaleIn) -> Option<(Timestamp, Timestamp)> {
         let flush = scale_in.flushing()?;
         let workloads = self.runs_in(scale_in).filter(|run| run.is_workload());

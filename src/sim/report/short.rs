@@ -1,16 +1,16 @@
-//! Names and sentences, made to fit.
+//! Shortens names and texts.
 
 use crate::sim::cluster::Name;
 
-/// The longest pod name that is shown whole; a Deployment's pod has about 25 letters.
+/// Longest pod name shown whole; a Deployment's pod has about 25 letters.
 pub(super) const NAME: usize = 24;
 
-/// A pod's name, its middle left out if it is long: both ends tell pods apart.
+/// A pod's name. A long one loses its middle: both ends tell pods apart.
 pub(super) fn pod(name: &Name) -> String {
     middle(&name.to_string(), NAME)
 }
 
-/// An instance id as people say it.
+/// An instance id without its middle.
 pub(super) fn instance(id: &str) -> String {
     middle(id, 12)
 }
@@ -26,7 +26,7 @@ fn middle(text: &str, room: usize) -> String {
     format!("{head}…{tail}")
 }
 
-/// A text of at most so many letters, on one line.
+/// A text of at most `room` letters, on one line.
 pub(super) fn fit(text: &str, room: usize) -> String {
     let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     if text.chars().count() <= room {

@@ -1,4 +1,4 @@
-//! The report for a terminal: at most 100 columns, plain letters and a few box characters; colours if asked for.
+//! The report for a terminal: at most 100 columns, plain letters and a few box characters, optional colours.
 
 use std::fmt::Write as _;
 
@@ -13,7 +13,7 @@ use super::verdict::{Number, Verdict};
 /// The widest line.
 pub(super) const WIDTH: usize = 100;
 
-/// The cells of a bar: what a pod's name and two numbers leave of [`WIDTH`].
+/// The cells of a bar: [`WIDTH`] less a pod's name and two numbers.
 const CELLS: usize = 52;
 
 const BOLD: &str = "1";
@@ -22,7 +22,7 @@ const RED: &str = "31";
 const GREEN: &str = "32";
 const YELLOW: &str = "33";
 
-/// The whole report. `colours`: whether it is read on a terminal.
+/// The whole report. `colours`: whether it goes to a terminal.
 pub fn text(report: &Report, colours: bool) -> String {
     let mut page = Page { out: String::new(), colours };
     page.scenes(report);
@@ -119,7 +119,7 @@ impl Page {
     }
 }
 
-/// Who went, why, and how long it took.
+/// Node, cause and duration.
 pub(super) fn heading(node: &NodeReport) -> [String; 5] {
     let hook = if node.held_by_hook { "hook" } else { "no hook" };
     [
@@ -158,7 +158,7 @@ fn band(phases: &[PhaseSpan], end: Seconds) -> Option<String> {
         let room = cell(span.to, end) - cell(span.from, end).min(cell(span.to, end));
         let corner = if number == 0 { '├' } else { '┼' };
         let inside = room.saturating_sub(1);
-        // Every letter of a phase's name is one byte.
+        // Phases' names are ASCII: one byte per letter.
         let mut name = format!(" {} ", span.phase);
         if name.len() > inside {
             name = name.trim().chars().take(inside).collect();

@@ -1,7 +1,7 @@
-//! The timeline of one node: both journals and the program's own life, told in order.
+//! The timeline of one node: both journals and the program's own life, in order.
 //!
-//! Of what happens at the same moment, the group's own decision comes first, then what the cluster saw, then what was
-//! asked of AWS: that is cause before effect.
+//! At the same moment, the group's own decision comes first, then the cluster's events, then calls to AWS: cause before
+//! effect.
 
 use jiff::Timestamp;
 
@@ -132,7 +132,7 @@ impl Teller<'_> {
         }
     }
 
-    /// Phases are told from the record; of its Events, what the record does not say.
+    /// Tells from Events only what the record does not say; phases come from the record.
     fn tell_said(&mut self, at: Timestamp, reason: &str, note: &str) {
         match reason {
             "ScaleInDraining" | "ScaleInFlushing" | "ScaleInReleased" => {}
@@ -201,7 +201,7 @@ impl Teller<'_> {
                 let text = format!("a person asks: {}={word}", names::RECORD);
                 self.add(at, CLUSTER, Kind::Began, text);
             }
-            // A taint that is only renewed is no news.
+            // A renewed taint is not told.
             _ if marks.is_empty() || marks == "tainted" => {}
             _ => self.add(at, CLUSTER, Kind::Marked, marks),
         }
@@ -233,7 +233,7 @@ impl Teller<'_> {
         }
     }
 
-    /// Who was asked to go comes from the runs: the journal does not say where a pod is when it is asked.
+    /// Takes asked pods from the runs: the journal does not say where a pod is when it is asked.
     fn tell_asked(&mut self) {
         let seen = self.seen;
         for run in seen.runs_in(self.scale_in) {

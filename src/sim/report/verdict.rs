@@ -1,6 +1,7 @@
-//! Whether all went well: one check a promise, each with a number, from the worlds' journals.
+//! The verdict: one check per promise, each with a number, from the worlds' journals.
 //!
-//! Nothing passes for want of having happened: a simulation in which no node was scaled in to the end has failed.
+//! A check without anything to check does not make a pass: a simulation in which no node was scaled in to the end has
+//! failed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,10 +15,10 @@ use super::short;
 use crate::sim::aws::{self, Operation, Outcome, TerminationCause};
 use crate::sim::cluster::{self, Verb};
 
-/// From the last workload's exit to the beginning of the flush: a watch and a write away, so anything longer is a poll.
+/// From the last workload's exit to the start of the flush: a watch and a write away. More would mean polling.
 const EXIT_TO_FLUSH: Seconds = Seconds::milliseconds(300);
 
-/// The checks, in the order in which they are shown.
+/// The checks, in the order shown.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Verdict {
     /// Each promise.
@@ -27,13 +28,13 @@ pub struct Verdict {
 /// A promise and whether it was kept.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Check {
-    /// What was promised not to be.
+    /// What must not happen.
     pub name: &'static str,
-    /// How much of it there was.
+    /// How much of it was found.
     pub found: Number,
-    /// What of it is allowed, in words.
+    /// How much of it is allowed, in words.
     pub allowed: &'static str,
-    /// Out of how many, and who.
+    /// Out of how many, and which.
     pub detail: String,
     /// Whether it was kept.
     pub passed: bool,
@@ -43,9 +44,9 @@ pub struct Check {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Number {
-    /// So many.
+    /// A count.
     Count(u64),
-    /// So long; none where there was nothing to measure.
+    /// A duration; `None` if there was nothing to measure.
     Span(Option<Seconds>),
 }
 
@@ -62,7 +63,7 @@ impl Check {
     }
 }
 
-/// Looks at everything that was promised.
+/// Checks every promise.
 pub(super) fn verdict(seen: &Seen<'_>) -> Verdict {
     let checks = vec![
         cut_short(seen),
@@ -151,7 +152,7 @@ fn hooks_timed_out(seen: &Seen<'_>) -> Check {
     Check::none("hooks timed out", timed_out, format!("of {} held", short::count(held as u64, "instance")))
 }
 
-/// At most one termination an instance, and one decrement for each that was asked for with one.
+/// At most one termination per instance, and one decrement for each asked for with one.
 fn terminations(seen: &Seen<'_>) -> Check {
     let mut calls: BTreeMap<&str, u64> = BTreeMap::new();
     let mut with_decrement = BTreeSet::new();
@@ -185,7 +186,7 @@ fn terminations(seen: &Seen<'_>) -> Check {
     Check::none("surplus terminations or decrements", surplus + decrements.abs_diff(expected), detail)
 }
 
-/// Instances in service that a group chose of its own accord, or that were terminated without a scale-in.
+/// Instances in service that a group chose itself, or that were terminated without a scale-in.
 fn unasked(seen: &Seen<'_>) -> Check {
     let mut unasked = Vec::new();
     for (id, life) in &seen.lives {
@@ -227,7 +228,7 @@ fn unfinished(seen: &Seen<'_>) -> Check {
     check
 }
 
-/// The worst node; one during whose last exit the program was down is left out, and said so.
+/// The slowest node. Nodes during whose last exit the program was down are left out and mentioned.
 fn exit_to_flush(seen: &Seen<'_>) -> Check {
     let mut worst: Option<(Seconds, &str)> = None;
     let (mut measured, mut down) = (0, 0);

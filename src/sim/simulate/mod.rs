@@ -1,7 +1,7 @@
 //! `ebbtide simulate`: the real program against a simulated AWS and a simulated cluster, in one process, on virtual time.
 //!
-//! Plays the scenes of [`scenario`], prints what happens as it happens ([`witness`]), and ends with a timeline of each node
-//! and a verdict counted from what the worlds saw. The same seed gives the same output, byte for byte.
+//! Plays the scenes of [`scenario`], prints events as they happen ([`witness`]), and ends with a timeline of each node and a
+//! verdict from the worlds' journals. The same seed gives the same output, byte for byte.
 
 mod scenario;
 mod witness;
@@ -16,7 +16,7 @@ use witness::Witness;
 use super::report::{self, Report};
 use crate::config::Simulate;
 
-/// Plays the simulation. Whether every promise was kept.
+/// Plays the simulation. Returns whether every promise was kept.
 pub fn run(options: &Simulate) -> anyhow::Result<bool> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build()?;
     let report = runtime.block_on(play(options))?;
@@ -33,7 +33,7 @@ pub fn run(options: &Simulate) -> anyhow::Result<bool> {
 }
 
 async fn play(options: &Simulate) -> anyhow::Result<Report> {
-    // In JSON the report alone goes to standard output.
+    // With JSON only the report goes to standard output.
     let witness = Arc::new(Witness::new(!options.json));
     let mut scenario = Scenario::begin(options.seed, Arc::clone(&witness));
     scenario.play().await?;

@@ -1,4 +1,4 @@
-//! The scenes that `ebbtide simulate` plays, on a world with two groups: `web` under a lifecycle hook, `batch` without.
+//! The scenes of `ebbtide simulate`, on a world with two groups: `web` with a lifecycle hook, `batch` without.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,13 +16,13 @@ use crate::sim::program::{Program, TAG, config};
 use crate::sim::world::{POOL, World};
 use crate::sim::{autoscaler, report};
 
-/// The longest that anything in a scene may take, in simulated time.
+/// Time limit of anything in a scene, in simulated time.
 const LIMIT: Duration = Duration::from_mins(30);
 
-/// When it is killed: workloads have been asked and need a while yet.
+/// When the program is killed: workloads have been asked to go and are still exiting.
 const INTO_THE_DRAIN: Duration = Duration::from_secs(15);
 
-/// How long the program is down after it was killed.
+/// How long the program is down after it is killed.
 const DOWN: Duration = Duration::from_secs(3);
 
 /// A scenario under way.
@@ -30,7 +30,7 @@ pub(super) struct Scenario {
     pub(super) world: Arc<World>,
     witness: Arc<Witness>,
     program: Option<Program>,
-    /// The program as the stand-in for cluster-autoscaler reaches it.
+    /// How the stand-in for cluster-autoscaler connects to the program.
     reached: Arc<Mutex<Option<Connect>>>,
     _tasks: JoinSet<()>,
 }
@@ -38,7 +38,7 @@ pub(super) struct Scenario {
 type Connect = crate::provider::proto::cloud_provider_client::CloudProviderClient<tonic::transport::Channel>;
 
 impl Scenario {
-    /// The world as it is before the first scene: two empty groups, and pods that want to run.
+    /// The world before the first scene: two empty groups, and pending pods.
     pub(super) fn begin(seed: u64, witness: Arc<Witness>) -> Self {
         let world = Arc::new(World::plain(seed));
         let mut tasks = JoinSet::new();
@@ -177,7 +177,7 @@ impl Scenario {
         self.until(&format!("{node} has gone"), |world| world.cluster.node(node).is_none()).await
     }
 
-    /// The node that a pod of this ReplicaSet runs on, the first by name.
+    /// The node that runs a pod of this ReplicaSet, the first by name.
     fn node_with(&self, set: &str) -> anyhow::Result<String> {
         let pods = self.world.cluster.list::<Pod>();
         let mut pods: Vec<_> = pods.iter().filter(|pod| app(pod) == Some(set) && !is_going(pod)).collect();
@@ -200,7 +200,7 @@ fn is_going(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some()
 }
 
-/// Pods of ReplicaSets that run and are not on their way out.
+/// Number of ReplicaSets' pods that run and are not being deleted.
 fn pods_run(world: &World) -> usize {
     let is_workload = |pod: &&Pod| matches!(app(pod), Some("shop" | "ledger" | "render"));
     let runs = |pod: &&Pod| pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running");

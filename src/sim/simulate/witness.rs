@@ -1,4 +1,4 @@
-//! Who watches the simulation: tells people what happens as it happens, and remembers what the journals do not say.
+//! Prints the simulation's events as they happen, and remembers what the journals do not say.
 
 use std::io::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,7 @@ pub(super) struct Witness {
 }
 
 impl Witness {
-    /// One that prints as it goes, if it `tells`.
+    /// A witness that prints as it goes, if it `tells`.
     pub(super) fn new(tells: bool) -> Self {
         Self { tells, facts: Mutex::default() }
     }
@@ -55,12 +55,12 @@ impl Witness {
         self.say(&format!("{:>7}  {}", Seconds::between(start, at), what.words()));
     }
 
-    /// The termination of this instance is asked for by the scene, not by the program.
+    /// A scene, not the program, asks for this instance's termination.
     pub(super) fn asked_for(&self, instance: &str) {
         self.facts().asked_for.insert(instance.to_owned());
     }
 
-    /// Everything it knows, as of the end.
+    /// Everything it knows, at the end.
     pub(super) fn facts_at_the_end(&self, cluster: &Cluster) -> Facts {
         let mut facts = self.facts().clone();
         facts.lines = facts.nodes.keys().map(|node| (node.clone(), cluster.lines(node))).collect();
@@ -75,7 +75,7 @@ impl Witness {
 
     fn say(&self, line: &str) {
         if self.tells {
-            // Whoever closes the pipe has seen enough; the verdict is still computed.
+            // A closed pipe ends the output; the verdict is still computed.
             let _ = writeln!(std::io::stdout(), "{line}");
         }
     }
@@ -102,7 +102,7 @@ impl Witness {
     }
 }
 
-/// The instance under a node.
+/// The instance of a node.
 pub(super) fn machine(node: &Node) -> Option<Machine> {
     let instance = node.spec.as_ref()?.provider_id.as_ref()?.rsplit('/').next()?.to_owned();
     let group = node.metadata.labels.as_ref()?.get(POOL)?.clone();

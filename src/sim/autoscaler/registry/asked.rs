@@ -1,4 +1,4 @@
-//! What a loop asks the registry once it has reckoned.
+//! The registry's results for one loop.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +22,7 @@ impl Registry {
         self.are_there_upcoming_nodes(group) && self.requests.contains_key(group)
     }
 
-    /// GetUpcomingNodes: how many nodes of each group are counted on though they are not ready.
+    /// GetUpcomingNodes: for each group, the nodes that are counted on although not ready.
     pub fn upcoming(&self) -> BTreeMap<String, i32> {
         let of = |(group, range): (&String, &AcceptableRange)| {
             let counts = match self.options.version {
@@ -37,7 +37,7 @@ impl Registry {
         self.ranges.iter().filter_map(of).collect()
     }
 
-    /// Names of Nodes that are among the upcoming ones.
+    /// Names of Nodes that count as upcoming.
     pub fn registered_upcoming(&self) -> BTreeSet<String> {
         let upcoming = self.upcoming();
         let of = |group: &String| self.not_started.get(group).into_iter().flatten().cloned();
@@ -51,12 +51,12 @@ impl Registry {
             || unready * 100 <= self.options.max_unready_percentage * self.look.nodes.len()
     }
 
-    /// NodeGroupScaleUpSafety: healthy and not left alone after a failure.
+    /// NodeGroupScaleUpSafety: healthy and not backed off.
     pub fn is_safe_to_scale_up(&self, group: &str, now: Timestamp) -> bool {
         self.is_healthy(group) && !self.backoff.is_backed_off(group, now)
     }
 
-    /// Whether the group is left alone after a failed scale-up.
+    /// Whether the group is backed off after a failed scale-up.
     pub fn is_backed_off(&self, group: &str, now: Timestamp) -> bool {
         self.backoff.is_backed_off(group, now)
     }
@@ -72,7 +72,7 @@ impl Registry {
             || missing * 100 <= self.options.max_unready_percentage * there
     }
 
-    /// The instances of each group that have not registered for too long.
+    /// The instances of each group that have been unregistered for too long.
     pub fn old_unregistered(&self) -> BTreeMap<String, Vec<String>> {
         let mut old: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for (id, group) in &self.look.unregistered {
@@ -92,7 +92,7 @@ impl Registry {
         self.look.groups.iter().map(of).filter(|(_, failed)| !failed.is_empty()).collect()
     }
 
-    /// fixNodeGroupSize: the groups whose target size is to go down, in the provider's order, and by how much.
+    /// fixNodeGroupSize: the groups whose target size must go down, in the provider's order, and by how much.
     pub fn sizes_to_fix(&self) -> Vec<(String, i32)> {
         let of = |group: &GroupFacts| {
             let wrong = self.incorrect.get(&group.id)?;
@@ -102,12 +102,12 @@ impl Registry {
         self.look.groups.iter().filter_map(of).collect()
     }
 
-    /// What is known of a group's nodes.
+    /// The readiness of a group's nodes.
     pub fn readiness_of(&self, group: &str) -> Readiness {
         self.readiness.get(group).cloned().unwrap_or_default()
     }
 
-    /// What the provider has said of the groups.
+    /// The groups as the provider described them.
     pub fn groups(&self) -> &[GroupFacts] {
         &self.look.groups
     }

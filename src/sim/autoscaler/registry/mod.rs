@@ -1,8 +1,8 @@
-//! What cluster-autoscaler concludes from Nodes and from the provider's answers: which nodes are to come, which have
-//! failed, which group has a wrong size. Pure.
+//! What cluster-autoscaler concludes from Nodes and the provider's answers: upcoming and failed nodes, and groups with a
+//! wrong size. Pure.
 //!
-//! Sources: `clusterstate/clusterstate.go` of 1.30 and of the core of 2026; functions here have the names there, in our
-//! spelling. Not modelled: suspended nodes, node groups that are made asynchronously, the status ConfigMap.
+//! Sources: `clusterstate/clusterstate.go` of 1.30 and of the core of 2026; functions have their names from there, in our
+//! spelling. Not modelled: suspended nodes, asynchronously created node groups, the status ConfigMap.
 
 mod asked;
 
@@ -16,7 +16,7 @@ use super::options::Options;
 use crate::provider::proto::Instance;
 use crate::provider::proto::instance_status::InstanceState;
 
-/// A Node, as far as it counts here.
+/// The facts of a Node that count here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeFacts {
     /// Its name.
@@ -25,13 +25,13 @@ pub struct NodeFacts {
     pub provider_id: String,
     /// Whether it is Ready.
     pub ready: bool,
-    /// When it was made.
+    /// Its creation time.
     pub created: Timestamp,
-    /// Whether it carries the ToBeDeleted taint. The protocol has no HasInstance, so that nothing else makes it deleted.
+    /// Whether it has the ToBeDeleted taint. The protocol has no HasInstance, so only the taint makes it deleted.
     pub to_be_deleted: bool,
 }
 
-/// What the provider says of a group in one loop.
+/// The provider's answers about a group in one loop.
 #[derive(Clone, Debug)]
 pub struct GroupFacts {
     /// Its id.
@@ -42,7 +42,7 @@ pub struct GroupFacts {
     pub max: i32,
     /// TargetSize.
     pub target: i32,
-    /// Nodes, perhaps out of the cache.
+    /// Nodes, possibly from the cache.
     pub instances: Vec<Instance>,
     /// MaxNodeProvisionTime.
     pub provision_time: Duration,
@@ -50,33 +50,33 @@ pub struct GroupFacts {
     pub startup_time: Duration,
 }
 
-/// Everything that one loop reckons from.
+/// The input of one loop.
 #[derive(Clone, Debug, Default)]
 pub struct Look {
     /// The groups, in the provider's order.
     pub groups: Vec<GroupFacts>,
     /// Every Node, with the group that NodeGroupForNode names.
     pub nodes: Vec<(NodeFacts, Option<String>)>,
-    /// What [`not_registered`] found, by provider id, with the group that NodeGroupForNode names.
+    /// The result of [`not_registered`], by provider id, with the group that NodeGroupForNode names.
     pub unregistered: BTreeMap<String, Option<String>>,
 }
 
-/// What a group's nodes are like.
+/// Numbers of a group's nodes by readiness.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Readiness {
-    /// Registered, whatever else they are.
+    /// Registered, in whatever state.
     pub registered: usize,
     /// Ready.
     pub ready: usize,
-    /// Broken after they had started.
+    /// Not ready after having started.
     pub unready: usize,
-    /// Being deleted: not in the target size, cluster-autoscaler thinks.
+    /// Being deleted; cluster-autoscaler assumes that the target size no longer counts them.
     pub deleted: usize,
     /// Not ready yet.
     pub not_started: usize,
     /// Listed and not registered.
     pub unregistered: usize,
-    /// The same, for longer than a node may take to come.
+    /// The same, for longer than a node may take to register.
     pub long_unregistered: usize,
 }
 
@@ -87,7 +87,7 @@ struct Request {
     expected_by: Timestamp,
 }
 
-/// A size that does not fit to the nodes there are.
+/// A size that does not match the existing nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct IncorrectSize {
     expected: i32,
@@ -101,23 +101,23 @@ struct AcceptableRange {
     target: i32,
 }
 
-/// What a scale-up came to that did not work.
+/// A failed scale-up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// Nodes did not come in time. The newer one then asks for a target size lower by so many.
+    /// Nodes did not come in time. The newer version then lowers the target size by `increase`.
     TimedOut {
         /// The group.
         group: String,
-        /// How many were asked for.
+        /// Nodes requested.
         increase: i32,
     },
-    /// Instances that were asked for are listed with an error.
+    /// Requested instances are listed with an error.
     Refused {
         /// The group.
         group: String,
         /// The error's code.
         code: String,
-        /// How many were not seen with an error before.
+        /// Those not listed with an error before.
         nodes: usize,
     },
 }
@@ -139,8 +139,7 @@ pub struct Registry {
     incorrect: BTreeMap<String, IncorrectSize>,
 }
 
-/// Instances that are listed, are expected to register and have no Node, by provider id. To which group a Node belongs
-/// does not matter here.
+/// Listed instances that should register but have no Node, by provider id. The group of a Node does not matter here.
 pub fn not_registered<'a>(
     nodes: impl IntoIterator<Item = &'a NodeFacts>,
     listed: impl IntoIterator<Item = &'a Instance>,
@@ -162,7 +161,7 @@ fn state(instance: &Instance) -> Option<InstanceState> {
         .filter(|s| *s != InstanceState::Unspecified)
 }
 
-/// An error without a code is none.
+/// An error's code; an error without a code is none.
 fn error_code(instance: &Instance) -> Option<&str> {
     let error = instance.status.as_ref()?.error_info.as_ref()?;
     (!error.error_code.is_empty()).then_some(error.error_code.as_str())
@@ -173,7 +172,7 @@ fn has_create_error(instance: &Instance) -> bool {
 }
 
 impl Registry {
-    /// Knows nothing yet.
+    /// An empty registry.
     pub fn new(options: Options) -> Self {
         Self {
             options,
@@ -191,7 +190,7 @@ impl Registry {
         }
     }
 
-    /// UpdateNodes: reckons anew, and says which scale-ups did not work.
+    /// UpdateNodes: recomputes everything and returns the failed scale-ups.
     pub fn update(&mut self, look: Look, now: Timestamp) -> Vec<Failure> {
         let with_error = |group: &GroupFacts| {
             let of_group = group.instances.iter().filter(|i| has_create_error(i));
@@ -216,7 +215,7 @@ impl Registry {
         self.not_started.clear();
         let mut startup_time = self.options.max_node_startup_time;
         for (node, group) in &self.look.nodes {
-            // For nodes of no group the time of the last group holds, in the newer one as it is written.
+            // Nodes of no group get the last group's time, as the newer version is written.
             if let Some(facts) = group.as_ref().and_then(|group| self.facts(group)) {
                 startup_time = facts.startup_time;
             }
@@ -274,7 +273,7 @@ impl Registry {
         self.backoff.forget(&options, now);
         let upcoming: BTreeSet<String> =
             self.requests.keys().filter(|group| self.are_there_upcoming_nodes(group)).cloned().collect();
-        // What has come has come.
+        // Requests whose nodes have all come are done.
         self.requests.retain(|group, _| upcoming.contains(group));
         let late: Vec<(String, i32)> = self
             .requests
@@ -323,7 +322,7 @@ impl Registry {
         }
     }
 
-    /// RegisterScaleUp, or what is left of one that `delta` less than nothing came of.
+    /// RegisterScaleUp; a negative `delta` takes off what failed.
     pub fn register_scale_up(&mut self, group: &str, delta: i32, now: Timestamp) {
         let provision_time =
             self.facts(group).map_or(self.options.max_node_provision_time, |facts| facts.provision_time);
@@ -350,7 +349,7 @@ impl Registry {
         self.backoff.fail(group, &self.options, now);
     }
 
-    /// Recalculate: other target sizes than at the beginning of the loop.
+    /// Recalculate: replaces the target sizes read at the beginning of the loop.
     pub fn recalculate(&mut self, targets: &BTreeMap<String, i32>) {
         for group in &mut self.look.groups {
             group.target = targets.get(&group.id).copied().unwrap_or(group.target);

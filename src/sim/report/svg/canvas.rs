@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use quick_xml::escape::escape;
 
-/// Elements, one a line.
+/// Elements, one per line.
 #[derive(Default)]
 pub(super) struct Canvas {
     out: String,
@@ -17,7 +17,7 @@ impl Canvas {
         let _ = writeln!(self.out, "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\">{content}</text>");
     }
 
-    /// A rectangle (x, y, width, height), with what a pointer that rests on it is told.
+    /// A rectangle (x, y, width, height) with a tooltip.
     pub(super) fn rect(&mut self, [x, y, width, height]: [f64; 4], class: &str, told: Option<&str>) {
         let width = width.max(0.0);
         let _ = write!(
@@ -47,7 +47,7 @@ impl Canvas {
     }
 }
 
-/// Escaped, and without what XML has no way to write.
+/// Escapes text and drops characters that XML cannot hold.
 fn clean(text: &str) -> String {
     let text: String =
         text.chars().filter(|c| !c.is_control() && !matches!(c, '\u{fffe}' | '\u{ffff}')).collect();

@@ -1,7 +1,7 @@
-//! The report as a picture: one self-contained SVG, readable on light and on dark ground.
+//! The report as a picture: one self-contained SVG, for light and dark backgrounds.
 //!
-//! A panel for each node, one above the other, and the verdict below. No script, no font, no link: it may be shown
-//! anywhere. Sizes are in pixels of a picture that is [`WIDTH`] wide.
+//! A panel for each node, and the verdict below. No script, font or link, so it can be shown anywhere. Sizes are in pixels
+//! of a picture [`WIDTH`] wide.
 
 mod canvas;
 mod panel;
@@ -10,14 +10,14 @@ use self::canvas::Canvas;
 use super::Report;
 use super::verdict::{Check, Number};
 
-/// The width of the picture: what a README shows without scaling.
+/// The width of the picture: a README shows it without scaling.
 const WIDTH: f64 = 960.0;
-/// Free space around everything.
+/// Margin around everything.
 const MARGIN: f64 = 16.0;
 /// The height of a line of text or of a pod's row.
 const ROW: f64 = 18.0;
 
-/// Colours by class, for light ground and for dark.
+/// Colours by class, for light and dark backgrounds.
 const STYLE: &str = "
 text { font: 12px system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif; fill: #1f2328 }
 .title { font-size: 15px; font-weight: 600 } .small { font-size: 11px } .end { text-anchor: end } .middle { text-anchor: middle }
@@ -69,7 +69,7 @@ fn legend(canvas: &mut Canvas, y: f64) -> f64 {
     for (class, words) in entries {
         canvas.rect([x, y - 9.0, 14.0, 9.0], class, None);
         canvas.text(x + 20.0, y, "small quiet", words);
-        // About 6 pixels a letter, and some room.
+        // About 6 pixels per letter, and some space.
         x += 44.0 + 6.0 * words.len() as f64;
     }
     y

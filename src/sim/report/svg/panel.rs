@@ -12,16 +12,16 @@ use crate::sim::report::seconds::Seconds;
 use crate::sim::report::short;
 use crate::sim::report::text::heading;
 
-/// Where the names of the pods end and time begins.
+/// Where pod names end and the time axis begins.
 const LEFT: f64 = 200.0;
 const RIGHT: f64 = WIDTH - MARGIN - 16.0;
 const BAR: f64 = 10.0;
 
-/// Distances between ticks that people can count in, in seconds; the first that gives at most this many is taken.
+/// Intervals of ticks, in seconds; the first that gives few enough ticks is used.
 const STEPS: [u32; 13] = [1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 7200];
 const MOST_TICKS: f64 = 12.0;
 
-/// From moments to pixels.
+/// Maps moments to pixels.
 #[derive(Clone, Copy)]
 struct Axis {
     seconds: f64,
@@ -36,14 +36,14 @@ impl Axis {
         LEFT + (RIGHT - LEFT) * (seconds / self.seconds).clamp(0.0, 1.0)
     }
 
-    /// Longer ones than a day are cut into a dozen.
+    /// Spans beyond the largest interval get twelve ticks.
     fn step(self) -> f64 {
         let fits = |step: &f64| self.seconds / step <= MOST_TICKS;
         STEPS.into_iter().map(f64::from).find(fits).unwrap_or(self.seconds / MOST_TICKS)
     }
 }
 
-/// Draws a node from `top` downwards; gives where the panel ends.
+/// Draws a node from `top` down; returns where the panel ends.
 pub(super) fn panel(canvas: &mut Canvas, node: &NodeReport, top: f64) -> f64 {
     let axis = Axis { seconds: node.span.as_f64().max(1.0) };
     let beats = if node.heartbeats.is_empty() { 0.0 } else { ROW };
@@ -96,7 +96,7 @@ fn bands(canvas: &mut Canvas, node: &NodeReport, axis: Axis, top: f64, bottom: f
         let told = format!("{} from {} s to {} s", span.phase, span.from, span.to);
         canvas.rect([from, top, to - from, bottom - top], class, Some(&told));
         let name = span.phase.to_string();
-        // About 7 pixels a letter.
+        // About 7 pixels per letter.
         if to - from > 7.0 * name.len() as f64 {
             canvas.text(from + 4.0, top + 13.0, "small quiet", &name);
         }
@@ -129,7 +129,7 @@ fn row(canvas: &mut Canvas, pod: &PodBar, span: Seconds, axis: Axis, top: f64) {
     }
 }
 
-/// The row in words.
+/// The tooltip of a pod's row.
 fn told(pod: &PodBar) -> String {
     // Writing to a String cannot fail.
     let mut words = pod.pod.clone();

@@ -1,4 +1,4 @@
-//! Reports of small stories. [`told`] is one in which all goes well; each test changes what it is about.
+//! Reports of small scenarios. [`told`] is one in which all goes well; each test changes one thing.
 
 mod pictures;
 mod timelines;
@@ -21,7 +21,7 @@ const GROUP: &str = "web";
 const HOOK: &str = "ebbtide";
 const AGENT: &str = "logging/agent-2xk9p";
 
-/// So many milliseconds after the scale-in began.
+/// This many milliseconds after the scale-in began.
 fn at(milliseconds: i64) -> Timestamp {
     Timestamp::from_millisecond(1_800_000_000_000 + milliseconds).expect("in range")
 }
@@ -46,7 +46,7 @@ impl Scenario {
         self
     }
 
-    /// Takes entries back that say this, and fails if there are none.
+    /// Removes the matching entries; fails if there are none.
     fn without(&mut self, such: impl Fn(&str) -> bool) -> &mut Self {
         let before = self.aws.len() + self.cluster.len();
         self.aws.retain(|entry| !such(&format!("{:?}", entry.what)));

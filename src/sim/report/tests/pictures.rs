@@ -1,4 +1,4 @@
-//! The report as text, picture and JSON, and the lines of its progress.
+//! The report as text, picture and JSON, and its progress lines.
 
 use quick_xml::events::Event as Xml;
 

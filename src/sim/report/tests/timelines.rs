@@ -1,4 +1,4 @@
-//! What a node's timeline says, and how it is folded.
+//! A node's timeline, and how it is folded.
 
 use super::*;
 

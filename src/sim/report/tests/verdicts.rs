@@ -1,4 +1,4 @@
-//! Every check fails when its promise is broken, and nothing else does.
+//! Every check fails when its promise is broken, and only then.
 
 use super::*;
 

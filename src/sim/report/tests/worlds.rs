@@ -1,4 +1,4 @@
-//! The two worlds' own journals read as the hand-made ones do.
+//! The two worlds' own journals give reports like the hand-made ones.
 
 use std::time::Duration;
 
