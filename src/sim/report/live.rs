@@ -4,11 +4,12 @@
 
 use jiff::Timestamp;
 
-use super::scale_ins::cause_words;
+use super::scale_ins::{cause_words, reason_of};
 use super::seconds::Seconds;
 use super::short;
 use super::text::WIDTH;
 use crate::k8s::names;
+use crate::scale_in::events::Reason;
 use crate::scale_in::record::{Cause, Phase, Record, Release, Written, read};
 use crate::sim::aws::{self, TerminationCause, Transition};
 use crate::sim::cluster::{self, By, NodeChange};
@@ -99,10 +100,14 @@ fn of_cluster(event: &cluster::Event) -> Option<String> {
         Event::CutShort { pod, node, .. } => format!("{} CUT SHORT on {node}", short::pod(pod)),
         Event::LinesLost { node, count } => format!("{node} LOST {}", short::count(*count, "log line")),
         Event::KubernetesEvent { regarding, reason, note } => {
-            // Phases are told from the record.
-            let said = ["ScaleInBlocked", "ScaleInWaiting", "ScaleInNotPossible", "ScaleInNotUnderstood"];
-            let node = regarding.strip_prefix("Node/").filter(|_| said.contains(&reason.as_str()))?;
-            format!("{node} {note}")
+            let node = regarding.strip_prefix("Node/")?;
+            match reason_of(reason)? {
+                Reason::Blocked | Reason::Waiting | Reason::NotPossible | Reason::NotUnderstood => {
+                    format!("{node} {note}")
+                }
+                // Phases are told from the record; the timeline has the rest.
+                _ => return None,
+            }
         }
         _ => return None,
     })

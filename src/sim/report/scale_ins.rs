@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use super::facts::Facts;
 use super::machines::Life;
 use crate::k8s::names;
+use crate::scale_in::events::Reason;
 use crate::scale_in::record::{Phase, Written, read};
 use crate::sim::aws::TerminationCause;
 use crate::sim::cluster::{Entry, Event, NodeChange};
@@ -123,6 +124,11 @@ pub(super) fn scale_ins(cluster: &[Entry], lives: &BTreeMap<String, Life>, facts
     let mut all: Vec<ScaleIn> = all.into_values().collect();
     all.sort_by(|a, b| (a.start, &a.node).cmp(&(b.start, &b.node)));
     all
+}
+
+/// The program's reason in an Event; `None` for Events of others.
+pub(super) fn reason_of(text: &str) -> Option<Reason> {
+    Reason::ALL.into_iter().find(|reason| reason.as_str() == text)
 }
 
 /// Why a group terminates an instance, in words.

@@ -8,11 +8,12 @@ use jiff::Timestamp;
 use super::bars::bars;
 use super::fold::{Lines, Repeated};
 use super::node::{Kind, NodeReport, PhaseSpan, ProgramMark};
-use super::scale_ins::{ScaleIn, cause_words};
+use super::scale_ins::{ScaleIn, cause_words, reason_of};
 use super::seconds::Seconds;
 use super::seen::Seen;
 use super::short;
 use crate::k8s::names;
+use crate::scale_in::events::Reason;
 use crate::scale_in::record::{Phase, Release, Written, read};
 use crate::sim::aws::{self, Operation, Outcome, TerminationCause, Transition};
 use crate::sim::cluster::{self, By, Name, NodeChange};
@@ -134,19 +135,18 @@ impl Teller<'_> {
 
     /// Tells from Events only what the record does not say; phases come from the record.
     fn tell_said(&mut self, at: Timestamp, reason: &str, note: &str) {
-        match reason {
-            "ScaleInDraining" | "ScaleInFlushing" | "ScaleInReleased" => {}
-            "ScaleInReleasing" => {
+        match reason_of(reason) {
+            None | Some(Reason::Draining | Reason::Flushing | Reason::Released) => {}
+            Some(Reason::Releasing) => {
                 let volumes = note.split([',', ':']).find(|part| part.contains("volumes"));
                 if let Some(volumes) = volumes {
                     self.add(at, CLUSTER, Kind::Volumes, volumes.trim());
                 }
             }
-            _ if reason.starts_with("ScaleIn") => {
+            Some(_) => {
                 let what = Repeated::Said(reason.to_owned());
                 self.lines.repeat(self.since(at), CLUSTER, what, note);
             }
-            _ => {}
         }
     }
 
