@@ -1,7 +1,7 @@
 //! The admin endpoints: liveness, readiness and metrics.
 //!
-//! Invariants: `/livez` answers as long as the program does; `/readyz` names what is missing until every gate is
-//! open; what `/metrics` shows is read at that moment; no client keeps others out by holding connections.
+//! Invariants: `/livez` answers as long as the program runs; `/readyz` names every closed gate; `/metrics` reads its values
+//! on each request; no client can keep others out by holding connections.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -31,13 +31,12 @@ const HEADERS_WITHIN: Duration = Duration::from_secs(10);
 /// Enough for probes, some Prometheus servers and people.
 const CONNECTIONS: usize = 64;
 const CONNECTIONS_OF_A_PEER: usize = 16;
-/// A connection is closed at this age, so that a client that never reads its answers does not hold one for ever.
+/// Connections are closed at this age, so that a client that never reads its answers cannot hold one for ever.
 const CONNECTION_AGE: Duration = Duration::from_mins(10);
-/// Pause after accept(2) has failed. It may fail again at once (no file descriptors), which must not become a busy
-/// loop.
+/// Pause after a failed accept(2). It may fail again at once (no file descriptors); this avoids a busy loop.
 const AFTER_ACCEPT_ERROR: Duration = Duration::from_millis(200);
 
-/// Which gates must open before the program is ready.
+/// The gates that must be open before the program is ready.
 #[derive(Clone, Debug, Default)]
 pub struct Readiness(Arc<Mutex<BTreeMap<&'static str, bool>>>);
 
@@ -122,7 +121,7 @@ pub async fn serve(
                     let slot = slots.take(Peer::of(address.ip()));
                     let io = TokioIo::new(Bounded::new(stream, slot, CONNECTION_AGE));
                     let service = TowerToHyperService::new(router.clone());
-                    // How a connection ends is its client's business.
+                    // How a connection ends does not matter here.
                     open.spawn(stopping.watch(http.serve_connection(io, service)).map(drop));
                 }
                 Err(error) => {
@@ -209,7 +208,7 @@ mod tests {
         assert!(text.contains("ebbtide_things_total 1\n") && text.ends_with("# EOF\n"), "{text}");
     }
 
-    /// Where an admin server listens, as long as the tasks live.
+    /// An admin server's address, and its tasks, which keep it running.
     async fn served() -> (std::net::SocketAddr, JoinSet<io::Result<()>>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("bound");

@@ -1,4 +1,4 @@
-//! Why the program ended without being told to.
+//! Why the program ended before it was stopped.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use tokio::task::JoinError;
 use crate::provider::ServeError;
 use crate::scale_in::ControllerError;
 
-/// Why the program ended without being told to.
+/// Why the program ended before it was stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum AppError {
     /// The gRPC server failed.
@@ -19,13 +19,13 @@ pub enum AppError {
     /// The scale-in controller failed.
     #[error("the scale-in controller ended")]
     Controller(#[from] ControllerError),
-    /// A task ended that never should.
+    /// A task ended that should run until the stop.
     #[error("the {0} ended")]
     Ended(&'static str),
     /// A task panicked.
     #[error("the {task} panicked")]
     Panicked {
-        /// Which.
+        /// Its name.
         task: &'static str,
         /// Its panic.
         source: JoinError,

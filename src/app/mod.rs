@@ -1,7 +1,7 @@
-//! Putting the program together and running it until it is told to stop.
+//! Puts the program together and runs it until it is stopped.
 //!
-//! Everything that differs between production, the simulated worlds and tests comes in as an [`Outside`]. Every task is
-//! owned here; one that ends before it was told to ends the program.
+//! Everything that differs between production, simulated worlds and tests comes in as an [`Outside`]. Every task is owned
+//! here; one that ends before the stop ends the program.
 
 mod error;
 mod parts;
@@ -31,11 +31,11 @@ use crate::scale_in::{self, Shared};
 use crate::telemetry::chain;
 use crate::template::learned::config_map;
 
-/// How long a stop waits in all for calls under way: cluster-autoscaler's, and ours to the API server and AWS. The
-/// kubelet gives 30 s by default; a person who waits gives 5 s.
+/// How long a stop waits for calls under way: cluster-autoscaler's, and ours to the API server and AWS. The kubelet gives 30
+/// s by default; a waiting person gives 5 s.
 const STOP_WITHIN: Duration = Duration::from_millis(4_500);
 
-/// What the program connects to.
+/// Everything that the program connects to.
 pub struct Outside {
     /// AWS.
     pub aws: Aws,
@@ -43,11 +43,11 @@ pub struct Outside {
     pub cluster: Cluster,
     /// Tells the time.
     pub clock: Clock,
-    /// Where gRPC clients connect.
+    /// Connections of gRPC clients.
     pub incoming: Incoming,
     /// Certificates of the gRPC server.
     pub tls: Option<Tls>,
-    /// Where `/livez`, `/readyz` and `/metrics` are served.
+    /// Socket of `/livez`, `/readyz` and `/metrics`.
     pub admin: Option<TcpListener>,
 }
 
@@ -57,8 +57,8 @@ impl std::fmt::Debug for Outside {
     }
 }
 
-/// Runs `work` to its end. Does not wait for blocked threads: a DNS look-up that no server answers blocks its thread
-/// for longer than anybody waits for a stop.
+/// Runs `work` to its end, without waiting for blocked threads: an unanswered DNS look-up blocks its thread for longer than
+/// a stop may take.
 pub fn block_on<T>(work: impl Future<Output = T>) -> io::Result<T> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let ended = runtime.block_on(work);
@@ -95,7 +95,7 @@ fn load_tls(options: TlsOptions) -> anyhow::Result<Tls> {
     })
 }
 
-/// Runs the program until `stop`, then waits for what is under way.
+/// Runs the program until `stop`, then waits for calls under way.
 pub async fn run(config: &Config, outside: Outside, stop: CancellationToken) -> Result<(), AppError> {
     let Outside { aws, cluster, clock, incoming, tls, admin } = outside;
     let Parts { shared, discovery, provider, mut election, running, registry } =
@@ -137,7 +137,7 @@ pub async fn run(config: &Config, outside: Outside, stop: CancellationToken) -> 
     outcome
 }
 
-/// Stands for election, if there is one.
+/// Takes part in the election, if there is one.
 async fn stand(election: &mut Option<Election>) -> Infallible {
     match election {
         Some(election) => election.run().await,
@@ -145,7 +145,7 @@ async fn stand(election: &mut Option<Election>) -> Infallible {
     }
 }
 
-/// Keeps what is learned of nodes in its ConfigMap.
+/// Stores learned templates in their ConfigMap.
 fn keep_learned(config: &Config, shared: &Shared) -> impl Future<Output = Infallible> + use<> {
     config_map::keep(
         Arc::clone(&shared.learned),
@@ -159,7 +159,7 @@ async fn release_protection(shared: Arc<Shared>) -> Infallible {
     shared.protection.run(&shared.leadership).await
 }
 
-/// Logs as whom AWS knows us: a call that is denied later is denied to them.
+/// Logs our AWS identity: the one to grant permissions to if a call is denied.
 async fn log_identity(aws: Aws) -> Infallible {
     match aws.identity().await {
         Ok(Some(identity)) => tracing::info!(arn = identity.arn, account = identity.account, "known to AWS"),

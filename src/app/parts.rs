@@ -1,4 +1,4 @@
-//! The parts of the program, put together and not yet running.
+//! The program's parts, built but not yet running.
 
 use std::sync::Arc;
 
@@ -17,14 +17,14 @@ use crate::provider::{AwsSizing, Provider, RpcMetrics, Running};
 use crate::scale_in::{Board, Flush, Holds, Intents, Metrics, Notices, Settings, Shared};
 use crate::template::LearnedStore;
 
-/// The parts that run, and what they share.
+/// The program's parts, and what they share.
 pub(super) struct Parts {
     pub(super) shared: Arc<Shared>,
     pub(super) discovery: Discovery,
     pub(super) provider: Provider,
-    /// `None`: this is the only process.
+    /// `None`: no election, this is the only process.
     pub(super) election: Option<Election>,
-    /// Size changes, which run to their end even if their caller gives up.
+    /// Size changes, which complete even if their caller gives up.
     pub(super) running: Running,
     pub(super) registry: Registry,
 }
@@ -97,7 +97,7 @@ fn settings(config: &Config) -> Settings {
     }
 }
 
-/// Registers the metrics of every part. Returns those that the RPCs count in.
+/// Registers the metrics of all parts. Returns those of the RPCs.
 fn register(registry: &mut Registry, shared: &Shared) -> RpcMetrics {
     shared.leadership.register(registry);
     shared.aws.calls().register(registry);

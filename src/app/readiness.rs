@@ -1,4 +1,4 @@
-//! When the program is ready, and when it is not any more.
+//! When the program is ready, and when it ceases to be.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -9,19 +9,18 @@ use futures::FutureExt as _;
 use crate::admin::{Gate, Readiness};
 use crate::scale_in::Shared;
 
-/// How often it is checked whether something has become too old.
+/// How often data is checked for its age.
 const FRESHNESS_EVERY: Duration = Duration::from_secs(5);
 
-/// What readiness waits for.
+/// The gates of readiness.
 pub(super) struct Gates {
     /// A complete refresh, no older than `--snapshot-max-age`.
     groups: Gate,
     /// The first list of Nodes.
     nodes: Gate,
-    /// The leader is known, whoever it is. Without the Lease nothing is drained, so a rollout of a version that may not
-    /// read or write it stops here.
+    /// The leader is known. Without the Lease nothing is drained, so a rollout of a version without rights to it stops here.
     lease: Gate,
-    /// Every watch has proved to be alive lately.
+    /// Every watch has recently proved to be alive.
     watches: Gate,
 }
 
@@ -31,7 +30,7 @@ impl Gates {
         Self { groups: gate("groups"), nodes: gate("nodes"), lease: gate("lease"), watches: gate("watches") }
     }
 
-    /// Opens each gate when its data is there and closes it when that is too old. Never completes.
+    /// Opens each gate when its data is there, and closes it when the data is too old. Never completes.
     pub(super) async fn keep(self, readiness: Readiness, shared: Arc<Shared>) -> Infallible {
         let mut versions = shared.groups.versions();
         let mut standings = shared.leadership.changes();
@@ -39,8 +38,7 @@ impl Gates {
         loop {
             self.groups.set(shared.groups.fresh(shared.clock.now()).is_ok());
             self.nodes.set(shared.nodes.is_synced());
-            // Never closed again: a leader that is not known any more means an API server that is gone, and the watches
-            // show that.
+            // Never closed again: a leader can only become unknown when the API server is away, which the watches show.
             if shared.leadership.known().now_or_never().is_some() {
                 self.lease.open();
             }

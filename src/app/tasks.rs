@@ -1,4 +1,4 @@
-//! The tasks of the program: none is to end before the program stops, and none ends unheard.
+//! The program's tasks: none may end before the stop, and none ends unnoticed.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -17,7 +17,7 @@ pub(super) struct Tasks {
 }
 
 impl Tasks {
-    /// No tasks yet. They are to end when `stop` is cancelled.
+    /// No tasks yet. Cancelling `stop` ends them.
     pub(super) fn new(stop: CancellationToken) -> Self {
         Self { stop, set: JoinSet::new(), names: HashMap::new() }
     }
@@ -32,7 +32,7 @@ impl Tasks {
         self.names.insert(id, name);
     }
 
-    /// Starts a task that can be dropped at any await, and is at the stop.
+    /// Starts a task that the stop drops, at any await.
     pub(super) fn until_stop(
         &mut self,
         name: &'static str,
@@ -45,7 +45,7 @@ impl Tasks {
         });
     }
 
-    /// Waits for a task to end before the stop, and says why it did.
+    /// Waits for a task to end before the stop, and returns why.
     pub(super) async fn first_to_end(&mut self) -> AppError {
         match self.next().await {
             Some((_, Err(error))) => error,
@@ -54,7 +54,7 @@ impl Tasks {
         }
     }
 
-    /// Waits for all tasks after the stop. The first error is kept in `outcome`, the others are logged.
+    /// Waits for all tasks after the stop. Keeps the first error in `outcome` and logs the others.
     pub(super) async fn finish(&mut self, outcome: &mut Result<(), AppError>) {
         while let Some((task, ended)) = self.next().await {
             match (ended, &outcome) {

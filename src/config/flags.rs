@@ -1,7 +1,7 @@
-//! The flags as clap reads them, with their values as typed, or the environment's in their place.
+//! The flags as clap reads them: values as typed, from the command line or else the environment.
 //!
-//! Clap stops at the first problem. To report all of them, each problem is noted and its argument taken off the line,
-//! until clap accepts the rest.
+//! Clap stops at the first problem. To report all, each problem is noted and its argument removed, until clap accepts the
+//! rest.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
@@ -15,7 +15,7 @@ use super::problem::Problem;
 #[cfg(feature = "simulate")]
 use super::values::Simulate;
 
-/// The commands there are.
+/// The commands.
 pub(super) const COMMANDS: &str = if cfg!(feature = "simulate") { "serve or simulate" } else { "serve" };
 
 /// The cluster-autoscaler cloud provider for EC2 Auto Scaling groups that drains every node before it goes.
@@ -30,7 +30,7 @@ struct Cli {
 enum Sub {
     /// Serve cluster-autoscaler over gRPC, and drain nodes before they go.
     Serve(Box<ServeFlags>),
-    /// Show the program at work on a simulated AWS and a simulated cluster: no account, no cluster, no configuration.
+    /// Show the program at work on a simulated AWS and cluster: no account, cluster or configuration needed.
     #[cfg(feature = "simulate")]
     Simulate(Simulate),
 }
@@ -38,97 +38,101 @@ enum Sub {
 /// The flags of `serve`, as typed.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct ServeFlags {
-    /// Address and port gRPC is served on, or a Unix socket, unix:///PATH. Without certificates, a loopback address or a Unix
-    /// socket only.
+    /// Address and port, or Unix socket (unix:///PATH), of the gRPC server. Without certificates only a loopback address or
+    /// a Unix socket.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8086")]
     pub(super) listen: String,
     /// Address and port of /livez, /readyz and /metrics.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9086")]
     pub(super) admin_listen: String,
-    /// The server's certificate chain, PEM. Read again when it changes, as are the other TLS files.
+    /// The server's certificate chain, PEM. Needs --tls-key and --tls-client-ca. All TLS files are read again when they
+    /// change.
     #[arg(long, value_name = "FILE")]
     pub(super) tls_cert: Option<String>,
-    /// The private key of the certificate, PEM.
+    /// The private key of --tls-cert, PEM.
     #[arg(long, value_name = "FILE")]
     pub(super) tls_key: Option<String>,
-    /// Authorities whose client certificates are let in, PEM. Clients without one are refused.
+    /// Certificate authorities of clients, PEM. Clients without a certificate of theirs are refused.
     #[arg(long, value_name = "FILE")]
     pub(super) tls_client_ca: Option<String>,
-    /// What the client authorities have revoked, PEM: one list for each of them. Clients of which none tells are refused.
+    /// Revocation lists of the --tls-client-ca authorities, PEM, one for each. A client whose authority has none is refused.
     #[arg(long, value_name = "FILE")]
     pub(super) tls_client_crl: Option<String>,
-    /// Name of a client that is let in, as a subject alternative name or the common name of its certificate. Repeatable; none:
-    /// every client that the authorities have signed.
+    /// Name of an accepted client: a subject alternative name or the common name of its certificate. Repeatable. If not
+    /// given, every client with a certificate of --tls-client-ca.
     #[arg(long, value_name = "NAME")]
     pub(super) tls_client_name: Vec<String>,
-    /// AWS region. If not given, where the AWS SDK finds it.
+    /// AWS region. If not given, the AWS SDK's.
     #[arg(long, value_name = "NAME")]
     pub(super) region: Option<String>,
-    /// URL of the AWS APIs. If not given, what the AWS SDK knows (`AWS_ENDPOINT_URL` works).
+    /// URL of the AWS APIs. If not given, the AWS SDK's (which reads `AWS_ENDPOINT_URL`).
     #[arg(long, value_name = "URL")]
     pub(super) endpoint_url: Option<String>,
     /// Kubeconfig file. If not given, `KUBECONFIG`, ~/.kube/config or the pod's service account.
     #[arg(long, value_name = "FILE")]
     pub(super) kubeconfig: Option<String>,
-    /// Node groups by tag, as cluster-autoscaler has it: `asg:tag=KEY[=VALUE],…`; all tags must match. Repeatable.
+    /// Groups by tag, in cluster-autoscaler's syntax: `asg:tag=KEY[=VALUE],…`; all tags must match. Repeatable: any may
+    /// match.
     #[arg(long, value_name = "SELECTOR")]
     pub(super) node_group_auto_discovery: Vec<String>,
-    /// A node group by name, as cluster-autoscaler has it: `MIN:MAX:NAME`. Repeatable.
+    /// A group by name, in cluster-autoscaler's syntax: `MIN:MAX:NAME`. Repeatable.
     #[arg(long, value_name = "SELECTOR")]
     pub(super) nodes: Vec<String>,
-    /// Name of the cluster: groups whose tags name another one are left out. If not given, what the keys of
-    /// --node-group-auto-discovery name (`kubernetes.io/cluster/NAME`, `k8s.io/cluster-autoscaler/NAME`).
+    /// Name of the cluster: groups whose tags name another cluster are left out. If not given, the name in the keys of
+    /// --node-group-auto-discovery (`kubernetes.io/cluster/NAME`, `k8s.io/cluster-autoscaler/NAME`).
     #[arg(long, value_name = "NAME")]
     pub(super) cluster_name: Option<String>,
-    /// How often the groups are read from AWS, 1s to 1h; soon after a change of our own, and more often while something is under way.
+    /// Time between two refreshes of the groups from AWS, 1s to 1h. Refreshes come sooner after a change of ours, and while
+    /// something is under way.
     #[arg(long, value_name = "DURATION", default_value = "60s")]
     pub(super) refresh_interval: String,
-    /// How old the last successful refresh may be to be answered from, up to 24h.
+    /// Age of the last successful refresh above which cluster-autoscaler gets UNAVAILABLE instead of answers, up to 24h; no
+    /// less than --refresh-interval.
     #[arg(long, value_name = "DURATION", default_value = "10m")]
     pub(super) snapshot_max_age: String,
-    /// Whether instance types are taken from the program's own table, and EC2 is not asked for them: true, false.
+    /// Take instance types from the built-in table only, without asking EC2: true, false.
     #[arg(long, value_name = "BOOL", default_value = "false")]
     pub(super) static_instance_types: String,
-    /// Share of an instance's memory that hypervisor and kernel keep, 0% to 50%.
+    /// Share of an instance's memory that the hypervisor and the kernel keep, 0% to 50%.
     #[arg(long, value_name = "SHARE", default_value = "7.5%")]
     pub(super) memory_overhead: String,
-    /// How many pods a node takes, 1 to 2000, where the network is an overlay (Calico, Cilium); none: as many as the VPC CNI
-    /// has addresses for.
+    /// Pods per node on an overlay network (Calico, Cilium), 1 to 2000. none: as many as the VPC CNI has addresses for.
     #[arg(long, value_name = "COUNT", default_value = "none")]
     pub(super) max_pods: String,
-    /// What the template of a group with several instance types has of each resource: the least of the types (min), what
-    /// the first has (first), the most (max).
+    /// Resources in the template of a group with several instance types: each one's minimum over the types (min), those of
+    /// the first type (first), each one's maximum (max).
     #[arg(long, value_name = "CHOICE", default_value = "min")]
     pub(super) mixed_instances: String,
-    /// Whether autoscaling options of groups' tags count with cluster-autoscaler 1.35 and later too, though its
-    /// MaxNodeStartupTime is 0 for such groups then: true, false.
+    /// Answer autoscaling options from groups' tags to cluster-autoscaler 1.35 and later too, although it then takes
+    /// MaxNodeStartupTime for 0: true, false.
     #[arg(long, value_name = "BOOL", default_value = "false")]
     pub(super) zero_node_startup_time: String,
-    /// What DaemonSet pods get to flush after the last workload has left, 0s to 1h.
+    /// Time for DaemonSet pods to flush after the last workload has left, 0s to 1h.
     #[arg(long, value_name = "DURATION", default_value = "5s")]
     pub(super) daemonset_flush: String,
-    /// How much longer than --daemonset-flush a DaemonSet pod can ask for by its annotation ebbtide/flush-seconds, 0s to 1h.
+    /// Longest time beyond --daemonset-flush that a DaemonSet pod can ask for with its annotation ebbtide/flush-seconds, 0s
+    /// to 1h.
     #[arg(long, value_name = "DURATION", default_value = "2m")]
     pub(super) daemonset_flush_beyond: String,
-    /// A namespace whose DaemonSet pods can ask for that. If not given, those of all can. Repeatable.
+    /// Namespace whose DaemonSet pods can ask for --daemonset-flush-beyond. Repeatable. If not given, all namespaces.
     #[arg(long, value_name = "NAME")]
     pub(super) daemonset_flush_namespace: Vec<String>,
-    /// Whether DaemonSet pods of nodes that cluster-autoscaler may drain are kept from it: true, false.
+    /// Keep cluster-autoscaler from evicting DaemonSet pods on nodes that it may drain: true, false.
     #[arg(long, value_name = "BOOL", default_value = "true")]
     pub(super) daemonset_guard: String,
-    /// How long a drain that cluster-autoscaler has not asked for (a person's, a rebalance, a refresh) waits for pods that asked
-    /// not to be disturbed before it evicts them, up to 30days; none: as long as it takes.
+    /// How long a drain that cluster-autoscaler did not request (a person's, a rebalance, an instance refresh) waits for
+    /// pods that asked not to be disturbed before it evicts them, 1s to 30days. none: no limit.
     #[arg(long, value_name = "DURATION", default_value = "none")]
     pub(super) patience: String,
-    /// Longest time from the request of a scale-in to the release, whatever its cause, up to 30days; none: as long as it
-    /// takes.
+    /// Longest time from the request of a scale-in to the release, whatever its cause: more than 10s longer than
+    /// --daemonset-flush, up to 30days. none: no limit but the lifecycle hook's.
     #[arg(long, value_name = "DURATION", default_value = "none")]
     pub(super) drain_timeout: String,
-    /// How many scale-ins that people ask for by annotation go on at once in a group: a number, or a share of its
-    /// instances like 10%, and one at least. The others wait for their turn.
+    /// How many scale-ins that people request by annotation run at once in a group: a number, or a share of its instances
+    /// like 10%; at least one. The others wait.
     #[arg(long, value_name = "NUMBER|SHARE", default_value = "10%")]
     pub(super) max_operator_scale_ins: String,
-    /// Name of the lifecycle hooks that are ours to complete.
+    /// Name of our lifecycle hook: hooks of this name are completed by ebbtide, others left alone.
     #[arg(long, value_name = "NAME", default_value = "ebbtide")]
     pub(super) lifecycle_hook: String,
     /// URL of an SQS queue with notices of AWS's: lifecycle actions, spot interruptions, rebalance recommendations, AWS Health,
@@ -143,28 +147,27 @@ pub(super) struct ServeFlags {
     /// cordon (until it is over), nothing.
     #[arg(long, value_name = "CHOICE", default_value = "drain")]
     pub(super) on_scheduled_event: String,
-    /// Name of the ConfigMap, in this program's namespace, that keeps what is learned of the groups' nodes.
+    /// Name of the ConfigMap, in this program's namespace, that stores what is learned of the groups' nodes.
     #[arg(long, value_name = "NAME", default_value = "ebbtide-templates")]
     pub(super) templates_config_map: String,
-    /// Whether nodes are drained and released only while this process holds a Lease, so that no two do it at a time:
-    /// true, false.
+    /// Drain and release nodes only while holding a Lease, so that of several processes one does it at a time: true, false.
     #[arg(long, value_name = "BOOL", default_value = "true")]
     pub(super) leader_elect: String,
-    /// Name of the Lease, in this program's namespace.
+    /// Name of that Lease, in this program's namespace.
     #[arg(long, value_name = "NAME", default_value = "ebbtide")]
     pub(super) leader_elect_resource_name: String,
-    /// Name of this process's pod: where an earlier run of the same pod holds the Lease, it takes over at once.
+    /// Name of this process's pod. If an earlier run of the same pod holds the Lease, this one takes over at once.
     #[arg(long, value_name = "NAME")]
     pub(super) leader_elect_pod: Option<String>,
-    /// Shape of the log: text, json.
+    /// Format of the log: text, json.
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub(super) log_format: String,
-    /// The least severe that is logged: error, warn, info, debug, trace.
+    /// Least severe level that is logged: error, warn, info, debug, trace.
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     pub(super) log_level: String,
 }
 
-/// A command line as read, with the problems of its form.
+/// A command line as read, with its syntax problems.
 pub(super) enum Read {
     Print(String),
     Unclear(Vec<Problem>),
@@ -201,7 +204,7 @@ pub(super) fn read(mut args: Vec<OsString>, env: &dyn Fn(&str) -> Option<String>
     }
 }
 
-/// The command as users see it: help names each variable.
+/// The command as users see it: the help names each flag's environment variable.
 fn command() -> clap::Command {
     Cli::command().mut_subcommand("serve", |serve| {
         serve.mut_args(|arg| match (variable(&arg), arg.get_help().map(StyledStr::to_string)) {
@@ -217,7 +220,7 @@ fn variable(arg: &Arg) -> Option<String> {
     Some(format!("EBBTIDE_{}", long.replace('-', "_").to_uppercase()))
 }
 
-/// Arguments for the flags that were not given and that the environment has.
+/// Arguments from the environment, for flags not on the command line.
 fn from_env(serve: &ArgMatches, env: &dyn Fn(&str) -> Option<String>) -> Vec<OsString> {
     let command = Cli::command();
     let flags = command.find_subcommand("serve").into_iter().flat_map(clap::Command::get_arguments);
@@ -238,7 +241,7 @@ fn from_env(serve: &ArgMatches, env: &dyn Fn(&str) -> Option<String>) -> Vec<OsS
     args
 }
 
-/// Notes each problem and takes its argument off, until clap accepts the line.
+/// Notes each problem and removes its argument, until clap accepts the line.
 fn settle(args: &mut Vec<OsString>, problems: &mut Vec<Problem>) -> Result<ArgMatches, Read> {
     loop {
         let error = match command().try_get_matches_from(args.iter()) {
@@ -291,7 +294,7 @@ fn problem(error: &clap::Error) -> Problem {
     Problem::new(flag.unwrap_or_default(), text)
 }
 
-/// Takes a flag off the line where it is first, with its value if one follows. False if it is not there.
+/// Removes a flag's first occurrence and its value, if one follows. False if the flag is not there.
 fn take_off(args: &mut Vec<OsString>, flag: &str) -> bool {
     if flag.is_empty() {
         return false;

@@ -22,7 +22,7 @@ pub use values::Config;
 #[cfg(feature = "simulate")]
 pub use values::Simulate;
 
-/// What the program is to do.
+/// What to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Serve cluster-autoscaler and scale in.
@@ -30,13 +30,12 @@ pub enum Command {
     /// Run the program on simulated worlds.
     #[cfg(feature = "simulate")]
     Simulate(Simulate),
-    /// Print this (help, version) and end well.
+    /// Print this (help, version) and exit with success.
     Print(String),
 }
 
 impl Config {
-    /// Reads the arguments (the program's name first) and, for `serve` flags that are not among them, the
-    /// environment.
+    /// Reads the arguments (the program's name first), and the environment for `serve` flags not among them.
     pub fn parse(
         args: impl IntoIterator<Item = OsString>,
         env: impl Fn(&str) -> Option<String>,

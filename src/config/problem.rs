@@ -1,13 +1,13 @@
-//! What is wrong with a command line.
+//! Problems of a command line.
 
 use std::fmt;
 
-/// Something wrong with the command line.
+/// A problem of the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// The flag it is about, `--listen`; empty if about none.
+    /// The flag, such as `--listen`; empty if it concerns none.
     pub flag: String,
-    /// What is wrong.
+    /// The problem.
     pub text: String,
 }
 
@@ -23,7 +23,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Everything that is wrong with the command line: the program ends with code 2.
+/// All problems of the command line: the program exits with code 2.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Problems(pub Vec<Problem>);
 

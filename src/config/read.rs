@@ -1,4 +1,4 @@
-//! Reads the value of one flag from its text. A text that cannot be used becomes a [`Problem`], and there is no value.
+//! Reads the value of one flag. An unusable text becomes a [`Problem`] and gives no value.
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -12,7 +12,7 @@ use crate::scale_in::{AtOnce, Treatment};
 use crate::telemetry::LogFormat;
 use crate::template::MixedInstances;
 
-/// No hypervisor keeps more than half of the memory: more is a slip of the comma.
+/// No hypervisor keeps more than half of the memory: more is a typing error.
 const SHARE: RangeInclusive<f64> = 0.0..=50.0;
 
 pub(super) fn address(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Option<SocketAddr> {
@@ -111,7 +111,7 @@ pub(super) fn pods(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Optio
     read
 }
 
-/// A number from 1 on, or a share up to 100 %.
+/// A number from 1 up, or a share up to 100 %.
 pub(super) fn at_once(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Option<AtOnce> {
     let read = match text.strip_suffix('%') {
         Some(percent) => percent

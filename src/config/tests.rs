@@ -1,4 +1,4 @@
-//! Command lines and environments, right and wrong.
+//! Command lines and environments, valid and not.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -32,7 +32,7 @@ fn serve(args: &[&str], env: &[(&str, &str)]) -> Config {
     }
 }
 
-/// Flags and texts of what is wrong.
+/// Flags and texts of the problems.
 fn problems(args: &[&str], env: &[(&str, &str)]) -> Vec<(String, String)> {
     let Err(Problems(problems)) = parse(args, env) else { panic!("nothing is wrong with {args:?}") };
     problems.into_iter().map(|problem| (problem.flag, problem.text)).collect()

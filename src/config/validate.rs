@@ -1,5 +1,5 @@
-//! From flags as typed to a configuration. Every value is checked even if others are wrong, and then against the
-//! others.
+//! From flags as typed to a configuration: every value is checked, even if others are wrong, then values are checked against
+//! each other.
 
 use std::fs::File;
 use std::net::SocketAddr;
@@ -23,22 +23,22 @@ use crate::provider::{Listen, Tls, TlsOptions};
 use crate::telemetry::{LogOptions, chain};
 use crate::template::Settings;
 
-/// Least time of a drain beyond its flush, with a margin.
+/// Least time of a drain beyond its flush.
 const LEAST_DRAIN: Duration = Duration::from_secs(10);
 
 const HOUR: Duration = Duration::from_hours(1);
 
-/// A refresh takes some requests, and AWS throttles from a few a second on. A size that somebody else has changed must
-/// not be wrong for long.
+/// At least: a refresh takes several requests, and AWS throttles at a few a second. At most: somebody else's change of a
+/// size must not stay unseen for long.
 const REFRESH: RangeInclusive<Duration> = Duration::from_secs(1)..=HOUR;
-/// A snapshot that is older than a day has little to do with AWS.
+/// After a day a snapshot says little of AWS.
 const MAX_AGE: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_hours(24);
-/// A flush is for what is left in buffers: more than an hour is a slip.
+/// A flush is for buffers: more than an hour is a typing error.
 const FLUSH: RangeInclusive<Duration> = Duration::ZERO..=HOUR;
-/// Longer than any hook can hold an instance (48 h), short enough to catch a slip of the unit.
+/// Longer than any hook can hold an instance (48 h), short enough to catch a wrong unit.
 const DRAIN: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_hours(30 * 24);
 
-/// The configuration. `None` if a problem leaves a hole in it.
+/// The configuration; `None` if a problem leaves a value missing.
 pub(super) fn config(flags: ServeFlags, proxy: Option<Proxy>, problems: &mut Vec<Problem>) -> Option<Config> {
     let addresses = addresses(&flags, problems);
     let tls = tls(&flags, addresses.as_ref().map(|(listen, _)| listen), problems);
@@ -98,7 +98,7 @@ pub(super) fn config(flags: ServeFlags, proxy: Option<Proxy>, problems: &mut Vec
     })
 }
 
-/// Where gRPC is served, and where health and metrics are.
+/// Addresses of gRPC and of the admin endpoints.
 fn addresses(flags: &ServeFlags, problems: &mut Vec<Problem>) -> Option<(Listen, SocketAddr)> {
     let listen = listen(&flags.listen, problems);
     let admin = address("--admin-listen", &flags.admin_listen, problems);
@@ -111,7 +111,7 @@ fn addresses(flags: &ServeFlags, problems: &mut Vec<Problem>) -> Option<(Listen,
     Some((listen?, admin?))
 }
 
-/// How often AWS is asked, and how long an answer is good for.
+/// How often AWS is polled, and for how long a snapshot is used.
 struct Polling {
     refresh_interval: Duration,
     snapshot_max_age: Duration,
@@ -176,13 +176,13 @@ fn drain(flags: &ServeFlags, problems: &mut Vec<Problem>) -> Option<Drain> {
     })
 }
 
-/// `Some(None)` for the text `none`, otherwise what is read from it.
+/// `Some(None)` for the text `none`, otherwise the value that `read` gives.
 #[expect(clippy::option_option, reason = "the outer says whether the text was good, the inner what it says")]
 fn unless_none<T>(text: &str, read: impl FnOnce(&str) -> Option<T>) -> Option<Option<T>> {
     if text == "none" { Some(None) } else { read(text).map(Some) }
 }
 
-/// The proxy that the environment names as usual, in upper or lower case.
+/// The proxy in the environment's usual variables, in upper or lower case.
 pub(super) fn proxy(env: &dyn Fn(&str) -> Option<String>, problems: &mut Vec<Problem>) -> Option<Proxy> {
     let read = |upper: &str| {
         let named = |name: &str| env(name).map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
@@ -277,7 +277,7 @@ fn election(flags: &ServeFlags, problems: &mut Vec<Problem>) -> Option<Candidate
     if let Some(pod) = &pod {
         object_name("--leader-elect-pod", "a pod", pod, problems);
     }
-    // A problem here leaves no configuration at all.
+    // With a problem, no configuration is used at all.
     elect?.then_some(Candidate { lease, pod })
 }
 

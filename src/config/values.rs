@@ -1,4 +1,4 @@
-//! A configuration: every value read, checked and complete.
+//! A configuration: every value read and checked.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -20,9 +20,9 @@ pub struct Config {
     pub admin_listen: SocketAddr,
     /// Certificates; without them, plaintext on a loopback address or a Unix socket.
     pub tls: Option<TlsOptions>,
-    /// AWS region; `None`: the SDK finds it.
+    /// AWS region; `None`: the SDK's.
     pub region: Option<String>,
-    /// URL of the AWS APIs; `None`: the SDK knows.
+    /// URL of the AWS APIs; `None`: the SDK's.
     pub endpoint_url: Option<String>,
     /// The proxy for AWS. `kube` finds its own.
     pub proxy: Option<Proxy>,
@@ -32,7 +32,7 @@ pub struct Config {
     pub selectors: Selectors,
     /// How often AWS is polled.
     pub refresh_interval: Duration,
-    /// How old a snapshot may be to answer from.
+    /// Oldest snapshot to answer from.
     pub snapshot_max_age: Duration,
     /// How templates are computed.
     pub templates: template::Settings,
@@ -42,14 +42,14 @@ pub struct Config {
     pub daemonset_flush: Duration,
     /// How much longer a DaemonSet pod can ask for.
     pub daemonset_flush_beyond: Duration,
-    /// In which namespaces it can; empty: in all.
+    /// The namespaces where it can; empty: all.
     pub daemonset_flush_namespaces: Vec<String>,
     /// Whether DaemonSet pods are kept from cluster-autoscaler's own drain.
     pub daemonset_guard: bool,
-    /// How long a drain that cluster-autoscaler did not request waits for pods that asked not to be disturbed; `None`:
-    /// as long as it takes.
+    /// How long a drain that cluster-autoscaler did not request waits for pods that asked not to be disturbed; `None`: no
+    /// limit.
     pub patience: Option<Duration>,
-    /// Longest time from a scale-in's request to its release; `None`: as long as it takes.
+    /// Longest time from a scale-in's request to its release; `None`: no limit but the hook's.
     pub drain_timeout: Option<Duration>,
     /// How many scale-ins that people request run at once in a group.
     pub max_operator_scale_ins: AtOnce,
@@ -73,13 +73,13 @@ pub struct Config {
 #[cfg(feature = "simulate")]
 #[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
 pub struct Simulate {
-    /// Seed of everything that is left to chance; the same seed shows the same.
+    /// Seed of all random choices; the same seed gives the same output.
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub seed: u64,
     /// Print the result as JSON.
     #[arg(long)]
     pub json: bool,
-    /// Write the timeline as a picture to this file.
+    /// Write the timeline as a picture (SVG) to this file.
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
 }
