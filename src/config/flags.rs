@@ -15,7 +15,6 @@ use super::problem::Problem;
 #[cfg(feature = "simulate")]
 use super::values::Simulate;
 
-/// The commands.
 pub(super) const COMMANDS: &str = if cfg!(feature = "simulate") { "serve or simulate" } else { "serve" };
 
 /// The cluster-autoscaler cloud provider for EC2 Auto Scaling groups that drains every node before it goes.

@@ -111,7 +111,6 @@ pub async fn clean_up(world: &World, flags: &Flags) {
     }
 }
 
-/// The actuator.
 pub(super) struct Actuator<'a> {
     clock: &'a Clock,
     flags: &'a Flags,

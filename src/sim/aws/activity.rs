@@ -48,7 +48,6 @@ impl Status {
     }
 }
 
-/// A scaling activity.
 #[derive(Clone, Debug)]
 pub(super) struct Activity {
     pub(super) id: String,

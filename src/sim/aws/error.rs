@@ -11,10 +11,8 @@ use super::faults::Refusal;
 use super::operation::{Operation, Service};
 use super::state::ACCOUNT;
 
-/// A refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ApiError {
-    /// The machine-readable code.
     pub(super) code: &'static str,
     /// The HTTP status it is sent with.
     pub(super) status: u16,

@@ -20,7 +20,6 @@ use super::spec::{MixedSpec, Policies};
 use super::state::Shared;
 use super::timing::Timing;
 
-/// A group.
 #[derive(Clone, Debug)]
 pub(super) struct Group {
     pub(super) name: String,
@@ -78,7 +77,6 @@ pub(super) enum Source {
     Configuration(String),
 }
 
-/// An instance.
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_field_names, reason = "an instance type is called that, and `type` is a keyword")]
 pub(super) struct Instance {

@@ -8,7 +8,6 @@
 
 use super::xml::Xml;
 
-/// An instance type.
 #[derive(Debug)]
 pub(super) struct InstanceType {
     pub(super) name: &'static str,
@@ -73,7 +72,6 @@ const fn neuron(name: &'static str, count: u32, memory_mib: u32, cores: u32) -> 
     Accelerator { name, manufacturer: "AWS", count, memory_mib, cores }
 }
 
-/// All types.
 pub(super) static TYPES: [InstanceType; 20] = [
     plain("m5.large", 2, 8 * GIB, 3, 10),
     plain("m5.xlarge", 4, 16 * GIB, 4, 15),

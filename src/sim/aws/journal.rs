@@ -217,7 +217,6 @@ pub enum TerminationCause {
     GroupDeletion,
 }
 
-/// The journal.
 #[derive(Debug)]
 pub(super) struct Journal {
     entries: Vec<Entry>,

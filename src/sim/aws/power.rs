@@ -92,7 +92,7 @@ impl Instance {
 }
 
 impl Group {
-    /// The machine dies. The group replaces the instance, unless it is on its way out or set aside.
+    /// The machine dies. The group replaces the instance if it counts towards the desired capacity.
     pub(super) fn kill(&mut self, shared: &mut Shared, id: &str, death: Death, at: Timestamp) {
         let Some(instance) = self.instances.get_mut(id) else { return };
         match death {

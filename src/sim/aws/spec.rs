@@ -349,8 +349,8 @@ impl GroupSpec {
         self
     }
 
-    /// Behind a load balancer that takes so long to deregister an instance; hooks hold it only after that. AWS's
-    /// default is 300 s.
+    /// Behind a load balancer that takes this long to deregister an instance; hooks hold it only after that. AWS's default:
+    /// 300 s.
     ///
     /// <https://docs.aws.amazon.com/autoscaling/ec2/userguide/lifecycle-hooks-overview.html> and
     /// <https://docs.aws.amazon.com/elasticloadbalancing/latest/application/edit-target-group-attributes.html>

@@ -22,9 +22,7 @@ use super::spec::LaunchConfigurationSpec;
 use super::templates::{DEFAULT_IMAGE, Template};
 use crate::sim::span::Span;
 
-/// The account.
 pub(super) const ACCOUNT: &str = "123456789012";
-/// The region.
 pub(super) const REGION: &str = "us-east-1";
 
 /// Everything in the simulated AWS.
@@ -76,7 +74,6 @@ const TIMES: u64 = 0x7469_6d65_7300_0000;
 /// Seeds the random stream of requests' fates, apart from both.
 const WAYS: u64 = 0x7761_7973_0000_0000;
 
-/// A launch configuration.
 #[derive(Debug)]
 pub(super) struct LaunchConfiguration {
     pub(super) spec: LaunchConfigurationSpec,

@@ -140,7 +140,6 @@ impl TemplateSpec {
     }
 }
 
-/// A launch template.
 #[derive(Clone, Debug)]
 pub(super) struct Template {
     pub(super) id: String,

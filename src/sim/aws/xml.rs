@@ -66,7 +66,6 @@ impl Xml {
         })
     }
 
-    /// A list of values.
     pub(super) fn values(
         &mut self,
         name: &str,
@@ -80,7 +79,6 @@ impl Xml {
         })
     }
 
-    /// Appends XML.
     pub(super) fn append(&mut self, other: &Xml) -> &mut Self {
         self.0.push_str(&other.0);
         self

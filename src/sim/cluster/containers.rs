@@ -158,7 +158,7 @@ impl State {
         }
     }
 
-    /// Kills the containers of a machine. A daemon that ends with its machine counts as exited.
+    /// Kills the containers of a machine. Workloads are journalled as cut short, daemons are not.
     pub(super) fn kill_containers(&mut self, node: &str) {
         for uid in self.containers_on(node) {
             let Some(Container { pod, node, stage, .. }) = self.containers.remove(&uid) else { continue };

@@ -139,7 +139,6 @@ pub(super) static ROWS: [Row; 13] = [
 ];
 
 impl Resource {
-    /// Its row.
     pub(super) fn facts(self) -> &'static Row {
         &ROWS[self as usize]
     }

@@ -1,7 +1,6 @@
 //! The verdict: one check per promise, each with a number, from the worlds' journals.
 //!
-//! A check without anything to check does not make a pass: a simulation in which no node was scaled in to the end has
-//! failed.
+//! A simulation in which nothing happened has failed: at least one node must have been scaled in to the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 

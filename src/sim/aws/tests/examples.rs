@@ -7,7 +7,7 @@
 //! | DescribeAutoScalingGroups, DescribeScalingActivities | the examples that AWS publishes with its SDKs ([botocore](https://github.com/boto/botocore/blob/develop/botocore/data/autoscaling/2011-01-01/examples-1.json)); the first is of a launch configuration, its `LaunchTemplate` and `ServiceLinkedRoleARN` are by the types |
 //! | TerminateInstanceInAutoScalingGroup, and calls that answer nothing or an empty result | the service's model ([botocore](https://github.com/boto/botocore/tree/develop/botocore/data/autoscaling/2011-01-01), `service-2.json`): a `resultWrapper` or none |
 //! | DescribeTags | the model of EC2, `2016-11-15` |
-//! | errors | the pages of common errors of both services, not seen anew |
+//! | errors | the pages of common errors of both services, not observed |
 //!
 //! <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_Operations.html> (each page has a sample response),
 //! <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/CommonErrors.html> and

@@ -64,7 +64,6 @@ impl Sim {
         self.until(&format!("{pods} pods of {app} run"), |cluster| running(cluster, app).len() == pods).await;
     }
 
-    /// Cordons a node.
     async fn cordon(&self, node: &str) {
         self.nodes().cordon(node).await.unwrap();
     }
