@@ -132,7 +132,7 @@ impl Aws {
                 .max_results(INSTANCES_A_CALL)
                 .set_next_token(token);
             let page = self.call(Operation::DescribeInstances, LOOK_UP, || call.clone().send()).await?;
-            let instances = page.reservations.unwrap_or_default().into_iter().flat_map(|r| r.instances);
+            let instances = page.reservations.unwrap_or_default().into_iter().filter_map(|r| r.instances);
             found.extend(instances.flatten().filter_map(|instance| Some(instance.instance_id?.into())));
             token = page.next_token.filter(|token| !token.is_empty());
             if token.is_none() {

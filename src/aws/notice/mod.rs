@@ -23,13 +23,6 @@ pub enum Content {
     Malformed(String),
 }
 
-impl Content {
-    /// Reads the body of a message. Texts from the body are quoted, without control characters, and short.
-    pub fn read(body: &str) -> Self {
-        reading::read(body).unwrap_or_else(Self::Malformed)
-    }
-}
-
 /// What AWS has told of an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {

@@ -43,8 +43,15 @@ const INTERRUPTION: Duration = Duration::from_mins(2);
 const BLOCK_WARNING: Duration = Duration::from_mins(10);
 const BLOCK_ENDS_EARLY: Duration = Duration::from_mins(30);
 
+impl Content {
+    /// Reads the body of a message. Texts from the body are quoted, without control characters, and short.
+    pub fn read(body: &str) -> Self {
+        read(body).unwrap_or_else(Self::Malformed)
+    }
+}
+
 /// Reads a body, or tells why nobody can.
-pub(super) fn read(body: &str) -> Result<Content, String> {
+fn read(body: &str) -> Result<Content, String> {
     let message = object(body)?;
     // https://docs.aws.amazon.com/sns/latest/dg/sns-sqs-as-subscriber.html
     match (text(&message, "Type"), text(&message, "TopicArn")) {
