@@ -4,7 +4,7 @@
 //!  cluster-autoscaler ── gRPC/mTLS ──▶ provider ── reads ──▶ groups::Groups ◀── groups::discovery ◀── AWS
 //!                                         │ writes a record                        │ finds Terminating:Wait
 //!                                         ▼                                        ▼
-//!                               Node annotation = the durable record of a scale-in ◀── a person
+//!                               Node annotation = the durable record of a scale-in ◀── SQS notices, a person
 //!                                         │ watched (cluster)
 //!                                         ▼
 //!                     scale_in::controller ──▶ plan (pure) ──▶ actions ──▶ eviction API · ASG · lifecycle hook
@@ -17,7 +17,7 @@
 //! - State lives where it survives us: in AWS (desired capacity, lifecycle state, the tag on an instance that is
 //!   protected for a moment) and on the Node (annotation). The program can be killed at any instruction and started
 //!   again elsewhere. What real Nodes have taught of templates is in a ConfigMap, and can be lost without harm.
-//! - What must be done is found by looking at Nodes and groups; a message could only make it sooner.
+//! - What must be done is found by looking at Nodes and groups; a message only makes it sooner.
 //! - [`aws`] and [`cluster`] are thin adapters. [`sim`] has worlds that answer the same requests; what differs is the
 //!   endpoint, never the code.
 //! - [`app`] puts it together, [`config`] reads the flags, [`admin`] and [`telemetry`] let people look in.

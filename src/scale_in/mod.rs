@@ -2,7 +2,7 @@
 //! grace; DaemonSet pods stay until the last workload has exited, and get time to flush; then the instance is released.
 //!
 //! ```text
-//! DeleteNodes, Terminating:Wait, a person ──▶ record on the Node ──▶ controller ──▶ worker ──▶ plan (pure)
+//! DeleteNodes, Terminating:Wait, notices, a person ──▶ record on the Node ──▶ controller ──▶ worker ──▶ plan (pure)
 //!                                             (intents, record)     (workers: one a node)        │ actions
 //!                                                                                  memory ◀── perform, remember
 //! ```
