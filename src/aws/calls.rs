@@ -64,7 +64,8 @@ struct Called {
     operation: Operation,
 }
 
-/// AWS answers most calls within some tenths of a second; attempts time out after 3 to 10 s.
+/// AWS answers most calls within some tenths of a second; attempts time out after 3 to 10 s. A receive from a queue waits
+/// for 20 s while there is no message: above the last.
 const BUCKETS: [f64; 8] = [0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
 /// Counters and timers of AWS calls. Clones share them.
@@ -135,5 +136,10 @@ mod tests {
     fn an_action_is_named_as_iam_names_it() {
         assert_eq!(Operation::DescribeInstanceTypes.action(), "ec2:DescribeInstanceTypes");
         assert_eq!(Operation::SetDesiredCapacity.action(), "autoscaling:SetDesiredCapacity");
+        assert_eq!(
+            Operation::DeleteMessageBatch.action(),
+            "sqs:DeleteMessage",
+            "batches have none of their own"
+        );
     }
 }

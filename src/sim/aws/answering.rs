@@ -15,7 +15,7 @@ use super::replies::{Answer, Reply, refusal, success, uuid};
 use super::state::State;
 use super::troubles::Trouble;
 use super::xml::Xml;
-use super::{autoscaling, ec2, eks};
+use super::{autoscaling, ec2, eks, sqs};
 use crate::sim::http::{Lost, Request};
 
 /// The state that a request is answered from.
@@ -29,8 +29,25 @@ struct Sight {
     empty_page: bool,
 }
 
+/// A request that has arrived, and what becomes of it.
+pub(super) struct Admitted {
+    id: String,
+    form: Form,
+    service: Service,
+    operation: Operation,
+    sight: Sight,
+    verdict: Verdict,
+}
+
+impl Admitted {
+    /// The queue in question.
+    pub(super) fn queue(&self) -> &str {
+        self.form.get("QueueUrl").unwrap_or_default()
+    }
+}
+
 pub(super) fn read(request: &Request) -> Form {
-    eks::form(request).unwrap_or_else(|| Form::of(request))
+    eks::form(request).or_else(|| sqs::form(request)).unwrap_or_else(|| Form::of(request))
 }
 
 /// The service and operation of a request.
@@ -42,16 +59,36 @@ pub(super) fn addressed(form: &Form) -> (Service, Operation) {
 }
 
 impl State {
-    /// Answers a request that arrives now; `None` if the caller never hears of it.
-    pub(super) fn answer(&mut self, request: &Request, now: Timestamp) -> Option<Result<Reply, Lost>> {
+    /// Decides what becomes of a request that arrives now.
+    pub(super) fn admit(&mut self, request: &Request, now: Timestamp) -> Admitted {
         self.answered += 1;
         let id = uuid(u128::from(self.answered));
         let form = read(request);
         let (service, operation) = addressed(&form);
-        let action = form.get("Action").unwrap_or_default();
-
         let mut sight = self.draw_sight(operation);
         let verdict = self.judge(service, operation, &form, &mut sight, now);
+        Admitted { id, form, service, operation, sight, verdict }
+    }
+
+    /// How long a request waits for a message, if it does.
+    pub(super) fn waits_until(&self, admitted: &Admitted, now: Timestamp) -> Option<Timestamp> {
+        let Admitted { form, operation, verdict, .. } = admitted;
+        let is_carried_out = match verdict {
+            Verdict::Proceed => true,
+            Verdict::Lose(side) | Verdict::Silence(side) => *side == Lose::AfterEffect,
+            _ => false,
+        };
+        let is_poll = *operation == Operation::ReceiveMessage && is_carried_out;
+        is_poll.then(|| sqs::waits_until(self, form, now)).flatten()
+    }
+
+    /// Answers a request now; `None` if the caller never hears of it.
+    pub(super) fn answer(&mut self, admitted: Admitted, now: Timestamp) -> Option<Result<Reply, Lost>> {
+        let Admitted { id, form, service, operation, sight, verdict } = admitted;
+        // It waited for a message when the outage began.
+        let is_late = self.faults.outage && verdict == Verdict::Proceed;
+        let verdict = if is_late { Verdict::Lose(Lose::BeforeEffect) } else { verdict };
+        let action = form.get("Action").unwrap_or_default();
         self.shared.journal.begin_call();
         let result = match verdict {
             Verdict::Lose(Lose::BeforeEffect) | Verdict::Silence(Lose::BeforeEffect) => None,
@@ -152,6 +189,7 @@ impl State {
                 Service::AutoScaling => autoscaling::dispatch(self, operation, form, now).map(Answer::Xml),
                 Service::Ec2 => ec2::dispatch(self, operation, form, now).map(Answer::Xml),
                 Service::Eks => eks::dispatch(self, operation, form).map(Answer::Json),
+                Service::Sqs => sqs::dispatch(self, operation, form, now).map(Answer::Json),
             };
             if let Some(missing) = missing {
                 self.put_back(missing);

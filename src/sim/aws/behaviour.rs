@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use super::bucket::Bucket;
+use super::events::Delivery;
 use super::timing::Timing;
 use crate::sim::span::Span;
 
@@ -42,6 +43,8 @@ pub struct Behaviour {
     ///
     /// <https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-throttling.html>
     pub bucket: Option<Bucket>,
+    /// How events and messages come.
+    pub delivery: Delivery,
 }
 
 impl Behaviour {
@@ -55,6 +58,7 @@ impl Behaviour {
         stale: Span::NONE,
         gaps: 0.0,
         bucket: None,
+        delivery: Delivery::PLAIN,
     };
 
     /// As harsh as AWS can be.
@@ -67,5 +71,6 @@ impl Behaviour {
         stale: Span::millis(0, 1_000).rarely(Duration::from_secs(20)),
         gaps: 0.005,
         bucket: Some(Bucket { size: 100, per_second: 20.0 }),
+        delivery: Delivery::HARSH,
     };
 }

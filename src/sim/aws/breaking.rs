@@ -61,6 +61,11 @@ impl Aws {
         self.script(|state, _| state.faults.refuse(operation, refusal, side, calls));
     }
 
+    /// Refuses the next entries of batches of `operation`; the batch itself is answered.
+    pub fn refuse_entries(&self, operation: Operation, refusal: Refusal, entries: usize) {
+        self.script(|state, _| state.faults.refuse_entries(operation, refusal, entries));
+    }
+
     /// Loses the next call of `operation`; called twice, the next two.
     pub fn lose_next(&self, operation: Operation, lose: Lose) {
         self.script(|state, _| state.faults.lose(operation, lose));

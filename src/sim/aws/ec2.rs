@@ -188,16 +188,17 @@ fn describe_images(state: &State, form: &Form) -> Result<Xml, ApiError> {
     }))
 }
 
-/// By ids, tags and states. Every instance is a reservation of its own, as in a real group.
+/// By ids, tags, states and Capacity Reservations. Every instance is a reservation of its own, as in a real group.
 ///
 /// <https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeInstances.html>
 fn describe_instances(state: &State, form: &Form, now: Timestamp) -> Result<Xml, ApiError> {
     let size = page_size(form, "MaxResults", 1000, 1000)?;
     let ids = form.list("InstanceId");
     let filters = Filter::all(form, "Filter", "Value");
-    if let Some(unknown) =
-        filters.iter().find(|f| f.name != "instance-state-name" && !f.name.starts_with("tag:"))
-    {
+    let is_known = |name: &str| {
+        matches!(name, "instance-state-name" | "capacity-reservation-id") || name.starts_with("tag:")
+    };
+    if let Some(unknown) = filters.iter().find(|filter| !is_known(&filter.name)) {
         return Err(invalid_value(format!("The filter '{}' is invalid", unknown.name)));
     }
     let gone = state.shared.past.values().filter(|(_, at)| now.duration_since(*at) < SHOWN_WHEN_GONE);
@@ -215,7 +216,7 @@ fn describe_instances(state: &State, form: &Form, now: Timestamp) -> Result<Xml,
         ));
     }
     all.retain(|(id, instance)| {
-        (ids.is_empty() || ids.contains(&id.as_str())) && filters.iter().all(|f| passes(instance, f))
+        (ids.is_empty() || ids.contains(&id.as_str())) && filters.iter().all(|f| passes(state, instance, f))
     });
     let (instances, next) = page(all, form.get("NextToken"), size)?;
     Ok(Xml::build(|xml| {
@@ -231,7 +232,10 @@ fn describe_instances(state: &State, form: &Form, now: Timestamp) -> Result<Xml,
     }))
 }
 
-fn passes(instance: &Instance, filter: &Filter) -> bool {
+fn passes(state: &State, instance: &Instance, filter: &Filter) -> bool {
+    if filter.name == "capacity-reservation-id" {
+        return state.events.reservation(&instance.id).is_some_and(|id| filter.accepts(id));
+    }
     match filter.name.strip_prefix("tag:") {
         Some(key) => instance.tags.get(key).is_some_and(|value| filter.accepts(value)),
         None => filter.accepts(instance.power.name()),

@@ -4,8 +4,9 @@
 //! seen in public logs.
 //!
 //! <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/CommonErrors.html>,
-//! <https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html> and
-//! <https://docs.aws.amazon.com/eks/latest/APIReference/CommonErrors.html>
+//! <https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html>,
+//! <https://docs.aws.amazon.com/eks/latest/APIReference/CommonErrors.html> and
+//! <https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/CommonErrors.html>
 
 use super::faults::Refusal;
 use super::operation::{Operation, Service};
@@ -67,6 +68,11 @@ impl ApiError {
         Self { code: "UnknownOperationException", status: 404, message: format!("There is no {path}") }
     }
 
+    /// <https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_ReceiveMessage.html>
+    pub(super) fn no_such_queue() -> Self {
+        Self::client("AWS.SimpleQueueService.NonExistentQueue", "The specified queue does not exist.")
+    }
+
     pub(super) fn throttled(service: Service) -> Self {
         match service {
             Service::AutoScaling => Self::client("Throttling", "Rate exceeded"),
@@ -76,6 +82,9 @@ impl ApiError {
                 message: "Request limit exceeded.".to_owned(),
             },
             Service::Eks => Self::client("ThrottlingException", "Rate exceeded"),
+            Service::Sqs => {
+                Self { code: "RequestThrottled", status: 403, message: "Request is throttled.".to_owned() }
+            }
         }
     }
 
@@ -85,10 +94,13 @@ impl ApiError {
             Service::AutoScaling => ("AccessDenied", "autoscaling"),
             Service::Ec2 => ("UnauthorizedOperation", "ec2"),
             Service::Eks => ("AccessDeniedException", "eks"),
+            Service::Sqs => ("AccessDenied", "sqs"),
         };
+        // Batches of SQS have the action of a single one.
+        let action = format!("{prefix}:{}", operation.name().trim_end_matches("Batch"));
         let message = format!(
-            "User: arn:aws:iam::{ACCOUNT}:user/ebbtide is not authorized to perform: {prefix}:{operation} because no \
-             identity-based policy allows the {prefix}:{operation} action"
+            "User: arn:aws:iam::{ACCOUNT}:user/ebbtide is not authorized to perform: {action} because no \
+             identity-based policy allows the {action} action"
         );
         Self { code, status: 403, message }
     }
@@ -99,6 +111,7 @@ impl ApiError {
                 Service::AutoScaling => "InternalFailure",
                 Service::Ec2 => "InternalError",
                 Service::Eks => "ServerException",
+                Service::Sqs => "InternalFailure",
             },
             status: 500,
             message:

@@ -74,6 +74,8 @@ pub(super) struct Faults {
     expired: BTreeMap<Operation, u32>,
     losing: BTreeMap<Operation, Vec<Lose>>,
     refused: BTreeMap<Operation, (Verdict, u32)>,
+    /// Entries of batches.
+    refused_entries: BTreeMap<Operation, (Refusal, usize)>,
     tails: BTreeMap<Operation, Tail>,
     latency: Duration,
     jitter: Duration,
@@ -141,6 +143,18 @@ impl Faults {
         most: Duration,
     ) {
         self.tails.extend(operations.iter().map(|operation| (*operation, Tail { share, least, most })));
+    }
+
+    pub(super) fn refuse_entries(&mut self, operation: Operation, refusal: Refusal, entries: usize) {
+        self.refused_entries.insert(operation, (refusal, entries));
+    }
+
+    /// Refusals for the first entries of a batch of `operation`.
+    pub(super) fn refused_entries(&mut self, operation: Operation, entries: usize) -> Vec<Refusal> {
+        let Some((refusal, left)) = self.refused_entries.get_mut(&operation) else { return Vec::new() };
+        let refused = entries.min(*left);
+        *left -= refused;
+        vec![*refusal; refused]
     }
 
     pub(super) fn delay(&mut self, latency: Duration, jitter: Duration) {

@@ -75,7 +75,9 @@ impl Aws {
         let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.0.clock.now();
         state.step(now);
-        act(&mut state, now)
+        let result = act(&mut state, now);
+        state.follow(now);
+        result
     }
 }
 

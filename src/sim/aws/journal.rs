@@ -165,6 +165,20 @@ pub enum Event {
         /// Its id.
         instance: String,
     },
+    /// A message is in a queue from now on.
+    MessageSent {
+        /// The queue's URL.
+        queue: String,
+        /// The message's id.
+        message: String,
+    },
+    /// A message is deleted.
+    MessageDeleted {
+        /// The queue's URL.
+        queue: String,
+        /// The message's id.
+        message: String,
+    },
     /// A group is gone.
     GroupDeleted {
         /// The group.

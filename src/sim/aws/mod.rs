@@ -1,11 +1,11 @@
-//! The simulated AWS: EC2 Auto Scaling, with the parts of EC2 and EKS that belong to it, as an HTTP service for the real
-//! SDK.
+//! The simulated AWS: EC2 Auto Scaling, with the parts of EC2, EKS, EventBridge and SQS that belong to it, as an HTTP
+//! service for the real SDK.
 //!
 //! [`State`] is all of it, pure and synchronous. [`Aws`] is a handle that gives it the time and implements
 //! [`World`](crate::sim::http::World).
 //!
-//! * Protocols: `query`, `xml`; EKS is REST.
-//! * APIs: `autoscaling`, `ec2`, `eks`.
+//! * Protocols: `query`, `xml`; EKS is REST, SQS is JSON.
+//! * APIs: `autoscaling`, `ec2`, `eks`, `sqs`; queues: `queues`; what is sent to them: `events`.
 //! * What groups do: `launching`, `terminating`, `waiting`, `balance`, `warm`, `volumes`, `deleting`. Machines: `power`.
 //! * What a test does: `script`, `faults`, `troubles`, `breaking`.
 //! * A request's way: `requests`, `answering`, `past`, `bucket`.
@@ -25,6 +25,7 @@ mod deleting;
 mod ec2;
 mod eks;
 mod error;
+mod events;
 mod faults;
 mod group;
 mod handle;
@@ -36,11 +37,13 @@ mod operation;
 mod past;
 mod power;
 mod query;
+mod queues;
 mod replies;
 mod requests;
 mod requirements;
 mod script;
 mod spec;
+mod sqs;
 mod state;
 mod tags;
 mod templates;
@@ -57,6 +60,7 @@ mod xml;
 pub use behaviour::Behaviour;
 pub use bucket::Bucket;
 pub use eks::NodeGroupSpec;
+pub use events::{Delivery, ScheduledChange};
 pub use faults::{Lose, Refusal};
 pub use group::{GroupSnapshot, InstanceSnapshot};
 pub use handle::Aws;
@@ -64,6 +68,7 @@ pub use journal::{Entry, Event, Outcome, TerminationCause};
 pub use lifecycle::{HookResult, HookSpec, LifecycleState, Transition};
 pub use operation::Operation;
 pub use power::{Death, Power};
+pub use queues::{MessageSnapshot, QueueSnapshot, QueueSpec};
 pub use replies::Reply;
 pub use requirements::Requirements;
 pub use spec::{GroupSpec, LaunchConfigurationSpec, LaunchFailure, MixedSpec};

@@ -11,6 +11,7 @@ pub(super) enum Service {
     AutoScaling,
     Ec2,
     Eks,
+    Sqs,
 }
 
 impl Service {
@@ -19,6 +20,7 @@ impl Service {
             "2011-01-01" => Some(Self::AutoScaling),
             "2016-11-15" => Some(Self::Ec2),
             super::eks::VERSION => Some(Self::Eks),
+            super::sqs::VERSION => Some(Self::Sqs),
             _ => None,
         }
     }
@@ -26,7 +28,7 @@ impl Service {
 
 macro_rules! operations {
     ($($service:ident { $($name:ident),* $(,)? })*) => {
-        /// An operation of the Auto Scaling, EC2 or EKS API, under AWS's name.
+        /// An operation of the Auto Scaling, EC2, EKS or SQS API, under AWS's name.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         #[expect(missing_docs, reason = "AWS documents them under these names")]
         pub enum Operation {
@@ -92,6 +94,11 @@ operations! {
     }
     Eks {
         DescribeNodegroup,
+    }
+    Sqs {
+        ChangeMessageVisibilityBatch,
+        DeleteMessageBatch,
+        ReceiveMessage,
     }
 }
 

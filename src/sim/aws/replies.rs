@@ -1,7 +1,8 @@
-//! Answers as sent: documents and errors of the three services.
+//! Answers as sent: documents and errors of the services.
 
 use super::error::ApiError;
 use super::operation::Service;
+use super::sqs;
 use super::xml::Xml;
 
 const AUTO_SCALING_NAMESPACE: &str = "http://autoscaling.amazonaws.com/doc/2011-01-01/";
@@ -16,6 +17,15 @@ const VOID: [&str; 5] = [
     "UpdateAutoScalingGroup",
 ];
 
+/// Where EKS puts the code of an error.
+///
+/// <https://smithy.io/2.0/aws/protocols/aws-restjson1-protocol.html#operation-error-serialization>
+const ERROR_TYPE: &str = "x-amzn-errortype";
+/// Where SQS puts the code that an error had in its old protocol, and whose fault it is.
+///
+/// <https://smithy.io/2.0/aws/protocols/aws-query-protocol.html#x-amzn-query-error-header>
+const QUERY_ERROR: &str = "x-amzn-query-error";
+
 const EC2_NAMESPACE: &str = "http://ec2.amazonaws.com/doc/2016-11-15/";
 
 /// An answer: status, the headers that callers read, and an XML or JSON document.
@@ -25,8 +35,8 @@ pub struct Reply {
     pub status: u16,
     /// What the body is.
     pub content_type: &'static str,
-    /// The code of an error that is not in the body.
-    pub error_type: Option<&'static str>,
+    /// The header with an error's code, in services that answer JSON.
+    pub error_header: Option<(&'static str, String)>,
     /// The document.
     pub body: String,
 }
@@ -39,18 +49,18 @@ pub(super) enum Answer {
 
 impl Reply {
     fn xml(status: u16, body: String) -> Self {
-        Self { status, content_type: "text/xml", error_type: None, body }
+        Self { status, content_type: "text/xml", error_header: None, body }
     }
 
-    fn json(status: u16, error_type: Option<&'static str>, body: &serde_json::Value) -> Self {
-        Self { status, content_type: "application/json", error_type, body: body.to_string() }
+    fn json(status: u16, body: &serde_json::Value) -> Self {
+        Self { status, content_type: "application/json", error_header: None, body: body.to_string() }
     }
 }
 
 pub(super) fn success(service: Service, action: &str, answer: &Answer, id: &str) -> Reply {
     let root = format!("{action}Response");
     let body = match answer {
-        Answer::Json(body) => return Reply::json(200, None, body),
+        Answer::Json(body) => return Reply::json(200, body),
         Answer::Xml(body) if service == Service::Ec2 => Xml::document(&root, EC2_NAMESPACE, |xml| {
             xml.text("requestId", id).append(body);
         }),
@@ -86,7 +96,14 @@ pub(super) fn refusal(service: Service, error: &ApiError, id: &str) -> Reply {
         }),
         Service::Eks => {
             let body = serde_json::json!({ "message": error.message });
-            return Reply::json(error.status, Some(error.code), &body);
+            let error_header = Some((ERROR_TYPE, error.code.to_owned()));
+            return Reply { error_header, ..Reply::json(error.status, &body) };
+        }
+        Service::Sqs => {
+            let body = serde_json::json!({ "__type": sqs::shape(error.code), "message": error.message });
+            let fault = if error.status < 500 { "Sender" } else { "Receiver" };
+            let error_header = Some((QUERY_ERROR, format!("{};{fault}", error.code)));
+            return Reply { error_header, ..Reply::json(error.status, &body) };
         }
     };
     Reply::xml(error.status, body)

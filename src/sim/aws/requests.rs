@@ -10,17 +10,12 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use tokio::sync::oneshot;
 
-use super::answering::{addressed, read};
+use super::answering::{Admitted, addressed, read};
 use super::group::after;
 use super::handle::Aws;
 use super::replies::Reply;
 use super::state::State;
 use crate::sim::http::{Lost, Request, Response, World, response};
-
-/// Header with the error's code, in services that answer JSON.
-///
-/// <https://smithy.io/2.0/aws/protocols/aws-restjson1-protocol.html#operation-error-serialization>
-const ERROR_TYPE: http::HeaderName = http::HeaderName::from_static("x-amzn-errortype");
 
 /// The requests under way, by arrival and order of sending.
 #[derive(Default)]
@@ -33,6 +28,21 @@ struct UnderWay {
     request: Request,
     caller: oneshot::Sender<Sent>,
     way_back: Duration,
+}
+
+/// Whoever waits for an answer.
+struct Caller {
+    caller: oneshot::Sender<Sent>,
+    way_back: Duration,
+}
+
+/// A ReceiveMessage that waits for a message.
+///
+/// <https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/sqs-short-and-long-polling.html>
+pub(super) struct Poll {
+    admitted: Admitted,
+    until: Timestamp,
+    caller: Caller,
 }
 
 /// What a caller gets for its request.
@@ -73,10 +83,40 @@ impl State {
             .filter(|entry| entry.key().0 <= now)
             .map(|e| e.remove_entry())
         {
-            let reply = self.answer(&request, arrives);
-            // The caller may be gone; the request is carried out all the same.
-            let _ = caller.send(Sent { reply, way_back });
+            let admitted = self.admit(&request, arrives);
+            let caller = Caller { caller, way_back };
+            match self.waits_until(&admitted, arrives) {
+                Some(until) => self.polls.push(Poll { admitted, until, caller }),
+                None => self.reply(admitted, caller, arrives),
+            }
         }
+    }
+
+    /// Answers polls that have waited long enough or can get a message.
+    pub(super) fn answer_polls(&mut self, now: Timestamp) {
+        while let Some(n) =
+            self.polls.iter().position(|poll| self.poll_due(poll).is_none_or(|due| due <= now))
+        {
+            let Poll { admitted, caller, .. } = self.polls.remove(n);
+            self.reply(admitted, caller, now);
+        }
+    }
+
+    /// When a poll is answered; `None`: at once, its queue is gone.
+    fn poll_due(&self, poll: &Poll) -> Option<Timestamp> {
+        let queue = self.queues.get(poll.admitted.queue())?;
+        Some(queue.next_receivable().map_or(poll.until, |next| next.min(poll.until)))
+    }
+
+    fn reply(&mut self, admitted: Admitted, caller: Caller, now: Timestamp) {
+        let reply = self.answer(admitted, now);
+        // The caller may be gone; the request is carried out all the same.
+        let _ = caller.caller.send(Sent { reply, way_back: caller.way_back });
+    }
+
+    /// When the first poll is answered.
+    pub(super) fn next_poll(&self) -> Option<Timestamp> {
+        self.polls.iter().map(|poll| self.poll_due(poll).unwrap_or(poll.until)).min()
     }
 
     /// How long a request travels there, and back.
@@ -110,8 +150,10 @@ impl World for Aws {
         }
         reply.map(|reply| {
             let mut answer = response(reply.status, reply.content_type, reply.body);
-            if let Some(code) = reply.error_type {
-                answer.headers_mut().insert(ERROR_TYPE, http::HeaderValue::from_static(code));
+            if let Some((name, value)) = reply.error_header
+                && let Ok(value) = http::HeaderValue::from_str(&value)
+            {
+                answer.headers_mut().insert(name, value);
             }
             answer
         })

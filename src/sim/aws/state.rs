@@ -12,12 +12,14 @@ use super::Behaviour;
 use super::bucket::Level;
 use super::eks::NodeGroupSpec;
 use super::error::ApiError;
+use super::events::EventBridge;
 use super::faults::Faults;
 use super::group::{Group, Instance};
 use super::journal::{Event, Journal};
 use super::past::Past;
+use super::queues::Queue;
 use super::replies::uuid;
-use super::requests::Requests;
+use super::requests::{Poll, Requests};
 use super::spec::LaunchConfigurationSpec;
 use super::templates::{DEFAULT_IMAGE, Template};
 use crate::sim::span::Span;
@@ -34,6 +36,11 @@ pub struct State {
     pub(super) faults: Faults,
     pub(super) past: Past,
     pub(super) requests: Requests,
+    /// Receives that wait for a message.
+    pub(super) polls: Vec<Poll>,
+    /// SQS queues, by URL.
+    pub(super) queues: BTreeMap<String, Queue>,
+    pub(super) events: EventBridge,
     /// Requests answered so far.
     pub(super) answered: u64,
     pub(super) bucket: Level,
@@ -160,6 +167,9 @@ impl State {
             faults: Faults::default(),
             past: Past::default(),
             requests: Requests::default(),
+            polls: Vec::new(),
+            queues: BTreeMap::new(),
+            events: EventBridge::new(seed),
             answered: 0,
             bucket: Level::default(),
             jitter: rng,
@@ -168,7 +178,8 @@ impl State {
 
     /// When time next changes something.
     pub fn next_due(&self) -> Option<Timestamp> {
-        self.groups.values().filter_map(Group::next_due).chain(self.requests.next_due()).min()
+        let groups = self.groups.values().filter_map(Group::next_due);
+        groups.chain(self.requests.next_due()).chain(self.events.next_due()).chain(self.next_poll()).min()
     }
 
     /// Performs everything due by `now`, each at its own moment.
@@ -185,7 +196,16 @@ impl State {
                 self.shared.journal.record(due, Event::GroupDeleted { group });
             }
             self.receive(due);
+            self.follow(due);
         }
+    }
+
+    /// Does what follows from a change: AWS tells of it, and polls get their messages.
+    pub(super) fn follow(&mut self, now: Timestamp) {
+        self.take_back(now);
+        self.announce();
+        self.deliver(now);
+        self.answer_polls(now);
     }
 
     /// The group called `name`, and what groups share.

@@ -43,7 +43,8 @@ fn state() -> (State, String) {
 fn answer(state: &mut State, version: &str, call: &str) -> (u16, String) {
     let request = Request::new(format!("Version={version}&Action={call}").into());
     assert!(read(&request).get("Action").is_some());
-    let reply = state.answer(&request, now()).expect("an answer").expect("no lost message");
+    let admitted = state.admit(&request, now());
+    let reply = state.answer(admitted, now()).expect("an answer").expect("no lost message");
     (reply.status, reply.body)
 }
 

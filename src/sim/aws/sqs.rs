@@ -1,0 +1,218 @@
+//! The SQS API, version 2012-11-05: receiving, deleting and keeping messages of standard queues.
+//!
+//! SQS speaks JSON: the operation is in a header, its parameters are in the body. [`form`] puts a request into the shape
+//! that those of the query protocol have, with lists as `Entries.1.Id`.
+//!
+//! <https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/Welcome.html>
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::error::ApiError;
+use super::group::after;
+use super::journal::Event;
+use super::operation::Operation;
+use super::query::Form;
+use super::queues::{Copy, Queue};
+use super::state::State;
+use crate::sim::http::Request;
+
+/// The version of the API, as it is in no request.
+pub(super) const VERSION: &str = "2012-11-05";
+
+/// What the header of the operation begins with.
+const TARGET: &str = "AmazonSQS.";
+
+/// The request as a form, if it is one to SQS.
+pub(super) fn form(request: &Request) -> Option<Form> {
+    let action = request.headers().get("x-amz-target")?.to_str().ok()?.strip_prefix(TARGET)?;
+    let mut pairs =
+        vec![("Version".to_owned(), VERSION.to_owned()), ("Action".to_owned(), action.to_owned())];
+    if let Ok(body) = serde_json::from_slice::<Value>(request.body()) {
+        flatten(&body, "", &mut pairs);
+    }
+    Some(pairs.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect())
+}
+
+fn flatten(value: &Value, prefix: &str, pairs: &mut Vec<(String, String)>) {
+    let under = |name: &str| if prefix.is_empty() { name.to_owned() } else { format!("{prefix}.{name}") };
+    match value {
+        Value::Object(fields) => fields.iter().for_each(|(name, value)| flatten(value, &under(name), pairs)),
+        Value::Array(items) => {
+            let numbered = (1..).zip(items);
+            numbered.for_each(|(n, item): (usize, _)| flatten(item, &under(&n.to_string()), pairs));
+        }
+        Value::String(text) => pairs.push((prefix.to_owned(), text.clone())),
+        other => pairs.push((prefix.to_owned(), other.to_string())),
+    }
+}
+
+/// The name that an error has in this protocol.
+///
+/// <https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_ReceiveMessage.html>
+pub(super) fn shape(code: &str) -> String {
+    let name = match code.strip_prefix("AWS.SimpleQueueService.").unwrap_or(code) {
+        "NonExistentQueue" => "QueueDoesNotExist",
+        name => name,
+    };
+    format!("com.amazonaws.sqs#{name}")
+}
+
+pub(super) fn dispatch(
+    state: &mut State,
+    operation: Operation,
+    form: &Form,
+    now: Timestamp,
+) -> Result<Value, ApiError> {
+    match operation {
+        Operation::ReceiveMessage => receive(state, form, now),
+        Operation::DeleteMessageBatch => delete(state, form, now),
+        Operation::ChangeMessageVisibilityBatch => change_visibility(state, form, now),
+        _ => Err(ApiError::unknown_path(form.get("Action").unwrap_or_default())),
+    }
+}
+
+/// Until when a receive waits, if there is nothing for it now.
+pub(super) fn waits_until(state: &State, form: &Form, now: Timestamp) -> Option<Timestamp> {
+    let queue = state.queues.get(form.get("QueueUrl")?)?;
+    let seconds = wait_seconds(form).ok().filter(|seconds| *seconds > 0)?;
+    let has_some = queue.next_receivable().is_some_and(|next| next <= now);
+    (!has_some).then(|| after(now, Duration::from_secs(seconds)))
+}
+
+fn wait_seconds(form: &Form) -> Result<u64, ApiError> {
+    bounded(form, "WaitTimeSeconds", 0, 0, 20)
+}
+
+fn bounded(form: &Form, name: &str, default: u64, least: u64, most: u64) -> Result<u64, ApiError> {
+    let value = form.parsed(name)?.unwrap_or(default);
+    if (least..=most).contains(&value) {
+        return Ok(value);
+    }
+    let text = format!(
+        "Value {value} for parameter {name} is invalid. Reason: Must be between {least} and {most}, if provided."
+    );
+    Err(invalid(text))
+}
+
+fn invalid(message: impl Into<String>) -> ApiError {
+    ApiError::client("InvalidParameterValue", message)
+}
+
+fn queue<'a>(state: &'a mut State, form: &Form) -> Result<(String, &'a mut Queue), ApiError> {
+    let url = form.required("QueueUrl")?;
+    let queue = state.queues.get_mut(url).ok_or_else(ApiError::no_such_queue)?;
+    Ok((url.to_owned(), queue))
+}
+
+/// <https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_ReceiveMessage.html>
+fn receive(state: &mut State, form: &Form, now: Timestamp) -> Result<Value, ApiError> {
+    wait_seconds(form)?;
+    let most = bounded(form, "MaxNumberOfMessages", 1, 1, 10)? as usize;
+    let visibility = match form.get("VisibilityTimeout") {
+        Some(_) => Some(Duration::from_secs(bounded(form, "VisibilityTimeout", 0, 0, 43_200)?)),
+        None => None,
+    };
+    let attributes = [form.list("MessageSystemAttributeNames"), form.list("AttributeNames")].concat();
+    let url = queue(state, form)?.0;
+    state.bury_exhausted(&url, now);
+    let ahead = state.shared.ahead;
+    let delivery = state.shared.behaviour.delivery;
+    let Some(queue) = state.queues.get_mut(&url) else { return Err(ApiError::no_such_queue()) };
+    let received = queue.receive(most, visibility, now, |order| {
+        if delivery.shuffled {
+            state.events.dice.shuffle(order);
+        }
+    });
+    let messages: Vec<Value> = received
+        .iter()
+        .map(|Copy { id, receipt, body, sent, received }| {
+            let sent = sent.checked_add(ahead).unwrap_or(*sent).as_millisecond();
+            let known =
+                [("ApproximateReceiveCount", received.to_string()), ("SentTimestamp", sent.to_string())];
+            let asked = |name: &str| attributes.contains(&name) || attributes.contains(&"All");
+            let told: serde_json::Map<String, Value> = known
+                .into_iter()
+                .filter(|(name, _)| asked(name))
+                .map(|(name, value)| (name.to_owned(), value.into()))
+                .collect();
+            json!({ "MessageId": id, "ReceiptHandle": receipt, "Body": body, "Attributes": told })
+        })
+        .collect();
+    // An answer without messages has no list.
+    Ok(if messages.is_empty() { json!({}) } else { json!({ "Messages": messages }) })
+}
+
+/// The entries of a batch: ten at the most, and no id twice.
+///
+/// <https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_DeleteMessageBatch.html>
+fn entries(form: &Form) -> Result<Vec<Form>, ApiError> {
+    let entries = form.structures("Entries");
+    let ids: BTreeSet<_> = entries.iter().filter_map(|entry| entry.get("Id")).collect();
+    if entries.is_empty() {
+        let text = "There should be at least one DeleteMessageBatchRequestEntry in the request.";
+        return Err(ApiError::client("AWS.SimpleQueueService.EmptyBatchRequest", text));
+    }
+    if entries.len() > 10 {
+        let text = format!("Maximum number of entries per request are 10. You have sent {}.", entries.len());
+        return Err(ApiError::client("AWS.SimpleQueueService.TooManyEntriesInBatchRequest", text));
+    }
+    if ids.len() < entries.len() {
+        let text = "Two or more batch entries in the request have the same Id.";
+        return Err(ApiError::client("AWS.SimpleQueueService.BatchEntryIdsNotDistinct", text));
+    }
+    Ok(entries)
+}
+
+/// Carries out a batch, entry by entry.
+fn batch(entries: &[Form], mut each: impl FnMut(&Form) -> Result<(), ApiError>) -> Result<Value, ApiError> {
+    let (mut successful, mut failed) = (Vec::new(), Vec::new());
+    for entry in entries {
+        let id = entry.required("Id")?;
+        match each(entry) {
+            Ok(()) => successful.push(json!({ "Id": id })),
+            Err(ApiError { code, status, message }) => failed.push(json!({
+                "Id": id, "SenderFault": status < 500, "Code": code, "Message": message,
+            })),
+        }
+    }
+    Ok(json!({ "Successful": successful, "Failed": failed }))
+}
+
+/// Only the receipt of the latest receive deletes; an older one is answered as if it did.
+///
+/// <https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_DeleteMessage.html>
+fn delete(state: &mut State, form: &Form, now: Timestamp) -> Result<Value, ApiError> {
+    let entries = entries(form)?;
+    let url = queue(state, form)?.0;
+    let left = state.shared.behaviour.delivery.left;
+    let mut refusals = state.faults.refused_entries(Operation::DeleteMessageBatch, entries.len());
+    batch(&entries, |entry| {
+        if let Some(refusal) = refusals.pop() {
+            return Err(refusal.into());
+        }
+        let leaves_a_copy = left > 0.0 && state.events.dice.f64() < left;
+        let queue = state.queues.get_mut(&url).ok_or_else(ApiError::no_such_queue)?;
+        if let Some(message) = queue.delete(entry.required("ReceiptHandle")?, leaves_a_copy, now)? {
+            state.shared.journal.record(now, Event::MessageDeleted { queue: url.clone(), message });
+        }
+        Ok(())
+    })
+}
+
+/// <https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_ChangeMessageVisibilityBatch.html>
+fn change_visibility(state: &mut State, form: &Form, now: Timestamp) -> Result<Value, ApiError> {
+    let entries = entries(form)?;
+    let mut refusals = state.faults.refused_entries(Operation::ChangeMessageVisibilityBatch, entries.len());
+    let (_, queue) = queue(state, form)?;
+    batch(&entries, |entry| {
+        if let Some(refusal) = refusals.pop() {
+            return Err(refusal.into());
+        }
+        let visibility = Duration::from_secs(bounded(entry, "VisibilityTimeout", 0, 0, 43_200)?);
+        queue.change_visibility(entry.required("ReceiptHandle")?, visibility, now)
+    })
+}
