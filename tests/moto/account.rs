@@ -10,6 +10,7 @@ use aws_sdk_ec2::types::{
 };
 use aws_sdk_eks::operation::create_nodegroup::builders::CreateNodegroupFluentBuilder;
 use aws_sdk_eks::types::VpcConfigRequest;
+use aws_sdk_sqs::types::QueueAttributeName;
 use ebbtide::aws::Aws;
 
 /// An image that moto has.
@@ -29,6 +30,7 @@ pub(crate) struct Account {
     scaling: aws_sdk_autoscaling::Client,
     compute: aws_sdk_ec2::Client,
     clusters: aws_sdk_eks::Client,
+    pub(crate) queues: aws_sdk_sqs::Client,
     subnet: String,
     /// Tag of its groups, which tells them apart from those of other tests.
     pub(crate) mark: String,
@@ -56,6 +58,7 @@ impl Account {
         let scaling = aws_sdk_autoscaling::Client::new(&config);
         let compute = aws_sdk_ec2::Client::new(&config);
         let clusters = aws_sdk_eks::Client::new(&config);
+        let queues = aws_sdk_sqs::Client::new(&config);
         let vpc = compute.create_vpc().cidr_block("10.0.0.0/16").send().await.expect("a VPC");
         let subnet = compute
             .create_subnet()
@@ -67,7 +70,7 @@ impl Account {
             .expect("a subnet");
         let subnet = subnet.subnet().and_then(|subnet| subnet.subnet_id()).expect("its id").to_owned();
         let mark = format!("mark-{}", OPENED.fetch_add(1, Ordering::Relaxed));
-        Self { aws, scaling, compute, clusters, subnet, mark }
+        Self { aws, scaling, compute, clusters, queues, subnet, mark }
     }
 
     /// A name that no other test uses.
@@ -131,6 +134,19 @@ impl Account {
         };
         create.send().await.expect("a group");
         name
+    }
+
+    /// A queue whose messages stay hidden for so many seconds. Gives back its URL.
+    pub(crate) async fn queue(&self, name: &str, visibility: u32) -> String {
+        let create = self.queues.create_queue().queue_name(self.name(name));
+        let create = create.attributes(QueueAttributeName::VisibilityTimeout, visibility.to_string());
+        let made = create.send().await.expect("a queue");
+        made.queue_url().expect("its URL").to_owned()
+    }
+
+    /// Puts a message into a queue.
+    pub(crate) async fn put(&self, queue: &str, body: &str) {
+        self.queues.send_message().queue_url(queue).message_body(body).send().await.expect("sent");
     }
 
     /// An EKS cluster. Gives back its name.

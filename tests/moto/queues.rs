@@ -1,0 +1,106 @@
+//! Notices from a queue, through the adapter.
+
+use std::time::Duration;
+
+use ebbtide::aws::{About, AwsError, Content, Message, News, Notice};
+use jiff::Timestamp;
+
+use crate::account::Account;
+
+/// The documented scale-in lifecycle action, with a real time.
+///
+/// Source: [event
+/// reference](https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-event-reference.html).
+const LIFECYCLE_ACTION: &str = r#"{
+  "version": "0",
+  "id": "12345678-1234-1234-1234-123456789012",
+  "detail-type": "EC2 Instance-terminate Lifecycle Action",
+  "source": "aws.autoscaling",
+  "account": "123456789012",
+  "time": "2026-01-27T01:43:21Z",
+  "region": "us-west-2",
+  "resources": ["auto-scaling-group-arn"],
+  "detail": {
+    "LifecycleActionToken": "87654321-4321-4321-4321-210987654321",
+    "AutoScalingGroupName": "my-asg",
+    "LifecycleHookName": "my-lifecycle-hook",
+    "EC2InstanceId": "i-1234567890abcdef0",
+    "LifecycleTransition": "autoscaling:EC2_INSTANCE_TERMINATING",
+    "NotificationMetadata": "additional-info <&> \"quoted\" \u00e9 ☂",
+    "Origin": "AutoScalingGroup",
+    "Destination": "EC2"
+  }
+}"#;
+
+fn receipts(messages: &[Message]) -> Vec<String> {
+    messages.iter().map(|message| message.receipt.clone()).collect()
+}
+
+#[tokio::test]
+#[ignore = "needs moto: run tests/moto.sh"]
+async fn a_documented_event_comes_through_a_queue_unchanged() {
+    let account = Account::open().await;
+    let queue = account.queue("notices", 30).await;
+    account.put(&queue, LIFECYCLE_ACTION).await;
+    let raw = account.queues.receive_message().queue_url(&queue).visibility_timeout(0).send().await;
+    assert_eq!(raw.expect("received").messages()[0].body(), Some(LIFECYCLE_ACTION));
+
+    let received = account.aws.receive(&queue).await.expect("received");
+    let [message] = &received[..] else { panic!("one message: {received:?}") };
+    let news = News::LifecycleAction { group: "my-asg".into(), hook: "my-lifecycle-hook".to_owned() };
+    let about = About::Instance("i-1234567890abcdef0".into());
+    let at = "2026-01-27T01:43:21Z".parse().expect("a time");
+    assert_eq!(message.content, Content::Notices(vec![Notice { about, at, news }]));
+    assert_eq!(message.received, 2, "the SDK's receive counts");
+    // Milliseconds, and not seconds or microseconds.
+    let year = 365 * 86_400;
+    let sent = message.sent.map(Timestamp::as_second).expect("when it was sent");
+    assert!((55 * year..100 * year).contains(&sent), "{sent}");
+}
+
+#[tokio::test]
+#[ignore = "needs moto: run tests/moto.sh"]
+async fn messages_are_deleted_in_batches_and_those_refused_are_told() {
+    let account = Account::open().await;
+    let queue = account.queue("batches", 600).await;
+    for n in 0..12 {
+        account.put(&queue, &format!("{n}")).await;
+    }
+    let mut all = Vec::new();
+    while all.len() < 12 {
+        let received = account.aws.receive(&queue).await.expect("received");
+        assert!(!received.is_empty() && received.len() <= 10, "{received:?}");
+        assert!(received.iter().all(|m| matches!(m.content, Content::Malformed(_))));
+        all.extend(receipts(&received));
+    }
+    let refused = account.aws.delete_messages(&queue, &all).await.expect("answered");
+    assert_eq!(refused, [""; 0]);
+    let refused = account.aws.delete_messages(&queue, &["nonsense".to_owned()]).await.expect("answered");
+    assert_eq!(refused, ["nonsense"]);
+}
+
+#[tokio::test]
+#[ignore = "needs moto: run tests/moto.sh"]
+async fn a_message_is_hidden_until_it_is_given_back() {
+    let account = Account::open().await;
+    let queue = account.queue("kept", 600).await;
+    account.put(&queue, LIFECYCLE_ACTION).await;
+    let first = account.aws.receive(&queue).await.expect("received");
+    account.aws.keep_messages(&queue, &receipts(&first), Duration::from_hours(1)).await.expect("kept");
+    let short = account.queues.receive_message().queue_url(&queue).send().await.expect("answered");
+    assert_eq!(short.messages().len(), 0);
+    account.aws.keep_messages(&queue, &receipts(&first), Duration::ZERO).await.expect("given back");
+    let again = account.aws.receive(&queue).await.expect("received");
+    assert_eq!((again.len(), again[0].received, &again[0].id), (1, 2, &first[0].id));
+    account.aws.delete_messages(&queue, &receipts(&again)).await.expect("deleted");
+}
+
+#[tokio::test]
+#[ignore = "needs moto: run tests/moto.sh"]
+async fn a_queue_that_is_not_there_is_told_apart() {
+    let account = Account::open().await;
+    let queue = account.queue("there", 30).await;
+    let gone = format!("{queue}-not");
+    let refusal = account.aws.receive(&gone).await;
+    assert!(matches!(refusal, Err(AwsError::NoSuchQueue { .. })), "{refusal:?}");
+}
