@@ -51,8 +51,9 @@ async fn a_change_of_ours_is_followed_by_a_look_and_many_changes_by_few() {
         let change = Change::Desired { group: "web".into(), from, to: from + 1 };
         world.groups.changed(world.clock.now(), change);
     }
+    world.sim.until(|sim| sim.calls(Operation::DescribeAutoScalingGroups) > before).await;
     tokio::time::sleep(Duration::from_secs(5)).await;
-    assert_eq!(world.sim.calls(Operation::DescribeAutoScalingGroups) - before, 1);
+    assert_eq!(world.sim.calls(Operation::DescribeAutoScalingGroups) - before, 1, "and no second one");
     assert_eq!(world.groups.latest().expect("published").groups["web"].asg.desired, 20);
 }
 

@@ -181,6 +181,7 @@ async fn a_group_that_may_not_terminate_is_not_grown_to_its_minimum() {
         let autoscaler = Loop::start(&scene, options);
         let node = scene.world.node_of(&scene.in_service(GROUP)[0]).expect("a node");
         scene.annotate(&node, "replace").await;
+        assert!(eventually(SOON, || async { scene.target().await == 2 }).await, "{version:?}");
         tokio::time::sleep(LONG).await;
         assert_eq!((scene.desired(), scene.target().await), (3, 2));
         assert_eq!(autoscaler.bought(), [].into(), "{version:?}");
@@ -270,11 +271,16 @@ async fn a_launch_that_is_late_takes_no_younger_one_along() {
         scene.world.cluster.add(pods_for(GROUP, "one", 1));
         tokio::time::sleep(Duration::from_mins(10)).await;
         scene.world.cluster.add(pods_for(GROUP, "two", 1));
-        tokio::time::sleep(Duration::from_mins(10)).await;
-        // The first has not come for 15 minutes, the second has 5 left. In place of the first another is asked for.
+        // The first has not come for 15 minutes, the second has some left. In place of the first another is asked for.
+        let replaced =
+            || async { scene.listed().await.into_keys().eq([placeholder(1).name, placeholder(2).name]) };
+        assert!(
+            eventually(Duration::from_mins(8), replaced).await,
+            "{version:?}: {:?}",
+            scene.listed().await
+        );
+        tokio::time::sleep(Duration::from_mins(2)).await;
         assert_eq!(autoscaler.deleted(), [placeholder(0).name], "{version:?}");
-        let listed: Vec<_> = scene.listed().await.into_keys().collect();
-        assert_eq!(listed, [placeholder(1).name, placeholder(2).name], "{version:?}");
         assert_eq!((autoscaler.bought(), scene.desired()), ([(GROUP.to_owned(), 3)].into(), 2));
         nothing_failed(&autoscaler, version);
     }
@@ -343,7 +349,8 @@ async fn no_more_placeholders_are_given_up_than_launches_have_failed() {
         };
         assert!(scene.world.until(LONG, failed).await);
         assert_eq!((scene.desired(), scene.in_service(GROUP).len()), (3, 0), "two are still to be tried");
-        tokio::time::sleep(seconds(45)).await;
+        assert!(eventually(SOON, || async { autoscaler.deleted().len() == 1 }).await, "{version:?}");
+        tokio::time::sleep(seconds(30)).await;
         assert_eq!((autoscaler.deleted().len(), scene.desired()), (1, 2), "{version:?}");
     }
 }
@@ -359,8 +366,8 @@ async fn launches_that_begin_together_and_fail_one_after_the_other_are_all_given
         scene.world.cluster.add(pods_for(GROUP, "pods", 5));
         assert!(scene.world.until(LONG, |_| !autoscaler.deleted().is_empty()).await);
         assert_ne!(scene.desired(), 0, "some are still under way");
-        tokio::time::sleep(Duration::from_mins(2)).await;
-        assert_eq!((autoscaler.deleted().len(), scene.desired()), (5, 0), "{version:?}");
+        let all = |_: &World| (autoscaler.deleted().len(), scene.desired()) == (5, 0);
+        assert!(scene.world.until(SOON, all).await, "{version:?}: {:?}", autoscaler.deleted());
     }
 }
 

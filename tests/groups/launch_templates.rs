@@ -83,7 +83,10 @@ async fn templates_that_are_hidden_are_read_one_by_one_and_few_at_a_time() {
 
     // And back.
     scene.world.aws.hide_templates(false);
-    tokio::time::sleep(Duration::from_mins(10)).await;
+    let shown = scene.world.aws.journal().len();
+    let in_pages =
+        || async { reads(&scene.world, shown).iter().any(|&(all, single)| all > 0 && single == 0) };
+    assert!(eventually(Duration::from_mins(10), in_pages).await, "all are read at once again");
     let began = scene.world.aws.journal().len();
     tokio::time::sleep(HOUR).await;
     assert!(reads(&scene.world, began).iter().all(|&(all, single)| all <= 1 && single == 0));

@@ -26,17 +26,20 @@ const SERVICE: &str = "clusterautoscaler.cloudprovider.v1.externalgrpc.CloudProv
 async fn the_health_service_says_whether_there_is_a_view_to_answer_from() {
     let world = World::empty(None);
     let mut health = HealthClient::new(world.channel().await);
-    let mut status = async || {
-        // A call after another one: the provider has looked at its groups by then.
-        tokio::time::sleep(Duration::from_millis(1)).await;
-        let request = HealthCheckRequest { service: SERVICE.into() };
-        health.check(request).await.expect("answered").into_inner().status()
+    let mut until = async |status, limit| {
+        let told = async {
+            let request = || HealthCheckRequest { service: SERVICE.into() };
+            while health.check(request()).await.expect("answered").into_inner().status() != status {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        };
+        tokio::time::timeout(limit, told).await.unwrap_or_else(|_| panic!("never {status:?}"));
     };
-    assert_eq!(status().await, ServingStatus::NotServing);
+    let soon = Duration::from_secs(5);
+    until(ServingStatus::NotServing, soon).await;
     world.publish([web(1)]);
-    assert_eq!(status().await, ServingStatus::Serving);
-    tokio::time::sleep(Duration::from_secs(610)).await;
-    assert_eq!(status().await, ServingStatus::NotServing);
+    until(ServingStatus::Serving, soon).await;
+    until(ServingStatus::NotServing, Duration::from_secs(610)).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -26,8 +26,8 @@ async fn a_group_that_wants_more_launches_it_in_its_own_time() {
     let start = bench.clock.now();
     set(&bench, 3).await.expect("in range");
     assert_eq!(bench.aws.group("web").expect("the group").launches, 3);
-    bench.pass(3).await;
-    assert_eq!(bench.ids("web", LifecycleState::Pending).len(), 3);
+    let pending = |aws: &Aws| aws.group("web").expect("it").in_state(LifecycleState::Pending).len();
+    bench.until("three are pending", |aws| pending(aws) == 3).await;
     bench.settled("web", 3).await;
     assert_eq!(bench.clock.now().duration_since(start).as_secs(), 22, "launch and boot");
 }
@@ -115,13 +115,14 @@ async fn instances_with_weights_fill_units_and_take_theirs_along() {
     assert_eq!((bench.desired("web"), bench.in_service("web").len()), (9, 3));
     let id = bench.in_service("web").remove(0);
     terminate(&bench, &id, true).await.expect("above min");
+    bench.settled("web", 2).await;
     bench.pass(600).await;
-    assert_eq!((bench.desired("web"), bench.in_service("web").len()), (5, 2));
+    assert_eq!((bench.desired("web"), bench.in_service("web").len()), (5, 2), "and it stays so");
     let id = bench.in_service("web").remove(0);
     assert!(terminate(&bench, &id, true).await.is_err(), "one unit would be left");
     set(&bench, 4).await.expect("in range");
-    bench.pass(20).await;
-    assert_eq!(bench.in_service("web").len(), 1, "units are lowered, and a node goes");
+    // Units are lowered, and a node goes.
+    bench.settled("web", 1).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -9,7 +9,8 @@ async fn a_failed_launch_is_an_activity_and_is_tried_again() {
     bench.aws.fail_launches("web", LaunchFailure::InsufficientCapacity, 2);
     let set = bench.asg.set_desired_capacity().auto_scaling_group_name("web").desired_capacity(1);
     set.send().await.expect("in range");
-    bench.pass(10).await;
+    let failed = |aws: &Aws| aws.journal().iter().any(|e| matches!(e.what, Event::LaunchFailed { .. }));
+    bench.until("a launch fails", failed).await;
     let group = bench.aws.group("web").expect("the group");
     assert_eq!((group.desired, group.launches, group.instances.len()), (1, 1, 0));
     let answer = bench.asg.describe_scaling_activities().max_records(1).send().await.expect("activities");

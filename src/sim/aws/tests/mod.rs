@@ -117,14 +117,17 @@ impl Bench {
                 && group.instances.len() == count
                 && group.in_state(LifecycleState::InService).len() == count
         };
-        tokio::time::timeout(Duration::from_hours(100), self.aws.until(quiet))
-            .await
-            .expect("a settled group");
+        self.until("a settled group", quiet).await;
+    }
+
+    /// Waits for a condition, which must come to hold.
+    async fn until(&self, what: &str, condition: impl FnMut(&Aws) -> bool) {
+        tokio::time::timeout(Duration::from_hours(100), self.aws.until(condition)).await.expect(what);
     }
 
     async fn until_state(&self, instance: &str, state: LifecycleState) {
         let reached = |aws: &Aws| aws.instance(instance).is_some_and(|i| i.state == state);
-        tokio::time::timeout(Duration::from_hours(100), self.aws.until(reached)).await.expect("that state");
+        self.until("that state", reached).await;
     }
 
     async fn pass(&self, seconds: u64) {

@@ -109,9 +109,10 @@ async fn an_orphaning_delete_leaves_the_pods_without_an_owner() {
     sim.running("logs", 1).await;
     let api: Api<DaemonSet> = Api::default_namespaced(sim.client.clone());
     api.delete("logs", &DeleteParams::orphan()).await.unwrap();
+    let orphan = |cluster: &Cluster| cluster.list::<Pod>().remove(0);
+    sim.until("it has no owner", |cluster| orphan(cluster).owner_references().is_empty()).await;
     tokio::time::sleep(LONG).await;
-    let orphan = sim.cluster.list::<Pod>().remove(0);
-    assert!(orphan.owner_references().is_empty() && orphan.metadata.deletion_timestamp.is_none());
+    assert!(orphan(&sim.cluster).metadata.deletion_timestamp.is_none());
 }
 
 #[tokio::test(start_paused = true)]
@@ -278,8 +279,9 @@ async fn a_rolling_update_deletes_the_pod_of_a_node_that_takes_no_new_one() {
     sim.running("logs", 2).await;
     taint(&sim, "n1", CA_TAINT, "NoSchedule").await;
     sim.cluster.roll("logs");
+    sim.until("n1 is empty", |cluster| cluster.pods_on("n1").is_empty()).await;
     tokio::time::sleep(LONG).await;
-    assert!(sim.cluster.pods_on("n1").is_empty());
+    assert!(sim.cluster.pods_on("n1").is_empty(), "it stays so");
     assert_eq!(sim.cluster.pods_on("n2").len(), 1);
 }
 
@@ -349,9 +351,11 @@ async fn a_job_that_waits_for_the_end_holds_a_pod_of_a_dead_node() {
     sim.running("batch", 1).await;
     let (held, _) = running(&sim.cluster, "batch").remove(0);
     sim.cluster.add(node("n2")).kill_kubelet("n1");
+    let is_going =
+        |cluster: &Cluster| cluster.pod(held.as_str()).unwrap().metadata.deletion_timestamp.is_some();
+    sim.until("it is to go", is_going).await;
     tokio::time::sleep(Duration::from_hours(2)).await;
-    let pod = sim.cluster.pod(held.as_str()).unwrap();
-    assert!(pod.metadata.deletion_timestamp.is_some() && pod.finalizers().len() == 1);
+    assert_eq!(sim.cluster.pod(held.as_str()).unwrap().finalizers().len(), 1);
     assert_eq!(sim.cluster.list::<Pod>().len(), 1, "nobody takes its place");
     sim.nodes().delete("n1", &DeleteParams::default()).await.unwrap();
     sim.running("batch", 1).await;

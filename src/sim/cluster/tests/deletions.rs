@@ -72,8 +72,8 @@ async fn no_grace_removes_the_object_at_once_and_leaves_the_containers_their_own
         sim.pods().delete(pod, &grace(0)).await.unwrap();
         assert!(sim.cluster.pod(pod).is_none());
     }
-    tokio::time::sleep(LONG).await;
     let exited = |event: &Event| matches!(event, Event::PodExited { pod, .. } if *pod == "web-1");
+    sim.until("one exits", |cluster| cluster.happened(exited)).await;
     assert_eq!(moment(&sim.cluster, exited).duration_since(asked).as_secs(), 20);
     let cut = |event: &Event| matches!(event, Event::CutShort { pod, .. } if *pod == "slow");
     assert_eq!(moment(&sim.cluster, cut).duration_since(asked).as_secs(), 5);

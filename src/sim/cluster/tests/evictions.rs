@@ -181,8 +181,12 @@ async fn pending_finished_and_terminating_pods_need_no_budget() {
         sim.cluster.add(spec.label("app", "web"));
         assert!(sim.cluster.pod(name).is_some());
     }
-    sim.settle().await;
-    tokio::time::sleep(Duration::from_secs(5)).await;
+    let phase = |cluster: &Cluster, pod: &str| cluster.pod(pod).and_then(|pod| pod.status?.phase);
+    let begun = [("done", "Succeeded"), ("going", "Running")];
+    sim.until("one has ended, one runs", |cluster| {
+        begun.iter().all(|(pod, expected)| phase(cluster, pod).as_deref() == Some(expected))
+    })
+    .await;
     sim.pods().delete("going", &kube::api::DeleteParams::default()).await.unwrap();
     for name in ["pending", "done", "going"] {
         sim.evict(name).await.unwrap();
@@ -194,9 +198,7 @@ async fn unready_pods_go_when_the_others_suffice_or_the_policy_says_so() {
     let sim = sim();
     sim.cluster.add(node("n1")).add(pod("ill").on("n1").label("app", "web").never_ready());
     sim.cluster.add(pod("well").on("n1").label("app", "web")).add(budget("web").min_available(2));
-    sim.settle().await;
-    tokio::time::sleep(Duration::from_secs(5)).await;
-    assert_eq!(sim.account("web"), (2, 1, 2, 0));
+    sim.until("it is counted", |_| sim.account("web") == (2, 1, 2, 0)).await;
     assert_eq!(refused(sim.evict("ill").await).code, 429);
     let always = Patch::Merge(json!({ "spec": { "unhealthyPodEvictionPolicy": "AlwaysAllow" } }));
     sim.budgets().patch("web", &PatchParams::default(), &always).await.unwrap();
@@ -205,8 +207,7 @@ async fn unready_pods_go_when_the_others_suffice_or_the_policy_says_so() {
     sim.cluster.add(pod("ill-2").on("n1").label("app", "web").never_ready());
     let less = json!({ "spec": { "unhealthyPodEvictionPolicy": null, "minAvailable": 1 } });
     sim.budgets().patch("web", &PatchParams::default(), &Patch::Merge(less)).await.unwrap();
-    tokio::time::sleep(Duration::from_secs(5)).await;
-    assert_eq!(sim.account("web"), (2, 1, 1, 0));
+    sim.until("it is counted", |_| sim.account("web") == (2, 1, 1, 0)).await;
     sim.evict("ill-2").await.unwrap();
     assert_eq!(refused(sim.evict("well").await).code, 429);
 }
@@ -310,8 +311,7 @@ async fn an_unready_pod_that_changes_meanwhile_is_not_evicted_and_asks_for_ten_s
     let sim = sim();
     sim.cluster.add(node("n1")).add(pod("ill").on("n1").label("app", "web").never_ready());
     sim.cluster.add(pod("well").on("n1").label("app", "web")).add(budget("web").min_available(1));
-    sim.settle().await;
-    tokio::time::sleep(Duration::from_secs(5)).await;
+    sim.until("it is counted", |_| sim.account("web") == (2, 1, 1, 0)).await;
     with_time_between(&sim, Span::seconds(2, 2));
     let touch = async {
         tokio::time::sleep(Duration::from_secs(1)).await;

@@ -51,10 +51,11 @@ async fn a_dead_kubelet_makes_its_node_unknown_and_its_pods_leave_and_nobody_con
     sim.until("the node is unknown", |cluster| ready(cluster, "n1").as_deref() == Some("Unknown")).await;
     let unknown = sim.now();
     assert!((40..=60).contains(&since(&sim, died)), "after {} s", since(&sim, died));
-    tokio::time::sleep(Duration::from_secs(1)).await;
     let unreachable = |effect: &str| ("node.kubernetes.io/unreachable".to_owned(), effect.to_owned());
-    assert_eq!(taints(&sim.cluster, "n1"), [unreachable("NoSchedule"), unreachable("NoExecute")]);
-    assert!(conditions(&sim.cluster, "web").iter().any(|one| one.type_ == "Ready" && one.status == "False"));
+    let both = [unreachable("NoSchedule"), unreachable("NoExecute")];
+    sim.until("the node is tainted", |cluster| taints(cluster, "n1") == both).await;
+    let unready = |one: &PodCondition| one.type_ == "Ready" && one.status == "False";
+    sim.until("the workload is not ready", |cluster| conditions(cluster, "web").iter().any(unready)).await;
 
     sim.until("the workload is to go", |cluster| is_going(cluster, "web")).await;
     assert!((299..=302).contains(&since(&sim, unknown)), "after {} s", since(&sim, unknown));
@@ -114,10 +115,9 @@ async fn a_node_that_is_heard_of_again_is_ready_and_keeps_its_pods() {
     sim.until("the node is unknown", |cluster| ready(cluster, "n1").as_deref() == Some("Unknown")).await;
     tokio::time::sleep(Duration::from_secs(200)).await;
     sim.cluster.revive("n1");
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(ready(&sim.cluster, "n1").as_deref(), Some("True"));
-    assert_eq!(taints(&sim.cluster, "n1"), []);
-    assert_eq!(running(&sim.cluster, "web").len(), 1);
+    sim.until("the node is ready", |cluster| ready(cluster, "n1").as_deref() == Some("True")).await;
+    sim.until("its taints are off", |cluster| taints(cluster, "n1").is_empty()).await;
+    sim.running("web", 1).await;
     tokio::time::sleep(LONG).await;
     assert!(!is_going(&sim.cluster, "web"), "the time it tolerated begins anew");
 }
@@ -128,8 +128,8 @@ async fn behind_a_partition_the_kubelet_ends_whom_it_was_told_to_end_and_says_so
     sim.pods().evict("web", &EvictParams::default()).await.unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
     sim.cluster.partition("n1");
+    sim.until("it exits", |cluster| cluster.happened(exited("web"))).await;
     tokio::time::sleep(LONG).await;
-    assert!(sim.cluster.happened(exited("web")));
     assert!(is_going(&sim.cluster, "web"), "the API server does not know");
     sim.cluster.revive("n1");
     sim.until("the pod is gone", |cluster| cluster.pod("web").is_none()).await;
@@ -193,6 +193,7 @@ async fn a_kubelet_adopts_the_node_of_an_earlier_machine_of_its_name() {
     sim.cordon("n1").await;
     sim.cluster.power_off("n1");
     sim.cluster.register_node(node("n1").provider_id("aws:///us-east-1a/i-2").boots_after(20));
+    sim.until("the node is ready", |cluster| ready(cluster, "n1").as_deref() == Some("True")).await;
     tokio::time::sleep(LONG).await;
     let adopted = sim.cluster.node("n1").unwrap();
     assert_eq!(adopted.metadata.annotations.unwrap()["mine"], "old");

@@ -102,7 +102,7 @@ async fn no_controller_works_while_another_takes_over() {
     tokio::time::sleep(Duration::from_secs(19)).await;
     assert_eq!(sim.cluster.list::<Pod>().len(), 1, "nobody takes its place");
     assert!(taints(&sim.cluster, "n1").is_empty(), "nobody writes the cordon down");
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    assert_eq!(sim.cluster.list::<Pod>().len(), 2);
-    assert_eq!(taints(&sim.cluster, "n1"), ["node.kubernetes.io/unschedulable"]);
+    sim.until("another takes its place", |cluster| cluster.list::<Pod>().len() == 2).await;
+    let cordoned = ["node.kubernetes.io/unschedulable"];
+    sim.until("the cordon is written down", |cluster| taints(cluster, "n1") == cordoned).await;
 }
