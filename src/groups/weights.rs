@@ -38,6 +38,7 @@ pub(super) fn spare(group: &AutoScalingGroup, accepted: impl Fn(&Instance) -> bo
 mod tests {
     use super::*;
     use crate::aws::{Lifecycle, Weights};
+    use crate::groups::sizes::{self, SizeError};
     use crate::k8s::InstanceId;
 
     /// Instances in service, `i-0` and so on, of these weights.
@@ -94,5 +95,22 @@ mod tests {
         let heavy = |instance: &Instance| instance.id == "i-0";
         assert_eq!((units(&group, heavy), spare(&group, heavy)), (4, 1));
         assert_eq!(group.weight("i-9"), 1);
+        // More is there than is wanted: what leaves lowers what is wanted by all its units.
+        let surplus = self::group(0, 4, &[4, 2, 2]);
+        assert_eq!((units(&surplus, heavy), spare(&surplus, heavy)), (0, 0));
+    }
+
+    #[test]
+    fn nodes_leave_down_to_the_minimum_in_units_and_none_while_terminate_is_suspended() {
+        let mut group = group(2, 8, &[4, 2, 2]);
+        let heavy = |instance: &Instance| instance.id == "i-0";
+        assert_eq!(sizes::limits(&group, heavy), (1, 2));
+        assert_eq!(sizes::removable(&group, ["i-1"], heavy), Ok(()));
+        let refused = SizeError::BelowMinUnits { group: "g".into(), units: 0, min: 2 };
+        assert_eq!(sizes::removable(&group, ["i-1", "i-2"], heavy), Err(refused));
+        group.suspended.insert("Terminate".into());
+        assert_eq!(sizes::limits(&group, heavy), (2, 2));
+        let refused = SizeError::BelowMinUnits { group: "g".into(), units: 2, min: 4 };
+        assert_eq!(sizes::removable(&group, ["i-1"], heavy), Err(refused));
     }
 }
