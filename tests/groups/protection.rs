@@ -433,9 +433,22 @@ async fn a_node_that_joined_before_its_instance_was_in_service_is_protected_as_s
         .expect("completed by whoever it is");
     // And the first tries to protect it fail.
     scene.world.aws.throttle_for(&[Operation::SetInstanceProtection], Duration::from_secs(20));
+    let is_guarded = |world: &World| guarded(world, GROUP).iter().all(|ids| ids.contains(&joined));
+    assert!(scene.world.until(SOON, is_guarded).await, "{:?}", guarded(&scene.world, GROUP));
     tokio::time::sleep(GONE).await;
     let ended = |entry: &Entry| matches!(entry.what, Event::TerminationStarted { .. });
     assert!(!scene.world.aws.journal().iter().any(ended), "nobody had to go");
     assert_eq!((scene.in_service(GROUP).len(), scene.desired(), scene.protected()), (5, 5, 0));
     assert_eq!(guarded(&scene.world, GROUP), [BTreeSet::new(), BTreeSet::new()]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_instances_than_a_call_takes_are_protected_by_several() {
+    let world = World::new(1);
+    world.aws.add_group(group(GROUP, 120).size(0, 120, 120));
+    let all: Vec<String> =
+        world.aws.group(GROUP).expect("a group").instances.into_iter().map(|i| i.id).collect();
+    somebody(&world).protect(&GROUP.into(), &ids(&all), true).await.expect("protected");
+    assert_eq!(guarded(&world, GROUP)[0].len(), 120);
+    assert_eq!(world.aws.calls(Operation::SetInstanceProtection), 3, "50 a call");
 }
