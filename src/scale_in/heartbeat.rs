@@ -524,6 +524,24 @@ mod tests {
         assert!(beats.len() > 80, "{} of 100", beats.len());
         let in_time = SignedDuration::from_secs(24)..=SignedDuration::from_secs(30);
         assert!(beats.iter().all(|beat| in_time.contains(beat)), "{beats:?}");
+
+        let ids: Vec<String> = (0..100).map(|n| format!("i-{n}")).collect();
+        let all = |lifecycle| snapshot(&ids.iter().map(|id| (id.as_str(), lifecycle)).collect::<Vec<_>>());
+        let (before, after) = (all(Lifecycle::Terminating), all(Lifecycle::TerminatingWait));
+        let mut held = BTreeMap::new();
+        observe(&mut held, Some(&before), &after, &Newcomers::default(), at(10));
+        let first: BTreeSet<_> = held.values().map(|held| held.next).collect();
+        assert!((held.len(), first.len() > 80) == (100, true), "{} of {}", first.len(), held.len());
+        assert!(first.iter().all(|next| (at(10)..=at(12)).contains(next)), "{first:?}");
+    }
+
+    #[test]
+    fn a_call_that_ends_is_of_one_instance_and_no_other() {
+        let in_flight = Held { in_flight: true, ..held() };
+        let mut held = BTreeMap::from(["i-1", "i-2"].map(|id| (id.into(), in_flight.clone())));
+        hear(&mut held, Done::Step("i-2".into(), SignedDuration::from_secs(24)), at(100));
+        assert_eq!((held["i-1"].in_flight, held["i-1"].next), (true, at(30)));
+        assert_eq!((held["i-2"].in_flight, held["i-2"].next), (false, at(124)));
     }
 
     #[test]
