@@ -9,13 +9,14 @@ use ebbtide::cluster::Cluster;
 use ebbtide::config::Config;
 use ebbtide::scale_in::AtOnce;
 use ebbtide::sim::aws::{Event as AwsEvent, GroupSpec, Operation, TerminationCause};
-use ebbtide::sim::cluster::{Event, Fault, Verb, budget, pod};
+use ebbtide::sim::cluster::{Event, Fault, Timing, Verb, budget, pod};
 use ebbtide::sim::http::{aws_client, kube_client};
 use ebbtide::sim::program::config;
+use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
-use kube::api::{Patch, PatchParams};
+use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -191,4 +192,27 @@ async fn a_busy_api_server_and_the_deletions_at_the_deadline_are_counted() {
     ] {
         scene.until_it_tells(series, least).await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_overdue_and_one_that_is_gone_before_it_is_asked_are_counted() {
+    let scene = Watched::on(group(2), config()).await;
+    let (cluster, name) = (&scene.world.cluster, scene.nodes[0].as_str());
+    // A container runtime that does not say what has become of a container.
+    let exit_noticed = Span::exactly(seconds(50_000));
+    cluster.set_timing(Timing { exit_noticed, ..Timing::real() });
+    cluster.add(budget("held").min_available(1)).add(pod("held").on(name)).add(pod("web").on(name).grace(30));
+    scene.until(|w| moments(w, |e| matches!(e, Event::PodRunning { .. })).len() == 2).await;
+    scene.wish_away(name).await;
+    for series in [
+        r#"ebbtide_pods_asked_to_go_total{call="eviction",answer="blocked"}"#,
+        r#"ebbtide_scale_in_pods_waiting{reason="overdue"}"#,
+    ] {
+        scene.until_it_tells(series, 1.0).await;
+    }
+    // It hears of no change any more, and asks again for a pod that somebody has deleted.
+    cluster.silence_watches();
+    let pods: Api<Pod> = Api::default_namespaced(cluster.client());
+    pods.delete("held", &DeleteParams::default().grace_period(0)).await.expect("deleted");
+    scene.until_it_tells(r#"ebbtide_pods_asked_to_go_total{call="eviction",answer="gone"}"#, 1.0).await;
 }
