@@ -10,7 +10,6 @@ use aws_sdk_ec2::types::{
 };
 use aws_sdk_eks::operation::create_nodegroup::builders::CreateNodegroupFluentBuilder;
 use aws_sdk_eks::types::VpcConfigRequest;
-use aws_sdk_sqs::types::QueueAttributeName;
 use ebbtide::aws::Aws;
 
 /// An image that moto has.
@@ -136,11 +135,9 @@ impl Account {
         name
     }
 
-    /// A queue whose messages stay hidden for so many seconds. Gives back its URL.
-    pub(crate) async fn queue(&self, name: &str, visibility: u32) -> String {
-        let create = self.queues.create_queue().queue_name(self.name(name));
-        let create = create.attributes(QueueAttributeName::VisibilityTimeout, visibility.to_string());
-        let made = create.send().await.expect("a queue");
+    /// A queue. Gives back its URL.
+    pub(crate) async fn queue(&self, name: &str) -> String {
+        let made = self.queues.create_queue().queue_name(self.name(name)).send().await.expect("a queue");
         made.queue_url().expect("its URL").to_owned()
     }
 
