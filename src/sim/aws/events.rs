@@ -1,8 +1,8 @@
-//! What AWS tells of instances through EventBridge, and how it gets into a queue.
+//! EventBridge: events about instances, and their delivery to a queue.
 //!
-//! Events follow the journal: an instance held by a hook, a machine that starts, stops or ends. Others are a script's:
-//! an interruption, a recommendation, a change of AWS Health's, the end of a Capacity Block. All of them are delivered
-//! on a best-effort basis or at least once: seldom never, seldom twice, in any order.
+//! Events are made from the journal (an instance held by a hook, a machine's state), or by a script: a Spot interruption, a
+//! rebalance recommendation, a scheduled change of AWS Health's, the end of a Capacity Block. Some are lost, some come
+//! twice, and their order is not kept.
 //!
 //! <https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-event-reference.html>,
 //! <https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-event-delivery-level.html>
@@ -22,41 +22,41 @@ use super::replies::uuid;
 use super::state::{ACCOUNT, REGION, State};
 use crate::sim::span::Span;
 
-/// Keeps what is drawn for events apart from all else.
+/// Separates the random numbers of events from all others.
 const EVENTS: u64 = 0x6576_656e_7473_0000;
 /// From the notice to the interruption.
 ///
 /// <https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html>
 const INTERRUPTION: Duration = Duration::from_mins(2);
-/// From the warning until a Capacity Block's instances are ended, and until it ends itself.
+/// From the warning until a Capacity Block's instances are terminated, and until its end.
 ///
 /// <https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/capacity-blocks-monitor.html>
 const BLOCK_WARNING: Duration = Duration::from_mins(10);
 const BLOCK_END: Duration = Duration::from_mins(40);
 
-/// How events and messages come.
+/// How events and messages are delivered.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Delivery {
-    /// From what happened to the message in the queue. Guessed: AWS says "near real time" and keeps trying for a day.
+    /// From the event to its message in the queue. Guessed: AWS says "near real time", and retries for a day.
     ///
     /// <https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-rule-retry-policy.html>
     pub way: Span,
-    /// Share of events that never come: Auto Scaling and EC2 emit them on a best-effort basis.
+    /// Share of events that are lost: Auto Scaling and EC2 emit them on a best-effort basis.
     pub lost: f64,
-    /// Share of events that come twice: EventBridge delivers at least once.
+    /// Share of events that are delivered twice: EventBridge delivers at least once.
     pub doubled: f64,
-    /// Share of deleted messages of which SQS keeps a copy that comes again.
+    /// Share of deleted messages that SQS delivers again.
     ///
     /// <https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/standard-queues-at-least-once-delivery.html>
     pub left: f64,
-    /// Whether messages of a queue come in any order: ordering is best effort.
+    /// Whether a queue hands out messages in random order: its order is best effort.
     ///
     /// <https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/standard-queues.html>
     pub shuffled: bool,
 }
 
 impl Delivery {
-    /// Soon, once, in order.
+    /// Each event once, in order, after 300 ms.
     pub const PLAIN: Self = Self {
         way: Span::exactly(Duration::from_millis(300)),
         lost: 0.0,
@@ -75,12 +75,12 @@ impl Delivery {
     };
 }
 
-/// A change that AWS Health has scheduled.
+/// A scheduled change of AWS Health.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScheduledChange {
-    /// Tells changes apart: the last part of the event's ARN.
+    /// The last part of the event's ARN.
     pub id: String,
-    /// What it is, such as `AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED`.
+    /// The event type code, such as `AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED`.
     pub code: String,
     /// When it starts.
     pub starts: Timestamp,
@@ -88,20 +88,20 @@ pub struct ScheduledChange {
     pub status: String,
 }
 
-/// EventBridge with one rule, which sends all events to one queue.
+/// EventBridge with one rule that sends all events to one queue.
 #[derive(Debug)]
 pub(super) struct EventBridge {
     /// The queue's URL.
     target: Option<String>,
-    /// Journal entries that were looked at.
+    /// Number of journal entries already read.
     seen: usize,
-    /// By when they arrive, and in which order they were sent.
+    /// Queue and body, by arrival and order of sending.
     under_way: BTreeMap<(Timestamp, u64), (String, String)>,
-    /// Instances whose end was told.
+    /// Instances with an event for state `terminated`.
     ended: BTreeSet<String>,
-    /// Machines that EC2 takes back, by when.
+    /// When EC2 takes which machine back.
     taken_back: BTreeSet<(Timestamp, String)>,
-    /// Capacity Reservations, by the instances in them.
+    /// Capacity Reservations by instance.
     reservations: BTreeMap<String, String>,
     pub(super) dice: fastrand::Rng,
     numbers: u64,
@@ -145,7 +145,7 @@ fn instance_arn(id: &str) -> String {
 }
 
 impl State {
-    /// Tells of what the journal has new.
+    /// Sends events for new journal entries.
     pub(super) fn announce(&mut self) {
         if self.events.target.is_none() {
             self.events.seen = self.shared.journal.entries().len();
@@ -168,7 +168,7 @@ impl State {
         }
     }
 
-    /// An action is told of when it can be completed.
+    /// Sends a lifecycle action, dated when it can be completed.
     fn lifecycle_action(
         &mut self,
         at: Timestamp,
@@ -223,7 +223,7 @@ impl State {
         self.tell("aws.ec2", "EC2 Instance State-change Notification", &[arn], &detail, at);
     }
 
-    /// Sends an event, in EventBridge's envelope, to the queue that it sends to.
+    /// Sends an event, in EventBridge's envelope, on its way to the queue.
     fn tell(&mut self, source: &str, kind: &str, resources: &[String], detail: &Value, at: Timestamp) {
         let Some(target) = self.events.target.clone() else { return };
         let delivery = self.shared.behaviour.delivery;
@@ -254,7 +254,7 @@ impl State {
         }
     }
 
-    /// Puts what has arrived by now into its queue.
+    /// Puts events that have arrived by now into their queue.
     pub(super) fn deliver(&mut self, now: Timestamp) {
         while let Some(entry) = self.events.under_way.first_entry().filter(|entry| entry.key().0 <= now) {
             let ((arrives, _), (queue, body)) = entry.remove_entry();
@@ -262,7 +262,7 @@ impl State {
         }
     }
 
-    /// Ends the machines whose time has come.
+    /// Takes back the machines that are due.
     pub(super) fn take_back(&mut self, now: Timestamp) {
         while self.events.taken_back.first().is_some_and(|(at, _)| *at <= now) {
             if let Some((at, instance)) = self.events.taken_back.pop_first() {
@@ -279,19 +279,22 @@ impl State {
         self.events.taken_back.insert((after(now, INTERRUPTION), instance.to_owned()));
     }
 
-    /// EC2 tells that a Spot instance is more likely than others to be interrupted.
+    /// EC2 recommends to replace a Spot instance. A group with Capacity Rebalancing does.
     ///
     /// <https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html>
     pub fn recommend_rebalance(&mut self, instance: &str, now: Timestamp) {
         let detail = json!({ "instance-id": instance });
         let arn = instance_arn(instance);
         self.tell("aws.ec2", "EC2 Instance Rebalance Recommendation", &[arn], &detail, now);
+        if self.group_of_mut(instance).is_some_and(|(group, _)| group.policies.rebalances_capacity) {
+            self.rebalance(instance, now);
+        }
     }
 
-    /// AWS Health tells of a scheduled change; nothing happens to the instances by itself.
+    /// AWS Health announces a scheduled change; nothing happens to the instances.
     ///
     /// <https://docs.aws.amazon.com/health/latest/ug/aws-health-events-eventbridge-schema.html>
-    pub fn tell_of_change(&mut self, change: &ScheduledChange, instances: &[&str], now: Timestamp) {
+    pub fn schedule_change(&mut self, change: &ScheduledChange, instances: &[&str], now: Timestamp) {
         let entities: Vec<Value> = instances
             .iter()
             .map(|id| json!({ "entityValue": instance_arn(id), "status": "PENDING" }))
@@ -316,7 +319,7 @@ impl State {
         self.tell("aws.health", "AWS Health Event", &arns, &detail, now);
     }
 
-    /// EC2 warns that a Capacity Block ends, and ends its machines ten minutes later.
+    /// EC2 warns that a Capacity Block ends, and terminates its machines ten minutes later.
     pub fn end_capacity_block(&mut self, reservation: &str, now: Timestamp) {
         let end = after(now, BLOCK_END).strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let detail = json!({ "capacity-reservation-id": reservation, "end-date": end });
@@ -344,22 +347,22 @@ impl Aws {
         self.script(|state, now| state.interrupt_spot(instance, now));
     }
 
-    /// EC2 tells that a Spot instance is more likely than others to be interrupted.
+    /// EC2 recommends to replace a Spot instance. A group with Capacity Rebalancing does.
     pub fn recommend_rebalance(&self, instance: &str) {
         self.script(|state, now| state.recommend_rebalance(instance, now));
     }
 
-    /// AWS Health tells of a scheduled change; nothing happens to the instances by itself.
-    pub fn tell_of_change(&self, change: &ScheduledChange, instances: &[&str]) {
-        self.script(|state, now| state.tell_of_change(change, instances, now));
+    /// AWS Health announces a scheduled change; nothing happens to the instances.
+    pub fn schedule_change(&self, change: &ScheduledChange, instances: &[&str]) {
+        self.script(|state, now| state.schedule_change(change, instances, now));
     }
 
-    /// An instance is in this Capacity Reservation.
+    /// Puts an instance into a Capacity Reservation.
     pub fn reserve(&self, instance: &str, reservation: &str) {
         self.script(|state, _| state.events.reservations.insert(instance.to_owned(), reservation.to_owned()));
     }
 
-    /// EC2 warns that a Capacity Block ends, and ends its machines ten minutes later.
+    /// EC2 warns that a Capacity Block ends, and terminates its machines ten minutes later.
     pub fn end_capacity_block(&self, reservation: &str) {
         self.script(|state, now| state.end_capacity_block(reservation, now));
     }

@@ -13,44 +13,38 @@ use super::handle::Aws;
 use super::journal::Event;
 use super::state::{ACCOUNT, REGION, State};
 
-/// The longest that a message stays hidden, from the receive on.
+/// Longest visibility time-out, counted from the receive.
 ///
 /// <https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/sqs-visibility-timeout.html>
 const LONGEST_VISIBILITY: Duration = Duration::from_hours(12);
 
-/// A queue to be.
+/// SQS's default visibility time-out.
+const VISIBILITY: Duration = Duration::from_secs(30);
+
+/// A queue to add.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueSpec {
     name: String,
-    visibility: Duration,
     retention: Duration,
     dead_letters: Option<(String, u32)>,
 }
 
 impl QueueSpec {
-    /// A queue with SQS's defaults: messages stay hidden for 30 s and are kept for four days.
+    /// A queue that keeps messages for four days, SQS's default.
     ///
     /// <https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_CreateQueue.html>
     pub fn named(name: impl Into<String>) -> Self {
-        let (visibility, retention) = (Duration::from_secs(30), Duration::from_hours(4 * 24));
-        Self { name: name.into(), visibility, retention, dead_letters: None }
+        Self { name: name.into(), retention: Duration::from_hours(4 * 24), dead_letters: None }
     }
 
-    /// Messages that are received stay hidden for so long.
-    #[must_use]
-    pub fn visibility(mut self, visibility: Duration) -> Self {
-        self.visibility = visibility;
-        self
-    }
-
-    /// Messages are kept for so long.
+    /// Keeps messages for this long.
     #[must_use]
     pub fn retention(mut self, retention: Duration) -> Self {
         self.retention = retention;
         self
     }
 
-    /// Messages that were received so often go to this queue instead of coming once more.
+    /// Moves messages that were received this often to another queue.
     ///
     /// <https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/sqs-dead-letter-queues.html>
     #[must_use]
@@ -64,7 +58,7 @@ impl QueueSpec {
 #[derive(Debug)]
 pub(super) struct Queue {
     spec: QueueSpec,
-    /// In the order in which they came.
+    /// In order of arrival.
     messages: BTreeMap<u64, Stored>,
     deleted: Vec<(Timestamp, Stored)>,
 }
@@ -76,11 +70,11 @@ struct Stored {
     sent: Timestamp,
     visible: Timestamp,
     received: u32,
-    /// When it was received last.
+    /// Its latest receive.
     handed: Timestamp,
 }
 
-/// A message as somebody receives it.
+/// A received message.
 pub(super) struct Copy {
     pub(super) id: String,
     pub(super) receipt: String,
@@ -92,11 +86,11 @@ pub(super) struct Copy {
 /// A queue at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueueSnapshot {
-    /// Those that anybody can receive.
+    /// Messages that can be received.
     pub visible: Vec<MessageSnapshot>,
-    /// Those that somebody has received, and that are hidden from all others.
+    /// Messages that were received and are hidden.
     pub in_flight: Vec<MessageSnapshot>,
-    /// Those that were deleted, and when.
+    /// Deleted messages, and when.
     pub deleted: Vec<(Timestamp, MessageSnapshot)>,
 }
 
@@ -105,13 +99,13 @@ pub struct QueueSnapshot {
 pub struct MessageSnapshot {
     /// Its id.
     pub id: String,
-    /// What it says.
+    /// Its body.
     pub body: String,
-    /// When it came.
+    /// When it was sent.
     pub sent: Timestamp,
     /// How often it was received.
     pub received: u32,
-    /// When it can be received next, or could.
+    /// From when on it can be received.
     pub visible: Timestamp,
 }
 
@@ -133,7 +127,7 @@ impl Queue {
         all.map(|message| message.visible).min()
     }
 
-    /// Hands out messages that are visible, in an order that `arrange` may change.
+    /// Hands out visible messages, after `arrange` has set their order.
     pub(super) fn receive(
         &mut self,
         most: usize,
@@ -141,7 +135,7 @@ impl Queue {
         now: Timestamp,
         arrange: impl FnOnce(&mut Vec<u64>),
     ) -> Vec<Copy> {
-        let hidden = visibility.unwrap_or(self.spec.visibility);
+        let hidden = visibility.unwrap_or(VISIBILITY);
         let retention = self.spec.retention;
         self.messages.retain(|_, message| after(message.sent, retention) > now);
         let mut order: Vec<u64> =
@@ -159,7 +153,7 @@ impl Queue {
         copies
     }
 
-    /// Deletes a message if the receipt is its latest; gives back its id.
+    /// Deletes a message if the receipt is its latest. Returns its id.
     pub(super) fn delete(
         &mut self,
         handle: &str,
@@ -221,7 +215,7 @@ impl Queue {
     }
 }
 
-/// Another one each time a message is received.
+/// The receipt handle: a new one at each receive.
 fn receipt(number: u64, received: u32) -> String {
     format!("AQEB{number:016x}{received:08x}")
 }
@@ -242,7 +236,7 @@ fn url(name: &str) -> String {
 }
 
 impl State {
-    /// Puts a message into a queue; gives back its id. `None` without such a queue.
+    /// Puts a message into a queue. Returns its id; `None` without such a queue.
     pub fn put_message(&mut self, queue: &str, body: impl Into<String>, now: Timestamp) -> Option<String> {
         let number = self.events.next_number();
         let id = self.events.uuid();
@@ -253,8 +247,8 @@ impl State {
         Some(id)
     }
 
-    /// Moves messages that were received too often to the queue for dead letters.
-    pub(super) fn bury_exhausted(&mut self, queue: &str, now: Timestamp) {
+    /// Moves messages that were received too often to the dead-letter queue.
+    pub(super) fn move_dead_letters(&mut self, queue: &str, now: Timestamp) {
         let Some(from) = self.queues.get_mut(queue) else { return };
         let Some((to, _)) = from.spec.dead_letters.clone() else { return };
         let exhausted: Vec<u64> = from

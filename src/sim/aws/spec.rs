@@ -193,6 +193,8 @@ pub(super) struct Policies {
     pub(super) retains: bool,
     /// Whether it launches a replacement before it terminates.
     pub(super) launches_first: bool,
+    /// Whether it replaces Spot instances on a rebalance recommendation.
+    pub(super) rebalances_capacity: bool,
     pub(super) warm_pool: Option<WarmPoolSpec>,
     /// How long its load balancers take to deregister an instance.
     pub(super) deregistration: Duration,
@@ -346,6 +348,16 @@ impl GroupSpec {
     #[must_use]
     pub fn launching_first(mut self) -> Self {
         self.policies.launches_first = true;
+        self
+    }
+
+    /// With Capacity Rebalancing: on a rebalance recommendation it launches a replacement, and then terminates the
+    /// instance.
+    ///
+    /// <https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-capacity-rebalancing.html>
+    #[must_use]
+    pub fn rebalancing_capacity(mut self) -> Self {
+        self.policies.rebalances_capacity = true;
         self
     }
 

@@ -1,7 +1,7 @@
 //! The SQS API, version 2012-11-05: receiving, deleting and keeping messages of standard queues.
 //!
-//! SQS speaks JSON: the operation is in a header, its parameters are in the body. [`form`] puts a request into the shape
-//! that those of the query protocol have, with lists as `Entries.1.Id`.
+//! SQS speaks JSON: the operation is in a header, its parameters are in the body. [`form`] turns a request into the shape
+//! of the query protocol's, with lists as `Entries.1.Id`.
 //!
 //! <https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/Welcome.html>
 
@@ -20,10 +20,10 @@ use super::queues::{Copy, Queue};
 use super::state::State;
 use crate::sim::http::Request;
 
-/// The version of the API, as it is in no request.
+/// The API's version; no request contains it.
 pub(super) const VERSION: &str = "2012-11-05";
 
-/// What the header of the operation begins with.
+/// Prefix of the operation in its header.
 const TARGET: &str = "AmazonSQS.";
 
 /// The request as a form, if it is one to SQS.
@@ -50,7 +50,7 @@ fn flatten(value: &Value, prefix: &str, pairs: &mut Vec<(String, String)>) {
     }
 }
 
-/// The name that an error has in this protocol.
+/// The error's name in this protocol, by its code in the old one.
 ///
 /// <https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_ReceiveMessage.html>
 pub(super) fn shape(code: &str) -> String {
@@ -75,7 +75,7 @@ pub(super) fn dispatch(
     }
 }
 
-/// Until when a receive waits, if there is nothing for it now.
+/// How long a receive waits if there is no message now.
 pub(super) fn waits_until(state: &State, form: &Form, now: Timestamp) -> Option<Timestamp> {
     let queue = state.queues.get(form.get("QueueUrl")?)?;
     let seconds = wait_seconds(form).ok().filter(|seconds| *seconds > 0)?;
@@ -118,7 +118,7 @@ fn receive(state: &mut State, form: &Form, now: Timestamp) -> Result<Value, ApiE
     };
     let attributes = [form.list("MessageSystemAttributeNames"), form.list("AttributeNames")].concat();
     let url = queue(state, form)?.0;
-    state.bury_exhausted(&url, now);
+    state.move_dead_letters(&url, now);
     let ahead = state.shared.ahead;
     let delivery = state.shared.behaviour.delivery;
     let Some(queue) = state.queues.get_mut(&url) else { return Err(ApiError::no_such_queue()) };
@@ -146,7 +146,7 @@ fn receive(state: &mut State, form: &Form, now: Timestamp) -> Result<Value, ApiE
     Ok(if messages.is_empty() { json!({}) } else { json!({ "Messages": messages }) })
 }
 
-/// The entries of a batch: ten at the most, and no id twice.
+/// The entries of a batch: ten at most, with distinct ids.
 ///
 /// <https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_DeleteMessageBatch.html>
 fn entries(form: &Form) -> Result<Vec<Form>, ApiError> {

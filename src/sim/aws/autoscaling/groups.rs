@@ -145,6 +145,9 @@ fn write_policies(xml: &mut Xml, group: &Group) {
             xml.text("MinHealthyPercentage", 100).text("MaxHealthyPercentage", 110);
         });
     }
+    if group.policies.rebalances_capacity {
+        xml.text("CapacityRebalance", true);
+    }
     if let Some(principal) = &group.policies.operator {
         xml.inside("Operator", |xml| {
             xml.text("Principal", principal);

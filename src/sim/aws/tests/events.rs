@@ -177,10 +177,24 @@ async fn recommendations_and_scheduled_changes_are_told_and_do_nothing_by_themse
             is_over,
         };
         let expected = [told.notice(one, news.clone()), told.notice(two, news)];
-        told.bench.aws.tell_of_change(&change, &[one, two]);
+        told.bench.aws.schedule_change(&change, &[one, two]);
         assert_eq!(told.notices().await, expected);
     }
     assert_eq!(told.bench.in_service("web"), both);
+}
+
+/// <https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-capacity-rebalancing.html>
+#[tokio::test(start_paused = true)]
+async fn a_group_with_capacity_rebalancing_replaces_what_is_recommended_and_then_ends_it() {
+    let told = told(Behaviour::PLAIN);
+    told.bench.aws.add_group(web().hook(HookSpec::terminating("ebbtide")).rebalancing_capacity());
+    let id = told.bench.in_service("web").remove(0);
+    told.bench.aws.recommend_rebalance(&id);
+    told.bench.until_state(&id, LifecycleState::TerminatingWait).await;
+    assert_eq!(told.bench.in_service("web").len(), 2, "its replacement came first");
+    let group = "web".into();
+    let group = told.adapter.describe_group_now(&group).await.expect("an answer").expect("it");
+    assert!(group.rebalances_capacity);
 }
 
 /// <https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/capacity-blocks-monitor.html>
