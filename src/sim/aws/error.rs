@@ -108,10 +108,9 @@ impl ApiError {
     pub(super) fn internal(service: Service) -> Self {
         Self {
             code: match service {
-                Service::AutoScaling => "InternalFailure",
+                Service::AutoScaling | Service::Sqs => "InternalFailure",
                 Service::Ec2 => "InternalError",
                 Service::Eks => "ServerException",
-                Service::Sqs => "InternalFailure",
             },
             status: 500,
             message:

@@ -13,9 +13,9 @@ struct Told {
     queue: String,
 }
 
-fn told(behaviour: Behaviour) -> Told {
+fn told(behaviour: &Behaviour) -> Told {
     let bench = bench();
-    bench.aws.behave(behaviour);
+    bench.aws.behave(*behaviour);
     let adapter = Adapter::at(aws_client(Arc::new(bench.aws.clone())));
     let queue = bench.aws.add_queue(QueueSpec::named("ebbtide"));
     bench.aws.add_group(web().hook(HookSpec::terminating("ebbtide").heartbeat(600)));
@@ -63,7 +63,7 @@ fn lifecycle_action() -> News {
 /// <https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-event-reference.html>
 #[tokio::test(start_paused = true)]
 async fn a_held_instance_is_told_soon_after_with_its_group_and_hook() {
-    let told = told(Behaviour::PLAIN);
+    let told = told(&Behaviour::PLAIN);
     let id = told.bench.in_service("web").remove(0);
     told.bench.aws.terminate(&id, TerminationCause::Rebalance);
     let expected = told.notice(&id, lifecycle_action());
@@ -83,7 +83,7 @@ async fn a_held_instance_is_told_soon_after_with_its_group_and_hook() {
 #[tokio::test(start_paused = true)]
 async fn an_action_is_told_when_it_can_be_completed_and_not_before() {
     let timing = Timing { action: crate::sim::span::Span::seconds(3, 3), ..Timing::QUICK };
-    let told = told(Behaviour { timing, ..Behaviour::PLAIN });
+    let told = told(&Behaviour { timing, ..Behaviour::PLAIN });
     let id = told.bench.in_service("web").remove(0);
     let began = told.bench.clock.now();
     told.bench.aws.terminate(&id, TerminationCause::Rebalance);
@@ -94,7 +94,7 @@ async fn an_action_is_told_when_it_can_be_completed_and_not_before() {
 
 #[tokio::test(start_paused = true)]
 async fn a_return_to_the_warm_pool_is_told_as_the_end_of_an_instance() {
-    let told = told(Behaviour::PLAIN);
+    let told = told(&Behaviour::PLAIN);
     let spec = GroupSpec::named("warm").size(0, 10, 2).template("m5.large").already_running();
     let spec = spec.warm_pool(WarmPoolSpec::stopped().reusing()).hook(HookSpec::terminating("ebbtide"));
     told.bench.aws.add_group(spec);
@@ -111,7 +111,7 @@ async fn a_return_to_the_warm_pool_is_told_as_the_end_of_an_instance() {
 /// <https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/monitoring-instance-state-changes.html>
 #[tokio::test(start_paused = true)]
 async fn every_change_of_a_machines_state_is_told_once() {
-    let told = told(Behaviour::PLAIN);
+    let told = told(&Behaviour::PLAIN);
     let [stopped, ended] = &told.bench.in_service("web")[..] else { panic!("two") };
     told.bench.aws.kill_machine(stopped, Death::Stopped);
     told.bench.pass(1).await;
@@ -139,7 +139,7 @@ async fn every_change_of_a_machines_state_is_told_once() {
 /// <https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html>
 #[tokio::test(start_paused = true)]
 async fn a_spot_interruption_is_told_two_minutes_before_the_machine_is_taken() {
-    let told = told(Behaviour::PLAIN);
+    let told = told(&Behaviour::PLAIN);
     let id = told.bench.in_service("web").remove(0);
     let expected = told.notice(&id, News::SpotInterruption);
     told.bench.aws.interrupt_spot(&id);
@@ -155,7 +155,7 @@ async fn a_spot_interruption_is_told_two_minutes_before_the_machine_is_taken() {
 
 #[tokio::test(start_paused = true)]
 async fn recommendations_and_scheduled_changes_are_told_and_do_nothing_by_themselves() {
-    let told = told(Behaviour::PLAIN);
+    let told = told(&Behaviour::PLAIN);
     let both = told.bench.in_service("web");
     let [one, two] = &both[..] else { panic!("two") };
     let recommended = told.notice(one, News::RebalanceRecommendation);
@@ -186,7 +186,7 @@ async fn recommendations_and_scheduled_changes_are_told_and_do_nothing_by_themse
 /// <https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-capacity-rebalancing.html>
 #[tokio::test(start_paused = true)]
 async fn a_group_with_capacity_rebalancing_replaces_what_is_recommended_and_then_ends_it() {
-    let told = told(Behaviour::PLAIN);
+    let told = told(&Behaviour::PLAIN);
     told.bench.aws.add_group(web().hook(HookSpec::terminating("ebbtide")).rebalancing_capacity());
     let id = told.bench.in_service("web").remove(0);
     told.bench.aws.recommend_rebalance(&id);
@@ -200,7 +200,7 @@ async fn a_group_with_capacity_rebalancing_replaces_what_is_recommended_and_then
 /// <https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/capacity-blocks-monitor.html>
 #[tokio::test(start_paused = true)]
 async fn a_capacity_block_warns_ten_minutes_before_it_ends_the_machines_in_it() {
-    let told = told(Behaviour::PLAIN);
+    let told = told(&Behaviour::PLAIN);
     let [inside, outside] = &told.bench.in_service("web")[..] else { panic!("two") };
     told.bench.aws.reserve(inside, "cr-0123456789abcdef0");
     let ends = told.bench.clock.now() + jiff::SignedDuration::from_mins(10);
@@ -223,7 +223,7 @@ async fn a_capacity_block_warns_ten_minutes_before_it_ends_the_machines_in_it() 
 #[tokio::test(start_paused = true)]
 async fn events_may_never_come_or_twice_or_late() {
     let came = async |delivery: Delivery| {
-        let told = told(Behaviour { delivery, ..Behaviour::PLAIN });
+        let told = told(&Behaviour { delivery, ..Behaviour::PLAIN });
         let id = told.bench.in_service("web").remove(0);
         let began = told.bench.clock.now();
         told.bench.aws.recommend_rebalance(&id);
@@ -239,7 +239,7 @@ async fn events_may_never_come_or_twice_or_late() {
 
 #[tokio::test(start_paused = true)]
 async fn what_happens_in_a_harsh_world_is_told_in_words_that_the_program_knows() {
-    let told = told(Behaviour::HARSH);
+    let told = told(&Behaviour::HARSH);
     let spec = GroupSpec::named("warm").size(0, 10, 3).template("m5.large").already_running();
     told.bench.aws.add_group(spec.warm_pool(WarmPoolSpec::stopped().reusing().at_least(2)));
     told.bench.aws.refresh("web");
