@@ -127,6 +127,10 @@ pub(super) struct ServeFlags {
     /// --daemonset-flush, up to 30days. none: no limit but the lifecycle hook's.
     #[arg(long, value_name = "DURATION", default_value = "none")]
     pub(super) drain_timeout: String,
+    /// What becomes of pods that are left at a limit that is only --drain-timeout's: delete, wait (go on under their budgets, and
+    /// name them in an Event). The limits of AWS (a lifecycle hook's, a spot interruption's) delete in any case.
+    #[arg(long, value_name = "CHOICE", default_value = "delete")]
+    pub(super) on_deadline: String,
     /// How many scale-ins that people request by annotation run at once in a group: a number, or a share of its instances
     /// like 10%; at least one. The others wait.
     #[arg(long, value_name = "NUMBER|SHARE", default_value = "10%")]

@@ -8,7 +8,7 @@ use tracing::Level;
 
 use super::problem::Problem;
 use crate::aws::MOST_PODS;
-use crate::scale_in::{AtOnce, Treatment};
+use crate::scale_in::{AtOnce, OnDeadline, Treatment};
 use crate::telemetry::LogFormat;
 use crate::template::MixedInstances;
 
@@ -43,6 +43,15 @@ pub(super) fn treatment(flag: &str, text: &str, problems: &mut Vec<Problem>) -> 
         problems.push(Problem::new(flag, format!("{text:?} is none of drain, cordon, nothing")));
     }
     read
+}
+
+pub(super) fn on_deadline(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Option<OnDeadline> {
+    match text {
+        "delete" => return Some(OnDeadline::Delete),
+        "wait" => return Some(OnDeadline::Wait),
+        _ => problems.push(Problem::new(flag, format!("{text:?} is neither delete nor wait"))),
+    }
+    None
 }
 
 pub(super) fn named(

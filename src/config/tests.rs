@@ -11,7 +11,7 @@ use crate::aws::Proxy;
 use crate::cluster::Candidate;
 use crate::groups::selector::Selectors;
 use crate::provider::Listen;
-use crate::scale_in::{AtOnce, Treatment};
+use crate::scale_in::{AtOnce, OnDeadline, Treatment};
 use crate::telemetry::{LogFormat, LogOptions};
 use crate::template::{MixedInstances, Settings};
 
@@ -74,6 +74,7 @@ fn defaults() -> Config {
         patience: None,
         daemonset_guard: true,
         drain_timeout: None,
+        on_deadline: OnDeadline::Delete,
         max_operator_scale_ins: AtOnce::Share(1_000),
         lifecycle_hook: "ebbtide".into(),
         templates_config_map: "ebbtide-templates".into(),
@@ -109,6 +110,7 @@ fn every_flag_is_read_and_so_is_every_variable() {
         ("--daemonset-flush-namespace", "logging"),
         ("--patience", "24h"),
         ("--drain-timeout", "48h"),
+        ("--on-deadline", "wait"),
         ("--max-operator-scale-ins", "2.5%"),
         ("--lifecycle-hook", "my/hook_1-a"),
         ("--templates-config-map", "seen.by-1"),
@@ -138,6 +140,7 @@ fn every_flag_is_read_and_so_is_every_variable() {
         daemonset_flush_namespaces: vec!["logging".into()],
         patience: Some(Duration::from_hours(24)),
         drain_timeout: Some(Duration::from_hours(48)),
+        on_deadline: OnDeadline::Wait,
         max_operator_scale_ins: AtOnce::Share(250),
         lifecycle_hook: "my/hook_1-a".into(),
         templates_config_map: "seen.by-1".into(),
@@ -205,6 +208,7 @@ fn every_problem_of_a_command_line_is_reported_at_once_with_its_flag() {
         "--mixed-instances=average",
         "--daemonset-flush=2h",
         "--drain-timeout=never",
+        "--on-deadline=hope",
         "--lifecycle-hook=",
         "--templates-config-map=Not_a_name",
         "--leader-elect=perhaps",
@@ -246,6 +250,7 @@ fn every_problem_of_a_command_line_is_reported_at_once_with_its_flag() {
             "--mixed-instances",
             "--daemonset-flush",
             "--drain-timeout",
+            "--on-deadline",
             "--lifecycle-hook",
             "--templates-config-map",
             "--log-format",

@@ -11,7 +11,7 @@ use super::flags::ServeFlags;
 use super::problem::Problem;
 use super::read::{
     address, at_once, boolean, duration, is_cluster_name, is_hook_name, is_object_name, is_region, is_url,
-    log_format, log_level, mixed_instances, named, pods, share, treatment,
+    log_format, log_level, mixed_instances, named, on_deadline, pods, share, treatment,
 };
 use super::values::Config;
 use crate::aws::Proxy;
@@ -20,6 +20,7 @@ use crate::groups::selector::Selectors;
 use crate::provider::listen::BadListen;
 use crate::provider::tls::TlsFile;
 use crate::provider::{Listen, Tls, TlsOptions};
+use crate::scale_in::OnDeadline;
 use crate::telemetry::{LogOptions, chain};
 use crate::template::Settings;
 
@@ -87,6 +88,7 @@ pub(super) fn config(flags: ServeFlags, proxy: Option<Proxy>, problems: &mut Vec
         daemonset_guard: drain.guard,
         patience: drain.patience,
         drain_timeout: drain.timeout,
+        on_deadline: drain.on_deadline,
         max_operator_scale_ins: max_operator_scale_ins?,
         lifecycle_hook: flags.lifecycle_hook,
         queue_urls: flags.queue_url,
@@ -149,6 +151,7 @@ struct Drain {
     guard: bool,
     patience: Option<Duration>,
     timeout: Option<Duration>,
+    on_deadline: OnDeadline,
 }
 
 fn drain(flags: &ServeFlags, problems: &mut Vec<Problem>) -> Option<Drain> {
@@ -167,12 +170,14 @@ fn drain(flags: &ServeFlags, problems: &mut Vec<Problem>) -> Option<Drain> {
         );
         problems.push(Problem::new("--drain-timeout", text));
     }
+    let on_deadline = on_deadline("--on-deadline", &flags.on_deadline, problems);
     Some(Drain {
         flush: flush?,
         flush_beyond: flush_beyond?,
         guard: guard?,
         patience: patience?,
         timeout: timeout?,
+        on_deadline: on_deadline?,
     })
 }
 

@@ -8,7 +8,7 @@ use crate::aws::Proxy;
 use crate::cluster::Candidate;
 use crate::groups::selector::Selectors;
 use crate::provider::{Listen, TlsOptions};
-use crate::scale_in::{AtOnce, Treatment};
+use crate::scale_in::{AtOnce, OnDeadline, Treatment};
 use crate::telemetry::LogOptions;
 use crate::template;
 /// Configuration of `serve`.
@@ -51,6 +51,8 @@ pub struct Config {
     pub patience: Option<Duration>,
     /// Longest time from a scale-in's request to its release; `None`: no limit but the hook's.
     pub drain_timeout: Option<Duration>,
+    /// What becomes of pods that are left then.
+    pub on_deadline: OnDeadline,
     /// How many scale-ins that people request run at once in a group.
     pub max_operator_scale_ins: AtOnce,
     /// Name of the lifecycle hooks that are ours.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use super::record::Record;
-use super::settings::Settings;
+use super::settings::{OnDeadline, Settings};
 use crate::aws::Hook;
 use crate::clock::{later, signed};
 
@@ -47,8 +47,8 @@ pub(super) fn shortened_grace(gone_by: Timestamp, grace_seconds: i64, now: Times
     (left < SignedDuration::from_secs(grace_seconds)).then(|| left.as_secs().max(1))
 }
 
-/// When an instance must be released: one heartbeat time-out before the hook's longest hold ends, at the option's limit,
-/// or when AWS ends the machine, whichever is earliest; `None`: no limit.
+/// When an instance must be released: one heartbeat time-out before the hook's longest hold ends, when AWS ends the
+/// machine, or at a limit of ours at which pods are deleted, whichever is earliest; `None`: no limit.
 pub(super) fn limit(
     settings: &Settings,
     record: &Record,
@@ -68,8 +68,19 @@ pub(super) fn hold_limit(
 ) -> Option<Timestamp> {
     let by_hook = hook
         .map(|hook| later(held_since, signed(hook.global_timeout.saturating_sub(hook.heartbeat_timeout))));
-    let by_option = settings.drain_timeout.map(|timeout| later(requested, signed(timeout)));
+    let by_option = ours(settings, requested).filter(|_| settings.on_deadline == OnDeadline::Delete);
     [by_hook, by_option].into_iter().flatten().min()
+}
+
+/// The limit of ours at which nothing is deleted, if it comes before the record's; `None`: there is none.
+pub(super) fn soft_limit(settings: &Settings, record: &Record) -> Option<Timestamp> {
+    let ours = ours(settings, record.requested_at).filter(|_| settings.on_deadline == OnDeadline::Wait)?;
+    record.release_by.is_none_or(|by| ours < by).then_some(ours)
+}
+
+/// The limit that is ours.
+fn ours(settings: &Settings, requested: Timestamp) -> Option<Timestamp> {
+    settings.drain_timeout.map(|timeout| later(requested, signed(timeout)))
 }
 
 #[cfg(test)]
@@ -77,9 +88,46 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::scale_in::record::{Cause, Release};
+    use crate::scale_in::tests::settings;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).expect("in range")
+    }
+
+    #[test]
+    fn a_limit_that_is_only_ours_deletes_nothing_where_it_is_to_wait() {
+        let hook = Hook {
+            group: "g".into(),
+            name: "ebbtide".into(),
+            heartbeat_timeout: Duration::from_secs(60),
+            global_timeout: Duration::from_secs(6_000),
+        };
+        // Our limit, the hook, AWS's end of the machine, what is to be done: when pods are deleted, when an Event names them.
+        let table = [
+            (None, false, None, OnDeadline::Wait, None, None),
+            (Some(600), false, None, OnDeadline::Delete, Some(600), None),
+            (Some(600), false, None, OnDeadline::Wait, None, Some(600)),
+            (Some(600), true, None, OnDeadline::Delete, Some(600), None),
+            (Some(600), true, None, OnDeadline::Wait, Some(5_940), Some(600)),
+            (Some(9_000), true, None, OnDeadline::Wait, Some(5_940), None),
+            (Some(600), true, Some(120), OnDeadline::Wait, Some(120), None),
+            (Some(60), false, Some(120), OnDeadline::Wait, Some(120), Some(60)),
+            (Some(60), false, Some(120), OnDeadline::Delete, Some(60), None),
+        ];
+        for (ours, is_held, ends_at, on_deadline, deletes, warns) in table {
+            let settings =
+                Settings { drain_timeout: ours.map(Duration::from_secs), on_deadline, ..settings() };
+            let mut record = Record::new(Cause::Operator, "g", "i-1", Release::Terminate, at(0));
+            record.ends_at = ends_at.map(at);
+            record.release_by = limit(&settings, &record, is_held.then_some(&hook), at(0));
+            let limits = (record.release_by, soft_limit(&settings, &record));
+            assert_eq!(
+                limits,
+                (deletes.map(at), warns.map(at)),
+                "{ours:?} {is_held} {ends_at:?} {on_deadline:?}"
+            );
+        }
     }
 
     proptest! {

@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::action::{Action, Plan};
 use super::class::{Class, is_patient};
-use super::deadline::{cut, gone_by, last_call, shortened_grace};
+use super::deadline::{cut, gone_by, last_call, shortened_grace, soft_limit};
 use super::memory::Task;
 use super::record::{Phase, Record};
 use super::situation::{SPOKEN_FOR_WITHIN, Situation};
@@ -56,6 +56,7 @@ pub(super) fn drain(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     }
     evict(s, &record, limit, plan);
     announce_waiting(s, &record, plan);
+    announce_over_time(s, &record, plan);
 }
 
 fn enter_flushing(s: &Situation<'_>, record: &Record, left: usize, plan: &mut Plan) {
@@ -239,6 +240,16 @@ fn announce_given_up(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     let returned = names(Class::Returned);
     if !returned.is_empty() {
         s.announce(plan, events::pods_returned(&returned));
+    }
+}
+
+/// Announces whom the drain goes on to wait for after a limit of ours at which nothing is deleted.
+fn announce_over_time(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
+    let Some(limit) = soft_limit(s.settings, record) else { return };
+    if limit > s.now {
+        plan.wake(limit);
+    } else if !plan.waiting.is_empty() {
+        s.announce(plan, events::over_time(&plan.waiting));
     }
 }
 

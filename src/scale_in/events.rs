@@ -46,6 +46,8 @@ pub enum Reason {
     Blocked,
     /// The drain takes long.
     Waiting,
+    /// The drain takes longer than it should.
+    OverTime,
     /// Pods whose exit nobody confirms are not waited for.
     PodsGivenUp,
     /// Pods that come back to the cordoned node are not waited for.
@@ -80,13 +82,14 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason, in the order of the table in `docs/events.md`.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::Draining,
         Self::Flushing,
         Self::Releasing,
         Self::Released,
         Self::Blocked,
         Self::Waiting,
+        Self::OverTime,
         Self::PodsGivenUp,
         Self::PodsReturned,
         Self::PatienceOver,
@@ -113,6 +116,7 @@ impl Reason {
             Self::Released => "ScaleInReleased",
             Self::Blocked => "ScaleInBlocked",
             Self::Waiting => "ScaleInWaiting",
+            Self::OverTime => "ScaleInOverTime",
             Self::PodsGivenUp => "ScaleInPodsGivenUp",
             Self::PodsReturned => "ScaleInPodsReturned",
             Self::PatienceOver => "ScaleInPatienceOver",
@@ -240,6 +244,18 @@ pub(super) fn waiting(waiting: &[Waiting]) -> NodeEvent {
     let entries = waiting.iter().map(|one| format!("{} ({})", one.pod, why(&one.why)));
     let note = format!("waiting for {}: {}", pods(waiting.len(), "pod"), list(entries));
     normal(Reason::Waiting, "waiting", note)
+}
+
+/// The drain has taken longer than our limit, at which nothing is deleted. Not empty.
+pub(super) fn over_time(waiting: &[Waiting]) -> NodeEvent {
+    let entries = waiting.iter().map(|one| format!("{} ({})", one.pod, why(&one.why)));
+    let note = format!(
+        "the drain has taken longer than --drain-timeout; nothing is deleted (--on-deadline=wait), and it goes on to wait \
+         for {}: {}",
+        pods(waiting.len(), "pod"),
+        list(entries)
+    );
+    warning(Reason::OverTime, "over time", note)
 }
 
 fn why(reason: &WaitReason) -> String {

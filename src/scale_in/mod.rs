@@ -60,4 +60,4 @@ pub use held_since::Holds;
 pub use intents::{Accepted, IntentError, Intents};
 pub use metrics::{Board, Metrics};
 pub use notices::Notices;
-pub use settings::{AtOnce, Settings, Treatment};
+pub use settings::{AtOnce, OnDeadline, Settings, Treatment};

@@ -14,6 +14,8 @@ pub struct Settings {
     pub patience: Option<Duration>,
     /// Longest time from request to release, for every cause.
     pub drain_timeout: Option<Duration>,
+    /// What becomes of pods that are left when that time is over.
+    pub on_deadline: OnDeadline,
     /// What to do on a rebalance recommendation, unless the group rebalances its capacity itself.
     pub on_rebalance: Treatment,
     /// What to do when AWS Health announces an event.
@@ -33,6 +35,15 @@ pub enum Treatment {
     Cordon,
     /// Drain it and have it replaced.
     Drain,
+}
+
+/// What becomes of pods that are left at a limit that is only ours. One that AWS sets ends their time in any case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnDeadline {
+    /// They are deleted, whatever their budgets say.
+    Delete,
+    /// They are waited for, and named in an Event.
+    Wait,
 }
 
 /// How many scale-ins by annotation go on at once in a group.

@@ -24,7 +24,7 @@ use crate::config::Config;
 use crate::groups::selector::Selectors;
 use crate::provider::proto::cloud_provider_client::CloudProviderClient;
 use crate::provider::{Io, Listen};
-use crate::scale_in::{AtOnce, Treatment};
+use crate::scale_in::{AtOnce, OnDeadline, Treatment};
 use crate::slots::Peer;
 use crate::telemetry::{LogFormat, LogOptions};
 use crate::template::Settings;
@@ -63,6 +63,7 @@ pub fn config() -> Config {
         patience: None,
         daemonset_guard: true,
         drain_timeout: None,
+        on_deadline: OnDeadline::Delete,
         max_operator_scale_ins: AtOnce::Share(1_000),
         lifecycle_hook: "ebbtide".to_owned(),
         templates_config_map: "ebbtide-templates".to_owned(),

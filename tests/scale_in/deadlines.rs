@@ -1,12 +1,14 @@
 //! Deadlines: they cut into budgets, not into grace periods, and they hold.
 
 use ebbtide::config::Config;
+use ebbtide::scale_in::OnDeadline;
 use ebbtide::sim::aws::{Event, GroupSpec};
 use ebbtide::sim::cluster::{By, PodSpec, budget, pod};
 use ebbtide::sim::program::config;
 use jiff::SignedDuration;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 
-use crate::journal_queries::{asked, aws_moments, released_at};
+use crate::journal_queries::{asked, aws_moments, notes, released_at};
 use crate::scene::{Cause, Machine, Scene, group, held_group, seconds};
 
 fn within(minutes: u64) -> Config {
@@ -53,6 +55,39 @@ async fn a_pod_that_its_budget_keeps_is_deleted_with_its_whole_grace_before_the_
             assert!(took <= SignedDuration::from_secs(300), "{took}");
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_a_limit_that_is_only_ours_a_drain_that_is_to_wait_deletes_nothing_and_names_pods_and_budgets() {
+    let config = Config { on_deadline: OnDeadline::Wait, ..within(5) };
+    for cause in [Cause::Autoscaler, Cause::Operator] {
+        let scene = Scene::configured(group(2), config.clone()).await;
+        let machine = scene.first();
+        scene.world.cluster.add(budget("web").min_available(1));
+        scene.run([pod("web").on(&machine.name), pod("slow").on(&machine.name).grace(600)]).await;
+        scene.scale_in(&machine, cause).await;
+        scene.pass_some(seconds(1_200)).await;
+        assert!(asked(&scene.world, "web").is_empty(), "its budget counts");
+        let graces: Vec<_> = asked(&scene.world, "slow").iter().map(|(_, _, grace)| *grace).collect();
+        assert_eq!(graces, [600]);
+        let told = notes(&scene.world, &machine, "ScaleInOverTime");
+        assert!((2..=4).contains(&told.len()), "repeated every five minutes: {told:?}");
+        assert!(told.iter().all(|note| note.contains("default/web (budget default/web)")), "{told:?}");
+        scene.remove::<PodDisruptionBudget>("web").await;
+        scene.until_gone(&machine).await;
+        scene.assert_left_well(&machine);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_ends_the_wait_of_a_drain_that_would_rather_wait() {
+    let config = Config { on_deadline: OnDeadline::Wait, ..within(5) };
+    let stays = pod("web").grace(60).exits_after(55);
+    let (scene, machine, requested) =
+        with_a_pod_that_stays(held_group(2, 30), config, stays, Cause::Autoscaler).await;
+    assert_deleted_at_its_last_call(&scene, &machine, 60);
+    let took = released_at(&scene.world, &machine).duration_since(requested);
+    assert!(took >= SignedDuration::from_mins(40), "{took}");
 }
 
 #[tokio::test(start_paused = true)]

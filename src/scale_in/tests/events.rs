@@ -30,6 +30,7 @@ fn every_event(group: &str, instance: &str, pods: &[PodName], budget: &str, word
         events::blocked(pod, 1, budget, words),
         events::eviction_refused(pod, words),
         events::waiting(&waiting),
+        events::over_time(&waiting),
         events::pods_given_up(pods),
         events::pods_returned(pods),
         events::patience_over(pods),
@@ -98,6 +99,11 @@ const EXPECTED: &[(&str, &str, &str)] = &[
         "Normal",
         "ScaleInWaiting",
         "waiting for 2 pods: shop/web-1 (budget shop/web), shop/web-2 (budget shop/web)",
+    ),
+    (
+        "Warning",
+        "ScaleInOverTime",
+        "the drain has taken longer than --drain-timeout; nothing is deleted (--on-deadline=wait), and it goes on to wait for 2 pods: shop/web-1 (budget shop/web), shop/web-2 (budget shop/web)",
     ),
     (
         "Warning",

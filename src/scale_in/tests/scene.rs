@@ -23,7 +23,7 @@ use crate::scale_in::node_patch;
 use crate::scale_in::notices::Expected;
 use crate::scale_in::plan::plan;
 use crate::scale_in::record::{Cause, Phase, Record, Release};
-use crate::scale_in::settings::{AtOnce, Settings, Treatment};
+use crate::scale_in::settings::{AtOnce, OnDeadline, Settings, Treatment};
 use crate::scale_in::situation::{Situation, Turn};
 
 pub(super) const START: i64 = 1_700_000_000;
@@ -127,6 +127,7 @@ pub(in crate::scale_in) fn settings() -> Settings {
         on_rebalance: Treatment::Cordon,
         on_scheduled_event: Treatment::Drain,
         drain_timeout: None,
+        on_deadline: OnDeadline::Delete,
         guard: true,
         operator_at_once: AtOnce::Number(1),
     }

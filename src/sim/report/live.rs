@@ -102,7 +102,11 @@ fn of_cluster(event: &cluster::Event) -> Option<String> {
         Event::KubernetesEvent { regarding, reason, note } => {
             let node = regarding.strip_prefix("Node/")?;
             match reason_of(reason)? {
-                Reason::Blocked | Reason::Waiting | Reason::NotPossible | Reason::NotUnderstood => {
+                Reason::Blocked
+                | Reason::Waiting
+                | Reason::OverTime
+                | Reason::NotPossible
+                | Reason::NotUnderstood => {
                     format!("{node} {note}")
                 }
                 // Phases are told from the record; the timeline has the rest.
