@@ -128,6 +128,7 @@ fn provider(config: &Config, shared: &Shared, metrics: RpcMetrics, running: Runn
         shared.cluster.clone(),
         Arc::clone(&shared.nodes),
         shared.clock.clone(),
+        Arc::clone(&shared.groups),
         shared.settings.clone(),
     );
     let sizing = AwsSizing::new(

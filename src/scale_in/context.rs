@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use tokio_util::sync::CancellationToken;
 
+use super::deadline::OurLimit;
 use super::held_since::Holds;
 use super::membership::Membership;
 use super::metrics::{Board, Metrics};
@@ -18,8 +19,8 @@ use crate::groups::hooks::Hooks;
 use crate::groups::protection::Protection;
 use crate::groups::selector::Selectors;
 use crate::groups::{Group, Groups, sizes};
-use crate::k8s::{InstanceId, NodeName, names};
-use crate::template::LearnedStore;
+use crate::k8s::{GroupName, InstanceId, NodeName, names};
+use crate::template::{self, LearnedStore};
 
 /// What the controller and its workers share.
 #[derive(Debug)]
@@ -89,6 +90,16 @@ pub(super) fn attachments_on<'a>(shared: &Shared, nodes: impl IntoIterator<Item 
         return 1;
     }
     nodes.into_iter().map(|node| shared.attachments.count_on(node)).sum()
+}
+
+/// The limit of ours on the scale-ins of a group; unknown of one that no refresh has shown, or the last one has left out.
+pub(super) fn our_limit(groups: &Groups, settings: &Settings, group: &GroupName) -> OurLimit {
+    let Some(snapshot) = groups.latest() else { return OurLimit::Unknown };
+    let gone = || snapshot.gone.get(group).map(|gone| &gone.group);
+    let found = snapshot.groups.get(group).or_else(gone);
+    found.map_or(OurLimit::Unknown, |group| {
+        OurLimit::of(template::tags::drain_timeout(&group.asg.tags), settings)
+    })
 }
 
 /// Whether the group of a Node's instance may shrink by one.

@@ -14,6 +14,38 @@ use super::record::Record;
 use super::settings::{OnDeadline, Settings};
 use crate::aws::Hook;
 use crate::clock::{later, signed};
+use crate::template::tags::DrainTimeout;
+
+/// The limit of ours on the scale-ins of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OurLimit {
+    /// The group has not been read: its tags may say anything.
+    Unknown,
+    /// There is none.
+    Never,
+    /// From request to release, and what becomes of pods that are left then.
+    After(Duration, OnDeadline),
+}
+
+impl OurLimit {
+    /// The group's tag beats the option.
+    pub(super) fn of(tag: Option<DrainTimeout>, settings: &Settings) -> Self {
+        let time = match tag {
+            Some(DrainTimeout::Never) => None,
+            Some(DrainTimeout::After(time)) => Some(time),
+            None => settings.drain_timeout,
+        };
+        time.map_or(Self::Never, |time| Self::After(time, settings.on_deadline))
+    }
+
+    /// When it comes, and what becomes of pods then.
+    fn at(self, requested: Timestamp) -> Option<(Timestamp, OnDeadline)> {
+        match self {
+            Self::Unknown | Self::Never => None,
+            Self::After(time, on_deadline) => Some((later(requested, signed(time)), on_deadline)),
+        }
+    }
+}
 
 /// Kept back from a deadline on top of the flush time, for the writes between phases and the releasing call.
 pub(super) const MARGIN: Duration = Duration::from_secs(5);
@@ -50,37 +82,32 @@ pub(super) fn shortened_grace(gone_by: Timestamp, grace_seconds: i64, now: Times
 /// When an instance must be released: one heartbeat time-out before the hook's longest hold ends, when AWS ends the
 /// machine, or at a limit of ours at which pods are deleted, whichever is earliest; `None`: no limit.
 pub(super) fn limit(
-    settings: &Settings,
+    ours: OurLimit,
     record: &Record,
     hook: Option<&Hook>,
     held_since: Timestamp,
 ) -> Option<Timestamp> {
-    let by_rules = hold_limit(settings, record.requested_at, hook, held_since);
+    let by_rules = hold_limit(ours, record.requested_at, hook, held_since);
     [by_rules, record.ends_at].into_iter().flatten().min()
 }
 
 /// The same of an instance without a record.
 pub(super) fn hold_limit(
-    settings: &Settings,
+    ours: OurLimit,
     requested: Timestamp,
     hook: Option<&Hook>,
     held_since: Timestamp,
 ) -> Option<Timestamp> {
     let by_hook = hook
         .map(|hook| later(held_since, signed(hook.global_timeout.saturating_sub(hook.heartbeat_timeout))));
-    let by_option = ours(settings, requested).filter(|_| settings.on_deadline == OnDeadline::Delete);
-    [by_hook, by_option].into_iter().flatten().min()
+    let deletes = |(at, what)| (what == OnDeadline::Delete).then_some(at);
+    [by_hook, ours.at(requested).and_then(deletes)].into_iter().flatten().min()
 }
 
 /// The limit of ours at which nothing is deleted, if it comes before the record's; `None`: there is none.
-pub(super) fn soft_limit(settings: &Settings, record: &Record) -> Option<Timestamp> {
-    let ours = ours(settings, record.requested_at).filter(|_| settings.on_deadline == OnDeadline::Wait)?;
-    record.release_by.is_none_or(|by| ours < by).then_some(ours)
-}
-
-/// The limit that is ours.
-fn ours(settings: &Settings, requested: Timestamp) -> Option<Timestamp> {
-    settings.drain_timeout.map(|timeout| later(requested, signed(timeout)))
+pub(super) fn soft_limit(ours: OurLimit, record: &Record) -> Option<Timestamp> {
+    let (at, what) = ours.at(record.requested_at)?;
+    (what == OnDeadline::Wait && record.release_by.is_none_or(|by| at < by)).then_some(at)
 }
 
 #[cfg(test)]
@@ -116,18 +143,32 @@ mod tests {
             (Some(60), false, Some(120), OnDeadline::Delete, Some(60), None),
         ];
         for (ours, is_held, ends_at, on_deadline, deletes, warns) in table {
-            let settings =
-                Settings { drain_timeout: ours.map(Duration::from_secs), on_deadline, ..settings() };
+            let limit_of_ours =
+                ours.map_or(OurLimit::Never, |time| OurLimit::After(Duration::from_secs(time), on_deadline));
             let mut record = Record::new(Cause::Operator, "g", "i-1", Release::Terminate, at(0));
             record.ends_at = ends_at.map(at);
-            record.release_by = limit(&settings, &record, is_held.then_some(&hook), at(0));
-            let limits = (record.release_by, soft_limit(&settings, &record));
+            record.release_by = limit(limit_of_ours, &record, is_held.then_some(&hook), at(0));
+            let limits = (record.release_by, soft_limit(limit_of_ours, &record));
             assert_eq!(
                 limits,
                 (deletes.map(at), warns.map(at)),
                 "{ours:?} {is_held} {ends_at:?} {on_deadline:?}"
             );
         }
+    }
+
+    #[test]
+    fn a_groups_tag_beats_the_option_and_an_unread_group_has_no_limit_of_ours() {
+        let after = |minutes| OurLimit::After(Duration::from_mins(minutes), OnDeadline::Delete);
+        let with = |minutes| Settings { drain_timeout: Some(Duration::from_mins(minutes)), ..settings() };
+        let tagged = |minutes| Some(DrainTimeout::After(Duration::from_mins(minutes)));
+        assert_eq!(OurLimit::of(None, &settings()), OurLimit::Never);
+        assert_eq!(OurLimit::of(None, &with(5)), after(5));
+        assert_eq!(OurLimit::of(tagged(9), &with(5)), after(9));
+        assert_eq!(OurLimit::of(tagged(9), &settings()), after(9));
+        assert_eq!(OurLimit::of(Some(DrainTimeout::Never), &with(5)), OurLimit::Never);
+        let record = Record::new(Cause::Operator, "g", "i-1", Release::Terminate, at(0));
+        assert_eq!(limit(OurLimit::Unknown, &record, None, at(0)), None);
     }
 
     proptest! {

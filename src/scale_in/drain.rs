@@ -245,7 +245,7 @@ fn announce_given_up(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
 
 /// Announces whom the drain goes on to wait for after a limit of ours at which nothing is deleted.
 fn announce_over_time(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
-    let Some(limit) = soft_limit(s.settings, record) else { return };
+    let Some(limit) = soft_limit(s.our_limit, record) else { return };
     if limit > s.now {
         plan.wake(limit);
     } else if !plan.waiting.is_empty() {

@@ -250,7 +250,7 @@ pub(super) fn waiting(waiting: &[Waiting]) -> NodeEvent {
 pub(super) fn over_time(waiting: &[Waiting]) -> NodeEvent {
     let entries = waiting.iter().map(|one| format!("{} ({})", one.pod, why(&one.why)));
     let note = format!(
-        "the drain has taken longer than --drain-timeout; nothing is deleted (--on-deadline=wait), and it goes on to wait \
+        "the drain has taken longer than --drain-timeout (or the group's tag ebbtide/drain-timeout) allows; nothing is deleted (--on-deadline=wait), and it goes on to wait \
          for {}: {}",
         pods(waiting.len(), "pod"),
         list(entries)

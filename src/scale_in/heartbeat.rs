@@ -16,7 +16,7 @@ use futures::stream::FuturesUnordered;
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::timeout;
 
-use super::context::Shared;
+use super::context::{Shared, our_limit};
 use super::deadline;
 use super::held_since::ask;
 use super::joined::Joined;
@@ -312,7 +312,8 @@ fn let_go_at(
     };
     let since = held.since.unwrap_or(held.seen);
     let hook = shared.hooks.last_seen(&held.group);
-    let limit = deadline::hold_limit(&shared.settings, since, hook.as_ref(), since);
+    let ours = our_limit(&shared.groups, &shared.settings, &held.group);
+    let limit = deadline::hold_limit(ours, since, hook.as_ref(), since);
     nodeless::let_go_at(past, held.seen, whole_since, shared.holds.needed(instance), limit)
 }
 

@@ -5,12 +5,13 @@
 
 use std::sync::Arc;
 
-use super::context::speaker;
+use super::context::{our_limit, speaker};
 use super::record::{Cause, Record, Release};
 use super::settings::Settings;
 use super::{deadline, node_patch};
 use crate::clock::Clock;
 use crate::cluster::{ApiError, Cluster, NodeView, Nodes};
+use crate::groups::Groups;
 use crate::k8s::{GroupName, InstanceId, NodeName, names};
 
 /// Accepts scale-ins and knows those accepted.
@@ -19,6 +20,7 @@ pub struct Intents {
     cluster: Cluster,
     nodes: Arc<Nodes>,
     clock: Clock,
+    groups: Arc<Groups>,
     settings: Settings,
 }
 
@@ -49,8 +51,14 @@ const TRIES: u32 = 4;
 
 impl Intents {
     /// Accepts scale-ins on the Nodes of this cluster.
-    pub fn new(cluster: Cluster, nodes: Arc<Nodes>, clock: Clock, settings: Settings) -> Self {
-        Self { cluster, nodes, clock, settings }
+    pub fn new(
+        cluster: Cluster,
+        nodes: Arc<Nodes>,
+        clock: Clock,
+        groups: Arc<Groups>,
+        settings: Settings,
+    ) -> Self {
+        Self { cluster, nodes, clock, groups, settings }
     }
 
     /// Name of the Node that speaks for this instance, if one has registered.
@@ -104,9 +112,10 @@ impl Intents {
                 return Ok(Accepted::Already);
             }
             let now = self.clock.wall();
+            let ours = our_limit(&self.groups, &self.settings, group);
             let mut record =
                 Record::new(Cause::Autoscaler, group, instance, Release::TerminateAndDecrement, now);
-            record.release_by = deadline::limit(&self.settings, &record, None, now);
+            record.release_by = deadline::limit(ours, &record, None, now);
             let source =
                 match self.cluster.patch_node(node, &node_patch::with_record(&view, &record, now)).await {
                     Ok(written) => {

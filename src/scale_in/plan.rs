@@ -231,7 +231,7 @@ fn begin_for_hook(s: &Situation<'_>, group: &GroupName, plan: &mut Plan) {
     let Some(instance) = &s.node.instance else { return };
     let mut record = Record::new(Cause::LifecycleHook, group, instance, Release::CompleteHook, s.now);
     record.ends_at = s.expected.and_then(|expected| expected.ends_at);
-    record.release_by = deadline::limit(s.settings, &record, Some(hook), s.held_since.unwrap_or(s.now));
+    record.release_by = deadline::limit(s.our_limit, &record, Some(hook), s.held_since.unwrap_or(s.now));
     begin(s, &record, plan);
 }
 
@@ -239,7 +239,7 @@ fn begin_for_hook(s: &Situation<'_>, group: &GroupName, plan: &mut Plan) {
 fn begin_for_retained(s: &Situation<'_>, group: &GroupName, plan: &mut Plan) {
     let Some(instance) = &s.node.instance else { return };
     let mut record = Record::new(Cause::LifecycleHook, group, instance, Release::Terminate, s.now);
-    record.release_by = deadline::limit(s.settings, &record, None, s.now);
+    record.release_by = deadline::limit(s.our_limit, &record, None, s.now);
     begin(s, &record, plan);
 }
 
@@ -260,7 +260,7 @@ fn begin_for_operator(s: &Situation<'_>, wish: Wish, plan: &mut Plan) {
         return operator_queue::wait(s, wish, group, under_way, before, plan);
     }
     let mut record = Record::new(Cause::Operator, group, instance, wish.release, s.now);
-    record.release_by = deadline::limit(s.settings, &record, None, s.now);
+    record.release_by = deadline::limit(s.our_limit, &record, None, s.now);
     begin(s, &record, plan);
 }
 
@@ -272,7 +272,7 @@ fn begin_for_notice(s: &Situation<'_>, group: &GroupName, expected: &Expected, p
         if expected.cause == Cause::StateChange { Release::CompleteHook } else { Release::Terminate };
     let mut record = Record::new(expected.cause, group, instance, release, s.now);
     record.ends_at = expected.ends_at;
-    record.release_by = deadline::limit(s.settings, &record, None, s.now);
+    record.release_by = deadline::limit(s.our_limit, &record, None, s.now);
     begin(s, &record, plan);
 }
 

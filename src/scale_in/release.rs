@@ -12,6 +12,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::action::{Action, Plan};
+use super::deadline::OurLimit;
 use super::events::NodeEvent;
 use super::membership::Membership;
 use super::memory::Task;
@@ -60,6 +61,9 @@ pub(super) fn brought_up_to_date(s: &Situation<'_>, record: &Record, plan: &mut 
 
 /// Whether everything the deadline depends on is known. Until then, the written one is neither applied nor replaced.
 fn is_deadline_known(s: &Situation<'_>, record: &Record) -> bool {
+    if s.our_limit == OurLimit::Unknown {
+        return false;
+    }
     record.release != Release::CompleteHook || (s.hook.ours().is_some() && s.held_since.is_some())
 }
 
@@ -68,9 +72,9 @@ fn is_deadline_known(s: &Situation<'_>, record: &Record) -> bool {
 fn deadline_of(s: &Situation<'_>, record: &Record) -> Option<Timestamp> {
     match (record.release, s.hook.ours(), s.held_since) {
         (Release::CompleteHook, Some(hook), Some(since)) => {
-            deadline::limit(s.settings, record, Some(hook), since)
+            deadline::limit(s.our_limit, record, Some(hook), since)
         }
-        _ => deadline::limit(s.settings, record, None, s.now),
+        _ => deadline::limit(s.our_limit, record, None, s.now),
     }
 }
 
@@ -111,7 +115,7 @@ fn taken_out(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> Record {
         return record.clone();
     }
     let held_since = s.held_since.unwrap_or(s.now);
-    let release_by = deadline::limit(s.settings, record, s.hook.ours(), held_since);
+    let release_by = deadline::limit(s.our_limit, record, s.hook.ours(), held_since);
     let held = Record { release: Release::CompleteHook, release_by, ..record.clone() };
     s.patch(plan, s.with_record(&held), given_up(s, record));
     held

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::action::{Action, Plan};
 use super::class::{Circumstances, Class, classify};
+use super::deadline::OurLimit;
 use super::events::{NodeEvent, REPEAT_AFTER};
 use super::membership::Membership;
 use super::memory::{Memory, Task};
@@ -59,6 +60,8 @@ pub struct Situation<'a> {
     pub daemon_set_is_seen: &'a dyn Fn(&str) -> bool,
     /// The budgets that cover a pod.
     pub budgets: &'a dyn Fn(&PodView) -> Vec<Arc<Budget>>,
+    /// The group's limit on scale-ins.
+    pub our_limit: OurLimit,
     /// How many volumes are attached to the node.
     pub attachments: usize,
     /// Whether the group may shrink by one.

@@ -17,7 +17,8 @@ use tokio_stream::StreamMap;
 
 use super::action::Action;
 use super::class::flush_time;
-use super::context::{Shared, attachments_on, may_shrink, membership, needs_worker, speaker};
+use super::context::{Shared, attachments_on, may_shrink, membership, needs_worker, our_limit, speaker};
+use super::deadline::OurLimit;
 use super::membership::Membership;
 use super::memory::Memory;
 use super::nodeless::needed_until;
@@ -28,7 +29,7 @@ use super::situation::Situation;
 use crate::clock::later;
 use crate::cluster::{NodeView, PodView, Sink, brings_news, deliver, patiently};
 use crate::groups::hooks::HookState;
-use crate::k8s::{InstanceId, NodeName};
+use crate::k8s::{GroupName, InstanceId, NodeName};
 use crate::telemetry::chain;
 
 /// Shortest pause between plans that only the clock asks for.
@@ -239,6 +240,9 @@ impl Worker {
                 !self.shared.daemon_sets.is_synced() || self.shared.daemon_sets.contains(uid)
             },
             budgets: &|pod| self.shared.budgets.covering(pod),
+            our_limit: group_of(&node, &instance).map_or(OurLimit::Unknown, |group| {
+                our_limit(&self.shared.groups, &self.shared.settings, group)
+            }),
             attachments: attachments_on(&self.shared, &self.nodes),
             may_shrink: &|| may_shrink(&self.shared, &node),
             turn: &|| operator_queue::turn(&self.shared, &node),
@@ -280,11 +284,7 @@ impl Worker {
 
     /// What is known of the group's hooks; the leader has that kept fresh.
     fn hook(&self, node: &NodeView, instance: &Membership, leads: bool) -> HookState {
-        let group = match instance {
-            Membership::In { group, .. } => Some(group),
-            Membership::Unknown | Membership::Elsewhere { .. } => node.scale_in().map(|record| &record.group),
-        };
-        let Some(group) = group else { return HookState::Unknown };
+        let Some(group) = group_of(node, instance) else { return HookState::Unknown };
         if leads && matches!(instance, Membership::In { .. }) {
             self.shared.hooks.want(group, self.shared.clock.now());
         }
@@ -330,5 +330,13 @@ impl Worker {
         }
         self.memory.note_begun(&action, self.shared.clock.now());
         self.running.push(perform(Arc::clone(&self.shared), Arc::clone(node), action));
+    }
+}
+
+/// The group of a Node's instance, or the one that its record names.
+fn group_of<'a>(node: &'a NodeView, instance: &'a Membership) -> Option<&'a GroupName> {
+    match instance {
+        Membership::In { group, .. } => Some(group),
+        Membership::Unknown | Membership::Elsewhere { .. } => node.scale_in().map(|record| &record.group),
     }
 }

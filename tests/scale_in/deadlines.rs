@@ -80,6 +80,45 @@ async fn at_a_limit_that_is_only_ours_a_drain_that_is_to_wait_deletes_nothing_an
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_groups_tag_beats_the_flag_for_every_cause_also_across_a_restart() {
+    for cause in [Cause::Autoscaler, Cause::Operator] {
+        // The flag alone would have the pod deleted after five minutes.
+        let mut scene = Scene::configured(group(2).tag("ebbtide/drain-timeout", "20m"), within(5)).await;
+        let machine = scene.first();
+        scene.world.cluster.add(budget("web").min_available(1));
+        scene.run([pod("web").on(&machine.name).grace(60).exits_after(55)]).await;
+        let requested = scene.world.clock.now();
+        scene.scale_in(&machine, cause).await;
+        scene.pass_some(seconds(600)).await;
+        scene.kill().await;
+        scene.until_gone(&machine).await;
+        scene.assert_left_well(&machine);
+        assert_deleted_at_its_last_call(&scene, &machine, 60);
+        let took = released_at(&scene.world, &machine).duration_since(requested);
+        assert!((SignedDuration::from_mins(19)..=SignedDuration::from_mins(20)).contains(&took), "{took}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tag_that_cannot_be_read_leaves_the_flag_and_none_takes_it_away() {
+    let tagged = |value: &str| group(2).tag("ebbtide/drain-timeout", value);
+    let stays = || pod("web").grace(60).exits_after(55);
+    let (scene, machine, _) =
+        with_a_pod_that_stays(tagged("soon"), within(5), stays(), Cause::Autoscaler).await;
+    assert_deleted_at_its_last_call(&scene, &machine, 60);
+
+    let mut scene = Scene::configured(tagged("none"), within(5)).await;
+    let machine = scene.first();
+    scene.world.cluster.add(budget("web").min_available(1));
+    scene.run([stays().on(&machine.name)]).await;
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.pass_some(seconds(1_200)).await;
+    scene.kill().await;
+    scene.pass_some(seconds(1_200)).await;
+    assert!(asked(&scene.world, "web").is_empty());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_hook_ends_the_wait_of_a_drain_that_would_rather_wait() {
     let config = Config { on_deadline: OnDeadline::Wait, ..within(5) };
     let stays = pod("web").grace(60).exits_after(55);

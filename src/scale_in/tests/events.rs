@@ -103,7 +103,7 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     (
         "Warning",
         "ScaleInOverTime",
-        "the drain has taken longer than --drain-timeout; nothing is deleted (--on-deadline=wait), and it goes on to wait for 2 pods: shop/web-1 (budget shop/web), shop/web-2 (budget shop/web)",
+        "the drain has taken longer than --drain-timeout (or the group's tag ebbtide/drain-timeout) allows; nothing is deleted (--on-deadline=wait), and it goes on to wait for 2 pods: shop/web-1 (budget shop/web), shop/web-2 (budget shop/web)",
     ),
     (
         "Warning",

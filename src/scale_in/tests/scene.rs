@@ -17,6 +17,7 @@ use crate::groups::hooks::{HookState, TerminatingHooks};
 use crate::k8s::names;
 use crate::scale_in::action::{Action, Plan};
 use crate::scale_in::class::Flush;
+use crate::scale_in::deadline::OurLimit;
 use crate::scale_in::membership::Membership;
 use crate::scale_in::memory::Memory;
 use crate::scale_in::node_patch;
@@ -266,6 +267,7 @@ impl Scene {
             pods: self.pods.as_ref(),
             daemon_set_is_seen: &|uid| uid == "ds",
             budgets: &|pod| budgets.iter().filter(|budget| budget.covers(pod)).cloned().collect(),
+            our_limit: OurLimit::of(None, &self.settings),
             attachments: self.attachments,
             may_shrink: &|| self.may_shrink,
             turn: &|| Turn::Now,

@@ -9,6 +9,7 @@
 mod tests;
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::aws::MOST_PODS;
@@ -22,6 +23,12 @@ const PREFIX_DELEGATION: &str = "ebbtide/prefix-delegation";
 const MAX_PODS: &str = "ebbtide/max-pods";
 /// Whether real nodes correct the template.
 const LEARNED_TEMPLATE: &str = "ebbtide/learned-template";
+
+/// Longest time of a scale-in of the group's nodes.
+const DRAIN_TIMEOUT: &str = "ebbtide/drain-timeout";
+
+/// At least: less leaves workloads nothing beside the flush. At most: longer than any hook can hold an instance.
+const DRAIN: RangeInclusive<Duration> = Duration::from_mins(1)..=Duration::from_hours(30 * 24);
 
 /// What a group's tags say.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -91,6 +98,8 @@ pub fn read(tags: &BTreeMap<String, String>) -> (NodeTags, Vec<BadTag>) {
             PREFIX_DELEGATION => boolean(value).map(|on| read.prefix_delegation = on),
             LEARNED_TEMPLATE => boolean(value).map(|on| read.keep_computed = !on),
             MAX_PODS => pods(value).map(|pods| read.max_pods = Some(pods)),
+            // Read by the scale-in, which does not wait for templates.
+            DRAIN_TIMEOUT => limit(value).map(drop),
             _ => match key.strip_prefix(PREFIX) {
                 Some(rest) => {
                     let (kind, name) = rest.split_once('/').unwrap_or((rest, ""));
@@ -134,6 +143,29 @@ fn node_template(read: &mut NodeTags, kind: &str, name: &str, value: &str) -> Re
         _ => return Err("one of label, taint, resources, autoscaling-options"),
     }
     Ok(())
+}
+
+/// The longest time of a scale-in of the group's nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DrainTimeout {
+    /// There is none.
+    Never,
+    /// This long from the request to the release.
+    After(Duration),
+}
+
+/// What a group's tags say of it; `None`: nothing, or nothing that can be read, which [`read`] reports.
+pub fn drain_timeout(tags: &BTreeMap<String, String>) -> Option<DrainTimeout> {
+    tags.get(DRAIN_TIMEOUT).and_then(|text| limit(text).ok())
+}
+
+/// As the flag `--drain-timeout` is spelled.
+fn limit(text: &str) -> Result<DrainTimeout, &'static str> {
+    if text == "none" {
+        return Ok(DrainTimeout::Never);
+    }
+    let duration = humantime::parse_duration(text).ok().filter(|duration| DRAIN.contains(duration));
+    duration.map(DrainTimeout::After).ok_or("none, or a duration from 1m to 30days")
 }
 
 fn pods(text: &str) -> Result<i64, &'static str> {

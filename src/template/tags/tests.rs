@@ -56,6 +56,30 @@ fn tags_of_every_kind_are_read() {
 }
 
 #[test]
+fn the_longest_time_of_a_drain_is_spelled_as_the_flag_is() {
+    let minutes = |n| Some(DrainTimeout::After(Duration::from_mins(n)));
+    let table = [
+        ("none", Some(DrainTimeout::Never)),
+        ("1m", minutes(1)),
+        ("1h 30m", minutes(90)),
+        ("30days", minutes(30 * 24 * 60)),
+        ("59s", None),
+        ("31days", None),
+        ("-5m", None),
+        ("10", None),
+        ("", None),
+        ("never", None),
+    ];
+    for (text, expected) in table {
+        let tags = BTreeMap::from([("ebbtide/drain-timeout".to_owned(), text.to_owned())]);
+        assert_eq!(drain_timeout(&tags), expected, "{text:?}");
+        let reported: Vec<_> = read(&tags).1.into_iter().map(|tag| tag.key).collect();
+        assert_eq!(reported.is_empty(), expected.is_some(), "{text:?}: {reported:?}");
+    }
+    assert_eq!(drain_timeout(&BTreeMap::new()), None);
+}
+
+#[test]
 fn of_a_node_groups_tags_only_resources_count_and_the_groups_own_win() {
     let tags = |pairs: &[(&str, &str)]| {
         pairs.iter().map(|&(key, value)| (format!("{PREFIX}{key}"), value.to_owned())).collect()
