@@ -116,6 +116,10 @@ pub(super) struct ServeFlags {
     /// Namespace whose DaemonSet pods can ask for --daemonset-flush-beyond. Repeatable. If not given, all namespaces.
     #[arg(long, value_name = "NAME")]
     pub(super) daemonset_flush_namespace: Vec<String>,
+    /// Namespace whose pods can ask for a place in the order of a drain with their annotation ebbtide/drain-order. Repeatable.
+    /// If not given, all namespaces.
+    #[arg(long, value_name = "NAME")]
+    pub(super) drain_order_namespace: Vec<String>,
     /// Keep cluster-autoscaler from evicting DaemonSet pods on nodes that it may drain: true, false.
     #[arg(long, value_name = "BOOL", default_value = "true")]
     pub(super) daemonset_guard: String,

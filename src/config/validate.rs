@@ -85,6 +85,7 @@ pub(super) fn config(flags: ServeFlags, proxy: Option<Proxy>, problems: &mut Vec
         daemonset_flush: drain.flush,
         daemonset_flush_beyond: drain.flush_beyond,
         daemonset_flush_namespaces: flags.daemonset_flush_namespace,
+        drain_order_namespaces: flags.drain_order_namespace,
         daemonset_guard: drain.guard,
         patience: drain.patience,
         drain_timeout: drain.timeout,
@@ -216,9 +217,14 @@ fn check_names(flags: &ServeFlags, problems: &mut Vec<Problem>) {
         );
         problems.push(Problem::new("--queue-url", text));
     }
-    for name in flags.daemonset_flush_namespace.iter().filter(|name| !is_object_name(name)) {
-        let text = format!("{name:?} is no name of a namespace");
-        problems.push(Problem::new("--daemonset-flush-namespace", text));
+    let namespaces = [
+        ("--daemonset-flush-namespace", &flags.daemonset_flush_namespace),
+        ("--drain-order-namespace", &flags.drain_order_namespace),
+    ];
+    for (flag, names) in namespaces {
+        for name in names.iter().filter(|name| !is_object_name(name)) {
+            problems.push(Problem::new(flag, format!("{name:?} is no name of a namespace")));
+        }
     }
 }
 

@@ -44,6 +44,8 @@ pub struct Config {
     pub daemonset_flush_beyond: Duration,
     /// The namespaces where it can; empty: all.
     pub daemonset_flush_namespaces: Vec<String>,
+    /// The namespaces whose pods can ask for a place in the order of a drain; empty: all.
+    pub drain_order_namespaces: Vec<String>,
     /// Whether DaemonSet pods are kept from cluster-autoscaler's own drain.
     pub daemonset_guard: bool,
     /// How long a drain that cluster-autoscaler did not request waits for pods that asked not to be disturbed; `None`: no

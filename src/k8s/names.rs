@@ -25,6 +25,8 @@ pub const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 pub const MIRROR_POD: &str = "kubernetes.io/config.mirror";
 /// Annotation on a pod: `wait` makes it patient.
 pub const DRAIN: &str = "ebbtide/drain";
+/// Annotation on a pod: its place among those that a drain asks to go, a whole number; lower goes first.
+pub const DRAIN_ORDER: &str = "ebbtide/drain-order";
 /// Annotation on a pod: `"false"` makes it patient.
 pub const SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
 /// Annotation on a pod: `"true"` makes it patient.
@@ -39,5 +41,13 @@ pub const ENABLE_DS_EVICTION: &str = "cluster-autoscaler.kubernetes.io/enable-ds
 pub const GUARDED: &str = "ebbtide/guarded";
 
 /// The annotations of a pod that a drain looks at.
-pub const POD_ANNOTATIONS: [&str; 7] =
-    [DRAIN, SAFE_TO_EVICT, DO_NOT_DISRUPT, DAEMON_SET, FLUSH_SECONDS, ENABLE_DS_EVICTION, GUARDED];
+pub const POD_ANNOTATIONS: [&str; 8] = [
+    DRAIN,
+    DRAIN_ORDER,
+    SAFE_TO_EVICT,
+    DO_NOT_DISRUPT,
+    DAEMON_SET,
+    FLUSH_SECONDS,
+    ENABLE_DS_EVICTION,
+    GUARDED,
+];

@@ -1,6 +1,6 @@
 //! Draining: evicts workloads, under their disruption budgets and with full grace. Pure.
 //!
-//! Lowest priority first. A level is asked once every pod below it has answered, not once it has gone: that would add up
+//! Lowest [order](super::order) first, and within it lowest priority. A level is asked once every pod below it has answered, not once it has gone: that would add up
 //! grace periods and cost higher levels their time.
 
 use std::collections::BTreeMap;
@@ -9,12 +9,12 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::action::{Action, Plan};
 use super::class::{Class, is_patient};
-use super::deadline::{cut, gone_by, last_call, shortened_grace, soft_limit};
+use super::deadline::{self, cut, last_call, shortened_grace, soft_limit};
 use super::memory::Task;
 use super::record::{Phase, Record};
 use super::situation::{SPOKEN_FOR_WITHIN, Situation};
 use super::waiting::{WaitReason, Waiting};
-use super::{events, release};
+use super::{events, order, release};
 use crate::clock::later;
 use crate::cluster::{PodName, PodView};
 
@@ -36,7 +36,7 @@ pub(super) fn drain(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         return;
     }
     announce_given_up(s, &record, plan);
-    let limit = record.release_by.map(|by| gone_by(by, s.flush_time(&record)));
+    let limit = record.release_by.map(|by| deadline::gone_by(by, s.flush_time(&record)));
     let late = limit.is_some_and(|limit| limit <= s.now);
     let left = s.workloads(Some(&record)).count();
     if late {
@@ -79,16 +79,50 @@ fn cut_short(pod: &PodView) -> Action {
     Action::Delete { pod: pod.name.clone(), uid: pod.uid.clone(), grace: Some(1), disruption: true }
 }
 
+/// The time that a pod has.
+#[derive(Clone, Copy)]
+struct Time {
+    /// When every workload must have gone; `None`: no limit.
+    limit: Option<Timestamp>,
+    /// The same less what later orders need.
+    gone_by: Option<Timestamp>,
+    /// An earlier order that has pods on the node.
+    after: Option<i32>,
+}
+
 fn evict(s: &Situation<'_>, record: &Record, limit: Option<Timestamp>, plan: &mut Plan) {
-    let mut levels: BTreeMap<i32, Vec<(&PodView, Class)>> = BTreeMap::new();
+    let mut orders: BTreeMap<i32, Vec<(&PodView, Class)>> = BTreeMap::new();
     for (pod, class) in s.workloads(Some(record)) {
+        orders.entry(order::of(pod, &s.settings.order_namespaces)).or_default().push((pod, class));
+    }
+    let longest = |pods: &Vec<(&PodView, Class)>| pods.iter().map(|(pod, _)| pod.grace_seconds).max();
+    let graces: Vec<i64> = orders.values().filter_map(longest).collect();
+    let mut after = None;
+    for (n, (order, pods)) in orders.into_iter().enumerate() {
+        let later_graces = graces.iter().skip(n + 1).copied();
+        let gone_by = limit.map(|limit| order::gone_by(limit, record.requested_at, later_graces));
+        evict_order(s, record, pods, Time { limit, gone_by, after }, plan);
+        after = Some(order);
+    }
+}
+
+/// Evicts pods of one order, lowest priority first.
+fn evict_order(
+    s: &Situation<'_>,
+    record: &Record,
+    pods: Vec<(&PodView, Class)>,
+    time: Time,
+    plan: &mut Plan,
+) {
+    let mut levels: BTreeMap<i32, Vec<(&PodView, Class)>> = BTreeMap::new();
+    for (pod, class) in pods {
         levels.entry(pod.priority).or_default().push((pod, class));
     }
     let mut turn = true;
     for pods in levels.into_values() {
         let mut answered = true;
         for (pod, class) in pods {
-            let why = ask(s, record, pod, class, limit, turn, plan);
+            let why = ask(s, record, pod, class, time, turn, plan);
             answered &=
                 s.memory.tries(&Task::Pod(pod.uid.clone())).is_some_and(|tries| tries.ended.is_some())
                     || matches!(why, WaitReason::Exiting(_) | WaitReason::Overdue(_) | WaitReason::Patient);
@@ -104,10 +138,11 @@ fn ask(
     record: &Record,
     pod: &PodView,
     class: Class,
-    limit: Option<Timestamp>,
+    time: Time,
     turn: bool,
     plan: &mut Plan,
 ) -> WaitReason {
+    let Time { limit, gone_by, after } = time;
     let task = Task::Pod(pod.uid.clone());
     if let Some(until) = pod.deletion_timestamp {
         return wait_for_exit(s, pod, until, limit, plan);
@@ -118,8 +153,8 @@ fn ask(
         plan.wake(*at + ASK_AGAIN);
         return WaitReason::Exiting(s.theirs(*at + SignedDuration::from_secs(pod.grace_seconds)));
     }
-    if let Some(limit) = limit {
-        let call = last_call(limit, pod.grace_seconds);
+    if let (Some(limit), Some(gone_by)) = (limit, gone_by) {
+        let call = last_call(gone_by, pod.grace_seconds);
         let had_its_chance = class == Class::Patient || s.memory.refusals.contains_key(&pod.uid);
         if call > s.now {
             plan.wake(call);
@@ -143,8 +178,17 @@ fn ask(
     if class == Class::Patient {
         return WaitReason::Patient;
     }
-    if !turn {
-        return WaitReason::Queued;
+    match (after, gone_by.map(|by| order::first_call(by, pod.grace_seconds))) {
+        (None, _) if turn => {}
+        (None, _) => return WaitReason::Queued,
+        // Orders give way before graces do.
+        (Some(_), Some(call)) if call <= s.now => {}
+        (Some(order), call) => {
+            if let Some(call) = call {
+                plan.wake(call);
+            }
+            return WaitReason::After(order);
+        }
     }
     try_eviction(s, record, pod, limit, plan)
 }
@@ -218,7 +262,7 @@ fn try_eviction(
     }
 }
 
-/// Announces pods that are not waited for, or are disturbed against their wish.
+/// Announces pods that are not waited for, or whose wish is not followed.
 fn announce_given_up(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     let names = |of: Class| -> Vec<PodName> {
         let pods = s.classified(Some(record)).filter(|(_, class)| *class == of);
@@ -236,6 +280,14 @@ fn announce_given_up(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         .collect();
     if !disturbed.is_empty() {
         s.announce(plan, events::patience_over(&disturbed));
+    }
+    let unreadable: Vec<PodName> = s
+        .workloads(Some(record))
+        .filter(|(pod, _)| order::is_unreadable(pod, &s.settings.order_namespaces))
+        .map(|(pod, _)| pod.name.clone())
+        .collect();
+    if !unreadable.is_empty() {
+        s.announce(plan, events::order_ignored(&unreadable));
     }
     let returned = names(Class::Returned);
     if !returned.is_empty() {

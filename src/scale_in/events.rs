@@ -54,6 +54,8 @@ pub enum Reason {
     PodsReturned,
     /// Pods that asked not to be disturbed are evicted.
     PatienceOver,
+    /// An annotation about the order of a drain is no number.
+    OrderIgnored,
     /// A person's request waits for its turn.
     Queued,
     /// AWS does not release the instance.
@@ -82,7 +84,7 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason, in the order of the table in `docs/events.md`.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::Draining,
         Self::Flushing,
         Self::Releasing,
@@ -93,6 +95,7 @@ impl Reason {
         Self::PodsGivenUp,
         Self::PodsReturned,
         Self::PatienceOver,
+        Self::OrderIgnored,
         Self::Queued,
         Self::Refused,
         Self::Cordoned,
@@ -120,6 +123,7 @@ impl Reason {
             Self::PodsGivenUp => "ScaleInPodsGivenUp",
             Self::PodsReturned => "ScaleInPodsReturned",
             Self::PatienceOver => "ScaleInPatienceOver",
+            Self::OrderIgnored => "ScaleInOrderIgnored",
             Self::Queued => "ScaleInQueued",
             Self::Refused => "ScaleInRefused",
             Self::Cordoned => "ScaleInCordoned",
@@ -264,6 +268,7 @@ fn why(reason: &WaitReason) -> String {
         WaitReason::Overdue(until) => format!("should have exited by {until:.0}"),
         WaitReason::Budget(budget, _) => format!("budget {budget}"),
         WaitReason::Patient => "asked not to be disturbed".to_owned(),
+        WaitReason::After(order) => format!("after order {order}"),
         WaitReason::Refused(words) => quoted(words, 100),
         WaitReason::Queued => "to be evicted".to_owned(),
     }
@@ -294,6 +299,15 @@ pub(super) fn patience_over(pods: &[PodName]) -> NodeEvent {
         list(pods.iter().map(PodName::to_string))
     );
     warning(Reason::PatienceOver, "patience", note)
+}
+
+/// These pods ask for a place in the order of drains that is no number.
+pub(super) fn order_ignored(pods: &[PodName]) -> NodeEvent {
+    let note = format!(
+        "annotation ebbtide/drain-order of these pods is no whole number and counts as 0: {}",
+        list(pods.iter().map(PodName::to_string))
+    );
+    warning(Reason::OrderIgnored, "order", note)
 }
 
 /// A person's request waits: so many others are `under_way` in the group, and so many come `before` it.

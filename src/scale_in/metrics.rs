@@ -220,6 +220,7 @@ impl Collector for UnderWay {
                 WaitReason::Overdue(_) => "overdue",
                 WaitReason::Budget(..) => "budget",
                 WaitReason::Patient => "patient",
+                WaitReason::After(_) => "order",
                 WaitReason::Refused(_) => "refused",
                 WaitReason::Queued => "queued",
             };

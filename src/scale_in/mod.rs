@@ -38,6 +38,7 @@ mod node_patch;
 mod nodeless;
 mod notices;
 mod operator_queue;
+mod order;
 mod perform;
 pub mod plan;
 mod release;

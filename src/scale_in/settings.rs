@@ -1,5 +1,6 @@
 //! Settings of scale-ins, from flags.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::class::Flush;
@@ -16,6 +17,8 @@ pub struct Settings {
     pub drain_timeout: Option<Duration>,
     /// What becomes of pods that are left when that time is over.
     pub on_deadline: OnDeadline,
+    /// Namespaces whose pods can ask for a place in the order of a drain; empty: all.
+    pub order_namespaces: BTreeSet<String>,
     /// What to do on a rebalance recommendation, unless the group rebalances its capacity itself.
     pub on_rebalance: Treatment,
     /// What to do when AWS Health announces an event.

@@ -24,6 +24,8 @@ pub enum WaitReason {
     Budget(String, String),
     /// Asked not to be disturbed.
     Patient,
+    /// Pods of this order, which is an earlier one, are still there.
+    After(i32),
     /// The API server refused for another reason.
     Refused(String),
     /// Not asked yet, or not answered.

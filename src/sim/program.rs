@@ -60,6 +60,7 @@ pub fn config() -> Config {
         daemonset_flush: Duration::from_secs(5),
         daemonset_flush_beyond: Duration::from_mins(2),
         daemonset_flush_namespaces: Vec::new(),
+        drain_order_namespaces: Vec::new(),
         patience: None,
         daemonset_guard: true,
         drain_timeout: None,

@@ -17,6 +17,7 @@ mod journal_queries;
 mod kills;
 mod metrics;
 mod order;
+mod orders;
 mod people;
 mod pods;
 mod release;

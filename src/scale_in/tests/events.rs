@@ -34,6 +34,7 @@ fn every_event(group: &str, instance: &str, pods: &[PodName], budget: &str, word
         events::pods_given_up(pods),
         events::pods_returned(pods),
         events::patience_over(pods),
+        events::order_ignored(pods),
         events::queued(group, 2, 3),
         events::release_refused(instance, words),
         events::state_unknown(instance),
@@ -119,6 +120,11 @@ const EXPECTED: &[(&str, &str, &str)] = &[
         "Warning",
         "ScaleInPatienceOver",
         "these pods asked not to be disturbed; the time to wait for them (--patience) is over, and they are evicted: shop/web-1, shop/web-2",
+    ),
+    (
+        "Warning",
+        "ScaleInOrderIgnored",
+        "annotation ebbtide/drain-order of these pods is no whole number and counts as 0: shop/web-1, shop/web-2",
     ),
     (
         "Normal",

@@ -129,6 +129,7 @@ pub(in crate::scale_in) fn settings() -> Settings {
         on_scheduled_event: Treatment::Drain,
         drain_timeout: None,
         on_deadline: OnDeadline::Delete,
+        order_namespaces: BTreeSet::new(),
         guard: true,
         operator_at_once: AtOnce::Number(1),
     }

@@ -1,0 +1,110 @@
+//! The place that a pod has asked for among those that a drain asks to go. Pure.
+//!
+//! Priorities follow each other on the API server's answers; a later order is asked only when every pod of the earlier ones
+//! has gone: a proxy after those that use it. A limit is shared out so that a later order finds its whole grace, out of the
+//! time for budgets, and never out of anybody's grace:
+//! - Earlier orders lose their budgets' protection sooner by what later ones need, at most half of the drain's time.
+//! - A later order is asked [`CHANCE`] before its own last call, whoever is still there.
+
+use std::collections::BTreeSet;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::deadline::last_call;
+use crate::clock::later;
+use crate::cluster::PodView;
+use crate::k8s::names;
+
+/// Between the exit of the last pod of an order and the answers for the next: the kubelet reports, the watch delivers, a pod
+/// that is over its time is killed.
+const HANDOVER: SignedDuration = SignedDuration::from_secs(5);
+
+/// A pod that its order has kept until its last call is asked this long before: for two tries under its budget.
+const CHANCE: SignedDuration = SignedDuration::from_secs(10);
+
+/// The order of pods that say nothing.
+const DEFAULT: i32 = 0;
+
+/// The order that a pod asks for, if its namespace may (`namespaces` empty: all may); an error if it is no number.
+fn asked_for(pod: &PodView, namespaces: &BTreeSet<String>) -> Option<Result<i32, ()>> {
+    let may = namespaces.is_empty() || namespaces.contains(&pod.name.namespace);
+    let text = pod.wish(names::DRAIN_ORDER).filter(|_| may)?;
+    Some(text.trim().parse().map_err(|_| ()))
+}
+
+/// A pod's order.
+pub(super) fn of(pod: &PodView, namespaces: &BTreeSet<String>) -> i32 {
+    asked_for(pod, namespaces).and_then(Result::ok).unwrap_or(DEFAULT)
+}
+
+/// Whether a pod asks for an order that is no number.
+pub(super) fn is_unreadable(pod: &PodView, namespaces: &BTreeSet<String>) -> bool {
+    matches!(asked_for(pod, namespaces), Some(Err(())))
+}
+
+/// When an order must have gone, so that later ones with these longest graces, in seconds, find theirs before `limit`.
+pub(super) fn gone_by(
+    limit: Timestamp,
+    requested: Timestamp,
+    later_graces: impl IntoIterator<Item = i64>,
+) -> Timestamp {
+    let needed = later_graces.into_iter().fold(SignedDuration::ZERO, |sum, grace| {
+        sum.saturating_add(SignedDuration::from_secs(grace)).saturating_add(HANDOVER)
+    });
+    let half = limit.duration_since(requested) / 2;
+    later(limit, -needed.min(half.max(SignedDuration::ZERO)))
+}
+
+/// When a pod is asked at the latest, whatever earlier orders do.
+pub(super) fn first_call(gone_by: Timestamp, grace_seconds: i64) -> Timestamp {
+    later(last_call(gone_by, grace_seconds), -CHANCE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).expect("in range")
+    }
+
+    fn asking(namespace: &str, order: Option<&str>) -> PodView {
+        let mut pod = PodView::default();
+        pod.name.namespace = namespace.into();
+        pod.annotations.extend(order.map(|order| (names::DRAIN_ORDER.to_owned(), order.to_owned())));
+        pod
+    }
+
+    #[test]
+    fn an_order_is_a_whole_number_of_a_namespace_that_may_say_so() {
+        let (all, infra) = (BTreeSet::new(), BTreeSet::from(["infra".to_owned()]));
+        let table = [
+            (None, 0, false),
+            (Some("7"), 7, false),
+            (Some(" -3 "), -3, false),
+            (Some("+2"), 2, false),
+            (Some("2147483647"), i32::MAX, false),
+            (Some("2147483648"), 0, true),
+            (Some("1.5"), 0, true),
+            (Some("last"), 0, true),
+            (Some(""), 0, true),
+        ];
+        for (text, order, is_bad) in table {
+            let pod = asking("shop", text);
+            assert_eq!((of(&pod, &all), is_unreadable(&pod, &all)), (order, is_bad), "{text:?}");
+            assert_eq!((of(&pod, &infra), is_unreadable(&pod, &infra)), (0, false), "not in shop: {text:?}");
+        }
+        assert_eq!(of(&asking("infra", Some("7")), &infra), 7);
+    }
+
+    #[test]
+    fn later_orders_take_what_they_need_and_no_more_than_half() {
+        let gone_by = |graces: &[i64]| gone_by(at(1_000), at(0), graces.iter().copied());
+        assert_eq!(gone_by(&[]), at(1_000));
+        assert_eq!(gone_by(&[30]), at(965));
+        assert_eq!(gone_by(&[30, 100]), at(860));
+        assert_eq!(gone_by(&[600]), at(500));
+        assert_eq!(gone_by(&[i64::MAX, i64::MAX]), at(500));
+        assert_eq!(super::gone_by(at(0), at(1_000), [30]), at(0), "the limit has passed");
+    }
+}
