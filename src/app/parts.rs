@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::aws::Aws;
 use crate::clock::Clock;
-use crate::cluster::{Cluster, Election, Leadership, Nodes, Store};
+use crate::cluster::{Cluster, Election, Leadership, Nodes, PodName, Store};
 use crate::config::Config;
 use crate::groups::discovery::Discovery;
 use crate::groups::hooks::Hooks;
@@ -67,6 +67,7 @@ fn shared(config: &Config, aws: Aws, cluster: Cluster, clock: Clock, stop: Cance
         notices: Notices::default(),
         queues: config.queue_urls.clone(),
         protection: Arc::new(Protection::new(aws.clone(), Arc::clone(&groups), clock.clone())),
+        own_pod: own_pod(config, &cluster),
         leadership: leadership(clock.clone()),
         settings: settings(config),
         turns_given: std::sync::Mutex::default(),
@@ -79,6 +80,11 @@ fn shared(config: &Config, aws: Aws, cluster: Cluster, clock: Clock, stop: Cance
         clock,
         stop,
     }
+}
+
+fn own_pod(config: &Config, cluster: &Cluster) -> Option<PodName> {
+    let name = config.election.as_ref()?.pod.clone()?;
+    Some(PodName { namespace: cluster.own_namespace().to_owned(), name })
 }
 
 fn settings(config: &Config) -> Settings {

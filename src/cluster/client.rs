@@ -36,6 +36,11 @@ impl Cluster {
         Self { client: requests.seen(client), requests, rewinds: Arc::default() }
     }
 
+    /// The namespace of this program.
+    pub fn own_namespace(&self) -> &str {
+        self.client.default_namespace()
+    }
+
     /// Registers the metrics of requests and watches.
     pub fn register(&self, registry: &mut Registry) {
         self.requests.register(registry);

@@ -4,6 +4,8 @@
 //! its Lease has not changed for long enough on our own clock; the time written in it is not used, because clocks
 //! differ. A take-over carries the resource version it is based on, so that one of two candidates wins.
 //!
+//! A holder whose own node is about to go gives the Lease back and lets others take it for [`LETS_OTHERS`].
+//!
 //! A holder leads for [`TRUST`] from the start of its last successful renewal; others wait for [`DURATION`]. A process
 //! that was paused notices as soon as it goes on.
 //!
@@ -34,8 +36,11 @@ const TRUST: SignedDuration = SignedDuration::from_secs(8);
 /// From one renewal to the next.
 const RENEW: Duration = Duration::from_secs(3);
 
-/// From one read of somebody else's Lease to the next.
-const REFRESH: Duration = Duration::from_secs(2);
+/// From one read of somebody else's Lease to the next: a Lease that was given back is taken within this time.
+const REFRESH: Duration = Duration::from_secs(1);
+
+/// How long a process that has handed over leaves a free Lease to others. They take it within [`REFRESH`], if there are any.
+const LETS_OTHERS: SignedDuration = SignedDuration::from_secs(5);
 
 /// Pause after a failed try.
 const RETRY: Duration = Duration::from_secs(1);
@@ -75,6 +80,8 @@ pub struct Election {
     /// Whether a write has shown that we have the right.
     may_write: bool,
     told: Option<Timestamp>,
+    /// Until when a free Lease is left to others.
+    lets_others_until: Option<Timestamp>,
 }
 
 impl Election {
@@ -82,15 +89,39 @@ impl Election {
     pub fn new(cluster: Cluster, clock: Clock, candidate: Candidate, leadership: Leadership) -> Self {
         let Candidate { lease: name, pod } = candidate;
         let identity = format!("{}_{:016x}", pod.as_deref().unwrap_or("ebbtide"), fastrand::u64(..));
-        let (lease, seen, may_write, told) = (None, None, false, None);
-        Self { cluster, clock, name, pod, identity, leadership, lease, seen, may_write, told }
+        Self {
+            cluster,
+            clock,
+            name,
+            pod,
+            identity,
+            leadership,
+            lease: None,
+            seen: None,
+            may_write: false,
+            told: None,
+            lets_others_until: None,
+        }
     }
 
     /// Stands for election, for ever.
     pub async fn run(&mut self) -> Infallible {
         loop {
             let pause = self.turn().await;
-            tokio::time::sleep(pause).await;
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = self.leadership.hand_over_wanted() => self.hand_over().await,
+            }
+        }
+    }
+
+    /// Gives the Lease back because this process's node is about to go. If nobody takes it, this one leads again.
+    async fn hand_over(&mut self) {
+        if self.leadership.leads() {
+            tracing::info!("this process's own node is scaled in: another process is to lead");
+            self.step_down().await;
+            self.lease = None;
+            self.lets_others_until = Some(later(self.clock.now(), LETS_OTHERS));
         }
     }
 
@@ -184,13 +215,14 @@ impl Election {
         };
         let holder = spec.holder_identity.clone().unwrap_or_default();
         let is_ours = holder == self.identity || is_first && is_of(&holder, self.pod.as_deref());
-        if !is_ours && !is_free(&spec, elapsed(since, began)) {
+        let is_left_to_others = self.lets_others_until.is_some_and(|until| began < until);
+        if !is_ours && (is_left_to_others || !is_free(&spec, elapsed(since, began))) {
             if !self.may_write {
                 // Rehearse a write: missing rights should show now, not when the leader has gone.
                 self.cluster.write_lease(&lease, true).await?;
                 self.may_write = true;
             }
-            return Ok(Standing::Follows { holder });
+            return Ok(if holder.is_empty() { Standing::Unknown } else { Standing::Follows { holder } });
         }
         let wall = self.clock.wall();
         let spec = held(spec, &self.identity, wall);

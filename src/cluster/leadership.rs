@@ -7,7 +7,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::clock::Clock;
 
@@ -37,18 +37,23 @@ pub enum Standing {
 #[derive(Clone, Debug)]
 pub struct Leadership {
     standing: Arc<watch::Sender<Standing>>,
+    hand_over: Arc<Notify>,
     clock: Clock,
 }
 
 impl Leadership {
     /// Without an election: leads.
     pub fn alone(clock: Clock) -> Self {
-        Self { standing: Arc::new(watch::Sender::new(Standing::Alone)), clock }
+        Self::of(Standing::Alone, clock)
     }
 
     /// Before an election: does not lead.
     pub fn unknown(clock: Clock) -> Self {
-        Self { standing: Arc::new(watch::Sender::new(Standing::Unknown)), clock }
+        Self::of(Standing::Unknown, clock)
+    }
+
+    fn of(standing: Standing, clock: Clock) -> Self {
+        Self { standing: Arc::new(watch::Sender::new(standing)), hand_over: Arc::default(), clock }
     }
 
     /// Whether this process may write now. Ask right before each write.
@@ -77,6 +82,16 @@ impl Leadership {
                 std::future::pending::<()>().await;
             }
         }
+    }
+
+    /// Asks for another process to lead: this one's own node is about to go. Without an election nothing happens.
+    pub fn hand_over(&self) {
+        self.hand_over.notify_one();
+    }
+
+    /// Waits until somebody asks for that.
+    pub(super) async fn hand_over_wanted(&self) {
+        self.hand_over.notified().await;
     }
 
     /// Waits until it is known who leads.

@@ -89,6 +89,8 @@ pub enum Action {
         /// EC2 instance id.
         instance: InstanceId,
     },
+    /// Let another process lead: our own pod is on the node.
+    HandOver,
     /// Publish an Event on the Node.
     Announce(NodeEvent),
 }

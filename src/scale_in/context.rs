@@ -14,7 +14,7 @@ use super::record::{Annotation, Release, Written};
 use super::settings::Settings;
 use crate::aws::{Aws, Instance, Lifecycle};
 use crate::clock::Clock;
-use crate::cluster::{Attachment, Budget, Cluster, Existing, Leadership, NodeView, Nodes, Store};
+use crate::cluster::{Attachment, Budget, Cluster, Existing, Leadership, NodeView, Nodes, PodName, Store};
 use crate::groups::hooks::Hooks;
 use crate::groups::protection::Protection;
 use crate::groups::selector::Selectors;
@@ -53,6 +53,8 @@ pub struct Shared {
     pub queues: Vec<String>,
     /// Lowers sizes without naming an instance to end.
     pub protection: Arc<Protection>,
+    /// Our own pod, if known.
+    pub own_pod: Option<PodName>,
     /// Whether this process may write.
     pub leadership: Leadership,
     /// The clock.

@@ -39,6 +39,8 @@ pub enum Task {
     Terminate,
     /// Completing the lifecycle hook.
     Complete,
+    /// Letting another process lead.
+    HandOver,
 }
 
 /// State of a task's tries.
@@ -123,6 +125,7 @@ impl Task {
             Action::Refresh => Self::Refresh,
             Action::Terminate { .. } => Self::Terminate,
             Action::CompleteHook { .. } => Self::Complete,
+            Action::HandOver => Self::HandOver,
             Action::GiveUpReplacement { .. } | Action::Announce(_) => return None,
         })
     }

@@ -61,6 +61,7 @@ pub(super) enum Outcome {
         result: Result<(), AwsError>,
     },
     Refreshed,
+    HandedOver,
     Announced,
 }
 
@@ -105,6 +106,11 @@ pub(super) fn perform(
         Action::GiveUpReplacement { group } => async move {
             give_up_replacement(&shared, &group).await;
             Outcome::Refreshed
+        }
+        .boxed(),
+        Action::HandOver => async move {
+            shared.leadership.hand_over();
+            Outcome::HandedOver
         }
         .boxed(),
         Action::Refresh => async move {

@@ -112,12 +112,21 @@ fn under_way(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     let record = release::brought_up_to_date(s, record, plan);
     let record = release::follow_the_group(s, &record, plan);
     release::announce_hook_over(s, &record, plan);
+    hand_over(s, plan);
     match record.phase {
         Phase::Draining => drain::drain(s, &record, plan),
         Phase::Flushing => flush::flush(s, &record, plan),
         Phase::Releasing => release::release(s, &record, plan),
     }
     s.keep_marked(plan);
+}
+
+/// Lets another process lead, once, if our own pod is on the node: it would be evicted with the rest.
+fn hand_over(s: &Situation<'_>, plan: &mut Plan) {
+    let is_here = s.pods.into_iter().flat_map(|pods| pods.values()).any(|pod| s.is_own(pod) && !pod.finished);
+    if is_here && !s.memory.is_done(&Task::HandOver) {
+        s.attempt(plan, &Task::HandOver, || Action::HandOver);
+    }
 }
 
 /// Whether the record is void: the group took the instance out and has it in service again (root volume replaced, back

@@ -64,6 +64,7 @@ impl Worker {
                 self.hear_of_completion(&hook, &instance, result);
             }
             Outcome::Refreshed => self.memory.failed(&Task::Refresh, now, Some(REFRESH)),
+            Outcome::HandedOver => self.memory.worked(Task::HandOver, now),
             Outcome::Announced => {}
         }
     }

@@ -19,7 +19,7 @@ use super::record::{Cause, Phase, Record, Written};
 use super::settings::Settings;
 use crate::aws::Lifecycle;
 use crate::clock::{later, signed};
-use crate::cluster::{Budget, NodeView, PodView, Ready};
+use crate::cluster::{Budget, NodeView, PodName, PodView, Ready};
 use crate::groups::hooks::HookState;
 
 /// Whether a wish may be carried out now.
@@ -62,6 +62,8 @@ pub struct Situation<'a> {
     pub budgets: &'a dyn Fn(&PodView) -> Vec<Arc<Budget>>,
     /// The group's limit on scale-ins.
     pub our_limit: OurLimit,
+    /// Our own pod, if known.
+    pub own_pod: Option<&'a PodName>,
     /// How many volumes are attached to the node.
     pub attachments: usize,
     /// Whether the group may shrink by one.
@@ -213,6 +215,11 @@ impl Situation<'_> {
         };
         let mut nodes = self.beside.iter().map(Arc::as_ref).chain([self.node]);
         nodes.all(|node| node.ready == Ready::Unknown || given_up_on(node))
+    }
+
+    /// Whether this is our own pod.
+    pub(super) fn is_own(&self, pod: &PodView) -> bool {
+        self.own_pod.is_some_and(|own| *own == pod.name)
     }
 
     /// The node's flush time: what its DaemonSet pods ask for, but at most half of a limited scale-in. The other

@@ -243,6 +243,7 @@ impl Worker {
             our_limit: group_of(&node, &instance).map_or(OurLimit::Unknown, |group| {
                 our_limit(&self.shared.groups, &self.shared.settings, group)
             }),
+            own_pod: self.shared.own_pod.as_ref(),
             attachments: attachments_on(&self.shared, &self.nodes),
             may_shrink: &|| may_shrink(&self.shared, &node),
             turn: &|| operator_queue::turn(&self.shared, &node),

@@ -66,6 +66,21 @@ pub(crate) fn in_phase(world: &World, machine: &Machine, phase: &str) -> bool {
     })
 }
 
+/// The records that were written on the Node.
+pub(crate) fn records(world: &World, machine: &Machine) -> Vec<String> {
+    let of_node = |e: &Event| match e {
+        Event::NodeChanged { node, changes } if *node == machine.name => changes.clone(),
+        _ => Vec::new(),
+    };
+    let journal = world.cluster.journal();
+    let changes = journal.iter().flat_map(|entry| of_node(&entry.what));
+    let record = |change| match change {
+        NodeChange::Annotated(key, value) if key == RECORD => Some(value),
+        _ => None,
+    };
+    changes.filter_map(record).collect()
+}
+
 /// When the Node's record first came to this phase.
 pub(crate) fn phase_at(world: &World, machine: &Machine, phase: &str) -> Timestamp {
     *phases(world, machine, phase).first().unwrap_or_else(|| panic!("the record never came to {phase}"))

@@ -16,6 +16,7 @@ mod joining;
 mod journal_queries;
 mod kills;
 mod metrics;
+mod notices;
 mod order;
 mod orders;
 mod people;

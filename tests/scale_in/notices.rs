@@ -1,0 +1,286 @@
+//! What AWS tells through a queue: everything is sooner, and nothing else changes.
+
+use std::time::Duration;
+
+use ebbtide::config::Config;
+use ebbtide::scale_in::Treatment;
+use ebbtide::sim::aws::{
+    Behaviour, Delivery, Event, GroupSpec, Operation, QueueSnapshot, QueueSpec, ScheduledChange,
+    TerminationCause,
+};
+use ebbtide::sim::cluster::pod;
+use ebbtide::sim::program::config;
+use ebbtide::sim::world::World;
+use ebbtide::telemetry::captured;
+use jiff::{SignedDuration, Timestamp};
+
+use crate::journal_queries::{
+    asked, assert_nothing_lost, aws_moments, in_phase, is_asked, phase_at, records, released_at,
+};
+use crate::scene::{Cause, Machine, Scene, group, held_group};
+
+/// The queue's URL, of a world whose events go there, and a configuration that reads it.
+fn told(world: &World, config: Config) -> (String, Config) {
+    let queue = world.aws.add_queue(QueueSpec::named("ebbtide"));
+    world.aws.send_events_to(&queue);
+    (queue.clone(), Config { queue_urls: vec![queue], ..config })
+}
+
+async fn scene_of(group: GroupSpec, config: Config) -> (Scene, String) {
+    scene_on(World::new(1), group, config).await
+}
+
+/// AWS answers as quickly as it mostly does, and events come as soon as they mostly do.
+async fn quick_scene_of(group: GroupSpec, config: Config) -> (Scene, String) {
+    scene_on(World::plain(1), group, config).await
+}
+
+async fn scene_on(world: World, group: GroupSpec, config: Config) -> (Scene, String) {
+    let (queue, config) = told(&world, config);
+    (Scene::on(world, group, config).await, queue)
+}
+
+fn queue(world: &World, url: &str) -> QueueSnapshot {
+    world.aws.queue(url).expect("a queue")
+}
+
+fn is_empty(world: &World, url: &str) -> bool {
+    let queue = queue(world, url);
+    queue.visible.is_empty() && queue.in_flight.is_empty()
+}
+
+fn is_cordoned(world: &World, machine: &Machine) -> bool {
+    let node = world.cluster.node(&machine.name).expect("a Node");
+    node.spec.and_then(|spec| spec.unschedulable).unwrap_or_default()
+}
+
+/// The causes that were on record on the Node.
+fn causes(world: &World, machine: &Machine) -> Vec<String> {
+    let mut causes: Vec<String> = records(world, machine)
+        .iter()
+        .filter_map(|record| Some(record.split_once("\"cause\":\"")?.1.split_once('"')?.0.to_owned()))
+        .collect();
+    causes.dedup();
+    causes
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lifecycle_action_is_followed_by_the_first_eviction_within_a_second() {
+    let (scene, queue) = quick_scene_of(held_group(3, 300), config()).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).exits_after(20)]).await;
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.until_gone(&machine).await;
+    let sent = world_sent(&scene.world, &queue, "Lifecycle Action");
+    let (first, ..) = asked(&scene.world, "web")[0];
+    let after = first.duration_since(sent);
+    assert!(after <= SignedDuration::from_secs(1), "{after} after the message came");
+    scene.assert_left_well(&machine);
+    scene.until(|w| is_empty(w, &queue)).await;
+}
+
+/// When the first message with these words came into the queue.
+fn world_sent(world: &World, url: &str, words: &str) -> Timestamp {
+    let all = queue(world, url);
+    let deleted = all.deleted.iter().map(|(_, message)| message);
+    let mut such = all.visible.iter().chain(&all.in_flight).chain(deleted);
+    such.find(|message| message.body.contains(words)).expect("such a message").sent
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_is_deleted_only_after_its_record_is_on_the_node() {
+    let (scene, url) = scene_of(held_group(1, 300), config()).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).exits_after(20)]).await;
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.until_gone(&machine).await;
+    scene.until(|w| is_empty(w, &url)).await;
+    let begun = phase_at(&scene.world, &machine, "Draining");
+    for (deleted, message) in queue(&scene.world, &url).deleted {
+        if message.body.contains(&machine.instance) && message.body.contains("Lifecycle Action") {
+            assert!(deleted > begun, "{deleted} {begun}: {}", message.body);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn forty_nodes_that_the_group_ends_at_once_are_evicted_within_two_seconds_of_the_messages() {
+    let (scene, url) = quick_scene_of(held_group(40, 300), config()).await;
+    let machines = scene.machines();
+    let pods = machines.iter().enumerate().flat_map(|(n, machine)| {
+        (0..5).map(move |p| pod(format!("web-{n}-{p}").as_str()).on(&machine.name).exits_after(20))
+    });
+    scene.run(pods).await;
+    for machine in &machines {
+        scene.world.aws.terminate(&machine.instance, TerminationCause::Rebalance);
+    }
+    scene.until(|w| machines.iter().all(|machine| w.cluster.node(&machine.name).is_none())).await;
+    let sent = world_sent(&scene.world, &url, "Lifecycle Action");
+    let asked = asked(&scene.world, "web-");
+    assert_eq!(asked.len(), 200);
+    let slowest = asked.iter().map(|(at, ..)| at.duration_since(sent)).max().expect("asked");
+    assert!(slowest <= SignedDuration::from_secs(2), "the last one after {slowest}");
+    assert_nothing_lost(&scene.world);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_interrupted_spot_instance_is_left_within_its_two_minutes() {
+    for has_hook in [false, true] {
+        let group = if has_hook { held_group(2, 300) } else { group(2) };
+        let (scene, url) = scene_of(group, config()).await;
+        let machine = scene.first();
+        scene
+            .run([pod("slow").on(&machine.name).grace(600).exits_after(500), pod("quick").on(&machine.name)])
+            .await;
+        let told = scene.world.clock.now();
+        scene.world.aws.interrupt_spot(&machine.instance);
+        scene.until_released(&machine).await;
+        let graces: Vec<i64> = asked(&scene.world, "slow").iter().map(|(.., grace)| *grace).collect();
+        assert!((100..=110).contains(&graces[0]), "hook: {has_hook}: {graces:?}");
+        let took = released_at(&scene.world, &machine).duration_since(told);
+        assert!(took <= SignedDuration::from_secs(120), "hook: {has_hook}: {took}");
+        scene.until(|w| is_empty(w, &url)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn messages_that_are_lost_doubled_late_and_out_of_order_change_nothing_but_the_time() {
+    let chaos = Delivery { lost: 0.3, doubled: 0.5, left: 0.3, ..Delivery::HARSH };
+    let silence = Delivery { lost: 1.0, ..Delivery::PLAIN };
+    for (seed, delivery) in [(1, chaos), (2, chaos), (3, silence)] {
+        let world = World::new(seed);
+        world.aws.behave(Behaviour { delivery, ..Behaviour::HARSH });
+        let (_, config) = told(&world, config());
+        let scene = Scene::on(world, held_group(6, 120), config).await;
+        let machines = scene.machines();
+        let pods = machines.iter().enumerate();
+        scene
+            .run(pods.map(|(n, m)| pod(format!("web-{n}").as_str()).on(&m.name).grace(60).exits_after(40)))
+            .await;
+        for machine in &machines {
+            scene.scale_in(machine, Cause::Group).await;
+        }
+        scene.until(|w| machines.iter().all(|m| w.cluster.node(&m.name).is_none())).await;
+        assert_eq!(asked(&scene.world, "web-").len(), 6, "seed {seed}: each once");
+        for machine in &machines {
+            scene.assert_left_well(machine);
+        }
+        assert_nothing_lost(&scene.world);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn malformed_messages_are_deleted_and_those_about_others_left_alone() {
+    let (scene, url) = scene_of(group(1), config()).await;
+    let foreign = r#"{"detail-type":"EC2 Spot Instance Interruption Warning","source":"aws.ec2",
+        "time":"2026-01-01T00:00:00Z","detail":{"instance-id":"i-00000000000000bad","instance-action":"terminate"}}"#;
+    let malformed = [r#"{"detail-type":"EC2 Spot Instance Interruption Warning"}"#, "", "[1]", "\u{7f}"];
+    for body in malformed {
+        scene.world.aws.put_message(&url, body).expect("there");
+    }
+    scene.world.aws.put_message(&url, foreign).expect("there");
+    let deleted =
+        |w: &World, body: &str| queue(w, &url).deleted.iter().any(|(_, message)| message.body == body);
+    scene.until(|w| malformed.iter().all(|body| deleted(w, body))).await;
+    scene.pass_some(Duration::from_mins(5)).await;
+    assert!(!deleted(&scene.world, foreign));
+    let all = queue(&scene.world, &url);
+    let left: Vec<_> = all.visible.iter().chain(&all.in_flight).collect();
+    assert_eq!(left.len(), 1);
+    assert!(left[0].received >= 3, "it comes again, for whoever it is for: {}", left[0].received);
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_the_queue_cannot_be_read_refreshes_go_on_and_one_line_says_so() {
+    let (log, _captured) = captured::log(tracing::Level::INFO);
+    let (scene, url) = scene_of(held_group(1, 120), config()).await;
+    scene.world.aws.deny(Operation::ReceiveMessage, true);
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).exits_after(20)]).await;
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
+    let lines = log.text().lines().filter(|line| line.contains("queue of notices cannot be read")).count();
+    assert_eq!(lines, 1);
+    scene.world.aws.deny(Operation::ReceiveMessage, false);
+    scene.until(|w| is_empty(w, &url)).await;
+    assert!(log.text().contains("the queue of notices can be read again"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_notice_that_was_read_and_not_recorded_is_told_again_after_a_kill() {
+    let (mut scene, url) = scene_of(group(2), config()).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(60).exits_after(30)]).await;
+    let receives = scene.world.aws.calls(Operation::ReceiveMessage);
+    scene.world.aws.interrupt_spot(&machine.instance);
+    scene.until(|w| !queue(w, &url).in_flight.is_empty()).await;
+    assert!(!in_phase(&scene.world, &machine, "Draining"), "received, and no record yet ({receives})");
+    scene.kill().await;
+    scene.until(|w| is_asked(w, "web")).await;
+    scene.until_released(&machine).await;
+    assert_nothing_lost(&scene.world);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_recommended_rebalance_closes_the_node_for_an_hour_and_drains_nothing() {
+    let (scene, url) = scene_of(group(1), config()).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name)]).await;
+    scene.world.aws.recommend_rebalance(&machine.instance);
+    scene.until(|w| is_cordoned(w, &machine)).await;
+    let closed = scene.world.clock.now();
+    scene.until(|w| is_empty(w, &url)).await;
+    scene.until(|w| !is_cordoned(w, &machine)).await;
+    let lasted = scene.world.clock.now().duration_since(closed);
+    assert!((SignedDuration::from_mins(59)..SignedDuration::from_mins(61)).contains(&lasted), "{lasted}");
+    assert!(!is_asked(&scene.world, "web"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_recommendation_is_the_groups_affair_where_it_rebalances_capacity_and_can_mean_a_drain() {
+    let config = Config { on_rebalance: Treatment::Drain, ..config() };
+    let (scene, _) = scene_of(held_group(2, 300).rebalancing_capacity(), config.clone()).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name)]).await;
+    scene.world.aws.recommend_rebalance(&machine.instance);
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
+    assert_eq!(causes(&scene.world, &machine), ["lifecycle-hook"]);
+
+    let (scene, _) = scene_of(group(2), config).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name)]).await;
+    scene.world.aws.recommend_rebalance(&machine.instance);
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
+    let sizes = aws_moments(&scene.world, |e| matches!(e, Event::DesiredChanged { .. }));
+    assert_eq!(sizes, [], "a replacement comes");
+    assert_eq!(causes(&scene.world, &machine), ["rebalance-recommendation"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn scheduled_maintenance_is_a_drain_or_a_cordon_that_ends_when_it_is_called_off() {
+    let change = |world: &World, status: &str| ScheduledChange {
+        id: "retire-1".into(),
+        code: "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED".into(),
+        starts: world.clock.now() + SignedDuration::from_hours(24),
+        status: status.into(),
+    };
+    let (scene, _) = scene_of(group(2), config()).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name)]).await;
+    scene.world.aws.schedule_change(&change(&scene.world, "upcoming"), &[&machine.instance]);
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
+
+    let config = Config { on_scheduled_event: Treatment::Cordon, ..config() };
+    let (scene, url) = scene_of(group(2), config).await;
+    let machine = scene.first();
+    scene.world.aws.schedule_change(&change(&scene.world, "upcoming"), &[&machine.instance]);
+    scene.until(|w| is_cordoned(w, &machine)).await;
+    scene.until(|w| is_empty(w, &url)).await;
+    scene.world.aws.schedule_change(&change(&scene.world, "closed"), &[&machine.instance]);
+    scene.until(|w| !is_cordoned(w, &machine)).await;
+    scene.until(|w| is_empty(w, &url)).await;
+}
