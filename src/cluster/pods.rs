@@ -76,6 +76,8 @@ pub struct PodView {
     pub daemon: Option<DaemonOwner>,
     /// UID of its controller.
     pub controller: Option<String>,
+    /// Whether it only serves other pods of its node, such as one that mounts their volumes.
+    pub serves_node: bool,
     /// Whether it may be scheduled onto a cordoned Node.
     pub tolerates_cordon: bool,
     /// Labels, for matching budgets.
@@ -115,6 +117,7 @@ impl From<&Pod> for PodView {
                 says_so.then_some(DaemonOwner::Other)
             }),
             controller: controller.map(|owner| owner.uid.clone()),
+            serves_node: serves_node(pod),
             tolerates_cordon: spec
                 .iter()
                 .flat_map(|spec| spec.tolerations.iter().flatten())
@@ -126,6 +129,37 @@ impl From<&Pod> for PodView {
                 .collect(),
         }
     }
+}
+
+/// Labels of the mount pods of CSI drivers that run one process a volume on the node, and no DaemonSet for it.
+///
+/// Sources: [Mountpoint for S3](https://github.com/awslabs/mountpoint-s3-csi-driver/blob/main/pkg/podmounter/mppod/creator.go),
+/// [JuiceFS](https://github.com/juicedata/juicefs-csi-driver/blob/master/pkg/common/common.go).
+const MOUNT_PODS: [(&str, Option<&str>); 2] =
+    [("s3.csi.aws.com/mountpoint-version", None), ("app.kubernetes.io/name", Some("juicefs-mount"))];
+
+/// Whether a pod only serves other pods of its node: the Node owns it; or no controller would make it anew elsewhere, and it
+/// tolerates every taint, as what is put on one node does; or a known CSI driver has labelled it as a mount pod. A wrong guess
+/// makes a pod go last, with all its grace.
+fn serves_node(pod: &Pod) -> bool {
+    let owners = || pod.metadata.owner_references.iter().flatten();
+    let tolerations = pod.spec.iter().flat_map(|spec| spec.tolerations.iter().flatten());
+    let has_no_controller = owners().all(|owner| owner.controller != Some(true));
+    let label = |key: &str| pod.metadata.labels.as_ref()?.get(key).map(String::as_str);
+    owners().any(|owner| owner.kind == "Node" && owner.api_version == "v1")
+        || has_no_controller && tolerations.into_iter().any(tolerates_everything)
+        || MOUNT_PODS
+            .iter()
+            .any(|(key, value)| label(key).is_some_and(|found| value.is_none_or(|value| value == found)))
+}
+
+/// Whether a toleration covers every taint.
+fn tolerates_everything(toleration: &Toleration) -> bool {
+    let is_empty = |field: &Option<String>| field.as_deref().unwrap_or_default().is_empty();
+    toleration.operator.as_deref() == Some("Exists")
+        && is_empty(&toleration.key)
+        && is_empty(&toleration.effect)
+        && toleration.toleration_seconds.is_none()
 }
 
 fn daemon_of(controller: &OwnerReference) -> Option<DaemonOwner> {
@@ -188,6 +222,47 @@ mod tests {
             view(json!({ "metadata": { "annotations": { names::DAEMON_SET_POD: value } } })).daemon
         };
         assert_eq!((says("true"), says("false")), (Some(DaemonOwner::Other), None));
+    }
+
+    #[test]
+    fn what_only_serves_its_node_is_told_by_its_owner_its_tolerations_or_its_drivers_label() {
+        let everything = json!([{ "operator": "Exists" }]);
+        let owned = |kind: &str, controller: bool| json!([{ "kind": kind, "apiVersion": "v1", "name": "x", "uid": "u", "controller": controller }]);
+        for (what, owners, tolerations, labels, expected) in [
+            ("a bare pod", json!([]), json!([]), json!({}), false),
+            ("the Node's", owned("Node", false), json!([]), json!({}), true),
+            ("a ReplicaSet's", owned("ReplicaSet", true), everything.clone(), json!({}), false),
+            ("tolerates everything", json!([]), everything, json!({}), true),
+            (
+                "tolerates all that evicts",
+                json!([]),
+                json!([{ "operator": "Exists", "effect": "NoExecute" }]),
+                json!({}),
+                false,
+            ),
+            (
+                "for a while",
+                json!([]),
+                json!([{ "operator": "Exists", "tolerationSeconds": 300 }]),
+                json!({}),
+                false,
+            ),
+            ("S3", json!([]), json!([]), json!({ "s3.csi.aws.com/mountpoint-version": "1.20.0" }), true),
+            ("JuiceFS", json!([]), json!([]), json!({ "app.kubernetes.io/name": "juicefs-mount" }), true),
+            (
+                "its driver",
+                json!([]),
+                json!([]),
+                json!({ "app.kubernetes.io/name": "juicefs-csi-driver" }),
+                false,
+            ),
+        ] {
+            let pod = view(json!({
+                "metadata": { "ownerReferences": owners, "labels": labels },
+                "spec": { "tolerations": tolerations, "containers": [] },
+            }));
+            assert_eq!(pod.serves_node, expected, "{what}");
+        }
     }
 
     #[test]

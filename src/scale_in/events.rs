@@ -304,7 +304,7 @@ pub(super) fn patience_over(pods: &[PodName]) -> NodeEvent {
 /// These pods ask for a place in the order of drains that is no number.
 pub(super) fn order_ignored(pods: &[PodName]) -> NodeEvent {
     let note = format!(
-        "annotation ebbtide/drain-order of these pods is no whole number and counts as 0: {}",
+        "annotation ebbtide/drain-order of these pods is no whole number and does not count: {}",
         list(pods.iter().map(PodName::to_string))
     );
     warning(Reason::OrderIgnored, "order", note)

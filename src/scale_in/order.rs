@@ -22,8 +22,11 @@ const HANDOVER: SignedDuration = SignedDuration::from_secs(5);
 /// A pod that its order has kept until its last call is asked this long before: for two tries under its budget.
 const CHANCE: SignedDuration = SignedDuration::from_secs(10);
 
-/// The order of pods that say nothing.
+/// The order of workloads that say nothing.
 const DEFAULT: i32 = 0;
+
+/// The order of pods that only serve others on the node and say nothing.
+const LAST: i32 = i32::MAX;
 
 /// The order that a pod asks for, if its namespace may (`namespaces` empty: all may); an error if it is no number.
 fn asked_for(pod: &PodView, namespaces: &BTreeSet<String>) -> Option<Result<i32, ()>> {
@@ -34,7 +37,8 @@ fn asked_for(pod: &PodView, namespaces: &BTreeSet<String>) -> Option<Result<i32,
 
 /// A pod's order.
 pub(super) fn of(pod: &PodView, namespaces: &BTreeSet<String>) -> i32 {
-    asked_for(pod, namespaces).and_then(Result::ok).unwrap_or(DEFAULT)
+    let by_itself = if pod.serves_node { LAST } else { DEFAULT };
+    asked_for(pod, namespaces).and_then(Result::ok).unwrap_or(by_itself)
 }
 
 /// Whether a pod asks for an order that is no number.
@@ -95,6 +99,11 @@ mod tests {
             assert_eq!((of(&pod, &infra), is_unreadable(&pod, &infra)), (0, false), "not in shop: {text:?}");
         }
         assert_eq!(of(&asking("infra", Some("7")), &infra), 7);
+        let mount = |order| PodView { serves_node: true, ..asking("mount-s3", order) };
+        for (text, order) in [(None, LAST), (Some("7"), 7), (Some("last"), LAST)] {
+            assert_eq!(of(&mount(text), &all), order, "{text:?}");
+        }
+        assert_eq!(of(&mount(Some("7")), &infra), LAST, "not in this namespace");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 
 use crate::journal_queries::{asked, is_asked, moments, notes};
-use crate::scene::{Cause, Scene, group, seconds};
+use crate::scene::{Cause, Scene, group, held_group, seconds};
 
 fn ordered(name: &str, order: &str) -> PodSpec {
     pod(name).annotation("ebbtide/drain-order", order)
@@ -125,4 +125,40 @@ async fn an_order_that_is_no_number_or_not_the_namespaces_to_ask_for_counts_as_n
         let told = notes(&scene.world, &machine, "ScaleInOrderIgnored");
         assert_eq!(told.len(), usize::from(is_told), "{told:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn mount_pods_are_asked_after_all_that_use_their_volumes() {
+    let mounts = [
+        pod("mp-s3").tolerates_everything(),
+        pod("mp-s3-labelled").label("s3.csi.aws.com/mountpoint-version", "1.20.0"),
+        pod("mp-juicefs")
+            .label("app.kubernetes.io/name", "juicefs-mount")
+            .tolerates("CriticalAddonsOnly", ""),
+    ];
+    for mount in mounts {
+        let scene = Scene::with(held_group(2, 60)).await;
+        let machine = scene.first();
+        let on = machine.name.as_str();
+        let mount = mount.on(on).exits_after(1);
+        scene.run([mount, pod("web").on(on).grace(60).exits_after(40), ordered("late", "5").on(on)]).await;
+        scene.scale_in(&machine, Cause::Group).await;
+        scene.until_gone(&machine).await;
+        scene.assert_left_well(&machine);
+        assert!(asked_at(&scene.world, "mp-") >= exited_at(&scene.world, "late"));
+        assert!(asked_at(&scene.world, "late") >= exited_at(&scene.world, "web"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_mount_pod_that_counts_as_a_daemon_is_not_asked_at_all() {
+    let scene = Scene::with(group(2)).await;
+    let machine = scene.first();
+    let daemon = pod("mp-s3")
+        .label("s3.csi.aws.com/mountpoint-version", "1.20.0")
+        .annotation("cluster-autoscaler.kubernetes.io/daemonset-pod", "true");
+    scene.run([daemon.on(&machine.name), pod("web").on(&machine.name)]).await;
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until_gone(&machine).await;
+    assert!(!is_asked(&scene.world, "mp-"));
 }

@@ -124,7 +124,7 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     (
         "Warning",
         "ScaleInOrderIgnored",
-        "annotation ebbtide/drain-order of these pods is no whole number and counts as 0: shop/web-1, shop/web-2",
+        "annotation ebbtide/drain-order of these pods is no whole number and does not count: shop/web-1, shop/web-2",
     ),
     (
         "Normal",
