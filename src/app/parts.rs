@@ -14,7 +14,7 @@ use crate::groups::hooks::Hooks;
 use crate::groups::protection::Protection;
 use crate::groups::{self, Groups};
 use crate::provider::{AwsSizing, Provider, RpcMetrics, Running};
-use crate::scale_in::{Board, Flush, Holds, Intents, Metrics, Notices, Settings, Shared};
+use crate::scale_in::{Board, EvictionRate, Flush, Holds, Intents, Metrics, Notices, Settings, Shared};
 use crate::template::LearnedStore;
 
 /// The program's parts, and what they share.
@@ -70,6 +70,7 @@ fn shared(config: &Config, aws: Aws, cluster: Cluster, clock: Clock, stop: Cance
         own_pod: own_pod(config, &cluster),
         leadership: leadership(clock.clone()),
         settings: settings(config),
+        eviction_rate: EvictionRate::new(config.eviction_pause),
         turns_given: std::sync::Mutex::default(),
         waiting: Arc::new(Board::default()),
         metrics: Metrics::default(),

@@ -135,6 +135,9 @@ pub(super) struct ServeFlags {
     /// name them in an Event). The limits of AWS (a lifecycle hook's, a spot interruption's) delete in any case.
     #[arg(long, value_name = "CHOICE", default_value = "delete")]
     pub(super) on_deadline: String,
+    /// Evictions a second over all nodes, 0.01 to 1000; nodes take turns. A deadline waits for none of them. none: no limit.
+    #[arg(long, value_name = "NUMBER", default_value = "none")]
+    pub(super) eviction_qps: String,
     /// How many scale-ins that people request by annotation run at once in a group: a number, or a share of its instances
     /// like 10%; at least one. The others wait.
     #[arg(long, value_name = "NUMBER|SHARE", default_value = "10%")]

@@ -120,6 +120,15 @@ pub(super) fn pods(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Optio
     read
 }
 
+/// The pause between things of which so many are to happen a second.
+pub(super) fn rate(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Option<Duration> {
+    let read = text.parse().ok().filter(|rate: &f64| (0.01..=1_000.0).contains(rate));
+    if read.is_none() {
+        problems.push(Problem::new(flag, format!("{text:?} is neither none nor a number from 0.01 to 1000")));
+    }
+    read.map(|rate| Duration::from_secs_f64(1.0 / rate))
+}
+
 /// A number from 1 up, or a share up to 100 %.
 pub(super) fn at_once(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Option<AtOnce> {
     let read = match text.strip_suffix('%') {

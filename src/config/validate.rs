@@ -11,7 +11,7 @@ use super::flags::ServeFlags;
 use super::problem::Problem;
 use super::read::{
     address, at_once, boolean, duration, is_cluster_name, is_hook_name, is_object_name, is_region, is_url,
-    log_format, log_level, mixed_instances, named, on_deadline, pods, share, treatment,
+    log_format, log_level, mixed_instances, named, on_deadline, pods, rate, share, treatment,
 };
 use super::values::Config;
 use crate::aws::Proxy;
@@ -90,6 +90,7 @@ pub(super) fn config(flags: ServeFlags, proxy: Option<Proxy>, problems: &mut Vec
         patience: drain.patience,
         drain_timeout: drain.timeout,
         on_deadline: drain.on_deadline,
+        eviction_pause: drain.eviction_pause,
         max_operator_scale_ins: max_operator_scale_ins?,
         lifecycle_hook: flags.lifecycle_hook,
         queue_urls: flags.queue_url,
@@ -153,6 +154,7 @@ struct Drain {
     patience: Option<Duration>,
     timeout: Option<Duration>,
     on_deadline: OnDeadline,
+    eviction_pause: Option<Duration>,
 }
 
 fn drain(flags: &ServeFlags, problems: &mut Vec<Problem>) -> Option<Drain> {
@@ -172,6 +174,7 @@ fn drain(flags: &ServeFlags, problems: &mut Vec<Problem>) -> Option<Drain> {
         problems.push(Problem::new("--drain-timeout", text));
     }
     let on_deadline = on_deadline("--on-deadline", &flags.on_deadline, problems);
+    let eviction_pause = unless_none(&flags.eviction_qps, |text| rate("--eviction-qps", text, problems));
     Some(Drain {
         flush: flush?,
         flush_beyond: flush_beyond?,
@@ -179,6 +182,7 @@ fn drain(flags: &ServeFlags, problems: &mut Vec<Problem>) -> Option<Drain> {
         patience: patience?,
         timeout: timeout?,
         on_deadline: on_deadline?,
+        eviction_pause: eviction_pause?,
     })
 }
 

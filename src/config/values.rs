@@ -55,6 +55,8 @@ pub struct Config {
     pub drain_timeout: Option<Duration>,
     /// What becomes of pods that are left then.
     pub on_deadline: OnDeadline,
+    /// Time between two evictions, over all nodes; `None`: no limit.
+    pub eviction_pause: Option<Duration>,
     /// How many scale-ins that people request run at once in a group.
     pub max_operator_scale_ins: AtOnce,
     /// Name of the lifecycle hooks that are ours.

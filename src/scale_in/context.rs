@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use tokio_util::sync::CancellationToken;
 
 use super::deadline::OurLimit;
+use super::eviction_rate::EvictionRate;
 use super::held_since::Holds;
 use super::membership::Membership;
 use super::metrics::{Board, Metrics};
@@ -61,6 +62,8 @@ pub struct Shared {
     pub clock: Clock,
     /// Settings of scale-ins.
     pub settings: Settings,
+    /// How many evictions go out a second.
+    pub eviction_rate: EvictionRate,
     /// Instances whose wish may be carried out now but has no record yet.
     pub turns_given: Mutex<BTreeSet<InstanceId>>,
     /// Whom drains wait for.

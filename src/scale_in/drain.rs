@@ -10,6 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::action::{Action, Plan};
 use super::class::{Class, is_patient};
 use super::deadline::{self, cut, last_call, shortened_grace, soft_limit};
+use super::eviction_rate::Permit;
 use super::memory::Task;
 use super::record::{Phase, Record};
 use super::situation::{SPOKEN_FOR_WITHIN, Situation};
@@ -190,7 +191,7 @@ fn ask(
             return WaitReason::After(order);
         }
     }
-    try_eviction(s, record, pod, limit, plan)
+    try_eviction(s, record, pod, time, plan)
 }
 
 /// Waits for a pod that is going. If its grace is longer than the time left, cuts it at the end, not before.
@@ -219,12 +220,23 @@ fn wait_for_exit(
     WaitReason::Overdue(until)
 }
 
+/// Whether a pod that is due waits for the rate of evictions. It does not once its last call is near.
+fn waits_for_its_turn(s: &Situation<'_>, pod: &PodView, time: Time, plan: &mut Plan) -> bool {
+    let call = time.gone_by.map(|by| order::first_call(by, pod.grace_seconds));
+    if call.is_some_and(|call| call <= s.now) {
+        return false;
+    }
+    let Permit::Wait(until) = (s.permit)() else { return false };
+    plan.wake(call.map_or(until, |call| call.min(until)));
+    true
+}
+
 /// Evicts a pod if a try is due. Returns what the last try came to.
 fn try_eviction(
     s: &Situation<'_>,
     record: &Record,
     pod: &PodView,
-    limit: Option<Timestamp>,
+    time: Time,
     plan: &mut Plan,
 ) -> WaitReason {
     let task = Task::Pod(pod.uid.clone());
@@ -242,14 +254,17 @@ fn try_eviction(
     let evict = || Action::Evict {
         pod: pod.name.clone(),
         uid: pod.uid.clone(),
-        grace: limit.and_then(|limit| shortened_grace(limit, pod.grace_seconds, s.now)),
+        grace: time.limit.and_then(|limit| shortened_grace(limit, pod.grace_seconds, s.now)),
         budgets: versions.clone(),
         owner: pod.owner(),
         returned,
     };
-    if has_room && !in_flight {
+    let at_once = has_room && !in_flight;
+    let is_due = at_once || s.memory.may_try_at(&task).is_some_and(|at| at <= s.now);
+    let waits = is_due && waits_for_its_turn(s, pod, time, plan);
+    if at_once && !waits {
         plan.actions.push(evict());
-    } else {
+    } else if !waits {
         s.attempt(plan, &task, evict);
     }
     match refusal {
@@ -258,6 +273,7 @@ fn try_eviction(
             WaitReason::Budget(names.join(", "), refusal.text.clone())
         }
         Some(refusal) => WaitReason::Refused(refusal.text.clone()),
+        None if waits => WaitReason::Rate,
         None => WaitReason::Queued,
     }
 }

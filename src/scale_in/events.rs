@@ -270,6 +270,7 @@ fn why(reason: &WaitReason) -> String {
         WaitReason::Patient => "asked not to be disturbed".to_owned(),
         WaitReason::After(order) => format!("after order {order}"),
         WaitReason::Refused(words) => quoted(words, 100),
+        WaitReason::Rate => "its turn under --eviction-qps".to_owned(),
         WaitReason::Queued => "to be evicted".to_owned(),
     }
 }

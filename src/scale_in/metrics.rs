@@ -222,6 +222,7 @@ impl Collector for UnderWay {
                 WaitReason::Patient => "patient",
                 WaitReason::After(_) => "order",
                 WaitReason::Refused(_) => "refused",
+                WaitReason::Rate => "rate",
                 WaitReason::Queued => "queued",
             };
             *waiting.entry(why).or_default() += 1;

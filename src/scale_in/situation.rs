@@ -11,6 +11,7 @@ use super::action::{Action, Plan};
 use super::class::{Circumstances, Class, classify};
 use super::deadline::OurLimit;
 use super::events::{NodeEvent, REPEAT_AFTER};
+use super::eviction_rate::Permit;
 use super::membership::Membership;
 use super::memory::{Memory, Task};
 use super::node_patch;
@@ -70,6 +71,8 @@ pub struct Situation<'a> {
     pub may_shrink: &'a dyn Fn() -> bool,
     /// Whether a person's wish may be carried out now.
     pub turn: &'a dyn Fn() -> Turn,
+    /// Asks for one eviction under the rate that all nodes share.
+    pub permit: &'a dyn Fn() -> Permit,
     /// Where the instance is.
     pub instance: Membership,
     /// The group's lifecycle hooks.

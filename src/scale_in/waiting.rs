@@ -28,6 +28,8 @@ pub enum WaitReason {
     After(i32),
     /// The API server refused for another reason.
     Refused(String),
+    /// It is other nodes' turn under the rate of evictions.
+    Rate,
     /// Not asked yet, or not answered.
     Queued,
 }

@@ -3,7 +3,7 @@
 //!
 //! A worker holds no state that must survive and may be dropped at any moment: the next one finds out by looking.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -19,6 +19,7 @@ use super::action::Action;
 use super::class::flush_time;
 use super::context::{Shared, attachments_on, may_shrink, membership, needs_worker, our_limit, speaker};
 use super::deadline::OurLimit;
+use super::eviction_rate::Permit;
 use super::membership::Membership;
 use super::memory::Memory;
 use super::nodeless::needed_until;
@@ -108,6 +109,7 @@ pub(super) async fn work(shared: Arc<Shared>, name: NodeName, record_seen: Recor
     Worker::new(Arc::clone(&shared), name.clone(), record_seen, at_start).run(&follow).await;
     shared.nodes.forget(&name);
     shared.waiting.forget(&name);
+    shared.eviction_rate.leave(&name);
 }
 
 /// How a worker goes on.
@@ -129,6 +131,8 @@ pub(super) struct Worker {
     record_seen: RecordSeen,
     /// The Node's instance.
     instance: Option<InstanceId>,
+    /// Told when it is this node's turn to evict a pod.
+    evictions_turn: Arc<Notify>,
     /// No plan has been made yet.
     at_start: bool,
     pub(super) running: FuturesUnordered<BoxFuture<'static, Outcome>>,
@@ -139,6 +143,7 @@ impl Worker {
         Self {
             record_seen,
             instance: None,
+            evictions_turn: Arc::default(),
             at_start,
             shared,
             nodes: [name.clone()].into(),
@@ -160,6 +165,7 @@ impl Worker {
         let mut hooks = shared.hooks.versions();
         let mut notices = shared.notices.versions();
         let mut leadership = shared.leadership.changes();
+        let evictions_turn = Arc::clone(&self.evictions_turn);
         let mut watching = true;
         loop {
             let Next::Wait(wake_at) = self.step() else { return };
@@ -192,6 +198,7 @@ impl Worker {
                     None => return,
                 },
                 () = follow.notified() => {}
+                () = evictions_turn.notified() => {}
                 Ok(()) = groups.changed() => {}
                 Ok(()) = budgets.changed() => {}
                 Ok(()) = daemon_sets.changed() => {}
@@ -225,6 +232,7 @@ impl Worker {
         let is_listed = self.nodes.is_subset(&self.pods.listed.borrow());
         let pods = self.pods.by_uid.borrow();
         self.memory.note_pods(&pods);
+        let wants_evictions = Cell::new(false);
         let situation = Situation {
             now,
             wall: self.shared.clock.wall(),
@@ -247,6 +255,14 @@ impl Worker {
             attachments: attachments_on(&self.shared, &self.nodes),
             may_shrink: &|| may_shrink(&self.shared, &node),
             turn: &|| operator_queue::turn(&self.shared, &node),
+            permit: &|| {
+                // Who does not lead evicts nobody.
+                wants_evictions.set(leads);
+                if !leads {
+                    return Permit::Granted;
+                }
+                self.shared.eviction_rate.ask(&self.name, &self.evictions_turn, now)
+            },
             held_since: node.instance.as_ref().and_then(|instance| self.shared.holds.since(instance)),
             expected: node.instance.as_ref().and_then(|instance| self.shared.notices.expected(instance)),
             instance,
@@ -256,6 +272,9 @@ impl Worker {
         let plan = plan(&situation);
         let wanted = needs_worker(&self.shared, &node, &situation.instance);
         drop(pods);
+        if !wants_evictions.get() {
+            self.shared.eviction_rate.leave(&self.name);
+        }
         self.memory.note_occupied(plan.occupied, now);
         self.shared.waiting.set(&self.name, if leads { plan.waiting } else { Vec::new() });
         for action in plan.actions {

@@ -65,6 +65,7 @@ pub fn config() -> Config {
         daemonset_guard: true,
         drain_timeout: None,
         on_deadline: OnDeadline::Delete,
+        eviction_pause: None,
         max_operator_scale_ins: AtOnce::Share(1_000),
         lifecycle_hook: "ebbtide".to_owned(),
         templates_config_map: "ebbtide-templates".to_owned(),

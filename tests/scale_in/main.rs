@@ -21,6 +21,7 @@ mod order;
 mod orders;
 mod people;
 mod pods;
+mod rate;
 mod release;
 mod replicas;
 mod rights;

@@ -18,6 +18,7 @@ use crate::k8s::names;
 use crate::scale_in::action::{Action, Plan};
 use crate::scale_in::class::Flush;
 use crate::scale_in::deadline::OurLimit;
+use crate::scale_in::eviction_rate::Permit;
 use crate::scale_in::membership::Membership;
 use crate::scale_in::memory::Memory;
 use crate::scale_in::node_patch;
@@ -96,6 +97,7 @@ pub(super) struct Scene {
     pub(super) memory: Memory,
     /// The budgets of the pods that are being evicted, by UID.
     covered_by: BTreeMap<String, Vec<(String, String)>>,
+    pub(super) permit: Permit,
     pub(super) settings: Settings,
 }
 
@@ -158,6 +160,7 @@ pub(super) fn node() -> Scene {
         expected: None,
         memory: Memory::default(),
         covered_by: BTreeMap::new(),
+        permit: Permit::Granted,
         settings: settings(),
     }
 }
@@ -275,6 +278,7 @@ impl Scene {
             attachments: self.attachments,
             may_shrink: &|| self.may_shrink,
             turn: &|| Turn::Now,
+            permit: &|| self.permit,
             instance: self.instance.clone(),
             hook: self.hook.clone(),
             held_since: self.held_since,

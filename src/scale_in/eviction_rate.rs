@@ -1,0 +1,168 @@
+//! How many evictions go out a second over all nodes (`--eviction-qps`), shared out fairly between them.
+//!
+//! Nodes that wait take turns, one eviction each: a node with hundreds of pods keeps none with a single pod waiting. A
+//! node asks when it plans; nothing waits inside a call, so that a deadline finds no eviction in its way. Deletions at
+//! deadlines, and pods whose last call has come, do not ask.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use tokio::sync::Notify;
+
+use crate::clock::{later, signed};
+use crate::k8s::NodeName;
+
+/// What was not used of this time may be made up for: a worker wakes up to 20 ms after its moment.
+const MADE_UP: SignedDuration = SignedDuration::from_millis(100);
+
+/// A node that does not use its turn for this long has lost it: its worker may have panicked.
+const UNUSED: SignedDuration = SignedDuration::from_secs(1);
+
+/// Evictions per time.
+#[derive(Debug)]
+pub struct EvictionRate {
+    /// Between two evictions; `None`: no limit.
+    pause: Option<SignedDuration>,
+    turns: Mutex<Turns>,
+}
+
+#[derive(Debug, Default)]
+struct Turns {
+    /// When the next eviction may go.
+    next: Timestamp,
+    /// Since when the first of `waiting` has had its turn.
+    first_since: Timestamp,
+    /// Nodes in the order of their turns.
+    waiting: VecDeque<(NodeName, Arc<Notify>)>,
+}
+
+/// Whether an eviction may go now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Permit {
+    /// Yes; it has been counted.
+    Granted,
+    /// Not before this moment; the node is told when its turn comes sooner.
+    Wait(Timestamp),
+}
+
+impl EvictionRate {
+    /// One eviction every `pause`; `None`: as many as there are.
+    pub fn new(pause: Option<Duration>) -> Self {
+        Self { pause: pause.map(signed), turns: Mutex::default() }
+    }
+
+    /// Asks for one eviction on a node, whose worker waits for `told`.
+    pub(super) fn ask(&self, node: &NodeName, told: &Arc<Notify>, now: Timestamp) -> Permit {
+        let Some(pause) = self.pause else { return Permit::Granted };
+        let mut turns = self.turns();
+        let unused_since = turns.first_since.max(turns.next);
+        if later(unused_since, UNUSED) < now && turns.waiting.front().is_some_and(|(first, _)| first != node)
+        {
+            turns.waiting.pop_front();
+            turns.first_since = now;
+        }
+        if !turns.waiting.iter().any(|(waiting, _)| waiting == node) {
+            if turns.waiting.is_empty() {
+                turns.first_since = now;
+            }
+            turns.waiting.push_back((node.clone(), Arc::clone(told)));
+        }
+        let is_first = turns.waiting.front().is_some_and(|(first, _)| first == node);
+        if !is_first {
+            return Permit::Wait(later(turns.next.max(now), UNUSED));
+        }
+        if turns.next > now {
+            return Permit::Wait(turns.next);
+        }
+        turns.next = later(turns.next.max(later(now, -MADE_UP)), pause);
+        turns.first_since = now;
+        turns.waiting.rotate_left(1);
+        turns.tell_first();
+        Permit::Granted
+    }
+
+    /// Takes a node out of the turns: it wants no eviction now.
+    pub(super) fn leave(&self, node: &NodeName) {
+        let mut turns = self.turns();
+        let Some(place) = turns.waiting.iter().position(|(waiting, _)| waiting == node) else { return };
+        turns.waiting.remove(place);
+        if place == 0 {
+            turns.tell_first();
+        }
+    }
+
+    fn turns(&self) -> MutexGuard<'_, Turns> {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Turns {
+    fn tell_first(&self) {
+        if let Some((_, told)) = self.waiting.front() {
+            told.notify_one();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn at(millis: i64) -> Timestamp {
+        Timestamp::from_millisecond(1_700_000_000_000 + millis).expect("in range")
+    }
+
+    /// Has nodes with so many pods ask every 10 ms, in the order of their names. Returns when each was evicted, and where.
+    fn evicted(rate: &EvictionRate, pods: &[(&str, usize)], silent: &str) -> Vec<(i64, NodeName)> {
+        let mut left: BTreeMap<NodeName, usize> = pods.iter().map(|&(node, n)| (node.into(), n)).collect();
+        let told = Arc::new(Notify::new());
+        let mut all = Vec::new();
+        for millis in (0..60_000).step_by(10) {
+            for (node, left) in &mut left {
+                while *left > 0 && rate.ask(node, &told, at(millis)) == Permit::Granted {
+                    *left -= 1;
+                    all.push((millis, node.clone()));
+                }
+                if *left == 0 {
+                    rate.leave(node);
+                }
+            }
+            left.retain(|node, left| *left > 0 && *node != silent);
+        }
+        all
+    }
+
+    #[test]
+    fn nodes_take_turns_however_many_pods_each_has() {
+        let rate = EvictionRate::new(Some(Duration::from_millis(500)));
+        let all = evicted(&rate, &[("a", 30), ("b", 1), ("c", 5)], "");
+        // Nobody else had asked when a's second turn came up.
+        let first: Vec<_> = all.iter().take(7).map(|(_, node)| node.as_str()).collect();
+        assert_eq!(first, ["a", "a", "b", "c", "a", "c", "a"]);
+        assert_eq!(all.len(), 36);
+        let took = all[35].0 - all[0].0;
+        assert!((17_300..=17_600).contains(&took), "{took} ms for 35 pauses of 500 ms");
+    }
+
+    #[test]
+    fn a_node_that_does_not_use_its_turn_keeps_nobody_waiting_for_long() {
+        let rate = EvictionRate::new(Some(Duration::from_millis(100)));
+        let all = evicted(&rate, &[("a", 30), ("b", 5)], "a");
+        assert_eq!(all.iter().filter(|(_, node)| *node == "b").count(), 5, "{all:?}");
+        assert!(all.last().expect("some").0 < 3_000, "{all:?}");
+    }
+
+    #[test]
+    fn a_high_rate_makes_up_for_late_timers_and_none_is_no_limit() {
+        let rate = EvictionRate::new(Some(Duration::from_millis(1)));
+        let all = evicted(&rate, &[("a", 1_000)], "");
+        let took = all[999].0;
+        assert!((880..=1_000).contains(&took), "{took} ms");
+        let all = evicted(&EvictionRate::new(None), &[("a", 1_000)], "");
+        assert_eq!(all[999].0, 0);
+    }
+}

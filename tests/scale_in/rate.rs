@@ -1,0 +1,73 @@
+//! Evictions over all nodes are bounded (`--eviction-qps`), and no deadline waits for that.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use ebbtide::config::Config;
+use ebbtide::sim::cluster::{By, Event, pod};
+use ebbtide::sim::program::config;
+use jiff::{SignedDuration, Timestamp};
+
+use crate::journal_queries::{asked, notes};
+use crate::scene::{Cause, Scene, group, seconds};
+
+/// When pods were asked to go, and on which node: their names begin with it.
+fn asked_where(scene: &Scene) -> Vec<(Timestamp, String)> {
+    let journal = scene.world.cluster.journal();
+    let asked = journal.iter().filter_map(|entry| match &entry.what {
+        Event::PodAsked { pod, by: By::Eviction, .. } => {
+            Some((entry.at, pod.name.split('.').next()?.to_owned()))
+        }
+        _ => None,
+    });
+    asked.collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn evictions_of_all_nodes_keep_to_the_rate_and_nodes_take_turns() {
+    let config = Config { eviction_pause: Some(seconds(2)), ..config() };
+    let scene = Scene::configured(group(4), config).await;
+    let machines = scene.machines();
+    let pods = |n: usize| if n == 0 { 20 } else { 4 };
+    for (n, machine) in machines[..3].iter().enumerate() {
+        scene.run((0..pods(n)).map(|k| pod(format!("n{n}.{k}").as_str()).on(&machine.name))).await;
+    }
+    scene.delete(&machines[..3]).await.expect("accepted");
+    scene.pass_some(seconds(70)).await;
+    let told = notes(&scene.world, &machines[0], "ScaleInWaiting");
+    assert!(told.iter().any(|note| note.contains("(its turn under --eviction-qps)")), "{told:?}");
+    for machine in &machines[..3] {
+        scene.until_gone(machine).await;
+        scene.assert_left_well(machine);
+    }
+    let asked = asked_where(&scene);
+    assert_eq!(asked.len(), 28);
+    for pair in asked.windows(2) {
+        let apart = pair[1].0.duration_since(pair[0].0);
+        assert!(apart >= SignedDuration::from_millis(1_850), "{apart}");
+    }
+    let took = asked[27].0.duration_since(asked[0].0);
+    assert!(took <= SignedDuration::from_secs(27 * 2 + 6), "the rate is used: {took}");
+    let mut of: BTreeMap<&str, usize> = BTreeMap::new();
+    for (_, node) in &asked[..12] {
+        *of.entry(node).or_default() += 1;
+    }
+    assert!(of.values().all(|count| (3..=5).contains(count)), "{of:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_deadline_waits_for_the_rate() {
+    let config = Config {
+        eviction_pause: Some(Duration::from_secs(100)),
+        drain_timeout: Some(seconds(120)),
+        ..config()
+    };
+    let scene = Scene::configured(group(2), config).await;
+    let machine = scene.first();
+    let pods = (0..10).map(|k| pod(format!("web-{k}").as_str()).grace(40).exits_after(35).on(&machine.name));
+    scene.run(pods).await;
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
+    assert!(asked(&scene.world, "web-").iter().all(|(_, by, grace)| (*by, *grace) == (By::Eviction, 40)));
+}
