@@ -87,7 +87,7 @@ const REMIND_EVERY: Duration = Duration::from_mins(5);
 
 /// Something that does not work for a while: told when that begins, every five minutes while it lasts, and when it ends.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Outage {
+pub struct Outage {
     began: Option<Instant>,
     failures: u32,
     told: Sparingly,

@@ -24,6 +24,32 @@ use super::pods::PodName;
 /// Source: [validation of Events](https://github.com/kubernetes/kubernetes/blob/master/pkg/apis/core/validation/events.go).
 pub(crate) const NOTE_LIMIT: usize = 1_024;
 
+/// What an Event is about.
+#[derive(Clone, Copy, Debug)]
+pub enum About<'a> {
+    /// A Node.
+    Node(&'a NodeView),
+    /// A pod, by name and UID.
+    Pod(&'a PodName, &'a str),
+}
+
+impl About<'_> {
+    fn reference(self) -> ObjectReference {
+        let (kind, namespace, name, uid) = match self {
+            Self::Node(node) => ("Node", None, node.name.to_string(), node.uid.clone()),
+            Self::Pod(pod, uid) => ("Pod", Some(pod.namespace.clone()), pod.name.clone(), uid.to_owned()),
+        };
+        ObjectReference {
+            api_version: Some("v1".into()),
+            kind: Some(kind.into()),
+            namespace,
+            name: Some(name),
+            uid: Some(uid),
+            ..ObjectReference::default()
+        }
+    }
+}
+
 /// Largest answer to an eviction that is read.
 const ANSWER_LIMIT: usize = 64 * 1024;
 
@@ -187,14 +213,18 @@ impl Cluster {
     /// which budget blocks.
     pub async fn announce(
         &self,
-        node: &NodeView,
+        about: About<'_>,
         reason: &str,
         text: &str,
         warning: bool,
         now: Timestamp,
     ) -> Result<(), ApiError> {
+        let regarding = about.reference();
+        let name = regarding.name.clone().unwrap_or_default();
+        // Events about objects without a namespace live in this one.
+        let namespace = regarding.namespace.clone().unwrap_or_else(|| "default".into());
         let event = Event {
-            metadata: ObjectMeta { generate_name: Some(format!("{}-", node.name)), ..ObjectMeta::default() },
+            metadata: ObjectMeta { generate_name: Some(format!("{name}-")), ..ObjectMeta::default() },
             event_time: Some(MicroTime(now)),
             reporting_controller: Some("ebbtide".into()),
             reporting_instance: Some("ebbtide".into()),
@@ -202,17 +232,10 @@ impl Cluster {
             reason: Some(reason.to_owned()),
             note: Some(text[..text.floor_char_boundary(NOTE_LIMIT)].to_owned()),
             type_: Some(if warning { "Warning" } else { "Normal" }.into()),
-            regarding: Some(ObjectReference {
-                api_version: Some("v1".into()),
-                kind: Some("Node".into()),
-                name: Some(node.name.to_string()),
-                uid: Some(node.uid.clone()),
-                ..ObjectReference::default()
-            }),
+            regarding: Some(regarding),
             ..Event::default()
         };
-        // Events about objects without a namespace live in this one.
-        let api: Api<Event> = Api::namespaced(self.client.clone(), "default");
+        let api: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
         timely(api.create(&PostParams::default(), &event)).await?;
         Ok(())
     }

@@ -24,6 +24,7 @@ mod watches;
 
 pub use answer::{Answer, ApiError};
 pub use budgets::{Attachment, Budget, Existing};
+pub use calls::About;
 #[cfg(test)]
 pub(crate) use calls::NOTE_LIMIT;
 pub use client::{Cluster, ConnectError};

@@ -93,6 +93,15 @@ pub enum Action {
     HandOver,
     /// Publish an Event on the Node.
     Announce(NodeEvent),
+    /// Publish an Event on a pod that was asked to go.
+    AnnouncePod {
+        /// The pod.
+        pod: PodName,
+        /// Its UID.
+        uid: String,
+        /// The Event.
+        event: NodeEvent,
+    },
 }
 
 /// What to do, and when to plan again if nothing happens.

@@ -21,6 +21,7 @@ use crate::groups::protection::Protection;
 use crate::groups::selector::Selectors;
 use crate::groups::{Group, Groups, sizes};
 use crate::k8s::{GroupName, InstanceId, NodeName, names};
+use crate::telemetry::Outage;
 use crate::template::{self, LearnedStore};
 
 /// What the controller and its workers share.
@@ -62,6 +63,8 @@ pub struct Shared {
     pub clock: Clock,
     /// Settings of scale-ins.
     pub settings: Settings,
+    /// Whether Events on pods work.
+    pub pod_events: Mutex<Outage>,
     /// How many evictions go out a second.
     pub eviction_rate: EvictionRate,
     /// Instances whose wish may be carried out now but has no record yet.

@@ -1,4 +1,4 @@
-//! The Events that ebbtide publishes on Nodes: one constructor each, and no text of an Event anywhere else. Pure.
+//! The Events that ebbtide publishes on Nodes and on pods that it asks to go: one constructor each, and no text of an Event anywhere else. Pure.
 //!
 //! `docs/events.md` tells operators when each comes and what to do; `tests/documents.rs` holds its table to [`Reason`].
 //!
@@ -18,7 +18,7 @@ use crate::cluster::{Cordon, PodName};
 /// What lasts longer than this is announced again.
 pub const REPEAT_AFTER: SignedDuration = SignedDuration::from_mins(5);
 
-/// An Event on the Node.
+/// An Event on the Node, or on a pod of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeEvent {
     /// What it is about: not repeated within [`REPEAT_AFTER`].
@@ -80,11 +80,15 @@ pub enum Reason {
     NotBelieved,
     /// A defect of ebbtide.
     Failed,
+    /// On a pod: it was asked to go.
+    Evicted,
+    /// On a pod: it was deleted whatever its budgets say.
+    Deleted,
 }
 
 impl Reason {
     /// Every reason, in the order of the table in `docs/events.md`.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 25] = [
         Self::Draining,
         Self::Flushing,
         Self::Releasing,
@@ -108,6 +112,8 @@ impl Reason {
         Self::NotUnderstood,
         Self::NotBelieved,
         Self::Failed,
+        Self::Evicted,
+        Self::Deleted,
     ];
 
     /// As it stands in the Event.
@@ -136,6 +142,8 @@ impl Reason {
             Self::NotUnderstood => "ScaleInNotUnderstood",
             Self::NotBelieved => "ScaleInNotBelieved",
             Self::Failed => "ScaleInFailed",
+            Self::Evicted => "ScaleInEvicted",
+            Self::Deleted => "ScaleInDeleted",
         }
     }
 
@@ -149,7 +157,8 @@ impl Reason {
             | Self::Waiting
             | Self::Cordoned
             | Self::Uncordoned
-            | Self::Queued => "Normal",
+            | Self::Queued
+            | Self::Evicted => "Normal",
             Self::Cancelled | Self::Over => "Normal, Warning",
             _ => "Warning",
         }
@@ -472,6 +481,30 @@ pub(super) fn failed(words: &str, pause: Duration) -> NodeEvent {
         quoted(words, WORDS)
     );
     warning(Reason::Failed, "panic", note)
+}
+
+/// On a pod: it was evicted.
+pub(super) fn pod_evicted(node: &str, cause: Cause) -> NodeEvent {
+    let note = format!("node {} is scaled in (cause {cause}): the pod was evicted", cut(node, 253));
+    normal(Reason::Evicted, "pod", note)
+}
+
+/// On a DaemonSet's pod that wants to be asked: it was.
+pub(super) fn daemon_pod_asked(node: &str, cause: Cause) -> NodeEvent {
+    let note = format!(
+        "node {} is scaled in (cause {cause}), and its last workload has exited: the pod was asked to go, as it wants to be",
+        cut(node, 253)
+    );
+    normal(Reason::Evicted, "pod", note)
+}
+
+/// On a pod: it was deleted because time is up.
+pub(super) fn pod_deleted(node: &str, cause: Cause) -> NodeEvent {
+    let note = format!(
+        "node {} is scaled in (cause {cause}), and the pod's time there is over: it was deleted, whatever budgets say",
+        cut(node, 253)
+    );
+    warning(Reason::Deleted, "pod", note)
 }
 
 const CANCELLED: &str = "cancelled";

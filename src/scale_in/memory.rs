@@ -12,6 +12,7 @@ use super::claims::Claims;
 use super::events::REPEAT_AFTER;
 use super::membership::Membership;
 use super::node_patch;
+use super::record::Phase;
 use super::returns::Returns;
 use crate::aws::AwsError;
 use crate::clock::{backoff, signed};
@@ -79,6 +80,8 @@ pub struct Memory {
     pub refusals: BTreeMap<String, Refusal>,
     /// Pods asked to go, by UID, and when.
     pub asked: BTreeMap<String, Timestamp>,
+    /// Pods that an Event has told of their end, by UID, and in which phase.
+    pub told_pods: BTreeSet<(String, Phase)>,
     /// What was announced last, by topic, and when.
     pub announced: BTreeMap<String, Timestamp>,
     /// AWS refuses to shrink the group.
@@ -126,7 +129,9 @@ impl Task {
             Action::Terminate { .. } => Self::Terminate,
             Action::CompleteHook { .. } => Self::Complete,
             Action::HandOver => Self::HandOver,
-            Action::GiveUpReplacement { .. } | Action::Announce(_) => return None,
+            Action::GiveUpReplacement { .. } | Action::Announce(_) | Action::AnnouncePod { .. } => {
+                return None;
+            }
         })
     }
 }
@@ -210,6 +215,7 @@ impl Memory {
         let there = |uid: &String| pods.contains_key(uid);
         self.refusals.retain(|uid, _| there(uid));
         self.asked.retain(|uid, _| there(uid));
+        self.told_pods.retain(|(uid, _)| there(uid));
         self.tries.retain(|task, _| match task {
             Task::Pod(uid) | Task::Guard(uid) => there(uid),
             _ => true,

@@ -1,6 +1,6 @@
 //! Performs actions: one call to the API server or AWS, or a few that belong together.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use futures::FutureExt as _;
@@ -12,7 +12,7 @@ use super::context::{Shared, will_decrement};
 use super::events::NodeEvent;
 use crate::aws::{AwsError, Hook};
 use crate::clock::elapsed;
-use crate::cluster::{Answer, ApiError, NodeView, PodName};
+use crate::cluster::{About, Answer, ApiError, NodeView, PodName};
 use crate::groups::{Change, SharedGroupLock};
 use crate::k8s::{GroupName, InstanceId, names};
 use crate::telemetry::chain;
@@ -23,14 +23,26 @@ const NOTE_WITHIN: Duration = Duration::from_secs(1);
 /// A termination that waited longer is noted anew: another run goes by the noted time.
 const SENT_WITHIN: Duration = Duration::from_secs(10);
 
+/// How a pod was asked to go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum How {
+    /// Evicted, under its budgets.
+    Evicted,
+    /// A DaemonSet's, which wanted to be asked.
+    Asked,
+    /// Deleted, whatever its budgets say.
+    Deleted,
+}
+
 /// Result of an action.
 pub(super) enum Outcome {
     NodeWritten(Result<Arc<NodeView>, ApiError>, Vec<Action>),
     Asked {
+        pod: PodName,
         uid: String,
         answer: Answer,
         budgets: Vec<(String, String)>,
-        evicted: bool,
+        how: How,
         /// The evicted pod's owner, and whether the pod had come back to the cordoned node.
         owner: Option<(String, bool)>,
     },
@@ -75,7 +87,7 @@ pub(super) fn perform(
         Action::PatchNode { patch, then } => patch_node(shared, node, patch, then).boxed(),
         Action::Evict { pod, uid, grace, budgets, owner, returned } => async move {
             let answer = evict(&shared, &node, &pod, &uid, grace).await;
-            Outcome::Asked { uid, answer, budgets, evicted: true, owner: Some((owner, returned)) }
+            Outcome::Asked { pod, uid, answer, budgets, how: How::Evicted, owner: Some((owner, returned)) }
         }
         .boxed(),
         Action::Delete { pod, uid, grace, disruption } => {
@@ -124,6 +136,7 @@ pub(super) fn perform(
         }
         .boxed(),
         Action::Announce(event) => announce(shared, node, event).boxed(),
+        Action::AnnouncePod { pod, uid, event } => announce_pod(shared, pod, uid, event).boxed(),
     }
 }
 
@@ -183,7 +196,8 @@ async fn delete(
     }
     let answer = shared.cluster.delete_pod(&pod, &uid, grace).await;
     tracing::info!(node = node.name.as_str(), pod = %pod, grace, answer = ?answer, "deletion asked for");
-    Outcome::Asked { uid, answer, budgets: Vec::new(), evicted: false, owner: None }
+    let how = if disruption { How::Deleted } else { How::Asked };
+    Outcome::Asked { pod, uid, answer, budgets: Vec::new(), how, owner: None }
 }
 
 /// Asks AWS, as the cache may be a minute old: without our hook the machine stops at once, and another's owner would drain
@@ -258,8 +272,25 @@ pub(super) async fn announce(shared: Arc<Shared>, node: Arc<NodeView>, event: No
     let reason = reason.as_str();
     tracing::info!(node = node.name.as_str(), reason, note, "Event on the Node");
     let now = shared.clock.wall();
-    if let Err(error) = shared.cluster.announce(&node, reason, &note, warning, now).await {
+    if let Err(error) = shared.cluster.announce(About::Node(&node), reason, &note, warning, now).await {
         tracing::warn!(node = node.name.as_str(), error = %chain(&error), "Event not published, and not tried again");
+    }
+    Outcome::Announced
+}
+
+/// For people only: tried once, and told rarely if it does not work, as where the right to it was left out.
+async fn announce_pod(shared: Arc<Shared>, pod: PodName, uid: String, event: NodeEvent) -> Outcome {
+    let NodeEvent { reason, note, warning, .. } = event;
+    let now = shared.clock.wall();
+    let told = shared.cluster.announce(About::Pod(&pod, &uid), reason.as_str(), &note, warning, now).await;
+    let mut outage = shared.pod_events.lock().unwrap_or_else(PoisonError::into_inner);
+    match told {
+        Ok(()) => drop(outage.ends()),
+        Err(error) => {
+            if outage.lasts().is_some() {
+                tracing::warn!(pod = %pod, error = %chain(&error), "Events on pods that are asked to go cannot be published: they go all the same");
+            }
+        }
     }
     Outcome::Announced
 }

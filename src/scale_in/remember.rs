@@ -3,11 +3,12 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::action::Action;
+use super::events;
 use super::memory::Task;
-use super::perform::Outcome;
+use super::perform::{How, Outcome};
 use super::worker::Worker;
 use crate::aws::{AwsError, Hook};
-use crate::cluster::{Answer, ApiError, NodeView};
+use crate::cluster::{Answer, ApiError, NodeView, PodName};
 use crate::k8s::InstanceId;
 use crate::telemetry::chain;
 
@@ -32,13 +33,16 @@ impl Worker {
                 }
             }
             Outcome::NodeWritten(Err(error), then) => self.hear_of_failed_write(&error, &then),
-            Outcome::Asked { uid, answer, budgets, evicted, owner } => {
+            Outcome::Asked { pod, uid, answer, budgets, how, owner } => {
                 let goes = matches!(answer, Answer::Going | Answer::Gone | Answer::GoingAnyway);
                 let counts = |again: bool| goes || again && !matches!(answer, Answer::Busy(_));
                 if let Some((owner, again)) = owner.filter(|(_, again)| counts(*again)) {
                     self.memory.returns.asked(owner, again);
                 }
-                self.shared.metrics.answered(&answer, evicted);
+                self.shared.metrics.answered(&answer, how == How::Evicted);
+                if answer == Answer::Going {
+                    self.tell_pod(pod, &uid, how);
+                }
                 self.memory.note_answer(uid, answer, budgets, now);
             }
             Outcome::Guarded { uid, result: Ok(()) | Err(ApiError::NotFound | ApiError::Conflict) } => {
@@ -67,6 +71,21 @@ impl Worker {
             Outcome::HandedOver => self.memory.worked(Task::HandOver, now),
             Outcome::Announced => {}
         }
+    }
+
+    /// Publishes an Event on a pod that goes now: one a phase.
+    fn tell_pod(&mut self, pod: PodName, uid: &str, how: How) {
+        let Some(node) = self.shared.nodes.get(&self.name) else { return };
+        let Some((cause, phase)) = node.scale_in().map(|record| (record.cause, record.phase)) else { return };
+        if !self.memory.told_pods.insert((uid.to_owned(), phase)) {
+            return;
+        }
+        let event = match how {
+            How::Evicted => events::pod_evicted(&self.name, cause),
+            How::Asked => events::daemon_pod_asked(&self.name, cause),
+            How::Deleted => events::pod_deleted(&self.name, cause),
+        };
+        self.start(&node, Action::AnnouncePod { pod, uid: uid.to_owned(), event });
     }
 
     /// The write may have happened, but the actions that were to follow did not.

@@ -168,6 +168,19 @@ pub(crate) fn notes(world: &World, machine: &Machine, reason: &str) -> Vec<Strin
     notes.collect()
 }
 
+/// Kubernetes Events on the pod of this name and reason.
+pub(crate) fn pod_notes(world: &World, pod: &str, reason: &str) -> Vec<String> {
+    let of = format!("Pod/{pod}");
+    let journal = world.cluster.journal();
+    let notes = journal.iter().filter_map(|entry| match &entry.what {
+        Event::KubernetesEvent { regarding, reason: r, note } if *regarding == of && r == reason => {
+            Some(note.clone())
+        }
+        _ => None,
+    });
+    notes.collect()
+}
+
 /// When the Node got cluster-autoscaler's taint, or another value of it.
 pub(crate) fn stamps(world: &World, machine: &Machine) -> Vec<Timestamp> {
     let stamp =

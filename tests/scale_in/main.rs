@@ -20,6 +20,7 @@ mod notices;
 mod order;
 mod orders;
 mod people;
+mod pod_events;
 mod pods;
 mod rate;
 mod release;

@@ -53,6 +53,9 @@ fn every_event(group: &str, instance: &str, pods: &[PodName], budget: &str, word
         events::not_understood(words),
         events::not_believed(Phase::Releasing),
         events::failed(words, flush),
+        events::pod_evicted("n1", Cause::Autoscaler),
+        events::daemon_pod_asked("n1", Cause::Operator),
+        events::pod_deleted("n1", Cause::SpotInterruption),
     ]
 }
 
@@ -203,6 +206,17 @@ const EXPECTED: &[(&str, &str, &str)] = &[
         "Warning",
         "ScaleInFailed",
         "a defect of ebbtide stopped its work on this node, which it takes up again in 20 s; please report it: \"pods 'web-1' is forbidden\"",
+    ),
+    ("Normal", "ScaleInEvicted", "node n1 is scaled in (cause autoscaler): the pod was evicted"),
+    (
+        "Normal",
+        "ScaleInEvicted",
+        "node n1 is scaled in (cause operator), and its last workload has exited: the pod was asked to go, as it wants to be",
+    ),
+    (
+        "Warning",
+        "ScaleInDeleted",
+        "node n1 is scaled in (cause spot-interruption), and the pod's time there is over: it was deleted, whatever budgets say",
     ),
 ];
 
