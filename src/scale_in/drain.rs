@@ -94,7 +94,8 @@ struct Time {
 fn evict(s: &Situation<'_>, record: &Record, limit: Option<Timestamp>, plan: &mut Plan) {
     let mut orders: BTreeMap<i32, Vec<(&PodView, Class)>> = BTreeMap::new();
     for (pod, class) in s.workloads(Some(record)) {
-        orders.entry(order::of(pod, &s.settings.order_namespaces)).or_default().push((pod, class));
+        let order = if s.is_own(pod) { order::LAST } else { order::of(pod, &s.settings.order_namespaces) };
+        orders.entry(order).or_default().push((pod, class));
     }
     let longest = |pods: &Vec<(&PodView, Class)>| pods.iter().map(|(pod, _)| pod.grace_seconds).max();
     let graces: Vec<i64> = orders.values().filter_map(longest).collect();
@@ -191,7 +192,22 @@ fn ask(
             return WaitReason::After(order);
         }
     }
+    if s.is_own(pod)
+        && let Some(until) = others_may_lead_until(s)
+    {
+        plan.wake(until);
+        return WaitReason::Queued;
+    }
     try_eviction(s, record, pod, time, plan)
+}
+
+/// How long our own pod waits for another process to lead, counted from when it handed over. With none there, it leads again.
+const OTHERS_LEAD_WITHIN: SignedDuration = SignedDuration::from_secs(10);
+
+/// Until when our own pod stays, so that another process can lead first; `None`: none does.
+fn others_may_lead_until(s: &Situation<'_>) -> Option<Timestamp> {
+    let handed_over = s.memory.tries(&Task::HandOver).and_then(|tries| tries.ended).unwrap_or(s.now);
+    Some(later(handed_over, OTHERS_LEAD_WITHIN)).filter(|until| *until > s.now)
 }
 
 /// Waits for a pod that is going. If its grace is longer than the time left, cuts it at the end, not before.

@@ -25,8 +25,8 @@ const CHANCE: SignedDuration = SignedDuration::from_secs(10);
 /// The order of workloads that say nothing.
 const DEFAULT: i32 = 0;
 
-/// The order of pods that only serve others on the node and say nothing.
-const LAST: i32 = i32::MAX;
+/// The order of our own pod, and of pods that only serve others on the node and say nothing.
+pub(super) const LAST: i32 = i32::MAX;
 
 /// The order that a pod asks for, if its namespace may (`namespaces` empty: all may); an error if it is no number.
 fn asked_for(pod: &PodView, namespaces: &BTreeSet<String>) -> Option<Result<i32, ()>> {
