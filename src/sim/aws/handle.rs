@@ -190,6 +190,11 @@ impl Aws {
         self.script(|state, now| state.delete_hook(group, hook, now));
     }
 
+    /// Has a group terminate instances whose hook is abandoned, not keep them.
+    pub fn stop_retaining(&self, group: &str) {
+        self.script(|state, _| state.stop_retaining(group));
+    }
+
     /// Begins to delete a group with all its instances. It refuses changes until it is gone.
     pub fn delete_group(&self, name: &str) {
         self.script(|state, now| state.delete_group(name, now));

@@ -134,6 +134,13 @@ impl State {
         }
     }
 
+    /// Has a group terminate instances whose hook is abandoned, not keep them.
+    pub fn stop_retaining(&mut self, group: &str) {
+        if let Some(group) = self.groups.get_mut(group) {
+            group.policies.retains = false;
+        }
+    }
+
     /// Removes a tag from a group.
     pub fn untag_group(&mut self, group: &str, tag: &str) {
         if let Some(group) = self.groups.get_mut(group) {

@@ -109,7 +109,8 @@ pub(super) fn terminate(state: &mut State, form: &Form, now: Timestamp) -> Resul
     }))
 }
 
-/// Changes sizes only. A new min or max moves the desired capacity into its range if none is given.
+/// Changes sizes and the instance lifecycle policy; what is not given stays. A new min or max moves the desired capacity into
+/// its range if none is given.
 ///
 /// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_UpdateAutoScalingGroup.html>
 pub(super) fn update(state: &mut State, form: &Form, now: Timestamp) -> Result<Xml, ApiError> {
@@ -126,6 +127,18 @@ pub(super) fn update(state: &mut State, form: &Form, now: Timestamp) -> Result<X
         return Err(ApiError::validation(format!(
             "Desired capacity:{desired} must be between the specified min size:{min} and max size:{max}"
         )));
+    }
+    match form.get("InstanceLifecyclePolicy.RetentionTriggers.TerminateHookAbandon") {
+        None => {}
+        Some("retain") => group.policies.retains = true,
+        Some("terminate") => group.policies.retains = false,
+        Some(other) => {
+            return Err(ApiError::validation(format!(
+                "1 validation error detected: Value '{other}' at \
+                 'instanceLifecyclePolicy.retentionTriggers.terminateHookAbandon' failed to satisfy constraint: Member \
+                 must satisfy enum value set: [retain, terminate]"
+            )));
+        }
     }
     (group.min, group.max) = (min, max);
     let why = format!("a user request update of AutoScalingGroup constraints to min: {min}, max: {max}");

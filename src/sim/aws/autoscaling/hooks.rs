@@ -30,12 +30,27 @@ pub(super) fn describe(state: &State, form: &Form) -> Result<Xml, ApiError> {
     }))
 }
 
+/// Most hooks of a group.
+const HOOKS_A_GROUP: usize = 50;
+/// Longest name of a hook, in characters.
+const LONGEST_NAME: usize = 255;
+/// Longest metadata of a hook, in characters.
+const LONGEST_METADATA: usize = 4000;
+
 /// Creates a hook, or changes the given fields of one. Instances already held keep the old terms.
 ///
 /// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_PutLifecycleHook.html>
 pub(super) fn put(state: &mut State, form: &Form) -> Result<Xml, ApiError> {
     let (group, _) = state.changing(form.required("AutoScalingGroupName")?)?;
     let name = form.required("LifecycleHookName")?;
+    let is_of_name = |c: char| c.is_ascii_alphanumeric() || "-_/".contains(c);
+    if name.is_empty() || name.len() > LONGEST_NAME || !name.chars().all(is_of_name) {
+        return Err(ApiError::validation("Invalid lifecycle hook name"));
+    }
+    if !group.hooks.contains_key(name) && group.hooks.len() >= HOOKS_A_GROUP {
+        let text = format!("You have exceeded the limit of {HOOKS_A_GROUP} lifecycle hooks for this group.");
+        return Err(ApiError::client("LimitExceeded", text));
+    }
     let transition = form
         .get("LifecycleTransition")
         .map(|text| Transition::of(text).ok_or_else(|| ApiError::validation("Invalid lifecycle transition")))
@@ -63,6 +78,9 @@ pub(super) fn put(state: &mut State, form: &Form) -> Result<Xml, ApiError> {
             HookResult::of(result).ok_or_else(|| ApiError::validation("Invalid default result"))?;
     }
     if let Some(metadata) = form.get("NotificationMetadata") {
+        if metadata.len() > LONGEST_METADATA {
+            return Err(ApiError::validation("Notification metadata is too long"));
+        }
         hook.metadata = Some(metadata.to_owned());
     }
     group.hooks.insert(name.to_owned(), hook);

@@ -190,3 +190,27 @@ async fn hooks_can_be_put_changed_and_deleted() {
     assert_eq!(refusal(&delete().send().await.expect_err("gone")).0, "ValidationError");
     assert!(ask().send().await.expect("hooks").lifecycle_hooks().is_empty());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_group_has_fifty_hooks_at_most_and_one_that_is_changed_holds_only_who_comes_later() {
+    let bench = bench();
+    bench.aws.add_group(web().hook(HookSpec::terminating("held").heartbeat(600)));
+    let put = |name: &str| {
+        let put = bench.asg.put_lifecycle_hook().auto_scaling_group_name("web").lifecycle_hook_name(name);
+        put.lifecycle_transition("autoscaling:EC2_INSTANCE_TERMINATING")
+    };
+    let id = terminate_first(&bench).await;
+    bench.until_state(&id, LifecycleState::TerminatingWait).await;
+    put("held").heartbeat_timeout(30).send().await.expect("changed");
+    bench.pass(300).await;
+    assert_eq!(bench.state(&id), LifecycleState::TerminatingWait, "on the old terms");
+
+    for number in 1..50 {
+        put(&format!("launch-{number}")).send().await.expect("put");
+    }
+    assert_eq!(refusal(&put("one-more").send().await.expect_err("too many")).0, "LimitExceeded");
+    put("held").heartbeat_timeout(60).send().await.expect("it is there");
+    for name in ["", "a b", &"x".repeat(256)] {
+        assert_eq!(refusal(&put(name).send().await.expect_err("no name")).0, "ValidationError", "{name}");
+    }
+}

@@ -1,5 +1,7 @@
 //! Instance states other than entering and leaving: retained, renewed, warm, in standby, detached.
 
+use aws_sdk_autoscaling::types::{InstanceLifecyclePolicy, RetentionAction, RetentionTriggers};
+
 use super::*;
 
 async fn complete(bench: &Bench, id: &str, result: HookResult) -> Result<(), (String, String)> {
@@ -58,7 +60,7 @@ async fn an_abandoned_hook_keeps_the_instance_where_the_group_says_so() {
     let [shown] = shown.auto_scaling_groups() else { panic!("one group") };
     let policy = shown.instance_lifecycle_policy().and_then(|policy| policy.retention_triggers());
     let action = policy.and_then(|triggers| triggers.terminate_hook_abandon());
-    assert_eq!(action, Some(&aws_sdk_autoscaling::types::RetentionAction::Retain));
+    assert_eq!(action, Some(&RetentionAction::Retain));
     let states = shown.instances().iter().filter_map(|instance| instance.lifecycle_state());
     let retained = aws_sdk_autoscaling::types::LifecycleState::TerminatingRetained;
     assert_eq!(states.filter(|state| **state == retained).count(), 1);
@@ -310,4 +312,33 @@ async fn a_replacement_comes_first_where_the_group_launches_before_it_terminates
     assert_eq!(bench.desired("web"), 2);
     bench.settled("web", 2).await;
     assert_eq!(bench.state(&id), LifecycleState::Terminated);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_instance_lifecycle_policy_is_set_and_taken_back_and_nothing_else_changes() {
+    let bench = bench();
+    bench.aws.add_group(web());
+    let before = bench.aws.group("web").expect("the group");
+    let shown = async || {
+        let group = bench.asg.describe_auto_scaling_groups().auto_scaling_group_names("web");
+        let group = group.send().await.expect("described").auto_scaling_groups()[0].clone();
+        let triggers = group.instance_lifecycle_policy.and_then(|policy| policy.retention_triggers);
+        triggers.and_then(|triggers| triggers.terminate_hook_abandon)
+    };
+    assert_eq!(shown().await, None);
+    for (action, expected) in
+        [(RetentionAction::Retain, Some(RetentionAction::Retain)), (RetentionAction::Terminate, None)]
+    {
+        let triggers = RetentionTriggers::builder().terminate_hook_abandon(action).build();
+        let policy = InstanceLifecyclePolicy::builder().retention_triggers(triggers).build();
+        let update = bench.asg.update_auto_scaling_group().auto_scaling_group_name("web");
+        update.instance_lifecycle_policy(policy).send().await.expect("updated");
+        assert_eq!(shown().await, expected);
+        assert_eq!(bench.aws.group("web").expect("the group"), before);
+    }
+    let triggers = RetentionTriggers::builder().terminate_hook_abandon("keep".into()).build();
+    let policy = InstanceLifecyclePolicy::builder().retention_triggers(triggers).build();
+    let update = bench.asg.update_auto_scaling_group().auto_scaling_group_name("web");
+    let refused = update.instance_lifecycle_policy(policy).send().await.expect_err("no such action");
+    assert_eq!(refusal(&refused).0, "ValidationError");
 }
