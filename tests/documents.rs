@@ -27,10 +27,20 @@ fn the_table_of_events_has_every_reason_with_its_types() {
     assert_eq!(documented, Reason::ALL.map(|reason| (reason.as_str(), reason.types())));
 }
 
-fn policy() -> Vec<serde_json::Value> {
-    let policy: serde_json::Value =
-        serde_json::from_str(include_str!("../deploy/iam-policy.json")).expect("JSON");
+/// The statements of a policy.
+fn statements(policy: &str) -> Vec<serde_json::Value> {
+    let policy: serde_json::Value = serde_json::from_str(policy).expect("JSON");
     policy["Statement"].as_array().expect("statements").clone()
+}
+
+/// What ebbtide may do.
+fn policy() -> Vec<serde_json::Value> {
+    statements(include_str!("../deploy/iam-policy.json"))
+}
+
+/// What it may do besides for `--manage-lifecycle-hooks`.
+fn policy_of_hooks() -> Vec<serde_json::Value> {
+    statements(include_str!("../deploy/iam-policy-hooks.json"))
 }
 
 fn actions(statement: &serde_json::Value) -> impl Iterator<Item = &str> {
@@ -38,9 +48,11 @@ fn actions(statement: &serde_json::Value) -> impl Iterator<Item = &str> {
 }
 
 #[test]
-fn the_iam_policy_allows_exactly_what_the_program_calls() {
-    let statements = policy();
-    let mut allowed: Vec<_> = statements.iter().flat_map(actions).collect();
+fn the_iam_policies_allow_exactly_what_the_program_calls() {
+    let (policy, of_hooks) = (policy(), policy_of_hooks());
+    let for_hooks: Vec<_> = of_hooks.iter().flat_map(actions).collect();
+    assert_eq!(for_hooks, ["autoscaling:PutLifecycleHook", "autoscaling:UpdateAutoScalingGroup"]);
+    let mut allowed: Vec<_> = policy.iter().flat_map(actions).chain(for_hooks).collect();
     allowed.sort_unstable();
     let mut called: Vec<_> =
         ebbtide::aws::Operation::ALL.iter().map(|operation| operation.action()).collect();
@@ -51,9 +63,9 @@ fn the_iam_policy_allows_exactly_what_the_program_calls() {
 }
 
 #[test]
-fn the_iam_policy_allows_to_change_our_groups_one_tag_of_instances_and_our_queues_and_nothing_else() {
+fn the_iam_policies_allow_to_change_our_groups_one_tag_of_instances_and_our_queues_and_nothing_else() {
     let reads = ["Describe", "Get"];
-    for statement in policy() {
+    for statement in policy().into_iter().chain(policy_of_hooks()) {
         let changes =
             |action: &str| !reads.iter().any(|read| action.split(':').nth(1).unwrap().starts_with(read));
         let condition = match actions(&statement).next() {

@@ -98,7 +98,7 @@ fn load_tls(options: TlsOptions) -> anyhow::Result<Tls> {
 /// Runs the program until `stop`, then waits for calls under way.
 pub async fn run(config: &Config, outside: Outside, stop: CancellationToken) -> Result<(), AppError> {
     let Outside { aws, cluster, clock, incoming, tls, admin } = outside;
-    let Parts { shared, discovery, provider, mut election, running, registry } =
+    let Parts { shared, discovery, managed_hooks, provider, mut election, running, registry } =
         Parts::build(config, aws.clone(), cluster.clone(), clock, stop.clone());
     let _running = running.guard();
     let readiness = Readiness::new();
@@ -107,6 +107,9 @@ pub async fn run(config: &Config, outside: Outside, stop: CancellationToken) -> 
     tasks.until_stop("discovery", discovery.run());
     tasks.until_stop("learned ConfigMap", keep_learned(config, &shared));
     tasks.until_stop("release from scale-in protection", release_protection(Arc::clone(&shared)));
+    if let Some(hooks) = managed_hooks {
+        tasks.until_stop("care for lifecycle hooks", hooks.run(shared.leadership.clone()));
+    }
     tasks.until_stop("look-up of the AWS identity", log_identity(aws));
     tasks.until_done("scale-in controller", control(Arc::clone(&shared)));
     tasks.until_done("gRPC server", serve_grpc(provider, incoming, tls, stop.clone()));

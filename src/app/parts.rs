@@ -11,6 +11,7 @@ use crate::cluster::{Cluster, Election, Leadership, Nodes, PodName, Store};
 use crate::config::Config;
 use crate::groups::discovery::Discovery;
 use crate::groups::hooks::Hooks;
+use crate::groups::managed_hooks::{Known, ManagedHooks};
 use crate::groups::protection::Protection;
 use crate::groups::{self, Groups};
 use crate::provider::{AwsSizing, Provider, RpcMetrics, Running};
@@ -21,6 +22,8 @@ use crate::template::LearnedStore;
 pub(super) struct Parts {
     pub(super) shared: Arc<Shared>,
     pub(super) discovery: Discovery,
+    /// `None`: the groups' hooks are left as they are.
+    pub(super) managed_hooks: Option<ManagedHooks>,
     pub(super) provider: Provider,
     /// `None`: no election, this is the only process.
     pub(super) election: Option<Election>,
@@ -41,7 +44,12 @@ impl Parts {
         let mut registry = Registry::default();
         let rpc_metrics = register(&mut registry, &shared);
         let running = Running::default();
+        let managed_hooks = managed_hooks(config, &shared);
+        if let Some(managed) = &managed_hooks {
+            managed.register(&mut registry);
+        }
         Self {
+            managed_hooks,
             discovery: discovery(config, &shared),
             provider: provider(config, &shared, rpc_metrics, running.clone()),
             election: election(config, &shared),
@@ -130,6 +138,18 @@ fn discovery(config: &Config, shared: &Shared) -> Discovery {
     )
     .with_settings(config.templates)
     .with_learned(Arc::clone(&shared.learned))
+}
+
+fn managed_hooks(config: &Config, shared: &Shared) -> Option<ManagedHooks> {
+    let known = Known {
+        selectors: config.selectors.clone(),
+        groups: Arc::clone(&shared.groups),
+        hooks: Arc::clone(&shared.hooks),
+        nodes: Arc::clone(&shared.nodes),
+        learned: Arc::clone(&shared.learned),
+    };
+    let managed = config.managed_hooks?;
+    Some(ManagedHooks::new(managed, shared.aws.clone(), known, shared.clock.clone()))
 }
 
 fn provider(config: &Config, shared: &Shared, metrics: RpcMetrics, running: Running) -> Provider {

@@ -36,10 +36,19 @@ pub struct AutoScalingGroup {
     pub weights: Option<Weights>,
     /// Why AWS refuses to change it, if so.
     pub frozen: Option<Frozen>,
-    /// Whether it returns instances to its warm pool when it scales in.
-    pub reuses: bool,
+    /// Its warm pool, if it has one.
+    pub warm_pool: Option<WarmPool>,
     /// Whether it replaces spot instances itself on a rebalance recommendation (Capacity Rebalancing).
     pub rebalances_capacity: bool,
+    /// Whether it keeps instances whose terminating hook is abandoned.
+    pub retains: bool,
+}
+
+/// A group's warm pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WarmPool {
+    /// Whether the group returns instances to it when it scales in.
+    pub reuses: bool,
 }
 
 /// Why AWS refuses to change a group.
@@ -139,7 +148,8 @@ pub struct Mix {
 impl AutoScalingGroup {
     pub(super) fn from_sdk(from: asg::AutoScalingGroup) -> Self {
         let launch = Launch::of(&from);
-        let (weights, frozen, reuses) = (weights(&from), frozen(&from), reuses(&from));
+        let (weights, frozen) = (weights(&from), frozen(&from));
+        let (warm_pool, retains) = (warm_pool(&from), retains(&from));
         let zone_ids = zone_ids(&from);
         let instances = from.instances.unwrap_or_default().into_iter().map(Instance::from_sdk);
         let suspended = from.suspended_processes.unwrap_or_default();
@@ -160,8 +170,9 @@ impl AutoScalingGroup {
             launch,
             weights,
             frozen,
-            reuses,
+            warm_pool,
             rebalances_capacity: from.capacity_rebalance.unwrap_or(false),
+            retains,
         }
     }
 
@@ -212,12 +223,23 @@ fn zone_ids(from: &asg::AutoScalingGroup) -> BTreeMap<String, String> {
     of_instances.chain(only).filter_map(pair).collect()
 }
 
-/// Whether the group returns instances to its warm pool.
+/// The group's warm pool.
 ///
 /// Source: [InstanceReusePolicy](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_InstanceReusePolicy.html).
-fn reuses(from: &asg::AutoScalingGroup) -> bool {
-    let policy = from.warm_pool_configuration.as_ref().and_then(|pool| pool.instance_reuse_policy.as_ref());
-    policy.and_then(|policy| policy.reuse_on_scale_in).unwrap_or(false)
+fn warm_pool(from: &asg::AutoScalingGroup) -> Option<WarmPool> {
+    let pool = from.warm_pool_configuration.as_ref()?;
+    let policy = pool.instance_reuse_policy.as_ref();
+    Some(WarmPool { reuses: policy.and_then(|policy| policy.reuse_on_scale_in).unwrap_or(false) })
+}
+
+/// Whether the group keeps instances whose terminating hook is abandoned.
+///
+/// Source: [RetentionTriggers](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_RetentionTriggers.html).
+fn retains(from: &asg::AutoScalingGroup) -> bool {
+    let policy = from.instance_lifecycle_policy.as_ref();
+    let triggers = policy.and_then(|policy| policy.retention_triggers.as_ref());
+    triggers.and_then(|triggers| triggers.terminate_hook_abandon.as_ref())
+        == Some(&asg::RetentionAction::Retain)
 }
 
 /// Weights, if the group is weighted: an override or an instance has a weight other than 1, or capacity is not counted

@@ -1,10 +1,11 @@
 //! The calls to EC2 Auto Scaling, one function each.
 
-use aws_sdk_autoscaling::types::Filter;
+use aws_sdk_autoscaling::types::{Filter, InstanceLifecyclePolicy, RetentionAction, RetentionTriggers};
 use futures::future::try_join_all;
 use futures::{StreamExt as _, stream};
 use jiff::Timestamp;
 
+use super::lifecycle_hook::TERMINATING;
 use super::retry::{CHANGE_OF_SIZE, LOOK_UP, Patience, READ_NOW, REFRESH, WRITE};
 use super::{Activity, AutoScalingGroup, Aws, AwsError, Hook, Instance, LaunchSpec, Operation, TagSelector};
 use crate::k8s::{GroupName, InstanceId};
@@ -125,6 +126,37 @@ impl Aws {
         let call = self.autoscaling.describe_lifecycle_hooks().auto_scaling_group_name(group);
         let found = self.call(Operation::DescribeLifecycleHooks, LOOK_UP, || call.clone().send()).await?;
         Ok(found.lifecycle_hooks.unwrap_or_default().into_iter().filter_map(Hook::from_sdk).collect())
+    }
+
+    /// Puts the hook on its group, in place of one of its name. Of that one, what a [`Hook`] does not have stays: metadata,
+    /// notifications. Instances that it holds already are held on its old terms.
+    pub async fn put_hook(&self, hook: &Hook) -> Result<(), AwsError> {
+        let call = self
+            .autoscaling
+            .put_lifecycle_hook()
+            .auto_scaling_group_name(&hook.group)
+            .lifecycle_hook_name(&hook.name)
+            .lifecycle_transition(TERMINATING)
+            .heartbeat_timeout(i32::try_from(hook.heartbeat_timeout.as_secs()).unwrap_or(i32::MAX))
+            .default_result(hook.default_result());
+        self.call(Operation::PutLifecycleHook, WRITE, || call.clone().send()).await?;
+        Ok(())
+    }
+
+    /// Has the group keep instances whose terminating hook is abandoned. Nothing else of the group changes.
+    ///
+    /// Source: [Control instance retention with instance lifecycle
+    /// policies](https://docs.aws.amazon.com/autoscaling/ec2/userguide/instance-lifecycle-policy.html).
+    pub async fn retain_abandoned(&self, group: &GroupName) -> Result<(), AwsError> {
+        let triggers = RetentionTriggers::builder().terminate_hook_abandon(RetentionAction::Retain).build();
+        let policy = InstanceLifecyclePolicy::builder().retention_triggers(triggers).build();
+        let call = self
+            .autoscaling
+            .update_auto_scaling_group()
+            .auto_scaling_group_name(group)
+            .instance_lifecycle_policy(policy);
+        self.call(Operation::UpdateAutoScalingGroup, WRITE, || call.clone().send()).await?;
+        Ok(())
     }
 
     /// Sets the group's desired capacity, ignoring cooldown. Retried only if AWS refuses, for 2 s.

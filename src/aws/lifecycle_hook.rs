@@ -20,7 +20,15 @@ pub struct Hook {
     /// Source: [Amazon EC2 Auto Scaling lifecycle
     /// hooks](https://docs.aws.amazon.com/autoscaling/ec2/userguide/lifecycle-hooks.html).
     pub global_timeout: Duration,
+    /// Whether its time-out counts as ABANDON, as AWS has it by default, and not as CONTINUE. For a terminating instance,
+    /// ABANDON skips all other hooks, and a group whose lifecycle policy says so keeps the instance.
+    pub abandons: bool,
 }
+
+/// The transition whose instances it holds.
+pub(super) const TERMINATING: &str = "autoscaling:EC2_INSTANCE_TERMINATING";
+/// The default result that is not AWS's own.
+const CONTINUE: &str = "CONTINUE";
 
 /// Heartbeat time-out of a hook that sets none.
 ///
@@ -30,19 +38,25 @@ const DEFAULT_HEARTBEAT: Duration = Duration::from_hours(1);
 const LONGEST_HOLD: Duration = Duration::from_hours(48);
 
 impl Hook {
-    /// A hook of `group`, with the global time-out by AWS's rule.
+    /// A hook of `group`, with the global time-out by AWS's rule and AWS's default result.
     pub fn new(name: impl Into<String>, group: impl Into<GroupName>, heartbeat_timeout: Duration) -> Self {
         let global_timeout = heartbeat_timeout.saturating_mul(100).min(LONGEST_HOLD);
-        Self { name: name.into(), group: group.into(), heartbeat_timeout, global_timeout }
+        Self { name: name.into(), group: group.into(), heartbeat_timeout, global_timeout, abandons: true }
+    }
+
+    /// AWS's word for what its time-out counts as.
+    pub fn default_result(&self) -> &'static str {
+        if self.abandons { "ABANDON" } else { CONTINUE }
     }
 
     pub(super) fn from_sdk(from: asg::LifecycleHook) -> Option<Self> {
-        if from.lifecycle_transition.as_deref() != Some("autoscaling:EC2_INSTANCE_TERMINATING") {
+        if from.lifecycle_transition.as_deref() != Some(TERMINATING) {
             return None;
         }
         let heartbeat = from.heartbeat_timeout.and_then(|s| u64::try_from(s).ok()).map(Duration::from_secs);
         let (name, group) = (from.lifecycle_hook_name?, from.auto_scaling_group_name?);
-        Some(Self::new(name, group, heartbeat.unwrap_or(DEFAULT_HEARTBEAT)))
+        let abandons = from.default_result.as_deref() != Some(CONTINUE);
+        Some(Self { abandons, ..Self::new(name, group, heartbeat.unwrap_or(DEFAULT_HEARTBEAT)) })
     }
 }
 

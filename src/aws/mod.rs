@@ -51,7 +51,8 @@ use tokio::time::{Instant, timeout};
 use self::retry::Patience;
 pub use activity::Activity;
 pub use auto_scaling_group::{
-    AutoScalingGroup, Frozen, Instance, Launch, Mix, Override, Source, TemplateId, TemplateRef, Weights,
+    AutoScalingGroup, Frozen, Instance, Launch, Mix, Override, Source, TemplateId, TemplateRef, WarmPool,
+    Weights,
 };
 pub(crate) use autoscaling::{ACTIVITIES_AT_MOST, CONFIGURATIONS_A_CALL};
 pub use calls::Calls;

@@ -47,10 +47,12 @@ operations! {
         DescribeLifecycleHooks,
         DescribeScalingActivities,
         DescribeWarmPool,
+        PutLifecycleHook,
         RecordLifecycleActionHeartbeat,
         SetDesiredCapacity,
         SetInstanceProtection,
         TerminateInstanceInAutoScalingGroup,
+        UpdateAutoScalingGroup,
     }
     "ec2" {
         CreateTags,

@@ -145,6 +145,15 @@ pub(super) struct ServeFlags {
     /// Name of our lifecycle hook: hooks of this name are completed by ebbtide, others left alone.
     #[arg(long, value_name = "NAME", default_value = "ebbtide")]
     pub(super) lifecycle_hook: String,
+    /// Put our lifecycle hook on the groups, and keep it as configured: off (or false), on (or true), retain. With retain,
+    /// groups also keep an instance whose hook times out, workloads running, until ebbtide has drained it. Needs permissions
+    /// of its own, see docs/lifecycle-hooks.md.
+    #[arg(long, value_name = "MODE", default_value = "off", num_args = 0..=1, default_missing_value = "on")]
+    pub(super) manage_lifecycle_hooks: String,
+    /// Heartbeat time-out of the hooks of --manage-lifecycle-hooks, 30s to 2h: how long an instance is held while no ebbtide
+    /// runs. In all, the hook holds it for at most 100 times that, up to 48h.
+    #[arg(long, value_name = "DURATION", default_value = "300s")]
+    pub(super) hook_heartbeat: String,
     /// URL of an SQS queue with notices of AWS's: lifecycle actions, spot interruptions, rebalance recommendations, AWS Health,
     /// state changes. Without one, only refreshes show what happens. Repeatable.
     #[arg(long, value_name = "URL")]

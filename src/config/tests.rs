@@ -9,6 +9,7 @@ use tracing::Level;
 use super::*;
 use crate::aws::Proxy;
 use crate::cluster::Candidate;
+use crate::groups::managed_hooks::Managed;
 use crate::groups::selector::Selectors;
 use crate::provider::Listen;
 use crate::scale_in::{AtOnce, OnDeadline, Treatment};
@@ -79,6 +80,7 @@ fn defaults() -> Config {
         eviction_pause: None,
         max_operator_scale_ins: AtOnce::Share(1_000),
         lifecycle_hook: "ebbtide".into(),
+        managed_hooks: None,
         templates_config_map: "ebbtide-templates".into(),
         election: Some(Candidate { lease: "ebbtide".into(), pod: None }),
         log: LogOptions { format: LogFormat::Text, level: Level::INFO },
@@ -117,6 +119,8 @@ fn every_flag_is_read_and_so_is_every_variable() {
         ("--eviction-qps", "2.5"),
         ("--max-operator-scale-ins", "2.5%"),
         ("--lifecycle-hook", "my/hook_1-a"),
+        ("--manage-lifecycle-hooks", "retain"),
+        ("--hook-heartbeat", "90s 500ms"),
         ("--templates-config-map", "seen.by-1"),
         ("--leader-elect", "true"),
         ("--leader-elect-resource-name", "ebbtide.two"),
@@ -149,6 +153,7 @@ fn every_flag_is_read_and_so_is_every_variable() {
         eviction_pause: Some(Duration::from_millis(400)),
         max_operator_scale_ins: AtOnce::Share(250),
         lifecycle_hook: "my/hook_1-a".into(),
+        managed_hooks: Some(Managed { heartbeat: Duration::from_secs(90), retain: true }),
         templates_config_map: "seen.by-1".into(),
         election: Some(Candidate { lease: "ebbtide.two".into(), pod: Some("ebbtide-1".into()) }),
         log: LogOptions { format: LogFormat::Json, level: Level::DEBUG },
@@ -217,6 +222,8 @@ fn every_problem_of_a_command_line_is_reported_at_once_with_its_flag() {
         "--on-deadline=hope",
         "--eviction-qps=0",
         "--lifecycle-hook=",
+        "--manage-lifecycle-hooks=perhaps",
+        "--hook-heartbeat=29s",
         "--templates-config-map=Not_a_name",
         "--leader-elect=perhaps",
         "--leader-elect-resource-name=-",
@@ -259,6 +266,8 @@ fn every_problem_of_a_command_line_is_reported_at_once_with_its_flag() {
             "--drain-timeout",
             "--on-deadline",
             "--eviction-qps",
+            "--hook-heartbeat",
+            "--manage-lifecycle-hooks",
             "--lifecycle-hook",
             "--templates-config-map",
             "--log-format",
@@ -288,6 +297,19 @@ fn a_problem_says_what_would_be_right() {
         text(&["--lifecycle-hook=a b"]),
         "\"a b\" is no name of a lifecycle hook: 1 to 255 of A-Z a-z 0-9 - _ /"
     );
+}
+
+#[test]
+fn hooks_are_left_alone_unless_the_flag_is_given_bare_or_with_a_mode() {
+    let read = |args: &[&str]| serve(&[&[GROUPS], args].concat(), &[]).managed_hooks;
+    let managed = |retain| Some(Managed { heartbeat: Duration::from_mins(5), retain });
+    let flag = "--manage-lifecycle-hooks";
+    assert_eq!((read(&[]), read(&[flag, "--nodes=0:1:db"])), (None, managed(false)));
+    let table = [("off", None), ("false", None), ("on", managed(false)), ("true", managed(false))];
+    for (mode, expected) in table.into_iter().chain([("retain", managed(true))]) {
+        assert_eq!(read(&[flag, mode]), expected, "{mode}");
+        assert_eq!(serve(&[GROUPS], &[("EBBTIDE_MANAGE_LIFECYCLE_HOOKS", mode)]).managed_hooks, expected);
+    }
 }
 
 #[test]

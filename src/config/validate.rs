@@ -16,6 +16,7 @@ use super::read::{
 use super::values::Config;
 use crate::aws::Proxy;
 use crate::cluster::Candidate;
+use crate::groups::managed_hooks::Managed;
 use crate::groups::selector::Selectors;
 use crate::provider::listen::BadListen;
 use crate::provider::tls::TlsFile;
@@ -36,6 +37,10 @@ const REFRESH: RangeInclusive<Duration> = Duration::from_secs(1)..=HOUR;
 const MAX_AGE: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_hours(24);
 /// A flush is for buffers: more than an hour is a typing error.
 const FLUSH: RangeInclusive<Duration> = Duration::ZERO..=HOUR;
+/// What AWS allows.
+///
+/// Source: [PutLifecycleHook](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_PutLifecycleHook.html).
+const HEARTBEAT: RangeInclusive<Duration> = Duration::from_secs(30)..=Duration::from_hours(2);
 /// Longer than any hook can hold an instance (48 h), short enough to catch a wrong unit.
 const DRAIN: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_hours(30 * 24);
 
@@ -60,6 +65,7 @@ pub(super) fn config(flags: ServeFlags, proxy: Option<Proxy>, problems: &mut Vec
     let zero_node_startup_time = boolean("--zero-node-startup-time", &flags.zero_node_startup_time, problems);
     let drain = drain(&flags, problems);
     let max_operator_scale_ins = at_once("--max-operator-scale-ins", &flags.max_operator_scale_ins, problems);
+    let managed_hooks = managed_hooks(&flags, problems);
     let on_rebalance = treatment("--on-rebalance", &flags.on_rebalance, problems);
     let on_scheduled_event = treatment("--on-scheduled-event", &flags.on_scheduled_event, problems);
     check_names(&flags, problems);
@@ -93,6 +99,7 @@ pub(super) fn config(flags: ServeFlags, proxy: Option<Proxy>, problems: &mut Vec
         eviction_pause: drain.eviction_pause,
         max_operator_scale_ins: max_operator_scale_ins?,
         lifecycle_hook: flags.lifecycle_hook,
+        managed_hooks: managed_hooks?,
         queue_urls: flags.queue_url,
         on_rebalance: on_rebalance?,
         on_scheduled_event: on_scheduled_event?,
@@ -184,6 +191,28 @@ fn drain(flags: &ServeFlags, problems: &mut Vec<Problem>) -> Option<Drain> {
         on_deadline: on_deadline?,
         eviction_pause: eviction_pause?,
     })
+}
+
+/// `Some(None)` if hooks are left as they are.
+#[expect(
+    clippy::option_option,
+    reason = "the outer says whether the texts were good, the inner what they say"
+)]
+fn managed_hooks(flags: &ServeFlags, problems: &mut Vec<Problem>) -> Option<Option<Managed>> {
+    let flag = "--manage-lifecycle-hooks";
+    let heartbeat = duration("--hook-heartbeat", &flags.hook_heartbeat, &HEARTBEAT, problems);
+    let retain = match flags.manage_lifecycle_hooks.as_str() {
+        "off" | "false" => None,
+        "on" | "true" => Some(false),
+        "retain" => Some(true),
+        other => {
+            problems.push(Problem::new(flag, format!("{other:?} is none of off, on, retain")));
+            return None;
+        }
+    };
+    // AWS has whole seconds.
+    let heartbeat = Duration::from_secs(heartbeat?.as_secs());
+    Some(retain.map(|retain| Managed { heartbeat, retain }))
 }
 
 /// `Some(None)` for the text `none`, otherwise the value that `read` gives.

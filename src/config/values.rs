@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use crate::aws::Proxy;
 use crate::cluster::Candidate;
+use crate::groups::managed_hooks::Managed;
 use crate::groups::selector::Selectors;
 use crate::provider::{Listen, TlsOptions};
 use crate::scale_in::{AtOnce, OnDeadline, Treatment};
 use crate::telemetry::LogOptions;
 use crate::template;
+
 /// Configuration of `serve`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -61,6 +63,8 @@ pub struct Config {
     pub max_operator_scale_ins: AtOnce,
     /// Name of the lifecycle hooks that are ours.
     pub lifecycle_hook: String,
+    /// What the groups' lifecycle hooks are to be like; `None`: they are left as they are.
+    pub managed_hooks: Option<Managed>,
     /// URLs of the SQS queues of notices.
     pub queue_urls: Vec<String>,
     /// What to do on a rebalance recommendation.

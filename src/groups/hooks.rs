@@ -259,6 +259,22 @@ impl Hooks {
         Ok(terminating)
     }
 
+    /// Puts a hook of ours on its group. The cache has it at once: AWS may not show it for a while.
+    pub(super) async fn put(&self, hook: Hook, now: Timestamp) -> Result<(), AwsError> {
+        let slot = self.slot(&hook.group);
+        // A look-up that began before shows what was before.
+        let _flight = slot.flight.lock().await;
+        self.aws.put_hook(&hook).await?;
+        let mut known = slot.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut hooks = known.take().map(|known| known.hooks).unwrap_or_default();
+        hooks.retain(|other| other.name != hook.name);
+        hooks.push(hook);
+        *known = Some(Known { looked_at: now, hooks });
+        drop(known);
+        self.versions.send_replace(());
+        Ok(())
+    }
+
     /// Stand-in until DescribeLifecycleHooks answers: our name, AWS's minimum time-out.
     pub fn presumed(&self, group: &GroupName) -> Hook {
         Hook::new(&self.name, group, SHORTEST_HEARTBEAT)

@@ -10,6 +10,7 @@ pub mod failures;
 mod group_locks;
 pub mod hooks;
 mod launch;
+pub mod managed_hooks;
 mod managed_node_groups;
 mod metrics;
 mod poll_interval;

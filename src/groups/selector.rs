@@ -243,6 +243,11 @@ impl Selectors {
         &self.tagged
     }
 
+    /// Whether the group is selected, by its name or its tags.
+    pub fn selects(&self, group: &AutoScalingGroup) -> bool {
+        self.named.contains_key(&group.name) || self.tagged.iter().any(|tags| tags.matches(&group.tags))
+    }
+
     /// Tightens the group's bounds to those of `--nodes`. If the two do not overlap, the group's own win: AWS would
     /// refuse any other size.
     pub fn tighten(&self, group: &mut AutoScalingGroup) {

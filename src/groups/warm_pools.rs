@@ -13,7 +13,7 @@ pub(super) async fn add<'a>(
     before: Option<&Snapshot>,
     groups: impl Iterator<Item = &'a mut AutoScalingGroup>,
 ) -> Result<(), AwsError> {
-    let asked = groups.filter(|group| group.reuses).map(async |group| {
+    let asked = groups.filter(|group| group.warm_pool.is_some_and(|pool| pool.reuses)).map(async |group| {
         let outcome = aws.warm_pool(&group.name).await;
         let (told, error) = match outcome {
             Ok(told) => (told, None),

@@ -68,6 +68,7 @@ pub fn config() -> Config {
         eviction_pause: None,
         max_operator_scale_ins: AtOnce::Share(1_000),
         lifecycle_hook: "ebbtide".to_owned(),
+        managed_hooks: None,
         templates_config_map: "ebbtide-templates".to_owned(),
         election: Some(Candidate { lease: "ebbtide".to_owned(), pod: Some("ebbtide-0".to_owned()) }),
         log: LogOptions { format: LogFormat::Text, level: tracing::Level::INFO },

@@ -12,7 +12,7 @@ use aws_sdk_ec2::types::{
     LaunchTemplateBlockDeviceMappingRequest, LaunchTemplateEbsBlockDeviceRequest, RequestLaunchTemplateData,
 };
 use ebbtide::aws::{
-    AutoScalingGroup, Aws, LaunchSpec, Source, TemplateAliases, TemplateId, TemplateRef, type_table,
+    AutoScalingGroup, Aws, Hook, LaunchSpec, Source, TemplateAliases, TemplateId, TemplateRef, type_table,
 };
 use ebbtide::clock::Clock;
 use ebbtide::groups::Groups;
@@ -220,6 +220,26 @@ async fn only_hooks_on_the_way_out_are_seen() {
     assert_eq!(hooks.len(), 1);
     assert_eq!((hooks[0].name.as_str(), hooks[0].heartbeat_timeout), ("ebbtide", Duration::from_mins(5)));
     assert_eq!(hooks[0].global_timeout, Duration::from_mins(500));
+}
+
+#[tokio::test]
+#[ignore = "needs moto; see README"]
+async fn our_hook_is_put_and_changed_beside_those_of_others() {
+    let moto = moto().await;
+    let template = moto.template("managed", "m5.large").await;
+    moto.group("managed", 0, &template, &[]).await;
+    let theirs = Hook::new("Terminate-LC-Hook", "managed", Duration::from_mins(30));
+    let first = Hook { abandons: false, ..Hook::new("ebbtide", "managed", Duration::from_mins(5)) };
+    let then = Hook::new("ebbtide", "managed", Duration::from_mins(1));
+    moto.aws.put_hook(&theirs).await.expect("put");
+    for ours in [first, then] {
+        moto.aws.put_hook(&ours).await.expect("put");
+        let mut found = moto.aws.lifecycle_hooks(&"managed".into()).await.expect("answers");
+        found.sort_by(|a, b| a.name.cmp(&b.name));
+        assert_eq!(found, [theirs.clone(), ours]);
+    }
+    // moto knows no instance lifecycle policy, and takes it.
+    moto.aws.retain_abandoned(&"managed".into()).await.expect("accepted");
 }
 
 #[tokio::test]

@@ -15,6 +15,7 @@ mod incidents;
 mod joining;
 mod journal_queries;
 mod kills;
+mod managed_hooks;
 mod metrics;
 mod notices;
 mod order;

@@ -212,10 +212,8 @@ impl Discovery {
         let Some(view) = self.groups.latest() else { return Ok(()) };
         let missing = view.groups.keys().filter(|name| !described.contains_key(*name));
         let missing: Vec<GroupName> = missing.cloned().collect();
-        let named = self.selectors.names();
         for found in self.aws.describe_groups(&missing).await? {
-            let tagged = self.selectors.tagged().iter().any(|tags| tags.matches(&found.tags));
-            if tagged || named.contains(&found.name) {
+            if self.selectors.selects(&found) {
                 described.insert(found.name.clone(), found);
             }
         }

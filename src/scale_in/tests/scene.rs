@@ -102,12 +102,7 @@ pub(super) struct Scene {
 }
 
 pub(super) fn hook(heartbeat: u64) -> Hook {
-    Hook {
-        group: "g".into(),
-        name: "ebbtide".into(),
-        heartbeat_timeout: Duration::from_secs(heartbeat),
-        global_timeout: Duration::from_secs(heartbeat * 100).min(Duration::from_hours(48)),
-    }
+    Hook::new("ebbtide", "g", Duration::from_secs(heartbeat))
 }
 
 /// AWS has told of this hook of ours, beside one of somebody else's or not.

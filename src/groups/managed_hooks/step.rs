@@ -1,0 +1,146 @@
+//! What a group lacks of what `--manage-lifecycle-hooks` asks for. Pure.
+//!
+//! - Retention comes before the hook: it decides the hook's default result. Where it cannot be had, the hook comes all the same.
+//! - The default result is ABANDON only where the group keeps abandoned instances. Elsewhere it would save nothing, and skip the
+//!   hooks of others that still hold the instance.
+//! - Hooks of others are never looked at: two hooks hold an instance until both are done.
+
+use std::time::Duration;
+
+use crate::aws::{AutoScalingGroup, Hook};
+use crate::groups::hooks::HookState;
+
+/// What `--manage-lifecycle-hooks` asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Managed {
+    /// Heartbeat time-out of the hooks (`--hook-heartbeat`), in whole seconds.
+    pub heartbeat: Duration,
+    /// Whether groups are to keep instances whose hook times out.
+    pub retain: bool,
+}
+
+/// The next call that a group needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Its hooks are not known.
+    LookUp,
+    /// It is to keep abandoned instances.
+    Retain,
+    /// It is to have this hook, in place of one of the same name or of none.
+    Put {
+        /// As it is to be.
+        hook: Hook,
+        /// As it is.
+        before: Option<Hook>,
+    },
+}
+
+/// What the group needs next, if anything. `retains`: whether it keeps abandoned instances; `may_retain`: whether that may be asked
+/// for now.
+pub(super) fn next(
+    managed: Managed,
+    name: &str,
+    group: &AutoScalingGroup,
+    hooks: &HookState,
+    (retains, may_retain): (bool, bool),
+) -> Option<Step> {
+    if group.frozen.is_some() {
+        return None;
+    }
+    if managed.retain && may_retain && !retains && can_retain(group) {
+        return Some(Step::Retain);
+    }
+    let HookState::Known(known) = hooks else { return Some(Step::LookUp) };
+    let hook = Hook { abandons: retains, ..Hook::new(name, group.name.clone(), managed.heartbeat) };
+    let before = known.ours.clone();
+    (before.as_ref() != Some(&hook)).then_some(Step::Put { hook, before })
+}
+
+/// Whether retention does no harm. What a warm pool retains is no node: nobody would drain and end it.
+fn can_retain(group: &AutoScalingGroup) -> bool {
+    group.warm_pool.is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::aws::{Frozen, WarmPool};
+    use crate::groups::hooks::TerminatingHooks;
+
+    const FIVE_MINUTES: Duration = Duration::from_mins(5);
+    const ON: Managed = Managed { heartbeat: FIVE_MINUTES, retain: false };
+    const RETAIN: Managed = Managed { heartbeat: FIVE_MINUTES, retain: true };
+
+    fn group() -> AutoScalingGroup {
+        AutoScalingGroup { name: "web".into(), ..AutoScalingGroup::default() }
+    }
+
+    fn hook(heartbeat: Duration, abandons: bool) -> Hook {
+        Hook { abandons, ..Hook::new("ebbtide", "web", heartbeat) }
+    }
+
+    fn known(ours: Option<Hook>, others: bool) -> HookState {
+        HookState::Known(TerminatingHooks { ours, others })
+    }
+
+    fn step(managed: Managed, hooks: &HookState, retention: (bool, bool)) -> Option<Step> {
+        next(managed, "ebbtide", &group(), hooks, retention)
+    }
+
+    fn put(hook: Hook, before: Option<Hook>) -> Step {
+        Step::Put { hook, before }
+    }
+
+    #[test]
+    fn a_group_without_our_hook_gets_it_whoever_else_has_one() {
+        for others in [false, true] {
+            let hooks = known(None, others);
+            assert_eq!(step(ON, &hooks, (false, true)), Some(put(hook(FIVE_MINUTES, false), None)));
+        }
+        assert_eq!(step(ON, &known(Some(hook(FIVE_MINUTES, false)), true), (false, true)), None);
+    }
+
+    #[test]
+    fn what_is_not_known_is_looked_up_first() {
+        for hooks in [HookState::Unknown, HookState::Presumed(hook(FIVE_MINUTES, false))] {
+            assert_eq!(step(ON, &hooks, (false, true)), Some(Step::LookUp));
+        }
+    }
+
+    #[test]
+    fn a_hook_of_ours_that_differs_is_put_right() {
+        for other in [hook(Duration::from_hours(1), false), hook(FIVE_MINUTES, true)] {
+            let hooks = known(Some(other.clone()), false);
+            assert_eq!(step(ON, &hooks, (false, true)), Some(put(hook(FIVE_MINUTES, false), Some(other))));
+        }
+    }
+
+    #[test]
+    fn the_time_out_abandons_where_the_group_retains_whoever_said_so() {
+        let hooks = known(None, false);
+        assert_eq!(step(ON, &hooks, (true, true)), Some(put(hook(FIVE_MINUTES, true), None)));
+        assert_eq!(step(RETAIN, &hooks, (true, true)), Some(put(hook(FIVE_MINUTES, true), None)));
+    }
+
+    #[test]
+    fn retention_comes_first_and_its_refusal_does_not_keep_the_hook_off() {
+        let hooks = known(None, false);
+        assert_eq!(step(RETAIN, &hooks, (false, true)), Some(Step::Retain));
+        assert_eq!(step(RETAIN, &hooks, (false, false)), Some(put(hook(FIVE_MINUTES, false), None)));
+    }
+
+    #[test]
+    fn a_warm_pool_gets_no_retention_and_its_group_a_hook() {
+        let group = AutoScalingGroup { warm_pool: Some(WarmPool { reuses: false }), ..group() };
+        let step = next(RETAIN, "ebbtide", &group, &known(None, false), (false, true));
+        assert_eq!(step, Some(put(hook(FIVE_MINUTES, false), None)));
+    }
+
+    #[test]
+    fn a_group_that_refuses_changes_is_left_alone() {
+        for frozen in [Frozen::Deleting, Frozen::OperatedBy("eks.amazonaws.com".into())] {
+            let group = AutoScalingGroup { frozen: Some(frozen), ..group() };
+            assert_eq!(next(RETAIN, "ebbtide", &group, &known(None, false), (false, true)), None);
+        }
+    }
+}
