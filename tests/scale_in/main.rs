@@ -17,6 +17,7 @@ mod journal_queries;
 mod kills;
 mod managed_hooks;
 mod metrics;
+mod net;
 mod notices;
 mod order;
 mod orders;
