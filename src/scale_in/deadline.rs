@@ -124,12 +124,7 @@ mod tests {
 
     #[test]
     fn a_limit_that_is_only_ours_deletes_nothing_where_it_is_to_wait() {
-        let hook = Hook {
-            group: "g".into(),
-            name: "ebbtide".into(),
-            heartbeat_timeout: Duration::from_secs(60),
-            global_timeout: Duration::from_secs(6_000),
-        };
+        let hook = Hook::new("ebbtide", "g", Duration::from_mins(1));
         // Our limit, the hook, AWS's end of the machine, what is to be done: when pods are deleted, when an Event names them.
         let table = [
             (None, false, None, OnDeadline::Wait, None, None),

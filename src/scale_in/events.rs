@@ -485,26 +485,26 @@ pub(super) fn failed(words: &str, pause: Duration) -> NodeEvent {
 
 /// On a pod: it was evicted.
 pub(super) fn pod_evicted(node: &str, cause: Cause) -> NodeEvent {
-    let note = format!("node {} is scaled in (cause {cause}): the pod was evicted", cut(node, 253));
-    normal(Reason::Evicted, "pod", note)
+    let text = format!("node {} is scaled in (cause {cause}): the pod was evicted", cut(node, 253));
+    normal(Reason::Evicted, "pod", text)
 }
 
 /// On a DaemonSet's pod that wants to be asked: it was.
 pub(super) fn daemon_pod_asked(node: &str, cause: Cause) -> NodeEvent {
-    let note = format!(
+    let text = format!(
         "node {} is scaled in (cause {cause}), and its last workload has exited: the pod was asked to go, as it wants to be",
         cut(node, 253)
     );
-    normal(Reason::Evicted, "pod", note)
+    normal(Reason::Evicted, "pod", text)
 }
 
 /// On a pod: it was deleted because time is up.
 pub(super) fn pod_deleted(node: &str, cause: Cause) -> NodeEvent {
-    let note = format!(
+    let text = format!(
         "node {} is scaled in (cause {cause}), and the pod's time there is over: it was deleted, whatever budgets say",
         cut(node, 253)
     );
-    warning(Reason::Deleted, "pod", note)
+    warning(Reason::Deleted, "pod", text)
 }
 
 const CANCELLED: &str = "cancelled";

@@ -22,7 +22,7 @@ async fn a_pod_that_is_evicted_or_deleted_is_told_once_by_which_node_and_why() {
     scene.until_gone(&machine).await;
     let told = |pod: &str, reason: &str| pod_notes(&scene.world, pod, reason);
     let evicted = format!("node {on} is scaled in (cause operator): the pod was evicted");
-    assert_eq!(told("quick", "ScaleInEvicted"), [evicted.clone()]);
+    assert_eq!(told("quick", "ScaleInEvicted"), std::slice::from_ref(&evicted));
     assert_eq!(told("long", "ScaleInEvicted"), [evicted]);
     assert_eq!(told("web", "ScaleInDeleted").len(), 1);
     for (pod, reason) in [("quick", "ScaleInDeleted"), ("long", "ScaleInDeleted"), ("web", "ScaleInEvicted")]
