@@ -15,12 +15,11 @@ use crate::clock::later;
 use crate::cluster::PodView;
 use crate::k8s::names;
 
-/// Between the exit of the last pod of an order and the answers for the next: the kubelet reports, the watch delivers, a pod
-/// that is over its time is killed.
-const HANDOVER: SignedDuration = SignedDuration::from_secs(5);
-
 /// A pod that its order has kept until its last call is asked this long before: for two tries under its budget.
 const CHANCE: SignedDuration = SignedDuration::from_secs(10);
+
+/// What a later order needs beside its grace: its chance, the 3 s that a last call is early, and 2 s to see the last exit.
+const HANDOVER: SignedDuration = SignedDuration::from_secs(15);
 
 /// The order of workloads that say nothing.
 const DEFAULT: i32 = 0;
@@ -110,8 +109,8 @@ mod tests {
     fn later_orders_take_what_they_need_and_no_more_than_half() {
         let gone_by = |graces: &[i64]| gone_by(at(1_000), at(0), graces.iter().copied());
         assert_eq!(gone_by(&[]), at(1_000));
-        assert_eq!(gone_by(&[30]), at(965));
-        assert_eq!(gone_by(&[30, 100]), at(860));
+        assert_eq!(gone_by(&[30]), at(955));
+        assert_eq!(gone_by(&[30, 100]), at(840));
         assert_eq!(gone_by(&[600]), at(500));
         assert_eq!(gone_by(&[i64::MAX, i64::MAX]), at(500));
         assert_eq!(super::gone_by(at(0), at(1_000), [30]), at(0), "the limit has passed");
