@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 
 use super::answer::{self, Answer, ApiError, CALL_TIMEOUT, timely};
 use super::client::Cluster;
+use super::drain_state::DrainState;
 use super::node_view::NodeView;
 use super::pods::PodName;
 
@@ -59,6 +60,20 @@ impl Cluster {
         let api: Api<Node> = Api::all(self.client.clone());
         let params = PatchParams { field_manager: Some("ebbtide".into()), ..PatchParams::default() };
         let node = timely(api.patch(name, &params, &Patch::Merge(patch))).await?;
+        Ok(NodeView::from(&node))
+    }
+
+    /// Tells others by conditions of the Node how far its drain is. Returns the Node as written.
+    pub async fn report_drain(
+        &self,
+        node: &NodeView,
+        state: DrainState,
+        now: Timestamp,
+    ) -> Result<NodeView, ApiError> {
+        let api: Api<Node> = Api::all(self.client.clone());
+        let patch = Patch::Strategic(state.patch(&node.uid, node.drain_state, now));
+        let params = PatchParams { field_manager: Some("ebbtide".into()), ..PatchParams::default() };
+        let node = timely(api.patch_status(&node.name, &params, &patch)).await?;
         Ok(NodeView::from(&node))
     }
 

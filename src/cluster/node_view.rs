@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeStatus, Taint};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::cordon::Cordon;
+use super::drain_state::DrainState;
 use super::interner::TextMap;
 use super::record::{Annotation, Record};
 use crate::k8s::{InstanceId, NodeName, ProviderId, names};
@@ -55,6 +56,8 @@ pub struct NodeView {
     pub ready_since: Option<Timestamp>,
     /// Since when its kubelet says that it is not Ready (`False`); `None` otherwise.
     pub unready_since: Option<Timestamp>,
+    /// What its conditions DrainInProgress and Drained say, if we have written them.
+    pub drain_state: Option<DrainState>,
     /// `status.capacity`.
     pub capacity: TextMap,
     /// `status.allocatable`.
@@ -85,6 +88,7 @@ impl From<&Node> for NodeView {
             ready: status.map(ready).unwrap_or_default(),
             ready_since: status.and_then(|status| since(status, "True")),
             unready_since: status.and_then(|status| since(status, "False")),
+            drain_state: status.and_then(DrainState::read),
             capacity: quantities(status.and_then(|status| status.capacity.as_ref())),
             allocatable: quantities(status.and_then(|status| status.allocatable.as_ref())),
         }

@@ -128,7 +128,7 @@ pub(super) struct ServeFlags {
     #[arg(long, value_name = "DURATION", default_value = "none")]
     pub(super) patience: String,
     /// Longest time from the request of a scale-in to the release, whatever its cause: more than 10s longer than
-    /// --daemonset-flush, up to 30days. none: no limit but the lifecycle hook's.
+    /// --daemonset-flush, up to 30days. none: no limit but the lifecycle hook's. A group's tag ebbtide/drain-timeout beats it.
     #[arg(long, value_name = "DURATION", default_value = "none")]
     pub(super) drain_timeout: String,
     /// What becomes of pods that are left at a limit that is only --drain-timeout's: delete, wait (go on under their budgets, and

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::events::NodeEvent;
 use super::waiting::Waiting;
 use crate::aws::Hook;
-use crate::cluster::PodName;
+use crate::cluster::{DrainState, PodName};
 use crate::k8s::{GroupName, InstanceId};
 
 /// Something to be done, once.
@@ -91,6 +91,8 @@ pub enum Action {
     },
     /// Let another process lead: our own pod is on the node.
     HandOver,
+    /// Tell others by conditions of the Node how far its drain is.
+    Report(DrainState),
     /// Publish an Event on the Node.
     Announce(NodeEvent),
     /// Publish an Event on a pod that was asked to go.

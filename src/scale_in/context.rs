@@ -15,7 +15,9 @@ use super::record::{Annotation, Release, Written};
 use super::settings::Settings;
 use crate::aws::{Aws, Instance, Lifecycle};
 use crate::clock::Clock;
-use crate::cluster::{Attachment, Budget, Cluster, Existing, Leadership, NodeView, Nodes, PodName, Store};
+use crate::cluster::{
+    Attachment, Budget, Cluster, DrainState, Existing, Leadership, NodeView, Nodes, PodName, Store,
+};
 use crate::groups::hooks::Hooks;
 use crate::groups::protection::Protection;
 use crate::groups::selector::Selectors;
@@ -65,6 +67,8 @@ pub struct Shared {
     pub settings: Settings,
     /// Whether Events on pods work.
     pub pod_events: Mutex<Outage>,
+    /// Whether conditions of Nodes can be written.
+    pub reports: Mutex<Outage>,
     /// How many evictions go out a second.
     pub eviction_rate: EvictionRate,
     /// Instances whose wish may be carried out now but has no record yet.
@@ -145,7 +149,8 @@ pub(super) fn needs_worker(shared: &Shared, node: &NodeView, instance: &Membersh
     let all = node.instance.as_deref().map(|instance| shared.nodes.of_instance(instance)).unwrap_or_default();
     let is_noticed =
         node.instance.as_ref().is_some_and(|instance| shared.notices.expected(instance).is_some());
-    if is_noticed || node.cordon.is_some() {
+    let is_reported = node.drain_state.is_some_and(|state| state != DrainState::Over);
+    if is_noticed || is_reported || node.cordon.is_some() {
         return true;
     }
     if node.marks.is_some() || node.record.is_some() || all.iter().any(|node| node.record.is_some()) {

@@ -28,6 +28,8 @@ const BLOCKED: SignedDuration = SignedDuration::from_secs(5);
 pub enum Task {
     /// A write to the Node.
     Node,
+    /// A write to the Node's conditions.
+    Report,
     /// Asking a pod to go, by UID.
     Pod(String),
     /// Setting or taking off the guard of a DaemonSet pod, by UID.
@@ -122,6 +124,7 @@ impl Task {
     pub fn of(action: &Action) -> Option<Self> {
         Some(match action {
             Action::PatchNode { .. } => Self::Node,
+            Action::Report(_) => Self::Report,
             Action::Evict { uid, .. } | Action::Delete { uid, .. } => Self::Pod(uid.clone()),
             Action::Guard { uid, .. } => Self::Guard(uid.clone()),
             Action::LookUpDaemonSet { uid, .. } => Self::DaemonSet(uid.clone()),

@@ -44,6 +44,7 @@ mod perform;
 pub mod plan;
 mod release;
 mod remember;
+mod report;
 mod returns;
 mod settings;
 pub mod situation;

@@ -72,6 +72,7 @@ pub(super) enum Outcome {
         instance: InstanceId,
         result: Result<(), AwsError>,
     },
+    Reported(Result<NodeView, ApiError>),
     Refreshed,
     HandedOver,
     Announced,
@@ -133,6 +134,10 @@ pub(super) fn perform(
         Action::CompleteHook { hook, instance } => async move {
             let result = shared.aws.complete(&hook.group, &hook.name, &instance).await;
             Outcome::Completed { hook, instance, result }
+        }
+        .boxed(),
+        Action::Report(state) => async move {
+            Outcome::Reported(shared.cluster.report_drain(&node, state, shared.clock.wall()).await)
         }
         .boxed(),
         Action::Announce(event) => announce(shared, node, event).boxed(),

@@ -15,7 +15,7 @@ use super::operator_queue;
 use super::record::{Cause, Phase, Record, Release, Wish, Written};
 use super::settings::Treatment;
 use super::situation::{Situation, Turn};
-use super::{cordon, deadline, drain, events, flush, guard, node_patch, release, twins};
+use super::{cordon, deadline, drain, events, flush, guard, node_patch, release, report, twins};
 use crate::aws::Lifecycle;
 use crate::clock::later;
 use crate::cluster::{DaemonOwner, PodName, Ready};
@@ -56,6 +56,7 @@ pub fn plan(s: &Situation<'_>) -> Plan {
         }
     };
     guard::guard(s, &mut plan);
+    report::report(s, record.as_ref(), &mut plan);
     look_up_daemon_sets(s, &mut plan);
     // Until the Node is cordoned, a pod may be on its way: an earlier scheduling decision may be bound later.
     let is_closed = s.node.unschedulable || s.node.taint(names::TO_BE_DELETED).is_some();

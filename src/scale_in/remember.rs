@@ -1,5 +1,7 @@
 //! What a worker keeps of an action's outcome: when to try again, and what the next plan must know.
 
+use std::sync::PoisonError;
+
 use jiff::{SignedDuration, Timestamp};
 
 use super::action::Action;
@@ -67,9 +69,29 @@ impl Worker {
             Outcome::Completed { hook, instance, result } => {
                 self.hear_of_completion(&hook, &instance, result);
             }
+            Outcome::Reported(result) => self.hear_of_report(result),
             Outcome::Refreshed => self.memory.failed(&Task::Refresh, now, Some(REFRESH)),
             Outcome::HandedOver => self.memory.worked(Task::HandOver, now),
             Outcome::Announced => {}
+        }
+    }
+
+    /// Conditions are for others: nothing waits for them, and what fails is told rarely, as where the right was left out.
+    fn hear_of_report(&mut self, result: Result<NodeView, ApiError>) {
+        let now = self.shared.clock.now();
+        let mut outage = self.shared.reports.lock().unwrap_or_else(PoisonError::into_inner);
+        match result {
+            Ok(node) => {
+                outage.ends();
+                self.memory.worked(Task::Report, now);
+                self.shared.nodes.update(node);
+            }
+            Err(error) => {
+                if outage.lasts().is_some() {
+                    tracing::warn!(node = self.name.as_str(), error = %chain(&error), "conditions DrainInProgress and Drained could not be written: tried again, drains go on");
+                }
+                self.memory.failed(&Task::Report, now, None);
+            }
         }
     }
 

@@ -7,6 +7,7 @@ mod budgets;
 mod claims;
 mod clocks;
 mod clusters;
+mod conditions;
 mod dead;
 mod deadlines;
 mod drainers;

@@ -8,6 +8,7 @@ mod notices;
 mod order;
 mod people;
 mod release;
+mod report;
 mod scene;
 mod states;
 

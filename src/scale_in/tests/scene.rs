@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::aws::{AwsError, Hook, Lifecycle};
 use crate::clock::elapsed;
-use crate::cluster::{Answer, Budget, DaemonOwner, NodeView, PodName, PodView, Project};
+use crate::cluster::{Answer, Budget, DaemonOwner, DrainState, NodeView, PodName, PodView, Project};
 use crate::groups::hooks::{HookState, TerminatingHooks};
 use crate::k8s::names;
 use crate::scale_in::action::{Action, Plan};
@@ -98,6 +98,8 @@ pub(super) struct Scene {
     /// The budgets of the pods that are being evicted, by UID.
     covered_by: BTreeMap<String, Vec<(String, String)>>,
     pub(super) permit: Permit,
+    /// What was told of the drain by conditions.
+    pub(super) reports: Vec<DrainState>,
     pub(super) settings: Settings,
 }
 
@@ -156,6 +158,7 @@ pub(super) fn node() -> Scene {
         memory: Memory::default(),
         covered_by: BTreeMap::new(),
         permit: Permit::Granted,
+        reports: Vec::new(),
         settings: settings(),
     }
 }
@@ -256,7 +259,7 @@ impl Scene {
         self.memory.claims.see(view.record.as_ref(), true, self.now);
         self.memory.note_membership(&self.instance);
         self.memory.note_pods(self.pods.as_ref().unwrap_or(&BTreeMap::new()));
-        let plan = plan(&Situation {
+        let mut plan = plan(&Situation {
             now: self.now,
             wall: self.now,
             ahead: SignedDuration::ZERO,
@@ -281,10 +284,30 @@ impl Scene {
             memory: &self.memory,
         });
         self.memory.note_occupied(plan.occupied, self.now);
+        // Told beside everything else: at once, and no test of anything else sees it.
+        plan.actions.retain(|action| match action {
+            Action::Report(state) => {
+                self.reports.push(*state);
+                false
+            }
+            _ => true,
+        });
+        if let Some(state) = self.reports.last() {
+            self.tell(state.patch("node-uid", None, self.now));
+        }
         for action in &plan.actions {
             self.begin(action);
         }
         plan
+    }
+
+    /// Writes the conditions of a status patch into the Node.
+    fn tell(&mut self, mut patch: Value) {
+        let told = patch["status"]["conditions"].take();
+        let told = told.as_array().expect("conditions");
+        let conditions = self.node["status"]["conditions"].as_array_mut().expect("conditions");
+        conditions.retain(|old| told.iter().all(|new| new["type"] != old["type"]));
+        conditions.extend(told.iter().cloned());
     }
 
     fn begin(&mut self, action: &Action) {

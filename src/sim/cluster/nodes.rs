@@ -147,8 +147,11 @@ impl State {
         if self.kubelet_hears(node) {
             let now = self.now;
             self.edit(Resource::Nodes, &Name::cluster(node), |value| {
+                // It leaves conditions alone that it does not know.
+                let known = ["MemoryPressure", "DiskPressure", "PIDPressure", "Ready"];
                 for condition in value["status"]["conditions"].as_array_mut().into_iter().flatten() {
-                    if condition.get("lastHeartbeatTime").is_some() {
+                    let is_known = condition["type"].as_str().is_some_and(|kind| known.contains(&kind));
+                    if is_known && condition.get("lastHeartbeatTime").is_some() {
                         condition["lastHeartbeatTime"] = stamp(now);
                     }
                 }

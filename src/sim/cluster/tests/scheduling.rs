@@ -90,6 +90,26 @@ async fn a_kubelet_writes_its_node_every_five_minutes_and_after_what_changes_on_
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_kubelet_leaves_conditions_alone_that_it_does_not_know() {
+    let sim = sim();
+    sim.cluster.set_timing(Timing::real());
+    sim.cluster.add(node("n1"));
+    tokio::time::sleep(LONG).await;
+    let then = "2020-01-01T00:00:00Z";
+    let told = json!({ "type": "DrainInProgress", "status": "True", "lastHeartbeatTime": then });
+    let patch = Patch::Strategic(json!({ "status": { "conditions": [told] } }));
+    sim.nodes().patch_status("n1", &PatchParams::default(), &patch).await.unwrap();
+    assert!(ready(&sim.cluster, "n1"), "the patch names one condition only");
+    let version = || sim.cluster.node("n1").unwrap().resource_version();
+    let before = version();
+    tokio::time::sleep(Duration::from_secs(311)).await;
+    assert_ne!(before, version(), "it has reported");
+    let conditions = sim.cluster.node("n1").unwrap().status.unwrap().conditions.unwrap();
+    let found = conditions.iter().find(|condition| condition.type_ == "DrainInProgress").unwrap();
+    assert_eq!(found.last_heartbeat_time.as_ref().unwrap().0.to_string(), then);
+}
+
+#[tokio::test(start_paused = true)]
 async fn no_controller_works_while_another_takes_over() {
     let sim = sim();
     sim.cluster.add(node("n1")).add(replica_set("web", 2)).add(budget("web").min_available(1));

@@ -1,0 +1,112 @@
+//! What a Node's conditions `DrainInProgress` and `Drained` tell others of a drain.
+//!
+//! Source: [KEP-5683](https://github.com/kubernetes/enhancements/tree/master/keps/sig-node/5683-lifecycle-conditions). Both
+//! are written together, in a strategic merge patch that names nothing else. Any API server takes them.
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::NodeStatus;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde_json::{Value, json};
+
+const IN_PROGRESS: &str = "DrainInProgress";
+const DRAINED: &str = "Drained";
+
+/// What the conditions say, as far as we have written both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DrainState {
+    /// Workloads are leaving.
+    InProgress,
+    /// All workloads have left.
+    Drained,
+    /// Time was up before all had left.
+    TimeOver,
+    /// There is no scale-in any more.
+    Over,
+}
+
+impl DrainState {
+    const ALL: [Self; 4] = [Self::InProgress, Self::Drained, Self::TimeOver, Self::Over];
+
+    /// Whether the drain is in progress, whether it is done, the reason of both conditions, and its text.
+    fn told(self) -> (bool, bool, &'static str, &'static str) {
+        match self {
+            Self::InProgress => {
+                (true, false, "ScaleInDraining", "Workloads leave before the node is scaled in")
+            }
+            Self::Drained => {
+                (false, true, "ScaleInDrained", "All workloads have left; the node is scaled in")
+            }
+            Self::TimeOver => (
+                false,
+                false,
+                "ScaleInTimeOver",
+                "Time was up before all workloads had left; the node is scaled in",
+            ),
+            Self::Over => (false, false, "ScaleInCancelled", "The node is not scaled in"),
+        }
+    }
+
+    /// Reads what we have written; `None` if there is nothing, or somebody else's word.
+    pub(super) fn read(status: &NodeStatus) -> Option<Self> {
+        let says = |kind: &str, value: bool, reason: &str| {
+            let found = status.conditions.iter().flatten().find(|condition| condition.type_ == kind);
+            found.is_some_and(|condition| {
+                condition.status == spelled(value) && condition.reason.as_deref() == Some(reason)
+            })
+        };
+        Self::ALL.into_iter().find(|state| {
+            let (in_progress, drained, reason, _) = state.told();
+            says(IN_PROGRESS, in_progress, reason) && says(DRAINED, drained, reason)
+        })
+    }
+
+    /// The patch of the status of the Node with this UID that tells so. A condition whose status stays keeps its time.
+    pub(crate) fn patch(self, uid: &str, before: Option<Self>, now: Timestamp) -> Value {
+        let (in_progress, drained, reason, message) = self.told();
+        let before = before.map(Self::told);
+        let condition = |kind: &str, value: bool, before: Option<bool>| {
+            let mut condition =
+                json!({ "type": kind, "status": spelled(value), "reason": reason, "message": message });
+            if before != Some(value) {
+                condition["lastTransitionTime"] = json!(Time(now));
+            }
+            condition
+        };
+        json!({ "metadata": { "uid": uid }, "status": { "conditions": [
+            condition(IN_PROGRESS, in_progress, before.map(|told| told.0)),
+            condition(DRAINED, drained, before.map(|told| told.1)),
+        ] } })
+    }
+}
+
+fn spelled(value: bool) -> &'static str {
+    if value { "True" } else { "False" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(patch: &Value) -> Option<DrainState> {
+        DrainState::read(&serde_json::from_value(patch["status"].clone()).expect("a status"))
+    }
+
+    #[test]
+    fn what_is_written_is_read_and_somebody_elses_is_not() {
+        for state in DrainState::ALL {
+            assert_eq!(read(&state.patch("u", None, Timestamp::UNIX_EPOCH)), Some(state));
+        }
+        let mut theirs = DrainState::InProgress.patch("u", None, Timestamp::UNIX_EPOCH);
+        theirs["status"]["conditions"][0]["reason"] = json!("KubectlDrainStarted");
+        assert_eq!(read(&theirs), None);
+        assert_eq!(read(&json!({ "status": {} })), None);
+    }
+
+    #[test]
+    fn a_condition_that_stays_as_it_is_keeps_its_time() {
+        let patch = DrainState::Over.patch("u", Some(DrainState::Drained), Timestamp::UNIX_EPOCH);
+        let conditions = &patch["status"]["conditions"];
+        assert!(conditions[0]["lastTransitionTime"].is_null(), "it was False");
+        assert_eq!(conditions[1]["lastTransitionTime"], "1970-01-01T00:00:00Z");
+    }
+}

@@ -1,0 +1,24 @@
+//! Telling others by conditions of the Node how far its drain is. Nothing waits for that. Pure.
+
+use super::action::{Action, Plan};
+use super::memory::Task;
+use super::record::{Phase, Record};
+use super::situation::Situation;
+use crate::cluster::DrainState;
+
+/// Plans the report of a scale-in, or that there is none any more.
+pub(super) fn report(s: &Situation<'_>, record: Option<&Record>, plan: &mut Plan) {
+    let wanted = match record {
+        Some(record) if record.phase == Phase::Draining => DrainState::InProgress,
+        Some(record) if record.empty_since.is_some() => DrainState::Drained,
+        Some(_) => DrainState::TimeOver,
+        None if s.node.drain_state.is_some() => DrainState::Over,
+        None => return,
+    };
+    // A write of the Node comes first, and this one would have its version outdated.
+    let is_written = s.memory.tries(&Task::Node).is_some_and(|tries| tries.in_flight);
+    if s.node.drain_state == Some(wanted) || plan.writes_node() || is_written {
+        return;
+    }
+    s.attempt(plan, &Task::Report, || Action::Report(wanted));
+}
