@@ -85,13 +85,49 @@ impl Project<VolumeAttachment> for Attachment {
 impl Store<Attachment> {
     /// How many volumes are attached to each node.
     pub fn count_on(&self, node: &str) -> usize {
-        self.all().iter().filter(|attachment| attachment.node == node).count()
+        self.count(|attachment| attachment.node == node)
     }
 }
 
 impl Store<Budget> {
     /// The budgets that cover a pod, by name.
     pub fn covering(&self, pod: &PodView) -> Vec<Arc<Budget>> {
-        self.all().into_iter().filter(|budget| budget.covers(pod)).collect()
+        self.matching(&format!("{}/", pod.name.namespace), |budget| budget.covers(pod))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::policy::v1::PodDisruptionBudgetSpec;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+
+    use super::*;
+    use crate::cluster::{PodName, Sink};
+
+    #[test]
+    fn a_pod_is_covered_by_the_budgets_of_its_own_namespace() {
+        let store = Store::<Budget>::default();
+        for (namespace, name) in [("web", "b"), ("web", "a"), ("web-2", "a"), ("we", "a"), ("web0", "a")] {
+            store.apply(store.reduce(PodDisruptionBudget {
+                metadata: ObjectMeta {
+                    namespace: Some(namespace.into()),
+                    name: Some(name.into()),
+                    ..ObjectMeta::default()
+                },
+                spec: Some(PodDisruptionBudgetSpec {
+                    selector: Some(LabelSelector::default()),
+                    ..PodDisruptionBudgetSpec::default()
+                }),
+                status: None,
+            }));
+        }
+        let pod =
+            PodView { name: PodName { namespace: "web".into(), name: "p".into() }, ..PodView::default() };
+        let names: Vec<_> = store
+            .covering(&pod)
+            .iter()
+            .map(|budget| (budget.namespace.clone(), budget.name.clone()))
+            .collect();
+        assert_eq!(names, [("web".into(), "a".into()), ("web".into(), "b".into())]);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -126,9 +127,17 @@ impl<V> Default for Store<V> {
 }
 
 impl<V> Store<V> {
-    /// All objects.
-    pub fn all(&self) -> Vec<Arc<V>> {
-        self.lock().values().cloned().collect()
+    /// Objects whose keys begin with `prefix` and that `wanted` accepts, by key.
+    pub fn matching(&self, prefix: &str, wanted: impl Fn(&V) -> bool) -> Vec<Arc<V>> {
+        let items = self.lock();
+        let from = items.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
+        let prefixed = from.take_while(|(key, _)| key.starts_with(prefix));
+        prefixed.filter(|(_, value)| wanted(value)).map(|(_, value)| Arc::clone(value)).collect()
+    }
+
+    /// How many objects `wanted` accepts.
+    pub fn count(&self, wanted: impl Fn(&V) -> bool) -> usize {
+        self.lock().values().filter(|value| wanted(value)).count()
     }
 
     /// Whether there is an object of this key.
