@@ -35,15 +35,15 @@ impl Budget {
 }
 
 impl Project<PodDisruptionBudget> for Budget {
-    fn project(budget: &PodDisruptionBudget) -> Option<Self> {
+    fn project(budget: &PodDisruptionBudget) -> Self {
         let selector = budget.spec.as_ref().and_then(|spec| spec.selector.clone());
-        Some(Self {
+        Self {
             namespace: budget.namespace().unwrap_or_default(),
             name: budget.name_any(),
             resource_version: budget.resource_version().unwrap_or_default(),
             room: budget.status.as_ref().and_then(|status| status.disruptions_allowed).unwrap_or_default(),
             selector: selector.and_then(|selector| Selector::try_from(selector).ok()),
-        })
+        }
     }
 
     fn key(budget: &PodDisruptionBudget) -> String {
@@ -56,8 +56,8 @@ impl Project<PodDisruptionBudget> for Budget {
 pub struct Existing;
 
 impl Project<PartialObjectMeta<DaemonSet>> for Existing {
-    fn project(_: &PartialObjectMeta<DaemonSet>) -> Option<Self> {
-        Some(Self)
+    fn project(_: &PartialObjectMeta<DaemonSet>) -> Self {
+        Self
     }
 
     fn key(object: &PartialObjectMeta<DaemonSet>) -> String {
@@ -73,8 +73,8 @@ pub struct Attachment {
 }
 
 impl Project<VolumeAttachment> for Attachment {
-    fn project(object: &VolumeAttachment) -> Option<Self> {
-        Some(Self { node: object.spec.node_name.as_str().into() })
+    fn project(object: &VolumeAttachment) -> Self {
+        Self { node: object.spec.node_name.as_str().into() }
     }
 
     fn key(object: &VolumeAttachment) -> String {

@@ -166,24 +166,21 @@ impl<V> Store<V> {
 
 /// How an object is reduced to what is kept of it.
 pub trait Project<K>: Sized {
-    /// Its key and what is kept of it; `None` if nothing is.
-    fn project(object: &K) -> Option<Self>;
+    /// What is kept of it.
+    fn project(object: &K) -> Self;
     /// An object's key.
     fn key(object: &K) -> String;
 }
 
 impl<K: ResourceExt, V: Project<K>> Sink<K> for Store<V> {
-    type Kept = (String, Option<V>);
+    type Kept = (String, V);
 
     fn reduce(&self, object: K) -> Self::Kept {
         (V::key(&object), V::project(&object))
     }
 
     fn apply(&self, (key, value): Self::Kept) {
-        match value {
-            Some(value) => self.lock().insert(key, Arc::new(value)),
-            None => self.lock().remove(&key),
-        };
+        self.lock().insert(key, Arc::new(value));
         self.touch();
     }
 
@@ -193,7 +190,7 @@ impl<K: ResourceExt, V: Project<K>> Sink<K> for Store<V> {
     }
 
     fn reset(&self, objects: Vec<Self::Kept>) {
-        *self.lock() = objects.into_iter().filter_map(|(key, value)| Some((key, Arc::new(value?)))).collect();
+        *self.lock() = objects.into_iter().map(|(key, value)| (key, Arc::new(value))).collect();
         self.synced.send_replace(true);
         self.touch();
     }

@@ -248,7 +248,7 @@ impl Scene {
             "status": { "disruptionsAllowed": room, "currentHealthy": 1, "desiredHealthy": 1, "expectedPods": 1 },
         }))
         .expect("a budget");
-        self.budgets = vec![Arc::new(Budget::project(&object).expect("kept"))];
+        self.budgets = vec![Arc::new(Budget::project(&object))];
     }
 
     /// One plan. What it asks of the Node is done; every other action is begun, as the worker begins it, and waits for its
