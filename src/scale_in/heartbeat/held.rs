@@ -1,57 +1,20 @@
-//! Heartbeats for instances that a lifecycle hook of ours holds in Terminating:Wait (or another :Wait state with a
-//! terminating hook), each at two fifths to half of the hook's time-out.
-//!
-//! Works from AWS alone: it goes on while the API server is down and before a restarted program has seen a Node. The hook
-//! of an instance without a Node is completed once nothing runs on it any more ([`nodeless`]). Since when each is held is
-//! found out here too ([`held_since`](super::held_since)): deadlines count from then, whatever the record says.
+//! The held instances, and what is due for each. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt;
-use futures::future::BoxFuture;
-use futures::stream::FuturesUnordered;
 use jiff::{SignedDuration, Timestamp};
-use tokio::time::timeout;
 
-use super::context::{Shared, our_limit};
-use super::deadline;
-use super::held_since::ask;
-use super::joined::Joined;
-use super::nodeless::{self, Past};
 use crate::aws::{AwsError, Hook, Lifecycle};
 use crate::clock::{elapsed, later, signed};
 use crate::groups::Snapshot;
-use crate::groups::hooks::TerminatingHooks;
 use crate::k8s::{GroupName, InstanceId};
 use crate::telemetry::chain;
-
-/// Pause after a failed heartbeat. The failure itself takes some seconds (see [`crate::aws`]), and the shortest time-out
-/// AWS allows is 30 s.
-const RETRY: SignedDuration = SignedDuration::from_secs(1);
 
 /// First heartbeats of instances held at the same moment are spread over this time. The shortest time-out is 30 s, and
 /// three refreshes are due in it.
 const FIRST_BEATS: SignedDuration = SignedDuration::from_secs(2);
-/// AWS shows an instance as held before its hook takes heartbeats: try again after this time ...
-///
-/// Source: [PrairieLearn#15586](https://github.com/PrairieLearn/PrairieLearn/pull/15586).
-const NOT_OPEN: SignedDuration = SignedDuration::from_secs(5);
-
-/// ... for this long. After that, our hook does not hold it.
-const OPEN_BY_THEN: SignedDuration = SignedDuration::from_mins(1);
-
-/// Longest wait for a look-up of the hooks before a first heartbeat.
-const LOOK_UP: Duration = Duration::from_secs(1);
-
-/// The instance is not ours to hold now: tried again after this time. Half the shortest time-out AWS allows, as our hook
-/// may have been added since the last refresh.
-const FOREIGN: SignedDuration = SignedDuration::from_secs(15);
-
-/// Held instances of a group share one look-up of its hooks if it is no older than this.
-const RECENT: Duration = Duration::from_secs(10);
 
 /// A refresh that showed the instance not yet held gives the start of the hold only if it is no older than this. After an
 /// outage of hours, a deadline that has only begun would seem to have passed.
@@ -65,21 +28,21 @@ const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
 
 /// A held instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Held {
-    group: GroupName,
+pub(super) struct Held {
+    pub(super) group: GroupName,
     /// State in which it is held.
-    lifecycle: Lifecycle,
+    pub(super) lifecycle: Lifecycle,
     /// First and last time seen in that state.
-    seen: Timestamp,
+    pub(super) seen: Timestamp,
     last_seen: Timestamp,
     /// When AWS began to hold it, if known ...
-    since: Option<Timestamp>,
+    pub(super) since: Option<Timestamp>,
     /// ... and when to ask if not; `None` while a question is under way.
     ask_at: Option<Timestamp>,
-    next: Timestamp,
+    pub(super) next: Timestamp,
     in_flight: bool,
     /// Whether this run saw the instance join its group.
-    is_new: bool,
+    pub(super) is_new: bool,
     /// When to complete the hook for lack of a Node; `None` while it has one, or that is unknown.
     let_go_at: Option<Timestamp>,
     /// Completion was sent; it is repeated at the usual pace.
@@ -88,13 +51,34 @@ struct Held {
 
 /// What to send for a held instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+pub(super) enum Step {
     Heartbeat,
     Complete,
 }
 
+/// What becomes of a held instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// Heartbeats hold it: it has a Node, or may have one, or the leader lets it go later.
+    Held,
+    /// Heartbeats hold it until this moment. Then its hook is completed.
+    HeldUntil(Timestamp),
+    /// Neither: another's hook holds it, or a launching hook, or the leader lets it go.
+    LeftAlone,
+}
+
+impl Fate {
+    /// When its hook is to be completed by us.
+    pub(super) fn ends_at(self) -> Option<Timestamp> {
+        match self {
+            Self::HeldUntil(at) => Some(at),
+            Self::Held | Self::LeftAlone => None,
+        }
+    }
+}
+
 /// Result of a call for a held instance.
-enum Done {
+pub(super) enum Done {
     /// A step was sent; the next is due after this time.
     Step(InstanceId, SignedDuration),
     /// AWS's answer since when it is held.
@@ -102,13 +86,35 @@ enum Done {
 }
 
 impl Held {
-    /// Decides what is due.
+    /// What is due.
     fn step(&self, now: Timestamp) -> Step {
         if self.let_go_at.is_some_and(|at| at <= now) { Step::Complete } else { Step::Heartbeat }
     }
 
+    /// Whether to ask now since when it is held; the question is then under way.
+    pub(super) fn takes_question(&mut self, now: Timestamp) -> bool {
+        self.ask_at.take_if(|at| *at <= now).is_some()
+    }
+
+    /// Whether the next step is due.
+    pub(super) fn is_due(&self, now: Timestamp) -> bool {
+        self.next <= now && !self.in_flight
+    }
+
+    /// Begins the step that is due.
+    pub(super) fn begin(&mut self, now: Timestamp) -> Step {
+        let step = self.step(now);
+        (self.in_flight, self.is_let_go) = (true, step == Step::Complete);
+        step
+    }
+
+    /// When something is due for it.
+    pub(super) fn wakes_at(&self) -> impl Iterator<Item = Timestamp> + use<> {
+        (!self.in_flight).then_some(self.next).into_iter().chain(self.ask_at)
+    }
+
     /// Sets when to let it go; `None`: keep it.
-    fn plan_to_let_go(&mut self, at: Option<Timestamp>) {
+    pub(super) fn plan_to_let_go(&mut self, at: Option<Timestamp>) {
         self.let_go_at = at;
         match at {
             Some(at) if !self.is_let_go => self.next = self.next.min(at),
@@ -120,11 +126,11 @@ impl Held {
 
 /// Instances that this run saw join their groups.
 #[derive(Debug, Default)]
-struct Newcomers(BTreeSet<InstanceId>);
+pub(super) struct Newcomers(BTreeSet<InstanceId>);
 
 impl Newcomers {
     /// Adds instances that the refresh before did not show, though it showed their group.
-    fn observe(&mut self, before: Option<&Snapshot>, snapshot: &Snapshot) {
+    pub(super) fn observe(&mut self, before: Option<&Snapshot>, snapshot: &Snapshot) {
         self.0.retain(|instance| snapshot.by_instance.contains_key(instance));
         let come = snapshot.by_instance.iter().filter(|(instance, group)| {
             let is_missing = |before: &Snapshot| {
@@ -138,7 +144,7 @@ impl Newcomers {
 
 /// Updates `held` from the last refresh. If the refresh before showed an instance not held, it has been held since then
 /// at most.
-fn observe(
+pub(super) fn observe(
     held: &mut BTreeMap<InstanceId, Held>,
     before: Option<&Snapshot>,
     snapshot: &Snapshot,
@@ -185,97 +191,8 @@ fn observe(
     }
 }
 
-/// Sends heartbeats and completes hooks until stopped.
-pub(super) async fn run(shared: Arc<Shared>) {
-    let mut held: BTreeMap<InstanceId, Held> = BTreeMap::new();
-    let mut running: FuturesUnordered<BoxFuture<'static, Done>> = FuturesUnordered::new();
-    let mut groups = shared.groups.versions();
-    let mut leadership = shared.leadership.changes();
-    let mut before: Option<Arc<Snapshot>> = None;
-    let mut joined = Joined::default();
-    let mut newcomers = Newcomers::default();
-    loop {
-        let now = shared.clock.now();
-        if let Some(snapshot) = shared.groups.latest() {
-            joined.observe(&shared, &snapshot);
-            newcomers.observe(before.as_deref(), &snapshot);
-            observe(&mut held, before.as_deref(), &snapshot, &newcomers, now);
-            before = Some(snapshot);
-        }
-        let known = held.iter().filter_map(|(instance, held)| Some((instance.clone(), held.since?)));
-        shared.holds.publish(known.collect());
-        // Every replica does: the leader may be cut off from AWS, or may just have died.
-        start_what_is_due(&shared, &mut held, &mut joined, &running, now);
-        let next = held
-            .values()
-            .flat_map(|held| (!held.in_flight).then_some(held.next).into_iter().chain(held.ask_at));
-        let next = next.min();
-        let wake = async {
-            match next {
-                Some(at) => shared.clock.sleep_until(at).await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            biased;
-            () = shared.stop.cancelled() => return,
-            Some(done) = running.next() => hear(&mut held, done, shared.clock.now()),
-            Ok(()) = groups.changed() => {}
-            Ok(()) = leadership.changed() => {}
-            () = wake => {}
-        }
-    }
-}
-
-fn start_what_is_due(
-    shared: &Arc<Shared>,
-    held: &mut BTreeMap<InstanceId, Held>,
-    joined: &mut Joined,
-    running: &FuturesUnordered<BoxFuture<'static, Done>>,
-    now: Timestamp,
-) {
-    let whole_since = shared.nodes.whole_for().map(|time| later(now, -signed(time)));
-    // Only the leader completes hooks; any replica may send heartbeats.
-    let leads = shared.leadership.leads();
-    for (instance, held) in held {
-        if held.ask_at.is_some_and(|at| at <= now) {
-            held.ask_at = None;
-            let (shared, held, instance) = (Arc::clone(shared), held.clone(), instance.clone());
-            running.push(Box::pin(async move {
-                let since =
-                    ask(&shared.aws, &shared.clock, &instance, &held.group, held.lifecycle, held.seen).await;
-                Done::Asked(instance, since)
-            }));
-        }
-        let nodeless_since = whole_since.filter(|_| shared.nodes.of_instance(instance).is_empty());
-        let let_go_at = nodeless_since.map(|since| let_go_at(shared, instance, held, since, now));
-        let is_foreign =
-            let_go_at.is_some_and(|at| at <= now) && !joined.is_ours(shared, &held.group, instance);
-        let is_warming =
-            held.lifecycle.is_warm() && nodeless_since.is_some() && shared.nodes.gone_for(instance).is_none();
-        held.plan_to_let_go(let_go_at.filter(|_| leads && !is_foreign && !is_warming));
-        if held.next <= now && !held.in_flight {
-            // Not ours to hold: another's hook, a launching hook (first time into the warm pool), or the
-            // leader lets it go.
-            let is_leaders = !leads && let_go_at.is_some_and(|at| at <= now);
-            if is_foreign || is_warming || is_leaders {
-                held.next = now + FOREIGN;
-                continue;
-            }
-            held.in_flight = true;
-            let step = held.step(now);
-            held.is_let_go = step == Step::Complete;
-            let is_new = now < held.seen + OPEN_BY_THEN;
-            let (shared, group, instance) = (Arc::clone(shared), held.group.clone(), instance.clone());
-            running.push(Box::pin(async move {
-                let pause = act(&shared, &group, &instance, step, is_new).await;
-                Done::Step(instance, pause)
-            }));
-        }
-    }
-}
-
-fn hear(held: &mut BTreeMap<InstanceId, Held>, done: Done, now: Timestamp) {
+/// Notes the result of a call.
+pub(super) fn hear(held: &mut BTreeMap<InstanceId, Held>, done: Done, now: Timestamp) {
     match done {
         Done::Step(instance, pause) => {
             if let Some(held) = held.get_mut(&instance) {
@@ -297,26 +214,6 @@ fn hear(held: &mut BTreeMap<InstanceId, Held>, done: Done, now: Timestamp) {
     }
 }
 
-/// When to complete the hook of an instance without a Node.
-fn let_go_at(
-    shared: &Shared,
-    instance: &InstanceId,
-    held: &Held,
-    whole_since: Timestamp,
-    now: Timestamp,
-) -> Timestamp {
-    let past = match shared.nodes.gone_for(instance) {
-        Some(time) => Past::Gone(later(now, -signed(time))),
-        None if held.is_new => Past::NeverJoined,
-        None => Past::Unknown,
-    };
-    let since = held.since.unwrap_or(held.seen);
-    let hook = shared.hooks.last_seen(&held.group);
-    let ours = our_limit(&shared.groups, &shared.settings, &held.group);
-    let limit = deadline::hold_limit(ours, since, hook.as_ref(), since);
-    nodeless::let_go_at(past, held.seen, whole_since, shared.holds.needed(instance), limit)
-}
-
 /// A fraction of `of`: always the same for an instance, mostly different between instances.
 fn portion(of: SignedDuration, instance: &InstanceId) -> SignedDuration {
     let mut hasher = DefaultHasher::new();
@@ -327,63 +224,15 @@ fn portion(of: SignedDuration, instance: &InstanceId) -> SignedDuration {
 
 /// Pause between heartbeats: two fifths to half of the hook's time-out, so that instances held at the same moment spread
 /// out.
-fn interval(hook: &Hook, instance: &InstanceId) -> SignedDuration {
+pub(super) fn interval(hook: &Hook, instance: &InstanceId) -> SignedDuration {
     let half = signed(hook.heartbeat_timeout / 2);
     half - portion(half / 5, instance)
 }
 
-/// Sends `step`; `is_new`: held for less than [`OPEN_BY_THEN`]. Returns the pause until the next step.
-async fn act(
-    shared: &Shared,
-    group: &GroupName,
-    instance: &InstanceId,
-    step: Step,
-    is_new: bool,
-) -> SignedDuration {
-    // No heartbeat waits for a read that may be throttled: discovery keeps the hooks fresh.
-    let hook = match shared.hooks.last_seen(group) {
-        Some(hook) => hook,
-        None => match timeout(LOOK_UP, shared.hooks.seen_within(RECENT, group, shared.clock.now())).await {
-            Ok(Ok(TerminatingHooks { ours: Some(hook), .. })) => hook,
-            Ok(Ok(_)) => return FOREIGN,
-            // A useless heartbeat is better than a hook that times out.
-            Ok(Err(error)) => {
-                tracing::warn!(group = group.as_str(), instance = instance.as_str(), error = %chain(&error), "lifecycle hooks could not be looked up: heartbeats go out as if ours had the shortest time-out");
-                shared.hooks.presumed(group)
-            }
-            Err(_) => shared.hooks.presumed(group),
-        },
-    };
-    let pause = interval(&hook, instance);
-    let result = match step {
-        Step::Heartbeat => shared.aws.heartbeat(group, &hook.name, instance).await,
-        Step::Complete => shared.aws.complete(group, &hook.name, instance).await,
-    };
-    if step == Step::Heartbeat {
-        shared.metrics.beat(result.is_ok());
-    }
-    match result {
-        Ok(()) if step == Step::Complete => {
-            tracing::info!(
-                group = group.as_str(),
-                instance = instance.as_str(),
-                "lifecycle hook completed: the instance has no Node"
-            );
-            shared.groups.refresh_soon();
-            pause
-        }
-        Err(AwsError::NoActiveHook { .. }) if is_new => pause.min(NOT_OPEN),
-        // Our hook no longer holds it: the next refresh shows what became of it.
-        Ok(()) | Err(AwsError::NoActiveHook { .. }) => pause,
-        Err(error) => {
-            tracing::warn!(group = group.as_str(), instance = instance.as_str(), error = %chain(&error), "heartbeat or completion of the lifecycle hook failed: tried again in 1 s");
-            RETRY
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::aws::{AutoScalingGroup, Instance};
     use crate::groups::Group;
@@ -412,33 +261,19 @@ mod tests {
         )
     }
 
+    fn show(held: &mut BTreeMap<InstanceId, Held>, states: &[(&str, Lifecycle)], now: i64) {
+        observe(held, None, &snapshot(states), &Newcomers::default(), at(now));
+    }
+
     #[test]
     fn what_waits_is_held_at_once_and_what_does_not_is_let_go() {
         let mut held = BTreeMap::new();
-        observe(
-            &mut held,
-            None,
-            &snapshot(&[("i-1", Lifecycle::TerminatingWait), ("i-2", Lifecycle::InService)]),
-            &Newcomers::default(),
-            at(10),
-        );
+        show(&mut held, &[("i-1", Lifecycle::TerminatingWait), ("i-2", Lifecycle::InService)], 10);
         assert_eq!(held.keys().collect::<Vec<_>>(), ["i-1"]);
         assert_eq!(held["i-1"].next, at(10));
-        observe(
-            &mut held,
-            None,
-            &snapshot(&[("i-1", Lifecycle::TerminatingWait)]),
-            &Newcomers::default(),
-            at(20),
-        );
+        show(&mut held, &[("i-1", Lifecycle::TerminatingWait)], 20);
         assert_eq!(held["i-1"].seen, at(10), "seen first, not last");
-        observe(
-            &mut held,
-            None,
-            &snapshot(&[("i-1", Lifecycle::TerminatingProceed)]),
-            &Newcomers::default(),
-            at(30),
-        );
+        show(&mut held, &[("i-1", Lifecycle::TerminatingProceed)], 30);
         assert!(held.is_empty());
     }
 
@@ -479,9 +314,6 @@ mod tests {
 
     #[test]
     fn one_refresh_that_leaves_an_instance_out_ends_no_hold_and_another_state_begins_a_new_one() {
-        let show = |held: &mut BTreeMap<InstanceId, Held>, states: &[(&str, Lifecycle)], now| {
-            observe(held, None, &snapshot(states), &Newcomers::default(), at(now));
-        };
         let mut held = BTreeMap::new();
         show(&mut held, &[("i-1", Lifecycle::TerminatingWait)], 10);
         show(&mut held, &[], 70);

@@ -1,0 +1,222 @@
+//! Heartbeats for instances that a lifecycle hook of ours holds in Terminating:Wait (or another :Wait state with a
+//! terminating hook), each at two fifths to half of the hook's time-out.
+//!
+//! Works from AWS alone: it goes on while the API server is down and before a restarted program has seen a Node. The hook
+//! of an instance without a Node is completed once nothing runs on it any more ([`nodeless`]). Since when each is held is
+//! found out here too ([`held_since`](super::held_since)): deadlines count from then, whatever the record says.
+
+mod held;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt as _, StreamExt as _};
+use jiff::{SignedDuration, Timestamp};
+use tokio::time::timeout;
+
+use self::held::{Done, Fate, Held, Newcomers, Step, hear, interval, observe};
+use super::context::{Shared, our_limit};
+use super::deadline;
+use super::held_since::ask;
+use super::joined::Joined;
+use super::nodeless::{self, Past};
+use crate::aws::AwsError;
+use crate::clock::{later, signed};
+use crate::groups::Snapshot;
+use crate::groups::hooks::TerminatingHooks;
+use crate::k8s::{GroupName, InstanceId};
+use crate::telemetry::chain;
+
+/// Pause after a failed heartbeat. The failure itself takes some seconds (see [`crate::aws`]), and the shortest time-out
+/// AWS allows is 30 s.
+const RETRY: SignedDuration = SignedDuration::from_secs(1);
+
+/// AWS shows an instance as held before its hook takes heartbeats: try again after this time ...
+///
+/// Source: [PrairieLearn#15586](https://github.com/PrairieLearn/PrairieLearn/pull/15586).
+const NOT_OPEN: SignedDuration = SignedDuration::from_secs(5);
+
+/// ... for this long. After that, our hook does not hold it.
+const OPEN_BY_THEN: SignedDuration = SignedDuration::from_mins(1);
+
+/// Longest wait for a look-up of the hooks before a first heartbeat.
+const LOOK_UP: Duration = Duration::from_secs(1);
+
+/// The instance is not ours to hold now: tried again after this time. Half the shortest time-out AWS allows, as our hook
+/// may have been added since the last refresh.
+const FOREIGN: SignedDuration = SignedDuration::from_secs(15);
+
+/// Held instances of a group share one look-up of its hooks if it is no older than this.
+const RECENT: Duration = Duration::from_secs(10);
+
+/// Sends heartbeats and completes hooks until stopped.
+pub(super) async fn run(shared: Arc<Shared>) {
+    let mut held: BTreeMap<InstanceId, Held> = BTreeMap::new();
+    let mut running: FuturesUnordered<BoxFuture<'static, Done>> = FuturesUnordered::new();
+    let mut groups = shared.groups.versions();
+    let mut leadership = shared.leadership.changes();
+    let mut before: Option<Arc<Snapshot>> = None;
+    let mut joined = Joined::default();
+    let mut newcomers = Newcomers::default();
+    loop {
+        let now = shared.clock.now();
+        if let Some(snapshot) = shared.groups.latest() {
+            joined.observe(&shared, &snapshot);
+            if before.as_ref().is_none_or(|before| !Arc::ptr_eq(before, &snapshot)) {
+                newcomers.observe(before.as_deref(), &snapshot);
+            }
+            observe(&mut held, before.as_deref(), &snapshot, &newcomers, now);
+            before = Some(snapshot);
+        }
+        let known = held.iter().filter_map(|(instance, held)| Some((instance.clone(), held.since?)));
+        shared.holds.publish(known.collect());
+        // Every replica does: the leader may be cut off from AWS, or may just have died.
+        start_what_is_due(&shared, &mut held, &mut joined, &running, now);
+        let next = held.values().flat_map(Held::wakes_at).min();
+        let wake = async {
+            match next {
+                Some(at) => shared.clock.sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = shared.stop.cancelled() => return,
+            Some(done) = running.next() => hear(&mut held, done, shared.clock.now()),
+            Ok(()) = groups.changed() => {}
+            Ok(()) = leadership.changed() => {}
+            () = wake => {}
+        }
+    }
+}
+
+/// Starts what is due: questions since when instances are held, heartbeats, completions.
+fn start_what_is_due(
+    shared: &Arc<Shared>,
+    held: &mut BTreeMap<InstanceId, Held>,
+    joined: &mut Joined,
+    running: &FuturesUnordered<BoxFuture<'static, Done>>,
+    now: Timestamp,
+) {
+    for (instance, held) in held {
+        if held.takes_question(now) {
+            running.push(ask_since(Arc::clone(shared), instance.clone(), held.clone()).boxed());
+        }
+        let fate = fate(shared, joined, instance, held, now);
+        held.plan_to_let_go(fate.ends_at());
+        if !held.is_due(now) {
+            continue;
+        }
+        if fate == Fate::LeftAlone {
+            held.next = now + FOREIGN;
+            continue;
+        }
+        let step = held.begin(now);
+        let is_new = now < held.seen + OPEN_BY_THEN;
+        running.push(send(Arc::clone(shared), held.group.clone(), instance.clone(), step, is_new).boxed());
+    }
+}
+
+async fn ask_since(shared: Arc<Shared>, instance: InstanceId, held: Held) -> Done {
+    let since = ask(&shared.aws, &shared.clock, &instance, &held.group, held.lifecycle, held.seen).await;
+    Done::Asked(instance, since)
+}
+
+async fn send(shared: Arc<Shared>, group: GroupName, instance: InstanceId, step: Step, is_new: bool) -> Done {
+    let pause = act(&shared, &group, &instance, step, is_new).await;
+    Done::Step(instance, pause)
+}
+
+/// What becomes of a held instance.
+fn fate(shared: &Shared, joined: &mut Joined, instance: &InstanceId, held: &Held, now: Timestamp) -> Fate {
+    // Until all Nodes have been listed, any instance may have one.
+    let Some(whole_for) = shared.nodes.whole_for() else { return Fate::Held };
+    if !shared.nodes.of_instance(instance).is_empty() {
+        return Fate::Held;
+    }
+    let end = let_go_at(shared, instance, held, later(now, -signed(whole_for)), now);
+    let is_over = end <= now;
+    let is_foreign = is_over && !joined.is_ours(shared, &held.group, instance);
+    // A launching hook holds it on its first way into the warm pool.
+    let is_warming = held.lifecycle.is_warm() && shared.nodes.gone_for(instance).is_none();
+    // Any replica may send heartbeats; only the leader completes hooks.
+    match shared.leadership.leads() {
+        _ if is_foreign || is_warming => Fate::LeftAlone,
+        true => Fate::HeldUntil(end),
+        false if is_over => Fate::LeftAlone,
+        false => Fate::Held,
+    }
+}
+
+/// When to complete the hook of an instance without a Node.
+fn let_go_at(
+    shared: &Shared,
+    instance: &InstanceId,
+    held: &Held,
+    whole_since: Timestamp,
+    now: Timestamp,
+) -> Timestamp {
+    let past = match shared.nodes.gone_for(instance) {
+        Some(time) => Past::Gone(later(now, -signed(time))),
+        None if held.is_new => Past::NeverJoined,
+        None => Past::Unknown,
+    };
+    let since = held.since.unwrap_or(held.seen);
+    let hook = shared.hooks.last_seen(&held.group);
+    let ours = our_limit(&shared.groups, &shared.settings, &held.group);
+    let limit = deadline::hold_limit(ours, since, hook.as_ref(), since);
+    nodeless::let_go_at(past, held.seen, whole_since, shared.holds.needed(instance), limit)
+}
+
+/// Sends `step`; `is_new`: held for less than [`OPEN_BY_THEN`]. Returns the pause until the next step.
+async fn act(
+    shared: &Shared,
+    group: &GroupName,
+    instance: &InstanceId,
+    step: Step,
+    is_new: bool,
+) -> SignedDuration {
+    // No heartbeat waits for a read that may be throttled: discovery keeps the hooks fresh.
+    let hook = match shared.hooks.last_seen(group) {
+        Some(hook) => hook,
+        None => match timeout(LOOK_UP, shared.hooks.seen_within(RECENT, group, shared.clock.now())).await {
+            Ok(Ok(TerminatingHooks { ours: Some(hook), .. })) => hook,
+            Ok(Ok(_)) => return FOREIGN,
+            // A useless heartbeat is better than a hook that times out.
+            Ok(Err(error)) => {
+                tracing::warn!(group = group.as_str(), instance = instance.as_str(), error = %chain(&error), "lifecycle hooks could not be looked up: heartbeats go out as if ours had the shortest time-out");
+                shared.hooks.presumed(group)
+            }
+            Err(_) => shared.hooks.presumed(group),
+        },
+    };
+    let pause = interval(&hook, instance);
+    let result = match step {
+        Step::Heartbeat => shared.aws.heartbeat(group, &hook.name, instance).await,
+        Step::Complete => shared.aws.complete(group, &hook.name, instance).await,
+    };
+    if step == Step::Heartbeat {
+        shared.metrics.beat(result.is_ok());
+    }
+    match result {
+        Ok(()) if step == Step::Complete => {
+            tracing::info!(
+                group = group.as_str(),
+                instance = instance.as_str(),
+                "lifecycle hook completed: the instance has no Node"
+            );
+            shared.groups.refresh_soon();
+            pause
+        }
+        Err(AwsError::NoActiveHook { .. }) if is_new => pause.min(NOT_OPEN),
+        // Our hook no longer holds it: the next refresh shows what became of it.
+        Ok(()) | Err(AwsError::NoActiveHook { .. }) => pause,
+        Err(error) => {
+            tracing::warn!(group = group.as_str(), instance = instance.as_str(), error = %chain(&error), "heartbeat or completion of the lifecycle hook failed: tried again in 1 s");
+            RETRY
+        }
+    }
+}
