@@ -42,12 +42,13 @@ async fn evictions_of_all_nodes_keep_to_the_rate_and_nodes_take_turns() {
     }
     let asked = asked_where(&scene);
     assert_eq!(asked.len(), 28);
+    // A request is on its way for some of the time.
     for pair in asked.windows(2) {
         let apart = pair[1].0.duration_since(pair[0].0);
-        assert!(apart >= SignedDuration::from_millis(2_850), "{apart}");
+        assert!(apart >= SignedDuration::from_millis(2_400), "{apart}");
     }
-    let took = asked[27].0.duration_since(asked[0].0);
-    assert!(took <= SignedDuration::from_secs(27 * 3 + 6), "the rate is used: {took}");
+    let took = asked[27].0.duration_since(asked[0].0).as_secs();
+    assert!((27 * 3 - 1..=27 * 3 + 6).contains(&took), "{took} s");
     let mut of: BTreeMap<&str, usize> = BTreeMap::new();
     for (_, node) in &asked[..12] {
         *of.entry(node).or_default() += 1;
