@@ -60,32 +60,44 @@ impl Holds {
 /// How far AWS's clock may be ahead of our wall clock: what it dates may be earlier by this much.
 const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_mins(1);
 
-/// Asks AWS since when an instance is held. AWS dates that by the wall clock; the result is on ours.
+/// Since when is this instance held, in this state? It was first seen so at `seen`.
+#[derive(Clone, Debug)]
+pub(super) struct Question {
+    pub(super) instance: InstanceId,
+    pub(super) lifecycle: Lifecycle,
+    pub(super) seen: Timestamp,
+}
+
+/// Asks AWS once since when these instances of a group are held. AWS dates that by the wall clock; the result is on ours.
 pub(super) async fn ask(
     aws: &Aws,
     clock: &Clock,
-    instance: &InstanceId,
     group: &GroupName,
-    lifecycle: Lifecycle,
-    seen: Timestamp,
-) -> Result<Timestamp, AwsError> {
+    questions: &[Question],
+) -> Result<BTreeMap<InstanceId, Timestamp>, AwsError> {
     let ahead = clock.ahead();
-    let seen = later(seen, ahead);
-    let activities = aws.scaling_activities(group, later(seen, -LONGEST_HOLD)).await?;
-    Ok(later(began(&activities, instance, lifecycle, seen), -ahead - CLOCKS_DIFFER))
+    let first = questions.iter().map(|held| held.seen).min().unwrap_or_else(|| clock.now());
+    let activities = aws.scaling_activities(group, later(later(first, ahead), -LONGEST_HOLD)).await?;
+    let since = questions.iter().map(|held| {
+        let began = began(&activities, &held.instance, held.lifecycle, later(held.seen, ahead));
+        (held.instance.clone(), later(began, -ahead - CLOCKS_DIFFER))
+    });
+    Ok(since.collect())
 }
 
 /// When the hold of an instance first seen held at `seen` began, by its group's activities, newest first. An activity
 /// starts a while before its hook. A termination missing from a full list is older than the oldest in it. One missing
 /// from a complete list is not shown yet, or never: then `seen`.
 fn began(activities: &[Activity], instance: &InstanceId, lifecycle: Lifecycle, seen: Timestamp) -> Timestamp {
+    let earliest = later(seen, -LONGEST_HOLD);
+    let recent = &activities[..activities.partition_point(|activity| activity.started >= earliest)];
     let its_own = |activity: &&Activity| {
         !activity.description.starts_with("Launching") && activity.description.ends_with(instance.as_str())
     };
-    let has_older = activities.len() >= ACTIVITIES_AT_MOST && lifecycle == Lifecycle::TerminatingWait;
-    let oldest = activities.last().filter(|_| has_older);
-    let known = activities.iter().find(its_own).or(oldest);
-    known.map_or(seen, |activity| activity.started.clamp(later(seen, -LONGEST_HOLD), seen))
+    let has_older = recent.len() >= ACTIVITIES_AT_MOST && lifecycle == Lifecycle::TerminatingWait;
+    let oldest = recent.last().filter(|_| has_older);
+    let known = recent.iter().find(its_own).or(oldest);
+    known.map_or(seen, |activity| activity.started.min(seen))
 }
 
 #[cfg(test)]
@@ -117,6 +129,8 @@ mod tests {
         assert_eq!(began(&all, &"i-3".into(), held, at(100)), at(100), "AWS does not tell of this one yet");
         let many: Vec<_> = (0..ACTIVITIES_AT_MOST as i64).map(|n| activity(900 - n, "Launching")).collect();
         assert_eq!(began(&many, &"i-3".into(), held, at(1_000)), at(401), "longer ago than AWS tells");
+        let long_after = at(80 + LONGEST_HOLD.as_secs());
+        assert_eq!(began(&all, &"i-1".into(), held, long_after), long_after, "no hold lasts that long");
         assert_eq!(began(&[], &"i-1".into(), held, at(100)), at(100));
         assert_eq!(
             began(&all[3..], &"i-1".into(), Lifecycle::ReplacingVolumeWait, at(100)),

@@ -32,6 +32,11 @@ fn held_at(world: &World, machine: &Machine) -> jiff::Timestamp {
     *aws_moments(world, held).first().expect("held")
 }
 
+fn is_held(world: &World, machine: &Machine) -> bool {
+    let held = |e: &Event| matches!(e, Event::EnteredWait { instance, .. } if *instance == machine.instance);
+    !aws_moments(world, held).is_empty()
+}
+
 #[tokio::test(start_paused = true)]
 async fn looks_that_are_twenty_seconds_old_cost_no_second_termination() {
     for group in groups() {
@@ -308,6 +313,30 @@ async fn a_drain_begins_while_load_balancers_still_let_go_of_the_instance() {
     scene.until_gone(&machine).await;
     scene.assert_left_well(&machine);
     assert_eq!(terminations(&scene.world, &machine).len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_restart_one_question_tells_since_when_forty_instances_of_a_group_are_held() {
+    let mut scene = Scene::with(held_group(40, 60)).await;
+    let machines = scene.machines();
+    let pods = machines
+        .iter()
+        .map(|m| pod(format!("web-{}", m.instance).as_str()).on(&m.name).grace(900).exits_after(600));
+    scene.run(pods).await;
+    for machine in &machines {
+        scene.scale_in(machine, Cause::Group).await;
+    }
+    scene.until(|w| machines.iter().all(|machine| is_held(w, machine))).await;
+    scene.take_down().await;
+    scene.pass_some(seconds(20)).await;
+    let asked_before = scene.world.aws.calls(Operation::DescribeScalingActivities);
+    scene.bring_back();
+    scene.pass_some(seconds(60)).await;
+    let asked = scene.world.aws.calls(Operation::DescribeScalingActivities) - asked_before;
+    // Discovery may ask too, for why the group is short of instances.
+    assert!((1..=2).contains(&asked), "{asked}");
+    scene.until(|w| machines.iter().all(|machine| w.cluster.node(&machine.name).is_none())).await;
+    assert_nothing_lost(&scene.world);
 }
 
 #[tokio::test(start_paused = true)]

@@ -17,10 +17,10 @@ use futures::{FutureExt as _, StreamExt as _};
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::timeout;
 
-use self::held::{Done, Fate, Held, Newcomers, Step, hear, interval, observe};
+use self::held::{Done, Fate, Held, Newcomers, Step, hear, interval, observe, questions_due};
 use super::context::{Shared, our_limit};
 use super::deadline;
-use super::held_since::ask;
+use super::held_since::{Question, ask};
 use super::joined::Joined;
 use super::nodeless::{self, Past};
 use crate::aws::AwsError;
@@ -101,10 +101,10 @@ fn start_what_is_due(
     running: &FuturesUnordered<BoxFuture<'static, Done>>,
     now: Timestamp,
 ) {
+    for (group, questions) in questions_due(held, now) {
+        running.push(ask_since(Arc::clone(shared), group, questions).boxed());
+    }
     for (instance, held) in held {
-        if held.takes_question(now) {
-            running.push(ask_since(Arc::clone(shared), instance.clone(), held.clone()).boxed());
-        }
         let fate = fate(shared, joined, instance, held, now);
         held.plan_to_let_go(fate.ends_at());
         if !held.is_due(now) {
@@ -120,9 +120,9 @@ fn start_what_is_due(
     }
 }
 
-async fn ask_since(shared: Arc<Shared>, instance: InstanceId, held: Held) -> Done {
-    let since = ask(&shared.aws, &shared.clock, &instance, &held.group, held.lifecycle, held.seen).await;
-    Done::Asked(instance, since)
+async fn ask_since(shared: Arc<Shared>, group: GroupName, questions: Vec<Question>) -> Done {
+    let answer = ask(&shared.aws, &shared.clock, &group, &questions).await;
+    Done::Asked { group, instances: questions.into_iter().map(|held| held.instance).collect(), answer }
 }
 
 async fn send(shared: Arc<Shared>, group: GroupName, instance: InstanceId, step: Step, is_new: bool) -> Done {

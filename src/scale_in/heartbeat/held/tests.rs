@@ -1,0 +1,176 @@
+//! What a refresh shows, and what is then due.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::aws::{AutoScalingGroup, Instance};
+use crate::groups::Group;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).expect("in range")
+}
+
+fn snapshot(states: &[(&str, Lifecycle)]) -> Snapshot {
+    let instances = states
+        .iter()
+        .map(|&(id, lifecycle)| Instance {
+            id: id.into(),
+            zone: "z".into(),
+            lifecycle,
+            protected: false,
+            launched_from: None,
+        })
+        .collect();
+    Snapshot::new(
+        at(0),
+        [Arc::new(Group {
+            asg: AutoScalingGroup { name: "g".into(), instances, ..AutoScalingGroup::default() },
+            ..Group::default()
+        })],
+    )
+}
+
+fn show(held: &mut BTreeMap<InstanceId, Held>, states: &[(&str, Lifecycle)], now: i64) {
+    observe(held, None, &snapshot(states), &Newcomers::default(), at(now));
+}
+
+#[test]
+fn what_waits_is_held_at_once_and_what_does_not_is_let_go() {
+    let mut held = BTreeMap::new();
+    show(&mut held, &[("i-1", Lifecycle::TerminatingWait), ("i-2", Lifecycle::InService)], 10);
+    assert_eq!(held.keys().collect::<Vec<_>>(), ["i-1"]);
+    assert_eq!(held["i-1"].next, at(10));
+    show(&mut held, &[("i-1", Lifecycle::TerminatingWait)], 20);
+    assert_eq!(held["i-1"].seen, at(10), "seen first, not last");
+    show(&mut held, &[("i-1", Lifecycle::TerminatingProceed)], 30);
+    assert!(held.is_empty());
+}
+
+fn held() -> Held {
+    Held {
+        group: "g".into(),
+        lifecycle: Lifecycle::TerminatingWait,
+        seen: at(0),
+        last_seen: at(0),
+        since: None,
+        ask_at: None,
+        next: at(30),
+        in_flight: false,
+        is_new: true,
+        let_go_at: None,
+        is_let_go: false,
+    }
+}
+
+#[test]
+fn one_without_a_node_is_let_go_in_time_and_not_told_so_again_at_once() {
+    let mut held = held();
+    held.plan_to_let_go(Some(at(20)));
+    assert_eq!((held.next, held.step(at(19)), held.step(at(20))), (at(20), Step::Heartbeat, Step::Complete));
+    (held.is_let_go, held.next) = (true, at(50));
+    held.plan_to_let_go(Some(at(20)));
+    assert_eq!(held.next, at(50));
+    held.plan_to_let_go(None);
+    assert_eq!((held.step(at(60)), held.is_let_go), (Step::Heartbeat, false), "its Node has come after all");
+}
+
+#[test]
+fn one_refresh_that_leaves_an_instance_out_ends_no_hold_and_another_state_begins_a_new_one() {
+    let mut held = BTreeMap::new();
+    show(&mut held, &[("i-1", Lifecycle::TerminatingWait)], 10);
+    show(&mut held, &[], 70);
+    show(&mut held, &[], 130);
+    assert_eq!(held["i-1"].seen, at(10));
+    show(&mut held, &[("i-1", Lifecycle::ReplacingVolumeWait)], 131);
+    assert_eq!((held["i-1"].lifecycle, held["i-1"].seen), (Lifecycle::ReplacingVolumeWait, at(131)));
+    show(&mut held, &[], 252);
+    assert!(held.is_empty());
+}
+
+#[test]
+fn since_when_an_instance_is_held_is_asked_again_when_aws_did_not_say() {
+    let mut held = BTreeMap::from([("i-1".into(), Held { ask_at: None, ..held() })]);
+    let operation = crate::aws::Operation::DescribeScalingActivities;
+    let error = AwsError::Unreachable { operation, source: "timed out".into() };
+    let instances = vec!["i-1".into()];
+    hear(&mut held, Done::Asked { group: "g".into(), instances, answer: Err(error) }, at(100));
+    assert_eq!((held["i-1"].since, held["i-1"].ask_at), (None, Some(at(110))));
+    let (instances, answer) = (vec!["i-1".into()], Ok(BTreeMap::from([("i-1".into(), at(3))])));
+    hear(&mut held, Done::Asked { group: "g".into(), instances, answer }, at(112));
+    assert_eq!(held["i-1"].since, Some(at(3)));
+}
+
+#[test]
+fn what_a_refresh_shows_anew_in_a_known_group_has_come_since() {
+    let mut newcomers = Newcomers::default();
+    let one = snapshot(&[("i-1", Lifecycle::InService)]);
+    newcomers.observe(None, &one);
+    assert!(newcomers.0.is_empty(), "it may be old");
+    let two = snapshot(&[("i-1", Lifecycle::InService), ("i-2", Lifecycle::Pending)]);
+    newcomers.observe(Some(&one), &two);
+    newcomers.observe(Some(&two), &two);
+    assert_eq!(newcomers.0.iter().collect::<Vec<_>>(), ["i-2"]);
+    newcomers.observe(Some(&two), &one);
+    assert!(newcomers.0.is_empty());
+}
+
+#[test]
+fn instances_that_are_held_at_once_beat_apart_and_in_time() {
+    let hook = Hook::new("ebbtide", "g", Duration::from_mins(1));
+    let beats: BTreeSet<_> = (0..100).map(|n| interval(&hook, &format!("i-{n}").into())).collect();
+    assert!(beats.len() > 80, "{} of 100", beats.len());
+    let in_time = SignedDuration::from_secs(24)..=SignedDuration::from_secs(30);
+    assert!(beats.iter().all(|beat| in_time.contains(beat)), "{beats:?}");
+
+    let ids: Vec<String> = (0..100).map(|n| format!("i-{n}")).collect();
+    let all = |lifecycle| snapshot(&ids.iter().map(|id| (id.as_str(), lifecycle)).collect::<Vec<_>>());
+    let (before, after) = (all(Lifecycle::Terminating), all(Lifecycle::TerminatingWait));
+    let mut held = BTreeMap::new();
+    observe(&mut held, Some(&before), &after, &Newcomers::default(), at(10));
+    let first: BTreeSet<_> = held.values().map(|held| held.next).collect();
+    assert!((held.len(), first.len() > 80) == (100, true), "{} of {}", first.len(), held.len());
+    assert!(first.iter().all(|next| (at(10)..=at(12)).contains(next)), "{first:?}");
+}
+
+#[test]
+fn a_call_that_ends_is_of_one_instance_and_no_other() {
+    let in_flight = Held { in_flight: true, ..held() };
+    let mut held = BTreeMap::from(["i-1", "i-2"].map(|id| (id.into(), in_flight.clone())));
+    hear(&mut held, Done::Step("i-2".into(), SignedDuration::from_secs(24)), at(100));
+    assert_eq!((held["i-1"].in_flight, held["i-1"].next), (true, at(30)));
+    assert_eq!((held["i-2"].in_flight, held["i-2"].next), (false, at(124)));
+}
+
+#[test]
+fn a_hold_begins_after_the_refresh_that_did_not_show_it_or_is_asked_for() {
+    let large = snapshot(&[("i-1", Lifecycle::Terminating)]);
+    let mut held = BTreeMap::new();
+    let both = snapshot(&[("i-1", Lifecycle::TerminatingWait), ("i-2", Lifecycle::TerminatingWait)]);
+    observe(&mut held, Some(&large), &both, &Newcomers::default(), at(10));
+    assert_eq!((held["i-1"].since, held["i-1"].ask_at), (Some(at(0)), None));
+    assert_eq!((held["i-2"].since, held["i-2"].ask_at), (None, Some(at(10))));
+}
+
+#[test]
+fn after_a_long_time_without_a_refresh_it_is_asked_since_when_an_instance_is_held() {
+    let mut held = BTreeMap::new();
+    let large = snapshot(&[("i-1", Lifecycle::InService)]);
+    let mut now = snapshot(&[("i-1", Lifecycle::TerminatingWait)]);
+    now.taken_at = at(7_200);
+    observe(&mut held, Some(&large), &now, &Newcomers::default(), at(7_200));
+    assert_eq!((held["i-1"].since, held["i-1"].ask_at), (None, Some(at(7_200))));
+}
+
+#[test]
+fn one_question_for_each_group_is_of_all_its_instances_that_are_due() {
+    let due = Held { ask_at: Some(at(5)), ..held() };
+    let mut all: BTreeMap<InstanceId, Held> =
+        (0..40).map(|n| (format!("i-{n}").into(), due.clone())).collect();
+    all.insert("i-other".into(), Held { group: "h".into(), ..due.clone() });
+    all.insert("i-later".into(), Held { ask_at: Some(at(9)), ..due });
+    assert!(questions_due(&mut all, at(4)).is_empty());
+    let questions = questions_due(&mut all, at(5));
+    let counts: Vec<_> = questions.iter().map(|(group, of)| (group.as_str(), of.len())).collect();
+    assert_eq!(counts, [("g", 40), ("h", 1)]);
+    assert!(questions_due(&mut all, at(6)).is_empty(), "they are under way");
+}
