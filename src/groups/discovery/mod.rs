@@ -164,8 +164,7 @@ impl Discovery {
         let outcome =
             warm_pools::add(&self.aws, self.groups.latest().as_deref(), described.values_mut()).await;
         memory.warm_pools.note("warm pools", outcome.err().as_ref());
-        let states = memory.observe(described.values(), now);
-        self.groups.publish_states(states.clone());
+        let states = self.groups.publish_states(memory.observe(described.values(), now));
 
         // Everybody waits for the first refresh: it asks for no hooks. The second one comes soon.
         let is_first = !std::mem::replace(&mut memory.has_refreshed, true);

@@ -77,8 +77,8 @@ impl Groups {
     }
 
     /// Publishes sizes and lifecycle states before templates are looked up, which stay as they were: an instance held by a hook
-    /// must not wait for templates.
-    pub fn publish_states(&self, mut states: Snapshot) {
+    /// must not wait for templates. Returns what it published, without changes of ours.
+    pub fn publish_states(&self, mut states: Snapshot) -> Arc<Snapshot> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         states.is_complete = seen.base.as_ref().is_some_and(|base| base.is_complete);
         for (name, group) in &mut states.groups {
@@ -88,7 +88,7 @@ impl Groups {
                 group.stand_in.clone_from(&before.stand_in);
             }
         }
-        self.take(&mut seen, states);
+        self.take(&mut seen, states)
     }
 
     /// Lays a change of ours over the snapshot and asks for a new refresh.
@@ -166,14 +166,15 @@ impl Groups {
         self.view.subscribe()
     }
 
-    fn take(&self, seen: &mut Seen, snapshot: Snapshot) {
+    fn take(&self, seen: &mut Seen, snapshot: Snapshot) -> Arc<Snapshot> {
         seen.changes.forget_shown(snapshot.taken_at);
-        let snapshot = match &seen.base {
+        let snapshot = Arc::new(match &seen.base {
             Some(before) => snapshot.after(before),
             None => snapshot,
-        };
-        seen.base = Some(Arc::new(snapshot));
+        });
+        seen.base = Some(Arc::clone(&snapshot));
         self.swap(seen);
+        snapshot
     }
 
     fn swap(&self, seen: &Seen) {
