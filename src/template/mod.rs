@@ -19,7 +19,6 @@ pub mod tags;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -36,12 +35,6 @@ use pods::Network;
 pub struct Template {
     /// The encoded `core/v1` Node, the same in both dialects.
     pub encoded: Bytes,
-    /// Names of the instance types it covers, in the group's order of preference.
-    pub instance_types: Vec<String>,
-    /// Its labels.
-    pub labels: BTreeMap<String, String>,
-    /// Capacity and allocatable, without resources set by tags.
-    pub figures: Figures,
     /// Computed figures compared with the last real node's, if one has been seen.
     pub difference: Option<Difference>,
 }
@@ -159,13 +152,7 @@ impl Template {
             let real = learned.types.get(&info.name)?;
             Some(Difference::of(&kind.figures(info).allocatable, &real.allocatable))
         });
-        let node = node::build(facts, zone, first, &figures);
-        Ok(Self {
-            encoded: node.encode_to_vec().into(),
-            instance_types: facts.types.iter().map(|info| info.name.clone()).collect(),
-            labels: node.metadata.map(|meta| meta.labels).unwrap_or_default(),
-            figures,
-            difference,
-        })
+        let encoded = node::build(facts, zone, first, &figures).encode_to_vec().into();
+        Ok(Self { encoded, difference })
     }
 }

@@ -1,5 +1,7 @@
 //! What templates say, from facts to the encoded Node.
 
+use std::collections::BTreeMap;
+
 use k8s_pb::api::core::v1::Node;
 
 use super::capacity::tests::instance_type;

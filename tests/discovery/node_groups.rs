@@ -13,6 +13,7 @@ use ebbtide::sim::aws::{
 use ebbtide::sim::http::{self, Lost, Request, Response, aws_client};
 use tokio::time::Instant;
 
+use crate::templates::{label, node};
 use crate::world::{INTERVAL, by_tag, ours, world};
 
 /// A group of a managed node group of the same name.
@@ -22,8 +23,8 @@ fn managed(name: &str) -> GroupSpec {
 
 /// Whether the group's template has what EKS says of its node group; none while it has no template.
 fn is_known(snapshot: &Snapshot, group: &str) -> Option<bool> {
-    let template = snapshot.groups[group].template.clone()?.expect("can be made");
-    Some(template.labels.contains_key("of-eks"))
+    snapshot.groups[group].template.as_ref()?;
+    Some(label(&node(snapshot, group), "of-eks").is_some())
 }
 
 #[tokio::test(start_paused = true)]

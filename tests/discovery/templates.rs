@@ -9,12 +9,12 @@ use prost::Message;
 
 use crate::world::{by_tag, ours, world};
 
-fn node(snapshot: &Snapshot, group: &str) -> Node {
+pub(crate) fn node(snapshot: &Snapshot, group: &str) -> Node {
     let template = snapshot.groups[group].template.clone().expect("was tried").expect("is there");
     Node::decode(template.encoded.clone()).expect("is a Node")
 }
 
-fn label(node: &Node, key: &str) -> Option<String> {
+pub(crate) fn label(node: &Node, key: &str) -> Option<String> {
     node.metadata.as_ref()?.labels.get(key).cloned()
 }
 
@@ -22,7 +22,7 @@ fn capacity(node: &Node, resource: &str) -> Option<String> {
     node.status.as_ref()?.capacity.get(resource)?.string.clone()
 }
 
-const TYPE: &str = "node.kubernetes.io/instance-type";
+pub(crate) const TYPE: &str = "node.kubernetes.io/instance-type";
 
 #[tokio::test(start_paused = true)]
 async fn every_source_of_instances_gives_a_template() {

@@ -7,6 +7,7 @@ use ebbtide::sim::aws::{
     GroupSpec, LaunchConfigurationSpec, MixedSpec, Operation, Requirements, TemplateData, TemplateSpec,
 };
 
+use crate::templates::{TYPE, label, node};
 use crate::world::{INTERVAL, World, by_tag, ours, world};
 
 /// What discovery asks EC2.
@@ -142,10 +143,8 @@ async fn where_pages_end_early_again_and_again_versions_are_read_one_by_one() {
     let reads = world.calls_since(&mut seen)[&Operation::DescribeLaunchTemplateVersions];
     assert!(reads <= 13 * (MANY + 4), "{reads}: each, and a pass in vain, every five minutes");
     world.sim.add_template_version("group-007", TemplateData::of("c5.large"));
-    let is_new = |snapshot: &Snapshot| {
-        let template = snapshot.groups["group-007"].template.clone().expect("tried").expect("known");
-        template.labels["node.kubernetes.io/instance-type"] == "c5.large"
-    };
+    let is_new =
+        |snapshot: &Snapshot| label(&node(snapshot, "group-007"), TYPE).as_deref() == Some("c5.large");
     world.until(is_new).await;
 }
 

@@ -22,7 +22,12 @@ use ebbtide::groups::selector::Selectors;
 use ebbtide::template::tags::NodeTags;
 use ebbtide::template::{Facts, Settings, Template};
 use jiff::Timestamp;
+use k8s_pb::api::core::v1::Node;
+use prost::Message;
 
+use crate::rpcs::{capacity, label};
+
+const TYPE: &str = "node.kubernetes.io/instance-type";
 const IGNORED: &str = "the endpoint is in EBBTIDE_MOTO_ENDPOINT: run tests/moto.sh";
 const REGION: &str = "us-east-1";
 /// An image that moto knows.
@@ -322,14 +327,15 @@ async fn instance_types_have_the_published_figures() {
             tags: &NodeTags::default(),
         };
         let template = Template::of(&facts, &Settings::default()).expect("has a type");
-        assert_eq!(template.figures.capacity.pods, pods, "{name}");
-        assert_eq!(
-            template.figures.capacity.devices.iter().next().map(|(n, c)| (n.as_str(), *c)),
-            device,
-            "{name}"
-        );
+        let node = Node::decode(template.encoded).expect("is a Node");
+        assert_eq!(capacity(&node, "pods"), pods.to_string(), "{name}");
+        for resource in ["nvidia.com/gpu", "aws.amazon.com/neuron"] {
+            let count =
+                device.filter(|(told, _)| *told == resource).map_or(String::new(), |(_, n)| n.to_string());
+            assert_eq!(capacity(&node, resource), count, "{name}");
+        }
         let arch = if name.starts_with("m6g") || name.starts_with("c6g") { "arm64" } else { "amd64" };
-        assert_eq!(template.labels["kubernetes.io/arch"], arch, "{name}");
+        assert_eq!(label(&node, "kubernetes.io/arch"), arch, "{name}");
     }
 }
 
@@ -421,12 +427,14 @@ async fn a_look_of_discovery_sees_groups_of_every_source() {
     let names: Vec<_> = snapshot.groups.keys().map(|name| name.as_str()).collect();
     assert_eq!(names, ["look-mixed", "look-old", "look-plain"]);
     assert_eq!((snapshot.groups["look-plain"].asg.max, snapshot.groups["look-plain"].asg.desired), (5, 2));
-    let template =
-        |group: &str| snapshot.groups[group].template.clone().expect("was tried").expect("is there");
-    assert_eq!(template("look-plain").figures.capacity.storage_kib, 80 * 1024 * 1024);
-    assert_eq!(template("look-old").instance_types, ["c5.large"]);
-    let mixed = template("look-mixed");
-    assert_eq!(mixed.instance_types, ["m5.xlarge", "t3.medium"]);
-    assert_eq!((mixed.figures.capacity.cpu_millis, mixed.figures.capacity.pods), (2000, 17));
-    assert_eq!(mixed.labels["eks.amazonaws.com/capacityType"], "SPOT");
+    let node = |group: &str| {
+        let template = snapshot.groups[group].template.clone().expect("was tried").expect("is there");
+        Node::decode(template.encoded.clone()).expect("is a Node")
+    };
+    assert_eq!(capacity(&node("look-plain"), "ephemeral-storage"), "83886080Ki");
+    assert_eq!(label(&node("look-old"), TYPE), "c5.large");
+    let mixed = node("look-mixed");
+    assert_eq!(label(&mixed, TYPE), "m5.xlarge");
+    assert_eq!((capacity(&mixed, "cpu"), capacity(&mixed, "pods")), ("2", "17"));
+    assert_eq!(label(&mixed, "eks.amazonaws.com/capacityType"), "SPOT");
 }

@@ -160,11 +160,11 @@ impl Program {
     }
 }
 
-fn label<'a>(node: &'a Node, name: &str) -> &'a str {
+pub(crate) fn label<'a>(node: &'a Node, name: &str) -> &'a str {
     node.metadata.as_ref().and_then(|metadata| metadata.labels.get(name)).map_or("", String::as_str)
 }
 
-fn capacity<'a>(node: &'a Node, name: &str) -> &'a str {
+pub(crate) fn capacity<'a>(node: &'a Node, name: &str) -> &'a str {
     let status = node.status.as_ref().expect("a status");
     status.capacity.get(name).and_then(|quantity| quantity.string.as_deref()).unwrap_or_default()
 }
