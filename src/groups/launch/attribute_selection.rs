@@ -3,7 +3,7 @@
 //! - A new set of attributes is asked for at once; an old list is refreshed when the call can be spared, one a refresh.
 //! - Sets fail independently. A refused one is left alone for [`MISSING`]; its last list serves meanwhile.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ impl AttributeSelection {
         self.0.get(key)?.types.as_deref()
     }
 
-    /// Asks for what is due, counting `answers`. Returns the first error; the other calls are made all the same.
+    /// Asks for what is due, counting `answers`, and forgets all other keys. Returns the first error; the other calls are made all the same.
     pub(super) async fn refresh(
         &mut self,
         aws: &Aws,
@@ -48,6 +48,7 @@ impl AttributeSelection {
         spare: &mut bool,
         answers: &mut usize,
     ) -> Result<(), AwsError> {
+        self.0.retain(|key, _| wanted.contains_key(key));
         let due = self.due(wanted.keys(), now, spare);
         let due: Vec<_> = due.into_iter().filter_map(|key| wanted.remove_entry(&key)).collect();
         let told = futures::stream::iter(due).map(|(key, requirements)| async move {
@@ -61,11 +62,6 @@ impl AttributeSelection {
             outcome = outcome.and(self.learn(key, told, now));
         }
         outcome
-    }
-
-    /// Forgets all other keys.
-    pub(super) fn retain(&mut self, keys: &BTreeSet<Key>) {
-        self.0.retain(|key, _| keys.contains(key));
     }
 
     /// All new keys, or else the most overdue one if the call can be spared.

@@ -41,18 +41,14 @@ impl<T> Named<T> {
         self.0.contains_key(name)
     }
 
-    /// The names to ask for: new ones, and missing ones asked for long ago. If there are only missing ones, they use up
+    /// Forgets all other names, and tells which of these to ask for: new ones, and missing ones asked for long ago. If there are only missing ones, they use up
     /// `spare`, or wait if it is used up already.
-    pub(super) fn due<'a>(
-        &self,
-        names: impl Iterator<Item = &'a String>,
-        now: Timestamp,
-        spare: &mut bool,
-    ) -> Vec<String> {
+    pub(super) fn due(&mut self, names: &BTreeSet<String>, now: Timestamp, spare: &mut bool) -> Vec<String> {
+        self.0.retain(|name, _| names.contains(name));
         let is_due = |name: &&String| {
             self.0.get(*name).is_none_or(|kept| kept.value.is_none() && elapsed(kept.at, now) >= MISSING)
         };
-        let names: BTreeSet<&String> = names.filter(is_due).collect();
+        let names: BTreeSet<&String> = names.iter().filter(is_due).collect();
         let only_again = names.iter().all(|name| self.is_answered(name));
         if only_again && !names.is_empty() && !std::mem::take(spare) {
             return Vec::new();
@@ -70,11 +66,6 @@ impl<T> Named<T> {
         self.0.extend(asked.iter().map(|name| (name.clone(), Cached { at: now, value: None })));
         self.0.extend(found.into_iter().map(|(name, value)| (name, Cached { at: now, value: Some(value) })));
     }
-
-    /// Forgets all other names.
-    pub(super) fn retain(&mut self, names: &BTreeSet<String>) {
-        self.0.retain(|name, _| names.contains(name));
-    }
 }
 
 #[cfg(test)]
@@ -85,7 +76,7 @@ mod tests {
         Timestamp::from_second(seconds).expect("in range")
     }
 
-    fn names(names: &[&str]) -> Vec<String> {
+    fn names<C: FromIterator<String>>(names: &[&str]) -> C {
         names.iter().map(|&name| name.to_owned()).collect()
     }
 
@@ -93,16 +84,19 @@ mod tests {
     fn what_is_missing_is_asked_for_again_where_a_call_can_be_spared() {
         let mut known = Named::default();
         let all = names(&["gone", "there"]);
-        assert_eq!(known.due(all.iter(), at(0), &mut false), all, "new ones are never put off");
-        known.keep(&all, [("there".to_owned(), 1)], at(0));
+        let asked = known.due(&all, at(0), &mut false);
+        assert_eq!(asked, names::<Vec<_>>(&["gone", "there"]), "new ones are never put off");
+        known.keep(&asked, [("there".to_owned(), 1)], at(0));
         assert_eq!((known.get("there"), known.get("gone")), (Some(&1), None));
         let mut spare = true;
-        assert_eq!(known.due(all.iter(), at(299), &mut spare), names(&[]));
+        assert_eq!(known.due(&all, at(299), &mut spare), names::<Vec<_>>(&[]));
         assert!(spare, "nothing was asked for");
-        assert_eq!(known.due(all.iter(), at(300), &mut false), names(&[]));
-        assert_eq!(known.due(all.iter(), at(300), &mut spare), names(&["gone"]));
+        assert_eq!(known.due(&all, at(300), &mut false), names::<Vec<_>>(&[]));
+        assert_eq!(known.due(&all, at(300), &mut spare), names::<Vec<_>>(&["gone"]));
         assert!(!spare);
         let with_new = names(&["gone", "new"]);
-        assert_eq!(known.due(with_new.iter(), at(300), &mut spare), with_new, "one call for both");
+        let due = known.due(&with_new, at(300), &mut spare);
+        assert_eq!(due, names::<Vec<_>>(&["gone", "new"]), "one call for both");
+        assert_eq!(known.get("there"), None, "nothing refers to it");
     }
 }

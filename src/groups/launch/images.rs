@@ -21,16 +21,17 @@ use crate::aws::{Aws, AwsError, IMAGES_A_CALL};
 pub(super) struct Images(Named<bool>);
 
 impl Images {
-    /// Looks up unknown images, counting `answers`. Missing ones are left alone for a while.
+    /// Looks up unknown images, counting `answers`, and forgets all others. Missing ones are left alone for a while.
     pub(super) async fn refresh(
         &mut self,
         aws: &Aws,
-        images: &BTreeSet<String>,
+        mut images: BTreeSet<String>,
         now: Timestamp,
         spare: &mut bool,
         answers: &mut usize,
     ) -> Result<(), AwsError> {
-        let due = self.0.due(images.iter().filter(|image| can_be_asked(image)), now, spare);
+        images.retain(|image| can_be_asked(image));
+        let due = self.0.due(&images, now, spare);
         let mut outcome = Ok(());
         for batch in due.chunks(IMAGES_A_CALL) {
             match aws.arm_images(batch).await {
@@ -53,11 +54,6 @@ impl Images {
     pub(super) fn is_arm(&self, image: &str) -> Option<bool> {
         let is_settled = !can_be_asked(image) || self.0.is_answered(image);
         is_settled.then(|| self.0.get(image).is_some_and(|&arm| arm))
-    }
-
-    /// Forgets all other images.
-    pub(super) fn retain(&mut self, images: &BTreeSet<String>) {
-        self.0.retain(images);
     }
 }
 

@@ -107,7 +107,6 @@ impl LaunchCache {
         wanted: &[Wanted<'_>],
         now: Timestamp,
     ) -> Result<(), RefreshError> {
-        self.forget(wanted);
         self.answers_before = self.answers();
         match tokio::time::timeout(LIMIT, self.look_up(aws, wanted, now)).await {
             Ok(outcome) => Ok(outcome?),
@@ -145,18 +144,6 @@ impl LaunchCache {
         outcome
     }
 
-    /// Forgets what none of these needs.
-    fn forget(&mut self, wanted: &[Wanted<'_>]) {
-        self.templates.retain(&wanted.iter().flat_map(|(launch, _)| launch.templates()).collect());
-        self.configurations.retain(&configurations(wanted).cloned().collect());
-        let images = self.images_of(wanted);
-        self.images.retain(&images);
-        let selections = self.selections_of(wanted).into_keys().collect();
-        self.selections.retain(&selections);
-        let types = self.types_of(wanted);
-        self.types.retain(&types);
-    }
-
     async fn refresh_templates(
         &mut self,
         aws: &Aws,
@@ -175,7 +162,8 @@ impl LaunchCache {
         wanted: &[Wanted<'_>],
         now: Timestamp,
     ) -> Result<(), AwsError> {
-        let due = self.configurations.due(configurations(wanted), now, &mut self.spare);
+        let names = configurations(wanted).cloned().collect();
+        let due = self.configurations.due(&names, now, &mut self.spare);
         for batch in due.chunks(CONFIGURATIONS_A_CALL) {
             let found = aws.launch_configurations(batch).await?;
             let found = found.into_iter().map(|(name, spec)| (name, Arc::new(spec)));
@@ -192,7 +180,7 @@ impl LaunchCache {
         now: Timestamp,
     ) -> Result<(), AwsError> {
         let images = self.images_of(wanted);
-        self.images.refresh(aws, &images, now, &mut self.spare, &mut self.answers).await
+        self.images.refresh(aws, images, now, &mut self.spare, &mut self.answers).await
     }
 
     async fn refresh_selections(
@@ -214,7 +202,8 @@ impl LaunchCache {
         if self.static_types {
             return Ok(());
         }
-        let due = self.types.due(self.types_of(wanted).iter(), now, &mut self.spare);
+        let names = self.types_of(wanted);
+        let due = self.types.due(&names, now, &mut self.spare);
         for batch in due.chunks(TYPES_A_CALL) {
             let found = aws.instance_types(batch).await?;
             let found = found.into_iter().map(|info| (info.name.clone(), Arc::new(info)));

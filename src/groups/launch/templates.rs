@@ -7,7 +7,7 @@
 //!   minutes. If only a later page is refused (its token may have expired), the pass is tried once more, whole.
 //! - A failed call loses nothing: the last answer serves. Cancel safe: answers are kept, and the pass resumes where it
 //!   was.
-//! - Versions that no group refers to are forgotten.
+//! - Versions read singly are forgotten when no group refers to them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -100,18 +100,14 @@ impl Templates {
         self.answers
     }
 
-    /// Forgets single versions that no group refers to.
-    pub(super) fn retain(&mut self, refs: &BTreeSet<&TemplateRef>) {
-        self.single.retain(|of, _| refs.contains(of));
-    }
-
-    /// Reads what is unknown or out of date. Returns the first error; the other calls are made all the same.
+    /// Reads what is unknown or out of date, and forgets single versions that no group refers to. Returns the first error; the other calls are made all the same.
     pub(super) async fn refresh(
         &mut self,
         aws: &Aws,
         refs: &BTreeSet<&TemplateRef>,
         now: Timestamp,
     ) -> Result<(), AwsError> {
+        self.single.retain(|of, _| refs.contains(of));
         let unknown = refs.iter().filter(|of| !self.bulk.contains_key(of) && self.is_due(of, now)).count();
         let mut outcome = Ok(());
         self.took_page = false;
