@@ -109,6 +109,7 @@ fn settings(config: &Config) -> Settings {
         drain_timeout: config.drain_timeout,
         on_deadline: config.on_deadline,
         order_namespaces: config.drain_order_namespaces.iter().cloned().collect(),
+        delete_node_after: config.delete_node_after,
         on_rebalance: config.on_rebalance,
         on_scheduled_event: config.on_scheduled_event,
         guard: config.daemonset_guard,

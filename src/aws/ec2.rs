@@ -141,6 +141,23 @@ impl Aws {
         }
     }
 
+    /// Whether EC2 has the instance in any state but terminated, as the cloud controller asks before it deletes a Node.
+    ///
+    /// Source: [`InstanceExistsByProviderID`](https://github.com/kubernetes/cloud-provider-aws/blob/master/pkg/providers/v1/aws.go).
+    pub async fn instance_exists(&self, instance: &InstanceId) -> Result<bool, AwsError> {
+        let states = ["pending", "running", "shutting-down", "stopping", "stopped"].map(str::to_owned);
+        // A filter: EC2 refuses an id that it has forgotten.
+        let call = self
+            .ec2
+            .describe_instances()
+            .filters(Filter::builder().name("instance-id").values(instance.as_str()).build())
+            .filters(Filter::builder().name("instance-state-name").set_values(Some(states.into())).build());
+        let page = self.call(Operation::DescribeInstances, LOOK_UP, || call.clone().send()).await?;
+        // Pages of a filtered list may be empty.
+        Ok(page.next_token.is_some_and(|token| !token.is_empty())
+            || !page.reservations.unwrap_or_default().is_empty())
+    }
+
     /// The instance types of these names; those not in the region are left out. 100 names a call.
     ///
     /// Uses a filter: in a list of names, one missing type fails the call.

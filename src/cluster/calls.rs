@@ -77,6 +77,20 @@ impl Cluster {
         Ok(NodeView::from(&node))
     }
 
+    /// Deletes a Node as it was seen: fails if it has changed since. One that is gone already is fine.
+    pub async fn delete_node(&self, node: &NodeView) -> Result<(), ApiError> {
+        let api: Api<Node> = Api::all(self.client.clone());
+        let seen = Preconditions {
+            uid: Some(node.uid.clone()),
+            resource_version: Some(node.resource_version.clone()),
+        };
+        let params = DeleteParams { preconditions: Some(seen), ..DeleteParams::default() };
+        match timely(api.delete(&node.name, &params)).await {
+            Ok(_) | Err(ApiError::NotFound) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Reads a Node again after a conflict.
     pub async fn get_node(&self, name: &str) -> Result<NodeView, ApiError> {
         let api: Api<Node> = Api::all(self.client.clone());

@@ -138,6 +138,10 @@ pub(super) struct ServeFlags {
     /// Evictions a second over all nodes, 0.01 to 1000; nodes take turns. A deadline waits for none of them. none: no limit.
     #[arg(long, value_name = "NUMBER", default_value = "none")]
     pub(super) eviction_qps: String,
+    /// How long an instance that was scaled in must have left its group before its Node is deleted, if no cloud controller does it
+    /// and the Node is not Ready, 2m to 30days. Needs deploy/rbac-delete-nodes.yaml. none: never.
+    #[arg(long, value_name = "DURATION", default_value = "none")]
+    pub(super) delete_node_after: String,
     /// How many scale-ins that people request by annotation run at once in a group: a number, or a share of its instances
     /// like 10%; at least one. The others wait.
     #[arg(long, value_name = "NUMBER|SHARE", default_value = "10%")]

@@ -43,6 +43,8 @@ const FLUSH: RangeInclusive<Duration> = Duration::ZERO..=HOUR;
 const HEARTBEAT: RangeInclusive<Duration> = Duration::from_secs(30)..=Duration::from_hours(2);
 /// Longer than any hook can hold an instance (48 h), short enough to catch a wrong unit.
 const DRAIN: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_hours(30 * 24);
+/// At least: one refresh may leave an instance out, and a kubelet that adopts the Node takes a while to say so.
+const LEFT_BEHIND: RangeInclusive<Duration> = Duration::from_mins(2)..=Duration::from_hours(30 * 24);
 
 /// The configuration; `None` if a problem leaves a value missing.
 pub(super) fn config(flags: ServeFlags, proxy: Option<Proxy>, problems: &mut Vec<Problem>) -> Option<Config> {
@@ -97,6 +99,7 @@ pub(super) fn config(flags: ServeFlags, proxy: Option<Proxy>, problems: &mut Vec
         drain_timeout: drain.timeout,
         on_deadline: drain.on_deadline,
         eviction_pause: drain.eviction_pause,
+        delete_node_after: drain.delete_node_after,
         max_operator_scale_ins: max_operator_scale_ins?,
         lifecycle_hook: flags.lifecycle_hook,
         managed_hooks: managed_hooks?,
@@ -162,6 +165,7 @@ struct Drain {
     timeout: Option<Duration>,
     on_deadline: OnDeadline,
     eviction_pause: Option<Duration>,
+    delete_node_after: Option<Duration>,
 }
 
 fn drain(flags: &ServeFlags, problems: &mut Vec<Problem>) -> Option<Drain> {
@@ -182,6 +186,9 @@ fn drain(flags: &ServeFlags, problems: &mut Vec<Problem>) -> Option<Drain> {
     }
     let on_deadline = on_deadline("--on-deadline", &flags.on_deadline, problems);
     let eviction_pause = unless_none(&flags.eviction_qps, |text| rate("--eviction-qps", text, problems));
+    let delete_node_after = unless_none(&flags.delete_node_after, |text| {
+        duration("--delete-node-after", text, &LEFT_BEHIND, problems)
+    });
     Some(Drain {
         flush: flush?,
         flush_beyond: flush_beyond?,
@@ -190,6 +197,7 @@ fn drain(flags: &ServeFlags, problems: &mut Vec<Problem>) -> Option<Drain> {
         timeout: timeout?,
         on_deadline: on_deadline?,
         eviction_pause: eviction_pause?,
+        delete_node_after: delete_node_after?,
     })
 }
 

@@ -59,6 +59,8 @@ pub struct Config {
     pub on_deadline: OnDeadline,
     /// Time between two evictions, over all nodes; `None`: no limit.
     pub eviction_pause: Option<Duration>,
+    /// How long an instance must be gone before its Node is deleted; `None`: never.
+    pub delete_node_after: Option<Duration>,
     /// How many scale-ins that people request run at once in a group.
     pub max_operator_scale_ins: AtOnce,
     /// Name of the lifecycle hooks that are ours.

@@ -93,6 +93,13 @@ pub enum Action {
     HandOver,
     /// Tell others by conditions of the Node how far its drain is.
     Report(DrainState),
+    /// Delete the Node as it was seen, if its instance does not exist any more, and publish an Event.
+    DeleteNode {
+        /// EC2 instance id.
+        instance: InstanceId,
+        /// The Event.
+        event: NodeEvent,
+    },
     /// Publish an Event on the Node.
     Announce(NodeEvent),
     /// Publish an Event on a pod that was asked to go.

@@ -42,6 +42,8 @@ pub enum Reason {
     Releasing,
     /// The instance has left its group.
     Released,
+    /// The Node of an instance that is gone is deleted.
+    NodeDeleted,
     /// A pod may not be evicted.
     Blocked,
     /// The drain takes long.
@@ -88,11 +90,12 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason, in the order of the table in `docs/events.md`.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::Draining,
         Self::Flushing,
         Self::Releasing,
         Self::Released,
+        Self::NodeDeleted,
         Self::Blocked,
         Self::Waiting,
         Self::OverTime,
@@ -123,6 +126,7 @@ impl Reason {
             Self::Flushing => "ScaleInFlushing",
             Self::Releasing => "ScaleInReleasing",
             Self::Released => "ScaleInReleased",
+            Self::NodeDeleted => "ScaleInNodeDeleted",
             Self::Blocked => "ScaleInBlocked",
             Self::Waiting => "ScaleInWaiting",
             Self::OverTime => "ScaleInOverTime",
@@ -154,6 +158,7 @@ impl Reason {
             | Self::Flushing
             | Self::Releasing
             | Self::Released
+            | Self::NodeDeleted
             | Self::Waiting
             | Self::Cordoned
             | Self::Uncordoned
@@ -227,6 +232,16 @@ pub(super) fn released(instance: &str, group: &str) -> NodeEvent {
         name(group)
     );
     normal(Reason::Released, "released", note)
+}
+
+/// The Node of an instance that is gone was deleted by us.
+pub(super) fn node_deleted(instance: &str, after: Duration) -> NodeEvent {
+    let seconds = after.as_secs();
+    let note = format!(
+        "instance {} has been gone for {seconds} s and nobody else has deleted its Node: deleted",
+        id(instance)
+    );
+    normal(Reason::NodeDeleted, "node-deleted", note)
 }
 
 /// A disruption budget has no room for a pod, and as many more. `budget`: its name, or several; empty if nobody knows.

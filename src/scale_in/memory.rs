@@ -44,6 +44,8 @@ pub enum Task {
     Complete,
     /// Letting another process lead.
     HandOver,
+    /// Deleting the Node.
+    Delete,
 }
 
 /// State of a task's tries.
@@ -132,6 +134,7 @@ impl Task {
             Action::Terminate { .. } => Self::Terminate,
             Action::CompleteHook { .. } => Self::Complete,
             Action::HandOver => Self::HandOver,
+            Action::DeleteNode { .. } => Self::Delete,
             Action::GiveUpReplacement { .. } | Action::Announce(_) | Action::AnnouncePod { .. } => {
                 return None;
             }

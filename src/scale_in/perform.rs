@@ -75,6 +75,10 @@ pub(super) enum Outcome {
     Reported(Result<NodeView, ApiError>),
     Refreshed,
     HandedOver,
+    /// The Node is deleted, or not. `overtaken`: only because it was another one by then.
+    NodeDeleted {
+        overtaken: bool,
+    },
     Announced,
 }
 
@@ -140,6 +144,7 @@ pub(super) fn perform(
             Outcome::Reported(shared.cluster.report_drain(&node, state, shared.clock.wall()).await)
         }
         .boxed(),
+        Action::DeleteNode { instance, event } => delete_node(shared, node, instance, event).boxed(),
         Action::Announce(event) => announce(shared, node, event).boxed(),
         Action::AnnouncePod { pod, uid, event } => announce_pod(shared, pod, uid, event).boxed(),
     }
@@ -148,14 +153,40 @@ pub(super) fn perform(
 async fn patch_node(shared: Arc<Shared>, node: Arc<NodeView>, patch: Value, then: Vec<Action>) -> Outcome {
     let result = shared.cluster.patch_node(&node.name, &patch).await;
     if matches!(result, Err(ApiError::Conflict)) {
-        // The watch may lag: the next try must not start from the same stale view.
-        if let Ok(fresh) = shared.cluster.get_node(&node.name).await
-            && !shared.nodes.update(fresh)
-        {
-            shared.cluster.suspect_rewind();
-        }
+        read_again(&shared, &node).await;
     }
     Outcome::NodeWritten(result.map(Arc::new), then)
+}
+
+/// The watch may lag: the next try must not start from the same stale view.
+async fn read_again(shared: &Shared, node: &NodeView) {
+    if let Ok(fresh) = shared.cluster.get_node(&node.name).await
+        && !shared.nodes.update(fresh)
+    {
+        shared.cluster.suspect_rewind();
+    }
+}
+
+async fn delete_node(
+    shared: Arc<Shared>,
+    node: Arc<NodeView>,
+    instance: InstanceId,
+    event: NodeEvent,
+) -> Outcome {
+    let exists = shared.aws.instance_exists(&instance).await;
+    if !matches!(exists, Ok(false)) || !shared.leadership.leads() {
+        tracing::info!(node = node.name.as_str(), instance = instance.as_str(), exists = ?exists, "EC2 does not say that the instance is terminated: its Node is not deleted");
+        return Outcome::NodeDeleted { overtaken: false };
+    }
+    let deleted = shared.cluster.delete_node(&node).await;
+    match &deleted {
+        Ok(()) => drop(announce(shared, node, event).await),
+        Err(ApiError::Conflict) => read_again(&shared, &node).await,
+        Err(error) => {
+            tracing::warn!(node = node.name.as_str(), error = %chain(error), "the Node of an instance that is gone could not be deleted: tried again in some minutes");
+        }
+    }
+    Outcome::NodeDeleted { overtaken: matches!(deleted, Err(ApiError::Conflict)) }
 }
 
 async fn evict(shared: &Shared, node: &NodeView, pod: &PodName, uid: &str, grace: Option<i64>) -> Answer {

@@ -17,7 +17,6 @@ use super::settings::Treatment;
 use super::situation::{Situation, Turn};
 use super::{cordon, deadline, drain, events, flush, guard, node_patch, release, report, twins};
 use crate::aws::Lifecycle;
-use crate::clock::later;
 use crate::cluster::{DaemonOwner, PodName, Ready};
 use crate::k8s::{GroupName, names};
 
@@ -119,6 +118,7 @@ fn under_way(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         Phase::Flushing => flush::flush(s, &record, plan),
         Phase::Releasing => release::release(s, &record, plan),
     }
+    release::delete_node(s, &record, plan);
     s.keep_marked(plan);
 }
 
@@ -152,18 +152,13 @@ fn is_back(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
 /// Source: [`--node-monitor-grace-period`](https://kubernetes.io/docs/reference/command-line-tools-reference/kube-controller-manager/).
 const ADOPTED_AFTER: SignedDuration = SignedDuration::from_mins(2);
 
-/// Whether the instance has been taken out of its group, by us or by the group.
-fn is_taken_out(s: &Situation<'_>, record: &Record) -> bool {
-    release::told_at(s, record).is_some() || record.release == Release::CompleteHook
-}
-
 /// Whether somebody has detached the instance, which lives on outside the group.
 fn has_left_alive(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
     match &s.instance {
         Membership::In { lifecycle, .. } => *lifecycle == Lifecycle::Detaching,
         Membership::Unknown => false,
         Membership::Elsewhere { seen } => {
-            !is_taken_out(s, record) && is_ready_without(s, *seen, release::MISSING_FOR, plan)
+            !release::is_taken_out(s, record) && is_ready_without(s, *seen, release::MISSING_FOR, plan)
         }
     }
 }
@@ -178,17 +173,12 @@ fn has_left_alive(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
 fn is_adopted(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
     let Membership::Elsewhere { seen } = s.instance else { return false };
     let has_become_ready = s.node.ready_since.is_some_and(|since| s.ours(since) > record.phase_since);
-    has_become_ready && is_taken_out(s, record) && is_ready_without(s, seen, ADOPTED_AFTER, plan)
+    has_become_ready && release::is_taken_out(s, record) && is_ready_without(s, seen, ADOPTED_AFTER, plan)
 }
 
 /// Whether the Node is Ready although its instance has been in none of our groups for `duration`, by the refresh of `seen`.
 fn is_ready_without(s: &Situation<'_>, seen: Timestamp, duration: SignedDuration, plan: &mut Plan) -> bool {
-    let Some(since) = s.memory.elsewhere_since.filter(|_| s.node.ready == Ready::Yes) else { return false };
-    let over = later(since, duration);
-    if seen < over {
-        release::refresh_after(s, over, plan);
-    }
-    seen >= over
+    s.node.ready == Ready::Yes && release::is_missing_for(s, seen, duration, plan)
 }
 
 /// AWS refuses to shrink the group: cancels, rather than keep an empty node for ever.

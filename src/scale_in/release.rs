@@ -20,7 +20,7 @@ use super::record::{Phase, Record, Release};
 use super::situation::Situation;
 use super::{deadline, events};
 use crate::aws::{Hook, Lifecycle};
-use crate::clock::later;
+use crate::clock::{later, signed};
 use crate::cluster::Ready;
 use crate::groups::hooks::{HookState, TerminatingHooks};
 use crate::k8s::GroupName;
@@ -154,6 +154,43 @@ pub(super) fn ended_unseen(s: &Situation<'_>, record: &Record, seen: Timestamp, 
         let record = Record { release: Release::CompleteHook, ..record.clone() };
         s.patch(plan, s.with_record(&record), given_up);
     }
+}
+
+/// Deletes the Node of an instance that is gone for as long as the settings say, which is the cloud controller's work where there
+/// is one. Not a Ready one: a kubelet speaks for it.
+pub(super) fn delete_node(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
+    let (Some(after), Membership::Elsewhere { seen }) = (s.settings.delete_node_after, &s.instance) else {
+        return;
+    };
+    let ended = record.ends_at.is_some_and(|at| at <= s.now);
+    if s.node.ready == Ready::Yes || !(ended || is_taken_out(s, record)) {
+        return;
+    }
+    if is_missing_for(s, *seen, signed(after), plan) && !plan.writes_node() {
+        let event = events::node_deleted(&record.instance, after);
+        let instance = record.instance.clone();
+        s.attempt(plan, &Task::Delete, || Action::DeleteNode { instance, event });
+    }
+}
+
+/// Whether the instance has been taken out of its group, by us or by the group.
+pub(super) fn is_taken_out(s: &Situation<'_>, record: &Record) -> bool {
+    told_at(s, record).is_some() || record.release == Release::CompleteHook
+}
+
+/// Whether the instance has been in none of our groups for `duration`, by the refresh of `seen`.
+pub(super) fn is_missing_for(
+    s: &Situation<'_>,
+    seen: Timestamp,
+    duration: SignedDuration,
+    plan: &mut Plan,
+) -> bool {
+    let Some(since) = s.memory.elsewhere_since else { return false };
+    let over = later(since, duration);
+    if seen < over {
+        refresh_after(s, over, plan);
+    }
+    seen >= over
 }
 
 /// Announces that no hook holds the instance any more before its drain is over: somebody else completed ours, or no

@@ -20,6 +20,10 @@ const OVERTAKEN: SignedDuration = SignedDuration::from_millis(50);
 /// The watch shows a new guard, or an existing DaemonSet, within this time.
 const SOON_SEEN: SignedDuration = SignedDuration::from_secs(5);
 
+/// A Node that could not be deleted (EC2 still has its instance, somebody's finalizer keeps it, a right is missing) is tried
+/// again after this time.
+const NODE_STAYS: SignedDuration = SignedDuration::from_mins(5);
+
 /// A requested refresh has begun within this time.
 const REFRESH: SignedDuration = SignedDuration::from_secs(5);
 
@@ -72,6 +76,10 @@ impl Worker {
             Outcome::Reported(result) => self.hear_of_report(result),
             Outcome::Refreshed => self.memory.failed(&Task::Refresh, now, Some(REFRESH)),
             Outcome::HandedOver => self.memory.worked(Task::HandOver, now),
+            Outcome::NodeDeleted { overtaken } => {
+                let pause = if overtaken { OVERTAKEN } else { NODE_STAYS };
+                self.memory.failed(&Task::Delete, now, Some(pause));
+            }
             Outcome::Announced => {}
         }
     }

@@ -19,6 +19,8 @@ pub struct Settings {
     pub on_deadline: OnDeadline,
     /// Namespaces whose pods can ask for a place in the order of a drain; empty: all.
     pub order_namespaces: BTreeSet<String>,
+    /// How long an instance must be gone before we delete its Node; `None`: never.
+    pub delete_node_after: Option<Duration>,
     /// What to do on a rebalance recommendation, unless the group rebalances its capacity itself.
     pub on_rebalance: Treatment,
     /// What to do when AWS Health announces an event.

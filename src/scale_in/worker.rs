@@ -168,7 +168,7 @@ impl Worker {
         let evictions_turn = Arc::clone(&self.evictions_turn);
         let mut watching = true;
         loop {
-            let Next::Wait(wake_at) = self.step() else { return };
+            let Next::Wait(wake_at) = self.step() else { return self.hear_out().await };
             watches.keep(&shared, &self.nodes, &self.pods);
             let clock = shared.clock.clone();
             let wake = async move {

@@ -66,6 +66,7 @@ pub fn config() -> Config {
         drain_timeout: None,
         on_deadline: OnDeadline::Delete,
         eviction_pause: None,
+        delete_node_after: None,
         max_operator_scale_ins: AtOnce::Share(1_000),
         lifecycle_hook: "ebbtide".to_owned(),
         managed_hooks: None,

@@ -16,6 +16,7 @@ mod incidents;
 mod joining;
 mod journal_queries;
 mod kills;
+mod leftovers;
 mod managed_hooks;
 mod metrics;
 mod net;

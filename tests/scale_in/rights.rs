@@ -16,6 +16,7 @@ use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::journal_queries::{is_asked, is_released};
+use crate::leftovers::no_cloud_controller;
 use crate::scene::{Cause, DS_EVICTION, Machine, RECORD, Scene, TO_BE_DELETED, held_group, seconds};
 
 /// The API server as the bearer of a token sees it, and all that was asked of it: verb, group, resource, and the name where
@@ -66,14 +67,15 @@ fn question(request: &Request) -> [String; 4] {
     [verb, group, &resource.join("/"), name].map(str::to_owned)
 }
 
-/// The rights of `deploy/rbac.yaml`: verb, group, resource, and the name where it is limited to one.
+/// The rights of `deploy/rbac.yaml` and of what is optional beside it: verb, group, resource, and the name where it is limited to one.
 fn rights() -> BTreeSet<[String; 4]> {
     let texts = |value: &Value| -> Vec<String> {
         let list = value.as_array().into_iter().flatten();
         list.map(|text| text.as_str().expect("a text").to_owned()).collect()
     };
     let mut rights = BTreeSet::new();
-    for document in include_str!("../../deploy/rbac.yaml").split("\n---\n") {
+    let files = [include_str!("../../deploy/rbac.yaml"), include_str!("../../deploy/rbac-delete-nodes.yaml")];
+    for document in files.iter().flat_map(|file| file.split("\n---\n")) {
         let object: Value = serde_saphyr::from_str(document).expect("YAML");
         for rule in object["rules"].as_array().into_iter().flatten() {
             let mut names = texts(&rule["resourceNames"]);
@@ -118,13 +120,14 @@ fn under_policies(cluster: &Cluster) {
 async fn the_program_asks_for_all_that_its_roles_allow_and_for_nothing_else() {
     let asked = Arc::new(Mutex::new(BTreeSet::new()));
     let seen = Arc::clone(&asked);
-    let config = Config { drain_timeout: Some(seconds(60)), ..config() };
+    let config =
+        Config { drain_timeout: Some(seconds(60)), delete_node_after: Some(seconds(120)), ..config() };
     let world = World::new(1);
     under_policies(&world.cluster);
     shipped(&world.cluster).await;
     let way = move |cluster| client(cluster, "ebbtide", &seen);
     let scene = Scene::made(world, held_group(3, 60), config, way).await;
-    let [first, second, _] = &scene.machines()[..] else { panic!("three nodes") };
+    let [first, second, third] = &scene.machines()[..] else { panic!("three nodes") };
     // One that has to be deleted, and one that cluster-autoscaler may be about to drain.
     scene.run([pod("slow").on(first.name.as_str()).grace(600).exits_after(600)]).await;
     scene.run([pod("quick").on(second.name.as_str()).exits_after(5)]).await;
@@ -137,6 +140,9 @@ async fn the_program_asks_for_all_that_its_roles_allow_and_for_nothing_else() {
     scene.world.cluster.fail_next(1, Verb::Patch, "nodes", Fault::Overtaken);
     scene.scale_in(second, Cause::Group).await;
     scene.until_gone(second).await;
+    no_cloud_controller(&scene);
+    scene.scale_in(third, Cause::Operator).await;
+    scene.until_gone(third).await;
     let limited = |question: &[String; 4]| {
         let [verb, group, resource, name] = question;
         let by_name = ["configmaps", "leases"].contains(&resource.as_str());

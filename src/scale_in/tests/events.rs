@@ -27,6 +27,7 @@ fn every_event(group: &str, instance: &str, pods: &[PodName], budget: &str, word
         events::releasing(instance, 2),
         events::releasing_dead(instance),
         events::released(instance, group),
+        events::node_deleted(instance, Duration::from_mins(15)),
         events::blocked(pod, 1, budget, words),
         events::eviction_refused(pod, words),
         events::waiting(&waiting),
@@ -88,6 +89,11 @@ const EXPECTED: &[(&str, &str, &str)] = &[
         "Normal",
         "ScaleInReleased",
         "instance i-1 has left group \"web\"; the Node goes when the cloud controller has seen it terminated",
+    ),
+    (
+        "Normal",
+        "ScaleInNodeDeleted",
+        "instance i-1 has been gone for 900 s and nobody else has deleted its Node: deleted",
     ),
     (
         "Warning",

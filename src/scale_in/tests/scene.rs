@@ -130,6 +130,7 @@ pub(in crate::scale_in) fn settings() -> Settings {
         drain_timeout: None,
         on_deadline: OnDeadline::Delete,
         order_namespaces: BTreeSet::new(),
+        delete_node_after: None,
         guard: true,
         operator_at_once: AtOnce::Number(1),
     }

@@ -196,7 +196,8 @@ fn describe_instances(state: &State, form: &Form, now: Timestamp) -> Result<Xml,
     let ids = form.list("InstanceId");
     let filters = Filter::all(form, "Filter", "Value");
     let is_known = |name: &str| {
-        matches!(name, "instance-state-name" | "capacity-reservation-id") || name.starts_with("tag:")
+        matches!(name, "instance-id" | "instance-state-name" | "capacity-reservation-id")
+            || name.starts_with("tag:")
     };
     if let Some(unknown) = filters.iter().find(|filter| !is_known(&filter.name)) {
         return Err(invalid_value(format!("The filter '{}' is invalid", unknown.name)));
@@ -238,6 +239,7 @@ fn passes(state: &State, instance: &Instance, filter: &Filter) -> bool {
     }
     match filter.name.strip_prefix("tag:") {
         Some(key) => instance.tags.get(key).is_some_and(|value| filter.accepts(value)),
+        None if filter.name == "instance-id" => filter.accepts(&instance.id),
         None => filter.accepts(instance.power.name()),
     }
 }
