@@ -80,6 +80,14 @@ impl Clock {
     }
 }
 
+/// The years 2000 to 2200, in seconds. No clock shows anything else, and sums with it might overflow.
+pub(crate) const PLAUSIBLE: std::ops::Range<i64> = 946_684_800..7_258_118_400;
+
+/// Whether a clock may show this moment: it may come from outside.
+pub fn is_plausible(moment: Timestamp) -> bool {
+    PLAUSIBLE.contains(&moment.as_second())
+}
+
 /// How long ago `since` was at `now`; zero if it lies ahead.
 pub fn elapsed(since: Timestamp, now: Timestamp) -> Duration {
     Duration::try_from(now.duration_since(since)).unwrap_or_default()

@@ -8,7 +8,7 @@ use std::fmt;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::clock::later;
+use crate::clock::{is_plausible, later};
 use crate::k8s::{GroupName, InstanceId};
 
 /// Why a node leaves.
@@ -181,12 +181,12 @@ impl Record {
         }
     }
 
-    /// Whether its moments lie within [`PLAUSIBLE`].
+    /// Whether some clock may have shown its moments.
     fn is_plausible(&self) -> bool {
         let others =
             [self.release_by, self.ends_at, self.empty_since, self.terminate_at].into_iter().flatten();
         let moments = [self.requested_at, self.phase_since].into_iter().chain(others);
-        moments.map(|moment| moment.as_second()).all(|second| PLAUSIBLE.contains(&second))
+        moments.into_iter().all(is_plausible)
     }
 }
 
@@ -255,7 +255,7 @@ impl Wish {
             _ => return None,
         };
         let since = since.map(|since| since.trim().parse::<Timestamp>()).transpose().ok()?;
-        let is_plausible = since.is_none_or(|since| PLAUSIBLE.contains(&since.as_second()));
+        let is_plausible = since.is_none_or(is_plausible);
         is_plausible.then_some(Self { release, since })
     }
 
@@ -265,9 +265,6 @@ impl Wish {
         format!("{word}{SINCE}{since:.0}")
     }
 }
-
-/// The years 2000 to 2200, in seconds. No clock writes anything else, and sums with it might overflow.
-const PLAUSIBLE: std::ops::Range<i64> = 946_684_800..7_258_118_400;
 
 /// Reads the annotation's value.
 pub fn read(value: &str) -> Written {
@@ -296,6 +293,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::clock::PLAUSIBLE;
 
     const CAUSES: &[Cause] = &[
         Cause::Autoscaler,

@@ -17,6 +17,7 @@ use super::settings::Treatment;
 use super::situation::{Situation, Turn};
 use super::{cordon, deadline, drain, events, flush, guard, node_patch, release, report, twins};
 use crate::aws::Lifecycle;
+use crate::clock::later;
 use crate::cluster::{DaemonOwner, PodName, Ready};
 use crate::k8s::{GroupName, names};
 
@@ -91,7 +92,8 @@ fn look_up_daemon_sets(s: &Situation<'_>, plan: &mut Plan) {
 }
 
 fn under_way(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
-    if s.memory.at_minimum && record.release == Release::TerminateAndDecrement {
+    // A machine that AWS ends is not opened again: it is replaced.
+    if s.memory.at_minimum && record.release == Release::TerminateAndDecrement && record.ends_at.is_none() {
         return cancel_at_minimum(s, record, plan);
     }
     if is_back(s, record, plan) {
@@ -140,10 +142,25 @@ fn is_back(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
     if record.release != Release::CompleteHook || !release::is_settled(s, record, *seen, plan) {
         return false;
     }
+    if record.cause == Cause::StateChange && !was_spared(s, record, plan) {
+        return false;
+    }
     if s.node.ready == Ready::Yes {
         take_off(s, plan, events::back_in_service(group, &record.instance));
     }
     true
+}
+
+/// A machine of which AWS says that it stops is down within this time.
+const STOPS_WITHIN: SignedDuration = SignedDuration::from_mins(10);
+
+/// Whether a machine of which AWS said that it stops has started again, or has not stopped. Its group and its Node show that it
+/// stops minutes later.
+fn was_spared(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
+    let has_restarted = s.node.ready_since.is_some_and(|since| s.ours(since) > record.requested_at);
+    let stopped_by = later(record.requested_at, STOPS_WITHIN);
+    plan.wake(stopped_by.max(s.now));
+    has_restarted || s.node.ready == Ready::Yes && stopped_by <= s.now
 }
 
 /// How long an instance must be gone before a Node that is still Ready counts as another machine's: the node lifecycle
@@ -253,6 +270,12 @@ fn begin_for_operator(s: &Situation<'_>, wish: Wish, plan: &mut Plan) {
     if lifecycle.is_held() && !lifecycle.is_live() {
         return begin_for_hook(s, group, plan);
     }
+    if let Some(expected) = s.expected.filter(|expected| expected.treatment == Treatment::Drain)
+        && lifecycle.is_node()
+    {
+        // It goes now, whoever else is before it.
+        return begin_for_notice(s, group, &expected, plan);
+    }
     if wish.release == Release::TerminateAndDecrement && lifecycle.is_live() && !(s.may_shrink)() {
         return s.announce(plan, events::cannot_shrink(group));
     }
@@ -267,9 +290,13 @@ fn begin_for_operator(s: &Situation<'_>, wish: Wish, plan: &mut Plan) {
 /// Begins because a notice says that the instance may have to go.
 fn begin_for_notice(s: &Situation<'_>, group: &GroupName, expected: &Expected, plan: &mut Plan) {
     let Some(instance) = &s.node.instance else { return };
-    // Whoever stops an instance may have told its group to leave it alone: the group decides what becomes of it.
-    let release =
-        if expected.cause == Cause::StateChange { Release::CompleteHook } else { Release::Terminate };
+    let release = match expected.cause {
+        // Whoever stops an instance may have told its group to leave it alone: the group decides what becomes of it.
+        Cause::StateChange => Release::CompleteHook,
+        // A replacement would be launched into the reservation that ends.
+        Cause::CapacityEnd if (s.may_shrink)() => Release::TerminateAndDecrement,
+        _ => Release::Terminate,
+    };
     let mut record = Record::new(expected.cause, group, instance, release, s.now);
     record.ends_at = expected.ends_at;
     record.release_by = deadline::limit(s.our_limit, &record, None, s.now);

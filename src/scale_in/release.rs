@@ -89,6 +89,9 @@ fn way_of_release(s: &Situation<'_>, record: &Record) -> (Release, Vec<Action>) 
     if *lifecycle == Lifecycle::Retained {
         return (Release::Terminate, given_up(s, record));
     }
+    if s.memory.at_minimum && record.ends_at.is_some() && record.release == Release::TerminateAndDecrement {
+        return (Release::Terminate, Vec::new());
+    }
     // It goes into the warm pool because the group shrinks: no replacement comes.
     (if lifecycle.is_warm() { Release::CompleteHook } else { record.release }, Vec::new())
 }

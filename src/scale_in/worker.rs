@@ -264,7 +264,11 @@ impl Worker {
                 self.shared.eviction_rate.ask(&self.name, &self.evictions_turn, now)
             },
             held_since: node.instance.as_ref().and_then(|instance| self.shared.holds.since(instance)),
-            expected: node.instance.as_ref().and_then(|instance| self.shared.notices.expected(instance)),
+            expected: node
+                .instance
+                .as_ref()
+                .and_then(|instance| self.shared.notices.expected(instance))
+                .filter(|expected| !expected.is_refuted_by(&node)),
             instance,
             hook,
             memory: &self.memory,

@@ -59,8 +59,6 @@ pub enum News {
     RebalanceRecommendation,
     /// AWS Health: maintenance of its host, a retirement, a reboot.
     ScheduledEvent {
-        /// Tells events apart: AWS Health's ARN.
-        event: String,
         /// From when on the instance may be unavailable; `None`: AWS has not said.
         starts: Option<Timestamp>,
         /// When it is over.

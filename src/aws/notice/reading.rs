@@ -14,6 +14,7 @@ use jiff::fmt::rfc2822;
 use serde_json::Value;
 
 use super::{About, Content, News, Notice};
+use crate::clock::is_plausible;
 use crate::k8s::InstanceId;
 
 /// Bytes of the largest message.
@@ -24,10 +25,6 @@ const LARGEST_BODY: usize = 1 << 20;
 ///
 /// Source: [PutLifecycleHook](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_PutLifecycleHook.html).
 const LONGEST_NAME: usize = 255;
-/// Characters of the longest ARN of an event.
-///
-/// Source: [Event](https://docs.aws.amazon.com/health/latest/APIReference/API_Event.html).
-const LONGEST_EVENT: usize = 1600;
 /// Characters of an id after its prefix: twice what AWS has today, 17.
 const LONGEST_ID: usize = 34;
 /// From the notice until the capacity is taken back.
@@ -93,7 +90,7 @@ fn of_event(kind: &str, event: &Value) -> Result<Content, String> {
         // The page's own two spellings, in its present and in an earlier version.
         "EC2 Capacity Reservation Instance Interruption Warning"
         | "EC2 Interruptible Capacity Reservation Instance Interruption Warning" => {
-            let ends = text(detail, "instance-termination-time").and_then(|text| text.parse().ok());
+            let ends = text(detail, "instance-termination-time").and_then(moment);
             News::CapacityEnds(match ends {
                 Some(ends) => ends,
                 None => later(written(event, "time")?, INTERRUPTION),
@@ -133,7 +130,6 @@ fn health(detail: &Value, event: &Value) -> Result<Content, String> {
         return Ok(Content::Nothing(format!("AWS Health event {}", quoted(code))));
     }
     let at = written(event, "time")?;
-    let arn = bounded(detail, "eventArn", LONGEST_EVENT)?;
     let is_closed = text(detail, "statusCode") == Some("closed");
     let entities = detail.get("affectedEntities").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let mut notices = Vec::new();
@@ -145,7 +141,6 @@ fn health(detail: &Value, event: &Value) -> Result<Content, String> {
             continue;
         }
         let news = News::ScheduledEvent {
-            event: arn.to_owned(),
             starts: text(detail, "startTime").and_then(moment),
             ends: text(detail, "endTime").and_then(moment),
             is_over: is_closed || text(entity, "status") == Some("RESOLVED"),
@@ -200,7 +195,8 @@ fn bounded<'a>(of: &'a Value, name: &str, longest: usize) -> Result<&'a str, Str
 
 fn written(message: &Value, name: &str) -> Result<Timestamp, String> {
     let time = required(message, name)?;
-    time.parse().map_err(|_| format!("{name} {} is no time", quoted(time)))
+    let at = time.parse().ok().filter(|at| is_plausible(*at));
+    at.ok_or_else(|| format!("{name} {} is no time", quoted(time)))
 }
 
 fn instance(id: &str) -> Result<InstanceId, String> {
@@ -216,7 +212,8 @@ fn is_id(prefix: &str, id: &str) -> bool {
 /// everywhere else.
 fn moment(text: &str) -> Option<Timestamp> {
     let parser = rfc2822::DateTimeParser::new().relaxed_weekday(true);
-    text.parse().ok().or_else(|| parser.parse_timestamp(text).ok())
+    let at = text.parse().ok().or_else(|| parser.parse_timestamp(text).ok());
+    at.filter(|at| is_plausible(*at))
 }
 
 fn later(at: Timestamp, by: Duration) -> Timestamp {

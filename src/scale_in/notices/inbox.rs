@@ -14,9 +14,9 @@ use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use jiff::{SignedDuration, Timestamp};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
-use super::meaning::{Facts, Meaning, is_settled, meaning};
+use super::meaning::{Facts, Meaning, has_lapsed, is_settled, meaning};
 use crate::aws::{About, AwsError, Content, Message, News, Notice};
 use crate::clock::{backoff, elapsed, later, signed};
 use crate::groups::hooks::HookState;
@@ -29,8 +29,12 @@ use crate::telemetry::{Outage, chain};
 /// While messages wait for their records, they are checked this often.
 const CHECK_EVERY: Duration = Duration::from_millis(500);
 
-/// A message is hidden from other readers for this long, and for as long again when half of it is over.
-const HIDDEN: Duration = Duration::from_mins(1);
+/// A message is hidden from other readers for this long, and for as long again when half of it is over. After a crash it
+/// comes again that late, and a spot notice counts for two minutes.
+const HIDDEN: Duration = Duration::from_secs(20);
+
+/// How long a process that does not lead any more tries to give its messages back.
+const GIVE_BACK: Duration = Duration::from_secs(1);
 
 /// No more messages are read while this many wait for their records.
 const MOST: usize = 1_000;
@@ -63,6 +67,10 @@ struct Reads {
 /// The end of a call.
 enum Done {
     Received(Result<Vec<Message>, AwsError>),
+    /// A message about a Capacity Reservation, with its instances.
+    Resolved(Message),
+    /// AWS did not say which instances are in it.
+    Unresolved,
     Read(Vec<GroupName>),
     /// Messages were deleted, or hidden for longer.
     Changed(Result<(), AwsError>),
@@ -82,7 +90,7 @@ pub(in crate::scale_in) async fn run(shared: Arc<Shared>, queue: String) -> Infa
                 () = inbox.work() => {}
                 () = until_another_leads(&shared) => {}
             }
-            inbox.forget_all();
+            inbox.give_back().await;
         } else {
             // Both take seconds at a start, and a take-over is told at once.
             tokio::select! {
@@ -138,7 +146,7 @@ impl Inbox {
             self.settle(now);
             let pause = self.pause(now);
             tokio::select! {
-                Some(done) = self.calls.next() => self.hear(done).await,
+                Some(done) = self.calls.next() => self.hear(done),
                 () = sleep(pause) => {}
             }
         }
@@ -164,7 +172,7 @@ impl Inbox {
         self.calls.push(Box::pin(async move { Done::Received(aws.receive(&queue, HIDDEN).await) }));
     }
 
-    async fn hear(&mut self, done: Done) {
+    fn hear(&mut self, done: Done) {
         let now = self.shared.clock.now();
         match done {
             Done::Received(Ok(messages)) => {
@@ -176,10 +184,18 @@ impl Inbox {
                         "the queue of notices can be read again"
                     );
                 }
-                let mut over = Vec::new();
-                for message in messages {
-                    over.extend(self.take_in(message, now).await);
+                let (reservations, rest): (Vec<_>, Vec<_>) =
+                    messages.into_iter().partition(is_about_a_reservation);
+                for message in reservations {
+                    self.calls.push(Box::pin(resolved(Arc::clone(&self.shared), message)));
                 }
+                let over = rest.into_iter().filter_map(|message| self.take_in(message, now)).collect();
+                self.delete(over);
+            }
+            // The message comes again.
+            Done::Unresolved => {}
+            Done::Resolved(message) => {
+                let over = self.take_in(message, now).into_iter().collect();
                 self.delete(over);
             }
             Done::Received(Err(error)) => {
@@ -207,7 +223,7 @@ impl Inbox {
     }
 
     /// Takes in a message. Returns its receipt if there is nothing more to do with it.
-    async fn take_in(&mut self, message: Message, now: Timestamp) -> Option<String> {
+    fn take_in(&mut self, message: Message, now: Timestamp) -> Option<String> {
         let notices = match message.content {
             Content::Notices(notices) => notices,
             Content::Nothing(what) => {
@@ -234,18 +250,22 @@ impl Inbox {
         let snapshot = self.shared.groups.latest()?;
         let mut is_ours = false;
         let mut meanings = Vec::new();
-        for notice in notices {
-            for instance in instances_of(&self.shared, &notice).await? {
-                let Some(group) = group_of(&snapshot, &instance, &notice.news) else {
-                    // A Node of ours had it: the instance has gone.
-                    is_ours |= self.shared.nodes.gone_for(&instance).is_some();
-                    continue;
-                };
-                is_ours = true;
-                if let Some(meaning) = self.meaning(&notice, &group, &snapshot, now) {
-                    meanings.push((instance, group, meaning));
-                }
+        for notice in &notices {
+            let About::Instance(instance) = &notice.about else { continue };
+            let Some(group) = group_of(&snapshot, instance, &notice.news) else {
+                // A Node of ours had it: the instance has gone.
+                is_ours |= self.shared.nodes.gone_for(instance).is_some();
+                continue;
+            };
+            is_ours = true;
+            if let Some(meaning) = self.meaning(notice, &group, &snapshot, now) {
+                meanings.push((instance.clone(), group, meaning));
             }
+        }
+        let ahead = self.shared.clock.ahead();
+        if !is_ours && notices.iter().all(|notice| has_lapsed(notice, later(now, ahead))) {
+            self.shared.metrics.handled(Handled::Nothing);
+            return Some(message.receipt);
         }
         if !is_ours {
             tracing::debug!(
@@ -373,30 +393,48 @@ impl Inbox {
         }));
     }
 
-    /// Another process leads: it gets the messages again.
-    fn forget_all(&mut self) {
+    /// Another process leads: it gets the messages at once.
+    async fn give_back(&mut self) {
+        let mut receipts = Vec::new();
         for (id, waiting) in std::mem::take(&mut self.waiting) {
             for (instance, ..) in waiting.meanings {
                 self.shared.notices.forget(&instance, &id);
             }
+            receipts.push(waiting.receipt);
         }
+        // Otherwise they come again when they are hidden no more.
+        let given = self.shared.aws.keep_messages(&self.queue, &receipts, Duration::ZERO);
+        let _ = timeout(GIVE_BACK, given).await;
     }
 }
 
-/// The instances of a notice; `None` if AWS does not say: the message comes again.
-async fn instances_of(shared: &Shared, notice: &Notice) -> Option<Vec<InstanceId>> {
-    match &notice.about {
-        About::Instance(instance) => Some(vec![instance.clone()]),
-        About::CapacityReservation(reservation) => {
-            match shared.aws.instances_of_reservation(reservation).await {
-                Ok(instances) => Some(instances),
-                Err(error) => {
-                    tracing::warn!(reservation, error = %chain(&error), "AWS does not say which instances are in a Capacity Reservation that ends: asked again when the message comes again");
-                    None
-                }
+fn is_about_a_reservation(message: &Message) -> bool {
+    let Content::Notices(notices) = &message.content else { return false };
+    notices.iter().any(|notice| matches!(notice.about, About::CapacityReservation(_)))
+}
+
+/// The message with the instances of its Capacity Reservations.
+async fn resolved(shared: Arc<Shared>, mut message: Message) -> Done {
+    let Content::Notices(notices) = &mut message.content else { return Done::Resolved(message) };
+    let mut of_instances = Vec::new();
+    for notice in std::mem::take(notices) {
+        let About::CapacityReservation(reservation) = &notice.about else {
+            of_instances.push(notice);
+            continue;
+        };
+        match shared.aws.instances_of_reservation(reservation).await {
+            Ok(instances) => {
+                let about = instances.into_iter().map(About::Instance);
+                of_instances.extend(about.map(|about| Notice { about, ..notice.clone() }));
+            }
+            Err(error) => {
+                tracing::warn!(reservation, error = %chain(&error), "AWS does not say which instances are in a Capacity Reservation that ends: asked again when the message comes again");
+                return Done::Unresolved;
             }
         }
     }
+    *notices = of_instances;
+    Done::Resolved(message)
 }
 
 /// The group of a notice's instance, if it is ours.
@@ -414,8 +452,8 @@ fn group_of(snapshot: &Snapshot, instance: &InstanceId, news: &News) -> Option<G
 fn by_our_clock(news: &News, by: SignedDuration) -> News {
     let moved = |moment| later(moment, by);
     match news.clone() {
-        News::ScheduledEvent { event, starts, ends, is_over } => {
-            News::ScheduledEvent { event, starts: starts.map(moved), ends: ends.map(moved), is_over }
+        News::ScheduledEvent { starts, ends, is_over } => {
+            News::ScheduledEvent { starts: starts.map(moved), ends: ends.map(moved), is_over }
         }
         News::CapacityEnds(ends) => News::CapacityEnds(moved(ends)),
         other => other,
@@ -433,6 +471,7 @@ fn is_over(meaning: &Meaning, shared: &Shared, instance: &InstanceId, now: Times
         lifecycle: found.map(|(_, instance)| instance.lifecycle),
         hook: hook.as_ref().unwrap_or(&HookState::Unknown),
         our_hook: shared.hooks.name(),
+        has_gone: shared.nodes.gone_for(instance).is_some(),
         node: node.as_deref(),
     };
     is_settled(meaning, &facts)

@@ -3,7 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::Expected;
-use crate::aws::{AutoScalingGroup, Lifecycle, News};
+use crate::aws::{AutoScalingGroup, Lifecycle, News, Notice};
 use crate::clock::later;
 use crate::cluster::NodeView;
 use crate::groups::hooks::HookState;
@@ -58,7 +58,8 @@ pub(super) fn meaning(
     let at = at.min(now);
     let drained_by = |cause, ends_at: Timestamp| Expected {
         cause,
-        ends_at: Some(ends_at),
+        // One that lives after its end was spared, or our clock is wrong: drained, and not cut short.
+        ends_at: Some(ends_at).filter(|ends_at| *ends_at > now),
         treatment: Treatment::Drain,
         until: later(ends_at, SPARED),
     };
@@ -84,7 +85,7 @@ pub(super) fn meaning(
         },
         News::ScheduledEvent { starts, ends, .. } => Expected {
             cause: Cause::ScheduledEvent,
-            ends_at: *starts,
+            ends_at: starts.filter(|at| *at > now && settings.on_scheduled_event == Treatment::Drain),
             treatment: settings.on_scheduled_event,
             until: later(ends.or(*starts).unwrap_or(later(at, WITHOUT_END)), SPARED),
         },
@@ -100,6 +101,29 @@ pub(super) fn meaning(
     counts.then_some(Meaning::Expected(expected))
 }
 
+impl Meaning {
+    /// When it has lapsed.
+    fn until(&self) -> Timestamp {
+        match self {
+            Self::Held { until, .. } => *until,
+            Self::Expected(expected) => expected.until,
+        }
+    }
+}
+
+impl Expected {
+    /// Whether the machine has started since AWS told that it stops.
+    pub(in crate::scale_in) fn is_refuted_by(&self, node: &NodeView) -> bool {
+        let told_at = later(self.until, -SPARED);
+        self.cause == Cause::StateChange && node.ready_since.is_some_and(|since| since > told_at)
+    }
+}
+
+/// Whether the node is closed, by somebody else or by us for that long.
+fn is_closed_until(node: &NodeView, until: Timestamp) -> bool {
+    node.unschedulable && node.cordon.is_none_or(|cordon| later(cordon.until, AS_GOOD) >= until)
+}
+
 /// What is known of a notice's instance.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Facts<'a> {
@@ -113,11 +137,28 @@ pub(super) struct Facts<'a> {
     pub(super) our_hook: &'a str,
     /// The Node that speaks for it.
     pub(super) node: Option<&'a NodeView>,
+    /// It had a Node, which has gone.
+    pub(super) has_gone: bool,
+}
+
+/// Whether a notice of somebody else's instance is of no use to anybody any more. By AWS's clock.
+pub(super) fn has_lapsed(notice: &Notice, now: Timestamp) -> bool {
+    let until = match &notice.news {
+        News::SpotInterruption => later(later(notice.at, SPOT), SPARED),
+        News::LifecycleAction { .. } | News::StateChange => later(notice.at, SPARED),
+        News::CapacityEnds(ends) => later(*ends, SPARED),
+        News::RebalanceRecommendation => later(notice.at, REBALANCE),
+        News::ScheduledEvent { starts, ends, .. } => {
+            later(ends.or(*starts).unwrap_or(later(notice.at, WITHOUT_END)), SPARED)
+        }
+    };
+    until <= now
 }
 
 /// Whether the message may be deleted: what it is for is on the Node, or there is nothing to be done any more.
 pub(super) fn is_settled(meaning: &Meaning, facts: &Facts<'_>) -> bool {
-    let Some(lifecycle) = facts.lifecycle else { return true };
+    // One refresh may leave an instance out.
+    let Some(lifecycle) = facts.lifecycle else { return facts.has_gone || meaning.until() <= facts.now };
     let record = facts.node.and_then(NodeView::scale_in);
     // What only others' hooks hold is theirs to drain.
     let is_others = matches!(facts.hook, HookState::Known(hooks) if hooks.ours.is_none());
@@ -135,10 +176,10 @@ pub(super) fn is_settled(meaning: &Meaning, facts: &Facts<'_>) -> bool {
                         record.ends_at.is_some_and(|written| written <= later(end, AS_GOOD))
                     })
                 }),
-                Treatment::Cordon => record.is_some() || node.cordon.is_some() || node.unschedulable,
+                Treatment::Cordon => record.is_some() || is_closed_until(node, expected.until),
                 Treatment::Nothing => !node.cordon.is_some_and(|cordon| calls_off(expected, &cordon)),
             };
-            is_done || expected.until <= facts.now || is_leaving && is_others
+            is_done || expected.is_refuted_by(node) || expected.until <= facts.now || is_leaving && is_others
         }
     }
 }
@@ -146,7 +187,7 @@ pub(super) fn is_settled(meaning: &Meaning, facts: &Facts<'_>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::aws::Hook;
+    use crate::aws::{About, Hook};
     use crate::cluster::Cordon;
     use crate::groups::hooks::TerminatingHooks;
     use crate::scale_in::record::{self, Record, Release};
@@ -157,7 +198,7 @@ mod tests {
     }
 
     fn scheduled(starts: Option<i64>, ends: Option<i64>, is_over: bool) -> News {
-        News::ScheduledEvent { event: "arn".into(), starts: starts.map(at), ends: ends.map(at), is_over }
+        News::ScheduledEvent { starts: starts.map(at), ends: ends.map(at), is_over }
     }
 
     /// Of a notice of second 0 that is received after so many seconds.
@@ -191,11 +232,20 @@ mod tests {
     #[test]
     fn what_has_passed_what_the_group_does_itself_and_what_is_not_wanted_asks_for_nothing() {
         let group = AutoScalingGroup::default();
-        assert_eq!(told(&News::SpotInterruption, 719, &group).map(|expected| expected.until), Some(at(720)));
+        let late = told(&News::SpotInterruption, 719, &group).expect("drained");
+        assert_eq!((late.until, late.ends_at), (at(720), None), "and not cut short");
+        let begun = told(&scheduled(Some(-60), Some(1_800), false), 1, &group).expect("drained");
+        assert_eq!((begun.until, begun.ends_at), (at(2_400), None), "and not cut short");
         assert_eq!(told(&News::SpotInterruption, 720, &group), None, "it was spared, or is long gone");
         let rebalances = AutoScalingGroup { rebalances_capacity: true, ..group.clone() };
         assert_eq!(told(&News::RebalanceRecommendation, 1, &rebalances), None);
         assert!(told(&News::SpotInterruption, 1, &rebalances).is_some());
+        let cordons = Settings { on_scheduled_event: Treatment::Cordon, ..settings() };
+        let cordon = meaning(&scheduled(Some(900), None, false), at(0), &group, &cordons, at(1));
+        assert!(
+            matches!(cordon, Some(Meaning::Expected(expected)) if expected.ends_at.is_none()),
+            "{cordon:?}"
+        );
         let settings = Settings { on_rebalance: Treatment::Nothing, ..settings() };
         assert_eq!(meaning(&News::RebalanceRecommendation, at(0), &group, &settings, at(1)), None);
     }
@@ -218,7 +268,14 @@ mod tests {
     fn is_settled_with(meaning: &Meaning, lifecycle: Lifecycle, node: Option<&NodeView>, ours: bool) -> bool {
         let hook = Hook::new("ebbtide", "g", std::time::Duration::from_mins(1));
         let hook = HookState::Known(TerminatingHooks { ours: ours.then_some(hook), others: !ours });
-        let facts = Facts { now: at(10), lifecycle: Some(lifecycle), hook: &hook, our_hook: "ebbtide", node };
+        let facts = Facts {
+            now: at(10),
+            lifecycle: Some(lifecycle),
+            hook: &hook,
+            our_hook: "ebbtide",
+            node,
+            has_gone: false,
+        };
         is_settled(meaning, &facts)
     }
 
@@ -257,14 +314,53 @@ mod tests {
         );
         let others = Meaning::Held { hook: "eks".into(), until: at(300) };
         assert!(is_settled_with(&others, InService, Some(&bare), true));
+        let facts = |has_gone, now| Facts {
+            now: at(now),
+            lifecycle: None,
+            hook: &HookState::Unknown,
+            our_hook: "ebbtide",
+            node: None,
+            has_gone,
+        };
+        assert!(!is_settled(&spot, &facts(false, 10)), "one refresh may leave it out");
+        assert!(is_settled(&spot, &facts(true, 10)) && is_settled(&spot, &facts(false, 720)));
         let late = Meaning::Held { hook: "ebbtide".into(), until: at(10) };
         assert!(is_settled_with(&late, InService, Some(&bare), true), "no refresh has shown it");
     }
 
     #[test]
+    fn a_machine_that_has_started_since_is_not_drained_because_it_stopped() {
+        let until = later(at(0), SPARED);
+        let stops = |cause| Expected { cause, ends_at: None, treatment: Treatment::Drain, until };
+        let since = |second| NodeView { ready_since: Some(at(second)), ..node(None, None) };
+        assert!(stops(Cause::StateChange).is_refuted_by(&since(1)));
+        assert!(!stops(Cause::StateChange).is_refuted_by(&since(-1)));
+        assert!(!stops(Cause::SpotInterruption).is_refuted_by(&since(1)));
+    }
+
+    #[test]
+    fn a_notice_about_others_lapses_for_everybody() {
+        let notice = |news| Notice { about: About::Instance("i-1".into()), at: at(0), news };
+        for (news, lapses) in [
+            (News::SpotInterruption, 720),
+            (News::StateChange, 600),
+            (News::CapacityEnds(at(60)), 660),
+            (News::RebalanceRecommendation, 3_600),
+            (scheduled(Some(900), None, false), 1_500),
+        ] {
+            let notice = notice(news);
+            assert!(!has_lapsed(&notice, at(lapses - 1)) && has_lapsed(&notice, at(lapses)), "{notice:?}");
+        }
+    }
+
+    #[test]
     fn a_cordon_is_settled_when_it_is_on_and_a_call_off_when_it_is_off() {
         let until = at(3_600);
-        let on = node(None, Some(Cordon { cause: Cause::ScheduledEvent, until }));
+        let closed = |until| NodeView {
+            unschedulable: true,
+            ..node(None, Some(Cordon { cause: Cause::ScheduledEvent, until }))
+        };
+        let (on, short) = (closed(until), closed(at(1_800)));
         let off = node(None, None);
         for (treatment, settled) in [(Treatment::Cordon, &on), (Treatment::Nothing, &off)] {
             let expected = Expected { cause: Cause::ScheduledEvent, ends_at: None, treatment, until };
@@ -273,6 +369,7 @@ mod tests {
                 let is = is_settled_with(&meaning, Lifecycle::InService, Some(node), true);
                 assert_eq!(is, node == settled, "{treatment:?}");
             }
+            assert!(!is_settled_with(&meaning, Lifecycle::InService, Some(&short), true), "{treatment:?}");
         }
     }
 }

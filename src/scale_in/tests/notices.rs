@@ -6,9 +6,11 @@ use super::scene::*;
 use crate::aws::Lifecycle;
 use crate::cluster::Cordon;
 use crate::scale_in::action::Action;
+use crate::scale_in::membership::Membership;
 use crate::scale_in::notices::Expected;
 use crate::scale_in::record::{Cause, Phase, Release};
 use crate::scale_in::settings::Treatment;
+use crate::scale_in::situation::Turn;
 
 fn expected(cause: Cause, treatment: Treatment, ends_at: Option<Timestamp>) -> Expected {
     Expected { cause, treatment, ends_at, until: at(3_600) }
@@ -92,6 +94,72 @@ fn an_instance_that_somebody_stops_is_drained_and_left_to_its_group() {
     scene.plan();
     assert_eq!(scene.record().phase, Phase::Releasing);
     assert!(!touches_aws(&scene.plan()), "whoever stopped it may have told the group to leave it alone");
+}
+
+#[test]
+fn a_machine_that_stops_stays_closed_until_it_has_started_again_or_has_not_stopped_for_long() {
+    let ready = |scene: &mut Scene, second: i64| {
+        let at = at(second).to_string();
+        let condition = serde_json::json!({ "type": "Ready", "status": "True", "lastTransitionTime": at });
+        scene.patch(&serde_json::json!({ "status": { "conditions": [condition] } }));
+    };
+    let stopping = || {
+        let mut scene = told(node().with(pod("web")), expected(Cause::StateChange, Treatment::Drain, None));
+        ready(&mut scene, -1_000);
+        scene.plan();
+        scene.now = at(60);
+        scene.instance = Membership::In { group: "g".into(), lifecycle: Lifecycle::InService, seen: at(60) };
+        scene
+    };
+    let mut scene = stopping();
+    assert_eq!(evictions(&scene.plan()).len(), 1, "its group and its Node show it minutes later");
+    assert!(spec(&scene).0);
+    ready(&mut scene, 50);
+    scene.plan();
+    assert!(!spec(&scene).0, "it has started again");
+
+    let mut scene = stopping();
+    scene.expected = None;
+    scene.now = at(600);
+    scene.instance = Membership::In { group: "g".into(), lifecycle: Lifecycle::InService, seen: at(600) };
+    assert_eq!(reasons(&scene.plan()), ["ScaleInOver"], "it has not stopped");
+}
+
+#[test]
+fn a_notice_does_not_wait_behind_a_persons_wish() {
+    let mut scene = told(node().with(pod("web")), spot(120)).annotated("now");
+    scene.turn = Turn::Waits { under_way: 1, before: 0 };
+    scene.plan();
+    assert_eq!(scene.record().cause, Cause::SpotInterruption);
+}
+
+#[test]
+fn at_the_minimum_a_machine_that_aws_ends_is_replaced_and_not_opened_again() {
+    let mut scene = told(node().with(pod("web")).by_autoscaler(), spot(120));
+    scene.plan();
+    scene.memory.at_minimum = true;
+    scene.plan();
+    assert_eq!((scene.record().release, spec(&scene).0), (Release::Terminate, true));
+}
+
+#[test]
+fn a_machine_whose_reservation_ends_is_not_replaced_where_its_group_may_shrink() {
+    for (may_shrink, release) in [(true, Release::TerminateAndDecrement), (false, Release::Terminate)] {
+        let mut scene = told(node(), expected(Cause::CapacityEnd, Treatment::Drain, Some(at(600))));
+        scene.may_shrink = may_shrink;
+        scene.plan();
+        assert_eq!(scene.record().release, release);
+    }
+}
+
+#[test]
+fn a_longer_cordon_replaces_a_shorter_one() {
+    let mut scene = told(node(), expected(Cause::RebalanceRecommendation, Treatment::Cordon, None));
+    scene.plan();
+    let longer = Expected { until: at(90_000), ..expected(Cause::ScheduledEvent, Treatment::Cordon, None) };
+    scene = told(scene, longer);
+    scene.plan();
+    assert_eq!(scene.view().cordon, Some(Cordon { cause: Cause::ScheduledEvent, until: at(90_000) }));
 }
 
 #[test]

@@ -170,12 +170,7 @@ async fn recommendations_and_scheduled_changes_are_told_and_do_nothing_by_themse
     };
     for (status, is_over) in [("upcoming", false), ("closed", true)] {
         status.clone_into(&mut change.status);
-        let news = News::ScheduledEvent {
-            event: "arn:aws:health:us-east-1::event/EC2/AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED/x1".to_owned(),
-            starts: Some(starts),
-            ends: None,
-            is_over,
-        };
+        let news = News::ScheduledEvent { starts: Some(starts), ends: None, is_over };
         let expected = [told.notice(one, news.clone()), told.notice(two, news)];
         told.bench.aws.schedule_change(&change, &[one, two]);
         assert_eq!(told.notices().await, expected);
