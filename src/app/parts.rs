@@ -70,7 +70,7 @@ fn shared(config: &Config, aws: Aws, cluster: Cluster, clock: Clock, stop: Cance
         attachments: Store::default(),
         selectors: config.selectors.clone(),
         learned: Arc::new(LearnedStore::new(Arc::clone(&nodes))),
-        hooks: Arc::new(Hooks::new(aws.clone(), &config.lifecycle_hook)),
+        hooks: Arc::new(Hooks::new(aws.clone(), &config.lifecycle_hook, clock.clone())),
         holds: Holds::default(),
         notices: Notices::default(),
         queues: config.queue_urls.clone(),

@@ -2,8 +2,8 @@
 //!
 //! - A hook is ours if it has our name and holds terminating instances. Other hooks are never touched.
 //! - A group's hooks are asked for by one call at a time; callers meanwhile share its answer.
-//! - Discovery refreshes a few groups at a time. Groups with nodes being scaled in come first: their workers need the
-//!   answer.
+//! - Discovery refreshes a few groups at a time: those never looked up first, of these the ones with instances.
+//!   Workers have the hooks of nodes being scaled in looked up apart from that.
 //! - Workers read and never wait.
 
 use std::collections::BTreeMap;
@@ -37,6 +37,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 pub struct Hooks {
     aws: Aws,
     name: String,
+    clock: Clock,
     by_group: Mutex<BTreeMap<GroupName, Arc<Slot>>>,
     /// Wakes [`run`](Self::run) when a look-up is wanted.
     wanted: Notify,
@@ -47,8 +48,8 @@ pub struct Hooks {
 /// What is known of one group's hooks.
 #[derive(Debug, Default)]
 struct Slot {
-    /// Held while AWS is asked.
-    flight: tokio::sync::Mutex<()>,
+    /// Held while AWS is asked: when the last look-up began that AWS answered.
+    flight: tokio::sync::Mutex<Option<Timestamp>>,
     known: Mutex<Option<Known>>,
     want: Mutex<Want>,
 }
@@ -119,10 +120,11 @@ const SHORTEST_HEARTBEAT: Duration = Duration::from_secs(30);
 
 impl Hooks {
     /// An empty cache; our hooks are called `name`.
-    pub fn new(aws: Aws, name: impl Into<String>) -> Self {
+    pub fn new(aws: Aws, name: impl Into<String>, clock: Clock) -> Self {
         Self {
             aws,
             name: name.into(),
+            clock,
             by_group: Mutex::default(),
             wanted: Notify::new(),
             versions: watch::Sender::default(),
@@ -165,18 +167,18 @@ impl Hooks {
     }
 
     /// Performs the wanted look-ups, for ever.
-    pub async fn run(&self, clock: &Clock) {
+    pub async fn run(&self) {
         let mut running = FuturesUnordered::new();
         loop {
-            let now = clock.now();
-            running.extend(self.begin_due(now).into_iter().map(|(group, slot)| async move {
-                let result = self.looked_up(&group, clock.now(), FRESH).await;
-                self.heard(&group, &slot, result.err(), clock.now());
+            let due = self.begin_due(self.clock.now());
+            running.extend(due.into_iter().map(|(group, slot)| async move {
+                let result = self.seen_within(FRESH, &group).await;
+                self.heard(&group, &slot, result.err(), self.clock.now());
             }));
             let next = self.slots().values().filter_map(|slot| slot.want().at).min();
             let wake = async {
                 match next {
-                    Some(at) => clock.sleep_until(at).await,
+                    Some(at) => self.clock.sleep_until(at).await,
                     None => std::future::pending().await,
                 }
             };
@@ -229,28 +231,38 @@ impl Hooks {
         &self,
         fresh: Duration,
         group: &GroupName,
-        now: Timestamp,
     ) -> Result<TerminatingHooks, AwsError> {
-        self.looked_up(group, now, fresh).await
+        let now = self.clock.now();
+        let slot = self.slot(group);
+        let mut answered = slot.flight.lock().await;
+        match slot.known().filter(|known| elapsed(known.looked_at, now) < fresh) {
+            Some(known) => Ok(self.terminating(&known)),
+            None => self.look_up(group, &slot, &mut answered).await,
+        }
     }
 
-    /// The group's hooks, asked for now: for when a removed hook would cost workloads.
-    pub async fn of_now(&self, group: &GroupName, now: Timestamp) -> Result<TerminatingHooks, AwsError> {
-        self.looked_up(group, now, Duration::ZERO).await
+    /// The group's hooks, asked for from now on: for when a removed hook would cost workloads. Who waits while AWS is asked
+    /// shares the next answer, so that any number of callers at once make two calls at most.
+    pub async fn of_now(&self, group: &GroupName) -> Result<TerminatingHooks, AwsError> {
+        let now = self.clock.now();
+        let slot = self.slot(group);
+        let mut answered = slot.flight.lock().await;
+        // A put makes `known` newer, but is no answer.
+        match slot.known().filter(|_| answered.is_some_and(|begun| begun >= now)) {
+            Some(known) => Ok(self.terminating(&known)),
+            None => self.look_up(group, &slot, &mut answered).await,
+        }
     }
 
-    async fn looked_up(
+    async fn look_up(
         &self,
         group: &GroupName,
-        now: Timestamp,
-        fresh: Duration,
+        slot: &Slot,
+        answered: &mut Option<Timestamp>,
     ) -> Result<TerminatingHooks, AwsError> {
-        let slot = self.slot(group);
-        let _flight = slot.flight.lock().await;
-        if let Some(known) = slot.known().filter(|known| elapsed(known.looked_at, now) < fresh) {
-            return Ok(self.terminating(&known));
-        }
-        let known = Known { looked_at: now, hooks: self.aws.lifecycle_hooks(group).await? };
+        let looked_at = self.clock.now();
+        let known = Known { looked_at, hooks: self.aws.lifecycle_hooks(group).await? };
+        *answered = Some(looked_at);
         let terminating = self.terminating(&known);
         let before = slot.known.lock().unwrap_or_else(PoisonError::into_inner).replace(known);
         if before.is_none_or(|before| self.terminating(&before) != terminating) {
@@ -303,8 +315,7 @@ impl Hooks {
             .collect();
         // Groups never looked up sort first (`None` is least).
         due.sort_by_key(|&(looked_at, is_empty, group)| (looked_at, is_empty, group.asg.name.clone()));
-        let look_up = |name: GroupName| async move { self.looked_up(&name, now, FRESH).await };
-        let due = due.into_iter().take(most).map(|(.., group)| look_up(group.asg.name.clone()));
+        let due = due.into_iter().take(most).map(|(.., group)| self.seen_within(FRESH, &group.asg.name));
         futures::future::try_join_all(due).await?;
         Ok(())
     }

@@ -118,7 +118,7 @@ fn watches_of(shared: &Arc<Shared>) -> Vec<(&'static str, Watch)> {
             watch(shared, async |s: Arc<Shared>| s.cluster.watch_version().await),
         ),
         ("keeping of lifecycle hooks", watch(shared, heartbeat::run)),
-        ("looking up of lifecycle hooks", watch(shared, async |s: Arc<Shared>| s.hooks.run(&s.clock).await)),
+        ("looking up of lifecycle hooks", watch(shared, async |s: Arc<Shared>| s.hooks.run().await)),
     ];
     watches.into_iter().chain(queues).collect()
 }

@@ -239,7 +239,7 @@ async fn delete(
 /// Asks AWS, as the cache may be a minute old: without our hook the machine stops at once, and another's owner would drain
 /// it by other rules. Errors: `None` if it is not so, AWS's error if AWS did not say.
 async fn is_held_by_ours_alone(shared: &Shared, group: &GroupName) -> Result<(), Option<AwsError>> {
-    match shared.hooks.of_now(group, shared.clock.now()).await {
+    match shared.hooks.of_now(group).await {
         Ok(hooks) if hooks.ours.is_some() && !hooks.others => Ok(()),
         Ok(_) => Err(None),
         Err(error) => Err(Some(error)),

@@ -95,12 +95,11 @@ async fn only_a_terminating_hook_of_our_name_is_ours() {
         ours("launching").hook(HookSpec::launching("ebbtide").heartbeat(30)),
     ])
     .await;
-    let now = world.clock.now();
-    let hook = world.hooks.of_now(&"ours".into(), now).await.expect("asks").ours.expect("has one");
+    let hook = world.hooks.of_now(&"ours".into()).await.expect("asks").ours.expect("has one");
     assert_eq!((hook.name.as_str(), hook.group.as_str()), ("ebbtide", "ours"));
     assert_eq!((hook.heartbeat_timeout.as_secs(), hook.global_timeout.as_secs()), (90, 9000));
-    assert_eq!(world.hooks.of_now(&"theirs".into(), now).await.expect("asks").ours, None);
-    assert_eq!(world.hooks.of_now(&"launching".into(), now).await.expect("asks").ours, None);
+    assert_eq!(world.hooks.of_now(&"theirs".into()).await.expect("asks").ours, None);
+    assert_eq!(world.hooks.of_now(&"launching".into()).await.expect("asks").ours, None);
 }
 
 #[tokio::test(start_paused = true)]
@@ -129,7 +128,7 @@ async fn a_wanted_hook_is_looked_up_until_aws_answers_and_presumed_meanwhile() {
         assert!(!versions.has_changed().expect("there"), "it may have changed, and has not");
     };
     tokio::select! {
-        () = hooks.run(&world.clock) => panic!("it ended"),
+        () = hooks.run() => panic!("it ended"),
         () = wanting => {}
     }
 }
@@ -138,8 +137,27 @@ async fn a_wanted_hook_is_looked_up_until_aws_answers_and_presumed_meanwhile() {
 async fn many_who_ask_for_a_hook_at_once_cause_one_call() {
     const FRESH: Duration = Duration::from_secs(10);
     let world = world([ours("web").hook(HookSpec::terminating("ebbtide"))]).await;
-    let (now, web) = (world.clock.now(), "web".into());
-    let all = futures::future::join_all((0..10).map(|_| world.hooks.seen_within(FRESH, &web, now))).await;
+    let web = "web".into();
+    let all = futures::future::join_all((0..10).map(|_| world.hooks.seen_within(FRESH, &web))).await;
     assert!(all.into_iter().all(|answer| answer.expect("asks").ours.is_some()));
     assert_eq!(world.sim.calls(Operation::DescribeLifecycleHooks), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_who_must_know_a_hook_as_it_is_now_share_the_next_answer() {
+    let world = world([ours("web").hook(HookSpec::terminating("ebbtide"))]).await;
+    let web = "web".into();
+    world.sim.delay(Duration::from_millis(100), Duration::ZERO);
+    let first = world.hooks.of_now(&web);
+    let meanwhile = async {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        futures::future::join_all((0..10).map(|_| world.hooks.of_now(&web))).await
+    };
+    let (first, others) = tokio::join!(first, meanwhile);
+    assert!(others.into_iter().chain([first]).all(|answer| answer.expect("asks").ours.is_some()));
+    // The call under way when they asked may show what was before.
+    assert_eq!(world.sim.calls(Operation::DescribeLifecycleHooks), 2);
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    world.hooks.of_now(&web).await.expect("asks");
+    assert_eq!(world.sim.calls(Operation::DescribeLifecycleHooks), 3, "no older answer does");
 }

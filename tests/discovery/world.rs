@@ -39,7 +39,7 @@ pub(crate) async fn world(groups: impl IntoIterator<Item = GroupSpec>) -> World 
         sim.add_group(group);
     }
     tokio::time::sleep(Duration::from_mins(2)).await;
-    let hooks = Arc::new(Hooks::new(aws.clone(), "ebbtide"));
+    let hooks = Arc::new(Hooks::new(aws.clone(), "ebbtide", clock.clone()));
     World { sim, aws, clock, groups: Arc::new(Groups::new(Duration::from_mins(10))), hooks, tasks }
 }
 

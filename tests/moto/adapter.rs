@@ -418,7 +418,7 @@ async fn a_look_of_discovery_sees_groups_of_every_source() {
     let described = moto.describe("look-mixed").await;
     assert!(matches!(described.launch.source, Some(Source::Template(_))));
 
-    let hooks = Arc::new(Hooks::new(moto.aws.clone(), "ebbtide"));
+    let hooks = Arc::new(Hooks::new(moto.aws.clone(), "ebbtide", Clock::system()));
     let groups = Arc::new(Groups::new(Duration::from_mins(10)));
     let selectors = selectors(&["0:5:look-plain"], &["asg:tag=looked-at"]);
     let discovery =

@@ -82,7 +82,7 @@ impl Program {
         let groups = Arc::new(Groups::new(Duration::from_mins(10)));
         let aws = account.aws.clone();
         let clock = Clock::system();
-        let hooks = Arc::new(Hooks::new(aws.clone(), "ebbtide"));
+        let hooks = Arc::new(Hooks::new(aws.clone(), "ebbtide", clock.clone()));
         let running = Running::default();
         let protection = Arc::new(Protection::new(aws.clone(), Arc::clone(&groups), clock.clone()));
         let sizing = AwsSizing::new(aws.clone(), selectors.clone(), Arc::clone(&groups), protection, running);

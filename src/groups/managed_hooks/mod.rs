@@ -190,11 +190,10 @@ impl ManagedHooks {
     }
 
     async fn perform(&self, group: &GroupName, step: &Step) -> Result<(), AwsError> {
-        let now = self.clock.now();
         match step {
-            Step::LookUp => self.known.hooks.of_now(group, now).await.map(drop),
+            Step::LookUp => self.known.hooks.of_now(group).await.map(drop),
             Step::Retain => self.aws.retain_abandoned(group).await,
-            Step::Put { hook, .. } => self.known.hooks.put(hook.clone(), now).await,
+            Step::Put { hook, .. } => self.known.hooks.put(hook.clone(), self.clock.now()).await,
         }
     }
 

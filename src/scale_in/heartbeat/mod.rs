@@ -182,7 +182,7 @@ async fn act(
     // No heartbeat waits for a read that may be throttled: discovery keeps the hooks fresh.
     let hook = match shared.hooks.last_seen(group) {
         Some(hook) => hook,
-        None => match timeout(LOOK_UP, shared.hooks.seen_within(RECENT, group, shared.clock.now())).await {
+        None => match timeout(LOOK_UP, shared.hooks.seen_within(RECENT, group)).await {
             Ok(Ok(TerminatingHooks { ours: Some(hook), .. })) => hook,
             Ok(Ok(_)) => return FOREIGN,
             // A useless heartbeat is better than a hook that times out.
