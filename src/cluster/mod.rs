@@ -37,4 +37,4 @@ pub use leadership::{Leadership, Standing};
 pub use node_view::{NodeView, Ready};
 pub use nodes::Nodes;
 pub use pods::{DaemonOwner, PodName, PodView};
-pub use reflect::{Project, Sink, Store, brings_news, deliver, patiently, reflect};
+pub use reflect::{Project, Sink, Store, brings_news, deliver, reflect};

@@ -78,7 +78,7 @@ pub fn brings_news<K>(event: &Event<K>) -> bool {
 
 /// The same events, with a growing pause after each failure in a row. `kube`'s own backoff takes the `Init` before each
 /// try for a success, and would try ten times a second throughout an outage.
-pub fn patiently<K>(
+pub(super) fn patiently<K>(
     events: impl Stream<Item = watcher::Result<Event<K>>> + Send,
 ) -> impl Stream<Item = watcher::Result<Event<K>>> + Send {
     let state = (Box::pin(events), 0, None);

@@ -13,7 +13,7 @@ use kube::runtime::watcher;
 use super::budgets::{Attachment, Budget, Existing};
 use super::client::Cluster;
 use super::nodes::Nodes;
-use super::reflect::{Store, reflect};
+use super::reflect::{Store, patiently, reflect};
 
 /// How long one watch request lasts before it is renewed. `kube` takes the connection for dead five seconds later; with
 /// its default of 290 s a pod's exit could stay unseen for as long.
@@ -46,14 +46,14 @@ impl Cluster {
             .await;
     }
 
-    /// The pods of one node, as they change.
+    /// The pods of one node, as they change, with a growing pause after each failure.
     pub fn pods_on(
         &self,
         node: &str,
     ) -> impl Stream<Item = watcher::Result<watcher::Event<Pod>>> + Send + use<> {
         let config =
             watcher::Config::default().fields(&format!("spec.nodeName={node}")).timeout(WATCH_SECONDS);
-        self.rewinds.follow(Api::all(self.client.clone()), config)
+        patiently(self.rewinds.follow(Api::all(self.client.clone()), config))
     }
 
     /// Watches for a restored etcd, for ever.

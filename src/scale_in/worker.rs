@@ -28,10 +28,10 @@ use super::perform::{Outcome, perform};
 use super::plan::plan;
 use super::situation::Situation;
 use crate::clock::later;
-use crate::cluster::{NodeView, PodView, Sink, brings_news, deliver, patiently};
+use crate::cluster::{NodeView, PodView, Sink, brings_news, deliver};
 use crate::groups::hooks::HookState;
 use crate::k8s::{GroupName, InstanceId, NodeName};
-use crate::telemetry::chain;
+use crate::telemetry::{Outage, chain};
 
 /// Shortest pause between plans that only the clock asks for.
 const SHORTEST_WAIT: SignedDuration = SignedDuration::from_millis(20);
@@ -75,6 +75,7 @@ impl Sink<Pod> for PodsOf<'_> {
 struct Watches {
     streams: StreamMap<NodeName, BoxStream<'static, watcher::Result<Event<Pod>>>>,
     listing: BTreeMap<NodeName, Vec<PodView>>,
+    outage: Outage,
 }
 
 impl Watches {
@@ -89,12 +90,37 @@ impl Watches {
         }
         for name in nodes {
             if !self.streams.contains_key(name) {
-                self.streams.insert(name.clone(), patiently(shared.cluster.pods_on(name)).boxed());
+                self.streams.insert(name.clone(), shared.cluster.pods_on(name).boxed());
             }
         }
     }
 
+    /// Takes in an event, and everything else that has arrived: one plan is made of all.
+    fn take_in(&mut self, node: NodeName, event: watcher::Result<Event<Pod>>, pods: &Pods) {
+        let mut next = Some((node, event));
+        while let Some((node, event)) = next {
+            match event {
+                Ok(event) => self.deliver(&node, event, pods),
+                Err(error) => {
+                    if let Some(lasted) = self.outage.lasts() {
+                        let lasts_seconds = lasted.as_secs();
+                        tracing::warn!(node = node.as_str(), lasts_seconds, error = %chain(&error), "watch of the node's pods broke: taken up again, the drain goes by what was seen last");
+                    }
+                }
+            }
+            next = self.streams.next().now_or_never().flatten();
+        }
+    }
+
     fn deliver(&mut self, node: &NodeName, event: Event<Pod>, pods: &Pods) {
+        let outage_took = if brings_news(&event) { self.outage.ends() } else { None };
+        if let Some(lasted) = outage_took {
+            tracing::info!(
+                node = node.as_str(),
+                lasted_seconds = lasted.as_secs(),
+                "the watch of the node's pods works again"
+            );
+        }
         deliver(event, self.listing.entry(node.clone()).or_default(), &PodsOf(node, pods));
     }
 }
@@ -166,7 +192,6 @@ impl Worker {
         let mut notices = shared.notices.versions();
         let mut leadership = shared.leadership.changes();
         let evictions_turn = Arc::clone(&self.evictions_turn);
-        let mut watching = true;
         loop {
             let Next::Wait(wake_at) = self.step() else { return self.hear_out().await };
             watches.keep(&shared, &self.nodes, &self.pods);
@@ -182,19 +207,7 @@ impl Worker {
                 () = shared.stop.cancelled() => return self.hear_out().await,
                 Some(outcome) = self.running.next() => self.remember(outcome),
                 event = watches.streams.next() => match event {
-                    Some((node, Ok(event))) => {
-                        watching |= brings_news(&event);
-                        watches.deliver(&node, event, &self.pods);
-                        // Take in everything that has arrived before planning.
-                        while let Some(Some((node, Ok(event)))) = watches.streams.next().now_or_never() {
-                            watches.deliver(&node, event, &self.pods);
-                        }
-                    }
-                    Some((_, Err(error))) => {
-                        if std::mem::take(&mut watching) {
-                            tracing::warn!(node = self.name.as_str(), error = %chain(&error), "watch of the node's pods broke: taken up again, the drain goes by what was seen last");
-                        }
-                    }
+                    Some((node, event)) => watches.take_in(node, event, &self.pods),
                     None => return,
                 },
                 () = follow.notified() => {}
