@@ -1,13 +1,6 @@
 //! The answers of the RPCs that only read, from the snapshot. Pure.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
-
-use bytes::Bytes;
-use k8s_pb::api::core::v1::{Node, NodeCondition, NodeSpec, NodeStatus};
-use k8s_pb::apimachinery::pkg::api::resource::Quantity;
-use k8s_pb::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use prost::Message as _;
 
 use super::ScaleIns;
 use super::proto::instance_status::InstanceState;
@@ -112,34 +105,6 @@ fn state(group: &Group, instance: &aws::Instance, scale_ins: &dyn ScaleIns) -> I
 
 fn is_leaving(group: &Group, instance: &aws::Instance, scale_ins: &dyn ScaleIns) -> bool {
     instance.lifecycle.is_leaving() || scale_ins.is_leaving(&group.asg.name, &instance.id)
-}
-
-/// A Node that nothing fits on, for a group without a template: cluster-autoscaler neither grows the group for a pod
-/// nor expects a pod to fit on its nodes to come.
-pub fn node_without_room(group: &Group) -> Bytes {
-    let name = format!("{}-template-unknown", group.asg.name);
-    let nothing = |resource: &str| (resource.to_owned(), Quantity { string: Some("0".to_owned()) });
-    let resources: BTreeMap<_, _> = ["cpu", "memory", "pods"].map(nothing).into();
-    let ready = NodeCondition {
-        r#type: Some("Ready".to_owned()),
-        status: Some("True".to_owned()),
-        ..NodeCondition::default()
-    };
-    let node = Node {
-        metadata: Some(ObjectMeta {
-            labels: [("kubernetes.io/hostname".to_owned(), name.clone())].into(),
-            name: Some(name),
-            ..ObjectMeta::default()
-        }),
-        spec: Some(NodeSpec::default()),
-        status: Some(NodeStatus {
-            capacity: resources.clone(),
-            allocatable: resources,
-            conditions: vec![ready],
-            ..NodeStatus::default()
-        }),
-    };
-    node.encode_to_vec().into()
 }
 
 fn error_info(failure: &LaunchFailure) -> InstanceErrorInfo {

@@ -18,8 +18,8 @@ use crate::clock::Clock;
 use crate::groups::{Group, Groups, Snapshot, sizes};
 use crate::k8s::ProviderId;
 use crate::telemetry::chain;
-use crate::template::devices;
 use crate::template::tags::OptionOverrides;
+use crate::template::{self, devices};
 
 /// The provider as cluster-autoscaler calls it. Its own state can be lost without harm, so any number of replicas may
 /// answer.
@@ -167,7 +167,7 @@ impl Provider {
                 return Ok(wire::template(&template.encoded));
             }
             if group.template.is_some() {
-                return Ok(wire::template(&answers::node_without_room(&group)));
+                return Ok(wire::template(&template::without_room(&group.asg.name)));
             }
         }
         match &group.template {

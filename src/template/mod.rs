@@ -119,6 +119,11 @@ impl MixedInstances {
     }
 }
 
+/// The encoded Node that is told of a group without a template: nothing fits on it.
+pub fn without_room(group: &str) -> Bytes {
+    node::without_room(group).encode_to_vec().into()
+}
+
 impl Template {
     /// Makes the template.
     pub fn of(facts: &Facts<'_>, settings: &Settings) -> Result<Self, TemplateError> {

@@ -38,6 +38,28 @@ pub(super) fn build(facts: &Facts<'_>, zone: &str, first: &TypeInfo, figures: &F
     }
 }
 
+/// A Node that nothing fits on, for a group without a template: cluster-autoscaler neither grows the group for a pod nor
+/// expects a pod to fit on its nodes to come.
+pub(super) fn without_room(group: &str) -> Node {
+    let name = format!("{group}-template-unknown");
+    let nothing = |resource: &str| (resource.to_owned(), Quantity { string: Some("0".to_owned()) });
+    let resources: BTreeMap<_, _> = ["cpu", "memory", "pods"].map(nothing).into();
+    Node {
+        metadata: Some(ObjectMeta {
+            labels: [("kubernetes.io/hostname".to_owned(), name.clone())].into(),
+            name: Some(name),
+            ..ObjectMeta::default()
+        }),
+        spec: Some(NodeSpec::default()),
+        status: Some(NodeStatus {
+            capacity: resources.clone(),
+            allocatable: resources,
+            conditions: conditions(),
+            ..NodeStatus::default()
+        }),
+    }
+}
+
 /// The kubelet's version: EKS gives the Kubernetes version without the patch.
 fn node_info(node_group: &ManagedNodeGroup) -> Option<NodeSystemInfo> {
     let kubelet_version = Some(format!("v{}.0", node_group.version.as_ref()?));

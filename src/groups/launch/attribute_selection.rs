@@ -8,10 +8,11 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures::StreamExt;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
 use super::cache::MISSING;
 use crate::aws::{Aws, AwsError, Requirements};
+use crate::clock::{later, signed};
 
 /// How long a list of types serves: AWS adds types every few weeks.
 const MATCHES: Duration = Duration::from_hours(24);
@@ -82,13 +83,13 @@ impl AttributeSelection {
     ) -> Result<(), AwsError> {
         let error = match told {
             Ok(types) => {
-                self.0.insert(key, Known { types: Some(types), due: later(now, MATCHES) });
+                self.0.insert(key, Known { types: Some(types), due: later(now, signed(MATCHES)) });
                 return Ok(());
             }
             Err(error) => error,
         };
         // A refusal will not change within a minute.
-        let due = if error.is_transient() { now } else { later(now, MISSING) };
+        let due = if error.is_transient() { now } else { later(now, signed(MISSING)) };
         match self.0.get_mut(&key) {
             // Moved behind the other due keys, so that it does not block them.
             Some(known) => known.due = due,
@@ -99,10 +100,6 @@ impl AttributeSelection {
         }
         Err(error)
     }
-}
-
-fn later(now: Timestamp, by: Duration) -> Timestamp {
-    SignedDuration::try_from(by).ok().and_then(|by| now.checked_add(by).ok()).unwrap_or(Timestamp::MAX)
 }
 
 #[cfg(test)]
