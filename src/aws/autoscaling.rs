@@ -37,13 +37,20 @@ pub(crate) const ACTIVITIES_AT_MOST: usize = PAGES_OF_ACTIVITIES * ACTIVITIES_A_
 impl Aws {
     /// The groups of these names; missing ones are left out. 100 names a call.
     pub async fn describe_groups(&self, names: &[GroupName]) -> Result<Vec<AutoScalingGroup>, AwsError> {
-        let batches = names.chunks(GROUPS_A_CALL as usize).map(|batch| self.groups(REFRESH, batch, &[]));
-        Ok(try_join_all(batches).await?.into_iter().flatten().collect())
+        self.named_groups(REFRESH, names).await
     }
 
     /// The groups of these names, for what cannot wait; missing ones are left out. 100 names a call.
     pub async fn describe_groups_now(&self, names: &[GroupName]) -> Result<Vec<AutoScalingGroup>, AwsError> {
-        let batches = names.chunks(GROUPS_A_CALL as usize).map(|batch| self.groups(READ_NOW, batch, &[]));
+        self.named_groups(READ_NOW, names).await
+    }
+
+    async fn named_groups(
+        &self,
+        patience: Patience,
+        names: &[GroupName],
+    ) -> Result<Vec<AutoScalingGroup>, AwsError> {
+        let batches = names.chunks(GROUPS_A_CALL as usize).map(|batch| self.groups(patience, batch, &[]));
         Ok(try_join_all(batches).await?.into_iter().flatten().collect())
     }
 
