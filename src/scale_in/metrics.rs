@@ -55,29 +55,20 @@ struct Heartbeat {
 /// What became of a message of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
 #[allow(non_camel_case_types, reason = "label values are spelled as Prometheus has them")]
-enum Handling {
-    taken,
-    nothing,
-    foreign,
-    malformed,
-}
-
-/// What became of a message of a queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Handled {
     /// It is about instances of ours, and acted on.
-    Taken,
+    taken,
     /// It asks for nothing.
-    Nothing,
+    nothing,
     /// It is about no instance of ours.
-    Foreign,
+    foreign,
     /// It cannot be read.
-    Malformed,
+    malformed,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Messages {
-    outcome: Handling,
+    outcome: Handled,
 }
 
 /// Counters of what scale-ins ask for.
@@ -128,13 +119,7 @@ impl Metrics {
         self.asked.get_or_create(&Asked { call, answer }).inc();
     }
 
-    pub(super) fn handled(&self, how: Handled) {
-        let outcome = match how {
-            Handled::Taken => Handling::taken,
-            Handled::Nothing => Handling::nothing,
-            Handled::Foreign => Handling::foreign,
-            Handled::Malformed => Handling::malformed,
-        };
+    pub(super) fn handled(&self, outcome: Handled) {
         self.messages.get_or_create(&Messages { outcome }).inc();
     }
 

@@ -233,7 +233,7 @@ impl Inbox {
                     what,
                     "message that ends no instance"
                 );
-                self.shared.metrics.handled(Handled::Nothing);
+                self.shared.metrics.handled(Handled::nothing);
                 return Some(message.receipt);
             }
             Content::Malformed(why) => {
@@ -243,7 +243,7 @@ impl Inbox {
                     why,
                     "message that is no notice of AWS's: deleted"
                 );
-                self.shared.metrics.handled(Handled::Malformed);
+                self.shared.metrics.handled(Handled::malformed);
                 return Some(message.receipt);
             }
         };
@@ -273,17 +273,17 @@ impl Inbox {
                 message = message.id,
                 "notice about no instance of ours: left alone"
             );
-            self.shared.metrics.handled(Handled::Foreign);
+            self.shared.metrics.handled(Handled::foreign);
             return None;
         }
         if meanings.is_empty() {
-            self.shared.metrics.handled(Handled::Nothing);
+            self.shared.metrics.handled(Handled::nothing);
             return Some(message.receipt);
         }
         for (instance, group, meaning) in &meanings {
             self.note(&message.id, instance, group, meaning, now);
         }
-        self.shared.metrics.handled(Handled::Taken);
+        self.shared.metrics.handled(Handled::taken);
         self.waiting.insert(message.id, Waiting { receipt: message.receipt, meanings, hidden_since: now });
         None
     }
