@@ -35,7 +35,7 @@ const CONTINUE: &str = "CONTINUE";
 /// Source: [PutLifecycleHook](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_PutLifecycleHook.html).
 const DEFAULT_HEARTBEAT: Duration = Duration::from_hours(1);
 /// Longest hold by any hook (same source).
-const LONGEST_HOLD: Duration = Duration::from_hours(48);
+pub(crate) const LONGEST_HOLD: Duration = Duration::from_hours(48);
 
 impl Hook {
     /// A hook of `group`, with the global time-out by AWS's rule and AWS's default result.

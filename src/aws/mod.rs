@@ -65,6 +65,7 @@ pub use instance_types::{Accelerator, TypeInfo};
 pub use launch_template::{LaunchSpec, Revision, TemplateVersion, Volumes};
 pub use lifecycle::Lifecycle;
 pub use lifecycle_hook::Hook;
+pub(crate) use lifecycle_hook::LONGEST_HOLD;
 pub use notice::{About, Content, News, Notice};
 pub use operation::Operation;
 pub use proxy::{BadProxy, Proxy};

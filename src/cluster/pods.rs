@@ -186,7 +186,7 @@ fn tolerates_cordon(toleration: &Toleration) -> bool {
 }
 
 impl PodView {
-    /// UID of its controller, or its own if it has none.
+    /// UID of its controller, or its own name if it has none.
     pub fn owner(&self) -> String {
         self.controller.clone().unwrap_or_else(|| self.name.to_string())
     }

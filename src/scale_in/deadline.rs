@@ -16,6 +16,9 @@ use crate::aws::Hook;
 use crate::clock::{later, signed};
 use crate::template::tags::DrainTimeout;
 
+/// A deadline that differs by no more than this is not written again.
+pub(super) const AS_GOOD: SignedDuration = SignedDuration::from_secs(1);
+
 /// The limit of ours on the scale-ins of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OurLimit {

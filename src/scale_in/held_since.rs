@@ -7,15 +7,9 @@ use std::sync::{Mutex, PoisonError};
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
 
-use crate::aws::{ACTIVITIES_AT_MOST, Activity, Aws, AwsError, Lifecycle};
-use crate::clock::{Clock, later};
+use crate::aws::{ACTIVITIES_AT_MOST, Activity, Aws, AwsError, LONGEST_HOLD, Lifecycle};
+use crate::clock::{Clock, later, signed};
 use crate::k8s::{GroupName, InstanceId};
-
-/// Longest time a hook can hold an instance.
-///
-/// Source: [Amazon EC2 Auto Scaling lifecycle
-/// hooks](https://docs.aws.amazon.com/autoscaling/ec2/userguide/lifecycle-hooks.html).
-const LONGEST_HOLD: SignedDuration = SignedDuration::from_hours(48);
 
 /// What is known of held instances.
 #[derive(Debug, Default)]
@@ -39,7 +33,7 @@ impl Holds {
     /// Notes that an instance's Node is gone and its pods need the instance until `until`.
     pub(super) fn note_needed(&self, instance: &InstanceId, until: Timestamp, now: Timestamp) {
         let mut needed = self.needed.lock().unwrap_or_else(PoisonError::into_inner);
-        needed.retain(|_, until| later(*until, LONGEST_HOLD) > now);
+        needed.retain(|_, until| later(*until, signed(LONGEST_HOLD)) > now);
         needed.insert(instance.clone(), until);
     }
 
@@ -77,7 +71,7 @@ pub(super) async fn ask(
 ) -> Result<BTreeMap<InstanceId, Timestamp>, AwsError> {
     let ahead = clock.ahead();
     let first = questions.iter().map(|held| held.seen).min().unwrap_or_else(|| clock.now());
-    let activities = aws.scaling_activities(group, later(later(first, ahead), -LONGEST_HOLD)).await?;
+    let activities = aws.scaling_activities(group, later(later(first, ahead), -signed(LONGEST_HOLD))).await?;
     let since = questions.iter().map(|held| {
         let began = began(&activities, &held.instance, held.lifecycle, later(held.seen, ahead));
         (held.instance.clone(), later(began, -ahead - CLOCKS_DIFFER))
@@ -89,7 +83,7 @@ pub(super) async fn ask(
 /// starts a while before its hook. A termination missing from a full list is older than the oldest in it. One missing
 /// from a complete list is not shown yet, or never: then `seen`.
 fn began(activities: &[Activity], instance: &InstanceId, lifecycle: Lifecycle, seen: Timestamp) -> Timestamp {
-    let earliest = later(seen, -LONGEST_HOLD);
+    let earliest = later(seen, -signed(LONGEST_HOLD));
     let recent = &activities[..activities.partition_point(|activity| activity.started >= earliest)];
     let its_own = |activity: &&Activity| {
         !activity.description.starts_with("Launching") && activity.description.ends_with(instance.as_str())
@@ -129,7 +123,7 @@ mod tests {
         assert_eq!(began(&all, &"i-3".into(), held, at(100)), at(100), "AWS does not tell of this one yet");
         let many: Vec<_> = (0..ACTIVITIES_AT_MOST as i64).map(|n| activity(900 - n, "Launching")).collect();
         assert_eq!(began(&many, &"i-3".into(), held, at(1_000)), at(401), "longer ago than AWS tells");
-        let long_after = at(80 + LONGEST_HOLD.as_secs());
+        let long_after = at(80 + signed(LONGEST_HOLD).as_secs());
         assert_eq!(began(&all, &"i-1".into(), held, long_after), long_after, "no hold lasts that long");
         assert_eq!(began(&[], &"i-1".into(), held, at(100)), at(100));
         assert_eq!(

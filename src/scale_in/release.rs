@@ -12,7 +12,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::action::{Action, Plan};
-use super::deadline::OurLimit;
+use super::deadline::{AS_GOOD, OurLimit};
 use super::events::NodeEvent;
 use super::membership::Membership;
 use super::memory::Task;
@@ -31,9 +31,6 @@ const REPEAT_AFTER: SignedDuration = SignedDuration::from_secs(30);
 /// How long an instance must be missing from our groups before it counts as detached: one refresh may leave it out, and if
 /// somebody ended the machine, its Node soon stops being Ready.
 pub(super) const MISSING_FOR: SignedDuration = SignedDuration::from_mins(1);
-
-/// A deadline that differs by no more than this is not written again.
-const AS_GOOD: SignedDuration = SignedDuration::from_secs(1);
 
 /// The record brought up to date; written if that changes it.
 pub(super) fn brought_up_to_date(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> Record {

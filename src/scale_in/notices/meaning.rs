@@ -8,6 +8,7 @@ use crate::clock::later;
 use crate::cluster::NodeView;
 use crate::groups::hooks::HookState;
 use crate::scale_in::cordon::calls_off;
+use crate::scale_in::deadline::AS_GOOD;
 use crate::scale_in::record::Cause;
 use crate::scale_in::settings::{Settings, Treatment};
 
@@ -28,9 +29,6 @@ const SPARED: SignedDuration = SignedDuration::from_mins(10);
 
 /// How long a lifecycle action counts that no refresh shows.
 const UNSHOWN: SignedDuration = SignedDuration::from_mins(5);
-
-/// Ends within this time of each other are the same.
-const AS_GOOD: SignedDuration = SignedDuration::from_secs(1);
 
 /// A notice about an instance of ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
