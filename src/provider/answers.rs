@@ -2,12 +2,12 @@
 
 use std::fmt::Write as _;
 
-use super::ScaleIns;
 use super::proto::instance_status::InstanceState;
 use super::proto::{Instance, InstanceErrorInfo, InstanceStatus, NodeGroup};
 use crate::aws::{self, Lifecycle};
 use crate::groups::{Group, LaunchFailure, Snapshot, sizes};
 use crate::k8s::ProviderId;
+use crate::scale_in::ScaleIns;
 
 /// Class of a launch failure that another group may not have (no capacity, quota).
 const OUT_OF_RESOURCES: i32 = 1;

@@ -7,12 +7,13 @@
 
 use std::collections::BTreeSet;
 
+use super::RpcError;
 use super::error::excerpt;
 use super::proto::ExternalGrpcNode;
-use super::{RpcError, ScaleIns};
 use crate::aws::Instance;
 use crate::groups::{Group, Snapshot, sizes};
 use crate::k8s::{InstanceId, NodeName, ProviderId};
+use crate::scale_in::ScaleIns;
 
 /// The part of a batch that is still to be done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

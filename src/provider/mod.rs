@@ -1,9 +1,9 @@
 //! The gRPC provider: what cluster-autoscaler calls.
 //!
 //! Reads are answered from the snapshot in [`crate::groups`]. Only size changes wait for AWS, through [`Sizing`], and
-//! only scale-ins wait for the API server, through [`ScaleIns`]; both end well before the 5 s after which
-//! cluster-autoscaler gives up. Nothing here drains a node. Pure functions of the snapshot and the request decide
-//! ([`answers`], [`deletion`], [`options`], [`wire`]); [`service`] and `changes` carry it out.
+//! only scale-ins wait for the API server, through [`ScaleIns`](crate::scale_in::ScaleIns); both end well before the 5 s
+//! after which cluster-autoscaler gives up. Nothing here drains a node. Pure functions of the snapshot and the request
+//! decide ([`answers`], [`deletion`], [`options`], [`wire`]); [`service`] and `changes` carry it out.
 //!
 //! Invariants: an RPC that reports a caller's mistake has changed nothing; a change that AWS has accepted shows in the
 //! target size before the RPC returns; both dialects of the protocol are always read and written.
@@ -22,7 +22,6 @@ pub mod options;
 pub mod placeholders;
 pub mod proto;
 mod refusals;
-pub mod scale_ins;
 pub mod serve;
 pub mod service;
 pub mod sizing;
@@ -33,7 +32,6 @@ pub use aws_sizing::{AwsSizing, Running};
 pub use error::RpcError;
 pub use listen::{Incoming, Io, Listen};
 pub use metrics::RpcMetrics;
-pub use scale_ins::ScaleIns;
 pub use serve::{ServeError, serve};
 pub use service::Provider;
 pub use sizing::{Sizing, SizingError};

@@ -13,10 +13,11 @@ use super::placeholders::Placeholders;
 use super::proto::cloud_provider_server::CloudProvider;
 #[allow(clippy::wildcard_imports, reason = "a request and a response of every RPC")]
 use super::proto::*;
-use super::{RpcError, ScaleIns, Sizing, answers, options, wire};
+use super::{RpcError, Sizing, answers, options, wire};
 use crate::clock::Clock;
 use crate::groups::{Group, Groups, Snapshot, sizes};
 use crate::k8s::ProviderId;
+use crate::scale_in::ScaleIns;
 use crate::telemetry::chain;
 use crate::template::tags::OptionOverrides;
 use crate::template::{self, devices};

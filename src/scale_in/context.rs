@@ -13,7 +13,7 @@ use super::metrics::{Board, Metrics};
 use super::notices::Notices;
 use super::record::{Annotation, Release, Written};
 use super::settings::Settings;
-use crate::aws::{Aws, Instance, Lifecycle};
+use crate::aws::{Aws, Lifecycle};
 use crate::clock::Clock;
 use crate::cluster::{
     Attachment, Budget, Cluster, DrainState, Existing, Leadership, NodeView, Nodes, PodName, Store,
@@ -119,14 +119,16 @@ pub(super) fn may_shrink(shared: &Shared, node: &NodeView) -> bool {
     let Some(snapshot) = shared.groups.latest() else { return false };
     let found = node.instance.as_deref().and_then(|instance| snapshot.instance(instance));
     found.is_some_and(|(group, instance)| {
-        sizes::removable(&group.asg, [instance.id.as_str()], |instance| will_decrement(shared, instance))
-            .is_ok()
+        sizes::removable(&group.asg, [instance.id.as_str()], |instance| {
+            will_decrement(&shared.nodes, &instance.id)
+        })
+        .is_ok()
     })
 }
 
 /// Whether a scale-in of the instance is accepted that will lower the desired capacity.
-pub(super) fn will_decrement(shared: &Shared, instance: &Instance) -> bool {
-    speaker(&shared.nodes, &instance.id).is_some_and(|node| {
+pub(super) fn will_decrement(nodes: &Nodes, instance: &InstanceId) -> bool {
+    speaker(nodes, instance).is_some_and(|node| {
         node.scale_in().is_some_and(|record| record.release == Release::TerminateAndDecrement)
     })
 }

@@ -5,7 +5,9 @@
 
 use std::sync::Arc;
 
-use super::context::{our_limit, speaker};
+use async_trait::async_trait;
+
+use super::context::{our_limit, speaker, will_decrement};
 use super::record::{Cause, Record, Release};
 use super::settings::Settings;
 use super::{deadline, node_patch};
@@ -13,6 +15,47 @@ use crate::clock::Clock;
 use crate::cluster::{ApiError, Cluster, NodeView, Nodes};
 use crate::groups::Groups;
 use crate::k8s::{GroupName, InstanceId, NodeName, names};
+
+/// What the RPCs need of scale-ins: which are under way, and a way to request more. [`Intents`] in the program, a
+/// script in tests.
+#[async_trait]
+pub trait ScaleIns: Send + Sync + 'static {
+    /// Whether Nodes have been listed, so that an instance without a known Node has none.
+    fn is_ready(&self) -> bool;
+
+    /// Name of the Node of this instance, if one has registered.
+    fn node_of(&self, instance: &InstanceId) -> Option<NodeName>;
+
+    /// Whether this Node names an instance that belongs to another Node: a kubelet came back under another name, or
+    /// somebody made the Node up. Such a Node is in no group, or cluster-autoscaler would delete the machine because
+    /// this Node is empty or not Ready.
+    fn is_beside(&self, _node: &NodeName, _instance: &InstanceId) -> bool {
+        false
+    }
+
+    /// Whether a scale-in of this instance of the group is under way.
+    fn is_leaving(&self, group: &GroupName, instance: &InstanceId) -> bool;
+
+    /// Whether cluster-autoscaler is about to delete the Node of this instance: it carries its ToBeDeleted taint.
+    fn is_to_be_deleted(&self, instance: &InstanceId) -> bool;
+
+    /// Whether cluster-autoscaler counts the instance's node as deleted, because its scale-in is under way or about to
+    /// be requested. No size we report may include it.
+    fn leaves(&self, group: &GroupName, instance: &InstanceId) -> bool {
+        self.is_leaving(group, instance) || self.is_to_be_deleted(instance)
+    }
+
+    /// Whether a scale-in of this instance is under way that lowers the desired capacity when it is released.
+    fn will_decrement(&self, instance: &InstanceId) -> bool;
+
+    /// Records durably that cluster-autoscaler wants this node gone. Afterwards [`ScaleIns::will_decrement`] says so.
+    async fn accept(
+        &self,
+        node: &NodeName,
+        group: &GroupName,
+        instance: &InstanceId,
+    ) -> Result<Accepted, IntentError>;
+}
 
 /// Accepts scale-ins and knows those accepted.
 #[derive(Clone, Debug)]
@@ -60,44 +103,36 @@ impl Intents {
     ) -> Self {
         Self { cluster, nodes, clock, groups, settings }
     }
+}
 
-    /// Name of the Node that speaks for this instance, if one has registered.
-    pub fn node_of(&self, instance: &InstanceId) -> Option<NodeName> {
+#[async_trait]
+impl ScaleIns for Intents {
+    fn node_of(&self, instance: &InstanceId) -> Option<NodeName> {
         speaker(&self.nodes, instance).map(|node| node.name.clone())
     }
 
-    /// Whether this Node names the instance but is not the machine's own.
-    pub fn is_beside(&self, node: &NodeName, instance: &InstanceId) -> bool {
+    fn is_beside(&self, node: &NodeName, instance: &InstanceId) -> bool {
         self.nodes.of_instance(instance).iter().skip(1).any(|other| other.name == *node)
     }
 
-    /// Whether the Nodes have been listed, so that a missing one is missing.
-    pub fn is_ready(&self) -> bool {
+    fn is_ready(&self) -> bool {
         self.nodes.is_synced()
     }
 
-    /// The scale-in under way of this instance.
-    pub fn record_of(&self, instance: &InstanceId) -> Option<Record> {
-        speaker(&self.nodes, instance)?.scale_in().cloned()
+    fn is_leaving(&self, group: &GroupName, instance: &InstanceId) -> bool {
+        speaker(&self.nodes, instance)
+            .is_some_and(|node| node.scale_in().is_some_and(|record| record.group == *group))
     }
 
-    /// Whether a scale-in of this instance from this group is under way.
-    pub fn is_leaving(&self, group: &GroupName, instance: &InstanceId) -> bool {
-        self.record_of(instance).is_some_and(|record| record.group == *group)
-    }
-
-    /// Whether this instance's Node has the taint by which cluster-autoscaler counts it as deleted, its own or ours.
-    pub fn is_to_be_deleted(&self, instance: &InstanceId) -> bool {
+    fn is_to_be_deleted(&self, instance: &InstanceId) -> bool {
         speaker(&self.nodes, instance).is_some_and(|node| node.taint(names::TO_BE_DELETED).is_some())
     }
 
-    /// Whether a scale-in of this instance is under way that will lower the desired capacity.
-    pub fn will_decrement(&self, instance: &InstanceId) -> bool {
-        self.record_of(instance).is_some_and(|record| record.release == Release::TerminateAndDecrement)
+    fn will_decrement(&self, instance: &InstanceId) -> bool {
+        will_decrement(&self.nodes, instance)
     }
 
-    /// Records durably that cluster-autoscaler wants this node gone. Once this returns, every reader sees it.
-    pub async fn accept(
+    async fn accept(
         &self,
         node: &NodeName,
         group: &GroupName,

@@ -61,7 +61,7 @@ pub use context::Shared;
 pub use controller::{ControllerError, run};
 pub use eviction_rate::EvictionRate;
 pub use held_since::Holds;
-pub use intents::{Accepted, IntentError, Intents};
+pub use intents::{Accepted, IntentError, Intents, ScaleIns};
 pub use metrics::{Board, Metrics};
 pub use notices::Notices;
 pub use settings::{AtOnce, OnDeadline, Settings, Treatment};

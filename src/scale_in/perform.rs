@@ -283,7 +283,8 @@ async fn give_up_replacement(shared: &Shared, group: &GroupName) {
     if !shared.leadership.leads() {
         return;
     }
-    let given_up = shared.protection.give_up_one(lock, |instance| will_decrement(shared, instance));
+    let given_up =
+        shared.protection.give_up_one(lock, |instance| will_decrement(&shared.nodes, &instance.id));
     match given_up.await {
         Ok(true) => {
             tracing::info!(

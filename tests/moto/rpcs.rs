@@ -22,8 +22,8 @@ use ebbtide::provider::proto::{
     NodeGroupTargetSizeRequest, NodeGroupTemplateNodeInfoRequest, NodeGroupsRequest,
 };
 use ebbtide::provider::{AwsSizing, Running};
-use ebbtide::provider::{Provider, RpcMetrics, ScaleIns, serve};
-use ebbtide::scale_in::{Accepted, IntentError};
+use ebbtide::provider::{Provider, RpcMetrics, serve};
+use ebbtide::scale_in::{Accepted, IntentError, ScaleIns};
 use ebbtide::slots::Peer;
 use hyper_util::rt::TokioIo;
 use k8s_pb::api::core::v1::Node;

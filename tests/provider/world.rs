@@ -17,8 +17,8 @@ use ebbtide::provider::proto::{
     self, ExternalGrpcNode, NodeGroupDeleteNodesRequest, NodeGroupIncreaseSizeRequest, NodeGroupNodesRequest,
     NodeGroupTargetSizeRequest,
 };
-use ebbtide::provider::{Provider, RpcMetrics, ScaleIns, ServeError, Sizing, SizingError, Tls, serve};
-use ebbtide::scale_in::{Accepted, IntentError};
+use ebbtide::provider::{Provider, RpcMetrics, ServeError, Sizing, SizingError, Tls, serve};
+use ebbtide::scale_in::{Accepted, IntentError, ScaleIns};
 use ebbtide::slots::Peer;
 use futures::StreamExt as _;
 use hyper_util::rt::TokioIo;
