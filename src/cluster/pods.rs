@@ -53,6 +53,7 @@ pub enum DaemonOwner {
 
 /// What a drain needs to know of a pod.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct PodView {
     /// Namespace and name.
     pub name: PodName,

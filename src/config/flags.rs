@@ -179,7 +179,8 @@ pub(super) struct ServeFlags {
     /// Name of that Lease, in this program's namespace.
     #[arg(long, value_name = "NAME", default_value = "ebbtide")]
     pub(super) leader_elect_resource_name: String,
-    /// Name of this process's pod. If an earlier run of the same pod holds the Lease, this one takes over at once.
+    /// Name of this process's pod. If an earlier run of the same pod holds the Lease, this one takes over at once; when the pod's own
+    /// node is scaled in, the process hands over first. Without it, neither.
     #[arg(long, value_name = "NAME")]
     pub(super) leader_elect_pod: Option<String>,
     /// Format of the log: text, json.

@@ -72,7 +72,7 @@ pub(super) enum Outcome {
         instance: InstanceId,
         result: Result<(), AwsError>,
     },
-    Reported(Result<NodeView, ApiError>),
+    Reported(Result<Box<NodeView>, ApiError>),
     Refreshed,
     HandedOver,
     /// The Node is deleted, or not. `overtaken`: only because it was another one by then.
@@ -141,7 +141,8 @@ pub(super) fn perform(
         }
         .boxed(),
         Action::Report(state) => async move {
-            Outcome::Reported(shared.cluster.report_drain(&node, state, shared.clock.wall()).await)
+            let reported = shared.cluster.report_drain(&node, state, shared.clock.wall()).await;
+            Outcome::Reported(reported.map(Box::new))
         }
         .boxed(),
         Action::DeleteNode { instance, event } => delete_node(shared, node, instance, event).boxed(),

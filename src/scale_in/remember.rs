@@ -73,7 +73,7 @@ impl Worker {
             Outcome::Completed { hook, instance, result } => {
                 self.hear_of_completion(&hook, &instance, result);
             }
-            Outcome::Reported(result) => self.hear_of_report(result),
+            Outcome::Reported(result) => self.hear_of_report(result.map(|node| *node)),
             Outcome::Refreshed => self.memory.failed(&Task::Refresh, now, Some(REFRESH)),
             Outcome::HandedOver => self.memory.worked(Task::HandOver, now),
             Outcome::NodeDeleted { overtaken } => {

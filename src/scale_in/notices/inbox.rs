@@ -192,8 +192,6 @@ impl Inbox {
                 let over = rest.into_iter().filter_map(|message| self.take_in(message, now)).collect();
                 self.delete(over);
             }
-            // The message comes again.
-            Done::Unresolved => {}
             Done::Resolved(message) => {
                 let over = self.take_in(message, now).into_iter().collect();
                 self.delete(over);
@@ -215,7 +213,8 @@ impl Inbox {
                     }
                 }
             }
-            Done::Changed(Ok(())) => {}
+            // What is unresolved comes again.
+            Done::Changed(Ok(())) | Done::Unresolved => {}
             Done::Changed(Err(error)) => {
                 tracing::warn!(queue = self.queue, error = %chain(&error), "messages could not be deleted or kept: they come again");
             }
@@ -264,7 +263,7 @@ impl Inbox {
         }
         let ahead = self.shared.clock.ahead();
         if !is_ours && notices.iter().all(|notice| has_lapsed(notice, later(now, ahead))) {
-            self.shared.metrics.handled(Handled::Nothing);
+            self.shared.metrics.handled(Handled::nothing);
             return Some(message.receipt);
         }
         if !is_ours {
