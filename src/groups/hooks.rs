@@ -69,6 +69,8 @@ struct Known {
     looked_at: Timestamp,
     /// All hooks that hold terminating instances.
     hooks: Vec<Hook>,
+    /// Time-outs that our hook had before, each with when it was known to have it no more: AWS holds what was held then by them.
+    earlier: BTreeMap<Duration, Timestamp>,
 }
 
 /// A group's hooks that hold terminating instances.
@@ -261,14 +263,41 @@ impl Hooks {
         answered: &mut Option<Timestamp>,
     ) -> Result<TerminatingHooks, AwsError> {
         let looked_at = self.clock.now();
-        let known = Known { looked_at, hooks: self.aws.lifecycle_hooks(group).await? };
+        let hooks = self.aws.lifecycle_hooks(group).await?;
         *answered = Some(looked_at);
+        Ok(self.learn(slot, hooks, looked_at))
+    }
+
+    /// Replaces what is known of a group's hooks.
+    fn learn(&self, slot: &Slot, hooks: Vec<Hook>, now: Timestamp) -> TerminatingHooks {
+        let mut known = Known { looked_at: now, hooks, earlier: BTreeMap::new() };
         let terminating = self.terminating(&known);
-        let before = slot.known.lock().unwrap_or_else(PoisonError::into_inner).replace(known);
-        if before.is_none_or(|before| self.terminating(&before) != terminating) {
+        let mut slot = slot.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = slot.take().map(|before| {
+            known.earlier.clone_from(&before.earlier);
+            self.terminating(&before)
+        });
+        let time_out = |hooks: &TerminatingHooks| hooks.ours.as_ref().map(|hook| hook.heartbeat_timeout);
+        if let Some(earlier) =
+            before.as_ref().and_then(time_out).filter(|it| Some(*it) != time_out(&terminating))
+        {
+            known.earlier.insert(earlier, now);
+        }
+        *slot = Some(known);
+        drop(slot);
+        if before.as_ref() != Some(&terminating) {
             self.versions.send_replace(());
         }
-        Ok(terminating)
+        terminating
+    }
+
+    /// The shortest time-out that our hook has had since `since` (`None`: ever): AWS goes on to hold an instance on the terms on
+    /// which it began to.
+    pub fn shortest_since(&self, group: &GroupName, since: Option<Timestamp>) -> Option<Duration> {
+        let known = self.known(group)?;
+        let had = known.earlier.iter().filter(|(_, until)| since.is_none_or(|since| since <= **until));
+        let now = self.ours(&known).map(|hook| hook.heartbeat_timeout);
+        had.map(|(time_out, _)| *time_out).chain(now).min()
     }
 
     /// Puts a hook of ours on its group. The cache has it at once: AWS may not show it for a while.
@@ -277,13 +306,10 @@ impl Hooks {
         // A look-up that began before shows what was before.
         let _flight = slot.flight.lock().await;
         self.aws.put_hook(&hook).await?;
-        let mut known = slot.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut hooks = known.take().map(|known| known.hooks).unwrap_or_default();
+        let mut hooks = slot.known().map(|known| known.hooks).unwrap_or_default();
         hooks.retain(|other| other.name != hook.name);
         hooks.push(hook);
-        *known = Some(Known { looked_at: now, hooks });
-        drop(known);
-        self.versions.send_replace(());
+        self.learn(&slot, hooks, now);
         Ok(())
     }
 

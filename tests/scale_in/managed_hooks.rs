@@ -17,7 +17,7 @@ use ebbtide::telemetry::captured::{self, Log};
 use jiff::{SignedDuration, Timestamp};
 use tracing::Level;
 
-use crate::journal_queries::{a_hook_timed_out, aws_moments};
+use crate::journal_queries::{a_hook_timed_out, aws_moments, released_at};
 use crate::scene::{Cause, Scene, group, held_group, seconds};
 
 const PUT: Operation = Operation::PutLifecycleHook;
@@ -142,6 +142,45 @@ async fn a_hook_that_somebody_deletes_or_changes_is_put_right_within_two_refresh
         scene.pass_some(seconds(600)).await;
         assert_eq!((puts(&scene.world, "web").len(), told(&log, words)), (2, 1), "{}", log.text());
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_that_is_held_ends_on_the_terms_it_was_held_on_and_its_hook_is_put_right_after_that() {
+    const HOUR: u64 = 3_600;
+    // A new time-out that is longer would have us come too late, a shorter one end the drain at 100 of it.
+    for (heartbeat, before, drain) in [(60, 30, 800), (1_800, 10 * HOUR, 11 * HOUR)] {
+        let mut scene = Scene::configured(held_group(2, heartbeat), config()).await;
+        let machine = scene.first();
+        let drain = u32::try_from(drain).expect("small");
+        scene.run([pod("web").on(&machine.name).grace(i64::from(drain) + 100).exits_after(drain)]).await;
+        scene.scale_in(&machine, Cause::Group).await;
+        scene.pass_some(seconds(before)).await;
+        scene.take_down().await;
+        let _managing = Program::start(&scene.world, managed(false));
+        scene.until_gone(&machine).await;
+        scene.assert_left_well(&machine);
+        assert!(!a_hook_timed_out(&scene.world), "{heartbeat} s");
+        scene.pass_some(seconds(300)).await;
+        assert_eq!(hooks(&scene.world, "web").await, [ours("web", false)]);
+        // The default result harms nobody, and is put right at once.
+        let right = |e: &Event| matches!(e, Event::Called { operation: PUT, arguments, .. } if arguments["HeartbeatTimeout"] == "300");
+        let right = aws_moments(&scene.world, right);
+        assert_eq!((right.len(), puts(&scene.world, "web").len()), (1, 2));
+        assert!(right[0] >= released_at(&scene.world, &machine) && puts(&scene.world, "web")[0] < right[0]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_that_others_change_while_it_holds_an_instance_is_kept_by_the_shorter_time_out() {
+    let scene = Scene::with(held_group(2, 60)).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(900).exits_after(800)]).await;
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.pass_some(seconds(30)).await;
+    scene.world.aws.put_hook("web", HookSpec::terminating("ebbtide").heartbeat(1_800));
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
+    assert!(!a_hook_timed_out(&scene.world));
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,10 +4,12 @@
 //! - The default result is ABANDON only where the group keeps abandoned instances. Elsewhere it would save nothing, and skip the
 //!   hooks of others that still hold the instance.
 //! - Hooks of others are never looked at: two hooks hold an instance until both are done.
+//! - The time-out of a hook that is there changes only while it holds nothing: AWS holds an instance on the terms on which it began
+//!   to, and who drains it would go by the new ones.
 
 use std::time::Duration;
 
-use crate::aws::{AutoScalingGroup, Hook};
+use crate::aws::{AutoScalingGroup, Hook, Lifecycle};
 use crate::groups::hooks::HookState;
 
 /// What `--manage-lifecycle-hooks` asks for.
@@ -51,9 +53,17 @@ pub(super) fn next(
         return Some(Step::Retain);
     }
     let HookState::Known(known) = hooks else { return Some(Step::LookUp) };
-    let hook = Hook { abandons: retains, ..Hook::new(name, group.name.clone(), managed.heartbeat) };
     let before = known.ours.clone();
+    let as_before = before.clone().filter(|_| may_hold(group));
+    let hook = as_before.unwrap_or_else(|| Hook::new(name, group.name.clone(), managed.heartbeat));
+    let hook = Hook { abandons: retains, ..hook };
     (before.as_ref() != Some(&hook)).then_some(Step::Put { hook, before })
+}
+
+/// Whether a hook holds an instance of the group, or is about to.
+fn may_hold(group: &AutoScalingGroup) -> bool {
+    let mut states = group.instances.iter().map(|instance| instance.lifecycle);
+    states.any(|state| state.is_held() || state == Lifecycle::Terminating)
 }
 
 /// Whether retention does no harm. What a warm pool retains is no node: nobody would drain and end it.
@@ -64,7 +74,7 @@ fn can_retain(group: &AutoScalingGroup) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::aws::{Frozen, WarmPool};
+    use crate::aws::{Frozen, Instance, WarmPool};
     use crate::groups::hooks::TerminatingHooks;
 
     const FIVE_MINUTES: Duration = Duration::from_mins(5);
@@ -112,6 +122,43 @@ mod tests {
         for other in [hook(Duration::from_hours(1), false), hook(FIVE_MINUTES, true)] {
             let hooks = known(Some(other.clone()), false);
             assert_eq!(step(ON, &hooks, (false, true)), Some(put(hook(FIVE_MINUTES, false), Some(other))));
+        }
+    }
+
+    #[test]
+    fn the_time_out_of_a_hook_that_is_there_stays_while_it_may_hold_an_instance() {
+        let table = [
+            (Lifecycle::InService, false),
+            (Lifecycle::Terminating, true),
+            (Lifecycle::TerminatingWait, true),
+            (Lifecycle::WarmPendingWait, true),
+            (Lifecycle::TerminatingProceed, false),
+            (Lifecycle::Retained, false),
+        ];
+        for (lifecycle, stays) in table {
+            let one = Instance {
+                id: "i-1".into(),
+                zone: "z".into(),
+                lifecycle,
+                protected: false,
+                launched_from: None,
+            };
+            let group = AutoScalingGroup { instances: vec![one], ..group() };
+            let step = |before: Option<Hook>, retains| {
+                next(ON, "ebbtide", &group, &known(before, false), (retains, true))
+            };
+            for other in [Duration::from_mins(1), Duration::from_mins(30)] {
+                let before = Some(hook(other, false));
+                let right = put(hook(FIVE_MINUTES, false), before.clone());
+                assert_eq!(step(before.clone(), false), (!stays).then_some(right), "{lifecycle:?}");
+                let time_out = if stays { other } else { FIVE_MINUTES };
+                assert_eq!(
+                    step(before.clone(), true),
+                    Some(put(hook(time_out, true), before)),
+                    "{lifecycle:?}"
+                );
+            }
+            assert_eq!(step(None, false), Some(put(hook(FIVE_MINUTES, false), None)), "{lifecycle:?}");
         }
     }
 

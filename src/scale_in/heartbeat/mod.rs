@@ -116,7 +116,8 @@ fn start_what_is_due(
         }
         let step = held.begin(now);
         let is_new = now < held.seen + OPEN_BY_THEN;
-        running.push(send(Arc::clone(shared), held.group.clone(), instance.clone(), step, is_new).boxed());
+        let one = One { group: held.group.clone(), instance: instance.clone(), since: held.since, is_new };
+        running.push(send(Arc::clone(shared), one, step).boxed());
     }
 }
 
@@ -125,9 +126,19 @@ async fn ask_since(shared: Arc<Shared>, group: GroupName, questions: Vec<Questio
     Done::Asked { group, instances: questions.into_iter().map(|held| held.instance).collect(), answer }
 }
 
-async fn send(shared: Arc<Shared>, group: GroupName, instance: InstanceId, step: Step, is_new: bool) -> Done {
-    let pause = act(&shared, &group, &instance, step, is_new).await;
-    Done::Step(instance, pause)
+/// A held instance of which a step is due.
+struct One {
+    group: GroupName,
+    instance: InstanceId,
+    /// When AWS began to hold it, if known.
+    since: Option<Timestamp>,
+    /// Held for less than [`OPEN_BY_THEN`].
+    is_new: bool,
+}
+
+async fn send(shared: Arc<Shared>, one: One, step: Step) -> Done {
+    let pause = act(&shared, &one, step).await;
+    Done::Step(one.instance, pause)
 }
 
 /// What becomes of a held instance.
@@ -171,14 +182,9 @@ fn let_go_at(
     nodeless::let_go_at(past, held.seen, whole_since, shared.holds.needed(instance), limit)
 }
 
-/// Sends `step`; `is_new`: held for less than [`OPEN_BY_THEN`]. Returns the pause until the next step.
-async fn act(
-    shared: &Shared,
-    group: &GroupName,
-    instance: &InstanceId,
-    step: Step,
-    is_new: bool,
-) -> SignedDuration {
+/// Sends `step`. Returns the pause until the next step.
+async fn act(shared: &Shared, one: &One, step: Step) -> SignedDuration {
+    let One { group, instance, since, is_new } = one;
     // No heartbeat waits for a read that may be throttled: discovery keeps the hooks fresh.
     let hook = match shared.hooks.last_seen(group) {
         Some(hook) => hook,
@@ -193,7 +199,9 @@ async fn act(
             Err(_) => shared.hooks.presumed(group),
         },
     };
-    let pause = interval(&hook, instance);
+    // The hook may have been changed since: AWS holds the instance on the terms on which it began to.
+    let time_out = shared.hooks.shortest_since(group, *since).unwrap_or(hook.heartbeat_timeout);
+    let pause = interval(time_out.min(hook.heartbeat_timeout), instance);
     let result = match step {
         Step::Heartbeat => shared.aws.heartbeat(group, &hook.name, instance).await,
         Step::Complete => shared.aws.complete(group, &hook.name, instance).await,
@@ -211,7 +219,7 @@ async fn act(
             shared.groups.refresh_soon();
             pause
         }
-        Err(AwsError::NoActiveHook { .. }) if is_new => pause.min(NOT_OPEN),
+        Err(AwsError::NoActiveHook { .. }) if *is_new => pause.min(NOT_OPEN),
         // Our hook no longer holds it: the next refresh shows what became of it.
         Ok(()) | Err(AwsError::NoActiveHook { .. }) => pause,
         Err(error) => {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::aws::{AwsError, Hook, Lifecycle};
+use crate::aws::{AwsError, Lifecycle};
 use crate::clock::{elapsed, later, signed};
 use crate::groups::Snapshot;
 use crate::k8s::{GroupName, InstanceId};
@@ -242,10 +242,9 @@ fn portion(of: SignedDuration, instance: &InstanceId) -> SignedDuration {
     of / 1_000 * thousandths
 }
 
-/// Pause between heartbeats: two fifths to half of the hook's time-out, so that instances held at the same moment spread
-/// out.
-pub(super) fn interval(hook: &Hook, instance: &InstanceId) -> SignedDuration {
-    let half = signed(hook.heartbeat_timeout / 2);
+/// Pause between heartbeats: two fifths to half of the time-out, so that instances held at the same moment spread out.
+pub(super) fn interval(time_out: Duration, instance: &InstanceId) -> SignedDuration {
+    let half = signed(time_out / 2);
     half - portion(half / 5, instance)
 }
 

@@ -116,8 +116,8 @@ fn what_a_refresh_shows_anew_in_a_known_group_has_come_since() {
 
 #[test]
 fn instances_that_are_held_at_once_beat_apart_and_in_time() {
-    let hook = Hook::new("ebbtide", "g", Duration::from_mins(1));
-    let beats: BTreeSet<_> = (0..100).map(|n| interval(&hook, &format!("i-{n}").into())).collect();
+    let beats: BTreeSet<_> =
+        (0..100).map(|n| interval(Duration::from_mins(1), &format!("i-{n}").into())).collect();
     assert!(beats.len() > 80, "{} of 100", beats.len());
     let in_time = SignedDuration::from_secs(24)..=SignedDuration::from_secs(30);
     assert!(beats.iter().all(|beat| in_time.contains(beat)), "{beats:?}");
