@@ -121,17 +121,30 @@ fn evict_order(
         levels.entry(pod.priority).or_default().push((pod, class));
     }
     let mut turn = true;
+    let mut all = Vec::new();
     for pods in levels.into_values() {
-        let mut answered = true;
-        for (pod, class) in pods {
-            let why = ask(s, record, pod, class, time, turn, plan);
-            answered &=
-                s.memory.tries(&Task::Pod(pod.uid.clone())).is_some_and(|tries| tries.ended.is_some())
-                    || matches!(why, WaitReason::Exiting(_) | WaitReason::Overdue(_) | WaitReason::Patient);
-            plan.waiting.push(Waiting { pod: pod.name.clone(), why });
-        }
-        turn &= answered;
+        let first = all.len();
+        all.extend(pods.iter().enumerate().map(|(n, &(pod, class))| (first + n, pod, class, turn)));
+        turn &= pods.iter().all(|&(pod, class)| has_answered(s, pod, class));
     }
+    // Where evictions are few (`--eviction-qps`), pods that are refused again and again must not take every turn.
+    all.sort_by_key(|&(_, pod, ..)| last_try(s, pod));
+    let mut waiting = BTreeMap::new();
+    for (place, pod, class, turn) in all {
+        let why = ask(s, record, pod, class, time, turn, plan);
+        waiting.insert(place, Waiting { pod: pod.name.clone(), why });
+    }
+    plan.waiting.extend(waiting.into_values());
+}
+
+/// Whether a pod need not be waited for before higher priorities are asked.
+fn has_answered(s: &Situation<'_>, pod: &PodView, class: Class) -> bool {
+    pod.deletion_timestamp.is_some() || class == Class::Patient || last_try(s, pod).is_some()
+}
+
+/// When the last try to have a pod go ended; `None`: it was never asked.
+fn last_try(s: &Situation<'_>, pod: &PodView) -> Option<Timestamp> {
+    s.memory.tries(&Task::Pod(pod.uid.clone())).and_then(|tries| tries.ended)
 }
 
 /// Asks a pod to go if it is time. Returns why it is still there.

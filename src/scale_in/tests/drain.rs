@@ -90,6 +90,28 @@ fn a_budget_that_gets_room_is_asked_at_once() {
 }
 
 #[test]
+fn where_evictions_are_few_pods_that_are_refused_take_no_turn_from_those_never_asked() {
+    let mut scene = node().by_autoscaler().budget("web", 0, "7");
+    for pod in [pod("a").labelled("web"), pod("b").labelled("web"), pod("c"), pod("d").priority(1)] {
+        scene.put(pod);
+    }
+    scene.permits = Some(1);
+    let mut asked = Vec::new();
+    for _ in 0..6 {
+        for (name, _) in evictions(&scene.plan()) {
+            if ["a", "b"].contains(&name.as_str()) {
+                scene.blocked(&name)
+            } else {
+                scene.evicted(&name)
+            }
+            asked.push(name);
+        }
+        scene.later(10);
+    }
+    assert_eq!(asked, ["a", "b", "c", "d", "a", "b"]);
+}
+
+#[test]
 fn an_api_server_that_is_busy_is_given_the_time_it_asks_for_though_a_budget_has_room() {
     let mut scene = node().by_autoscaler().with(pod("web").labelled("web")).budget("web", 0, "7");
     scene.plan();

@@ -1,6 +1,7 @@
 //! A [`Scene`] is a node in a moment; what the plan asks of the Node is
 //! done to it, everything else is up to the test.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use serde_json::{Value, json};
 
 use crate::aws::{AwsError, Hook, Lifecycle};
-use crate::clock::elapsed;
+use crate::clock::{elapsed, later};
 use crate::cluster::{Answer, Budget, DaemonOwner, DrainState, NodeView, PodName, PodView, Project};
 use crate::groups::hooks::{HookState, TerminatingHooks};
 use crate::k8s::names;
@@ -98,7 +99,8 @@ pub(super) struct Scene {
     pub(super) memory: Memory,
     /// The budgets of the pods that are being evicted, by UID.
     covered_by: BTreeMap<String, Vec<(String, String)>>,
-    pub(super) permit: Permit,
+    /// How many evictions the rate allows in a plan; `None`: no limit.
+    pub(super) permits: Option<u32>,
     /// What was told of the drain by conditions.
     pub(super) reports: Vec<DrainState>,
     pub(super) settings: Settings,
@@ -160,7 +162,7 @@ pub(super) fn node() -> Scene {
         expected: None,
         memory: Memory::default(),
         covered_by: BTreeMap::new(),
-        permit: Permit::Granted,
+        permits: None,
         reports: Vec::new(),
         settings: settings(),
     }
@@ -259,6 +261,7 @@ impl Scene {
     pub(super) fn plan(&mut self) -> Plan {
         let view = self.view();
         let budgets = self.budgets.clone();
+        let left = Cell::new(self.permits);
         self.memory.claims.see(view.record.as_ref(), true, self.now);
         self.memory.note_membership(&self.instance);
         self.memory.note_pods(self.pods.as_ref().unwrap_or(&BTreeMap::new()));
@@ -279,7 +282,14 @@ impl Scene {
             attachments: self.attachments,
             may_shrink: &|| self.may_shrink,
             turn: &|| self.turn,
-            permit: &|| self.permit,
+            permit: &|| match left.get() {
+                None => Permit::Granted,
+                Some(0) => Permit::Wait(later(self.now, SignedDuration::from_secs(1))),
+                Some(n) => {
+                    left.set(Some(n - 1));
+                    Permit::Granted
+                }
+            },
             instance: self.instance.clone(),
             hook: self.hook.clone(),
             held_since: self.held_since,
