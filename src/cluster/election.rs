@@ -110,16 +110,17 @@ impl Election {
             let pause = self.turn().await;
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
-                () = self.leadership.hand_over_wanted() => self.hand_over().await,
+                () = self.leadership.hand_over_wanted() => self.hand_over(),
             }
         }
     }
 
-    /// Gives the Lease back because this process's node is about to go. If nobody takes it, this one leads again.
-    async fn hand_over(&mut self) {
+    /// Has the next turns give the Lease back, because this process's node is about to go, until that works. If nobody takes it,
+    /// or it cannot be given back, this one leads again after [`LETS_OTHERS`].
+    fn hand_over(&mut self) {
         if self.leadership.leads() {
             tracing::info!("this process's own node is scaled in: another process is to lead");
-            self.step_down().await;
+            self.leadership.set(Standing::Unknown);
             self.lease = None;
             self.lets_others_until = Some(later(self.clock.now(), LETS_OTHERS));
         }
@@ -149,13 +150,7 @@ impl Election {
         if spec.holder_identity.as_deref() != Some(&self.identity) {
             return Ok(());
         }
-        // As client-go does: a short Lease without a holder.
-        let spec = LeaseSpec {
-            holder_identity: Some(String::new()),
-            lease_duration_seconds: Some(1),
-            renew_time: Some(MicroTime(self.clock.wall())),
-            ..spec
-        };
+        let spec = given_back(spec, self.clock.wall());
         self.cluster.write_lease(&Lease { spec: Some(spec), ..lease }, false).await?;
         Ok(())
     }
@@ -225,6 +220,13 @@ impl Election {
             return Ok(if holder.is_empty() { Standing::Unknown } else { Standing::Follows { holder } });
         }
         let wall = self.clock.wall();
+        if is_left_to_others {
+            let spec = given_back(spec, wall);
+            self.cluster.write_lease(&Lease { spec: Some(spec), ..lease }, false).await?;
+            self.lets_others_until = Some(later(self.clock.now(), LETS_OTHERS));
+            tracing::info!("gave the Lease back: another process may lead at once");
+            return Ok(Standing::Unknown);
+        }
         let spec = held(spec, &self.identity, wall);
         let written = self.cluster.write_lease(&Lease { spec: Some(spec), ..lease }, false).await?;
         self.may_write = true;
@@ -243,6 +245,16 @@ fn is_free(spec: &LeaseSpec, unchanged: Duration) -> bool {
     let seconds = spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
     let silent_for = seconds.map_or(DURATION, Duration::from_secs).min(LONGEST);
     spec.holder_identity.as_deref().unwrap_or_default().is_empty() || unchanged >= silent_for
+}
+
+/// The Lease as nobody holds it from now on, as client-go gives it back: short, without a holder.
+fn given_back(spec: LeaseSpec, now: Timestamp) -> LeaseSpec {
+    LeaseSpec {
+        holder_identity: Some(String::new()),
+        lease_duration_seconds: Some(1),
+        renew_time: Some(MicroTime(now)),
+        ..spec
+    }
 }
 
 /// The Lease as `identity` holds it from now on.

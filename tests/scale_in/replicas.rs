@@ -9,8 +9,10 @@ use ebbtide::config::Config;
 use ebbtide::sim::cluster::{Cluster, Fault, Verb, pod};
 use ebbtide::sim::http::{Lost, Request, Response, World as Service, kube_client};
 use ebbtide::sim::program::{Program, config};
+use ebbtide::telemetry::captured;
 use jiff::SignedDuration;
 use k8s_openapi::api::coordination::v1::Lease;
+use tracing::Level;
 
 use crate::journal_queries::{
     TERMINATE, asked, eviction_requests, has_exited, is_asked, is_released, phase_at, released_at,
@@ -100,16 +102,25 @@ async fn another_takes_over_within_2_s_of_a_stop() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_whose_own_node_goes_hands_over_before_its_pod_is_asked() {
-    let (scene, _second, machine) = two().await;
-    let other_node = scene.machines().remove(1);
-    scene.run([pod("ebbtide-0").on(&machine.name), pod("ebbtide-1").on(&other_node.name)]).await;
-    scene.scale_in(&machine, Cause::Group).await;
-    scene.until(|_| holder(&scene) == "ebbtide-1").await;
-    assert!(!is_asked(&scene.world, "ebbtide-0"), "not by itself");
-    scene.until_gone(&machine).await;
-    scene.assert_left_well(&machine);
-    assert_eq!(holder(&scene), "ebbtide-1", "and it keeps it");
+async fn a_leader_whose_own_node_goes_hands_over_before_its_pod_is_asked_and_tries_so_more_than_once() {
+    for failures in [0, 2] {
+        let (scene, _second, machine) = two().await;
+        let other_node = scene.machines().remove(1);
+        scene.run([pod("ebbtide-0").on(&machine.name), pod("ebbtide-1").on(&other_node.name)]).await;
+        let (log, _guard) = captured::log(Level::INFO);
+        scene.scale_in(&machine, Cause::Group).await;
+        let words = "another process is to lead";
+        scene.until(|_| log.text().contains(words)).await;
+        scene.world.cluster.fail_next(failures, Verb::Update, "leases", Fault::RequestLost);
+        scene.until(|_| holder(&scene) == "ebbtide-1").await;
+        assert!(!is_asked(&scene.world, "ebbtide-0"), "not by itself");
+        let (text, cannot) = (log.text(), "the Lease cannot be read or written");
+        let failed = text.split("gave the Lease back").next().is_some_and(|before| before.contains(cannot));
+        assert_eq!(failed, failures > 0, "{text}");
+        scene.until_gone(&machine).await;
+        scene.assert_left_well(&machine);
+        assert_eq!(holder(&scene), "ebbtide-1", "and it keeps it");
+    }
 }
 
 #[tokio::test(start_paused = true)]
