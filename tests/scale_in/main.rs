@@ -2,6 +2,7 @@
 
 mod absurd;
 mod adopted;
+mod away;
 mod aws;
 mod budgets;
 mod claims;
