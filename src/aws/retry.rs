@@ -90,6 +90,10 @@ where
         }
         tracing::debug!(failures, error = %chain(&error), "retrying a call to AWS");
         sleep(pause).await;
+        // The process may have been stopped meanwhile: what it knew then is too old to act on.
+        if began.elapsed() > patience.within {
+            return Err(error);
+        }
     }
 }
 
@@ -164,6 +168,15 @@ mod tests {
             assert!(at.len() >= 4, "{patience:?}: {at:?}");
             assert!(at.iter().all(|at| *at <= patience.within), "{patience:?}: {at:?}");
             assert!(began.elapsed() <= patience.within, "{patience:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_process_that_is_stopped_between_two_attempts_makes_no_other_when_it_goes_on() {
+        for patience in ALL {
+            let stopped = tokio::time::advance(Duration::from_mins(1));
+            let ((tries, outcome), ()) = futures::join!(fails(patience, &["Throttling"]), stopped);
+            assert_eq!((tries, outcome.is_err()), (1, true), "{patience:?}");
         }
     }
 

@@ -4,7 +4,8 @@
 //! - An instance is released only when no workload is on its node, or when time is up.
 //! - A termination is noted in the record before AWS is called. It is repeated only after [`REPEAT_AFTER`] and a
 //!   later refresh that shows the instance alive: a call whose answer was lost may take effect late, refreshes lag, and a
-//!   second decrement ends a healthy node. Only a call that AWS certainly refused is repeated sooner.
+//!   second decrement ends a healthy node. Only a call that AWS certainly refused is repeated sooner, and one that another
+//!   process has noted later, after [`SIGNATURE_LIFE`].
 //! - Hooks of others are never completed; ABANDON is never sent.
 //! - What the group takes out itself is not terminated, unless retained (`Terminating:Retained`). Instances outside the
 //!   desired capacity (retained, `Standby`) are terminated without a decrement.
@@ -27,6 +28,14 @@ use crate::k8s::GroupName;
 
 /// How long after a call it may still take effect, and a refresh may still show the state before it.
 const REPEAT_AFTER: SignedDuration = SignedDuration::from_secs(30);
+
+/// How long AWS takes a request after it was signed. A process that was stopped when it was about to send a termination sends it
+/// when it goes on, so that one that another process has noted may take effect so much later.
+///
+/// Source: [Signing AWS API
+/// requests](https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv.html): a request must reach AWS within five
+/// minutes of its time stamp.
+const SIGNATURE_LIFE: SignedDuration = SignedDuration::from_mins(5);
 
 /// How long an instance must be missing from our groups before it counts as detached: one refresh may leave it out, and if
 /// somebody ended the machine, its Node soon stops being Ready.
@@ -307,7 +316,9 @@ pub(super) fn told_at(s: &Situation<'_>, record: &Record) -> Option<Timestamp> {
 /// Whether AWS may be told now without the risk of telling it twice.
 fn may_terminate(s: &Situation<'_>, record: &Record, seen: Timestamp, plan: &mut Plan) -> bool {
     if let Some(at) = told_at(s, record) {
-        let again = later(at, REPEAT_AFTER);
+        let is_anothers = s.memory.told_at.is_none_or(|told| told < at);
+        let is_repeatable = record.release != Release::TerminateAndDecrement;
+        let again = later(at, if is_anothers && !is_repeatable { SIGNATURE_LIFE } else { REPEAT_AFTER });
         if seen < again {
             refresh_after(s, again, plan);
             return false;

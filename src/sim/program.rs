@@ -93,12 +93,18 @@ impl Program {
 
     /// Starts the program on a world, with `client` for the API server.
     pub fn start_behind(world: &World, client: kube::Client, config: Config) -> Self {
+        let aws = Aws::at(aws_client(Arc::new(world.aws.clone())));
+        Self::start_with(world, aws, client, config)
+    }
+
+    /// Starts the program on a world, with `aws` for AWS and `client` for the API server.
+    pub fn start_with(world: &World, aws: Aws, client: kube::Client, config: Config) -> Self {
         let (connect, connections) = mpsc::unbounded_channel();
         let incoming = UnboundedReceiverStream::new(connections)
             .map(|stream| Ok((Box::new(stream) as Box<dyn Io>, Peer::Local)));
         let clock = world.clock.of_its_own();
         let outside = Outside {
-            aws: Aws::at(aws_client(Arc::new(world.aws.clone()))),
+            aws,
             cluster: Cluster::new(client),
             clock: clock.clone(),
             incoming: incoming.boxed(),

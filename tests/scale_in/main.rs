@@ -24,6 +24,7 @@ mod net;
 mod notices;
 mod order;
 mod orders;
+mod paused;
 mod people;
 mod pod_events;
 mod pods;
