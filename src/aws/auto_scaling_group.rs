@@ -63,7 +63,7 @@ pub enum Frozen {
 }
 
 /// An instance of a group.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Instance {
     /// EC2 instance id.
     pub id: InstanceId,

@@ -5,7 +5,7 @@
 /// Source: [Amazon EC2 Auto Scaling instance
 /// lifecycle](https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-lifecycle.html), and the pages
 /// named below. `docs/coming-from-in-tree.md` says what each means here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lifecycle {
     /// `Pending`, `Pending:Wait`, `Pending:Proceed`: being launched.
     Pending,
@@ -45,6 +45,7 @@ pub enum Lifecycle {
     /// Any other `Warmed:…`: in the warm pool or leaving it; never a node.
     Warmed,
     /// An unknown state (`Quarantined`, or a newer one): treated as in service, so neither missing nor gone.
+    #[default]
     Unknown,
 }
 

@@ -175,13 +175,7 @@ mod tests {
 
     /// A managed group, with an instance if its name says so.
     fn group(name: &str) -> AutoScalingGroup {
-        let instance = Instance {
-            id: name.into(),
-            zone: "z".to_owned(),
-            lifecycle: Lifecycle::InService,
-            protected: false,
-            launched_from: None,
-        };
+        let instance = Instance { id: name.into(), lifecycle: Lifecycle::InService, ..Instance::default() };
         AutoScalingGroup {
             name: name.into(),
             instances: if name.starts_with("busy") { vec![instance] } else { Vec::new() },

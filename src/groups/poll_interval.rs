@@ -81,10 +81,8 @@ mod tests {
     fn snapshot(desired: i32, states: &[Lifecycle], failure: Option<LaunchFailure>) -> Snapshot {
         let instances = states.iter().enumerate().map(|(n, &lifecycle)| Instance {
             id: format!("i-{n}").into(),
-            zone: "z".into(),
             lifecycle,
-            protected: false,
-            launched_from: None,
+            ..Instance::default()
         });
         let group = Group {
             asg: AutoScalingGroup {

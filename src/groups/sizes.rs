@@ -217,13 +217,7 @@ mod tests {
             .chain(std::iter::repeat_n(Lifecycle::Terminating, terminating));
         let instances = states
             .enumerate()
-            .map(|(n, lifecycle)| Instance {
-                id: format!("i-{n}").into(),
-                zone: "z".into(),
-                lifecycle,
-                protected: false,
-                launched_from: None,
-            })
+            .map(|(n, lifecycle)| Instance { id: format!("i-{n}").into(), lifecycle, ..Instance::default() })
             .collect();
         AutoScalingGroup { name: "g".into(), min, max, desired, instances, ..AutoScalingGroup::default() }
     }

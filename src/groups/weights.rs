@@ -45,13 +45,7 @@ mod tests {
     fn group(min: i32, desired: i32, weights: &[i32]) -> AutoScalingGroup {
         let ids = || (0..weights.len()).map(|n| format!("i-{n}"));
         let instances = ids()
-            .map(|id| Instance {
-                id: id.into(),
-                zone: "z".into(),
-                lifecycle: Lifecycle::InService,
-                protected: false,
-                launched_from: None,
-            })
+            .map(|id| Instance { id: id.into(), lifecycle: Lifecycle::InService, ..Instance::default() })
             .collect();
         let weights = Some(Weights {
             of_instances: ids().map(InstanceId::from).zip(weights.iter().copied()).collect(),

@@ -232,10 +232,8 @@ mod tests {
         let group = |name: &str, desired, instances: &[(&str, Lifecycle)]| {
             let instances = instances.iter().map(|(id, lifecycle)| Instance {
                 id: (*id).into(),
-                zone: "z".into(),
                 lifecycle: *lifecycle,
-                protected: false,
-                launched_from: None,
+                ..Instance::default()
             });
             let name = name.to_owned();
             Arc::new(Group {

@@ -59,8 +59,12 @@ pub(crate) trait With: Sized {
 
 impl With for Group {
     fn with(mut self, id: &str, lifecycle: Lifecycle) -> Self {
-        let (id, zone) = (id.into(), "z1".into());
-        self.asg.instances.push(Instance { id, zone, lifecycle, protected: false, launched_from: None });
+        self.asg.instances.push(Instance {
+            id: id.into(),
+            zone: "z1".into(),
+            lifecycle,
+            ..Instance::default()
+        });
         self
     }
 

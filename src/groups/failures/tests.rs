@@ -27,10 +27,8 @@ fn failed(second: i64) -> Activity {
 fn snapshot(second: i64, desired: i32, live: usize) -> Snapshot {
     let instances = (0..live).map(|n| Instance {
         id: format!("i-{n}").into(),
-        zone: "z".into(),
         lifecycle: Lifecycle::InService,
-        protected: false,
-        launched_from: None,
+        ..Instance::default()
     });
     let group = Group {
         asg: AutoScalingGroup {

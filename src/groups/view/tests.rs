@@ -13,13 +13,7 @@ fn snapshot(second: i64, desired: i32, states: &[Lifecycle]) -> Snapshot {
     let instances = states
         .iter()
         .enumerate()
-        .map(|(n, &lifecycle)| Instance {
-            id: format!("i-{n}").into(),
-            zone: "z".into(),
-            lifecycle,
-            protected: false,
-            launched_from: None,
-        })
+        .map(|(n, &lifecycle)| Instance { id: format!("i-{n}").into(), lifecycle, ..Instance::default() })
         .collect();
     let group = Group {
         asg: AutoScalingGroup { name: "g".into(), desired, instances, ..AutoScalingGroup::default() },

@@ -187,13 +187,8 @@ mod tests {
     }
 
     fn group(instances: &[&str]) -> AutoScalingGroup {
-        let instance = |id: &&str| Instance {
-            id: (*id).into(),
-            zone: String::new(),
-            lifecycle: Lifecycle::InService,
-            protected: false,
-            launched_from: None,
-        };
+        let instance =
+            |id: &&str| Instance { id: (*id).into(), lifecycle: Lifecycle::InService, ..Instance::default() };
         AutoScalingGroup {
             name: "web".into(),
             instances: instances.iter().map(instance).collect(),

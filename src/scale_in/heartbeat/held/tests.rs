@@ -13,13 +13,7 @@ fn at(second: i64) -> Timestamp {
 fn snapshot(states: &[(&str, Lifecycle)]) -> Snapshot {
     let instances = states
         .iter()
-        .map(|&(id, lifecycle)| Instance {
-            id: id.into(),
-            zone: "z".into(),
-            lifecycle,
-            protected: false,
-            launched_from: None,
-        })
+        .map(|&(id, lifecycle)| Instance { id: id.into(), lifecycle, ..Instance::default() })
         .collect();
     Snapshot::new(
         at(0),
