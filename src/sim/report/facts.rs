@@ -18,7 +18,7 @@ pub struct Facts {
     pub daemons: BTreeSet<Name>,
     /// The lines of each node's workloads, at the end.
     pub lines: BTreeMap<String, Lines>,
-    /// When the program was killed and restarted, in order.
+    /// When the program was killed, restarted or taken over from, in order.
     pub program: Vec<(Timestamp, Program)>,
     /// The scenes, in order.
     pub scenes: Vec<Scene>,
@@ -43,6 +43,8 @@ pub enum Program {
     Killed,
     /// It was restarted.
     Restarted,
+    /// Another process of it leads.
+    TookOver,
 }
 
 /// A part of the simulation.
@@ -69,6 +71,7 @@ impl Program {
         match self {
             Self::Killed => "ebbtide killed",
             Self::Restarted => "ebbtide started again",
+            Self::TookOver => "another ebbtide leads",
         }
     }
 }
@@ -91,7 +94,7 @@ impl Facts {
         for (at, what) in &self.program {
             match what {
                 Program::Killed => down_since = down_since.or(Some(*at)),
-                Program::Restarted => {
+                Program::Restarted | Program::TookOver => {
                     if down_since.take().is_some_and(|since| since <= to && *at >= from) {
                         return true;
                     }

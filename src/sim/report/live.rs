@@ -11,7 +11,7 @@ use super::text::WIDTH;
 use crate::k8s::names;
 use crate::scale_in::events::Reason;
 use crate::scale_in::record::{Cause, Phase, Record, Release, Written, read};
-use crate::sim::aws::{self, TerminationCause, Transition};
+use crate::sim::aws::{self, LifecycleState, TerminationCause, Transition};
 use crate::sim::cluster::{self, By, NodeChange};
 
 /// An entry of either journal.
@@ -69,6 +69,9 @@ fn of_aws(event: &aws::Event) -> Option<String> {
         }
         Event::HookTimedOut { group, instance, hook, result } => {
             format!("{group}: {} HOOK {hook} TIMED OUT, {}", short::instance(instance), result.name())
+        }
+        Event::Entered { group, instance, state: LifecycleState::TerminatingRetained } => {
+            format!("{group}: {} kept by its group, workloads running", short::instance(instance))
         }
         Event::Terminated { group, instance } => format!("{group}: {} gone", short::instance(instance)),
         _ => return None,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
-use crate::sim::aws::{Entry, Event, HookResult, TerminationCause, Transition};
+use crate::sim::aws::{Entry, Event, HookResult, LifecycleState, TerminationCause, Transition};
 
 /// An instance.
 #[derive(Clone, Debug, Default)]
@@ -18,8 +18,10 @@ pub(super) struct Life {
     /// When its termination was no longer held.
     pub(super) released: Option<Timestamp>,
     pub(super) gone: Option<Timestamp>,
-    /// Hooks that timed out during its termination.
+    /// Hooks that timed out during its termination and ended it.
     pub(super) timed_out: u64,
+    /// Whether its group kept it then, machine and workloads.
+    pub(super) retained: bool,
     holds: BTreeSet<String>,
 }
 
@@ -80,6 +82,10 @@ pub(super) fn machines(aws: &[Entry]) -> BTreeMap<String, Life> {
                 let life = of(&mut all, group, instance);
                 life.timed_out += u64::from(life.ending.is_some());
                 life.let_go(hook, *result, at);
+            }
+            Event::Entered { group, instance, state: LifecycleState::TerminatingRetained } => {
+                let life = of(&mut all, group, instance);
+                (life.retained, life.timed_out, life.released) = (true, 0, None);
             }
             Event::Terminated { group, instance } => {
                 let life = of(&mut all, group, instance);

@@ -15,7 +15,7 @@ use super::short;
 use crate::k8s::names;
 use crate::scale_in::events::Reason;
 use crate::scale_in::record::{Phase, Release, Written, read};
-use crate::sim::aws::{self, Operation, Outcome, TerminationCause, Transition};
+use crate::sim::aws::{self, LifecycleState, Operation, Outcome, TerminationCause, Transition};
 use crate::sim::cluster::{self, By, Name, NodeChange};
 
 const DECISION: u8 = 0;
@@ -285,6 +285,11 @@ impl Teller<'_> {
             Event::HookTimedOut { instance, hook, result, .. } if instance == ours => {
                 let text = format!("HOOK {hook} TIMED OUT: {}", result.name());
                 self.add(at, CALLS, Kind::TimedOut, text);
+            }
+            Event::Entered { instance, state: LifecycleState::TerminatingRetained, .. }
+                if instance == ours =>
+            {
+                self.add(at, CALLS, Kind::Held, "the group keeps the instance, workloads running");
             }
             Event::Terminated { instance, .. } if instance == ours => {
                 self.add(at, CALLS, Kind::Gone, "instance gone");

@@ -145,10 +145,18 @@ fn released_early(seen: &Seen<'_>) -> Check {
     Check::none("instances released before last workload", early.len() as u64, detail)
 }
 
+/// Hooks whose time-out ended an instance. Where the group retains it, workloads run on.
 fn hooks_timed_out(seen: &Seen<'_>) -> Check {
     let held = seen.lives.values().filter(|life| life.held).count();
     let timed_out = seen.lives.values().map(|life| life.timed_out).sum();
-    Check::none("hooks timed out", timed_out, format!("of {} held", short::count(held as u64, "instance")))
+    let retained = seen.lives.values().filter(|life| life.retained).count();
+    let kept =
+        if retained > 0 { format!(", {retained} kept by its group after a time-out") } else { String::new() };
+    Check::none(
+        "hooks timed out",
+        timed_out,
+        format!("of {} held{kept}", short::count(held as u64, "instance")),
+    )
 }
 
 /// At most one termination per instance, and one decrement for each asked for with one.

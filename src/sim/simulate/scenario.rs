@@ -4,13 +4,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
 use tokio::task::JoinSet;
 
 use super::witness::{Witness, machine};
+use crate::cluster::Candidate;
+use crate::config::Config;
 use crate::k8s::names::RECORD;
 use crate::scale_in::record::{Phase, Record, Written, read};
-use crate::sim::aws::{GroupSpec, HookSpec, TerminationCause};
+use crate::sim::aws::{GroupSpec, HookSpec, LifecycleState, QueueSpec, TerminationCause};
 use crate::sim::cluster::{budget, daemon_set, replica_set};
 use crate::sim::program::{Program, TAG, config};
 use crate::sim::world::{POOL, World};
@@ -25,10 +28,18 @@ const INTO_THE_DRAIN: Duration = Duration::from_secs(15);
 /// How long the program is down after it is killed.
 const DOWN: Duration = Duration::from_secs(3);
 
+/// The Lease of the program.
+const LEASE: &str = "ebbtide";
+
+/// How long a second replica has to get ready before the first is killed.
+const READY: Duration = Duration::from_secs(5);
+
 /// A scenario under way.
 pub(super) struct Scenario {
     pub(super) world: Arc<World>,
     witness: Arc<Witness>,
+    config: Config,
+    /// The replica that leads.
     program: Option<Program>,
     /// How the stand-in for cluster-autoscaler connects to the program.
     reached: Arc<Mutex<Option<Connect>>>,
@@ -50,13 +61,16 @@ impl Scenario {
             let group = GroupSpec::named(name).size(0, 6, 0).zones(["us-east-1a"]).template("m5.large");
             group.tag(TAG, "true").tag(label, name)
         };
-        world.aws.add_group(group("web").hook(HookSpec::terminating("ebbtide").heartbeat(60)));
+        world.aws.add_group(group("web").hook(HookSpec::terminating("ebbtide").heartbeat(60)).retaining());
         world.aws.add_group(group("batch"));
         world
             .cluster
             .add(daemon_set("logs").log_shipper().ship_lag(2).cpu_millis(50).tolerates("", ""))
             .add(daemon_set("dns").cpu_millis(50).annotation("ebbtide/daemonset", "evict"));
-        let program = Program::start(&world, config());
+        let queue = world.aws.add_queue(QueueSpec::named("ebbtide"));
+        world.aws.send_events_to(&queue);
+        let config = Config { queue_urls: vec![queue], ..config() };
+        let program = Program::start(&world, config.clone());
         let reached = Arc::new(Mutex::new(Some(program.client())));
         let (stage, at) = (Arc::clone(&world), Arc::clone(&reached));
         tasks.spawn(async move {
@@ -67,7 +81,7 @@ impl Scenario {
             })
             .await;
         });
-        Self { world, witness, program: Some(program), reached, _tasks: tasks }
+        Self { world, witness, config, program: Some(program), reached, _tasks: tasks }
     }
 
     /// Plays all scenes.
@@ -77,6 +91,9 @@ impl Scenario {
         self.rebalance().await?;
         self.without_a_hook().await?;
         self.killed_in_mid_drain().await?;
+        self.spot_notice().await?;
+        self.take_over().await?;
+        self.the_net().await?;
         if let Some(program) = self.program.take() {
             program.stop().await?;
         }
@@ -140,22 +157,86 @@ impl Scenario {
         self.scene("ebbtide is killed in the middle of a drain, and started again");
         let node = self.node_with("render")?;
         self.delete("batch", &node).await?;
-        self.until("the workload has been asked", |world| {
-            phase(world, &node) == Some(Phase::Draining) && world.cluster.pods_on(&node).iter().any(is_going)
+        self.until_mid_drain(&node).await?;
+        self.kill().await;
+        tokio::time::sleep(DOWN).await;
+        self.start();
+        self.until_gone(&node).await?;
+        self.until("every pod runs", |world| pods_run(world) == 7).await
+    }
+
+    async fn spot_notice(&self) -> anyhow::Result<()> {
+        self.scene("EC2 takes a spot instance back in two minutes: the notice comes through a queue");
+        let node = self.node_with("shop")?;
+        let instance = self.instance_of(&node)?;
+        self.world.aws.interrupt_spot(&instance);
+        self.until_gone(&node).await?;
+        self.until("every pod runs", |world| pods_run(world) == 7).await
+    }
+
+    async fn take_over(&mut self) -> anyhow::Result<()> {
+        self.scene(
+            "Two replicas: the one that leads is killed in the middle of a drain, the other takes over",
+        );
+        let second =
+            Program::start(&self.world, Config { election: Some(replica(1)), ..self.config.clone() });
+        tokio::time::sleep(READY).await;
+        let node = self.node_with("ledger")?;
+        self.delete("web", &node).await?;
+        self.until_mid_drain(&node).await?;
+        self.kill().await;
+        self.reach(second);
+        self.until("the other leads", |world| leader(world).starts_with("ebbtide-1")).await?;
+        self.witness.program(self.world.clock.now(), report::Program::TookOver);
+        self.until_gone(&node).await?;
+        self.until("every pod runs", |world| pods_run(world) == 7).await
+    }
+
+    async fn the_net(&mut self) -> anyhow::Result<()> {
+        self.scene(
+            "Every replica is dead, and the hook times out: the group keeps the instance until one is back",
+        );
+        let node = self.node_with("shop")?;
+        let instance = self.instance_of(&node)?;
+        self.kill().await;
+        self.witness.asked_for(&instance);
+        self.world.aws.terminate(&instance, TerminationCause::Rebalance);
+        self.until("the group keeps it", |world| {
+            let state = world.aws.instance(&instance).map(|instance| instance.state);
+            state == Some(LifecycleState::TerminatingRetained)
+        })
+        .await?;
+        self.start();
+        self.until_gone(&node).await?;
+        self.until("every pod runs", |world| pods_run(world) == 7).await
+    }
+
+    async fn until_mid_drain(&self, node: &str) -> anyhow::Result<()> {
+        self.until("a workload has been asked", |world| {
+            phase(world, node) == Some(Phase::Draining) && world.cluster.pods_on(node).iter().any(is_going)
         })
         .await?;
         tokio::time::sleep(INTO_THE_DRAIN).await;
+        Ok(())
+    }
+
+    async fn kill(&mut self) {
         *self.reached.lock().unwrap_or_else(PoisonError::into_inner) = None;
         if let Some(program) = self.program.take() {
             program.kill().await;
         }
         self.witness.program(self.world.clock.now(), report::Program::Killed);
-        tokio::time::sleep(DOWN).await;
-        let program = Program::start(&self.world, config());
+    }
+
+    fn start(&mut self) {
+        self.reach(Program::start(&self.world, self.config.clone()));
+        self.witness.program(self.world.clock.now(), report::Program::Restarted);
+    }
+
+    /// From now on cluster-autoscaler reaches this one.
+    fn reach(&mut self, program: Program) {
         *self.reached.lock().unwrap_or_else(PoisonError::into_inner) = Some(program.client());
         self.program = Some(program);
-        self.witness.program(self.world.clock.now(), report::Program::Restarted);
-        self.until_gone(&node).await
     }
 
     async fn delete(&self, group: &str, name: &str) -> anyhow::Result<()> {
@@ -190,6 +271,17 @@ impl Scenario {
         let machine = self.world.cluster.node(node).as_ref().and_then(machine);
         machine.map(|machine| machine.instance).with_context(|| format!("{node} is an instance"))
     }
+}
+
+/// The replica of this number stands for election.
+fn replica(number: u32) -> Candidate {
+    Candidate { lease: LEASE.to_owned(), pod: Some(format!("ebbtide-{number}")) }
+}
+
+/// The identity of the process that leads.
+fn leader(world: &World) -> String {
+    let lease = world.cluster.get::<Lease>(LEASE).and_then(|lease| lease.spec);
+    lease.and_then(|spec| spec.holder_identity).unwrap_or_default()
 }
 
 fn app(pod: &Pod) -> Option<&str> {

@@ -77,6 +77,7 @@ pub(super) fn panel(canvas: &mut Canvas, node: &NodeReport, top: f64) -> f64 {
         let (class, words, side, gap) = match mark.what {
             Program::Killed => ("mark killed", "killed", "small quiet end", -3.0),
             Program::Restarted => ("mark restarted", "started", "small quiet", 3.0),
+            Program::TookOver => ("mark restarted", "another leads", "small quiet", 3.0),
         };
         let x = axis.x(mark.at);
         canvas.upright(x, rows, bottom + 4.0, class);
