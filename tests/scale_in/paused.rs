@@ -43,12 +43,12 @@ struct Way<W> {
     switch: watch::Sender<bool>,
     /// The process is stopped when it is about to send a request with this word.
     before: Option<&'static str>,
-    under_way: Mutex<JoinSet<()>>,
+    requests: Mutex<JoinSet<()>>,
 }
 
 impl<W> Way<W> {
     fn to(world: W, switch: &watch::Sender<bool>, before: Option<&'static str>) -> Arc<Self> {
-        Arc::new(Self { world: Arc::new(world), switch: switch.clone(), before, under_way: Mutex::default() })
+        Arc::new(Self { world: Arc::new(world), switch: switch.clone(), before, requests: Mutex::default() })
     }
 }
 
@@ -61,7 +61,7 @@ impl<W: Service> Service for Way<W> {
         }
         let (world, mut stopped) = (Arc::clone(&self.world), self.switch.subscribe());
         let (answer, answered) = oneshot::channel();
-        self.under_way.lock().expect("unpoisoned").spawn(async move {
+        self.requests.lock().expect("unpoisoned").spawn(async move {
             runs(&mut stopped).await;
             let response = world.call(request).await;
             runs(&mut stopped).await;
@@ -183,23 +183,23 @@ async fn a_completion_that_a_stopped_leader_sends_a_minute_late_does_no_harm() {
     stopped_before("CompleteLifecycleAction", &CASES[1..]).await;
 }
 
-fn assert_harmless(scene: &Scene, machine: &Machine, cause: Cause, case: &str) {
+fn assert_harmless(scene: &Scene, machine: &Machine, cause: Cause, what: &str) {
     let world = &scene.world;
-    assert_eq!(moments(world, |e| matches!(e, Event::CutShort { .. })), [], "{case}");
-    assert_eq!(world.cluster.all_lines().lost, 0, "{case}: lines lost");
-    assert!(!a_hook_timed_out(world), "{case}");
-    assert_eq!(terminations(world, machine).len(), 1, "{case}: terminations");
+    assert_eq!(moments(world, |e| matches!(e, Event::CutShort { .. })), [], "{what}");
+    assert_eq!(world.cluster.all_lines().lost, 0, "{what}: lines lost");
+    assert!(!a_hook_timed_out(world), "{what}");
+    assert_eq!(terminations(world, machine).len(), 1, "{what}: terminations");
     let released = released_at(world, machine);
     let flushed = last_exit(world, machine) + SignedDuration::from_secs(5);
-    assert!(released >= flushed, "{case}: released {released}, flushed until {flushed}");
+    assert!(released >= flushed, "{what}: released {released}, flushed until {flushed}");
     // Each process may ask each pod once: the UID is the same until the pod is gone.
-    assert!(eviction_requests(world).len() <= 4, "{case}: {:?}", eviction_requests(world));
-    assert!(longest_silence(world, machine) <= SignedDuration::from_secs(35), "{case}");
+    assert!(eviction_requests(world).len() <= 4, "{what}: {:?}", eviction_requests(world));
+    assert!(longest_silence(world, machine) <= SignedDuration::from_secs(35), "{what}");
     let changes = aws_moments(world, |e| matches!(e, AwsEvent::DesiredChanged { .. })).len();
-    assert_eq!(changes, usize::from(cause == Cause::Autoscaler), "{case}: decrements");
+    assert_eq!(changes, usize::from(cause == Cause::Autoscaler), "{what}: decrements");
     // The machines that stay are as they were.
     for other in scene.machines() {
         let spec = scene.node(&other.name).and_then(|node| node.spec).unwrap_or_default();
-        assert!(spec.unschedulable.is_none() && terminations(world, &other).is_empty(), "{case}");
+        assert!(spec.unschedulable.is_none() && terminations(world, &other).is_empty(), "{what}");
     }
 }

@@ -100,9 +100,9 @@ fn where_evictions_are_few_pods_that_are_refused_take_no_turn_from_those_never_a
     for _ in 0..6 {
         for (name, _) in evictions(&scene.plan()) {
             if ["a", "b"].contains(&name.as_str()) {
-                scene.blocked(&name)
+                scene.blocked(&name);
             } else {
-                scene.evicted(&name)
+                scene.evicted(&name);
             }
             asked.push(name);
         }
