@@ -188,6 +188,8 @@ async fn a_hook_of_somebody_else_stays_as_it_is_and_is_not_skipped_by_ours() {
     let eks = HookSpec::terminating("Terminate-LC-Hook").heartbeat(1_800).by_default(HookResult::Continue);
     let scene = Scene::configured(group(2).hook(eks), managed(false)).await;
     scene.until(|w| !puts(w, "web").is_empty()).await;
+    // Descriptions lag behind.
+    scene.pass_some(seconds(60)).await;
     let mut found = hooks(&scene.world, "web").await;
     found.sort_by(|a, b| b.name.cmp(&a.name));
     let theirs = Hook { abandons: false, ..Hook::new("Terminate-LC-Hook", "web", seconds(1_800)) };
