@@ -198,10 +198,11 @@ async fn while_the_queue_cannot_be_read_refreshes_go_on_and_one_line_says_so() {
     let machine = scene.first();
     scene.run([pod("web").on(&machine.name).exits_after(20)]).await;
     scene.scale_in(&machine, Cause::Group).await;
-    scene.until_gone(&machine).await;
-    scene.assert_left_well(&machine);
+    scene.until_released(&machine).await;
     let lines = log.text().lines().filter(|line| line.contains("queue of notices cannot be read")).count();
     assert_eq!(lines, 1);
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
     scene.world.aws.deny(Operation::ReceiveMessage, false);
     scene.until(|w| is_empty(w, &url)).await;
     assert!(log.text().contains("the queue of notices can be read again"));

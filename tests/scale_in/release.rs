@@ -50,8 +50,10 @@ async fn a_termination_that_aws_carries_out_late_is_not_repeated_meanwhile() {
         }
         scene.until(|w| w.aws.calls(TERMINATE) == 2).await;
         let after = scene.world.clock.now().duration_since(first);
-        assert!(after >= SignedDuration::from_secs(30), "again after {after}, restarted: {restarted}");
-        assert!(after <= SignedDuration::from_secs(45), "again after {after}, restarted: {restarted}");
+        // Another process may have been stopped before it sent its request, which AWS takes for five minutes.
+        let least = SignedDuration::from_secs(if restarted { 300 } else { 30 });
+        let in_time = least..=least + SignedDuration::from_secs(15);
+        assert!(in_time.contains(&after), "again after {after}, restarted: {restarted}");
         scene.until_gone(&machine).await;
         assert_eq!(decrements(&scene.world), 1);
     }
