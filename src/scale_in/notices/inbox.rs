@@ -16,7 +16,7 @@ use futures::stream::FuturesUnordered;
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::{sleep, timeout};
 
-use super::meaning::{Facts, Meaning, has_lapsed, is_settled, meaning};
+use super::meaning::{Facts, Meaning, is_settled, lapses, meaning};
 use crate::aws::{About, AwsError, Content, Message, News, Notice};
 use crate::clock::{backoff, elapsed, later, signed};
 use crate::groups::hooks::HookState;
@@ -80,24 +80,17 @@ type Calls = FuturesUnordered<BoxFuture<'static, Done>>;
 
 /// Reads the queue while this process leads.
 pub(in crate::scale_in) async fn run(shared: Arc<Shared>, queue: String) -> Infallible {
-    let mut leadership = shared.leadership.changes();
+    shared.nodes.synced().await;
+    // The sender lives in `shared`.
+    let _ = shared.groups.versions().wait_for(Option::is_some).await;
     loop {
-        let is_ready =
-            shared.leadership.leads() && shared.groups.latest().is_some() && shared.nodes.is_synced();
-        if is_ready {
-            let mut inbox = Inbox::new(Arc::clone(&shared), queue.clone());
-            tokio::select! {
-                () = inbox.work() => {}
-                () = until_another_leads(&shared) => {}
-            }
-            inbox.give_back().await;
-        } else {
-            // Both take seconds at a start, and a take-over is told at once.
-            tokio::select! {
-                _ = leadership.changed() => {}
-                () = sleep(CHECK_EVERY) => {}
-            }
+        shared.leadership.begun().await;
+        let mut inbox = Inbox::new(Arc::clone(&shared), queue.clone());
+        tokio::select! {
+            () = inbox.work() => {}
+            () = until_another_leads(&shared) => {}
         }
+        inbox.give_back().await;
     }
 }
 
@@ -261,8 +254,8 @@ impl Inbox {
                 meanings.push((instance.clone(), group, meaning));
             }
         }
-        let ahead = self.shared.clock.ahead();
-        if !is_ours && notices.iter().all(|notice| has_lapsed(notice, later(now, ahead))) {
+        let wall = later(now, self.shared.clock.ahead());
+        if !is_ours && notices.iter().all(|notice| lapses(&notice.news, notice.at) <= wall) {
             self.shared.metrics.handled(Handled::nothing);
             return Some(message.receipt);
         }

@@ -3,7 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::Expected;
-use crate::aws::{AutoScalingGroup, Lifecycle, News, Notice};
+use crate::aws::{AutoScalingGroup, Lifecycle, News};
 use crate::clock::later;
 use crate::cluster::NodeView;
 use crate::groups::hooks::HookState;
@@ -44,6 +44,19 @@ pub(super) enum Meaning {
     Expected(Expected),
 }
 
+/// When a notice of `at` has lapsed: it is of no use to anybody any more. All by one clock.
+pub(super) fn lapses(news: &News, at: Timestamp) -> Timestamp {
+    match news {
+        News::SpotInterruption => later(later(at, SPOT), SPARED),
+        News::LifecycleAction { .. } | News::StateChange => later(at, SPARED),
+        News::CapacityEnds(ends) => later(*ends, SPARED),
+        News::RebalanceRecommendation => later(at, REBALANCE),
+        News::ScheduledEvent { starts, ends, .. } => {
+            later(ends.or(*starts).unwrap_or(later(at, WITHOUT_END)), SPARED)
+        }
+    }
+}
+
 /// What a notice of `at` means that was received at `now`; `None`: nothing to do. Both by our clock.
 pub(super) fn meaning(
     news: &News,
@@ -54,12 +67,13 @@ pub(super) fn meaning(
 ) -> Option<Meaning> {
     // AWS's clock may be ahead of ours.
     let at = at.min(now);
+    let until = lapses(news, at);
     let drained_by = |cause, ends_at: Timestamp| Expected {
         cause,
         // One that lives after its end was spared, or our clock is wrong: drained, and not cut short.
         ends_at: Some(ends_at).filter(|ends_at| *ends_at > now),
         treatment: Treatment::Drain,
-        until: later(ends_at, SPARED),
+        until,
     };
     let expected = match news {
         News::LifecycleAction { hook, .. } => {
@@ -73,7 +87,7 @@ pub(super) fn meaning(
             cause: Cause::RebalanceRecommendation,
             ends_at: None,
             treatment: settings.on_rebalance,
-            until: later(at, REBALANCE),
+            until,
         },
         News::ScheduledEvent { is_over: true, .. } => Expected {
             cause: Cause::ScheduledEvent,
@@ -81,18 +95,15 @@ pub(super) fn meaning(
             treatment: Treatment::Nothing,
             until: later(now, UNSHOWN),
         },
-        News::ScheduledEvent { starts, ends, .. } => Expected {
+        News::ScheduledEvent { starts, .. } => Expected {
             cause: Cause::ScheduledEvent,
             ends_at: starts.filter(|at| *at > now && settings.on_scheduled_event == Treatment::Drain),
             treatment: settings.on_scheduled_event,
-            until: later(ends.or(*starts).unwrap_or(later(at, WITHOUT_END)), SPARED),
+            until,
         },
-        News::StateChange => Expected {
-            cause: Cause::StateChange,
-            ends_at: None,
-            treatment: Treatment::Drain,
-            until: later(at, SPARED),
-        },
+        News::StateChange => {
+            Expected { cause: Cause::StateChange, ends_at: None, treatment: Treatment::Drain, until }
+        }
     };
     let is_call_off = matches!(news, News::ScheduledEvent { is_over: true, .. });
     let counts = expected.until > now && (is_call_off || expected.treatment != Treatment::Nothing);
@@ -139,20 +150,6 @@ pub(super) struct Facts<'a> {
     pub(super) has_gone: bool,
 }
 
-/// Whether a notice of somebody else's instance is of no use to anybody any more. By AWS's clock.
-pub(super) fn has_lapsed(notice: &Notice, now: Timestamp) -> bool {
-    let until = match &notice.news {
-        News::SpotInterruption => later(later(notice.at, SPOT), SPARED),
-        News::LifecycleAction { .. } | News::StateChange => later(notice.at, SPARED),
-        News::CapacityEnds(ends) => later(*ends, SPARED),
-        News::RebalanceRecommendation => later(notice.at, REBALANCE),
-        News::ScheduledEvent { starts, ends, .. } => {
-            later(ends.or(*starts).unwrap_or(later(notice.at, WITHOUT_END)), SPARED)
-        }
-    };
-    until <= now
-}
-
 /// Whether the message may be deleted: what it is for is on the Node, or there is nothing to be done any more.
 pub(super) fn is_settled(meaning: &Meaning, facts: &Facts<'_>) -> bool {
     // One refresh may leave an instance out.
@@ -185,7 +182,7 @@ pub(super) fn is_settled(meaning: &Meaning, facts: &Facts<'_>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::aws::{About, Hook};
+    use crate::aws::Hook;
     use crate::cluster::Cordon;
     use crate::groups::hooks::TerminatingHooks;
     use crate::scale_in::record::{self, Record, Release};
@@ -338,16 +335,14 @@ mod tests {
 
     #[test]
     fn a_notice_about_others_lapses_for_everybody() {
-        let notice = |news| Notice { about: About::Instance("i-1".into()), at: at(0), news };
-        for (news, lapses) in [
+        for (news, seconds) in [
             (News::SpotInterruption, 720),
             (News::StateChange, 600),
             (News::CapacityEnds(at(60)), 660),
             (News::RebalanceRecommendation, 3_600),
             (scheduled(Some(900), None, false), 1_500),
         ] {
-            let notice = notice(news);
-            assert!(!has_lapsed(&notice, at(lapses - 1)) && has_lapsed(&notice, at(lapses)), "{notice:?}");
+            assert_eq!(lapses(&news, at(0)), at(seconds), "{news:?}");
         }
     }
 
