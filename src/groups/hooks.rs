@@ -301,7 +301,7 @@ impl Hooks {
     }
 
     /// Puts a hook of ours on its group. The cache has it at once: AWS may not show it for a while.
-    pub(super) async fn put(&self, hook: Hook, now: Timestamp) -> Result<(), AwsError> {
+    pub(super) async fn put(&self, hook: Hook) -> Result<(), AwsError> {
         let slot = self.slot(&hook.group);
         // A look-up that began before shows what was before.
         let _flight = slot.flight.lock().await;
@@ -309,7 +309,8 @@ impl Hooks {
         let mut hooks = slot.known().map(|known| known.hooks).unwrap_or_default();
         hooks.retain(|other| other.name != hook.name);
         hooks.push(hook);
-        self.learn(&slot, hooks, now);
+        // What AWS began to hold until now, it holds on the old terms.
+        self.learn(&slot, hooks, self.clock.now());
         Ok(())
     }
 

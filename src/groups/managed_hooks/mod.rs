@@ -193,7 +193,7 @@ impl ManagedHooks {
         match step {
             Step::LookUp => self.known.hooks.of_now(group).await.map(drop),
             Step::Retain => self.aws.retain_abandoned(group).await,
-            Step::Put { hook, .. } => self.known.hooks.put(hook.clone(), self.clock.now()).await,
+            Step::Put { hook, .. } => self.known.hooks.put(hook.clone()).await,
         }
     }
 
