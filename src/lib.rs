@@ -32,7 +32,7 @@
 //! | 7 | `app`, `config` | the program put together from the flags that `config` reads |
 //! | 6 | `provider`, `admin` | what cluster-autoscaler calls; what kubelet and Prometheus read |
 //! | 5 | `scale_in` | how a node leaves |
-//! | 4 | `groups` | discovery, snapshot, sizes, protection, failed launches |
+//! | 4 | `groups` | discovery, snapshot, sizes, protection, failed launches, lifecycle hooks |
 //! | 3 | `template` | what a node that is not there yet will be like |
 //! | 2 | `aws`, `cluster` | thin adapters: calls, and the data they return |
 //! | 1 | `k8s`, `clock`, `telemetry`, `slots` | names and quantities, time, logs, bounded waiting rooms |

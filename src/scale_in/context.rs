@@ -10,7 +10,7 @@ use super::eviction_rate::EvictionRate;
 use super::held_since::Holds;
 use super::membership::Membership;
 use super::metrics::{Board, Metrics};
-use super::notices::Notices;
+use super::notices::{Expected, Notices};
 use super::record::{Annotation, Release, Written};
 use super::settings::Settings;
 use crate::aws::{Aws, Lifecycle};
@@ -131,6 +131,12 @@ pub(super) fn will_decrement(nodes: &Nodes, instance: &InstanceId) -> bool {
     speaker(nodes, instance).is_some_and(|node| {
         node.scale_in().is_some_and(|record| record.release == Release::TerminateAndDecrement)
     })
+}
+
+/// What AWS has told of the end of a Node's instance, unless the machine has started since.
+pub(super) fn expected(shared: &Shared, node: &NodeView) -> Option<Expected> {
+    let expected = shared.notices.expected(node.instance.as_ref()?)?;
+    (!expected.is_refuted_by(node)).then_some(expected)
 }
 
 /// Where a Node's instance is, by the last refresh.

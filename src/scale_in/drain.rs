@@ -1,7 +1,7 @@
 //! Draining: evicts workloads, under their disruption budgets and with full grace. Pure.
 //!
-//! Lowest [order](super::order) first, and within it lowest priority. A level is asked once every pod below it has answered, not once it has gone: that would add up
-//! grace periods and cost higher levels their time.
+//! Lowest [order](super::order) first, and within it lowest priority. A level is asked once every pod below it has
+//! answered, not once it has gone: that would add up grace periods and cost higher levels their time.
 
 use std::collections::BTreeMap;
 

@@ -17,7 +17,9 @@ use tokio_stream::StreamMap;
 
 use super::action::Action;
 use super::class::flush_time;
-use super::context::{Shared, attachments_on, may_shrink, membership, needs_worker, our_limit, speaker};
+use super::context::{
+    Shared, attachments_on, expected, may_shrink, membership, needs_worker, our_limit, speaker,
+};
 use super::deadline::OurLimit;
 use super::eviction_rate::Permit;
 use super::membership::Membership;
@@ -277,11 +279,7 @@ impl Worker {
                 self.shared.eviction_rate.ask(&self.name, &self.evictions_turn, now)
             },
             held_since: node.instance.as_ref().and_then(|instance| self.shared.holds.since(instance)),
-            expected: node
-                .instance
-                .as_ref()
-                .and_then(|instance| self.shared.notices.expected(instance))
-                .filter(|expected| !expected.is_refuted_by(&node)),
+            expected: expected(&self.shared, &node),
             instance,
             hook,
             memory: &self.memory,
