@@ -5,7 +5,7 @@ use std::time::Duration;
 use ebbtide::config::Config;
 use ebbtide::scale_in::Treatment;
 use ebbtide::sim::aws::{
-    Behaviour, Delivery, Event, GroupSpec, Operation, QueueSnapshot, QueueSpec, ScheduledChange,
+    Behaviour, Death, Delivery, Event, GroupSpec, Operation, QueueSnapshot, QueueSpec, ScheduledChange,
     TerminationCause,
 };
 use ebbtide::sim::cluster::pod;
@@ -15,9 +15,9 @@ use ebbtide::telemetry::captured;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::journal_queries::{
-    asked, assert_nothing_lost, aws_moments, in_phase, is_asked, phase_at, records, released_at,
+    TERMINATE, asked, assert_nothing_lost, aws_moments, in_phase, is_asked, phase_at, records, released_at,
 };
-use crate::scene::{Cause, Machine, Scene, group, held_group};
+use crate::scene::{Cause, Machine, Scene, five_on_each, group, held_group};
 
 /// The queue's URL, of a world whose events go there, and a configuration that reads it.
 fn told(world: &World, config: Config) -> (String, Config) {
@@ -107,10 +107,7 @@ async fn a_message_is_deleted_only_after_its_record_is_on_the_node() {
 async fn forty_nodes_that_the_group_ends_at_once_are_evicted_within_two_seconds_of_the_messages() {
     let (scene, url) = quick_scene_of(held_group(40, 300), config()).await;
     let machines = scene.machines();
-    let pods = machines.iter().enumerate().flat_map(|(n, machine)| {
-        (0..5).map(move |p| pod(format!("web-{n}-{p}").as_str()).on(&machine.name).exits_after(20))
-    });
-    scene.run(pods).await;
+    scene.run(five_on_each(&machines)).await;
     for machine in &machines {
         scene.world.aws.terminate(&machine.instance, TerminationCause::Rebalance);
     }
@@ -221,6 +218,41 @@ async fn a_notice_that_was_read_and_not_recorded_is_told_again_after_a_kill() {
     scene.until(|w| is_asked(w, "web")).await;
     scene.until_released(&machine).await;
     assert_nothing_lost(&scene.world);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_interruption_that_is_told_while_the_api_server_is_away_is_drained_in_what_is_left_of_its_time() {
+    let (scene, url) = quick_scene_of(group(2), config()).await;
+    let machine = scene.first();
+    scene.run([pod("slow").on(&machine.name).grace(600).exits_after(500)]).await;
+    let told = scene.world.clock.now();
+    scene.world.cluster.api_down_for(Duration::from_secs(60));
+    scene.world.aws.interrupt_spot(&machine.instance);
+    scene.until_released(&machine).await;
+    let (at, _, grace) = asked(&scene.world, "slow")[0];
+    let late = at.duration_since(told).as_secs();
+    assert!((60..75).contains(&late), "{late}");
+    // 120 s less what has passed, 5 s to flush, 5 s of margin and 1 s to kill and report.
+    assert!((109 - late - 3..=109 - late).contains(&grace), "{grace} s after {late} s");
+    let took = released_at(&scene.world, &machine).duration_since(told);
+    assert!(took <= SignedDuration::from_secs(120), "{took}");
+    scene.until(|w| is_empty(w, &url)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_somebody_stops_is_closed_at_once_and_replaced_by_its_group_alone() {
+    let (scene, url) = quick_scene_of(group(2), config()).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name)]).await;
+    scene.world.aws.kill_machine(&machine.instance, Death::Stopped);
+    scene.until(|w| in_phase(w, &machine, "Draining")).await;
+    assert!(is_cordoned(&scene.world, &machine));
+    scene.until_gone(&machine).await;
+    assert_eq!(
+        (causes(&scene.world, &machine)[0].as_str(), scene.world.aws.calls(TERMINATE)),
+        ("state-change", 0)
+    );
+    scene.until(|w| is_empty(w, &url)).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,16 +5,13 @@ use ebbtide::sim::cluster::pod;
 use jiff::SignedDuration;
 
 use crate::journal_queries::{TERMINATE, asked, assert_nothing_lost, aws_moments, decrements};
-use crate::scene::{Scene, group, held_group};
+use crate::scene::{Scene, five_on_each, group, held_group};
 
 #[tokio::test(start_paused = true)]
 async fn forty_nodes_that_the_group_takes_out_at_once_leave_in_time() {
     let scene = Scene::with(held_group(40, 120)).await;
     let machines = scene.machines();
-    let pods = machines.iter().enumerate().flat_map(|(n, machine)| {
-        (0..5).map(move |p| pod(format!("web-{n}-{p}").as_str()).on(&machine.name).exits_after(20))
-    });
-    scene.run(pods).await;
+    scene.run(five_on_each(&machines)).await;
     for machine in &machines {
         scene.world.aws.terminate(&machine.instance, TerminationCause::Rebalance);
     }

@@ -12,7 +12,7 @@ use ebbtide::provider::proto::{
     NodeGroupTargetSizeRequest,
 };
 use ebbtide::sim::aws::{GroupSpec, HookSpec, TerminationCause};
-use ebbtide::sim::cluster::{Cluster, Event, Fixture, Name, daemon_set};
+use ebbtide::sim::cluster::{Cluster, Event, Fixture, Name, daemon_set, pod};
 use ebbtide::sim::program::{Program, TAG, config};
 use ebbtide::sim::world::World;
 use jiff::SignedDuration;
@@ -175,6 +175,14 @@ impl Scene {
     pub(crate) async fn until_gone(&self, machine: &Machine) {
         self.until(|w| w.cluster.node(&machine.name).is_none()).await;
     }
+}
+
+/// Five workloads on each of these nodes, which exit 20 s after they are asked.
+pub(crate) fn five_on_each(machines: &[Machine]) -> impl Iterator<Item = Fixture> + '_ {
+    machines.iter().enumerate().flat_map(|(n, machine)| {
+        let of_node = move |p| pod(format!("web-{n}-{p}").as_str()).on(&machine.name).exits_after(20).into();
+        (0..5).map(of_node)
+    })
 }
 
 /// How many pods with this beginning of a name have come to run.
