@@ -21,7 +21,7 @@ use crate::cluster::{
 use crate::groups::hooks::Hooks;
 use crate::groups::protection::Protection;
 use crate::groups::selector::Selectors;
-use crate::groups::{Group, Groups, sizes};
+use crate::groups::{Group, Groups, Snapshot, sizes};
 use crate::k8s::{GroupName, InstanceId, NodeName, names};
 use crate::telemetry::Outage;
 use crate::template::{self, LearnedStore};
@@ -81,19 +81,28 @@ pub struct Shared {
     pub stop: CancellationToken,
 }
 
-/// The Node that speaks for an instance: the one with its record, else one with a wish, else the one most likely the
-/// machine's own.
+/// The Node that speaks for an instance.
 pub(super) fn speaker(nodes: &Nodes, instance: &InstanceId) -> Option<Arc<NodeView>> {
-    let all = nodes.of_instance(instance);
-    if all.len() < 2 {
-        return all.into_iter().next();
-    }
+    speaker_of(&nodes.of_instance(instance), instance).cloned()
+}
+
+/// Which of the Nodes of an instance speaks for it: the one with its record, else one with a wish, else the one most likely
+/// the machine's own.
+pub(super) fn speaker_of<'a>(all: &'a [Arc<NodeView>], instance: &InstanceId) -> Option<&'a Arc<NodeView>> {
     let rank = |node: &NodeView| match node.record.as_ref().map(Annotation::written) {
         Some(Written::Record(record)) if record.instance == *instance => 0,
         Some(Written::Wish(_)) => 1,
         _ => 2,
     };
-    all.into_iter().min_by_key(|node| rank(node))
+    match all {
+        [one] => Some(one),
+        all => all.iter().min_by_key(|node| rank(node)),
+    }
+}
+
+/// All Nodes that name a Node's instance, itself among them.
+pub(super) fn twins_of(shared: &Shared, node: &NodeView) -> Vec<Arc<NodeView>> {
+    node.instance.as_ref().map(|instance| shared.nodes.of_instance(instance)).unwrap_or_default()
 }
 
 /// How many volumes are attached to these nodes; 1 until they are listed, as there may be one.
@@ -105,8 +114,8 @@ pub(super) fn attachments_on<'a>(shared: &Shared, nodes: impl IntoIterator<Item 
 }
 
 /// The limit of ours on the scale-ins of a group; unknown of one that no refresh has shown, or the last one has left out.
-pub(super) fn our_limit(groups: &Groups, settings: &Settings, group: &GroupName) -> OurLimit {
-    let Some(snapshot) = groups.latest() else { return OurLimit::Unknown };
+pub(super) fn our_limit(snapshot: Option<&Snapshot>, settings: &Settings, group: &GroupName) -> OurLimit {
+    let Some(snapshot) = snapshot else { return OurLimit::Unknown };
     let gone = || snapshot.gone.get(group).map(|gone| &gone.group);
     let found = snapshot.groups.get(group).or_else(gone);
     found.map_or(OurLimit::Unknown, |group| {
@@ -140,8 +149,8 @@ pub(super) fn expected(shared: &Shared, node: &NodeView) -> Option<Expected> {
 }
 
 /// Where a Node's instance is, by the last refresh.
-pub(super) fn membership(shared: &Shared, node: &NodeView) -> Membership {
-    let Some(snapshot) = shared.groups.latest() else { return Membership::Unknown };
+pub(super) fn membership(snapshot: Option<&Snapshot>, node: &NodeView) -> Membership {
+    let Some(snapshot) = snapshot else { return Membership::Unknown };
     let found = node.instance.as_deref().and_then(|instance| snapshot.instance(instance));
     found.map_or(Membership::Elsewhere { seen: snapshot.taken_at }, |(group, instance): (&Arc<Group>, _)| {
         Membership::In {
@@ -152,16 +161,20 @@ pub(super) fn membership(shared: &Shared, node: &NodeView) -> Membership {
     })
 }
 
-/// Whether a Node needs a worker, now or when something changes.
-pub(super) fn needs_worker(shared: &Shared, node: &NodeView, instance: &Membership) -> bool {
-    let all = node.instance.as_deref().map(|instance| shared.nodes.of_instance(instance)).unwrap_or_default();
+/// Whether a Node needs a worker, now or when something changes. `twins`: the Nodes of its instance, with or without itself.
+pub(super) fn needs_worker(
+    shared: &Shared,
+    node: &NodeView,
+    twins: &[Arc<NodeView>],
+    instance: &Membership,
+) -> bool {
     let is_noticed =
         node.instance.as_ref().is_some_and(|instance| shared.notices.expected(instance).is_some());
     let is_reported = node.drain_state.is_some_and(|state| state != DrainState::Over);
     if is_noticed || is_reported || node.cordon.is_some() {
         return true;
     }
-    if node.marks.is_some() || node.record.is_some() || all.iter().any(|node| node.record.is_some()) {
+    if node.marks.is_some() || node.record.is_some() || twins.iter().any(|node| node.record.is_some()) {
         return true;
     }
     let guard = shared.settings.guard;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio::task::{JoinError, JoinSet};
 use tracing::Instrument;
 
-use super::context::{Shared, membership, needs_worker};
+use super::context::{Shared, membership, needs_worker, twins_of};
 use super::heartbeat;
 use super::notices;
 use super::workers::Workers;
@@ -49,6 +49,7 @@ pub async fn run(shared: Arc<Shared>) -> Result<(), ControllerError> {
     // What Nodes carry now was written by an earlier run or another replica.
     let mut at_start = true;
     loop {
+        let snapshot = shared.groups.latest();
         for name in to_check {
             let Some(node) = shared.nodes.get(&name) else {
                 shared.groups.claim(&name, None);
@@ -57,7 +58,11 @@ pub async fn run(shared: Arc<Shared>) -> Result<(), ControllerError> {
             let claimed = node.scale_in().map(|record| (record.group.clone(), record.instance.clone()));
             shared.groups.claim(&name, claimed);
             // A worker finds out by itself when nothing is left to do.
-            if !workers.has(&name) && needs_worker(&shared, &node, &membership(&shared, &node)) {
+            let needs_one = || {
+                let instance = membership(snapshot.as_deref(), &node);
+                needs_worker(&shared, &node, &twins_of(&shared, &node), &instance)
+            };
+            if !workers.has(&name) && needs_one() {
                 workers.start(&shared, &name, at_start);
             }
         }

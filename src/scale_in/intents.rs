@@ -147,7 +147,7 @@ impl ScaleIns for Intents {
                 return Ok(Accepted::Already);
             }
             let now = self.clock.wall();
-            let ours = our_limit(&self.groups, &self.settings, group);
+            let ours = our_limit(self.groups.latest().as_deref(), &self.settings, group);
             let mut record =
                 Record::new(Cause::Autoscaler, group, instance, Release::TerminateAndDecrement, now);
             record.ends_at = view.scale_in().and_then(|record| record.ends_at);

@@ -1,4 +1,4 @@
-//! Which groups are this cluster's: asked when a held instance has no Node here.
+//! Which groups are this cluster's: asked when a held or retained instance has no Node here.
 
 use std::collections::BTreeSet;
 
@@ -29,7 +29,7 @@ impl Joined {
     }
 
     /// Whether a group is this cluster's: by a Node seen, its tags, what was learned of it, or because cluster-autoscaler
-    /// asked for it or the instance. If nobody knows, the hook is left alone: its owner keeps it, or it times out.
+    /// asked for it or the instance. If nobody knows, the instance is left alone: its owner keeps it, or its hook times out.
     pub(super) fn is_ours(&mut self, shared: &Shared, group: &GroupName, instance: &InstanceId) -> bool {
         let view = shared.groups.latest();
         let tags = view.as_ref().and_then(|view| view.groups.get(group)).map(|group| &group.asg.tags);
@@ -42,7 +42,7 @@ impl Joined {
             tracing::warn!(
                 group = group.as_str(),
                 instance = instance.as_str(),
-                "an instance is held that has no Node here, in a group of which none was ever seen: its lifecycle hook is left \
+                "an instance is held or retained that has no Node here, in a group of which none was ever seen: it is left \
                  alone, as it may be another cluster's. --cluster-name and a tag kubernetes.io/cluster/NAME tell"
             );
         }

@@ -40,6 +40,7 @@ mod nodeless;
 mod notices;
 mod operator_queue;
 mod order;
+mod outcome;
 mod perform;
 pub mod plan;
 mod release;
@@ -48,6 +49,7 @@ mod report;
 mod returns;
 mod settings;
 pub mod situation;
+mod terminate;
 #[cfg(test)]
 mod tests;
 mod twins;

@@ -8,79 +8,16 @@ use futures::future::BoxFuture;
 use serde_json::{Value, json};
 
 use super::action::Action;
-use super::context::{Shared, will_decrement};
+use super::context::Shared;
 use super::events::NodeEvent;
-use crate::aws::{AwsError, Hook};
-use crate::clock::elapsed;
+use super::outcome::{How, Outcome};
+use super::terminate::{self, Termination};
 use crate::cluster::{About, Answer, ApiError, NodeView, PodName};
-use crate::groups::{Change, SharedGroupLock};
-use crate::k8s::{GroupName, InstanceId, names};
+use crate::k8s::{InstanceId, names};
 use crate::telemetry::chain;
 
 /// Longest that a pod's deletion waits for its condition DisruptionTarget to be set.
 const NOTE_WITHIN: Duration = Duration::from_secs(1);
-
-/// A termination that waited longer is noted anew: another run goes by the noted time.
-const SENT_WITHIN: Duration = Duration::from_secs(10);
-
-/// How a pod was asked to go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum How {
-    /// Evicted, under its budgets.
-    Evicted,
-    /// A DaemonSet's, which wanted to be asked.
-    Asked,
-    /// Deleted, whatever its budgets say.
-    Deleted,
-}
-
-/// Result of an action.
-pub(super) enum Outcome {
-    NodeWritten(Result<Arc<NodeView>, ApiError>, Vec<Action>),
-    Asked {
-        pod: PodName,
-        uid: String,
-        answer: Answer,
-        budgets: Vec<(String, String)>,
-        how: How,
-        /// The evicted pod's owner, and whether the pod had come back to the cordoned node.
-        owner: Option<(String, bool)>,
-    },
-    Guarded {
-        uid: String,
-        result: Result<(), ApiError>,
-    },
-    DaemonSet {
-        uid: String,
-        exists: Result<bool, ApiError>,
-    },
-    /// Not terminated: our hook, which was to hold the instance, is missing, is not the only one, or is not known.
-    NotHeld {
-        noted_at: jiff::Timestamp,
-        unknown: Option<AwsError>,
-    },
-    /// Not terminated: the group's lock came too late for the moment noted in the record, or another process leads by now.
-    NotSent {
-        noted_at: jiff::Timestamp,
-    },
-    Terminated {
-        noted_at: jiff::Timestamp,
-        result: Result<(), AwsError>,
-    },
-    Completed {
-        hook: Hook,
-        instance: InstanceId,
-        result: Result<(), AwsError>,
-    },
-    Reported(Result<Box<NodeView>, ApiError>),
-    Refreshed,
-    HandedOver,
-    /// The Node is deleted, or not. `overtaken`: only because it was another one by then.
-    NodeDeleted {
-        overtaken: bool,
-    },
-    Announced,
-}
 
 /// Performs an action. Every call in here has a time-out.
 pub(super) fn perform(
@@ -108,21 +45,13 @@ pub(super) fn perform(
             Outcome::DaemonSet { uid, exists }
         }
         .boxed(),
-        Action::Terminate { group, instance, decrement, under_hook, noted_at } => async move {
-            if under_hook && let Err(unknown) = is_held_by_ours_alone(&shared, &group).await {
-                return Outcome::NotHeld { noted_at, unknown };
-            }
-            let lock = shared.groups.shared_lock(&group).await;
-            if elapsed(noted_at, shared.clock.now()) > SENT_WITHIN || !shared.leadership.leads() {
-                return Outcome::NotSent { noted_at };
-            }
-            let result = terminate(&shared, &node, &group, &instance, decrement, lock).await;
-            Outcome::Terminated { noted_at, result }
+        Action::Terminate { group, instance, decrement, under_hook, noted_at } => {
+            let one = Termination { node: Some(node.name.clone()), group, instance, decrement };
+            terminate::as_noted(shared, one, under_hook, noted_at).boxed()
         }
-        .boxed(),
         Action::GiveUpReplacement { group } => async move {
-            give_up_replacement(&shared, &group).await;
-            Outcome::Refreshed
+            terminate::give_up_replacement(&shared, &group).await;
+            Outcome::GivenUp
         }
         .boxed(),
         Action::HandOver => async move {
@@ -235,74 +164,6 @@ async fn delete(
     tracing::info!(node = node.name.as_str(), pod = %pod, grace, answer = ?answer, "deletion asked for");
     let how = if disruption { How::Deleted } else { How::Asked };
     Outcome::Asked { pod, uid, answer, budgets: Vec::new(), how, owner: None }
-}
-
-/// Asks AWS, as the cache may be a minute old: without our hook the machine stops at once, and another's owner would drain
-/// it by other rules. Errors: `None` if it is not so, AWS's error if AWS did not say.
-async fn is_held_by_ours_alone(shared: &Shared, group: &GroupName) -> Result<(), Option<AwsError>> {
-    match shared.hooks.of_now(group).await {
-        Ok(hooks) if hooks.ours.is_some() && !hooks.others => Ok(()),
-        Ok(_) => Err(None),
-        Err(error) => Err(Some(error)),
-    }
-}
-
-async fn terminate(
-    shared: &Shared,
-    node: &NodeView,
-    group: &GroupName,
-    instance: &InstanceId,
-    decrement: bool,
-    lock: SharedGroupLock,
-) -> Result<(), AwsError> {
-    let result = shared.aws.terminate(instance, decrement).await;
-    match &result {
-        Ok(()) => {
-            tracing::info!(
-                node = node.name.as_str(),
-                group = group.as_str(),
-                instance = instance.as_str(),
-                decrement,
-                "instance terminated"
-            );
-            let (group, instance) = (group.to_owned(), instance.to_owned());
-            // Still under the lock: sizes are decided from the view.
-            shared.groups.changed(shared.clock.now(), Change::Terminated { group, instance, decrement });
-        }
-        Err(error) => {
-            tracing::warn!(node = node.name.as_str(), group = group.as_str(), instance = instance.as_str(), error = %chain(error), "termination failed or not confirmed: what a refresh shows decides");
-            shared.groups.refresh_soon();
-        }
-    }
-    drop(lock);
-    result
-}
-
-/// Tried once: at worst the group has one node more than cluster-autoscaler wanted, which it sees and takes back.
-async fn give_up_replacement(shared: &Shared, group: &GroupName) {
-    let lock = shared.groups.lock(group).await;
-    if !shared.leadership.leads() {
-        return;
-    }
-    let given_up =
-        shared.protection.give_up_one(lock, |instance| will_decrement(&shared.nodes, &instance.id));
-    match given_up.await {
-        Ok(true) => {
-            tracing::info!(
-                group = group.as_str(),
-                "the group itself took out an instance that was to go: desired capacity lowered, no replacement comes"
-            );
-        }
-        Ok(false) => {
-            tracing::info!(
-                group = group.as_str(),
-                "the group itself took out an instance that was to go: its replacement is there already and stays"
-            );
-        }
-        Err(error) => {
-            tracing::warn!(group = group.as_str(), error = %chain(&error), "the group itself took out an instance that was to go, and desired capacity could not be lowered: a replacement may come");
-        }
-    }
 }
 
 pub(super) async fn announce(shared: Arc<Shared>, node: Arc<NodeView>, event: NodeEvent) -> Outcome {

@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::action::Action;
 use super::events;
 use super::memory::Task;
-use super::perform::{How, Outcome};
+use super::outcome::{How, Outcome};
 use super::worker::Worker;
 use crate::aws::{AwsError, Hook};
 use crate::cluster::{Answer, ApiError, NodeView, PodName};
@@ -80,7 +80,7 @@ impl Worker {
                 let pause = if overtaken { OVERTAKEN } else { NODE_STAYS };
                 self.memory.failed(&Task::Delete, now, Some(pause));
             }
-            Outcome::Announced => {}
+            Outcome::GivenUp | Outcome::Announced => {}
         }
     }
 

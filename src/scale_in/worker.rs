@@ -18,7 +18,7 @@ use tokio_stream::StreamMap;
 use super::action::Action;
 use super::class::flush_time;
 use super::context::{
-    Shared, attachments_on, expected, may_shrink, membership, needs_worker, our_limit, speaker,
+    Shared, attachments_on, expected, may_shrink, membership, needs_worker, our_limit, speaker_of, twins_of,
 };
 use super::deadline::OurLimit;
 use super::eviction_rate::Permit;
@@ -26,7 +26,8 @@ use super::membership::Membership;
 use super::memory::Memory;
 use super::nodeless::needed_until;
 use super::operator_queue;
-use super::perform::{Outcome, perform};
+use super::outcome::Outcome;
+use super::perform::perform;
 use super::plan::plan;
 use super::situation::Situation;
 use crate::clock::later;
@@ -148,6 +149,21 @@ enum Next {
     Wait(Option<Timestamp>),
 }
 
+/// What is known of a node at one moment.
+struct Look {
+    now: Timestamp,
+    /// How far the wall clock was ahead of ours when the record came, and when that was.
+    ahead: SignedDuration,
+    record_seen: Timestamp,
+    leads: bool,
+    instance: Membership,
+    our_limit: OurLimit,
+    hook: HookState,
+    /// The other Nodes that name the instance.
+    beside: Vec<Arc<NodeView>>,
+    speaks: bool,
+}
+
 pub(super) struct Worker {
     pub(super) shared: Arc<Shared>,
     pub(super) name: NodeName,
@@ -233,17 +249,8 @@ impl Worker {
             self.note_what_runs_on();
             return Next::Over;
         };
-        self.instance.clone_from(&node.instance);
-        let (record_seen, ahead) = self.record_seen(node.record.is_some());
-        let now = self.shared.clock.now();
-        let leads = self.shared.leadership.leads();
-        // What another leader writes counts as an earlier run's.
-        let is_earlier_runs = std::mem::take(&mut self.at_start) || !leads;
-        self.memory.claims.see(node.record.as_ref(), is_earlier_runs, later(now, ahead));
-        let instance = membership(&self.shared, &node);
-        self.memory.note_membership(&instance);
-        let hook = self.hook(&node, &instance, leads);
-        let (beside, speaks) = self.beside(&node);
+        let look = self.look(&node);
+        let (now, leads) = (look.now, look.leads);
         let is_listed = self.nodes.is_subset(&self.pods.listed.borrow());
         let pods = self.pods.by_uid.borrow();
         self.memory.note_pods(&pods);
@@ -251,21 +258,19 @@ impl Worker {
         let situation = Situation {
             now,
             wall: self.shared.clock.wall(),
-            ahead,
-            record_seen,
+            ahead: look.ahead,
+            record_seen: look.record_seen,
             settings: &self.shared.settings,
             node: &node,
-            beside: &beside,
-            speaks,
+            beside: &look.beside,
+            speaks: look.speaks,
             pods: is_listed.then_some(&*pods),
             daemon_set_is_seen: &|uid| {
                 // Until DaemonSets are listed, a pod that says it belongs to one is believed.
                 !self.shared.daemon_sets.is_synced() || self.shared.daemon_sets.contains(uid)
             },
             budgets: &|pod| self.shared.budgets.covering(pod),
-            our_limit: group_of(&node, &instance).map_or(OurLimit::Unknown, |group| {
-                our_limit(&self.shared.groups, &self.shared.settings, group)
-            }),
+            our_limit: look.our_limit,
             own_pod: self.shared.own_pod.as_ref(),
             attachments: attachments_on(&self.shared, &self.nodes),
             may_shrink: &|| may_shrink(&self.shared, &node),
@@ -280,12 +285,12 @@ impl Worker {
             },
             held_since: node.instance.as_ref().and_then(|instance| self.shared.holds.since(instance)),
             expected: expected(&self.shared, &node),
-            instance,
-            hook,
+            instance: look.instance,
+            hook: look.hook,
             memory: &self.memory,
         };
         let plan = plan(&situation);
-        let wanted = needs_worker(&self.shared, &node, &situation.instance);
+        let wanted = needs_worker(&self.shared, &node, &look.beside, &situation.instance);
         drop(pods);
         if !wants_evictions.get() {
             self.shared.eviction_rate.leave(&self.name);
@@ -302,19 +307,38 @@ impl Worker {
         Next::Wait(plan.wake_at.map(|at| at.max(now + SHORTEST_WAIT)))
     }
 
+    /// Looks at what else is known of the node, and notes what the next plans must know of it.
+    fn look(&mut self, node: &NodeView) -> Look {
+        self.instance.clone_from(&node.instance);
+        let (record_seen, ahead) = self.record_seen(node.record.is_some());
+        let now = self.shared.clock.now();
+        let leads = self.shared.leadership.leads();
+        // What another leader writes counts as an earlier run's.
+        let is_earlier_runs = std::mem::take(&mut self.at_start) || !leads;
+        self.memory.claims.see(node.record.as_ref(), is_earlier_runs, later(now, ahead));
+        let snapshot = self.shared.groups.latest();
+        let instance = membership(snapshot.as_deref(), node);
+        self.memory.note_membership(&instance);
+        let our_limit = group_of(node, &instance)
+            .map_or(OurLimit::Unknown, |group| our_limit(snapshot.as_deref(), &self.shared.settings, group));
+        let hook = self.hook(node, &instance, leads);
+        let (beside, speaks) = self.beside(node);
+        Look { now, ahead, record_seen, leads, instance, our_limit, hook, beside, speaks }
+    }
+
     /// The other Nodes that name the instance, and whether this one speaks for it. If so, their pods count too.
     fn beside(&mut self, node: &NodeView) -> (Vec<Arc<NodeView>>, bool) {
-        let all = node.instance.as_deref().map(|instance| self.shared.nodes.of_instance(instance));
-        let beside: Vec<_> = all.into_iter().flatten().filter(|other| other.name != self.name).collect();
-        let speaker = node.instance.as_ref().and_then(|instance| speaker(&self.shared.nodes, instance));
+        let mut twins = twins_of(&self.shared, node);
+        let speaker = node.instance.as_ref().and_then(|instance| speaker_of(&twins, instance));
         let speaks = speaker.is_none_or(|speaker| speaker.name == self.name);
+        twins.retain(|twin| twin.name != self.name);
         // Pods outlive a deleted Node.
         let is_gone = |name: &NodeName| self.shared.nodes.get(name).is_none();
         self.nodes.retain(|name| *name == self.name || is_gone(name));
         if speaks {
-            self.nodes.extend(beside.iter().map(|other| other.name.clone()));
+            self.nodes.extend(twins.iter().map(|twin| twin.name.clone()));
         }
-        (beside, speaks)
+        (twins, speaks)
     }
 
     /// What is known of the group's hooks; the leader has that kept fresh.

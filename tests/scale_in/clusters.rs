@@ -5,8 +5,9 @@ use ebbtide::provider::proto::NodeGroupsRequest;
 use ebbtide::sim::aws::{Event, GroupSpec, HookSpec, LifecycleState, TerminationCause};
 use ebbtide::sim::program::{TAG, config};
 use ebbtide::sim::world::World;
+use jiff::SignedDuration;
 
-use crate::journal_queries::{a_hook_timed_out, aws_moments, decrements};
+use crate::journal_queries::{TERMINATE, a_hook_timed_out, aws_moments, decrements};
 use crate::scene::{Machine, Scene, held_group, seconds};
 
 const OURS: &str = "kubernetes.io/cluster/ours";
@@ -77,6 +78,33 @@ async fn a_group_that_our_clusters_tag_names_needs_no_node_to_be_ours() {
     let done = |e: &Event| matches!(e, Event::HookCompleted { instance: of, .. } if *of == instance);
     scene.until(|w| !aws_moments(w, done).is_empty()).await;
     assert!(!a_hook_timed_out(&scene.world));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retained_instance_without_a_node_is_ended_without_a_decrement_where_its_group_is_ours() {
+    for is_ours in [true, false] {
+        let scene = Scene::configured(held_group(2, 60), of_ours()).await;
+        let group = theirs().retaining();
+        scene.world.kubelets("theirs", |spec| spec.boots_after(1_000_000));
+        scene.world.aws.add_group(if is_ours { group.tag(OURS, "owned") } else { group });
+        scene.pass_some(seconds(120)).await;
+        let instance = scene.world.aws.add_instance("theirs", LifecycleState::TerminatingRetained);
+        let (instance, began) = (instance.expect("an instance"), scene.world.clock.now());
+        let there = |w: &World| {
+            w.aws.group("theirs").is_some_and(|g| g.instances.iter().any(|one| one.id == instance))
+        };
+        let ended = |w: &World| aws_moments(w, |e| matches!(e, Event::Called { operation: TERMINATE, .. }));
+        if is_ours {
+            scene.until(|w| !there(w)).await;
+            let after = ended(&scene.world)[0].duration_since(began);
+            let soon = SignedDuration::from_secs(60)..SignedDuration::from_secs(150);
+            assert!(soon.contains(&after), "{after:#}");
+        } else {
+            scene.pass_some(seconds(3_600)).await;
+        }
+        assert_eq!((there(&scene.world), ended(&scene.world).len()), (!is_ours, usize::from(is_ours)));
+        assert_eq!(decrements(&scene.world), 0);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ebbtide::sim::aws::{Event as AwsEvent, GroupSpec};
+use ebbtide::sim::aws::{Event as AwsEvent, GroupSpec, LifecycleState};
 use ebbtide::sim::cluster::{
     Cluster, Event, Fault, Fixture, Timing, Verb, budget, daemon_set, job, pod, replica_set, stateful_set,
 };
@@ -75,13 +75,13 @@ async fn tokens_expire_in_mid_drain() {
     leaves_well_although(async |scene, _| cluster(scene).expire_tokens_for(seconds(150))).await;
 }
 
+fn cut_short(scene: &Scene) -> usize {
+    scene.world.cluster.count(|entry| matches!(entry.what, Event::CutShort { .. }))
+}
+
 /// Nothing was cut short. What is written after the collector has taken the log shipper is nobody's to send.
 fn assert_nothing_cut(scene: &Scene) {
-    assert_eq!(
-        scene.world.cluster.count(|entry| matches!(entry.what, Event::CutShort { .. })),
-        0,
-        "cut short"
-    );
+    assert_eq!(cut_short(scene), 0, "cut short");
     assert!(!a_hook_timed_out(&scene.world));
 }
 
@@ -127,6 +127,24 @@ async fn the_node_object_is_deleted_before_the_group_takes_the_machine() {
     scene.until_released(&machine).await;
     assert!(has_exited(&scene.world, "web"));
     assert_nothing_cut(&scene);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_node_object_of_a_retained_machine_is_deleted_while_nobody_is_there() {
+    let mut scene = Scene::with(held_group(2, 60).retaining()).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(300).exits_after(250)]).await;
+    scene.take_down().await;
+    scene.scale_in(&machine, Cause::Group).await;
+    let is = |w: &World, state| w.aws.instance(&machine.instance).is_some_and(|one| one.state == state);
+    scene.until(|w| is(w, LifecycleState::TerminatingRetained)).await;
+    let nodes: Api<Node> = Api::all(cluster(&scene).client());
+    nodes.delete(&machine.name, &DeleteParams::default()).await.expect("deleted");
+    scene.bring_back();
+    scene.until(|w| !is(w, LifecycleState::TerminatingRetained)).await;
+    assert!(has_exited(&scene.world, "web"));
+    assert_eq!(cut_short(&scene), 0, "cut short");
+    assert_eq!((terminations(&scene.world, &machine).len(), decrements(&scene.world)), (2, 0));
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,8 +2,9 @@
 //! terminating hook), each at two fifths to half of the hook's time-out.
 //!
 //! Works from AWS alone: it goes on while the API server is down and before a restarted program has seen a Node. The hook
-//! of an instance without a Node is completed once nothing runs on it any more ([`nodeless`]). Since when each is held is
-//! found out here too ([`held_since`](super::held_since)): deadlines count from then, whatever the record says.
+//! of an instance without a Node is completed once nothing runs on it any more ([`nodeless`]), and one that its group retains
+//! is terminated then: nobody else would end it. Since when each is held is found out here too
+//! ([`held_since`](super::held_since)): deadlines count from then, whatever the record says.
 
 mod held;
 
@@ -23,7 +24,8 @@ use super::deadline;
 use super::held_since::{Question, ask};
 use super::joined::Joined;
 use super::nodeless::{self, Past};
-use crate::aws::AwsError;
+use super::terminate;
+use crate::aws::{AwsError, Lifecycle};
 use crate::clock::{later, signed};
 use crate::groups::Snapshot;
 use crate::groups::hooks::TerminatingHooks;
@@ -49,6 +51,9 @@ const LOOK_UP: Duration = Duration::from_secs(1);
 /// may have been added since the last refresh.
 const FOREIGN: SignedDuration = SignedDuration::from_secs(15);
 
+/// A retained instance that was terminated is shown so by then.
+const ENDED_BY_THEN: SignedDuration = SignedDuration::from_secs(30);
+
 /// Held instances of a group share one look-up of its hooks if it is no older than this.
 const RECENT: Duration = Duration::from_secs(10);
 
@@ -71,7 +76,8 @@ pub(super) async fn run(shared: Arc<Shared>) {
             observe(&mut held, before.as_deref(), &snapshot, &newcomers, now);
             before = Some(snapshot);
         }
-        let known = held.iter().filter_map(|(instance, held)| Some((instance.clone(), held.since?)));
+        let known = held.iter().filter(|(_, held)| held.lifecycle != Lifecycle::Retained);
+        let known = known.filter_map(|(instance, held)| Some((instance.clone(), held.since?)));
         shared.holds.publish(known.collect());
         // Every replica does: the leader may be cut off from AWS, or may just have died.
         start_what_is_due(&shared, &mut held, &mut joined, &running, now);
@@ -110,11 +116,12 @@ fn start_what_is_due(
         if !held.is_due(now) {
             continue;
         }
-        if fate == Fate::LeftAlone {
+        let step = if fate == Fate::LeftAlone { None } else { held.step(now) };
+        let Some(step) = step else {
             held.next = now + FOREIGN;
             continue;
-        }
-        let step = held.begin(now);
+        };
+        held.begin(step);
         let is_new = now < held.seen + OPEN_BY_THEN;
         let one = One { group: held.group.clone(), instance: instance.clone(), since: held.since, is_new };
         running.push(send(Arc::clone(shared), one, step).boxed());
@@ -137,7 +144,12 @@ struct One {
 }
 
 async fn send(shared: Arc<Shared>, one: One, step: Step) -> Done {
-    let pause = act(&shared, &one, step).await;
+    let pause = if step == Step::Terminate {
+        let ended = terminate::retained(&shared, one.group, one.instance.clone()).await;
+        if ended.is_some() { ENDED_BY_THEN } else { FOREIGN }
+    } else {
+        tell_hook(&shared, &one, step).await
+    };
     Done::Step(one.instance, pause)
 }
 
@@ -177,13 +189,14 @@ fn let_go_at(
     };
     let since = held.since.unwrap_or(held.seen);
     let hook = shared.hooks.last_seen(&held.group);
-    let ours = our_limit(&shared.groups, &shared.settings, &held.group);
-    let limit = deadline::hold_limit(ours, since, hook.as_ref(), since);
+    let ours = our_limit(shared.groups.latest().as_deref(), &shared.settings, &held.group);
+    // Nothing but us ends a retained one.
+    let limit = deadline::hold_limit(ours, since, hook.as_ref(), since).filter(|_| held.lifecycle.is_held());
     nodeless::let_go_at(past, held.seen, whole_since, shared.holds.needed(instance), limit)
 }
 
-/// Sends `step`. Returns the pause until the next step.
-async fn act(shared: &Shared, one: &One, step: Step) -> SignedDuration {
+/// Sends a heartbeat, or completes the hook. Returns the pause until the next step.
+async fn tell_hook(shared: &Shared, one: &One, step: Step) -> SignedDuration {
     let One { group, instance, since, is_new } = one;
     // No heartbeat waits for a read that may be throttled: discovery keeps the hooks fresh.
     let hook = match shared.hooks.last_seen(group) {
@@ -202,13 +215,13 @@ async fn act(shared: &Shared, one: &One, step: Step) -> SignedDuration {
     // The hook may have been changed since: AWS holds the instance on the terms on which it began to.
     let time_out = shared.hooks.shortest_since(group, *since).unwrap_or(hook.heartbeat_timeout);
     let pause = interval(time_out.min(hook.heartbeat_timeout), instance);
-    let result = match step {
-        Step::Heartbeat => shared.aws.heartbeat(group, &hook.name, instance).await,
-        Step::Complete => shared.aws.complete(group, &hook.name, instance).await,
+    let result = if step == Step::Heartbeat {
+        let beat = shared.aws.heartbeat(group, &hook.name, instance).await;
+        shared.metrics.beat(beat.is_ok());
+        beat
+    } else {
+        shared.aws.complete(group, &hook.name, instance).await
     };
-    if step == Step::Heartbeat {
-        shared.metrics.beat(result.is_ok());
-    }
     match result {
         Ok(()) if step == Step::Complete => {
             tracing::info!(

@@ -27,7 +27,7 @@ const MISSED_FOR: Duration = Duration::from_mins(2);
 /// Pause before asking again since when an instance is held. Deadlines are minutes at least.
 const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
 
-/// A held instance.
+/// A held instance, or one that its group retains.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Held {
     pub(super) group: GroupName,
@@ -44,9 +44,9 @@ pub(super) struct Held {
     in_flight: bool,
     /// Whether this run saw the instance join its group.
     pub(super) is_new: bool,
-    /// When to complete the hook for lack of a Node; `None` while it has one, or that is unknown.
+    /// When to let it go for lack of a Node; `None` while it has one, or that is unknown.
     let_go_at: Option<Timestamp>,
-    /// Completion was sent; it is repeated at the usual pace.
+    /// What lets it go was sent; it is repeated at the usual pace.
     is_let_go: bool,
 }
 
@@ -54,7 +54,10 @@ pub(super) struct Held {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Heartbeat,
+    /// Completion of its hook.
     Complete,
+    /// Termination: its group retains it, and no hook holds it.
+    Terminate,
 }
 
 /// What becomes of a held instance.
@@ -91,9 +94,14 @@ pub(super) enum Done {
 }
 
 impl Held {
-    /// What is due.
-    fn step(&self, now: Timestamp) -> Step {
-        if self.let_go_at.is_some_and(|at| at <= now) { Step::Complete } else { Step::Heartbeat }
+    /// What to send, if anything: nothing has to be done to keep a retained one.
+    pub(super) fn step(&self, now: Timestamp) -> Option<Step> {
+        match (self.lifecycle == Lifecycle::Retained, self.let_go_at.is_some_and(|at| at <= now)) {
+            (false, false) => Some(Step::Heartbeat),
+            (false, true) => Some(Step::Complete),
+            (true, false) => None,
+            (true, true) => Some(Step::Terminate),
+        }
     }
 
     /// Whether the next step is due.
@@ -101,11 +109,9 @@ impl Held {
         self.next <= now && !self.in_flight
     }
 
-    /// Begins the step that is due.
-    pub(super) fn begin(&mut self, now: Timestamp) -> Step {
-        let step = self.step(now);
-        (self.in_flight, self.is_let_go) = (true, step == Step::Complete);
-        step
+    /// Notes that a step is being sent.
+    pub(super) fn begin(&mut self, step: Step) {
+        (self.in_flight, self.is_let_go) = (true, step != Step::Heartbeat);
     }
 
     /// When something is due for it.
@@ -155,7 +161,7 @@ pub(super) fn observe(
         .groups
         .values()
         .flat_map(|group| group.asg.instances.iter().map(move |instance| (group, instance)))
-        .filter(|(_, instance)| instance.lifecycle.is_held())
+        .filter(|(_, instance)| instance.lifecycle.is_held() || instance.lifecycle == Lifecycle::Retained)
         .map(|(group, instance)| (&instance.id, (&group.asg.name, instance.lifecycle)))
         .collect();
     held.retain(|instance, held| match waiting.get(instance) {
@@ -171,7 +177,7 @@ pub(super) fn observe(
                 .filter(|(_, instance)| !instance.lifecycle.is_held())
                 .map(|(taken_at, _)| taken_at)
                 .filter(|taken_at| elapsed(*taken_at, snapshot.taken_at) <= CLOSE_ENOUGH);
-            let ask_at = since.is_none().then_some(now);
+            let ask_at = (since.is_none() && lifecycle.is_held()).then_some(now);
             // Held only since the last refresh: there is time to spread the first heartbeats.
             let next = if since.is_some() { later(now, portion(FIRST_BEATS, instance)) } else { now };
             Held {

@@ -60,12 +60,27 @@ fn held() -> Held {
 fn one_without_a_node_is_let_go_in_time_and_not_told_so_again_at_once() {
     let mut held = held();
     held.plan_to_let_go(Some(at(20)));
-    assert_eq!((held.next, held.step(at(19)), held.step(at(20))), (at(20), Step::Heartbeat, Step::Complete));
+    assert_eq!(
+        (held.next, held.step(at(19)), held.step(at(20))),
+        (at(20), Some(Step::Heartbeat), Some(Step::Complete))
+    );
     (held.is_let_go, held.next) = (true, at(50));
     held.plan_to_let_go(Some(at(20)));
     assert_eq!(held.next, at(50));
     held.plan_to_let_go(None);
-    assert_eq!((held.step(at(60)), held.is_let_go), (Step::Heartbeat, false), "its Node has come after all");
+    assert_eq!(
+        (held.step(at(60)), held.is_let_go),
+        (Some(Step::Heartbeat), false),
+        "its Node has come after all"
+    );
+}
+
+#[test]
+fn nothing_is_sent_for_a_retained_one_before_it_is_terminated() {
+    let mut held = Held { lifecycle: Lifecycle::Retained, ..held() };
+    assert_eq!(held.step(at(30)), None);
+    held.plan_to_let_go(Some(at(90)));
+    assert_eq!((held.step(at(89)), held.step(at(90))), (None, Some(Step::Terminate)));
 }
 
 #[test]

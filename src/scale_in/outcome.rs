@@ -1,0 +1,70 @@
+//! What came of an action.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::action::Action;
+use crate::aws::{AwsError, Hook};
+use crate::cluster::{Answer, ApiError, NodeView, PodName};
+use crate::k8s::InstanceId;
+
+/// How a pod was asked to go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum How {
+    /// Evicted, under its budgets.
+    Evicted,
+    /// A DaemonSet's, which wanted to be asked.
+    Asked,
+    /// Deleted, whatever its budgets say.
+    Deleted,
+}
+
+/// Result of an action.
+pub(super) enum Outcome {
+    NodeWritten(Result<Arc<NodeView>, ApiError>, Vec<Action>),
+    Asked {
+        pod: PodName,
+        uid: String,
+        answer: Answer,
+        budgets: Vec<(String, String)>,
+        how: How,
+        /// The evicted pod's owner, and whether the pod had come back to the cordoned node.
+        owner: Option<(String, bool)>,
+    },
+    Guarded {
+        uid: String,
+        result: Result<(), ApiError>,
+    },
+    DaemonSet {
+        uid: String,
+        exists: Result<bool, ApiError>,
+    },
+    /// Not terminated: our hook, which was to hold the instance, is missing, is not the only one, or is not known.
+    NotHeld {
+        noted_at: Timestamp,
+        unknown: Option<AwsError>,
+    },
+    /// Not terminated: the group's lock came too late for the moment noted in the record, or another process leads by now.
+    NotSent {
+        noted_at: Timestamp,
+    },
+    Terminated {
+        noted_at: Timestamp,
+        result: Result<(), AwsError>,
+    },
+    Completed {
+        hook: Hook,
+        instance: InstanceId,
+        result: Result<(), AwsError>,
+    },
+    Reported(Result<Box<NodeView>, ApiError>),
+    Refreshed,
+    GivenUp,
+    HandedOver,
+    /// The Node is deleted, or not. `overtaken`: only because it was another one by then.
+    NodeDeleted {
+        overtaken: bool,
+    },
+    Announced,
+}

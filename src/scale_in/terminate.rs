@@ -1,0 +1,120 @@
+//! Taking an instance out of its group: terminations, and the replacement that comes if the group does it by itself.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::context::{Shared, will_decrement};
+use super::outcome::Outcome;
+use crate::aws::AwsError;
+use crate::clock::elapsed;
+use crate::groups::{Change, SharedGroupLock};
+use crate::k8s::{GroupName, InstanceId, NodeName};
+use crate::telemetry::chain;
+
+/// A termination that waited longer is noted anew: another run goes by the noted time.
+const SENT_WITHIN: Duration = Duration::from_secs(10);
+
+/// An instance to be terminated.
+pub(super) struct Termination {
+    /// `None` if it has no Node.
+    pub(super) node: Option<NodeName>,
+    pub(super) group: GroupName,
+    pub(super) instance: InstanceId,
+    /// Whether the desired capacity goes down with it.
+    pub(super) decrement: bool,
+}
+
+/// Terminates an instance, as noted in its record at `noted_at`. `under_hook`: only if our hook will hold it.
+pub(super) async fn as_noted(
+    shared: Arc<Shared>,
+    one: Termination,
+    under_hook: bool,
+    noted_at: Timestamp,
+) -> Outcome {
+    if under_hook && let Err(unknown) = is_held_by_ours_alone(&shared, &one.group).await {
+        return Outcome::NotHeld { noted_at, unknown };
+    }
+    let lock = shared.groups.shared_lock(&one.group).await;
+    if elapsed(noted_at, shared.clock.now()) > SENT_WITHIN || !shared.leadership.leads() {
+        return Outcome::NotSent { noted_at };
+    }
+    Outcome::Terminated { noted_at, result: terminate(&shared, one, lock).await }
+}
+
+/// Terminates an instance that its group retains and that has no Node. The desired capacity does not count it. `None` if
+/// another process leads by now.
+pub(super) async fn retained(
+    shared: &Shared,
+    group: GroupName,
+    instance: InstanceId,
+) -> Option<Result<(), AwsError>> {
+    let lock = shared.groups.shared_lock(&group).await;
+    if !shared.leadership.leads() {
+        return None;
+    }
+    Some(terminate(shared, Termination { node: None, group, instance, decrement: false }, lock).await)
+}
+
+/// Asks AWS, as the cache may be a minute old: without our hook the machine stops at once, and another's owner would drain
+/// it by other rules. Errors: `None` if it is not so, AWS's error if AWS did not say.
+async fn is_held_by_ours_alone(shared: &Shared, group: &GroupName) -> Result<(), Option<AwsError>> {
+    match shared.hooks.of_now(group).await {
+        Ok(hooks) if hooks.ours.is_some() && !hooks.others => Ok(()),
+        Ok(_) => Err(None),
+        Err(error) => Err(Some(error)),
+    }
+}
+
+async fn terminate(shared: &Shared, one: Termination, lock: SharedGroupLock) -> Result<(), AwsError> {
+    let Termination { node, group, instance, decrement } = one;
+    let result = shared.aws.terminate(&instance, decrement).await;
+    let node = node.as_deref();
+    match &result {
+        Ok(()) => {
+            tracing::info!(
+                node,
+                group = group.as_str(),
+                instance = instance.as_str(),
+                decrement,
+                "instance terminated"
+            );
+            // Still under the lock: sizes are decided from the view.
+            shared.groups.changed(shared.clock.now(), Change::Terminated { group, instance, decrement });
+        }
+        Err(error) => {
+            tracing::warn!(node, group = group.as_str(), instance = instance.as_str(), error = %chain(error), "termination failed or not confirmed: what a refresh shows decides");
+            shared.groups.refresh_soon();
+        }
+    }
+    drop(lock);
+    result
+}
+
+/// Tried once: at worst the group has one node more than cluster-autoscaler wanted, which it sees and takes back.
+pub(super) async fn give_up_replacement(shared: &Shared, group: &GroupName) {
+    let lock = shared.groups.lock(group).await;
+    if !shared.leadership.leads() {
+        return;
+    }
+    let given_up =
+        shared.protection.give_up_one(lock, |instance| will_decrement(&shared.nodes, &instance.id));
+    match given_up.await {
+        Ok(true) => {
+            tracing::info!(
+                group = group.as_str(),
+                "the group itself took out an instance that was to go: desired capacity lowered, no replacement comes"
+            );
+        }
+        Ok(false) => {
+            tracing::info!(
+                group = group.as_str(),
+                "the group itself took out an instance that was to go: its replacement is there already and stays"
+            );
+        }
+        Err(error) => {
+            tracing::warn!(group = group.as_str(), error = %chain(&error), "the group itself took out an instance that was to go, and desired capacity could not be lowered: a replacement may come");
+        }
+    }
+}
