@@ -135,6 +135,7 @@ fn discovery(config: &Config, shared: &Shared) -> Discovery {
         config.selectors.clone(),
         Arc::clone(&shared.groups),
         Arc::clone(&shared.hooks),
+        Arc::clone(&shared.nodes),
         shared.clock.clone(),
         config.refresh_interval,
     )

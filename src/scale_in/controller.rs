@@ -12,7 +12,7 @@ use super::context::{Shared, membership, needs_worker, twins_of};
 use super::heartbeat;
 use super::notices;
 use super::workers::Workers;
-use crate::k8s::NodeName;
+use crate::k8s::{GroupName, NodeName};
 
 /// A part of the controller ended that should run for ever.
 #[derive(Debug, thiserror::Error)]
@@ -51,18 +51,20 @@ pub async fn run(shared: Arc<Shared>) -> Result<(), ControllerError> {
     loop {
         let snapshot = shared.groups.latest();
         for name in to_check {
-            let Some(node) = shared.nodes.get(&name) else {
-                shared.groups.claim(&name, None);
-                continue;
-            };
-            let claimed = node.scale_in().map(|record| (record.group.clone(), record.instance.clone()));
-            shared.groups.claim(&name, claimed);
+            let Some(node) = shared.nodes.get(&name) else { continue };
             // A worker finds out by itself when nothing is left to do.
             let needs_one = || {
                 let instance = membership(snapshot.as_deref(), &node);
                 needs_worker(&shared, &node, &twins_of(&shared, &node), &instance)
             };
             if !workers.has(&name) && needs_one() {
+                let is_seen = |group: &GroupName| {
+                    snapshot.as_ref().is_some_and(|snapshot| snapshot.groups.contains_key(group))
+                };
+                // Groups that are no longer selected are known by records alone.
+                if node.scale_in().is_some_and(|record| !is_seen(&record.group)) {
+                    shared.groups.refresh_soon();
+                }
                 workers.start(&shared, &name, at_start);
             }
         }

@@ -10,6 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::action::{Action, Plan};
 use super::class::{Class, is_patient};
 use super::deadline::{self, cut, last_call, shortened_grace, soft_limit};
+use super::events::NodeEvent;
 use super::eviction_rate::Permit;
 use super::memory::Task;
 use super::record::{Phase, Record};
@@ -25,6 +26,9 @@ const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(30);
 /// A pod still there this long after its grace is reported as overdue.
 const OVERDUE_AFTER: SignedDuration = SignedDuration::from_mins(1);
 
+/// A pod of the node with its class.
+type Classified<'a> = (&'a PodView, Class);
+
 /// Plans the draining of a node.
 pub(super) fn drain(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     // If our hook will hold the instance, take it out of the group first and drain while it is held.
@@ -36,18 +40,20 @@ pub(super) fn drain(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     if s.pods.is_none() {
         return;
     }
-    announce_given_up(s, &record, plan);
+    let pods: Vec<Classified<'_>> = s.classified(Some(&record)).collect();
+    let workloads: Vec<Classified<'_>> =
+        pods.iter().copied().filter(|(_, class)| class.is_workload()).collect();
+    announce_given_up(s, &record, &pods, plan);
     let limit = record.release_by.map(|by| deadline::gone_by(by, s.flush_time(&record)));
     let late = limit.is_some_and(|limit| limit <= s.now);
-    let left = s.workloads(Some(&record)).count();
     if late {
         // Deadline passed: delete the rest with 1 s grace so that they get SIGTERM.
-        for (pod, _) in s.workloads(Some(&record)) {
+        for (pod, _) in &workloads {
             s.attempt(plan, &Task::Pod(pod.uid.clone()), || cut_short(pod));
         }
     }
-    if left == 0 || late {
-        return enter_flushing(s, &record, left, plan);
+    if workloads.is_empty() || late {
+        return enter_flushing(s, &record, workloads.len(), plan);
     }
     if let Some(limit) = limit {
         plan.wake(limit);
@@ -55,7 +61,7 @@ pub(super) fn drain(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     if let Some(end) = s.patience_ends(&record) {
         plan.wake(end);
     }
-    evict(s, &record, limit, plan);
+    evict(s, &record, workloads, limit, plan);
     announce_waiting(s, &record, plan);
     announce_over_time(s, &record, plan);
 }
@@ -91,13 +97,19 @@ struct Time {
     after: Option<i32>,
 }
 
-fn evict(s: &Situation<'_>, record: &Record, limit: Option<Timestamp>, plan: &mut Plan) {
-    let mut orders: BTreeMap<i32, Vec<(&PodView, Class)>> = BTreeMap::new();
-    for (pod, class) in s.workloads(Some(record)) {
+fn evict(
+    s: &Situation<'_>,
+    record: &Record,
+    workloads: Vec<Classified<'_>>,
+    limit: Option<Timestamp>,
+    plan: &mut Plan,
+) {
+    let mut orders: BTreeMap<i32, Vec<Classified<'_>>> = BTreeMap::new();
+    for (pod, class) in workloads {
         let order = if s.is_own(pod) { order::LAST } else { order::of(pod, &s.settings.order_namespaces) };
         orders.entry(order).or_default().push((pod, class));
     }
-    let longest = |pods: &Vec<(&PodView, Class)>| pods.iter().map(|(pod, _)| pod.grace_seconds).max();
+    let longest = |pods: &Vec<Classified<'_>>| pods.iter().map(|(pod, _)| pod.grace_seconds).max();
     let graces: Vec<i64> = orders.values().filter_map(longest).collect();
     let mut after = None;
     for (n, (order, pods)) in orders.into_iter().enumerate() {
@@ -109,14 +121,8 @@ fn evict(s: &Situation<'_>, record: &Record, limit: Option<Timestamp>, plan: &mu
 }
 
 /// Evicts pods of one order, lowest priority first.
-fn evict_order(
-    s: &Situation<'_>,
-    record: &Record,
-    pods: Vec<(&PodView, Class)>,
-    time: Time,
-    plan: &mut Plan,
-) {
-    let mut levels: BTreeMap<i32, Vec<(&PodView, Class)>> = BTreeMap::new();
+fn evict_order(s: &Situation<'_>, record: &Record, pods: Vec<Classified<'_>>, time: Time, plan: &mut Plan) {
+    let mut levels: BTreeMap<i32, Vec<Classified<'_>>> = BTreeMap::new();
     for (pod, class) in pods {
         levels.entry(pod.priority).or_default().push((pod, class));
     }
@@ -158,7 +164,6 @@ fn ask(
     plan: &mut Plan,
 ) -> WaitReason {
     let Time { limit, gone_by, after } = time;
-    let task = Task::Pod(pod.uid.clone());
     if let Some(until) = pod.deletion_timestamp {
         return wait_for_exit(s, pod, until, limit, plan);
     }
@@ -168,27 +173,8 @@ fn ask(
         plan.wake(*at + ASK_AGAIN);
         return WaitReason::Exiting(s.theirs(*at + SignedDuration::from_secs(pod.grace_seconds)));
     }
-    if let (Some(limit), Some(gone_by)) = (limit, gone_by) {
-        let call = last_call(gone_by, pod.grace_seconds);
-        let had_its_chance = class == Class::Patient || s.memory.refusals.contains_key(&pod.uid);
-        if call > s.now {
-            plan.wake(call);
-        } else if had_its_chance {
-            let grace = shortened_grace(limit, pod.grace_seconds, s.now);
-            let delete =
-                || Action::Delete { pod: pod.name.clone(), uid: pod.uid.clone(), grace, disruption: true };
-            // Do not sit out the pause after a refused eviction: it would cost the pod its grace.
-            let refused_before = s
-                .memory
-                .tries(&task)
-                .is_some_and(|tries| !tries.in_flight && tries.ended.is_some_and(|ended| ended < call));
-            if refused_before {
-                plan.actions.push(delete());
-            } else {
-                s.attempt(plan, &task, delete);
-            }
-            return WaitReason::Queued;
-        }
+    if is_cut(s, pod, class, time, plan) {
+        return WaitReason::Queued;
     }
     if class == Class::Patient {
         return WaitReason::Patient;
@@ -212,6 +198,33 @@ fn ask(
         return WaitReason::Queued;
     }
     try_eviction(s, record, pod, time, plan)
+}
+
+/// Deletes a pod whose last call has come, if it was refused before or is patient. Returns whether it does.
+fn is_cut(s: &Situation<'_>, pod: &PodView, class: Class, time: Time, plan: &mut Plan) -> bool {
+    let Time { limit: Some(limit), gone_by: Some(gone_by), .. } = time else { return false };
+    let call = last_call(gone_by, pod.grace_seconds);
+    if call > s.now {
+        plan.wake(call);
+        return false;
+    }
+    if class != Class::Patient && !s.memory.refusals.contains_key(&pod.uid) {
+        return false;
+    }
+    let task = Task::Pod(pod.uid.clone());
+    let grace = shortened_grace(limit, pod.grace_seconds, s.now);
+    let delete = || Action::Delete { pod: pod.name.clone(), uid: pod.uid.clone(), grace, disruption: true };
+    // Do not sit out the pause after a refused eviction: it would cost the pod its grace.
+    let refused_before = s
+        .memory
+        .tries(&task)
+        .is_some_and(|tries| !tries.in_flight && tries.ended.is_some_and(|ended| ended < call));
+    if refused_before {
+        plan.actions.push(delete());
+    } else {
+        s.attempt(plan, &task, delete);
+    }
+    true
 }
 
 /// How long our own pod waits for another process to lead, counted from when it handed over. With none there, it leads again.
@@ -308,36 +321,26 @@ fn try_eviction(
 }
 
 /// Announces pods that are not waited for, or whose wish is not followed.
-fn announce_given_up(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
-    let names = |of: Class| -> Vec<PodName> {
-        let pods = s.classified(Some(record)).filter(|(_, class)| *class == of);
-        pods.map(|(pod, _)| pod.name.clone()).collect()
-    };
-    let given_up = names(Class::GivenUp);
-    if !given_up.is_empty() {
-        s.announce(plan, events::pods_given_up(&given_up));
-    }
+fn announce_given_up(s: &Situation<'_>, record: &Record, pods: &[Classified<'_>], plan: &mut Plan) {
     let patience_is_over = s.patience_ends(record).is_some_and(|end| end <= s.now);
-    let disturbed: Vec<PodName> = s
-        .workloads(Some(record))
-        .filter(|(pod, _)| patience_is_over && is_patient(pod))
-        .map(|(pod, _)| pod.name.clone())
-        .collect();
-    if !disturbed.is_empty() {
-        s.announce(plan, events::patience_over(&disturbed));
-    }
-    let unreadable: Vec<PodName> = s
-        .workloads(Some(record))
-        .filter(|(pod, _)| order::is_unreadable(pod, &s.settings.order_namespaces))
-        .map(|(pod, _)| pod.name.clone())
-        .collect();
-    if !unreadable.is_empty() {
-        s.announce(plan, events::order_ignored(&unreadable));
-    }
-    let returned = names(Class::Returned);
-    if !returned.is_empty() {
-        s.announce(plan, events::pods_returned(&returned));
-    }
+    let named = |is: &dyn Fn(&PodView, Class) -> bool| -> Vec<PodName> {
+        pods.iter().filter(|(pod, class)| is(pod, *class)).map(|(pod, _)| pod.name.clone()).collect()
+    };
+    let mut tell = |pods: Vec<PodName>, event: fn(&[PodName]) -> NodeEvent| {
+        if !pods.is_empty() {
+            s.announce(plan, event(&pods));
+        }
+    };
+    tell(named(&|_, class| class == Class::GivenUp), events::pods_given_up);
+    tell(
+        named(&|pod, class| class.is_workload() && patience_is_over && is_patient(pod)),
+        events::patience_over,
+    );
+    tell(
+        named(&|pod, class| class.is_workload() && order::is_unreadable(pod, &s.settings.order_namespaces)),
+        events::order_ignored,
+    );
+    tell(named(&|_, class| class == Class::Returned), events::pods_returned);
 }
 
 /// Announces whom the drain goes on to wait for after a limit of ours at which nothing is deleted.

@@ -127,7 +127,8 @@ async fn an_eks_that_never_answers_holds_a_look_for_seconds_every_other_minute()
     }
     let aws = Aws::at(aws_client(Arc::new(WithoutEks(world.sim.clone()))));
     let (groups, hooks) = (Arc::clone(&world.groups), Arc::clone(&world.hooks));
-    let discovery = Discovery::new(aws, by_tag(), groups, hooks, world.clock.clone(), INTERVAL);
+    let discovery =
+        Discovery::new(aws, by_tag(), groups, hooks, Arc::default(), world.clock.clone(), INTERVAL);
     discovery.refresh().await.expect("sees");
     let mut held = 0;
     for round in 0..60 {

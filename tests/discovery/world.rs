@@ -59,7 +59,15 @@ pub(crate) fn selectors(nodes: &[&str], discovery: &[&str]) -> Selectors {
 impl World {
     pub(crate) fn discovery(&self, selectors: Selectors) -> Discovery {
         let (groups, hooks) = (Arc::clone(&self.groups), Arc::clone(&self.hooks));
-        Discovery::new(self.aws.clone(), selectors, groups, hooks, self.clock.clone(), INTERVAL)
+        Discovery::new(
+            self.aws.clone(),
+            selectors,
+            groups,
+            hooks,
+            Arc::default(),
+            self.clock.clone(),
+            INTERVAL,
+        )
     }
 
     /// Starts the loop of discovery by tag.

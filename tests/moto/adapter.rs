@@ -421,8 +421,15 @@ async fn a_look_of_discovery_sees_groups_of_every_source() {
     let hooks = Arc::new(Hooks::new(moto.aws.clone(), "ebbtide", Clock::system()));
     let groups = Arc::new(Groups::new(Duration::from_mins(10)));
     let selectors = selectors(&["0:5:look-plain"], &["asg:tag=looked-at"]);
-    let discovery =
-        Discovery::new(moto.aws.clone(), selectors, groups, hooks, Clock::system(), Duration::from_mins(1));
+    let discovery = Discovery::new(
+        moto.aws.clone(),
+        selectors,
+        groups,
+        hooks,
+        Arc::default(),
+        Clock::system(),
+        Duration::from_mins(1),
+    );
     let snapshot = discovery.refresh().await.expect("sees");
     let names: Vec<_> = snapshot.groups.keys().map(|name| name.as_str()).collect();
     assert_eq!(names, ["look-mixed", "look-old", "look-plain"]);

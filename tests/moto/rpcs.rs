@@ -86,8 +86,15 @@ impl Program {
         let running = Running::default();
         let protection = Arc::new(Protection::new(aws.clone(), Arc::clone(&groups), clock.clone()));
         let sizing = AwsSizing::new(aws.clone(), selectors.clone(), Arc::clone(&groups), protection, running);
-        let discovery =
-            Discovery::new(aws, selectors, Arc::clone(&groups), hooks, clock.clone(), Duration::from_mins(1));
+        let discovery = Discovery::new(
+            aws,
+            selectors,
+            Arc::clone(&groups),
+            hooks,
+            Arc::default(),
+            clock.clone(),
+            Duration::from_mins(1),
+        );
         let metrics = RpcMetrics::register(&mut Registry::default());
         let provider = Provider::new(Arc::clone(&groups), Arc::new(Empty), Arc::new(sizing), clock, metrics);
         let (ours, theirs) = tokio::io::duplex(1 << 16);

@@ -10,6 +10,7 @@
 //!   gives instances back to its warm pool.
 //! - Nothing here changes anything in AWS.
 
+mod on_record;
 mod templates;
 mod trouble;
 mod warnings;
@@ -25,6 +26,7 @@ use jiff::Timestamp;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
+use self::on_record::on_record;
 use self::templates::Templates;
 use self::trouble::Trouble;
 use self::warnings::Warnings;
@@ -35,6 +37,7 @@ use super::selector::Selectors;
 use super::{Group, Groups, Snapshot, warm_pools};
 use crate::aws::{AutoScalingGroup, Aws, AwsError};
 use crate::clock::{Clock, later};
+use crate::cluster::Nodes;
 use crate::k8s::GroupName;
 use crate::telemetry::{Outage, chain};
 use crate::template::{LearnedStore, Settings};
@@ -50,6 +53,7 @@ pub struct Discovery {
     selectors: Selectors,
     groups: Arc<Groups>,
     hooks: Arc<Hooks>,
+    nodes: Arc<Nodes>,
     clock: Clock,
     interval: Duration,
     memory: Mutex<Memory>,
@@ -76,10 +80,11 @@ impl Discovery {
         selectors: Selectors,
         groups: Arc<Groups>,
         hooks: Arc<Hooks>,
+        nodes: Arc<Nodes>,
         clock: Clock,
         interval: Duration,
     ) -> Self {
-        Self { aws, selectors, groups, hooks, clock, interval, memory: Mutex::default() }
+        Self { aws, selectors, groups, hooks, nodes, clock, interval, memory: Mutex::default() }
     }
 
     /// With these choices about templates.
@@ -227,19 +232,19 @@ impl Discovery {
         memory: &mut Memory,
     ) -> Result<(), AwsError> {
         memory.selected.extend(described.keys().cloned());
-        let claims = self.groups.claims();
+        let on_record = on_record(&self.nodes);
         let view = self.groups.latest();
         let seen = view.iter().flat_map(|view| view.groups.values());
         let names: BTreeSet<GroupName> = seen
             .filter(|group| group.asg.instances.iter().any(|instance| instance.lifecycle.is_terminating()))
             .map(|group| group.asg.name.clone())
-            .chain(claims.keys().cloned())
+            .chain(on_record.keys().cloned())
             .filter(|name| !described.contains_key(name))
             .collect();
         let is_seen = |name: &GroupName| view.as_ref().is_some_and(|view| view.groups.contains_key(name));
-        let (known, claimed): (Vec<GroupName>, Vec<GroupName>) = names.into_iter().partition(is_seen);
+        let (known, unseen): (Vec<GroupName>, Vec<GroupName>) = names.into_iter().partition(is_seen);
         let mut found = self.aws.describe_groups(&known).await?;
-        match self.aws.describe_groups(&claimed).await {
+        match self.aws.describe_groups(&unseen).await {
             Ok(more) => found.extend(more),
             // A record may name a group that does not exist. That must not fail the refresh.
             Err(error) => {
@@ -249,10 +254,10 @@ impl Discovery {
         let mut left_behind = Vec::new();
         for mut group in found {
             if !memory.selected.contains(&group.name) {
-                let claimed = claims.get(&group.name);
+                let leaving = on_record.get(&group.name);
                 group.instances.retain(|instance| {
                     instance.lifecycle.is_terminating()
-                        && claimed.is_some_and(|claimed| claimed.contains(&instance.id))
+                        && leaving.is_some_and(|leaving| leaving.contains(&instance.id))
                 });
                 if group.instances.is_empty() {
                     continue;

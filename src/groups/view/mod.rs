@@ -2,7 +2,7 @@
 
 mod changes;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use super::Snapshot;
 use super::group_locks::{GroupLock, GroupLocks, SharedGroupLock};
 use crate::aws::AutoScalingGroup;
 use crate::clock::elapsed;
-use crate::k8s::{GroupName, InstanceId, NodeName};
+use crate::k8s::GroupName;
 
 /// The last successful refresh is too old, or there was none yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -33,8 +33,6 @@ pub struct Groups {
     locks: GroupLocks,
     /// Groups that cluster-autoscaler grew and instances without a Node that it gave up, in this run.
     asked_for: Mutex<BTreeSet<String>>,
-    /// Group and instance of each scale-in that is on record, by Node.
-    claims: Mutex<BTreeMap<NodeName, (GroupName, InstanceId)>>,
 }
 
 /// What the view is made of.
@@ -55,7 +53,6 @@ impl Groups {
             refresh: Notify::new(),
             locks: GroupLocks::default(),
             asked_for: Mutex::default(),
-            claims: Mutex::default(),
         }
     }
 
@@ -98,30 +95,6 @@ impl Groups {
         self.swap(&seen);
         drop(seen);
         self.refresh_soon();
-    }
-
-    /// Notes group and instance of the scale-in that is on record on a Node, or that there is none.
-    pub fn claim(&self, node: &NodeName, record: Option<(GroupName, InstanceId)>) {
-        let mut claims = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some((group, instance)) = record.filter(|(group, _)| is_group_name(group)) else {
-            claims.remove(node);
-            return;
-        };
-        let is_seen = self.latest().is_some_and(|view| view.groups.contains_key(&group));
-        let is_new = claims.insert(node.clone(), (group, instance)).is_none();
-        drop(claims);
-        if is_new && !is_seen {
-            self.refresh_soon();
-        }
-    }
-
-    /// Instances whose scale-in is on record on a Node, by group.
-    pub fn claims(&self) -> BTreeMap<GroupName, BTreeSet<InstanceId>> {
-        let mut by_group: BTreeMap<GroupName, BTreeSet<InstanceId>> = BTreeMap::new();
-        for (group, instance) in self.claims.lock().unwrap_or_else(PoisonError::into_inner).values() {
-            by_group.entry(group.clone()).or_default().insert(instance.clone());
-        }
-        by_group
     }
 
     /// A description of `now`, with changes of ours that it may not show yet.
@@ -181,13 +154,6 @@ impl Groups {
         let Some(base) = &seen.base else { return };
         self.view.send_replace(Some(seen.changes.laid_over(base)));
     }
-}
-
-/// Whether this is a valid group name: AWS refuses a whole request for one that is not.
-///
-/// Source: [DescribeAutoScalingGroups](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DescribeAutoScalingGroups.html).
-fn is_group_name(name: &str) -> bool {
-    (1..=255).contains(&name.chars().count()) && !name.chars().any(char::is_control)
 }
 
 #[cfg(test)]

@@ -67,16 +67,6 @@ fn a_size_that_was_set_before_a_termination_that_shows_is_not_set_again() {
 }
 
 #[test]
-fn what_no_group_can_be_called_is_not_asked_for() {
-    let groups = Groups::new(Duration::from_mins(10));
-    let long = "x".repeat(256);
-    for (node, group) in [("a", ""), ("b", long.as_str()), ("c", "web\n"), ("d", "web")] {
-        groups.claim(&node.into(), Some((group.into(), "i-1".into())));
-    }
-    assert_eq!(groups.claims().into_keys().collect::<Vec<_>>(), ["web"]);
-}
-
-#[test]
 fn of_sizes_that_follow_each_other_the_last_one_counts_whichever_a_description_shows() {
     let groups = Groups::new(Duration::from_mins(10));
     groups.publish(snapshot(0, 5, &[]));

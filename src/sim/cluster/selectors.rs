@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::object::{Object, list, map, text};
 use super::resources::{Resource, Shape};
+use super::route::Call;
 use super::status::Failure;
 
 /// The conditions that a list, a watch or a budget puts on objects.
@@ -86,6 +87,32 @@ impl Requirement {
             Holds::Exists => value.is_some(),
             Holds::DoesNotExist => value.is_none(),
         }
+    }
+}
+
+/// What a list or a watch asks for.
+pub(super) struct Selection {
+    namespace: Option<String>,
+    name: Option<String>,
+    selector: Selector,
+}
+
+impl Selection {
+    pub(super) fn of_call(call: &Call<'_>) -> Result<Self, Failure> {
+        let (labels, fields) = (call.param("labelSelector"), call.param("fieldSelector"));
+        let selector = Selector::of_query(call.resource, call.address, labels, fields)?;
+        Ok(Self { namespace: call.namespace.clone(), name: call.name.clone(), selector })
+    }
+
+    pub(super) fn selects(&self, object: &Object) -> bool {
+        self.namespace.as_ref().is_none_or(|namespace| *namespace == object.name.namespace)
+            && self.name.as_ref().is_none_or(|name| *name == object.name.name)
+            && self.selector.matches(object)
+    }
+
+    /// The one node on which selected pods are, if the selector says so.
+    pub(super) fn node(&self) -> Option<&str> {
+        self.selector.node()
     }
 }
 

@@ -15,7 +15,7 @@ use super::requests::Attempt;
 use super::resources::{Resource, Shape};
 use super::route::{Call, Verb};
 use super::rules::prepare_update;
-use super::selectors::Selector;
+use super::selectors::Selection;
 use super::state::State;
 use super::status::{Failure, success};
 use super::store::Objects;
@@ -128,17 +128,9 @@ impl State {
 
     /// The objects that a list selects, current or past.
     fn selected(&self, call: &Call<'_>, past: Option<&Objects>) -> Result<Vec<Arc<Object>>, Failure> {
-        let selector = Selector::of_query(
-            call.resource,
-            call.address,
-            call.param("labelSelector"),
-            call.param("fieldSelector"),
-        )?;
-        let here = |object: &&Arc<Object>| {
-            call.namespace.as_ref().is_none_or(|namespace| *namespace == object.name.namespace)
-                && selector.matches(object)
-        };
-        Ok(match (past, selector.node()) {
+        let selection = Selection::of_call(call)?;
+        let here = |object: &&Arc<Object>| selection.selects(object);
+        Ok(match (past, selection.node()) {
             (Some(past), _) => past.values().filter(here).cloned().collect(),
             (None, Some(node)) if call.resource == Resource::Pods => {
                 self.store.pods_on(node).filter(here).cloned().collect()

@@ -16,7 +16,7 @@ use super::object::Object;
 use super::queue::Task;
 use super::resources::{Resource, Shape};
 use super::route::Call;
-use super::selectors::Selector;
+use super::selectors::Selection;
 use super::state::State;
 use super::status::Failure;
 use super::store::Change;
@@ -30,9 +30,7 @@ const LASTS_AT_LEAST: u64 = 1800;
 pub(super) struct Watcher {
     resource: Resource,
     shape: Shape,
-    namespace: Option<String>,
-    name: Option<String>,
-    selector: Selector,
+    selection: Selection,
     bookmarks: bool,
     until: Timestamp,
     /// Only newer changes are sent. It can lie ahead: a version from before a restore of etcd.
@@ -46,16 +44,10 @@ pub(super) struct Watcher {
 pub(super) type Lines = mpsc::UnboundedReceiver<(Timestamp, Bytes)>;
 
 impl Watcher {
-    fn selects(&self, object: &Object) -> bool {
-        self.namespace.as_ref().is_none_or(|namespace| *namespace == object.name.namespace)
-            && self.name.as_ref().is_none_or(|name| *name == object.name.name)
-            && self.selector.matches(object)
-    }
-
     /// The event that a change is for this watch.
     fn event<'a>(&self, change: &'a Change) -> Option<(&'static str, &'a Arc<Object>)> {
-        let was = change.before.as_deref().is_some_and(|before| self.selects(before));
-        let is = change.after.as_ref().filter(|after| self.selects(after));
+        let was = change.before.as_deref().is_some_and(|before| self.selection.selects(before));
+        let is = change.after.as_ref().filter(|after| self.selection.selects(after));
         match (was, is) {
             (true, Some(after)) => Some(("MODIFIED", after)),
             (false, Some(after)) => Some(("ADDED", after)),
@@ -113,12 +105,7 @@ impl State {
 
     /// Opens a watch.
     pub(super) fn watch(&mut self, call: &Call<'_>) -> Result<Lines, Failure> {
-        let selector = Selector::of_query(
-            call.resource,
-            call.address,
-            call.param("labelSelector"),
-            call.param("fieldSelector"),
-        )?;
+        let selection = Selection::of_call(call)?;
         let from = self.start_revision(call)?;
         let (lines, receiver) = mpsc::unbounded_channel();
         let lasts = match call.param("timeoutSeconds").and_then(|seconds| seconds.parse().ok()) {
@@ -129,9 +116,7 @@ impl State {
         let mut watcher = Watcher {
             resource: call.resource,
             shape: call.shape,
-            namespace: call.namespace.clone(),
-            name: call.name.clone(),
-            selector,
+            selection,
             bookmarks: call.flag("allowWatchBookmarks"),
             until: now + Duration::from_secs(lasts),
             after: if let Start::After(revision) = from { revision } else { 0 },
@@ -140,7 +125,8 @@ impl State {
         };
         match from {
             Start::Now => {
-                let selected = self.store.all(call.resource).filter(|object| watcher.selects(object));
+                let selected =
+                    self.store.all(call.resource).filter(|object| watcher.selection.selects(object));
                 let selected: Vec<Arc<Object>> = selected.cloned().collect();
                 for object in selected {
                     watcher.send(now, "ADDED", &object);

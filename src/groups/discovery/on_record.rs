@@ -1,0 +1,51 @@
+//! Which instances' scale-ins are on record, by group: after a restart only the records on Nodes name groups that are no longer
+//! selected.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::cluster::Nodes;
+use crate::k8s::{GroupName, InstanceId};
+
+/// Instances whose scale-in is on record on a Node, by group.
+pub(super) fn on_record(nodes: &Nodes) -> BTreeMap<GroupName, BTreeSet<InstanceId>> {
+    let mut by_group: BTreeMap<GroupName, BTreeSet<InstanceId>> = BTreeMap::new();
+    for node in nodes.all() {
+        if let Some(record) = node.scale_in().filter(|record| is_group_name(&record.group)) {
+            by_group.entry(record.group.clone()).or_default().insert(record.instance.clone());
+        }
+    }
+    by_group
+}
+
+/// Whether this is a valid group name: AWS refuses a whole request for one that is not.
+///
+/// Source: [DescribeAutoScalingGroups](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DescribeAutoScalingGroups.html).
+fn is_group_name(name: &str) -> bool {
+    (1..=255).contains(&name.chars().count()) && !name.chars().any(char::is_control)
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::cluster::NodeView;
+    use crate::cluster::record::{self, Cause, Record, Release};
+
+    #[test]
+    fn what_no_group_can_be_called_is_not_asked_for() {
+        let nodes = Nodes::default();
+        let requested_at = Timestamp::from_second(1_700_000_000).expect("in range");
+        let long = "x".repeat(256);
+        for (node, group) in [("a", ""), ("b", long.as_str()), ("c", "web\n"), ("d", "web")] {
+            let record = Record::new(Cause::Autoscaler, group, "i-1", Release::Terminate, requested_at);
+            nodes.apply(NodeView {
+                name: node.into(),
+                instance: Some("i-1".into()),
+                record: Some(record::write(&record).as_str().into()),
+                ..NodeView::default()
+            });
+        }
+        assert_eq!(on_record(&nodes), [("web".into(), ["i-1".into()].into())].into());
+    }
+}
