@@ -69,7 +69,8 @@ pub fn block_on<T>(work: impl Future<Output = T>) -> io::Result<T> {
 /// Connects to everything outside as configured. Binds the sockets first.
 pub async fn connect(config: &Config) -> anyhow::Result<Outside> {
     use anyhow::Context;
-    let tls = config.tls.clone().map(load_tls).transpose()?;
+    let clock = Clock::system();
+    let tls = config.tls.clone().map(|options| load_tls(options, clock.clone())).transpose()?;
     let listener = config.listen.bind().await.with_context(|| format!("--listen {}", config.listen))?;
     let admin = TcpListener::bind(config.admin_listen)
         .await
@@ -78,18 +79,11 @@ pub async fn connect(config: &Config) -> anyhow::Result<Outside> {
     let aws =
         Aws::connect(config.region.as_deref(), config.endpoint_url.as_deref(), config.proxy.as_ref()).await?;
     let cluster = Cluster::connect(config.kubeconfig.as_deref()).await?;
-    Ok(Outside {
-        aws,
-        cluster,
-        clock: Clock::system(),
-        incoming: Box::pin(listener),
-        tls,
-        admin: Some(admin),
-    })
+    Ok(Outside { aws, cluster, clock, incoming: Box::pin(listener), tls, admin: Some(admin) })
 }
 
-fn load_tls(options: TlsOptions) -> anyhow::Result<Tls> {
-    Tls::load(options).map_err(|problems| {
+fn load_tls(options: TlsOptions, clock: Clock) -> anyhow::Result<Tls> {
+    Tls::load(options, clock).map_err(|problems| {
         let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();
         anyhow::anyhow!(texts.join("\n"))
     })

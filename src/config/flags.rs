@@ -57,10 +57,10 @@ pub(super) struct ServeFlags {
     /// Revocation lists of the --tls-client-ca authorities, PEM, one for each. A client whose authority has none is refused.
     #[arg(long, value_name = "FILE")]
     pub(super) tls_client_crl: Option<String>,
-    /// Name of an accepted client: a subject alternative name or the common name of its certificate. Repeatable. If not
+    /// Name of a client that is let in: a subject alternative name or the common name of its certificate. Repeatable. If not
     /// given, every client with a certificate of --tls-client-ca.
     #[arg(long, value_name = "NAME")]
-    pub(super) tls_client_name: Vec<String>,
+    pub(super) allowed_client: Vec<String>,
     /// AWS region. If not given, the AWS SDK's.
     #[arg(long, value_name = "NAME")]
     pub(super) region: Option<String>,

@@ -15,6 +15,7 @@ use super::read::{
 };
 use super::values::Config;
 use crate::aws::Proxy;
+use crate::clock::Clock;
 use crate::cluster::Candidate;
 use crate::groups::managed_hooks::Managed;
 use crate::groups::selector::Selectors;
@@ -287,9 +288,9 @@ fn tls(flags: &ServeFlags, listen: Option<&Listen>, problems: &mut Vec<Problem>)
     if let [Some(cert), Some(key), Some(client_ca)] = files.map(|(_, file)| file.as_ref().map(PathBuf::from))
     {
         let client_crl = flags.tls_client_crl.as_ref().map(PathBuf::from);
-        let client_names = flags.tls_client_name.clone();
-        let options = TlsOptions { cert, key, client_ca, client_crl, client_names };
-        for problem in Tls::load(options.clone()).err().into_iter().flatten() {
+        let allowed_clients = flags.allowed_client.clone();
+        let options = TlsOptions { cert, key, client_ca, client_crl, allowed_clients };
+        for problem in Tls::load(options.clone(), Clock::system()).err().into_iter().flatten() {
             let flag = match problem.file() {
                 TlsFile::Cert => "--tls-cert",
                 TlsFile::Key => "--tls-key",
@@ -302,7 +303,7 @@ fn tls(flags: &ServeFlags, listen: Option<&Listen>, problems: &mut Vec<Problem>)
     }
     let about_clients = [
         ("--tls-client-crl", flags.tls_client_crl.is_some()),
-        ("--tls-client-name", !flags.tls_client_name.is_empty()),
+        ("--allowed-client", !flags.allowed_client.is_empty()),
     ];
     let given = files.map(|(flag, file)| (flag, file.is_some())).into_iter().chain(about_clients);
     let given: Vec<_> = given.filter(|(_, is_given)| *is_given).map(|(flag, _)| flag).collect();

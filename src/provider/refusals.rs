@@ -43,7 +43,7 @@ pub(super) enum Reason {
     revoked,
     /// Its certificate has expired or is not valid yet.
     expired,
-    /// Its certificate has none of the names of `--tls-client-name`.
+    /// Its certificate has none of the names of `--allowed-client`.
     wrong_name,
     /// Something else is wrong with its certificate.
     bad_certificate,
@@ -168,7 +168,8 @@ impl Refusals {
                 warned = Sparingly::default();
             } else if warned.tell(REMIND_EVERY).is_some() {
                 for (file, end) in ending {
-                    warn!(%file, %end, "a TLS certificate or revocation list expires soon or has expired: put a new one into its file, which is read again without a restart");
+                    let path = tls.path(file).map(|path| path.display().to_string());
+                    warn!(%file, path, %end, "a TLS certificate or revocation list expires soon or has expired: put a new one into its file, which is read again without a restart");
                 }
             }
             sleep(CHECK_EVERY).await;

@@ -71,7 +71,7 @@ where
     let tls = tls.map(Arc::new);
     if tls.as_ref().is_some_and(|tls| tls.is_for_all_names()) {
         warn!(
-            "every client that the authority has signed may delete nodes: name the clients that may with --tls-client-name"
+            "every client that the authority has signed may delete nodes: name the clients that may with --allowed-client"
         );
     }
     let (stop, stopped) = oneshot::channel::<()>();

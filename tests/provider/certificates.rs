@@ -21,9 +21,9 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio::io::DuplexStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
-use tonic::transport::Endpoint;
+use tonic::transport::{Channel, Endpoint};
 
-use crate::world::{World, web};
+use crate::world::{World, clock, web};
 
 /// An authority, in whose name certificates are signed.
 pub(crate) struct Authority {
@@ -39,8 +39,14 @@ pub(crate) struct Signed {
 
 impl Authority {
     pub(crate) fn new() -> Self {
+        Self::with(|_| ())
+    }
+
+    /// One with something else about its certificate.
+    pub(crate) fn with(change: impl Fn(&mut CertificateParams)) -> Self {
         let mut params = CertificateParams::new(Vec::new()).expect("no names");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        change(&mut params);
         let key = KeyPair::generate().expect("a key");
         let pem = params.self_signed(&key).expect("signed").pem();
         Self { issuer: Issuer::new(params, key), pem }
@@ -116,7 +122,7 @@ impl Files {
             key: path("tls.key"),
             client_ca: path("client-ca.crt"),
             client_crl: None,
-            client_names: Vec::new(),
+            allowed_clients: Vec::new(),
         };
         let mut files = Self { options, servers: Authority::new(), clients: Authority::new(), changes: 0 };
         files.new_certificate();
@@ -140,7 +146,7 @@ impl Files {
     }
 
     pub(crate) fn serve(&self) -> World {
-        let world = World::empty(Some(Tls::load(self.options.clone()).expect("good files")));
+        let world = World::empty(Some(Tls::load(self.options.clone(), clock()).expect("good files")));
         world.publish([web(1)]);
         world
     }
@@ -170,8 +176,11 @@ pub(crate) async fn handshake(world: &World, client: &TlsConnector) -> io::Resul
     client.connect(ServerName::try_from("provider").expect("a name"), world.connect()).await
 }
 
-/// A call through TLS; what went wrong, if it did.
-pub(crate) async fn call(world: &World, client: &TlsConnector) -> Result<usize, String> {
+/// A connection through TLS; what went wrong, if it did.
+pub(crate) async fn connect(
+    world: &World,
+    client: &TlsConnector,
+) -> Result<CloudProviderClient<Channel>, String> {
     let stream = handshake(world, client).await.map_err(|e| e.to_string())?;
     let mut stream = Some(TokioIo::new(stream));
     let connector =
@@ -180,7 +189,12 @@ pub(crate) async fn call(world: &World, client: &TlsConnector) -> Result<usize, 
         .connect_with_connector(connector)
         .await
         .map_err(|e| e.to_string())?;
-    let answer = CloudProviderClient::new(channel).node_groups(NodeGroupsRequest {}).await;
+    Ok(CloudProviderClient::new(channel))
+}
+
+/// A call through TLS; what went wrong, if it did.
+pub(crate) async fn call(world: &World, client: &TlsConnector) -> Result<usize, String> {
+    let answer = connect(world, client).await?.node_groups(NodeGroupsRequest {}).await;
     answer.map(|answer| answer.into_inner().node_groups.len()).map_err(|e| e.to_string())
 }
 

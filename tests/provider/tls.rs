@@ -7,12 +7,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ebbtide::provider::Tls;
-use ebbtide::provider::proto::NodeGroupsRequest;
 use ebbtide::provider::proto::cloud_provider_client::CloudProviderClient;
+use ebbtide::provider::proto::{NodeGroupIncreaseSizeRequest, NodeGroupsRequest};
 use ebbtide::provider::tls::TlsFile;
 use ebbtide::slots::Peer;
 use ebbtide::telemetry::captured;
 use hyper_util::rt::TokioIo;
+use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, KeyUsagePurpose, date_time_ymd};
 use rustls::HandshakeKind;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
@@ -21,8 +22,8 @@ use tokio::time::Instant;
 use tonic::transport::Endpoint;
 use tracing::Level;
 
-use crate::certificates::{Authority, Files, call, client, handshake, shown};
-use crate::world::{World, web};
+use crate::certificates::{Authority, Files, call, client, connect, handshake, shown};
+use crate::world::{World, clock, web};
 
 #[tokio::test]
 async fn a_client_of_the_authority_is_let_in_and_nobody_else() {
@@ -91,6 +92,12 @@ async fn changed_certificates_are_used_for_new_connections_and_broken_ones_never
     assert_eq!(call(&world, &new).await, Ok(1));
 }
 
+/// What is said of files that cannot be used, each with its flag's file.
+fn problems(files: &Files) -> Vec<(TlsFile, String)> {
+    let problems = Tls::load(files.options.clone(), clock()).err().into_iter().flatten();
+    problems.map(|problem| (problem.file(), problem.to_string())).collect()
+}
+
 #[test]
 fn all_that_is_wrong_with_the_files_is_said_at_once() {
     let mut files = Files::new("problems");
@@ -98,8 +105,7 @@ fn all_that_is_wrong_with_the_files_is_said_at_once() {
     files.write(&options.cert, "no certificate");
     files.write(&options.client_ca, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
     fs::remove_file(&options.key).expect("removed");
-    let problems = Tls::load(options.clone()).expect_err("nothing is right");
-    let about: Vec<_> = problems.iter().map(ebbtide::provider::tls::TlsProblem::file).collect();
+    let about: Vec<_> = problems(&files).into_iter().map(|(file, _)| file).collect();
     assert_eq!(about, [TlsFile::Cert, TlsFile::Key, TlsFile::ClientCa]);
 
     files.new_certificate();
@@ -107,9 +113,85 @@ fn all_that_is_wrong_with_the_files_is_said_at_once() {
     files.write(&options.client_ca, &clients);
     let other = files.servers.sign("provider");
     files.write(&options.key, &other.key);
-    let problems = Tls::load(options).expect_err("the key of another certificate");
-    let about: Vec<_> = problems.iter().map(ebbtide::provider::tls::TlsProblem::file).collect();
-    assert_eq!(about, [TlsFile::Key]);
+    let about: Vec<_> = problems(&files).into_iter().map(|(file, _)| file).collect();
+    assert_eq!(about, [TlsFile::Key], "the key of another certificate");
+}
+
+/// That `change` of the server's certificate and of the clients' authority is told of both files with these words.
+fn named(test: &str, change: impl Fn(&mut CertificateParams), words: [&str; 2]) {
+    let mut files = Files::new(test);
+    let (cert, key) = (files.options.cert.clone(), files.options.key.clone());
+    let mut params = CertificateParams::new(vec!["provider".to_owned()]).expect("a name");
+    change(&mut params);
+    let signed = files.servers.sign_with(&params);
+    files.write(&cert, &signed.cert);
+    files.write(&key, &signed.key);
+    let authority = files.options.client_ca.clone();
+    files.write(&authority, &Authority::with(change).pem);
+    let problems = problems(&files);
+    let about: Vec<_> = problems.iter().map(|(file, _)| *file).collect();
+    assert_eq!(about, [TlsFile::Cert, TlsFile::ClientCa], "{problems:?}");
+    for (((_, text), path), words) in problems.iter().zip([cert, authority]).zip(words) {
+        assert!(text.contains(&path.display().to_string()) && text.contains(words), "{text}");
+    }
+}
+
+#[test]
+fn a_certificate_that_has_expired_is_named_with_its_end() {
+    let words = ["expired at 2023-11-01T00:00:00Z"; 2];
+    named("expired", |params| params.not_after = date_time_ymd(2023, 11, 1), words);
+}
+
+#[test]
+fn a_certificate_that_is_not_valid_yet_is_named_with_its_beginning() {
+    let words = ["not valid before 2023-12-01T00:00:00Z"; 2];
+    named("early", |params| params.not_before = date_time_ymd(2023, 12, 1), words);
+}
+
+#[test]
+fn a_certificate_for_another_use_is_named_with_what_it_lacks() {
+    let other_use = |params: &mut CertificateParams| {
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    };
+    named("usage", other_use, ["lacks serverAuth", "lacks keyCertSign"]);
+    let mut files = Files::new("no authority");
+    let authority = files.options.client_ca.clone();
+    let client = files.clients.sign("cluster-autoscaler");
+    files.write(&authority, &client.cert);
+    let problems = problems(&files);
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert!(problems[0].0 == TlsFile::ClientCa && problems[0].1.contains("do not say CA"), "{problems:?}");
+}
+
+#[test]
+fn an_authority_that_has_expired_may_stand_beside_its_successor() {
+    let mut files = Files::new("successor");
+    let old = Authority::with(|params| params.not_after = date_time_ymd(2023, 11, 1));
+    let both = old.pem + &files.clients.pem;
+    files.write(&files.options.client_ca.clone(), &both);
+    assert_eq!(problems(&files), []);
+}
+
+#[tokio::test]
+async fn a_certificate_that_changes_ends_no_call_under_way() {
+    let mut files = Files::new("under way");
+    let world = files.serve();
+    let known = client(&files.servers, Some(&files.clients.sign("cluster-autoscaler")));
+    let before = shown(&world, &known).await;
+    let open = connect(&world, &known).await.expect("let in");
+    let (mut grow, mut read) = (open.clone(), open);
+    (world.aws.now().group, world.aws.now().takes) = (web(1), Duration::from_secs(1));
+    tokio::time::pause();
+    let request = NodeGroupIncreaseSizeRequest { id: "web".into(), delta: 1 };
+    let mut call = std::pin::pin!(grow.node_group_increase_size(request));
+    assert!(futures::poll!(&mut call).is_pending());
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    files.new_certificate();
+    assert_ne!(shown(&world, &known).await, before, "a new connection gets the new one");
+    assert!(futures::poll!(&mut call).is_pending(), "and the call is still under way");
+    call.await.expect("a call under way is answered");
+    read.node_groups(NodeGroupsRequest {}).await.expect("and so are later ones of its connection");
 }
 
 fn refused(world: &World, reason: &str) -> u64 {
@@ -128,7 +210,7 @@ fn not_after(world: &World) -> Option<i64> {
 #[tokio::test]
 async fn of_the_authoritys_clients_only_those_of_the_names_are_let_in() {
     let mut files = Files::new("names");
-    files.options.client_names = vec!["cluster-autoscaler".to_owned(), "probe".to_owned()];
+    files.options.allowed_clients = vec!["cluster-autoscaler".to_owned(), "probe".to_owned()];
     let world = files.serve();
     for known in [
         files.clients.sign("cluster-autoscaler"),
@@ -274,6 +356,11 @@ async fn a_certificate_that_ends_is_warned_about_every_day_from_two_weeks_before
     assert_eq!(warnings(), 0);
     tokio::time::sleep(Duration::from_hours(2)).await;
     assert_eq!(warnings(), 1, "{}", log.text());
+    assert!(
+        log.text().contains(&format!("path=\"{}\"", cert.display())),
+        "it names the file: {}",
+        log.text()
+    );
     tokio::time::sleep(Duration::from_hours(24)).await;
     assert_eq!(warnings(), 2);
 }
@@ -293,7 +380,7 @@ async fn strangers_cannot_fill_the_log_and_every_one_of_them_is_counted() {
     assert!(told[0].contains("peer=local") && told[0].contains("no_certificate"), "{told:?}");
     assert_eq!(refused(&world, "no_certificate"), 20);
     assert!(
-        log.text().contains("name the clients that may with --tls-client-name"),
+        log.text().contains("name the clients that may with --allowed-client"),
         "without names everybody signed is let in"
     );
 }

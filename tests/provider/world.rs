@@ -31,6 +31,11 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
+/// The clock of these tests: 2023-11-14T22:13:20Z.
+pub(crate) fn clock() -> Clock {
+    Clock::starting_at(Timestamp::from_second(1_700_000_000).expect("in range"))
+}
+
 /// The group the tests are about.
 pub(crate) const GROUP: &str = "web";
 
@@ -274,7 +279,7 @@ impl World {
         let groups = Arc::new(Groups::new(Duration::from_mins(10)));
         let aws = Arc::new(Script::<Aws>::default());
         let leaving = Arc::new(Script::<Leaving>::default());
-        let clock = Clock::starting_at(Timestamp::from_second(1_700_000_000).expect("in range"));
+        let clock = clock();
         aws.now().view = Some((Arc::clone(&groups), clock.clone()));
         let mut registry = Registry::default();
         let metrics = RpcMetrics::register(&mut registry);

@@ -16,7 +16,7 @@ const NAMES_TOLD: usize = 8;
 
 /// The certificate is the authority's, but has none of the allowed names.
 #[derive(Debug, thiserror::Error)]
-#[error("none of the certificate's names is one of --tls-client-name: {}", .0.join(", "))]
+#[error("none of the certificate's names is one of --allowed-client: {}", .0.join(", "))]
 pub struct WrongName(Vec<String>);
 
 /// Accepts what another verifier accepts, if the certificate has one of these names.

@@ -2,7 +2,8 @@
 //!
 //! Invariants: only clients with a certificate of the client authority that has an allowed name and is not revoked get
 //! past the handshake; every handshake is complete (no session is resumed); a file that becomes unusable changes
-//! nothing, what was read last stays in use.
+//! nothing, what was read last stays in use. Unusable is also what has expired, is not valid yet or is for another use: with it
+//! every handshake would fail, and only clients would say why.
 
 mod certificate;
 mod clients;
@@ -24,6 +25,7 @@ use tracing::{info, warn};
 
 use self::clients::NamedClients;
 pub use self::clients::WrongName;
+use crate::clock::Clock;
 use crate::telemetry::chain;
 
 /// The certificate files (PEM), and who is let in.
@@ -38,7 +40,7 @@ pub struct TlsOptions {
     /// Revocation lists: if given, one for each authority.
     pub client_crl: Option<PathBuf>,
     /// Names, one of which a client's certificate must have. Empty: every certificate of the authorities is accepted.
-    pub client_names: Vec<String>,
+    pub allowed_clients: Vec<String>,
 }
 
 /// One of the files in [`TlsOptions`].
@@ -108,6 +110,7 @@ type Stamps = [Stamp; 4];
 #[derive(Debug)]
 pub struct Tls {
     options: TlsOptions,
+    clock: Clock,
     loaded: Mutex<Loaded>,
 }
 
@@ -130,15 +133,25 @@ struct Read {
 
 impl Tls {
     /// Reads the files, and reports all problems at once.
-    pub fn load(options: TlsOptions) -> Result<Self, Vec<TlsProblem>> {
+    pub fn load(options: TlsOptions, clock: Clock) -> Result<Self, Vec<TlsProblem>> {
         let stamps = stamps(&options);
-        let inner = read(&options)?;
-        Ok(Self { options, loaded: Mutex::new(Loaded { inner, stamps, refused: None }) })
+        let inner = read(&options, clock.wall())?;
+        Ok(Self { options, clock, loaded: Mutex::new(Loaded { inner, stamps, refused: None }) })
+    }
+
+    /// Where a file is.
+    pub(super) fn path(&self, file: TlsFile) -> Option<&Path> {
+        match file {
+            TlsFile::Cert => Some(&self.options.cert),
+            TlsFile::Key => Some(&self.options.key),
+            TlsFile::ClientCa => Some(&self.options.client_ca),
+            TlsFile::ClientCrl => self.options.client_crl.as_deref(),
+        }
     }
 
     /// Whether every client that the authorities have signed is let in.
     pub(super) fn is_for_all_names(&self) -> bool {
-        self.options.client_names.is_empty()
+        self.options.allowed_clients.is_empty()
     }
 
     /// The configuration for a new connection, from the files as they are now.
@@ -157,7 +170,7 @@ impl Tls {
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         let now = stamps(&self.options);
         if now != loaded.stamps {
-            match read(&self.options) {
+            match read(&self.options, self.clock.wall()) {
                 Ok(inner) => {
                     info!("TLS files have changed: new connections use the new ones");
                     *loaded = Loaded { inner, stamps: now, refused: None };
@@ -189,13 +202,21 @@ fn stamps(options: &TlsOptions) -> Stamps {
     })
 }
 
-fn read(options: &TlsOptions) -> Result<Read, Vec<TlsProblem>> {
-    let cert = items::<CertificateDer<'_>>(TlsFile::Cert, &options.cert);
+fn read(options: &TlsOptions, now: Timestamp) -> Result<Read, Vec<TlsProblem>> {
+    let cert = items::<CertificateDer<'_>>(TlsFile::Cert, &options.cert).and_then(|cert| {
+        // The first is the server's own; there is one.
+        certificate::serves(&cert[0], now).map_err(|why| unusable(TlsFile::Cert, &options.cert, &why))?;
+        Ok(cert)
+    });
     let key = content(TlsFile::Key, &options.key).and_then(|pem| {
         PrivateKeyDer::from_pem_slice(&pem).map_err(|e| unusable(TlsFile::Key, &options.key, &e))
     });
     let clients = items::<CertificateDer<'_>>(TlsFile::ClientCa, &options.client_ca);
-    let clients = clients.and_then(|clients| Ok((roots(&options.client_ca, &clients)?, clients)));
+    let clients = clients.and_then(|clients| {
+        certificate::are_authorities(&clients, now)
+            .map_err(|why| unusable(TlsFile::ClientCa, &options.client_ca, &why))?;
+        Ok((roots(&options.client_ca, &clients)?, clients))
+    });
     let revoked = match &options.client_crl {
         Some(path) => items::<CertificateRevocationListDer<'_>>(TlsFile::ClientCrl, path),
         None => Ok(Vec::new()),
@@ -243,7 +264,7 @@ fn config(
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|e| unusable(TlsFile::Key, &options.key, &e))?
-        .with_client_cert_verifier(NamedClients::among(verifier, &options.client_names))
+        .with_client_cert_verifier(NamedClients::among(verifier, &options.allowed_clients))
         .with_single_cert(cert, key)
         // A key that does not fit the certificate, for example.
         .map_err(|e| unusable(TlsFile::Key, &options.key, &e))?;
