@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 
@@ -119,11 +120,14 @@ fn settings(config: &Config) -> Settings {
 
 /// Registers the metrics of all parts. Returns those of the RPCs.
 fn register(registry: &mut Registry, shared: &Shared) -> RpcMetrics {
+    let version = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
+    registry.register("ebbtide_build", "Which version runs", version);
     shared.leadership.register(registry);
     shared.aws.calls().register(registry);
     let rpc_metrics = RpcMetrics::register(registry);
     let (nodes, waiting) = (Arc::clone(&shared.nodes), Arc::clone(&shared.waiting));
     shared.metrics.register(registry, nodes, waiting, shared.clock.clone());
+    shared.notices.register(registry, shared.clock.clone());
     shared.cluster.register(registry);
     groups::register(registry, Arc::clone(&shared.groups), shared.clock.clone());
     rpc_metrics

@@ -57,6 +57,18 @@ pub enum Release {
 }
 
 impl Cause {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Autoscaler,
+        Self::LifecycleHook,
+        Self::SpotInterruption,
+        Self::RebalanceRecommendation,
+        Self::ScheduledEvent,
+        Self::CapacityEnd,
+        Self::StateChange,
+        Self::Operator,
+    ];
+
     /// Spelling in the record and in metrics.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -78,13 +90,20 @@ impl fmt::Display for Cause {
     }
 }
 
-impl fmt::Display for Phase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Phase {
+    /// Spelling in the record and in metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
             Self::Draining => "Draining",
             Self::Flushing => "Flushing",
             Self::Releasing => "Releasing",
-        })
+        }
+    }
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
     }
 }
 
@@ -295,27 +314,16 @@ mod tests {
     use super::*;
     use crate::clock::PLAUSIBLE;
 
-    const CAUSES: &[Cause] = &[
-        Cause::Autoscaler,
-        Cause::LifecycleHook,
-        Cause::SpotInterruption,
-        Cause::RebalanceRecommendation,
-        Cause::ScheduledEvent,
-        Cause::CapacityEnd,
-        Cause::StateChange,
-        Cause::Operator,
-    ];
-
     #[test]
     fn a_cause_is_spelled_the_same_in_records_and_in_metrics() {
-        for cause in CAUSES {
+        for cause in Cause::ALL {
             assert_eq!(serde_json::to_value(cause).expect("text"), cause.as_str());
         }
     }
 
     prop_compose! {
         fn any_record()(
-            cause in proptest::sample::select(CAUSES),
+            cause in proptest::sample::select(&Cause::ALL[..]),
             phase in prop_oneof![Just(Phase::Draining), Just(Phase::Flushing), Just(Phase::Releasing)],
             release in prop_oneof![
                 Just(Release::TerminateAndDecrement), Just(Release::Terminate), Just(Release::CompleteHook)

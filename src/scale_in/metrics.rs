@@ -1,6 +1,7 @@
 //! Metrics of scale-ins. Counters are registered once; how many are under way is read off the Nodes at each scrape.
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -9,8 +10,10 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeLabel
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
+use super::progress::{Ended, Ending};
 use super::record::{Annotation, Cause, Written};
 use super::waiting::{WaitReason, Waiting};
 use crate::clock::{Clock, elapsed};
@@ -29,9 +32,13 @@ enum Reply {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
 #[allow(non_camel_case_types, reason = "label values are spelled as Prometheus has them")]
-enum Call {
+pub(super) enum Call {
+    /// Under its budgets.
     eviction,
+    /// Because time is up.
     deletion,
+    /// A DaemonSet's pod, which wants to be asked.
+    daemonset,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -71,18 +78,89 @@ struct Messages {
     outcome: Handled,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Over {
+    cause: &'static str,
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct InPhase {
+    phase: &'static str,
+}
+
+/// A drain takes from seconds to the two days for which a hook can hold an instance.
+const DURATIONS: [f64; 13] =
+    [1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1_800.0, 3_600.0, 14_400.0, 43_200.0, 172_800.0];
+
+/// A flush takes 5 s if nobody asks for more, with volumes a minute more, and at most an hour.
+const AFTER_EXIT: [f64; 10] = [1.0, 2.5, 5.0, 7.5, 10.0, 15.0, 30.0, 60.0, 300.0, 3_600.0];
+
+/// Time-outs of hooks are 30 s to 2 h, and half of one is left when the next heartbeat is sent.
+const MARGINS: [f64; 9] = [0.0, 5.0, 10.0, 15.0, 30.0, 60.0, 150.0, 600.0, 3_600.0];
+
 /// Counters of what scale-ins ask for.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Metrics {
+    over: Family<Over, Counter>,
+    phases: Family<InPhase, Histogram, fn() -> Histogram>,
+    after_exit: Histogram,
     asked: Family<Asked, Counter>,
     heartbeats: Family<Heartbeat, Counter>,
+    margins: Histogram,
     panics: Counter,
     messages: Family<Messages, Counter>,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let metrics = Self {
+            over: Family::default(),
+            phases: Family::new_with_constructor(|| Histogram::new(DURATIONS)),
+            after_exit: Histogram::new(AFTER_EXIT),
+            asked: Family::default(),
+            heartbeats: Family::default(),
+            margins: Histogram::new(MARGINS),
+            panics: Counter::default(),
+            messages: Family::default(),
+        };
+        // A rate needs a zero before the first one.
+        for (cause, ending) in Cause::ALL.into_iter().flat_map(|c| Ending::ALL.map(|e| (c, e))) {
+            drop(metrics.over(cause, ending));
+        }
+        for outcome in [Beat::ok, Beat::failed] {
+            drop(metrics.heartbeats.get_or_create(&Heartbeat { outcome }));
+        }
+        metrics
+    }
 }
 
 impl Metrics {
     /// Registers everything about scale-ins.
     pub fn register(&self, registry: &mut Registry, nodes: Arc<Nodes>, board: Arc<Board>, clock: Clock) {
+        registry.register(
+            "ebbtide_scale_ins_ended",
+            "Scale-ins that ended, by cause and outcome",
+            self.over.clone(),
+        );
+        registry.register_with_unit(
+            "ebbtide_scale_in_phase_duration",
+            "How long phases of scale-ins took that ended; Draining is the drain",
+            Unit::Seconds,
+            self.phases.clone(),
+        );
+        registry.register_with_unit(
+            "ebbtide_scale_in_exit_to_release",
+            "Time from the exit of a node's last workload until AWS took the order to end the instance",
+            Unit::Seconds,
+            self.after_exit.clone(),
+        );
+        registry.register_with_unit(
+            "ebbtide_lifecycle_heartbeat_margin",
+            "What was left of the lifecycle hook's time-out when AWS answered a heartbeat",
+            Unit::Seconds,
+            self.margins.clone(),
+        );
         registry.register(
             "ebbtide_pods_asked_to_go",
             "Evictions and deletions asked of the API server, by its answer",
@@ -107,7 +185,27 @@ impl Metrics {
         registry.register_collector(Box::new(UnderWay { nodes, board, clock }));
     }
 
-    pub(super) fn answered(&self, answer: &Answer, evicted: bool) {
+    /// A phase or a scale-in has ended.
+    pub(super) fn ended(&self, ended: Ended) {
+        match ended {
+            Ended::Phase(phase, took) => {
+                let labels = InPhase { phase: phase.as_str() };
+                self.phases.get_or_create(&labels).observe(took.as_secs_f64());
+            }
+            Ended::ScaleIn(cause, ending) => drop(self.over(cause, ending).inc()),
+        }
+    }
+
+    fn over(&self, cause: Cause, ending: Ending) -> impl Deref<Target = Counter> {
+        self.over.get_or_create(&Over { cause: cause.as_str(), outcome: ending.as_str() })
+    }
+
+    /// AWS has taken the order to end an instance, so long after its last workload exited.
+    pub(super) fn released(&self, after: Duration) {
+        self.after_exit.observe(after.as_secs_f64());
+    }
+
+    pub(super) fn answered(&self, answer: &Answer, call: Call) {
         let answer = match answer {
             Answer::Going | Answer::GoingAnyway => Reply::going,
             Answer::Gone => Reply::gone,
@@ -115,7 +213,6 @@ impl Metrics {
             Answer::Busy(_) => Reply::busy,
             Answer::Unclear(_) => Reply::unclear,
         };
-        let call = if evicted { Call::eviction } else { Call::deletion };
         self.asked.get_or_create(&Asked { call, answer }).inc();
     }
 
@@ -127,9 +224,13 @@ impl Metrics {
         self.panics.inc();
     }
 
-    pub(super) fn beat(&self, ok: bool) {
+    /// A heartbeat was answered, with so much of the hook's time-out left, if that is known.
+    pub(super) fn beat(&self, ok: bool, left: Option<Duration>) {
         let outcome = if ok { Beat::ok } else { Beat::failed };
         self.heartbeats.get_or_create(&Heartbeat { outcome }).inc();
+        if let Some(left) = left.filter(|_| ok) {
+            self.margins.observe(left.as_secs_f64());
+        }
     }
 }
 
@@ -199,7 +300,13 @@ impl Collector for UnderWay {
         )?;
         ConstGauge::new(oldest.as_secs_f64()).encode(gauge)?;
         let mut waiting: BTreeMap<&'static str, i64> = BTreeMap::new();
+        let mut blocked: BTreeMap<String, i64> = BTreeMap::new();
         for w in self.board.all().values().flatten() {
+            if let WaitReason::Budget(names, _) = &w.why {
+                for name in names.split(", ") {
+                    *blocked.entry(name.to_owned()).or_default() += 1;
+                }
+            }
             let why = match w.why {
                 WaitReason::Exiting(_) => "exiting",
                 WaitReason::Overdue(_) => "overdue",
@@ -221,6 +328,27 @@ impl Collector for UnderWay {
         for (why, count) in waiting {
             ConstGauge::new(count).encode(gauge.encode_family(&[("reason", why)])?)?;
         }
-        Ok(())
+        encode_blocked(encoder, blocked)
     }
+}
+
+/// How many budgets have series of their own. More than these hold nodes up only if something is wrong with all of them.
+const BUDGETS: usize = 50;
+
+/// The budgets that block most pods, and all others together.
+fn encode_blocked(mut encoder: DescriptorEncoder<'_>, blocked: BTreeMap<String, i64>) -> std::fmt::Result {
+    let mut gauge = encoder.encode_descriptor(
+        "ebbtide_scale_in_pods_blocked",
+        "Workload pods that a disruption budget (namespace/name) has no room for; beyond 50 budgets: other",
+        None,
+        prometheus_client::metrics::MetricType::Gauge,
+    )?;
+    let mut blocked: Vec<_> = blocked.into_iter().collect();
+    blocked.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    let others = blocked.split_off(blocked.len().min(BUDGETS));
+    let others = (!others.is_empty()).then(|| ("other".to_owned(), others.iter().map(|(_, n)| n).sum()));
+    for (budget, count) in blocked.into_iter().chain(others) {
+        ConstGauge::new(count).encode(gauge.encode_family(&[("budget", budget)])?)?;
+    }
+    Ok(())
 }

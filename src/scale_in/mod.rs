@@ -43,6 +43,7 @@ mod order;
 mod outcome;
 mod perform;
 pub mod plan;
+mod progress;
 mod release;
 mod remember;
 mod report;

@@ -7,6 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::action::Action;
 use super::events;
 use super::memory::Task;
+use super::metrics::Call;
 use super::outcome::{How, Outcome};
 use super::worker::Worker;
 use crate::aws::{AwsError, Hook};
@@ -45,7 +46,10 @@ impl Worker {
                 if let Some((owner, again)) = owner.filter(|(_, again)| counts(*again)) {
                     self.memory.returns.asked(owner, again);
                 }
-                self.shared.metrics.answered(&answer, how == How::Evicted);
+                self.shared.metrics.answered(&answer, call(how));
+                if goes && how == How::Deleted {
+                    self.progress.cut_short();
+                }
                 if answer == Answer::Going {
                     self.tell_pod(pod, &uid, how);
                 }
@@ -68,6 +72,9 @@ impl Worker {
             }
             Outcome::NotSent { noted_at } => self.not_terminated(noted_at),
             Outcome::Terminated { noted_at, result } => {
+                if result.is_ok() {
+                    self.note_release();
+                }
                 self.memory.note_termination(noted_at, &result, now);
             }
             Outcome::Completed { hook, instance, result } => {
@@ -81,6 +88,13 @@ impl Worker {
                 self.memory.failed(&Task::Delete, now, Some(pause));
             }
             Outcome::GivenUp | Outcome::Announced => {}
+        }
+    }
+
+    /// AWS was told to end the instance.
+    fn note_release(&mut self) {
+        if let Some(after) = self.progress.release(self.shared.clock.wall()) {
+            self.shared.metrics.released(after);
         }
     }
 
@@ -153,6 +167,7 @@ impl Worker {
         let now = self.shared.clock.now();
         match result {
             Ok(()) => {
+                self.note_release();
                 tracing::info!(
                     node = self.name.as_str(),
                     instance = instance.as_str(),
@@ -172,5 +187,13 @@ impl Worker {
             }
         }
         self.shared.groups.refresh_soon();
+    }
+}
+
+fn call(how: How) -> Call {
+    match how {
+        How::Evicted => Call::eviction,
+        How::Asked => Call::daemonset,
+        How::Deleted => Call::deletion,
     }
 }

@@ -29,6 +29,7 @@ use super::operator_queue;
 use super::outcome::Outcome;
 use super::perform::perform;
 use super::plan::plan;
+use super::progress::Progress;
 use super::situation::Situation;
 use crate::clock::later;
 use crate::cluster::{NodeView, PodView, Sink, brings_news, deliver};
@@ -171,6 +172,7 @@ pub(super) struct Worker {
     nodes: BTreeSet<NodeName>,
     pods: Pods,
     pub(super) memory: Memory,
+    pub(super) progress: Progress,
     /// The record's moments are read by the wall clock as it was when the record came: later steps do not matter.
     record_seen: RecordSeen,
     /// The Node's instance.
@@ -194,6 +196,7 @@ impl Worker {
             name,
             pods: Pods::default(),
             memory: Memory::default(),
+            progress: Progress::default(),
             running: FuturesUnordered::new(),
         }
     }
@@ -245,7 +248,9 @@ impl Worker {
 
     /// Plans, and starts the actions.
     fn step(&mut self) -> Next {
-        let Some(node) = self.shared.nodes.get(&self.name) else {
+        let node = self.shared.nodes.get(&self.name);
+        self.count(node.as_deref());
+        let Some(node) = node else {
             self.note_what_runs_on();
             return Next::Over;
         };
@@ -373,6 +378,15 @@ impl Worker {
         let is_listed = self.nodes.is_subset(&self.pods.listed.borrow());
         let until = needed_until(now, is_listed.then_some(grace), flush);
         self.shared.holds.note_needed(instance, until, now);
+    }
+
+    /// Counts what of the scale-in has ended. Only the leader does: all replicas see the same.
+    fn count(&mut self, node: Option<&NodeView>) {
+        let record = node.and_then(NodeView::scale_in);
+        let ended = self.progress.see(record, node.is_none(), self.shared.clock.wall());
+        if self.shared.leadership.leads() {
+            ended.into_iter().for_each(|ended| self.shared.metrics.ended(ended));
+        }
     }
 
     /// Awaits answers still out; starts nothing new.

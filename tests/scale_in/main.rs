@@ -11,6 +11,7 @@ mod clusters;
 mod conditions;
 mod dead;
 mod deadlines;
+mod documented;
 mod drainers;
 mod hooks;
 mod incidents;

@@ -7,6 +7,7 @@ use ebbtide::app::{self, AppError, Outside};
 use ebbtide::aws::Aws;
 use ebbtide::cluster::Cluster;
 use ebbtide::config::Config;
+use ebbtide::provider::{Incoming, Tls};
 use ebbtide::scale_in::AtOnce;
 use ebbtide::sim::aws::{Event as AwsEvent, GroupSpec, Operation, TerminationCause};
 use ebbtide::sim::cluster::{Event, Fault, Timing, Verb, budget, pod};
@@ -28,11 +29,11 @@ use crate::journal_queries::{aws_moments, is_asked, moments};
 use crate::scene::{EVER, RECORD, group, held_group, seconds};
 
 /// The program on a world, and where it tells how it does.
-struct Watched {
-    world: World,
+pub(crate) struct Watched {
+    pub(crate) world: World,
     admin: SocketAddr,
     /// Its nodes, in order of their names.
-    nodes: Vec<String>,
+    pub(crate) nodes: Vec<String>,
     _program: JoinSet<Result<(), AppError>>,
 }
 
@@ -40,14 +41,24 @@ impl Watched {
     async fn on(group: GroupSpec, config: Config) -> Self {
         let world = World::plain(1);
         world.aws.add_group(group);
+        Self::reached_by(world, config, Box::pin(futures::stream::pending()), None).await
+    }
+
+    /// On a world with a group `web`; these clients connect.
+    pub(crate) async fn reached_by(
+        world: World,
+        config: Config,
+        incoming: Incoming,
+        tls: Option<Tls>,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let admin = listener.local_addr().expect("bound");
         let outside = Outside {
             aws: Aws::at(aws_client(Arc::new(world.aws.clone()))),
             cluster: Cluster::new(kube_client(Arc::new(Cursed(world.cluster.clone())))),
             clock: world.clock.of_its_own(),
-            incoming: Box::pin(futures::stream::pending()),
-            tls: None,
+            incoming,
+            tls,
             admin: Some(listener),
         };
         let mut program = JoinSet::new();
@@ -58,12 +69,12 @@ impl Watched {
         Self { world, admin, nodes, _program: program }
     }
 
-    async fn until(&self, holds: impl FnMut(&World) -> bool) {
+    pub(crate) async fn until(&self, holds: impl FnMut(&World) -> bool) {
         assert!(self.world.until(EVER, holds).await, "it never came to that");
     }
 
     /// What a scrape tells.
-    async fn scrape(&self) -> String {
+    pub(crate) async fn scrape(&self) -> String {
         let mut stream = TcpStream::connect(self.admin).await.expect("connected");
         let request = "GET /metrics HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n";
         stream.write_all(request.as_bytes()).await.expect("sent");
@@ -73,7 +84,7 @@ impl Watched {
     }
 
     /// Scrapes until a series has at least this value.
-    async fn until_it_tells(&self, series: &str, least: f64) {
+    pub(crate) async fn until_it_tells(&self, series: &str, least: f64) {
         let told = async {
             while value(&self.scrape().await, series).is_none_or(|value| value < least) {
                 tokio::time::sleep(seconds(5)).await;
@@ -155,6 +166,48 @@ async fn what_a_drain_asks_for_and_waits_for_is_counted() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_scale_in_that_ended_is_told_with_its_phases_and_the_margins_of_its_heartbeats() {
+    let scene = Watched::on(held_group(2, 600), config()).await;
+    let (world, name) = (&scene.world, scene.nodes[0].as_str());
+    world.cluster.add(pod("web").on(name).grace(4_000).exits_after(3_000));
+    scene.until(|w| !moments(w, |e| matches!(e, Event::PodRunning { .. })).is_empty()).await;
+    scene.wish_away(name).await;
+    let ended = r#"ebbtide_scale_ins_ended_total{cause="operator",outcome="released"}"#;
+    scene.until_it_tells(ended, 1.0).await;
+    let page = scene.scrape().await;
+    let told = |series: &str| value(&page, series).unwrap_or_else(|| panic!("{series} in {page}"));
+    for (phase, seconds) in [("Draining", 3_000.0..3_060.0), ("Flushing", 5.0..8.0)] {
+        let of = |part: &str| {
+            told(&format!(r#"ebbtide_scale_in_phase_duration_seconds_{part}{{phase="{phase}"}}"#))
+        };
+        assert_eq!(of("count"), 1.0, "{phase}");
+        assert!(seconds.contains(&of("sum")), "{phase} took {}", of("sum"));
+    }
+    assert_eq!(told("ebbtide_scale_in_exit_to_release_seconds_count"), 1.0);
+    assert!((5.0..10.0).contains(&told("ebbtide_scale_in_exit_to_release_seconds_sum")), "{page}");
+    let beats = told("ebbtide_lifecycle_heartbeat_margin_seconds_count");
+    assert!(beats >= 8.0, "{beats}");
+    let at_most = |le| told(&format!(r#"ebbtide_lifecycle_heartbeat_margin_seconds_bucket{{le="{le}"}}"#));
+    assert_eq!((at_most("150.0"), at_most("600.0")), (0.0, beats), "about half of the time-out is left");
+    assert!(told("ebbtide_lifecycle_heartbeat_margin_seconds_sum") / beats >= 290.0, "{page}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_scale_in_that_a_person_calls_off_is_told_as_cancelled() {
+    let scene = Watched::on(group(2), config()).await;
+    let (cluster, name) = (&scene.world.cluster, scene.nodes[0].as_str());
+    cluster.add(pod("web").on(name).grace(50_000).exits_after(40_000));
+    scene.until(|w| !moments(w, |e| matches!(e, Event::PodRunning { .. })).is_empty()).await;
+    scene.wish_away(name).await;
+    scene.until(|w| is_asked(w, "web")).await;
+    let nodes: Api<Node> = Api::all(cluster.client());
+    let none = json!({ "metadata": { "annotations": { RECORD: null } } });
+    nodes.patch(name, &PatchParams::default(), &Patch::Merge(none)).await.expect("patched");
+    let ended = r#"ebbtide_scale_ins_ended_total{cause="operator",outcome="cancelled"}"#;
+    scene.until_it_tells(ended, 1.0).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn wishes_that_wait_and_defects_are_counted() {
     let mut config = config();
     config.max_operator_scale_ins = AtOnce::Number(1);
@@ -189,6 +242,7 @@ async fn a_busy_api_server_and_the_deletions_at_the_deadline_are_counted() {
         (r#"ebbtide_scale_in_pods_waiting{reason="queued"}"#, 1.0),
         (r#"ebbtide_pods_asked_to_go_total{call="eviction",answer="busy"}"#, 2.0),
         (r#"ebbtide_pods_asked_to_go_total{call="deletion",answer="going"}"#, 1.0),
+        (r#"ebbtide_scale_ins_ended_total{cause="operator",outcome="cut_short"}"#, 1.0),
     ] {
         scene.until_it_tells(series, least).await;
     }

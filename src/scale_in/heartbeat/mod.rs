@@ -26,7 +26,7 @@ use super::joined::Joined;
 use super::nodeless::{self, Past};
 use super::terminate;
 use crate::aws::{AwsError, Lifecycle};
-use crate::clock::{later, signed};
+use crate::clock::{elapsed, later, signed};
 use crate::groups::Snapshot;
 use crate::groups::hooks::TerminatingHooks;
 use crate::k8s::{GroupName, InstanceId};
@@ -123,7 +123,8 @@ fn start_what_is_due(
         };
         held.begin(step);
         let is_new = now < held.seen + OPEN_BY_THEN;
-        let one = One { group: held.group.clone(), instance: instance.clone(), since: held.since, is_new };
+        let (group, instance) = (held.group.clone(), instance.clone());
+        let one = One { group, instance, since: held.since, renewed: held.renewed, is_new };
         running.push(send(Arc::clone(shared), one, step).boxed());
     }
 }
@@ -139,18 +140,20 @@ struct One {
     instance: InstanceId,
     /// When AWS began to hold it, if known.
     since: Option<Timestamp>,
+    /// When the last heartbeat that AWS took was sent.
+    renewed: Option<Timestamp>,
     /// Held for less than [`OPEN_BY_THEN`].
     is_new: bool,
 }
 
-async fn send(shared: Arc<Shared>, one: One, step: Step) -> Done {
+async fn send(shared: Arc<Shared>, mut one: One, step: Step) -> Done {
     let pause = if step == Step::Terminate {
         let ended = terminate::retained(&shared, one.group, one.instance.clone()).await;
         if ended.is_some() { ENDED_BY_THEN } else { FOREIGN }
     } else {
-        tell_hook(&shared, &one, step).await
+        tell_hook(&shared, &mut one, step).await
     };
-    Done::Step(one.instance, pause)
+    Done::Step(one.instance, pause, one.renewed)
 }
 
 /// What becomes of a held instance.
@@ -196,8 +199,8 @@ fn let_go_at(
 }
 
 /// Sends a heartbeat, or completes the hook. Returns the pause until the next step.
-async fn tell_hook(shared: &Shared, one: &One, step: Step) -> SignedDuration {
-    let One { group, instance, since, is_new } = one;
+async fn tell_hook(shared: &Shared, one: &mut One, step: Step) -> SignedDuration {
+    let One { group, instance, since, renewed, is_new } = one;
     // No heartbeat waits for a read that may be throttled: discovery keeps the hooks fresh.
     let hook = match shared.hooks.last_seen(group) {
         Some(hook) => hook,
@@ -216,8 +219,14 @@ async fn tell_hook(shared: &Shared, one: &One, step: Step) -> SignedDuration {
     let time_out = shared.hooks.shortest_since(group, *since).unwrap_or(hook.heartbeat_timeout);
     let pause = interval(time_out.min(hook.heartbeat_timeout), instance);
     let result = if step == Step::Heartbeat {
+        let sent_at = shared.clock.now();
         let beat = shared.aws.heartbeat(group, &hook.name, instance).await;
-        shared.metrics.beat(beat.is_ok());
+        // AWS counts from when it took the last one; it was sent before that.
+        let ends = renewed.or(*since).map(|from| later(from, signed(time_out)));
+        shared.metrics.beat(beat.is_ok(), ends.map(|ends| elapsed(shared.clock.now(), ends)));
+        if beat.is_ok() {
+            *renewed = Some(sent_at);
+        }
         beat
     } else {
         shared.aws.complete(group, &hook.name, instance).await

@@ -53,6 +53,8 @@ struct Waiting {
     receipt: String,
     /// What it means, by instance.
     meanings: Vec<(InstanceId, GroupName, Meaning)>,
+    /// When AWS wrote it, by our clock.
+    written_at: Timestamp,
     hidden_since: Timestamp,
 }
 
@@ -119,6 +121,7 @@ struct Inbox {
 impl Inbox {
     fn new(shared: Arc<Shared>, queue: String) -> Self {
         let receive_at = shared.clock.now();
+        shared.notices.queues.read(&queue, receive_at);
         Self {
             shared,
             queue,
@@ -170,6 +173,7 @@ impl Inbox {
         match done {
             Done::Received(Ok(messages)) => {
                 self.is_receiving = false;
+                self.shared.notices.queues.read(&self.queue, now);
                 if let Some(lasted) = self.outage.ends() {
                     tracing::info!(
                         queue = self.queue,
@@ -276,7 +280,10 @@ impl Inbox {
             self.note(&message.id, instance, group, meaning, now);
         }
         self.shared.metrics.handled(Handled::taken);
-        self.waiting.insert(message.id, Waiting { receipt: message.receipt, meanings, hidden_since: now });
+        let ahead = self.shared.clock.ahead();
+        let written_at = notices.iter().map(|notice| later(notice.at, -ahead)).min().unwrap_or(now);
+        let waiting = Waiting { receipt: message.receipt, meanings, written_at, hidden_since: now };
+        self.waiting.insert(message.id, waiting);
         None
     }
 
@@ -358,6 +365,8 @@ impl Inbox {
         }
         let over = self.waiting.extract_if(.., |_, waiting| waiting.meanings.is_empty());
         let over = over.map(|(_, waiting)| waiting.receipt).collect();
+        let oldest = self.waiting.values().map(|waiting| waiting.written_at).min();
+        shared.notices.queues.wait(&self.queue, self.waiting.len(), oldest);
         self.delete(over);
         let due: Vec<String> = self
             .waiting
@@ -387,6 +396,7 @@ impl Inbox {
 
     /// Another process leads: it gets the messages at once.
     async fn give_back(&mut self) {
+        self.shared.notices.queues.forget(&self.queue);
         let mut receipts = Vec::new();
         for (id, waiting) in std::mem::take(&mut self.waiting) {
             for (instance, ..) in waiting.meanings {

@@ -9,16 +9,20 @@
 
 mod inbox;
 mod meaning;
+mod queues;
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
+use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
 pub(super) use self::inbox::run;
+use self::queues::Queues;
 use super::record::Cause;
 use super::settings::Treatment;
+use crate::clock::Clock;
 use crate::k8s::InstanceId;
 
 /// What AWS has told of an instance's end.
@@ -54,9 +58,15 @@ impl Expected {
 pub struct Notices {
     by_instance: Mutex<BTreeMap<InstanceId, BTreeMap<String, Expected>>>,
     versions: watch::Sender<()>,
+    queues: Arc<Queues>,
 }
 
 impl Notices {
+    /// Registers how the queues are read.
+    pub fn register(&self, registry: &mut Registry, clock: Clock) {
+        queues::register(Arc::clone(&self.queues), registry, clock);
+    }
+
     /// What is expected of the instance.
     pub(super) fn expected(&self, instance: &InstanceId) -> Option<Expected> {
         self.lock().get(instance)?.values().copied().reduce(Expected::and)

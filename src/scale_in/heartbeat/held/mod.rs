@@ -41,6 +41,8 @@ pub(super) struct Held {
     /// ... and when to ask if not; `None` while a question is under way.
     ask_at: Option<Timestamp>,
     pub(super) next: Timestamp,
+    /// When the last heartbeat that AWS took was sent.
+    pub(super) renewed: Option<Timestamp>,
     in_flight: bool,
     /// Whether this run saw the instance join its group.
     pub(super) is_new: bool,
@@ -83,8 +85,8 @@ impl Fate {
 
 /// Result of a call for a held instance.
 pub(super) enum Done {
-    /// A step was sent; the next is due after this time.
-    Step(InstanceId, SignedDuration),
+    /// A step was sent; the next is due after this time. Then when the last heartbeat that AWS took was sent.
+    Step(InstanceId, SignedDuration, Option<Timestamp>),
     /// AWS's answer since when these are held.
     Asked {
         group: GroupName,
@@ -188,6 +190,7 @@ pub(super) fn observe(
                 since,
                 ask_at,
                 next,
+                renewed: None,
                 in_flight: false,
                 is_new: newcomers.0.contains(instance),
                 let_go_at: None,
@@ -216,8 +219,9 @@ pub(super) fn questions_due(
 /// Notes the result of a call.
 pub(super) fn hear(held: &mut BTreeMap<InstanceId, Held>, done: Done, now: Timestamp) {
     match done {
-        Done::Step(instance, pause) => {
+        Done::Step(instance, pause, renewed) => {
             if let Some(held) = held.get_mut(&instance) {
+                held.renewed = renewed;
                 held.in_flight = false;
                 held.next = later(now, pause);
             }

@@ -1,0 +1,102 @@
+//! How the queues are read, for the metrics. Only the process that reads them knows.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use jiff::Timestamp;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::clock::{Clock, elapsed};
+
+/// The queues, by URL.
+#[derive(Debug, Default)]
+pub(super) struct Queues(Mutex<BTreeMap<String, Queue>>);
+
+#[derive(Clone, Debug)]
+struct Queue {
+    /// When it was last read, or its reading began.
+    read_at: Timestamp,
+    /// Messages whose records are not written yet, and when AWS wrote the oldest of them, by our clock.
+    messages: usize,
+    oldest: Option<Timestamp>,
+}
+
+impl Queues {
+    /// The queue was read, or its reading begins.
+    pub(super) fn read(&self, url: &str, now: Timestamp) {
+        let new = Queue { read_at: now, messages: 0, oldest: None };
+        self.lock().entry(url.to_owned()).or_insert(new).read_at = now;
+    }
+
+    /// So many of its messages wait for their records.
+    pub(super) fn wait(&self, url: &str, messages: usize, oldest: Option<Timestamp>) {
+        if let Some(queue) = self.lock().get_mut(url) {
+            (queue.messages, queue.oldest) = (messages, oldest);
+        }
+    }
+
+    /// Another process reads it.
+    pub(super) fn forget(&self, url: &str) {
+        self.lock().remove(url);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Queue>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Registers `ebbtide_queue_read_age_seconds`, `ebbtide_queue_messages` and `ebbtide_queue_oldest_message_age_seconds`.
+pub(super) fn register(queues: Arc<Queues>, registry: &mut Registry, clock: Clock) {
+    registry.register_collector(Box::new(Status { queues, clock }));
+}
+
+#[derive(Debug)]
+struct Status {
+    queues: Arc<Queues>,
+    clock: Clock,
+}
+
+impl Collector for Status {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let (queues, now) = (self.queues.lock().clone(), self.clock.now());
+        if queues.is_empty() {
+            return Ok(());
+        }
+        let mut gauge = |name: &str, help: &str, unit: Option<&Unit>, value: &dyn Fn(&Queue) -> f64| {
+            let mut family = encoder.encode_descriptor(name, help, unit, MetricType::Gauge)?;
+            for (url, queue) in &queues {
+                let labels = [("queue", name_of(url))];
+                ConstGauge::new(value(queue)).encode(family.encode_family(&labels)?)?;
+            }
+            Ok(())
+        };
+        let age = |since| elapsed(since, now).as_secs_f64();
+        gauge(
+            "ebbtide_queue_read_age",
+            "How long ago a queue of notices was last read",
+            Some(&Unit::Seconds),
+            &|queue| age(queue.read_at),
+        )?;
+        gauge(
+            "ebbtide_queue_messages",
+            "Messages of a queue that were read and wait for what they ask to be on record",
+            None,
+            &|queue| queue.messages as f64,
+        )?;
+        gauge(
+            "ebbtide_queue_oldest_message_age",
+            "How long ago AWS wrote the oldest of these messages; 0 if there is none",
+            Some(&Unit::Seconds),
+            &|queue| queue.oldest.map_or(0.0, age),
+        )
+    }
+}
+
+/// A queue's name: the last part of its URL. The rest has the account's number.
+fn name_of(url: &str) -> &str {
+    url.rsplit('/').next().unwrap_or(url)
+}

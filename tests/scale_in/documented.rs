@@ -1,0 +1,164 @@
+//! docs/metrics.md is what a whole program tells: all of it, and nothing else.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use ebbtide::clock::Clock;
+use ebbtide::config::Config;
+use ebbtide::provider::proto::NodeGroupsRequest;
+use ebbtide::provider::proto::cloud_provider_client::CloudProviderClient;
+use ebbtide::provider::{Io, Tls, TlsOptions};
+use ebbtide::sim::aws::{QueueSpec, TerminationCause};
+use ebbtide::sim::cluster::{Event, budget, pod};
+use ebbtide::sim::world::World;
+use ebbtide::slots::Peer;
+use futures::StreamExt as _;
+use hyper_util::rt::TokioIo;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::Api;
+use kube::api::DeleteParams;
+use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
+use tonic::transport::Endpoint;
+
+use crate::journal_queries::moments;
+use crate::managed_hooks::managed;
+use crate::metrics::Watched;
+use crate::scene::group;
+
+/// A metric: its type, and the values that its labels may have; none listed: any.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Metric {
+    kind: String,
+    labels: BTreeMap<String, BTreeSet<String>>,
+}
+
+type Metrics = BTreeMap<String, Metric>;
+
+/// The tables of docs/metrics.md: ``| `name` | type | unit | `label` = value, value; `label`: what it is | meaning |``.
+fn documented() -> Metrics {
+    let rows = include_str!("../../docs/metrics.md").lines().filter(|line| line.starts_with("| `"));
+    let metric = |row: &str| {
+        let cells: Vec<_> = row.split('|').map(str::trim).collect();
+        let [_, name, kind, unit, labels, meaning, _] = cells[..] else { panic!("five cells: {row}") };
+        assert!(!unit.is_empty() && !meaning.is_empty(), "{row}");
+        let labels = labels.split(';').filter(|label| !label.is_empty()).map(|label| {
+            let (name, values) = label.trim().trim_start_matches('`').split_once('`').expect("a name");
+            let values = values.trim().strip_prefix('=').into_iter().flat_map(|values| values.split(", "));
+            (name.to_owned(), values.map(|value| value.trim().to_owned()).collect())
+        });
+        (name.trim_matches('`').to_owned(), Metric { kind: kind.to_owned(), labels: labels.collect() })
+    };
+    rows.map(metric).collect()
+}
+
+/// What is on pages: names with the endings that tables have, labels with the values that were seen.
+fn told(pages: &[String]) -> Metrics {
+    let mut metrics = Metrics::new();
+    for page in pages {
+        let mut current = (String::new(), String::new());
+        for line in page.lines() {
+            if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|line| line.split_once(' ')) {
+                let ending = match kind {
+                    "counter" => "_total",
+                    "info" => "_info",
+                    _ => "",
+                };
+                current = (format!("{name}{ending}"), kind.to_owned());
+            } else if line.starts_with("ebbtide_") {
+                let metric = metrics.entry(current.0.clone()).or_default();
+                metric.kind.clone_from(&current.1);
+                for (label, value) in labels(line).filter(|(label, _)| *label != "le") {
+                    metric.labels.entry(label.to_owned()).or_default().insert(value.to_owned());
+                }
+            }
+        }
+    }
+    metrics
+}
+
+fn labels(line: &str) -> impl Iterator<Item = (&str, &str)> {
+    let inner = line.split_once('{').and_then(|(_, rest)| rest.rsplit_once('}')).map(|(inner, _)| inner);
+    let pairs = inner.into_iter().flat_map(|inner| inner.split("\",")).filter(|pair| !pair.is_empty());
+    pairs.map(|pair| {
+        let (label, value) = pair.split_once("=\"").expect("a label");
+        (label, value.trim_end_matches('"'))
+    })
+}
+
+/// Pages of a program that reads a queue, manages its hooks and drains a node on which a budget blocks.
+async fn pages_of_a_scale_in() -> Vec<String> {
+    let world = World::plain(1);
+    world.aws.add_group(group(2).tag("kubernetes.io/cluster/prod", "owned"));
+    let queue = world.aws.add_queue(QueueSpec::named("ebbtide"));
+    world.aws.send_events_to(&queue);
+    let (ours, theirs) = tokio::io::duplex(1 << 16);
+    let client = futures::stream::iter([Ok((Box::new(theirs) as Box<dyn Io>, Peer::Local))]);
+    let incoming = Box::pin(client.chain(futures::stream::pending()));
+    let config = Config { queue_urls: vec![queue], ..managed(false) };
+    let scene = Watched::reached_by(world, config, incoming, None).await;
+    let mut ours = Some(TokioIo::new(ours));
+    let connector =
+        tower::service_fn(move |_| std::future::ready(ours.take().ok_or(std::io::Error::other("once"))));
+    let channel = Endpoint::from_static("http://ebbtide").connect_with_connector(connector).await;
+    let mut client = CloudProviderClient::new(channel.expect("connected"));
+    client.node_groups(NodeGroupsRequest {}).await.expect("answered");
+    scene.until_it_tells(r#"ebbtide_lifecycle_hook_changes_total{change="created",outcome="ok"}"#, 1.0).await;
+
+    let (cluster, node) = (&scene.world.cluster, scene.nodes[0].as_str());
+    cluster.add(budget("held").min_available(1)).add(pod("held").on(node)).add(pod("web").on(node));
+    scene.until(|w| moments(w, |e| matches!(e, Event::PodRunning { .. })).len() == 2).await;
+    let provider_id = cluster.node(node).and_then(|node| node.spec?.provider_id).expect("an instance");
+    scene.world.aws.terminate(provider_id.rsplit('/').next().expect("its id"), TerminationCause::Rebalance);
+    scene.until_it_tells(r#"ebbtide_scale_in_pods_blocked{budget="default/held"}"#, 1.0).await;
+    let blocked = scene.scrape().await;
+    let budgets: Api<PodDisruptionBudget> = Api::default_namespaced(cluster.client());
+    budgets.delete("held", &DeleteParams::default()).await.expect("deleted");
+    let ended = r#"ebbtide_scale_ins_ended_total{cause="lifecycle-hook",outcome="released"}"#;
+    scene.until_it_tells(ended, 1.0).await;
+    vec![blocked, scene.scrape().await]
+}
+
+/// The page of a program that has refused a client.
+async fn page_with_tls() -> String {
+    let mut params = CertificateParams::new(vec!["ebbtide".to_owned()]).expect("a name");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = KeyPair::generate().expect("a key");
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("documented");
+    fs::create_dir_all(&directory).expect("a directory");
+    let (cert, key_file) = (directory.join("tls.crt"), directory.join("tls.key"));
+    fs::write(&cert, params.self_signed(&key).expect("signed").pem()).expect("written");
+    fs::write(&key_file, key.serialize_pem()).expect("written");
+    let client_ca = cert.clone();
+    let options =
+        TlsOptions { cert, key: key_file, client_ca, client_crl: None, allowed_clients: Vec::new() };
+    let (ours, theirs) = tokio::io::duplex(1);
+    drop(ours);
+    let probe = futures::stream::iter([Ok((Box::new(theirs) as Box<dyn Io>, Peer::Local))]);
+    let incoming = Box::pin(probe.chain(futures::stream::pending()));
+    let world = World::plain(1);
+    world.aws.add_group(group(1));
+    let tls = Tls::load(options, Clock::system()).expect("good files");
+    let scene = Watched::reached_by(world, ebbtide::sim::program::config(), incoming, Some(tls)).await;
+    scene.until_it_tells(r#"ebbtide_tls_clients_refused_total{reason="went_away"}"#, 1.0).await;
+    scene.scrape().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_tables_have_every_metric_of_the_program_with_its_labels_and_no_other() {
+    let mut pages = pages_of_a_scale_in().await;
+    pages.push(page_with_tls().await);
+    let (documented, told) = (documented(), told(&pages));
+    let names = |metrics: &Metrics| metrics.keys().cloned().collect::<BTreeSet<_>>();
+    assert_eq!(names(&documented), names(&told), "left: documented, right: told");
+    for (name, documented) in documented {
+        let told = &told[&name];
+        assert_eq!(documented.kind, told.kind, "{name}");
+        let labels = |metric: &Metric| metric.labels.keys().cloned().collect::<Vec<_>>();
+        assert_eq!(labels(&documented), labels(told), "{name}");
+        for (label, values) in documented.labels.iter().filter(|(_, values)| !values.is_empty()) {
+            let unknown: Vec<_> = told.labels[label].difference(values).collect();
+            assert!(unknown.is_empty(), "{name}, {label}: {unknown:?}");
+        }
+    }
+}
