@@ -30,7 +30,7 @@
 //! | --- | --- | --- |
 //! | 8 | `main`, `sim` | the command line's two commands; the simulated worlds (feature `simulate`) |
 //! | 7 | `app`, `config` | the program put together from the flags that `config` reads |
-//! | 6 | `provider`, `admin` | what cluster-autoscaler calls; what kubelet and Prometheus read |
+//! | 6 | `provider`, `admin` | what cluster-autoscaler calls; what kubelet, Prometheus and people read |
 //! | 5 | `scale_in` | how a node leaves |
 //! | 4 | `groups` | discovery, snapshot, sizes, protection, failed launches, lifecycle hooks |
 //! | 3 | `template` | what a node that is not there yet will be like |

@@ -1,7 +1,9 @@
-//! The admin endpoints: liveness, readiness and metrics.
+//! The admin endpoints: liveness, readiness, metrics and the status page.
 //!
-//! Invariants: `/livez` answers as long as the program runs; `/readyz` names every closed gate; `/metrics` reads its values
-//! on each request; no client can keep others out by holding connections.
+//! Invariants: `/livez` answers as long as the program runs; `/readyz` names every closed gate; `/metrics` and `/status` read
+//! their values on each request, and change nothing; no client can keep others out by holding connections.
+
+mod page;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,7 +13,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
-use axum::response::IntoResponse;
+use axum::response::{IntoResponse, Redirect};
 use axum::routing::get;
 use futures::FutureExt as _;
 use hyper::server::conn::http1;
@@ -23,6 +25,7 @@ use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
+use crate::scale_in::status::Status;
 use crate::slots::{Bounded, Peer, Slots};
 use crate::telemetry::chain;
 
@@ -87,19 +90,50 @@ impl Gate {
     }
 }
 
+/// Tells what is going on, when it is asked.
+pub type Look = Arc<dyn Fn() -> Status + Send + Sync>;
+
 #[derive(Clone)]
 struct Admin {
     readiness: Readiness,
     registry: Arc<Registry>,
+    look: Look,
 }
 
-/// `/livez`, `/readyz` and `/metrics`.
-pub fn router(readiness: Readiness, registry: Arc<Registry>) -> Router {
+/// `/livez`, `/readyz`, `/metrics`, `/status` and `/status.json`.
+pub fn router(readiness: Readiness, registry: Arc<Registry>, look: Look) -> Router {
     Router::new()
         .route("/livez", get(async || "ok\n"))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
-        .with_state(Admin { readiness, registry })
+        .route("/", get(async || Redirect::temporary("status")))
+        .route("/status", get(status))
+        .route("/status.json", get(status_json))
+        .route("/status.css", get(async || typed("text/css; charset=utf-8", page::STYLE)))
+        .route("/status.js", get(async || typed("text/javascript; charset=utf-8", page::SCRIPT)))
+        .with_state(Admin { readiness, registry, look })
+}
+
+/// A body that is what its type says, and is not kept: the next request may find another version.
+fn typed(kind: &'static str, body: impl IntoResponse) -> impl IntoResponse {
+    let headers = [
+        (header::CONTENT_TYPE, kind),
+        (header::CACHE_CONTROL, "no-store"),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    ];
+    (headers, body)
+}
+
+async fn status(State(admin): State<Admin>) -> impl IntoResponse {
+    let page = typed("text/html; charset=utf-8", page::page(&(admin.look)()));
+    ([(header::CONTENT_SECURITY_POLICY, page::POLICY)], page)
+}
+
+async fn status_json(State(admin): State<Admin>) -> impl IntoResponse {
+    match serde_json::to_string(&(admin.look)()) {
+        Ok(json) => typed("application/json", json).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
 }
 
 /// Serves a router until `shutdown` completes, then finishes the requests under way.
@@ -184,7 +218,7 @@ mod tests {
     async fn it_is_ready_when_every_gate_is_open_and_alive_before() {
         let readiness = Readiness::new();
         let (nodes, groups) = (readiness.gate("nodes"), readiness.gate("groups"));
-        let router = router(readiness, Arc::default());
+        let router = router(readiness, Arc::default(), Arc::new(Status::default));
         let ready = async || get(&router, "/readyz").await;
         let unavailable = |text: &str| (StatusCode::SERVICE_UNAVAILABLE, text.to_owned());
         assert_eq!(ready().await, unavailable("not ready: groups, nodes\n"));
@@ -203,7 +237,8 @@ mod tests {
         let counter: Counter = Counter::default();
         registry.register("ebbtide_things", "Things", counter.clone());
         counter.inc();
-        let (status, text) = get(&router(Readiness::new(), Arc::new(registry)), "/metrics").await;
+        let (status, text) =
+            get(&router(Readiness::new(), Arc::new(registry), Arc::new(Status::default)), "/metrics").await;
         assert_eq!(status, StatusCode::OK);
         assert!(text.contains("ebbtide_things_total 1\n") && text.ends_with("# EOF\n"), "{text}");
     }
@@ -213,7 +248,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("bound");
         let mut tasks = JoinSet::new();
-        let router = router(Readiness::new(), Arc::default());
+        let router = router(Readiness::new(), Arc::default(), Arc::new(Status::default));
         tasks.spawn(serve(listener, router, std::future::pending()));
         (address, tasks)
     }

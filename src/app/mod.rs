@@ -13,7 +13,6 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -27,6 +26,7 @@ use crate::clock::Clock;
 use crate::cluster::{Cluster, Election};
 use crate::config::Config;
 use crate::provider::{self, Incoming, Provider, Tls, TlsOptions};
+use crate::scale_in::status::Status;
 use crate::scale_in::{self, Shared};
 use crate::telemetry::chain;
 use crate::template::learned::config_map;
@@ -47,7 +47,7 @@ pub struct Outside {
     pub incoming: Incoming,
     /// Certificates of the gRPC server.
     pub tls: Option<Tls>,
-    /// Socket of `/livez`, `/readyz` and `/metrics`.
+    /// Socket of the admin endpoints.
     pub admin: Option<TcpListener>,
 }
 
@@ -107,9 +107,11 @@ pub async fn run(config: &Config, outside: Outside, stop: CancellationToken) -> 
     tasks.until_stop("look-up of the AWS identity", log_identity(aws));
     tasks.until_done("scale-in controller", control(Arc::clone(&shared)));
     tasks.until_done("gRPC server", serve_grpc(provider, incoming, tls, stop.clone()));
-    tasks.until_stop("readiness", Gates::of(&readiness).keep(readiness.clone(), shared));
+    tasks.until_stop("readiness", Gates::of(&readiness).keep(readiness.clone(), Arc::clone(&shared)));
     if let Some(listener) = admin {
-        tasks.until_done("admin server", serve_admin(listener, readiness, registry, stop.clone()));
+        let look = Arc::new(move || Status::of(&shared));
+        let router = admin::router(readiness, Arc::new(registry), look);
+        tasks.until_done("admin server", serve_admin(listener, router, stop.clone()));
     }
 
     let mut outcome = tokio::select! {
@@ -183,10 +185,8 @@ async fn serve_grpc(
 
 async fn serve_admin(
     listener: TcpListener,
-    readiness: Readiness,
-    registry: Registry,
+    router: axum::Router,
     stop: CancellationToken,
 ) -> Result<(), AppError> {
-    let router = admin::router(readiness, Arc::new(registry));
     admin::serve(listener, router, stop.cancelled_owned()).await.map_err(AppError::Admin)
 }

@@ -16,7 +16,9 @@ use crate::groups::managed_hooks::{Known, ManagedHooks};
 use crate::groups::protection::Protection;
 use crate::groups::{self, Groups};
 use crate::provider::{AwsSizing, Provider, RpcMetrics, Running};
-use crate::scale_in::{Board, EvictionRate, Flush, Holds, Intents, Metrics, Notices, Settings, Shared};
+use crate::scale_in::{
+    Board, EvictionRate, Flush, History, Holds, Intents, Metrics, Notices, Settings, Shared,
+};
 use crate::template::LearnedStore;
 
 /// The program's parts, and what they share.
@@ -84,6 +86,7 @@ fn shared(config: &Config, aws: Aws, cluster: Cluster, clock: Clock, stop: Cance
         eviction_rate: EvictionRate::new(config.eviction_pause),
         turns_given: std::sync::Mutex::default(),
         waiting: Arc::new(Board::default()),
+        history: History::default(),
         metrics: Metrics::default(),
         cluster,
         aws,

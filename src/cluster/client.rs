@@ -46,9 +46,14 @@ impl Cluster {
         self.requests.register(registry);
     }
 
+    /// How long the quietest long-lived watch has shown no life.
+    pub fn silence(&self) -> Duration {
+        self.requests.longest_silence()
+    }
+
     /// Whether every long-lived watch has shown life lately.
     pub fn is_watching(&self) -> bool {
-        self.requests.longest_silence() <= SILENCE
+        self.silence() <= SILENCE
     }
 
     /// Connects as the kubeconfig says, or as a pod of the cluster does.

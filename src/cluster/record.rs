@@ -84,12 +84,6 @@ impl Cause {
     }
 }
 
-impl fmt::Display for Cause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
 impl Phase {
     /// Spelling in the record and in metrics.
     pub fn as_str(self) -> &'static str {
@@ -98,6 +92,23 @@ impl Phase {
             Self::Flushing => "Flushing",
             Self::Releasing => "Releasing",
         }
+    }
+}
+
+impl Release {
+    /// Spelling in the record.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::TerminateAndDecrement => "terminate-and-decrement",
+            Self::Terminate => "terminate",
+            Self::CompleteHook => "complete-hook",
+        }
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
     }
 }
 

@@ -41,7 +41,7 @@ pub(super) struct ServeFlags {
     /// a Unix socket.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8086")]
     pub(super) listen: String,
-    /// Address and port of /livez, /readyz and /metrics.
+    /// Address and port of /livez, /readyz, /metrics, /status and /status.json.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9086")]
     pub(super) admin_listen: String,
     /// The server's certificate chain, PEM. Needs --tls-key and --tls-client-ca. All TLS files are read again when they

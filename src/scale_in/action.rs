@@ -122,6 +122,8 @@ pub struct Plan {
     pub wake_at: Option<Timestamp>,
     /// Pods that the drain waits for.
     pub waiting: Vec<Waiting>,
+    /// When the phase ends at the latest; `None`: nothing limits it.
+    pub phase_until: Option<Timestamp>,
     /// Whether workloads are on the node, or may come; `None` until its pods are listed.
     pub occupied: Option<bool>,
 }
@@ -130,6 +132,17 @@ impl Plan {
     /// Whether the plan has a write to the Node.
     pub(super) fn writes_node(&self) -> bool {
         self.actions.iter().any(|action| matches!(action, Action::PatchNode { .. }))
+    }
+
+    /// Why the plan takes the record off, in the words of its Event.
+    pub(super) fn calls_off(&self) -> Option<&NodeEvent> {
+        self.actions.iter().find_map(|action| {
+            let Action::PatchNode { then, .. } = action else { return None };
+            then.iter().find_map(|action| match action {
+                Action::Announce(event) if event.reason.ends_scale_in() => Some(event),
+                _ => None,
+            })
+        })
     }
 
     /// Plans again at `moment` at the latest.

@@ -8,11 +8,13 @@ use tokio_util::sync::CancellationToken;
 use super::deadline::OurLimit;
 use super::eviction_rate::EvictionRate;
 use super::held_since::Holds;
+use super::history::History;
 use super::membership::Membership;
-use super::metrics::{Board, Metrics};
+use super::metrics::Metrics;
 use super::notices::{Expected, Notices};
 use super::record::{Annotation, Release, Written};
 use super::settings::Settings;
+use super::waiting::Board;
 use crate::aws::{Aws, Lifecycle};
 use crate::clock::Clock;
 use crate::cluster::{
@@ -73,8 +75,10 @@ pub struct Shared {
     pub eviction_rate: EvictionRate,
     /// Instances whose wish may be carried out now but has no record yet.
     pub turns_given: Mutex<BTreeSet<InstanceId>>,
-    /// Whom drains wait for.
+    /// How far scale-ins are.
     pub waiting: Arc<Board>,
+    /// The last scale-ins that ended.
+    pub history: History,
     /// Counters.
     pub metrics: Metrics,
     /// Stops everything: answers still out are awaited, nothing new is sent.
@@ -140,6 +144,16 @@ pub(super) fn will_decrement(nodes: &Nodes, instance: &InstanceId) -> bool {
     speaker(nodes, instance).is_some_and(|node| {
         node.scale_in().is_some_and(|record| record.release == Release::TerminateAndDecrement)
     })
+}
+
+/// Whether a scale-in of this instance of the group is under way.
+pub(super) fn is_leaving(nodes: &Nodes, group: &GroupName, instance: &InstanceId) -> bool {
+    speaker(nodes, instance).is_some_and(|node| node.scale_in().is_some_and(|record| record.group == *group))
+}
+
+/// Whether cluster-autoscaler is about to delete the Node of this instance: it carries its ToBeDeleted taint.
+pub(super) fn is_to_be_deleted(nodes: &Nodes, instance: &InstanceId) -> bool {
+    speaker(nodes, instance).is_some_and(|node| node.taint(names::TO_BE_DELETED).is_some())
 }
 
 /// What AWS has told of the end of a Node's instance, unless the machine has started since.

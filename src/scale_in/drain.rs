@@ -55,6 +55,7 @@ pub(super) fn drain(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     if workloads.is_empty() || late {
         return enter_flushing(s, &record, workloads.len(), plan);
     }
+    plan.phase_until = limit;
     if let Some(limit) = limit {
         plan.wake(limit);
     }

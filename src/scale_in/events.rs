@@ -151,6 +151,11 @@ impl Reason {
         }
     }
 
+    /// Whether the scale-in is over without the node's end.
+    pub fn ends_scale_in(self) -> bool {
+        matches!(self, Self::Cancelled | Self::Over)
+    }
+
     /// The types of its Events, as the table in `docs/events.md` has them.
     pub fn types(self) -> &'static str {
         match self {
@@ -269,14 +274,14 @@ pub(super) fn eviction_refused(pod: &PodName, words: &str) -> NodeEvent {
 
 /// The drain has taken a minute. Not empty.
 pub(super) fn waiting(waiting: &[Waiting]) -> NodeEvent {
-    let entries = waiting.iter().map(|one| format!("{} ({})", one.pod, why(&one.why)));
+    let entries = waiting.iter().map(|one| format!("{} ({})", one.pod, one.why.in_words()));
     let note = format!("waiting for {}: {}", pods(waiting.len(), "pod"), list(entries));
     normal(Reason::Waiting, "waiting", note)
 }
 
 /// The drain has taken longer than our limit, at which nothing is deleted. Not empty.
 pub(super) fn over_time(waiting: &[Waiting]) -> NodeEvent {
-    let entries = waiting.iter().map(|one| format!("{} ({})", one.pod, why(&one.why)));
+    let entries = waiting.iter().map(|one| format!("{} ({})", one.pod, one.why.in_words()));
     let note = format!(
         "the drain has taken longer than --drain-timeout (or the group's tag ebbtide/drain-timeout) allows; nothing is deleted (--on-deadline=wait), and it goes on to wait \
          for {}: {}",
@@ -286,16 +291,19 @@ pub(super) fn over_time(waiting: &[Waiting]) -> NodeEvent {
     warning(Reason::OverTime, "over time", note)
 }
 
-fn why(reason: &WaitReason) -> String {
-    match reason {
-        WaitReason::Exiting(until) => format!("exiting, has until {until:.0}"),
-        WaitReason::Overdue(until) => format!("should have exited by {until:.0}"),
-        WaitReason::Budget(budget, _) => format!("budget {budget}"),
-        WaitReason::Patient => "asked not to be disturbed".to_owned(),
-        WaitReason::After(order) => format!("after order {order}"),
-        WaitReason::Refused(words) => quoted(words, 100),
-        WaitReason::Rate => "its turn under --eviction-qps".to_owned(),
-        WaitReason::Queued => "to be evicted".to_owned(),
+impl WaitReason {
+    /// The reason, in the words of Events.
+    pub fn in_words(&self) -> String {
+        match self {
+            Self::Exiting(until) => format!("exiting, has until {until:.0}"),
+            Self::Overdue(until) => format!("should have exited by {until:.0}"),
+            Self::Budget(budget, _) => format!("budget {budget}"),
+            Self::Patient => "asked not to be disturbed".to_owned(),
+            Self::After(order) => format!("after order {order}"),
+            Self::Refused(words) => quoted(words, 100),
+            Self::Rate => "its turn under --eviction-qps".to_owned(),
+            Self::Queued => "to be evicted".to_owned(),
+        }
     }
 }
 

@@ -41,6 +41,7 @@ pub(super) fn flush(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     if until <= s.now {
         return release::begin(s, record, events::releasing(&record.instance, s.attachments), plan);
     }
+    plan.phase_until = Some(until);
     plan.wake(until);
 }
 

@@ -10,11 +10,11 @@ use async_trait::async_trait;
 use super::context::{our_limit, speaker, will_decrement};
 use super::record::{Cause, Record, Release};
 use super::settings::Settings;
-use super::{deadline, node_patch};
+use super::{context, deadline, node_patch};
 use crate::clock::Clock;
 use crate::cluster::{ApiError, Cluster, NodeView, Nodes};
 use crate::groups::Groups;
-use crate::k8s::{GroupName, InstanceId, NodeName, names};
+use crate::k8s::{GroupName, InstanceId, NodeName};
 
 /// What the RPCs need of scale-ins: which are under way, and a way to request more. [`Intents`] in the program, a
 /// script in tests.
@@ -120,12 +120,11 @@ impl ScaleIns for Intents {
     }
 
     fn is_leaving(&self, group: &GroupName, instance: &InstanceId) -> bool {
-        speaker(&self.nodes, instance)
-            .is_some_and(|node| node.scale_in().is_some_and(|record| record.group == *group))
+        context::is_leaving(&self.nodes, group, instance)
     }
 
     fn is_to_be_deleted(&self, instance: &InstanceId) -> bool {
-        speaker(&self.nodes, instance).is_some_and(|node| node.taint(names::TO_BE_DELETED).is_some())
+        context::is_to_be_deleted(&self.nodes, instance)
     }
 
     fn will_decrement(&self, instance: &InstanceId) -> bool {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus_client::collector::Collector;
@@ -13,12 +13,11 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::progress::{Ended, Ending};
+use super::history::{Ended, Ending};
 use super::record::{Annotation, Cause, Written};
-use super::waiting::{WaitReason, Waiting};
+use super::waiting::{Board, WaitReason};
 use crate::clock::{Clock, elapsed};
 use crate::cluster::{Answer, Nodes};
-use crate::k8s::NodeName;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
 #[allow(non_camel_case_types, reason = "label values are spelled as Prometheus has them")]
@@ -234,30 +233,6 @@ impl Metrics {
     }
 }
 
-/// Whom each drain waits for, now.
-#[derive(Debug, Default)]
-pub struct Board(Mutex<BTreeMap<NodeName, Vec<Waiting>>>);
-
-impl Board {
-    pub(super) fn set(&self, node: &NodeName, waiting: Vec<Waiting>) {
-        let mut board = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if waiting.is_empty() {
-            board.remove(node);
-        } else {
-            board.insert(node.clone(), waiting);
-        }
-    }
-
-    pub(super) fn forget(&self, node: &NodeName) {
-        self.set(node, Vec::new());
-    }
-
-    /// Whom each drain waits for, by node.
-    pub fn all(&self) -> BTreeMap<NodeName, Vec<Waiting>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-}
-
 #[derive(Debug)]
 struct UnderWay {
     nodes: Arc<Nodes>,
@@ -301,23 +276,13 @@ impl Collector for UnderWay {
         ConstGauge::new(oldest.as_secs_f64()).encode(gauge)?;
         let mut waiting: BTreeMap<&'static str, i64> = BTreeMap::new();
         let mut blocked: BTreeMap<String, i64> = BTreeMap::new();
-        for w in self.board.all().values().flatten() {
+        for w in self.board.all().values().flat_map(|progress| &progress.waiting) {
             if let WaitReason::Budget(names, _) = &w.why {
                 for name in names.split(", ") {
                     *blocked.entry(name.to_owned()).or_default() += 1;
                 }
             }
-            let why = match w.why {
-                WaitReason::Exiting(_) => "exiting",
-                WaitReason::Overdue(_) => "overdue",
-                WaitReason::Budget(..) => "budget",
-                WaitReason::Patient => "patient",
-                WaitReason::After(_) => "order",
-                WaitReason::Refused(_) => "refused",
-                WaitReason::Rate => "rate",
-                WaitReason::Queued => "queued",
-            };
-            *waiting.entry(why).or_default() += 1;
+            *waiting.entry(w.why.as_str()).or_default() += 1;
         }
         let mut gauge = encoder.encode_descriptor(
             "ebbtide_scale_in_pods_waiting",

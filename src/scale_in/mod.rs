@@ -15,6 +15,7 @@
 //!   it is believed.
 //! - [`notices`] reads what AWS tells of interruptions and lifecycle actions; [`cordon`] keeps pods away meanwhile.
 //! - [`operator_queue`] decides whose wish is next. [`events`] holds every Event on Nodes.
+//! - [`status`] is all of it as data, for people; [`history`] keeps the scale-ins that ended.
 
 pub mod action;
 mod claims;
@@ -30,6 +31,7 @@ mod flush;
 mod guard;
 mod heartbeat;
 mod held_since;
+mod history;
 mod intents;
 mod joined;
 mod membership;
@@ -43,13 +45,13 @@ mod order;
 mod outcome;
 mod perform;
 pub mod plan;
-mod progress;
 mod release;
 mod remember;
 mod report;
 mod returns;
 mod settings;
 pub mod situation;
+pub mod status;
 mod terminate;
 #[cfg(test)]
 mod tests;
@@ -64,7 +66,9 @@ pub use context::Shared;
 pub use controller::{ControllerError, run};
 pub use eviction_rate::EvictionRate;
 pub use held_since::Holds;
+pub use history::History;
 pub use intents::{Accepted, IntentError, Intents, ScaleIns};
-pub use metrics::{Board, Metrics};
+pub use metrics::Metrics;
 pub use notices::Notices;
 pub use settings::{AtOnce, OnDeadline, Settings, Treatment};
+pub use waiting::Board;

@@ -48,7 +48,7 @@ impl Worker {
                 }
                 self.shared.metrics.answered(&answer, call(how));
                 if goes && how == How::Deleted {
-                    self.progress.cut_short();
+                    self.shared.history.cut_short(&self.name);
                 }
                 if answer == Answer::Going {
                     self.tell_pod(pod, &uid, how);
@@ -93,7 +93,7 @@ impl Worker {
 
     /// AWS was told to end the instance.
     fn note_release(&mut self) {
-        if let Some(after) = self.progress.release(self.shared.clock.wall()) {
+        if let Some(after) = self.shared.history.released(&self.name, self.shared.clock.wall()) {
             self.shared.metrics.released(after);
         }
     }

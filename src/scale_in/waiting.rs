@@ -1,8 +1,12 @@
 //! Whom a drain waits for, and why.
 
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
 use jiff::Timestamp;
 
 use crate::cluster::PodName;
+use crate::k8s::NodeName;
 
 /// A pod that a drain waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,4 +36,55 @@ pub enum WaitReason {
     Rate,
     /// Not asked yet, or not answered.
     Queued,
+}
+
+impl WaitReason {
+    /// Spelling in metrics and in the status.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Exiting(_) => "exiting",
+            Self::Overdue(_) => "overdue",
+            Self::Budget(..) => "budget",
+            Self::Patient => "patient",
+            Self::After(_) => "order",
+            Self::Refused(_) => "refused",
+            Self::Rate => "rate",
+            Self::Queued => "queued",
+        }
+    }
+}
+
+/// What a worker knows of its node's scale-in beyond the record. For people.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Pods that the drain waits for.
+    pub waiting: Vec<Waiting>,
+    /// When the phase ends at the latest, by the wall clock; `None`: nothing limits it.
+    pub phase_until: Option<Timestamp>,
+    /// AWS's words if it refuses to release the instance.
+    pub refused: Option<String>,
+}
+
+/// How far each scale-in is, now. Only the leader writes here.
+#[derive(Debug, Default)]
+pub struct Board(Mutex<BTreeMap<NodeName, Progress>>);
+
+impl Board {
+    /// Notes how far a node is; `None`: it is not ours to say.
+    pub(super) fn set(&self, node: &NodeName, progress: Option<Progress>) {
+        let mut board = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match progress {
+            Some(progress) => board.insert(node.clone(), progress),
+            None => board.remove(node),
+        };
+    }
+
+    pub(super) fn forget(&self, node: &NodeName) {
+        self.set(node, None);
+    }
+
+    /// How far each scale-in is, by node.
+    pub fn all(&self) -> BTreeMap<NodeName, Progress> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }

@@ -29,8 +29,8 @@ use super::operator_queue;
 use super::outcome::Outcome;
 use super::perform::perform;
 use super::plan::plan;
-use super::progress::Progress;
 use super::situation::Situation;
+use super::waiting::Progress;
 use crate::clock::later;
 use crate::cluster::{NodeView, PodView, Sink, brings_news, deliver};
 use crate::groups::hooks::HookState;
@@ -172,7 +172,6 @@ pub(super) struct Worker {
     nodes: BTreeSet<NodeName>,
     pods: Pods,
     pub(super) memory: Memory,
-    pub(super) progress: Progress,
     /// The record's moments are read by the wall clock as it was when the record came: later steps do not matter.
     record_seen: RecordSeen,
     /// The Node's instance.
@@ -196,7 +195,6 @@ impl Worker {
             name,
             pods: Pods::default(),
             memory: Memory::default(),
-            progress: Progress::default(),
             running: FuturesUnordered::new(),
         }
     }
@@ -249,9 +247,9 @@ impl Worker {
     /// Plans, and starts the actions.
     fn step(&mut self) -> Next {
         let node = self.shared.nodes.get(&self.name);
-        self.count(node.as_deref());
         let Some(node) = node else {
             self.note_what_runs_on();
+            self.note_course(None, None);
             return Next::Over;
         };
         let look = self.look(&node);
@@ -301,7 +299,14 @@ impl Worker {
             self.shared.eviction_rate.leave(&self.name);
         }
         self.memory.note_occupied(plan.occupied, now);
-        self.shared.waiting.set(&self.name, if leads { plan.waiting } else { Vec::new() });
+        let why = plan.calls_off().map(|event| event.note.as_str());
+        self.note_course(Some(&node), why);
+        let progress = (leads && node.scale_in().is_some()).then(|| Progress {
+            waiting: plan.waiting,
+            phase_until: plan.phase_until.map(|until| later(until, look.ahead)),
+            refused: self.memory.refused_by_aws.clone(),
+        });
+        self.shared.waiting.set(&self.name, progress);
         for action in plan.actions {
             self.start(&node, action);
         }
@@ -380,10 +385,13 @@ impl Worker {
         self.shared.holds.note_needed(instance, until, now);
     }
 
-    /// Counts what of the scale-in has ended. Only the leader does: all replicas see the same.
-    fn count(&mut self, node: Option<&NodeView>) {
-        let record = node.and_then(NodeView::scale_in);
-        let ended = self.progress.see(record, node.is_none(), self.shared.clock.wall());
+    /// Notes how the scale-in goes on, and counts what of it has ended. Only the leader counts: all replicas see the same.
+    fn note_course(&self, node: Option<&NodeView>, why: Option<&str>) {
+        let wall = self.shared.clock.wall();
+        let ended = match node {
+            Some(node) => self.shared.history.see(&self.name, node.scale_in(), why, wall),
+            None => self.shared.history.gone(&self.name, wall),
+        };
         if self.shared.leadership.leads() {
             ended.into_iter().for_each(|ended| self.shared.metrics.ended(ended));
         }

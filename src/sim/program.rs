@@ -1,5 +1,6 @@
 //! The real program on simulated worlds: start it, call it over gRPC, stop it, kill it, restart it.
 
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,6 +9,7 @@ use futures::StreamExt;
 use hyper_util::rt::TokioIo;
 use jiff::SignedDuration;
 use tokio::io::DuplexStream;
+use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_stream::wrappers::UnboundedReceiverStream;
@@ -76,6 +78,12 @@ pub fn config() -> Config {
     }
 }
 
+fn loopback() -> io::Result<TcpListener> {
+    let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener)
+}
+
 /// The running program. Dropping it kills it at once.
 #[derive(Debug)]
 pub struct Program {
@@ -83,6 +91,7 @@ pub struct Program {
     stop: CancellationToken,
     connect: mpsc::UnboundedSender<DuplexStream>,
     clock: Clock,
+    admin: Option<SocketAddr>,
 }
 
 impl Program {
@@ -103,19 +112,26 @@ impl Program {
         let incoming = UnboundedReceiverStream::new(connections)
             .map(|stream| Ok((Box::new(stream) as Box<dyn Io>, Peer::Local)));
         let clock = world.clock.of_its_own();
+        let listener = loopback().ok();
+        let admin = listener.as_ref().and_then(|listener| listener.local_addr().ok());
         let outside = Outside {
             aws,
             cluster: Cluster::new(client),
             clock: clock.clone(),
             incoming: incoming.boxed(),
             tls: None,
-            admin: None,
+            admin: listener,
         };
         let stop = CancellationToken::new();
         let mut task = JoinSet::new();
         let until = stop.clone();
         task.spawn(async move { app::run(&config, outside, until).await });
-        Self { task, stop, connect, clock }
+        Self { task, stop, connect, clock, admin }
+    }
+
+    /// The address of its admin endpoints, if the machine has a loopback interface.
+    pub fn admin(&self) -> Option<SocketAddr> {
+        self.admin
     }
 
     /// Moves its machine's wall clock forward or back.
@@ -132,7 +148,7 @@ impl Program {
                 let connect = connect.clone();
                 async move {
                     let (ours, theirs) = tokio::io::duplex(PIPE);
-                    let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+                    let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
                     connect.send(theirs).map(|()| TokioIo::new(ours)).map_err(|_| refused)
                 }
             },

@@ -19,6 +19,7 @@ pub mod tags;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -125,6 +126,11 @@ pub fn without_room(group: &str) -> Bytes {
 }
 
 impl Template {
+    /// The instance type that its labels name, and what it gives to pods.
+    pub fn figures(&self) -> (Option<String>, BTreeMap<String, String>) {
+        node::figures(&self.encoded)
+    }
+
     /// Makes the template.
     pub fn of(facts: &Facts<'_>, settings: &Settings) -> Result<Self, TemplateError> {
         let zone =

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use k8s_pb::api::core::v1::{Node, NodeCondition, NodeSpec, NodeStatus, NodeSystemInfo, Taint};
 use k8s_pb::apimachinery::pkg::api::resource::Quantity;
 use k8s_pb::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use prost::Message as _;
 
 use super::capacity::{Figures, Resources};
 use super::devices;
@@ -58,6 +59,15 @@ pub(super) fn without_room(group: &str) -> Node {
             ..NodeStatus::default()
         }),
     }
+}
+
+/// The instance type that an encoded Node's labels name, and what it gives to pods.
+pub(super) fn figures(encoded: &[u8]) -> (Option<String>, BTreeMap<String, String>) {
+    let node = Node::decode(encoded).unwrap_or_default();
+    let labels = node.metadata.map(|meta| meta.labels).unwrap_or_default();
+    let allocatable = node.status.map(|status| status.allocatable).unwrap_or_default();
+    let told = allocatable.into_iter().filter_map(|(name, quantity)| Some((name, quantity.string?)));
+    (labels.get("node.kubernetes.io/instance-type").cloned(), told.collect())
 }
 
 /// The kubelet's version: EKS gives the Kubernetes version without the patch.

@@ -37,6 +37,7 @@ mod scale;
 mod scene;
 mod sizes;
 mod states;
+mod status;
 mod throttling;
 mod turns;
 mod twins;

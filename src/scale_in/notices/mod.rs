@@ -82,6 +82,11 @@ impl Notices {
         self.versions.subscribe()
     }
 
+    /// When the queue was last read, or its reading began; `None` if another process reads it.
+    pub(super) fn read_at(&self, queue: &str) -> Option<Timestamp> {
+        self.queues.read_at(queue)
+    }
+
     /// Notes what a message says. Whether it is new.
     fn expect(&self, instance: &InstanceId, message: &str, expected: Expected) -> bool {
         let before = self.lock().entry(instance.clone()).or_default().insert(message.to_owned(), expected);

@@ -32,6 +32,11 @@ impl Queues {
         self.lock().entry(url.to_owned()).or_insert(new).read_at = now;
     }
 
+    /// When it was last read, or its reading began.
+    pub(super) fn read_at(&self, url: &str) -> Option<Timestamp> {
+        self.lock().get(url).map(|queue| queue.read_at)
+    }
+
     /// So many of its messages wait for their records.
     pub(super) fn wait(&self, url: &str, messages: usize, oldest: Option<Timestamp>) {
         if let Some(queue) = self.lock().get_mut(url) {

@@ -1,0 +1,310 @@
+//! The status page: [`Status`] as HTML, for a browser of any width, with a script or without one.
+//!
+//! Invariants: what comes from outside is escaped ([`html::Html`]); the page loads nothing but its own style and script, and its
+//! content security policy allows nothing else.
+
+mod html;
+mod timeline;
+
+use self::html::{Html, lasted, moment};
+use self::timeline::Axis;
+use crate::scale_in::status::{Ended, GroupStatus, ScaleIn, Status};
+
+/// The page's style.
+pub(super) const STYLE: &str = include_str!("page.css");
+
+/// The page's script: fetches the page again and exchanges what has changed.
+pub(super) const SCRIPT: &str = include_str!("page.js");
+
+/// What a browser may load for the page: its own style and script, and the page again.
+pub(super) const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; \
+     base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// The whole page.
+pub(super) fn page(status: &Status) -> String {
+    let mut html = Html::default();
+    html.raw("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>ebbtide</title>");
+    html.raw("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">");
+    html.raw("<meta name=\"color-scheme\" content=\"light dark\">");
+    html.raw("<link rel=\"stylesheet\" href=\"status.css\">");
+    html.raw("<noscript><meta http-equiv=\"refresh\" content=\"10\"></noscript>");
+    html.raw("<script src=\"status.js\" defer></script></head><body><main>");
+    head(&mut html, status);
+    under_way(&mut html, status);
+    groups(&mut html, &status.groups);
+    told(&mut html, status);
+    ended(&mut html, &status.ended);
+    html.raw("</main><p id=\"lost\" hidden>No answer: what you see is old.</p></body></html>\n");
+    html.done()
+}
+
+fn head(html: &mut Html, status: &Status) {
+    html.raw("<header><h1>ebbtide <small>").text(status.version).raw("</small></h1><p>");
+    html.raw("<time>").text(moment(status.at)).raw("</time> · ");
+    match (&status.leader.name, status.leader.here) {
+        (Some(name), true) => html.raw("this process leads (").text(name).raw(")"),
+        (None, true) => html.raw("this process leads"),
+        (Some(name), false) => html.text(name).raw(" leads, and knows more: ask it"),
+        (None, false) => html.raw("<b class=\"bad\">nobody is known to lead: nothing is drained</b>"),
+    };
+    html.raw("</p><p>");
+    match status.known.groups_age_seconds {
+        Some(age) => html.raw("groups: as AWS had them ").text(lasted(age)).raw(" ago"),
+        None => html.raw("<b class=\"bad\">groups: AWS has not answered yet</b>"),
+    };
+    if status.known.groups_age_seconds.is_some() && !status.known.groups_fresh {
+        html.raw(" <b class=\"bad\">(too old: cluster-autoscaler gets no answers)</b>");
+    }
+    html.raw(" · ");
+    if status.known.watches_alive {
+        html.raw("watches alive");
+    } else {
+        let silence = lasted(status.known.watch_silence_seconds);
+        html.raw("<b class=\"bad\">a watch has been silent for ").text(silence).raw("</b>");
+    }
+    for (kind, _) in status.known.listed.iter().filter(|(_, listed)| !**listed) {
+        html.raw(" · <b class=\"bad\">").text(kind).raw(" not listed yet</b>");
+    }
+    html.raw("</p></header>");
+}
+
+fn under_way(html: &mut Html, status: &Status) {
+    html.raw("<section id=\"under-way\"><h2>Scale-ins under way <small>");
+    html.text(status.scale_ins.len()).raw("</small></h2>");
+    if status.scale_ins.is_empty() {
+        html.raw("<p class=\"none\">None.</p>");
+    }
+    let axis = Axis::of(&status.scale_ins, status.at);
+    for one in &status.scale_ins {
+        scale_in(html, one, axis);
+    }
+    html.raw("</section>");
+}
+
+fn scale_in(html: &mut Html, one: &ScaleIn, axis: Axis) {
+    html.raw("<article><h3><span class=\"chip ").text(one.phase).raw("\">").text(one.phase).raw("</span> ");
+    html.text(&one.node).raw("</h3><p class=\"facts\">").text(one.cause);
+    for (label, value) in [("group", one.group.as_deref()), ("instance", one.instance.as_deref())] {
+        if let Some(value) = value {
+            html.raw(" · ").raw(label).raw(" ").text(value);
+        }
+    }
+    if let Some(release) = one.release {
+        html.raw(" · release: ").text(release.as_str());
+    }
+    for (label, at) in [
+        ("since", one.requested_at),
+        ("this phase ends by", one.phase_until),
+        ("released by", one.release_by),
+        ("AWS ends the machine at", one.ends_at),
+    ] {
+        if let Some(at) = at {
+            html.raw(" · ").raw(label).raw(" <time>").text(moment(at)).raw("</time>");
+        }
+    }
+    if one.release_by.is_none() {
+        html.raw(" · no time limit");
+    }
+    html.raw("</p>");
+    timeline::draw(html, one, axis);
+    if let Some(refused) = &one.refused {
+        html.raw("<p class=\"bad\">AWS does not release the instance: ").text(refused).raw("</p>");
+    }
+    waiting(html, one);
+    html.raw("</article>");
+}
+
+fn waiting(html: &mut Html, one: &ScaleIn) {
+    let Some(waiting) = one.waiting.as_ref().filter(|waiting| !waiting.is_empty()) else { return };
+    html.raw("<table><thead><tr><th>waits for</th><th>why</th><th>until</th></tr></thead><tbody>");
+    for wait in waiting {
+        html.raw("<tr class=\"").text(wait.reason).raw("\">");
+        html.cell("waits for", &wait.pod).cell("why", &wait.text);
+        html.cell("until", wait.until.map(moment).unwrap_or_default()).raw("</tr>");
+    }
+    html.raw("</tbody></table>");
+}
+
+fn groups(html: &mut Html, groups: &[GroupStatus]) {
+    html.raw("<section id=\"groups\"><h2>Groups <small>").text(groups.len()).raw("</small></h2>");
+    html.raw("<table><thead><tr><th>group</th><th>min</th><th>desired</th><th>max</th><th>target</th>");
+    html.raw("<th>leaving</th><th>missing</th><th>hook</th><th>a new node</th></tr></thead><tbody>");
+    for group in groups {
+        html.raw("<tr>").cell("group", &group.name).cell("min", group.aws.min);
+        html.cell("desired", group.aws.desired).cell("max", group.aws.max);
+        html.cell("target", group.told.desired).cell("leaving", group.leaving).cell("missing", group.missing);
+        html.cell("hook", hook(group)).cell("a new node", new_node(group)).raw("</tr>");
+        for trouble in troubles(group) {
+            html.raw("<tr class=\"trouble\"><td colspan=\"9\" class=\"bad\">")
+                .text(trouble)
+                .raw("</td></tr>");
+        }
+    }
+    html.raw("</tbody></table></section>");
+}
+
+fn hook(group: &GroupStatus) -> String {
+    let others = if group.hook.others { ", and another's" } else { "" };
+    match (&group.hook.name, group.hook.heartbeat_seconds) {
+        (Some(name), Some(seconds)) => format!("{name}, {}{others}", lasted(seconds)),
+        _ => format!("{}{others}", group.hook.state),
+    }
+}
+
+fn new_node(group: &GroupStatus) -> String {
+    let Some(template) = &group.template else { return "is being looked up".to_owned() };
+    let of = |name: &str| template.allocatable.get(name).map_or("?", String::as_str);
+    let kind = template.instance_type.as_deref().unwrap_or("unknown");
+    format!("{kind}: cpu {}, memory {}, pods {}", of("cpu"), of("memory"), of("pods"))
+}
+
+/// What somebody should look at in a group.
+fn troubles(group: &GroupStatus) -> Vec<String> {
+    let launches = group.launches.as_ref().map(|launches| {
+        format!("{} launches failed: {}: {}", launches.failed, launches.code, launches.message)
+    });
+    let template = group.template.as_ref().and_then(|template| template.error.as_ref());
+    let template = template.map(|error| format!("there is no template: {error}"));
+    let frozen = group.frozen.as_ref().map(|why| format!("AWS refuses changes: {why}"));
+    let suspended =
+        (!group.suspended.is_empty()).then(|| format!("suspended: {}", group.suspended.join(", ")));
+    [launches, template, frozen, suspended].into_iter().flatten().collect()
+}
+
+/// What AWS tells.
+fn told(html: &mut Html, status: &Status) {
+    if status.queues.is_empty() && status.notices.is_empty() {
+        return;
+    }
+    html.raw("<section id=\"notices\"><h2>Notices from AWS</h2><ul>");
+    for queue in &status.queues {
+        html.raw("<li>queue ").text(&queue.url).raw(": ");
+        match queue.read_age_seconds {
+            Some(age) => html.raw("read ").text(lasted(age)).raw(" ago"),
+            None if status.leader.here => html.raw("<b class=\"bad\">not read yet</b>"),
+            None => html.raw("read by the leader"),
+        };
+        html.raw("</li>");
+    }
+    for notice in &status.notices {
+        html.raw("<li>").text(&notice.instance).raw(": ").text(notice.cause);
+        if let Some(at) = notice.ends_at {
+            html.raw(", ends at <time>").text(moment(at)).raw("</time>");
+        }
+        html.raw("</li>");
+    }
+    html.raw("</ul></section>");
+}
+
+fn ended(html: &mut Html, ended: &[Ended]) {
+    html.raw("<section id=\"ended\"><h2>Ended <small>").text(ended.len()).raw("</small></h2>");
+    if ended.is_empty() {
+        html.raw("<p class=\"none\">None since this process was started.</p></section>");
+        return;
+    }
+    html.raw("<table><thead><tr><th>node</th><th>group</th><th>cause</th><th>outcome</th><th>at</th>");
+    html.raw("<th>took</th><th>phases</th></tr></thead><tbody>");
+    for one in ended {
+        let outcome = one.outcome.as_str();
+        let why = one.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+        let stages: Vec<String> =
+            one.stages.iter().map(|stage| format!("{} {}", stage.phase, lasted(stage.seconds))).collect();
+        html.raw("<tr>").cell("node", &one.node).cell("group", &one.group).cell("cause", one.cause);
+        html.cell("outcome", format_args!("{outcome}{why}")).cell("at", moment(one.ended_at));
+        html.cell("took", lasted(one.seconds)).cell("phases", stages.join(", ")).raw("</tr>");
+    }
+    html.raw("</tbody></table></section>");
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::scale_in::record::Cause;
+    use crate::scale_in::status::{Ending, Launches, Notice, Queue, TemplateStatus, Wait};
+
+    const EVIL: &str = "<img src=x onerror=alert(1)>\"'&";
+
+    /// A status in which every text from outside is hostile.
+    fn hostile() -> Status {
+        let at = Timestamp::from_second(1_700_000_000).expect("in range");
+        let text = || EVIL.to_owned();
+        let wait =
+            Wait { pod: text(), reason: "budget", text: text(), budget: Some(text()), until: Some(at) };
+        let scale_in = ScaleIn {
+            node: EVIL.into(),
+            instance: Some(EVIL.into()),
+            group: Some(EVIL.into()),
+            cause: Cause::Operator,
+            phase: "Draining",
+            requested_at: Some(at),
+            stages: Vec::new(),
+            phase_until: Some(at),
+            release_by: Some(at),
+            ends_at: Some(at),
+            release: None,
+            waiting: Some(vec![wait]),
+            refused: Some(text()),
+        };
+        let ended = Ended {
+            node: EVIL.into(),
+            instance: EVIL.into(),
+            group: EVIL.into(),
+            cause: Cause::Operator,
+            outcome: Ending::Cancelled,
+            why: Some(text()),
+            requested_at: at,
+            ended_at: at,
+            seconds: 3_700,
+            stages: Vec::new(),
+        };
+        let launches = Launches { code: text(), message: text(), out_of_resources: true, failed: 1 };
+        let template =
+            TemplateStatus { error: Some(text()), instance_type: Some(text()), ..TemplateStatus::default() };
+        let group = GroupStatus {
+            name: EVIL.into(),
+            frozen: Some(text()),
+            suspended: vec![text()],
+            launches: Some(launches),
+            template: Some(template),
+            ..GroupStatus::default()
+        };
+        let mut status = Status {
+            at,
+            scale_ins: vec![scale_in],
+            ended: vec![ended],
+            groups: vec![group],
+            ..Status::default()
+        };
+        status.leader.name = Some(text());
+        status.queues = vec![Queue { url: text(), read_age_seconds: None }];
+        status.notices = vec![Notice { instance: EVIL.into(), cause: Cause::Operator, ends_at: None }];
+        status
+    }
+
+    #[test]
+    fn no_text_from_outside_becomes_markup() {
+        let page = page(&hostile());
+        assert!(page.matches("&lt;img src=x onerror=alert(1)&gt;&quot;&#39;&amp;").count() >= 15, "{page}");
+        assert!(!page.contains("<img") && !page.contains("onerror=alert(1)>"), "{page}");
+    }
+
+    #[test]
+    fn the_page_loads_nothing_but_its_own() {
+        let page = page(&Status::default());
+        for from in ["src=\"", "href=\""] {
+            for loaded in page.split(from).skip(1) {
+                assert!(loaded.starts_with("status."), "{loaded}");
+            }
+        }
+        assert!(!page.contains("style=") && !page.contains("<script>"), "the policy allows neither");
+        assert!(!STYLE.contains("url(") && !STYLE.contains("@import"));
+    }
+
+    #[test]
+    fn a_time_is_told_in_its_two_largest_units() {
+        let told = [0, 59, 61, 3_599, 3_600, 176_461].map(lasted);
+        assert_eq!(told, ["0 s", "59 s", "1 min 1 s", "59 min 59 s", "1 h 0 min", "49 h 1 min"]);
+    }
+}

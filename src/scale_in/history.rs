@@ -1,0 +1,359 @@
+//! The scale-ins under way as their records showed them, and the last ones that ended. For people and metrics: nothing is
+//! decided by it. The records' own moments count, so that a restart or another leader changes no duration.
+//!
+//! Every process keeps its own, from the Nodes that it sees; what ended before its start is not in it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::record::{Cause, Phase, Record};
+use crate::clock::elapsed;
+use crate::k8s::NodeName;
+
+/// How many that ended are kept.
+const KEPT: usize = 100;
+
+/// Phases of one scale-in that are kept: workloads that keep coming back to a node bring it back to Draining each time.
+const STAGES: usize = 16;
+
+/// How a scale-in ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ending {
+    /// The Node is gone after its instance was released.
+    Released,
+    /// The same, after workloads were deleted because time was up.
+    CutShort,
+    /// The Node went while workloads or DaemonSet pods still ran.
+    Lost,
+    /// The Node is in use again after its release: a new root volume, back from the warm pool, or another machine's now.
+    Returned,
+    /// It was called off: by a person, by the group's minimum, by detaching the instance, by a new scale-in.
+    Cancelled,
+}
+
+impl Ending {
+    pub(super) const ALL: [Self; 5] =
+        [Self::Released, Self::CutShort, Self::Lost, Self::Returned, Self::Cancelled];
+
+    /// Spelling in metrics and in the status.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Released => "released",
+            Self::CutShort => "cut_short",
+            Self::Lost => "lost",
+            Self::Returned => "returned",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// What has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// A phase, after so long.
+    Phase(Phase, Duration),
+    /// The scale-in.
+    ScaleIn(Cause, Ending),
+}
+
+/// A phase and when it began, by the wall clock.
+pub(super) type Stage = (Phase, Timestamp);
+
+/// A scale-in as it went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Course {
+    pub(super) record: Record,
+    pub(super) stages: Vec<Stage>,
+    /// Why it was called off.
+    why: Option<String>,
+    /// Workloads were deleted because time was up.
+    is_cut_short: bool,
+    /// AWS was told to end the instance.
+    is_released: bool,
+}
+
+/// A scale-in that ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Past {
+    pub(super) node: NodeName,
+    pub(super) course: Course,
+    pub(super) outcome: Ending,
+    pub(super) at: Timestamp,
+}
+
+impl Past {
+    /// Why it was called off, if that is known: only the process that did it knows.
+    pub(super) fn why(&self) -> Option<&str> {
+        self.course.why.as_deref().filter(|_| self.outcome == Ending::Cancelled)
+    }
+}
+
+/// Scale-ins under way, and the last ones that ended.
+#[derive(Debug, Default)]
+pub struct History(Mutex<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    under_way: BTreeMap<NodeName, Course>,
+    ended: VecDeque<Past>,
+}
+
+impl History {
+    /// Notes a Node's record. `why`: it is about to be taken off, because of this. Returns what has ended by that.
+    pub(super) fn see(
+        &self,
+        node: &NodeName,
+        record: Option<&Record>,
+        why: Option<&str>,
+        now: Timestamp,
+    ) -> Vec<Ended> {
+        let mut inner = self.lock();
+        let mut ended = Vec::new();
+        if inner.under_way.get(node).is_some_and(|course| record.is_none_or(|record| !course.is_of(record))) {
+            ended = inner.end(node, false, now);
+        }
+        if let Some(record) = record {
+            let course = inner.under_way.entry(node.clone()).or_insert_with(|| Course::of(record));
+            ended.extend(course.see(record, why));
+        }
+        ended
+    }
+
+    /// Notes that a Node is gone. Returns what has ended by that.
+    pub(super) fn gone(&self, node: &NodeName, now: Timestamp) -> Vec<Ended> {
+        self.lock().end(node, true, now)
+    }
+
+    /// Notes that workloads are deleted because time is up.
+    pub(super) fn cut_short(&self, node: &NodeName) {
+        if let Some(course) = self.lock().under_way.get_mut(node) {
+            course.is_cut_short = true;
+        }
+    }
+
+    /// Notes that AWS was told to end the instance. How long ago the last workload exited, the first time this is said.
+    pub(super) fn released(&self, node: &NodeName, now: Timestamp) -> Option<Duration> {
+        let mut inner = self.lock();
+        let releasing = |course: &&mut Course| course.record.phase == Phase::Releasing;
+        let course = inner.under_way.get_mut(node).filter(releasing)?;
+        let is_new = !std::mem::replace(&mut course.is_released, true);
+        course.record.empty_since.filter(|_| is_new).map(|exit| elapsed(exit, now))
+    }
+
+    /// The stages of the scale-in under way on a Node.
+    pub(super) fn stages(&self, node: &NodeName, record: &Record) -> Vec<Stage> {
+        let inner = self.lock();
+        let course = inner.under_way.get(node).filter(|course| course.is_of(record));
+        course.map_or_else(|| stages_of(record), |course| course.stages.clone())
+    }
+
+    /// Those that ended, the last first.
+    pub(super) fn ended(&self) -> Vec<Past> {
+        self.lock().ended.iter().rev().cloned().collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn end(&mut self, node: &NodeName, is_gone: bool, at: Timestamp) -> Vec<Ended> {
+        let Some(course) = self.under_way.remove(node) else { return Vec::new() };
+        let outcome = course.ending(is_gone);
+        let ended = vec![course.phase_until(at), Ended::ScaleIn(course.record.cause, outcome)];
+        if self.ended.len() == KEPT {
+            self.ended.pop_front();
+        }
+        self.ended.push_back(Past { node: node.clone(), course, outcome, at });
+        ended
+    }
+}
+
+impl Course {
+    fn of(record: &Record) -> Self {
+        let stages = stages_of(record);
+        Self { stages, record: record.clone(), why: None, is_cut_short: false, is_released: false }
+    }
+
+    /// How it ended, if it has. `is_gone`: the Node.
+    fn ending(&self, is_gone: bool) -> Ending {
+        match (self.record.phase, is_gone) {
+            (Phase::Releasing, true) if self.is_cut_short => Ending::CutShort,
+            (Phase::Releasing, true) => Ending::Released,
+            (Phase::Releasing, false) => Ending::Returned,
+            (Phase::Draining | Phase::Flushing, true) => Ending::Lost,
+            (Phase::Draining | Phase::Flushing, false) => Ending::Cancelled,
+        }
+    }
+
+    fn phase_until(&self, end: Timestamp) -> Ended {
+        Ended::Phase(self.record.phase, elapsed(self.record.phase_since, end))
+    }
+
+    /// Whether the record is the same scale-in's. A cause that takes over keeps neither its time nor its place.
+    fn is_of(&self, record: &Record) -> bool {
+        self.record.instance == record.instance && self.record.requested_at == record.requested_at
+    }
+
+    fn see(&mut self, record: &Record, why: Option<&str>) -> Option<Ended> {
+        let ended = (record.phase != self.record.phase).then(|| self.phase_until(record.phase_since));
+        let stage = (record.phase, record.phase_since);
+        if self.stages.last().is_none_or(|last| last.0 != stage.0) {
+            self.stages.truncate(STAGES - 1);
+            self.stages.push(stage);
+        }
+        self.why = why.map(str::to_owned).or_else(|| self.why.take());
+        if self.record != *record {
+            self.record = record.clone();
+        }
+        ended
+    }
+}
+
+/// The stages as far as a record tells of them. One in Releasing does not say when its flush began; that its last workload had
+/// exited it does.
+pub(super) fn stages_of(record: &Record) -> Vec<Stage> {
+    let mut stages = vec![(Phase::Draining, record.requested_at)];
+    if record.phase == Phase::Releasing {
+        stages.extend(record.empty_since.map(|since| (Phase::Flushing, since.max(record.requested_at))));
+    }
+    if record.phase != Phase::Draining {
+        stages.push((record.phase, record.phase_since));
+    }
+    stages
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scale_in::record::{Cause, Release};
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).expect("in range")
+    }
+
+    fn record(second: i64) -> Record {
+        Record::new(Cause::Autoscaler, "web", "i-1", Release::Terminate, at(second))
+    }
+
+    #[test]
+    fn a_scale_in_is_kept_with_its_phases_and_how_it_ended() {
+        let (history, node) = (History::default(), NodeName::from("n"));
+        let first = record(100);
+        history.see(&node, Some(&first), None, at(100));
+        history.see(&node, Some(&first), None, at(101));
+        let flushing = first.entering(Phase::Flushing, at(130));
+        history.see(&node, Some(&flushing), None, at(130));
+        let releasing = flushing.entering(Phase::Releasing, at(135));
+        history.see(&node, Some(&releasing), None, at(135));
+        let stages = [(Phase::Draining, at(100)), (Phase::Flushing, at(130)), (Phase::Releasing, at(135))];
+        assert_eq!(history.stages(&node, &releasing), stages);
+        history.gone(&node, at(150));
+        history.gone(&node, at(151));
+        let [past] = &history.ended()[..] else { panic!("one") };
+        assert_eq!(
+            (past.outcome, past.at, &past.course.stages[..]),
+            (Ending::Released, at(150), &stages[..])
+        );
+    }
+
+    #[test]
+    fn one_that_is_called_off_keeps_the_reason_and_one_that_vanishes_has_none() {
+        let history = History::default();
+        let nodes = ["off", "gone", "again"].map(NodeName::from);
+        for node in &nodes {
+            history.see(node, Some(&record(100)), None, at(100));
+        }
+        history.see(&nodes[0], Some(&record(100)), Some("the group is at its minimum"), at(101));
+        history.see(&nodes[0], None, None, at(102));
+        history.gone(&nodes[1], at(103));
+        history.see(&nodes[2], Some(&record(200)), None, at(200));
+        let ended = history.ended();
+        let told: Vec<_> = ended.iter().rev().map(|past| (past.outcome, past.why())).collect();
+        let reason = Some("the group is at its minimum");
+        assert_eq!(told, [(Ending::Cancelled, reason), (Ending::Lost, None), (Ending::Cancelled, None)]);
+    }
+
+    #[test]
+    fn it_holds_no_more_than_the_last_hundred_and_no_endless_phases() {
+        let history = History::default();
+        for n in 0..250 {
+            let node = NodeName::from(format!("n-{n}").as_str());
+            let record = record(n);
+            history.see(&node, Some(&record), None, at(n));
+            for turn in 0..50 {
+                let phase = if turn % 2 == 0 { Phase::Flushing } else { Phase::Draining };
+                history.see(&node, Some(&record.entering(phase, at(n + turn))), None, at(n + turn));
+            }
+            assert!(history.stages(&node, &record).len() <= STAGES);
+            history.gone(&node, at(n + 60));
+        }
+        let ended = history.ended();
+        assert_eq!((ended.len(), ended[0].node.as_str()), (KEPT, "n-249"));
+        assert!(history.lock().under_way.is_empty());
+    }
+
+    #[test]
+    fn what_began_before_the_start_is_told_by_its_record() {
+        let flushing =
+            Record { empty_since: Some(at(120)), ..record(100).entering(Phase::Flushing, at(121)) };
+        assert_eq!(stages_of(&flushing), [(Phase::Draining, at(100)), (Phase::Flushing, at(121))]);
+        let releasing = flushing.entering(Phase::Releasing, at(130));
+        let stages = [(Phase::Draining, at(100)), (Phase::Flushing, at(120)), (Phase::Releasing, at(130))];
+        assert_eq!(stages_of(&releasing), stages);
+    }
+
+    fn seconds(n: u64) -> Duration {
+        Duration::from_secs(n)
+    }
+
+    fn releasing() -> Record {
+        Record { empty_since: Some(at(160)), ..record(100).entering(Phase::Flushing, at(160)) }
+            .entering(Phase::Releasing, at(170))
+    }
+
+    #[test]
+    fn each_phase_is_told_when_it_ends_and_the_scale_in_with_the_last() {
+        let (history, node) = (History::default(), NodeName::from("n"));
+        let see = |record: &Record, now| history.see(&node, Some(record), None, at(now));
+        assert_eq!(see(&record(100), 101), []);
+        assert_eq!(see(&record(100), 110), []);
+        assert_eq!(history.released(&node, at(111)), None, "under a hook, a termination is no release");
+        let flushing = record(100).entering(Phase::Flushing, at(160));
+        assert_eq!(see(&flushing, 161), [Ended::Phase(Phase::Draining, seconds(60))]);
+        assert_eq!(see(&releasing(), 171), [Ended::Phase(Phase::Flushing, seconds(10))]);
+        assert_eq!(history.released(&node, at(172)), Some(seconds(12)));
+        assert_eq!(history.released(&node, at(173)), None, "AWS is told twice");
+        let end = Ended::ScaleIn(Cause::Autoscaler, Ending::Released);
+        assert_eq!(history.gone(&node, at(200)), [Ended::Phase(Phase::Releasing, seconds(30)), end]);
+        assert_eq!(history.gone(&node, at(201)), []);
+    }
+
+    #[test]
+    fn the_last_phase_and_what_became_of_the_node_say_how_it_ended() {
+        use Ending::{Cancelled, CutShort, Lost, Released, Returned};
+        let ending = |record: &Record, is_cut_short, is_gone| {
+            let (history, node) = (History::default(), NodeName::from("n"));
+            history.see(&node, Some(record), None, at(180));
+            if is_cut_short {
+                history.cut_short(&node);
+            }
+            let ended =
+                if is_gone { history.gone(&node, at(200)) } else { history.see(&node, None, None, at(200)) };
+            match ended[..] {
+                [Ended::Phase(..), Ended::ScaleIn(_, ending)] => ending,
+                ref other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(ending(&releasing(), false, true), Released);
+        assert_eq!(ending(&releasing(), true, true), CutShort);
+        assert_eq!(ending(&releasing(), false, false), Returned);
+        assert_eq!(ending(&record(100), false, true), Lost);
+        assert_eq!(ending(&record(100), false, false), Cancelled);
+    }
+}

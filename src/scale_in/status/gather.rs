@@ -1,0 +1,108 @@
+//! Puts the status together from what the rooms know.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::{Ended, GroupStatus, Known, Leader, Notice, Queue, ScaleIn, Status};
+use crate::clock::{elapsed, later, signed};
+use crate::cluster::Standing;
+use crate::scale_in::context::{Shared, is_leaving, is_to_be_deleted};
+use crate::scale_in::record::{Cause, Record};
+
+impl Status {
+    /// What this process knows now.
+    pub fn of(shared: &Shared) -> Self {
+        let (now, wall) = (shared.clock.now(), shared.clock.wall());
+        Self {
+            version: env!("CARGO_PKG_VERSION"),
+            at: wall,
+            leader: leader(shared),
+            known: known(shared, now),
+            scale_ins: scale_ins(shared, wall),
+            ended: shared.history.ended().iter().map(Ended::of).collect(),
+            groups: groups(shared),
+            queues: queues(shared, now),
+            notices: notices(shared),
+        }
+    }
+}
+
+fn leader(shared: &Shared) -> Leader {
+    let here = shared.leadership.leads();
+    let ours = || shared.own_pod.as_ref().map(|pod| pod.name.clone());
+    let name = match shared.leadership.changes().borrow().clone() {
+        Standing::Follows { holder } => Some(holder),
+        Standing::Alone | Standing::Leads { .. } => ours().filter(|_| here),
+        Standing::Unknown => None,
+    };
+    Leader { here, name }
+}
+
+fn known(shared: &Shared, now: Timestamp) -> Known {
+    let age = |at| elapsed(at, now).as_secs();
+    Known {
+        groups_age_seconds: shared.groups.latest().map(|snapshot| age(snapshot.taken_at)),
+        groups_fresh: shared.groups.fresh(now).is_ok(),
+        listed: BTreeMap::from([
+            ("nodes", shared.nodes.is_synced()),
+            ("poddisruptionbudgets", shared.budgets.is_synced()),
+            ("daemonsets", shared.daemon_sets.is_synced()),
+            ("volumeattachments", shared.attachments.is_synced()),
+        ]),
+        watch_silence_seconds: shared.cluster.silence().as_secs(),
+        watches_alive: shared.cluster.is_watching(),
+    }
+}
+
+fn scale_ins(shared: &Shared, wall: Timestamp) -> Vec<ScaleIn> {
+    let board = shared.waiting.all();
+    let nodes = shared.nodes.all();
+    let of = |node: &crate::cluster::NodeView| {
+        let Some(record) = node.scale_in() else { return ScaleIn::of(node, wall) };
+        let stages = shared.history.stages(&node.name, record);
+        let told = ScaleIn::of_record(node, record, &stages, wall);
+        Some(match board.get(&node.name) {
+            Some(progress) => told.with_progress(progress, patience_ends(shared, record)),
+            None => told,
+        })
+    };
+    let mut all: Vec<ScaleIn> = nodes.iter().filter_map(|node| of(node)).collect();
+    all.sort_by_key(|one| (one.requested_at.is_none(), one.requested_at));
+    all
+}
+
+/// Until when pods that asked not to be disturbed are waited for, by the wall clock.
+fn patience_ends(shared: &Shared, record: &Record) -> Option<Timestamp> {
+    let patience = shared.settings.patience.filter(|_| record.cause != Cause::Autoscaler)?;
+    Some(later(record.requested_at, signed(patience)))
+}
+
+fn groups(shared: &Shared) -> Vec<GroupStatus> {
+    let Some(snapshot) = shared.groups.latest() else { return Vec::new() };
+    let told = snapshot.groups.values().map(|group| {
+        let name = &group.asg.name;
+        GroupStatus::of(group, &shared.hooks.state(name), |instance| {
+            is_leaving(&shared.nodes, name, &instance.id) || is_to_be_deleted(&shared.nodes, &instance.id)
+        })
+    });
+    told.collect()
+}
+
+fn queues(shared: &Shared, now: Timestamp) -> Vec<Queue> {
+    let of = |url: &String| Queue {
+        url: url.clone(),
+        read_age_seconds: shared.notices.read_at(url).map(|at| elapsed(at, now).as_secs()),
+    };
+    shared.queues.iter().map(of).collect()
+}
+
+fn notices(shared: &Shared) -> Vec<Notice> {
+    let ahead: SignedDuration = shared.clock.ahead();
+    let of = |instance| {
+        let expected = shared.notices.expected(&instance)?;
+        let ends_at = expected.ends_at.map(|at| later(at, ahead));
+        Some(Notice { instance, cause: expected.cause, ends_at })
+    };
+    shared.notices.instances().into_iter().filter_map(of).collect()
+}

@@ -1,0 +1,289 @@
+//! What is going on, as data for people: the status page, `/status.json` and `ebbtide status` show it, and nothing else decides
+//! what they say. `docs/status.md` describes the fields.
+//!
+//! It is put together when somebody asks ([`Status::of`]) and costs nothing otherwise. Moments are the wall clock's.
+
+mod gather;
+mod groups;
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+pub use self::groups::{GroupStatus, HookStatus, Launches, Sizes, TemplateStatus};
+pub use super::history::Ending;
+use super::history::{Past, Stage as PastStage, stages_of};
+use super::record::{Annotation, Cause, Phase, Record, Release, Written};
+use super::waiting::{Progress, WaitReason, Waiting};
+use crate::clock::elapsed;
+use crate::cluster::NodeView;
+use crate::k8s::{GroupName, InstanceId, NodeName};
+
+/// Everything that a process knows.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Status {
+    /// The program's version.
+    pub version: &'static str,
+    /// When it was put together.
+    pub at: Timestamp,
+    /// Who leads.
+    pub leader: Leader,
+    /// How old what it knows is.
+    pub known: Known,
+    /// Scale-ins under way, and those that wait for their turn, the oldest first.
+    pub scale_ins: Vec<ScaleIn>,
+    /// The last hundred that ended, as this process saw them, the last first.
+    pub ended: Vec<Ended>,
+    /// Node groups, by name.
+    pub groups: Vec<GroupStatus>,
+    /// Queues of notices.
+    pub queues: Vec<Queue>,
+    /// What AWS has told of instances' ends and no record shows yet.
+    pub notices: Vec<Notice>,
+}
+
+/// Who leads: that process alone drains nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Leader {
+    /// Whether it is the process that answers.
+    pub here: bool,
+    /// Its name in the Lease; `null` while unknown.
+    pub name: Option<String>,
+}
+
+/// How old what a process knows is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Known {
+    /// How long ago the last successful refresh from AWS began; `null`: there was none yet.
+    pub groups_age_seconds: Option<u64>,
+    /// Whether cluster-autoscaler is answered from it.
+    pub groups_fresh: bool,
+    /// What the API server has listed, by kind.
+    pub listed: BTreeMap<&'static str, bool>,
+    /// How long the quietest watch has shown no life.
+    pub watch_silence_seconds: u64,
+    /// Whether that is too long.
+    pub watches_alive: bool,
+}
+
+/// A scale-in under way, or wished for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ScaleIn {
+    /// Name of the Node.
+    pub node: NodeName,
+    /// EC2 instance id.
+    pub instance: Option<InstanceId>,
+    /// Name of the group.
+    pub group: Option<GroupName>,
+    /// Why the node goes.
+    pub cause: Cause,
+    /// How far it is; `Queued`: wished for by a person, and not begun.
+    pub phase: &'static str,
+    /// When it was asked for.
+    pub requested_at: Option<Timestamp>,
+    /// Its phases so far.
+    pub stages: Vec<Stage>,
+    /// When the present phase ends at the latest; `null`: nothing limits it, or this process does not lead.
+    pub phase_until: Option<Timestamp>,
+    /// When the instance must be released; `null`: no limit.
+    pub release_by: Option<Timestamp>,
+    /// When AWS ends the machine; `null`: no notice says so.
+    pub ends_at: Option<Timestamp>,
+    /// How the instance is given back.
+    pub release: Option<Release>,
+    /// Whom it waits for; `null`: only the leader knows.
+    pub waiting: Option<Vec<Wait>>,
+    /// AWS's words if it refuses to release the instance.
+    pub refused: Option<String>,
+}
+
+/// A phase of a scale-in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Stage {
+    /// The phase.
+    pub phase: Phase,
+    /// When it began.
+    pub since: Timestamp,
+    /// When it ended; `null`: it has not.
+    pub until: Option<Timestamp>,
+    /// How long it has lasted.
+    pub seconds: u64,
+}
+
+/// A pod that a drain waits for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Wait {
+    /// `namespace/name`.
+    pub pod: String,
+    /// Why it is still there: `exiting`, `overdue`, `budget`, `patient`, `order`, `refused`, `rate` or `queued`.
+    pub reason: &'static str,
+    /// The same in the words of the Event.
+    pub text: String,
+    /// The budget without room, or several.
+    pub budget: Option<String>,
+    /// Until when it has time, if that is known.
+    pub until: Option<Timestamp>,
+}
+
+/// A scale-in that ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Ended {
+    /// Name of the Node.
+    pub node: NodeName,
+    /// EC2 instance id.
+    pub instance: InstanceId,
+    /// Name of the group.
+    pub group: GroupName,
+    /// Why the node went.
+    pub cause: Cause,
+    /// How it ended.
+    pub outcome: Ending,
+    /// Why it was called off, where this process did that.
+    pub why: Option<String>,
+    /// When it was asked for.
+    pub requested_at: Timestamp,
+    /// When it ended.
+    pub ended_at: Timestamp,
+    /// How long it took.
+    pub seconds: u64,
+    /// Its phases.
+    pub stages: Vec<Stage>,
+}
+
+/// A queue of notices.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Queue {
+    /// Its URL.
+    pub url: String,
+    /// How long ago AWS last answered a read; `null`: never, or this process does not lead.
+    pub read_age_seconds: Option<u64>,
+}
+
+/// What AWS has told of an instance's end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Notice {
+    /// EC2 instance id.
+    pub instance: InstanceId,
+    /// Why it may have to go.
+    pub cause: Cause,
+    /// When AWS ends the machine, if it does.
+    pub ends_at: Option<Timestamp>,
+}
+
+impl ScaleIn {
+    /// What a Node tells by itself; `None` if nobody wants it to go.
+    pub fn of(node: &NodeView, now: Timestamp) -> Option<Self> {
+        match node.record.as_ref().map(Annotation::written) {
+            Some(Written::Wish(wish)) => Some(Self {
+                phase: "Queued",
+                requested_at: wish.since,
+                release: Some(wish.release),
+                ..Self::bare(node, Cause::Operator)
+            }),
+            _ => node.scale_in().map(|record| Self::of_record(node, record, &stages_of(record), now)),
+        }
+    }
+
+    fn bare(node: &NodeView, cause: Cause) -> Self {
+        Self {
+            node: node.name.clone(),
+            instance: node.instance.clone(),
+            group: None,
+            cause,
+            phase: Phase::Draining.as_str(),
+            requested_at: None,
+            stages: Vec::new(),
+            phase_until: None,
+            release_by: None,
+            ends_at: None,
+            release: None,
+            waiting: None,
+            refused: None,
+        }
+    }
+
+    fn of_record(node: &NodeView, record: &Record, stages: &[PastStage], now: Timestamp) -> Self {
+        Self {
+            group: Some(record.group.clone()),
+            phase: record.phase.as_str(),
+            requested_at: Some(record.requested_at),
+            stages: told(stages, None, now),
+            release_by: record.release_by,
+            ends_at: record.ends_at,
+            release: Some(record.release),
+            ..Self::bare(node, record.cause)
+        }
+    }
+
+    /// The same with what the leader knows besides. `patience_ends`: until when pods that asked not to be disturbed are waited for.
+    fn with_progress(self, progress: &Progress, patience_ends: Option<Timestamp>) -> Self {
+        let waiting = progress.waiting.iter().map(|waiting| Wait::of(waiting, patience_ends)).collect();
+        Self {
+            waiting: Some(waiting),
+            phase_until: progress.phase_until,
+            refused: progress.refused.clone(),
+            ..self
+        }
+    }
+}
+
+impl Wait {
+    /// `patience_ends`: until when pods that asked not to be disturbed are waited for.
+    pub(super) fn of(waiting: &Waiting, patience_ends: Option<Timestamp>) -> Self {
+        let (budget, until) = match &waiting.why {
+            WaitReason::Budget(budget, _) => (Some(budget.clone()), None),
+            WaitReason::Exiting(until) | WaitReason::Overdue(until) => (None, Some(*until)),
+            WaitReason::Patient => (None, patience_ends),
+            WaitReason::After(_) | WaitReason::Refused(_) | WaitReason::Rate | WaitReason::Queued => {
+                (None, None)
+            }
+        };
+        Self {
+            pod: waiting.pod.to_string(),
+            reason: waiting.why.as_str(),
+            text: waiting.why.in_words(),
+            budget,
+            until,
+        }
+    }
+}
+
+impl Ended {
+    fn of(past: &Past) -> Self {
+        let record = &past.course.record;
+        Self {
+            node: past.node.clone(),
+            instance: record.instance.clone(),
+            group: record.group.clone(),
+            cause: record.cause,
+            outcome: past.outcome,
+            why: past.why().map(str::to_owned),
+            requested_at: record.requested_at,
+            ended_at: past.at,
+            seconds: elapsed(record.requested_at, past.at).as_secs(),
+            stages: told(&past.course.stages, Some(past.at), past.at),
+        }
+    }
+}
+
+/// Phases with their ends; the last one ends at `end`.
+fn told(stages: &[PastStage], end: Option<Timestamp>, now: Timestamp) -> Vec<Stage> {
+    let ends = stages.iter().skip(1).map(|(_, since)| Some(*since)).chain([end]);
+    let told = stages.iter().zip(ends).map(|(&(phase, since), until)| Stage {
+        phase,
+        since,
+        until,
+        seconds: elapsed(since, until.unwrap_or(now)).as_secs(),
+    });
+    told.collect()
+}

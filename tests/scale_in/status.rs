@@ -1,0 +1,140 @@
+//! `/status` and `/status.json`: what an operator sees without reading code.
+
+use std::net::SocketAddr;
+
+use ebbtide::cluster::Candidate;
+use ebbtide::config::Config;
+use ebbtide::sim::cluster::{budget, pod};
+use ebbtide::sim::program::{Program, config};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use crate::journal_queries::{is_asked, notes};
+use crate::scene::{Cause, Scene, group, held_group, seconds};
+
+/// What an admin endpoint answers.
+async fn get(admin: SocketAddr, path: &str) -> String {
+    let mut stream = TcpStream::connect(admin).await.expect("connected");
+    let request = format!("GET {path} HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.expect("answered");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    answer.split_once("\r\n\r\n").expect("a body").1.to_owned()
+}
+
+async fn status(program: &Program) -> Value {
+    let text = get(program.admin().expect("a loopback interface"), "/status.json").await;
+    serde_json::from_str(&text).expect("JSON")
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operator_sees_which_node_waits_for_which_pod_and_which_budget() {
+    let scene = Scene::with(group(2)).await;
+    let machine = scene.first();
+    let on = machine.name.as_str();
+    scene.world.cluster.add(budget("web").min_available(1));
+    let patient = pod("batch").on(on).annotation("ebbtide/drain", "wait");
+    scene.run([pod("web").on(on), patient, pod("slow").on(on).grace(300).exits_after(200)]).await;
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.pass_some(seconds(30)).await;
+
+    let status = status(scene.program()).await;
+    assert_eq!(status["leader"], json!({ "here": true, "name": "ebbtide-0" }));
+    let [one] = &status["scaleIns"].as_array().expect("a list")[..] else { panic!("one: {status}") };
+    let told =
+        ["node", "instance", "group", "cause", "phase", "release", "releaseBy"].map(|key| one[key].clone());
+    let release = "terminate-and-decrement";
+    let expected = json!([on, machine.instance, "web", "autoscaler", "Draining", release, null]);
+    assert_eq!(json!(told), expected);
+    let mut waiting: Vec<_> = one["waiting"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|wait| json!([wait["pod"], wait["reason"], wait["budget"], wait["until"].is_string()]))
+        .collect();
+    waiting.sort_by_key(ToString::to_string);
+    let expected = [
+        json!(["default/batch", "patient", null, false]),
+        json!(["default/slow", "exiting", null, true]),
+        json!(["default/web", "budget", "default/web", false]),
+    ];
+    assert_eq!(waiting, expected);
+    let [stage] = &one["stages"].as_array().expect("a list")[..] else { panic!("one: {one}") };
+    assert_eq!((&stage["phase"], &stage["until"]), (&json!("Draining"), &Value::Null));
+    assert!((29..=32).contains(&stage["seconds"].as_u64().expect("a number")), "{stage}");
+    // The same words as in the Events.
+    let note = notes(&scene.world, &machine, "ScaleInBlocked").remove(0);
+    let blocked = one["waiting"].as_array().expect("a list").iter().find(|wait| wait["reason"] == "budget");
+    let text = blocked.expect("one")["text"].as_str().expect("text").to_owned();
+    assert!(note.contains(&text), "{note} has {text}");
+
+    let group = &status["groups"][0];
+    assert_eq!(group["aws"], json!({ "min": 0, "desired": 2, "max": 1_000 }));
+    assert_eq!(group["told"], json!({ "min": 0, "desired": 1, "max": 999 }));
+    assert_eq!((&group["live"], &group["leaving"], &group["missing"]), (&json!(2), &json!(1), &json!(0)));
+    assert_eq!(group["template"]["instanceType"], "m5.large");
+    assert_eq!(group["template"]["allocatable"]["cpu"], "2");
+    assert_eq!(group["hook"]["state"], "none");
+    let known = &status["known"];
+    assert!(known["groupsAgeSeconds"].as_u64().expect("an age") <= 61, "{known}");
+    assert!(known["groupsFresh"] == true && known["watchesAlive"] == true, "{known}");
+
+    let page = get(scene.program().admin().expect("an address"), "/status").await;
+    for text in [on, "default/web", "budget default/web", "asked not to be disturbed"] {
+        assert!(page.contains(text), "{text} in {page}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_scale_in_that_ended_is_told_with_its_outcome_and_its_phases() {
+    let scene = Scene::with(held_group(2, 60)).await;
+    let (first, second) = (scene.first(), scene.machines().remove(1));
+    scene
+        .run([
+            pod("web").on(&first.name).exits_after(20),
+            pod("api").on(&second.name).exits_after(600).grace(900),
+        ])
+        .await;
+    scene.scale_in(&first, Cause::Autoscaler).await;
+    scene.until_gone(&first).await;
+    scene.scale_in(&second, Cause::Operator).await;
+    scene.until(|w| is_asked(w, "api")).await;
+    scene.annotate(&second, None).await;
+    scene.pass_some(seconds(2)).await;
+
+    let status = status(scene.program()).await;
+    let ended = status["ended"].as_array().expect("a list");
+    let [off, gone] = &ended[..] else { panic!("two: {status}") };
+    assert_eq!((&gone["node"], &gone["outcome"]), (&json!(first.name), &json!("released")));
+    let phases: Vec<_> =
+        gone["stages"].as_array().expect("a list").iter().map(|s| s["phase"].clone()).collect();
+    assert_eq!(phases, ["Draining", "Flushing", "Releasing"]);
+    let drained = gone["stages"][0]["seconds"].as_u64().expect("a number");
+    assert!((20..=22).contains(&drained), "{gone}");
+    assert!(gone["stages"][1]["seconds"].as_u64() >= Some(5), "{gone}");
+    // The instance is terminating by now: taking the annotation off does not call that off.
+    assert_eq!(off["node"], second.name.as_str());
+    assert!(off["why"].is_null() || off["outcome"] == "cancelled", "{off}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_does_not_lead_says_who_does_and_what_the_nodes_tell() {
+    let scene = Scene::with(group(2)).await;
+    let pod_name = Some("ebbtide-1".to_owned());
+    let election = Some(Candidate { lease: "ebbtide".to_owned(), pod: pod_name });
+    let follower = Program::start(&scene.world, Config { election, ..config() });
+    let machine = scene.first();
+    scene.world.cluster.add(budget("web").min_available(1));
+    scene.run([pod("web").on(&machine.name)]).await;
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.pass_some(seconds(10)).await;
+    let (told, known) = (status(&follower).await, status(scene.program()).await);
+    assert_eq!(told["leader"]["here"], false);
+    assert!(told["leader"]["name"].as_str().expect("a name").starts_with("ebbtide-0_"), "{told}");
+    let [ours, theirs] = [&told, &known].map(|status| status["scaleIns"][0].clone());
+    assert_eq!((&ours["node"], &ours["phase"]), (&theirs["node"], &theirs["phase"]));
+    assert_eq!(ours["waiting"], Value::Null, "only the leader knows");
+    assert_eq!(theirs["waiting"][0]["pod"], "default/web");
+}
