@@ -11,6 +11,36 @@ fn the_readme_has_the_flags_of_the_program() {
     assert_eq!(table, expected, "put this between the marks:\n{expected}");
 }
 
+/// The flags of ebbtide's container in a manifest of `deploy`, and those that an overlay's patch adds.
+fn flags_in(manifest: &str) -> Vec<String> {
+    let ours = manifest.split("name: cluster-autoscaler").next().unwrap_or_default();
+    let flag = |line: &str| {
+        let line = line.trim();
+        let flag = line.strip_prefix("value: ").or_else(|| line.strip_prefix("- "))?;
+        flag.starts_with("--").then(|| flag.to_owned())
+    };
+    ours.lines().filter_map(flag).collect()
+}
+
+#[test]
+fn the_program_accepts_the_flags_of_the_overlays() {
+    let base = flags_in(include_str!("../deploy/base/deployment.yaml"));
+    assert!(!base.is_empty());
+    let sidecar = include_str!("../deploy/overlays/sidecar/kustomization.yaml");
+    let apart = include_str!("../deploy/overlays/eks/kustomization.yaml");
+    for overlay in [sidecar, apart] {
+        let own = flags_in(overlay);
+        assert!(own.iter().any(|flag| flag.starts_with("--listen=")), "{own:?}");
+        let args = ["ebbtide", "serve"].map(str::to_owned).into_iter().chain(base.clone()).chain(own);
+        let parsed = ebbtide::config::Config::parse(args.map(Into::into), |_| None);
+        // The certificates are in the pod alone.
+        let problems = parsed.err().map(|problems| problems.0).unwrap_or_default();
+        let others: Vec<_> =
+            problems.iter().filter(|problem| !problem.text.contains("cannot be read")).collect();
+        assert!(others.is_empty(), "{others:?}");
+    }
+}
+
 #[test]
 fn the_table_of_events_has_every_reason_with_its_types() {
     let rows = include_str!("../docs/events.md").lines().filter(|line| line.starts_with("| `"));

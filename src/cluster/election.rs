@@ -179,7 +179,7 @@ impl Election {
                 if self.told.is_none_or(|told| elapsed(told, now) >= TELL_AGAIN) {
                     self.told = Some(now);
                     let lease = &self.name;
-                    tracing::warn!(lease, error = %chain(&error), "the Lease cannot be read or written: no node is drained or released until it can. deploy/rbac.yaml creates it and grants the rights");
+                    tracing::warn!(lease, error = %chain(&error), "the Lease cannot be read or written: no node is drained or released until it can. deploy/base/rbac.yaml creates it and grants the rights");
                 }
                 if !self.leadership.leads() {
                     self.leadership.set(Standing::Unknown);

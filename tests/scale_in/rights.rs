@@ -67,14 +67,15 @@ fn question(request: &Request) -> [String; 4] {
     [verb, group, &resource.join("/"), name].map(str::to_owned)
 }
 
-/// The rights of `deploy/rbac.yaml` and of what is optional beside it: verb, group, resource, and the name where it is limited to one.
+/// The rights of `deploy/base/rbac.yaml` and of what is optional beside it: verb, group, resource, and the name where it is limited to one.
 fn rights() -> BTreeSet<[String; 4]> {
     let texts = |value: &Value| -> Vec<String> {
         let list = value.as_array().into_iter().flatten();
         list.map(|text| text.as_str().expect("a text").to_owned()).collect()
     };
     let mut rights = BTreeSet::new();
-    let files = [include_str!("../../deploy/rbac.yaml"), include_str!("../../deploy/rbac-delete-nodes.yaml")];
+    let files =
+        [include_str!("../../deploy/base/rbac.yaml"), include_str!("../../deploy/rbac-delete-nodes.yaml")];
     for document in files.iter().flat_map(|file| file.split("\n---\n")) {
         let object: Value = serde_saphyr::from_str(document).expect("YAML");
         for rule in object["rules"].as_array().into_iter().flatten() {
@@ -96,7 +97,7 @@ fn rights() -> BTreeSet<[String; 4]> {
     rights
 }
 
-/// The objects of `deploy/rbac.yaml` that the program writes.
+/// The objects of `deploy/base/rbac.yaml` that the program writes.
 async fn shipped(cluster: &Cluster) {
     let created = PostParams::default();
     let map = ConfigMap { metadata: named("ebbtide-templates"), ..ConfigMap::default() };

@@ -1,4 +1,4 @@
-//! The admission policies of `deploy/admission.yaml`, hand-written, and the users that they distinguish.
+//! The admission policies of `deploy/base/admission.yaml`, hand-written, and the users that they distinguish.
 //!
 //! A policy sees the object before and after. A request without a token comes from an administrator, who may do anything.
 

@@ -130,7 +130,7 @@ impl Cluster {
         self.change(|state| state.faults.add_user(token, user));
     }
 
-    /// Puts the admission policies of `deploy/admission.yaml` in force.
+    /// Puts the admission policies of `deploy/base/admission.yaml` in force.
     pub fn enforce_policies(&self) {
         self.change(|state| state.faults.enforce_policies());
     }
