@@ -1,0 +1,45 @@
+{{- define "ebbtide.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end -}}
+
+{{/* cluster-autoscaler's container, in mode sidecar. */}}
+{{- define "ebbtide.clusterAutoscaler" -}}
+{{- $image := .Values.clusterAutoscaler.image -}}
+- name: cluster-autoscaler
+  image: {{ $image.repository }}:{{ required "clusterAutoscaler.image.tag has to be given: cluster-autoscaler of the cluster's own minor version, as in --set clusterAutoscaler.image.tag=v1.34.0" $image.tag }}
+  imagePullPolicy: {{ $image.pullPolicy }}
+  command: [./cluster-autoscaler]
+  args:
+    - --cloud-provider=externalgrpc
+    - --cloud-config=/etc/cluster-autoscaler/cloud-config.yaml
+    - --namespace={{ .Release.Namespace }}
+    - --status-config-map-name={{ include "ebbtide.fullname" . }}-cluster-autoscaler-status
+    # Else it evicts DaemonSet pods together with the workloads, before ebbtide has a say.
+    - --daemonset-eviction-for-occupied-nodes=false
+    # Else it cuts every grace period at ten minutes. AWS holds an instance for 48 h at most.
+    - --max-graceful-termination-sec=172800
+    {{- include "ebbtide.flags" .Values.clusterAutoscaler.extraArgs | indent 4 }}
+  ports:
+    - name: ca-metrics
+      containerPort: 8085
+  livenessProbe:
+    httpGet:
+      path: /health-check
+      port: ca-metrics
+    periodSeconds: 10
+    timeoutSeconds: 5
+    failureThreshold: 6
+  {{- with .Values.clusterAutoscaler.resources }}
+  resources: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  securityContext: {{- include "ebbtide.containerSecurity" . | nindent 4 }}
+  volumeMounts:
+    - name: run
+      mountPath: /run/ebbtide
+    - name: cloud-config
+      mountPath: /etc/cluster-autoscaler
+      readOnly: true
+{{- end -}}

@@ -1,0 +1,205 @@
+"""The chart: what it renders from every file in deploy/chart/ci, and what it refuses."""
+
+import json
+import re
+import unittest
+
+import helm_python
+import jsonschema
+import kubernetes_validate
+import yaml
+
+import made
+import render
+from render import CHART, chart, combinations, one, values, with_values
+
+# The oldest and the newest Kubernetes whose schemas are held against what is rendered. matchLabelKeys and policies need 1.30.
+VERSIONS = ("1.30", kubernetes_validate.latest_version())
+
+# Kinds of others, without schemas here: the fields that their documentation has.
+# https://cert-manager.io/docs/reference/api-docs/, https://prometheus-operator.dev/docs/api-reference/api/
+OTHERS = {
+    "Certificate": {"isCA", "commonName", "secretName", "dnsNames", "usages", "duration", "renewBefore", "privateKey", "issuerRef"},
+    "Issuer": {"selfSigned", "ca"},
+    "ServiceMonitor": {"selector", "endpoints"},
+    "PrometheusRule": {"groups"},
+}
+
+
+def schema():
+    return json.loads((CHART / "values.schema.json").read_text())
+
+
+def check_against_schemas(test, things):
+    """Holds every object against the schemas of Kubernetes; nothing may be in it that they do not name."""
+    for thing in things:
+        if thing["kind"] in OTHERS:
+            test.assertLessEqual(thing["spec"].keys(), OTHERS[thing["kind"]], render.name(thing))
+            continue
+        for version in VERSIONS:
+            with test.subTest(object=render.name(thing), version=version):
+                kubernetes_validate.validate(thing, version, strict=True)
+
+
+class WhatIsRendered(unittest.TestCase):
+    def test_helm_finds_nothing_to_say_of_the_chart(self):
+        for name in combinations():
+            with self.subTest(values=name):
+                said = helm_python.lint(CHART, values=values(name), namespace="kube-system")
+                self.assertEqual(said["errors"], [])
+                # Of severity 1 is that the chart has no icon.
+                self.assertEqual([message for message in said["messages"] if message["severity"] > 1], [])
+
+    def test_every_object_is_one_that_kubernetes_knows(self):
+        for name in combinations():
+            with self.subTest(values=name):
+                check_against_schemas(self, chart(values(name)))
+
+    def test_every_namespaced_object_names_its_namespace(self):
+        cluster_wide = {"ClusterRole", "ClusterRoleBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
+        for name in combinations():
+            for thing in chart(values(name), namespace="elsewhere"):
+                expected = None if thing["kind"] in cluster_wide else "elsewhere"
+                if thing["metadata"]["name"].endswith("-events") and thing["kind"] in ("Role", "RoleBinding"):
+                    expected = "default"
+                self.assertEqual(thing["metadata"].get("namespace"), expected, render.name(thing))
+                self.assertNotIn("kube-system", json.dumps(thing))
+
+    def test_pods_are_restricted(self):
+        for name in combinations():
+            for pod, container in render.containers(chart(values(name))):
+                self.assertTrue(pod["securityContext"]["runAsNonRoot"])
+                self.assertEqual(pod["securityContext"]["runAsUser"], 65532)
+                self.assertEqual(pod["securityContext"]["seccompProfile"], {"type": "RuntimeDefault"})
+                expected = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
+                self.assertEqual(container["securityContext"], expected)
+                self.assertFalse({"hostNetwork", "hostPID", "hostIPC"} & pod.keys())
+
+    def test_every_flag_is_one_of_the_programs(self):
+        for name in combinations():
+            args = arguments(chart(values(name)))
+            self.assertEqual(args[0], "serve")
+            given = [re.fullmatch(r"--([a-z-]+)=.+", arg).group(1) for arg in args[1:]]
+            self.assertEqual([flag for flag in given if flag not in render.flags()], [])
+
+    def test_values_become_flags(self):
+        args = arguments(chart(values("everything")))
+        for expected in (
+            "--node-group-auto-discovery=asg:tag=team=web,k8s.io/cluster-autoscaler/blue",
+            "--node-group-auto-discovery=asg:tag=team=batch",
+            "--nodes=0:10:by-name",
+            "--cluster-name=blue",
+            "--region=eu-central-1",
+            "--manage-lifecycle-hooks=retain",
+            "--delete-node-after=10m",
+            "--log-level=debug",
+            "--eviction-qps=0.5",
+            "--max-pods=1100",
+            "--static-instance-types=true",
+            "--daemonset-flush-namespace=logging",
+            "--daemonset-flush-namespace=dns",
+            "--admin-listen=[::]:9086",
+            "--leader-elect-resource-name=drains",
+            "--templates-config-map=drains-templates",
+        ):
+            self.assertIn(expected, args)
+        autoscaler = arguments(chart(values("everything")), container="cluster-autoscaler")
+        self.assertIn("--expander=priority", autoscaler)
+        self.assertIn("--max-total-unready-percentage=45", autoscaler)
+
+    def test_the_name_of_the_cluster_is_enough_to_find_its_groups(self):
+        expected = "--node-group-auto-discovery=asg:tag=k8s.io/cluster-autoscaler/enabled,k8s.io/cluster-autoscaler/blue"
+        self.assertIn(expected, arguments(chart(values("least"))))
+
+    def test_roles_and_flags_go_together(self):
+        def roles(things):
+            return {thing["metadata"]["name"] for thing in things if thing["kind"] == "ClusterRole"}
+
+        least, everything = chart(values("least")), chart(values("everything"))
+        self.assertEqual(roles(least), {"ebbtide"})
+        self.assertIn("--daemonset-guard=false", arguments(least))
+        optional = {"drains-guard", "drains-conditions", "drains-pod-events", "drains-delete-nodes"}
+        self.assertEqual(roles(everything), {"drains", "drains-cluster-autoscaler"} | optional)
+
+    def test_the_policies_are_for_the_service_account_that_is_used(self):
+        guard = one(chart(values("everything"), namespace="elsewhere"), "ValidatingAdmissionPolicy", "drains-guard")
+        self.assertIn("'system:serviceaccount:elsewhere:drainer'", guard["spec"]["matchConditions"][0]["expression"])
+
+    def test_the_lease_and_the_config_map_that_flags_name_are_shipped_and_may_be_written(self):
+        things = chart(values("everything"))
+        one(things, "Lease", "drains")
+        one(things, "ConfigMap", "drains-templates")
+        rules = one(things, "Role", "drains")["rules"]
+        self.assertEqual([rule["resourceNames"] for rule in rules], [["drains-templates"], ["drains"]])
+
+    def test_cluster_autoscaler_finds_what_its_cloud_config_names(self):
+        things = chart(values("apart"))
+        config = yaml.safe_load(one(things, "ConfigMap", "ebbtide-cloud-config")["data"]["cloud-config.yaml"])
+        host, port = config["address"].split(":")
+        service = one(things, "Service")
+        self.assertEqual(host, f"{service['metadata']['name']}.{service['metadata']['namespace']}.svc")
+        self.assertEqual(int(port), service["spec"]["ports"][0]["port"])
+        self.assertIn(host, one(things, "Certificate")["spec"]["dnsNames"], "the name that it checks")
+        client = one(things, "Certificate", "ebbtide-client")["spec"]
+        self.assertIn(f"--tls-client-name={client['commonName']}", arguments(things))
+
+
+class WhatIsRefused(unittest.TestCase):
+    def test_what_is_missing_is_named(self):
+        sidecar = values("sidecar")
+        for missing, words in (
+            (with_values(sidecar, image__repository=""), "image.repository has to be given"),
+            (with_values(sidecar, nodeGroups__autoDiscovery=[]), "clusterName has to be given"),
+            (with_values(sidecar, clusterAutoscaler__image__tag=""), "clusterAutoscaler.image.tag has to be given"),
+        ):
+            with self.assertRaisesRegex(helm_python.HelmError, re.escape(words)):
+                chart(missing)
+
+    def test_a_key_that_is_misspelt_is_refused_wherever_it_is(self):
+        for place in made.groups_of_values():
+            wrong = with_values(values("sidecar"), **{"__".join([*place, "misspelt"]): "x"})
+            with self.assertRaisesRegex(helm_python.HelmError, "misspelt", msg=place):
+                chart(wrong)
+
+    def test_values_that_cannot_be_are_refused(self):
+        for wrong in (
+            {"mode": "beside"},
+            {"replicas": 0},
+            {"extraArgs": {"patients": "2h"}},
+            {"extraArgs": {"listen": "0.0.0.0:1"}},
+            {"manageLifecycleHooks": True},
+            {"nodeGroups__nodes": ["by-name"]},
+            {"tls__clientNames": []},
+        ):
+            with self.assertRaises(helm_python.HelmError, msg=wrong):
+                chart(with_values(values("sidecar"), **wrong))
+
+
+class WhatIsDocumented(unittest.TestCase):
+    def test_the_schema_has_every_value_and_no_other(self):
+        jsonschema.Draft7Validator.check_schema(schema())
+        documented = {key for key, _, _ in made.documented_values()}
+        self.assertEqual(made.keys_of_schema(schema()) - {"global"}, documented)
+
+    def test_every_default_fits_the_schema(self):
+        jsonschema.validate(yaml.safe_load((CHART / "values.yaml").read_text()), schema())
+
+    def test_every_flag_of_the_program_can_be_given_once(self):
+        extra = set(schema()["properties"]["extraArgs"]["propertyNames"]["enum"])
+        fixed = set(made.FLAGS_OF_THE_CHART)
+        self.assertEqual(extra | fixed, set(render.flags()))
+        self.assertEqual(extra & fixed, set())
+
+    def test_what_is_made_from_other_files_is_up_to_date(self):
+        for path, wanted in made.files():
+            self.assertEqual(path.read_text(), wanted, f"{path}: run tests/deploy.sh --write")
+
+    def test_the_chart_has_the_programs_version(self):
+        version = re.search(r'^version = "(.*)"', render.text("Cargo.toml"), re.MULTILINE).group(1)
+        described = yaml.safe_load((CHART / "Chart.yaml").read_text())
+        self.assertEqual((described["version"], described["appVersion"]), (version, version))
+
+
+def arguments(things, container="ebbtide"):
+    [args] = [found["args"] for _, found in render.containers(things) if found["name"] == container]
+    return args
