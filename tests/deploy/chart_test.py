@@ -141,7 +141,7 @@ class WhatIsRendered(unittest.TestCase):
         self.assertEqual(int(port), service["spec"]["ports"][0]["port"])
         self.assertIn(host, one(things, "Certificate")["spec"]["dnsNames"], "the name that it checks")
         client = one(things, "Certificate", "ebbtide-client")["spec"]
-        self.assertIn(f"--tls-client-name={client['commonName']}", arguments(things))
+        self.assertIn(f"--allowed-client={client['commonName']}", arguments(things))
 
 
 class WhatIsRefused(unittest.TestCase):
@@ -169,7 +169,7 @@ class WhatIsRefused(unittest.TestCase):
             {"extraArgs": {"listen": "0.0.0.0:1"}},
             {"manageLifecycleHooks": True},
             {"nodeGroups__nodes": ["by-name"]},
-            {"tls__clientNames": []},
+            {"tls__allowedClients": []},
         ):
             with self.assertRaises(helm_python.HelmError, msg=wrong):
                 chart(with_values(values("sidecar"), **wrong))

@@ -32,7 +32,7 @@ FLAGS_OF_THE_CHART = (
     "templates-config-map",
     "tls-cert",
     "tls-client-ca",
-    "tls-client-name",
+    "allowed-client",
     "tls-key",
 )
 
