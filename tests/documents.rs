@@ -73,6 +73,11 @@ fn policy_of_hooks() -> Vec<serde_json::Value> {
     statements(include_str!("../deploy/iam-policy-hooks.json"))
 }
 
+/// And for `--wait-for-load-balancers`.
+fn policy_of_load_balancers() -> Vec<serde_json::Value> {
+    statements(include_str!("../deploy/iam-policy-load-balancers.json"))
+}
+
 fn actions(statement: &serde_json::Value) -> impl Iterator<Item = &str> {
     statement["Action"].as_array().expect("actions").iter().filter_map(|action| action.as_str())
 }
@@ -82,7 +87,11 @@ fn the_iam_policies_allow_exactly_what_the_program_calls() {
     let (policy, of_hooks) = (policy(), policy_of_hooks());
     let for_hooks: Vec<_> = of_hooks.iter().flat_map(actions).collect();
     assert_eq!(for_hooks, ["autoscaling:PutLifecycleHook", "autoscaling:UpdateAutoScalingGroup"]);
-    let mut allowed: Vec<_> = policy.iter().flat_map(actions).chain(for_hooks).collect();
+    let for_load_balancers = policy_of_load_balancers();
+    let for_load_balancers: Vec<_> = for_load_balancers.iter().flat_map(actions).collect();
+    assert!(for_load_balancers.iter().all(|action| action.starts_with("elasticloadbalancing:Describe")));
+    let mut allowed: Vec<_> =
+        policy.iter().flat_map(actions).chain(for_hooks).chain(for_load_balancers).collect();
     allowed.sort_unstable();
     let mut called: Vec<_> =
         ebbtide::aws::Operation::ALL.iter().map(|operation| operation.action()).collect();
@@ -95,7 +104,7 @@ fn the_iam_policies_allow_exactly_what_the_program_calls() {
 #[test]
 fn the_iam_policies_allow_to_change_our_groups_one_tag_of_instances_and_our_queues_and_nothing_else() {
     let reads = ["Describe", "Get"];
-    for statement in policy().into_iter().chain(policy_of_hooks()) {
+    for statement in policy().into_iter().chain(policy_of_hooks()).chain(policy_of_load_balancers()) {
         let changes =
             |action: &str| !reads.iter().any(|read| action.split(':').nth(1).unwrap().starts_with(read));
         let condition = match actions(&statement).next() {

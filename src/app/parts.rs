@@ -75,6 +75,7 @@ fn shared(config: &Config, aws: Aws, cluster: Cluster, clock: Clock, stop: Cance
         learned: Arc::new(LearnedStore::new(Arc::clone(&nodes))),
         hooks: Arc::new(Hooks::new(aws.clone(), &config.lifecycle_hook, clock.clone())),
         holds: Holds::default(),
+        load_balancers: Arc::default(),
         notices: Notices::default(),
         queues: config.queue_urls.clone(),
         protection: Arc::new(Protection::new(aws.clone(), Arc::clone(&groups), clock.clone())),
@@ -114,6 +115,7 @@ fn settings(config: &Config) -> Settings {
         on_deadline: config.on_deadline,
         order_namespaces: config.drain_order_namespaces.iter().cloned().collect(),
         delete_node_after: config.delete_node_after,
+        wait_for_load_balancers: config.wait_for_load_balancers,
         on_rebalance: config.on_rebalance,
         on_scheduled_event: config.on_scheduled_event,
         guard: config.daemonset_guard,
@@ -129,7 +131,8 @@ fn register(registry: &mut Registry, shared: &Shared) -> RpcMetrics {
     shared.aws.calls().register(registry);
     let rpc_metrics = RpcMetrics::register(registry);
     let (nodes, waiting) = (Arc::clone(&shared.nodes), Arc::clone(&shared.waiting));
-    shared.metrics.register(registry, nodes, waiting, shared.clock.clone());
+    let load_balancers = Arc::clone(&shared.load_balancers);
+    shared.metrics.register(registry, nodes, waiting, load_balancers, shared.clock.clone());
     shared.notices.register(registry, shared.clock.clone());
     shared.cluster.register(registry);
     groups::register(registry, Arc::clone(&shared.groups), shared.clock.clone());

@@ -42,6 +42,8 @@ pub struct AutoScalingGroup {
     pub rebalances_capacity: bool,
     /// Whether it keeps instances whose terminating hook is abandoned.
     pub retains: bool,
+    /// ARNs of the target groups that it registers its instances with, and deregisters them from, by itself.
+    pub target_groups: BTreeSet<String>,
 }
 
 /// A group's warm pool.
@@ -151,6 +153,7 @@ impl AutoScalingGroup {
         let (weights, frozen) = (weights(&from), frozen(&from));
         let (warm_pool, retains) = (warm_pool(&from), retains(&from));
         let zone_ids = zone_ids(&from);
+        let target_groups = target_groups(&from);
         let instances = from.instances.unwrap_or_default().into_iter().map(Instance::from_sdk);
         let suspended = from.suspended_processes.unwrap_or_default();
         let tags = from.tags.unwrap_or_default();
@@ -173,6 +176,7 @@ impl AutoScalingGroup {
             warm_pool,
             rebalances_capacity: from.capacity_rebalance.unwrap_or(false),
             retains,
+            target_groups,
         }
     }
 
@@ -240,6 +244,15 @@ fn retains(from: &asg::AutoScalingGroup) -> bool {
     let triggers = policy.and_then(|policy| policy.retention_triggers.as_ref());
     triggers.and_then(|triggers| triggers.terminate_hook_abandon.as_ref())
         == Some(&asg::RetentionAction::Retain)
+}
+
+/// The target groups attached to the group. AWS tells of them in both ways.
+///
+/// Source: [`TrafficSourceIdentifier`](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_TrafficSourceIdentifier.html).
+fn target_groups(from: &asg::AutoScalingGroup) -> BTreeSet<String> {
+    let sources = from.traffic_sources().iter().filter_map(asg::TrafficSourceIdentifier::identifier);
+    let arns = from.target_group_arns().iter().map(String::as_str);
+    arns.chain(sources).filter(|arn| arn.contains(":targetgroup/")).map(str::to_owned).collect()
 }
 
 /// Weights, if the group is weighted: an override or an instance has a weight other than 1, or capacity is not counted

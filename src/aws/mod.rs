@@ -1,4 +1,4 @@
-//! Thin adapters to EC2 Auto Scaling, EC2, EKS and SQS: one function a call, plain data, one error type.
+//! Thin adapters to EC2 Auto Scaling, EC2, EKS, SQS and Elastic Load Balancing: one function a call, plain data, one error type.
 //!
 //! - Nothing here decides or remembers; loops and caches are in `groups`.
 //! - Every attempt has a time-out and is counted ([`Calls`]); idempotent calls are retried for some seconds
@@ -21,6 +21,7 @@ mod instance_types;
 mod launch_template;
 mod lifecycle;
 mod lifecycle_hook;
+mod load_balancers;
 mod notice;
 mod operation;
 mod proxy;
@@ -66,6 +67,7 @@ pub use launch_template::{LaunchSpec, Revision, TemplateVersion, Volumes};
 pub use lifecycle::Lifecycle;
 pub use lifecycle_hook::Hook;
 pub(crate) use lifecycle_hook::LONGEST_HOLD;
+pub use load_balancers::TargetGroup;
 pub use notice::{About, Content, News, Notice};
 pub use operation::Operation;
 pub use proxy::{BadProxy, Proxy};
@@ -87,13 +89,14 @@ const WORLDS_REGION: &str = "us-east-1";
 #[error("no AWS region: set --region, AWS_REGION or a region in the AWS profile")]
 pub struct NoRegion;
 
-/// Clients of EC2 Auto Scaling, EC2, EKS and SQS. Clones share everything.
+/// Clients of EC2 Auto Scaling, EC2, EKS, SQS and Elastic Load Balancing. Clones share everything.
 #[derive(Clone, Debug)]
 pub struct Aws {
     autoscaling: aws_sdk_autoscaling::Client,
     ec2: aws_sdk_ec2::Client,
     eks: aws_sdk_eks::Client,
     sqs: aws_sdk_sqs::Client,
+    load_balancing: aws_sdk_elasticloadbalancingv2::Client,
     /// For our identity; `None` in simulated worlds.
     sts: Option<aws_sdk_sts::Client>,
     region: String,
@@ -162,12 +165,18 @@ impl Aws {
         let eks = aws_sdk_eks::config::Builder::from(config)
             .timeout_config(timeouts.clone())
             .retry_config(once.clone());
-        let sqs = aws_sdk_sqs::config::Builder::from(config).timeout_config(timeouts).retry_config(once);
+        let sqs = aws_sdk_sqs::config::Builder::from(config)
+            .timeout_config(timeouts.clone())
+            .retry_config(once.clone());
+        let load_balancing = aws_sdk_elasticloadbalancingv2::config::Builder::from(config)
+            .timeout_config(timeouts)
+            .retry_config(once);
         Self {
             autoscaling: aws_sdk_autoscaling::Client::from_conf(autoscaling.build()),
             ec2: aws_sdk_ec2::Client::from_conf(ec2.build()),
             eks: aws_sdk_eks::Client::from_conf(eks.build()),
             sqs: aws_sdk_sqs::Client::from_conf(sqs.build()),
+            load_balancing: aws_sdk_elasticloadbalancingv2::Client::from_conf(load_balancing.build()),
             sts: None,
             region,
             calls: Calls::default(),
@@ -245,6 +254,7 @@ mod tests {
     fn settings(aws: &Aws) -> String {
         let autoscaling = aws.autoscaling.config();
         let (ec2, eks, sqs) = (aws.ec2.config(), aws.eks.config(), aws.sqs.config());
+        let balancing = aws.load_balancing.config();
         format!(
             "{:#?}",
             [
@@ -256,6 +266,7 @@ mod tests {
                 (ec2.retry_config(), ec2.timeout_config(), ec2.stalled_stream_protection()),
                 (eks.retry_config(), eks.timeout_config(), eks.stalled_stream_protection()),
                 (sqs.retry_config(), sqs.timeout_config(), sqs.stalled_stream_protection()),
+                (balancing.retry_config(), balancing.timeout_config(), balancing.stalled_stream_protection()),
             ]
         )
     }

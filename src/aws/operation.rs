@@ -67,6 +67,11 @@ operations! {
     "eks" {
         DescribeNodegroup,
     }
+    "elasticloadbalancing" {
+        DescribeTargetGroupAttributes,
+        DescribeTargetGroups,
+        DescribeTargetHealth,
+    }
     "sqs" {
         ChangeMessageVisibilityBatch as ChangeMessageVisibility,
         DeleteMessageBatch as DeleteMessage,

@@ -142,6 +142,10 @@ pub(super) struct ServeFlags {
     /// and the Node is not Ready, 2m to 30days. Needs deploy/rbac-delete-nodes.yaml. none: never.
     #[arg(long, value_name = "DURATION", default_value = "none")]
     pub(super) delete_node_after: String,
+    /// Release an instance only when no load balancer reaches it any more, at most for the deregistration delay: true, false.
+    /// Needs deploy/iam-policy-load-balancers.json, see docs/scale-in.md.
+    #[arg(long, value_name = "BOOL", default_value = "false")]
+    pub(super) wait_for_load_balancers: String,
     /// How many scale-ins that people request by annotation run at once in a group: a number, or a share of its instances
     /// like 10%; at least one. The others wait.
     #[arg(long, value_name = "NUMBER|SHARE", default_value = "10%")]

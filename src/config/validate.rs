@@ -101,6 +101,7 @@ pub(super) fn config(flags: ServeFlags, proxy: Option<Proxy>, problems: &mut Vec
         on_deadline: drain.on_deadline,
         eviction_pause: drain.eviction_pause,
         delete_node_after: drain.delete_node_after,
+        wait_for_load_balancers: drain.wait_for_load_balancers,
         max_operator_scale_ins: max_operator_scale_ins?,
         lifecycle_hook: flags.lifecycle_hook,
         managed_hooks: managed_hooks?,
@@ -167,6 +168,7 @@ struct Drain {
     on_deadline: OnDeadline,
     eviction_pause: Option<Duration>,
     delete_node_after: Option<Duration>,
+    wait_for_load_balancers: bool,
 }
 
 fn drain(flags: &ServeFlags, problems: &mut Vec<Problem>) -> Option<Drain> {
@@ -190,6 +192,8 @@ fn drain(flags: &ServeFlags, problems: &mut Vec<Problem>) -> Option<Drain> {
     let delete_node_after = unless_none(&flags.delete_node_after, |text| {
         duration("--delete-node-after", text, &LEFT_BEHIND, problems)
     });
+    let wait_for_load_balancers =
+        boolean("--wait-for-load-balancers", &flags.wait_for_load_balancers, problems);
     Some(Drain {
         flush: flush?,
         flush_beyond: flush_beyond?,
@@ -199,6 +203,7 @@ fn drain(flags: &ServeFlags, problems: &mut Vec<Problem>) -> Option<Drain> {
         on_deadline: on_deadline?,
         eviction_pause: eviction_pause?,
         delete_node_after: delete_node_after?,
+        wait_for_load_balancers: wait_for_load_balancers?,
     })
 }
 

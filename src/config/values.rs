@@ -61,6 +61,8 @@ pub struct Config {
     pub eviction_pause: Option<Duration>,
     /// How long an instance must be gone before its Node is deleted; `None`: never.
     pub delete_node_after: Option<Duration>,
+    /// Whether an instance is released only when no load balancer reaches it any more.
+    pub wait_for_load_balancers: bool,
     /// How many scale-ins that people request run at once in a group.
     pub max_operator_scale_ins: AtOnce,
     /// Name of the lifecycle hooks that are ours.

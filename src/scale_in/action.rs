@@ -126,6 +126,8 @@ pub struct Plan {
     pub phase_until: Option<Timestamp>,
     /// Whether workloads are on the node, or may come; `None` until its pods are listed.
     pub occupied: Option<bool>,
+    /// Whether load balancers are all that the release waits for.
+    pub held_by_load_balancers: bool,
 }
 
 impl Plan {

@@ -9,10 +9,11 @@ use super::deadline::OurLimit;
 use super::eviction_rate::EvictionRate;
 use super::held_since::Holds;
 use super::history::History;
+use super::load_balancers::{LoadBalancers, Targets};
 use super::membership::Membership;
 use super::metrics::Metrics;
 use super::notices::{Expected, Notices};
-use super::record::{Annotation, Release, Written};
+use super::record::{Annotation, Phase, Release, Written};
 use super::settings::Settings;
 use super::waiting::Board;
 use crate::aws::{Aws, Lifecycle};
@@ -53,6 +54,8 @@ pub struct Shared {
     pub hooks: Arc<Hooks>,
     /// Since when instances are held, and until when their pods need them.
     pub holds: Holds,
+    /// Which instances load balancers reach.
+    pub load_balancers: Arc<LoadBalancers>,
     /// What queues have told of instances' ends.
     pub notices: Notices,
     /// URLs of the queues.
@@ -125,6 +128,23 @@ pub(super) fn our_limit(snapshot: Option<&Snapshot>, settings: &Settings, group:
     found.map_or(OurLimit::Unknown, |group| {
         OurLimit::of(template::tags::drain_timeout(&group.asg.tags), settings)
     })
+}
+
+/// Through which target groups load balancers reach the instance of a Node that flushes; the leader has AWS asked.
+pub(super) fn targets(shared: &Shared, node: &NodeView, leads: bool) -> Targets {
+    if !shared.settings.wait_for_load_balancers {
+        return Targets::NotAsked;
+    }
+    let flushes = node.scale_in().filter(|record| leads && record.phase == Phase::Flushing);
+    let Some(record) = flushes else {
+        shared.load_balancers.leave(&node.name);
+        return Targets::NotAsked;
+    };
+    shared.load_balancers.want(&node.name);
+    let snapshot = shared.groups.latest();
+    let group = snapshot.as_ref().and_then(|snapshot| snapshot.groups.get(&record.group));
+    let of_its_group = group.map(|group| group.asg.target_groups.clone()).unwrap_or_default();
+    shared.load_balancers.of(&record.instance, &of_its_group)
 }
 
 /// Whether the group of a Node's instance may shrink by one.

@@ -10,6 +10,7 @@ use tracing::Instrument;
 
 use super::context::{Shared, membership, needs_worker, twins_of};
 use super::heartbeat;
+use super::load_balancers;
 use super::notices;
 use super::workers::Workers;
 use crate::k8s::{GroupName, NodeName};
@@ -127,5 +128,10 @@ fn watches_of(shared: &Arc<Shared>) -> Vec<(&'static str, Watch)> {
         ("keeping of lifecycle hooks", watch(shared, heartbeat::run)),
         ("looking up of lifecycle hooks", watch(shared, async |s: Arc<Shared>| s.hooks.run().await)),
     ];
-    watches.into_iter().chain(queues).collect()
+    let balancers = shared.settings.wait_for_load_balancers.then(|| {
+        let shared = Arc::clone(shared);
+        let look: Watch = Box::pin(async move { match load_balancers::run(shared).await {} });
+        ("looking at target groups", look)
+    });
+    watches.into_iter().chain(queues).chain(balancers).collect()
 }

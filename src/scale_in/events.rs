@@ -279,6 +279,20 @@ pub(super) fn waiting(waiting: &[Waiting]) -> NodeEvent {
     normal(Reason::Waiting, "waiting", note)
 }
 
+/// Only load balancers hold the release, until then at most. `groups`: their target groups; none if AWS does not say.
+pub(super) fn waiting_for_load_balancers(groups: &[&str], until: Timestamp) -> NodeEvent {
+    let what = match groups {
+        [] => "AWS does not say whether load balancers still send connections to the instance".to_owned(),
+        groups => {
+            let names = list(groups.iter().map(|group| cut(group, 32)));
+            format!(
+                "load balancers still send connections to the instance, or drain it: target group {names}"
+            )
+        }
+    };
+    normal(Reason::Waiting, "load balancers", format!("waiting until {until:.0} at most: {what}"))
+}
+
 /// The drain has taken longer than our limit, at which nothing is deleted. Not empty.
 pub(super) fn over_time(waiting: &[Waiting]) -> NodeEvent {
     let entries = waiting.iter().map(|one| format!("{} ({})", one.pod, one.why.in_words()));

@@ -5,15 +5,20 @@ use jiff::{SignedDuration, Timestamp};
 use super::action::{Action, Plan};
 use super::class::{Class, Daemon, LONGEST_FLUSH};
 use super::deadline::{MARGIN, shortened_grace};
+use super::load_balancers::{DEFAULT_DELAY, Targets};
 use super::memory::Task;
 use super::record::Record;
 use super::situation::Situation;
 use super::{events, release};
+use crate::clock::{later, signed};
 use crate::cluster::PodView;
 
 /// Longest wait for volumes to detach after the flush. An EBS volume takes seconds; one that a DaemonSet pod mounts never
 /// detaches, and what is left is detached with the instance.
 const VOLUME_WAIT: SignedDuration = SignedDuration::from_secs(60);
+
+/// Whoever registers Nodes with load balancers has seen within this time that one is excluded.
+const EXCLUDED_WITHIN: SignedDuration = SignedDuration::from_secs(30);
 
 /// Plans the flushing of a node.
 pub(super) fn flush(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
@@ -35,6 +40,11 @@ pub(super) fn flush(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     if s.attachments > 0 && until <= s.now {
         until = until.max(flushed.max(record.phase_since) + VOLUME_WAIT);
     }
+    if let Some(drained) = drained_by(s, record).filter(|_| until <= s.now) {
+        let drained = hard.map_or(drained, |hard| drained.min(hard));
+        until = until.max(drained);
+        held_by_load_balancers(s, flushed, drained, plan);
+    }
     if let Some(hard) = hard {
         until = until.min(hard);
     }
@@ -43,6 +53,38 @@ pub(super) fn flush(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     }
     plan.phase_until = Some(until);
     plan.wake(until);
+}
+
+/// Until when connections may come through load balancers; `None`: none do. Their time counts from the write that began the
+/// scale-in, which excludes the Node from them.
+fn drained_by(s: &Situation<'_>, record: &Record) -> Option<Timestamp> {
+    let longest = match &s.targets {
+        Targets::NotAsked => return None,
+        Targets::In { seen, groups } if *seen >= record.requested_at => {
+            groups.iter().map(|group| group.delay).max()?
+        }
+        // What was seen before counts no more than nothing.
+        Targets::Unknown | Targets::In { .. } => DEFAULT_DELAY,
+    };
+    Some(later(record.requested_at, signed(longest) + EXCLUDED_WITHIN))
+}
+
+/// Tells that only load balancers hold the release, until `drained` at most. What AWS has not said yet, it mostly says soon.
+fn held_by_load_balancers(s: &Situation<'_>, flushed: Timestamp, drained: Timestamp, plan: &mut Plan) {
+    if drained <= s.now {
+        return;
+    }
+    plan.held_by_load_balancers = true;
+    let names: Vec<&str> = match &s.targets {
+        Targets::In { groups, .. } => groups.iter().map(|group| group.name.as_str()).collect(),
+        Targets::NotAsked | Targets::Unknown => Vec::new(),
+    };
+    let tell_at = if names.is_empty() { later(flushed, EXCLUDED_WITHIN) } else { s.now };
+    if tell_at <= s.now {
+        s.announce(plan, events::waiting_for_load_balancers(&names, s.theirs(drained)));
+    } else {
+        plan.wake(tell_at);
+    }
 }
 
 /// Asks the DaemonSet pods that opted in to go. Returns until when to wait for them. A pod created later replaces one that

@@ -14,6 +14,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::history::{Ended, Ending};
+use super::load_balancers::LoadBalancers;
 use super::record::{Annotation, Cause, Written};
 use super::waiting::{Board, WaitReason};
 use crate::clock::{Clock, elapsed};
@@ -136,7 +137,14 @@ impl Default for Metrics {
 
 impl Metrics {
     /// Registers everything about scale-ins.
-    pub fn register(&self, registry: &mut Registry, nodes: Arc<Nodes>, board: Arc<Board>, clock: Clock) {
+    pub fn register(
+        &self,
+        registry: &mut Registry,
+        nodes: Arc<Nodes>,
+        board: Arc<Board>,
+        load_balancers: Arc<LoadBalancers>,
+        clock: Clock,
+    ) {
         registry.register(
             "ebbtide_scale_ins_ended",
             "Scale-ins that ended, by cause and outcome",
@@ -181,7 +189,7 @@ impl Metrics {
              nothing), foreign (about no instance of ours: left alone), malformed",
             self.messages.clone(),
         );
-        registry.register_collector(Box::new(UnderWay { nodes, board, clock }));
+        registry.register_collector(Box::new(UnderWay { nodes, board, load_balancers, clock }));
     }
 
     /// A phase or a scale-in has ended.
@@ -237,6 +245,7 @@ impl Metrics {
 struct UnderWay {
     nodes: Arc<Nodes>,
     board: Arc<Board>,
+    load_balancers: Arc<LoadBalancers>,
     clock: Clock,
 }
 
@@ -293,6 +302,13 @@ impl Collector for UnderWay {
         for (why, count) in waiting {
             ConstGauge::new(count).encode(gauge.encode_family(&[("reason", why)])?)?;
         }
+        let gauge = encoder.encode_descriptor(
+            "ebbtide_scale_ins_held_by_load_balancers",
+            "Scale-ins whose release waits for nothing but load balancers that still reach the instance",
+            None,
+            prometheus_client::metrics::MetricType::Gauge,
+        )?;
+        ConstGauge::new(i64::try_from(self.load_balancers.held()).unwrap_or(i64::MAX)).encode(gauge)?;
         encode_blocked(encoder, blocked)
     }
 }

@@ -13,6 +13,7 @@
 //! - [`heartbeat`] keeps the lifecycle hooks waiting, whatever becomes of the rest.
 //! - [`record`] is everything that must survive: an annotation, read once when the Node comes in. [`claims`] says what of
 //!   it is believed.
+//! - [`load_balancers`] asks AWS to whom load balancers still send, while nodes flush.
 //! - [`notices`] reads what AWS tells of interruptions and lifecycle actions; [`cordon`] keeps pods away meanwhile.
 //! - [`operator_queue`] decides whose wish is next. [`events`] holds every Event on Nodes.
 //! - [`status`] is all of it as data, for people; [`history`] keeps the scale-ins that ended.
@@ -34,6 +35,7 @@ mod held_since;
 mod history;
 mod intents;
 mod joined;
+mod load_balancers;
 mod membership;
 mod memory;
 mod metrics;
@@ -68,6 +70,7 @@ pub use eviction_rate::EvictionRate;
 pub use held_since::Holds;
 pub use history::History;
 pub use intents::{Accepted, IntentError, Intents, ScaleIns};
+pub use load_balancers::{LoadBalancers, Reached, Targets};
 pub use metrics::Metrics;
 pub use notices::Notices;
 pub use settings::{AtOnce, OnDeadline, Settings, Treatment};

@@ -21,6 +21,8 @@ pub struct Settings {
     pub order_namespaces: BTreeSet<String>,
     /// How long an instance must be gone before we delete its Node; `None`: never.
     pub delete_node_after: Option<Duration>,
+    /// Whether an instance is released only when no load balancer reaches it any more.
+    pub wait_for_load_balancers: bool,
     /// What to do on a rebalance recommendation, unless the group rebalances its capacity itself.
     pub on_rebalance: Treatment,
     /// What to do when AWS Health announces an event.

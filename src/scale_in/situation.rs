@@ -12,6 +12,7 @@ use super::class::{Circumstances, Class, classify};
 use super::deadline::OurLimit;
 use super::events::{NodeEvent, REPEAT_AFTER};
 use super::eviction_rate::Permit;
+use super::load_balancers::Targets;
 use super::membership::Membership;
 use super::memory::{Memory, Task};
 use super::node_patch;
@@ -67,6 +68,8 @@ pub struct Situation<'a> {
     pub own_pod: Option<&'a PodName>,
     /// How many volumes are attached to the node.
     pub attachments: usize,
+    /// Through which target groups load balancers reach the instance.
+    pub targets: Targets,
     /// Whether the group may shrink by one.
     pub may_shrink: &'a dyn Fn() -> bool,
     /// Whether a person's wish may be carried out now.

@@ -18,7 +18,8 @@ use tokio_stream::StreamMap;
 use super::action::Action;
 use super::class::flush_time;
 use super::context::{
-    Shared, attachments_on, expected, may_shrink, membership, needs_worker, our_limit, speaker_of, twins_of,
+    Shared, attachments_on, expected, may_shrink, membership, needs_worker, our_limit, speaker_of, targets,
+    twins_of,
 };
 use super::deadline::OurLimit;
 use super::eviction_rate::Permit;
@@ -140,6 +141,7 @@ pub(super) async fn work(shared: Arc<Shared>, name: NodeName, record_seen: Recor
     shared.nodes.forget(&name);
     shared.waiting.forget(&name);
     shared.eviction_rate.leave(&name);
+    shared.load_balancers.leave(&name);
 }
 
 /// How a worker goes on.
@@ -209,6 +211,7 @@ impl Worker {
         let mut holds = shared.holds.versions();
         let mut hooks = shared.hooks.versions();
         let mut notices = shared.notices.versions();
+        let mut load_balancers = shared.load_balancers.versions();
         let mut leadership = shared.leadership.changes();
         let evictions_turn = Arc::clone(&self.evictions_turn);
         loop {
@@ -238,6 +241,7 @@ impl Worker {
                 Ok(()) = holds.changed() => {}
                 Ok(()) = hooks.changed() => {}
                 Ok(()) = notices.changed() => {}
+                Ok(()) = load_balancers.changed() => {}
                 Ok(()) = leadership.changed() => {}
                 () = wake => {}
             }
@@ -276,6 +280,7 @@ impl Worker {
             our_limit: look.our_limit,
             own_pod: self.shared.own_pod.as_ref(),
             attachments: attachments_on(&self.shared, &self.nodes),
+            targets: targets(&self.shared, &node, leads),
             may_shrink: &|| may_shrink(&self.shared, &node),
             turn: &|| operator_queue::turn(&self.shared, &node),
             permit: &|| {
@@ -299,6 +304,7 @@ impl Worker {
             self.shared.eviction_rate.leave(&self.name);
         }
         self.memory.note_occupied(plan.occupied, now);
+        self.shared.load_balancers.note_held(&self.name, plan.held_by_load_balancers);
         let why = plan.calls_off().map(|event| event.note.as_str());
         self.note_course(Some(&node), why);
         let progress = (leads && node.scale_in().is_some()).then(|| Progress {

@@ -69,6 +69,7 @@ pub fn config() -> Config {
         on_deadline: OnDeadline::Delete,
         eviction_pause: None,
         delete_node_after: None,
+        wait_for_load_balancers: false,
         max_operator_scale_ins: AtOnce::Share(1_000),
         lifecycle_hook: "ebbtide".to_owned(),
         managed_hooks: None,

@@ -1,5 +1,5 @@
 //! Both worlds together. Machines that EC2 starts boot and join the cluster. A machine that shuts down ends its containers
-//! at once, and its Node when it is terminated.
+//! at once, and its Node when it is terminated. A controller registers nodes with load balancers.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,6 +18,12 @@ const BEGINNING: &str = "2026-01-01T00:00:00Z";
 
 /// From a running machine to its Node.
 const JOIN: Duration = Duration::from_secs(10);
+
+/// How long the controller of load balancers takes to follow a change.
+const BALANCED_AFTER: Duration = Duration::from_secs(2);
+
+/// The label that takes a node out of load balancers.
+const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 
 /// Label with the name of a node's group, for node selectors.
 pub const POOL: &str = "pool";
@@ -69,6 +75,8 @@ impl World {
         tasks.spawn(async move { runs.0.run().await });
         tasks.spawn(async move { runs.1.run().await });
         tasks.spawn(async move { join(events, &joins.0, &joins.1, &joins.2).await });
+        let balanced = (aws.clone(), cluster.clone());
+        tasks.spawn(async move { balance(&balanced.0, &balanced.1).await });
         Self { aws, cluster, clock, kubelets, _tasks: tasks }
     }
 
@@ -150,6 +158,28 @@ async fn join(mut events: UnboundedReceiver<Entry>, aws: &Aws, cluster: &Cluster
                 }
             }
             _ => {}
+        }
+    }
+}
+
+/// Registers the instances of Nodes with target groups and deregisters those that are excluded, as the AWS Load Balancer Controller
+/// does with target type `instance`.
+///
+/// <https://github.com/kubernetes-sigs/aws-load-balancer-controller/blob/main/pkg/k8s/node_utils.go>
+async fn balance(aws: &Aws, cluster: &Cluster) {
+    let mut changed = cluster.changed();
+    while changed.changed().await.is_ok() {
+        if !aws.has_target_groups() {
+            continue;
+        }
+        tokio::time::sleep(BALANCED_AFTER).await;
+        for name in cluster.node_names() {
+            let Some(node) = cluster.node(&name) else { continue };
+            let is_excluded = node.metadata.labels.is_some_and(|labels| labels.contains_key(EXCLUDED));
+            let provider_id = node.spec.and_then(|spec| spec.provider_id).unwrap_or_default();
+            if let Some(instance) = provider_id.rsplit('/').next() {
+                aws.balance(instance, !is_excluded);
+            }
         }
     }
 }

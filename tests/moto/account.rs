@@ -30,7 +30,9 @@ pub(crate) struct Account {
     compute: aws_sdk_ec2::Client,
     clusters: aws_sdk_eks::Client,
     pub(crate) queues: aws_sdk_sqs::Client,
-    subnet: String,
+    pub(crate) balancing: aws_sdk_elasticloadbalancingv2::Client,
+    pub(crate) vpc: String,
+    pub(crate) subnet: String,
     /// Tag of its groups, which tells them apart from those of other tests.
     pub(crate) mark: String,
 }
@@ -58,10 +60,12 @@ impl Account {
         let compute = aws_sdk_ec2::Client::new(&config);
         let clusters = aws_sdk_eks::Client::new(&config);
         let queues = aws_sdk_sqs::Client::new(&config);
+        let balancing = aws_sdk_elasticloadbalancingv2::Client::new(&config);
         let vpc = compute.create_vpc().cidr_block("10.0.0.0/16").send().await.expect("a VPC");
+        let vpc = vpc.vpc().and_then(|vpc| vpc.vpc_id()).expect("its id").to_owned();
         let subnet = compute
             .create_subnet()
-            .vpc_id(vpc.vpc().and_then(|vpc| vpc.vpc_id()).expect("its id"))
+            .vpc_id(&vpc)
             .cidr_block("10.0.0.0/20")
             .availability_zone(ZONE)
             .send()
@@ -69,7 +73,7 @@ impl Account {
             .expect("a subnet");
         let subnet = subnet.subnet().and_then(|subnet| subnet.subnet_id()).expect("its id").to_owned();
         let mark = format!("mark-{}", OPENED.fetch_add(1, Ordering::Relaxed));
-        Self { aws, scaling, compute, clusters, queues, subnet, mark }
+        Self { aws, scaling, compute, clusters, queues, balancing, vpc, subnet, mark }
     }
 
     /// A name that no other test uses.

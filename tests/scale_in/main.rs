@@ -19,6 +19,7 @@ mod joining;
 mod journal_queries;
 mod kills;
 mod leftovers;
+mod load_balancers;
 mod managed_hooks;
 mod metrics;
 mod net;

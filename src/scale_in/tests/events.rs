@@ -31,6 +31,7 @@ fn every_event(group: &str, instance: &str, pods: &[PodName], budget: &str, word
         events::blocked(pod, 1, budget, words),
         events::eviction_refused(pod, words),
         events::waiting(&waiting),
+        events::waiting_for_load_balancers(&["k8s-web", "k8s-db"], at(0)),
         events::over_time(&waiting),
         events::pods_given_up(pods),
         events::pods_returned(pods),
@@ -109,6 +110,11 @@ const EXPECTED: &[(&str, &str, &str)] = &[
         "Normal",
         "ScaleInWaiting",
         "waiting for 2 pods: shop/web-1 (budget shop/web), shop/web-2 (budget shop/web)",
+    ),
+    (
+        "Normal",
+        "ScaleInWaiting",
+        "waiting until 2023-11-14T22:13:20Z at most: load balancers still send connections to the instance, or drain it: target group k8s-web, k8s-db",
     ),
     (
         "Warning",

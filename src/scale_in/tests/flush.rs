@@ -6,6 +6,7 @@ use super::scene::*;
 use crate::cluster::PodView;
 use crate::k8s::names;
 use crate::scale_in::action::Action;
+use crate::scale_in::load_balancers::{Reached, Targets};
 use crate::scale_in::record::Phase;
 
 #[test]
@@ -184,4 +185,66 @@ fn a_daemonset_pod_that_may_be_the_driver_of_volumes_is_asked_when_they_are_gone
         }
         assert_eq!(deletions(&scene.plan()), [("csi".into(), None)], "detached: {detached}");
     }
+}
+
+/// The instance is a target, by a look of this second, of a target group with this delay.
+fn reached(seen: i64, delay: u64) -> Targets {
+    let group = Reached { name: "k8s-web".into(), delay: std::time::Duration::from_secs(delay) };
+    Targets::In { seen: at(seen), groups: vec![group] }
+}
+
+/// When the node is released, of which AWS tells this all the time; its flush is over after 5 s.
+fn released_with(targets: &Targets, mut scene: Scene) -> i64 {
+    scene.targets = targets.clone();
+    for second in 0..4_000 {
+        let held = scene.plan().held_by_load_balancers;
+        if scene.record().phase == Phase::Releasing {
+            return second;
+        }
+        assert_eq!(held, second >= 5, "{second}: {targets:?}");
+        scene.later(1);
+    }
+    panic!("it never is: {targets:?}");
+}
+
+#[test]
+fn load_balancers_hold_a_release_for_as_long_as_connections_live_and_not_beyond_a_limit() {
+    let table = [
+        (Targets::NotAsked, None, 5),
+        (Targets::In { seen: at(0), groups: Vec::new() }, None, 5),
+        (reached(0, 0), None, 30),
+        (reached(0, 60), None, 90),
+        (reached(0, 3_600), None, 3_630),
+        (reached(0, 3_600), Some(200), 195),
+        // What is known no longer, or not yet, is taken for AWS's default.
+        (reached(-1, 60), None, 330),
+        (Targets::In { seen: at(-1), groups: Vec::new() }, None, 330),
+        (Targets::Unknown, None, 330),
+        (Targets::Unknown, Some(200), 195),
+    ];
+    for (targets, limit, expected) in table {
+        let scene = node().by_autoscaler();
+        let scene = if let Some(limit) = limit { scene.until(limit) } else { scene };
+        assert_eq!(released_with(&targets, scene), expected, "{targets:?} {limit:?}");
+    }
+}
+
+#[test]
+fn load_balancers_that_let_go_end_the_wait_and_a_dead_node_waits_for_none() {
+    let mut scene = node().by_autoscaler();
+    scene.targets = reached(0, 300);
+    scene.plan();
+    scene.later(20);
+    let waits = scene.plan();
+    assert_eq!(reasons(&waits), ["ScaleInWaiting"]);
+    assert!(waits.wake_at.is_some_and(|wake| wake <= at(330)), "{:?}", waits.wake_at);
+    scene.targets = Targets::In { seen: at(20), groups: Vec::new() };
+    scene.plan();
+    assert_eq!(scene.record().phase, Phase::Releasing);
+
+    let mut dead = node().by_autoscaler().in_phase(Phase::Flushing);
+    dead.targets = reached(0, 300);
+    dead.patch(&json!({ "status": { "conditions": [{ "type": "Ready", "status": "Unknown" }] } }));
+    dead.plan();
+    assert_eq!(dead.record().phase, Phase::Releasing);
 }

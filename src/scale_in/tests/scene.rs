@@ -20,6 +20,7 @@ use crate::scale_in::action::{Action, Plan};
 use crate::scale_in::class::Flush;
 use crate::scale_in::deadline::OurLimit;
 use crate::scale_in::eviction_rate::Permit;
+use crate::scale_in::load_balancers::Targets;
 use crate::scale_in::membership::Membership;
 use crate::scale_in::memory::Memory;
 use crate::scale_in::node_patch;
@@ -90,6 +91,7 @@ pub(super) struct Scene {
     pub(super) budgets: Vec<Arc<Budget>>,
     pub(super) own_pod: Option<PodName>,
     pub(super) attachments: usize,
+    pub(super) targets: Targets,
     pub(super) may_shrink: bool,
     pub(super) turn: Turn,
     pub(super) instance: Membership,
@@ -134,6 +136,7 @@ pub(in crate::scale_in) fn settings() -> Settings {
         on_deadline: OnDeadline::Delete,
         order_namespaces: BTreeSet::new(),
         delete_node_after: None,
+        wait_for_load_balancers: false,
         guard: true,
         operator_at_once: AtOnce::Number(1),
     }
@@ -154,6 +157,7 @@ pub(super) fn node() -> Scene {
         budgets: Vec::new(),
         own_pod: None,
         attachments: 0,
+        targets: Targets::NotAsked,
         may_shrink: true,
         turn: Turn::Now,
         instance: in_group(Lifecycle::InService),
@@ -280,6 +284,7 @@ impl Scene {
             our_limit: OurLimit::of(None, &self.settings),
             own_pod: self.own_pod.as_ref(),
             attachments: self.attachments,
+            targets: self.targets.clone(),
             may_shrink: &|| self.may_shrink,
             turn: &|| self.turn,
             permit: &|| match left.get() {

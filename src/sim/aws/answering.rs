@@ -15,7 +15,7 @@ use super::replies::{Answer, Reply, refusal, success, uuid};
 use super::state::State;
 use super::troubles::Trouble;
 use super::xml::Xml;
-use super::{autoscaling, ec2, eks, sqs};
+use super::{autoscaling, ec2, eks, load_balancing, sqs};
 use crate::sim::http::{Lost, Request};
 
 /// The state that a request is answered from.
@@ -189,6 +189,9 @@ impl State {
                 Service::AutoScaling => autoscaling::dispatch(self, operation, form, now).map(Answer::Xml),
                 Service::Ec2 => ec2::dispatch(self, operation, form, now).map(Answer::Xml),
                 Service::Eks => eks::dispatch(self, operation, form).map(Answer::Json),
+                Service::LoadBalancing => {
+                    load_balancing::dispatch(self, operation, form, now).map(Answer::Xml)
+                }
                 Service::Sqs => sqs::dispatch(self, operation, form, now).map(Answer::Json),
             };
             if let Some(missing) = missing {

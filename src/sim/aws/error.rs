@@ -75,7 +75,7 @@ impl ApiError {
 
     pub(super) fn throttled(service: Service) -> Self {
         match service {
-            Service::AutoScaling => Self::client("Throttling", "Rate exceeded"),
+            Service::AutoScaling | Service::LoadBalancing => Self::client("Throttling", "Rate exceeded"),
             Service::Ec2 => Self {
                 code: "RequestLimitExceeded",
                 status: 503,
@@ -94,6 +94,7 @@ impl ApiError {
             Service::AutoScaling => ("AccessDenied", "autoscaling"),
             Service::Ec2 => ("UnauthorizedOperation", "ec2"),
             Service::Eks => ("AccessDeniedException", "eks"),
+            Service::LoadBalancing => ("AccessDenied", "elasticloadbalancing"),
             Service::Sqs => ("AccessDenied", "sqs"),
         };
         // Batches of SQS have the action of a single one.
@@ -108,7 +109,7 @@ impl ApiError {
     pub(super) fn internal(service: Service) -> Self {
         Self {
             code: match service {
-                Service::AutoScaling | Service::Sqs => "InternalFailure",
+                Service::AutoScaling | Service::LoadBalancing | Service::Sqs => "InternalFailure",
                 Service::Ec2 => "InternalError",
                 Service::Eks => "ServerException",
             },

@@ -1,11 +1,11 @@
-//! The simulated AWS: EC2 Auto Scaling, with the parts of EC2, EKS, EventBridge and SQS that belong to it, as an HTTP
-//! service for the real SDK.
+//! The simulated AWS: EC2 Auto Scaling, with the parts of EC2, EKS, EventBridge, SQS and Elastic Load Balancing that
+//! belong to it, as an HTTP service for the real SDK.
 //!
 //! [`State`] is all of it, pure and synchronous. [`Aws`] is a handle that gives it the time and implements
 //! [`World`](crate::sim::http::World).
 //!
 //! * Protocols: `query`, `xml`; EKS is REST, SQS is JSON.
-//! * APIs: `autoscaling`, `ec2`, `eks`, `sqs`; queues: `queues`; what is sent to them: `events`.
+//! * APIs: `autoscaling`, `ec2`, `eks`, `sqs`, `load_balancing`; queues: `queues`; what is sent to them: `events`.
 //! * What groups do: `launching`, `terminating`, `waiting`, `balance`, `warm`, `volumes`, `deleting`. Machines: `power`.
 //! * What a test does: `script`, `faults`, `troubles`, `breaking`.
 //! * A request's way: `requests`, `answering`, `past`, `bucket`.
@@ -33,6 +33,7 @@ mod instance_types;
 mod journal;
 mod launching;
 mod lifecycle;
+mod load_balancing;
 mod operation;
 mod past;
 mod power;
@@ -66,6 +67,7 @@ pub use group::{GroupSnapshot, InstanceSnapshot};
 pub use handle::Aws;
 pub use journal::{Entry, Event, Outcome, TerminationCause};
 pub use lifecycle::{HookResult, HookSpec, LifecycleState, Transition};
+pub use load_balancing::TargetGroupSpec;
 pub use operation::Operation;
 pub use power::{Death, Power};
 pub use queues::{MessageSnapshot, QueueSnapshot, QueueSpec};

@@ -11,6 +11,7 @@ pub(super) enum Service {
     AutoScaling,
     Ec2,
     Eks,
+    LoadBalancing,
     Sqs,
 }
 
@@ -19,6 +20,7 @@ impl Service {
         match version {
             "2011-01-01" => Some(Self::AutoScaling),
             "2016-11-15" => Some(Self::Ec2),
+            "2015-12-01" => Some(Self::LoadBalancing),
             super::eks::VERSION => Some(Self::Eks),
             super::sqs::VERSION => Some(Self::Sqs),
             _ => None,
@@ -28,7 +30,7 @@ impl Service {
 
 macro_rules! operations {
     ($($service:ident { $($name:ident),* $(,)? })*) => {
-        /// An operation of the Auto Scaling, EC2, EKS or SQS API, under AWS's name.
+        /// An operation of the Auto Scaling, EC2, EKS, Elastic Load Balancing or SQS API, under AWS's name.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         #[expect(missing_docs, reason = "AWS documents them under these names")]
         pub enum Operation {
@@ -94,6 +96,11 @@ operations! {
     }
     Eks {
         DescribeNodegroup,
+    }
+    LoadBalancing {
+        DescribeTargetGroupAttributes,
+        DescribeTargetGroups,
+        DescribeTargetHealth,
     }
     Sqs {
         ChangeMessageVisibilityBatch,

@@ -26,6 +26,7 @@ const ERROR_TYPE: &str = "x-amzn-errortype";
 /// <https://smithy.io/2.0/aws/protocols/aws-query-protocol.html#x-amzn-query-error-header>
 const QUERY_ERROR: &str = "x-amzn-query-error";
 
+const LOAD_BALANCING_NAMESPACE: &str = "http://elasticloadbalancing.amazonaws.com/doc/2015-12-01/";
 const EC2_NAMESPACE: &str = "http://ec2.amazonaws.com/doc/2016-11-15/";
 
 /// An answer: status, the headers that callers read, and an XML or JSON document.
@@ -64,7 +65,7 @@ pub(super) fn success(service: Service, action: &str, answer: &Answer, id: &str)
         Answer::Xml(body) if service == Service::Ec2 => Xml::document(&root, EC2_NAMESPACE, |xml| {
             xml.text("requestId", id).append(body);
         }),
-        Answer::Xml(body) => Xml::document(&root, AUTO_SCALING_NAMESPACE, |xml| {
+        Answer::Xml(body) => Xml::document(&root, namespace(service), |xml| {
             if !VOID.contains(&action) {
                 xml.inside(&format!("{action}Result"), |xml| {
                     xml.append(body);
@@ -78,16 +79,23 @@ pub(super) fn success(service: Service, action: &str, answer: &Answer, id: &str)
     Reply::xml(200, body)
 }
 
+/// Of a service that has the query protocol.
+fn namespace(service: Service) -> &'static str {
+    if service == Service::LoadBalancing { LOAD_BALANCING_NAMESPACE } else { AUTO_SCALING_NAMESPACE }
+}
+
 pub(super) fn refusal(service: Service, error: &ApiError, id: &str) -> Reply {
     let body = match service {
-        Service::AutoScaling => Xml::document("ErrorResponse", AUTO_SCALING_NAMESPACE, |xml| {
-            xml.inside("Error", |xml| {
-                xml.text("Type", if error.status < 500 { "Sender" } else { "Receiver" })
-                    .text("Code", error.code)
-                    .text("Message", &error.message);
+        Service::AutoScaling | Service::LoadBalancing => {
+            Xml::document("ErrorResponse", namespace(service), |xml| {
+                xml.inside("Error", |xml| {
+                    xml.text("Type", if error.status < 500 { "Sender" } else { "Receiver" })
+                        .text("Code", error.code)
+                        .text("Message", &error.message);
+                })
+                .text("RequestId", id);
             })
-            .text("RequestId", id);
-        }),
+        }
         Service::Ec2 => Xml::document("Response", "", |xml| {
             xml.list("Errors", "Error", [error], |xml, error| {
                 xml.text("Code", error.code).text("Message", &error.message);

@@ -16,6 +16,7 @@ use super::events::EventBridge;
 use super::faults::Faults;
 use super::group::{Group, Instance};
 use super::journal::{Event, Journal};
+use super::load_balancing::TargetGroup;
 use super::past::Past;
 use super::queues::Queue;
 use super::replies::uuid;
@@ -41,6 +42,8 @@ pub struct State {
     /// SQS queues, by URL.
     pub(super) queues: BTreeMap<String, Queue>,
     pub(super) events: EventBridge,
+    /// Target groups of load balancers, by ARN.
+    pub(super) target_groups: BTreeMap<String, TargetGroup>,
     /// Requests answered so far.
     pub(super) answered: u64,
     pub(super) bucket: Level,
@@ -170,6 +173,7 @@ impl State {
             polls: Vec::new(),
             queues: BTreeMap::new(),
             events: EventBridge::new(seed),
+            target_groups: BTreeMap::new(),
             answered: 0,
             bucket: Level::default(),
             jitter: rng,

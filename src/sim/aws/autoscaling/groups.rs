@@ -4,6 +4,7 @@
 
 use crate::sim::aws::error::ApiError;
 use crate::sim::aws::group::{Group, Instance, Origin, Source};
+use crate::sim::aws::load_balancing;
 use crate::sim::aws::query::{Filter, Form, page, page_size};
 use crate::sim::aws::requirements::Spelling;
 use crate::sim::aws::spec::{MixedSpec, Override};
@@ -32,8 +33,10 @@ pub(super) fn describe(state: &State, form: &Form) -> Result<Xml, ApiError> {
     let (groups, next) = page(groups, form.get("NextToken"), size)?;
     let with_instances = form.parsed::<bool>("IncludeInstances")?.unwrap_or(true);
     Ok(Xml::build(|xml| {
-        xml.list("AutoScalingGroups", "member", groups, |xml, group| write(xml, group, with_instances))
-            .optional("NextToken", next);
+        xml.list("AutoScalingGroups", "member", groups, |xml, group| {
+            write(xml, group, load_balancing::attached(state, &group.name), with_instances);
+        })
+        .optional("NextToken", next);
     }))
 }
 
@@ -59,7 +62,12 @@ pub(in crate::sim::aws) fn arn(group: &str) -> String {
     )
 }
 
-fn write(xml: &mut Xml, group: &Group, with_instances: bool) {
+fn write<'a>(
+    xml: &mut Xml,
+    group: &Group,
+    target_groups: impl Iterator<Item = &'a String> + Clone,
+    with_instances: bool,
+) {
     xml.text("AutoScalingGroupName", &group.name).text("AutoScalingGroupARN", arn(&group.name));
     match &group.mixed {
         Some(mixed) => write_mixed(xml, mixed, &group.source),
@@ -72,8 +80,10 @@ fn write(xml: &mut Xml, group: &Group, with_instances: bool) {
         .values("AvailabilityZones", "member", &group.zones)
         .values("AvailabilityZoneIds", "member", zone_ids(&group.zones))
         .inside("LoadBalancerNames", |_| {})
-        .inside("TargetGroupARNs", |_| {})
-        .inside("TrafficSources", |_| {})
+        .values("TargetGroupARNs", "member", target_groups.clone())
+        .list("TrafficSources", "member", target_groups, |xml, arn| {
+            xml.text("Identifier", arn).text("Type", "elbv2");
+        })
         .text("HealthCheckType", "EC2")
         .text("HealthCheckGracePeriod", 300);
     if with_instances {

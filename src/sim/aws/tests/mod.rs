@@ -15,6 +15,7 @@ mod examples;
 mod faults;
 mod group_activities;
 mod hooks;
+mod load_balancing;
 mod queues;
 mod requests;
 mod states;
