@@ -1,6 +1,6 @@
 //! docs/metrics.md is what a whole program tells: all of it, and nothing else.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
@@ -25,32 +25,7 @@ use crate::journal_queries::moments;
 use crate::managed_hooks::managed;
 use crate::metrics::Watched;
 use crate::scene::group;
-
-/// A metric: its type, and the values that its labels may have; none listed: any.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Metric {
-    kind: String,
-    labels: BTreeMap<String, BTreeSet<String>>,
-}
-
-type Metrics = BTreeMap<String, Metric>;
-
-/// The tables of docs/metrics.md: ``| `name` | type | unit | `label` = value, value; `label`: what it is | meaning |``.
-fn documented() -> Metrics {
-    let rows = include_str!("../../docs/metrics.md").lines().filter(|line| line.starts_with("| `"));
-    let metric = |row: &str| {
-        let cells: Vec<_> = row.split('|').map(str::trim).collect();
-        let [_, name, kind, unit, labels, meaning, _] = cells[..] else { panic!("five cells: {row}") };
-        assert!(!unit.is_empty() && !meaning.is_empty(), "{row}");
-        let labels = labels.split(';').filter(|label| !label.is_empty()).map(|label| {
-            let (name, values) = label.trim().trim_start_matches('`').split_once('`').expect("a name");
-            let values = values.trim().strip_prefix('=').into_iter().flat_map(|values| values.split(", "));
-            (name.to_owned(), values.map(|value| value.trim().to_owned()).collect())
-        });
-        (name.trim_matches('`').to_owned(), Metric { kind: kind.to_owned(), labels: labels.collect() })
-    };
-    rows.map(metric).collect()
-}
+use crate::table::{Metric, Metrics, documented};
 
 /// What is on pages: names with the endings that tables have, labels with the values that were seen.
 fn told(pages: &[String]) -> Metrics {

@@ -39,6 +39,8 @@ mod scene;
 mod sizes;
 mod states;
 mod status;
+#[path = "../monitoring/table.rs"]
+mod table;
 mod throttling;
 mod turns;
 mod twins;
