@@ -20,16 +20,16 @@
 //! - What must be done is found by looking at Nodes and groups; a message only makes it sooner.
 //! - [`aws`] and [`cluster`] are thin adapters. [`sim`] has worlds that answer the same requests; what differs is the
 //!   endpoint, never the code.
-//! - [`app`] puts it together, [`config`] reads the flags, [`admin`] and [`telemetry`] let people look in.
+//! - [`app`] puts it together, [`config`] reads the flags, [`admin`], [`commands`] and [`telemetry`] let people look in.
 //!
-//! The floors of the house. A room imports only from floors below its own; of two on one floor, `main` imports `sim` and `app`
-//! imports `config`. No files of a room need each other in a circle, outside `sim`. `tests/floors` reads this table and every
+//! The floors of the house. A room imports only from floors below its own; of two on one floor, `main` imports `sim`, `app`
+//! and `commands` import `config`. No files of a room need each other in a circle, outside `sim`. `tests/floors` reads this table and every
 //! import.
 //!
 //! | floor | rooms | what they are for |
 //! | --- | --- | --- |
 //! | 8 | `main`, `sim` | the command line's two commands; the simulated worlds (feature `simulate`) |
-//! | 7 | `app`, `config` | the program put together from the flags that `config` reads |
+//! | 7 | `app`, `commands`, `config` | the program put together from the flags that `config` reads; commands for people |
 //! | 6 | `provider`, `admin` | what cluster-autoscaler calls; what kubelet, Prometheus and people read |
 //! | 5 | `scale_in` | how a node leaves |
 //! | 4 | `groups` | discovery, snapshot, sizes, protection, failed launches, lifecycle hooks |
@@ -42,6 +42,7 @@ pub mod app;
 pub mod aws;
 pub mod clock;
 pub mod cluster;
+pub mod commands;
 pub mod config;
 pub mod groups;
 pub mod k8s;

@@ -1,14 +1,23 @@
 //! The `ebbtide` binary.
 
+use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
+use std::time::Duration;
 
-use ebbtide::config::{Command, Config};
+use ebbtide::clock::Clock;
+use ebbtide::cluster::Cluster;
+use ebbtide::commands::{self, Style};
+use ebbtide::config::{CheckOptions, Command, Config, PlanOptions, StatusOptions};
+use ebbtide::provider::Tls;
 use ebbtide::{app, telemetry};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 /// Exit code of a command line that cannot be used, as most programs have it.
 const USAGE: u8 = 2;
+
+/// Exit code of a check that could not be made: the same as of one that found an error.
+const NOT_CHECKED: u8 = 2;
 
 #[expect(
     clippy::print_stdout,
@@ -23,6 +32,15 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Ok(Command::Serve(config)) => ended(serve(&config)),
+        Ok(Command::Status(options)) => ended(status(&options)),
+        Ok(Command::Plan(options)) => ended(plan(&options)),
+        Ok(Command::Check(options)) => match check(&options) {
+            Ok(code) => ExitCode::from(code),
+            Err(error) => {
+                eprintln!("ebbtide: {error:#}");
+                ExitCode::from(NOT_CHECKED)
+            }
+        },
         #[cfg(feature = "simulate")]
         Ok(Command::Simulate(simulate)) => match ebbtide::sim::simulate::run(&simulate) {
             Ok(true) => ExitCode::SUCCESS,
@@ -45,6 +63,73 @@ fn ended(result: anyhow::Result<()>) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Colours are for terminals, and not for those who do not want them (<https://no-color.org>).
+#[expect(clippy::disallowed_methods, reason = "a terminal's wish, no option of the program's")]
+fn style() -> Style {
+    let is_unwanted = std::env::var("NO_COLOR").is_ok_and(|value| !value.is_empty());
+    Style { colour: std::io::stdout().is_terminal() && !is_unwanted }
+}
+
+/// How often `status --watch` looks.
+const WATCH_EVERY: Duration = Duration::from_secs(2);
+
+/// Moves a terminal's cursor to the top and clears what is below.
+const CLEAR: &str = "\u{1b}[H\u{1b}[J";
+
+/// Writes an answer. A reader that has gone (`| head`) wants no more of it.
+fn write(text: &str) -> anyhow::Result<()> {
+    match std::io::stdout().write_all(text.as_bytes()).and_then(|()| std::io::stdout().flush()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
+        written => Ok(written?),
+    }
+}
+
+fn status(options: &StatusOptions) -> anyhow::Result<()> {
+    app::block_on(async {
+        let clock = Clock::system();
+        let cluster = Cluster::connect_to(options.kubeconfig.as_deref(), options.context.as_deref()).await?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        loop {
+            let told = commands::status::look(&cluster, clock.wall()).await?;
+            let text = commands::status::render(&told, options.output, style(), clock.wall());
+            let clear = if options.watch && std::io::stdout().is_terminal() { CLEAR } else { "" };
+            write(&format!("{clear}{text}"))?;
+            if !options.watch {
+                return Ok(());
+            }
+            tokio::select! {
+                () = tokio::time::sleep(WATCH_EVERY) => {}
+                _ = interrupt.recv() => return Ok(()),
+            }
+        }
+    })?
+}
+
+fn check(options: &CheckOptions) -> anyhow::Result<u8> {
+    app::block_on(async {
+        let (clock, config) = (Clock::system(), &options.config);
+        let load = |options| Tls::load(options, clock.clone()).err();
+        let tls = config.tls.clone().and_then(load).unwrap_or_default();
+        let tls = tls.iter().map(ToString::to_string).collect();
+        let cluster = Cluster::connect_to(config.kubeconfig.as_deref(), options.context.as_deref()).await?;
+        let aws = app::connect_aws(config).await?;
+        let facts = commands::check::gather(&cluster, &aws, config, tls, &clock).await;
+        let report = commands::check::Report { findings: commands::check::findings(&facts) };
+        write(&report.render(options.output, style()))?;
+        anyhow::Ok(report.exit_code())
+    })?
+}
+
+fn plan(options: &PlanOptions) -> anyhow::Result<()> {
+    app::block_on(async {
+        let (clock, config) = (Clock::system(), &options.config);
+        let cluster = Cluster::connect_to(config.kubeconfig.as_deref(), options.context.as_deref()).await?;
+        let aws = if config.selectors.is_empty() { None } else { Some(app::connect_aws(config).await?) };
+        let preview = commands::plan::look(&cluster, aws.as_ref(), options, &clock).await?;
+        write(&commands::plan::render(&preview, options.output, style(), clock.wall()))
+    })?
 }
 
 fn serve(config: &Config) -> anyhow::Result<()> {

@@ -76,10 +76,15 @@ pub async fn connect(config: &Config) -> anyhow::Result<Outside> {
         .await
         .with_context(|| format!("--admin-listen {}", config.admin_listen))?;
     tracing::info!(listen = %listener.address()?, admin = %admin.local_addr()?, "listening");
-    let aws =
-        Aws::connect(config.region.as_deref(), config.endpoint_url.as_deref(), config.proxy.as_ref()).await?;
+    let aws = connect_aws(config).await?;
     let cluster = Cluster::connect(config.kubeconfig.as_deref()).await?;
     Ok(Outside { aws, cluster, clock, incoming: Box::pin(listener), tls, admin: Some(admin) })
+}
+
+/// Connects to AWS as configured.
+pub async fn connect_aws(config: &Config) -> anyhow::Result<Aws> {
+    let (region, url) = (config.region.as_deref(), config.endpoint_url.as_deref());
+    Ok(Aws::connect(region, url, config.proxy.as_ref()).await?)
 }
 
 fn load_tls(options: TlsOptions, clock: Clock) -> anyhow::Result<Tls> {

@@ -16,9 +16,7 @@ use crate::groups::managed_hooks::{Known, ManagedHooks};
 use crate::groups::protection::Protection;
 use crate::groups::{self, Groups};
 use crate::provider::{AwsSizing, Provider, RpcMetrics, Running};
-use crate::scale_in::{
-    Board, EvictionRate, Flush, History, Holds, Intents, Metrics, Notices, Settings, Shared,
-};
+use crate::scale_in::{Board, EvictionRate, History, Holds, Intents, Metrics, Notices, Shared};
 use crate::template::LearnedStore;
 
 /// The program's parts, and what they share.
@@ -81,7 +79,7 @@ fn shared(config: &Config, aws: Aws, cluster: Cluster, clock: Clock, stop: Cance
         protection: Arc::new(Protection::new(aws.clone(), Arc::clone(&groups), clock.clone())),
         own_pod: own_pod(config, &cluster),
         leadership: leadership(clock.clone()),
-        settings: settings(config),
+        settings: config.scale_in_settings(),
         pod_events: std::sync::Mutex::default(),
         reports: std::sync::Mutex::default(),
         eviction_rate: EvictionRate::new(config.eviction_pause),
@@ -101,26 +99,6 @@ fn shared(config: &Config, aws: Aws, cluster: Cluster, clock: Clock, stop: Cance
 fn own_pod(config: &Config, cluster: &Cluster) -> Option<PodName> {
     let name = config.election.as_ref()?.pod.clone()?;
     Some(PodName { namespace: cluster.own_namespace().to_owned(), name })
-}
-
-fn settings(config: &Config) -> Settings {
-    Settings {
-        flush: Flush {
-            default: config.daemonset_flush,
-            longest: config.daemonset_flush + config.daemonset_flush_beyond,
-            namespaces: config.daemonset_flush_namespaces.iter().cloned().collect(),
-        },
-        patience: config.patience,
-        drain_timeout: config.drain_timeout,
-        on_deadline: config.on_deadline,
-        order_namespaces: config.drain_order_namespaces.iter().cloned().collect(),
-        delete_node_after: config.delete_node_after,
-        wait_for_load_balancers: config.wait_for_load_balancers,
-        on_rebalance: config.on_rebalance,
-        on_scheduled_event: config.on_scheduled_event,
-        guard: config.daemonset_guard,
-        operator_at_once: config.max_operator_scale_ins,
-    }
 }
 
 /// Registers the metrics of all parts. Returns those of the RPCs.

@@ -100,6 +100,15 @@ impl Calls {
         );
     }
 
+    /// The operations that IAM has denied.
+    pub fn denied(&self) -> Vec<Operation> {
+        let is_denied = |operation: &Operation| {
+            let labels = Labels { operation: *operation, outcome: Outcome::denied };
+            self.counts.get(&labels).is_some_and(|count| count.get() > 0)
+        };
+        Operation::ALL.iter().copied().filter(is_denied).collect()
+    }
+
     /// Counts a finished attempt.
     pub(super) fn count<T>(&self, operation: Operation, took: Duration, result: &Result<T, AwsError>) {
         self.counts.get_or_create(&Labels { operation, outcome: Outcome::of(result) }).inc();

@@ -35,6 +35,20 @@ impl Aws {
         Ok(())
     }
 
+    /// Whether IAM lets this tag be put on the instance: asked by a dry run, which changes nothing.
+    ///
+    /// Source: `DryRun` of [CreateTags](https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreateTags.html).
+    pub async fn may_tag_instance(&self, instance: &InstanceId, key: &str) -> Result<bool, AwsError> {
+        let tag = Tag::builder().key(key).value("check").build();
+        let call = self.ec2.create_tags().resources(instance).tags(tag).dry_run(true);
+        match self.call(Operation::CreateTags, LOOK_UP, || call.clone().send()).await {
+            Err(AwsError::Denied { .. }) => Ok(false),
+            Err(AwsError::Other { code, .. }) if code == "DryRunOperation" => Ok(true),
+            Err(error) => Err(error),
+            Ok(_) => Ok(true),
+        }
+    }
+
     /// Removes the tag from instances, whatever its value; a missing tag is no error.
     pub async fn untag_instances(&self, instances: &[InstanceId], key: &str) -> Result<(), AwsError> {
         for batch in instances.chunks(RESOURCES_A_CALL) {

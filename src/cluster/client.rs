@@ -1,8 +1,10 @@
 //! The client of the API server: how it connects, and its time-outs.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kube::config::{KubeConfigOptions, Kubeconfig};
 use prometheus_client::registry::Registry;
 
 use super::requests::Requests;
@@ -57,13 +59,19 @@ impl Cluster {
     }
 
     /// Connects as the kubeconfig says, or as a pod of the cluster does.
-    pub async fn connect(kubeconfig: Option<&std::path::Path>) -> Result<Self, ConnectError> {
+    pub async fn connect(kubeconfig: Option<&Path>) -> Result<Self, ConnectError> {
+        Self::connect_to(kubeconfig, None).await
+    }
+
+    /// The same with a context of the kubeconfig.
+    pub async fn connect_to(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<Self, ConnectError> {
+        let options =
+            KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
         let mut config = match kubeconfig {
             Some(path) => {
-                let file = kube::config::Kubeconfig::read_from(path)?;
-                kube::Config::from_custom_kubeconfig(file, &kube::config::KubeConfigOptions::default())
-                    .await?
+                kube::Config::from_custom_kubeconfig(Kubeconfig::read_from(path)?, &options).await?
             }
+            None if context.is_some() => kube::Config::from_kubeconfig(&options).await?,
             None => kube::Config::infer().await?,
         };
         // `kube` would retry a 429 by itself, which for an eviction is a budget's answer that we must see.

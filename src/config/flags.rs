@@ -5,17 +5,26 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
+use std::path::Path;
 
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, CommandFactory as _, FromArgMatches as _};
 
+use super::commands::{Asker, Output, StatusOptions};
 use super::problem::Problem;
 #[cfg(feature = "simulate")]
 use super::values::Simulate;
 
-pub(super) const COMMANDS: &str = if cfg!(feature = "simulate") { "serve or simulate" } else { "serve" };
+pub(super) const COMMANDS: &str = if cfg!(feature = "simulate") {
+    "serve, status, plan, check, completions or simulate"
+} else {
+    "serve, status, plan, check or completions"
+};
+
+/// The commands that take the flags of `serve`, and read them from the environment as it does.
+const CONFIGURED: [&str; 3] = ["serve", "plan", "check"];
 
 /// The cluster-autoscaler cloud provider for EC2 Auto Scaling groups that drains every node before it goes.
 #[derive(Debug, clap::Parser)]
@@ -26,12 +35,62 @@ struct Cli {
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Sub {
+pub(super) enum Sub {
     /// Serve cluster-autoscaler over gRPC, and drain nodes before they go.
     Serve(Box<ServeFlags>),
+    /// Show the scale-ins under way, by what Nodes and pods tell: needs a kubeconfig only.
+    Status(StatusOptions),
+    /// Show what a scale-in of a node would do now: who is evicted when, who stays, who blocks, how long at most, how the
+    /// instance is released. Changes nothing. Takes the flags of `serve`; without a group's selector, AWS is not asked.
+    Plan(PlanFlags),
+    /// Show what is missing or wrong in rights, groups, hooks, tags, cluster-autoscaler's flags, certificates and the Lease, each
+    /// with its fix. Changes nothing. Takes the flags of `serve`. Exits with 2 for an error, 1 for a warning.
+    Check(CheckFlags),
+    /// Print a script that completes command lines in a shell.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page of the program, or of one of its commands (roff).
+    #[command(hide = true)]
+    Man {
+        /// Name of the command.
+        command: Option<String>,
+    },
     /// Show the program at work on a simulated AWS and cluster: no account, cluster or configuration needed.
     #[cfg(feature = "simulate")]
     Simulate(Simulate),
+}
+
+/// The flags of `plan`, as typed.
+#[derive(Debug, clap::Args)]
+pub(super) struct PlanFlags {
+    /// Name of the Node.
+    pub(super) node: String,
+    /// On whose account it would go.
+    #[arg(long, value_name = "CAUSE", value_enum, default_value = "autoscaler")]
+    pub(super) cause: Asker,
+    /// How the answer is written.
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value = "table")]
+    pub(super) output: Output,
+    /// Context of the kubeconfig. If not given, its current one.
+    #[arg(long, value_name = "NAME")]
+    pub(super) context: Option<String>,
+    #[command(flatten)]
+    pub(super) flags: Box<ServeFlags>,
+}
+
+/// The flags of `check`, as typed.
+#[derive(Debug, clap::Args)]
+pub(super) struct CheckFlags {
+    /// How the answer is written.
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value = "table")]
+    pub(super) output: Output,
+    /// Context of the kubeconfig. If not given, its current one.
+    #[arg(long, value_name = "NAME")]
+    pub(super) context: Option<String>,
+    #[command(flatten)]
+    pub(super) flags: Box<ServeFlags>,
 }
 
 /// The flags of `serve`, as typed.
@@ -199,21 +258,22 @@ pub(super) struct ServeFlags {
 pub(super) enum Read {
     Print(String),
     Unclear(Vec<Problem>),
-    Serve(Box<ServeFlags>, Vec<Problem>),
-    #[cfg(feature = "simulate")]
-    Simulate(Simulate, Vec<Problem>),
+    Command(Box<Sub>, Vec<Problem>),
 }
 
 /// Reads the arguments, and the environment for flags of `serve` that are not among them.
 pub(super) fn read(mut args: Vec<OsString>, env: &dyn Fn(&str) -> Option<String>) -> Read {
     let mut problems = Vec::new();
+    if let Some(name) = args.first_mut().filter(|name| is_plugin(name)) {
+        *name = "kubectl ebbtide".into();
+    }
     let matches = match settle(&mut args, &mut problems) {
         Ok(matches) => matches,
         Err(stop) => return stop,
     };
     let matches = match matches.subcommand() {
-        Some(("serve", serve)) => {
-            args.extend(from_env(serve, env));
+        Some((name, given)) if CONFIGURED.contains(&name) => {
+            args.extend(from_env(given, env));
             match settle(&mut args, &mut problems) {
                 Ok(matches) => matches,
                 Err(stop) => return stop,
@@ -222,9 +282,9 @@ pub(super) fn read(mut args: Vec<OsString>, env: &dyn Fn(&str) -> Option<String>
         _ => matches,
     };
     match Cli::from_arg_matches(&matches) {
-        Ok(Cli { command: Sub::Serve(flags) }) => Read::Serve(flags, problems),
-        #[cfg(feature = "simulate")]
-        Ok(Cli { command: Sub::Simulate(simulate) }) => Read::Simulate(simulate, problems),
+        Ok(Cli { command: Sub::Completions { shell } }) => Read::Print(completions(shell)),
+        Ok(Cli { command: Sub::Man { command } }) => manual(command.as_deref()),
+        Ok(Cli { command }) => Read::Command(Box::new(command), problems),
         Err(error) => {
             problems.push(problem(&error));
             Read::Unclear(problems)
@@ -232,19 +292,42 @@ pub(super) fn read(mut args: Vec<OsString>, env: &dyn Fn(&str) -> Option<String>
     }
 }
 
+/// The script that completes command lines.
+fn completions(shell: clap_complete::Shell) -> String {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut command(), "ebbtide", &mut script);
+    String::from_utf8_lossy(&script).into_owned()
+}
+
+/// The manual page of the program or of a command.
+fn manual(of: Option<&str>) -> Read {
+    let mut command = command();
+    command.build();
+    let command = match of {
+        Some(name) => command.find_subcommand(name).cloned(),
+        None => Some(command),
+    };
+    let mut page = Vec::new();
+    match command.map(|command| clap_mangen::Man::new(command).render(&mut page)) {
+        Some(Ok(())) => Read::Print(String::from_utf8_lossy(&page).into_owned()),
+        _ => Read::Unclear(vec![Problem::new("", format!("there is no such command: {COMMANDS}"))]),
+    }
+}
+
 /// The command as users see it: the help names each flag's environment variable.
 fn command() -> clap::Command {
-    Cli::command().mut_subcommand("serve", |serve| {
-        serve.mut_args(|arg| match (variable(&arg), arg.get_help().map(StyledStr::to_string)) {
+    let with_variables = |command: clap::Command| {
+        command.mut_args(|arg| match (variable(&arg), arg.get_help().map(StyledStr::to_string)) {
             (Some(variable), Some(help)) => arg.help(format!("{help} [env: {variable}]")),
             _ => arg,
         })
-    })
+    };
+    CONFIGURED.into_iter().fold(Cli::command(), |all, name| all.mut_subcommand(name, with_variables))
 }
 
-/// The environment variable of a flag.
+/// The environment variable of a flag of `serve`.
 fn variable(arg: &Arg) -> Option<String> {
-    let long = arg.get_long().filter(|long| *long != "help")?;
+    let long = arg.get_long().filter(|long| !["help", "output", "cause", "context"].contains(long))?;
     Some(format!("EBBTIDE_{}", long.replace('-', "_").to_uppercase()))
 }
 
@@ -267,6 +350,13 @@ fn from_env(serve: &ArgMatches, env: &dyn Fn(&str) -> Option<String>) -> Vec<OsS
         }
     }
     args
+}
+
+/// Whether kubectl finds the program under this name.
+///
+/// Source: [kubectl plugins](https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins/).
+fn is_plugin(name: &OsStr) -> bool {
+    Path::new(name).file_name().is_some_and(|name| name == "kubectl-ebbtide")
 }
 
 /// Notes each problem and removes its argument, until clap accepts the line.
@@ -302,7 +392,16 @@ fn problem(error: &clap::Error) -> Problem {
             Some(similar) => format!("there is no such flag; is it {similar}?"),
             None => "there is no such flag".to_owned(),
         },
-        ErrorKind::InvalidValue | ErrorKind::NoEquals => "needs a value".to_owned(),
+        ErrorKind::InvalidValue => {
+            match (context(ContextKind::InvalidValue), error.get(ContextKind::ValidValue)) {
+                (Some(given), Some(ContextValue::Strings(known))) if !given.is_empty() => {
+                    format!("{given:?} is none of {}", known.join(", "))
+                }
+                _ => "needs a value".to_owned(),
+            }
+        }
+        ErrorKind::MissingRequiredArgument => "is missing".to_owned(),
+        ErrorKind::NoEquals => "needs a value".to_owned(),
         ErrorKind::TooManyValues => "takes no value".to_owned(),
         ErrorKind::ArgumentConflict => "is given more than once".to_owned(),
         ErrorKind::ValueValidation => {

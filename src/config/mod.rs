@@ -6,6 +6,7 @@
 //! Every flag of `serve` is also an environment variable, `--drain-timeout` as `EBBTIDE_DRAIN_TIMEOUT`; the flag wins,
 //! and an empty variable counts as unset. In a variable, values of a repeatable flag are separated by `;` or new lines.
 
+mod commands;
 mod flags;
 mod problem;
 mod read;
@@ -16,6 +17,8 @@ mod values;
 
 use std::ffi::OsString;
 
+use self::flags::{Read, Sub};
+pub use commands::{CheckOptions, Output, PlanOptions, StatusOptions};
 pub use flags::flags_table;
 pub use problem::{Problem, Problems};
 pub use values::Config;
@@ -27,6 +30,12 @@ pub use values::Simulate;
 pub enum Command {
     /// Serve cluster-autoscaler and scale in.
     Serve(Box<Config>),
+    /// Show the scale-ins under way.
+    Status(StatusOptions),
+    /// Show what a scale-in would do.
+    Plan(Box<PlanOptions>),
+    /// Look for what is missing or wrong around the program.
+    Check(Box<CheckOptions>),
     /// Run the program on simulated worlds.
     #[cfg(feature = "simulate")]
     Simulate(Simulate),
@@ -41,24 +50,46 @@ impl Config {
         env: impl Fn(&str) -> Option<String>,
     ) -> Result<Command, Problems> {
         match flags::read(args.into_iter().collect(), &env) {
-            flags::Read::Print(text) => Ok(Command::Print(text)),
-            #[cfg(feature = "simulate")]
-            flags::Read::Simulate(simulate, problems) => {
-                if problems.is_empty() {
-                    Ok(Command::Simulate(simulate))
-                } else {
-                    Err(Problems(problems))
-                }
-            }
-            flags::Read::Unclear(problems) => Err(Problems(problems)),
-            flags::Read::Serve(flags, mut problems) => {
-                let proxy = validate::proxy(&env, &mut problems);
-                let config = validate::config(*flags, proxy, &mut problems);
-                match config {
-                    Some(config) if problems.is_empty() => Ok(Command::Serve(Box::new(config))),
-                    _ => Err(Problems(problems)),
-                }
+            Read::Print(text) => Ok(Command::Print(text)),
+            Read::Unclear(problems) => Err(Problems(problems)),
+            Read::Command(command, mut problems) => {
+                let command = checked(*command, &env, &mut problems);
+                command.filter(|_| problems.is_empty()).ok_or(Problems(problems))
             }
         }
     }
+}
+
+/// The command with its values checked; `None` if a problem leaves one missing.
+fn checked(
+    command: Sub,
+    env: &dyn Fn(&str) -> Option<String>,
+    problems: &mut Vec<Problem>,
+) -> Option<Command> {
+    Some(match command {
+        Sub::Serve(flags) => {
+            let proxy = validate::proxy(env, problems);
+            validate::needs_groups(&flags, problems);
+            Command::Serve(Box::new(validate::config(*flags, proxy, problems)?))
+        }
+        Sub::Plan(plan) => {
+            let proxy = validate::proxy(env, problems);
+            let config = validate::config(*plan.flags, proxy, problems)?;
+            let (node, cause) = (plan.node, plan.cause.into());
+            let (output, context) = (plan.output, plan.context);
+            Command::Plan(Box::new(PlanOptions { node, cause, output, context, config }))
+        }
+        Sub::Check(check) => {
+            let proxy = validate::proxy(env, problems);
+            validate::needs_groups(&check.flags, problems);
+            let config = validate::config(*check.flags, proxy, problems)?;
+            let (output, context) = (check.output, check.context);
+            Command::Check(Box::new(CheckOptions { output, context, config }))
+        }
+        Sub::Status(options) => Command::Status(options),
+        #[cfg(feature = "simulate")]
+        Sub::Simulate(simulate) => Command::Simulate(simulate),
+        // Answered where they are read.
+        Sub::Completions { .. } | Sub::Man { .. } => return None,
+    })
 }

@@ -452,3 +452,47 @@ fn an_argument_that_is_no_text_is_a_problem_and_no_panic() {
         ["ebbtide", "serve", GROUPS].iter().map(OsString::from).chain([OsString::from_vec(vec![0xff])]);
     assert!(Config::parse(args, |_| None).is_err());
 }
+
+#[test]
+fn plan_takes_the_flags_and_variables_of_serve_and_needs_no_groups() {
+    let plan = |args: &[&str], env: &[(&str, &str)]| match parse(args, env) {
+        Ok(Command::Plan(options)) => *options,
+        other => panic!("not planned: {other:?}"),
+    };
+    let options = plan(&["plan", "n-1", "-o", "json"], &[("EBBTIDE_DRAIN_TIMEOUT", "10m")]);
+    assert_eq!((options.node.as_str(), options.output), ("n-1", Output::Json));
+    assert_eq!(options.config.drain_timeout, Some(Duration::from_mins(10)));
+    assert!(options.config.selectors.is_empty());
+    assert!(!plan(&["plan", GROUPS, "n-1", "--cause=operator"], &[]).config.selectors.is_empty());
+    assert_eq!(
+        flags(&["plan", "n-1", "--drain-timeout=soon", "--no-such"]),
+        ["--no-such", "--drain-timeout"]
+    );
+    let text = problems(&["status", "--output", "xml"], &[]).remove(0).1;
+    assert_eq!(text, "\"xml\" is none of table, wide, json, yaml");
+}
+
+#[test]
+fn completions_and_manual_pages_know_every_command() {
+    for (args, parts) in [
+        (&["completions", "bash"][..], ["--node-group-auto-discovery", "plan"]),
+        (&["completions", "zsh"], ["--drain-timeout", "status"]),
+        (&["man"], ["serve", "plan"]),
+        (&["man", "plan"], ["drain\\-timeout", "EBBTIDE_"]),
+    ] {
+        let Ok(Command::Print(text)) = parse(args, &[]) else { panic!("printed: {args:?}") };
+        for part in parts {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+    }
+    assert!(parse(&["man", "nonsense"], &[]).is_err());
+}
+
+#[test]
+fn as_a_plugin_of_kubectl_it_works_and_calls_itself_so() {
+    let args = ["/usr/local/bin/kubectl-ebbtide", "status", "--help"].map(OsString::from);
+    let Ok(Command::Print(help)) = Config::parse(args, |_| None) else { panic!("help") };
+    assert!(help.contains("Usage: kubectl ebbtide status"), "{help}");
+    let args = ["kubectl-ebbtide", "status"].map(OsString::from);
+    assert!(matches!(Config::parse(args, |_| None), Ok(Command::Status(_))));
+}

@@ -348,12 +348,16 @@ fn kubeconfig(path: Option<String>, problems: &mut Vec<Problem>) -> Option<PathB
     Some(path)
 }
 
-fn selectors(flags: &ServeFlags, problems: &mut Vec<Problem>) -> Selectors {
-    let (by_name, by_tags) = (&flags.nodes, &flags.node_group_auto_discovery);
-    if by_tags.is_empty() && by_name.is_empty() {
+/// Notes that there is nothing to manage.
+pub(super) fn needs_groups(flags: &ServeFlags, problems: &mut Vec<Problem>) {
+    if flags.nodes.is_empty() && flags.node_group_auto_discovery.is_empty() {
         let text = "there are no node groups: give this or --nodes";
         problems.push(Problem::new("--node-group-auto-discovery", text));
     }
+}
+
+fn selectors(flags: &ServeFlags, problems: &mut Vec<Problem>) -> Selectors {
+    let (by_name, by_tags) = (&flags.nodes, &flags.node_group_auto_discovery);
     let selectors = Selectors::parse(by_name, by_tags).unwrap_or_else(|errors| {
         problems.extend(errors.iter().map(|error| Problem::new(error.flag(), error.to_string())));
         Selectors::default()

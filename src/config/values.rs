@@ -9,7 +9,7 @@ use crate::cluster::Candidate;
 use crate::groups::managed_hooks::Managed;
 use crate::groups::selector::Selectors;
 use crate::provider::{Listen, TlsOptions};
-use crate::scale_in::{AtOnce, OnDeadline, Treatment};
+use crate::scale_in::{AtOnce, Flush, OnDeadline, Settings, Treatment};
 use crate::telemetry::LogOptions;
 use crate::template;
 
@@ -81,6 +81,29 @@ pub struct Config {
     pub election: Option<Candidate>,
     /// How logs are written.
     pub log: LogOptions,
+}
+
+impl Config {
+    /// Settings of scale-ins.
+    pub fn scale_in_settings(&self) -> Settings {
+        Settings {
+            flush: Flush {
+                default: self.daemonset_flush,
+                longest: self.daemonset_flush + self.daemonset_flush_beyond,
+                namespaces: self.daemonset_flush_namespaces.iter().cloned().collect(),
+            },
+            patience: self.patience,
+            drain_timeout: self.drain_timeout,
+            on_deadline: self.on_deadline,
+            order_namespaces: self.drain_order_namespaces.iter().cloned().collect(),
+            delete_node_after: self.delete_node_after,
+            wait_for_load_balancers: self.wait_for_load_balancers,
+            on_rebalance: self.on_rebalance,
+            on_scheduled_event: self.on_scheduled_event,
+            guard: self.daemonset_guard,
+            operator_at_once: self.max_operator_scale_ins,
+        }
+    }
 }
 
 /// Configuration of `simulate`.

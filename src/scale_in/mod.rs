@@ -16,7 +16,7 @@
 //! - [`load_balancers`] asks AWS to whom load balancers still send, while nodes flush.
 //! - [`notices`] reads what AWS tells of interruptions and lifecycle actions; [`cordon`] keeps pods away meanwhile.
 //! - [`operator_queue`] decides whose wish is next. [`events`] holds every Event on Nodes.
-//! - [`status`] is all of it as data, for people; [`history`] keeps the scale-ins that ended.
+//! - [`status`] is all of it as data, for people; [`history`] keeps the scale-ins that ended; [`preview`] plays a plan through.
 
 pub mod action;
 mod claims;
@@ -47,6 +47,7 @@ mod order;
 mod outcome;
 mod perform;
 pub mod plan;
+pub mod preview;
 mod release;
 mod remember;
 mod report;

@@ -33,6 +33,27 @@ pub struct Settings {
     pub operator_at_once: AtOnce,
 }
 
+impl Default for Settings {
+    /// What the flags default to.
+    fn default() -> Self {
+        let default = Duration::from_secs(5);
+        let longest = default + Duration::from_mins(2);
+        Self {
+            flush: Flush { default, longest, namespaces: BTreeSet::new() },
+            patience: None,
+            drain_timeout: None,
+            on_deadline: OnDeadline::Delete,
+            order_namespaces: BTreeSet::new(),
+            delete_node_after: None,
+            wait_for_load_balancers: false,
+            on_rebalance: Treatment::Cordon,
+            on_scheduled_event: Treatment::Drain,
+            guard: true,
+            operator_at_once: AtOnce::Share(1_000),
+        }
+    }
+}
+
 /// What to do with a node that may have to go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Treatment {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
+use ebbtide::commands::check::needed;
 use ebbtide::config::Config;
 use ebbtide::sim::cluster::{Cluster, EBBTIDE, Fault, Rights, Verb, pod};
 use ebbtide::sim::http::{Lost, Request, Response, World as Service, kube_client};
@@ -156,6 +157,22 @@ async fn the_program_asks_for_all_that_its_roles_allow_and_for_nothing_else() {
     assert!(too_much.is_empty(), "not allowed: {too_much:?}");
     let unused: Vec<_> = rights.difference(&asked).collect();
     assert!(unused.is_empty(), "not needed: {unused:?}");
+}
+
+#[test]
+fn check_asks_for_the_rights_that_the_roles_give() {
+    let config = Config { delete_node_after: Some(seconds(120)), ..config() };
+    let asked: BTreeSet<_> = needed(&config, "kube-system")
+        .into_iter()
+        .map(|needed| {
+            let right = needed.right;
+            let parts = [right.resource, right.subresource].map(str::to_owned);
+            let resource =
+                parts.iter().filter(|part| !part.is_empty()).cloned().collect::<Vec<_>>().join("/");
+            [right.verb.to_owned(), right.group.to_owned(), resource, right.name.to_owned()]
+        })
+        .collect();
+    assert_eq!(asked, rights());
 }
 
 async fn patch_as(scene: &Scene, token: &str, machine: &Machine, status: bool, patch: &Value) -> u16 {

@@ -2,7 +2,7 @@
 //! done to it, everything else is up to the test.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +17,6 @@ use crate::cluster::{Answer, Budget, DaemonOwner, DrainState, NodeView, PodName,
 use crate::groups::hooks::{HookState, TerminatingHooks};
 use crate::k8s::names;
 use crate::scale_in::action::{Action, Plan};
-use crate::scale_in::class::Flush;
 use crate::scale_in::deadline::OurLimit;
 use crate::scale_in::eviction_rate::Permit;
 use crate::scale_in::load_balancers::Targets;
@@ -27,7 +26,7 @@ use crate::scale_in::node_patch;
 use crate::scale_in::notices::Expected;
 use crate::scale_in::plan::plan;
 use crate::scale_in::record::{Cause, Phase, Record, Release};
-use crate::scale_in::settings::{AtOnce, OnDeadline, Settings, Treatment};
+use crate::scale_in::settings::{AtOnce, Settings};
 use crate::scale_in::situation::{Situation, Turn};
 
 pub(super) const START: i64 = 1_700_000_000;
@@ -123,23 +122,7 @@ pub(super) fn in_group(lifecycle: Lifecycle) -> Membership {
 
 /// The defaults, and one scale-in by annotation at once.
 pub(in crate::scale_in) fn settings() -> Settings {
-    Settings {
-        flush: Flush {
-            default: Duration::from_secs(5),
-            longest: Duration::from_secs(125),
-            namespaces: BTreeSet::new(),
-        },
-        patience: None,
-        on_rebalance: Treatment::Cordon,
-        on_scheduled_event: Treatment::Drain,
-        drain_timeout: None,
-        on_deadline: OnDeadline::Delete,
-        order_namespaces: BTreeSet::new(),
-        delete_node_after: None,
-        wait_for_load_balancers: false,
-        guard: true,
-        operator_at_once: AtOnce::Number(1),
-    }
+    Settings { operator_at_once: AtOnce::Number(1), ..Settings::default() }
 }
 
 /// A node in service, of a group without a hook, with nothing on it.

@@ -33,6 +33,14 @@ impl ApiError {
         Self { code, status: 400, message: message.into() }
     }
 
+    /// EC2's answer to a dry run of what is allowed.
+    ///
+    /// <https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html>
+    pub(super) fn dry_run() -> Self {
+        let message = "Request would have succeeded, but DryRun flag is set.".to_owned();
+        Self { code: "DryRunOperation", status: 412, message }
+    }
+
     /// Auto Scaling's code for almost everything.
     pub(super) fn validation(message: impl Into<String>) -> Self {
         Self::client("ValidationError", message)

@@ -50,6 +50,9 @@ pub(super) fn create(state: &mut State, form: &Form) -> Result<Xml, ApiError> {
             ));
         }
     }
+    if form.get("DryRun") == Some("true") {
+        return Err(ApiError::dry_run());
+    }
     for id in &ids {
         if let Some(instance) = state.instance_mut(id) {
             instance.tags.extend(tags.iter().cloned());

@@ -1,0 +1,182 @@
+//! What `check` looks at, and how it is read. Nothing is decided here, and nothing changed.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures::{StreamExt as _, stream};
+
+use super::rights::{Need, needed};
+use crate::aws::{AutoScalingGroup, Aws, Operation};
+use crate::clock::Clock;
+use crate::cluster::{ApiError, Cluster, DeployedContainer, LeaseHolder, NodeView, PodName, PodView, Right};
+use crate::commands::groups::{self, Groups};
+use crate::config::Config;
+use crate::groups::Group;
+use crate::groups::hooks::TerminatingHooks;
+use crate::groups::protection::PROTECTION_TAG;
+use crate::k8s::{InstanceId, NodeName};
+use crate::telemetry::chain;
+
+/// Questions under way at once.
+const AT_ONCE: usize = 8;
+
+/// Everything that is looked at.
+#[derive(Debug)]
+pub struct Facts {
+    /// Rights in the cluster.
+    pub rights: Vec<RightFact>,
+    /// Calls that AWS has denied.
+    pub denied: Vec<Operation>,
+    /// Why the groups could not be read.
+    pub aws_error: Option<String>,
+    /// Whether AWS would let an instance be tagged; `None`: there is none to try it on.
+    pub may_tag: Option<bool>,
+    /// The groups.
+    pub groups: Vec<GroupFacts>,
+    /// What Deployments run.
+    pub autoscalers: Autoscalers,
+    /// The name of our Lease; `None`: no election.
+    pub lease_name: Option<String>,
+    /// Our Lease.
+    pub lease: Result<LeaseHolder, String>,
+    /// All Leases; `None`: they may not be listed.
+    pub leases: Option<Vec<LeaseHolder>>,
+    /// What is wrong with the TLS files.
+    pub tls: Vec<String>,
+    /// Name of our hook.
+    pub lifecycle_hook: String,
+    /// The flush time.
+    pub flush: Duration,
+    /// `--drain-timeout`.
+    pub drain_timeout: Option<Duration>,
+}
+
+/// A right, and whether we have it.
+#[derive(Debug)]
+pub struct RightFact {
+    /// In words: `create pods/eviction`.
+    pub right: String,
+    /// How much it is needed.
+    pub need: Need,
+    /// The API server's word.
+    pub allowed: Result<bool, String>,
+}
+
+/// A group.
+#[derive(Clone, Debug, Default)]
+pub struct GroupFacts {
+    /// As AWS describes it.
+    pub asg: AutoScalingGroup,
+    /// Its terminating hooks; `None`: not known.
+    pub hooks: Option<TerminatingHooks>,
+    /// Why it has no template.
+    pub template_error: Option<String>,
+    /// The longest grace of a workload on its nodes.
+    pub longest_grace: Option<(Duration, PodName)>,
+}
+
+/// What Deployments run.
+#[derive(Debug)]
+pub enum Autoscalers {
+    /// Their containers.
+    Seen(Vec<DeployedContainer>),
+    /// They may not be listed.
+    Unknown(String),
+}
+
+/// Reads everything. What cannot be read is a fact as well. `tls`: what is wrong with the TLS files.
+pub async fn gather(cluster: &Cluster, aws: &Aws, config: &Config, tls: Vec<String>, clock: &Clock) -> Facts {
+    let lease_name = config.election.as_ref().map(|candidate| candidate.lease.clone());
+    let (rights, graces, deployed, lease, leases) = futures::join!(
+        rights(cluster, config),
+        graces(cluster),
+        cluster.list_deployed(),
+        cluster.read_lease(lease_name.as_deref().unwrap_or_default()),
+        cluster.list_leases(),
+    );
+    // Without the Nodes nothing but the groups of scale-ins under way is missing.
+    let nodes = groups::nodes(cluster).await.unwrap_or_default();
+    let read = Groups::read(aws, config, nodes, clock).await;
+    let (groups, aws_error) = match &read {
+        Ok(read) => (described(read, &graces).await, None),
+        Err(error) => (Vec::new(), Some(chain(error))),
+    };
+    let may_tag = may_tag(aws, &groups).await;
+    if let Some(group) = groups.first() {
+        // Asked for by `serve` when instances are missing: whether it may be asked for is known now.
+        let _ = aws.scaling_activities(&group.asg.name, clock.now()).await;
+        let _ = aws.tagged_instances(PROTECTION_TAG).await;
+    }
+    Facts {
+        rights,
+        denied: aws.calls().denied(),
+        aws_error,
+        may_tag,
+        groups,
+        autoscalers: deployed.map_or_else(|error| Autoscalers::Unknown(chain(&error)), Autoscalers::Seen),
+        lease_name,
+        lease: lease.map_err(|error| chain(&error)),
+        leases: leases.ok(),
+        tls,
+        lifecycle_hook: config.lifecycle_hook.clone(),
+        flush: config.daemonset_flush,
+        drain_timeout: config.drain_timeout,
+    }
+}
+
+async fn rights(cluster: &Cluster, config: &Config) -> Vec<RightFact> {
+    let all = needed(config, cluster.own_namespace());
+    let asked = stream::iter(all).map(|needed| async move {
+        let allowed = cluster.may(&needed.right).await.map_err(|error| chain(&error));
+        RightFact { right: in_words(&needed.right), need: needed.need, allowed }
+    });
+    asked.buffered(AT_ONCE).collect().await
+}
+
+fn in_words(right: &Right<'_>) -> String {
+    let Right { verb, resource, subresource, namespace, name, .. } = right;
+    let subresource = if subresource.is_empty() { String::new() } else { format!("/{subresource}") };
+    let name = if name.is_empty() { String::new() } else { format!(" {name}") };
+    let namespace = if namespace.is_empty() { String::new() } else { format!(" in {namespace}") };
+    format!("{verb} {resource}{subresource}{name}{namespace}")
+}
+
+/// The longest grace of a workload on each instance's nodes.
+type Graces = BTreeMap<InstanceId, (Duration, PodName)>;
+
+async fn graces(cluster: &Cluster) -> Result<Graces, ApiError> {
+    let (nodes, pods) = futures::try_join!(cluster.list_nodes(), cluster.list_pods())?;
+    let instances: BTreeMap<NodeName, InstanceId> = nodes
+        .iter()
+        .map(NodeView::from)
+        .filter_map(|node| Some((node.name.clone(), node.instance?)))
+        .collect();
+    let longest = |pods: Vec<PodView>| {
+        let workloads = pods.into_iter().filter(|pod| !pod.mirror && !pod.finished && pod.daemon.is_none());
+        let grace = |pod: PodView| (Duration::from_secs(pod.grace_seconds.unsigned_abs()), pod.name);
+        workloads.map(grace).max()
+    };
+    let of = |(node, pods)| Some((instances.get::<NodeName>(&node)?.clone(), longest(pods)?));
+    Ok(pods.into_iter().filter_map(of).collect())
+}
+
+async fn described(read: &Groups, graces: &Result<Graces, ApiError>) -> Vec<GroupFacts> {
+    let all = read.snapshot.groups.values().map(|group| async move {
+        let Group { asg, template, .. } = &**group;
+        let graces = graces.as_ref().ok();
+        let longest = asg.instances.iter().filter_map(|instance| graces?.get(&instance.id).cloned()).max();
+        GroupFacts {
+            asg: asg.clone(),
+            hooks: read.hooks.of_now(&asg.name).await.ok(),
+            template_error: template.as_ref().and_then(|it| it.as_ref().err().map(ToString::to_string)),
+            longest_grace: longest,
+        }
+    });
+    stream::iter(all).buffered(AT_ONCE).collect().await
+}
+
+/// Asks EC2, by a dry run on an instance of ours.
+async fn may_tag(aws: &Aws, groups: &[GroupFacts]) -> Option<bool> {
+    let instance = groups.iter().flat_map(|group| &group.asg.instances).next()?;
+    aws.may_tag_instance(&instance.id, PROTECTION_TAG).await.ok()
+}

@@ -1,0 +1,370 @@
+//! From facts to findings. Pure: each function looks at one kind of fact.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::facts::{Autoscalers, Facts, GroupFacts, RightFact};
+use super::rights::Need;
+use crate::aws::{Frozen, Operation};
+use crate::cluster::{DeployedContainer, LeaseHolder, PodName};
+use crate::template::tags;
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Severity {
+    /// Something does not work.
+    Error,
+    /// Something works worse than it could, or will not work one day.
+    Warning,
+    /// Worth knowing; also what could not be checked.
+    Note,
+}
+
+/// Something found.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Finding {
+    /// How bad it is.
+    pub severity: Severity,
+    /// What was checked.
+    pub check: &'static str,
+    /// What it is about.
+    pub subject: String,
+    /// What was found.
+    pub text: String,
+    /// What to do.
+    pub fix: String,
+}
+
+/// Kept back beside the flush: see the deadlines in docs/scale-in.md.
+const MARGIN: Duration = Duration::from_secs(5);
+
+/// The tag that `deploy/iam-policy.json` asks for before anything of a group is changed.
+const POLICY_TAG: &str = "k8s.io/cluster-autoscaler/enabled";
+
+/// cluster-autoscaler cuts graces at this unless told otherwise.
+///
+/// Source: [FAQ of cluster-autoscaler](https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/FAQ.md), `max-graceful-termination-sec`.
+const AUTOSCALER_GRACE: u64 = 600;
+
+/// The oldest minor version of cluster-autoscaler 1 that this program is tested with.
+const OLDEST_MINOR: u32 = 30;
+
+/// Everything found, the worst first.
+pub fn findings(facts: &Facts) -> Vec<Finding> {
+    let mut found = Vec::new();
+    rights(facts, &mut found);
+    aws(facts, &mut found);
+    for group in &facts.groups {
+        hook(facts, group, &mut found);
+        settings(facts, group, &mut found);
+    }
+    autoscaler(facts, &mut found);
+    leases(facts, &mut found);
+    for text in &facts.tls {
+        let fix = "replace the file, or renew the certificate";
+        add(&mut found, Severity::Error, "tls", "certificates", text, fix);
+    }
+    found.sort();
+    found
+}
+
+fn add(
+    found: &mut Vec<Finding>,
+    severity: Severity,
+    check: &'static str,
+    subject: impl Into<String>,
+    text: impl Into<String>,
+    fix: impl Into<String>,
+) {
+    found.push(Finding { severity, check, subject: subject.into(), text: text.into(), fix: fix.into() });
+}
+
+fn rights(facts: &Facts, found: &mut Vec<Finding>) {
+    for RightFact { right, need, allowed } in &facts.rights {
+        let (severity, why) = match need {
+            Need::Always => (Severity::Error, String::new()),
+            Need::For(flag) => (Severity::Error, format!(" (for {flag})")),
+            Need::Optional(loss) => (Severity::Note, format!(": {loss}")),
+        };
+        match allowed {
+            Ok(true) => {}
+            Ok(false) => {
+                let fix = "kubectl apply -f deploy/rbac.yaml; if you run this as yourself, run it as the program: \
+                           kubectl exec deploy/ebbtide -- ebbtide check";
+                add(found, severity, "rbac", right, format!("this right is missing{why}"), fix);
+            }
+            Err(error) => {
+                let text = format!("could not be asked for: {error}");
+                add(found, Severity::Error, "rbac", right, text, "see that the API server can be reached");
+            }
+        }
+    }
+}
+
+fn aws(facts: &Facts, found: &mut Vec<Finding>) {
+    for operation in &facts.denied {
+        let fix = format!("allow {} in the role's policy: deploy/iam-policy.json", operation.action());
+        add(found, Severity::Error, "iam", operation.action(), "AWS denies it", fix);
+    }
+    if let Some(error) = &facts.aws_error {
+        let fix = "see region, credentials and the way to AWS";
+        add(found, Severity::Error, "aws", "groups", format!("could not be read: {error}"), fix);
+    } else if facts.groups.is_empty() {
+        let fix = "tag the groups, or correct --node-group-auto-discovery, --nodes and --cluster-name";
+        add(found, Severity::Error, "groups", "selectors", "select no group", fix);
+    }
+    if facts.may_tag == Some(false) && !facts.denied.contains(&Operation::CreateTags) {
+        let fix = "allow ec2:CreateTags and ec2:DeleteTags for the tag ebbtide/protected-from-scale-in: deploy/iam-policy.json";
+        add(found, Severity::Error, "iam", "ec2:CreateTags", "AWS would deny it (dry run)", fix);
+    }
+}
+
+/// Hooks: missing, too short for the pods on the group's nodes, another's, retained without ABANDON.
+fn hook(facts: &Facts, group: &GroupFacts, found: &mut Vec<Finding>) {
+    let name = group.asg.name.as_str();
+    let Some(hooks) = &group.hooks else {
+        let fix = "run it again; if it stays so, see the findings about IAM";
+        return add(found, Severity::Warning, "hooks", name, "its lifecycle hooks could not be read", fix);
+    };
+    let ours = &facts.lifecycle_hook;
+    let Some(hook) = &hooks.ours else {
+        let text = "no lifecycle hook of ours: what the group ends by itself (rebalance, refresh, health) is not drained";
+        let fix = format!(
+            "aws autoscaling put-lifecycle-hook --auto-scaling-group-name {name} --lifecycle-hook-name {ours} \
+             --lifecycle-transition autoscaling:EC2_INSTANCE_TERMINATING --heartbeat-timeout 300, or --manage-lifecycle-hooks"
+        );
+        return add(found, Severity::Warning, "hooks", name, text, fix);
+    };
+    if hooks.others {
+        let text = "somebody else has a terminating hook as well (EKS drains by rules of its own): nodes are drained before AWS is told";
+        add(found, Severity::Note, "hooks", name, text, "nothing, unless that hook is left over");
+    }
+    let holds = hook.global_timeout.saturating_sub(hook.heartbeat_timeout);
+    if let Some((grace, pod)) = &group.longest_grace {
+        let needs = *grace + facts.flush + MARGIN;
+        if holds < needs {
+            let text = format!(
+                "hook {ours} holds an instance for {} at most; pod {pod} on its nodes has a grace of {}",
+                told(holds),
+                told(*grace)
+            );
+            let seconds = needs.as_secs().div_ceil(99);
+            let fix =
+                format!("a heartbeat time-out of at least {} s (100 of them, less one)", seconds.max(30));
+            add(found, Severity::Warning, "hooks", name, text, fix);
+        }
+    }
+    if group.asg.retains && !hook.abandons {
+        let text = "the group retains instances whose hook is abandoned, and the hook's default result is CONTINUE: it never is";
+        let fix = "set the hook's default result to ABANDON, or --manage-lifecycle-hooks=retain";
+        add(found, Severity::Warning, "hooks", name, text, fix);
+    }
+}
+
+/// What a group's own settings mean for the program.
+fn settings(facts: &Facts, group: &GroupFacts, found: &mut Vec<Finding>) {
+    let (asg, name) = (&group.asg, group.asg.name.as_str());
+    for bad in tags::read(&asg.tags).1 {
+        let text =
+            format!("tag {} says {:?}, which is skipped: it is to be {}", bad.key, bad.value, bad.expected);
+        add(found, Severity::Warning, "tags", name, text, "correct the tag");
+    }
+    if !asg.tags.contains_key(POLICY_TAG) {
+        let text =
+            format!("has no tag {POLICY_TAG}: the IAM policy as shipped lets nothing of it be changed");
+        add(
+            found,
+            Severity::Warning,
+            "tags",
+            name,
+            text,
+            "tag the group, or put your own tag into the policy",
+        );
+    }
+    if asg.is_weighted() {
+        let text = "gives its instances weights: its sizes are units, cluster-autoscaler cannot grow it";
+        add(found, Severity::Warning, "groups", name, text, "take the weights off, or leave the group out");
+    }
+    for process in ["Launch", "Terminate"].into_iter().filter(|process| asg.suspended.contains(*process)) {
+        let text = format!("process {process} is suspended");
+        let fix = format!(
+            "aws autoscaling resume-processes --auto-scaling-group-name {name} --scaling-processes {process}"
+        );
+        add(found, Severity::Warning, "groups", name, text, fix);
+    }
+    match &asg.frozen {
+        Some(Frozen::OperatedBy(service)) => {
+            let text = format!("is operated by {service}: AWS refuses every change of ours");
+            add(found, Severity::Warning, "groups", name, text, "leave the group out");
+        }
+        Some(Frozen::Deleting) => add(found, Severity::Note, "groups", name, "is being deleted", "nothing"),
+        None => {}
+    }
+    if let Some(error) = &group.template_error {
+        let text = format!("has no template, and cannot grow from zero: {error}");
+        add(found, Severity::Warning, "templates", name, text, "see docs/templates.md");
+    }
+    let limit = match tags::drain_timeout(&asg.tags) {
+        Some(tags::DrainTimeout::Never) => None,
+        Some(tags::DrainTimeout::After(time)) => Some(time),
+        None => facts.drain_timeout,
+    };
+    if let (Some(limit), Some((grace, pod))) = (limit, &group.longest_grace)
+        && limit < *grace + facts.flush + MARGIN
+    {
+        let text = format!(
+            "drains end after {}; pod {pod} on its nodes has a grace of {}",
+            told(limit),
+            told(*grace)
+        );
+        let fix = "a longer --drain-timeout, or tag ebbtide/drain-timeout of the group";
+        add(found, Severity::Warning, "deadlines", name, text, fix);
+    }
+}
+
+fn autoscaler(facts: &Facts, found: &mut Vec<Finding>) {
+    const CHECK: &str = "cluster-autoscaler";
+    let containers = match &facts.autoscalers {
+        Autoscalers::Seen(containers) => containers,
+        Autoscalers::Unknown(error) => {
+            let text = format!("its flags were not checked: {error}");
+            let fix = "run it as somebody who may list Deployments";
+            return add(found, Severity::Note, CHECK, "Deployments", text, fix);
+        }
+    };
+    let all: Vec<&DeployedContainer> =
+        containers.iter().filter(|container| is_autoscaler(container)).collect();
+    if all.is_empty() {
+        let text = "no Deployment runs it";
+        return add(found, Severity::Note, CHECK, "Deployments", text, "nothing, if it runs elsewhere");
+    }
+    let longest = facts.groups.iter().filter_map(|group| group.longest_grace.clone()).max();
+    for container in all {
+        flags(container, longest.as_ref(), found);
+    }
+}
+
+fn is_autoscaler(container: &DeployedContainer) -> bool {
+    let names = |text: &str| text.contains("cluster-autoscaler");
+    names(&container.image) || container.args.first().is_some_and(|command| names(command))
+}
+
+/// The last value of a flag; an empty one if it stands alone.
+fn flag<'a>(container: &'a DeployedContainer, name: &str) -> Option<&'a str> {
+    let args = || container.args.iter().enumerate();
+    args().rev().find_map(|(at, arg)| {
+        let given = arg.trim_start_matches('-');
+        if given == name {
+            let next = container.args.get(at + 1).filter(|next| !next.starts_with('-'));
+            return Some(next.map_or("", String::as_str));
+        }
+        given.strip_prefix(name)?.strip_prefix('=')
+    })
+}
+
+fn flags(container: &DeployedContainer, longest: Option<&(Duration, PodName)>, found: &mut Vec<Finding>) {
+    let mut say = |severity, text: String, fix: &str| {
+        add(found, severity, "cluster-autoscaler", container.deployment.as_str(), text, fix);
+    };
+    let is_on = |name: &str| matches!(flag(container, name), Some("" | "true"));
+    if flag(container, "cloud-provider") != Some("externalgrpc") {
+        let text = "does not use this provider: --cloud-provider is not externalgrpc".to_owned();
+        return say(Severity::Warning, text, "--cloud-provider=externalgrpc --cloud-config=…");
+    }
+    if flag(container, "daemonset-eviction-for-occupied-nodes") != Some("false") {
+        let text =
+            "evicts DaemonSet pods together with the workloads, before it calls DeleteNodes".to_owned();
+        say(Severity::Warning, text, "--daemonset-eviction-for-occupied-nodes=false");
+    }
+    if is_on("daemonset-eviction-for-empty-nodes") {
+        let text = "evicts DaemonSet pods of empty nodes, before it calls DeleteNodes".to_owned();
+        say(Severity::Warning, text, "--daemonset-eviction-for-empty-nodes=false");
+    }
+    let cap = flag(container, "max-graceful-termination-sec").and_then(|text| text.parse().ok());
+    let cap = cap.unwrap_or(AUTOSCALER_GRACE);
+    if let Some((grace, pod)) = longest.filter(|(grace, _)| grace.as_secs() > cap) {
+        let text = format!("cuts every grace at {cap} s; pod {pod} has {}", told(*grace));
+        say(Severity::Warning, text, "--max-graceful-termination-sec=172800");
+    }
+    for name in ["force-delete-unregistered-nodes", "force-delete-failed-nodes"] {
+        if is_on(name) {
+            let text =
+                format!("--{name}: ebbtide keeps the group's minimum all the same (docs/autoscaler.md)");
+            say(Severity::Note, text, "nothing, or leave it out");
+        }
+    }
+    if is_on("balance-similar-node-groups") {
+        let ignores = |label: &str| {
+            container.args.iter().any(|arg| arg.ends_with(&format!("balancing-ignore-label={label}")))
+        };
+        let named = container.args.iter().any(|arg| arg.contains("balancing-label"));
+        if !named && !ignores("topology.ebs.csi.aws.com/zone") {
+            let text =
+                "balances groups, and does not leave out labels that differ by zone: it finds none alike"
+                    .to_owned();
+            say(
+                Severity::Warning,
+                text,
+                "--balancing-ignore-label for each label that docs/coming-from-in-tree.md names",
+            );
+        }
+    }
+    match minor(&container.image) {
+        Some(minor) if minor < OLDEST_MINOR => {
+            let text = format!("version 1.{minor} is older than what is tested (1.{OLDEST_MINOR})");
+            say(Severity::Warning, text, "a newer version");
+        }
+        Some(_) => {}
+        None => {
+            let text = format!("its version cannot be told by its image {:?}", container.image);
+            say(Severity::Note, text, "nothing");
+        }
+    }
+}
+
+/// The minor version in an image's tag, `…:v1.30.2`.
+fn minor(image: &str) -> Option<u32> {
+    let tag = image.split('@').next()?.rsplit_once(':')?.1.trim_start_matches('v');
+    tag.strip_prefix("1.")?.split(['.', '-']).next()?.parse().ok()
+}
+
+fn leases(facts: &Facts, found: &mut Vec<Finding>) {
+    let Some(lease) = &facts.lease_name else {
+        let text = "no election (--leader-elect=false): two processes would drain side by side";
+        return add(found, Severity::Note, "lease", "election", text, "run one process only");
+    };
+    match &facts.lease {
+        Ok(holder) if holder.holder.is_empty() => {
+            let text = "nobody holds it: nothing is drained";
+            add(found, Severity::Warning, "lease", lease, text, "start ebbtide, and see its log");
+        }
+        Ok(_) => {}
+        Err(error) => {
+            let fix = "kubectl apply -f deploy/rbac.yaml";
+            add(found, Severity::Error, "lease", lease, format!("cannot be read: {error}"), fix);
+        }
+    }
+    // Without ours nobody knows which of them is another's.
+    let Ok(own) = &facts.lease else { return };
+    let is_ours = |other: &LeaseHolder| (&own.namespace, &own.name) == (&other.namespace, &other.name);
+    let leases = facts.leases.iter().flatten();
+    let others = leases.filter(|other| other.holder.starts_with("ebbtide") && !is_ours(other));
+    for other in others {
+        let subject = format!("{}/{}", other.namespace, other.name);
+        let text = format!("another ebbtide holds this Lease ({}): both drain the same nodes", other.holder);
+        add(
+            found,
+            Severity::Error,
+            "lease",
+            subject,
+            text,
+            "run one installation in a cluster, or select other groups in each",
+        );
+    }
+}
+
+fn told(time: Duration) -> String {
+    humantime::format_duration(Duration::from_secs(time.as_secs())).to_string()
+}

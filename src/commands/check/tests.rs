@@ -1,0 +1,244 @@
+use std::time::Duration;
+
+use super::facts::{Autoscalers, GroupFacts, RightFact};
+use super::*;
+use crate::aws::{AutoScalingGroup, Frozen, Hook, Operation, Weights};
+use crate::cluster::{DeployedContainer, LeaseHolder, PodName};
+use crate::groups::hooks::TerminatingHooks;
+
+/// A group with which everything is in order.
+fn good_group() -> GroupFacts {
+    let hook = Hook::new("ebbtide", "web", Duration::from_mins(5));
+    let tags = [("k8s.io/cluster-autoscaler/enabled".to_owned(), "true".to_owned())].into();
+    GroupFacts {
+        asg: AutoScalingGroup { name: "web".into(), tags, ..AutoScalingGroup::default() },
+        hooks: Some(TerminatingHooks { ours: Some(hook), others: false }),
+        template_error: None,
+        longest_grace: Some((Duration::from_secs(30), pod())),
+    }
+}
+
+fn pod() -> PodName {
+    PodName { namespace: "shop".into(), name: "slow".into() }
+}
+
+fn autoscaler(args: &[&str]) -> DeployedContainer {
+    DeployedContainer {
+        deployment: "kube-system/cluster-autoscaler".into(),
+        image: "registry/cluster-autoscaler:v1.30.2".into(),
+        args: args.iter().map(|&arg| arg.to_owned()).collect(),
+    }
+}
+
+const GOOD: [&str; 2] = ["--cloud-provider=externalgrpc", "--daemonset-eviction-for-occupied-nodes=false"];
+
+fn held(namespace: &str, holder: &str) -> LeaseHolder {
+    LeaseHolder { namespace: namespace.into(), name: "ebbtide".into(), holder: holder.into() }
+}
+
+fn good() -> Facts {
+    Facts {
+        rights: vec![RightFact { right: "patch nodes".into(), need: Need::Always, allowed: Ok(true) }],
+        denied: Vec::new(),
+        aws_error: None,
+        may_tag: Some(true),
+        groups: vec![good_group()],
+        autoscalers: Autoscalers::Seen(vec![autoscaler(&GOOD)]),
+        lease_name: Some("ebbtide".into()),
+        lease: Ok(held("kube-system", "ebbtide-0_a")),
+        leases: Some(vec![held("kube-system", "ebbtide-0_a"), held("shop", "")]),
+        tls: Vec::new(),
+        lifecycle_hook: "ebbtide".into(),
+        flush: Duration::from_secs(5),
+        drain_timeout: None,
+    }
+}
+
+fn report(facts: &Facts) -> Report {
+    Report { findings: findings(facts) }
+}
+
+#[test]
+fn where_all_is_well_nothing_is_found() {
+    let report = report(&good());
+    assert_eq!((report.findings.as_slice(), report.exit_code()), (&[][..], 0));
+    assert_eq!(report.render(Output::Table, Style::default()), "0 errors, 0 warnings, 0 notes\n");
+}
+
+#[test]
+#[expect(clippy::too_many_lines, reason = "a table: one row a finding")]
+fn each_thing_that_is_wrong_is_found_with_its_severity_and_a_fix() {
+    let group = |change: &dyn Fn(&mut GroupFacts)| {
+        let mut group = good_group();
+        change(&mut group);
+        Facts { groups: vec![group], ..good() }
+    };
+    let hook = |change: &dyn Fn(&mut Hook)| {
+        group(&|group| change(group.hooks.as_mut().and_then(|hooks| hooks.ours.as_mut()).expect("ours")))
+    };
+    let mut retains = hook(&|h| h.abandons = false);
+    retains.groups[0].asg.retains = true;
+    let with_args =
+        |args: &[&str]| Facts { autoscalers: Autoscalers::Seen(vec![autoscaler(args)]), ..good() };
+    let flags = |more: &[&str]| with_args(&[&GOOD[..], more].concat());
+    let right = |need, allowed| {
+        let right = RightFact { right: "create pods/eviction".into(), need, allowed };
+        Facts { rights: vec![right], ..good() }
+    };
+    let long = Some((Duration::from_hours(1), pod()));
+    let table: Vec<(&str, Facts, &str, Severity, &str)> = vec![
+        ("a right", right(Need::Always, Ok(false)), "rbac", Severity::Error, "pods/eviction"),
+        ("an optional right", right(Need::Optional("x"), Ok(false)), "rbac", Severity::Note, "pods/eviction"),
+        ("no answer", right(Need::Always, Err("down".into())), "rbac", Severity::Error, "down"),
+        (
+            "IAM",
+            Facts { denied: vec![Operation::DescribeImages], ..good() },
+            "iam",
+            Severity::Error,
+            "ec2:DescribeImages",
+        ),
+        ("tagging", Facts { may_tag: Some(false), ..good() }, "iam", Severity::Error, "ec2:CreateTags"),
+        ("no groups", Facts { groups: Vec::new(), ..good() }, "groups", Severity::Error, "no group"),
+        (
+            "no hook",
+            group(&|g| g.hooks = Some(TerminatingHooks::default())),
+            "hooks",
+            Severity::Warning,
+            "not drained",
+        ),
+        ("hooks unknown", group(&|g| g.hooks = None), "hooks", Severity::Warning, "could not be read"),
+        (
+            "another's",
+            group(&|g| g.hooks.as_mut().expect("hooks").others = true),
+            "hooks",
+            Severity::Note,
+            "somebody else",
+        ),
+        (
+            "short",
+            hook(&|h| *h = Hook::new("ebbtide", "web", Duration::from_secs(0))),
+            "hooks",
+            Severity::Warning,
+            "shop/slow",
+        ),
+        ("retains", retains, "hooks", Severity::Warning, "retains"),
+        (
+            "weights",
+            group(&|g| g.asg.weights = Some(Weights::default())),
+            "groups",
+            Severity::Warning,
+            "weights",
+        ),
+        (
+            "suspended",
+            group(&|g| g.asg.suspended = ["Launch".to_owned()].into()),
+            "groups",
+            Severity::Warning,
+            "Launch",
+        ),
+        ("deleting", group(&|g| g.asg.frozen = Some(Frozen::Deleting)), "groups", Severity::Note, "deleted"),
+        ("no tag", group(&|g| g.asg.tags.clear()), "tags", Severity::Warning, "no tag"),
+        (
+            "bad tag",
+            group(&|g| drop(g.asg.tags.insert("ebbtide/drain-timeout".into(), "soon".into()))),
+            "tags",
+            Severity::Warning,
+            "soon",
+        ),
+        (
+            "template",
+            group(&|g| g.template_error = Some("no type".into())),
+            "templates",
+            Severity::Warning,
+            "no type",
+        ),
+        (
+            "limit",
+            Facts { drain_timeout: Some(Duration::from_secs(20)), ..good() },
+            "deadlines",
+            Severity::Warning,
+            "20s",
+        ),
+        (
+            "in-tree",
+            with_args(&["--cloud-provider", "aws"]),
+            "cluster-autoscaler",
+            Severity::Warning,
+            "externalgrpc",
+        ),
+        ("DaemonSets", with_args(&GOOD[..1]), "cluster-autoscaler", Severity::Warning, "together with"),
+        (
+            "empty",
+            flags(&["--daemonset-eviction-for-empty-nodes"]),
+            "cluster-autoscaler",
+            Severity::Warning,
+            "empty",
+        ),
+        (
+            "grace",
+            Facts { groups: vec![GroupFacts { longest_grace: long, ..good_group() }], ..good() },
+            "cluster-autoscaler",
+            Severity::Warning,
+            "600 s",
+        ),
+        (
+            "force",
+            flags(&["--force-delete-failed-nodes=true"]),
+            "cluster-autoscaler",
+            Severity::Note,
+            "minimum",
+        ),
+        (
+            "balance",
+            flags(&["--balance-similar-node-groups"]),
+            "cluster-autoscaler",
+            Severity::Warning,
+            "zone",
+        ),
+        (
+            "unseen",
+            Facts { autoscalers: Autoscalers::Unknown("403".into()), ..good() },
+            "cluster-autoscaler",
+            Severity::Note,
+            "403",
+        ),
+        ("no Lease", Facts { lease: Err("404".into()), ..good() }, "lease", Severity::Error, "404"),
+        (
+            "nobody",
+            Facts { lease: Ok(held("kube-system", "")), ..good() },
+            "lease",
+            Severity::Warning,
+            "nobody",
+        ),
+        (
+            "two",
+            Facts { leases: Some(vec![held("other", "ebbtide-9_b")]), ..good() },
+            "lease",
+            Severity::Error,
+            "other/ebbtide",
+        ),
+        ("TLS", Facts { tls: vec!["it has expired".into()], ..good() }, "tls", Severity::Error, "expired"),
+    ];
+    for (what, facts, check, severity, word) in table {
+        let found = report(&facts);
+        let [finding] = &found.findings[..] else { panic!("{what}: one: {:#?}", found.findings) };
+        assert_eq!((finding.check, finding.severity), (check, severity), "{what}: {finding:?}");
+        let code = [2, 1, 0][severity as usize];
+        assert_eq!(found.exit_code(), code, "{what}");
+        assert!(format!("{} {}", finding.subject, finding.text).contains(word), "{what}: {finding:?}");
+        assert!(!finding.fix.is_empty(), "{what}");
+        assert!(found.render(Output::Table, Style::default()).contains(&finding.fix), "{what}");
+    }
+}
+
+#[test]
+fn a_version_is_read_off_the_image() {
+    let told = |image: &str| {
+        let container = DeployedContainer { image: image.into(), ..autoscaler(&GOOD) };
+        let facts = Facts { autoscalers: Autoscalers::Seen(vec![container]), ..good() };
+        findings(&facts).first().map(|finding| finding.severity)
+    };
+    assert_eq!(told("r/cluster-autoscaler:v1.33.0@sha256:abc"), None);
+    assert_eq!(told("r/cluster-autoscaler:1.29.5"), Some(Severity::Warning));
+    assert_eq!(told("r/cluster-autoscaler:latest"), Some(Severity::Note));
+}

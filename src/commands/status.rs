@@ -1,0 +1,144 @@
+//! `ebbtide status`: the scale-ins under way, for somebody who has a kubeconfig and nothing else.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use serde::Serialize;
+
+use super::output::{Style, columns, document, lasted, plain};
+use super::{CommandError, reading};
+use crate::clock::elapsed;
+use crate::cluster::record::Phase;
+use crate::cluster::{Budget, Cluster, NodeView, Store};
+use crate::config::Output;
+use crate::scale_in::Settings;
+use crate::scale_in::preview::{Facts, Place, waiting};
+use crate::scale_in::status::{ScaleIn, Wait};
+
+/// Nodes whose pods are listed at once.
+const AT_ONCE: usize = 8;
+
+/// The scale-ins under way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Told {
+    /// As in `/status.json`. Whom a drain waits for is computed from pods and budgets.
+    pub scale_ins: Vec<ScaleIn>,
+}
+
+/// Looks at Nodes, and at the pods of those that drain.
+pub async fn look(cluster: &Cluster, now: Timestamp) -> Result<Told, CommandError> {
+    let nodes = cluster.list_nodes().await.map_err(reading("Nodes"))?;
+    let mut leaving: Vec<(Node, ScaleIn)> = nodes
+        .into_iter()
+        .filter_map(|node| ScaleIn::of(&NodeView::from(&node), now).map(|told| (node, told)))
+        .collect();
+    leaving.sort_by_key(|(_, one)| (one.requested_at.is_none(), one.requested_at));
+    if !leaving.iter().any(|(_, one)| is_draining(one)) {
+        return Ok(Told { scale_ins: leaving.into_iter().map(|(_, one)| one).collect() });
+    }
+    let budgets = Arc::new(cluster.list_budgets().await.map_err(reading("disruption budgets"))?);
+    let told = leaving.into_iter().map(|(node, told)| one(cluster, node, told, &budgets, now));
+    let scale_ins = stream::iter(told).buffered(AT_ONCE).try_collect().await?;
+    Ok(Told { scale_ins })
+}
+
+fn is_draining(one: &ScaleIn) -> bool {
+    one.phase == Phase::Draining.as_str()
+}
+
+async fn one(
+    cluster: &Cluster,
+    node: Node,
+    told: ScaleIn,
+    budgets: &Arc<Store<Budget>>,
+    now: Timestamp,
+) -> Result<ScaleIn, CommandError> {
+    if !is_draining(&told) {
+        return Ok(told);
+    }
+    let facts = Facts {
+        node,
+        pods: cluster.list_pods_on(&told.node).await.map_err(reading("pods"))?,
+        budgets: Arc::clone(budgets),
+        daemon_sets: None,
+        attachments: 0,
+        place: Place::Unknown,
+        settings: Settings::default(),
+    };
+    Ok(ScaleIn { waiting: Some(waiting(&facts, now)), ..told })
+}
+
+/// As it is asked for.
+pub fn render(told: &Told, output: Output, style: Style, now: Timestamp) -> String {
+    if let Some(document) = document(output, told) {
+        return document;
+    }
+    if told.scale_ins.is_empty() {
+        return "no scale-in is under way\n".to_owned();
+    }
+    let is_wide = output == Output::Wide;
+    let mut rows = vec![header(is_wide)];
+    rows.extend(told.scale_ins.iter().map(|one| row(one, is_wide, now)));
+    let table = columns(&rows);
+    if !is_wide {
+        return highlighted(&table, style);
+    }
+    // Whom each waits for stands under its line.
+    let mut lines = table.lines();
+    let mut text = format!("{}\n", lines.next().unwrap_or_default());
+    for (line, one) in lines.zip(&told.scale_ins) {
+        let _ = writeln!(text, "{line}");
+        for wait in one.waiting.iter().flatten() {
+            let _ = writeln!(text, "  {}: {}", plain(&wait.pod), plain(&wait.text));
+        }
+    }
+    highlighted(&text, style)
+}
+
+fn highlighted(text: &str, style: Style) -> String {
+    let coloured = text.replace("Draining", &style.paint(34, "Draining"));
+    let coloured = coloured.replace("Flushing", &style.paint(33, "Flushing"));
+    coloured.replace("Releasing", &style.paint(32, "Releasing"))
+}
+
+fn header(is_wide: bool) -> Vec<String> {
+    let wide = ["INSTANCE", "RELEASE", "RELEASE BY"];
+    let narrow = ["NODE", "PHASE", "SINCE", "CAUSE", "GROUP", "WAITS FOR"];
+    narrow.into_iter().chain(wide.into_iter().filter(|_| is_wide)).map(str::to_owned).collect()
+}
+
+fn row(one: &ScaleIn, is_wide: bool, now: Timestamp) -> Vec<String> {
+    let since = one.requested_at.map(|at| lasted(elapsed(at, now).as_secs())).unwrap_or_default();
+    let text = |text: Option<&str>| text.unwrap_or("-").to_owned();
+    let mut row = vec![
+        one.node.to_string(),
+        one.phase.to_owned(),
+        since,
+        one.cause.to_string(),
+        text(one.group.as_deref()),
+        waits_for(one.waiting.as_deref().unwrap_or_default(), is_wide),
+    ];
+    if is_wide {
+        row.push(text(one.instance.as_deref()));
+        row.push(text(one.release.map(|release| release.as_str())));
+        row.push(one.release_by.map_or("-".to_owned(), |at| format!("{at:.0}")));
+    }
+    row
+}
+
+/// Who holds it up, those first who do not go by themselves.
+fn waits_for(waiting: &[Wait], is_wide: bool) -> String {
+    let Some(first) = waiting.iter().min_by_key(|wait| wait.reason == "exiting") else {
+        return "-".to_owned();
+    };
+    let others = waiting.len() - 1;
+    match (is_wide, others) {
+        (true, _) => format!("{} pods", waiting.len()),
+        (false, 0) => format!("{} ({})", first.pod, first.text),
+        (false, _) => format!("{} ({}) and {others} more", first.pod, first.text),
+    }
+}

@@ -1,0 +1,93 @@
+//! What a scale-in of a node would do now: the plan of production, played through on a copy of what is known, until the
+//! instance is released or nothing more happens by itself. Pure; nothing leaves the process.
+//!
+//! What the copy assumes, always to the disadvantage of whoever waits: a pod that is asked to go takes its whole grace; a budget
+//! gives no more room than it has now; pods with several budgets are refused for good; AWS and the API server answer at once.
+
+mod data;
+mod model;
+
+use jiff::Timestamp;
+
+pub use self::data::{
+    BudgetPreview, End, Facts, Member, Place, PodPreview, PodTreatment, Preview, Step, What,
+};
+use self::model::Model;
+use super::record::{Cause, Record, Release};
+use super::status::Wait;
+use crate::cluster::NodeView;
+use crate::groups::hooks::HookState;
+
+/// Plays a scale-in of the node through, from now on. One under way is carried on; else `cause` begins one.
+pub fn preview(facts: &Facts, cause: Cause, now: Timestamp) -> Preview {
+    let node = NodeView::from(&facts.node);
+    let under_way = node.scale_in().cloned();
+    let mut preview = Preview {
+        node: node.name.clone(),
+        instance: node.instance.clone(),
+        group: facts.member().map(|member| member.group.clone()),
+        cause: under_way.as_ref().map_or(cause, |record| record.cause),
+        under_way: under_way.is_some(),
+        notes: notes(facts),
+        pods: Vec::new(),
+        steps: Vec::new(),
+        end: End::Waits { waiting: Vec::new() },
+    };
+    let Some(instance) = node.instance.clone() else {
+        preview.end =
+            End::Refused { why: "the Node has no EC2 instance (no provider id of AWS's)".to_owned() };
+        return preview;
+    };
+    let record = under_way.unwrap_or_else(|| {
+        let group = facts.member().map(|member| member.group.clone()).unwrap_or_default();
+        Record::new(cause, group, instance, Release::TerminateAndDecrement, now)
+    });
+    let mut model = Model::new(facts, record, now);
+    preview.pods = model.pods();
+    if let Some(why) = refusal(facts, preview.under_way) {
+        preview.end = End::Refused { why };
+        return preview;
+    }
+    (preview.steps, preview.end) = model.play();
+    preview
+}
+
+/// Why the scale-in would not begin.
+fn refusal(facts: &Facts, under_way: bool) -> Option<String> {
+    if matches!(facts.place, Place::Outside) && !under_way {
+        return Some("its instance is in none of the selected groups: nothing would be done".to_owned());
+    }
+    let member = facts.member().filter(|_| !under_way)?;
+    let cannot_shrink = member.lifecycle.is_live() && !member.may_shrink;
+    let group = &member.group;
+    cannot_shrink.then(|| {
+        format!("group {group} is at its minimum: DeleteNodes is refused; annotate the Node with ebbtide/scale-in=replace to have it replaced")
+    })
+}
+
+fn notes(facts: &Facts) -> Vec<String> {
+    let hook = match facts.member().map(|member| &member.hook) {
+        None => Some("AWS was not asked: no lifecycle hook and no limit of the group's own are assumed"),
+        Some(HookState::Known(hooks)) if hooks.ours.is_none() && hooks.others => {
+            Some("somebody else's lifecycle hook is on the group: the node is drained before AWS is told")
+        }
+        Some(HookState::Known(_)) => None,
+        Some(HookState::Unknown | HookState::Presumed(_)) => {
+            Some("AWS has not told of the group's lifecycle hooks: none is assumed")
+        }
+    };
+    let waits = facts.settings.wait_for_load_balancers;
+    let load_balancers =
+        waits.then_some("load balancers were not asked: the release waits until none reaches the node");
+    hook.into_iter().chain(load_balancers).map(str::to_owned).collect()
+}
+
+/// Whom a scale-in under way waits for, as far as Nodes, pods and budgets tell without the leader's memory.
+pub fn waiting(facts: &Facts, now: Timestamp) -> Vec<Wait> {
+    let node = NodeView::from(&facts.node);
+    let Some(record) = node.scale_in().cloned() else { return Vec::new() };
+    Model::new(facts, record, now).waiting()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,383 @@
+//! The copy of the world that a preview is played through on.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Node;
+use serde_json::Value;
+
+use super::data::{BudgetPreview, End, Facts, PodPreview, PodTreatment, Step, What};
+use crate::aws::Lifecycle;
+use crate::clock::{elapsed, later};
+use crate::cluster::{Answer, Budget, NodeView, PodView};
+use crate::groups::hooks::{HookState, TerminatingHooks};
+use crate::k8s::{GroupName, names};
+use crate::scale_in::action::{Action, Plan};
+use crate::scale_in::deadline::OurLimit;
+use crate::scale_in::eviction_rate::Permit;
+use crate::scale_in::load_balancers::Targets;
+use crate::scale_in::membership::Membership;
+use crate::scale_in::memory::{Memory, Task};
+use crate::scale_in::order;
+use crate::scale_in::plan::plan;
+use crate::scale_in::record::{self, Phase, Record};
+use crate::scale_in::settings::Settings;
+use crate::scale_in::situation::{Situation, Turn};
+use crate::scale_in::status::Wait;
+use crate::scale_in::waiting::{WaitReason, Waiting};
+
+/// Plans of one preview. Two days of waiting for a budget, with the taint renewed every three minutes, take a thousand.
+const MOST_PLANS: usize = 20_000;
+
+/// No plan follows another sooner, unless something was done.
+const SHORTEST: SignedDuration = SignedDuration::from_millis(20);
+
+/// A refused eviction is not tried again in a preview: nothing would have changed.
+const NEVER: SignedDuration = SignedDuration::from_hours(24 * 365);
+
+pub(super) struct Model<'a> {
+    facts: &'a Facts,
+    settings: Settings,
+    start: Timestamp,
+    now: Timestamp,
+    node: Value,
+    pods: BTreeMap<String, PodView>,
+    /// How many disruptions each budget still allows, by name.
+    room: BTreeMap<String, i32>,
+    group: GroupName,
+    lifecycle: Lifecycle,
+    hook: HookState,
+    held_since: Option<Timestamp>,
+    memory: Memory,
+    phase: Option<Phase>,
+    steps: Vec<Step>,
+    released: bool,
+}
+
+impl<'a> Model<'a> {
+    pub(super) fn new(facts: &'a Facts, record: Record, now: Timestamp) -> Self {
+        let node = with_record(facts.node.clone(), &record);
+        let member = facts.member();
+        let lifecycle = member.map_or(Lifecycle::InService, |member| member.lifecycle);
+        // An instance that AWS has in another state is on its way already; what is asked of it counts from the request.
+        let held_since = lifecycle.is_terminating().then_some(record.requested_at);
+        let hook = match member.map(|member| &member.hook) {
+            Some(HookState::Known(hooks)) => HookState::Known(hooks.clone()),
+            // A preview claims no hold that AWS has not promised.
+            _ => HookState::Known(TerminatingHooks::default()),
+        };
+        Self {
+            // Who guards DaemonSet pods from cluster-autoscaler does not change the drain.
+            settings: Settings { guard: false, ..facts.settings.clone() },
+            start: now,
+            now,
+            node: serde_json::to_value(node).unwrap_or_default(),
+            pods: facts.pods.iter().map(|pod| (pod.uid.clone(), pod.clone())).collect(),
+            room: facts.budgets.matching("", |_| true).iter().map(|b| (name(b), b.room)).collect(),
+            group: record.group,
+            lifecycle,
+            hook,
+            held_since,
+            memory: Memory::default(),
+            phase: None,
+            steps: Vec::new(),
+            released: false,
+            facts,
+        }
+    }
+
+    /// Plays it through.
+    pub(super) fn play(mut self) -> (Vec<Step>, End) {
+        let mut waiting = Vec::new();
+        for _ in 0..MOST_PLANS {
+            let plan = self.plan();
+            let (actions, wake_at) = (plan.actions, plan.wake_at);
+            let is_limited = plan.phase_until.is_some();
+            waiting = plan.waiting;
+            let did = !actions.is_empty();
+            for action in actions {
+                self.perform(action);
+            }
+            if self.released {
+                return (self.steps, End::Released { after_seconds: seconds(self.start, self.now) });
+            }
+            if self.node_view().record.is_none() {
+                return (self.steps, End::Refused { why: "the scale-in would be called off".to_owned() });
+            }
+            if did {
+                // As the worker does: what was done may change the plan.
+                continue;
+            }
+            let exits = self.pods.values().filter_map(|pod| pod.deletion_timestamp).min();
+            // Only time goes on, and nothing that it brings ends the wait.
+            if exits.is_none() && !is_limited && self.phase == Some(Phase::Draining) {
+                break;
+            }
+            let Some(next) = wake_at.into_iter().chain(exits).min() else { break };
+            self.pass_to(next.max(later(self.now, SHORTEST)));
+        }
+        let waiting = self.told(&waiting);
+        (self.steps, End::Waits { waiting })
+    }
+
+    /// Whom the scale-in waits for now.
+    pub(super) fn waiting(mut self) -> Vec<Wait> {
+        let plan = self.plan();
+        self.told(&plan.waiting)
+    }
+
+    /// The pods on the node, in the order in which they are asked.
+    pub(super) fn pods(&mut self) -> Vec<PodPreview> {
+        let told = self.situation(|s| {
+            let record = s.node.scale_in();
+            let pods = s.classified(record).map(|(pod, class)| PodPreview {
+                treatment: PodTreatment::of(class),
+                order: order::of(pod, &s.settings.order_namespaces),
+                priority: pod.priority,
+                pod: pod.name.to_string(),
+                grace_seconds: pod.grace_seconds,
+                budgets: (s.budgets)(pod)
+                    .iter()
+                    .map(|budget| BudgetPreview { name: name(budget), room: budget.room })
+                    .collect(),
+            });
+            pods.collect::<Vec<_>>()
+        });
+        let mut told = told;
+        told.sort();
+        told
+    }
+
+    /// In the words of Events. A pod that was never asked is told by the budget that would refuse it.
+    fn told(&self, waiting: &[Waiting]) -> Vec<Wait> {
+        let view = self.node_view();
+        let patience_ends = self.situation_of(&view, |s| s.node.scale_in().and_then(|r| s.patience_ends(r)));
+        let told = waiting.iter().map(|one| {
+            let pod = self.pods.values().find(|pod| pod.name == one.pod);
+            let full = pod.filter(|_| one.why == WaitReason::Queued).map(|pod| self.full_budgets(pod));
+            match full.filter(|full| !full.is_empty()) {
+                Some(full) => {
+                    let why = WaitReason::Budget(full.join(", "), String::new());
+                    Wait::of(&Waiting { why, ..one.clone() }, patience_ends)
+                }
+                None => Wait::of(one, patience_ends),
+            }
+        });
+        told.collect()
+    }
+
+    fn full_budgets(&self, pod: &PodView) -> Vec<String> {
+        let covering = self.facts.budgets.covering(pod);
+        covering.iter().map(name).filter(|name| self.room_of(name) <= 0).collect()
+    }
+
+    fn room_of(&self, budget: &str) -> i32 {
+        self.room.get(budget).copied().unwrap_or_default()
+    }
+
+    fn node_view(&self) -> NodeView {
+        let node: Node = serde_json::from_value(self.node.clone()).unwrap_or_default();
+        NodeView::from(&node)
+    }
+
+    fn situation<T>(&mut self, ask: impl FnOnce(&Situation<'_>) -> T) -> T {
+        let view = self.node_view();
+        self.memory.claims.see(view.record.as_ref(), true, self.now);
+        self.memory.note_pods(&self.pods);
+        self.situation_of(&view, ask)
+    }
+
+    fn situation_of<T>(&self, node: &NodeView, ask: impl FnOnce(&Situation<'_>) -> T) -> T {
+        let member = self.facts.member();
+        ask(&Situation {
+            now: self.now,
+            wall: self.now,
+            ahead: SignedDuration::ZERO,
+            record_seen: self.start,
+            settings: &self.settings,
+            node,
+            beside: &[],
+            speaks: true,
+            pods: Some(&self.pods),
+            daemon_set_is_seen: &|uid| self.facts.daemon_sets.as_ref().is_none_or(|all| all.contains(uid)),
+            budgets: &|pod| self.facts.budgets.covering(pod),
+            our_limit: OurLimit::of(member.and_then(|member| member.drain_timeout), &self.settings),
+            own_pod: None,
+            attachments: self.facts.attachments,
+            targets: Targets::NotAsked,
+            may_shrink: &|| member.is_none_or(|member| member.may_shrink),
+            turn: &|| Turn::Now,
+            permit: &|| Permit::Granted,
+            instance: Membership::In { group: self.group.clone(), lifecycle: self.lifecycle, seen: self.now },
+            hook: self.hook.clone(),
+            held_since: self.held_since,
+            expected: None,
+            memory: &self.memory,
+        })
+    }
+
+    fn plan(&mut self) -> Plan {
+        let plan = self.situation(plan);
+        self.memory.note_occupied(plan.occupied, self.now);
+        let phase = self.node_view().scale_in().map(|record| record.phase);
+        if phase != self.phase
+            && let Some(phase) = phase
+        {
+            self.phase = Some(phase);
+            self.tell(What::Phase, None, phase.to_string());
+        }
+        plan
+    }
+
+    fn pass_to(&mut self, moment: Timestamp) {
+        self.now = moment;
+        let gone: Vec<_> = self
+            .pods
+            .extract_if(.., |_, pod| pod.deletion_timestamp.is_some_and(|until| until <= moment))
+            .collect();
+        for (_, pod) in gone {
+            self.tell(What::Exit, Some(&pod), "has exited by then, if it takes its whole grace".to_owned());
+        }
+    }
+
+    fn tell(&mut self, what: What, pod: Option<&PodView>, text: String) {
+        let pod = pod.map(|pod| pod.name.to_string());
+        self.steps.push(Step { after_seconds: seconds(self.start, self.now), what, pod, text });
+    }
+
+    /// Performs an action as the world would on its best day, and as slow as it may.
+    fn perform(&mut self, action: Action) {
+        let now = self.now;
+        self.memory.note_begun(&action, now);
+        match action {
+            Action::PatchNode { patch, then } => {
+                merge(&mut self.node, patch);
+                let view = self.node_view();
+                self.memory.note_written(&view, now);
+                for action in then {
+                    self.perform(action);
+                }
+            }
+            Action::Evict { uid, grace, budgets, owner, returned, .. } => {
+                self.evict(uid, grace, budgets, owner, returned);
+            }
+            Action::Delete { uid, grace, .. } => self.delete(uid, grace),
+            Action::LookUpDaemonSet { uid, .. } => {
+                self.memory.worked(Task::DaemonSet(uid.clone()), now);
+                self.memory.deleted_daemon_sets.insert(uid);
+            }
+            Action::Terminate { decrement, noted_at, .. } => {
+                let how = if decrement {
+                    "the desired capacity goes down with it"
+                } else {
+                    "the group launches a replacement"
+                };
+                self.tell(What::Terminate, None, how.to_owned());
+                self.memory.note_termination(noted_at, &Ok(()), now);
+                self.held_since = Some(now);
+                self.lifecycle = Lifecycle::TerminatingWait;
+                self.released = self.hook.ours().is_none() || self.phase == Some(Phase::Releasing);
+            }
+            Action::CompleteHook { hook, .. } => {
+                self.tell(What::CompleteHook, None, format!("{} with CONTINUE", hook.name));
+                self.released = true;
+            }
+            Action::DeleteNode { .. } => self.released = true,
+            Action::Refresh => self.memory.failed(&Task::Refresh, now, None),
+            Action::HandOver => self.memory.worked(Task::HandOver, now),
+            Action::Report(_) => self.memory.failed(&Task::Report, now, Some(NEVER)),
+            Action::Guard { uid, .. } => self.memory.failed(&Task::Guard(uid), now, Some(NEVER)),
+            Action::GiveUpReplacement { .. } | Action::Announce(_) | Action::AnnouncePod { .. } => {}
+        }
+    }
+
+    fn evict(
+        &mut self,
+        uid: String,
+        grace: Option<i64>,
+        budgets: Vec<(String, String)>,
+        owner: String,
+        returned: bool,
+    ) {
+        let Some(pod) = self.pods.get(&uid).cloned() else { return };
+        let full: Vec<String> =
+            budgets.iter().map(|(name, _)| name.clone()).filter(|name| self.room_of(name) <= 0).collect();
+        let refusal = if budgets.len() > 1 {
+            let names: Vec<&str> = budgets.iter().map(|(name, _)| name.as_str()).collect();
+            let words = format!(
+                "it has several disruption budgets ({}), which the API server refuses for good",
+                names.join(", ")
+            );
+            Some(Answer::Unclear(words))
+        } else {
+            full.first().map(|name| Answer::Blocked(format!("disruption budget {name} has no room")))
+        };
+        if let Some(answer) = refusal {
+            let (Answer::Blocked(words) | Answer::Unclear(words)) = &answer else { return };
+            self.tell(What::Blocked, Some(&pod), words.clone());
+            self.memory.note_answer(uid.clone(), answer, budgets, self.now);
+            return self.memory.failed(&Task::Pod(uid), self.now, Some(NEVER));
+        }
+        for (name, _) in &budgets {
+            *self.room.entry(name.clone()).or_default() -= 1;
+        }
+        self.memory.returns.asked(owner, returned);
+        let grace = self.goes(&uid, grace);
+        self.tell(What::Evict, Some(&pod), format!("has {grace} s"));
+        self.memory.note_answer(uid, Answer::Going, budgets, self.now);
+    }
+
+    fn delete(&mut self, uid: String, grace: Option<i64>) {
+        let Some(pod) = self.pods.get(&uid).cloned() else { return };
+        let grace = self.goes(&uid, grace);
+        self.tell(What::Delete, Some(&pod), format!("whatever its budgets say; has {grace} s"));
+        self.memory.note_answer(uid, Answer::Going, Vec::new(), self.now);
+    }
+
+    /// A pod goes, with its own grace or a shorter one, which it is told.
+    fn goes(&mut self, uid: &str, grace: Option<i64>) -> i64 {
+        let Some(pod) = self.pods.get_mut(uid) else { return 0 };
+        let grace = grace.unwrap_or(pod.grace_seconds).max(1);
+        let until = later(self.now, SignedDuration::from_secs(grace));
+        pod.deletion_timestamp = Some(pod.deletion_timestamp.map_or(until, |before| before.min(until)));
+        grace
+    }
+}
+
+fn name(budget: &Arc<Budget>) -> String {
+    format!("{}/{}", budget.namespace, budget.name)
+}
+
+/// A merge patch, as the API server applies it.
+///
+/// Source: [RFC 7386](https://www.rfc-editor.org/rfc/rfc7386).
+fn merge(target: &mut Value, patch: Value) {
+    let Value::Object(patch) = patch else {
+        *target = patch;
+        return;
+    };
+    if !target.is_object() {
+        *target = Value::Object(serde_json::Map::new());
+    }
+    let Some(fields) = target.as_object_mut() else { return };
+    for (key, value) in patch {
+        if value.is_null() {
+            fields.remove(&key);
+        } else {
+            merge(fields.entry(key).or_insert(Value::Null), value);
+        }
+    }
+}
+
+/// A Node with this record.
+fn with_record(mut node: Node, record: &Record) -> Node {
+    let annotations = node.metadata.annotations.get_or_insert_default();
+    annotations.insert(names::RECORD.to_owned(), record::write(record));
+    node
+}
+
+/// How long after `start` a moment is.
+fn seconds(start: Timestamp, at: Timestamp) -> u64 {
+    elapsed(start, at).as_secs()
+}
