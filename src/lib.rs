@@ -23,7 +23,7 @@
 //! - [`app`] puts it together, [`config`] reads the flags, [`admin`], [`commands`] and [`telemetry`] let people look in.
 //!
 //! The floors of the house. A room imports only from floors below its own; of two on one floor, `main` imports `sim`, `app`
-//! and `commands` import `config`. No files of a room need each other in a circle, outside `sim`. `tests/floors` reads this table and every
+//! and `commands` import `config`, `dry_run` imports `clock`. No files of a room need each other in a circle, outside `sim`. `tests/floors` reads this table and every
 //! import.
 //!
 //! | floor | rooms | what they are for |
@@ -35,7 +35,7 @@
 //! | 4 | `groups` | discovery, snapshot, sizes, protection, failed launches, lifecycle hooks |
 //! | 3 | `template` | what a node that is not there yet will be like |
 //! | 2 | `aws`, `cluster` | thin adapters: calls, and the data they return |
-//! | 1 | `k8s`, `clock`, `telemetry`, `slots` | names and quantities, time, logs, bounded waiting rooms |
+//! | 1 | `k8s`, `clock`, `telemetry`, `slots`, `dry_run` | names and quantities, time, logs, bounded waiting rooms, what a dry run would have done |
 
 pub mod admin;
 pub mod app;
@@ -44,6 +44,7 @@ pub mod clock;
 pub mod cluster;
 pub mod commands;
 pub mod config;
+pub mod dry_run;
 pub mod groups;
 pub mod k8s;
 pub mod provider;

@@ -25,6 +25,7 @@ use crate::aws::Aws;
 use crate::clock::Clock;
 use crate::cluster::{Cluster, Election};
 use crate::config::Config;
+use crate::dry_run::DryRun;
 use crate::provider::{self, Incoming, Provider, Tls, TlsOptions};
 use crate::scale_in::status::Status;
 use crate::scale_in::{self, Shared};
@@ -97,8 +98,16 @@ fn load_tls(options: TlsOptions, clock: Clock) -> anyhow::Result<Tls> {
 /// Runs the program until `stop`, then waits for calls under way.
 pub async fn run(config: &Config, outside: Outside, stop: CancellationToken) -> Result<(), AppError> {
     let Outside { aws, cluster, clock, incoming, tls, admin } = outside;
+    let dry_run = config.dry_run.then(|| DryRun::new(clock.clone()));
+    let (aws, cluster) = match &dry_run {
+        Some(dry_run) => {
+            tracing::warn!("dry run: nothing is changed, in AWS or in the cluster");
+            (aws.in_dry_run(dry_run), cluster.in_dry_run(dry_run))
+        }
+        None => (aws, cluster),
+    };
     let Parts { shared, discovery, managed_hooks, provider, mut election, running, registry } =
-        Parts::build(config, aws.clone(), cluster.clone(), clock, stop.clone());
+        Parts::build(config, aws.clone(), cluster.clone(), clock, dry_run, stop.clone());
     let _running = running.guard();
     let readiness = Readiness::new();
 

@@ -10,6 +10,7 @@ use crate::aws::Aws;
 use crate::clock::Clock;
 use crate::cluster::{Cluster, Election, Leadership, Nodes, PodName, Store};
 use crate::config::Config;
+use crate::dry_run::DryRun;
 use crate::groups::discovery::Discovery;
 use crate::groups::hooks::Hooks;
 use crate::groups::managed_hooks::{Known, ManagedHooks};
@@ -39,9 +40,10 @@ impl Parts {
         aws: Aws,
         cluster: Cluster,
         clock: Clock,
+        dry_run: Option<DryRun>,
         stop: CancellationToken,
     ) -> Self {
-        let shared = Arc::new(shared(config, aws, cluster, clock, stop));
+        let shared = Arc::new(Shared { dry_run, ..shared(config, aws, cluster, clock, stop) });
         let mut registry = Registry::default();
         let rpc_metrics = register(&mut registry, &shared);
         let running = Running::default();
@@ -64,7 +66,8 @@ impl Parts {
 fn shared(config: &Config, aws: Aws, cluster: Cluster, clock: Clock, stop: CancellationToken) -> Shared {
     let groups = Arc::new(Groups::new(config.snapshot_max_age));
     let nodes = Arc::new(Nodes::default());
-    let leadership = if config.election.is_some() { Leadership::unknown } else { Leadership::alone };
+    let leadership =
+        if config.election.is_some() && !config.dry_run { Leadership::unknown } else { Leadership::alone };
     Shared {
         budgets: Store::default(),
         daemon_sets: Store::default(),
@@ -75,7 +78,9 @@ fn shared(config: &Config, aws: Aws, cluster: Cluster, clock: Clock, stop: Cance
         holds: Holds::default(),
         load_balancers: Arc::default(),
         notices: Notices::default(),
-        queues: config.queue_urls.clone(),
+        // A message that is read is hidden from others.
+        queues: config.queue_urls.iter().filter(|_| !config.dry_run).cloned().collect(),
+        dry_run: None,
         protection: Arc::new(Protection::new(aws.clone(), Arc::clone(&groups), clock.clone())),
         own_pod: own_pod(config, &cluster),
         leadership: leadership(clock.clone()),
@@ -164,7 +169,7 @@ fn provider(config: &Config, shared: &Shared, metrics: RpcMetrics, running: Runn
 }
 
 fn election(config: &Config, shared: &Shared) -> Option<Election> {
-    let candidate = config.election.clone()?;
+    let candidate = config.election.clone().filter(|_| !config.dry_run)?;
     let (cluster, clock) = (shared.cluster.clone(), shared.clock.clone());
     Some(Election::new(cluster, clock, candidate, shared.leadership.clone()))
 }

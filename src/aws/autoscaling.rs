@@ -146,7 +146,8 @@ impl Aws {
             .lifecycle_transition(TERMINATING)
             .heartbeat_timeout(i32::try_from(hook.heartbeat_timeout.as_secs()).unwrap_or(i32::MAX))
             .default_result(hook.default_result());
-        self.call(Operation::PutLifecycleHook, WRITE, || call.clone().send()).await?;
+        let about = format!("{} of {}", hook.name, hook.group);
+        self.call_about(Operation::PutLifecycleHook, &about, WRITE, || call.clone().send()).await?;
         Ok(())
     }
 
@@ -162,7 +163,7 @@ impl Aws {
             .update_auto_scaling_group()
             .auto_scaling_group_name(group)
             .instance_lifecycle_policy(policy);
-        self.call(Operation::UpdateAutoScalingGroup, WRITE, || call.clone().send()).await?;
+        self.call_about(Operation::UpdateAutoScalingGroup, group, WRITE, || call.clone().send()).await?;
         Ok(())
     }
 
@@ -174,7 +175,9 @@ impl Aws {
             .auto_scaling_group_name(group)
             .desired_capacity(desired)
             .honor_cooldown(false);
-        self.call(Operation::SetDesiredCapacity, CHANGE_OF_SIZE, || call.clone().send()).await?;
+        let about = format!("{group} to {desired}");
+        self.call_about(Operation::SetDesiredCapacity, &about, CHANGE_OF_SIZE, || call.clone().send())
+            .await?;
         Ok(())
     }
 
@@ -186,8 +189,12 @@ impl Aws {
             .terminate_instance_in_auto_scaling_group()
             .instance_id(instance)
             .should_decrement_desired_capacity(decrement);
-        self.call(Operation::TerminateInstanceInAutoScalingGroup, CHANGE_OF_SIZE, || call.clone().send())
-            .await?;
+        let how = if decrement { "with decrement" } else { "without decrement" };
+        let about = format!("{instance} {how}");
+        self.call_about(Operation::TerminateInstanceInAutoScalingGroup, &about, CHANGE_OF_SIZE, || {
+            call.clone().send()
+        })
+        .await?;
         Ok(())
     }
 
@@ -208,7 +215,7 @@ impl Aws {
                 .auto_scaling_group_name(group)
                 .set_instance_ids(Some(batch.iter().map(String::from).collect()))
                 .protected_from_scale_in(protect);
-            self.call(Operation::SetInstanceProtection, WRITE, || call.clone().send()).await
+            self.call_about(Operation::SetInstanceProtection, group, WRITE, || call.clone().send()).await
         });
         let outcomes: Vec<_> = stream::iter(calls).buffer_unordered(PROTECTIONS_AT_ONCE).collect().await;
         outcomes.into_iter().try_for_each(|outcome| outcome.map(drop))
@@ -227,7 +234,8 @@ impl Aws {
             .auto_scaling_group_name(group)
             .lifecycle_hook_name(hook)
             .instance_id(instance);
-        self.call(Operation::RecordLifecycleActionHeartbeat, WRITE, || call.clone().send()).await?;
+        self.call_about(Operation::RecordLifecycleActionHeartbeat, instance, WRITE, || call.clone().send())
+            .await?;
         Ok(())
     }
 
@@ -246,7 +254,7 @@ impl Aws {
             .lifecycle_hook_name(hook)
             .instance_id(instance)
             .lifecycle_action_result("CONTINUE");
-        self.call(Operation::CompleteLifecycleAction, WRITE, || call.clone().send()).await?;
+        self.call_about(Operation::CompleteLifecycleAction, instance, WRITE, || call.clone().send()).await?;
         Ok(())
     }
 

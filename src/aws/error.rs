@@ -11,6 +11,7 @@ use aws_smithy_runtime_api::client::result::SdkError;
 use aws_smithy_types::error::metadata::ProvideErrorMetadata;
 
 use super::Operation;
+use crate::dry_run;
 
 /// Why a call to AWS failed.
 #[derive(Debug, thiserror::Error)]
@@ -138,6 +139,9 @@ struct ServerError {
     code: String,
     message: String,
 }
+
+/// Code of a call that was not sent. No service of AWS's has it.
+const DRY_RUN: &str = "ebbtide:DryRun";
 
 /// Throttling codes of all services.
 ///
@@ -273,6 +277,16 @@ impl AwsError {
             }
             lost => Self::Unreachable { operation, source: Box::new(lost) },
         }
+    }
+
+    /// A call that was not sent because this is a dry run.
+    pub(super) fn dry_run(operation: Operation) -> Self {
+        Self::Other { operation, code: DRY_RUN.to_owned(), message: dry_run::WHY.to_owned() }
+    }
+
+    /// Whether the call was not sent because this is a dry run.
+    pub fn is_dry_run(&self) -> bool {
+        matches!(self, Self::Other { code, .. } if code == DRY_RUN)
     }
 
     /// Whether the same call may succeed later without intervention.

@@ -76,6 +76,8 @@ pub use requirements::Requirements;
 pub use tag_selector::TagSelector;
 pub use user_data::UserData;
 
+use crate::dry_run::DryRun;
+
 /// More pods than any type has addresses for: `x8i.96xlarge` has 1,514 in
 /// [eni-max-pods.txt](https://github.com/aws/amazon-vpc-cni-k8s/blob/master/misc/eni-max-pods.txt).
 pub const MOST_PODS: i64 = 2000;
@@ -101,9 +103,17 @@ pub struct Aws {
     sts: Option<aws_sdk_sts::Client>,
     region: String,
     calls: Calls,
+    /// If there, nothing is changed.
+    dry_run: Option<DryRun>,
 }
 
 impl Aws {
+    /// The same clients, which refuse to send whatever changes something, and note it.
+    #[must_use]
+    pub fn in_dry_run(self, dry_run: &DryRun) -> Self {
+        Self { dry_run: Some(dry_run.clone()), ..self }
+    }
+
     /// Clients configured by `config`, except for time-outs and retries.
     pub fn new(config: &SdkConfig) -> Result<Self, NoRegion> {
         let region = config.region().ok_or(NoRegion)?.to_string();
@@ -180,6 +190,7 @@ impl Aws {
             sts: None,
             region,
             calls: Calls::default(),
+            dry_run: None,
         }
     }
 
@@ -204,6 +215,27 @@ impl Aws {
         F: Future<Output = Result<T, SdkError<E, HttpResponse>>>,
         E: StdError + ProvideErrorMetadata + Send + Sync + 'static,
     {
+        self.call_about(operation, "", patience, send).await
+    }
+
+    /// The same about something, which a dry run names.
+    async fn call_about<T, E, F>(
+        &self,
+        operation: Operation,
+        about: &str,
+        patience: Patience,
+        send: impl Fn() -> F,
+    ) -> Result<T, AwsError>
+    where
+        F: Future<Output = Result<T, SdkError<E, HttpResponse>>>,
+        E: StdError + ProvideErrorMetadata + Send + Sync + 'static,
+    {
+        if let Some(dry_run) = self.dry_run.as_ref().filter(|_| operation.changes()) {
+            dry_run.would(format!("{} {about}", operation.action()).trim_end());
+            let result = Err(AwsError::dry_run(operation));
+            self.calls.count(operation, Duration::ZERO, &result);
+            return result;
+        }
         retry::tried(patience, || async {
             let began = Instant::now();
             // Boxed: the SDK's futures are large.

@@ -82,6 +82,13 @@ operations! {
     }
 }
 
+impl Operation {
+    /// Whether it changes anything. A message that is received is hidden from other readers, and counted.
+    pub fn changes(self) -> bool {
+        !["Describe", "Get"].iter().any(|read| self.name().starts_with(read))
+    }
+}
+
 impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())

@@ -5,8 +5,13 @@ use std::time::Duration;
 use jiff::SignedDuration;
 use kube::core::Status;
 
+use crate::dry_run;
+
 /// Longest wait for one answer. A healthy API server takes milliseconds, one that is starting a few seconds.
 pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Reason of an answer that is our own. No API server gives it.
+pub(super) const DRY_RUN: &str = "EbbtideDryRun";
 
 /// A call to the API server that did not work.
 #[derive(Debug, thiserror::Error)]
@@ -20,6 +25,9 @@ pub enum ApiError {
     /// The API server refused.
     #[error("the API server refused: {}", .0.message)]
     Refused(Box<Status>),
+    /// It was not sent: this is a dry run.
+    #[error("{}", dry_run::WHY)]
+    DryRun,
     /// No answer in time.
     #[error("the API server did not answer in time")]
     TimedOut,
@@ -33,6 +41,7 @@ impl From<kube::Error> for ApiError {
         match error {
             kube::Error::Api(status) if status.code == 409 || is_another(&status) => Self::Conflict,
             kube::Error::Api(status) if status.code == 404 => Self::NotFound,
+            kube::Error::Api(status) if status.reason == DRY_RUN => Self::DryRun,
             kube::Error::Api(status) => Self::Refused(status),
             other => Self::Unreachable(Box::new(other)),
         }

@@ -9,6 +9,7 @@ use prometheus_client::registry::Registry;
 
 use super::requests::Requests;
 use super::rewind::Rewinds;
+use crate::dry_run::DryRun;
 
 /// A watch that has shown no life for this long counts as broken. A healthy one is renewed every minute, and two
 /// renewals may fail.
@@ -36,6 +37,13 @@ impl Cluster {
     pub fn new(client: kube::Client) -> Self {
         let requests = Requests::default();
         Self { client: requests.seen(client), requests, rewinds: Arc::default() }
+    }
+
+    /// The same cluster, to which nothing is sent that changes something.
+    #[must_use]
+    pub fn in_dry_run(self, dry_run: &DryRun) -> Self {
+        self.requests.dry_run(dry_run);
+        self
     }
 
     /// The namespace of this program.

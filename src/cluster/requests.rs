@@ -9,13 +9,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request, Response, Uri};
 use http_body_util::BodyExt as _;
 use kube::client::Body;
+use kube::core::Status;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeLabelValue, EncodeMetric};
 use prometheus_client::metrics::MetricType;
@@ -24,6 +25,9 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 use tokio::time::Instant;
+
+use super::answer::DRY_RUN;
+use crate::dry_run::{self, DryRun};
 
 /// The verb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
@@ -87,6 +91,7 @@ enum Outcome {
     failed,
     unreachable,
     given_up,
+    dry_run,
 }
 
 impl Outcome {
@@ -147,6 +152,8 @@ fn asked(method: &Method, uri: &Uri) -> (Verb, Resource) {
 pub(super) struct Requests {
     counts: Family<Labels, Counter>,
     heard: Arc<Heard>,
+    /// If there, nothing is changed.
+    dry_run: Arc<OnceLock<DryRun>>,
 }
 
 /// When each watch last showed life.
@@ -171,7 +178,7 @@ impl Heard {
 impl Default for Requests {
     fn default() -> Self {
         let heard = Heard { since: Instant::now(), last: Mutex::default() };
-        Self { counts: Family::default(), heard: Arc::new(heard) }
+        Self { counts: Family::default(), heard: Arc::new(heard), dry_run: Arc::default() }
     }
 }
 
@@ -184,6 +191,11 @@ impl Requests {
             self.counts.clone(),
         );
         registry.register_collector(Box::new(Ages(Arc::clone(&self.heard))));
+    }
+
+    /// From now on refuses to send whatever changes something, and notes it.
+    pub(super) fn dry_run(&self, dry_run: &DryRun) {
+        let _ = self.dry_run.set(dry_run.clone());
     }
 
     /// The longest of these times.
@@ -208,6 +220,11 @@ impl Requests {
         request: Request<Body>,
     ) -> Result<Response<impl http_body::Body<Data = Bytes, Error = kube::Error> + use<>>, kube::Error> {
         let (verb, resource) = asked(request.method(), request.uri());
+        if let Some(dry_run) = self.dry_run.get().filter(|_| request.method() != Method::GET) {
+            dry_run.would(format!("{} {}", request.method(), request.uri().path()));
+            self.counts.get_or_create(&Labels { verb, resource, outcome: Outcome::dry_run }).inc();
+            return Err(kube::Error::Api(Box::new(Status::failure(dry_run::WHY, DRY_RUN).with_code(403))));
+        }
         // A caller that has waited long enough drops this.
         let mut counted =
             Counted { counts: &self.counts, labels: Labels { verb, resource, outcome: Outcome::given_up } };

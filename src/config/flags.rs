@@ -246,6 +246,10 @@ pub(super) struct ServeFlags {
     /// node is scaled in, the process hands over first. Without it, neither.
     #[arg(long, value_name = "NAME")]
     pub(super) leader_elect_pod: Option<String>,
+    /// Answer every read and change nothing, in AWS or in the cluster: what would have been done is in the log, the metrics and on
+    /// the status page. Takes no Lease and reads no queue. For a while beside another provider: true, false.
+    #[arg(long, value_name = "BOOL", default_value = "false", num_args = 0..=1, default_missing_value = "true")]
+    pub(super) dry_run: String,
     /// Format of the log: text, json.
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub(super) log_format: String,

@@ -85,6 +85,7 @@ fn defaults() -> Config {
         managed_hooks: None,
         templates_config_map: "ebbtide-templates".into(),
         election: Some(Candidate { lease: "ebbtide".into(), pod: None }),
+        dry_run: false,
         log: LogOptions { format: LogFormat::Text, level: Level::INFO },
     }
 }

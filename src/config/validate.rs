@@ -72,6 +72,7 @@ pub(super) fn config(flags: ServeFlags, proxy: Option<Proxy>, problems: &mut Vec
     let on_rebalance = treatment("--on-rebalance", &flags.on_rebalance, problems);
     let on_scheduled_event = treatment("--on-scheduled-event", &flags.on_scheduled_event, problems);
     check_names(&flags, problems);
+    let dry_run = boolean("--dry-run", &flags.dry_run, problems);
     let format = log_format(&flags.log_format, problems);
     let level = log_level(&flags.log_level, problems);
 
@@ -109,7 +110,9 @@ pub(super) fn config(flags: ServeFlags, proxy: Option<Proxy>, problems: &mut Vec
         on_rebalance: on_rebalance?,
         on_scheduled_event: on_scheduled_event?,
         templates_config_map: flags.templates_config_map,
-        election,
+        // Never in the way of one that writes.
+        election: election.filter(|_| dry_run != Some(true)),
+        dry_run: dry_run?,
         log: LogOptions { format: format?, level: level? },
     })
 }

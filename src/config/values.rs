@@ -15,6 +15,7 @@ use crate::template;
 
 /// Configuration of `serve`.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub struct Config {
     /// Where gRPC is served.
     pub listen: Listen,
@@ -79,6 +80,8 @@ pub struct Config {
     pub templates_config_map: String,
     /// Leader election; `None`: this is the only process.
     pub election: Option<Candidate>,
+    /// Whether nothing is changed.
+    pub dry_run: bool,
     /// How logs are written.
     pub log: LogOptions,
 }

@@ -3,6 +3,7 @@
 use tonic::{Code, Status};
 
 use super::SizingError;
+use crate::cluster::ApiError;
 use crate::groups::Stale;
 use crate::groups::sizes::SizeError;
 use crate::scale_in::IntentError;
@@ -107,7 +108,10 @@ impl RpcError {
                 | SizeError::Weighted { .. }
                 | SizeError::BelowMinUnits { .. },
             )
-            | Self::Sizing(SizingError::Refused(_) | SizingError::Denied(_)) => Code::FailedPrecondition,
+            | Self::Sizing(SizingError::Refused(_) | SizingError::Denied(_))
+            | Self::Intent(IntentError::NotRecorded { source: ApiError::DryRun, .. }) => {
+                Code::FailedPrecondition
+            }
             Self::Stale(_)
             | Self::NodeUnseen { .. }
             | Self::NodesUnknown
@@ -161,7 +165,7 @@ mod tests {
     }
 
     fn unrecorded() -> RpcError {
-        let source = crate::cluster::ApiError::TimedOut;
+        let source = ApiError::TimedOut;
         IntentError::NotRecorded { node: "n".into(), source }.into()
     }
 

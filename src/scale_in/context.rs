@@ -21,6 +21,7 @@ use crate::clock::Clock;
 use crate::cluster::{
     Attachment, Budget, Cluster, DrainState, Existing, Leadership, NodeView, Nodes, PodName, Store,
 };
+use crate::dry_run::DryRun;
 use crate::groups::hooks::Hooks;
 use crate::groups::protection::Protection;
 use crate::groups::selector::Selectors;
@@ -74,6 +75,8 @@ pub struct Shared {
     pub pod_events: Mutex<Outage>,
     /// Whether conditions of Nodes can be written.
     pub reports: Mutex<Outage>,
+    /// What would have been done, in a dry run.
+    pub dry_run: Option<DryRun>,
     /// How many evictions go out a second.
     pub eviction_rate: EvictionRate,
     /// Instances whose wish may be carried out now but has no record yet.

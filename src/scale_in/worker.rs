@@ -34,6 +34,7 @@ use super::situation::Situation;
 use super::waiting::Progress;
 use crate::clock::later;
 use crate::cluster::{NodeView, PodView, Sink, brings_news, deliver};
+use crate::dry_run::DryRun;
 use crate::groups::hooks::HookState;
 use crate::k8s::{GroupName, InstanceId, NodeName};
 use crate::telemetry::{Outage, chain};
@@ -415,8 +416,20 @@ impl Worker {
         if !self.shared.leadership.leads() {
             return;
         }
+        if let Some(dry_run) = &self.shared.dry_run {
+            tell_in_words(dry_run, &self.name, &action);
+        }
         self.memory.note_begun(&action, self.shared.clock.now());
         self.running.push(perform(Arc::clone(&self.shared), Arc::clone(node), action));
+    }
+}
+
+/// Tells what an action comes to, in the words of the Events that go with it. The calls themselves are told where they are refused.
+fn tell_in_words(dry_run: &DryRun, node: &NodeName, action: &Action) {
+    match action {
+        Action::PatchNode { then, .. } => then.iter().for_each(|then| tell_in_words(dry_run, node, then)),
+        Action::Announce(event) => dry_run.would(format!("{} {node}: {}", event.reason.as_str(), event.note)),
+        _ => {}
     }
 }
 

@@ -75,6 +75,7 @@ pub fn config() -> Config {
         managed_hooks: None,
         templates_config_map: "ebbtide-templates".to_owned(),
         election: Some(Candidate { lease: "ebbtide".to_owned(), pod: Some("ebbtide-0".to_owned()) }),
+        dry_run: false,
         log: LogOptions { format: LogFormat::Text, level: tracing::Level::INFO },
     }
 }

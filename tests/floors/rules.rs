@@ -9,7 +9,8 @@ use crate::source::{Kind, Sources};
 pub(crate) type Floors = BTreeMap<String, u32>;
 
 /// Neighbours on one floor that the first of them may import.
-const NEIGHBOURS: [(&str, &str); 3] = [("main", "sim"), ("app", "config"), ("commands", "config")];
+const NEIGHBOURS: [(&str, &str); 4] =
+    [("main", "sim"), ("app", "config"), ("commands", "config"), ("dry_run", "clock")];
 
 /// The table in a file's documentation: `//! | 5 | `scale_in` | what it knows |`.
 pub(crate) fn floors(documentation: &str) -> Floors {

@@ -15,6 +15,7 @@ mod dead;
 mod deadlines;
 mod documented;
 mod drainers;
+mod dry_run;
 mod hooks;
 mod incidents;
 mod joining;

@@ -24,7 +24,7 @@ async fn get(admin: SocketAddr, path: &str) -> String {
     answer.split_once("\r\n\r\n").expect("a body").1.to_owned()
 }
 
-async fn status(program: &Program) -> Value {
+pub(crate) async fn status(program: &Program) -> Value {
     let text = get(program.admin().expect("a loopback interface"), "/status.json").await;
     serde_json::from_str(&text).expect("JSON")
 }

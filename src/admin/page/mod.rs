@@ -8,6 +8,7 @@ mod timeline;
 
 use self::html::{Html, lasted, moment};
 use self::timeline::Axis;
+use crate::dry_run::Would;
 use crate::scale_in::status::{Ended, GroupStatus, ScaleIn, Status};
 
 /// The page's style.
@@ -30,6 +31,7 @@ pub(super) fn page(status: &Status) -> String {
     html.raw("<noscript><meta http-equiv=\"refresh\" content=\"10\"></noscript>");
     html.raw("<script src=\"status.js\" defer></script></head><body><main>");
     head(&mut html, status);
+    dry_run(&mut html, status.dry_run.as_deref());
     under_way(&mut html, status);
     groups(&mut html, &status.groups);
     told(&mut html, status);
@@ -66,6 +68,25 @@ fn head(html: &mut Html, status: &Status) {
         html.raw(" · <b class=\"bad\">").text(kind).raw(" not listed yet</b>");
     }
     html.raw("</p></header>");
+}
+
+/// What would have been done.
+fn dry_run(html: &mut Html, would: Option<&[Would]>) {
+    let Some(would) = would else { return };
+    html.raw("<section id=\"dry-run\"><h2>Dry run: nothing is changed <small>").text(would.len());
+    html.raw("</small></h2>");
+    if would.is_empty() {
+        html.raw("<p class=\"none\">Nothing would have been done so far.</p></section>");
+        return;
+    }
+    html.raw(
+        "<table><thead><tr><th>would have</th><th>first</th><th>last</th><th>times</th></tr></thead><tbody>",
+    );
+    for one in would {
+        html.raw("<tr>").cell("would have", &one.what).cell("first", moment(one.first_at));
+        html.cell("last", moment(one.last_at)).cell("times", one.times).raw("</tr>");
+    }
+    html.raw("</tbody></table></section>");
 }
 
 fn under_way(html: &mut Html, status: &Status) {
@@ -277,6 +298,7 @@ mod tests {
             groups: vec![group],
             ..Status::default()
         };
+        status.dry_run = Some(vec![Would { what: text(), first_at: at, last_at: at, times: 1 }]);
         status.leader.name = Some(text());
         status.queues = vec![Queue { url: text(), read_age_seconds: None }];
         status.notices = vec![Notice { instance: EVIL.into(), cause: Cause::Operator, ends_at: None }];

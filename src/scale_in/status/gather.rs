@@ -7,6 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::{Ended, GroupStatus, Known, Leader, Notice, Queue, ScaleIn, Status};
 use crate::clock::{elapsed, later, signed};
 use crate::cluster::Standing;
+use crate::dry_run::DryRun;
 use crate::scale_in::context::{Shared, is_leaving, is_to_be_deleted};
 use crate::scale_in::record::{Cause, Record};
 
@@ -17,6 +18,7 @@ impl Status {
         Self {
             version: env!("CARGO_PKG_VERSION"),
             at: wall,
+            dry_run: shared.dry_run.as_ref().map(DryRun::told),
             leader: leader(shared),
             known: known(shared, now),
             scale_ins: scale_ins(shared, wall),

@@ -18,6 +18,7 @@ use super::record::{Annotation, Cause, Phase, Record, Release, Written};
 use super::waiting::{Progress, WaitReason, Waiting};
 use crate::clock::elapsed;
 use crate::cluster::NodeView;
+use crate::dry_run::Would;
 use crate::k8s::{GroupName, InstanceId, NodeName};
 
 /// Everything that a process knows.
@@ -28,6 +29,8 @@ pub struct Status {
     pub version: &'static str,
     /// When it was put together.
     pub at: Timestamp,
+    /// What a dry run would have done, the last to come first; `null`: this is none.
+    pub dry_run: Option<Vec<Would>>,
     /// Who leads.
     pub leader: Leader,
     /// How old what it knows is.

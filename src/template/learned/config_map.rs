@@ -77,7 +77,8 @@ pub async fn keep(
             versions.mark_unchanged();
             let data = BTreeMap::from([(KEY, written(&store))]);
             match cluster.write_config_map(&config_map, &data).await {
-                Ok(()) => break,
+                // A dry run keeps it to itself.
+                Ok(()) | Err(ApiError::DryRun) => break,
                 Err(error) => trouble.pause("write", &error).await,
             }
         }

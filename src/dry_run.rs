@@ -1,0 +1,86 @@
+//! What a dry run (`serve --dry-run`) would have done: told once in the log, counted, and shown on the status page.
+//!
+//! The adapters ask nobody: where writes go out, `aws` and `cluster` each refuse them in one place and note them here.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::clock::Clock;
+
+/// How many different things are kept.
+const KEPT: usize = 200;
+
+/// Why a write was not sent, for errors and answers.
+pub const WHY: &str = "this process runs with --dry-run and changes nothing";
+
+/// Notes what would have been done. Clones share it.
+#[derive(Clone, Debug)]
+pub struct DryRun {
+    clock: Clock,
+    told: Arc<Mutex<VecDeque<Would>>>,
+}
+
+/// Something that would have been done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Would {
+    /// What.
+    pub what: String,
+    /// When it would have been done first.
+    pub first_at: Timestamp,
+    /// When it would have been done last.
+    pub last_at: Timestamp,
+    /// How often: nothing that was not done stays done.
+    pub times: u64,
+}
+
+impl DryRun {
+    /// Nothing yet.
+    pub fn new(clock: Clock) -> Self {
+        Self { clock, told: Arc::default() }
+    }
+
+    /// Notes something that would have been done now, and logs what was not known yet.
+    pub fn would(&self, what: impl Into<String>) {
+        let (what, now) = (what.into(), self.clock.wall());
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = told.iter_mut().find(|known| known.what == what) {
+            known.last_at = now;
+            known.times = known.times.saturating_add(1);
+            return;
+        }
+        if told.len() == KEPT {
+            told.pop_front();
+        }
+        told.push_back(Would { what: what.clone(), first_at: now, last_at: now, times: 1 });
+        drop(told);
+        tracing::info!(would = what, "dry run: this was not done");
+    }
+
+    /// Everything that is kept, the last to come first.
+    pub fn told(&self) -> Vec<Would> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner).iter().rev().cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_comes_again_is_counted_and_no_more_than_so_much_is_kept() {
+        let dry_run = DryRun::new(Clock::starting_at(Timestamp::UNIX_EPOCH));
+        dry_run.would("terminate i-1");
+        dry_run.would("terminate i-1");
+        let [would] = &dry_run.told()[..] else { panic!("one") };
+        assert_eq!((would.what.as_str(), would.times), ("terminate i-1", 2));
+        for n in 0..500 {
+            dry_run.would(format!("terminate i-{n}"));
+        }
+        let told = dry_run.told();
+        assert_eq!((told.len(), told[0].what.as_str()), (KEPT, "terminate i-499"));
+    }
+}
