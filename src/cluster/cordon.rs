@@ -1,29 +1,79 @@
-//! Annotation `ebbtide/cordon` of a Node: we keep new pods away because of a notice, and drain nothing.
+//! Annotation `ebbtide/cordon` of a Node: we keep new pods away because of notices, and drain nothing.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::record::Cause;
 
-/// A cordon because of a notice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Cordon {
-    /// The notice.
+/// As many reasons as a cordon has at most: those that last longest.
+const MOST: usize = 8;
+
+/// A cordon because of notices. Not empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cordon(Vec<Reason>);
+
+/// A notice that a cordon is for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reason {
+    /// What kind of notice.
     pub cause: Cause,
-    /// When the notice has lapsed, by the wall clock: the Node is opened again if its instance lives.
+    /// When the notice has lapsed, by the wall clock.
     pub until: Timestamp,
+    /// ARN of the scheduled event that it is about: AWS calls off one and not another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event: Option<String>,
+}
+
+/// One reason is written without a list.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Written {
+    One(Reason),
+    Many(Vec<Reason>),
 }
 
 impl Cordon {
+    /// A cordon for these reasons; `None` if there are none.
+    pub fn of(mut reasons: Vec<Reason>) -> Option<Self> {
+        reasons.sort_by_key(|reason| std::cmp::Reverse(reason.until));
+        reasons.truncate(MOST);
+        (!reasons.is_empty()).then_some(Self(reasons))
+    }
+
+    /// The reasons; the one that lasts longest first.
+    pub fn reasons(&self) -> &[Reason] {
+        &self.0
+    }
+
+    /// What kind of notice lasts longest.
+    pub fn cause(&self) -> Cause {
+        self.0.first().map_or(Cause::RebalanceRecommendation, |reason| reason.cause)
+    }
+
+    /// When the last notice has lapsed, by the wall clock: the Node is opened again if its instance lives.
+    pub fn until(&self) -> Timestamp {
+        self.0.first().map_or(Timestamp::UNIX_EPOCH, |reason| reason.until)
+    }
+
     /// Reads the annotation. What cannot be read has lapsed.
     pub fn read(text: &str) -> Self {
-        let lapsed = Self { cause: Cause::RebalanceRecommendation, until: Timestamp::UNIX_EPOCH };
-        serde_json::from_str(text).unwrap_or(lapsed)
+        let lapsed =
+            || Reason { cause: Cause::RebalanceRecommendation, until: Timestamp::UNIX_EPOCH, event: None };
+        let reasons = match serde_json::from_str(text) {
+            Ok(Written::One(reason)) => vec![reason],
+            Ok(Written::Many(reasons)) => reasons,
+            Err(_) => Vec::new(),
+        };
+        Self::of(reasons).unwrap_or_else(|| Self(vec![lapsed()]))
     }
 
     /// The annotation's value.
     pub fn write(&self) -> String {
-        serde_json::to_string(self).unwrap_or_default()
+        let written = match &self.0[..] {
+            [reason] => Written::One(reason.clone()),
+            reasons => Written::Many(reasons.to_vec()),
+        };
+        serde_json::to_string(&written).unwrap_or_default()
     }
 }
 
@@ -31,12 +81,31 @@ impl Cordon {
 mod tests {
     use super::*;
 
+    fn reason(second: i64, event: Option<&str>) -> Reason {
+        let until = Timestamp::from_second(second).expect("in range");
+        Reason { cause: Cause::ScheduledEvent, until, event: event.map(str::to_owned) }
+    }
+
     #[test]
     fn what_is_written_is_read_back_and_anything_else_has_lapsed() {
-        let until = Timestamp::from_second(1_700_000_000).expect("in range");
-        let cordon = Cordon { cause: Cause::ScheduledEvent, until };
-        assert_eq!(cordon.write(), r#"{"cause":"scheduled-event","until":"2023-11-14T22:13:20Z"}"#);
-        assert_eq!(Cordon::read(&cordon.write()), cordon);
-        assert_eq!(Cordon::read("for ever").until, Timestamp::UNIX_EPOCH);
+        let one = Cordon::of(vec![reason(1_700_000_000, None)]).expect("a reason");
+        assert_eq!(one.write(), r#"{"cause":"scheduled-event","until":"2023-11-14T22:13:20Z"}"#);
+        let two = Cordon::of(vec![reason(1_700_000_000, Some("a")), reason(1_700_000_060, Some("b"))]);
+        let two = two.expect("reasons");
+        assert_eq!(
+            two.write(),
+            r#"[{"cause":"scheduled-event","until":"2023-11-14T22:14:20Z","event":"b"},{"cause":"scheduled-event","until":"2023-11-14T22:13:20Z","event":"a"}]"#
+        );
+        assert_eq!((Cordon::read(&one.write()), Cordon::read(&two.write())), (one, two));
+        for text in ["for ever", "[]", "{}", r#"[{"cause":"x"}]"#] {
+            assert_eq!(Cordon::read(text).until(), Timestamp::UNIX_EPOCH, "{text}");
+        }
+    }
+
+    #[test]
+    fn no_more_reasons_are_kept_than_fit_and_those_that_last_longest() {
+        let many = Cordon::of((0..100).map(|second| reason(second, None)).collect()).expect("reasons");
+        assert_eq!((many.reasons().len(), many.until()), (MOST, reason(99, None).until));
+        assert_eq!(Cordon::of(Vec::new()), None);
     }
 }

@@ -31,7 +31,7 @@ pub use calls::About;
 #[cfg(test)]
 pub(crate) use calls::NOTE_LIMIT;
 pub use client::{Cluster, ConnectError};
-pub use cordon::Cordon;
+pub use cordon::{Cordon, Reason as CordonReason};
 pub use drain_state::DrainState;
 pub use election::{Candidate, Election};
 pub use interner::TextMap;

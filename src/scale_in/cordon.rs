@@ -1,57 +1,88 @@
-//! Keeping new pods away from a node that may have to go, and opening it again once the notice has lapsed. Pure.
+//! Keeping new pods away from a node that may have to go, and opening it again once the notices have lapsed. Pure.
 
 use jiff::SignedDuration;
 
 use super::action::{Action, Plan};
-use super::notices::Expected;
+use super::notices::Noticed;
 use super::settings::Treatment;
 use super::situation::Situation;
 use super::{events, node_patch};
 use crate::clock::later;
-use crate::cluster::Cordon;
+use crate::cluster::{Cordon, CordonReason};
 
 /// A cordon that ends within this time of another ends with it.
 const AS_GOOD: SignedDuration = SignedDuration::from_secs(1);
 
 /// Plans the cordon of a node that is not scaled in.
 pub(super) fn cordon(s: &Situation<'_>, plan: &mut Plan) {
-    let wanted = s.expected.filter(|expected| expected.until > s.now);
-    match (&s.node.cordon, wanted) {
-        (None, Some(expected)) if expected.treatment == Treatment::Cordon && !s.node.unschedulable => {
-            put_on(s, expected, plan);
+    let Some(cordon) = &s.node.cordon else {
+        if let Some(cordon) = wanted(s, None).filter(|_| !s.node.unschedulable) {
+            put_on(s, &cordon, plan);
         }
-        (Some(cordon), _) if !s.node.unschedulable => {
-            // A person has opened the node.
-            let event = events::opened_by_a_person(cordon.cause);
-            s.patch(plan, node_patch::end_cordon(s.node, false), vec![Action::Announce(event)]);
-        }
-        (Some(cordon), Some(expected)) if extends(s, &expected, cordon) => put_on(s, expected, plan),
-        (Some(cordon), wanted) => {
-            let is_called_off = wanted.is_some_and(|expected| calls_off(&expected, cordon));
-            let until = s.ours(cordon.until);
-            if is_called_off || until <= s.now {
-                let event = events::uncordoned(cordon.cause);
-                s.patch(plan, node_patch::end_cordon(s.node, true), vec![Action::Announce(event)]);
+        return;
+    };
+    if !s.node.unschedulable {
+        // A person has opened the node.
+        let event = events::opened_by_a_person(cordon.cause());
+        return s.patch(plan, node_patch::end_cordon(s.node, false), vec![Action::Announce(event)]);
+    }
+    match wanted(s, Some(cordon)) {
+        Some(wanted) if s.ours(wanted.until()) > s.now => {
+            if wanted == *cordon {
+                plan.wake(s.ours(wanted.until()));
             } else {
-                plan.wake(until);
+                put_on(s, &wanted, plan);
             }
         }
-        _ => {}
+        _ => {
+            let event = events::uncordoned(cordon.cause());
+            s.patch(plan, node_patch::end_cordon(s.node, true), vec![Action::Announce(event)]);
+        }
     }
 }
 
-fn put_on(s: &Situation<'_>, expected: Expected, plan: &mut Plan) {
-    let cordon = Cordon { cause: expected.cause, until: s.theirs(expected.until) };
-    let event = events::cordoned(&cordon);
+fn put_on(s: &Situation<'_>, cordon: &Cordon, plan: &mut Plan) {
+    let event = events::cordoned(cordon);
     s.patch(plan, node_patch::cordon(s.node, cordon), vec![Action::Announce(event)]);
 }
 
-/// Whether a notice keeps the node closed for longer than it is.
-fn extends(s: &Situation<'_>, expected: &Expected, cordon: &Cordon) -> bool {
-    expected.treatment == Treatment::Cordon && s.theirs(expected.until) > later(cordon.until, AS_GOOD)
+/// The cordon as notices want it; those that it is for already count until they have lapsed or are called off.
+fn wanted(s: &Situation<'_>, cordon: Option<&Cordon>) -> Option<Cordon> {
+    let mut reasons = cordon.map(|cordon| cordon.reasons().to_vec()).unwrap_or_default();
+    reasons.retain(|reason| !s.notices.iter().any(|notice| calls_off(notice, reason)));
+    let counts =
+        |notice: &&Noticed| notice.expected.treatment == Treatment::Cordon && notice.expected.until > s.now;
+    for notice in s.notices.iter().filter(counts) {
+        let until = s.theirs(notice.expected.until);
+        match reasons.iter_mut().find(|reason| is_about(notice, reason)) {
+            Some(reason) if until <= later(reason.until, AS_GOOD) => {}
+            Some(reason) => reason.until = until,
+            None => {
+                let (cause, event) = (notice.expected.cause, notice.event.clone());
+                reasons.push(CordonReason { cause, until, event });
+            }
+        }
+    }
+    Cordon::of(reasons)
 }
 
-/// Whether AWS has called off what the cordon is for.
-pub(super) fn calls_off(expected: &Expected, cordon: &Cordon) -> bool {
-    expected.treatment == Treatment::Nothing && expected.cause == cordon.cause
+/// Whether the notice is another one about what the cordon is for.
+fn is_about(notice: &Noticed, reason: &CordonReason) -> bool {
+    notice.expected.cause == reason.cause && notice.event == reason.event
+}
+
+/// Whether the notice keeps the node closed no longer than the cordon does.
+pub(super) fn covers(cordon: &Cordon, notice: &Noticed) -> bool {
+    let lasts = |reason: &CordonReason| later(reason.until, AS_GOOD) >= notice.expected.until;
+    cordon.reasons().iter().any(|reason| is_about(notice, reason) && lasts(reason))
+}
+
+/// Whether AWS has called off what the cordon is for: that event, or any where one of them does not say which.
+pub(super) fn calls_off(notice: &Noticed, reason: &CordonReason) -> bool {
+    let is_the_event = match (&notice.event, &reason.event) {
+        (Some(called_off), Some(event)) => called_off == event,
+        _ => true,
+    };
+    let Noticed { expected, .. } = notice;
+    expected.treatment == Treatment::Nothing && expected.cause == reason.cause && is_the_event
 }

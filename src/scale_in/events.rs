@@ -438,7 +438,7 @@ pub(super) fn cancelled_by_a_person() -> NodeEvent {
 
 /// New pods are kept away because of a notice.
 pub(super) fn cordoned(cordon: &Cordon) -> NodeEvent {
-    let Cordon { cause, until } = cordon;
+    let (cause, until) = (cordon.cause(), cordon.until());
     normal(
         Reason::Cordoned,
         "cordoned",

@@ -178,7 +178,7 @@ pub(super) fn take_off(node: &NodeView) -> Value {
 }
 
 /// The patch that cordons the Node because of a notice.
-pub(super) fn cordon(node: &NodeView, cordon: Cordon) -> Value {
+pub(super) fn cordon(node: &NodeView, cordon: &Cordon) -> Value {
     let mut patch = based_on(node);
     patch["spec"]["unschedulable"] = json!(true);
     patch["metadata"]["annotations"][names::CORDON] = json!(cordon.write());

@@ -16,7 +16,7 @@ use super::load_balancers::Targets;
 use super::membership::Membership;
 use super::memory::{Memory, Task};
 use super::node_patch;
-use super::notices::Expected;
+use super::notices::{Expected, Noticed};
 use super::record::{Cause, Phase, Record, Written};
 use super::settings::Settings;
 use crate::aws::Lifecycle;
@@ -84,6 +84,8 @@ pub struct Situation<'a> {
     pub held_since: Option<Timestamp>,
     /// What AWS has told of the instance's end.
     pub expected: Option<Expected>,
+    /// The notices that say so, one by one.
+    pub notices: &'a [Noticed],
     /// What was tried before.
     pub memory: &'a Memory,
 }

@@ -263,6 +263,7 @@ impl Worker {
         let pods = self.pods.by_uid.borrow();
         self.memory.note_pods(&pods);
         let wants_evictions = Cell::new(false);
+        let notices = node.instance.as_ref().map(|it| self.shared.notices.about(it)).unwrap_or_default();
         let situation = Situation {
             now,
             wall: self.shared.clock.wall(),
@@ -294,6 +295,7 @@ impl Worker {
             },
             held_since: node.instance.as_ref().and_then(|instance| self.shared.holds.since(instance)),
             expected: expected(&self.shared, &node),
+            notices: &notices,
             instance: look.instance,
             hook: look.hook,
             memory: &self.memory,

@@ -317,3 +317,28 @@ async fn scheduled_maintenance_is_a_drain_or_a_cordon_that_ends_when_it_is_calle
     scene.until(|w| !is_cordoned(w, &machine)).await;
     scene.until(|w| is_empty(w, &url)).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_call_off_of_one_event_lifts_no_cordon_of_another() {
+    let config = Config { on_scheduled_event: Treatment::Cordon, ..config() };
+    let (scene, url) = scene_of(group(2), config).await;
+    let machine = scene.first();
+    let change = |id: &str, hours: i64, status: &str| ScheduledChange {
+        id: id.into(),
+        code: "AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULED".into(),
+        starts: scene.world.clock.now() + SignedDuration::from_hours(hours),
+        status: status.into(),
+    };
+    for (id, hours) in [("one", 2), ("two", 24)] {
+        scene.world.aws.schedule_change(&change(id, hours, "upcoming"), &[&machine.instance]);
+        scene.until(|w| is_cordoned(w, &machine)).await;
+        scene.until(|w| is_empty(w, &url)).await;
+    }
+    scene.world.aws.schedule_change(&change("two", 24, "closed"), &[&machine.instance]);
+    scene.until(|w| is_empty(w, &url) && queue(w, &url).deleted.len() >= 3).await;
+    assert!(is_cordoned(&scene.world, &machine), "the first still comes");
+    scene.world.aws.schedule_change(&change("one", 2, "closed"), &[&machine.instance]);
+    scene.until(|w| !is_cordoned(w, &machine)).await;
+    scene.until(|w| is_empty(w, &url)).await;
+    assert_eq!(causes(&scene.world, &machine), [""; 0], "nothing was drained");
+}

@@ -59,6 +59,8 @@ pub enum News {
     RebalanceRecommendation,
     /// AWS Health: maintenance of its host, a retirement, a reboot.
     ScheduledEvent {
+        /// Its ARN, the same in all that AWS tells of it; `None` if AWS does not say.
+        event: Option<String>,
         /// From when on the instance may be unavailable; `None`: AWS has not said.
         starts: Option<Timestamp>,
         /// When it is over.

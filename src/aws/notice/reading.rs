@@ -25,6 +25,10 @@ const LARGEST_BODY: usize = 1 << 20;
 ///
 /// Source: [PutLifecycleHook](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_PutLifecycleHook.html).
 const LONGEST_NAME: usize = 255;
+/// Characters of the longest ARN of an event.
+///
+/// Source: [Event](https://docs.aws.amazon.com/health/latest/APIReference/API_Event.html).
+const LONGEST_ARN: usize = 1_600;
 /// Characters of an id after its prefix: twice what AWS has today, 17.
 const LONGEST_ID: usize = 34;
 /// From the notice until the capacity is taken back.
@@ -141,6 +145,7 @@ fn health(detail: &Value, event: &Value) -> Result<Content, String> {
             continue;
         }
         let news = News::ScheduledEvent {
+            event: bounded(detail, "eventArn", LONGEST_ARN).ok().map(str::to_owned),
             starts: text(detail, "startTime").and_then(moment),
             ends: text(detail, "endTime").and_then(moment),
             is_over: is_closed || text(entity, "status") == Some("RESOLVED"),

@@ -251,8 +251,10 @@ fn of_the_states_those_that_end_an_instance_are_news() {
 
 #[test]
 fn a_scheduled_change_names_its_event_and_its_times_whatever_the_weekday() {
-    let expected =
-        News::ScheduledEvent { starts: Some(at("2026-08-27T13:19:03Z")), ends: None, is_over: false };
+    let event = retirement()["eventArn"].as_str().map(str::to_owned);
+    assert!(event.is_some());
+    let starts = Some(at("2026-08-27T13:19:03Z"));
+    let expected = News::ScheduledEvent { event, starts, ends: None, is_over: false };
     assert_eq!(news(&health(&retirement())), expected);
     let mut changed = retirement();
     // The wrong weekday of an older example of the same page, and a day of one digit as in another.
@@ -263,6 +265,11 @@ fn a_scheduled_change_names_its_event_and_its_times_whatever_the_weekday() {
     changed["startTime"] = json!("soon");
     let News::ScheduledEvent { starts, .. } = news(&health(&changed)) else { panic!("an event") };
     assert_eq!(starts, None, "an event is not lost for the spelling of its time");
+    for arn in [json!(null), json!(""), json!("a\nb"), json!("x".repeat(1_601))] {
+        changed["eventArn"] = arn;
+        let News::ScheduledEvent { event, .. } = news(&health(&changed)) else { panic!("an event") };
+        assert_eq!(event, None, "nor for want of a name");
+    }
 }
 
 #[test]
@@ -399,10 +406,10 @@ fn a_moment_that_no_clock_shows_is_none() {
     assert!(malformed(&late).contains("9999"));
     let mut event = retirement();
     event["startTime"] = json!("Thu, 01 Jan 1970 00:00:00 GMT");
-    let [Notice { news: News::ScheduledEvent { starts, .. }, .. }] = notices(&health(&event))[..] else {
+    let [Notice { news: News::ScheduledEvent { starts, .. }, .. }] = &notices(&health(&event))[..] else {
         panic!("one notice")
     };
-    assert_eq!(starts, None);
+    assert_eq!(*starts, None);
 }
 
 /// Texts of notices stay in the bounds that AWS documents.

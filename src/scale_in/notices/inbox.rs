@@ -314,10 +314,10 @@ impl Inbox {
                 let reads = Reads { due: now, count: 0, in_flight: false };
                 self.reads.entry(group.clone()).or_insert(reads).due = now;
             }
-            Meaning::Expected(expected) => {
-                let is_new = self.shared.notices.expect(instance, id, *expected);
+            Meaning::Expected(notice) => {
+                let is_new = self.shared.notices.expect(instance, id, notice.clone());
                 if is_new {
-                    tracing::info!(instance = instance.as_str(), group = group.as_str(), cause = %expected.cause, "notice of AWS's");
+                    tracing::info!(instance = instance.as_str(), group = group.as_str(), cause = %notice.expected.cause, event = notice.event, "notice of AWS's");
                 }
             }
         }
@@ -454,8 +454,8 @@ fn group_of(snapshot: &Snapshot, instance: &InstanceId, news: &News) -> Option<G
 fn by_our_clock(news: &News, by: SignedDuration) -> News {
     let moved = |moment| later(moment, by);
     match news.clone() {
-        News::ScheduledEvent { starts, ends, is_over } => {
-            News::ScheduledEvent { starts: starts.map(moved), ends: ends.map(moved), is_over }
+        News::ScheduledEvent { event, starts, ends, is_over } => {
+            News::ScheduledEvent { event, starts: starts.map(moved), ends: ends.map(moved), is_over }
         }
         News::CapacityEnds(ends) => News::CapacityEnds(moved(ends)),
         other => other,

@@ -2,12 +2,12 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::Expected;
+use super::{Expected, Noticed};
 use crate::aws::{AutoScalingGroup, Lifecycle, News};
 use crate::clock::later;
-use crate::cluster::NodeView;
+use crate::cluster::{Cordon, NodeView};
 use crate::groups::hooks::HookState;
-use crate::scale_in::cordon::calls_off;
+use crate::scale_in::cordon::{calls_off, covers};
 use crate::scale_in::deadline::AS_GOOD;
 use crate::scale_in::record::Cause;
 use crate::scale_in::settings::{Settings, Treatment};
@@ -41,7 +41,7 @@ pub(super) enum Meaning {
         until: Timestamp,
     },
     /// It may have to go.
-    Expected(Expected),
+    Expected(Noticed),
 }
 
 /// When a notice of `at` has lapsed: it is of no use to anybody any more. All by one clock.
@@ -107,7 +107,11 @@ pub(super) fn meaning(
     };
     let is_call_off = matches!(news, News::ScheduledEvent { is_over: true, .. });
     let counts = expected.until > now && (is_call_off || expected.treatment != Treatment::Nothing);
-    counts.then_some(Meaning::Expected(expected))
+    let event = match news {
+        News::ScheduledEvent { event, .. } => event.clone(),
+        _ => None,
+    };
+    counts.then_some(Meaning::Expected(Noticed { expected, event }))
 }
 
 impl Meaning {
@@ -115,7 +119,7 @@ impl Meaning {
     fn until(&self) -> Timestamp {
         match self {
             Self::Held { until, .. } => *until,
-            Self::Expected(expected) => expected.until,
+            Self::Expected(notice) => notice.expected.until,
         }
     }
 }
@@ -128,9 +132,15 @@ impl Expected {
     }
 }
 
-/// Whether the node is closed, by somebody else or by us for that long.
-fn is_closed_until(node: &NodeView, until: Timestamp) -> bool {
-    node.unschedulable && node.cordon.is_none_or(|cordon| later(cordon.until, AS_GOOD) >= until)
+/// Whether the node is closed, by somebody else or by us because of this notice.
+fn is_closed_for(node: &NodeView, notice: &Noticed) -> bool {
+    node.unschedulable && node.cordon.as_ref().is_none_or(|cordon| covers(cordon, notice))
+}
+
+/// Whether the node is closed because of what this notice calls off.
+fn is_still_closed(node: &NodeView, notice: &Noticed) -> bool {
+    let reasons = node.cordon.as_ref().map(Cordon::reasons).unwrap_or_default();
+    reasons.iter().any(|reason| calls_off(notice, reason))
 }
 
 /// What is known of a notice's instance.
@@ -163,7 +173,8 @@ pub(super) fn is_settled(meaning: &Meaning, facts: &Facts<'_>) -> bool {
             let is_seen = is_leaving && facts.node.is_none();
             record.is_some() || is_seen || hook != facts.our_hook || *until <= facts.now
         }
-        Meaning::Expected(expected) => {
+        Meaning::Expected(notice) => {
+            let expected = &notice.expected;
             let Some(node) = facts.node else { return is_leaving || expected.until <= facts.now };
             let is_done = match expected.treatment {
                 Treatment::Drain => record.is_some_and(|record| {
@@ -171,8 +182,8 @@ pub(super) fn is_settled(meaning: &Meaning, facts: &Facts<'_>) -> bool {
                         record.ends_at.is_some_and(|written| written <= later(end, AS_GOOD))
                     })
                 }),
-                Treatment::Cordon => record.is_some() || is_closed_until(node, expected.until),
-                Treatment::Nothing => !node.cordon.is_some_and(|cordon| calls_off(expected, &cordon)),
+                Treatment::Cordon => record.is_some() || is_closed_for(node, notice),
+                Treatment::Nothing => !is_still_closed(node, notice),
             };
             is_done || expected.is_refuted_by(node) || expected.until <= facts.now || is_leaving && is_others
         }
@@ -183,7 +194,7 @@ pub(super) fn is_settled(meaning: &Meaning, facts: &Facts<'_>) -> bool {
 mod tests {
     use super::*;
     use crate::aws::Hook;
-    use crate::cluster::Cordon;
+    use crate::cluster::CordonReason;
     use crate::groups::hooks::TerminatingHooks;
     use crate::scale_in::record::{self, Record, Release};
     use crate::scale_in::tests::settings;
@@ -193,13 +204,13 @@ mod tests {
     }
 
     fn scheduled(starts: Option<i64>, ends: Option<i64>, is_over: bool) -> News {
-        News::ScheduledEvent { starts: starts.map(at), ends: ends.map(at), is_over }
+        News::ScheduledEvent { event: None, starts: starts.map(at), ends: ends.map(at), is_over }
     }
 
     /// Of a notice of second 0 that is received after so many seconds.
     fn told(news: &News, received: i64, group: &AutoScalingGroup) -> Option<Expected> {
         match meaning(news, at(0), group, &settings(), at(received))? {
-            Meaning::Expected(expected) => Some(expected),
+            Meaning::Expected(notice) => Some(notice.expected),
             held @ Meaning::Held { .. } => panic!("{held:?}"),
         }
     }
@@ -238,7 +249,7 @@ mod tests {
         let cordons = Settings { on_scheduled_event: Treatment::Cordon, ..settings() };
         let cordon = meaning(&scheduled(Some(900), None, false), at(0), &group, &cordons, at(1));
         assert!(
-            matches!(cordon, Some(Meaning::Expected(expected)) if expected.ends_at.is_none()),
+            matches!(&cordon, Some(Meaning::Expected(notice)) if notice.expected.ends_at.is_none()),
             "{cordon:?}"
         );
         let settings = Settings { on_rebalance: Treatment::Nothing, ..settings() };
@@ -250,7 +261,7 @@ mod tests {
         let group = AutoScalingGroup::default();
         let late = meaning(&News::SpotInterruption, at(90), &group, &settings(), at(0));
         assert!(
-            matches!(late, Some(Meaning::Expected(expected)) if expected.ends_at == Some(at(120))),
+            matches!(&late, Some(Meaning::Expected(notice)) if notice.expected.ends_at == Some(at(120))),
             "{late:?}"
         );
     }
@@ -286,7 +297,7 @@ mod tests {
             treatment: Treatment::Drain,
             until: at(720),
         };
-        let spot = Meaning::Expected(spot);
+        let spot = Meaning::Expected(Noticed { expected: spot, event: None });
         let held = Meaning::Held { hook: "ebbtide".into(), until: at(300) };
         let table = [
             (&spot, InService, Some(bare.clone()), false, "no record"),
@@ -346,23 +357,35 @@ mod tests {
         }
     }
 
+    /// A cordon for a scheduled event.
+    fn cordon(until: Timestamp, event: Option<&str>) -> Option<Cordon> {
+        let event = event.map(str::to_owned);
+        Cordon::of(vec![CordonReason { cause: Cause::ScheduledEvent, until, event }])
+    }
+
     #[test]
     fn a_cordon_is_settled_when_it_is_on_and_a_call_off_when_it_is_off() {
         let until = at(3_600);
-        let closed = |until| NodeView {
-            unschedulable: true,
-            ..node(None, Some(Cordon { cause: Cause::ScheduledEvent, until }))
-        };
-        let (on, short) = (closed(until), closed(at(1_800)));
-        let off = node(None, None);
-        for (treatment, settled) in [(Treatment::Cordon, &on), (Treatment::Nothing, &off)] {
+        let closed = |until, event| NodeView { unschedulable: true, ..node(None, cordon(until, event)) };
+        let (on, short, others) =
+            (closed(until, Some("a")), closed(at(1_800), Some("a")), closed(until, Some("b")));
+        let (unnamed, off) = (closed(until, None), node(None, None));
+        let by_hand = NodeView { unschedulable: true, ..node(None, None) };
+        let is_settled = |treatment, node: &NodeView| {
             let expected = Expected { cause: Cause::ScheduledEvent, ends_at: None, treatment, until };
-            let meaning = Meaning::Expected(expected);
-            for node in [&on, &off] {
-                let is = is_settled_with(&meaning, Lifecycle::InService, Some(node), true);
-                assert_eq!(is, node == settled, "{treatment:?}");
-            }
-            assert!(!is_settled_with(&meaning, Lifecycle::InService, Some(&short), true), "{treatment:?}");
+            let meaning = Meaning::Expected(Noticed { expected, event: Some("a".into()) });
+            is_settled_with(&meaning, Lifecycle::InService, Some(node), true)
+        };
+        for (node, is_on, is_off) in [
+            (&on, true, false),
+            (&short, false, false),
+            (&others, false, true),
+            (&unnamed, false, false),
+            (&off, false, true),
+            (&by_hand, true, true),
+        ] {
+            assert_eq!(is_settled(Treatment::Cordon, node), is_on, "{:?}", node.cordon);
+            assert_eq!(is_settled(Treatment::Nothing, node), is_off, "{:?}", node.cordon);
         }
     }
 }

@@ -53,10 +53,19 @@ impl Expected {
     }
 }
 
+/// What a notice says, and of which scheduled event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Noticed {
+    /// What is to be done.
+    pub expected: Expected,
+    /// ARN of the event, where AWS names one.
+    pub event: Option<String>,
+}
+
 /// Notices whose records are still to be written, by instance and message.
 #[derive(Debug, Default)]
 pub struct Notices {
-    by_instance: Mutex<BTreeMap<InstanceId, BTreeMap<String, Expected>>>,
+    by_instance: Mutex<BTreeMap<InstanceId, BTreeMap<String, Noticed>>>,
     versions: watch::Sender<()>,
     queues: Arc<Queues>,
 }
@@ -69,7 +78,12 @@ impl Notices {
 
     /// What is expected of the instance.
     pub(super) fn expected(&self, instance: &InstanceId) -> Option<Expected> {
-        self.lock().get(instance)?.values().copied().reduce(Expected::and)
+        self.lock().get(instance)?.values().map(|notice| notice.expected).reduce(Expected::and)
+    }
+
+    /// The notices about the instance.
+    pub(super) fn about(&self, instance: &InstanceId) -> Vec<Noticed> {
+        self.lock().get(instance).map(|notices| notices.values().cloned().collect()).unwrap_or_default()
     }
 
     /// Instances of which something is expected.
@@ -88,8 +102,8 @@ impl Notices {
     }
 
     /// Notes what a message says. Whether it is new.
-    fn expect(&self, instance: &InstanceId, message: &str, expected: Expected) -> bool {
-        let before = self.lock().entry(instance.clone()).or_default().insert(message.to_owned(), expected);
+    fn expect(&self, instance: &InstanceId, message: &str, notice: Noticed) -> bool {
+        let before = self.lock().entry(instance.clone()).or_default().insert(message.to_owned(), notice);
         self.versions.send_replace(());
         before.is_none()
     }
@@ -104,7 +118,7 @@ impl Notices {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<InstanceId, BTreeMap<String, Expected>>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<InstanceId, BTreeMap<String, Noticed>>> {
         self.by_instance.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -140,8 +154,9 @@ mod tests {
     fn what_is_expected_is_forgotten_with_its_last_message() {
         let (notices, instance) = (Notices::default(), InstanceId::from("i-1"));
         let spot = expected(Cause::SpotInterruption, Some(120), Treatment::Drain);
-        notices.expect(&instance, "m-1", spot);
-        notices.expect(&instance, "m-2", spot);
+        let notice = Noticed { expected: spot, event: None };
+        notices.expect(&instance, "m-1", notice.clone());
+        notices.expect(&instance, "m-2", notice);
         notices.forget(&instance, "m-1");
         assert_eq!(notices.expected(&instance), Some(spot));
         notices.forget(&instance, "m-2");

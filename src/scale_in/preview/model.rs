@@ -213,6 +213,7 @@ impl<'a> Model<'a> {
             hook: self.hook.clone(),
             held_since: self.held_since,
             expected: None,
+            notices: &[],
             memory: &self.memory,
         })
     }

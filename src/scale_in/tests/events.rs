@@ -40,7 +40,9 @@ fn every_event(group: &str, instance: &str, pods: &[PodName], budget: &str, word
         events::queued(group, 2, 3),
         events::release_refused(instance, words),
         events::state_unknown(instance),
-        events::cordoned(&Cordon { cause: Cause::RebalanceRecommendation, until: at(0) }),
+        events::cordoned(&Cordon::read(
+            r#"{"cause":"rebalance-recommendation","until":"2023-11-14T22:13:20Z"}"#,
+        )),
         events::uncordoned(Cause::ScheduledEvent),
         events::opened_by_a_person(Cause::RebalanceRecommendation),
         events::hook_over("ebbtide", group, instance, Phase::Draining),

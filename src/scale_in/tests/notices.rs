@@ -4,10 +4,10 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::scene::*;
 use crate::aws::Lifecycle;
-use crate::cluster::Cordon;
+use crate::cluster::{Cordon, CordonReason};
 use crate::scale_in::action::Action;
 use crate::scale_in::membership::Membership;
-use crate::scale_in::notices::Expected;
+use crate::scale_in::notices::{Expected, Noticed};
 use crate::scale_in::record::{Cause, Phase, Release};
 use crate::scale_in::settings::Treatment;
 use crate::scale_in::situation::Turn;
@@ -20,9 +20,35 @@ fn spot(second: i64) -> Expected {
     expected(Cause::SpotInterruption, Treatment::Drain, Some(at(second)))
 }
 
-fn told(mut scene: Scene, what: Expected) -> Scene {
-    scene.expected = Some(what);
+fn told(scene: Scene, what: Expected) -> Scene {
+    told_of(scene, &[(what, None)])
+}
+
+/// These notices have come, each of this event.
+fn told_of(mut scene: Scene, notices: &[(Expected, Option<&str>)]) -> Scene {
+    let noticed = |(expected, event): &(Expected, Option<&str>)| Noticed {
+        expected: *expected,
+        event: event.map(str::to_owned),
+    };
+    scene.notices = notices.iter().map(noticed).collect();
+    scene.expected = notices.iter().map(|(expected, _)| *expected).max_by_key(|expected| expected.treatment);
     scene
+}
+
+/// Nothing has come that is not on record.
+fn untold(scene: Scene) -> Scene {
+    told_of(scene, &[])
+}
+
+/// Until when the node is closed because of which event.
+fn closed_for(scene: &Scene) -> Vec<(Option<String>, Timestamp)> {
+    let cordon = scene.view().cordon;
+    let reasons = cordon.as_ref().map(Cordon::reasons).unwrap_or_default();
+    reasons.iter().map(|reason| (reason.event.clone(), reason.until)).collect()
+}
+
+fn only(cause: Cause, until: Timestamp) -> Option<Cordon> {
+    Cordon::of(vec![CordonReason { cause, until, event: None }])
 }
 
 #[test]
@@ -159,7 +185,11 @@ fn a_longer_cordon_replaces_a_shorter_one() {
     let longer = Expected { until: at(90_000), ..expected(Cause::ScheduledEvent, Treatment::Cordon, None) };
     scene = told(scene, longer);
     scene.plan();
-    assert_eq!(scene.view().cordon, Some(Cordon { cause: Cause::ScheduledEvent, until: at(90_000) }));
+    let cordon = scene.view().cordon.expect("a cordon");
+    assert_eq!(
+        (cordon.cause(), cordon.until(), cordon.reasons().len()),
+        (Cause::ScheduledEvent, at(90_000), 2)
+    );
 }
 
 #[test]
@@ -174,8 +204,8 @@ fn a_cordon_for_a_notice_ends_when_that_has_lapsed_or_was_called_off() {
     for (called_off, cause) in [(false, Cause::RebalanceRecommendation), (true, Cause::ScheduledEvent)] {
         let mut scene = told(node().with(pod("web")), expected(cause, Treatment::Cordon, None));
         assert_eq!(reasons(&scene.plan()), ["ScaleInCordoned"]);
-        assert_eq!((spec(&scene).0, scene.view().cordon), (true, Some(Cordon { cause, until: at(3_600) })));
-        scene.expected = None;
+        assert_eq!((spec(&scene).0, scene.view().cordon), (true, only(cause, at(3_600))));
+        scene = untold(scene);
         assert_eq!(scene.plan().wake_at, Some(at(3_600)));
         assert_eq!(evictions(&scene.plan()), [], "nothing is drained");
         if called_off {
@@ -197,7 +227,7 @@ fn a_node_that_a_person_has_closed_or_opened_stays_so() {
 
     let mut opened = told(node(), advice);
     opened.plan();
-    opened.expected = None;
+    opened = untold(opened);
     opened.patch(&serde_json::json!({ "spec": { "unschedulable": null } }));
     assert_eq!(reasons(&opened.plan()), ["ScaleInUncordoned"]);
     assert_eq!((spec(&opened).0, opened.view().cordon), (false, None));
@@ -209,7 +239,7 @@ fn a_scale_in_of_a_cordoned_node_that_is_cancelled_leaves_the_cordon() {
     let mut scene = told(node(), expected(Cause::RebalanceRecommendation, Treatment::Cordon, None));
     scene.plan();
     scene = scene.annotated("now");
-    scene.expected = None;
+    scene = untold(scene);
     scene.plan();
     assert_eq!(scene.record().cause, Cause::Operator);
     scene.patch(&serde_json::json!({ "metadata": { "annotations": { "ebbtide/scale-in": null } } }));
@@ -218,4 +248,47 @@ fn a_scale_in_of_a_cordoned_node_that_is_cancelled_leaves_the_cordon() {
     scene.now = at(0) + SignedDuration::from_secs(3_600);
     scene.plan();
     assert!(!spec(&scene).0);
+}
+
+#[test]
+fn a_call_off_of_one_event_lifts_no_cordon_of_another() {
+    let until =
+        |second| Expected { until: at(second), ..expected(Cause::ScheduledEvent, Treatment::Cordon, None) };
+    let off = || expected(Cause::ScheduledEvent, Treatment::Nothing, None);
+    let both = || {
+        let mut scene = told_of(node(), &[(until(3_600), Some("a"))]);
+        scene.plan();
+        let mut scene = told_of(scene, &[(until(7_200), Some("b"))]);
+        assert_eq!(reasons(&scene.plan()), ["ScaleInCordoned"]);
+        assert_eq!(closed_for(&scene), [(Some("b".into()), at(7_200)), (Some("a".into()), at(3_600))]);
+        scene
+    };
+    for (called_off, left, end) in [("a", "b", 7_200), ("b", "a", 3_600)] {
+        let mut scene = told_of(both(), &[(off(), Some(called_off))]);
+        scene.plan();
+        assert_eq!(closed_for(&scene), [(Some(left.into()), at(end))]);
+        assert!(spec(&scene).0);
+        let mut scene = untold(scene);
+        assert_eq!(scene.plan().wake_at, Some(at(end)), "and until its end");
+        scene.now = at(end);
+        assert_eq!(reasons(&scene.plan()), ["ScaleInUncordoned"]);
+    }
+    let mut scene = told_of(both(), &[(off(), Some("a")), (off(), Some("b"))]);
+    assert_eq!(reasons(&scene.plan()), ["ScaleInUncordoned"]);
+    let mut scene = told_of(both(), &[(off(), Some("c"))]);
+    assert_eq!(reasons(&scene.plan()), [""; 0], "of an event that was never told");
+    let mut scene = told_of(both(), &[(off(), None)]);
+    assert_eq!(reasons(&scene.plan()), ["ScaleInUncordoned"], "where AWS does not say which");
+}
+
+#[test]
+fn a_call_off_of_one_event_keeps_no_drain_of_another_from_its_node() {
+    let off = expected(Cause::ScheduledEvent, Treatment::Nothing, None);
+    let drain = expected(Cause::ScheduledEvent, Treatment::Drain, Some(at(3_600)));
+    let mut scene = told_of(node().with(pod("web")), &[(off, Some("a")), (drain, Some("b"))]);
+    scene.plan();
+    assert_eq!(scene.record().ends_at, Some(at(3_600)));
+    let mut scene = told_of(scene, &[(off, Some("a"))]);
+    scene.plan();
+    assert_eq!((scene.record().cause, scene.record().ends_at), (Cause::ScheduledEvent, Some(at(3_600))));
 }

@@ -23,7 +23,7 @@ use crate::scale_in::load_balancers::Targets;
 use crate::scale_in::membership::Membership;
 use crate::scale_in::memory::Memory;
 use crate::scale_in::node_patch;
-use crate::scale_in::notices::Expected;
+use crate::scale_in::notices::{Expected, Noticed};
 use crate::scale_in::plan::plan;
 use crate::scale_in::record::{Cause, Phase, Record, Release};
 use crate::scale_in::settings::{AtOnce, Settings};
@@ -97,6 +97,7 @@ pub(super) struct Scene {
     pub(super) hook: HookState,
     pub(super) held_since: Option<Timestamp>,
     pub(super) expected: Option<Expected>,
+    pub(super) notices: Vec<Noticed>,
     pub(super) memory: Memory,
     /// The budgets of the pods that are being evicted, by UID.
     covered_by: BTreeMap<String, Vec<(String, String)>>,
@@ -147,6 +148,7 @@ pub(super) fn node() -> Scene {
         hook: HookState::Known(TerminatingHooks::default()),
         held_since: None,
         expected: None,
+        notices: Vec::new(),
         memory: Memory::default(),
         covered_by: BTreeMap::new(),
         permits: None,
@@ -282,6 +284,7 @@ impl Scene {
             hook: self.hook.clone(),
             held_since: self.held_since,
             expected: self.expected,
+            notices: &self.notices,
             memory: &self.memory,
         });
         self.memory.note_occupied(plan.occupied, self.now);

@@ -170,7 +170,8 @@ async fn recommendations_and_scheduled_changes_are_told_and_do_nothing_by_themse
     };
     for (status, is_over) in [("upcoming", false), ("closed", true)] {
         status.clone_into(&mut change.status);
-        let news = News::ScheduledEvent { starts: Some(starts), ends: None, is_over };
+        let event = Some(format!("arn:aws:health:us-east-1::event/EC2/{}/x1", change.code));
+        let news = News::ScheduledEvent { event, starts: Some(starts), ends: None, is_over };
         let expected = [told.notice(one, news.clone()), told.notice(two, news)];
         told.bench.aws.schedule_change(&change, &[one, two]);
         assert_eq!(told.notices().await, expected);
