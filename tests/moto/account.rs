@@ -1,5 +1,6 @@
 //! What the tests run on: an account at moto, furnished with the SDK.
 
+use std::fmt::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use aws_config::{BehaviorVersion, Region};
@@ -11,6 +12,8 @@ use aws_sdk_ec2::types::{
 use aws_sdk_eks::operation::create_nodegroup::builders::CreateNodegroupFluentBuilder;
 use aws_sdk_eks::types::VpcConfigRequest;
 use ebbtide::aws::Aws;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 /// An image that moto has.
 const IMAGE: &str = "ami-12c6146b";
@@ -18,7 +21,7 @@ const IMAGE: &str = "ami-12c6146b";
 /// A role that nobody looks at.
 const ROLE: &str = "arn:aws:iam::123456789012:role/eks";
 
-const REGION: &str = "us-east-1";
+pub(crate) const REGION: &str = "us-east-1";
 
 /// Zone of the subnet.
 pub(crate) const ZONE: &str = "us-east-1a";
@@ -181,4 +184,27 @@ impl Account {
 /// This version of the template with this id.
 pub(crate) fn version(id: &str, version: &str) -> LaunchTemplateSpecification {
     LaunchTemplateSpecification::builder().launch_template_id(id).version(version).build()
+}
+
+/// Status and body of moto's answer to a request, of a service for which the SDK has no client here or checks too much.
+#[expect(clippy::disallowed_methods, reason = "tests/moto.sh says where moto is")]
+pub(crate) async fn sent_to_moto(service: &str, headers: &str, body: &str) -> (u16, String) {
+    let endpoint = std::env::var("EBBTIDE_MOTO_ENDPOINT").expect("run tests/moto.sh");
+    let host = endpoint.trim_start_matches("http://");
+    // moto reads the service out of the signature, and checks none.
+    let scope =
+        format!("Credential=moto/20260101/{REGION}/{service}/aws4_request, SignedHeaders=host, Signature=0");
+    let mut request = format!("POST / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{headers}");
+    let _ = write!(
+        request,
+        "Authorization: AWS4-HMAC-SHA256 {scope}\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let mut stream = TcpStream::connect(host).await.expect("moto");
+    stream.write_all(request.as_bytes()).await.expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.expect("answered");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
+    (status, body.to_owned())
 }

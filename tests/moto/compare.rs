@@ -3,7 +3,6 @@
 //! Neither is AWS. Where they differ, [`DIFFERENCES`] says why.
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 
 use bytes::Bytes;
 use ebbtide::clock::Clock;
@@ -12,10 +11,8 @@ use ebbtide::sim::http::{Request, World as _};
 use jiff::Timestamp;
 use quick_xml::Reader;
 use quick_xml::events::Event;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
 
-use crate::account::{Account, From, ZONE, version};
+use crate::account::{Account, From, ZONE, sent_to_moto, version};
 
 /// Where they differ: the call, a part of what is told of it, and why.
 const DIFFERENCES: &[(&str, &str, &str)] = &[
@@ -110,30 +107,12 @@ impl Names {
 }
 
 /// Status and document of moto's answer.
-#[expect(clippy::disallowed_methods, reason = "tests/moto.sh says where moto is")]
 async fn at_moto(service: Service, form: &str) -> (u16, String) {
-    let endpoint = std::env::var("EBBTIDE_MOTO_ENDPOINT").expect("run tests/moto.sh");
-    let host = endpoint.trim_start_matches("http://");
     let name = match service {
         Service::AutoScaling => "autoscaling",
         Service::Ec2 => "ec2",
     };
-    // moto reads the service out of the signature, and checks none.
-    let scope =
-        format!("Credential=moto/20260101/us-east-1/{name}/aws4_request, SignedHeaders=host, Signature=0");
-    let mut request = format!("POST / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n");
-    let _ = write!(
-        request,
-        "Authorization: AWS4-HMAC-SHA256 {scope}\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: {}\r\n\r\n{form}",
-        form.len()
-    );
-    let mut stream = TcpStream::connect(host).await.expect("moto");
-    stream.write_all(request.as_bytes()).await.expect("sent");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.expect("answered");
-    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
-    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
-    (status, body.to_owned())
+    sent_to_moto(name, "Content-Type: application/x-www-form-urlencoded\r\n", form).await
 }
 
 /// The elements of a document, each with those it is in, and the texts of codes.

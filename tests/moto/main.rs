@@ -1,4 +1,4 @@
-//! The AWS adapter, queues, load balancers, discovery and the size RPCs against moto's server, an AWS that nobody here wrote.
+//! The AWS adapter, queues, EventBridge's rules, load balancers, discovery and the size RPCs against moto's server, an AWS that nobody here wrote.
 //!
 //! `tests/moto.sh` starts one and runs these; `EBBTIDE_MOTO_ENDPOINT` says where it is. Each test has groups of its own.
 //! Where moto (5.2.5) is not like AWS's documentation, the program stays as the documentation has it. moto does not
@@ -14,6 +14,7 @@ mod account;
 mod adapter;
 mod compare;
 mod eks;
+mod events;
 mod load_balancers;
 mod queues;
 mod rpcs;
