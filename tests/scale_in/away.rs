@@ -2,7 +2,7 @@
 //! nothing is done on a guess, and everything is taken up again.
 
 use ebbtide::config::Config;
-use ebbtide::sim::aws::{Event as AwsEvent, Lose, Operation, QueueSpec, Trouble, Which};
+use ebbtide::sim::aws::{Event as AwsEvent, Lose, Operation, QueueSpec, Refusal, Trouble, Which};
 use ebbtide::sim::cluster::{budget, pod};
 use ebbtide::sim::program::config;
 use ebbtide::sim::world::World;
@@ -132,4 +132,26 @@ async fn without_the_queue_for_an_hour_refreshes_go_on_and_it_is_said_every_five
     assert!((11..=13).contains(&lines), "{lines} lines in an hour");
     let looked = scene.world.aws.calls(Operation::DescribeAutoScalingGroups) - describes;
     assert!(looked >= 60, "{looked} refreshes in an hour");
+}
+
+#[tokio::test(start_paused = true)]
+async fn messages_that_cannot_be_deleted_for_an_hour_are_said_to_every_five_minutes_and_cost_nothing() {
+    let (log, _captured) = captured::log(tracing::Level::INFO);
+    let world = World::new(1);
+    let queue = world.aws.add_queue(QueueSpec::named("ebbtide"));
+    world.aws.send_events_to(&queue);
+    let config = Config { queue_urls: vec![queue.clone()], ..config() };
+    let scene = Scene::on(world, held_group(3, 120), config).await;
+    let refused =
+        Refusal { code: "InternalFailure", status: 500, message: "An internal error has occurred." };
+    let gone = Which::of(&[Operation::DeleteMessageBatch]).lasting(seconds(HOUR));
+    scene.world.aws.trouble(gone, Trouble::Refused(refused, Lose::BeforeEffect));
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).exits_after(20)]).await;
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
+    scene.until(|_| log.text().contains("messages can be deleted and kept again")).await;
+    let lines = log.text().lines().filter(|line| line.contains("messages could not be deleted")).count();
+    assert!((10..=13).contains(&lines), "{lines} lines in an hour");
 }

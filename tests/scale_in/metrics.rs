@@ -9,7 +9,9 @@ use ebbtide::cluster::Cluster;
 use ebbtide::config::Config;
 use ebbtide::provider::{Incoming, Tls};
 use ebbtide::scale_in::AtOnce;
-use ebbtide::sim::aws::{Event as AwsEvent, GroupSpec, Operation, TerminationCause};
+use ebbtide::sim::aws::{
+    Event as AwsEvent, GroupSpec, Operation, QueueSpec, ScheduledChange, TargetGroupSpec, TerminationCause,
+};
 use ebbtide::sim::cluster::{Event, Fault, Timing, Verb, budget, pod};
 use ebbtide::sim::http::{aws_client, kube_client};
 use ebbtide::sim::program::config;
@@ -39,7 +41,10 @@ pub(crate) struct Watched {
 
 impl Watched {
     async fn on(group: GroupSpec, config: Config) -> Self {
-        let world = World::plain(1);
+        Self::of(World::plain(1), group, config).await
+    }
+
+    async fn of(world: World, group: GroupSpec, config: Config) -> Self {
         world.aws.add_group(group);
         Self::reached_by(world, config, Box::pin(futures::stream::pending()), None).await
     }
@@ -269,4 +274,48 @@ async fn a_pod_that_is_overdue_and_one_that_is_gone_before_it_is_asked_are_count
     let pods: Api<Pod> = Api::default_namespaced(cluster.client());
     pods.delete("held", &DeleteParams::default().grace_period(0)).await.expect("deleted");
     scene.until_it_tells(r#"ebbtide_pods_asked_to_go_total{call="eviction",answer="gone"}"#, 1.0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn messages_that_wait_for_their_record_are_counted_with_their_age() {
+    let world = World::plain(1);
+    let queue = world.aws.add_queue(QueueSpec::named("ebbtide"));
+    world.aws.send_events_to(&queue);
+    let config = Config { queue_urls: vec![queue.clone()], ..config() };
+    let watched = Watched::of(world, held_group(2, 60), config).await;
+    let waiting = "ebbtide_queue_messages{queue=\"ebbtide\"}";
+    let oldest = "ebbtide_queue_oldest_message_age_seconds{queue=\"ebbtide\"}";
+    // Out of service, the instance is its operator's: the message waits.
+    let id = watched.world.aws.group("web").expect("the group").instances[0].id.clone();
+    watched.world.aws.set_aside(&id, false);
+    tokio::time::sleep(seconds(120)).await;
+    let change = ScheduledChange {
+        id: "one".into(),
+        code: "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED".into(),
+        starts: watched.world.clock.now() + jiff::SignedDuration::from_hours(24),
+        status: "upcoming".into(),
+    };
+    watched.world.aws.schedule_change(&change, &[&id]);
+    watched.until_it_tells(waiting, 1.0).await;
+    tokio::time::sleep(seconds(600)).await;
+    let page = watched.scrape().await;
+    let age = value(&page, oldest).expect("an age");
+    assert!((600.0..=660.0).contains(&age), "{age}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn scale_ins_that_load_balancers_hold_are_counted() {
+    let world = World::plain(1);
+    world.aws.add_target_group(TargetGroupSpec::named("k8s-web").delay(120));
+    let config = Config { wait_for_load_balancers: true, ..config() };
+    let watched = Watched::of(world, group(2), config).await;
+    let held = "ebbtide_scale_ins_held_by_load_balancers";
+    assert_eq!(value(&watched.scrape().await, held), Some(0.0));
+    // Until the controller has registered the nodes.
+    tokio::time::sleep(seconds(30)).await;
+    watched.wish_away(&watched.nodes[0]).await;
+    watched.until_it_tells(held, 1.0).await;
+    let node = watched.nodes[0].clone();
+    watched.until(|w| w.cluster.node(&node).is_none()).await;
+    assert_eq!(value(&watched.scrape().await, held), Some(0.0));
 }

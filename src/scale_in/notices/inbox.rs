@@ -17,6 +17,7 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::time::{sleep, timeout};
 
 use super::meaning::{Facts, Meaning, is_settled, lapses, meaning};
+use super::outages::Outages;
 use crate::aws::{About, AwsError, Content, Message, News, Notice};
 use crate::clock::{backoff, elapsed, later, signed};
 use crate::groups::hooks::HookState;
@@ -24,7 +25,6 @@ use crate::groups::{Change, Snapshot};
 use crate::k8s::{GroupName, InstanceId};
 use crate::scale_in::context::{Shared, speaker};
 use crate::scale_in::metrics::Handled;
-use crate::telemetry::{Outage, chain};
 
 /// While messages wait for their records, they are checked this often.
 const CHECK_EVERY: Duration = Duration::from_millis(500);
@@ -72,8 +72,8 @@ enum Done {
     /// A message about a Capacity Reservation, with its instances.
     Resolved(Message),
     /// AWS did not say which instances are in it.
-    Unresolved,
-    Read(Vec<GroupName>),
+    Unresolved(AwsError),
+    Read(Vec<GroupName>, Result<(), AwsError>),
     /// Messages were deleted, or hidden for longer.
     Changed(Result<(), AwsError>),
 }
@@ -115,7 +115,7 @@ struct Inbox {
     calls: Calls,
     is_receiving: bool,
     receive_at: Timestamp,
-    outage: Outage,
+    outages: Outages,
 }
 
 impl Inbox {
@@ -130,7 +130,7 @@ impl Inbox {
             calls: FuturesUnordered::new(),
             is_receiving: false,
             receive_at,
-            outage: Outage::default(),
+            outages: Outages::default(),
         }
     }
 
@@ -174,13 +174,7 @@ impl Inbox {
             Done::Received(Ok(messages)) => {
                 self.is_receiving = false;
                 self.shared.notices.queues.read(&self.queue, now);
-                if let Some(lasted) = self.outage.ends() {
-                    tracing::info!(
-                        queue = self.queue,
-                        lasted_seconds = lasted.as_secs(),
-                        "the queue of notices can be read again"
-                    );
-                }
+                self.outages.received(&self.queue, None);
                 let (reservations, rest): (Vec<_>, Vec<_>) =
                     messages.into_iter().partition(is_about_a_reservation);
                 for message in reservations {
@@ -190,18 +184,18 @@ impl Inbox {
                 self.delete(over);
             }
             Done::Resolved(message) => {
+                self.outages.resolved(&self.queue, None);
                 let over = self.take_in(message, now).into_iter().collect();
                 self.delete(over);
             }
             Done::Received(Err(error)) => {
                 self.is_receiving = false;
-                if let Some(lasts) = self.outage.lasts() {
-                    tracing::warn!(queue = self.queue, lasts_seconds = lasts.as_secs(), error = %chain(&error), "the queue of notices cannot be read: interruptions are not announced, everything else is seen by refreshes");
-                }
-                let pause = backoff(self.outage.failures(), FIRST_PAUSE, LONGEST_PAUSE);
+                let failures = self.outages.received(&self.queue, Some(&error));
+                let pause = backoff(failures, FIRST_PAUSE, LONGEST_PAUSE);
                 self.receive_at = later(now, signed(pause));
             }
-            Done::Read(groups) => {
+            Done::Read(groups, result) => {
+                self.outages.read(&self.queue, result.err().as_ref());
                 for group in groups {
                     if let Some(reads) = self.reads.get_mut(&group) {
                         reads.count += 1;
@@ -210,11 +204,9 @@ impl Inbox {
                     }
                 }
             }
-            // What is unresolved comes again.
-            Done::Changed(Ok(())) | Done::Unresolved => {}
-            Done::Changed(Err(error)) => {
-                tracing::warn!(queue = self.queue, error = %chain(&error), "messages could not be deleted or kept: they come again");
-            }
+            // It comes again.
+            Done::Unresolved(error) => self.outages.resolved(&self.queue, Some(&error)),
+            Done::Changed(result) => self.outages.changed(&self.queue, result.err().as_ref()),
         }
     }
 
@@ -345,8 +337,8 @@ impl Inbox {
         if !due.is_empty() {
             let shared = Arc::clone(&self.shared);
             self.calls.push(Box::pin(async move {
-                read(&shared, &due).await;
-                Done::Read(due)
+                let result = read(&shared, &due).await;
+                Done::Read(due, result)
             }));
         }
     }
@@ -429,10 +421,7 @@ async fn resolved(shared: Arc<Shared>, mut message: Message) -> Done {
                 let about = instances.into_iter().map(About::Instance);
                 of_instances.extend(about.map(|about| Notice { about, ..notice.clone() }));
             }
-            Err(error) => {
-                tracing::warn!(reservation, error = %chain(&error), "AWS does not say which instances are in a Capacity Reservation that ends: asked again when the message comes again");
-                return Done::Unresolved;
-            }
+            Err(error) => return Done::Unresolved(error),
         }
     }
     *notices = of_instances;
@@ -480,19 +469,12 @@ fn is_over(meaning: &Meaning, shared: &Shared, instance: &InstanceId, now: Times
 }
 
 /// Reads these groups and lays over the snapshot what they show of leaving instances. The next refresh shows the rest.
-async fn read(shared: &Shared, groups: &[GroupName]) {
+async fn read(shared: &Shared, groups: &[GroupName]) -> Result<(), AwsError> {
     let at = shared.clock.now();
-    match shared.aws.describe_groups_now(groups).await {
-        Ok(found) => {
-            for group in found {
-                let leaving = group.instances.iter().filter(|instance| instance.lifecycle.is_leaving());
-                let leaving = leaving.map(|instance| (instance.id.clone(), instance.lifecycle)).collect();
-                shared.groups.changed(at, Change::Leaving { group: group.name, instances: leaving });
-            }
-        }
-        // Refreshes go on.
-        Err(error) => {
-            tracing::warn!(error = %chain(&error), "groups could not be read because of a lifecycle action: tried again, and seen by the next refresh");
-        }
+    for group in shared.aws.describe_groups_now(groups).await? {
+        let leaving = group.instances.iter().filter(|instance| instance.lifecycle.is_leaving());
+        let leaving = leaving.map(|instance| (instance.id.clone(), instance.lifecycle)).collect();
+        shared.groups.changed(at, Change::Leaving { group: group.name, instances: leaving });
     }
+    Ok(())
 }

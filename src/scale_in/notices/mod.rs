@@ -9,6 +9,7 @@
 
 mod inbox;
 mod meaning;
+mod outages;
 mod queues;
 
 use std::collections::BTreeMap;

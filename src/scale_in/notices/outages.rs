@@ -1,0 +1,75 @@
+//! Calls of a queue's reader that fail: told when that begins, every five minutes while it lasts, and when it ends.
+
+use crate::aws::AwsError;
+use crate::telemetry::{Outage, chain};
+
+/// What fails, by kind of call.
+#[derive(Default)]
+pub(super) struct Outages {
+    receives: Outage,
+    changes: Outage,
+    reservations: Outage,
+    groups: Outage,
+}
+
+impl Outages {
+    /// The queue was read, or not. How often it was not, one time after the other.
+    pub(super) fn received(&mut self, queue: &str, failed: Option<&AwsError>) -> u32 {
+        tell(
+            &mut self.receives,
+            queue,
+            failed,
+            "the queue of notices cannot be read: interruptions are not announced, everything else is seen by refreshes",
+            "the queue of notices can be read again",
+        );
+        self.receives.failures()
+    }
+
+    /// Messages were deleted, or hidden for longer, or not.
+    pub(super) fn changed(&mut self, queue: &str, failed: Option<&AwsError>) {
+        tell(
+            &mut self.changes,
+            queue,
+            failed,
+            "messages could not be deleted or kept: they come again",
+            "messages can be deleted and kept again",
+        );
+    }
+
+    /// AWS has said which instances are in a Capacity Reservation, or not.
+    pub(super) fn resolved(&mut self, queue: &str, failed: Option<&AwsError>) {
+        tell(
+            &mut self.reservations,
+            queue,
+            failed,
+            "AWS does not say which instances are in a Capacity Reservation that ends: asked again when the message comes again",
+            "AWS says again which instances are in a Capacity Reservation",
+        );
+    }
+
+    /// Groups were read because of a lifecycle action, or not.
+    pub(super) fn read(&mut self, queue: &str, failed: Option<&AwsError>) {
+        tell(
+            &mut self.groups,
+            queue,
+            failed,
+            "groups could not be read because of a lifecycle action: tried again, and seen by the next refresh",
+            "groups can be read again because of lifecycle actions",
+        );
+    }
+}
+
+fn tell(outage: &mut Outage, queue: &str, failed: Option<&AwsError>, fails: &str, works: &str) {
+    match failed {
+        Some(error) => {
+            if let Some(lasted) = outage.lasts() {
+                tracing::warn!(queue, lasts_seconds = lasted.as_secs(), error = %chain(error), "{fails}");
+            }
+        }
+        None => {
+            if let Some(lasted) = outage.ends() {
+                tracing::info!(queue, lasted_seconds = lasted.as_secs(), "{works}");
+            }
+        }
+    }
+}
