@@ -13,6 +13,7 @@ use super::load_balancers::{LoadBalancers, Targets};
 use super::membership::Membership;
 use super::metrics::Metrics;
 use super::notices::{Expected, Notices};
+use super::pod_events::PodEvents;
 use super::record::{Annotation, Phase, Release, Written};
 use super::settings::Settings;
 use super::waiting::Board;
@@ -71,8 +72,8 @@ pub struct Shared {
     pub clock: Clock,
     /// Settings of scale-ins.
     pub settings: Settings,
-    /// Whether Events on pods work.
-    pub pod_events: Mutex<Outage>,
+    /// How many Events on pods go out, and whether they work.
+    pub pod_events: Mutex<PodEvents>,
     /// Whether conditions of Nodes can be written.
     pub reports: Mutex<Outage>,
     /// What would have been done, in a dry run.

@@ -109,6 +109,7 @@ pub struct Metrics {
     heartbeats: Family<Heartbeat, Counter>,
     margins: Histogram,
     panics: Counter,
+    left_out: Counter,
     messages: Family<Messages, Counter>,
 }
 
@@ -121,6 +122,7 @@ impl Default for Metrics {
             asked: Family::default(),
             heartbeats: Family::default(),
             margins: Histogram::new(MARGINS),
+            left_out: Counter::default(),
             panics: Counter::default(),
             messages: Family::default(),
         };
@@ -184,6 +186,11 @@ impl Metrics {
             self.panics.clone(),
         );
         registry.register(
+            "ebbtide_pod_events_left_out",
+            "Events about pods that were asked to go, not published because there were too many in a minute",
+            self.left_out.clone(),
+        );
+        registry.register(
             "ebbtide_notices",
             "Messages read from the queues, each time they come, by what became of them: taken, nothing (they ask for \
              nothing), foreign (about no instance of ours: left alone), malformed",
@@ -225,6 +232,10 @@ impl Metrics {
 
     pub(super) fn handled(&self, outcome: Handled) {
         self.messages.get_or_create(&Messages { outcome }).inc();
+    }
+
+    pub(super) fn left_out(&self) {
+        self.left_out.inc();
     }
 
     pub(super) fn panicked(&self) {

@@ -182,7 +182,7 @@ async fn announce_pod(shared: Arc<Shared>, pod: PodName, uid: String, event: Nod
     let NodeEvent { reason, note, warning, .. } = event;
     let now = shared.clock.wall();
     let told = shared.cluster.announce(About::Pod(&pod, &uid), reason.as_str(), &note, warning, now).await;
-    let mut outage = shared.pod_events.lock().unwrap_or_else(PoisonError::into_inner);
+    let outage = &mut shared.pod_events.lock().unwrap_or_else(PoisonError::into_inner).outage;
     match told {
         Ok(()) => drop(outage.ends()),
         Err(error) => {

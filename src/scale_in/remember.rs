@@ -129,6 +129,13 @@ impl Worker {
             How::Asked => events::daemon_pod_asked(&self.name, cause),
             How::Deleted => events::pod_deleted(&self.name, cause),
         };
+        let now = self.shared.clock.now();
+        let mut events = self.shared.pod_events.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_allowed = events.allow(event.warning, now);
+        drop(events);
+        if !is_allowed {
+            return self.shared.metrics.left_out();
+        }
         self.start(&node, Action::AnnouncePod { pod, uid: uid.to_owned(), event });
     }
 

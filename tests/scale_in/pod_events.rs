@@ -5,7 +5,7 @@ use ebbtide::sim::cluster::{Fault, Verb, budget, pod};
 use ebbtide::sim::program::config;
 use jiff::SignedDuration;
 
-use crate::journal_queries::{asked, pod_notes};
+use crate::journal_queries::{asked, notes, pod_notes};
 use crate::scene::{Cause, Scene, group, seconds};
 
 #[tokio::test(start_paused = true)]
@@ -45,5 +45,26 @@ async fn events_that_cannot_be_published_cost_no_eviction_any_time() {
         let apart = asked[4].0.duration_since(asked[0].0);
         assert!(asked.len() == 5 && apart < SignedDuration::from_secs(1), "{asked:?}");
         assert!((0..5).all(|n| pod_notes(&scene.world, &format!("web-{n}"), "ScaleInEvicted").len() <= 1));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_many_pods_that_go_at_once_some_are_told_and_every_node_is() {
+    let scene = Scene::with(group(50)).await;
+    let machines = scene.machines();
+    let pods = machines.iter().enumerate().flat_map(|(n, machine)| {
+        (0..8).map(move |p| pod(format!("web-{n}-{p}").as_str()).on(&machine.name).exits_after(20))
+    });
+    scene.run(pods).await;
+    scene.delete(&machines).await.expect("accepted");
+    scene.until(|w| machines.iter().all(|machine| w.cluster.node(&machine.name).is_none())).await;
+    assert_eq!(asked(&scene.world, "web-").len(), 400);
+    let names = (0..50).flat_map(|n| (0..8).map(move |p| format!("web-{n}-{p}")));
+    let told: usize = names.map(|name| pod_notes(&scene.world, &name, "ScaleInEvicted").len()).sum();
+    assert_eq!(told, 300);
+    for machine in &machines {
+        for reason in ["ScaleInFlushing", "ScaleInReleasing"] {
+            assert_eq!(notes(&scene.world, machine, reason).len(), 1, "{reason}");
+        }
     }
 }
