@@ -63,19 +63,20 @@ fn statements(policy: &str) -> Vec<serde_json::Value> {
     policy["Statement"].as_array().expect("statements").clone()
 }
 
-/// What ebbtide may do.
-fn policy() -> Vec<serde_json::Value> {
-    statements(include_str!("../deploy/iam-policy.json"))
-}
-
-/// What it may do besides for `--manage-lifecycle-hooks`.
-fn policy_of_hooks() -> Vec<serde_json::Value> {
-    statements(include_str!("../deploy/iam-policy-hooks.json"))
-}
-
-/// And for `--wait-for-load-balancers`.
-fn policy_of_load_balancers() -> Vec<serde_json::Value> {
-    statements(include_str!("../deploy/iam-policy-load-balancers.json"))
+/// What ebbtide may do: the statements of all policies in `deploy/aws/iam`.
+fn policies() -> Vec<serde_json::Value> {
+    let files = [
+        include_str!("../deploy/aws/iam/hooks.json"),
+        include_str!("../deploy/aws/iam/load-balancers.json"),
+        include_str!("../deploy/aws/iam/manage-hooks.json"),
+        include_str!("../deploy/aws/iam/queue.json"),
+        include_str!("../deploy/aws/iam/read.json"),
+        include_str!("../deploy/aws/iam/retention.json"),
+        include_str!("../deploy/aws/iam/size.json"),
+    ];
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/aws/iam");
+    assert_eq!(std::fs::read_dir(folder).expect("a folder").count(), files.len(), "each file is here");
+    files.into_iter().flat_map(statements).collect()
 }
 
 fn actions(statement: &serde_json::Value) -> impl Iterator<Item = &str> {
@@ -84,14 +85,8 @@ fn actions(statement: &serde_json::Value) -> impl Iterator<Item = &str> {
 
 #[test]
 fn the_iam_policies_allow_exactly_what_the_program_calls() {
-    let (policy, of_hooks) = (policy(), policy_of_hooks());
-    let for_hooks: Vec<_> = of_hooks.iter().flat_map(actions).collect();
-    assert_eq!(for_hooks, ["autoscaling:PutLifecycleHook", "autoscaling:UpdateAutoScalingGroup"]);
-    let for_load_balancers = policy_of_load_balancers();
-    let for_load_balancers: Vec<_> = for_load_balancers.iter().flat_map(actions).collect();
-    assert!(for_load_balancers.iter().all(|action| action.starts_with("elasticloadbalancing:Describe")));
-    let mut allowed: Vec<_> =
-        policy.iter().flat_map(actions).chain(for_hooks).chain(for_load_balancers).collect();
+    let policies = policies();
+    let mut allowed: Vec<_> = policies.iter().flat_map(actions).collect();
     allowed.sort_unstable();
     let mut called: Vec<_> =
         ebbtide::aws::Operation::ALL.iter().map(|operation| operation.action()).collect();
@@ -104,7 +99,7 @@ fn the_iam_policies_allow_exactly_what_the_program_calls() {
 #[test]
 fn the_iam_policies_allow_to_change_our_groups_one_tag_of_instances_and_our_queues_and_nothing_else() {
     let reads = ["Describe", "Get"];
-    for statement in policy().into_iter().chain(policy_of_hooks()).chain(policy_of_load_balancers()) {
+    for statement in policies() {
         let changes =
             |action: &str| !reads.iter().any(|read| action.split(':').nth(1).unwrap().starts_with(read));
         let condition = match actions(&statement).next() {

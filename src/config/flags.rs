@@ -202,7 +202,7 @@ pub(super) struct ServeFlags {
     #[arg(long, value_name = "DURATION", default_value = "none")]
     pub(super) delete_node_after: String,
     /// Release an instance only when no load balancer reaches it any more, at most for the deregistration delay: true, false.
-    /// Needs deploy/iam-policy-load-balancers.json, see docs/scale-in.md.
+    /// Needs deploy/aws/iam/load-balancers.json, see docs/scale-in.md.
     #[arg(long, value_name = "BOOL", default_value = "false")]
     pub(super) wait_for_load_balancers: String,
     /// How many scale-ins that people request by annotation run at once in a group: a number, or a share of its instances

@@ -137,7 +137,7 @@ async fn without_the_permission_nothing_waits_and_one_line_says_so() {
         assert!(held <= SignedDuration::from_secs(10), "{held}");
     }
     let text = log.text();
-    let told = text.lines().filter(|line| line.contains("iam-policy-load-balancers")).collect::<Vec<_>>();
+    let told = text.lines().filter(|line| line.contains("iam/load-balancers.json")).collect::<Vec<_>>();
     assert_eq!(told.len(), 1, "{told:?}");
     assert!(told[0].contains("elasticloadbalancing:DescribeTargetGroups"), "{told:?}");
     assert_eq!(looks(&scene), [1, 0, 0]);

@@ -31,6 +31,7 @@ mod order;
 mod orders;
 mod paused;
 mod people;
+mod permissions;
 mod pod_events;
 mod pods;
 mod rate;

@@ -2,7 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-/// Tag of an instance that ebbtide protects from scale-in; its value is the time of tagging. `deploy/iam-policy.json`
+/// Tag of an instance that ebbtide protects from scale-in; its value is the time of tagging. `deploy/aws/iam/size.json`
 /// allows no other.
 pub const PROTECTION_TAG: &str = "ebbtide/protected-from-scale-in";
 

@@ -59,7 +59,7 @@ fn failed(shared: &Shared, error: &AwsError, outage: &mut Outage) -> Duration {
     if let Some(lasted) = outage.lasts() {
         let lasts_seconds = lasted.as_secs();
         if is_denied {
-            tracing::warn!(lasts_seconds, error = %chain(error), "AWS does not allow to ask to whom load balancers send (deploy/iam-policy-load-balancers.json): no instance waits for them");
+            tracing::warn!(lasts_seconds, error = %chain(error), "AWS does not allow to ask to whom load balancers send (deploy/aws/iam/load-balancers.json): no instance waits for them");
         } else {
             tracing::warn!(lasts_seconds, error = %chain(error), "AWS does not say to whom load balancers send: tried again, instances wait for as long as connections may live");
         }

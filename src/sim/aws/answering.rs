@@ -162,6 +162,9 @@ impl State {
         if verdict == Verdict::Proceed && bucket.is_some_and(|bucket| !self.bucket.take(bucket, now)) {
             return Verdict::Throttle;
         }
+        if verdict == Verdict::Proceed && !self.permits(service, operation, form) {
+            return Verdict::Deny;
+        }
         verdict
     }
 

@@ -8,6 +8,7 @@ use super::faults::{Lose, Refusal};
 use super::group::after;
 use super::handle::Aws;
 use super::operation::Operation;
+use super::permissions::Permissions;
 use super::troubles::{Trouble, Which};
 
 /// AWS's text for credentials that have expired.
@@ -44,6 +45,16 @@ impl Aws {
     /// Denies `operation` to the caller, or allows it again.
     pub fn deny(&self, operation: Operation, on: bool) {
         self.script(|state, _| state.faults.deny(operation, on));
+    }
+
+    /// Allows the caller what these IAM policies allow, and nothing else.
+    ///
+    /// # Panics
+    ///
+    /// If they have something that the simulation does not know.
+    pub fn permit<'a>(&self, policies: impl IntoIterator<Item = &'a str>) {
+        let permissions = Permissions::read(policies).unwrap_or_else(|error| panic!("{error}"));
+        self.script(|state, _| state.permissions = Some(permissions));
     }
 
     /// Refuses (or allows again) to describe all launch templates at once, as some EC2 stand-ins do.

@@ -98,15 +98,12 @@ impl ApiError {
 
     /// The caller has no permission for `operation`.
     pub(super) fn denied(service: Service, operation: Operation) -> Self {
-        let (code, prefix) = match service {
-            Service::AutoScaling => ("AccessDenied", "autoscaling"),
-            Service::Ec2 => ("UnauthorizedOperation", "ec2"),
-            Service::Eks => ("AccessDeniedException", "eks"),
-            Service::LoadBalancing => ("AccessDenied", "elasticloadbalancing"),
-            Service::Sqs => ("AccessDenied", "sqs"),
+        let code = match service {
+            Service::AutoScaling | Service::LoadBalancing | Service::Sqs => "AccessDenied",
+            Service::Ec2 => "UnauthorizedOperation",
+            Service::Eks => "AccessDeniedException",
         };
-        // Batches of SQS have the action of a single one.
-        let action = format!("{prefix}:{}", operation.name().trim_end_matches("Batch"));
+        let action = operation.action(service);
         let message = format!(
             "User: arn:aws:iam::{ACCOUNT}:user/ebbtide is not authorized to perform: {action} because no \
              identity-based policy allows the {action} action"

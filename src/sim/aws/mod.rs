@@ -7,7 +7,7 @@
 //! * Protocols: `query`, `xml`; EKS is REST, SQS is JSON.
 //! * APIs: `autoscaling`, `ec2`, `eks`, `sqs`, `load_balancing`; queues: `queues`; what is sent to them: `events`.
 //! * What groups do: `launching`, `terminating`, `waiting`, `balance`, `warm`, `volumes`, `deleting`. Machines: `power`.
-//! * What a test does: `script`, `faults`, `troubles`, `breaking`.
+//! * What a test does: `script`, `faults`, `troubles`, `breaking`. What its caller may do: `permissions`.
 //! * A request's way: `requests`, `answering`, `past`, `bucket`.
 //! * What happened: `journal`.
 //!
@@ -36,6 +36,7 @@ mod lifecycle;
 mod load_balancing;
 mod operation;
 mod past;
+mod permissions;
 mod power;
 mod query;
 mod queues;

@@ -51,6 +51,18 @@ macro_rules! operations {
                 }
             }
 
+            /// The IAM action that allows it: a batch of SQS has that of a single one.
+            pub(super) fn action(self, service: Service) -> String {
+                let prefix = match service {
+                    Service::AutoScaling => "autoscaling",
+                    Service::Ec2 => "ec2",
+                    Service::Eks => "eks",
+                    Service::LoadBalancing => "elasticloadbalancing",
+                    Service::Sqs => "sqs",
+                };
+                format!("{prefix}:{}", self.name().trim_end_matches("Batch"))
+            }
+
             pub(super) fn of(service: Service, name: &str) -> Self {
                 match (service, name) {
                     $($((Service::$service, stringify!($name)) => Self::$name,)*)*

@@ -18,6 +18,7 @@ use super::group::{Group, Instance};
 use super::journal::{Event, Journal};
 use super::load_balancing::TargetGroup;
 use super::past::Past;
+use super::permissions::Permissions;
 use super::queues::Queue;
 use super::replies::uuid;
 use super::requests::{Poll, Requests};
@@ -35,6 +36,8 @@ pub struct State {
     pub(super) node_groups: BTreeMap<(String, String), NodeGroupSpec>,
     pub(super) shared: Shared,
     pub(super) faults: Faults,
+    /// What the caller may do; `None`: anything.
+    pub(super) permissions: Option<Permissions>,
     pub(super) past: Past,
     pub(super) requests: Requests,
     /// Receives that wait for a message.
@@ -168,6 +171,7 @@ impl State {
                 numbers: 0,
             },
             faults: Faults::default(),
+            permissions: None,
             past: Past::default(),
             requests: Requests::default(),
             polls: Vec::new(),

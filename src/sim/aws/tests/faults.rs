@@ -178,3 +178,45 @@ async fn some_calls_of_an_operation_take_much_longer_and_the_others_do_not() {
     assert_eq!(at_least(1), at_least(2));
     assert_eq!(at_least(61), 0);
 }
+
+/// Allows changes of groups that are tagged `ours`, one tag of instances, and queues called `ours…`.
+const POLICY: &str = r#"{ "Statement": [
+    { "Effect": "Allow", "Action": ["autoscaling:SetDesiredCapacity", "autoscaling:TerminateInstanceInAutoScalingGroup"],
+      "Resource": "*", "Condition": { "Null": { "aws:ResourceTag/ours": "false" } } },
+    { "Effect": "Allow", "Action": ["ec2:CreateTags", "ec2:DeleteTags"], "Resource": "arn:*:ec2:*:*:instance/*",
+      "Condition": { "ForAllValues:StringEquals": { "aws:TagKeys": "mark" }, "Null": { "aws:TagKeys": "false" } } },
+    { "Effect": "Allow", "Action": "sqs:ReceiveMessage", "Resource": "arn:*:sqs:*:*:ours*" }
+] }"#;
+
+#[tokio::test(start_paused = true)]
+async fn a_policy_allows_its_actions_on_its_resources_under_its_conditions() {
+    let bench = bench();
+    bench.aws.add_group(web());
+    bench.aws.add_group(
+        GroupSpec::named("tagged").size(0, 5, 1).template("m5.large").tag("ours", "yes").already_running(),
+    );
+    bench.aws.permit([POLICY]);
+    let set = |group: &str| {
+        bench.asg.set_desired_capacity().auto_scaling_group_name(group).desired_capacity(2).send()
+    };
+    set("tagged").await.expect("its tag");
+    assert_eq!(refusal(&set("web").await.expect_err("no tag")).0, "AccessDenied");
+    let describe = bench.asg.describe_auto_scaling_groups().send().await;
+    assert_eq!(refusal(&describe.expect_err("not in the policy")).0, "AccessDenied");
+    let instance = bench.aws.group("tagged").expect("a group").instances[0].id.clone();
+    let tag = |key: &str| {
+        let tag = aws_sdk_ec2::types::Tag::builder().key(key).value("1").build();
+        bench.ec2.create_tags().resources(&instance).tags(tag).send()
+    };
+    tag("mark").await.expect("the one tag");
+    assert_eq!(refusal(&tag("other").await.expect_err("another")).0, "UnauthorizedOperation");
+    let all = bench.ec2.delete_tags().resources(&instance).send().await;
+    assert_eq!(refusal(&all.expect_err("all tags")).0, "UnauthorizedOperation");
+    let terminate = |id: &str| {
+        let call = bench.asg.terminate_instance_in_auto_scaling_group().instance_id(id);
+        call.should_decrement_desired_capacity(true).send()
+    };
+    terminate(&instance).await.expect("of a group with the tag");
+    let others = bench.aws.group("web").expect("a group").instances[0].id.clone();
+    assert_eq!(refusal(&terminate(&others).await.expect_err("without it")).0, "AccessDenied");
+}

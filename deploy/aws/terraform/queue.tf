@@ -1,0 +1,98 @@
+# Notices: what AWS tells beforehand (docs/notices.md).
+
+locals {
+  name = coalesce(var.name, "ebbtide-${var.cluster_name}")
+
+  # Rules of EventBridge match the whole account. Messages about instances that are not ours are left alone and lapse.
+  notices = {
+    lifecycle = {
+      source      = ["aws.autoscaling"]
+      detail-type = ["EC2 Instance-terminate Lifecycle Action"]
+    }
+    instances = {
+      source = ["aws.ec2"]
+      detail-type = [
+        "EC2 Spot Instance Interruption Warning",
+        "EC2 Instance Rebalance Recommendation",
+        "EC2 Instance State-change Notification",
+        "Capacity Block Reservation Expiration Warning",
+        "EC2 Capacity Reservation Instance Interruption Warning",
+      ]
+    }
+    health = {
+      source      = ["aws.health"]
+      detail-type = ["AWS Health Event"]
+      detail = {
+        service           = ["EC2"]
+        eventTypeCategory = ["scheduledChange"]
+      }
+    }
+  }
+}
+
+resource "aws_sqs_queue" "notices" {
+  name                      = local.name
+  sqs_managed_sse_enabled   = true
+  message_retention_seconds = 345600
+  tags                      = var.tags
+
+  # A message about another's instance comes again every 20 s until it has lapsed, an hour at most: 180 times are normal.
+  redrive_policy = jsonencode({
+    deadLetterTargetArn = aws_sqs_queue.dead_letters.arn
+    maxReceiveCount     = 1000
+  })
+}
+
+# Empty as long as all is well.
+resource "aws_sqs_queue" "dead_letters" {
+  name                      = "${local.name}-dead-letters"
+  sqs_managed_sse_enabled   = true
+  message_retention_seconds = 1209600
+  tags                      = var.tags
+}
+
+resource "aws_sqs_queue_redrive_allow_policy" "dead_letters" {
+  queue_url = aws_sqs_queue.dead_letters.url
+
+  redrive_allow_policy = jsonencode({
+    redrivePermission = "byQueue"
+    sourceQueueArns   = [aws_sqs_queue.notices.arn]
+  })
+}
+
+# Whoever may write to the queue can have machines drained within two minutes.
+resource "aws_sqs_queue_policy" "notices" {
+  queue_url = aws_sqs_queue.notices.url
+
+  policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [
+      {
+        Sid       = "RulesOfEventBridge"
+        Effect    = "Allow"
+        Principal = { Service = "events.amazonaws.com" }
+        Action    = "sqs:SendMessage"
+        Resource  = aws_sqs_queue.notices.arn
+        Condition = {
+          ArnEquals = { "aws:SourceArn" = [for rule in aws_cloudwatch_event_rule.notices : rule.arn] }
+        }
+      },
+    ]
+  })
+}
+
+resource "aws_cloudwatch_event_rule" "notices" {
+  for_each = local.notices
+
+  name          = "${local.name}-${each.key}"
+  description   = "Notices for ebbtide in the cluster ${var.cluster_name}"
+  event_pattern = jsonencode(each.value)
+  tags          = var.tags
+}
+
+resource "aws_cloudwatch_event_target" "notices" {
+  for_each = local.notices
+
+  rule = aws_cloudwatch_event_rule.notices[each.key].name
+  arn  = aws_sqs_queue.notices.arn
+}
