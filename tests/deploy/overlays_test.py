@@ -1,6 +1,8 @@
 """The overlays: the same objects as the chart's, and the rights that `cargo test` holds against what the program asks for."""
 
+import tempfile
 import unittest
+from pathlib import Path
 
 import yaml
 
@@ -45,6 +47,15 @@ class Overlays(unittest.TestCase):
             with self.subTest(overlay=name):
                 charts = [without_helm(thing) for thing in chart(values(ours))]
                 self.assertEqual(differences(overlay(name), charts), [])
+
+    def test_the_component_for_monitoring_adds_what_the_chart_adds(self):
+        with tempfile.TemporaryDirectory(dir=DEPLOY) as folder:
+            own = {"resources": ["../overlays/eks"], "components": ["../components/monitoring"]}
+            (Path(folder) / "kustomization.yaml").write_text(yaml.safe_dump(own))
+            things = kustomize(folder)
+        charts = chart(with_values(values("apart"), monitoring__serviceMonitor=True))
+        self.assertEqual(differences(things, [without_helm(thing) for thing in charts]), [])
+        check_against_schemas(self, things)
 
     def test_every_object_is_one_that_kubernetes_knows(self):
         for name in OVERLAYS:
