@@ -144,6 +144,16 @@ class WhatIsRendered(unittest.TestCase):
         self.assertIn(f"--allowed-client={client['commonName']}", arguments(things))
 
 
+    def test_alert_rules_and_dashboard_are_the_files(self):
+        everything = {"serviceMonitor": True, "prometheusRule": True, "dashboard": True, "labels": {"release": "prometheus"}}
+        things = chart(with_values(values("sidecar"), monitoring=everything))
+        self.assertEqual(one(things, "PrometheusRule")["spec"], yaml.safe_load(render.text("deploy/alerts/ebbtide.rules.yaml")))
+        dashboard = one(things, "ConfigMap", "ebbtide-dashboard")
+        self.assertEqual(json.loads(dashboard["data"]["ebbtide.json"]), json.loads(render.text("deploy/dashboards/ebbtide.json")))
+        for kind in ("ServiceMonitor", "PrometheusRule"):
+            self.assertEqual(one(things, kind)["metadata"]["labels"]["release"], "prometheus")
+
+
 class WhatIsRefused(unittest.TestCase):
     def test_what_is_missing_is_named(self):
         sidecar = values("sidecar")

@@ -1,4 +1,5 @@
-"""What is made from other files: the table of values in docs/chart.md, and the flags in the chart's schema.
+"""What is made from other files: the table of values in docs/chart.md, the flags in the chart's schema, and the alert rules as an
+object for the Prometheus operator.
 
 As a program, writes them (tests/deploy.sh --write).
 """
@@ -9,9 +10,20 @@ import re
 import yaml
 
 import render
-from render import CHART, ROOT
+from render import CHART, DEPLOY, ROOT
 
 MARK = "<!-- values -->\n"
+
+RULE_HEAD = """apiVersion: monitoring.coreos.com/v1
+kind: PrometheusRule
+metadata:
+  name: ebbtide
+  namespace: kube-system
+  labels:
+    app.kubernetes.io/name: ebbtide
+    app.kubernetes.io/instance: ebbtide
+spec:
+"""
 
 # Flags that the chart sets itself or has a value of its own for: they are not for extraArgs.
 FLAGS_OF_THE_CHART = (
@@ -108,6 +120,13 @@ def files():
     lines = ",\n".join(f'          "{flag}"' for flag in flags)
     made = re.sub(r'("propertyNames": \{\s*"enum": \[\n).*?(\n\s*\])', lambda m: m.group(1) + lines + m.group(2), path.read_text(), flags=re.DOTALL)
     yield path, made
+    yield DEPLOY / "components" / "monitoring" / "prometheusrule.yaml", prometheus_rule()
+
+
+def prometheus_rule():
+    rules = (DEPLOY / "alerts" / "ebbtide.rules.yaml").read_text()
+    indented = "".join(f"  {line}" if line.strip() else line for line in rules.splitlines(keepends=True))
+    return RULE_HEAD + indented
 
 
 if __name__ == "__main__":

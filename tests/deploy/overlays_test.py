@@ -53,7 +53,7 @@ class Overlays(unittest.TestCase):
             own = {"resources": ["../overlays/eks"], "components": ["../components/monitoring"]}
             (Path(folder) / "kustomization.yaml").write_text(yaml.safe_dump(own))
             things = kustomize(folder)
-        charts = chart(with_values(values("apart"), monitoring__serviceMonitor=True))
+        charts = chart(with_values(values("apart"), monitoring={"serviceMonitor": True, "prometheusRule": True, "dashboard": True}))
         self.assertEqual(differences(things, [without_helm(thing) for thing in charts]), [])
         check_against_schemas(self, things)
 

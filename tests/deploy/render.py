@@ -107,7 +107,7 @@ def differences(left, right):
         one, other = dict(leaves(left[called])), dict(leaves(right[called]))
         for path in sorted(one.keys() | other.keys()):
             if one.get(path) != other.get(path):
-                lines.append(f"{called}{path}: {one.get(path)!r}, {other.get(path)!r}")
+                lines.append(f"{called}{path}: {repr(one.get(path))[:200]}, {repr(other.get(path))[:200]}")
     return lines
 
 
