@@ -14,6 +14,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::watcher::{self, Event};
 use tokio::sync::Notify;
 use tokio_stream::StreamMap;
+use tracing::Span;
 
 use super::action::Action;
 use super::class::flush_time;
@@ -23,6 +24,7 @@ use super::context::{
 };
 use super::deadline::OurLimit;
 use super::eviction_rate::Permit;
+use super::history::Ended;
 use super::membership::Membership;
 use super::memory::Memory;
 use super::nodeless::needed_until;
@@ -190,7 +192,7 @@ impl Worker {
     fn new(shared: Arc<Shared>, name: NodeName, record_seen: RecordSeen, at_start: bool) -> Self {
         Self {
             record_seen,
-            instance: None,
+            instance: shared.nodes.get(&name).and_then(|node| node.instance.clone()),
             evictions_turn: Arc::default(),
             at_start,
             shared,
@@ -328,7 +330,10 @@ impl Worker {
 
     /// Looks at what else is known of the node, and notes what the next plans must know of it.
     fn look(&mut self, node: &NodeView) -> Look {
-        self.instance.clone_from(&node.instance);
+        if self.instance != node.instance {
+            self.instance.clone_from(&node.instance);
+            Span::current().record("instance", self.instance.as_deref());
+        }
         let (record_seen, ahead) = self.record_seen(node.record.is_some());
         let now = self.shared.clock.now();
         let leads = self.shared.leadership.leads();
@@ -394,7 +399,7 @@ impl Worker {
         self.shared.holds.note_needed(instance, until, now);
     }
 
-    /// Notes how the scale-in goes on, and counts what of it has ended. Only the leader counts: all replicas see the same.
+    /// Notes how the scale-in goes on, and tells what of it has ended. Only the leader does: all replicas see the same.
     fn note_course(&self, node: Option<&NodeView>, why: Option<&str>) {
         let wall = self.shared.clock.wall();
         let ended = match node {
@@ -402,7 +407,12 @@ impl Worker {
             None => self.shared.history.gone(&self.name, wall),
         };
         if self.shared.leadership.leads() {
-            ended.into_iter().for_each(|ended| self.shared.metrics.ended(ended));
+            for ended in ended {
+                self.shared.metrics.ended(ended);
+                if let Ended::ScaleIn(cause, ending) = ended {
+                    tracing::info!(cause = cause.as_str(), outcome = ending.as_str(), "scale-in ended");
+                }
+            }
         }
     }
 

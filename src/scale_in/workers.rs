@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::{Id, JoinSet};
-use tracing::Instrument as _;
+use tracing::{Instrument as _, Span};
 
 use super::context::Shared;
 use super::events;
@@ -46,7 +46,7 @@ impl Workers {
 
     /// Starts a worker for a Node. `at_start`: an earlier run wrote its annotation.
     pub(super) fn start(&mut self, shared: &Arc<Shared>, name: &NodeName, at_start: bool) {
-        let span = tracing::info_span!("scale_in", node = name.as_str());
+        let span = span(shared, name);
         let busy = self.busy.entry(name.clone()).or_default();
         busy.rests = false;
         let record_seen = Arc::clone(&busy.record_seen);
@@ -89,17 +89,27 @@ impl Workers {
         busy.rests = true;
         shared.metrics.panicked();
         shared.waiting.forget(name);
-        tracing::error!(node = name.as_str(), panic = words, pause = ?pause, "a defect of ebbtide stopped the work on a node: taken up again after a pause");
+        let span = span(shared, name);
+        tracing::error!(parent: &span, panic = words, pause = ?pause, "a defect of ebbtide stopped the work on a node: taken up again after a pause");
         let event = events::failed(words, pause);
         let (outside, of) = (Arc::clone(shared), name.clone());
-        let task = self.tasks.spawn(async move {
+        let rest = async move {
             if let Some(node) = outside.nodes.get(&of) {
                 announce(Arc::clone(&outside), node, event).await;
             }
             outside.stop.run_until_cancelled(tokio::time::sleep(pause)).await;
-        });
+        };
+        let task = self.tasks.spawn(rest.instrument(span));
         self.names.insert(task.id(), name.clone());
     }
+}
+
+/// What is logged of the work on a node has the instance as well: the one field by which to follow a scale-in, from the notice before
+/// there is a record to the heartbeats after the Node is gone.
+fn span(shared: &Shared, name: &NodeName) -> Span {
+    let instance = shared.nodes.get(name).and_then(|node| node.instance.clone());
+    // Of the severest level, so that --log-level takes it from no line.
+    tracing::error_span!("scale_in", node = name.as_str(), instance = instance.as_deref())
 }
 
 /// The panic's message.

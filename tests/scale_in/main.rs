@@ -23,6 +23,7 @@ mod journal_queries;
 mod kills;
 mod leftovers;
 mod load_balancers;
+mod logs;
 mod managed_hooks;
 mod metrics;
 mod net;

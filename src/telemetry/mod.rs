@@ -1,5 +1,7 @@
 //! Logs: on standard error, as text or JSON. Messages are constant, what they are about is in fields.
 
+mod json;
+
 use std::fmt::Write as _;
 use std::io;
 use std::time::Duration;
@@ -10,6 +12,7 @@ use tracing::{Level, Subscriber};
 use tracing_subscriber::Layer as _;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::format::JsonFields;
 use tracing_subscriber::layer::SubscriberExt as _;
 
 /// How logs are written.
@@ -43,7 +46,7 @@ where
     let layer = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(false);
     let layer = match options.format {
         LogFormat::Text => layer.boxed(),
-        LogFormat::Json => layer.json().flatten_event(true).boxed(),
+        LogFormat::Json => layer.fmt_fields(JsonFields::new()).event_format(json::Flat).boxed(),
     };
     tracing_subscriber::registry().with(filter(options.level)).with(layer)
 }
@@ -167,9 +170,14 @@ pub mod captured {
 
     /// The log of this thread from now on, as the program writes it at this level.
     pub fn log(level: tracing::Level) -> (Log, tracing::subscriber::DefaultGuard) {
+        log_as(LogFormat::Text, level)
+    }
+
+    /// The same in another shape.
+    pub fn log_as(format: LogFormat, level: tracing::Level) -> (Log, tracing::subscriber::DefaultGuard) {
         let log = Log::default();
         let writer = log.clone();
-        let subscriber = subscriber(LogOptions { format: LogFormat::Text, level }, move || writer.clone());
+        let subscriber = subscriber(LogOptions { format, level }, move || writer.clone());
         (log, tracing::subscriber::set_default(subscriber))
     }
 }
@@ -188,10 +196,21 @@ mod tests {
     }
 
     #[test]
-    fn json_has_the_message_and_its_fields() {
-        let line = written(LogFormat::Json, Level::INFO, || tracing::info!(node = "n1", "scale-in accepted"));
-        let value: serde_json::Value = serde_json::from_str(&line).expect("one JSON object");
-        assert_eq!((&value["message"], &value["node"]), (&"scale-in accepted".into(), &"n1".into()));
+    fn json_is_one_flat_object_with_the_fields_of_the_line_and_of_its_spans() {
+        let line = written(LogFormat::Json, Level::INFO, || {
+            let instance = tracing::field::Empty;
+            let span = tracing::info_span!("scale_in", node = "n1", instance);
+            let _entered = span.enter();
+            span.record("instance", "i-1");
+            tracing::info!(node = "n2", pod = %"a/\"b\"", grace = 30_u64, due = true, "eviction asked for");
+        });
+        let mut value: serde_json::Value = serde_json::from_str(&line).expect("one JSON object");
+        assert!(value["timestamp"].take().as_str().is_some_and(|time| time.ends_with('Z')), "{line}");
+        let expected = serde_json::json!({
+            "timestamp": null, "level": "INFO", "target": "ebbtide::telemetry::tests", "message": "eviction asked for",
+            "node": "n2", "instance": "i-1", "pod": "a/\"b\"", "grace": 30, "due": true,
+        });
+        assert_eq!(value, expected);
     }
 
     #[test]

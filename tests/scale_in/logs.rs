@@ -1,0 +1,84 @@
+//! What is logged of a scale-in can be found by one field, the instance: from the notice to the release, over a restart.
+
+use ebbtide::config::Config;
+use ebbtide::sim::aws::QueueSpec;
+use ebbtide::sim::cluster::{budget, pod};
+use ebbtide::sim::program::config;
+use ebbtide::sim::world::World;
+use ebbtide::telemetry::LogFormat;
+use ebbtide::telemetry::captured::{self, Log};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use serde_json::Value;
+use tracing::Level;
+
+use crate::journal_queries::is_asked;
+use crate::scene::{Cause, Machine, Scene, held_group};
+
+/// A scale-in on which a budget blocks for a while, with a kill in the middle of it. Returns the node, and the one that stays.
+async fn scale_in() -> [Machine; 2] {
+    let world = World::plain(1);
+    let queue = world.aws.add_queue(QueueSpec::named("ebbtide"));
+    world.aws.send_events_to(&queue);
+    let config = Config { queue_urls: vec![queue], ..config() };
+    let mut scene = Scene::on(world, held_group(2, 300), config).await;
+    let [machine, other] = <[Machine; 2]>::try_from(scene.machines()).expect("two");
+    scene.world.cluster.add(budget("web").min_available(1));
+    scene
+        .run([pod("web").on(&machine.name).exits_after(200).grace(300), pod("other").on(&machine.name)])
+        .await;
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.until(|w| is_asked(w, "other")).await;
+    scene.kill().await;
+    scene.remove::<PodDisruptionBudget>("web").await;
+    scene.until_gone(&machine).await;
+    [machine, other]
+}
+
+fn lines(log: &Log) -> Vec<String> {
+    log.text().lines().map(str::to_owned).collect()
+}
+
+/// Lines without which the way of a scale-in is not told.
+const STEPS: [&str; 5] = [
+    "notice of AWS's",
+    "eviction asked for",
+    "Event on the Node",
+    "lifecycle hook completed",
+    "scale-in ended",
+];
+
+#[tokio::test(start_paused = true)]
+async fn every_line_of_a_scale_in_has_its_instance_in_json() {
+    let (log, _guard) = captured::log_as(LogFormat::Json, Level::DEBUG);
+    let [machine, other] = scale_in().await;
+    let mut followed = Vec::new();
+    for line in lines(&log) {
+        let value: Value = serde_json::from_str(&line).expect("JSON");
+        let is_about = |machine: &Machine| {
+            line.contains(&format!("{:?}", machine.name)) || line.contains(&machine.instance)
+        };
+        if is_about(&machine) && !is_about(&other) {
+            assert_eq!(value["instance"], machine.instance.as_str(), "{line}");
+        }
+        if value["instance"] == machine.instance.as_str() {
+            followed.push(line);
+        }
+    }
+    for step in STEPS {
+        assert!(followed.iter().any(|line| line.contains(step)), "{step}: {followed:#?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_line_of_a_scale_in_has_its_instance_in_text_too() {
+    let (log, _guard) = captured::log(Level::DEBUG);
+    let [machine, _] = scale_in().await;
+    let field = format!("instance={:?}", machine.instance);
+    let followed: Vec<_> = lines(&log).into_iter().filter(|line| line.contains(&field)).collect();
+    for line in lines(&log).iter().filter(|line| line.contains(&format!("node={:?}", machine.name))) {
+        assert_eq!(line.matches(&field).count().min(1), 1, "{line}");
+    }
+    for step in STEPS {
+        assert!(followed.iter().any(|line| line.contains(step)), "{step}: {followed:#?}");
+    }
+}
