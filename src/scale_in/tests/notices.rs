@@ -26,11 +26,11 @@ fn told(scene: Scene, what: Expected) -> Scene {
 
 /// These notices have come, each of this event.
 fn told_of(mut scene: Scene, notices: &[(Expected, Option<&str>)]) -> Scene {
-    let noticed = |(expected, event): &(Expected, Option<&str>)| Noticed {
+    let read = |(expected, event): &(Expected, Option<&str>)| Noticed {
         expected: *expected,
         event: event.map(str::to_owned),
     };
-    scene.notices = notices.iter().map(noticed).collect();
+    scene.notices = notices.iter().map(read).collect();
     scene.expected = notices.iter().map(|(expected, _)| *expected).max_by_key(|expected| expected.treatment);
     scene
 }

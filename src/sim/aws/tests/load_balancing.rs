@@ -25,7 +25,7 @@ async fn connections_through_a_target_live_for_the_delay_after_it_is_deregistere
     let groups = adapter.instance_target_groups().await.expect("answered");
     assert_eq!(groups, [TargetGroup { arn, name: "k8s-web".into() }], "of instances");
     let delay = adapter.deregistration_delay(&groups[0]).await.expect("answered");
-    assert_eq!(delay, Some(Duration::from_secs(60)));
+    assert_eq!(delay, Some(Duration::from_mins(1)));
     assert_eq!(targets(&adapter, &groups[0]).await, ids);
     bench.aws.balance(&ids[0], false);
     tokio::time::sleep(Duration::from_secs(59)).await;
