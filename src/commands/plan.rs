@@ -26,14 +26,15 @@ pub async fn look(
         ApiError::NotFound => CommandError::NoNode(options.node.clone()),
         error => reading("the Node")(error),
     })?;
+    // Boxed: the futures are large.
     let (pods, budgets, daemon_sets, attachments) = futures::join!(
-        cluster.list_pods_on(&options.node),
-        cluster.list_budgets(),
-        cluster.list_daemon_sets(),
-        cluster.count_attachments(&options.node),
+        Box::pin(cluster.list_pods_on(&options.node)),
+        Box::pin(cluster.list_budgets()),
+        Box::pin(cluster.list_daemon_sets()),
+        Box::pin(cluster.count_attachments(&options.node)),
     );
     let place = match aws {
-        Some(aws) => place(cluster, aws, &options.config, &NodeView::from(&node), clock).await?,
+        Some(aws) => Box::pin(place(cluster, aws, &options.config, &NodeView::from(&node), clock)).await?,
         None => Place::Unknown,
     };
     let facts = Facts {

@@ -87,25 +87,26 @@ pub enum Autoscalers {
 /// Reads everything. What cannot be read is a fact as well. `tls`: what is wrong with the TLS files.
 pub async fn gather(cluster: &Cluster, aws: &Aws, config: &Config, tls: Vec<String>, clock: &Clock) -> Facts {
     let lease_name = config.election.as_ref().map(|candidate| candidate.lease.clone());
+    // Boxed: the futures are large.
     let (rights, graces, deployed, lease, leases) = futures::join!(
-        rights(cluster, config),
-        graces(cluster),
-        cluster.list_deployed(),
-        cluster.read_lease(lease_name.as_deref().unwrap_or_default()),
-        cluster.list_leases(),
+        Box::pin(rights(cluster, config)),
+        Box::pin(graces(cluster)),
+        Box::pin(cluster.list_deployed()),
+        Box::pin(cluster.read_lease(lease_name.as_deref().unwrap_or_default())),
+        Box::pin(cluster.list_leases()),
     );
     // Without the Nodes nothing but the groups of scale-ins under way is missing.
-    let nodes = groups::nodes(cluster).await.unwrap_or_default();
+    let nodes = Box::pin(groups::nodes(cluster)).await.unwrap_or_default();
     let read = Groups::read(aws, config, nodes, clock).await;
     let (groups, aws_error) = match &read {
-        Ok(read) => (described(read, &graces).await, None),
+        Ok(read) => (Box::pin(described(read, &graces)).await, None),
         Err(error) => (Vec::new(), Some(chain(error))),
     };
-    let may_tag = may_tag(aws, &groups).await;
+    let may_tag = Box::pin(may_tag(aws, &groups)).await;
     if let Some(group) = groups.first() {
         // Asked for by `serve` when instances are missing: whether it may be asked for is known now.
-        let _ = aws.scaling_activities(&group.asg.name, clock.now()).await;
-        let _ = aws.tagged_instances(PROTECTION_TAG).await;
+        let _ = Box::pin(aws.scaling_activities(&group.asg.name, clock.now())).await;
+        let _ = Box::pin(aws.tagged_instances(PROTECTION_TAG)).await;
     }
     Facts {
         rights,

@@ -40,7 +40,7 @@ pub struct Finding {
 /// Kept back beside the flush: see the deadlines in docs/scale-in.md.
 const MARGIN: Duration = Duration::from_secs(5);
 
-/// The tag that `deploy/iam-policy.json` asks for before anything of a group is changed.
+/// The tag that the policies in `deploy/aws/iam` ask for before anything of a group is changed.
 const POLICY_TAG: &str = "k8s.io/cluster-autoscaler/enabled";
 
 /// cluster-autoscaler cuts graces at this unless told otherwise.
@@ -105,7 +105,7 @@ fn rights(facts: &Facts, found: &mut Vec<Finding>) {
 
 fn aws(facts: &Facts, found: &mut Vec<Finding>) {
     for operation in &facts.denied {
-        let fix = format!("allow {} in the role's policy: deploy/iam-policy.json", operation.action());
+        let fix = format!("allow {} in the role's policies: deploy/aws/iam", operation.action());
         add(found, Severity::Error, "iam", operation.action(), "AWS denies it", fix);
     }
     if let Some(error) = &facts.aws_error {
@@ -116,7 +116,7 @@ fn aws(facts: &Facts, found: &mut Vec<Finding>) {
         add(found, Severity::Error, "groups", "selectors", "select no group", fix);
     }
     if facts.may_tag == Some(false) && !facts.denied.contains(&Operation::CreateTags) {
-        let fix = "allow ec2:CreateTags and ec2:DeleteTags for the tag ebbtide/protected-from-scale-in: deploy/iam-policy.json";
+        let fix = "allow ec2:CreateTags and ec2:DeleteTags for the tag ebbtide/protected-from-scale-in: deploy/aws/iam/size.json";
         add(found, Severity::Error, "iam", "ec2:CreateTags", "AWS would deny it (dry run)", fix);
     }
 }
