@@ -185,10 +185,10 @@ async fn a_scale_in_that_ended_is_told_with_its_phases_and_the_margins_of_its_he
         let of = |part: &str| {
             told(&format!(r#"ebbtide_scale_in_phase_duration_seconds_{part}{{phase="{phase}"}}"#))
         };
-        assert_eq!(of("count"), 1.0, "{phase}");
+        assert!((of("count") - 1.0).abs() < 0.1, "{phase}");
         assert!(seconds.contains(&of("sum")), "{phase} took {}", of("sum"));
     }
-    assert_eq!(told("ebbtide_scale_in_exit_to_release_seconds_count"), 1.0);
+    assert_eq!(value(&page, "ebbtide_scale_in_exit_to_release_seconds_count"), Some(1.0));
     assert!((5.0..10.0).contains(&told("ebbtide_scale_in_exit_to_release_seconds_sum")), "{page}");
     let beats = told("ebbtide_lifecycle_heartbeat_margin_seconds_count");
     assert!(beats >= 8.0, "{beats}");

@@ -226,7 +226,7 @@ async fn an_interruption_that_is_told_while_the_api_server_is_away_is_drained_in
     let machine = scene.first();
     scene.run([pod("slow").on(&machine.name).grace(600).exits_after(500)]).await;
     let told = scene.world.clock.now();
-    scene.world.cluster.api_down_for(Duration::from_secs(60));
+    scene.world.cluster.api_down_for(Duration::from_mins(1));
     scene.world.aws.interrupt_spot(&machine.instance);
     scene.until_released(&machine).await;
     let (at, _, grace) = asked(&scene.world, "slow")[0];
