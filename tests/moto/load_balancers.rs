@@ -46,7 +46,7 @@ async fn targets_are_found_whatever_their_port_until_they_are_deregistered() {
 
     let mut found = account.aws.instance_target_groups().await.expect("answered");
     found.retain(|group| group.name.starts_with(&account.mark));
-    assert_eq!(found, [used.clone()]);
+    assert_eq!(found, std::slice::from_ref(&used));
     let delay = account.aws.deregistration_delay(&used).await.expect("answered");
     assert_eq!(delay, Some(Duration::from_mins(5)));
     let attribute = TargetGroupAttribute::builder().key("deregistration_delay.timeout_seconds").value("45");
