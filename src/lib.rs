@@ -28,7 +28,7 @@
 //!
 //! | floor | rooms | what they are for |
 //! | --- | --- | --- |
-//! | 8 | `main`, `sim` | the command line's two commands; the simulated worlds (feature `simulate`) |
+//! | 8 | `main`, `sim` | the command line; the simulated worlds (feature `simulate`) |
 //! | 7 | `app`, `commands`, `config` | the program put together from the flags that `config` reads; commands for people |
 //! | 6 | `provider`, `admin` | what cluster-autoscaler calls; what kubelet, Prometheus and people read |
 //! | 5 | `scale_in` | how a node leaves |

@@ -91,7 +91,7 @@ fn rights(facts: &Facts, found: &mut Vec<Finding>) {
         match allowed {
             Ok(true) => {}
             Ok(false) => {
-                let fix = "kubectl apply -f deploy/rbac.yaml; if you run this as yourself, run it as the program: \
+                let fix = "kubectl apply -f deploy/base/rbac.yaml; if you run this as yourself, run it as the program: \
                            kubectl exec deploy/ebbtide -- ebbtide check";
                 add(found, severity, "rbac", right, format!("this right is missing{why}"), fix);
             }
@@ -342,7 +342,7 @@ fn leases(facts: &Facts, found: &mut Vec<Finding>) {
         }
         Ok(_) => {}
         Err(error) => {
-            let fix = "kubectl apply -f deploy/rbac.yaml";
+            let fix = "kubectl apply -f deploy/base/rbac.yaml";
             add(found, Severity::Error, "lease", lease, format!("cannot be read: {error}"), fix);
         }
     }

@@ -1,4 +1,4 @@
-//! The rights that the program needs in the cluster, as `deploy/rbac.yaml` gives them. A test holds the two together.
+//! The rights that the program needs in the cluster, as `deploy/base/rbac.yaml` gives them. A test holds the two together.
 
 use crate::cluster::Right;
 use crate::config::Config;
@@ -26,7 +26,7 @@ pub struct Needed<'a> {
 /// The rights that do not depend on flags: group, resource, subresource, verbs.
 const ALWAYS: [(&str, &str, &str, &[&str]); 8] = [
     ("", "nodes", "", &["get", "list", "watch", "patch"]),
-    // Not a verb of the API server's: deploy/admission.yaml asks for it.
+    // Not a verb of the API server's: deploy/base/admission.yaml asks for it.
     ("", "nodes", "", &["scale-in"]),
     ("", "pods", "", &["list", "watch", "delete"]),
     ("", "pods", "eviction", &["create"]),
