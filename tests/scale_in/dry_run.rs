@@ -33,10 +33,13 @@ fn dry() -> Config {
     Config { dry_run: true, ..config() }
 }
 
-/// What would have been done, one below the other.
-async fn told(program: &Program) -> String {
-    let status = status(program).await;
-    let would = status["dryRun"].as_array().expect("a dry run").clone();
+/// What would have been done.
+async fn would(program: &Program) -> Vec<Value> {
+    status(program).await["dryRun"].as_array().expect("a dry run").clone()
+}
+
+/// The same, one below the other.
+fn told(would: &[Value]) -> String {
     would.iter().filter_map(|one| one["what"].as_str().map(str::to_owned)).collect::<Vec<_>>().join("\n")
 }
 
@@ -61,7 +64,10 @@ async fn a_dry_run_answers_reads_changes_nothing_and_tells_what_it_would_have_do
     let lease = scene.world.cluster.get::<Lease>("ebbtide");
     assert!(lease.is_none_or(|lease| lease.spec.and_then(|spec| spec.holder_identity).is_none()), "not ours");
 
-    let told = told(scene.program()).await;
+    let would = would(scene.program()).await;
+    let beat = |one: &&Value| one["what"].as_str().is_some_and(|what| what.contains("ActionHeartbeat"));
+    assert!(would.iter().filter(beat).all(|beat| beat["times"].as_u64() < Some(4)), "{would:?}");
+    let told = told(&would);
     for part in [
         format!("PATCH /api/v1/nodes/{}", machine.name),
         "autoscaling:SetDesiredCapacity web to 5".to_owned(),
