@@ -52,15 +52,7 @@ pub(super) fn config(flags: ServeFlags, proxy: Option<Proxy>, problems: &mut Vec
     let addresses = addresses(&flags, problems);
     let tls = tls(&flags, addresses.as_ref().map(|(listen, _)| listen), problems);
     let election = election(&flags, problems);
-    let region =
-        named("--region", flags.region.clone(), is_region, "a region is like eu-central-1", problems);
-    let endpoint_url = named(
-        "--endpoint-url",
-        flags.endpoint_url.clone(),
-        is_url,
-        "it is to be http://… or https://…",
-        problems,
-    );
+    let (region, endpoint_url) = aws(&flags, problems);
     let kubeconfig = kubeconfig(flags.kubeconfig.clone(), problems);
     let selectors = selectors(&flags, problems);
     let polling = polling(&flags, problems);
@@ -73,8 +65,7 @@ pub(super) fn config(flags: ServeFlags, proxy: Option<Proxy>, problems: &mut Vec
     let on_scheduled_event = treatment("--on-scheduled-event", &flags.on_scheduled_event, problems);
     check_names(&flags, problems);
     let dry_run = boolean("--dry-run", &flags.dry_run, problems);
-    let format = log_format(&flags.log_format, problems);
-    let level = log_level(&flags.log_level, problems);
+    let log = log(&flags, problems);
 
     let (listen, admin_listen) = addresses?;
     let Polling { refresh_interval, snapshot_max_age } = polling?;
@@ -113,8 +104,22 @@ pub(super) fn config(flags: ServeFlags, proxy: Option<Proxy>, problems: &mut Vec
         // Never in the way of one that writes.
         election: election.filter(|_| dry_run != Some(true)),
         dry_run: dry_run?,
-        log: LogOptions { format: format?, level: level? },
+        log: log?,
     })
+}
+
+/// Region and URL of AWS, if given.
+fn aws(flags: &ServeFlags, problems: &mut Vec<Problem>) -> (Option<String>, Option<String>) {
+    let region =
+        named("--region", flags.region.clone(), is_region, "a region is like eu-central-1", problems);
+    let url = flags.endpoint_url.clone();
+    (region, named("--endpoint-url", url, is_url, "it is to be http://… or https://…", problems))
+}
+
+fn log(flags: &ServeFlags, problems: &mut Vec<Problem>) -> Option<LogOptions> {
+    let format = log_format(&flags.log_format, problems);
+    let level = log_level(&flags.log_level, problems);
+    Some(LogOptions { format: format?, level: level? })
 }
 
 /// Addresses of gRPC and of the admin endpoints.

@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use tokio_stream::StreamMap;
 use tracing::Span;
 
-use super::action::Action;
+use super::action::{Action, Plan};
 use super::class::flush_time;
 use super::context::{
     Shared, attachments_on, expected, may_shrink, membership, needs_worker, our_limit, speaker_of, targets,
@@ -308,24 +308,30 @@ impl Worker {
         if !wants_evictions.get() {
             self.shared.eviction_rate.leave(&self.name);
         }
+        let wake_at = plan.wake_at;
         self.memory.note_occupied(plan.occupied, now);
-        self.shared.load_balancers.note_held(&self.name, plan.held_by_load_balancers);
-        let why = plan.calls_off().map(|event| event.note.as_str());
-        self.note_course(Some(&node), why);
-        let progress = (leads && node.scale_in().is_some()).then(|| Progress {
-            waiting: plan.waiting,
-            phase_until: plan.phase_until.map(|until| later(until, look.ahead)),
-            refused: self.memory.refused_by_aws.clone(),
-        });
-        self.shared.waiting.set(&self.name, progress);
-        for action in plan.actions {
-            self.start(&node, action);
-        }
+        self.carry_out(&node, plan, leads, look.ahead);
         if !wanted && self.running.is_empty() {
             return Next::Over;
         }
         // A wake time that has passed must not cause a busy loop.
-        Next::Wait(plan.wake_at.map(|at| at.max(now + SHORTEST_WAIT)))
+        Next::Wait(wake_at.map(|at| at.max(now + SHORTEST_WAIT)))
+    }
+
+    /// Notes for people and metrics what the plan says of the scale-in, and starts its actions.
+    fn carry_out(&mut self, node: &Arc<NodeView>, plan: Plan, leads: bool, ahead: SignedDuration) {
+        self.shared.load_balancers.note_held(&self.name, plan.held_by_load_balancers);
+        let why = plan.calls_off().map(|event| event.note.as_str());
+        self.note_course(Some(node), why);
+        let progress = (leads && node.scale_in().is_some()).then(|| Progress {
+            waiting: plan.waiting,
+            phase_until: plan.phase_until.map(|until| later(until, ahead)),
+            refused: self.memory.refused_by_aws.clone(),
+        });
+        self.shared.waiting.set(&self.name, progress);
+        for action in plan.actions {
+            self.start(node, action);
+        }
     }
 
     /// Looks at what else is known of the node, and notes what the next plans must know of it.

@@ -212,29 +212,7 @@ impl Inbox {
 
     /// Takes in a message. Returns its receipt if there is nothing more to do with it.
     fn take_in(&mut self, message: Message, now: Timestamp) -> Option<String> {
-        let notices = match message.content {
-            Content::Notices(notices) => notices,
-            Content::Nothing(what) => {
-                tracing::debug!(
-                    queue = self.queue,
-                    message = message.id,
-                    what,
-                    "message that ends no instance"
-                );
-                self.shared.metrics.handled(Handled::nothing);
-                return Some(message.receipt);
-            }
-            Content::Malformed(why) => {
-                tracing::warn!(
-                    queue = self.queue,
-                    message = message.id,
-                    why,
-                    "message that is no notice of AWS's: deleted"
-                );
-                self.shared.metrics.handled(Handled::malformed);
-                return Some(message.receipt);
-            }
-        };
+        let Some(notices) = self.notices(message.content, &message.id) else { return Some(message.receipt) };
         let snapshot = self.shared.groups.latest()?;
         let mut is_ours = false;
         let mut meanings = Vec::new();
@@ -277,6 +255,28 @@ impl Inbox {
         let waiting = Waiting { receipt: message.receipt, meanings, written_at, hidden_since: now };
         self.waiting.insert(message.id, waiting);
         None
+    }
+
+    /// What a message tells; `None` if it can go.
+    fn notices(&self, content: Content, message: &str) -> Option<Vec<Notice>> {
+        match content {
+            Content::Notices(notices) => Some(notices),
+            Content::Nothing(what) => {
+                tracing::debug!(queue = self.queue, message, what, "message that ends no instance");
+                self.shared.metrics.handled(Handled::nothing);
+                None
+            }
+            Content::Malformed(why) => {
+                tracing::warn!(
+                    queue = self.queue,
+                    message,
+                    why,
+                    "message that is no notice of AWS's: deleted"
+                );
+                self.shared.metrics.handled(Handled::malformed);
+                None
+            }
+        }
     }
 
     fn meaning(
