@@ -89,10 +89,14 @@ pub async fn connect_aws(config: &Config) -> anyhow::Result<Aws> {
 }
 
 fn load_tls(options: TlsOptions, clock: Clock) -> anyhow::Result<Tls> {
-    Tls::load(options, clock).map_err(|problems| {
+    let tls = Tls::load(options, clock).map_err(|problems| {
         let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();
         anyhow::anyhow!(texts.join("\n"))
-    })
+    })?;
+    for problem in tls.untimely() {
+        tracing::error!(problem = %problem, "cluster-autoscaler cannot connect until this file is replaced: drains and heartbeats go on");
+    }
+    Ok(tls)
 }
 
 /// Runs the program until `stop`, then waits for calls under way.

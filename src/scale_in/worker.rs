@@ -343,8 +343,8 @@ impl Worker {
         let (record_seen, ahead) = self.record_seen(node.record.is_some());
         let now = self.shared.clock.now();
         let leads = self.shared.leadership.leads();
-        // What another leader writes counts as an earlier run's.
-        let is_earlier_runs = std::mem::take(&mut self.at_start) || !leads;
+        // What another leader writes counts as an earlier run's, as does all that is written beside a dry run.
+        let is_earlier_runs = std::mem::take(&mut self.at_start) || !leads || self.shared.dry_run.is_some();
         self.memory.claims.see(node.record.as_ref(), is_earlier_runs, later(now, ahead));
         let snapshot = self.shared.groups.latest();
         let instance = membership(snapshot.as_deref(), node);

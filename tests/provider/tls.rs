@@ -98,6 +98,12 @@ fn problems(files: &Files) -> Vec<(TlsFile, String)> {
     problems.map(|problem| (problem.file(), problem.to_string())).collect()
 }
 
+/// What is said of files that are used, and with which no connection succeeds.
+fn untimely(files: &Files) -> Vec<(TlsFile, String)> {
+    let tls = Tls::load(files.options.clone(), clock()).expect("used all the same");
+    tls.untimely().into_iter().map(|problem| (problem.file(), problem.to_string())).collect()
+}
+
 #[test]
 fn all_that_is_wrong_with_the_files_is_said_at_once() {
     let mut files = Files::new("problems");
@@ -118,7 +124,12 @@ fn all_that_is_wrong_with_the_files_is_said_at_once() {
 }
 
 /// That `change` of the server's certificate and of the clients' authority is told of both files with these words.
-fn named(test: &str, change: impl Fn(&mut CertificateParams), words: [&str; 2]) {
+fn named(
+    test: &str,
+    change: impl Fn(&mut CertificateParams),
+    told: fn(&Files) -> Vec<(TlsFile, String)>,
+    words: [&str; 2],
+) {
     let mut files = Files::new(test);
     let (cert, key) = (files.options.cert.clone(), files.options.key.clone());
     let mut params = CertificateParams::new(vec!["provider".to_owned()]).expect("a name");
@@ -128,7 +139,7 @@ fn named(test: &str, change: impl Fn(&mut CertificateParams), words: [&str; 2]) 
     files.write(&key, &signed.key);
     let authority = files.options.client_ca.clone();
     files.write(&authority, &Authority::with(change).pem);
-    let problems = problems(&files);
+    let problems = told(&files);
     let about: Vec<_> = problems.iter().map(|(file, _)| *file).collect();
     assert_eq!(about, [TlsFile::Cert, TlsFile::ClientCa], "{problems:?}");
     for (((_, text), path), words) in problems.iter().zip([cert, authority]).zip(words) {
@@ -139,13 +150,13 @@ fn named(test: &str, change: impl Fn(&mut CertificateParams), words: [&str; 2]) 
 #[test]
 fn a_certificate_that_has_expired_is_named_with_its_end() {
     let words = ["expired at 2023-11-01T00:00:00Z"; 2];
-    named("expired", |params| params.not_after = date_time_ymd(2023, 11, 1), words);
+    named("expired", |params| params.not_after = date_time_ymd(2023, 11, 1), untimely, words);
 }
 
 #[test]
 fn a_certificate_that_is_not_valid_yet_is_named_with_its_beginning() {
     let words = ["not valid before 2023-12-01T00:00:00Z"; 2];
-    named("early", |params| params.not_before = date_time_ymd(2023, 12, 1), words);
+    named("early", |params| params.not_before = date_time_ymd(2023, 12, 1), untimely, words);
 }
 
 #[test]
@@ -154,7 +165,7 @@ fn a_certificate_for_another_use_is_named_with_what_it_lacks() {
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     };
-    named("usage", other_use, ["lacks serverAuth", "lacks keyCertSign"]);
+    named("usage", other_use, problems, ["lacks serverAuth", "lacks keyCertSign"]);
     let mut files = Files::new("no authority");
     let authority = files.options.client_ca.clone();
     let client = files.clients.sign("cluster-autoscaler");
@@ -170,7 +181,7 @@ fn an_authority_that_has_expired_may_stand_beside_its_successor() {
     let old = Authority::with(|params| params.not_after = date_time_ymd(2023, 11, 1));
     let both = old.pem + &files.clients.pem;
     files.write(&files.options.client_ca.clone(), &both);
-    assert_eq!(problems(&files), []);
+    assert_eq!((problems(&files), untimely(&files)), (Vec::new(), Vec::new()));
 }
 
 #[tokio::test]

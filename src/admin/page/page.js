@@ -5,7 +5,7 @@ const lost = document.getElementById("lost");
 
 async function refresh() {
   try {
-    const answer = await fetch("status", { cache: "no-store" });
+    const answer = await fetch("status", { cache: "no-store", signal: AbortSignal.timeout(10000) });
     if (!answer.ok) throw new Error(answer.statusText);
     const next = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("main");
     const main = document.querySelector("main");

@@ -2,12 +2,14 @@
 //!
 //! Invariants: only clients with a certificate of the client authority that has an allowed name and is not revoked get
 //! past the handshake; every handshake is complete (no session is resumed); a file that becomes unusable changes
-//! nothing, what was read last stays in use. Unusable is also what has expired, is not valid yet or is for another use: with it
-//! every handshake would fail, and only clients would say why.
+//! nothing, what was read last stays in use. Unusable is also what is for another use: with it every handshake would fail, and only
+//! clients would say why. What has expired or is not valid yet is told and used all the same: without cluster-autoscaler's calls
+//! nodes are held and drained on, without a process they are not.
 
 mod certificate;
 mod clients;
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -23,6 +25,7 @@ use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyD
 use tokio_rustls::TlsAcceptor;
 use tracing::{info, warn};
 
+use self::certificate::Unfit;
 use self::clients::NamedClients;
 pub use self::clients::WrongName;
 use crate::clock::Clock;
@@ -90,13 +93,25 @@ pub enum TlsProblem {
         /// What is wrong with it.
         why: String,
     },
+    /// It has expired, or is not valid yet. It is used all the same.
+    #[error("the {file} in {} lets no connection succeed: {why}", path.display())]
+    Untimely {
+        /// Which.
+        file: TlsFile,
+        /// Where.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
 }
 
 impl TlsProblem {
     /// The file it is about.
     pub fn file(&self) -> TlsFile {
         match self {
-            Self::Unreadable { file, .. } | Self::Unusable { file, .. } => *file,
+            Self::Unreadable { file, .. } | Self::Unusable { file, .. } | Self::Untimely { file, .. } => {
+                *file
+            }
         }
     }
 }
@@ -129,6 +144,8 @@ struct Read {
     config: Arc<ServerConfig>,
     /// When the first thing in each file ends.
     ends: BTreeMap<TlsFile, Timestamp>,
+    /// What was out of its time when it was read, and how.
+    untimely: Vec<(TlsFile, String)>,
 }
 
 impl Tls {
@@ -147,6 +164,15 @@ impl Tls {
             TlsFile::ClientCa => Some(&self.options.client_ca),
             TlsFile::ClientCrl => self.options.client_crl.as_deref(),
         }
+    }
+
+    /// Files that have expired or are not valid yet: no connection succeeds until they are replaced.
+    pub fn untimely(&self) -> Vec<TlsProblem> {
+        let loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        let told = loaded.inner.untimely.iter().filter_map(|(file, why)| {
+            Some(TlsProblem::Untimely { file: *file, path: self.path(*file)?.to_owned(), why: why.clone() })
+        });
+        told.collect()
     }
 
     /// Whether every client that the authorities have signed is let in.
@@ -203,9 +229,17 @@ fn stamps(options: &TlsOptions) -> Stamps {
 }
 
 fn read(options: &TlsOptions, now: Timestamp) -> Result<Read, Vec<TlsProblem>> {
+    let untimely = RefCell::new(Vec::new());
+    let fit = |file, path: &Path, judged: Result<(), Unfit>| match judged {
+        Err(why @ (Unfit::Expired(..) | Unfit::TooEarly(..))) => {
+            untimely.borrow_mut().push((file, why.to_string()));
+            Ok(())
+        }
+        judged => judged.map_err(|why| unusable(file, path, &why)),
+    };
     let cert = items::<CertificateDer<'_>>(TlsFile::Cert, &options.cert).and_then(|cert| {
         // The first is the server's own; there is one.
-        certificate::serves(&cert[0], now).map_err(|why| unusable(TlsFile::Cert, &options.cert, &why))?;
+        fit(TlsFile::Cert, &options.cert, certificate::serves(&cert[0], now))?;
         Ok(cert)
     });
     let key = content(TlsFile::Key, &options.key).and_then(|pem| {
@@ -213,8 +247,7 @@ fn read(options: &TlsOptions, now: Timestamp) -> Result<Read, Vec<TlsProblem>> {
     });
     let clients = items::<CertificateDer<'_>>(TlsFile::ClientCa, &options.client_ca);
     let clients = clients.and_then(|clients| {
-        certificate::are_authorities(&clients, now)
-            .map_err(|why| unusable(TlsFile::ClientCa, &options.client_ca, &why))?;
+        fit(TlsFile::ClientCa, &options.client_ca, certificate::are_authorities(&clients, now))?;
         Ok((roots(&options.client_ca, &clients)?, clients))
     });
     let revoked = match &options.client_crl {
@@ -233,7 +266,7 @@ fn read(options: &TlsOptions, now: Timestamp) -> Result<Read, Vec<TlsProblem>> {
             let provider = Arc::new(aws_lc_rs::default_provider());
             let config =
                 config(options, provider, cert, key, roots, revoked).map_err(|problem| vec![problem])?;
-            Ok(Read { config: Arc::new(config), ends })
+            Ok(Read { config: Arc::new(config), ends, untimely: untimely.into_inner() })
         }
         (cert, key, clients, revoked) => {
             Err([cert.err(), key.err(), clients.err(), revoked.err()].into_iter().flatten().collect())
