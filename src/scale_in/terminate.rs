@@ -43,18 +43,17 @@ pub(super) async fn as_noted(
     Outcome::Terminated { noted_at, result: terminate(&shared, one, lock).await }
 }
 
-/// Terminates an instance that its group retains and that has no Node. The desired capacity does not count it. `None` if
-/// another process leads by now.
-pub(super) async fn retained(
-    shared: &Shared,
-    group: GroupName,
-    instance: InstanceId,
-) -> Option<Result<(), AwsError>> {
+/// Terminates an instance that its group retains and that has no Node. The desired capacity does not count it. Returns whether
+/// AWS was asked: not if another process leads by now.
+pub(super) async fn retained(shared: &Shared, group: GroupName, instance: InstanceId) -> bool {
     let lock = shared.groups.shared_lock(&group).await;
-    if !shared.leadership.leads() {
-        return None;
+    let leads = shared.leadership.leads();
+    if leads {
+        // What a refresh shows decides.
+        let one = Termination { node: None, group, instance, decrement: false };
+        let _ = terminate(shared, one, lock).await;
     }
-    Some(terminate(shared, Termination { node: None, group, instance, decrement: false }, lock).await)
+    leads
 }
 
 /// Asks AWS, as the cache may be a minute old: without our hook the machine stops at once, and another's owner would drain

@@ -148,8 +148,8 @@ struct One {
 
 async fn send(shared: Arc<Shared>, mut one: One, step: Step) -> Done {
     let pause = if step == Step::Terminate {
-        let ended = terminate::retained(&shared, one.group, one.instance.clone()).await;
-        if ended.is_some() { ENDED_BY_THEN } else { FOREIGN }
+        let is_asked = terminate::retained(&shared, one.group, one.instance.clone()).await;
+        if is_asked { ENDED_BY_THEN } else { FOREIGN }
     } else {
         tell_hook(&shared, &mut one, step).await
     };
