@@ -59,7 +59,7 @@ pub(super) fn drain(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     if let Some(limit) = limit {
         plan.wake(limit);
     }
-    if let Some(end) = s.patience_ends(&record) {
+    if let Some(end) = s.settings.patience_ends(&record) {
         plan.wake(end);
     }
     evict(s, &record, workloads, limit, plan);
@@ -323,7 +323,7 @@ fn try_eviction(
 
 /// Announces pods that are not waited for, or whose wish is not followed.
 fn announce_given_up(s: &Situation<'_>, record: &Record, pods: &[Classified<'_>], plan: &mut Plan) {
-    let patience_is_over = s.patience_ends(record).is_some_and(|end| end <= s.now);
+    let patience_is_over = s.settings.patience_ends(record).is_some_and(|end| end <= s.now);
     let named = |is: &dyn Fn(&PodView, Class) -> bool| -> Vec<PodName> {
         pods.iter().filter(|(pod, class)| is(pod, *class)).map(|(pod, _)| pod.name.clone()).collect()
     };

@@ -3,7 +3,11 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 use super::class::Flush;
+use super::record::{Cause, Record};
+use crate::clock::{later, signed};
 
 /// Settings of scale-ins.
 #[derive(Clone, Debug)]
@@ -31,6 +35,15 @@ pub struct Settings {
     pub guard: bool,
     /// How many scale-ins by annotation go on at once in a group.
     pub operator_at_once: AtOnce,
+}
+
+impl Settings {
+    /// When the patience of this scale-in ends, if it does, by the record's clock. cluster-autoscaler has checked for such pods
+    /// itself.
+    pub(super) fn patience_ends(&self, record: &Record) -> Option<Timestamp> {
+        let patience = self.patience.filter(|_| record.cause != Cause::Autoscaler)?;
+        Some(later(record.requested_at, signed(patience)))
+    }
 }
 
 impl Default for Settings {

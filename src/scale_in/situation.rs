@@ -17,10 +17,10 @@ use super::membership::Membership;
 use super::memory::{Memory, Task};
 use super::node_patch;
 use super::notices::{Expected, Noticed};
-use super::record::{Cause, Phase, Record, Written};
+use super::record::{Phase, Record, Written};
 use super::settings::Settings;
 use crate::aws::Lifecycle;
-use crate::clock::{later, signed};
+use crate::clock::later;
 use crate::cluster::{Budget, NodeView, PodName, PodView, Ready};
 use crate::groups::hooks::HookState;
 
@@ -156,7 +156,7 @@ impl Situation<'_> {
     /// Pods on the node with their classes. Whether a pod has come back depends on the record.
     pub(super) fn classified(&self, record: Option<&Record>) -> impl Iterator<Item = (&PodView, Class)> {
         let requested_at = record.map(|record| self.theirs(record.requested_at));
-        let patience_ends = record.and_then(|record| self.patience_ends(record));
+        let patience_ends = record.and_then(|record| self.settings.patience_ends(record));
         let circumstances = move |pod: &PodView| Circumstances {
             deleted_daemon_sets: &self.memory.deleted_daemon_sets,
             returns: &self.memory.returns,
@@ -168,12 +168,6 @@ impl Situation<'_> {
             .into_iter()
             .flat_map(|pods| pods.values())
             .map(move |pod| (pod, classify(pod, &circumstances(pod))))
-    }
-
-    /// When this drain's patience ends, if it does. cluster-autoscaler has checked for such pods itself.
-    pub(super) fn patience_ends(&self, record: &Record) -> Option<Timestamp> {
-        let patience = self.settings.patience.filter(|_| record.cause != Cause::Autoscaler)?;
-        Some(later(record.requested_at, signed(patience)))
     }
 
     /// A pod whose grace ended before this moment counts as gone unconfirmed; `None` if its exit will be confirmed.

@@ -152,7 +152,8 @@ impl<'a> Model<'a> {
     /// In the words of Events. A pod that was never asked is told by the budget that would refuse it.
     fn told(&self, waiting: &[Waiting]) -> Vec<Wait> {
         let view = self.node_view();
-        let patience_ends = self.situation_of(&view, |s| s.node.scale_in().and_then(|r| s.patience_ends(r)));
+        let patience_ends =
+            self.situation_of(&view, |s| s.node.scale_in().and_then(|r| s.settings.patience_ends(r)));
         let told = waiting.iter().map(|one| {
             let pod = self.pods.values().find(|pod| pod.name == one.pod);
             let full = pod.filter(|_| one.why == WaitReason::Queued).map(|pod| self.full_budgets(pod));

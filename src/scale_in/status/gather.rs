@@ -5,11 +5,10 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 
 use super::{Ended, GroupStatus, Known, Leader, Notice, Queue, ScaleIn, Status};
-use crate::clock::{elapsed, later, signed};
+use crate::clock::{elapsed, later};
 use crate::cluster::Standing;
 use crate::dry_run::DryRun;
 use crate::scale_in::context::{Shared, is_leaving, is_to_be_deleted};
-use crate::scale_in::record::{Cause, Record};
 
 impl Status {
     /// What this process knows now.
@@ -65,19 +64,13 @@ fn scale_ins(shared: &Shared, wall: Timestamp) -> Vec<ScaleIn> {
         let stages = shared.history.stages(&node.name, record);
         let told = ScaleIn::of_record(node, record, &stages, wall);
         Some(match board.get(&node.name) {
-            Some(progress) => told.with_progress(progress, patience_ends(shared, record)),
+            Some(progress) => told.with_progress(progress, shared.settings.patience_ends(record)),
             None => told,
         })
     };
     let mut all: Vec<ScaleIn> = nodes.iter().filter_map(|node| of(node)).collect();
     all.sort_by_key(|one| (one.requested_at.is_none(), one.requested_at));
     all
-}
-
-/// Until when pods that asked not to be disturbed are waited for, by the wall clock.
-fn patience_ends(shared: &Shared, record: &Record) -> Option<Timestamp> {
-    let patience = shared.settings.patience.filter(|_| record.cause != Cause::Autoscaler)?;
-    Some(later(record.requested_at, signed(patience)))
 }
 
 fn groups(shared: &Shared) -> Vec<GroupStatus> {
