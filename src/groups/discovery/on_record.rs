@@ -21,7 +21,8 @@ pub(super) fn on_record(nodes: &Nodes) -> BTreeMap<GroupName, BTreeSet<InstanceI
 ///
 /// Source: [DescribeAutoScalingGroups](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DescribeAutoScalingGroups.html).
 fn is_group_name(name: &str) -> bool {
-    (1..=255).contains(&name.chars().count()) && !name.chars().any(char::is_control)
+    let is_refused = |c: char| c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}');
+    (1..=255).contains(&name.encode_utf16().count()) && !name.chars().any(is_refused)
 }
 
 #[cfg(test)]
@@ -36,11 +37,12 @@ mod tests {
     fn what_no_group_can_be_called_is_not_asked_for() {
         let nodes = Nodes::default();
         let requested_at = Timestamp::from_second(1_700_000_000).expect("in range");
-        let long = "x".repeat(256);
-        for (node, group) in [("a", ""), ("b", long.as_str()), ("c", "web\n"), ("d", "web")] {
+        let (long, beyond) = ("x".repeat(256), "\u{1f30a}".repeat(200));
+        let refused = ["", &long, &beyond, "web\n", "web\u{ffff}"];
+        for (n, group) in refused.into_iter().chain(["web"]).enumerate() {
             let record = Record::new(Cause::Autoscaler, group, "i-1", Release::Terminate, requested_at);
             nodes.apply(NodeView {
-                name: node.into(),
+                name: format!("n-{n}").as_str().into(),
                 instance: Some("i-1".into()),
                 record: Some(record::write(&record).as_str().into()),
                 ..NodeView::default()
