@@ -9,7 +9,6 @@
 mod certificate;
 mod clients;
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -229,33 +228,26 @@ fn stamps(options: &TlsOptions) -> Stamps {
 }
 
 fn read(options: &TlsOptions, now: Timestamp) -> Result<Read, Vec<TlsProblem>> {
-    let untimely = RefCell::new(Vec::new());
-    let fit = |file, path: &Path, judged: Result<(), Unfit>| match judged {
-        Err(why @ (Unfit::Expired(..) | Unfit::TooEarly(..))) => {
-            untimely.borrow_mut().push((file, why.to_string()));
-            Ok(())
-        }
-        judged => judged.map_err(|why| unusable(file, path, &why)),
-    };
     let cert = items::<CertificateDer<'_>>(TlsFile::Cert, &options.cert).and_then(|cert| {
         // The first is the server's own; there is one.
-        fit(TlsFile::Cert, &options.cert, certificate::serves(&cert[0], now))?;
-        Ok(cert)
+        let late = untimely(TlsFile::Cert, &options.cert, certificate::serves(&cert[0], now))?;
+        Ok((cert, late))
     });
     let key = content(TlsFile::Key, &options.key).and_then(|pem| {
         PrivateKeyDer::from_pem_slice(&pem).map_err(|e| unusable(TlsFile::Key, &options.key, &e))
     });
     let clients = items::<CertificateDer<'_>>(TlsFile::ClientCa, &options.client_ca);
     let clients = clients.and_then(|clients| {
-        fit(TlsFile::ClientCa, &options.client_ca, certificate::are_authorities(&clients, now))?;
-        Ok((roots(&options.client_ca, &clients)?, clients))
+        let judged = certificate::are_authorities(&clients, now);
+        let late = untimely(TlsFile::ClientCa, &options.client_ca, judged)?;
+        Ok((roots(&options.client_ca, &clients)?, clients, late))
     });
     let revoked = match &options.client_crl {
         Some(path) => items::<CertificateRevocationListDer<'_>>(TlsFile::ClientCrl, path),
         None => Ok(Vec::new()),
     };
     match (cert, key, clients, revoked) {
-        (Ok(cert), Ok(key), Ok((roots, clients)), Ok(revoked)) => {
+        (Ok((cert, late)), Ok(key), Ok((roots, clients, late_too)), Ok(revoked)) => {
             let lists = revoked.iter().map(|list| certificate::next_update(list));
             let ends = [
                 (TlsFile::Cert, first(cert.iter().map(|cert| certificate::not_after(cert)))),
@@ -266,11 +258,25 @@ fn read(options: &TlsOptions, now: Timestamp) -> Result<Read, Vec<TlsProblem>> {
             let provider = Arc::new(aws_lc_rs::default_provider());
             let config =
                 config(options, provider, cert, key, roots, revoked).map_err(|problem| vec![problem])?;
-            Ok(Read { config: Arc::new(config), ends, untimely: untimely.into_inner() })
+            let untimely = [late, late_too].into_iter().flatten().collect();
+            Ok(Read { config: Arc::new(config), ends, untimely })
         }
         (cert, key, clients, revoked) => {
             Err([cert.err(), key.err(), clients.err(), revoked.err()].into_iter().flatten().collect())
         }
+    }
+}
+
+/// What is out of its time, and how; an error for what cannot do its work at any.
+fn untimely(
+    file: TlsFile,
+    path: &Path,
+    judged: Result<(), Unfit>,
+) -> Result<Option<(TlsFile, String)>, TlsProblem> {
+    match judged {
+        Ok(()) => Ok(None),
+        Err(why @ (Unfit::Expired(..) | Unfit::TooEarly(..))) => Ok(Some((file, why.to_string()))),
+        Err(why) => Err(unusable(file, path, &why)),
     }
 }
 
