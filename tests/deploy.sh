@@ -9,16 +9,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-requirements=tests/deploy/requirements.txt
-build="${CARGO_TARGET_DIR:-target}"
-venv="$build/deploy-venv-$(cksum <"$requirements" | cut -d' ' -f1)"
-if [ ! -e "$venv/ready" ]; then
-    python3 -m venv "$venv"
-    # Wheels only: what a source distribution needs to be built would come without a hash.
-    "$venv/bin/pip" install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r "$requirements"
-    touch "$venv/ready"
-fi
-venv=$(cd "$venv" && pwd)
+. tests/venv.sh
+venv=$(venv tests/deploy/requirements.txt deploy)
 
 export PATH="$venv/bin:$PATH" PYTHONDONTWRITEBYTECODE=1
 if [ "${1:-}" = --write ]; then

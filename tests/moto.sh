@@ -10,13 +10,8 @@ cd "$(dirname "$0")/.."
 requirements=tests/moto/requirements.txt
 version=$(sed -n 's/^moto==\([0-9.]*\).*/\1/p' "$requirements")
 build="${CARGO_TARGET_DIR:-target}"
-venv="$build/moto-venv-$(cksum <"$requirements" | cut -d' ' -f1)"
-if [ ! -e "$venv/ready" ]; then
-    python3 -m venv "$venv"
-    # Wheels only: what a source distribution needs to be built would come without a hash.
-    "$venv/bin/pip" install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r "$requirements"
-    touch "$venv/ready"
-fi
+. tests/venv.sh
+venv=$(venv "$requirements" moto)
 
 # The table of instance types is what its program makes of moto's, which is EC2's.
 table=src/aws/instance-types.tsv

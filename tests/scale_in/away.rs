@@ -111,14 +111,19 @@ async fn without_aws_for_an_hour_workloads_leave_and_releases_wait() {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn without_the_queue_for_an_hour_refreshes_go_on_and_it_is_said_every_five_minutes() {
-    let (log, _captured) = captured::log(tracing::Level::INFO);
+/// Three held nodes, and a queue that AWS tells everything.
+async fn with_a_queue() -> Scene {
     let world = World::new(1);
     let queue = world.aws.add_queue(QueueSpec::named("ebbtide"));
     world.aws.send_events_to(&queue);
-    let config = Config { queue_urls: vec![queue.clone()], ..config() };
-    let scene = Scene::on(world, held_group(3, 120), config).await;
+    let config = Config { queue_urls: vec![queue], ..config() };
+    Scene::on(world, held_group(3, 120), config).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_the_queue_for_an_hour_refreshes_go_on_and_it_is_said_every_five_minutes() {
+    let (log, _captured) = captured::log(tracing::Level::INFO);
+    let scene = with_a_queue().await;
     let gone = Which::of(&[Operation::ReceiveMessage]).lasting(seconds(HOUR));
     scene.world.aws.trouble(gone, Trouble::Silent(Lose::BeforeEffect));
     let describes = scene.world.aws.calls(Operation::DescribeAutoScalingGroups);
@@ -137,11 +142,7 @@ async fn without_the_queue_for_an_hour_refreshes_go_on_and_it_is_said_every_five
 #[tokio::test(start_paused = true)]
 async fn messages_that_cannot_be_deleted_are_said_to_every_five_minutes_and_cost_nothing() {
     let (log, _captured) = captured::log(tracing::Level::INFO);
-    let world = World::new(1);
-    let queue = world.aws.add_queue(QueueSpec::named("ebbtide"));
-    world.aws.send_events_to(&queue);
-    let config = Config { queue_urls: vec![queue.clone()], ..config() };
-    let scene = Scene::on(world, held_group(3, 120), config).await;
+    let scene = with_a_queue().await;
     let refused =
         Refusal { code: "InternalFailure", status: 500, message: "An internal error has occurred." };
     let gone = Which::of(&[Operation::DeleteMessageBatch]).lasting(seconds(720));
