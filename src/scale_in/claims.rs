@@ -8,7 +8,7 @@
 //!
 //! Deadlines are computed from cause, hook and options in [`super::release`], whatever the record says.
 
-use std::collections::BTreeSet;
+use std::collections::VecDeque;
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -18,19 +18,26 @@ use crate::clock::later;
 /// How far back somebody else's record may date its request: the time it takes from the API server to us.
 const ON_ITS_WAY: SignedDuration = SignedDuration::from_secs(5);
 
+/// As many of our own writes are remembered: more than can be on their way to the API server at once.
+const ON_THEIR_WAY: usize = 32;
+
 /// A Node's annotation, and what is believed of it.
 #[derive(Clone, Debug, Default)]
 pub struct Claims {
     written: Option<Annotation>,
     believed: Option<Written>,
-    /// What this worker wrote, or tried to.
-    ours: BTreeSet<String>,
+    /// What this worker wrote last, or tried to.
+    ours: VecDeque<String>,
 }
 
 impl Claims {
     /// Notes that this is being written.
     pub fn write(&mut self, text: &str) {
-        self.ours.insert(text.to_owned());
+        self.ours.retain(|ours| ours != text);
+        self.ours.push_back(text.to_owned());
+        if self.ours.len() > ON_THEIR_WAY {
+            self.ours.pop_front();
+        }
     }
 
     /// Takes in the annotation at `now`, by the record's clock. `at_start`: an earlier run wrote it.
@@ -45,7 +52,9 @@ impl Claims {
         self.written = written.cloned();
         let Some(written) = written else { return self.ours.clear() };
         self.believed = Some(match written.written().clone() {
-            Written::Record(claimed) if self.ours.contains(written.text()) => Written::Record(claimed),
+            Written::Record(claimed) if self.ours.iter().any(|ours| ours == written.text()) => {
+                Written::Record(claimed)
+            }
             Written::Record(claimed) if at_start => Written::Record(past(claimed, now)),
             Written::Record(claimed) => from_somebody(claimed, before.as_ref(), now)
                 .unwrap_or_else(|| record::unreadable(written.text())),
@@ -149,6 +158,18 @@ mod tests {
         claims.write(&record::write(&next));
         assert_eq!(seen(&mut claims, &next, false, 10), next);
         assert_eq!(claims.not_believed(), None);
+    }
+
+    #[test]
+    fn of_what_we_try_to_write_no_more_is_kept_than_can_be_on_its_way() {
+        let mut claims = Claims::default();
+        let tried = |n| Record { phase: Phase::Flushing, ..far(n) };
+        for n in 0..10_000 {
+            claims.write(&record::write(&tried(n)));
+        }
+        assert_eq!(claims.ours.len(), ON_THEIR_WAY);
+        assert_eq!(seen(&mut claims, &tried(9_990), false, 20_000), tried(9_990));
+        assert_eq!(seen(&mut claims, &tried(1), false, 20_000).phase, Phase::Draining, "of somebody's");
     }
 
     #[test]

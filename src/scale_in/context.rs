@@ -183,7 +183,7 @@ pub(super) fn is_to_be_deleted(nodes: &Nodes, instance: &InstanceId) -> bool {
 /// What AWS has told of the end of a Node's instance, unless the machine has started since.
 pub(super) fn expected(shared: &Shared, node: &NodeView) -> Option<Expected> {
     let expected = shared.notices.expected(node.instance.as_ref()?)?;
-    (!expected.is_refuted_by(node)).then_some(expected)
+    (!expected.is_refuted_by(node, shared.clock.ahead())).then_some(expected)
 }
 
 /// Where a Node's instance is, by the last refresh.

@@ -71,9 +71,10 @@ fn is_about(notice: &Noticed, reason: &CordonReason) -> bool {
     notice.expected.cause == reason.cause && notice.event == reason.event
 }
 
-/// Whether the notice keeps the node closed no longer than the cordon does.
-pub(super) fn covers(cordon: &Cordon, notice: &Noticed) -> bool {
-    let lasts = |reason: &CordonReason| later(reason.until, AS_GOOD) >= notice.expected.until;
+/// Whether the notice keeps the node closed no longer than the cordon does, whose clock is `ahead` of ours.
+pub(super) fn covers(cordon: &Cordon, notice: &Noticed, ahead: SignedDuration) -> bool {
+    let until = later(notice.expected.until, ahead);
+    let lasts = |reason: &CordonReason| until <= later(reason.until, AS_GOOD);
     cordon.reasons().iter().any(|reason| is_about(notice, reason) && lasts(reason))
 }
 

@@ -132,7 +132,10 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
 /// What tests read of the log.
 #[cfg(any(test, feature = "simulate"))]
 pub mod captured {
-    use std::sync::{Arc, Mutex, PoisonError};
+    use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+
+    use tracing::Dispatch;
+    use tracing::subscriber::NoSubscriber;
 
     use super::{LogFormat, LogOptions, io, subscriber};
 
@@ -168,6 +171,10 @@ pub mod captured {
         warnings.map(|line| group(line).expect("a warning names its group")).collect()
     }
 
+    /// A second subscriber, which hears nothing. While there is one alone, a line that another thread is the first to reach is
+    /// off for all threads: `tracing` asks only the subscriber of that thread, which has none.
+    static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(NoSubscriber::new()));
+
     /// The log of this thread from now on, as the program writes it at this level.
     pub fn log(level: tracing::Level) -> (Log, tracing::subscriber::DefaultGuard) {
         log_as(LogFormat::Text, level)
@@ -175,6 +182,7 @@ pub mod captured {
 
     /// The same in another shape.
     pub fn log_as(format: LogFormat, level: tracing::Level) -> (Log, tracing::subscriber::DefaultGuard) {
+        LazyLock::force(&SECOND);
         let log = Log::default();
         let writer = log.clone();
         let subscriber = subscriber(LogOptions { format, level }, move || writer.clone());

@@ -2,9 +2,10 @@
 //! and ends nothing.
 
 use ebbtide::config::Config;
-use ebbtide::sim::aws::{GroupSpec, Lose};
+use ebbtide::sim::aws::{GroupSpec, Lose, Operation, Refusal, Trouble, Which};
 use ebbtide::sim::cluster::pod;
 use ebbtide::sim::program::{TAG, config};
+use ebbtide::telemetry::captured;
 use jiff::SignedDuration;
 use serde_json::{Value, json};
 
@@ -232,4 +233,23 @@ async fn a_kubelet_that_annotates_its_own_node_again_and_again_gets_nothing_but_
 /// Whether the record says that the machine flushes although a workload is there.
 fn in_phase_by_us(scene: &Scene, machine: &Machine) -> bool {
     in_phase(&scene.world, machine, "Flushing") && !has_exited(&scene.world, "web")
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_that_only_a_record_names_and_aws_does_not_show_costs_a_line_and_no_refresh() {
+    let (log, _captured) = captured::log(tracing::Level::INFO);
+    let scene = Scene::with(group(2)).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(3_600).exits_after(3_500)]).await;
+    // Its group is ours no more: nobody corrects what its record says.
+    scene.world.aws.untag_group("web", TAG);
+    scene.pass_some(seconds(90)).await;
+    let denied = Refusal { code: "AccessDenied", status: 403, message: "is not authorized to perform" };
+    let which = Which::of(&[Operation::DescribeAutoScalingGroups]).about("ghost").lasting(seconds(720));
+    scene.world.aws.trouble(which, Trouble::Refused(denied, Lose::BeforeEffect));
+    scene.forge(&machine, &with(record(&machine, "terminate"), &[("group", "ghost")])).await;
+    scene.pass_some(seconds(720)).await;
+    let lines = |words: &str| log.text().lines().filter(|line| line.contains(words)).count();
+    assert_eq!((lines("look-up failed"), lines("cannot describe")), (1, 0), "{}", log.text());
+    assert!(!notes(&scene.world, &machine, "ScaleInCancelled").is_empty());
 }

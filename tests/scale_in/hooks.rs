@@ -1,11 +1,13 @@
 //! Lifecycle hooks: ours is kept waiting for as long as it takes and then completed, other people's are left alone.
 
-use ebbtide::sim::aws::{Event, HookResult, HookSpec, LifecycleState, Operation, TerminationCause};
+use ebbtide::sim::aws::{
+    Event, HookResult, HookSpec, LifecycleState, Lose, Operation, Refusal, TerminationCause, Trouble, Which,
+};
 use ebbtide::sim::cluster::{Fault, Verb, pod};
 use jiff::SignedDuration;
 
 use crate::journal_queries::{
-    a_hook_timed_out, aws_moments, has_exited, is_asked, longest_silence, terminations,
+    a_hook_timed_out, aws_moments, has_exited, is_asked, longest_silence, notes, terminations,
 };
 use crate::scene::{Cause, Scene, group, held_group, seconds};
 
@@ -166,6 +168,25 @@ async fn what_a_group_holds_is_finished_although_it_lost_its_tag_and_ebbtide_was
         let beats = |e: &Event| matches!(e, Event::Heartbeat { instance, .. } if *instance == other.instance);
         assert!(aws_moments(&scene.world, beats).is_empty());
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_goes_on_while_aws_does_not_show_the_group_that_only_its_record_names() {
+    let mut scene = Scene::with(held_group(3, 900)).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(900).exits_after(700)]).await;
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.until(|w| is_asked(w, "web")).await;
+    scene.world.aws.untag_group("web", ebbtide::sim::program::TAG);
+    scene.pass_some(seconds(10)).await;
+    let refused =
+        Refusal { code: "InternalFailure", status: 500, message: "An internal error has occurred." };
+    let which = Which::of(&[Operation::DescribeAutoScalingGroups]).about("web").lasting(seconds(300));
+    scene.world.aws.trouble(which, Trouble::Refused(refused, Lose::BeforeEffect));
+    scene.kill().await;
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
+    assert!(notes(&scene.world, &machine, "ScaleInCancelled").is_empty());
 }
 
 #[tokio::test(start_paused = true)]

@@ -271,6 +271,21 @@ async fn a_recommended_rebalance_closes_the_node_for_an_hour_and_drains_nothing(
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_message_is_deleted_once_its_node_is_closed_whatever_the_wall_clock_was_set_to() {
+    for by in [SignedDuration::from_mins(-2), SignedDuration::from_mins(2)] {
+        let (scene, url) = scene_of(group(1), config()).await;
+        let machine = scene.first();
+        scene.step_clock(by);
+        scene.world.aws.recommend_rebalance(&machine.instance);
+        scene.until(|w| is_cordoned(w, &machine)).await;
+        let closed = scene.world.clock.now();
+        scene.until(|w| is_empty(w, &url)).await;
+        let after = scene.world.clock.now().duration_since(closed);
+        assert!(after <= SignedDuration::from_mins(1), "{after} after the cordon, with a step of {by}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_recommendation_is_the_groups_affair_where_it_rebalances_capacity_and_can_mean_a_drain() {
     let config = Config { on_rebalance: Treatment::Drain, ..config() };
     let (scene, _) = scene_of(held_group(2, 300).rebalancing_capacity(), config.clone()).await;

@@ -71,6 +71,7 @@ struct Memory {
     warm_pools: Trouble,
     activities: Trouble,
     hooks: Trouble,
+    on_record: Trouble,
 }
 
 impl Discovery {
@@ -244,13 +245,10 @@ impl Discovery {
         let is_seen = |name: &GroupName| view.as_ref().is_some_and(|view| view.groups.contains_key(name));
         let (known, unseen): (Vec<GroupName>, Vec<GroupName>) = names.into_iter().partition(is_seen);
         let mut found = self.aws.describe_groups(&known).await?;
-        match self.aws.describe_groups(&unseen).await {
-            Ok(more) => found.extend(more),
-            // A record may name a group that does not exist. That must not fail the refresh.
-            Err(error) => {
-                tracing::warn!(error = %chain(&error), "cannot describe groups that are named only by records on Nodes");
-            }
-        }
+        // Anybody who may annotate a Node can name a group: what AWS makes of it must not fail the refresh.
+        let of_records = self.aws.describe_groups(&unseen).await;
+        memory.on_record.note("groups that only records on Nodes name", of_records.as_ref().err());
+        found.extend(of_records.into_iter().flatten());
         let mut left_behind = Vec::new();
         for mut group in found {
             if !memory.selected.contains(&group.name) {

@@ -459,6 +459,7 @@ fn is_over(meaning: &Meaning, shared: &Shared, instance: &InstanceId, now: Times
     let node = speaker(&shared.nodes, instance);
     let facts = Facts {
         now,
+        ahead: shared.clock.ahead(),
         lifecycle: found.map(|(_, instance)| instance.lifecycle),
         hook: hook.as_ref().unwrap_or(&HookState::Unknown),
         our_hook: shared.hooks.name(),

@@ -125,16 +125,16 @@ impl Meaning {
 }
 
 impl Expected {
-    /// Whether the machine has started since AWS told that it stops.
-    pub(in crate::scale_in) fn is_refuted_by(&self, node: &NodeView) -> bool {
-        let told_at = later(self.until, -SPARED);
+    /// Whether the machine has started since AWS told that it stops, by a Node whose clock is `ahead` of ours.
+    pub(in crate::scale_in) fn is_refuted_by(&self, node: &NodeView, ahead: SignedDuration) -> bool {
+        let told_at = later(later(self.until, -SPARED), ahead);
         self.cause == Cause::StateChange && node.ready_since.is_some_and(|since| since > told_at)
     }
 }
 
 /// Whether the node is closed, by somebody else or by us because of this notice.
-fn is_closed_for(node: &NodeView, notice: &Noticed) -> bool {
-    node.unschedulable && node.cordon.as_ref().is_none_or(|cordon| covers(cordon, notice))
+fn is_closed_for(node: &NodeView, notice: &Noticed, ahead: SignedDuration) -> bool {
+    node.unschedulable && node.cordon.as_ref().is_none_or(|cordon| covers(cordon, notice, ahead))
 }
 
 /// Whether the node is closed because of what this notice calls off.
@@ -148,6 +148,8 @@ fn is_still_closed(node: &NodeView, notice: &Noticed) -> bool {
 pub(super) struct Facts<'a> {
     /// Now.
     pub(super) now: Timestamp,
+    /// How far the clock of what is written on Nodes is ahead of ours.
+    pub(super) ahead: SignedDuration,
     /// Its state; `None`: it is in no group of ours.
     pub(super) lifecycle: Option<Lifecycle>,
     /// The hooks of its group.
@@ -179,13 +181,15 @@ pub(super) fn is_settled(meaning: &Meaning, facts: &Facts<'_>) -> bool {
             let is_done = match expected.treatment {
                 Treatment::Drain => record.is_some_and(|record| {
                     expected.ends_at.is_none_or(|end| {
+                        let end = later(end, facts.ahead);
                         record.ends_at.is_some_and(|written| written <= later(end, AS_GOOD))
                     })
                 }),
-                Treatment::Cordon => record.is_some() || is_closed_for(node, notice),
+                Treatment::Cordon => record.is_some() || is_closed_for(node, notice, facts.ahead),
                 Treatment::Nothing => !is_still_closed(node, notice),
             };
-            is_done || expected.is_refuted_by(node) || expected.until <= facts.now || is_leaving && is_others
+            let is_refuted = expected.is_refuted_by(node, facts.ahead);
+            is_done || is_refuted || expected.until <= facts.now || is_leaving && is_others
         }
     }
 }
@@ -276,6 +280,7 @@ mod tests {
         let hook = HookState::Known(TerminatingHooks { ours: ours.then_some(hook), others: !ours });
         let facts = Facts {
             now: at(10),
+            ahead: SignedDuration::ZERO,
             lifecycle: Some(lifecycle),
             hook: &hook,
             our_hook: "ebbtide",
@@ -322,6 +327,7 @@ mod tests {
         assert!(is_settled_with(&others, InService, Some(&bare), true));
         let facts = |has_gone, now| Facts {
             now: at(now),
+            ahead: SignedDuration::ZERO,
             lifecycle: None,
             hook: &HookState::Unknown,
             our_hook: "ebbtide",
@@ -339,9 +345,12 @@ mod tests {
         let until = later(at(0), SPARED);
         let stops = |cause| Expected { cause, ends_at: None, treatment: Treatment::Drain, until };
         let since = |second| NodeView { ready_since: Some(at(second)), ..node(None, None) };
-        assert!(stops(Cause::StateChange).is_refuted_by(&since(1)));
-        assert!(!stops(Cause::StateChange).is_refuted_by(&since(-1)));
-        assert!(!stops(Cause::SpotInterruption).is_refuted_by(&since(1)));
+        let (same, ahead) = (SignedDuration::ZERO, SignedDuration::from_mins(2));
+        assert!(stops(Cause::StateChange).is_refuted_by(&since(1), same));
+        assert!(!stops(Cause::StateChange).is_refuted_by(&since(-1), same));
+        assert!(stops(Cause::StateChange).is_refuted_by(&since(121), ahead));
+        assert!(!stops(Cause::StateChange).is_refuted_by(&since(119), ahead));
+        assert!(!stops(Cause::SpotInterruption).is_refuted_by(&since(1), same));
     }
 
     #[test]
