@@ -10,8 +10,11 @@ use serde::Serialize;
 
 use crate::clock::Clock;
 
-/// How many different things are kept.
-const KEPT: usize = 200;
+/// How many different things are remembered: what comes again is not logged again.
+const REMEMBERED: usize = 2_000;
+
+/// How many of them are shown.
+const SHOWN: usize = 200;
 
 /// Why a write was not sent, for errors and answers.
 pub const WHY: &str = "this process runs with --dry-run and changes nothing";
@@ -47,12 +50,12 @@ impl DryRun {
     pub fn would(&self, what: impl Into<String>) {
         let (what, now) = (what.into(), self.clock.wall());
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = told.iter_mut().find(|known| known.what == what) {
-            known.last_at = now;
-            known.times = known.times.saturating_add(1);
+        let known = told.iter().position(|known| known.what == what).and_then(|at| told.remove(at));
+        if let Some(known) = known {
+            told.push_back(Would { last_at: now, times: known.times.saturating_add(1), ..known });
             return;
         }
-        if told.len() == KEPT {
+        if told.len() == REMEMBERED {
             told.pop_front();
         }
         told.push_back(Would { what: what.clone(), first_at: now, last_at: now, times: 1 });
@@ -60,27 +63,36 @@ impl DryRun {
         tracing::info!(would = what, "dry run: this was not done");
     }
 
-    /// Everything that is kept, the last to come first.
+    /// What came last, the latest first.
     pub fn told(&self) -> Vec<Would> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner).iter().rev().cloned().collect()
+        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.iter().rev().take(SHOWN).cloned().collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::telemetry::captured;
 
     #[tokio::test(start_paused = true)]
-    async fn what_comes_again_is_counted_and_no_more_than_so_much_is_kept() {
+    async fn what_comes_again_is_counted_and_logged_once_and_no_more_than_so_much_is_shown() {
+        let (log, _captured) = captured::log(tracing::Level::INFO);
         let dry_run = DryRun::new(Clock::starting_at(Timestamp::UNIX_EPOCH));
         dry_run.would("terminate i-1");
         dry_run.would("terminate i-1");
         let [would] = &dry_run.told()[..] else { panic!("one") };
         assert_eq!((would.what.as_str(), would.times), ("terminate i-1", 2));
-        for n in 0..500 {
+        for n in (0..1_000).chain(0..1_000) {
             dry_run.would(format!("terminate i-{n}"));
         }
         let told = dry_run.told();
-        assert_eq!((told.len(), told[0].what.as_str()), (KEPT, "terminate i-499"));
+        let first = (told.len(), told[0].what.as_str(), told[0].times);
+        assert_eq!(first, (SHOWN, "terminate i-999", 2));
+        assert_eq!(log.text().lines().count(), 1_000);
+        for n in 0..10_000 {
+            dry_run.would(format!("evict pod-{n}"));
+        }
+        assert_eq!(dry_run.told.lock().expect("not poisoned").len(), REMEMBERED);
     }
 }

@@ -40,7 +40,7 @@ impl Outcome {
             Err(AwsError::Denied { .. }) => Self::denied,
             Err(AwsError::NoCredentials { .. }) => Self::no_credentials,
             Err(AwsError::Unreachable { .. }) => Self::unreachable,
-            Err(error @ AwsError::Other { .. }) if error.is_dry_run() => Self::dry_run,
+            Err(AwsError::DryRun { .. }) => Self::dry_run,
             Err(AwsError::Other { .. }) => Self::other,
             Err(
                 AwsError::NoSuchInstance { .. }

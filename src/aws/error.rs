@@ -113,6 +113,12 @@ pub enum AwsError {
         /// The cause.
         source: Box<dyn StdError + Send + Sync>,
     },
+    /// Not sent: a dry run changes nothing.
+    #[error("{operation} was not sent: {}", dry_run::WHY)]
+    DryRun {
+        /// The call.
+        operation: Operation,
+    },
     /// Any other AWS error.
     #[error("{operation} failed: {code}: {message}")]
     Other {
@@ -139,9 +145,6 @@ struct ServerError {
     code: String,
     message: String,
 }
-
-/// Code of a call that was not sent. No service of AWS's has it.
-const DRY_RUN: &str = "ebbtide:DryRun";
 
 /// Throttling codes of all services.
 ///
@@ -277,16 +280,6 @@ impl AwsError {
             }
             lost => Self::Unreachable { operation, source: Box::new(lost) },
         }
-    }
-
-    /// A call that was not sent because this is a dry run.
-    pub(super) fn dry_run(operation: Operation) -> Self {
-        Self::Other { operation, code: DRY_RUN.to_owned(), message: dry_run::WHY.to_owned() }
-    }
-
-    /// Whether the call was not sent because this is a dry run.
-    pub fn is_dry_run(&self) -> bool {
-        matches!(self, Self::Other { code, .. } if code == DRY_RUN)
     }
 
     /// Whether the same call may succeed later without intervention.

@@ -232,7 +232,7 @@ impl Aws {
     {
         if let Some(dry_run) = self.dry_run.as_ref().filter(|_| operation.changes()) {
             dry_run.would(format!("{} {about}", operation.action()).trim_end());
-            let result = Err(AwsError::dry_run(operation));
+            let result = Err(AwsError::DryRun { operation });
             self.calls.count(operation, Duration::ZERO, &result);
             return result;
         }

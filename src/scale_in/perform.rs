@@ -175,7 +175,10 @@ pub(super) async fn announce(shared: Arc<Shared>, node: Arc<NodeView>, event: No
     let reason = reason.as_str();
     tracing::info!(node = node.name.as_str(), reason, note, "Event on the Node");
     let now = shared.clock.wall();
-    if let Err(error) = shared.cluster.announce(About::Node(&node), reason, &note, warning, now).await {
+    let told = shared.cluster.announce(About::Node(&node), reason, &note, warning, now).await;
+    if let Err(error) = told
+        && !matches!(error, ApiError::DryRun)
+    {
         tracing::warn!(node = node.name.as_str(), error = %chain(&error), "Event not published, and not tried again");
     }
     Outcome::Announced

@@ -60,7 +60,9 @@ impl Worker {
                 self.memory.failed(&Task::Guard(uid), now, Some(SOON_SEEN));
             }
             Outcome::Guarded { uid, result: Err(error) } => {
-                tracing::warn!(node = self.name.as_str(), error = %chain(&error), "annotation that keeps cluster-autoscaler from evicting a DaemonSet pod could not be changed: tried again");
+                if !matches!(error, ApiError::DryRun) {
+                    tracing::warn!(node = self.name.as_str(), error = %chain(&error), "annotation that keeps cluster-autoscaler from evicting a DaemonSet pod could not be changed: tried again");
+                }
                 self.memory.failed(&Task::Guard(uid), now, None);
             }
             Outcome::DaemonSet { uid, exists } => self.hear_of_daemon_set(uid, &exists),
@@ -147,7 +149,7 @@ impl Worker {
             }
         }
         let pause = matches!(error, ApiError::Conflict).then_some(OVERTAKEN);
-        if pause.is_none() {
+        if pause.is_none() && !matches!(error, ApiError::DryRun) {
             tracing::warn!(node = self.name.as_str(), error = %chain(error), "the Node could not be written: tried again");
         }
         self.memory.failed(&Task::Node, self.shared.clock.now(), pause);

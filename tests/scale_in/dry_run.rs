@@ -5,6 +5,7 @@ use ebbtide::sim::aws::{Operation, QueueSpec};
 use ebbtide::sim::cluster::{By, Event, Verb, pod};
 use ebbtide::sim::program::{Program, config};
 use ebbtide::sim::world::World;
+use ebbtide::telemetry::captured;
 use k8s_openapi::api::coordination::v1::Lease;
 use serde_json::Value;
 use tonic::Code;
@@ -45,9 +46,12 @@ fn told(would: &[Value]) -> String {
 
 #[tokio::test(start_paused = true)]
 async fn a_dry_run_answers_reads_changes_nothing_and_tells_what_it_would_have_done() {
+    let (log, _captured) = captured::log(tracing::Level::WARN);
     let scene = Scene::configured(held_group(3, 60), dry()).await;
     let machine = scene.first();
     scene.run([pod("web").on(machine.name.as_str()).exits_after(20)]).await;
+    // cluster-autoscaler is about to ask for another.
+    scene.taint(&scene.machines()[1], "DeletionCandidateOfClusterAutoscaler").await;
     assert_eq!((scene.target().await.expect("answered"), scene.listed().await.len()), (3, 3));
     let before = (aws_writes(&scene.world), cluster_writes(&scene.world));
     assert_eq!(before.0, 0);
@@ -60,6 +64,11 @@ async fn a_dry_run_answers_reads_changes_nothing_and_tells_what_it_would_have_do
     // The group takes one out by itself, which the hook holds.
     scene.scale_in(&machine, Cause::Group).await;
     scene.pass_some(seconds(40)).await;
+    let is_expected =
+        |line: &&str| line.contains("WARN ebbtide::app: dry run: nothing") || line.contains("RPC failed");
+    let text = log.text();
+    let warnings: Vec<&str> = text.lines().filter(|line| !is_expected(line)).collect();
+    assert!(warnings.is_empty(), "what is not done is told, and is no trouble: {warnings:#?}");
     assert_eq!((aws_writes(&scene.world), cluster_writes(&scene.world)), before, "nothing was sent");
     let lease = scene.world.cluster.get::<Lease>("ebbtide");
     assert!(lease.is_none_or(|lease| lease.spec.and_then(|spec| spec.holder_identity).is_none()), "not ours");
