@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
@@ -110,6 +111,9 @@ fn own_pod(config: &Config, cluster: &Cluster) -> Option<PodName> {
 fn register(registry: &mut Registry, shared: &Shared) -> RpcMetrics {
     let version = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
     registry.register("ebbtide_build", "Which version runs", version);
+    let dry_run = Gauge::<i64>::default();
+    dry_run.set(i64::from(shared.dry_run.is_some()));
+    registry.register("ebbtide_dry_run", "Whether this process changes nothing (--dry-run)", dry_run);
     shared.leadership.register(registry);
     shared.aws.calls().register(registry);
     let rpc_metrics = RpcMetrics::register(registry);
