@@ -17,7 +17,12 @@ pub struct Holds {
     since: watch::Sender<BTreeMap<InstanceId, Timestamp>>,
     /// Until when the pods of a Node that is gone need its instance.
     needed: Mutex<BTreeMap<InstanceId, Timestamp>>,
+    /// When AWS accepted the completion of our hook, a moment ago.
+    completed: Mutex<BTreeMap<InstanceId, Timestamp>>,
 }
+
+/// A refresh shows by then that a hook was completed.
+const SHOWN_BY_THEN: SignedDuration = SignedDuration::from_mins(1);
 
 impl Holds {
     /// When AWS began to hold the instance, or shortly before.
@@ -39,6 +44,19 @@ impl Holds {
 
     pub(super) fn needed(&self, instance: &InstanceId) -> Option<Timestamp> {
         self.needed.lock().unwrap_or_else(PoisonError::into_inner).get(instance).copied()
+    }
+
+    /// Notes that AWS accepts the completion of our hook.
+    pub(super) fn note_completed(&self, instance: &InstanceId, now: Timestamp) {
+        let mut completed = self.completed.lock().unwrap_or_else(PoisonError::into_inner);
+        completed.retain(|_, at| later(*at, SHOWN_BY_THEN) > now);
+        completed.insert(instance.clone(), now);
+    }
+
+    /// Whether our hook was completed since the instance was first seen held, and no refresh need show it yet.
+    pub(super) fn is_completed(&self, instance: &InstanceId, seen: Timestamp, now: Timestamp) -> bool {
+        let completed = self.completed.lock().unwrap_or_else(PoisonError::into_inner);
+        completed.get(instance).is_some_and(|at| seen <= *at && now < later(*at, SHOWN_BY_THEN))
     }
 
     /// Replaces what is known of since when instances are held.

@@ -177,6 +177,7 @@ impl Worker {
         match result {
             Ok(()) => {
                 self.note_release();
+                self.shared.holds.note_completed(instance, now);
                 tracing::info!(
                     node = self.name.as_str(),
                     instance = instance.as_str(),

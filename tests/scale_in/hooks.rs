@@ -129,6 +129,37 @@ async fn of_two_hooks_that_hold_an_instance_only_ours_is_completed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_hook_that_was_completed_gets_no_heartbeat() {
+    for cause in [Cause::Autoscaler, Cause::Group] {
+        let scene = Scene::with(held_group(9, 60)).await;
+        let machines = scene.machines();
+        let leaving = &machines[..8];
+        for machine in leaving {
+            scene.scale_in(machine, cause).await;
+        }
+        for machine in leaving {
+            scene.until_gone(machine).await;
+        }
+        for machine in leaving {
+            let is_completion = |e: &Event| matches!(e, Event::HookCompleted { instance, .. } if *instance == machine.instance);
+            let completed = aws_moments(&scene.world, is_completion)[0];
+            // A call may be under way.
+            let over = completed + SignedDuration::from_secs(2);
+            let beats = aws_moments(&scene.world, |e| is_heartbeat(e, &machine.instance));
+            assert!(beats.iter().all(|at| *at < over), "{cause:?}: {beats:?} after {completed}");
+        }
+    }
+}
+
+/// Whether a heartbeat is asked for, taken or not.
+fn is_heartbeat(event: &Event, of: &str) -> bool {
+    let Event::Called { operation: Operation::RecordLifecycleActionHeartbeat, arguments, .. } = event else {
+        return false;
+    };
+    arguments.get("InstanceId").is_some_and(|instance| instance == of)
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_a_group_holds_is_finished_although_the_group_lost_its_tag() {
     for cause in [Cause::Autoscaler, Cause::Group] {
         let scene = Scene::with(held_group(2, 60)).await;

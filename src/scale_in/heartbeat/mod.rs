@@ -158,6 +158,9 @@ async fn send(shared: Arc<Shared>, mut one: One, step: Step) -> Done {
 
 /// What becomes of a held instance.
 fn fate(shared: &Shared, joined: &mut Joined, instance: &InstanceId, held: &Held, now: Timestamp) -> Fate {
+    if shared.holds.is_completed(instance, held.seen, now) {
+        return Fate::LeftAlone;
+    }
     // Until all Nodes have been listed, any instance may have one.
     let Some(whole_for) = shared.nodes.whole_for() else { return Fate::Held };
     if !shared.nodes.of_instance(instance).is_empty() {
