@@ -119,7 +119,7 @@ pub struct Simulate {
     /// Print the result as JSON.
     #[arg(long)]
     pub json: bool,
-    /// Write the timeline as a picture (SVG) to this file.
-    #[arg(long, value_name = "FILE")]
+    /// Write the timelines as a picture (SVG) to this file; or, if it is a folder, each as a picture of its own into it.
+    #[arg(long, value_name = "PATH")]
     pub svg: Option<PathBuf>,
 }

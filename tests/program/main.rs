@@ -1,4 +1,5 @@
 //! The whole program as those meet it who run it.
 
+mod pictures;
 mod readiness;
 mod secrets;

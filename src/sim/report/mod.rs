@@ -43,7 +43,7 @@ pub use self::json::json;
 pub use self::live::{Happening, live};
 pub use self::node::{Kind, Line, NodeReport, PhaseSpan, ProgramMark};
 pub use self::seconds::Seconds;
-pub use self::svg::svg;
+pub use self::svg::{Picture, pictures, svg};
 pub use self::text::text;
 pub use self::verdict::{Check, Number, Verdict};
 

@@ -7,6 +7,7 @@ mod scenario;
 mod witness;
 
 use std::io::{IsTerminal, Write};
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -27,9 +28,20 @@ pub fn run(options: &Simulate) -> anyhow::Result<bool> {
         writeln!(out, "\n{}", report::text(&report, std::io::stdout().is_terminal()))?;
     }
     if let Some(path) = &options.svg {
-        std::fs::write(path, report::svg(&report)).with_context(|| format!("--svg {}", path.display()))?;
+        draw(&report, path).with_context(|| format!("--svg {}", path.display()))?;
     }
     Ok(report.verdict.passed())
+}
+
+/// Draws the report to a file, or each scale-in to a file of its own in a folder.
+fn draw(report: &Report, path: &Path) -> std::io::Result<()> {
+    if !path.is_dir() {
+        return std::fs::write(path, report::svg(report));
+    }
+    for picture in report::pictures(report) {
+        std::fs::write(path.join(picture.name).with_extension("svg"), picture.svg)?;
+    }
+    Ok(())
 }
 
 async fn play(options: &Simulate) -> anyhow::Result<Report> {

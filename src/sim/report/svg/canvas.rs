@@ -38,6 +38,14 @@ impl Canvas {
         );
     }
 
+    /// A horizontal line.
+    pub(super) fn level(&mut self, y: f64, from: f64, to: f64, class: &str) {
+        let _ = writeln!(
+            self.out,
+            "<line class=\"{class}\" x1=\"{from:.1}\" y1=\"{y:.1}\" x2=\"{to:.1}\" y2=\"{y:.1}\"/>"
+        );
+    }
+
     pub(super) fn dot(&mut self, x: f64, y: f64, class: &str) {
         let _ = writeln!(self.out, "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2.5\"/>");
     }
@@ -48,7 +56,7 @@ impl Canvas {
 }
 
 /// Escapes text and drops characters that XML cannot hold.
-fn clean(text: &str) -> String {
+pub(super) fn clean(text: &str) -> String {
     let text: String =
         text.chars().filter(|c| !c.is_control() && !matches!(c, '\u{fffe}' | '\u{ffff}')).collect();
     escape(text.as_str()).into_owned()

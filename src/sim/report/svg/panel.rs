@@ -7,14 +7,14 @@ use super::{MARGIN, ROW, WIDTH};
 use crate::scale_in::record::Phase;
 use crate::sim::report::bars::{PodBar, PodEnd};
 use crate::sim::report::facts::Program;
-use crate::sim::report::node::NodeReport;
+use crate::sim::report::node::{Kind, NodeReport};
 use crate::sim::report::seconds::Seconds;
 use crate::sim::report::short;
 use crate::sim::report::text::heading;
 
 /// Where pod names end and the time axis begins.
-const LEFT: f64 = 200.0;
-const RIGHT: f64 = WIDTH - MARGIN - 16.0;
+const LEFT: f64 = 180.0;
+const RIGHT: f64 = WIDTH - MARGIN - 24.0;
 const BAR: f64 = 10.0;
 
 /// Intervals of ticks, in seconds; the first that gives few enough ticks is used.
@@ -46,10 +46,11 @@ impl Axis {
 /// Draws a node from `top` down; returns where the panel ends.
 pub(super) fn panel(canvas: &mut Canvas, node: &NodeReport, top: f64) -> f64 {
     let axis = Axis { seconds: node.span.as_f64().max(1.0) };
-    let beats = if node.heartbeats.is_empty() { 0.0 } else { ROW };
+    let hook = if node.held_by_hook { ROW } else { 0.0 };
     let scene = if node.scene.is_some() { ROW } else { 0.0 };
     let rows = top + ROW * 2.5 + scene;
-    let bottom = rows + ROW * node.pods.len() as f64 + beats;
+    let program = if node.program.is_empty() { 0.0 } else { ROW };
+    let bottom = rows + ROW * node.pods.len() as f64 + hook + program;
     let end = bottom + ROW * 1.5;
     canvas.rect([MARGIN, top, WIDTH - 2.0 * MARGIN, end - top], "panel", None);
     canvas.text(
@@ -66,12 +67,18 @@ pub(super) fn panel(canvas: &mut Canvas, node: &NodeReport, top: f64) -> f64 {
     for (number, pod) in node.pods.iter().enumerate() {
         row(canvas, pod, node.span, axis, rows + ROW * number as f64);
     }
-    if beats > 0.0 {
-        let middle = bottom - ROW / 2.0;
-        canvas.text(LEFT - 10.0, middle + 4.0, "small quiet end", "heartbeats");
-        for beat in &node.heartbeats {
-            canvas.dot(axis.x(*beat), middle, "beat");
-        }
+    if node.held_by_hook {
+        held(canvas, node, axis, bottom - program - ROW / 2.0);
+    }
+    lives(canvas, node, axis, rows, bottom);
+    end
+}
+
+/// The row of the program: when it was killed and when one was there again, across all rows.
+fn lives(canvas: &mut Canvas, node: &NodeReport, axis: Axis, top: f64, bottom: f64) {
+    let line = bottom - ROW / 2.0 + 4.0;
+    if !node.program.is_empty() {
+        canvas.text(LEFT - 10.0, line, "small quiet end", "ebbtide");
     }
     for mark in &node.program {
         let (class, words, side, gap) = match mark.what {
@@ -80,13 +87,31 @@ pub(super) fn panel(canvas: &mut Canvas, node: &NodeReport, top: f64) -> f64 {
             Program::TookOver => ("mark restarted", "another leads", "small quiet", 3.0),
         };
         let x = axis.x(mark.at);
-        canvas.upright(x, rows, bottom + 4.0, class);
-        canvas.text(x + gap, bottom - 3.0, side, words);
+        canvas.upright(x, top, bottom, class);
+        canvas.text(x + gap, line, side, words);
     }
-    end
+}
+
+/// The row of the hook: a line while it holds the instance, a dot for each heartbeat, and how it ended.
+fn held(canvas: &mut Canvas, node: &NodeReport, axis: Axis, middle: f64) {
+    canvas.text(LEFT - 10.0, middle + 4.0, "small quiet end", "lifecycle hook");
+    let when = |kind| node.lines.iter().find(|line| line.kind == kind).map(|line| axis.x(line.at));
+    let from = when(Kind::Held).unwrap_or(LEFT);
+    let ends = [(Kind::TimedOut, "timed out"), (Kind::Released, "completed")];
+    let end = ends.into_iter().find_map(|(kind, words)| Some((when(kind)?, words)));
+    canvas.level(middle, from, end.map_or(RIGHT, |(to, _)| to), "held");
+    for beat in &node.heartbeats {
+        canvas.dot(axis.x(*beat), middle, "beat");
+    }
+    if let Some((to, words)) = end {
+        canvas.upright(to, middle - 4.0, middle + 4.0, "held");
+        canvas.text(to + 4.0, middle + 4.0, "small quiet", words);
+    }
 }
 
 fn bands(canvas: &mut Canvas, node: &NodeReport, axis: Axis, top: f64, bottom: f64) {
+    // Where the names before end.
+    let mut taken = LEFT;
     for span in &node.phases {
         let (from, to) = (axis.x(span.from), axis.x(span.to));
         let class = match span.phase {
@@ -97,9 +122,15 @@ fn bands(canvas: &mut Canvas, node: &NodeReport, axis: Axis, top: f64, bottom: f
         let told = format!("{} from {} s to {} s", span.phase, span.from, span.to);
         canvas.rect([from, top, to - from, bottom - top], class, Some(&told));
         let name = span.phase.to_string();
-        // About 7 pixels per letter.
-        if to - from > 7.0 * name.len() as f64 {
+        // About 6.5 pixels per letter.
+        let width = 6.5 * name.len() as f64;
+        if to - from > width {
             canvas.text(from + 4.0, top + 13.0, "small quiet", &name);
+            taken = from + 4.0 + width;
+        } else if to - width > taken {
+            // Too narrow: the name begins over the band before.
+            canvas.text(to - 2.0, top + 13.0, "small quiet end", &name);
+            taken = to;
         }
     }
 }

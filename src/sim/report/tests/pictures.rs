@@ -104,7 +104,7 @@ fn the_picture_is_well_formed_and_names_every_pod() {
     let picture = svg(&report);
     let texts = texts(&picture);
     for pod in
-        ["web-7f9c-a", "web-7f9c-b", "logging/agent-2xk9p", "evil/<script>&\"'", "killed", "heartbeats"]
+        ["web-7f9c-a", "web-7f9c-b", "logging/agent-2xk9p", "evil/<script>&\"'", "killed", "lifecycle hook"]
     {
         assert!(texts.iter().any(|text| text.trim() == pod), "{pod} is missing");
     }
@@ -114,6 +114,18 @@ fn the_picture_is_well_formed_and_names_every_pod() {
         let body = picture.replace("xmlns=\"http://www.w3.org/2000/svg\"", "");
         assert!(!body.contains(word), "{word} has no place in it");
     }
+}
+
+#[test]
+fn each_node_has_a_picture_of_its_own() {
+    let pictures = pictures(&told().report());
+    let names: Vec<&str> = pictures.iter().map(|picture| picture.name.as_str()).collect();
+    assert_eq!(names, ["1-autoscaler"]);
+    let texts = texts(&pictures[0].svg);
+    for text in ["web-7f9c-a", "Draining", "Flushing", "lifecycle hook", "completed"] {
+        assert!(texts.iter().any(|found| found == text), "{text} is missing");
+    }
+    assert!(!texts.iter().any(|text| text.starts_with("Verdict")));
 }
 
 #[test]
