@@ -11,6 +11,21 @@ fn the_readme_has_the_flags_of_the_program() {
     assert_eq!(table, expected, "put this between the marks:\n{expected}");
 }
 
+#[test]
+fn of_every_flag_it_is_said_when_to_change_it() {
+    let cells = |row: &str| row.split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
+    let rows = |table: &str| -> Vec<_> {
+        table.lines().filter(|line| line.starts_with("| `--")).map(cells).collect()
+    };
+    let documented = rows(include_str!("../docs/flags.md"));
+    let of_program = rows(&ebbtide::config::flags_table().replace("\\|", "/"));
+    let defaults = |rows: &[Vec<String>], column: usize| -> Vec<_> {
+        rows.iter().map(|row| (row[1].clone(), row[column].clone())).collect()
+    };
+    assert_eq!(defaults(&documented, 2), defaults(&of_program, 3));
+    assert!(documented.iter().all(|row| row.len() == 5 && !row[3].is_empty()), "each has a reason");
+}
+
 /// The flags of ebbtide's container in a manifest of `deploy`, and those that an overlay's patch adds.
 fn flags_in(manifest: &str) -> Vec<String> {
     let ours = manifest.split("name: cluster-autoscaler").next().unwrap_or_default();

@@ -169,6 +169,40 @@ mod tests {
         assert_eq!(limit(OurLimit::Unknown, &record, None, at(0)), None);
     }
 
+    /// Hours, minutes and seconds since the beginning.
+    fn clock(moment: Timestamp) -> String {
+        let seconds = moment.as_second();
+        format!("{}:{:02}:{:02}", seconds / 3_600, seconds / 60 % 60, seconds % 60)
+    }
+
+    #[test]
+    fn the_figures_in_the_documents_are_what_is_reckoned() {
+        let document = include_str!("../../docs/deadlines.md");
+        let table = document.split("<!-- reckoned -->").nth(1).expect("between two marks");
+        let rows: Vec<_> = table.lines().filter(|line| line.contains(" of ")).collect();
+        let rows: Vec<_> = rows.into_iter().filter(|row| !row.contains("grace of a pod")).collect();
+        assert!(rows.len() > 5, "{rows:?}");
+        for row in rows {
+            let cells: Vec<_> = row.split('|').map(str::trim).collect();
+            let seconds = |cell: usize| -> u64 {
+                let figure = cells[cell].trim_end_matches(" s").rsplit(' ').next().expect("a word");
+                figure.parse().expect("seconds")
+            };
+            let hook = Hook::new("ebbtide", "g", Duration::from_secs(seconds(1)));
+            let hook = cells[1].starts_with("hook").then_some(&hook);
+            let mut record = Record::new(Cause::Autoscaler, "g", "i-1", Release::Terminate, at(0));
+            record.ends_at = hook.is_none().then(|| at(seconds(1).cast_signed()));
+            let release_by = limit(OurLimit::Never, &record, hook, at(0)).expect("a limit");
+            let (gone_by, grace) =
+                (gone_by(release_by, Duration::from_secs(seconds(2))), seconds(3).cast_signed());
+            let call = match shortened_grace(gone_by, grace, at(0)) {
+                Some(shortened) => format!("grace {shortened} s"),
+                None => clock(last_call(gone_by, grace)),
+            };
+            assert_eq!(cells[4..7], [clock(gone_by), call, clock(release_by)], "{row}");
+        }
+    }
+
     proptest! {
         #[test]
         fn a_pod_deleted_at_its_last_call_keeps_its_whole_grace(gone in 100_000..200_000i64, grace in 1..90_000i64) {
