@@ -26,6 +26,22 @@ fn of_every_flag_it_is_said_when_to_change_it() {
     assert!(documented.iter().all(|row| row.len() == 5 && !row[3].is_empty()), "each has a reason");
 }
 
+#[test]
+fn the_versions_that_were_tested_are_those_of_the_files_they_are_taken_from() {
+    let document = include_str!("../docs/compatibility.md");
+    let table = document.split("<!-- versions -->").nth(1).expect("between two marks");
+    let rows: Vec<_> = table.lines().filter(|line| line.contains("`: `")).collect();
+    assert!(rows.len() > 10, "{rows:?}");
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    for row in rows {
+        let cells: Vec<_> = row.split('|').map(str::trim).collect();
+        let (file, text) = cells[3].trim_matches('`').split_once("`: `").expect("a file, and what it says");
+        let content = std::fs::read_to_string(root.join(file)).expect("text");
+        let content = content.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(text.contains(cells[2]) && content.contains(text), "{row}");
+    }
+}
+
 /// The flags of ebbtide's container in a manifest of `deploy`, and those that an overlay's patch adds.
 fn flags_in(manifest: &str) -> Vec<String> {
     let ours = manifest.split("name: cluster-autoscaler").next().unwrap_or_default();

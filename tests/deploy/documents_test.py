@@ -13,7 +13,7 @@ import render
 from chart_test import arguments
 from render import DEPLOY, ROOT, chart, one, text
 
-PAGES = ["README.md", "docs/install.md", "docs/chart.md"]
+PAGES = ["README.md", "docs/quick-start.md", "docs/install.md", "docs/chart.md"]
 
 # What readers put in their own for.
 OWN = {"$CLUSTER": "blue", "$VERSION": "v1.34.0", "$REGISTRY": "registry.example.com", "$QUEUE": "https://sqs.example.com/1/ebbtide"}
@@ -89,10 +89,13 @@ class Documents(unittest.TestCase):
         from aws_test import template
 
         parameters = template()["Parameters"].keys()
-        for words in commands("docs/install.md"):
+        for words in (words for page in PAGES for words in commands(page)):
             if words[:3] == ["aws", "cloudformation", "deploy"]:
                 given = [word.split("=")[0] for word in words[words.index("--parameter-overrides") + 1 :]]
                 self.assertLessEqual(set(given), parameters)
+
+    def test_the_quick_start_is_ten_commands(self):
+        self.assertEqual(len(list(commands("docs/quick-start.md"))), 10)
 
 
 def merge(into, more):
