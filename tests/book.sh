@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Builds the site of docs/ into target/book/site, and checks every link of the documents and of the site: files and headings; those that
+# lead elsewhere by their form only, as nothing is fetched.
+#
+# Needs git, python3 and a Rust toolchain: mdBook is built once, into target/tools, without what serves and searches.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+target=${CARGO_TARGET_DIR:-$PWD/target}
+export PYTHONDONTWRITEBYTECODE=1
+
+mdbook=$target/tools/bin/mdbook
+version=0.5.4
+if [ "$("$mdbook" --version 2>/dev/null)" != "mdbook v$version" ]; then
+    cargo install mdbook --version "$version" --locked --quiet --debug --no-default-features --root "$target/tools"
+fi
+
+# As book.toml has it.
+rm -rf target/book
+python3 tests/book.py stage target/book/source
+"$mdbook" build 2>&1 | tee target/book/log
+if grep -qE 'WARN|ERROR' target/book/log; then
+    echo "mdBook warns" >&2
+    exit 1
+fi
+python3 tests/book.py check target/book/site
+echo "every link leads somewhere: target/book/site/index.html"
