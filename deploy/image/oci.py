@@ -74,7 +74,14 @@ def main(out, roots, architectures):
                 "architecture": architecture,
                 "os": "linux",
                 "created": CREATED,
-                "config": {"User": USER, "Entrypoint": ["/ebbtide"], "Cmd": ["serve"], "Labels": labels},
+                "config": {
+                    "User": USER,
+                    # So that `kubectl exec POD -- ebbtide status` finds it.
+                    "Env": ["PATH=/"],
+                    "Entrypoint": ["/ebbtide"],
+                    "Cmd": ["serve"],
+                    "Labels": labels,
+                },
                 "rootfs": {"type": "layers", "diff_ids": ["sha256:" + hashlib.sha256(plain).hexdigest()]},
                 "history": [{"created": CREATED, "created_by": "deploy/image/build.sh"}],
             },
