@@ -1,31 +1,10 @@
 #!/usr/bin/env bash
-# Checks the alert rules and the dashboard's expressions with promtool, and runs the rules' unit tests. Where promtool is missing, takes it
-# out of Debian's package into target/tools (nothing is installed or started).
+# Checks the alert rules and the dashboard's expressions with promtool, and runs the rules' unit tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-tools=${CARGO_TARGET_DIR:-$PWD/target}/tools/prometheus
 
-promtool=$(command -v promtool || true)
-if [ -z "$promtool" ]; then
-  promtool=$tools/usr/bin/promtool
-  if ! "$promtool" --version >/dev/null 2>&1; then
-    mkdir -p "$tools"
-    (
-      cd "$tools"
-      if ! apt-get download -q prometheus; then
-        # The package lists are old, or there are none.
-        if [ "$(id -u)" -ne 0 ]; then
-          echo "promtool is missing: install it (Debian package prometheus), or run this as root" >&2
-          exit 1
-        fi
-        apt-get update -q
-        apt-get download -q prometheus
-      fi
-      dpkg --extract prometheus_*.deb .
-      rm prometheus_*.deb
-    )
-  fi
-fi
+. tests/prometheus.sh
+promtool=$(of_prometheus promtool)
 "$promtool" --version 2>&1 | head -n 1
 
 "$promtool" check rules deploy/alerts/ebbtide.rules.yaml
