@@ -246,8 +246,7 @@ async fn tell_hook(shared: &Shared, one: &mut One, step: Step) -> SignedDuration
         }
         Err(AwsError::NoActiveHook { .. }) if *is_new => pause.min(NOT_OPEN),
         // Our hook no longer holds it: the next refresh shows what became of it.
-        Ok(()) | Err(AwsError::NoActiveHook { .. }) => pause,
-        Err(AwsError::DryRun { .. }) => pause,
+        Ok(()) | Err(AwsError::NoActiveHook { .. } | AwsError::DryRun { .. }) => pause,
         Err(error) => {
             tracing::warn!(group = group.as_str(), instance = instance.as_str(), error = %chain(&error), "heartbeat or completion of the lifecycle hook failed: tried again in 1 s");
             RETRY
