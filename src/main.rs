@@ -111,10 +111,9 @@ fn check(options: &CheckOptions) -> anyhow::Result<u8> {
     app::block_on(async {
         let (clock, config) = (Clock::system(), &options.config);
         let load = |options| {
-            Tls::load(options, clock.clone()).map_or_else(|problems| problems, |tls| tls.untimely())
+            Tls::load(options, clock.clone()).map_or_else(|problems| problems, |tls| tls.ending())
         };
         let tls = config.tls.clone().map(load).unwrap_or_default();
-        let tls = tls.iter().map(ToString::to_string).collect();
         let cluster = Cluster::connect_to(config.kubeconfig.as_deref(), options.context.as_deref()).await?;
         let aws = app::connect_aws(config).await?;
         let facts = commands::check::gather(&cluster, &aws, config, tls, &clock).await;

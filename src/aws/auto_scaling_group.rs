@@ -14,6 +14,8 @@ use crate::k8s::{GroupName, InstanceId};
 pub struct AutoScalingGroup {
     /// Its name.
     pub name: GroupName,
+    /// Its ARN.
+    pub arn: String,
     /// Smallest size. Discovery tightens `min` and `max` to the bounds of `--nodes`.
     pub min: i32,
     /// Largest size.
@@ -42,6 +44,10 @@ pub struct AutoScalingGroup {
     pub rebalances_capacity: bool,
     /// Whether it keeps instances whose terminating hook is abandoned.
     pub retains: bool,
+    /// Whether it may be deleted together with its instances, which then end without their lifecycle hooks.
+    ///
+    /// Source: [DeleteAutoScalingGroup](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DeleteAutoScalingGroup.html), `ForceDelete`.
+    pub force_deletable: bool,
     /// ARNs of the target groups that it registers its instances with, and deregisters them from, by itself.
     pub target_groups: BTreeSet<String>,
 }
@@ -154,11 +160,13 @@ impl AutoScalingGroup {
         let (warm_pool, retains) = (warm_pool(&from), retains(&from));
         let zone_ids = zone_ids(&from);
         let target_groups = target_groups(&from);
+        let force_deletable = from.deletion_protection.as_ref().is_none_or(|it| it.as_str() == "none");
         let instances = from.instances.unwrap_or_default().into_iter().map(Instance::from_sdk);
         let suspended = from.suspended_processes.unwrap_or_default();
         let tags = from.tags.unwrap_or_default();
         Self {
             name: from.auto_scaling_group_name.unwrap_or_default().into(),
+            arn: from.auto_scaling_group_arn.unwrap_or_default(),
             min: from.min_size.unwrap_or(0),
             max: from.max_size.unwrap_or(0),
             desired: from.desired_capacity.unwrap_or(0),
@@ -176,6 +184,7 @@ impl AutoScalingGroup {
             warm_pool,
             rebalances_capacity: from.capacity_rebalance.unwrap_or(false),
             retains,
+            force_deletable,
             target_groups,
         }
     }

@@ -71,7 +71,7 @@ pub use load_balancers::TargetGroup;
 pub use notice::{About, Content, News, Notice};
 pub use operation::Operation;
 pub use proxy::{BadProxy, Proxy};
-pub use queue::Message;
+pub use queue::{Message, QueueAttributes};
 pub use requirements::Requirements;
 pub use tag_selector::TagSelector;
 pub use user_data::UserData;

@@ -75,6 +75,7 @@ operations! {
     "sqs" {
         ChangeMessageVisibilityBatch as ChangeMessageVisibility,
         DeleteMessageBatch as DeleteMessage,
+        GetQueueAttributes,
         ReceiveMessage,
     }
     "sts" {

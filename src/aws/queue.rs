@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use aws_sdk_sqs::types::{
     BatchResultErrorEntry, ChangeMessageVisibilityBatchRequestEntry, DeleteMessageBatchRequestEntry,
-    MessageSystemAttributeName as Attribute,
+    MessageSystemAttributeName as Attribute, QueueAttributeName,
 };
 use jiff::Timestamp;
+use serde_json::Value;
 
 use super::notice::Content;
-use super::retry::{RECEIVE, WRITE};
+use super::retry::{LOOK_UP, RECEIVE, WRITE};
 use super::{Aws, AwsError, Operation};
 
 /// Messages in a call, at most.
@@ -43,7 +44,62 @@ pub struct Message {
     pub content: Content,
 }
 
+/// How a queue is set up.
+///
+/// Source: [GetQueueAttributes](https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_GetQueueAttributes.html).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QueueAttributes {
+    /// Its ARN.
+    pub arn: String,
+    /// Who may do what with it: a policy document. Null without one.
+    pub policy: Value,
+    /// How often a message is received before it goes to the dead-letter queue; `None`: there is none.
+    pub receives: Option<u32>,
+    /// How long messages are kept.
+    pub retention: Option<Duration>,
+    /// How long after it was sent a message can be received first.
+    pub delay: Duration,
+    /// The key of KMS that it is encrypted with, by id, ARN or alias; `None`: by SQS itself.
+    pub key: Option<String>,
+}
+
+impl QueueAttributes {
+    fn read(get: impl Fn(QueueAttributeName) -> Option<String>) -> Self {
+        let seconds = |name| Some(Duration::from_secs(get(name)?.parse().ok()?));
+        let document = |name| serde_json::from_str(&get(name)?).ok();
+        let redrive: Option<Value> = document(QueueAttributeName::RedrivePolicy);
+        // A number, or one in a text: both are taken by SetQueueAttributes.
+        let receives = redrive.as_ref().map(|policy| &policy["maxReceiveCount"]);
+        let receives = receives.and_then(|most| most.as_u64().or_else(|| most.as_str()?.parse().ok()));
+        Self {
+            arn: get(QueueAttributeName::QueueArn).unwrap_or_default(),
+            policy: document(QueueAttributeName::Policy).unwrap_or_default(),
+            receives: receives.map(|most| u32::try_from(most).unwrap_or(u32::MAX)),
+            retention: seconds(QueueAttributeName::MessageRetentionPeriod),
+            delay: seconds(QueueAttributeName::DelaySeconds).unwrap_or_default(),
+            key: get(QueueAttributeName::KmsMasterKeyId),
+        }
+    }
+}
+
 impl Aws {
+    /// How a queue is set up.
+    pub async fn queue_attributes(&self, queue: &str) -> Result<QueueAttributes, AwsError> {
+        let call = self
+            .sqs
+            .get_queue_attributes()
+            .queue_url(queue)
+            .attribute_names(QueueAttributeName::QueueArn)
+            .attribute_names(QueueAttributeName::Policy)
+            .attribute_names(QueueAttributeName::RedrivePolicy)
+            .attribute_names(QueueAttributeName::MessageRetentionPeriod)
+            .attribute_names(QueueAttributeName::DelaySeconds)
+            .attribute_names(QueueAttributeName::KmsMasterKeyId);
+        let answer = self.call(Operation::GetQueueAttributes, LOOK_UP, || call.clone().send()).await?;
+        let attributes = answer.attributes.unwrap_or_default();
+        Ok(QueueAttributes::read(|name| attributes.get(&name).cloned()))
+    }
+
     /// Up to ten messages, hidden from other receivers for so long; none after twenty seconds without any.
     pub async fn receive(&self, queue: &str, hidden: Duration) -> Result<Vec<Message>, AwsError> {
         let call = self

@@ -35,4 +35,4 @@ pub use metrics::RpcMetrics;
 pub use serve::{ServeError, serve};
 pub use service::Provider;
 pub use sizing::{Sizing, SizingError};
-pub use tls::{Tls, TlsOptions};
+pub use tls::{Tls, TlsOptions, TlsProblem};

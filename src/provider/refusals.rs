@@ -6,7 +6,6 @@ use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use jiff::Timestamp;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -17,8 +16,8 @@ use tokio::time::sleep;
 use tracing::{debug, warn};
 
 use super::Tls;
-use super::tls::{TlsFile, WrongName};
-use crate::clock::Clock;
+use super::tls::{TlsFile, WARN_BEFORE, WrongName};
+use crate::clock::{Clock, elapsed};
 use crate::slots::Peer;
 use crate::telemetry::Sparingly;
 
@@ -26,9 +25,7 @@ use crate::telemetry::Sparingly;
 const WARN_EVERY: Duration = Duration::from_secs(10);
 /// How often certificate files are checked even if nobody connects.
 const CHECK_EVERY: Duration = Duration::from_mins(1);
-/// How long before its expiry a certificate is warned about ...
-const WARN_BEFORE: Duration = Duration::from_hours(14 * 24);
-/// ... and how often.
+/// How often a certificate that expires soon is warned about.
 const REMIND_EVERY: Duration = Duration::from_hours(24);
 
 /// Why a client was refused.
@@ -160,7 +157,7 @@ impl Refusals {
             let mut ending = Vec::new();
             for (file, end) in tls.ends() {
                 self.ends.get_or_create(&OfFile { file: FileLabel::of(file) }).set(end.as_second());
-                if ends_soon(end, now) {
+                if elapsed(now, end) < WARN_BEFORE {
                     ending.push((file, end));
                 }
             }
@@ -175,8 +172,4 @@ impl Refusals {
             sleep(CHECK_EVERY).await;
         }
     }
-}
-
-fn ends_soon(end: Timestamp, now: Timestamp) -> bool {
-    crate::clock::elapsed(now, end) < WARN_BEFORE
 }

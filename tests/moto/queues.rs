@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use aws_sdk_sqs::types::QueueAttributeName;
 use ebbtide::aws::{About, AwsError, Content, Message, News, Notice};
 use jiff::Timestamp;
 
@@ -106,4 +107,41 @@ async fn a_queue_that_is_not_there_is_told_apart() {
     let gone = format!("{queue}-not");
     let refusal = account.aws.receive(&gone, HIDDEN).await;
     assert!(matches!(refusal, Err(AwsError::NoSuchQueue { .. })), "{refusal:?}");
+}
+
+#[tokio::test]
+#[ignore = "needs moto: run tests/moto.sh"]
+async fn how_a_queue_is_set_up_is_told_by_its_attributes() {
+    let account = Account::open().await;
+    let (queue, dead) = (account.queue("settings").await, account.queue("dead-letters").await);
+    let bare = account.aws.queue_attributes(&queue).await.expect("told");
+    assert_eq!((bare.receives, bare.policy.is_null(), bare.key), (None, true, None));
+    let asked =
+        account.queues.get_queue_attributes().queue_url(dead).attribute_names(QueueAttributeName::All);
+    let attributes = asked.send().await.expect("told").attributes.expect("some");
+    let arn = &attributes[&QueueAttributeName::QueueArn];
+    let policy = serde_json::json!({ "Version": "2012-10-17", "Id": "ebbtide", "Statement": [{
+        "Effect": "Allow", "Principal": { "Service": "events.amazonaws.com" }, "Action": "sqs:SendMessage",
+        "Resource": "*",
+    }] });
+    let set = account
+        .queues
+        .set_queue_attributes()
+        .queue_url(&queue)
+        .attributes(QueueAttributeName::Policy, policy.to_string())
+        .attributes(
+            QueueAttributeName::RedrivePolicy,
+            format!(r#"{{"deadLetterTargetArn":"{arn}","maxReceiveCount":1000}}"#),
+        )
+        .attributes(QueueAttributeName::MessageRetentionPeriod, "3600")
+        .attributes(QueueAttributeName::DelaySeconds, "7");
+    set.send().await.expect("set");
+    let told = account.aws.queue_attributes(&queue).await.expect("told");
+    assert_eq!((told.receives, told.retention), (Some(1_000), Some(Duration::from_hours(1))));
+    assert_eq!(
+        (told.delay, &told.policy["Statement"][0]["Principal"]["Service"]),
+        (Duration::from_secs(7), &"events.amazonaws.com".into())
+    );
+    let gone = account.aws.queue_attributes(&format!("{queue}-not")).await;
+    assert!(matches!(gone, Err(AwsError::NoSuchQueue { .. })), "{gone:?}");
 }

@@ -377,6 +377,26 @@ async fn a_certificate_that_ends_is_warned_about_every_day_from_two_weeks_before
 }
 
 #[tokio::test]
+async fn what_ends_within_two_weeks_or_has_ended_is_told_by_its_file() {
+    let told = |file: &str, end| {
+        let mut files = Files::new(&format!("ending-{file}"));
+        let signed = files.servers.sign_until("provider", end);
+        let (cert, key) = (files.options.cert.clone(), files.options.key.clone());
+        files.write(&cert, &signed.cert);
+        files.write(&key, &signed.key);
+        let tls = Tls::load(files.options.clone(), clock()).expect("usable");
+        let told = tls.ending();
+        assert!(told.iter().all(|problem| problem.file() == TlsFile::Cert), "{told:?}");
+        told.iter().map(ToString::to_string).collect::<String>()
+    };
+    assert_eq!(told("later", (2023, 12, 1)), "");
+    let soon = told("soon", (2023, 11, 28));
+    assert!(soon.ends_with("tls.crt ends at 2023-11-28T00:00:00Z"), "{soon}");
+    let over = told("over", (2023, 11, 1));
+    assert!(over.contains("lets no connection succeed") && !over.contains("ends at"), "once: {over}");
+}
+
+#[tokio::test]
 async fn strangers_cannot_fill_the_log_and_every_one_of_them_is_counted() {
     let (log, _guard) = captured::log(Level::INFO);
     let files = Files::new("strangers");

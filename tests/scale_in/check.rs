@@ -5,7 +5,8 @@ use std::sync::Arc;
 use ebbtide::aws::Aws;
 use ebbtide::cluster::Cluster;
 use ebbtide::commands::check::{Report, Severity, findings, gather};
-use ebbtide::sim::aws::{HookSpec, Operation};
+use ebbtide::config::Config;
+use ebbtide::sim::aws::{HookSpec, Operation, QueueSpec, TargetGroupSpec};
 use ebbtide::sim::cluster::{Verb, pod};
 use ebbtide::sim::http::aws_client;
 use ebbtide::sim::program::config;
@@ -13,9 +14,13 @@ use ebbtide::sim::program::config;
 use crate::scene::{Scene, group, held_group};
 
 async fn checked(scene: &Scene) -> Report {
+    checked_with(scene, &config()).await
+}
+
+pub(crate) async fn checked_with(scene: &Scene, config: &Config) -> Report {
     let aws = Aws::at(aws_client(Arc::new(scene.world.aws.clone())));
     let cluster = Cluster::new(scene.world.cluster.client());
-    let facts = gather(&cluster, &aws, &config(), Vec::new(), &scene.world.clock).await;
+    let facts = gather(&cluster, &aws, config, Vec::new(), &scene.world.clock).await;
     Report { findings: findings(&facts) }
 }
 
@@ -70,4 +75,66 @@ async fn what_is_broken_is_found_where_it_is() {
     scene.world.aws.outage(true);
     let report = checked(&scene).await;
     assert!(report.findings.iter().any(|finding| finding.check == "aws"), "{report:#?}");
+}
+
+/// What was found about one thing: severity and text.
+fn about<'a>(report: &'a Report, check: &str, subject: &str) -> Vec<(Severity, &'a str)> {
+    let found = report.findings.iter();
+    let found = found.filter(|finding| finding.check == check && finding.subject.contains(subject));
+    found.map(|finding| (finding.severity, finding.text.as_str())).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_queue_is_asked_how_it_is_set_up_and_no_message_is_touched() {
+    let policy = r#"{"Statement": {"Effect": "Allow", "Principal": {"Service": "events.amazonaws.com"}, "Action": "sqs:SendMessage"}}"#;
+    let scene = Scene::with(held_group(2, 60)).await;
+    let aws = &scene.world.aws;
+    let good =
+        aws.add_queue(QueueSpec::named("ebbtide-good").policy(policy).dead_letters("ebbtide-dead", 1_000));
+    let closed = aws
+        .add_queue(QueueSpec::named("ebbtide-closed").dead_letters("ebbtide-dead", 3).key("alias/aws/sqs"));
+    let gone = good.replace("good", "gone");
+    aws.put_message(&good, "{}");
+    let before = aws.queue(&good);
+    let config = Config { queue_urls: vec![good.clone(), closed, gone], ..config() };
+    let report = checked_with(&scene, &config).await;
+    assert_eq!(about(&report, "queues", "good"), [], "{report:#?}");
+    assert_eq!(aws.queue(&good), before);
+    let closed: Vec<_> = about(&report, "queues", "closed").iter().map(|(severity, _)| *severity).collect();
+    assert_eq!(closed, [Severity::Warning; 3], "policy, key and receives: {report:#?}");
+    assert_eq!(about(&report, "queues", "gone"), [(Severity::Error, "there is no such queue")]);
+
+    scene.world.aws.deny(Operation::GetQueueAttributes, true);
+    let report = checked_with(&scene, &config).await;
+    assert_eq!(about(&report, "queues", ""), []);
+    assert_eq!(about(&report, "iam", "sqs:GetQueueAttributes"), [(Severity::Error, "AWS denies it")]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn load_balancers_are_asked_for_only_where_nodes_wait_for_them() {
+    let scene = Scene::with(held_group(2, 60).preventing_force_deletion()).await;
+    scene.world.aws.add_target_group(TargetGroupSpec::named("k8s-web").delay(60));
+    let looks = [
+        Operation::DescribeTargetGroups,
+        Operation::DescribeTargetHealth,
+        Operation::DescribeTargetGroupAttributes,
+    ];
+    let calls = || looks.map(|operation| scene.world.aws.calls(operation));
+    let report = checked(&scene).await;
+    assert_eq!(calls(), [0; 3]);
+    assert_eq!(about(&report, "groups", "web"), []);
+    let config = Config { wait_for_load_balancers: true, ..config() };
+    assert_eq!(troubles(&checked_with(&scene, &config).await), []);
+    assert_eq!(calls(), [1; 3]);
+    scene.world.aws.deny(Operation::DescribeTargetHealth, true);
+    let report = checked_with(&scene, &config).await;
+    assert_eq!(troubles(&report), [("iam", Severity::Error)], "{report:#?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_that_can_be_deleted_with_its_instances_is_told() {
+    let scene = Scene::with(held_group(2, 60)).await;
+    let report = checked(&scene).await;
+    let [(severity, text)] = about(&report, "groups", "web")[..] else { panic!("one: {report:#?}") };
+    assert!(severity == Severity::Note && text.contains("deleted together with their instances"), "{text}");
 }

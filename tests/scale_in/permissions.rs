@@ -12,6 +12,7 @@ use ebbtide::sim::program::TAG;
 use ebbtide::sim::world::World;
 use serde_json::Value;
 
+use crate::check::checked_with;
 use crate::managed_hooks::managed;
 use crate::scene::{Cause, Machine, Scene, group, seconds};
 
@@ -93,7 +94,7 @@ async fn the_program_calls_all_that_its_policies_allow_and_nothing_else() {
     }
     world.aws.add_target_group(TargetGroupSpec::named("k8s-web").delay(60));
     let config = Config { queue_urls: vec![queue], wait_for_load_balancers: true, ..managed(true) };
-    let scene = Scene::on(world, group(4), config).await;
+    let scene = Scene::on(world, group(4), config.clone()).await;
     let web = scene.world.aws.group("web").expect("the group");
     let is_webs = |machine: &Machine| web.instances.iter().any(|instance| instance.id == machine.instance);
     let machines: Vec<_> = scene.machines().into_iter().filter(is_webs).collect();
@@ -125,6 +126,8 @@ async fn the_program_calls_all_that_its_policies_allow_and_nothing_else() {
     let others = scene.world.aws.group("others").expect("the group").instances[0].id.clone();
     scene.world.aws.terminate(&others, TerminationCause::Rebalance);
     scene.pass_some(seconds(600)).await;
+    // Some reads are for people who check.
+    checked_with(&scene, &config).await;
     let (called, denied) = called(&scene.world);
     assert_eq!(denied, [""; 0]);
     assert_eq!(called, allowed());

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
 
+use super::queues::QueueFacts;
 use super::rights::{Need, needed};
-use crate::aws::{AutoScalingGroup, Aws, Operation};
+use crate::aws::{AutoScalingGroup, Aws, AwsError, Operation};
 use crate::clock::Clock;
 use crate::cluster::{ApiError, Cluster, DeployedContainer, LeaseHolder, NodeView, PodName, PodView, Right};
 use crate::commands::groups::{self, Groups};
@@ -15,6 +16,7 @@ use crate::groups::Group;
 use crate::groups::hooks::TerminatingHooks;
 use crate::groups::protection::PROTECTION_TAG;
 use crate::k8s::{InstanceId, NodeName};
+use crate::provider::TlsProblem;
 use crate::telemetry::chain;
 
 /// Questions under way at once.
@@ -27,12 +29,20 @@ pub struct Facts {
     pub rights: Vec<RightFact>,
     /// Calls that AWS has denied.
     pub denied: Vec<Operation>,
+    /// Who AWS says we are, as an ARN; `None`: it does not.
+    pub identity: Option<String>,
+    /// The calls that change something at AWS and that cannot be tried, as far as this configuration makes them.
+    pub writes: Vec<Operation>,
     /// Why the groups could not be read.
     pub aws_error: Option<String>,
     /// Whether AWS would let an instance be tagged; `None`: there is none to try it on.
     pub may_tag: Option<bool>,
     /// The groups.
     pub groups: Vec<GroupFacts>,
+    /// What came of asking for load balancers' targets, where nodes wait for them.
+    pub load_balancers: Result<(), AwsError>,
+    /// The queues of `--queue-url`.
+    pub queues: Vec<QueueFacts>,
     /// What Deployments run.
     pub autoscalers: Autoscalers,
     /// The name of our Lease; `None`: no election.
@@ -41,8 +51,8 @@ pub struct Facts {
     pub lease: Result<LeaseHolder, String>,
     /// All Leases; `None`: they may not be listed.
     pub leases: Option<Vec<LeaseHolder>>,
-    /// What is wrong with the TLS files.
-    pub tls: Vec<String>,
+    /// What is wrong with the TLS files, or soon will be.
+    pub tls: Vec<TlsProblem>,
     /// Name of our hook.
     pub lifecycle_hook: String,
     /// The flush time.
@@ -85,7 +95,13 @@ pub enum Autoscalers {
 }
 
 /// Reads everything. What cannot be read is a fact as well. `tls`: what is wrong with the TLS files.
-pub async fn gather(cluster: &Cluster, aws: &Aws, config: &Config, tls: Vec<String>, clock: &Clock) -> Facts {
+pub async fn gather(
+    cluster: &Cluster,
+    aws: &Aws,
+    config: &Config,
+    tls: Vec<TlsProblem>,
+    clock: &Clock,
+) -> Facts {
     let lease_name = config.election.as_ref().map(|candidate| candidate.lease.clone());
     // Boxed: the futures are large.
     let (rights, graces, deployed, lease, leases) = futures::join!(
@@ -108,12 +124,19 @@ pub async fn gather(cluster: &Cluster, aws: &Aws, config: &Config, tls: Vec<Stri
         let _ = Box::pin(aws.scaling_activities(&group.asg.name, clock.now())).await;
         let _ = Box::pin(aws.tagged_instances(PROTECTION_TAG)).await;
     }
+    let load_balancers = if config.wait_for_load_balancers { targets(aws).await } else { Ok(()) };
+    let queues = queues(aws, &config.queue_urls).await;
+    let identity = Box::pin(aws.identity()).await.ok().flatten();
     Facts {
+        identity: identity.map(|identity| identity.arn),
+        writes: writes(config),
         rights,
         denied: aws.calls().denied(),
         aws_error,
         may_tag,
         groups,
+        load_balancers,
+        queues,
         autoscalers: deployed.map_or_else(|error| Autoscalers::Unknown(chain(&error)), Autoscalers::Seen),
         lease_name,
         lease: lease.map_err(|error| chain(&error)),
@@ -174,6 +197,34 @@ async fn described(read: &Groups, graces: &Result<Graces, ApiError>) -> Vec<Grou
         }
     });
     stream::iter(all).buffered(AT_ONCE).collect().await
+}
+
+/// The reads of `--wait-for-load-balancers`, on one target group: the rights to all are the same.
+async fn targets(aws: &Aws) -> Result<(), AwsError> {
+    if let Some(group) = Box::pin(aws.instance_target_groups()).await?.first() {
+        let (targets, delay) =
+            futures::join!(Box::pin(aws.targets(group)), Box::pin(aws.deregistration_delay(group)));
+        targets?;
+        delay?;
+    }
+    Ok(())
+}
+
+async fn queues(aws: &Aws, urls: &[String]) -> Vec<QueueFacts> {
+    let all = urls.iter().map(|url| async move {
+        QueueFacts { url: url.clone(), attributes: Box::pin(aws.queue_attributes(url)).await }
+    });
+    stream::iter(all).buffered(AT_ONCE).collect().await
+}
+
+/// The calls that change something at AWS, save tags, for which EC2 has a dry run.
+fn writes(config: &Config) -> Vec<Operation> {
+    let is_made = |operation: &Operation| match operation {
+        Operation::PutLifecycleHook => config.managed_hooks.is_some(),
+        Operation::UpdateAutoScalingGroup => config.managed_hooks.is_some_and(|managed| managed.retain),
+        operation => operation.changes() && !operation.action().starts_with("ec2:"),
+    };
+    Operation::ALL.iter().copied().filter(is_made).collect()
 }
 
 /// Asks EC2, by a dry run on an instance of ours.

@@ -5,9 +5,13 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::facts::{Autoscalers, Facts, GroupFacts, RightFact};
+use super::queues::queues;
 use super::rights::Need;
-use crate::aws::{Frozen, Operation};
+use super::simulation::simulation;
+use crate::aws::{AwsError, Frozen, Operation};
 use crate::cluster::{DeployedContainer, LeaseHolder, PodName};
+use crate::provider::TlsProblem;
+use crate::telemetry::chain;
 use crate::template::tags;
 
 /// How bad it is.
@@ -56,21 +60,33 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
     let mut found = Vec::new();
     rights(facts, &mut found);
     aws(facts, &mut found);
+    let deletable = facts.groups.iter().filter(|group| group.asg.force_deletable);
+    let deletable: Vec<_> = deletable.map(|group| group.asg.name.as_str()).collect();
+    if !deletable.is_empty() {
+        let text =
+            "can be deleted together with their instances, which then end undrained, their hooks with them";
+        let fix = "aws autoscaling update-auto-scaling-group --auto-scaling-group-name NAME --deletion-protection prevent-force-deletion";
+        add(&mut found, Severity::Note, "groups", deletable.join(", "), text, fix);
+    }
     for group in &facts.groups {
         hook(facts, group, &mut found);
         settings(facts, group, &mut found);
     }
+    queues(&facts.queues, &mut found);
+    simulation(facts, &mut found);
     autoscaler(facts, &mut found);
     leases(facts, &mut found);
-    for text in &facts.tls {
-        let fix = "replace the file, or renew the certificate";
-        add(&mut found, Severity::Error, "tls", "certificates", text, fix);
+    for problem in &facts.tls {
+        let ends = matches!(problem, TlsProblem::Ends { .. });
+        let severity = if ends { Severity::Warning } else { Severity::Error };
+        let fix = "renew it, and put the new one into the file: it is read again without a restart";
+        add(&mut found, severity, "tls", problem.file().to_string(), chain(problem), fix);
     }
     found.sort();
     found
 }
 
-fn add(
+pub(super) fn add(
     found: &mut Vec<Finding>,
     severity: Severity,
     check: &'static str,
@@ -114,6 +130,18 @@ fn aws(facts: &Facts, found: &mut Vec<Finding>) {
     } else if facts.groups.is_empty() {
         let fix = "tag the groups, or correct --node-group-auto-discovery, --nodes and --cluster-name";
         add(found, Severity::Error, "groups", "selectors", "select no group", fix);
+    }
+    match &facts.load_balancers {
+        // Told above.
+        Ok(()) | Err(AwsError::Denied { .. }) => {}
+        Err(error) => {
+            let fix = "see the way to Elastic Load Balancing (in a private network its VPC endpoint), or take --wait-for-load-balancers off";
+            let text = format!(
+                "their targets could not be read: every node waits for as long as connections may live: {}",
+                chain(error)
+            );
+            add(found, Severity::Error, "aws", "load balancers", text, fix);
+        }
     }
     if facts.may_tag == Some(false) && !facts.denied.contains(&Operation::CreateTags) {
         let fix = "allow ec2:CreateTags and ec2:DeleteTags for the tag ebbtide/protected-from-scale-in: deploy/aws/iam/size.json";
@@ -365,6 +393,6 @@ fn leases(facts: &Facts, found: &mut Vec<Finding>) {
     }
 }
 
-fn told(time: Duration) -> String {
+pub(super) fn told(time: Duration) -> String {
     humantime::format_duration(Duration::from_secs(time.as_secs())).to_string()
 }

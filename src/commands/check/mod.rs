@@ -6,7 +6,9 @@
 
 mod facts;
 mod findings;
+mod queues;
 mod rights;
+mod simulation;
 #[cfg(test)]
 mod tests;
 
@@ -16,6 +18,7 @@ use serde::Serialize;
 
 pub use self::facts::{Facts, gather};
 pub use self::findings::{Finding, Severity, findings};
+pub use self::queues::QueueFacts;
 pub use self::rights::{Need, Needed, needed};
 use super::output::{Style, document, plain};
 use crate::config::Output;

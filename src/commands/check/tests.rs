@@ -1,10 +1,15 @@
+use std::path::PathBuf;
 use std::time::Duration;
+
+use serde_json::json;
 
 use super::facts::{Autoscalers, GroupFacts, RightFact};
 use super::*;
-use crate::aws::{AutoScalingGroup, Frozen, Hook, Operation, Weights};
+use crate::aws::{AutoScalingGroup, AwsError, Frozen, Hook, Operation, QueueAttributes, Weights};
 use crate::cluster::{DeployedContainer, LeaseHolder, PodName};
 use crate::groups::hooks::TerminatingHooks;
+use crate::provider::TlsProblem;
+use crate::provider::tls::TlsFile;
 
 /// A group with which everything is in order.
 fn good_group() -> GroupFacts {
@@ -32,6 +37,25 @@ fn autoscaler(args: &[&str]) -> DeployedContainer {
 
 const GOOD: [&str; 2] = ["--cloud-provider=externalgrpc", "--daemonset-eviction-for-occupied-nodes=false"];
 
+/// As deploy/aws makes it.
+fn good_queue() -> QueueAttributes {
+    let condition = json!({ "ArnEquals": { "aws:SourceArn": "arn:aws:events:us-east-1:1:rule/ebbtide" } });
+    let statement = json!({
+        "Effect": "Allow", "Principal": { "Service": "events.amazonaws.com" }, "Action": "sqs:SendMessage",
+        "Condition": condition,
+    });
+    QueueAttributes {
+        policy: json!({ "Statement": [statement] }),
+        receives: Some(1_000),
+        retention: Some(Duration::from_hours(4 * 24)),
+        ..QueueAttributes::default()
+    }
+}
+
+fn queue(attributes: Result<QueueAttributes, AwsError>) -> QueueFacts {
+    QueueFacts { url: "https://sqs.us-east-1.amazonaws.com/1/ebbtide".into(), attributes }
+}
+
 fn held(namespace: &str, holder: &str) -> LeaseHolder {
     LeaseHolder { namespace: namespace.into(), name: "ebbtide".into(), holder: holder.into() }
 }
@@ -40,9 +64,13 @@ fn good() -> Facts {
     Facts {
         rights: vec![RightFact { right: "patch nodes".into(), need: Need::Always, allowed: Ok(true) }],
         denied: Vec::new(),
+        identity: None,
+        writes: Vec::new(),
         aws_error: None,
         may_tag: Some(true),
         groups: vec![good_group()],
+        load_balancers: Ok(()),
+        queues: vec![queue(Ok(good_queue()))],
         autoscalers: Autoscalers::Seen(vec![autoscaler(&GOOD)]),
         lease_name: Some("ebbtide".into()),
         lease: Ok(held("kube-system", "ebbtide-0_a")),
@@ -85,6 +113,11 @@ fn each_thing_that_is_wrong_is_found_with_its_severity_and_a_fix() {
         let right = RightFact { right: "create pods/eviction".into(), need, allowed };
         Facts { rights: vec![right], ..good() }
     };
+    let tls = |problem: &dyn Fn(TlsFile, PathBuf, String) -> TlsProblem| {
+        let problem = problem(TlsFile::Cert, "/tls.crt".into(), "it has expired".into());
+        Facts { tls: vec![problem], ..good() }
+    };
+    let unreachable = || AwsError::of_service(Operation::DescribeTargetGroups, 503, "Unavailable", "");
     let long = Some((Duration::from_hours(1), pod()));
     let table: Vec<(&str, Facts, &str, Severity, &str)> = vec![
         ("a right", right(Need::Always, Ok(false)), "rbac", Severity::Error, "pods/eviction"),
@@ -217,17 +250,160 @@ fn each_thing_that_is_wrong_is_found_with_its_severity_and_a_fix() {
             Severity::Error,
             "other/ebbtide",
         ),
-        ("TLS", Facts { tls: vec!["it has expired".into()], ..good() }, "tls", Severity::Error, "expired"),
+        ("force", group(&|g| g.asg.force_deletable = true), "groups", Severity::Note, "web can be deleted"),
+        (
+            "balancers",
+            Facts { load_balancers: Err(unreachable()), ..good() },
+            "aws",
+            Severity::Error,
+            "DescribeTargetGroups",
+        ),
+        (
+            "TLS",
+            tls(&|file, path, why| TlsProblem::Untimely { file, path, why }),
+            "tls",
+            Severity::Error,
+            "expired",
+        ),
+        (
+            "TLS soon",
+            tls(&|file, path, _| TlsProblem::Ends { file, path, end: jiff::Timestamp::UNIX_EPOCH }),
+            "tls",
+            Severity::Warning,
+            "1970",
+        ),
     ];
     for (what, facts, check, severity, word) in table {
-        let found = report(&facts);
-        let [finding] = &found.findings[..] else { panic!("{what}: one: {:#?}", found.findings) };
-        assert_eq!((finding.check, finding.severity), (check, severity), "{what}: {finding:?}");
-        let code = [2, 1, 0][severity as usize];
-        assert_eq!(found.exit_code(), code, "{what}");
-        assert!(format!("{} {}", finding.subject, finding.text).contains(word), "{what}: {finding:?}");
-        assert!(!finding.fix.is_empty(), "{what}");
-        assert!(found.render(Output::Table, Style::default()).contains(&finding.fix), "{what}");
+        one_is_found(what, &facts, check, severity, word);
+    }
+}
+
+fn one_is_found(what: &str, facts: &Facts, check: &str, severity: Severity, word: &str) {
+    let found = report(facts);
+    let [finding] = &found.findings[..] else { panic!("{what}: one: {:#?}", found.findings) };
+    assert_eq!((finding.check, finding.severity), (check, severity), "{what}: {finding:?}");
+    let code = [2, 1, 0][severity as usize];
+    assert_eq!(found.exit_code(), code, "{what}");
+    assert!(format!("{} {}", finding.subject, finding.text).contains(word), "{what}: {finding:?}");
+    assert!(!finding.fix.is_empty(), "{what}");
+    assert!(found.render(Output::Table, Style::default()).contains(&finding.fix), "{what}");
+}
+
+#[test]
+fn a_queue_that_notices_do_not_come_through_is_found() {
+    let changed = |change: &dyn Fn(&mut QueueAttributes)| {
+        let mut attributes = good_queue();
+        change(&mut attributes);
+        vec![queue(Ok(attributes))]
+    };
+    let allowing =
+        |statements: serde_json::Value| changed(&|queue| queue.policy = json!({ "Statement": statements }));
+    let refused = |status, code| {
+        let error = AwsError::of_service(Operation::GetQueueAttributes, status, code, "");
+        vec![queue(Err(error))]
+    };
+    let fifo = QueueFacts {
+        url: "https://sqs.us-east-1.amazonaws.com/1/ebbtide.fifo".into(),
+        ..queue(Ok(good_queue()))
+    };
+    let events = json!({ "Service": ["sns.amazonaws.com", "events.amazonaws.com"] });
+    let table = [
+        ("none", Vec::new(), Severity::Note, "none"),
+        ("gone", refused(400, "QueueDoesNotExist"), Severity::Error, "no such queue"),
+        ("silent", refused(503, "ServiceUnavailable"), Severity::Error, "reached"),
+        ("no policy", changed(&|queue| queue.policy = json!(null)), Severity::Warning, "EventBridge"),
+        (
+            "another's",
+            allowing(
+                json!({ "Effect": "Allow", "Principal": { "Service": "s3.amazonaws.com" }, "Action": "*" }),
+            ),
+            Severity::Warning,
+            "EventBridge",
+        ),
+        (
+            "receive",
+            allowing(json!([{ "Effect": "Allow", "Principal": events, "Action": ["sqs:ReceiveMessage"] }])),
+            Severity::Warning,
+            "EventBridge",
+        ),
+        (
+            "forbidden",
+            allowing(json!([
+                { "Effect": "Allow", "Principal": events, "Action": "SQS:Send*" },
+                { "Effect": "Deny", "Principal": "*", "Action": "sqs:*" },
+            ])),
+            Severity::Warning,
+            "EventBridge",
+        ),
+        (
+            "everybody",
+            allowing(json!({ "Effect": "Allow", "Principal": { "AWS": "*" }, "Action": "sqs:*" })),
+            Severity::Error,
+            "everybody",
+        ),
+        (
+            "key of AWS",
+            changed(&|queue| queue.key = Some("alias/aws/sqs".into())),
+            Severity::Warning,
+            "encrypted",
+        ),
+        ("own key", changed(&|queue| queue.key = Some("1234-abcd".into())), Severity::Note, "1234-abcd"),
+        ("no dead letters", changed(&|queue| queue.receives = None), Severity::Note, "dead-letter"),
+        ("few receives", changed(&|queue| queue.receives = Some(5)), Severity::Warning, "after 5"),
+        ("short", changed(&|queue| queue.retention = Some(Duration::from_mins(1))), Severity::Warning, "1m"),
+        ("late", changed(&|queue| queue.delay = Duration::from_mins(15)), Severity::Warning, "15m"),
+        ("FIFO", vec![fifo], Severity::Warning, "FIFO"),
+    ];
+    for (what, queues, severity, word) in table {
+        one_is_found(what, &Facts { queues, ..good() }, "queues", severity, word);
+    }
+    for fine in [
+        json!({ "Effect": "Allow", "Principal": events, "Action": "SQS:Send*" }),
+        // What the console of AWS makes: everybody, from a certain rule only.
+        json!([{ "Effect": "Allow", "Principal": "*", "Action": "*", "Condition": { "ArnLike": {} } }]),
+        json!([
+            { "Effect": "Allow", "Principal": events, "Action": "sqs:*" },
+            { "Effect": "Deny", "Principal": "*", "Action": "sqs:*", "Condition": { "Bool": {} } },
+        ]),
+    ] {
+        let facts = Facts { queues: allowing(fine.clone()), ..good() };
+        assert_eq!(report(&facts).findings, [], "{fine}");
+    }
+    let denied = Facts { queues: refused(403, "AccessDenied"), ..good() };
+    assert_eq!(report(&denied).findings, [], "told as a finding about IAM, once");
+}
+
+#[test]
+fn what_cannot_be_tried_is_told_as_a_simulation_of_iam() {
+    let mut group = good_group();
+    group.asg.arn = "arn:aws:autoscaling:us-east-1:1:autoScalingGroup:u:autoScalingGroupName/web".into();
+    let label = "k8s.io/cluster-autoscaler/node-template/label/a";
+    group.asg.tags.insert(label.to_owned(), "b".to_owned());
+    let facts = Facts {
+        identity: Some("arn:aws:sts::1:assumed-role/ebbtide/pod".into()),
+        writes: vec![Operation::SetDesiredCapacity, Operation::DeleteMessageBatch, Operation::ReceiveMessage],
+        groups: vec![group],
+        queues: vec![queue(Ok(QueueAttributes {
+            arn: "arn:aws:sqs:us-east-1:1:ebbtide".into(),
+            ..good_queue()
+        }))],
+        ..good()
+    };
+    let report = report(&facts);
+    let [of_queue, of_group] = &report.findings[..] else { panic!("two: {report:#?}") };
+    assert_eq!(report.exit_code(), 0);
+    let shared = "aws iam simulate-principal-policy --policy-source-arn arn:aws:iam::1:role/ebbtide --resource-arns 'arn:aws:";
+    for (finding, expected) in [
+        (
+            of_group,
+            "autoscaling:us-east-1:1:autoScalingGroup:u:autoScalingGroupName/web' --action-names autoscaling:SetDesiredCapacity \
+             --context-entries 'ContextKeyName=aws:ResourceTag/k8s.io/cluster-autoscaler/enabled,ContextKeyValues=true,\
+             ContextKeyType=string' --query",
+        ),
+        (of_queue, "sqs:us-east-1:1:ebbtide' --action-names sqs:DeleteMessage sqs:ReceiveMessage --query"),
+    ] {
+        let rest = finding.fix.strip_prefix(shared).unwrap_or_else(|| panic!("{finding:?}"));
+        assert!(rest.starts_with(expected), "{finding:?}");
     }
 }
 

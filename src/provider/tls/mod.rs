@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use std::{fmt, fs, io};
 
 use jiff::Timestamp;
@@ -27,7 +28,7 @@ use tracing::{info, warn};
 use self::certificate::Unfit;
 use self::clients::NamedClients;
 pub use self::clients::WrongName;
-use crate::clock::Clock;
+use crate::clock::{Clock, elapsed};
 use crate::telemetry::chain;
 
 /// The certificate files (PEM), and who is let in.
@@ -102,18 +103,32 @@ pub enum TlsProblem {
         /// What is wrong with it.
         why: String,
     },
+    /// Something in it ends soon, or has ended beside something that has not.
+    #[error("the {file} in {} ends at {end}", path.display())]
+    Ends {
+        /// Which.
+        file: TlsFile,
+        /// Where.
+        path: PathBuf,
+        /// When the first thing in it does.
+        end: Timestamp,
+    },
 }
 
 impl TlsProblem {
     /// The file it is about.
     pub fn file(&self) -> TlsFile {
         match self {
-            Self::Unreadable { file, .. } | Self::Unusable { file, .. } | Self::Untimely { file, .. } => {
-                *file
-            }
+            Self::Unreadable { file, .. }
+            | Self::Unusable { file, .. }
+            | Self::Untimely { file, .. }
+            | Self::Ends { file, .. } => *file,
         }
     }
 }
+
+/// How long before its end a file is told of. Certificates of a year are renewed by hand, those of cert-manager 30 days before.
+pub(super) const WARN_BEFORE: Duration = Duration::from_hours(14 * 24);
 
 /// What shows that a file has changed. Kubernetes replaces mounted files by a symbolic link, whose new target may be of
 /// the same second. `None` for a missing file.
@@ -172,6 +187,18 @@ impl Tls {
             Some(TlsProblem::Untimely { file: *file, path: self.path(*file)?.to_owned(), why: why.clone() })
         });
         told.collect()
+    }
+
+    /// What ends within 14 days, and files that have expired or are not valid yet. A file is named once.
+    pub fn ending(&self) -> Vec<TlsProblem> {
+        let mut told = self.untimely();
+        let now = self.clock.wall();
+        for (file, end) in self.ends().into_iter().filter(|(_, end)| elapsed(now, *end) < WARN_BEFORE) {
+            if let Some(path) = self.path(file).filter(|_| told.iter().all(|other| other.file() != file)) {
+                told.push(TlsProblem::Ends { file, path: path.to_owned(), end });
+            }
+        }
+        told
     }
 
     /// Whether every client that the authorities have signed is let in.

@@ -117,6 +117,7 @@ operations! {
     Sqs {
         ChangeMessageVisibilityBatch,
         DeleteMessageBatch,
+        GetQueueAttributes,
         ReceiveMessage,
     }
 }

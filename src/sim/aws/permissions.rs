@@ -147,6 +147,10 @@ impl State {
         let anything = || vec![Target { arn: "*".to_owned(), keys: BTreeMap::new() }];
         let name = operation.name();
         match service {
+            Service::Sqs => {
+                let queue = form.get("QueueUrl").and_then(|url| url.rsplit('/').next()).unwrap_or_default();
+                vec![Target { arn: format!("arn:aws:sqs:{REGION}:{ACCOUNT}:{queue}"), keys: BTreeMap::new() }]
+            }
             _ if name.starts_with("Describe") || name.starts_with("Get") => anything(),
             Service::AutoScaling => vec![self.group_target(form)],
             Service::Ec2 => {
@@ -162,11 +166,6 @@ impl State {
                 ids.map(|id| Target { arn: arn(id), keys: keys.clone() }).collect()
             }
             Service::Eks | Service::LoadBalancing => anything(),
-            Service::Sqs => {
-                let queue = form.get("QueueUrl").and_then(|url| url.rsplit('/').next()).unwrap_or_default();
-                let arn = format!("arn:aws:sqs:{REGION}:{ACCOUNT}:{queue}");
-                vec![Target { arn, keys: BTreeMap::new() }]
-            }
         }
     }
 

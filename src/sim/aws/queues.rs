@@ -27,6 +27,8 @@ pub struct QueueSpec {
     name: String,
     retention: Duration,
     dead_letters: Option<(String, u32)>,
+    policy: Option<String>,
+    key: Option<String>,
 }
 
 impl QueueSpec {
@@ -34,7 +36,8 @@ impl QueueSpec {
     ///
     /// <https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_CreateQueue.html>
     pub fn named(name: impl Into<String>) -> Self {
-        Self { name: name.into(), retention: Duration::from_hours(4 * 24), dead_letters: None }
+        let retention = Duration::from_hours(4 * 24);
+        Self { name: name.into(), retention, dead_letters: None, policy: None, key: None }
     }
 
     /// Keeps messages for this long.
@@ -50,6 +53,20 @@ impl QueueSpec {
     #[must_use]
     pub fn dead_letters(mut self, queue: impl Into<String>, max_receives: u32) -> Self {
         self.dead_letters = Some((queue.into(), max_receives));
+        self
+    }
+
+    /// With a policy that says who may send. It is told and not enforced: the world's own events come in any case.
+    #[must_use]
+    pub fn policy(mut self, document: impl Into<String>) -> Self {
+        self.policy = Some(document.into());
+        self
+    }
+
+    /// Encrypted with this key of KMS.
+    #[must_use]
+    pub fn key(mut self, key: impl Into<String>) -> Self {
+        self.key = Some(key.into());
         self
     }
 }
@@ -117,6 +134,24 @@ impl Stored {
 }
 
 impl Queue {
+    pub(super) fn attributes(&self) -> BTreeMap<&'static str, String> {
+        let QueueSpec { name, retention, dead_letters, policy, key } = &self.spec;
+        let redrive = dead_letters.as_ref().map(|(to, most)| {
+            let to = arn(to);
+            serde_json::json!({ "deadLetterTargetArn": to, "maxReceiveCount": most }).to_string()
+        });
+        let known = [
+            ("QueueArn", Some(arn(name))),
+            ("DelaySeconds", Some("0".to_owned())),
+            ("MessageRetentionPeriod", Some(retention.as_secs().to_string())),
+            ("VisibilityTimeout", Some(VISIBILITY.as_secs().to_string())),
+            ("RedrivePolicy", redrive),
+            ("Policy", policy.clone()),
+            ("KmsMasterKeyId", key.clone()),
+        ];
+        known.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+    }
+
     fn is_exhausted(&self, message: &Stored) -> bool {
         self.spec.dead_letters.as_ref().is_some_and(|(_, most)| message.received >= *most)
     }
@@ -229,6 +264,10 @@ fn parse(handle: &str) -> Result<(u64, u32), ApiError> {
         let text = format!("The input receipt handle \"{handle}\" is not a valid receipt handle.");
         ApiError::client("ReceiptHandleIsInvalid", text)
     })
+}
+
+fn arn(name: &str) -> String {
+    format!("arn:aws:sqs:{REGION}:{ACCOUNT}:{name}")
 }
 
 fn url(name: &str) -> String {

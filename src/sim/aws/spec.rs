@@ -188,9 +188,12 @@ pub struct GroupSpec {
 
 /// How a group terminates instances, and who may change it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
 pub(super) struct Policies {
     /// Whether it retains an instance whose terminating hook is abandoned.
     pub(super) retains: bool,
+    /// Whether it refuses to be deleted together with its instances.
+    pub(super) prevents_force_deletion: bool,
     /// Whether it launches a replacement before it terminates.
     pub(super) launches_first: bool,
     /// Whether it replaces Spot instances on a rebalance recommendation.
@@ -322,6 +325,15 @@ impl GroupSpec {
     #[must_use]
     pub fn retaining(mut self) -> Self {
         self.policies.retains = true;
+        self
+    }
+
+    /// Protected from being deleted together with its instances (`DeletionProtection`: `prevent-force-deletion`).
+    ///
+    /// <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_AutoScalingGroup.html>
+    #[must_use]
+    pub fn preventing_force_deletion(mut self) -> Self {
+        self.policies.prevents_force_deletion = true;
         self
     }
 

@@ -1,4 +1,4 @@
-//! The SQS API, version 2012-11-05: receiving, deleting and keeping messages of standard queues.
+//! The SQS API, version 2012-11-05: receiving, deleting and keeping messages of standard queues, and how these are set up.
 //!
 //! SQS speaks JSON: the operation is in a header, its parameters are in the body. [`form`] turns a request into the shape
 //! of the query protocol's, with lists as `Entries.1.Id`.
@@ -69,6 +69,7 @@ pub(super) fn dispatch(
 ) -> Result<Value, ApiError> {
     match operation {
         Operation::ReceiveMessage => receive(state, form, now),
+        Operation::GetQueueAttributes => attributes(state, form),
         Operation::DeleteMessageBatch => delete(state, form, now),
         Operation::ChangeMessageVisibilityBatch => change_visibility(state, form, now),
         _ => Err(ApiError::unknown_path(form.get("Action").unwrap_or_default())),
@@ -144,6 +145,16 @@ fn receive(state: &mut State, form: &Form, now: Timestamp) -> Result<Value, ApiE
         .collect();
     // An answer without messages has no list.
     Ok(if messages.is_empty() { json!({}) } else { json!({ "Messages": messages }) })
+}
+
+/// What has no value is left out.
+///
+/// <https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_GetQueueAttributes.html>
+fn attributes(state: &mut State, form: &Form) -> Result<Value, ApiError> {
+    let asked = form.list("AttributeNames");
+    let mut known = queue(state, form)?.1.attributes();
+    known.retain(|name, _| asked.contains(name) || asked.contains(&"All"));
+    Ok(if known.is_empty() { json!({}) } else { json!({ "Attributes": known }) })
 }
 
 /// The entries of a batch: ten at most, with distinct ids.

@@ -136,8 +136,10 @@ fn zone_ids(zones: &[String]) -> Vec<String> {
     ids
 }
 
-/// Writes a group's policies and status, if it has any.
+/// Writes a group's policies, and its status if it has one.
 fn write_policies(xml: &mut Xml, group: &Group) {
+    let prevents = if group.policies.prevents_force_deletion { "prevent-force-deletion" } else { "none" };
+    xml.text("DeletionProtection", prevents);
     if group.policies.retains {
         xml.inside("InstanceLifecyclePolicy", |xml| {
             xml.inside("RetentionTriggers", |xml| {
