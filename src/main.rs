@@ -7,7 +7,7 @@ use std::time::Duration;
 use ebbtide::clock::Clock;
 use ebbtide::cluster::Cluster;
 use ebbtide::commands::{self, Style};
-use ebbtide::config::{CheckOptions, Command, Config, PlanOptions, StatusOptions};
+use ebbtide::config::{Command, Config, LookOptions, PlanOptions, StatusOptions};
 use ebbtide::provider::Tls;
 use ebbtide::{app, telemetry};
 use tokio::signal::unix::{SignalKind, signal};
@@ -107,12 +107,11 @@ fn status(options: &StatusOptions) -> anyhow::Result<()> {
     })?
 }
 
-fn check(options: &CheckOptions) -> anyhow::Result<u8> {
+fn check(options: &LookOptions) -> anyhow::Result<u8> {
     app::block_on(async {
         let (clock, config) = (Clock::system(), &options.config);
-        let load = |options| {
-            Tls::load(options, clock.clone()).map_or_else(|problems| problems, |tls| tls.ending())
-        };
+        let load =
+            |options| Tls::load(options, clock.clone()).map_or_else(|problems| problems, |tls| tls.ending());
         let tls = config.tls.clone().map(load).unwrap_or_default();
         let cluster = Cluster::connect_to(config.kubeconfig.as_deref(), options.context.as_deref()).await?;
         let aws = app::connect_aws(config).await?;
@@ -125,11 +124,12 @@ fn check(options: &CheckOptions) -> anyhow::Result<u8> {
 
 fn plan(options: &PlanOptions) -> anyhow::Result<()> {
     app::block_on(async {
-        let (clock, config) = (Clock::system(), &options.config);
-        let cluster = Cluster::connect_to(config.kubeconfig.as_deref(), options.context.as_deref()).await?;
+        let (clock, look) = (Clock::system(), &options.look);
+        let config = &look.config;
+        let cluster = Cluster::connect_to(config.kubeconfig.as_deref(), look.context.as_deref()).await?;
         let aws = if config.selectors.is_empty() { None } else { Some(app::connect_aws(config).await?) };
         let preview = commands::plan::look(&cluster, aws.as_ref(), options, &clock).await?;
-        write(&commands::plan::render(&preview, options.output, style(), clock.wall()))
+        write(&commands::plan::render(&preview, look.output, style(), clock.wall()))
     })?
 }
 

@@ -34,7 +34,9 @@ pub async fn look(
         Box::pin(cluster.count_attachments(&options.node)),
     );
     let place = match aws {
-        Some(aws) => Box::pin(place(cluster, aws, &options.config, &NodeView::from(&node), clock)).await?,
+        Some(aws) => {
+            Box::pin(place(cluster, aws, &options.look.config, &NodeView::from(&node), clock)).await?
+        }
         None => Place::Unknown,
     };
     let facts = Facts {
@@ -44,7 +46,7 @@ pub async fn look(
         daemon_sets: Some(daemon_sets.map_err(reading("DaemonSets"))?.into_iter().collect()),
         attachments: attachments.map_err(reading("volume attachments"))?,
         place,
-        settings: options.config.scale_in_settings(),
+        settings: options.look.config.scale_in_settings(),
     };
     Ok(preview(&facts, options.cause, clock.wall()))
 }

@@ -62,17 +62,13 @@ pub struct PlanOptions {
     pub node: String,
     /// On whose account it would go.
     pub cause: Cause,
-    /// How the answer is written.
-    pub output: Output,
-    /// Context of the kubeconfig; `None`: its current one.
-    pub context: Option<String>,
-    /// What `serve` would run with.
-    pub config: Config,
+    /// What is asked of both.
+    pub look: LookOptions,
 }
 
-/// What is asked of `check`.
+/// What is asked of `check`, and of `plan`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CheckOptions {
+pub struct LookOptions {
     /// How the answer is written.
     pub output: Output,
     /// Context of the kubeconfig; `None`: its current one.

@@ -45,7 +45,7 @@ pub(super) enum Sub {
     Plan(PlanFlags),
     /// Show what is missing or wrong in rights, groups, hooks, tags, cluster-autoscaler's flags, certificates and the Lease, each
     /// with its fix. Changes nothing. Takes the flags of `serve`. Exits with 2 for an error, 1 for a warning.
-    Check(CheckFlags),
+    Check(LookFlags),
     /// Print a script that completes command lines in a shell.
     Completions {
         /// The shell.
@@ -70,19 +70,13 @@ pub(super) struct PlanFlags {
     /// On whose account it would go.
     #[arg(long, value_name = "CAUSE", value_enum, default_value = "autoscaler")]
     pub(super) cause: Asker,
-    /// How the answer is written.
-    #[arg(short, long, value_name = "FORMAT", value_enum, default_value = "table")]
-    pub(super) output: Output,
-    /// Context of the kubeconfig. If not given, its current one.
-    #[arg(long, value_name = "NAME")]
-    pub(super) context: Option<String>,
     #[command(flatten)]
-    pub(super) flags: Box<ServeFlags>,
+    pub(super) look: LookFlags,
 }
 
-/// The flags of `check`, as typed.
+/// The flags of `check`, and of `plan` besides its own, as typed: those of `serve`, and how a person asks.
 #[derive(Debug, clap::Args)]
-pub(super) struct CheckFlags {
+pub(super) struct LookFlags {
     /// How the answer is written.
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value = "table")]
     pub(super) output: Output,

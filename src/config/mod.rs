@@ -17,8 +17,8 @@ mod values;
 
 use std::ffi::OsString;
 
-use self::flags::{Read, Sub};
-pub use commands::{CheckOptions, Output, PlanOptions, StatusOptions};
+use self::flags::{LookFlags, Read, Sub};
+pub use commands::{LookOptions, Output, PlanOptions, StatusOptions};
 pub use flags::flags_table;
 pub use problem::{Problem, Problems};
 pub use values::Config;
@@ -35,7 +35,7 @@ pub enum Command {
     /// Show what a scale-in would do.
     Plan(Box<PlanOptions>),
     /// Look for what is missing or wrong around the program.
-    Check(Box<CheckOptions>),
+    Check(Box<LookOptions>),
     /// Run the program on simulated worlds.
     #[cfg(feature = "simulate")]
     Simulate(Simulate),
@@ -73,18 +73,12 @@ fn checked(
             Command::Serve(Box::new(validate::config(*flags, proxy, problems)?))
         }
         Sub::Plan(plan) => {
-            let proxy = validate::proxy(env, problems);
-            let config = validate::config(*plan.flags, proxy, problems)?;
             let (node, cause) = (plan.node, plan.cause.into());
-            let (output, context) = (plan.output, plan.context);
-            Command::Plan(Box::new(PlanOptions { node, cause, output, context, config }))
+            Command::Plan(Box::new(PlanOptions { node, cause, look: looking(plan.look, env, problems)? }))
         }
-        Sub::Check(check) => {
-            let proxy = validate::proxy(env, problems);
-            validate::needs_groups(&check.flags, problems);
-            let config = validate::config(*check.flags, proxy, problems)?;
-            let (output, context) = (check.output, check.context);
-            Command::Check(Box::new(CheckOptions { output, context, config }))
+        Sub::Check(look) => {
+            validate::needs_groups(&look.flags, problems);
+            Command::Check(Box::new(looking(look, env, problems)?))
         }
         Sub::Status(options) => Command::Status(options),
         #[cfg(feature = "simulate")]
@@ -92,4 +86,14 @@ fn checked(
         // Answered where they are read.
         Sub::Completions { .. } | Sub::Man { .. } => return None,
     })
+}
+
+fn looking(
+    look: LookFlags,
+    env: &dyn Fn(&str) -> Option<String>,
+    problems: &mut Vec<Problem>,
+) -> Option<LookOptions> {
+    let proxy = validate::proxy(env, problems);
+    let config = validate::config(*look.flags, proxy, problems)?;
+    Some(LookOptions { output: look.output, context: look.context, config })
 }

@@ -461,10 +461,10 @@ fn plan_takes_the_flags_and_variables_of_serve_and_needs_no_groups() {
         other => panic!("not planned: {other:?}"),
     };
     let options = plan(&["plan", "n-1", "-o", "json"], &[("EBBTIDE_DRAIN_TIMEOUT", "10m")]);
-    assert_eq!((options.node.as_str(), options.output), ("n-1", Output::Json));
-    assert_eq!(options.config.drain_timeout, Some(Duration::from_mins(10)));
-    assert!(options.config.selectors.is_empty());
-    assert!(!plan(&["plan", GROUPS, "n-1", "--cause=operator"], &[]).config.selectors.is_empty());
+    assert_eq!((options.node.as_str(), options.look.output), ("n-1", Output::Json));
+    assert_eq!(options.look.config.drain_timeout, Some(Duration::from_mins(10)));
+    assert!(options.look.config.selectors.is_empty());
+    assert!(!plan(&["plan", GROUPS, "n-1", "--cause=operator"], &[]).look.config.selectors.is_empty());
     assert_eq!(
         flags(&["plan", "n-1", "--drain-timeout=soon", "--no-such"]),
         ["--no-such", "--drain-timeout"]

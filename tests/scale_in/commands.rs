@@ -7,7 +7,7 @@ use ebbtide::aws::Aws;
 use ebbtide::cluster::Cluster;
 use ebbtide::cluster::record::Cause as RecordCause;
 use ebbtide::commands::{Style, plan, status};
-use ebbtide::config::{Config, Output, PlanOptions};
+use ebbtide::config::{Config, LookOptions, Output, PlanOptions};
 use ebbtide::scale_in::preview::{End, Preview, What};
 use ebbtide::sim::aws::GroupSpec;
 use ebbtide::sim::cluster::{self, budget, pod};
@@ -38,9 +38,7 @@ async fn planned(scene: &Scene, machine: &Machine, config: Config) -> Preview {
     let options = PlanOptions {
         node: machine.name.clone(),
         cause: RecordCause::Autoscaler,
-        output: Output::Table,
-        context: None,
-        config,
+        look: LookOptions { output: Output::Table, context: None, config },
     };
     let aws = Aws::at(aws_client(Arc::new(scene.world.aws.clone())));
     plan::look(&reader(&scene.world), Some(&aws), &options, &scene.world.clock).await.expect("planned")
