@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+use tonic::transport::Channel;
 
 pub use self::error::AppError;
 use self::parts::Parts;
@@ -30,6 +31,7 @@ use crate::provider::{self, Incoming, Provider, Tls, TlsOptions};
 use crate::scale_in::status::Status;
 use crate::scale_in::{self, Shared};
 use crate::telemetry::chain;
+use crate::telemetry::traces::{self, Exporter, Traces};
 use crate::template::learned::config_map;
 
 /// How long a stop waits for calls under way: cluster-autoscaler's, and ours to the API server and AWS. The kubelet gives 30
@@ -50,6 +52,8 @@ pub struct Outside {
     pub tls: Option<Tls>,
     /// Socket of the admin endpoints.
     pub admin: Option<TcpListener>,
+    /// The collector that traces are told.
+    pub collector: Option<Channel>,
 }
 
 impl std::fmt::Debug for Outside {
@@ -79,7 +83,9 @@ pub async fn connect(config: &Config) -> anyhow::Result<Outside> {
     tracing::info!(listen = %listener.address()?, admin = %admin.local_addr()?, "listening");
     let aws = connect_aws(config).await?;
     let cluster = Cluster::connect(config.kubeconfig.as_deref()).await?;
-    Ok(Outside { aws, cluster, clock, incoming: Box::pin(listener), tls, admin: Some(admin) })
+    let collector = config.otlp_endpoint.as_deref().map(traces::connect).transpose();
+    let collector = collector.context("--otlp-endpoint")?;
+    Ok(Outside { aws, cluster, clock, incoming: Box::pin(listener), tls, admin: Some(admin), collector })
 }
 
 /// Connects to AWS as configured.
@@ -101,7 +107,11 @@ fn load_tls(options: TlsOptions, clock: Clock) -> anyhow::Result<Tls> {
 
 /// Runs the program until `stop`, then waits for calls under way.
 pub async fn run(config: &Config, outside: Outside, stop: CancellationToken) -> Result<(), AppError> {
-    let Outside { aws, cluster, clock, incoming, tls, admin } = outside;
+    let Outside { aws, cluster, clock, incoming, tls, admin, collector } = outside;
+    let (traces, exporter) = match collector.map(Traces::to) {
+        Some((traces, exporter)) => (traces, Some(exporter)),
+        None => (Traces::default(), None),
+    };
     let dry_run = config.dry_run.then(|| DryRun::new(clock.clone()));
     let (aws, cluster) = match &dry_run {
         Some(dry_run) => {
@@ -111,7 +121,7 @@ pub async fn run(config: &Config, outside: Outside, stop: CancellationToken) -> 
         None => (aws, cluster),
     };
     let Parts { shared, discovery, managed_hooks, provider, mut election, running, registry } =
-        Parts::build(config, aws.clone(), cluster.clone(), clock, dry_run, stop.clone());
+        Parts::build(config, aws.clone(), cluster.clone(), clock, dry_run, traces, stop.clone());
     let _running = running.guard();
     let readiness = Readiness::new();
 
@@ -125,6 +135,9 @@ pub async fn run(config: &Config, outside: Outside, stop: CancellationToken) -> 
     tasks.until_stop("look-up of the AWS identity", log_identity(aws));
     tasks.until_done("scale-in controller", control(Arc::clone(&shared)));
     tasks.until_done("gRPC server", serve_grpc(provider, incoming, tls, stop.clone()));
+    if let Some(exporter) = exporter {
+        tasks.until_done("export of traces", export(exporter, stop.clone()));
+    }
     tasks.until_stop("readiness", Gates::of(&readiness).keep(readiness.clone(), Arc::clone(&shared)));
     if let Some(listener) = admin {
         let look = Arc::new(move || Status::of(&shared));
@@ -186,6 +199,11 @@ async fn log_identity(aws: Aws) -> Infallible {
         }
     }
     std::future::pending().await
+}
+
+async fn export(exporter: Exporter, stop: CancellationToken) -> Result<(), AppError> {
+    exporter.run(stop).await;
+    Ok(())
 }
 
 async fn control(shared: Arc<Shared>) -> Result<(), AppError> {

@@ -19,6 +19,7 @@ use crate::groups::protection::Protection;
 use crate::groups::{self, Groups};
 use crate::provider::{AwsSizing, Provider, RpcMetrics, Running};
 use crate::scale_in::{Board, EvictionRate, History, Holds, Intents, Metrics, Notices, Shared};
+use crate::telemetry::traces::Traces;
 use crate::template::LearnedStore;
 
 /// The program's parts, and what they share.
@@ -42,9 +43,10 @@ impl Parts {
         cluster: Cluster,
         clock: Clock,
         dry_run: Option<DryRun>,
+        traces: Traces,
         stop: CancellationToken,
     ) -> Self {
-        let shared = Arc::new(Shared { dry_run, ..shared(config, aws, cluster, clock, stop) });
+        let shared = Arc::new(Shared { dry_run, traces, ..shared(config, aws, cluster, clock, stop) });
         let mut registry = Registry::default();
         let rpc_metrics = register(&mut registry, &shared);
         let running = Running::default();
@@ -92,6 +94,7 @@ fn shared(config: &Config, aws: Aws, cluster: Cluster, clock: Clock, stop: Cance
         turns_given: std::sync::Mutex::default(),
         waiting: Arc::new(Board::default()),
         history: History::default(),
+        traces: Traces::default(),
         metrics: Metrics::default(),
         cluster,
         aws,
@@ -120,6 +123,7 @@ fn register(registry: &mut Registry, shared: &Shared) -> RpcMetrics {
     let (nodes, waiting) = (Arc::clone(&shared.nodes), Arc::clone(&shared.waiting));
     let load_balancers = Arc::clone(&shared.load_balancers);
     shared.metrics.register(registry, nodes, waiting, load_balancers, shared.clock.clone());
+    shared.traces.register(registry);
     shared.notices.register(registry, shared.clock.clone());
     shared.cluster.register(registry);
     groups::register(registry, Arc::clone(&shared.groups), shared.clock.clone());

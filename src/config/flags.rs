@@ -244,6 +244,10 @@ pub(super) struct ServeFlags {
     /// the status page. Takes no Lease and reads no queue. For a while beside another provider: true, false.
     #[arg(long, value_name = "BOOL", default_value = "false", num_args = 0..=1, default_missing_value = "true")]
     pub(super) dry_run: String,
+    /// URL of an OpenTelemetry collector (OTLP over gRPC) that is told a trace of every scale-in when it has ended, like
+    /// http://collector:4317. If not given, none is.
+    #[arg(long, value_name = "URL")]
+    pub(super) otlp_endpoint: Option<String>,
     /// Format of the log: text, json.
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub(super) log_format: String,

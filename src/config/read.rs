@@ -83,6 +83,11 @@ pub(super) fn is_url(text: &str) -> bool {
     })
 }
 
+/// Where TLS is not spoken.
+pub(super) fn is_plain_url(text: &str) -> bool {
+    is_url(text) && text.starts_with("http://")
+}
+
 pub(super) fn duration(
     flag: &str,
     text: &str,

@@ -86,6 +86,7 @@ fn defaults() -> Config {
         templates_config_map: "ebbtide-templates".into(),
         election: Some(Candidate { lease: "ebbtide".into(), pod: None }),
         dry_run: false,
+        otlp_endpoint: None,
         log: LogOptions { format: LogFormat::Text, level: Level::INFO },
     }
 }
@@ -130,6 +131,7 @@ fn every_flag_is_read_and_so_is_every_variable() {
         ("--leader-elect", "true"),
         ("--leader-elect-resource-name", "ebbtide.two"),
         ("--leader-elect-pod", "ebbtide-1"),
+        ("--otlp-endpoint", "http://collector:4317"),
         ("--log-format", "json"),
         ("--log-level", "debug"),
     ];
@@ -137,6 +139,7 @@ fn every_flag_is_read_and_so_is_every_variable() {
         listen: Listen::Tcp((IpAddr::V6(Ipv6Addr::LOCALHOST), 1).into()),
         admin_listen: "0.0.0.0:2".parse().expect("an address"),
         region: Some("eu-central-1".into()),
+        otlp_endpoint: Some("http://collector:4317".into()),
         endpoint_url: Some("http://localhost:5000".into()),
         selectors: selectors(&["0:5:db: main"], &["asg:tag=a=b,c"]).of_cluster(Some("prod".into())),
         refresh_interval: Duration::from_secs(90),
@@ -236,6 +239,7 @@ fn every_problem_of_a_command_line_is_reported_at_once_with_its_flag() {
         "--leader-elect=perhaps",
         "--leader-elect-resource-name=-",
         "--leader-elect-pod=$(POD_NAME)",
+        "--otlp-endpoint=https://collector:4317",
         "--log-format=xml",
         "--log-level=loud",
         "--log-level=info",
@@ -280,6 +284,7 @@ fn every_problem_of_a_command_line_is_reported_at_once_with_its_flag() {
             "--lifecycle-hook",
             "--templates-config-map",
             "--log-format",
+            "--otlp-endpoint",
         ]
     );
 }

@@ -10,8 +10,9 @@ use std::time::Duration;
 use super::flags::ServeFlags;
 use super::problem::Problem;
 use super::read::{
-    address, at_once, boolean, duration, is_cluster_name, is_hook_name, is_object_name, is_region, is_url,
-    log_format, log_level, mixed_instances, named, on_deadline, pods, rate, share, treatment,
+    address, at_once, boolean, duration, is_cluster_name, is_hook_name, is_object_name, is_plain_url,
+    is_region, is_url, log_format, log_level, mixed_instances, named, on_deadline, pods, rate, share,
+    treatment,
 };
 use super::values::Config;
 use crate::aws::Proxy;
@@ -66,6 +67,8 @@ pub(super) fn config(flags: ServeFlags, proxy: Option<Proxy>, problems: &mut Vec
     check_names(&flags, problems);
     let dry_run = boolean("--dry-run", &flags.dry_run, problems);
     let log = log(&flags, problems);
+    let (collector, shape) = (flags.otlp_endpoint.clone(), "it is to be http://HOST:PORT");
+    let otlp_endpoint = named("--otlp-endpoint", collector, is_plain_url, shape, problems);
 
     let (listen, admin_listen) = addresses?;
     let Polling { refresh_interval, snapshot_max_age } = polling?;
@@ -104,6 +107,7 @@ pub(super) fn config(flags: ServeFlags, proxy: Option<Proxy>, problems: &mut Vec
         // Never in the way of one that writes.
         election: election.filter(|_| dry_run != Some(true)),
         dry_run: dry_run?,
+        otlp_endpoint,
         log: log?,
     })
 }

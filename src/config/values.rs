@@ -82,6 +82,8 @@ pub struct Config {
     pub election: Option<Candidate>,
     /// Whether nothing is changed.
     pub dry_run: bool,
+    /// URL of the collector that traces are told; `None`: none are.
+    pub otlp_endpoint: Option<String>,
     /// How logs are written.
     pub log: LogOptions,
 }

@@ -29,6 +29,7 @@ use crate::groups::selector::Selectors;
 use crate::groups::{Group, Groups, Snapshot, sizes};
 use crate::k8s::{GroupName, InstanceId, NodeName, names};
 use crate::telemetry::Outage;
+use crate::telemetry::traces::Traces;
 use crate::template::{self, LearnedStore};
 
 /// What the controller and its workers share.
@@ -86,6 +87,8 @@ pub struct Shared {
     pub waiting: Arc<Board>,
     /// The last scale-ins that ended.
     pub history: History,
+    /// Where scale-ins that ended are told as traces.
+    pub traces: Traces,
     /// Counters.
     pub metrics: Metrics,
     /// Stops everything: answers still out are awaited, nothing new is sent.

@@ -10,14 +10,20 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::record::{Cause, Phase, Record};
+use crate::aws::{AwsError, Operation};
 use crate::clock::elapsed;
+use crate::cluster::PodName;
 use crate::k8s::NodeName;
+use crate::telemetry::chain;
 
 /// How many that ended are kept.
 const KEPT: usize = 100;
 
 /// Phases of one scale-in that are kept: workloads that keep coming back to a node bring it back to Draining each time.
 const STAGES: usize = 16;
+
+/// Steps of one scale-in that are kept: twice as many as there are pods on most nodes.
+const STEPS: usize = 256;
 
 /// How a scale-in ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
@@ -63,11 +69,26 @@ pub(super) enum Ended {
 /// A phase and when it began, by the wall clock.
 pub(super) type Stage = (Phase, Timestamp);
 
+/// Something that was asked for in a scale-in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Step {
+    /// What: of AWS by AWS's name.
+    pub(super) name: &'static str,
+    /// Of which pod; `None`: of AWS.
+    pub(super) pod: Option<PodName>,
+    pub(super) began: Timestamp,
+    pub(super) ended: Timestamp,
+    /// What there is to say of the answer: AWS's error, or the budgets that block.
+    pub(super) told: Option<String>,
+}
+
 /// A scale-in as it went.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Course {
     pub(super) record: Record,
     pub(super) stages: Vec<Stage>,
+    /// What this process has asked for, in order.
+    pub(super) steps: Vec<Step>,
     /// Why it was called off.
     why: Option<String>,
     /// Workloads were deleted because time was up.
@@ -144,6 +165,36 @@ impl History {
         course.record.empty_since.filter(|_| is_new).map(|exit| elapsed(exit, now))
     }
 
+    /// Notes what was asked for in the scale-in on a Node. Of a pod the same is kept once.
+    pub(super) fn note(&self, node: &NodeName, step: Step) {
+        let mut inner = self.lock();
+        let Some(course) = inner.under_way.get_mut(node).filter(|course| course.steps.len() < STEPS) else {
+            return;
+        };
+        let is_again =
+            |other: &Step| step.pod.is_some() && (other.name, &other.pod) == (step.name, &step.pod);
+        if !course.steps.iter().any(is_again) {
+            course.steps.push(step);
+        }
+    }
+
+    /// Notes a call to AWS for the scale-in on a Node.
+    pub(super) fn note_call(
+        &self,
+        node: &NodeName,
+        operation: Operation,
+        [began, ended]: [Timestamp; 2],
+        result: &Result<(), AwsError>,
+    ) {
+        let told = result.as_ref().err().map(|error| chain(error));
+        self.note(node, Step { name: operation.name(), pod: None, began, ended, told });
+    }
+
+    /// The last scale-in that ended on a Node.
+    pub(super) fn last(&self, node: &NodeName) -> Option<Past> {
+        self.lock().ended.iter().rev().find(|past| past.node == *node).cloned()
+    }
+
     /// The stages of the scale-in under way on a Node.
     pub(super) fn stages(&self, node: &NodeName, record: &Record) -> Vec<Stage> {
         let inner = self.lock();
@@ -177,7 +228,8 @@ impl Inner {
 impl Course {
     fn of(record: &Record) -> Self {
         let stages = stages_of(record);
-        Self { stages, record: record.clone(), why: None, is_cut_short: false, is_released: false }
+        let steps = Vec::new();
+        Self { stages, steps, record: record.clone(), why: None, is_cut_short: false, is_released: false }
     }
 
     /// How it ended, if it has. `is_gone`: the Node.

@@ -59,6 +59,7 @@ pub mod status;
 mod terminate;
 #[cfg(test)]
 mod tests;
+mod trace;
 mod twins;
 mod waiting;
 mod worker;

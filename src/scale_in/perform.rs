@@ -12,6 +12,7 @@ use super::context::Shared;
 use super::events::NodeEvent;
 use super::outcome::{How, Outcome};
 use super::terminate::{self, Termination};
+use crate::aws::Operation;
 use crate::cluster::{About, Answer, ApiError, NodeView, PodName};
 use crate::k8s::{InstanceId, names};
 use crate::telemetry::chain;
@@ -65,7 +66,10 @@ pub(super) fn perform(
         }
         .boxed(),
         Action::CompleteHook { hook, instance } => async move {
+            let began = shared.clock.wall();
             let result = shared.aws.complete(&hook.group, &hook.name, &instance).await;
+            let took = [began, shared.clock.wall()];
+            shared.history.note_call(&node.name, Operation::CompleteLifecycleAction, took, &result);
             Outcome::Completed { hook, instance, result }
         }
         .boxed(),

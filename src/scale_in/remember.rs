@@ -6,6 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::action::Action;
 use super::events;
+use super::history::Step;
 use super::memory::Task;
 use super::metrics::Call;
 use super::outcome::{How, Outcome};
@@ -47,6 +48,7 @@ impl Worker {
                     self.memory.returns.asked(owner, again);
                 }
                 self.shared.metrics.answered(&answer, call(how));
+                self.note_asked(&pod, &answer, &budgets, how);
                 if goes && how == How::Deleted {
                     self.shared.history.cut_short(&self.name);
                 }
@@ -91,6 +93,24 @@ impl Worker {
             }
             Outcome::GivenUp | Outcome::Announced => {}
         }
+    }
+
+    /// Keeps for the trace what came of asking a pod to go.
+    fn note_asked(&self, pod: &PodName, answer: &Answer, budgets: &[(String, String)], how: How) {
+        let (name, told) = match (answer, how) {
+            (Answer::Blocked(_), _) => {
+                let names: Vec<_> =
+                    budgets.iter().map(|(namespace, name)| format!("{namespace}/{name}")).collect();
+                ("blocked", Some(names.join(", ")))
+            }
+            (Answer::Going | Answer::Gone | Answer::GoingAnyway, How::Evicted) => ("evicted", None),
+            (Answer::Going | Answer::Gone | Answer::GoingAnyway, How::Asked) => ("asked to go", None),
+            (Answer::Going | Answer::Gone | Answer::GoingAnyway, How::Deleted) => ("deleted", None),
+            (Answer::Busy(_) | Answer::Unclear(_), _) => return,
+        };
+        let now = self.shared.clock.wall();
+        let step = Step { name, pod: Some(pod.clone()), began: now, ended: now, told };
+        self.shared.history.note(&self.name, step);
     }
 
     /// AWS was told to end the instance.

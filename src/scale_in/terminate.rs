@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use super::context::{Shared, will_decrement};
 use super::outcome::Outcome;
-use crate::aws::AwsError;
+use crate::aws::{AwsError, Operation};
 use crate::clock::elapsed;
 use crate::groups::{Change, SharedGroupLock};
 use crate::k8s::{GroupName, InstanceId, NodeName};
@@ -68,7 +68,13 @@ async fn is_held_by_ours_alone(shared: &Shared, group: &GroupName) -> Result<(),
 
 async fn terminate(shared: &Shared, one: Termination, lock: SharedGroupLock) -> Result<(), AwsError> {
     let Termination { node, group, instance, decrement } = one;
+    let began = shared.clock.wall();
     let result = shared.aws.terminate(&instance, decrement).await;
+    if let Some(node) = &node {
+        let (operation, took) =
+            (Operation::TerminateInstanceInAutoScalingGroup, [began, shared.clock.wall()]);
+        shared.history.note_call(node, operation, took, &result);
+    }
     let node = node.as_deref();
     match &result {
         Ok(()) => {

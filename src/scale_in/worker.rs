@@ -33,6 +33,7 @@ use super::outcome::Outcome;
 use super::perform::perform;
 use super::plan::plan;
 use super::situation::Situation;
+use super::trace;
 use super::waiting::Progress;
 use crate::clock::later;
 use crate::cluster::{NodeView, PodView, Sink, brings_news, deliver};
@@ -416,10 +417,25 @@ impl Worker {
             for ended in ended {
                 self.shared.metrics.ended(ended);
                 if let Ended::ScaleIn(cause, ending) = ended {
-                    tracing::info!(cause = cause.as_str(), outcome = ending.as_str(), "scale-in ended");
+                    let trace_id = self.tell_trace();
+                    tracing::info!(
+                        cause = cause.as_str(),
+                        outcome = ending.as_str(),
+                        trace_id,
+                        "scale-in ended"
+                    );
                 }
             }
         }
+    }
+
+    /// Tells the trace of the scale-in that has just ended, and returns its id; `None` if nobody listens.
+    fn tell_trace(&self) -> Option<String> {
+        let wanted = self.shared.traces.are_wanted();
+        let told = trace::of(&wanted.then(|| self.shared.history.last(&self.name))??);
+        let id = told.id.to_string();
+        self.shared.traces.tell(told);
+        Some(id)
     }
 
     /// Awaits answers still out; starts nothing new.

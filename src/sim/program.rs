@@ -76,6 +76,7 @@ pub fn config() -> Config {
         templates_config_map: "ebbtide-templates".to_owned(),
         election: Some(Candidate { lease: "ebbtide".to_owned(), pod: Some("ebbtide-0".to_owned()) }),
         dry_run: false,
+        otlp_endpoint: None,
         log: LogOptions { format: LogFormat::Text, level: tracing::Level::INFO },
     }
 }
@@ -123,6 +124,7 @@ impl Program {
             incoming: incoming.boxed(),
             tls: None,
             admin: listener,
+            collector: None,
         };
         let stop = CancellationToken::new();
         let mut task = JoinSet::new();

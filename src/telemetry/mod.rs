@@ -1,6 +1,7 @@
 //! Logs: on standard error, as text or JSON. Messages are constant, what they are about is in fields.
 
 mod json;
+pub mod traces;
 
 use std::fmt::Write as _;
 use std::io;

@@ -52,6 +52,7 @@ async fn running(world: &World) -> (std::net::SocketAddr, JoinSet<Result<(), App
         incoming: Box::pin(futures::stream::pending()),
         tls: None,
         admin: Some(listener),
+        collector: None,
     };
     let (stop, mut tasks) = (CancellationToken::new(), JoinSet::new());
     let until = stop.clone();

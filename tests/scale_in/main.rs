@@ -47,6 +47,7 @@ mod status;
 #[path = "../monitoring/table.rs"]
 mod table;
 mod throttling;
+mod traces;
 mod turns;
 mod twins;
 mod wishes;

@@ -65,6 +65,7 @@ impl Watched {
             incoming,
             tls,
             admin: Some(listener),
+            collector: None,
         };
         let mut program = JoinSet::new();
         program.spawn(async move { app::run(&config, outside, CancellationToken::new()).await });
