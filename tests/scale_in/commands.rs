@@ -123,3 +123,19 @@ async fn somebody_with_a_kubeconfig_sees_whom_a_drain_waits_for_as_the_leader_do
     let told = status::look(&reader(&scene.world), now).await.expect("told");
     assert_eq!(status::render(&told, Output::Table, Style::default(), now), "no scale-in is under way\n");
 }
+
+#[tokio::test(start_paused = true)]
+async fn somebody_with_a_kubeconfig_sees_whom_a_held_drain_waits_for() {
+    let (scene, machine) = busy(held_group(2, 60)).await;
+    scene.world.cluster.add(budget("web").min_available(1));
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    for _ in 0..4 {
+        scene.pass_some(seconds(60)).await;
+        let told = status::look(&reader(&scene.world), scene.world.clock.now()).await.expect("told");
+        let [one] = &told.scale_ins[..] else { panic!("one: {told:?}") };
+        assert_eq!(one.release.map(|release| release.as_str()), Some("complete-hook"));
+        let waiting: Vec<_> =
+            one.waiting.iter().flatten().map(|wait| (wait.pod.as_str(), wait.reason)).collect();
+        assert_eq!(waiting, [("default/web", "budget")]);
+    }
+}

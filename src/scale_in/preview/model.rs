@@ -21,7 +21,7 @@ use crate::scale_in::membership::Membership;
 use crate::scale_in::memory::{Memory, Task};
 use crate::scale_in::order;
 use crate::scale_in::plan::plan;
-use crate::scale_in::record::{self, Phase, Record};
+use crate::scale_in::record::{self, Phase, Record, Release};
 use crate::scale_in::settings::Settings;
 use crate::scale_in::situation::{Situation, Turn};
 use crate::scale_in::status::Wait;
@@ -59,7 +59,12 @@ impl<'a> Model<'a> {
     pub(super) fn new(facts: &'a Facts, record: Record, now: Timestamp) -> Self {
         let node = with_record(facts.node.clone(), &record);
         let member = facts.member();
-        let lifecycle = member.map_or(Lifecycle::InService, |member| member.lifecycle);
+        // Where AWS is not asked, the record says whether the group has taken the instance out.
+        let by_record = match record.release {
+            Release::CompleteHook => Lifecycle::TerminatingWait,
+            _ => Lifecycle::InService,
+        };
+        let lifecycle = member.map_or(by_record, |member| member.lifecycle);
         // An instance that AWS has in another state is on its way already; what is asked of it counts from the request.
         let held_since = lifecycle.is_terminating().then_some(record.requested_at);
         let hook = match member.map(|member| &member.hook) {
