@@ -118,7 +118,10 @@ operations! {
         ChangeMessageVisibilityBatch,
         DeleteMessageBatch,
         GetQueueAttributes,
+        GetQueueUrl,
+        ListQueues,
         ReceiveMessage,
+        SendMessage,
     }
 }
 

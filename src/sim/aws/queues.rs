@@ -134,13 +134,17 @@ impl Stored {
 }
 
 impl Queue {
-    pub(super) fn attributes(&self) -> BTreeMap<&'static str, String> {
+    pub(super) fn attributes(&self, now: Timestamp) -> BTreeMap<&'static str, String> {
         let QueueSpec { name, retention, dead_letters, policy, key } = &self.spec;
         let redrive = dead_letters.as_ref().map(|(to, most)| {
             let to = arn(to);
             serde_json::json!({ "deadLetterTargetArn": to, "maxReceiveCount": most }).to_string()
         });
+        let QueueSnapshot { visible, in_flight, .. } = self.snapshot(now);
         let known = [
+            ("ApproximateNumberOfMessages", Some(visible.len().to_string())),
+            ("ApproximateNumberOfMessagesNotVisible", Some(in_flight.len().to_string())),
+            ("ApproximateNumberOfMessagesDelayed", Some("0".to_owned())),
             ("QueueArn", Some(arn(name))),
             ("DelaySeconds", Some("0".to_owned())),
             ("MessageRetentionPeriod", Some(retention.as_secs().to_string())),
@@ -242,7 +246,7 @@ impl Queue {
         Ok(())
     }
 
-    fn snapshot(&self, now: Timestamp) -> QueueSnapshot {
+    pub(super) fn snapshot(&self, now: Timestamp) -> QueueSnapshot {
         let (visible, in_flight) =
             self.messages.values().map(Stored::snapshot).partition(|message| message.visible <= now);
         let deleted = self.deleted.iter().map(|(at, message)| (*at, message.snapshot())).collect();

@@ -1,4 +1,5 @@
-//! The SQS API, version 2012-11-05: receiving, deleting and keeping messages of standard queues, and how these are set up.
+//! The SQS API, version 2012-11-05: sending, receiving, deleting and keeping messages of standard queues, and how these are set
+//! up.
 //!
 //! SQS speaks JSON: the operation is in a header, its parameters are in the body. [`form`] turns a request into the shape
 //! of the query protocol's, with lists as `Entries.1.Id`.
@@ -69,9 +70,12 @@ pub(super) fn dispatch(
 ) -> Result<Value, ApiError> {
     match operation {
         Operation::ReceiveMessage => receive(state, form, now),
-        Operation::GetQueueAttributes => attributes(state, form),
         Operation::DeleteMessageBatch => delete(state, form, now),
         Operation::ChangeMessageVisibilityBatch => change_visibility(state, form, now),
+        Operation::ListQueues => Ok(list(state, form)),
+        Operation::GetQueueUrl => find(state, form),
+        Operation::GetQueueAttributes => attributes(state, form, now),
+        Operation::SendMessage => send(state, form, now),
         _ => Err(ApiError::unknown_path(form.get("Action").unwrap_or_default())),
     }
 }
@@ -150,9 +154,9 @@ fn receive(state: &mut State, form: &Form, now: Timestamp) -> Result<Value, ApiE
 /// What has no value is left out.
 ///
 /// <https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_GetQueueAttributes.html>
-fn attributes(state: &mut State, form: &Form) -> Result<Value, ApiError> {
+fn attributes(state: &mut State, form: &Form, now: Timestamp) -> Result<Value, ApiError> {
     let asked = form.list("AttributeNames");
-    let mut known = queue(state, form)?.1.attributes();
+    let mut known = queue(state, form)?.1.attributes(now);
     known.retain(|name, _| asked.contains(name) || asked.contains(&"All"));
     Ok(if known.is_empty() { json!({}) } else { json!({ "Attributes": known }) })
 }
@@ -226,4 +230,27 @@ fn change_visibility(state: &mut State, form: &Form, now: Timestamp) -> Result<V
         let visibility = Duration::from_secs(bounded(entry, "VisibilityTimeout", 0, 0, 43_200)?);
         queue.change_visibility(entry.required("ReceiptHandle")?, visibility, now)
     })
+}
+
+/// <https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_ListQueues.html>
+fn list(state: &State, form: &Form) -> Value {
+    let prefix = form.get("QueueNamePrefix").unwrap_or_default();
+    let named = |url: &&String| url.rsplit('/').next().is_some_and(|name| name.starts_with(prefix));
+    let urls: Vec<&String> = state.queues.keys().filter(named).collect();
+    // An answer without queues has no list.
+    if urls.is_empty() { json!({}) } else { json!({ "QueueUrls": urls }) }
+}
+
+/// <https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_GetQueueUrl.html>
+fn find(state: &State, form: &Form) -> Result<Value, ApiError> {
+    let name = form.required("QueueName")?;
+    let url = state.queues.keys().find(|url| url.rsplit('/').next() == Some(name));
+    url.map(|url| json!({ "QueueUrl": url })).ok_or_else(ApiError::no_such_queue)
+}
+
+/// <https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_SendMessage.html>
+fn send(state: &mut State, form: &Form, now: Timestamp) -> Result<Value, ApiError> {
+    let (url, body) = (form.required("QueueUrl")?.to_owned(), form.required("MessageBody")?.to_owned());
+    let id = state.put_message(&url, body, now).ok_or_else(ApiError::no_such_queue)?;
+    Ok(json!({ "MessageId": id }))
 }

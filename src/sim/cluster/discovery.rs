@@ -6,6 +6,7 @@ use super::faults::Faults;
 use super::object::text;
 use super::resources::{ROWS, Row};
 use super::route::Call;
+use super::scale::scales;
 use super::status::Failure;
 
 /// An answer that depends only on the path.
@@ -66,9 +67,24 @@ fn resources(group: &str, group_version: &str) -> Value {
             })
         };
         let all = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
-        let mut entries = vec![entry(kind.plural.to_owned(), kind, &all)];
+        let mut itself = entry(kind.plural.to_owned(), kind, &all);
+        if !kind.short.is_empty() {
+            itself["shortNames"] = json!([kind.short]);
+        }
+        // What `kubectl get all` shows.
+        if matches!(kind.group, "apps" | "batch") || kind.plural == "pods" {
+            itself["categories"] = json!(["all"]);
+        }
+        let mut entries = vec![itself];
         if kind.status {
             entries.push(entry(format!("{}/status", kind.plural), kind, &["get", "patch", "update"]));
+        }
+        if scales(kind.resource) {
+            let mut scale = entry(format!("{}/scale", kind.plural), kind, &["get", "patch", "update"]);
+            scale["kind"] = json!("Scale");
+            scale["group"] = json!("autoscaling");
+            scale["version"] = json!("v1");
+            entries.push(scale);
         }
         if kind.plural == "pods" {
             let mut eviction = entry("pods/eviction".to_owned(), kind, &["create"]);
@@ -81,7 +97,7 @@ fn resources(group: &str, group_version: &str) -> Value {
     };
     let core_events = group.is_empty().then(|| {
         json!({ "name": "events", "singularName": "event", "namespaced": true, "kind": "Event",
-                "verbs": ["create", "get", "list", "patch", "watch"] })
+                "shortNames": ["ev"], "verbs": ["create", "get", "list", "patch", "watch"] })
     });
     let mine = ROWS.iter().filter(|kind| kind.group == group).flat_map(of);
     let resources: Vec<Value> = mine.chain(core_events).collect();

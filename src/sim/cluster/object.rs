@@ -160,7 +160,7 @@ impl Object {
     /// Its JSON as a list item: without `kind` and `apiVersion` where the real server omits them.
     pub(super) fn render_item(&self, shape: Shape, out: &mut String) {
         match shape {
-            Shape::Full => out.push_str(self.json()),
+            Shape::Full | Shape::Table(_) => out.push_str(self.json()),
             Shape::Metadata => out.push_str(&self.render(shape)),
             Shape::CoreEvent => out.push_str(&self.shaped(shape)),
         }
@@ -172,7 +172,7 @@ impl Object {
 
     fn shaped(&self, shape: Shape) -> String {
         match shape {
-            Shape::Full => self.json().to_owned(),
+            Shape::Full | Shape::Table(_) => self.json().to_owned(),
             Shape::Metadata => json!({ "metadata": self.value["metadata"] }).to_string(),
             Shape::CoreEvent => to_core_event(self.value.clone()).to_string(),
         }

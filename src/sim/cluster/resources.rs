@@ -9,6 +9,8 @@ use k8s_openapi::api::{
 use k8s_openapi::api::{events::v1 as events, policy::v1 as policy, storage::v1 as storage};
 use serde_json::Value;
 
+use super::table::Include;
+
 /// A kind of object that the store holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Resource {
@@ -36,6 +38,8 @@ pub(super) enum Shape {
     Metadata,
     /// A core/v1 Event; the stored form is events.k8s.io/v1.
     CoreEvent,
+    /// A row of a `Table`.
+    Table(Include),
 }
 
 /// What distinguishes a resource.
@@ -45,6 +49,8 @@ pub(super) struct Row {
     pub(super) group: &'static str,
     pub(super) plural: &'static str,
     pub(super) kind: &'static str,
+    /// What kubectl calls it for short.
+    pub(super) short: &'static str,
     pub(super) namespaced: bool,
     /// Has a status subresource: writes of the object itself leave the status alone.
     pub(super) status: bool,
@@ -72,6 +78,7 @@ const fn kind(
         group,
         plural,
         kind,
+        short: "",
         namespaced: true,
         status: true,
         unconditional: true,
@@ -83,31 +90,48 @@ const fn kind(
 /// In the order of [`Resource`].
 pub(super) static ROWS: [Row; 13] = [
     Row {
+        short: "ns",
         namespaced: false,
         generation: false,
         ..kind(Resource::Namespaces, "", "namespaces", "Namespace", decodes::<core::Namespace>)
     },
     Row {
+        short: "no",
         namespaced: false,
         generation: false,
         ..kind(Resource::Nodes, "", "nodes", "Node", decodes::<core::Node>)
     },
-    kind(Resource::Pods, "", "pods", "Pod", decodes::<core::Pod>),
+    Row { short: "po", ..kind(Resource::Pods, "", "pods", "Pod", decodes::<core::Pod>) },
     Row {
+        short: "cm",
         status: false,
         generation: false,
         ..kind(Resource::ConfigMaps, "", "configmaps", "ConfigMap", decodes::<core::ConfigMap>)
     },
     Row {
+        short: "ev",
         status: false,
         generation: false,
         ..kind(Resource::Events, "events.k8s.io", "events", "Event", decodes::<events::Event>)
     },
-    kind(Resource::ReplicaSets, "apps", "replicasets", "ReplicaSet", decodes::<apps::ReplicaSet>),
-    kind(Resource::DaemonSets, "apps", "daemonsets", "DaemonSet", decodes::<apps::DaemonSet>),
-    kind(Resource::Deployments, "apps", "deployments", "Deployment", decodes::<apps::Deployment>),
-    kind(Resource::StatefulSets, "apps", "statefulsets", "StatefulSet", decodes::<apps::StatefulSet>),
     Row {
+        short: "rs",
+        ..kind(Resource::ReplicaSets, "apps", "replicasets", "ReplicaSet", decodes::<apps::ReplicaSet>)
+    },
+    Row {
+        short: "ds",
+        ..kind(Resource::DaemonSets, "apps", "daemonsets", "DaemonSet", decodes::<apps::DaemonSet>)
+    },
+    Row {
+        short: "deploy",
+        ..kind(Resource::Deployments, "apps", "deployments", "Deployment", decodes::<apps::Deployment>)
+    },
+    Row {
+        short: "sts",
+        ..kind(Resource::StatefulSets, "apps", "statefulsets", "StatefulSet", decodes::<apps::StatefulSet>)
+    },
+    Row {
+        short: "pdb",
         unconditional: false,
         ..kind(
             Resource::Budgets,
@@ -166,6 +190,7 @@ impl Resource {
         let Row { group, kind, .. } = self.facts();
         match shape {
             Shape::Metadata => ("meta.k8s.io/v1".to_owned(), "PartialObjectMetadata"),
+            Shape::Table(_) => ("meta.k8s.io/v1".to_owned(), "Table"),
             Shape::CoreEvent => ("v1".to_owned(), "Event"),
             Shape::Full if group.is_empty() => ("v1".to_owned(), kind),
             Shape::Full => (format!("{group}/v1"), kind),

@@ -7,6 +7,8 @@ use std::fmt;
 
 use super::names::Name;
 use super::resources::{Resource, Shape};
+use super::scale::scales;
+use super::table::Include;
 use crate::sim::http::Request;
 
 /// What a request does, in the terms of Kubernetes' authorization.
@@ -132,22 +134,32 @@ pub(super) fn route(request: &Request) -> Option<Route<'_>> {
         None => true,
         Some("status") => resource.facts().status,
         Some("eviction") => resource == Resource::Pods,
+        Some("scale") => scales(resource),
         Some(_) => false,
     };
     if !known {
         return None;
     }
     let header = |name| request.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let metadata_only = header(http::header::ACCEPT).contains("as=PartialObjectMetadata");
+    let accepted = header(http::header::ACCEPT);
+    let query = parse_query(request.uri().query().unwrap_or_default());
+    // Of a write, the real server shows a table too; kubectl asks for none.
+    let shape = if accepted.contains("as=PartialObjectMetadata") {
+        Shape::Metadata
+    } else if accepted.contains("as=Table") && *request.method() == http::Method::GET {
+        Shape::Table(Include::of(query.get("includeObject").map(String::as_str)))
+    } else {
+        address
+    };
     let mut call = Call {
         verb: Verb::Get,
         resource,
         address,
-        shape: if metadata_only { Shape::Metadata } else { address },
+        shape,
         namespace,
         name,
         subresource,
-        query: parse_query(request.uri().query().unwrap_or_default()),
+        query,
         content_type: header(http::header::CONTENT_TYPE),
         body: request.body(),
     };

@@ -5,6 +5,7 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use serde_json::Value;
 
 use super::deletion::{DeleteOptions, Deleted};
@@ -19,6 +20,7 @@ use super::selectors::Selection;
 use super::state::State;
 use super::status::{Failure, success};
 use super::store::Objects;
+use super::table::table;
 use super::watch::Lines;
 use super::{discovery, patch, policies};
 
@@ -42,6 +44,9 @@ impl State {
         if eviction && call.verb == Verb::Create {
             return self.evict(call, attempt).transpose();
         }
+        if call.subresource.as_deref() == Some("scale") {
+            return Some(self.scale(call));
+        }
         Some(self.serve(call, eviction))
     }
 
@@ -50,7 +55,7 @@ impl State {
             _ if eviction => {
                 Err(Failure::new(405, "MethodNotAllowed", "the server does not allow this method"))
             }
-            Verb::Get => Ok(Answer::Json(200, self.find(call)?.render(call.shape))),
+            Verb::Get => Ok(Answer::Json(200, shown(&self.find(call)?, call.shape, self.now))),
             Verb::List => self.list(call),
             Verb::Watch => Ok(Answer::Stream(self.watch(call)?)),
             Verb::Create => self.create(call),
@@ -169,7 +174,27 @@ impl State {
         items.truncate(items.len() - left);
         let next =
             items.last().filter(|_| left > 0).map(|last| Continue { revision, after: last.name.clone() });
-        Ok(Answer::Json(200, render_list(call, revision, &items, next.as_ref(), left)))
+        let metadata = list_metadata(call, revision, next.as_ref(), left);
+        Ok(Answer::Json(
+            200,
+            match call.shape {
+                Shape::Table(include) => {
+                    table(call.resource, &items, &metadata, include, self.now).to_string()
+                }
+                _ => render_list(call, &metadata, &items),
+            },
+        ))
+    }
+}
+
+/// An object in `shape`, as of now.
+pub(super) fn shown(object: &Arc<Object>, shape: Shape, now: Timestamp) -> String {
+    match shape {
+        Shape::Table(include) => {
+            let metadata = serde_json::json!({ "resourceVersion": object.revision.to_string() });
+            table(object.resource, std::slice::from_ref(object), &metadata, include, now).to_string()
+        }
+        _ => object.render(shape),
     }
 }
 
@@ -183,14 +208,7 @@ fn patched(call: &Call<'_>, current: &Object) -> Result<Value, Failure> {
     patch::apply(call.content_type, &shown, call.body).map(from_core_event)
 }
 
-fn render_list(
-    call: &Call<'_>,
-    revision: u64,
-    items: &[Arc<Object>],
-    next: Option<&Continue>,
-    left: usize,
-) -> String {
-    let (version, kind) = call.resource.type_meta(call.shape);
+fn list_metadata(call: &Call<'_>, revision: u64, next: Option<&Continue>, left: usize) -> Value {
     let mut metadata = serde_json::json!({ "resourceVersion": revision.to_string() });
     if let Some(next) = next {
         metadata["continue"] = Value::String(next.write());
@@ -198,6 +216,11 @@ fn render_list(
             metadata["remainingItemCount"] = Value::from(left);
         }
     }
+    metadata
+}
+
+fn render_list(call: &Call<'_>, metadata: &Value, items: &[Arc<Object>]) -> String {
+    let (version, kind) = call.resource.type_meta(call.shape);
     let mut out = String::with_capacity(items.len() * 2048 + 128);
     // Writing to a String cannot fail.
     let _ = write!(out, r#"{{"kind":"{kind}List","apiVersion":"{version}","metadata":{metadata},"items":["#);
@@ -254,7 +277,7 @@ impl Continue {
 }
 
 /// The object in a request's body, in stored form.
-fn body(call: &Call<'_>) -> Result<Value, Failure> {
+pub(super) fn body(call: &Call<'_>) -> Result<Value, Failure> {
     let media_type = call.content_type.split(';').next().unwrap_or_default();
     if !matches!(media_type, "" | "application/json") {
         return Err(Failure::unsupported(media_type));

@@ -20,6 +20,7 @@ use super::selectors::Selection;
 use super::state::State;
 use super::status::Failure;
 use super::store::Change;
+use super::verbs::shown;
 
 /// How often a watch that asked for bookmarks gets one; a real API server's watch cache sends one about every minute.
 pub(super) const BOOKMARK_EVERY: Duration = Duration::from_mins(1);
@@ -62,10 +63,6 @@ impl Watcher {
         self.lines.send((self.last, line)).is_ok()
     }
 
-    fn send(&mut self, at: Timestamp, kind: &str, object: &Object) -> bool {
-        self.line(at, line(kind, &object.render(self.shape)))
-    }
-
     fn bookmark(&mut self, at: Timestamp, revision: u64, ends_initial_events: bool) -> bool {
         let (version, kind) = self.resource.type_meta(self.shape);
         let mut metadata = json!({ "resourceVersion": revision.to_string() });
@@ -95,7 +92,7 @@ impl State {
             let bytes = if let Some((_, _, bytes)) = known {
                 bytes.clone()
             } else {
-                let bytes = line(kind, &object.render(watcher.shape));
+                let bytes = line(kind, &shown(object, watcher.shape, now));
                 rendered.push((kind, watcher.shape, bytes.clone()));
                 bytes
             };
@@ -129,7 +126,7 @@ impl State {
                     self.store.all(call.resource).filter(|object| watcher.selection.selects(object));
                 let selected: Vec<Arc<Object>> = selected.cloned().collect();
                 for object in selected {
-                    watcher.send(now, "ADDED", &object);
+                    watcher.line(now, line("ADDED", &shown(&object, watcher.shape, now)));
                 }
                 if call.flag("sendInitialEvents") && watcher.bookmarks {
                     watcher.bookmark(now, self.store.revision, true);
@@ -146,7 +143,7 @@ impl State {
                 };
                 for change in changes {
                     if let Some((kind, object)) = watcher.event(change) {
-                        let line = line(kind, &object.render(watcher.shape));
+                        let line = line(kind, &shown(object, watcher.shape, now));
                         watcher.line(now, line);
                     }
                 }

@@ -316,3 +316,21 @@ async fn messages_come_in_any_order_and_deleted_ones_may_come_again() {
     assert_eq!(again.len(), 10);
     assert!(again.iter().all(|message| message.received == 2));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_queue_is_found_by_its_name_and_what_is_sent_is_counted_and_received() {
+    let (bench, _, queue) = with_queue();
+    let sdk = sdk(&bench);
+    let found = sdk.get_queue_url().queue_name("ebbtide").send().await.expect("found");
+    assert_eq!(found.queue_url(), Some(queue.as_str()));
+    let missing = sdk.get_queue_url().queue_name("other").send().await.expect_err("none");
+    assert!(missing.into_service_error().is_queue_does_not_exist());
+    assert_eq!(sdk.list_queues().send().await.expect("listed").queue_urls(), std::slice::from_ref(&queue));
+    assert_eq!(sdk.list_queues().queue_name_prefix("x").send().await.expect("none").queue_urls(), [""; 0]);
+    sdk.send_message().queue_url(&queue).message_body("hello").send().await.expect("sent");
+    let all = aws_sdk_sqs::types::QueueAttributeName::All;
+    let told = sdk.get_queue_attributes().queue_url(&queue).attribute_names(all).send().await.expect("told");
+    let count = aws_sdk_sqs::types::QueueAttributeName::ApproximateNumberOfMessages;
+    assert_eq!(told.attributes().and_then(|all| all.get(&count)).map(String::as_str), Some("1"));
+    assert_eq!(bodies(&bench.aws.queue(&queue).expect("a queue").visible), ["hello"]);
+}
