@@ -421,11 +421,16 @@ fn certificates_go_together_and_have_to_be_there() {
 #[test]
 fn simulate_needs_nothing_and_takes_a_seed() {
     let simulate = |args: &[&str]| parse(&[&["simulate"], args].concat(), &[]);
-    let plain = Simulate { seed: 1, json: false, svg: None };
-    assert_eq!(simulate(&[]), Ok(Command::Simulate(plain)));
-    let all = Simulate { seed: 7, json: true, svg: Some("out.svg".into()) };
+    let plain = Simulate { seed: 1, json: false, svg: None, listen: None };
+    assert_eq!(simulate(&[]), Ok(Command::Simulate(plain.clone())));
+    let all = Simulate { seed: 7, json: true, svg: Some("out.svg".into()), listen: None };
     assert_eq!(simulate(&["--seed", "7", "--json", "--svg=out.svg"]), Ok(Command::Simulate(all)));
     assert_eq!(flags(&["simulate", "--seed=x", "--json=1", "--svgg", "f"]), ["--seed", "--json", "--svgg"]);
+    let listening =
+        |folder: &str| Ok(Command::Simulate(Simulate { listen: Some(folder.into()), ..plain.clone() }));
+    assert_eq!(simulate(&["--listen"]), listening(".ebbtide"));
+    assert_eq!(simulate(&["--listen", "there"]), listening("there"));
+    assert!(simulate(&["--listen", "--json"]).is_err(), "one or the other");
 }
 
 #[test]

@@ -124,4 +124,8 @@ pub struct Simulate {
     /// Write the timelines as a picture (SVG) to this file; or, if it is a folder, each as a picture of its own into it.
     #[arg(long, value_name = "PATH")]
     pub svg: Option<PathBuf>,
+    /// Keep both worlds up instead, in real time, for kubectl, the aws CLI and a browser. What these need to know is written
+    /// into this folder (a kubeconfig, and variables for a shell), and removed at the end.
+    #[arg(long, value_name = "FOLDER", num_args = 0..=1, default_missing_value = ".ebbtide", conflicts_with_all = ["json", "svg"])]
+    pub listen: Option<PathBuf>,
 }

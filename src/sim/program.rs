@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt;
+use futures::{StreamExt, stream};
 use hyper_util::rt::TokioIo;
 use jiff::SignedDuration;
 use tokio::io::DuplexStream;
@@ -24,8 +24,9 @@ use crate::clock::Clock;
 use crate::cluster::{Candidate, Cluster};
 use crate::config::Config;
 use crate::groups::selector::Selectors;
+use crate::provider::listen::Listener;
 use crate::provider::proto::cloud_provider_client::CloudProviderClient;
-use crate::provider::{Io, Listen};
+use crate::provider::{Incoming, Io, Listen};
 use crate::scale_in::{AtOnce, OnDeadline, Treatment};
 use crate::slots::Peer;
 use crate::telemetry::{LogFormat, LogOptions};
@@ -111,9 +112,20 @@ impl Program {
 
     /// Starts the program on a world, with `aws` for AWS and `client` for the API server.
     pub fn start_with(world: &World, aws: Aws, client: kube::Client, config: Config) -> Self {
+        Self::run(world, aws, client, config, stream::empty().boxed())
+    }
+
+    /// Starts the program on a world. Its gRPC server listens here as well.
+    pub fn listening(world: &World, config: Config, listener: Listener) -> Self {
+        let aws = Aws::at(aws_client(Arc::new(world.aws.clone())));
+        Self::run(world, aws, world.cluster.client(), config, listener.boxed())
+    }
+
+    fn run(world: &World, aws: Aws, client: kube::Client, config: Config, others: Incoming) -> Self {
         let (connect, connections) = mpsc::unbounded_channel();
         let incoming = UnboundedReceiverStream::new(connections)
             .map(|stream| Ok((Box::new(stream) as Box<dyn Io>, Peer::Local)));
+        let incoming = stream::select(incoming, others);
         let clock = world.clock.of_its_own();
         let listener = loopback().ok();
         let admin = listener.as_ref().and_then(|listener| listener.local_addr().ok());

@@ -64,8 +64,12 @@ impl World {
 
     /// An empty world that is easy to follow: quick, without harsh behaviour.
     pub fn plain(seed: u64) -> Self {
+        Self::on(Clock::starting_at(BEGINNING.parse().unwrap_or(Timestamp::UNIX_EPOCH)), seed)
+    }
+
+    /// The same on this clock.
+    pub fn on(clock: Clock, seed: u64) -> Self {
         fastrand::seed(seed);
-        let clock = Clock::starting_at(BEGINNING.parse().unwrap_or(Timestamp::UNIX_EPOCH));
         let (aws, cluster) = (Aws::new(clock.clone(), seed), Cluster::new(clock.clone(), seed));
         cluster.set_timing(Timing::brisk());
         let mut tasks = JoinSet::new();

@@ -2,7 +2,11 @@
 //!
 //! Plays the scenes of [`scenario`], prints events as they happen ([`witness`]), and ends with a timeline of each node and a
 //! verdict from the worlds' journals. The same seed gives the same output, byte for byte.
+//!
+//! With `--listen` it keeps worlds up in real time instead, for people and their tools ([`hands`], [`cast`]).
 
+mod cast;
+mod hands;
 mod scenario;
 mod witness;
 
@@ -20,6 +24,9 @@ use crate::config::Simulate;
 /// Plays the simulation. Returns whether every promise was kept.
 pub fn run(options: &Simulate) -> anyhow::Result<bool> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build()?;
+    if let Some(folder) = &options.listen {
+        return runtime.block_on(hands::serve(folder, options)).map(|()| true);
+    }
     let report = runtime.block_on(play(options))?;
     let mut out = std::io::stdout().lock();
     if options.json {
