@@ -136,10 +136,11 @@ fn zone_ids(zones: &[String]) -> Vec<String> {
     ids
 }
 
-/// Writes a group's policies, and its status if it has one.
+/// Writes a group's policies and status, if it has any.
 fn write_policies(xml: &mut Xml, group: &Group) {
-    let prevents = if group.policies.prevents_force_deletion { "prevent-force-deletion" } else { "none" };
-    xml.text("DeletionProtection", prevents);
+    if group.policies.prevents_force_deletion {
+        xml.text("DeletionProtection", "prevent-force-deletion");
+    }
     if group.policies.retains {
         xml.inside("InstanceLifecyclePolicy", |xml| {
             xml.inside("RetentionTriggers", |xml| {
