@@ -126,8 +126,9 @@ pub struct Plan {
     pub phase_until: Option<Timestamp>,
     /// Whether workloads are on the node, or may come; `None` until its pods are listed.
     pub occupied: Option<bool>,
-    /// Whether load balancers are all that the release waits for.
-    pub held_by_load_balancers: bool,
+    /// The target groups through which load balancers reach the instance, if these are all that the release waits for; none of
+    /// them: AWS has not said which.
+    pub held_by_load_balancers: Option<Vec<String>>,
 }
 
 impl Plan {

@@ -74,11 +74,11 @@ fn held_by_load_balancers(s: &Situation<'_>, flushed: Timestamp, drained: Timest
     if drained <= s.now {
         return;
     }
-    plan.held_by_load_balancers = true;
     let names: Vec<&str> = match &s.targets {
         Targets::In { groups, .. } => groups.iter().map(|group| group.name.as_str()).collect(),
         Targets::NotAsked | Targets::Unknown => Vec::new(),
     };
+    plan.held_by_load_balancers = Some(names.iter().map(|&name| name.to_owned()).collect());
     let tell_at = if names.is_empty() { later(flushed, EXCLUDED_WITHIN) } else { s.now };
     if tell_at <= s.now {
         s.announce(plan, events::waiting_for_load_balancers(&names, s.theirs(drained)));

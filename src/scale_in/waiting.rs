@@ -61,6 +61,8 @@ pub struct Progress {
     pub waiting: Vec<Waiting>,
     /// When the phase ends at the latest, by the wall clock; `None`: nothing limits it.
     pub phase_until: Option<Timestamp>,
+    /// The target groups of load balancers, if these are all that the release waits for.
+    pub load_balancers: Option<Vec<String>>,
     /// AWS's words if it refuses to release the instance.
     pub refused: Option<String>,
 }

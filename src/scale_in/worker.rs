@@ -321,12 +321,13 @@ impl Worker {
 
     /// Notes for people and metrics what the plan says of the scale-in, and starts its actions.
     fn carry_out(&mut self, node: &Arc<NodeView>, plan: Plan, leads: bool, ahead: SignedDuration) {
-        self.shared.load_balancers.note_held(&self.name, plan.held_by_load_balancers);
+        self.shared.load_balancers.note_held(&self.name, plan.held_by_load_balancers.is_some());
         let why = plan.calls_off().map(|event| event.note.as_str());
         self.note_course(Some(node), why);
         let progress = (leads && node.scale_in().is_some()).then(|| Progress {
             waiting: plan.waiting,
             phase_until: plan.phase_until.map(|until| later(until, ahead)),
+            load_balancers: plan.held_by_load_balancers,
             refused: self.memory.refused_by_aws.clone(),
         });
         self.shared.waiting.set(&self.name, progress);

@@ -4,8 +4,10 @@ use std::net::SocketAddr;
 
 use ebbtide::cluster::Candidate;
 use ebbtide::config::Config;
+use ebbtide::sim::aws::TargetGroupSpec;
 use ebbtide::sim::cluster::{budget, pod};
 use ebbtide::sim::program::{Program, config};
+use ebbtide::sim::world::World;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -137,4 +139,20 @@ async fn a_process_that_does_not_lead_says_who_does_and_what_the_nodes_tell() {
     assert_eq!((&ours["node"], &ours["phase"]), (&theirs["node"], &theirs["phase"]));
     assert_eq!(ours["waiting"], Value::Null, "only the leader knows");
     assert_eq!(theirs["waiting"][0]["pod"], "default/web");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operator_sees_which_load_balancers_hold_a_release() {
+    let world = World::new(1);
+    world.aws.add_target_group(TargetGroupSpec::named("k8s-web").delay(120));
+    let scene = Scene::on(world, group(2), Config { wait_for_load_balancers: true, ..config() }).await;
+    let machine = scene.first();
+    // Until the controller has registered the nodes.
+    scene.pass_some(seconds(30)).await;
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until(|w| notes(w, &machine, "ScaleInWaiting").iter().any(|note| note.contains("k8s-web"))).await;
+    let one = &status(scene.program()).await["scaleIns"][0];
+    assert_eq!((&one["phase"], &one["loadBalancers"]), (&json!("Flushing"), &json!(["k8s-web"])), "{one}");
+    let page = get(scene.program().admin().expect("a loopback interface"), "/status").await;
+    assert!(page.contains("waits for load balancers to let go of the instance: k8s-web"), "{page}");
 }

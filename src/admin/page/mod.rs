@@ -128,6 +128,10 @@ fn scale_in(html: &mut Html, one: &ScaleIn, axis: Axis) {
     }
     html.raw("</p>");
     timeline::draw(html, one, axis);
+    if let Some(groups) = &one.load_balancers {
+        let names = if groups.is_empty() { "AWS has not said which".to_owned() } else { groups.join(", ") };
+        html.raw("<p>waits for load balancers to let go of the instance: ").text(names).raw("</p>");
+    }
     if let Some(refused) = &one.refused {
         html.raw("<p class=\"bad\">AWS does not release the instance: ").text(refused).raw("</p>");
     }
@@ -266,6 +270,7 @@ mod tests {
             ends_at: Some(at),
             release: None,
             waiting: Some(vec![wait]),
+            load_balancers: Some(vec![text()]),
             refused: Some(text()),
         };
         let ended = Ended {

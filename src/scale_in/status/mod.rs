@@ -101,6 +101,9 @@ pub struct ScaleIn {
     pub release: Option<Release>,
     /// Whom it waits for; `null`: only the leader knows.
     pub waiting: Option<Vec<Wait>>,
+    /// The target groups through which load balancers still reach the instance, where its release waits for nothing else; empty:
+    /// AWS has not said which; `null`: it does not wait for them, or this process does not lead.
+    pub load_balancers: Option<Vec<String>>,
     /// AWS's words if it refuses to release the instance.
     pub refused: Option<String>,
 }
@@ -211,6 +214,7 @@ impl ScaleIn {
             ends_at: None,
             release: None,
             waiting: None,
+            load_balancers: None,
             refused: None,
         }
     }
@@ -234,6 +238,7 @@ impl ScaleIn {
         Self {
             waiting: Some(waiting),
             phase_until: progress.phase_until,
+            load_balancers: progress.load_balancers.clone(),
             refused: progress.refused.clone(),
             ..self
         }

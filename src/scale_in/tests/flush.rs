@@ -197,7 +197,7 @@ fn reached(seen: i64, delay: u64) -> Targets {
 fn released_with(targets: &Targets, mut scene: Scene) -> i64 {
     scene.targets = targets.clone();
     for second in 0..4_000 {
-        let held = scene.plan().held_by_load_balancers;
+        let held = scene.plan().held_by_load_balancers.is_some();
         if scene.record().phase == Phase::Releasing {
             return second;
         }
