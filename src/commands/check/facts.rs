@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
 
-use super::queues::QueueFacts;
 use super::rights::{Need, needed};
-use crate::aws::{AutoScalingGroup, Aws, AwsError, Operation};
+use crate::aws::{AutoScalingGroup, Aws, AwsError, Operation, QueueAttributes};
 use crate::clock::Clock;
 use crate::cluster::{ApiError, Cluster, DeployedContainer, LeaseHolder, NodeView, PodName, PodView, Right};
 use crate::commands::groups::{self, Groups};
@@ -83,6 +82,15 @@ pub struct GroupFacts {
     pub template_error: Option<String>,
     /// The longest grace of a workload on its nodes.
     pub longest_grace: Option<(Duration, PodName)>,
+}
+
+/// A queue of `--queue-url`.
+#[derive(Debug)]
+pub struct QueueFacts {
+    /// Its URL.
+    pub url: String,
+    /// How it is set up.
+    pub attributes: Result<QueueAttributes, AwsError>,
 }
 
 /// What Deployments run.

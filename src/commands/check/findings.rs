@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
-
 use super::facts::{Autoscalers, Facts, GroupFacts, RightFact};
+use super::finding::{Finding, Severity, add, told};
 use super::queues::queues;
 use super::rights::Need;
 use super::simulation::simulation;
@@ -13,33 +12,6 @@ use crate::cluster::{DeployedContainer, LeaseHolder, PodName};
 use crate::provider::TlsProblem;
 use crate::telemetry::chain;
 use crate::template::tags;
-
-/// How bad it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Severity {
-    /// Something does not work.
-    Error,
-    /// Something works worse than it could, or will not work one day.
-    Warning,
-    /// Worth knowing; also what could not be checked.
-    Note,
-}
-
-/// Something found.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Finding {
-    /// How bad it is.
-    pub severity: Severity,
-    /// What was checked.
-    pub check: &'static str,
-    /// What it is about.
-    pub subject: String,
-    /// What was found.
-    pub text: String,
-    /// What to do.
-    pub fix: String,
-}
 
 /// Kept back beside the flush: see the deadlines in docs/scale-in.md.
 const MARGIN: Duration = Duration::from_secs(5);
@@ -84,17 +56,6 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
     }
     found.sort();
     found
-}
-
-pub(super) fn add(
-    found: &mut Vec<Finding>,
-    severity: Severity,
-    check: &'static str,
-    subject: impl Into<String>,
-    text: impl Into<String>,
-    fix: impl Into<String>,
-) {
-    found.push(Finding { severity, check, subject: subject.into(), text: text.into(), fix: fix.into() });
 }
 
 fn rights(facts: &Facts, found: &mut Vec<Finding>) {
@@ -391,8 +352,4 @@ fn leases(facts: &Facts, found: &mut Vec<Finding>) {
             "run one installation in a cluster, or select other groups in each",
         );
     }
-}
-
-pub(super) fn told(time: Duration) -> String {
-    humantime::format_duration(Duration::from_secs(time.as_secs())).to_string()
 }

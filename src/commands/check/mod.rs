@@ -5,6 +5,7 @@
 //! ```
 
 mod facts;
+mod finding;
 mod findings;
 mod queues;
 mod rights;
@@ -16,9 +17,9 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-pub use self::facts::{Facts, gather};
-pub use self::findings::{Finding, Severity, findings};
-pub use self::queues::QueueFacts;
+pub use self::facts::{Facts, QueueFacts, gather};
+pub use self::finding::{Finding, Severity};
+pub use self::findings::findings;
 pub use self::rights::{Need, Needed, needed};
 use super::output::{Style, document, plain};
 use crate::config::Output;

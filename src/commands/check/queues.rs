@@ -4,18 +4,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::findings::{Finding, Severity, add, told};
+use super::facts::QueueFacts;
+use super::finding::{Finding, Severity, add, told};
 use crate::aws::{AwsError, QueueAttributes};
 use crate::telemetry::chain;
-
-/// A queue of `--queue-url`.
-#[derive(Debug)]
-pub struct QueueFacts {
-    /// Its URL.
-    pub url: String,
-    /// How it is set up.
-    pub attributes: Result<QueueAttributes, AwsError>,
-}
 
 /// A message about somebody else's instance comes again every 20 s until it has lapsed, an hour at most: docs/notices.md.
 const NORMAL_RECEIVES: u32 = 180;

@@ -2,7 +2,7 @@
 //! takes a right that this program has no other use for: whoever has it is told the command.
 
 use super::facts::Facts;
-use super::findings::{Finding, Severity, add};
+use super::finding::{Finding, Severity, add};
 use crate::aws::Operation;
 
 /// Tells the commands that simulate the writes of this configuration, on one group and on each queue.
