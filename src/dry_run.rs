@@ -73,11 +73,9 @@ impl DryRun {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::telemetry::captured;
 
     #[tokio::test(start_paused = true)]
-    async fn what_comes_again_is_counted_and_logged_once_and_no_more_than_so_much_is_shown() {
-        let (log, _captured) = captured::log(tracing::Level::INFO);
+    async fn what_comes_again_is_counted_and_no_more_than_so_much_is_remembered_or_shown() {
         let dry_run = DryRun::new(Clock::starting_at(Timestamp::UNIX_EPOCH));
         dry_run.would("terminate i-1");
         dry_run.would("terminate i-1");
@@ -89,7 +87,6 @@ mod tests {
         let told = dry_run.told();
         let first = (told.len(), told[0].what.as_str(), told[0].times);
         assert_eq!(first, (SHOWN, "terminate i-999", 2));
-        assert_eq!(log.text().lines().count(), 1_000);
         for n in 0..10_000 {
             dry_run.would(format!("evict pod-{n}"));
         }
