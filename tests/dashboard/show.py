@@ -27,6 +27,9 @@ SILENT = {"First certificate expires in", "Clients refused"}
 # How much of the dashboard the picture shows, in units of its grid: now, scale-ins, hooks and notices.
 ROWS = 39
 
+# Grafana's classic palette.
+COLOURS = ["#73bf69", "#f2cc0c", "#5794f2", "#ff9830", "#f2495c", "#b877d9", "#8ab8ff", "#37872d", "#fa6400", "#a352cc"]
+
 
 def openmetrics(pages):
     """One text: each family's samples with their moments, under one heading."""
@@ -140,7 +143,7 @@ h2 {{ font-size: 13px; font-weight: 500; margin: 7px 8px 2px }}
 .names i {{ display: inline-block; width: 12px; height: 3px; margin: 0 4px 3px 8px }}
 .none {{ text-align: center; color: var(--quiet); padding-top: 90px }}
 </style><body>{sections}<script>{script}</script><script>
-const colours = ["#73bf69", "#f2cc0c", "#5794f2", "#ff9830", "#f2495c", "#b877d9", "#8ab8ff", "#37872d", "#fa6400", "#a352cc"];
+const colours = {colours};
 const style = getComputedStyle(document.documentElement), quiet = style.getPropertyValue("--quiet"), line = style.getPropertyValue("--line");
 const short = value => +value.toPrecision(3);
 const steps = [0.001, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600];
@@ -194,8 +197,7 @@ def page(theme, uplot, asked):
         elif series:
             custom = panel["fieldConfig"]["defaults"].get("custom", {})
             rows = [[one["values"].get(str(moment)) for moment in at] for one in series]
-            colours = ["#73bf69", "#f2cc0c", "#5794f2", "#ff9830", "#f2495c", "#b877d9", "#8ab8ff", "#37872d", "#fa6400", "#a352cc"]
-            names = "".join(f'<span><i style="background:{colours[n % 10]}"></i>{html.escape(one["name"] or "value")}</span>' for n, one in enumerate(series))
+            names = "".join(f'<span><i style="background:{COLOURS[n % len(COLOURS)]}"></i>{html.escape(one["name"] or "value")}</span>' for n, one in enumerate(series))
             inside = f'<div id="chart-{number}"></div><div class="names">{names}</div>'
             highest = max(value for row in rows for value in row if value is not None)
             charts[f"chart-{number}"] = {
@@ -213,7 +215,7 @@ def page(theme, uplot, asked):
             inside = '<div class="none">No data</div>'
         sections.append(f'<section style="{box}"><h2>{title}</h2>{inside}</section>')
     css, script = ((Path(uplot) / name).read_text() for name in ("uPlot.min.css", "uPlot.iife.min.js"))
-    return PAGE.format(theme=theme, css=css, script=script, sections="".join(sections), charts=json.dumps(charts))
+    return PAGE.format(theme=theme, css=css, script=script, sections="".join(sections), charts=json.dumps(charts), colours=json.dumps(COLOURS))
 
 
 if __name__ == "__main__":
