@@ -82,6 +82,11 @@ impl HttpConnector for SdkConnector {
 
 /// A `kube` client that sends every request to `world`.
 pub fn kube_client(world: Arc<dyn World>) -> kube::Client {
+    kube_client_in(world, "default")
+}
+
+/// The same of a pod in this namespace.
+pub fn kube_client_in(world: Arc<dyn World>, namespace: &str) -> kube::Client {
     let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
         let world = Arc::clone(&world);
         async move {
@@ -90,7 +95,7 @@ pub fn kube_client(world: Arc<dyn World>) -> kube::Client {
             world.call(Request::from_parts(parts, body)).await.map_err(tower::BoxError::from)
         }
     });
-    kube::Client::new(service, "default")
+    kube::Client::new(service, namespace)
 }
 
 /// Serves `world` on a socket until dropped.

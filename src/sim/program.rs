@@ -16,7 +16,7 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
 
-use super::http::aws_client;
+use super::http::{aws_client, kube_client_in};
 use super::world::World;
 use crate::app::{self, AppError, Outside};
 use crate::aws::Aws;
@@ -115,10 +115,11 @@ impl Program {
         Self::run(world, aws, client, config, stream::empty().boxed())
     }
 
-    /// Starts the program on a world. Its gRPC server listens here as well.
+    /// Starts the program on a world, as in a pod of kube-system. Its gRPC server listens here as well.
     pub fn listening(world: &World, config: Config, listener: Listener) -> Self {
         let aws = Aws::at(aws_client(Arc::new(world.aws.clone())));
-        Self::run(world, aws, world.cluster.client(), config, listener.boxed())
+        let client = kube_client_in(Arc::new(world.cluster.clone()), "kube-system");
+        Self::run(world, aws, client, config, listener.boxed())
     }
 
     fn run(world: &World, aws: Aws, client: kube::Client, config: Config, others: Incoming) -> Self {

@@ -46,7 +46,7 @@ class Worlds:
     def bash(self, line, cwd=None, timeout=LIMIT):
         """What a command line prints, and its exit code."""
         told = subprocess.run(
-            ["bash", "-o", "pipefail", "-c", line],
+            ["bash", "-c", line],
             env=self.environment, cwd=cwd, capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL,
         )
         return told.returncode, told.stdout + told.stderr
@@ -62,10 +62,13 @@ class Worlds:
 
     def node(self, pool):
         """A node of this group that is not about to leave, and its instance."""
-        for node in self.json(f"kubectl get nodes --selector pool={pool}")["items"]:
+        return until(f"a node of {pool} stays", lambda: self.any_node(f"pool={pool}"))
+
+    def any_node(self, selector="pool"):
+        """A node that is not about to leave, and its instance, if there is one."""
+        for node in self.json(f"kubectl get nodes --selector {selector}")["items"]:
             if not node["spec"].get("unschedulable"):
                 return node["metadata"]["name"], node["spec"]["providerID"].rsplit("/", 1)[1]
-        raise AssertionError(f"every node of {pool} leaves")
 
 
 def until(what, holds):

@@ -174,7 +174,9 @@ apiVersion: v1
 kind: Config
 clusters: [{{name: simulated, cluster: {{server: \"{server}\"}}}}]
 users: [{{name: simulated, user: {{}}}}]
-contexts: [{{name: simulated, context: {{cluster: simulated, user: simulated}}}}]
+contexts:
+- {{name: simulated, context: {{cluster: simulated, user: simulated}}}}
+- {{name: kube-system, context: {{cluster: simulated, user: simulated, namespace: kube-system}}}}
 current-context: simulated
 "
     )
