@@ -36,6 +36,10 @@ const BLOCKED_SINCE: SignedDuration = SignedDuration::from_mins(4);
 /// The tag that tells cluster-autoscaler of the label that node selectors name.
 const POOL_TAG: &str = "k8s.io/cluster-autoscaler/node-template/label/pool";
 
+/// Lets EventBridge send to the queue.
+const QUEUE_POLICY: &str = r#"{ "Statement": [{ "Effect": "Allow", "Principal": { "Service": "events.amazonaws.com" },
+    "Action": "sqs:SendMessage", "Resource": "arn:aws:sqs:us-east-1:123456789012:ebbtide" }] }"#;
+
 /// The worlds, and the program on them.
 pub(super) struct Cast {
     pub(super) world: Arc<World>,
@@ -116,7 +120,10 @@ fn furnish(world: &World) -> String {
     };
     world.aws.add_group(group("web", 4).hook(HookSpec::terminating("ebbtide").heartbeat(300)).retaining());
     world.aws.add_group(group("batch", 2));
-    let queue = world.aws.add_queue(QueueSpec::named("ebbtide"));
+    world.aws.add_queue(QueueSpec::named("ebbtide-dead"));
+    let queue = world
+        .aws
+        .add_queue(QueueSpec::named("ebbtide").policy(QUEUE_POLICY).dead_letters("ebbtide-dead", 1_000));
     world.aws.send_events_to(&queue);
     world
         .cluster
