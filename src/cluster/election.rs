@@ -179,7 +179,10 @@ impl Election {
                 if self.told.is_none_or(|told| elapsed(told, now) >= TELL_AGAIN) {
                     self.told = Some(now);
                     let lease = &self.name;
-                    tracing::warn!(lease, error = %chain(&error), "the Lease cannot be read or written: no node is drained or released until it can. deploy/base/rbac.yaml creates it and grants the rights");
+                    // Otherwise the API server is at fault, not the installation.
+                    let fix = matches!(error, ApiError::NotFound | ApiError::Refused(_))
+                        .then_some("deploy/base/rbac.yaml creates it and grants the rights");
+                    tracing::warn!(lease, fix, error = %chain(&error), "the Lease cannot be read or written: no node is drained or released until it can");
                 }
                 if !self.leadership.leads() {
                     self.leadership.set(Standing::Unknown);
