@@ -75,9 +75,17 @@ pub(super) fn cut(gone_by: Timestamp) -> Timestamp {
     gone_by - KILL_TIME - SignedDuration::from_secs(1)
 }
 
-/// The grace to ask for now: `None` if the pod's own fits, else what fits. Never 0, which would remove the pod's object
-/// while its containers run.
-pub(super) fn shortened_grace(gone_by: Timestamp, grace_seconds: i64, now: Timestamp) -> Option<i64> {
+/// The grace to ask a pod for now, of which everything must have gone by `gone_by`; `None`: its own. Never 0, which removes
+/// the pod's object while its containers run, also where that is the pod's own.
+///
+/// Source: [`CheckGracefulDelete`](https://github.com/kubernetes/kubernetes/blob/master/pkg/registry/core/pod/strategy.go).
+pub(super) fn grace_to_ask(gone_by: Option<Timestamp>, grace_seconds: i64, now: Timestamp) -> Option<i64> {
+    let shortened = gone_by.and_then(|gone_by| shortened_grace(gone_by, grace_seconds, now));
+    shortened.or((grace_seconds < 1).then_some(1))
+}
+
+/// `None` if the pod's own grace fits, else what fits, a second at least.
+fn shortened_grace(gone_by: Timestamp, grace_seconds: i64, now: Timestamp) -> Option<i64> {
     let left = gone_by.duration_since(now) - KILL_TIME;
     (left < SignedDuration::from_secs(grace_seconds)).then(|| left.as_secs().max(1))
 }
@@ -203,12 +211,20 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_pod_without_a_grace_is_given_a_second_so_that_its_object_stays_until_it_has_exited() {
+        for limit in [None, Some(at(1_000)), Some(at(10))] {
+            assert_eq!(grace_to_ask(limit, 0, at(100)), Some(1));
+        }
+        assert_eq!(grace_to_ask(None, 1, at(100)), None);
+    }
+
     proptest! {
         #[test]
         fn a_pod_deleted_at_its_last_call_keeps_its_whole_grace(gone in 100_000..200_000i64, grace in 1..90_000i64) {
             let call = last_call(at(gone), grace);
             let late = call + SignedDuration::from_millis(1_500);
-            prop_assert_eq!(shortened_grace(at(gone), grace, late), None);
+            prop_assert_eq!(grace_to_ask(Some(at(gone)), grace, late), None);
             prop_assert!(call + SignedDuration::from_secs(grace) <= at(gone));
         }
 

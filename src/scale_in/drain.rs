@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::action::{Action, Plan};
 use super::class::{Class, is_patient};
-use super::deadline::{self, cut, last_call, shortened_grace, soft_limit};
+use super::deadline::{self, cut, grace_to_ask, last_call, soft_limit};
 use super::events::NodeEvent;
 use super::eviction_rate::Permit;
 use super::memory::Task;
@@ -213,7 +213,7 @@ fn is_cut(s: &Situation<'_>, pod: &PodView, class: Class, time: Time, plan: &mut
         return false;
     }
     let task = Task::Pod(pod.uid.clone());
-    let grace = shortened_grace(limit, pod.grace_seconds, s.now);
+    let grace = grace_to_ask(Some(limit), pod.grace_seconds, s.now);
     let delete = || Action::Delete { pod: pod.name.clone(), uid: pod.uid.clone(), grace, disruption: true };
     // Do not sit out the pause after a refused eviction: it would cost the pod its grace.
     let refused_before = s
@@ -297,7 +297,7 @@ fn try_eviction(
     let evict = || Action::Evict {
         pod: pod.name.clone(),
         uid: pod.uid.clone(),
-        grace: time.limit.and_then(|limit| shortened_grace(limit, pod.grace_seconds, s.now)),
+        grace: grace_to_ask(time.limit, pod.grace_seconds, s.now),
         budgets: versions.clone(),
         owner: pod.owner(),
         returned,

@@ -4,7 +4,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::action::{Action, Plan};
 use super::class::{Class, Daemon, LONGEST_FLUSH};
-use super::deadline::{MARGIN, shortened_grace};
+use super::deadline::{MARGIN, grace_to_ask};
 use super::load_balancers::{DEFAULT_DELAY, Targets};
 use super::memory::Task;
 use super::record::Record;
@@ -116,7 +116,7 @@ fn ask_daemons(
         until = until.max(Some(end.min(record.phase_since + LONGEST_FLUSH)));
         let task = Task::Pod(pod.uid.clone());
         if pod.deletion_timestamp.is_none() && !s.memory.is_done(&task) {
-            let grace = hard.and_then(|hard| shortened_grace(hard, pod.grace_seconds, s.now));
+            let grace = grace_to_ask(hard, pod.grace_seconds, s.now);
             let (pod, uid) = (pod.name.clone(), pod.uid.clone());
             s.attempt(plan, &task, || Action::Delete { pod, uid, grace, disruption: false });
         }

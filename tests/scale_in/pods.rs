@@ -30,6 +30,19 @@ async fn mirror_pods_and_finished_pods_are_left_alone_and_hold_nothing_up() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pod_without_any_grace_has_gone_when_its_containers_have_exited_and_not_with_its_object() {
+    for cause in [Cause::Autoscaler, Cause::Operator] {
+        let scene = Scene::with(held_group(2, 60)).await;
+        let machine = scene.first();
+        scene.world.cluster.add(daemon_set("agent").annotation("ebbtide/daemonset", "evict"));
+        scene.run([pod("web").on(&machine.name).grace(0).exits_after(2)]).await;
+        scene.scale_in(&machine, cause).await;
+        scene.until_gone(&machine).await;
+        scene.assert_left_well(&machine);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_orphan_of_a_deleted_daemonset_is_a_workload() {
     let scene = Scene::with(group(2)).await;
     let machine = scene.first();
