@@ -152,6 +152,8 @@ impl State {
             Some(Trouble::Refused(refusal, side)) => return Verdict::Refuse(refusal, side),
             Some(Trouble::Lost(side)) => return Verdict::Lose(side),
             Some(Trouble::Silent(side)) => return Verdict::Silence(side),
+            // What is written is written now.
+            Some(Trouble::Stale(_) | Trouble::Without(_)) if !is_read(operation) => {}
             Some(Trouble::Stale(by)) => sight.stale = by,
             Some(Trouble::Without(name)) => sight.without = Some(name),
             Some(Trouble::EmptyPage) => sight.empty_page = true,

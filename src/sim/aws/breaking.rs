@@ -118,6 +118,11 @@ impl Aws {
         });
     }
 
+    /// Ends all of [`Aws::trouble`]. Requests that are on their way arrive when they do.
+    pub fn no_more_trouble(&self) {
+        self.script(|state, _| state.faults.troubles.clear());
+    }
+
     /// Refuses everybody's credentials for `duration`.
     pub fn expire_credentials(&self, duration: Duration) {
         let trouble = Trouble::Refused(EXPIRED, Lose::BeforeEffect);

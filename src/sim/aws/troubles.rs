@@ -86,6 +86,10 @@ impl Troubles {
         self.0.push(Rule { which, until, trouble });
     }
 
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+
     /// How much later the call arrives; uses the trouble up.
     pub(super) fn take_late(&mut self, operation: Operation, form: &Form, now: Timestamp) -> Duration {
         let late = self.take_such(operation, form, now, |trouble| matches!(trouble, Trouble::Late(_)));

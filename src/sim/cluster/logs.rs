@@ -30,6 +30,8 @@ pub struct Lines {
 #[derive(Default)]
 pub(super) struct NodeLogs {
     writers: BTreeMap<String, Writer>,
+    /// Lines of containers that ended with their machine, in pods that have started again since.
+    earlier: u64,
     shippers: BTreeMap<String, Duration>,
     shipped: u64,
     lost: u64,
@@ -61,7 +63,8 @@ impl NodeLogs {
         } else if !pod.pod().daemon {
             let per_second = pod.annotation("sim/lines-per-second").and_then(|rate| rate.parse().ok());
             let per_second = per_second.unwrap_or(LINES_PER_SECOND);
-            self.writers.insert(uid, Writer { since: now, per_second, end: None });
+            let before = self.writers.insert(uid, Writer { since: now, per_second, end: None });
+            self.earlier += before.map_or(0, |writer| writer.written_by(now));
         }
     }
 
@@ -102,7 +105,7 @@ impl NodeLogs {
     }
 
     fn written_by(&self, moment: Timestamp) -> u64 {
-        self.writers.values().map(|writer| writer.written_by(moment)).sum()
+        self.earlier + self.writers.values().map(|writer| writer.written_by(moment)).sum::<u64>()
     }
 
     /// Counts what running shippers have sent by now.

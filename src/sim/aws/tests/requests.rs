@@ -66,6 +66,20 @@ async fn an_answer_may_be_as_of_some_time_ago() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_written_while_all_answers_are_old_is_written_now() {
+    let bench = bench();
+    bench.aws.add_group(web());
+    bench.pass(60).await;
+    let old = Trouble::Stale(Duration::from_secs(20));
+    bench.aws.trouble(Which::any().lasting(Duration::from_mins(1)), old);
+    bench.set_desired(1).await.expect("set");
+    assert_eq!(bench.desired("web"), 1);
+    assert_eq!(bench.described().await, Some((2, 2)), "and not shown yet");
+    bench.aws.no_more_trouble();
+    assert_eq!(bench.described().await.map(|(desired, _)| desired), Some(1));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_page_may_be_empty_and_have_a_token_or_leave_something_out() {
     let bench = bench();
     bench.aws.add_group(web());

@@ -52,6 +52,24 @@ async fn a_node_that_goes_right_after_the_last_exit_loses_the_last_lines() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn lines_from_before_a_crash_are_not_forgotten_when_the_machine_comes_back() {
+    let sim = chatty().await;
+    let runs = |cluster: &Cluster| {
+        cluster.count(
+            |entry| matches!(&entry.what, Event::PodRunning { pod, .. } if pod.name.starts_with("web")),
+        )
+    };
+    let before = (runs(&sim.cluster), sim.cluster.lines("n1").written);
+    sim.cluster.crash("n1");
+    sim.cluster.revive("n1");
+    sim.until("the pods start again", |cluster| runs(cluster) > before.0).await;
+    assert!(sim.cluster.lines("n1").written >= before.1);
+    sim.cluster.power_off("n1");
+    let lines = sim.cluster.lines("n1");
+    assert_eq!(lines.shipped + lines.lost, lines.written);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_shipper_that_is_asked_first_ships_what_is_there_and_misses_the_rest() {
     let sim = chatty().await;
     let (shipper, _) = running(&sim.cluster, "shipper").remove(0);
