@@ -156,6 +156,11 @@ impl Program {
         self.clock.step(by);
     }
 
+    /// Whether it has ended by itself.
+    pub fn has_ended(&self) -> bool {
+        self.connect.is_closed()
+    }
+
     /// A gRPC client of the program.
     pub fn client(&self) -> CloudProviderClient<Channel> {
         let connect = self.connect.clone();

@@ -8,28 +8,35 @@ use crate::sim::aws::{Entry, Event, HookResult, LifecycleState, TerminationCause
 
 /// An instance.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Life {
-    pub(super) group: String,
-    pub(super) launched: Option<Timestamp>,
-    pub(super) in_service: Option<Timestamp>,
-    pub(super) ending: Option<Ending>,
+pub struct Life {
+    /// Its group.
+    pub group: String,
+    /// When it was launched; `None` if before the journal.
+    pub launched: Option<Timestamp>,
+    /// When it was in service.
+    pub in_service: Option<Timestamp>,
+    /// The beginning of its termination.
+    pub ending: Option<Ending>,
     /// Whether a hook ever held its termination.
-    pub(super) held: bool,
+    pub held: bool,
     /// When its termination was no longer held.
-    pub(super) released: Option<Timestamp>,
-    pub(super) gone: Option<Timestamp>,
+    pub released: Option<Timestamp>,
+    /// When it was gone.
+    pub gone: Option<Timestamp>,
     /// Hooks that timed out during its termination and ended it.
-    pub(super) timed_out: u64,
+    pub timed_out: u64,
     /// Whether its group kept it then, machine and workloads.
-    pub(super) retained: bool,
+    pub retained: bool,
     holds: BTreeSet<String>,
 }
 
 /// The beginning of an instance's termination.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ending {
-    pub(super) at: Timestamp,
-    pub(super) cause: TerminationCause,
+pub struct Ending {
+    /// When.
+    pub at: Timestamp,
+    /// Why.
+    pub cause: TerminationCause,
 }
 
 impl Life {
@@ -49,13 +56,13 @@ impl Life {
     }
 
     /// Whether it was in service when its termination began; so were instances older than the journal.
-    pub(super) fn was_in_service(&self) -> bool {
+    pub fn was_in_service(&self) -> bool {
         self.in_service.is_some() || self.launched.is_none()
     }
 }
 
 /// The instances by id.
-pub(super) fn machines(aws: &[Entry]) -> BTreeMap<String, Life> {
+pub fn machines(aws: &[Entry]) -> BTreeMap<String, Life> {
     let mut all: BTreeMap<String, Life> = BTreeMap::new();
     for entry in aws {
         let at = entry.at;

@@ -13,33 +13,40 @@ use crate::sim::cluster::{By, Cut, Entry, Event, Name};
 
 /// One stay of a pod on a node.
 #[derive(Clone, Debug)]
-pub(super) struct Run {
-    pub(super) pod: Name,
-    pub(super) node: String,
-    pub(super) daemon: bool,
+pub struct Run {
+    /// The pod.
+    pub pod: Name,
+    /// Its node.
+    pub node: String,
+    /// Whether it stays until the instance goes.
+    pub daemon: bool,
     /// When its containers began to run.
-    pub(super) from: Option<Timestamp>,
+    pub from: Option<Timestamp>,
     /// The first time it was asked to go.
-    pub(super) asked: Option<Asked>,
-    pub(super) end: Option<(Timestamp, PodEnd)>,
+    pub asked: Option<Asked>,
+    /// When and how it ended.
+    pub end: Option<(Timestamp, PodEnd)>,
 }
 
 /// A pod was asked to go.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
-    pub(super) at: Timestamp,
-    pub(super) by: By,
-    pub(super) grace: i64,
+pub struct Asked {
+    /// When.
+    pub at: Timestamp,
+    /// How.
+    pub by: By,
+    /// The grace, in seconds.
+    pub grace: i64,
 }
 
 impl Run {
     /// Whether it is a workload whose containers ran.
-    pub(super) fn is_workload(&self) -> bool {
+    pub fn is_workload(&self) -> bool {
         !self.daemon && self.from.is_some()
     }
 
     /// Whether it had not ended by then.
-    pub(super) fn lasts_beyond(&self, moment: Timestamp) -> bool {
+    pub fn lasts_beyond(&self, moment: Timestamp) -> bool {
         self.end.is_none_or(|(end, _)| end > moment)
     }
 
@@ -49,7 +56,7 @@ impl Run {
 }
 
 /// All runs, in the order in which pods came to their nodes.
-pub(super) fn runs(cluster: &[Entry], facts: &Facts) -> Vec<Run> {
+pub fn runs(cluster: &[Entry], facts: &Facts) -> Vec<Run> {
     let mut book = Book { facts, runs: Vec::new(), open: BTreeMap::new() };
     for entry in cluster {
         book.read(entry);

@@ -1,0 +1,192 @@
+//! How things are when nothing is under way any more.
+
+use ebbtide::k8s::names;
+use ebbtide::sim::aws::{Event, InstanceSnapshot, LifecycleState, Operation};
+use ebbtide::sim::cluster::{Entry, Event as ClusterEvent};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Node;
+
+use super::Violation;
+use crate::history::{History, Note};
+use crate::play::OURS;
+use crate::scenario::{Cause, Deed};
+
+/// Longer than any scale-in here takes once nothing is broken: the longest grace, and ten minutes.
+const UNDER_WAY: SignedDuration = SignedDuration::from_mins(20);
+
+/// Events by which the program says that a scale-in is over without the node's end.
+const GIVEN_UP: [&str; 3] = ["ScaleInOver", "ScaleInCancelled", "ScaleInNotPossible"];
+
+/// A Node still has a record, or DeleteNodes was accepted and the instance is still there.
+pub(super) fn scale_ins(history: &History) -> Vec<Violation> {
+    let at = history.end.at;
+    let mut found = accepted(history);
+    for node in &history.end.nodes {
+        let Some(record) = annotation(node, names::RECORD) else { continue };
+        // A word that is none counts as none. A wish that the group's minimum forbids stands, and an Event says so.
+        let is_idle = record == "nwo" || (record.starts_with("now") && is_at_minimum(history, node));
+        // An instance refresh goes on for as long as it takes: what it began last is under way.
+        let instance = history.instance_at(name(node), at).unwrap_or_default();
+        let is_new = history.requested(instance).is_some_and(|since| at < since + UNDER_WAY);
+        // In its group's warm pool a node keeps its marks until it is out of there.
+        let is_warm = history.is_warm(instance, history.aws.len());
+        if !is_idle && !is_new && !is_warm {
+            found.push(Violation { at, what: format!("{}: {record}", name(node)) });
+        }
+    }
+    found
+}
+
+/// Nodes for which DeleteNodes was answered without an error, and which are still there in service.
+fn accepted(history: &History) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for (at, note) in &history.diary {
+        let Note::Accepted(machine) = note else { continue };
+        // A person may cancel it, and a group that has come to its minimum meanwhile keeps it.
+        let is_cancelled = history.diary.iter().any(|(_, note)| match note {
+            Note::Person(Deed::Cancel | Deed::Mistype, other) => other == machine,
+            _ => false,
+        });
+        let told = |entry: &Entry| match &entry.what {
+            ClusterEvent::KubernetesEvent { regarding, reason, .. } => {
+                *regarding == format!("Node/{}", machine.node) && GIVEN_UP.contains(&reason.as_str())
+            }
+            _ => false,
+        };
+        let group = history.end.groups.iter().find(|group| group.name == machine.group);
+        let is_there = group.is_some_and(|group| {
+            group.instances.iter().any(|i| i.id == machine.instance && i.state == LifecycleState::InService)
+        });
+        if is_there && !is_cancelled && !history.cluster.iter().any(told) {
+            found.push(Violation {
+                at: *at,
+                what: format!("{} was accepted, and is in service", machine.node),
+            });
+        }
+    }
+    found
+}
+
+fn is_at_minimum(history: &History, node: &Node) -> bool {
+    let instance = history.instance_at(name(node), history.end.at).unwrap_or_default();
+    let group = history.end.groups.iter().find(|group| group.instances.iter().any(|i| i.id == instance));
+    // A person's other wishes come before this one, or what else the group has to give up.
+    group.is_some_and(|group| group.desired <= group.min)
+}
+
+/// An instance is still held by our hook; ours timed out though somebody was there; somebody else's was touched.
+pub(super) fn hooks(history: &History) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for group in &history.end.groups {
+        // What is in a warm pool is no node: its hooks are left to time out.
+        let is_held = |i: &&InstanceSnapshot| i.waits.contains_key(OURS) && !i.state.is_warm();
+        for instance in group.instances.iter().filter(is_held) {
+            if history.requested(&instance.id).is_some_and(|since| history.end.at < since + UNDER_WAY) {
+                continue;
+            }
+            let what = format!("{} of {} is held by our hook", instance.id, group.name);
+            found.push(Violation { at: history.end.at, what });
+        }
+        for id in group.in_state(LifecycleState::TerminatingRetained) {
+            found.push(Violation { at: history.end.at, what: format!("{id} of {} is retained", group.name) });
+        }
+    }
+    for (n, entry) in history.aws.iter().enumerate() {
+        match &entry.what {
+            Event::Called {
+                operation:
+                    operation @ (Operation::CompleteLifecycleAction | Operation::RecordLifecycleActionHeartbeat),
+                arguments,
+                ..
+            } if arguments.get("LifecycleHookName").is_some_and(|hook| hook != OURS) => {
+                found.push(Violation { at: entry.at, what: format!("{operation:?}: {arguments:?}") });
+            }
+            Event::HookTimedOut { hook, instance, group, .. }
+                if hook == OURS && history.was_there(group, entry.at) && !history.is_warm(instance, n) =>
+            {
+                found.push(Violation {
+                    at: entry.at,
+                    what: format!("our hook timed out for {instance} of {group}"),
+                });
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+impl History {
+    /// Whether the program ran and AWS answered for the last heartbeat time-out of a group's hook.
+    fn was_there(&self, group: &str, at: Timestamp) -> bool {
+        let spec = self.scenario.groups.iter().find(|spec| spec.name == group);
+        let heartbeat = spec.and_then(|spec| spec.hook).unwrap_or(120);
+        let from = at - SignedDuration::from_secs(i64::from(heartbeat));
+        !self.was_disturbed(from, at)
+    }
+
+    /// Whether, within a span, no replica ran for a moment, or AWS had trouble.
+    pub(super) fn was_disturbed(&self, from: Timestamp, to: Timestamp) -> bool {
+        let mut running = vec![false; self.scenario.program.replicas as usize];
+        let mut away = false;
+        let mut disturbed = false;
+        let mut last = Timestamp::MIN;
+        for (at, note) in self.diary.iter().take_while(|(at, _)| *at <= to) {
+            let undisturbed = running.iter().any(|running| *running) && !away;
+            disturbed |= !undisturbed && *at >= from && last <= to;
+            last = *at;
+            match note {
+                Note::Started(n) => running[*n] = true,
+                Note::Gone(n) | Note::EndedByItself(n) => running[*n] = false,
+                Note::AwsAway => away = true,
+                Note::AwsBack | Note::Mended => away = false,
+                _ => {}
+            }
+        }
+        disturbed || away || !running.iter().any(|running| *running)
+    }
+}
+
+/// A Node that is not leaving is cordoned by us, or carries marks of ours.
+pub(super) fn leftovers(history: &History) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for node in history.end.nodes.iter().filter(|node| annotation(node, names::RECORD).is_none()) {
+        let name = name(node);
+        let instance = history.instance_at(name, history.end.at).unwrap_or_default();
+        // Until a notice has lapsed, hours later, its node is cordoned.
+        let is_noticed = history.diary.iter().any(|(_, note)| match note {
+            Note::Asked(Cause::Spot | Cause::RebalanceNotice | Cause::Scheduled, machine) => {
+                machine.instance == instance
+            }
+            _ => false,
+        });
+        let by_hand = history
+            .diary
+            .iter()
+            .any(|(_, note)| matches!(note, Note::Person(Deed::Cordon, machine) if machine.node == name));
+        let spec = node.spec.as_ref();
+        let mut left = Vec::new();
+        if spec.and_then(|spec| spec.unschedulable) == Some(true) && !by_hand && !is_noticed {
+            left.push("cordoned".to_owned());
+        }
+        let taints = spec.and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
+        left.extend(taints.iter().map(|taint| taint.key.clone()).filter(|key| key == names::TO_BE_DELETED));
+        let labels = node.metadata.labels.iter().flatten().map(|(key, _)| key.clone());
+        left.extend(labels.filter(|key| key == names::EXCLUDE_FROM_LOAD_BALANCERS && !is_noticed));
+        left.extend(annotation(node, names::MARKS).map(|_| names::MARKS.to_owned()));
+        left.extend(
+            annotation(node, names::CORDON).filter(|_| !is_noticed).map(|_| names::CORDON.to_owned()),
+        );
+        if !left.is_empty() {
+            found.push(Violation { at: history.end.at, what: format!("{name}: {}", left.join(", ")) });
+        }
+    }
+    found
+}
+
+fn annotation<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
+    node.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+}
+
+fn name(node: &Node) -> &str {
+    node.metadata.name.as_deref().unwrap_or_default()
+}

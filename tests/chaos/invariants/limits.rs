@@ -1,0 +1,73 @@
+//! When time is up for an instance, as early as the documents allow.
+
+use jiff::{SignedDuration, Timestamp};
+
+use ebbtide::sim::aws;
+use ebbtide::sim::cluster::{Event, NodeChange};
+
+use crate::history::{History, Note};
+use crate::play::RECORD;
+use crate::scenario::Cause;
+
+/// The shortest hold of a hook: a hundred heartbeats of 30 s, less one. The program assumes it where AWS does not say more.
+const SHORTEST_HOLD: SignedDuration = SignedDuration::from_secs(99 * 30);
+
+/// Kept back because AWS's clock may be off, and as a hold is taken to begin at the refresh before.
+const HELD_EARLIER: SignedDuration = SignedDuration::from_mins(4);
+
+const SPOT: SignedDuration = SignedDuration::from_mins(2);
+const RETIREMENT: SignedDuration = SignedDuration::from_mins(20);
+
+/// Kept back on top of grace and flush: margin, time to kill, a late timer, a write.
+const MARGIN: SignedDuration = SignedDuration::from_secs(20);
+
+impl History {
+    /// When the instance must have been released, at the earliest.
+    pub(super) fn deadline(&self, instance: &str) -> Option<Timestamp> {
+        let notices = self.diary.iter().filter_map(|(at, note)| match note {
+            Note::Asked(Cause::Spot, machine) if machine.instance == instance => Some(*at + SPOT),
+            Note::Asked(Cause::Scheduled, machine) if machine.instance == instance => Some(*at + RETIREMENT),
+            _ => None,
+        });
+        let ours = self.scenario.program.drain_timeout.filter(|_| !self.scenario.program.waits_at_deadline);
+        let ours = ours.and_then(|seconds| {
+            Some(self.requested(instance)? + SignedDuration::from_secs(i64::from(seconds)))
+        });
+        let group = self.lives.get(instance).map_or("", |life| life.group.as_str());
+        let is_held = self.scenario.program.manages_hooks
+            || self.scenario.groups.iter().any(|spec| spec.name == group && spec.hook.is_some());
+        let held = self.requested(instance).filter(|_| is_held);
+        let hook = held.map(|since| since + SHORTEST_HOLD - HELD_EARLIER);
+        notices.chain(ours).chain(hook).min()
+    }
+
+    /// When somebody first wished the end of the instance.
+    pub(super) fn requested(&self, instance: &str) -> Option<Timestamp> {
+        let node = self.names.get(instance)?;
+        let recorded = self.cluster.iter().find_map(|entry| match &entry.what {
+            Event::NodeChanged { node: name, changes } if name == node => changes
+                .iter()
+                .any(|change| matches!(change, NodeChange::Annotated(key, _) if key == RECORD))
+                .then_some(entry.at),
+            _ => None,
+        });
+        let ending = self.aws.iter().find_map(|entry| match &entry.what {
+            aws::Event::TerminationStarted { instance: id, .. } if id == instance => Some(entry.at),
+            _ => None,
+        });
+        recorded.into_iter().chain(ending).min()
+    }
+
+    /// Whether pods on the instance with this grace may be cut into at a moment.
+    pub(super) fn time_is_up(&self, instance: &str, grace: i64, at: Timestamp) -> bool {
+        let Some(deadline) = self.deadline(instance) else { return false };
+        let requested = self.requested(instance).unwrap_or(at);
+        // A deadline is shared out among orders: earlier ones lose up to half of the time.
+        let has_orders = self.scenario.workloads.iter().any(|workload| workload.order.is_some());
+        let share = if has_orders { deadline.duration_since(requested) / 2 } else { SignedDuration::ZERO };
+        // DaemonSet pods that are asked have their grace after the flush.
+        let flush = i64::from(self.scenario.program.flush) + 30;
+        let kept = SignedDuration::from_secs(grace.clamp(0, 100_000) + flush) + MARGIN + share;
+        at + kept >= deadline
+    }
+}

@@ -1,0 +1,203 @@
+//! What becomes of pods.
+
+use ebbtide::sim::aws::{Event as AwsEvent, Operation};
+use ebbtide::sim::cluster::{By, Event};
+use ebbtide::sim::report::Run;
+use jiff::{SignedDuration, Timestamp};
+
+use super::Violation;
+use crate::history::{History, Note};
+use crate::play::OURS;
+use crate::scenario::{Cause, Damage, Deed, Kind, Workload};
+
+/// How long a pod on a dead machine is waited for beyond its grace.
+const DEAD: SignedDuration = SignedDuration::from_mins(1);
+
+/// cluster-autoscaler gives no more grace than this.
+const MOST_OF_CA: i64 = 600;
+
+/// An instance is let go while a workload runs on it.
+pub(super) fn released(history: &History) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for (at, instance) in releases(history) {
+        for run in history.workloads_at(&instance, at) {
+            if !history.need_not_be_waited_for(run, &instance, at) {
+                let what = format!("{instance} released while {} runs on {}", run.pod.name, run.node);
+                found.push(Violation { at, what });
+            }
+        }
+    }
+    found
+}
+
+/// When the program let go of which instance: it completed our hook, or terminated one that no hook of ours then held.
+fn releases(history: &History) -> Vec<(Timestamp, String)> {
+    let mut all = Vec::new();
+    for (n, entry) in history.aws.iter().enumerate() {
+        match &entry.what {
+            AwsEvent::HookCompleted { instance, hook, .. } if hook == OURS => {
+                all.push((entry.at, instance.clone()));
+            }
+            AwsEvent::TerminationStarted { instance, .. } if is_called(history, n, instance) => {
+                let held = |e: &AwsEvent| matches!(e, AwsEvent::EnteredWait { instance: id, hook, .. } if id == instance && hook == OURS);
+                if !history.aws[n..].iter().any(|later| held(&later.what)) {
+                    all.push((entry.at, instance.clone()));
+                }
+            }
+            _ => {}
+        }
+    }
+    all
+}
+
+/// Whether the termination at this place of the journal was asked for by a call.
+pub(super) fn is_called(history: &History, n: usize, instance: &str) -> bool {
+    let of_this = |e: &AwsEvent| match e {
+        AwsEvent::Called { operation: Operation::TerminateInstanceInAutoScalingGroup, arguments, .. } => {
+            arguments.get("InstanceId").is_some_and(|id| id == instance)
+        }
+        _ => false,
+    };
+    let at = history.aws[n].at;
+    history.aws[..n].iter().rev().take_while(|entry| entry.at == at).any(|entry| of_this(&entry.what))
+}
+
+impl History {
+    /// The workloads that ran on an instance at a moment.
+    fn workloads_at<'a>(&'a self, instance: &'a str, at: Timestamp) -> impl Iterator<Item = &'a Run> {
+        self.runs.iter().filter(move |run| {
+            run.is_workload()
+                && run.from.is_some_and(|from| from < at)
+                && run.lasts_beyond(at)
+                && self.instance_at(&run.node, at) == Some(instance)
+        })
+    }
+
+    fn workload(&self, run: &Run) -> Option<&Workload> {
+        self.scenario.workload_of(&run.pod.name)
+    }
+
+    /// The documented reasons not to wait for a workload.
+    fn need_not_be_waited_for(&self, run: &Run, instance: &str, at: Timestamp) -> bool {
+        let grace = run.asked.map_or(0, |asked| asked.grace);
+        // Time is up: what is left was asked for the last time its whole grace fitted, or hears of its end.
+        if self.time_is_up(instance, 0, at) {
+            return true;
+        }
+        // On a dead machine nobody confirms an exit: grace and a minute.
+        if let Some(asked) = run.asked
+            && self.is_dead(&run.node, at)
+            && asked.at + SignedDuration::from_secs(grace.clamp(0, 100_000)) + DEAD <= at
+        {
+            return true;
+        }
+        // It tolerates the cordon, came back once, and would come back for ever.
+        self.workload(run).is_some_and(|workload| workload.tolerates_all)
+    }
+
+    /// Whether somebody has broken this node's machine or kubelet, and nobody has mended it.
+    fn is_dead(&self, node: &str, at: Timestamp) -> bool {
+        let mut is_dead = false;
+        for (when, note) in self.diary.iter().filter(|(when, _)| *when <= at) {
+            match note {
+                Note::Damaged(Damage::Revive, machine) if machine.node == node => is_dead = false,
+                Note::Damaged(Damage::KubeletRestarts, _) => {}
+                Note::Damaged(_, machine) if machine.node == node => is_dead = true,
+                // Revived, but Ready only some seconds later.
+                Note::Mended => is_dead &= at.duration_since(*when) < SignedDuration::from_secs(30),
+                _ => {}
+            }
+        }
+        is_dead
+    }
+
+    /// Every request to a pod to go, with its stay.
+    fn asks(&self) -> impl Iterator<Item = (Timestamp, By, i64, &Run)> {
+        self.cluster.iter().filter_map(|entry| match &entry.what {
+            Event::PodAsked { pod, by, grace, .. } => {
+                let here = |run: &&Run| run.pod == *pod && run.from.is_some_and(|from| from <= entry.at);
+                let run = self.runs.iter().rfind(here)?;
+                Some((entry.at, *by, *grace, run))
+            }
+            _ => None,
+        })
+    }
+}
+
+/// A DaemonSet pod is asked, or its end begins, while a workload runs beside it.
+pub(super) fn daemons(history: &History) -> Vec<Violation> {
+    let mut found = Vec::new();
+    // A rolling update is its controller's.
+    for (at, _, _, run) in history.asks().filter(|(_, by, _, run)| run.daemon && *by != By::Controller) {
+        let Some(instance) = history.instance_at(&run.node, at) else { continue };
+        for other in history.workloads_at(instance, at) {
+            if !history.need_not_be_waited_for(other, instance, at) {
+                let what = format!("{} asked while {} runs on {}", run.pod.name, other.pod.name, run.node);
+                found.push(Violation { at, what });
+            }
+        }
+    }
+    found
+}
+
+/// A workload is deleted, not evicted, before its last call.
+pub(super) fn budgets(history: &History) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for (at, by, grace, run) in
+        history.asks().filter(|(_, by, _, run)| run.is_workload() && *by == By::Delete)
+    {
+        let is_patient = history.workload(run).is_some_and(|workload| workload.is_patient);
+        // A person ends what asked to be waited for, so that runs come to an end.
+        if is_patient && at >= history.mended() {
+            continue;
+        }
+        let instance = history.instance_at(&run.node, at);
+        if !instance.is_some_and(|instance| history.time_is_up(instance, grace, at)) {
+            found.push(Violation { at, what: format!("{} deleted by {by:?}, grace {grace}", run.pod.name) });
+        }
+    }
+    found
+}
+
+/// A workload is given less grace than it has, before that must be.
+pub(super) fn graces(history: &History) -> Vec<Violation> {
+    let mut found = Vec::new();
+    let asks = history.asks().filter(|(_, by, _, run)| run.is_workload() && *by != By::Controller);
+    for (at, by, grace, run) in asks {
+        let Some(workload) = history.workload(run) else { continue };
+        let own = workload.grace;
+        if grace >= own || grace == MOST_OF_CA || matches!(workload.kind, Kind::Daemon { .. }) {
+            continue;
+        }
+        let instance = history.instance_at(&run.node, at);
+        if !instance.is_some_and(|instance| history.time_is_up(instance, own, at)) {
+            let what = format!("{} asked by {by:?} with {grace} s of {own}", run.pod.name);
+            found.push(Violation { at, what });
+        }
+    }
+    found
+}
+
+/// Lines of workloads are lost although their node was drained, flushed and released by the program.
+pub(super) fn lines(history: &History) -> Vec<Violation> {
+    let releases = releases(history);
+    // A shipper that is rolled is away for some seconds; pods that tolerate everything write until the end.
+    let is_excused =
+        history.diary.iter().any(|(_, note)| matches!(note, Note::Person(Deed::RollDaemonSet, _)))
+            || history.scenario.workloads.iter().any(|workload| workload.tolerates_all);
+    let mut found = Vec::new();
+    for entry in history.cluster.iter().filter(|_| !is_excused) {
+        let Event::LinesLost { node, count } = &entry.what else { continue };
+        let Some(instance) = history.instance_at(node, entry.at) else { continue };
+        let is_ours = releases.iter().any(|(at, id)| id == instance && *at <= entry.at);
+        // Nobody ships from a machine that was broken, or that AWS took back.
+        let was_broken = history.diary.iter().any(|(_, note)| match note {
+            Note::Damaged(_, machine) | Note::Asked(Cause::Spot, machine) => machine.node == *node,
+            _ => false,
+        });
+        if is_ours && !was_broken && !history.time_is_up(instance, 0, entry.at) {
+            found.push(Violation { at: entry.at, what: format!("{count} lines of {node}") });
+        }
+    }
+    found
+}

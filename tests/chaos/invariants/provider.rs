@@ -1,0 +1,37 @@
+//! What cluster-autoscaler is told.
+
+use ebbtide::sim::autoscaler::Event;
+use jiff::SignedDuration;
+
+use super::Violation;
+use crate::history::{History, Note};
+
+/// From a start to the first answer: groups are read, the Lease is another matter.
+const STARTS: SignedDuration = SignedDuration::from_secs(60);
+
+/// A loop ended with an error though somebody was there to answer.
+pub(super) fn loops(history: &History) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for (at, event) in &history.autoscaler {
+        let Event::LoopFailed(error) = event else { continue };
+        // AWS may refuse a size, and cluster-autoscaler is told so.
+        if error.starts_with("scale-up")
+            || error.starts_with("fixing sizes")
+            || history.was_disturbed(*at - STARTS, *at)
+        {
+            continue;
+        }
+        found.push(Violation { at: *at, what: error.clone() });
+    }
+    found
+}
+
+/// A replica ended without having been told to, or a part of it panicked.
+pub(super) fn ended(history: &History) -> Vec<Violation> {
+    let ended = |(at, note): &_| match note {
+        Note::EndedByItself(n) => Some(Violation { at: *at, what: format!("replica {n} ended") }),
+        Note::Panicked(words) => Some(Violation { at: *at, what: words.clone() }),
+        _ => None,
+    };
+    history.diary.iter().filter_map(ended).collect()
+}

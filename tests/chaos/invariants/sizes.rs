@@ -1,0 +1,133 @@
+//! What becomes of groups' sizes.
+
+use std::collections::BTreeMap;
+
+use ebbtide::sim::autoscaler::Event as AutoscalerEvent;
+use ebbtide::sim::aws::{Event, LifecycleState, Operation, TerminationCause};
+use jiff::Timestamp;
+
+use super::Violation;
+use super::pods::is_called;
+use crate::history::{History, Note};
+use crate::scenario::{Cause, GroupCause};
+
+/// The desired capacity goes down twice for one instance.
+pub(super) fn decrements(history: &History) -> Vec<Violation> {
+    let mut found = Vec::new();
+    let mut seen: BTreeMap<&str, Timestamp> = BTreeMap::new();
+    let mut called: Option<&str> = None;
+    for entry in &history.aws {
+        match &entry.what {
+            Event::Called {
+                operation: Operation::TerminateInstanceInAutoScalingGroup, arguments, ..
+            } => {
+                called = arguments.get("InstanceId").map(String::as_str);
+            }
+            Event::Called { .. } => called = None,
+            Event::DesiredChanged {
+                by: Operation::TerminateInstanceInAutoScalingGroup, from, to, ..
+            } if to < from => {
+                if let Some(instance) = called
+                    && let Some(first) = seen.insert(instance, entry.at)
+                {
+                    found.push(Violation {
+                        at: entry.at,
+                        what: format!("{instance} lowered the size at {first} already"),
+                    });
+                }
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// A size is set below the group's minimum.
+pub(super) fn minimum(history: &History) -> Vec<Violation> {
+    let below = |entry: &ebbtide::sim::aws::Entry| match &entry.what {
+        Event::DesiredChanged { group, to, from, .. } => {
+            let min = history.end.groups.iter().find(|end| end.name == *group)?.min;
+            let what = format!("{group} went from {from} to {to}, its minimum is {min}");
+            (*to < min).then_some(Violation { at: entry.at, what })
+        }
+        _ => None,
+    };
+    history.aws.iter().filter_map(below).collect()
+}
+
+/// An instance in service ends though nobody wished that.
+pub(super) fn unasked(history: &History) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for (n, entry) in history.aws.iter().enumerate() {
+        let Event::TerminationStarted { group, instance, cause, .. } = &entry.what else { continue };
+        let was_in_service = history.aws[..n]
+            .iter()
+            .any(|e| matches!(&e.what, Event::InService { instance: id, .. } if id == instance))
+            || history.lives.get(instance).is_some_and(|life| life.in_service.is_none_or(|at| at < entry.at));
+        let by_us = *cause == TerminationCause::Request && is_called(history, n, instance);
+        // What is in a warm pool is no node, and the pool's size is the group's own matter.
+        if history.is_warm(instance, n) {
+            continue;
+        }
+        let chosen = *cause == TerminationCause::ScaleIn && !may_choose(history, group);
+        if was_in_service && (by_us && !is_wished(history, instance, n) || chosen) {
+            found.push(Violation { at: entry.at, what: format!("{instance} of {group} ended: {cause:?}") });
+        }
+    }
+    found
+}
+
+/// Whether somebody has wished the end of an instance.
+fn is_wished(history: &History, instance: &str, n: usize) -> bool {
+    let node = history.names.get(instance).map_or("", String::as_str);
+    let asked = history.diary.iter().any(|(at, note)| match note {
+        Note::Asked(cause, machine) => {
+            *at <= history.aws[n].at && machine.instance == instance && *cause != Cause::Unhealthy
+        }
+        _ => false,
+    });
+    let deleted = history.autoscaler.iter().any(|(_, event)| match event {
+        AutoscalerEvent::Deleted { nodes, .. } => nodes.iter().any(|id| id == node || id.ends_with(instance)),
+        _ => false,
+    });
+    // Its group took it out before, and retained it.
+    let started = |e: &Event| matches!(e, Event::TerminationStarted { instance: id, .. } if id == instance);
+    asked || deleted || history.aws[..n].iter().any(|entry| started(&entry.what))
+}
+
+/// Whether a group may choose victims itself: somebody lowered it, or it launches more than it should have for a while (another
+/// zone's, a replacement that comes first).
+fn may_choose(history: &History, name: &str) -> bool {
+    let lowered = |(_, note): &(Timestamp, Note)| match note {
+        Note::AskedOfGroup(GroupCause::Lowered | GroupCause::Refresh, group) => group == name,
+        _ => false,
+    };
+    let Some(group) = history.scenario.groups.iter().find(|group| group.name == name) else { return true };
+    group.zones > 1 || group.launches_first || group.is_spot || history.diary.iter().any(lowered)
+}
+
+/// TargetSize is not what the group wants when nothing is under way.
+pub(super) fn target(history: &History) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for group in &history.end.groups {
+        let settled =
+            group.instances.iter().all(|i| i.state == LifecycleState::InService || i.state.is_warm());
+        // What AWS cannot launch is told as placeholders; what still leaves is another invariant's.
+        if !settled {
+            continue;
+        }
+        let weight = history
+            .scenario
+            .groups
+            .iter()
+            .find(|g| g.name == group.name)
+            .map_or(1, |g| if g.weighs { 2 } else { 1 });
+        let expected = i32::try_from(group.desired.div_ceil(weight)).unwrap_or(i32::MAX);
+        let told = history.end.targets.get(&group.name);
+        if told != Some(&Ok(expected)) {
+            let what = format!("{}: told {told:?}, AWS wants {expected}", group.name);
+            found.push(Violation { at: history.end.at, what });
+        }
+    }
+    found
+}

@@ -1,0 +1,324 @@
+//! What happens: causes, damage, people, faults.
+
+use std::time::Duration;
+
+use ebbtide::k8s::names;
+use ebbtide::sim::aws::{
+    LaunchFailure, Operation, Refusal, ScheduledChange, TerminationCause, Trouble, Which,
+};
+use ebbtide::sim::ca_drain::{Flags, drain_and_delete};
+use ebbtide::sim::{autoscaler, cluster};
+use jiff::SignedDuration;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use serde_json::{Value, json};
+
+use super::setting::add;
+use super::{Later, Stage};
+use crate::history::{Machine, Note};
+use crate::scenario::{AwsFault, Blow, Cause, Damage, Deed, GroupCause, Pick, Upset, What};
+
+/// The durable record of a scale-in, which people write as well.
+pub(crate) const RECORD: &str = "ebbtide/scale-in";
+
+/// How long a person waits for an answer.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Operations whose answer comes in pages.
+const PAGED: [Operation; 3] = [
+    Operation::DescribeAutoScalingGroups,
+    Operation::DescribeScalingActivities,
+    Operation::DescribeInstances,
+];
+
+/// Whether a Node is on its way out, by its record or by cluster-autoscaler's taint.
+pub(super) fn is_leaving(node: &Node) -> bool {
+    let record = node.metadata.annotations.as_ref().and_then(|annotations| annotations.get(RECORD));
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
+    // A wish may be one that cannot be carried out, and stands then.
+    record.is_some_and(|record| record.starts_with('{'))
+        || taints.iter().any(|taint| taint.key == names::TO_BE_DELETED)
+}
+
+/// The instance under a Node, and its group.
+pub(crate) fn machine(node: &Node) -> Option<Machine> {
+    let provider_id = node.spec.as_ref()?.provider_id.as_ref()?;
+    Some(Machine {
+        node: node.metadata.name.clone()?,
+        instance: provider_id.rsplit('/').next()?.to_owned(),
+        group: node.metadata.labels.as_ref()?.get(ebbtide::sim::world::POOL)?.clone(),
+    })
+}
+
+impl Stage {
+    pub(super) async fn happen(&mut self, what: &What) {
+        match what {
+            What::Cause(cause, pick) => self.cause(*cause, *pick).await,
+            What::Group(cause, place) => self.group_cause(*cause, *place),
+            What::Comes(name) => self.comes(name),
+            What::Machine(damage, pick) => self.damage(*damage, *pick),
+            What::Person(deed, pick) => self.deed(*deed, *pick).await,
+            What::Cluster(upset) => self.upset(*upset).await,
+            What::Program(blow, n) => self.blow(*blow, *n).await,
+            What::Api { verb, resource, fault, times } => {
+                self.world.cluster.fail_next(*times, *verb, resource, *fault);
+            }
+            What::Aws(fault) => self.aws_fault(fault),
+        }
+        self.note(Note::Did(format!("{what:?}")));
+    }
+
+    fn note(&mut self, note: Note) {
+        self.diary.note(self.world.clock.now(), note);
+    }
+
+    fn pick(&self, pick: Pick) -> Option<(Machine, Node)> {
+        let world = &self.world;
+        let nodes = world.cluster.node_names().into_iter().filter_map(|name| world.cluster.node(&name));
+        let all: Vec<_> = nodes.filter_map(|node| Some((machine(&node)?, node))).collect();
+        let n = pick.checked_rem(all.len())?;
+        all.into_iter().nth(n)
+    }
+
+    async fn cause(&mut self, cause: Cause, pick: Pick) {
+        let Some((machine, node)) = self.pick(pick) else { return };
+        self.note(Note::Asked(cause, machine.clone()));
+        let aws = &self.world.aws;
+        match cause {
+            Cause::Autoscaler => self.take_out(machine),
+            Cause::DeleteNodes => self.delete_nodes(machine, node),
+            Cause::Now => self.annotate(&machine.node, Some("now")).await,
+            Cause::Replace => self.annotate(&machine.node, Some("replace")).await,
+            Cause::Rebalance => aws.terminate(&machine.instance, TerminationCause::Rebalance),
+            Cause::Unhealthy => aws.fail_health_check(&machine.instance),
+            Cause::ByHand => aws.terminate(&machine.instance, TerminationCause::Request),
+            Cause::Spot => aws.interrupt_spot(&machine.instance),
+            Cause::RebalanceNotice => aws.recommend_rebalance(&machine.instance),
+            Cause::Scheduled => {
+                let change = ScheduledChange {
+                    id: format!("AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED_{}", machine.instance),
+                    code: "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED".to_owned(),
+                    starts: self.world.clock.now() + SignedDuration::from_mins(20),
+                    status: "upcoming".to_owned(),
+                };
+                aws.schedule_change(&change, &[&machine.instance]);
+            }
+        }
+    }
+
+    /// cluster-autoscaler drains and deletes a node.
+    fn take_out(&mut self, machine: Machine) {
+        let Some(mut client) = self.client() else { return };
+        let flags = Flags { evicts_daemon_sets: false, ..Flags::default() };
+        let (world, autoscaler) = (std::sync::Arc::clone(&self.world), self.autoscaler.clone());
+        self.tasks.spawn(async move {
+            // What it gives up it leaves as it was; the world's journal has the rest.
+            let _ = match autoscaler {
+                Some(autoscaler) => autoscaler.scale_in(client, &machine.node, &flags).await,
+                None => drain_and_delete(&world, &mut client, &machine.group, &machine.node, &flags).await,
+            };
+        });
+    }
+
+    fn delete_nodes(&mut self, machine: Machine, node: Node) {
+        let Some(mut client) = self.client() else { return };
+        let accepted = self.diary.accepted();
+        let clock = self.world.clock.clone();
+        self.tasks.spawn(async move {
+            let call = autoscaler::delete_node(&mut client, &machine.group, &node);
+            if matches!(tokio::time::timeout(PATIENCE, call).await, Ok(Ok(()))) {
+                accepted.add(clock.now(), machine);
+            }
+        });
+    }
+
+    fn group_cause(&mut self, cause: GroupCause, place: usize) {
+        let Some(group) = self.scenario.groups.get(place).map(|group| group.name) else { return };
+        match cause {
+            GroupCause::Refresh => self.world.aws.refresh(group),
+            GroupCause::Lowered => {
+                let Some(now) = self.world.aws.group(group) else { return };
+                let lower = now.desired.saturating_sub(1).max(now.min);
+                self.world.aws.set_desired(group, lower);
+            }
+            GroupCause::NoCapacity => {
+                self.world.aws.fail_launches(group, LaunchFailure::InsufficientCapacity, 3);
+            }
+        }
+        self.note(Note::AskedOfGroup(cause, group.to_owned()));
+    }
+
+    fn comes(&mut self, name: &str) {
+        let Some(workload) = self.scenario.workloads.iter().find(|workload| workload.name == name) else {
+            return;
+        };
+        let group = workload.comes_to.and_then(|place| self.scenario.groups.get(place));
+        add(&self.world.cluster, workload, group.map(|group| group.name));
+    }
+
+    fn damage(&mut self, damage: Damage, pick: Pick) {
+        let Some((machine, _)) = self.pick(pick) else { return };
+        let (cluster, node) = (&self.world.cluster, machine.node.as_str());
+        match damage {
+            Damage::KubeletDies => cluster.kill_kubelet(node),
+            Damage::Partition => cluster.partition(node),
+            Damage::Crash => cluster.crash(node),
+            Damage::KubeletRestarts => cluster.restart_kubelet(node),
+            Damage::Revive => cluster.revive(node),
+        }
+        self.note(Note::Damaged(damage, machine));
+    }
+
+    async fn deed(&mut self, deed: Deed, pick: Pick) {
+        let Some((machine, _)) = self.pick(pick) else { return };
+        match deed {
+            Deed::Cancel => self.annotate(&machine.node, None).await,
+            Deed::Mistype => self.annotate(&machine.node, Some("nwo")).await,
+            Deed::Cordon => self.patch(&machine.node, json!({ "spec": { "unschedulable": true } })).await,
+            Deed::RollDaemonSet => self.world.cluster.roll("shipper"),
+        }
+        self.note(Note::Person(deed, machine));
+    }
+
+    async fn annotate(&self, node: &str, value: Option<&str>) {
+        self.patch(node, json!({ "metadata": { "annotations": { RECORD: value } } })).await;
+    }
+
+    /// A person writes to a Node. Who gets no answer gives up.
+    async fn patch(&self, node: &str, patch: Value) {
+        let nodes: Api<Node> = Api::all(self.world.cluster.client());
+        let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
+        let _ = tokio::time::timeout(PATIENCE, nodes.patch(node, &params, &patch)).await;
+    }
+
+    async fn upset(&mut self, upset: Upset) {
+        let seconds = |n: u32| Duration::from_secs(u64::from(n));
+        let cluster = &self.world.cluster;
+        match upset {
+            Upset::Down(n) => cluster.api_down_for(seconds(n)),
+            Upset::CloseWatches => cluster.close_watches(),
+            Upset::SilenceWatches => cluster.silence_watches(),
+            Upset::Forget => cluster.compact_history(),
+            Upset::Unauthorized(n) => cluster.expire_tokens_for(seconds(n)),
+            Upset::OtherControllerManager => cluster.change_leader(),
+            Upset::AutoscalerRestarts => self.restart_autoscaler().await,
+        }
+    }
+
+    async fn blow(&mut self, blow: Blow, n: usize) {
+        let Some(replica) = self.replicas.get_mut(n) else { return };
+        match blow {
+            Blow::Clock(by) => {
+                if let Some(program) = &replica.program {
+                    program.step_clock(SignedDuration::from_secs(i64::from(by)));
+                }
+            }
+            Blow::Kill(away) => {
+                let Some(program) = replica.program.take() else { return };
+                program.kill().await;
+                self.goes(n, away);
+            }
+            Blow::Stop(away) => {
+                let Some(program) = replica.program.take() else { return };
+                // What it says of its end is for an operator.
+                let _ = program.stop().await;
+                self.goes(n, away);
+            }
+        }
+    }
+
+    fn goes(&mut self, n: usize, away: u32) {
+        self.note(Note::Gone(n));
+        self.reach();
+        self.later(away, Later::Start(n));
+    }
+
+    fn aws_fault(&mut self, fault: &AwsFault) {
+        let seconds = |n: u32| Duration::from_secs(u64::from(n));
+        let aws = &self.world.aws;
+        match *fault {
+            AwsFault::Refused { operation, code, status, side, times } => {
+                let refusal = Refusal { code, status, message: "chaos" };
+                aws.trouble(Which::of(&[operation]).times(times), Trouble::Refused(refusal, side));
+            }
+            AwsFault::Lost { operation, side, silently, times } => {
+                let trouble = if silently { Trouble::Silent(side) } else { Trouble::Lost(side) };
+                aws.trouble(Which::of(&[operation]).times(times), trouble);
+            }
+            AwsFault::Late { operation, by, times } => {
+                aws.trouble(Which::of(&[operation]).times(times), Trouble::Late(seconds(by)));
+            }
+            AwsFault::Stale { by, lasting } => {
+                aws.trouble(Which::any().lasting(seconds(lasting)), Trouble::Stale(seconds(by)));
+            }
+            AwsFault::Throttled { percent, lasting } => {
+                aws.throttle_share(f64::from(percent) / 100.0);
+                self.later(lasting, Later::Unthrottled);
+            }
+            AwsFault::Credentials { lasting } => aws.expire_credentials(seconds(lasting)),
+            AwsFault::Outage { lasting } => {
+                aws.outage(true);
+                self.note(Note::AwsAway);
+                self.later(lasting, Later::AwsBack);
+            }
+            AwsFault::EmptyPage { times } => {
+                aws.trouble(Which::of(&PAGED).times(times), Trouble::EmptyPage);
+            }
+        }
+    }
+
+    /// Everything works again, and nothing holds a node for ever that may.
+    pub(super) async fn mend(&mut self) {
+        let now = self.world.clock.now();
+        while let Some((_, later)) = self.later.pop_first() {
+            self.follow(later).await;
+        }
+        let (aws, cluster) = (&self.world.aws, &self.world.cluster);
+        aws.outage(false);
+        aws.throttle_share(0.0);
+        aws.no_more_trouble();
+        cluster.no_more_faults();
+        cluster.api_up();
+        for node in cluster.node_names() {
+            cluster.revive(&node);
+        }
+        for n in 0..self.replicas.len() {
+            self.start(n);
+        }
+        self.diary.note(now, Note::Mended);
+        for workload in &self.scenario.workloads {
+            // Also where pods find no place any more, and a budget that is not met lets nobody go.
+            if workload.budget.is_some() {
+                self.world.cluster.add(cluster::budget(workload.name.as_str()).min_available(0));
+            }
+        }
+    }
+
+    /// Somebody ends pods that asked to be waited for, and takes finalizers off.
+    pub(super) async fn let_go(&mut self) {
+        let cluster = &self.world.cluster;
+        if !self.scenario.workloads.iter().any(|workload| workload.is_patient || workload.has_finalizer) {
+            return;
+        }
+        let pods: Api<Pod> = Api::namespaced(cluster.client(), "default");
+        for pod in cluster.list::<Pod>() {
+            let name = pod.metadata.name.unwrap_or_default();
+            let Some(workload) = self.scenario.workload_of(&name) else { continue };
+            if workload.has_finalizer && pod.metadata.finalizers.is_some() {
+                let none = Patch::Merge(json!({ "metadata": { "finalizers": null } }));
+                let _ = pods.patch(&name, &PatchParams::default(), &none).await;
+            }
+            if workload.is_patient
+                && !workload.is_daemon()
+                && self.on_a_leaving_node(pod.spec.and_then(|spec| spec.node_name))
+            {
+                let _ = pods.delete(&name, &DeleteParams::default()).await;
+            }
+        }
+    }
+
+    fn on_a_leaving_node(&self, node: Option<String>) -> bool {
+        node.and_then(|name| self.world.cluster.node(&name)).is_some_and(|node| is_leaving(&node))
+    }
+}

@@ -1,0 +1,236 @@
+//! Plays a scenario: the worlds, the program on them, and whatever happens, in virtual time. Returns what the worlds saw.
+//!
+//! Three acts: nodes and pods come up; things happen as the scenario says; everything that is broken is mended, what may rightly hold a
+//! node for ever is taken away, and whatever is under way comes to its end.
+
+mod deeds;
+pub(crate) mod panics;
+mod setting;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use ebbtide::config::Config;
+use ebbtide::provider::proto::NodeGroupTargetSizeRequest;
+use ebbtide::sim::autoscaler::{self, Autoscaler, Client};
+use ebbtide::sim::program::Program;
+use ebbtide::sim::world::World;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Node;
+use tokio::task::JoinSet;
+
+use crate::history::{Diary, End, History, Note};
+use crate::scenario::Scenario;
+
+pub(crate) use self::deeds::RECORD;
+pub(crate) use self::setting::OURS;
+
+/// How long nodes and pods may take to come up.
+const COMES_UP: Duration = Duration::from_mins(10);
+
+/// How long it may take after the last happening until nothing is under way: the longest grace, two heartbeats, ten minutes of EC2's.
+const COMES_TO_REST: Duration = Duration::from_mins(50);
+
+/// How often it is looked whether something is under way.
+const LOOK: Duration = Duration::from_secs(20);
+
+/// How long nothing happens before the end is looked at: a refresh and the cloud controller.
+const REST: Duration = Duration::from_secs(150);
+
+/// A replica of the program.
+struct Replica {
+    config: Config,
+    program: Option<Program>,
+}
+
+/// A scenario under way.
+struct Stage {
+    world: Arc<World>,
+    scenario: Scenario,
+    began: Timestamp,
+    replicas: Vec<Replica>,
+    autoscaler: Option<Autoscaler>,
+    /// What earlier runs of it did.
+    scanned: Vec<(Timestamp, autoscaler::Event)>,
+    /// Whom cluster-autoscaler reaches.
+    reached: Arc<Mutex<Option<Client>>>,
+    diary: Diary,
+    /// What is still to come by itself, by moment and order.
+    later: BTreeMap<(Timestamp, usize), Later>,
+    scheduled: usize,
+    /// What cluster-autoscaler is doing.
+    tasks: JoinSet<()>,
+}
+
+/// What follows from something that happened.
+#[derive(Clone, Copy, Debug)]
+enum Later {
+    Start(usize),
+    AwsBack,
+    Unthrottled,
+}
+
+fn signed(duration: Duration) -> SignedDuration {
+    SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX)
+}
+
+/// Plays a scenario to its end.
+pub(crate) async fn play(scenario: Scenario) -> History {
+    let mut stage = Stage::set(scenario);
+    stage.come_up().await;
+    stage.go_through().await;
+    stage.mend().await;
+    stage.come_to_rest().await;
+    stage.end().await
+}
+
+impl Stage {
+    async fn come_up(&mut self) {
+        let nodes: usize = self.scenario.groups.iter().map(|group| group.nodes as usize).sum();
+        let up = |world: &World| {
+            world.cluster.node_names().iter().filter(|name| world.cluster.is_ready(name)).count() >= nodes
+        };
+        self.world.until(COMES_UP, up).await;
+        self.began = self.world.clock.now();
+        self.diary.note(self.began, Note::Began);
+    }
+
+    async fn go_through(&mut self) {
+        for happening in self.scenario.happenings.clone() {
+            let at = self.began + SignedDuration::from_secs(i64::from(happening.at));
+            self.pass_until(at).await;
+            self.happen(&happening.what).await;
+        }
+    }
+
+    /// Lets time pass, and what was to happen later happen.
+    async fn pass_until(&mut self, until: Timestamp) {
+        while let Some(((at, _), _)) = self.later.first_key_value().filter(|((at, _), _)| *at <= until) {
+            self.world.clock.sleep_until(*at).await;
+            if let Some((_, later)) = self.later.pop_first() {
+                self.follow(later).await;
+            }
+            self.look_at_replicas();
+        }
+        self.world.clock.sleep_until(until).await;
+        self.look_at_replicas();
+    }
+
+    fn later(&mut self, after: u32, what: Later) {
+        let at = self.world.clock.now() + SignedDuration::from_secs(i64::from(after));
+        self.scheduled += 1;
+        self.later.insert((at, self.scheduled), what);
+    }
+
+    async fn follow(&mut self, later: Later) {
+        match later {
+            Later::Start(n) => self.start(n),
+            Later::AwsBack => {
+                self.world.aws.outage(false);
+                self.diary.note(self.world.clock.now(), Note::AwsBack);
+            }
+            Later::Unthrottled => self.world.aws.throttle_share(0.0),
+        }
+        tokio::task::yield_now().await;
+    }
+
+    /// A replica that ended by itself is noted, and started again as a kubelet does.
+    fn look_at_replicas(&mut self) {
+        for n in 0..self.replicas.len() {
+            if self.replicas[n].program.as_ref().is_some_and(Program::has_ended) {
+                self.replicas[n].program = None;
+                self.diary.note(self.world.clock.now(), Note::EndedByItself(n));
+                self.start(n);
+            }
+        }
+    }
+
+    fn start(&mut self, n: usize) {
+        if self.replicas[n].program.is_none() {
+            let program = Program::start(&self.world, self.replicas[n].config.clone());
+            self.replicas[n].program = Some(program);
+            self.diary.note(self.world.clock.now(), Note::Started(n));
+        }
+        self.reach();
+    }
+
+    /// cluster-autoscaler reaches the first replica that runs.
+    fn reach(&self) {
+        let running = self.replicas.iter().find_map(|replica| replica.program.as_ref());
+        *self.reached.lock().unwrap_or_else(PoisonError::into_inner) = running.map(Program::client);
+    }
+
+    fn client(&self) -> Option<Client> {
+        self.reached.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Waits until nothing has been on its way out for a while.
+    async fn come_to_rest(&mut self) {
+        let until = self.world.clock.now() + signed(COMES_TO_REST);
+        let mut busy_at = self.world.clock.now();
+        loop {
+            let now = self.world.clock.now();
+            if self.is_busy() {
+                busy_at = now;
+                self.let_go().await;
+            }
+            if now >= until || now >= busy_at + signed(REST) {
+                return;
+            }
+            self.pass_until(now + signed(LOOK)).await;
+        }
+    }
+
+    fn is_busy(&self) -> bool {
+        let world = &self.world;
+        let rests = |node: &Node| {
+            let instance = deeds::machine(node).and_then(|machine| world.aws.instance(&machine.instance));
+            instance.is_some_and(|instance| instance.state.is_warm())
+        };
+        let leaves = |name: &String| {
+            world.cluster.node(name).is_some_and(|node| deeds::is_leaving(&node) && !rests(&node))
+        };
+        let busy = |group: &crate::scenario::Group| {
+            world.aws.group(group.name).is_some_and(|group| {
+                let settled = |i: &&ebbtide::sim::aws::InstanceSnapshot| {
+                    i.state == ebbtide::sim::aws::LifecycleState::InService || i.state.is_warm()
+                };
+                group.launches > 0 || !group.instances.iter().all(|instance| settled(&instance))
+            })
+        };
+        world.cluster.node_names().iter().any(leaves) || self.scenario.groups.iter().any(busy)
+    }
+
+    /// TargetSize of every group, as cluster-autoscaler would be told now.
+    async fn targets(&self) -> BTreeMap<String, Result<i32, String>> {
+        let mut targets = BTreeMap::new();
+        let Some(mut client) = self.client() else { return targets };
+        for group in &self.scenario.groups {
+            let request = NodeGroupTargetSizeRequest { id: group.name.to_owned() };
+            let answer = client.node_group_target_size(request).await;
+            let size = answer.map(|answer| answer.into_inner().target_size);
+            targets.insert(group.name.to_owned(), size.map_err(|status| status.to_string()));
+        }
+        targets
+    }
+
+    async fn end(mut self) -> History {
+        self.tasks.shutdown().await;
+        let targets = self.targets().await;
+        let world = &self.world;
+        let nodes = world.cluster.node_names().iter().filter_map(|name| world.cluster.node(name)).collect();
+        let groups = self.scenario.groups.iter().filter_map(|group| world.aws.group(group.name)).collect();
+        let end = End { at: world.clock.now(), nodes, groups, targets };
+        for replica in &mut self.replicas {
+            if let Some(program) = replica.program.take() {
+                program.kill().await;
+            }
+        }
+        for words in panics::taken() {
+            self.diary.note(end.at, Note::Panicked(words));
+        }
+        self.scanned.extend(self.autoscaler.iter().flat_map(Autoscaler::journal));
+        History::of(self.scenario, &self.world, self.scanned, &self.diary, end)
+    }
+}

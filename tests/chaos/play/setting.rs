@@ -1,0 +1,244 @@
+//! What there is at the beginning.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use ebbtide::cluster::Candidate;
+use ebbtide::config::Config;
+use ebbtide::groups::managed_hooks::Managed;
+use ebbtide::scale_in::{OnDeadline, Treatment};
+use ebbtide::sim::autoscaler::{Autoscaler, Client, Options, Version};
+use ebbtide::sim::aws::{GroupSpec, HookResult, HookSpec, MixedSpec, QueueSpec, TemplateData, WarmPoolSpec};
+use ebbtide::sim::cluster::{
+    Cluster, Workload as Pods, budget, daemon_set, job, pod, replica_set, stateful_set,
+};
+use ebbtide::sim::program::{TAG, config};
+use ebbtide::sim::world::{POOL, World};
+use tokio::task::JoinSet;
+use tonic::transport::Endpoint;
+
+use super::{Replica, Stage};
+use crate::history::Diary;
+use crate::scenario::{self, Budget, Flags, Group, Kind, Scenario, Workload};
+
+/// Nodes have one of these, and the log shipper ships what workloads on them write.
+const SHIPPER: &str = "shipper";
+
+/// The name of our hook.
+pub(crate) const OURS: &str = "ebbtide";
+
+/// The name of somebody else's.
+pub(crate) const THEIRS: &str = "theirs";
+
+const ZONES: [&str; 2] = ["us-east-1a", "us-east-1b"];
+
+impl Stage {
+    /// The worlds, and the program started.
+    pub(super) fn set(scenario: Scenario) -> Self {
+        let world = Arc::new(World::new(scenario.seed));
+        for group in &scenario.groups {
+            world.aws.add_group(spec(group));
+        }
+        world.cluster.add(daemon_set(SHIPPER).log_shipper().tolerates("", "").cpu_millis(20));
+        for workload in scenario.workloads.iter().filter(|workload| workload.comes_to.is_none()) {
+            add(&world.cluster, workload, None);
+        }
+        let replicas = replicas(&world, &scenario.program);
+        let autoscaler = scenario.autoscaler.map(|version| autoscaler(&world, version));
+        let mut stage = Self {
+            began: world.clock.now(),
+            reached: Arc::new(Mutex::new(None)),
+            diary: Diary::default(),
+            later: BTreeMap::new(),
+            scheduled: 0,
+            tasks: JoinSet::new(),
+            world,
+            scenario,
+            replicas,
+            autoscaler,
+            scanned: Vec::new(),
+        };
+        for n in 0..stage.replicas.len() {
+            stage.start(n);
+        }
+        stage.run_autoscaler();
+        stage
+    }
+
+    /// cluster-autoscaler's loop, which goes on whoever answers.
+    pub(super) fn run_autoscaler(&mut self) {
+        let Some(autoscaler) = self.autoscaler.clone() else { return };
+        let reached = Arc::clone(&self.reached);
+        self.tasks.spawn(async move {
+            let connect = || {
+                let client = reached.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                client.unwrap_or_else(nobody)
+            };
+            autoscaler.run(connect).await;
+        });
+    }
+}
+
+/// A client of nobody.
+fn nobody() -> Client {
+    let refuse = tower::service_fn(|_: http::Uri| async {
+        Err::<hyper_util::rt::TokioIo<tokio::io::DuplexStream>, _>(std::io::Error::from(
+            std::io::ErrorKind::ConnectionRefused,
+        ))
+    });
+    Client::new(Endpoint::from_static("http://nobody").connect_with_connector_lazy(refuse))
+}
+
+impl Stage {
+    /// cluster-autoscaler is killed, with whatever it was doing, and started again.
+    pub(super) async fn restart_autoscaler(&mut self) {
+        self.tasks.shutdown().await;
+        if let (Some(old), Some(version)) = (self.autoscaler.take(), self.scenario.autoscaler) {
+            self.scanned.extend(old.journal());
+            self.autoscaler = Some(autoscaler(&self.world, version));
+            self.run_autoscaler();
+        }
+    }
+}
+
+fn autoscaler(world: &World, version: scenario::Autoscaler) -> Autoscaler {
+    let version = match version {
+        scenario::Autoscaler::Old => Version::V1_30,
+        scenario::Autoscaler::New => Version::Core2026,
+    };
+    Autoscaler::new(world, Options::of(version))
+}
+
+fn replicas(world: &World, flags: &Flags) -> Vec<Replica> {
+    let queue_urls = if flags.has_queue {
+        let queue = world.aws.add_queue(QueueSpec::named("ebbtide"));
+        world.aws.send_events_to(&queue);
+        vec![queue]
+    } else {
+        Vec::new()
+    };
+    let replica = |n: u32| {
+        let pod = Some(format!("ebbtide-{n}"));
+        let election = Some(Candidate { lease: "ebbtide".to_owned(), pod });
+        Replica {
+            config: Config { queue_urls: queue_urls.clone(), election, ..configured(flags) },
+            program: None,
+        }
+    };
+    (0..flags.replicas).map(replica).collect()
+}
+
+fn configured(flags: &Flags) -> Config {
+    let base = config();
+    let selectors = if flags.manages_hooks {
+        base.selectors.clone().of_cluster(Some("prod".to_owned()))
+    } else {
+        base.selectors.clone()
+    };
+    let seconds = |n: u32| Duration::from_secs(u64::from(n));
+    Config {
+        selectors,
+        managed_hooks: flags.manages_hooks.then_some(Managed { heartbeat: seconds(120), retain: true }),
+        drain_timeout: flags.drain_timeout.map(seconds),
+        on_deadline: if flags.waits_at_deadline { OnDeadline::Wait } else { OnDeadline::Delete },
+        patience: flags.patience.map(seconds),
+        daemonset_flush: seconds(flags.flush),
+        on_rebalance: if flags.drains_on_rebalance { Treatment::Drain } else { Treatment::Cordon },
+        ..base
+    }
+}
+
+fn spec(group: &Group) -> GroupSpec {
+    let mut template = TemplateData::of("m5.large");
+    if group.is_spot {
+        template = template.spot();
+    }
+    let weight = if group.weighs { 2 } else { 1 };
+    let mut spec = GroupSpec::named(group.name)
+        .size(group.min * weight, group.max * weight, group.nodes * weight)
+        .zones(ZONES.into_iter().take(group.zones))
+        .template_data(template)
+        .tag(TAG, "true")
+        .deregistering_for(u64::from(group.deregisters))
+        .already_running();
+    if group.weighs {
+        spec = spec.mixed(MixedSpec::weighing([("m5.large", weight)]));
+    }
+    if let Some(heartbeat) = group.hook {
+        spec = spec.hook(HookSpec::terminating(OURS).heartbeat(u64::from(heartbeat)));
+    }
+    if let Some(holds) = group.foreign {
+        let theirs = HookSpec::terminating(THEIRS).heartbeat(u64::from(holds));
+        spec = spec.hook(theirs.by_default(HookResult::Continue));
+    }
+    if group.retains {
+        spec = spec.retaining();
+    }
+    if group.warm_pool {
+        spec = spec.warm_pool(WarmPoolSpec::stopped().prepared(group.nodes * weight + 1).reusing());
+    }
+    if group.launches_first { spec.launching_first() } else { spec }
+}
+
+/// Adds a workload with its budget.
+pub(super) fn add(cluster: &Cluster, workload: &Workload, pool: Option<&str>) {
+    let (name, pods) = (workload.name.as_str(), workload.pods);
+    let allowed = match workload.budget {
+        Some(Budget::Blocks) => Some(0),
+        Some(Budget::Unavailable(n)) => Some(n),
+        None => None,
+    };
+    if let Some(allowed) = allowed {
+        cluster.add(budget(name).max_unavailable(allowed));
+    }
+    match workload.kind {
+        Kind::Replicas => {
+            let set = made(replica_set(name, pods), workload);
+            cluster.add(match pool {
+                Some(pool) => set.node_selector(POOL, pool),
+                None => set,
+            });
+        }
+        Kind::Stateful => {
+            cluster.add(made(stateful_set(name, pods), workload));
+        }
+        Kind::Job(runs) => {
+            cluster.add(made(job(name, pods).runs_for(runs), workload));
+        }
+        Kind::Bare => {
+            for n in 0..pods {
+                let one = pod(format!("{name}-{n}").as_str()).label("app", name);
+                let one = if workload.has_finalizer { one.finalizer(FINALIZER) } else { one };
+                cluster.add(made(one, workload));
+            }
+        }
+        Kind::Daemon { evict } => {
+            let set = made(daemon_set(name), workload).tolerates("", "");
+            cluster.add(if evict { set.annotation("ebbtide/daemonset", "evict") } else { set });
+        }
+    }
+}
+
+/// What holds a pod's object until somebody takes it off.
+pub(super) const FINALIZER: &str = "example.com/held";
+
+fn made<K>(mut pods: Pods<K>, workload: &Workload) -> Pods<K> {
+    pods = pods.grace(workload.grace).exits_after(workload.exits).cpu_millis(workload.cpu);
+    if let Some(priority) = workload.priority {
+        pods = pods.priority(priority);
+    }
+    if workload.is_patient {
+        pods = pods.annotation("ebbtide/drain", "wait");
+    }
+    if workload.tolerates_all {
+        pods = pods.tolerates_everything();
+    }
+    if workload.pre_stop > 0 {
+        pods = pods.pre_stop(workload.pre_stop);
+    }
+    if let Some(order) = workload.order {
+        pods = pods.annotation("ebbtide/drain-order", &order.to_string());
+    }
+    pods
+}
