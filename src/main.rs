@@ -7,7 +7,7 @@ use std::time::Duration;
 use ebbtide::clock::Clock;
 use ebbtide::cluster::Cluster;
 use ebbtide::commands::{self, Style};
-use ebbtide::config::{Command, Config, LookOptions, PlanOptions, StatusOptions};
+use ebbtide::config::{Command, Config, FIRST_PROCESS, LookOptions, PlanOptions, StatusOptions};
 use ebbtide::provider::Tls;
 use ebbtide::{app, telemetry};
 use tokio::signal::unix::{SignalKind, signal};
@@ -26,7 +26,8 @@ const NOT_CHECKED: u8 = 2;
 )]
 #[expect(clippy::disallowed_methods, reason = "this is the one place that hands the environment on")]
 fn main() -> ExitCode {
-    match Config::parse(std::env::args_os(), |name| std::env::var(name).ok()) {
+    let first = || std::fs::read(FIRST_PROCESS).unwrap_or_default();
+    match Config::parse(std::env::args_os(), |name| std::env::var(name).ok(), first) {
         Ok(Command::Print(text)) => {
             print!("{text}");
             ExitCode::SUCCESS

@@ -63,7 +63,7 @@ fn the_program_accepts_the_flags_of_the_overlays() {
         let own = flags_in(overlay);
         assert!(own.iter().any(|flag| flag.starts_with("--listen=")), "{own:?}");
         let args = ["ebbtide", "serve"].map(str::to_owned).into_iter().chain(base.clone()).chain(own);
-        let parsed = ebbtide::config::Config::parse(args.map(Into::into), |_| None);
+        let parsed = ebbtide::config::Config::parse(args.map(Into::into), |_| None, Vec::new);
         // The certificates are in the pod alone.
         let problems = parsed.err().map(|problems| problems.0).unwrap_or_default();
         let others: Vec<_> =

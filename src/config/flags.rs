@@ -330,7 +330,12 @@ fn command() -> clap::Command {
 /// The environment variable of a flag of `serve`.
 fn variable(arg: &Arg) -> Option<String> {
     let long = arg.get_long().filter(|long| !["help", "output", "cause", "context"].contains(long))?;
-    Some(format!("EBBTIDE_{}", long.replace('-', "_").to_uppercase()))
+    Some(variable_of(long))
+}
+
+/// The environment variable of a flag that is written like this.
+pub(super) fn variable_of(long: &str) -> String {
+    format!("EBBTIDE_{}", long.replace('-', "_").to_uppercase())
 }
 
 /// Arguments from the environment, for flags not on the command line.

@@ -5,8 +5,10 @@
 //!
 //! Every flag of `serve` is also an environment variable, `--drain-timeout` as `EBBTIDE_DRAIN_TIMEOUT`; the flag wins,
 //! and an empty variable counts as unset. In a variable, values of a repeatable flag are separated by `;` or new lines.
+//! What neither has, `plan` and `check` take from the `serve` whose container they are run in.
 
 mod commands;
+mod container;
 mod flags;
 mod problem;
 mod read;
@@ -15,10 +17,12 @@ mod tests;
 mod validate;
 mod values;
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 
 use self::flags::{LookFlags, Read, Sub};
 pub use commands::{LookOptions, Output, PlanOptions, StatusOptions};
+pub use container::FIRST_PROCESS;
 pub use flags::flags_table;
 pub use problem::{Problem, Problems};
 pub use values::Config;
@@ -44,12 +48,20 @@ pub enum Command {
 }
 
 impl Config {
-    /// Reads the arguments (the program's name first), and the environment for `serve` flags not among them.
+    /// Reads the arguments (the program's name first), and the environment for `serve` flags not among them. `first`: the
+    /// command line of the container's first process, for `plan` and `check`.
     pub fn parse(
         args: impl IntoIterator<Item = OsString>,
         env: impl Fn(&str) -> Option<String>,
+        first: impl FnOnce() -> Vec<u8>,
     ) -> Result<Command, Problems> {
-        match flags::read(args.into_iter().collect(), &env) {
+        let args: Vec<OsString> = args.into_iter().collect();
+        let looks = args.get(1).is_some_and(|command| command == "plan" || command == "check");
+        let beside = if looks { container::flags_of_serve(&first()) } else { BTreeMap::new() };
+        let env = |name: &str| {
+            env(name).filter(|value| !value.trim().is_empty()).or_else(|| beside.get(name).cloned())
+        };
+        match flags::read(args, &env) {
             Read::Print(text) => Ok(Command::Print(text)),
             Read::Unclear(problems) => Err(Problems(problems)),
             Read::Command(command, mut problems) => {

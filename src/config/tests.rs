@@ -22,7 +22,7 @@ fn parse(args: &[&str], env: &[(&str, &str)]) -> Result<Command, Problems> {
     let env: BTreeMap<_, _> =
         env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     let args = ["ebbtide"].iter().chain(args).map(OsString::from);
-    Config::parse(args, |name| env.get(name).cloned())
+    Config::parse(args, |name| env.get(name).cloned(), Vec::new)
 }
 
 fn serve(args: &[&str], env: &[(&str, &str)]) -> Config {
@@ -461,7 +461,7 @@ fn an_argument_that_is_no_text_is_a_problem_and_no_panic() {
     use std::os::unix::ffi::OsStringExt as _;
     let args =
         ["ebbtide", "serve", GROUPS].iter().map(OsString::from).chain([OsString::from_vec(vec![0xff])]);
-    assert!(Config::parse(args, |_| None).is_err());
+    assert!(Config::parse(args, |_| None, Vec::new).is_err());
 }
 
 #[test]
@@ -484,6 +484,24 @@ fn plan_takes_the_flags_and_variables_of_serve_and_needs_no_groups() {
 }
 
 #[test]
+fn plan_and_check_look_by_the_flags_of_the_serve_whose_container_they_are_in() {
+    let serve = "/ebbtide\0serve\0--node-group-auto-discovery=asg:tag=x\0--drain-timeout=10m\0--flush=1\0";
+    let parse = |args: &[&str]| {
+        let variables = |name: &str| (name == "EBBTIDE_PATIENCE").then(|| "5m".to_owned());
+        Config::parse(args.iter().map(OsString::from), variables, || serve.as_bytes().to_vec())
+    };
+    let Ok(Command::Check(options)) = parse(&["ebbtide", "check", "--drain-timeout=20m"]) else {
+        panic!("not checked")
+    };
+    let minutes = |minutes| Some(Duration::from_mins(minutes));
+    assert!(!options.config.selectors.is_empty());
+    assert_eq!((options.config.drain_timeout, options.config.patience), (minutes(20), minutes(5)));
+    let Ok(Command::Plan(options)) = parse(&["ebbtide", "plan", "n-1"]) else { panic!("not planned") };
+    assert_eq!(options.look.config.drain_timeout, minutes(10));
+    assert!(parse(&["ebbtide", "serve"]).is_err(), "another serve takes nothing over");
+}
+
+#[test]
 fn completions_and_manual_pages_know_every_command() {
     for (args, parts) in [
         (&["completions", "bash"][..], ["--node-group-auto-discovery", "plan"]),
@@ -502,8 +520,8 @@ fn completions_and_manual_pages_know_every_command() {
 #[test]
 fn as_a_plugin_of_kubectl_it_works_and_calls_itself_so() {
     let args = ["/usr/local/bin/kubectl-ebbtide", "status", "--help"].map(OsString::from);
-    let Ok(Command::Print(help)) = Config::parse(args, |_| None) else { panic!("help") };
+    let Ok(Command::Print(help)) = Config::parse(args, |_| None, Vec::new) else { panic!("help") };
     assert!(help.contains("Usage: kubectl ebbtide status"), "{help}");
     let args = ["kubectl-ebbtide", "status"].map(OsString::from);
-    assert!(matches!(Config::parse(args, |_| None), Ok(Command::Status(_))));
+    assert!(matches!(Config::parse(args, |_| None, Vec::new), Ok(Command::Status(_))));
 }
