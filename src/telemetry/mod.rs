@@ -57,6 +57,8 @@ fn filter(level: Level) -> Targets {
     let libraries = if level == Level::TRACE { Level::TRACE } else { level.min(Level::WARN) };
     // To `kube` every failed try is an error of its own. They all come back to us, who say it once an outage.
     let kube = if level == Level::TRACE { LevelFilter::INFO } else { LevelFilter::OFF };
+    // To its watches, each try that is refused is a warning of its own as well. What they call an error is a defect.
+    let watches = if level == Level::TRACE { LevelFilter::INFO } else { LevelFilter::ERROR };
     // Requests and answers are written there, some of them whole: with tokens, keys, and what STS answers.
     let carriers = LevelFilter::from_level(libraries.min(Level::INFO));
     Targets::new()
@@ -64,6 +66,7 @@ fn filter(level: Level) -> Targets {
         .with_targets(["aws", "hyper", "h2", "tower", "tonic"].map(|target| (target, carriers)))
         .with_target("kube", carriers)
         .with_target("kube_client", kube)
+        .with_target("kube_runtime", watches)
         .with_target("ebbtide", level)
 }
 
@@ -228,16 +231,17 @@ mod tests {
             tracing::debug!("ours");
             tracing::info!(target: "hyper", "chatter");
             tracing::warn!(target: "rustls", "trouble");
-            tracing::warn!(target: "kube_client::client", "eof");
+            tracing::warn!(target: "kube_client::client", "each try");
+            tracing::warn!(target: "kube_runtime::watcher", "each try");
         };
         let has = |level| {
             let text = written(LogFormat::Text, level, log);
-            ["ours", "chatter", "trouble"].map(|word| text.contains(word))
+            ["ours", "chatter", "trouble", "each try"].map(|word| text.contains(word))
         };
-        assert_eq!(has(Level::ERROR), [false, false, false]);
-        assert_eq!(has(Level::INFO), [false, false, true]);
-        assert_eq!(has(Level::DEBUG), [true, false, true]);
-        assert_eq!(has(Level::TRACE), [true, true, true]);
+        assert_eq!(has(Level::ERROR), [false, false, false, false]);
+        assert_eq!(has(Level::INFO), [false, false, true, false]);
+        assert_eq!(has(Level::DEBUG), [true, false, true, false]);
+        assert_eq!(has(Level::TRACE), [true, true, true, true]);
     }
 
     #[tokio::test(start_paused = true)]
