@@ -2,11 +2,13 @@
 
 use ebbtide::k8s::names;
 use ebbtide::sim::aws::{Event, InstanceSnapshot, LifecycleState, Operation};
-use ebbtide::sim::cluster::{Entry, Event as ClusterEvent};
+use ebbtide::sim::cluster::{Entry, Event as ClusterEvent, Name};
+use ebbtide::sim::report::{PodEnd, Run};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 
 use super::Violation;
+use super::pods::DEAD;
 use crate::history::{History, Note};
 use crate::play::OURS;
 use crate::scenario::{Cause, Deed};
@@ -30,7 +32,7 @@ pub(super) fn scale_ins(history: &History) -> Vec<Violation> {
         let is_new = history.requested(instance).is_some_and(|since| at < since + UNDER_WAY);
         // In its group's warm pool a node keeps its marks until it is out of there.
         let is_warm = history.is_warm(instance, history.aws.len());
-        if !is_idle && !is_new && !is_warm {
+        if !is_idle && !is_new && !is_warm && !history.is_waited_for(name(node)) {
             found.push(Violation { at, what: format!("{}: {record}", name(node)) });
         }
     }
@@ -81,7 +83,9 @@ pub(super) fn hooks(history: &History) -> Vec<Violation> {
         // What is in a warm pool is no node: its hooks are left to time out.
         let is_held = |i: &&InstanceSnapshot| i.waits.contains_key(OURS) && !i.state.is_warm();
         for instance in group.instances.iter().filter(is_held) {
-            if history.requested(&instance.id).is_some_and(|since| history.end.at < since + UNDER_WAY) {
+            let is_new =
+                history.requested(&instance.id).is_some_and(|since| history.end.at < since + UNDER_WAY);
+            if is_new || history.names.get(&instance.id).is_some_and(|node| history.is_waited_for(node)) {
                 continue;
             }
             let what = format!("{} of {} is held by our hook", instance.id, group.name);
@@ -116,6 +120,19 @@ pub(super) fn hooks(history: &History) -> Vec<Violation> {
 }
 
 impl History {
+    /// Whether, at the end, pods of a machine that is off have what is left of their grace: nobody confirms their exits, and some have
+    /// graces as long as the hold of a hook.
+    fn is_waited_for(&self, node: &str) -> bool {
+        let was_cut = |run: &&Run| run.node == node && matches!(run.end, Some((_, PodEnd::PowerOff)));
+        let cut: Vec<&Name> = self.runs.iter().filter(was_cut).map(|run| &run.pod).collect();
+        self.cluster.iter().any(|entry| match &entry.what {
+            ClusterEvent::PodAsked { pod, grace, .. } if cut.contains(&pod) => {
+                self.end.at < entry.at + SignedDuration::from_secs((*grace).clamp(0, 200_000)) + DEAD
+            }
+            _ => false,
+        })
+    }
+
     /// Whether the program ran and AWS answered for the last heartbeat time-out of a group's hook.
     fn was_there(&self, group: &str, at: Timestamp) -> bool {
         let spec = self.scenario.groups.iter().find(|spec| spec.name == group);

@@ -11,7 +11,7 @@ use crate::play::OURS;
 use crate::scenario::{Cause, Damage, Deed, Kind, Workload};
 
 /// How long a pod on a dead machine is waited for beyond its grace.
-const DEAD: SignedDuration = SignedDuration::from_mins(1);
+pub(super) const DEAD: SignedDuration = SignedDuration::from_mins(1);
 
 /// cluster-autoscaler gives no more grace than this.
 const MOST_OF_CA: i64 = 600;

@@ -256,7 +256,11 @@ impl Stage {
                 aws.throttle_share(f64::from(percent) / 100.0);
                 self.later(lasting, Later::Unthrottled);
             }
-            AwsFault::Credentials { lasting } => aws.expire_credentials(seconds(lasting)),
+            AwsFault::Credentials { lasting } => {
+                aws.expire_credentials(seconds(lasting));
+                self.note(Note::AwsAway);
+                self.later(lasting, Later::AwsBack);
+            }
             AwsFault::Outage { lasting } => {
                 aws.outage(true);
                 self.note(Note::AwsAway);
