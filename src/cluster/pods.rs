@@ -5,7 +5,7 @@ use std::fmt;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Toleration};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
 use crate::k8s::{NodeName, names};
 
@@ -87,6 +87,13 @@ pub struct PodView {
     pub annotations: BTreeMap<String, String>,
 }
 
+/// When the grace of a pod that is being deleted ends. A grace that fits into no sum has no end that the timestamp could tell.
+fn grace_ends(meta: &ObjectMeta) -> Option<Timestamp> {
+    let told = meta.deletion_timestamp.as_ref()?.0;
+    let is_endless = meta.deletion_grace_period_seconds.is_some_and(|grace| grace > LONGEST_GRACE_SECONDS);
+    Some(if is_endless { LATEST } else { told.clamp(Timestamp::UNIX_EPOCH, LATEST) })
+}
+
 impl From<&Pod> for PodView {
     fn from(pod: &Pod) -> Self {
         let meta = &pod.metadata;
@@ -107,10 +114,7 @@ impl From<&Pod> for PodView {
                 .and_then(|spec| spec.termination_grace_period_seconds)
                 .unwrap_or(DEFAULT_GRACE_SECONDS)
                 .clamp(0, LONGEST_GRACE_SECONDS),
-            deletion_timestamp: meta
-                .deletion_timestamp
-                .as_ref()
-                .map(|time| time.0.clamp(Timestamp::UNIX_EPOCH, LATEST)),
+            deletion_timestamp: grace_ends(meta),
             created: meta.creation_timestamp.as_ref().map(|time| time.0),
             mirror: meta.annotations.as_ref().is_some_and(|all| all.contains_key(names::MIRROR_POD)),
             daemon: controller.and_then(daemon_of).or_else(|| {
@@ -292,5 +296,12 @@ mod tests {
         let going = |at: &str| view(json!({ "metadata": { "deletionTimestamp": at } })).deletion_timestamp;
         assert_eq!(going("1803-06-20T00:00:00Z"), Some(Timestamp::UNIX_EPOCH));
         assert_eq!(going("2310-01-01T00:00:00Z"), Some(LATEST));
+        let given = |seconds: i64| {
+            let meta =
+                json!({ "deletionTimestamp": "1803-06-20T00:00:00Z", "deletionGracePeriodSeconds": seconds });
+            view(json!({ "metadata": meta })).deletion_timestamp
+        };
+        assert_eq!(given(i64::MAX), Some(LATEST), "it has wrapped around");
+        assert_eq!(given(30), Some(Timestamp::UNIX_EPOCH), "a clock was set");
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use ebbtide::scale_in::OnDeadline;
 use ebbtide::sim::aws::Event;
 use ebbtide::sim::cluster::{self, pod};
 use ebbtide::sim::http::{Lost, Request, Response, World as Service, kube_client};
@@ -11,8 +12,8 @@ use ebbtide::sim::world::World;
 use jiff::SignedDuration;
 
 use crate::journal_queries::{
-    a_hook_timed_out, asked, aws_moments, has_exited, in_phase, is_asked, longest_silence, notes,
-    released_at, terminations,
+    a_hook_timed_out, asked, aws_moments, has_exited, in_phase, is_asked, is_released, longest_silence,
+    notes, released_at, terminations,
 };
 use crate::scene::{Cause, Scene, group, held_group, seconds};
 
@@ -53,6 +54,23 @@ async fn an_absurd_grace_period_ends_at_the_deadline_and_not_before() {
     assert!((SignedDuration::from_secs(580)..=SignedDuration::from_secs(600)).contains(&took), "{took}");
     let (_, _, grace) = asked(&scene.world, "web")[0];
     assert!((500..600).contains(&grace), "asked with what fits, at once: {grace}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_absurd_grace_period_is_not_over_because_its_timestamp_lies_in_the_past_and_the_kubelet_is_dead() {
+    let mut limited = config();
+    limited.drain_timeout = Some(seconds(3_600));
+    limited.on_deadline = OnDeadline::Wait;
+    for grace in [9_000_000_000_000_000_000, i64::MAX] {
+        let scene = Scene::configured(group(2), limited.clone()).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).grace(grace).exits_after(900)]).await;
+        scene.scale_in(&machine, Cause::Operator).await;
+        scene.until(|w| is_asked(w, "web")).await;
+        scene.world.cluster.kill_kubelet(&machine.name);
+        scene.pass_some(seconds(600)).await;
+        assert!(!is_released(&scene.world, &machine), "{grace}");
+    }
 }
 
 /// An API server in front of which something panics, within the program, whenever the pod `cursed` is to be evicted.
