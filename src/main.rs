@@ -90,7 +90,8 @@ fn write(text: &str) -> anyhow::Result<()> {
 fn status(options: &StatusOptions) -> anyhow::Result<()> {
     app::block_on(async {
         let clock = Clock::system();
-        let cluster = Cluster::connect_to(options.kubeconfig.as_deref(), options.context.as_deref()).await?;
+        let cluster =
+            Cluster::connect_to(options.kubeconfig.as_deref(), options.context.as_deref(), None).await?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         loop {
             let told = commands::status::look(&cluster, clock.wall()).await?;
@@ -108,13 +109,18 @@ fn status(options: &StatusOptions) -> anyhow::Result<()> {
     })?
 }
 
+async fn connect(look: &LookOptions) -> anyhow::Result<Cluster> {
+    let (context, namespace) = (look.context.as_deref(), look.namespace.as_deref());
+    Ok(Cluster::connect_to(look.config.kubeconfig.as_deref(), context, namespace).await?)
+}
+
 fn check(options: &LookOptions) -> anyhow::Result<u8> {
     app::block_on(async {
         let (clock, config) = (Clock::system(), &options.config);
         let load =
             |options| Tls::load(options, clock.clone()).map_or_else(|problems| problems, |tls| tls.ending());
         let tls = config.tls.clone().map(load).unwrap_or_default();
-        let cluster = Cluster::connect_to(config.kubeconfig.as_deref(), options.context.as_deref()).await?;
+        let cluster = connect(options).await?;
         let aws = app::connect_aws(config).await?;
         let facts = commands::check::gather(&cluster, &aws, config, tls, &clock).await;
         let report = commands::check::Report { findings: commands::check::findings(&facts) };
@@ -127,7 +133,7 @@ fn plan(options: &PlanOptions) -> anyhow::Result<()> {
     app::block_on(async {
         let (clock, look) = (Clock::system(), &options.look);
         let config = &look.config;
-        let cluster = Cluster::connect_to(config.kubeconfig.as_deref(), look.context.as_deref()).await?;
+        let cluster = connect(look).await?;
         let aws = if config.selectors.is_empty() { None } else { Some(app::connect_aws(config).await?) };
         let preview = commands::plan::look(&cluster, aws.as_ref(), options, &clock).await?;
         write(&commands::plan::render(&preview, look.output, style(), clock.wall()))

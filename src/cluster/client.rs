@@ -68,11 +68,15 @@ impl Cluster {
 
     /// Connects as the kubeconfig says, or as a pod of the cluster does.
     pub async fn connect(kubeconfig: Option<&Path>) -> Result<Self, ConnectError> {
-        Self::connect_to(kubeconfig, None).await
+        Self::connect_to(kubeconfig, None, None).await
     }
 
-    /// The same with a context of the kubeconfig.
-    pub async fn connect_to(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<Self, ConnectError> {
+    /// The same with a context of the kubeconfig, and a namespace other than the context's for what is the program's own.
+    pub async fn connect_to(
+        kubeconfig: Option<&Path>,
+        context: Option<&str>,
+        namespace: Option<&str>,
+    ) -> Result<Self, ConnectError> {
         let options =
             KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
         let mut config = match kubeconfig {
@@ -82,6 +86,9 @@ impl Cluster {
             None if context.is_some() => kube::Config::from_kubeconfig(&options).await?,
             None => kube::Config::infer().await?,
         };
+        if let Some(namespace) = namespace {
+            config.default_namespace = namespace.to_owned();
+        }
         // `kube` would retry a 429 by itself, which for an eviction is a budget's answer that we must see.
         config.default_retry = false;
         // Ends a list or a watch whose connection died silently. Longer than a watch lasts.

@@ -73,6 +73,8 @@ pub struct LookOptions {
     pub output: Output,
     /// Context of the kubeconfig; `None`: its current one.
     pub context: Option<String>,
+    /// Namespace of ebbtide's Lease and ConfigMaps; `None`: the context's, in a pod the pod's.
+    pub namespace: Option<String>,
     /// What `serve` would run with.
     pub config: Config,
 }

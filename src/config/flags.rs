@@ -83,6 +83,9 @@ pub(super) struct LookFlags {
     /// Context of the kubeconfig. If not given, its current one.
     #[arg(long, value_name = "NAME")]
     pub(super) context: Option<String>,
+    /// Namespace of ebbtide's Lease and ConfigMaps. If not given, the context's; in a pod, the pod's.
+    #[arg(short, long, value_name = "NAME")]
+    pub(super) namespace: Option<String>,
     #[command(flatten)]
     pub(super) flags: Box<ServeFlags>,
 }
@@ -329,7 +332,8 @@ fn command() -> clap::Command {
 
 /// The environment variable of a flag of `serve`.
 fn variable(arg: &Arg) -> Option<String> {
-    let long = arg.get_long().filter(|long| !["help", "output", "cause", "context"].contains(long))?;
+    let long =
+        arg.get_long().filter(|long| !["help", "output", "cause", "context", "namespace"].contains(long))?;
     Some(variable_of(long))
 }
 

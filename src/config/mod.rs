@@ -107,5 +107,5 @@ fn looking(
 ) -> Option<LookOptions> {
     let proxy = validate::proxy(env, problems);
     let config = validate::config(*look.flags, proxy, problems)?;
-    Some(LookOptions { output: look.output, context: look.context, config })
+    Some(LookOptions { output: look.output, context: look.context, namespace: look.namespace, config })
 }

@@ -490,9 +490,10 @@ fn plan_and_check_look_by_the_flags_of_the_serve_whose_container_they_are_in() {
         let variables = |name: &str| (name == "EBBTIDE_PATIENCE").then(|| "5m".to_owned());
         Config::parse(args.iter().map(OsString::from), variables, || serve.as_bytes().to_vec())
     };
-    let Ok(Command::Check(options)) = parse(&["ebbtide", "check", "--drain-timeout=20m"]) else {
+    let Ok(Command::Check(options)) = parse(&["ebbtide", "check", "-n", "ops", "--drain-timeout=20m"]) else {
         panic!("not checked")
     };
+    assert_eq!(options.namespace.as_deref(), Some("ops"));
     let minutes = |minutes| Some(Duration::from_mins(minutes));
     assert!(!options.config.selectors.is_empty());
     assert_eq!((options.config.drain_timeout, options.config.patience), (minutes(20), minutes(5)));

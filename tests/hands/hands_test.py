@@ -54,7 +54,7 @@ class Looking(OnWorlds):
         self.assertRegex(planned, r"blocked +default/checkout-\w+ +disruption budget default/checkout has no room")
 
     def test_all_that_is_missing_around_the_program_is_a_hook(self):
-        code, told = self.worlds.bash("ebbtide check --context kube-system")
+        code, told = self.worlds.bash("ebbtide check -n kube-system")
         self.assertIn("0 errors, 1 warnings", told)
         self.assertIn("hooks batch: no lifecycle hook of ours", told)
         self.assertEqual(code, 1)

@@ -38,7 +38,7 @@ async fn planned(scene: &Scene, machine: &Machine, config: Config) -> Preview {
     let options = PlanOptions {
         node: machine.name.clone(),
         cause: RecordCause::Autoscaler,
-        look: LookOptions { output: Output::Table, context: None, config },
+        look: LookOptions { output: Output::Table, context: None, namespace: None, config },
     };
     let aws = Aws::at(aws_client(Arc::new(scene.world.aws.clone())));
     plan::look(&reader(&scene.world), Some(&aws), &options, &scene.world.clock).await.expect("planned")

@@ -331,7 +331,7 @@ fn leases(facts: &Facts, found: &mut Vec<Finding>) {
         }
         Ok(_) => {}
         Err(error) => {
-            let fix = "kubectl apply -f deploy/base/rbac.yaml";
+            let fix = "name ebbtide's namespace (--namespace), or kubectl apply -f deploy/base/rbac.yaml";
             add(found, Severity::Error, "lease", lease, format!("cannot be read: {error}"), fix);
         }
     }

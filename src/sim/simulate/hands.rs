@@ -176,7 +176,6 @@ clusters: [{{name: simulated, cluster: {{server: \"{server}\"}}}}]
 users: [{{name: simulated, user: {{}}}}]
 contexts:
 - {{name: simulated, context: {{cluster: simulated, user: simulated}}}}
-- {{name: kube-system, context: {{cluster: simulated, user: simulated, namespace: kube-system}}}}
 current-context: simulated
 "
     )
