@@ -47,27 +47,44 @@ where
     let mut events = std::pin::pin!(patiently(events));
     let mut listed = Vec::new();
     let mut outage = Outage::default();
+    let mut is_behind = false;
     while let Some(event) = events.next().await {
         match event {
             Ok(event) => {
                 // A list counts when it is complete.
                 let is_partial = matches!(event, Event::Init | Event::InitApply(_));
-                let outage_took = if is_partial { None } else { outage.ends() };
                 deliver(event, &mut listed, sink);
-                if let Some(lasted) = outage_took {
-                    tracing::info!(kind, lasted_seconds = lasted.as_secs(), "the watch works again");
-                    sink.connected(true);
+                if is_partial || !std::mem::take(&mut is_behind) {
+                    continue;
                 }
+                if let Some(lasted) = outage.ends() {
+                    tracing::info!(kind, lasted_seconds = lasted.as_secs(), "the watch works again");
+                }
+                sink.connected(true);
             }
             Err(error) => {
+                is_behind = true;
                 sink.connected(false);
+                if has_expired(&error) {
+                    tracing::debug!(kind, "the watch has expired: listed anew");
                 // Not at every try.
-                if let Some(lasted) = outage.lasts() {
+                } else if let Some(lasted) = outage.lasts() {
                     let lasts_seconds = lasted.as_secs();
                     tracing::warn!(kind, lasts_seconds, error = %chain(&error), "the watch broke and is retried; what was seen before stands");
                 }
             }
         }
+    }
+}
+
+/// Whether what changed since can no longer be told. That is in the way of things: the API server forgets, above all when it restarts.
+///
+/// Source: [410 Gone responses](https://kubernetes.io/docs/reference/using-api/api-concepts/#410-gone-responses).
+fn has_expired(error: &watcher::Error) -> bool {
+    match error {
+        watcher::Error::WatchError(status) => status.code == 410,
+        watcher::Error::WatchStartFailed(kube::Error::Api(status)) => status.code == 410,
+        _ => false,
     }
 }
 
@@ -199,9 +216,12 @@ impl<K: ResourceExt, V: Project<K>> Sink<K> for Store<V> {
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::core::v1::Node;
+    use kube::core::Status;
     use tokio::time::Instant;
+    use tracing::Level;
 
     use super::*;
+    use crate::telemetry::captured;
 
     #[derive(Default)]
     struct Told(Mutex<Vec<&'static str>>);
@@ -225,6 +245,23 @@ mod tests {
         let list = [Ok(Event::Init), Ok(Event::InitApply(Node::default())), Ok(Event::InitDone)];
         reflect(futures::stream::iter([failed()].into_iter().chain(list)), &told).await;
         assert_eq!(*told.0.lock().expect("not poisoned"), ["broken", "listed", "connected"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_that_has_expired_is_listed_anew_without_a_warning() {
+        let (log, _guard) = captured::log(Level::INFO);
+        let status = |code| Box::new(Status { code, ..Status::default() });
+        let list = || [Ok(Event::Init), Ok(Event::InitDone)];
+        for (error, warns) in [
+            (watcher::Error::WatchError(status(410)), false),
+            (watcher::Error::WatchStartFailed(kube::Error::Api(status(410))), false),
+            (watcher::Error::WatchError(status(500)), true),
+        ] {
+            let told = Told::default();
+            reflect(futures::stream::iter([Err(error)].into_iter().chain(list())), &told).await;
+            assert_eq!(*told.0.lock().expect("not poisoned"), ["broken", "listed", "connected"]);
+            assert_eq!(!log.text().is_empty(), warns, "{}", log.text());
+        }
     }
 
     fn failed() -> watcher::Result<Event<Node>> {
