@@ -58,8 +58,10 @@ impl Config {
         let args: Vec<OsString> = args.into_iter().collect();
         let looks = args.get(1).is_some_and(|command| command == "plan" || command == "check");
         let beside = if looks { container::flags_of_serve(&first()) } else { BTreeMap::new() };
+        // Its flags won over its variables there, and the variables are the same here.
         let env = |name: &str| {
-            env(name).filter(|value| !value.trim().is_empty()).or_else(|| beside.get(name).cloned())
+            let value = beside.get(name).cloned().or_else(|| env(name));
+            value.filter(|value| !value.trim().is_empty())
         };
         match flags::read(args, &env) {
             Read::Print(text) => Ok(Command::Print(text)),

@@ -487,7 +487,11 @@ fn plan_takes_the_flags_and_variables_of_serve_and_needs_no_groups() {
 fn plan_and_check_look_by_the_flags_of_the_serve_whose_container_they_are_in() {
     let serve = "/ebbtide\0serve\0--node-group-auto-discovery=asg:tag=x\0--drain-timeout=10m\0--flush=1\0";
     let parse = |args: &[&str]| {
-        let variables = |name: &str| (name == "EBBTIDE_PATIENCE").then(|| "5m".to_owned());
+        let variables = |name: &str| match name {
+            "EBBTIDE_PATIENCE" => Some("5m".to_owned()),
+            "EBBTIDE_DRAIN_TIMEOUT" => Some("1m".to_owned()),
+            _ => None,
+        };
         Config::parse(args.iter().map(OsString::from), variables, || serve.as_bytes().to_vec())
     };
     let Ok(Command::Check(options)) = parse(&["ebbtide", "check", "-n", "ops", "--drain-timeout=20m"]) else {
