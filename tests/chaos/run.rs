@@ -1,11 +1,13 @@
 //! The command: which seeds are played, and what is printed.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
+use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use ebbtide::telemetry::{self, LogFormat, LogOptions};
+use jiff::Timestamp;
 
 use crate::coverage::{Coverage, ENOUGH};
 use crate::history::History;
@@ -16,11 +18,14 @@ use crate::{generate, play, shrink, timeline};
 /// Played without arguments: about a minute and a half on two cores.
 const USUAL: Range<u64> = 0..40;
 
+/// What is violated where the driver itself panics.
+const DRIVER: &str = "the driver does not panic";
+
 const USAGE: &str = "usage: cargo test --test chaos [-- OPTIONS]
   --seeds A..B   plays these seeds on all cores (0..40)
   --seed N       plays one, and prints its scenario and its timeline
   --log LEVEL    with --seed: the program's log at this level, on standard error
-  --shrink       makes a failing scenario smaller, and prints it
+  --shrink       makes each failing scenario smaller, and prints it
   --counts       prints how many seeds had each shape, cause and fault";
 
 /// What is asked for.
@@ -71,7 +76,7 @@ pub(crate) fn main(args: impl Iterator<Item = String>) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     play::panics::listen();
-    let is_sound = invariants::all_can_fail();
+    let is_sound = invariants::all_can_fail() & facts_hold(shrink::FACTS);
     let passed = match options.seed {
         Some(seed) => one(seed, &options),
         None => many(options.seeds.clone().unwrap_or(USUAL), &options),
@@ -79,15 +84,45 @@ pub(crate) fn main(args: impl Iterator<Item = String>) -> ExitCode {
     if is_sound && passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+/// Whether what stands here is true. It needs no run.
+fn facts_hold(facts: &[(&str, fn() -> bool)]) -> bool {
+    let wrong: Vec<_> = facts.iter().filter(|(_, holds)| !holds()).map(|(fact, _)| fact).collect();
+    for fact in &wrong {
+        println!("not true: {fact}");
+    }
+    wrong.is_empty()
+}
+
+/// What came of a scenario.
+struct Played {
+    /// `None` if the driver itself panicked.
+    history: Option<History>,
+    violations: Vec<(&'static str, Violation)>,
+}
+
 /// Plays a scenario on a thread of its own, so that nothing of another run is left on it.
-pub(crate) fn played(scenario: Scenario) -> (History, Vec<(&'static str, Violation)>) {
+fn played(scenario: Scenario) -> Played {
     let thread = std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
-        let history = runtime.expect("a runtime").block_on(play::play(scenario));
-        let violations = invariants::violations(&history);
-        (history, violations)
+        let run = AssertUnwindSafe(|| {
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+            let history = runtime.expect("a runtime").block_on(play::play(scenario));
+            let violations = invariants::violations(&history);
+            Played { history: Some(history), violations }
+        });
+        std::panic::catch_unwind(run).unwrap_or_else(|_| {
+            let what = play::panics::taken().join("; ");
+            Played { history: None, violations: vec![(DRIVER, Violation { at: Timestamp::MAX, what })] }
+        })
     });
-    thread.join().expect("the driver does not panic")
+    thread.join().expect("panics are caught")
+}
+
+/// The smallest scenario found that violates the same.
+fn shrunk(scenario: &Scenario, name: &str) -> Scenario {
+    let fails =
+        |smaller: &Scenario| played(smaller.clone()).violations.iter().any(|(other, _)| *other == name);
+    shrink::shrink(scenario, fails)
 }
 
 /// Plays one seed and prints everything. Returns whether it passed.
@@ -95,56 +130,67 @@ fn one(seed: u64, options: &Options) -> bool {
     if let Some(level) = options.log {
         telemetry::init(LogOptions { format: LogFormat::Text, level }).expect("the first");
     }
-    let scenario = generate::scenario(seed);
-    let (mut history, mut violations) = played(scenario.clone());
-    if let Some((name, _)) = violations.first().filter(|_| options.shrinks) {
-        (history, violations) = played(shrink::shrink(&scenario, name));
+    let mut scenario = generate::scenario(seed);
+    let mut run = played(scenario.clone());
+    if let Some((name, _)) = run.violations.first().filter(|_| options.shrinks) {
+        scenario = shrunk(&scenario, name);
+        run = played(scenario.clone());
     }
-    println!("{:#?}", history.scenario);
-    timeline::print(&history);
-    for (name, violation) in &violations {
+    println!("{scenario:#?}");
+    if let Some(history) = &run.history {
+        timeline::print(history);
+    }
+    for (name, violation) in &run.violations {
         println!("VIOLATED {name}: {} {}", violation.at, violation.what);
     }
-    violations.is_empty()
+    run.violations.is_empty()
 }
 
-/// Plays a range of seeds on all cores. Returns whether all passed, and nothing was left out.
+/// Plays a range of seeds, all of them whatever fails. Returns whether all passed, and nothing was left out.
 fn many(range: Range<u64>, options: &Options) -> bool {
-    let next = AtomicU64::new(range.start);
-    let failed = AtomicU64::new(0);
+    let seeds = range.end.saturating_sub(range.start);
+    let failed = Mutex::new(BTreeMap::new());
     let coverage = Mutex::new(Coverage::new());
+    on_all_cores(range, |seed| {
+        let run = played(generate::scenario(seed));
+        if let Some(history) = &run.history {
+            coverage.lock().expect("unpoisoned").add(history);
+        }
+        if let Some((name, violation)) = run.violations.into_iter().next() {
+            println!("seed {seed} violates: {name}\n  {} {}", violation.at, violation.what);
+            println!("  replay: cargo test --test chaos -- --seed {seed} --shrink");
+            failed.lock().expect("unpoisoned").insert(seed, name);
+        }
+    });
+    let failed = failed.into_inner().expect("unpoisoned");
+    if options.shrinks {
+        on_all_cores(failed.iter(), |(seed, name)| {
+            let least = shrunk(&generate::scenario(*seed), name);
+            println!("seed {seed} violates: {name}, and so does\n{least:#?}");
+        });
+    }
+    let is_covered = covered(&coverage.into_inner().expect("unpoisoned"), seeds, options);
+    println!("chaos: {seeds} seeds, {} failed", failed.len());
+    if !failed.is_empty() {
+        println!("failed: {:?}", failed.keys().collect::<Vec<_>>());
+    }
+    failed.is_empty() && is_covered
+}
+
+/// Does something with each of them, on all cores.
+fn on_all_cores<T>(all: impl Iterator<Item = T> + Send, work: impl Fn(T) + Sync) {
+    let all = Mutex::new(all);
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..workers {
             scope.spawn(|| {
                 loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= range.end {
-                        return;
-                    }
-                    let scenario = generate::scenario(seed);
-                    let (history, violations) = played(scenario.clone());
-                    coverage.lock().expect("unpoisoned").add(&history);
-                    if let Some((name, violation)) = violations.first() {
-                        failed.fetch_add(1, Ordering::Relaxed);
-                        tell(seed, &scenario, name, violation, options);
-                    }
+                    let Some(next) = all.lock().expect("unpoisoned").next() else { return };
+                    work(next);
                 }
             });
         }
     });
-    let (failed, seeds) = (failed.into_inner(), range.end.saturating_sub(range.start));
-    let is_covered = covered(&coverage.into_inner().expect("unpoisoned"), seeds, options);
-    println!("chaos: {seeds} seeds, {failed} failed");
-    failed == 0 && is_covered
-}
-
-fn tell(seed: u64, scenario: &Scenario, name: &str, violation: &Violation, options: &Options) {
-    println!("seed {seed} violates: {name}\n  {} {}", violation.at, violation.what);
-    if options.shrinks {
-        println!("{:#?}", shrink::shrink(scenario, name));
-    }
-    println!("  replay: cargo test --test chaos -- --seed {seed} --shrink");
 }
 
 /// Whether everything was exercised that enough seeds have.

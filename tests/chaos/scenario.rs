@@ -7,7 +7,7 @@ use ebbtide::sim::aws::{Lose, Operation};
 use ebbtide::sim::cluster::{Fault, Verb};
 
 /// Everything that a run depends on.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Scenario {
     pub(crate) seed: u64,
     pub(crate) program: Flags,
@@ -18,7 +18,7 @@ pub(crate) struct Scenario {
 }
 
 /// How the program is run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is one of the program's switches")]
 pub(crate) struct Flags {
     pub(crate) replicas: u32,
@@ -46,7 +46,7 @@ pub(crate) enum Autoscaler {
 }
 
 /// An Auto Scaling group.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a property that a group has or has not")]
 pub(crate) struct Group {
     pub(crate) name: &'static str,
@@ -68,7 +68,7 @@ pub(crate) struct Group {
 }
 
 /// Pods that somebody runs.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Workload {
     /// Without a dash: what follows one in a pod's name is the pod's.
     pub(crate) name: String,
@@ -113,7 +113,7 @@ pub(crate) enum Budget {
 }
 
 /// Something happens.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Happening {
     pub(crate) at: u32,
     pub(crate) what: What,
@@ -123,7 +123,7 @@ pub(crate) struct Happening {
 pub(crate) type Pick = usize;
 
 /// What can happen.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum What {
     /// Why nodes leave.
     Cause(Cause, Pick),
@@ -221,7 +221,7 @@ pub(crate) enum Blow {
 }
 
 /// What goes wrong in AWS.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum AwsFault {
     /// Calls of an operation are refused so, before or after their effect.
     Refused { operation: Operation, code: &'static str, status: u16, side: Lose, times: u32 },

@@ -15,6 +15,6 @@ pub(crate) fn listen() {
 }
 
 /// The panics of this thread's run.
-pub(super) fn taken() -> Vec<String> {
+pub(crate) fn taken() -> Vec<String> {
     PANICS.take()
 }
