@@ -51,7 +51,7 @@ impl TypeInfo {
             .or_else(|| network.and_then(|n| n.maximum_network_interfaces));
         let architectures =
             from.processor_info.as_ref().map(ec2::ProcessorInfo::supported_architectures).unwrap_or_default();
-        Some(Self {
+        let info = Self {
             name: from.instance_type.as_ref()?.as_str().to_owned(),
             vcpus: count(from.v_cpu_info.as_ref().and_then(|cpu| cpu.default_v_cpus)),
             memory_mib: from.memory_info.as_ref().and_then(|memory| memory.size_in_mib).unwrap_or(0),
@@ -64,9 +64,29 @@ impl TypeInfo {
                 || from.bare_metal == Some(true),
             instance_store_gb: from.instance_storage_info.as_ref().map_or(0, instance_store_gb),
             accelerators: accelerators(from),
-        })
+        };
+        Some(info.bounded())
+    }
+
+    /// With figures that fit into every sum and product of a template's.
+    pub(super) fn bounded(mut self) -> Self {
+        for count in [&mut self.vcpus, &mut self.interfaces, &mut self.addresses] {
+            *count = (*count).clamp(0, MOST);
+        }
+        for size in [&mut self.memory_mib, &mut self.instance_store_gb] {
+            *size = (*size).clamp(0, LARGEST);
+        }
+        for kind in &mut self.accelerators {
+            kind.count = kind.count.clamp(0, MOST);
+            kind.cores = kind.cores.clamp(0, MOST);
+        }
+        self
     }
 }
+
+/// More of anything than a type has, and more MiB or GB: the largest have 2<sup>11</sup> CPUs and 2<sup>25</sup> MiB.
+const MOST: i64 = 1 << 16;
+const LARGEST: i64 = 1 << 30;
 
 /// Zero for disks of old types that are not NVMe: the EKS images ignore them.
 ///

@@ -78,7 +78,8 @@ fn line(table: &mut String, info: &TypeInfo) {
     );
 }
 
-fn find_in(mut table: &str, name: &str) -> Option<TypeInfo> {
+/// The type of this name in a table as [`render`] makes it.
+pub fn find_in(mut table: &str, name: &str) -> Option<TypeInfo> {
     while !table.is_empty() {
         let middle = table.floor_char_boundary(table.len() / 2);
         let start = table[..middle].rfind('\n').map_or(0, |at| at + 1);
@@ -102,7 +103,7 @@ fn read(line: &str) -> Option<TypeInfo> {
         return None;
     };
     let kinds = accelerators.split(AND).filter(|&kind| kind != NONE);
-    Some(TypeInfo {
+    let info = TypeInfo {
         name: name.to_owned(),
         vcpus: vcpus.parse().ok()?,
         memory_mib: memory.parse().ok()?,
@@ -112,7 +113,8 @@ fn read(line: &str) -> Option<TypeInfo> {
         prefixes: prefixes == PREFIXES,
         instance_store_gb: store.parse().ok()?,
         accelerators: kinds.map(accelerator).collect::<Option<_>>()?,
-    })
+    };
+    Some(info.bounded())
 }
 
 fn accelerator(kind: &str) -> Option<Accelerator> {
@@ -155,6 +157,14 @@ mod tests {
         {
             assert_eq!(find_in(line, "m5.large"), None, "{line}");
         }
+    }
+
+    #[test]
+    fn figures_that_no_type_has_are_bounded() {
+        let line = "m5.large\t9223372036854775807\t9223372036854775807\t-1\t5\tx86_64\t-\t0\tAWS:X:9223372036854775807:2";
+        let info = find_in(line, "m5.large").expect("a type");
+        assert_eq!((info.vcpus, info.memory_mib, info.interfaces, info.addresses), (1 << 16, 1 << 30, 0, 5));
+        assert_eq!(info.accelerators.first().map(|kind| kind.count), Some(1 << 16));
     }
 
     prop_compose! {

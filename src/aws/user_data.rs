@@ -34,7 +34,7 @@ pub struct UserData {
 
 impl UserData {
     /// Parses EC2's Base64 text. Compressed data says nothing.
-    pub(super) fn read(encoded: Option<&str>) -> Self {
+    pub fn read(encoded: Option<&str>) -> Self {
         let decoded = encoded.and_then(|text| aws_smithy_types::base64::decode(text.trim()).ok());
         let text = decoded.and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default();
         let lines = text.lines().map(str::trim).filter(|line| !line.starts_with('#'));

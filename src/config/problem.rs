@@ -12,9 +12,20 @@ pub struct Problem {
 }
 
 impl Problem {
+    /// What was typed may be in both: they are told in a short line, whatever it is.
     pub(super) fn new(flag: impl Into<String>, text: impl Into<String>) -> Self {
-        Self { flag: flag.into(), text: text.into() }
+        Self { flag: one_line(&flag.into(), 80), text: one_line(&text.into(), LONGEST) }
     }
+}
+
+/// Characters of the longest problem.
+const LONGEST: usize = 240;
+
+/// The text without control characters, cut to `room`.
+fn one_line(text: &str, room: usize) -> String {
+    let plain = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+    let cut = if text.chars().nth(room).is_some() { "…" } else { "" };
+    text.chars().take(room).map(plain).chain(cut.chars()).collect()
 }
 
 impl fmt::Display for Problem {
@@ -33,5 +44,17 @@ impl fmt::Display for Problems {
             writeln!(f, "{problem}")?;
         }
         f.write_str("see ebbtide --help")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_was_typed_is_told_in_a_short_line() {
+        let problem = Problem::new("--\u{1b}[2J", "x".repeat(1_000));
+        assert_eq!(problem.flag, "--\u{fffd}[2J");
+        assert_eq!(problem.text.chars().count(), LONGEST + 1);
     }
 }

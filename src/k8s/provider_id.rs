@@ -42,14 +42,14 @@ impl ProviderId {
 
 /// The text is not a provider id of AWS.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not an AWS provider id (aws:///ZONE/INSTANCE): {0:?}")]
+#[error("not an AWS provider id (aws:///ZONE/INSTANCE): \"{0}\"")]
 pub struct NotAws(String);
 
 impl FromStr for ProviderId {
     type Err = NotAws;
 
     fn from_str(text: &str) -> Result<Self, NotAws> {
-        let refuse = || NotAws(text.chars().take(200).collect());
+        let refuse = || NotAws(text.escape_debug().take(200).collect());
         let (zone, name) =
             text.strip_prefix(SCHEME).and_then(|rest| rest.split_once('/')).ok_or_else(refuse)?;
         if let Some((group, index)) = name.strip_prefix(PLACEHOLDER).and_then(|rest| rest.rsplit_once('-'))
@@ -60,7 +60,8 @@ impl FromStr for ProviderId {
         }
         // The instance is the last part: Outposts and Local Zones have been seen with further parts before it.
         let instance = name.rsplit('/').next().unwrap_or(name);
-        if instance.starts_with("i-") && instance.len() > 2 {
+        // What is printed is to be read as the same.
+        if instance.starts_with("i-") && instance.len() > 2 && !instance.starts_with(PLACEHOLDER) {
             Ok(Self::instance(zone, instance))
         } else {
             Err(refuse())
@@ -94,6 +95,7 @@ mod tests {
             "aws:///i-1",
             "aws:///us-east-1a/",
             "aws:///us-east-1a/fargate-ip-1",
+            "aws:///us-east-1a/outpost/i-placeholder-web-1",
         ] {
             assert!(text.parse::<ProviderId>().is_err(), "{text}");
         }

@@ -17,10 +17,11 @@ use super::{About, Content, News, Notice};
 use crate::clock::is_plausible;
 use crate::k8s::InstanceId;
 
-/// Bytes of the largest message.
+/// Bytes of the largest message that is read. As JSON values, tiny objects take a hundred times their text. What is read here has
+/// some KiB, and no notification of SNS more than this; a queue lets four times as much in.
 ///
-/// Source: [message quotas](https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/quotas-messages.html).
-const LARGEST_BODY: usize = 1 << 20;
+/// Source: [Publish](https://docs.aws.amazon.com/sns/latest/api/API_Publish.html).
+const LARGEST_BODY: usize = 256 << 10;
 /// Characters of the longest name of a group or hook.
 ///
 /// Source: [PutLifecycleHook](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_PutLifecycleHook.html).
@@ -228,6 +229,9 @@ fn later(at: Timestamp, by: Duration) -> Timestamp {
 /// The beginning of a text from outside, on one line.
 fn quoted(text: &str) -> String {
     const ROOM: usize = 80;
-    let cut = if text.chars().nth(ROOM).is_some() { "…" } else { "" };
-    format!("{:?}{cut}", text.chars().take(ROOM).collect::<String>())
+    // An escaped character takes up to ten.
+    let mut escaped = text.escape_debug();
+    let begun: String = escaped.by_ref().take(ROOM).collect();
+    let cut = if escaped.next().is_some() { "…" } else { "" };
+    format!("\"{begun}\"{cut}")
 }

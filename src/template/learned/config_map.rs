@@ -8,7 +8,8 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 use tokio::time::Instant;
 
 use super::Learned;
@@ -25,6 +26,10 @@ const KEY: &str = "templates.json";
 ///
 /// Source: [ConfigMaps](https://kubernetes.io/docs/concepts/configuration/configmap/#motivation).
 const LIMIT: usize = 1_000_000;
+
+/// Groups of which it is read: an account has [500 a region](https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-quotas.html)
+/// unless AWS grants more.
+const MOST_GROUPS: usize = 10_000;
 
 /// Bounds of the pause between tries: a restarting API server is back within seconds, a permission takes a person.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
@@ -87,22 +92,56 @@ pub async fn keep(
     }
 }
 
-/// Parses it group by group, skipping damaged members.
-fn read(text: &str) -> Option<BTreeMap<GroupName, Learned>> {
-    let damaged = |group: Option<&str>, error: serde_json::Error| {
-        tracing::warn!(group, %error, "learned template data in the ConfigMap is damaged: ignoring it until nodes show it again");
+/// Parses the value in the ConfigMap group by group, skipping damaged members; `None` if it is no JSON object.
+pub fn read(text: &str) -> Option<BTreeMap<GroupName, Learned>> {
+    let damaged = |group: Option<&str>, error: &str| {
+        // An error quotes what it does not understand, however long.
+        let error: String = error.escape_debug().take(200).collect();
+        let group: Option<String> = group.map(|group| group.escape_debug().take(255).collect());
+        tracing::warn!(
+            group,
+            error,
+            "learned template data in the ConfigMap is damaged: ignoring it until nodes show it again"
+        );
     };
-    let members: BTreeMap<String, Value> =
-        serde_json::from_str(text).map_err(|error| damaged(None, error)).ok()?;
+    let Some(members) = members(text) else {
+        damaged(None, "it is no JSON object, or of too many members");
+        return None;
+    };
     let read = members.into_iter().filter_map(|(group, member)| {
-        let learned = serde_json::from_value(member).map_err(|error| damaged(Some(&group), error)).ok()?;
-        Some((group.into(), learned))
+        let learned = serde_json::from_str(member).map_err(|error| damaged(Some(&group), &error.to_string()));
+        Some((group.into(), learned.ok()?))
     });
     Some(read.collect())
 }
 
-/// As much as fits. Groups with nodes are left out first.
-fn written(store: &LearnedStore) -> String {
+/// The members of a JSON object and the text of each, of which no values are made: those of a megabyte can take a hundred.
+fn members(text: &str) -> Option<Vec<(String, &str)>> {
+    let mut members = Vec::new();
+    let mut rest = text.trim_start().strip_prefix('{')?.trim_start();
+    while !rest.starts_with('}') {
+        let (key, after) = first::<String>(rest)?;
+        let value = after.trim_start().strip_prefix(':')?;
+        let (_, after) = first::<IgnoredAny>(value)?;
+        members.push((key, &value[..value.len() - after.len()]));
+        rest = after.trim_start();
+        rest = rest.strip_prefix(',').unwrap_or(rest).trim_start();
+        if members.len() > MOST_GROUPS {
+            return None;
+        }
+    }
+    (rest.trim_end() == "}").then_some(members)
+}
+
+/// The first JSON value of a text, and what follows it.
+fn first<'a, T: Deserialize<'a>>(text: &'a str) -> Option<(T, &'a str)> {
+    let mut values = serde_json::Deserializer::from_str(text).into_iter();
+    let value = values.next()?.ok()?;
+    Some((value, &text[values.byte_offset()..]))
+}
+
+/// The value for the ConfigMap: as much as fits. Groups with nodes are left out first.
+pub fn written(store: &LearnedStore) -> String {
     let mut members = Vec::new();
     let (mut size, mut left_out) = (2, 0);
     for (group, learned) in store.all() {
@@ -167,6 +206,9 @@ mod tests {
         let text = r#"{"bad": {"labels": 7}, "good": {"last": "m5.large"}, "worse": 3}"#;
         let read = read(text).expect("an object");
         assert_eq!(read.into_values().map(|learned| learned.last).collect::<Vec<_>>(), ["m5.large"]);
-        assert!(super::read("{\"good\": ").is_none());
+        for text in ["", "{\"good\": ", "[]", "{} {}", "{\"a\" 1}", "{\"a\": 1", "{1: 1}"] {
+            assert!(super::read(text).is_none(), "{text}");
+        }
+        assert!(super::read(" { } \n").is_some_and(|read| read.is_empty()));
     }
 }

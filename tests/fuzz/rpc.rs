@@ -1,0 +1,182 @@
+//! The gRPC service without a connection: bytes go through the decoders and into the handlers, each case on a provider of its own.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use ebbtide::aws::{AutoScalingGroup, Instance, Lifecycle};
+use ebbtide::clock::Clock;
+use ebbtide::groups::{Group, GroupLock, Groups, LaunchFailure, Snapshot};
+use ebbtide::k8s::{GroupName, InstanceId, NodeName};
+use ebbtide::provider::proto::cloud_provider_server::CloudProviderServer;
+use ebbtide::provider::{Provider, RpcMetrics, Sizing, SizingError};
+use ebbtide::scale_in::{Accepted, IntentError, ScaleIns};
+use ebbtide::template::Template;
+use ebbtide::template::tags::OptionOverrides;
+use http_body_util::{BodyExt as _, Full};
+use jiff::Timestamp;
+use prometheus_client::registry::Registry;
+use tokio::runtime::Runtime;
+use tonic::Status;
+use tower::ServiceExt as _;
+
+use crate::run::Told;
+
+static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
+    tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().expect("a runtime")
+});
+
+/// The instance of each Node has its number: `n-1` is `i-1`.
+#[derive(Debug, Default)]
+struct Leaving(Mutex<BTreeSet<InstanceId>>);
+
+#[async_trait]
+impl ScaleIns for Leaving {
+    fn is_ready(&self) -> bool {
+        true
+    }
+
+    fn node_of(&self, instance: &InstanceId) -> Option<NodeName> {
+        let number = instance.as_str().strip_prefix("i-")?;
+        matches!(number, "1" | "2" | "3").then(|| format!("n-{number}").as_str().into())
+    }
+
+    fn is_leaving(&self, _: &GroupName, instance: &InstanceId) -> bool {
+        self.will_decrement(instance)
+    }
+
+    fn is_to_be_deleted(&self, _: &InstanceId) -> bool {
+        false
+    }
+
+    fn will_decrement(&self, instance: &InstanceId) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(instance)
+    }
+
+    async fn accept(
+        &self,
+        _: &NodeName,
+        _: &GroupName,
+        instance: &InstanceId,
+    ) -> Result<Accepted, IntentError> {
+        let is_new = self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(instance.clone());
+        Ok(if is_new { Accepted::New } else { Accepted::Already })
+    }
+}
+
+/// Takes every size.
+#[derive(Debug)]
+struct Sizes;
+
+#[async_trait]
+impl Sizing for Sizes {
+    async fn current(&self, group: &Group) -> Result<Group, SizingError> {
+        Ok(group.clone())
+    }
+
+    async fn set_desired(
+        &self,
+        _: &GroupLock,
+        from: i32,
+        to: i32,
+        _: &[InstanceId],
+    ) -> Result<(), SizingError> {
+        assert!((1..=i32::MAX).contains(&to) && from != to, "from {from} to {to}");
+        Ok(())
+    }
+
+    async fn terminate(&self, _: &GroupLock, _: &InstanceId, _: bool) -> Result<(), SizingError> {
+        Ok(())
+    }
+}
+
+/// `web` has four instances and two to come, `full` none of three, and may have as many as fit into a figure.
+fn groups() -> [Group; 2] {
+    let instance = |(id, lifecycle): (&str, Lifecycle)| Instance {
+        id: id.into(),
+        zone: "z1".into(),
+        lifecycle,
+        ..Instance::default()
+    };
+    let instances = [
+        ("i-1", Lifecycle::InService),
+        ("i-2", Lifecycle::InService),
+        ("i-3", Lifecycle::TerminatingWait),
+        ("i-4", Lifecycle::Pending),
+    ];
+    let asg = AutoScalingGroup {
+        name: "web".into(),
+        min: 1,
+        max: 10,
+        desired: 5,
+        zones: vec!["z1".into()],
+        instances: instances.map(instance).into(),
+        ..AutoScalingGroup::default()
+    };
+    let failure = LaunchFailure {
+        code: "InsufficientInstanceCapacity".into(),
+        message: "none".into(),
+        out_of_resources: true,
+        launches: 1,
+    };
+    let options =
+        OptionOverrides { ignore_daemon_sets_utilization: Some(true), ..OptionOverrides::default() };
+    let template = Some(Ok(Arc::new(Template::default())));
+    let full = AutoScalingGroup { name: "full".into(), max: i32::MAX, desired: 3, ..asg.clone() };
+    [
+        Group { asg, template, options, failure: Some(failure), ..Group::default() },
+        Group { asg: AutoScalingGroup { instances: Vec::new(), ..full }, ..Group::default() },
+    ]
+}
+
+fn provider() -> Provider {
+    let clock = Clock::starting_at(Timestamp::from_second(1_700_000_000).expect("in range"));
+    let known = Arc::new(Groups::new(Duration::from_mins(10)));
+    known.publish(Snapshot::new(clock.now(), groups().map(Arc::new)));
+    let metrics = RpcMetrics::register(&mut Registry::default());
+    Provider::new(known, Arc::new(Leaving::default()), Arc::new(Sizes), clock, metrics)
+        .with_zero_startup_time(true)
+}
+
+/// The input is an RPC's name, a line feed, and the request's bytes.
+pub(crate) fn feed(input: &[u8]) -> Result<Told, String> {
+    let at = input.iter().position(|byte| *byte == b'\n').unwrap_or(input.len());
+    let (name, message) = (&input[..at], input.get(at + 1..).unwrap_or_default());
+    let name: String = name
+        .iter()
+        .filter(|byte| byte.is_ascii_alphanumeric())
+        .map(|byte| char::from(*byte))
+        .take(60)
+        .collect();
+    let length = u32::try_from(message.len()).unwrap_or(u32::MAX).to_be_bytes();
+    let framed = [&[0][..], &length, message].concat();
+    let request =
+        http::Request::post(format!("/clusterautoscaler.cloudprovider.v1.externalgrpc.CloudProvider/{name}"))
+            .header("content-type", "application/grpc")
+            .body(tonic::body::Body::new(Full::new(bytes::Bytes::from(framed))))
+            .map_err(|error| error.to_string())?;
+    RUNTIME.block_on(async {
+        let service = CloudProviderServer::new(provider());
+        let answer = service.oneshot(request).await.map_err(|never| format!("{never:?}"))?;
+        let early = Status::from_header_map(answer.headers());
+        let trailers = answer.into_body().collect().await.map_err(|error| error.to_string())?;
+        let status = early.or_else(|| trailers.trailers().and_then(Status::from_header_map));
+        let status = status.ok_or("an answer without a status")?;
+        let known = [
+            tonic::Code::Ok,
+            tonic::Code::NotFound,
+            tonic::Code::InvalidArgument,
+            tonic::Code::FailedPrecondition,
+            tonic::Code::Unimplemented,
+        ];
+        // tonic itself calls a message that cannot be decoded INTERNAL.
+        if !known.contains(&status.code())
+            && !(status.code() == tonic::Code::Internal && status.message().contains("decode"))
+        {
+            return Err(format!("{status:?}"));
+        }
+        let accepted = status.code() == tonic::Code::Ok;
+        Ok(Told { accepted, lines: vec![status.message().to_owned()] })
+    })
+}
