@@ -31,7 +31,7 @@
 //! | 8 | `main`, `sim` | the command line; the simulated worlds (feature `simulate`) |
 //! | 7 | `app`, `commands`, `config` | the program put together from the flags that `config` reads; commands for people |
 //! | 6 | `provider`, `admin` | what cluster-autoscaler calls; what kubelet, Prometheus and people read |
-//! | 5 | `scale_in` | how a node leaves |
+//! | 5 | `scale_in`, `prices` | how a node leaves; what nodes and pods cost |
 //! | 4 | `groups` | discovery, snapshot, sizes, protection, failed launches, lifecycle hooks |
 //! | 3 | `template` | what a node that is not there yet will be like |
 //! | 2 | `aws`, `cluster` | thin adapters: calls, and the data they return |
@@ -47,6 +47,7 @@ pub mod config;
 pub mod dry_run;
 pub mod groups;
 pub mod k8s;
+pub mod prices;
 pub mod provider;
 pub mod scale_in;
 #[cfg(feature = "simulate")]

@@ -79,14 +79,19 @@ fn line(table: &mut String, info: &TypeInfo) {
 }
 
 /// The type of this name in a table as [`render`] makes it.
-pub fn find_in(mut table: &str, name: &str) -> Option<TypeInfo> {
+pub fn find_in(table: &str, name: &str) -> Option<TypeInfo> {
+    read(line_of(table, name)?)
+}
+
+/// The line of a table that begins with this name and a tab: a search among lines that are sorted by name.
+pub(crate) fn line_of<'a>(mut table: &'a str, name: &str) -> Option<&'a str> {
     while !table.is_empty() {
         let middle = table.floor_char_boundary(table.len() / 2);
         let start = table[..middle].rfind('\n').map_or(0, |at| at + 1);
         let end = table[start..].find('\n').map_or(table.len(), |at| start + at + 1);
         match name.cmp(name_of(&table[start..end])) {
             Ordering::Less => table = &table[..start],
-            Ordering::Equal => return read(table[start..end].trim_end()),
+            Ordering::Equal => return Some(table[start..end].trim_end_matches('\n')),
             Ordering::Greater => table = &table[end..],
         }
     }
