@@ -17,6 +17,7 @@ use crate::groups::hooks::Hooks;
 use crate::groups::managed_hooks::{Known, ManagedHooks};
 use crate::groups::protection::Protection;
 use crate::groups::{self, Groups};
+use crate::prices::Prices;
 use crate::provider::{AwsSizing, Provider, RpcMetrics, Running};
 use crate::scale_in::{Board, EvictionRate, History, Holds, Intents, Metrics, Notices, Shared};
 use crate::telemetry::traces::Traces;
@@ -50,6 +51,10 @@ impl Parts {
         let mut registry = Registry::default();
         let rpc_metrics = register(&mut registry, &shared);
         let running = Running::default();
+        let prices = config.prices.map(|_| Arc::new(Prices::of(shared.aws.region(), false)));
+        if let Some(prices) = &prices {
+            prices.register(&mut registry);
+        }
         let managed_hooks = managed_hooks(config, &shared);
         if let Some(managed) = &managed_hooks {
             managed.register(&mut registry);
@@ -57,7 +62,7 @@ impl Parts {
         Self {
             managed_hooks,
             discovery: discovery(config, &shared),
-            provider: provider(config, &shared, rpc_metrics, running.clone()),
+            provider: provider(config, &shared, rpc_metrics, running.clone()).with_prices(prices),
             election: election(config, &shared),
             shared,
             running,

@@ -25,9 +25,9 @@ pub use commands::{LookOptions, Output, PlanOptions, StatusOptions};
 pub use container::FIRST_PROCESS;
 pub use flags::flags_table;
 pub use problem::{Problem, Problems};
-pub use values::Config;
 #[cfg(feature = "simulate")]
 pub use values::Simulate;
+pub use values::{Config, PriceSource};
 
 /// What to do.
 #[derive(Clone, Debug, PartialEq, Eq)]

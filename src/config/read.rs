@@ -7,6 +7,7 @@ use std::time::Duration;
 use tracing::Level;
 
 use super::problem::Problem;
+use super::values::PriceSource;
 use crate::aws::MOST_PODS;
 use crate::scale_in::{AtOnce, OnDeadline, Treatment};
 use crate::telemetry::LogFormat;
@@ -157,6 +158,15 @@ pub(super) fn mixed_instances(flag: &str, text: &str, problems: &mut Vec<Problem
         "first" => return Some(MixedInstances::First),
         "max" => return Some(MixedInstances::Max),
         _ => problems.push(Problem::new(flag, format!("{text:?} is not min, first or max"))),
+    }
+    None
+}
+
+pub(super) fn prices(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Option<Option<PriceSource>> {
+    match text {
+        "off" => return Some(None),
+        "table" => return Some(Some(PriceSource::Table)),
+        _ => problems.push(Problem::new(flag, format!("{text:?} is not off or table"))),
     }
     None
 }

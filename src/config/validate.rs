@@ -11,7 +11,7 @@ use super::flags::ServeFlags;
 use super::problem::Problem;
 use super::read::{
     address, at_once, boolean, duration, is_cluster_name, is_hook_name, is_object_name, is_plain_url,
-    is_region, is_url, log_format, log_level, mixed_instances, named, on_deadline, pods, rate, share,
+    is_region, is_url, log_format, log_level, mixed_instances, named, on_deadline, pods, prices, rate, share,
     treatment,
 };
 use super::values::Config;
@@ -59,6 +59,7 @@ pub(super) fn config(flags: ServeFlags, proxy: Option<Proxy>, problems: &mut Vec
     let polling = polling(&flags, problems);
     let templates = templates(&flags, problems);
     let zero_node_startup_time = boolean("--zero-node-startup-time", &flags.zero_node_startup_time, problems);
+    let prices = prices("--prices", &flags.prices, problems);
     let drain = drain(&flags, problems);
     let max_operator_scale_ins = at_once("--max-operator-scale-ins", &flags.max_operator_scale_ins, problems);
     let managed_hooks = managed_hooks(&flags, problems);
@@ -86,6 +87,7 @@ pub(super) fn config(flags: ServeFlags, proxy: Option<Proxy>, problems: &mut Vec
         snapshot_max_age,
         templates: templates?,
         zero_node_startup_time: zero_node_startup_time?,
+        prices: prices?,
         daemonset_flush: drain.flush,
         daemonset_flush_beyond: drain.flush_beyond,
         daemonset_flush_namespaces: flags.daemonset_flush_namespace,

@@ -41,6 +41,8 @@ pub struct Config {
     pub templates: template::Settings,
     /// Whether groups' own options are answered even if cluster-autoscaler then takes MaxNodeStartupTime for 0.
     pub zero_node_startup_time: bool,
+    /// Where prices are from; `None`: none are told.
+    pub prices: Option<PriceSource>,
     /// How long DaemonSet pods get to flush after the last workload.
     pub daemonset_flush: Duration,
     /// How much longer a DaemonSet pod can ask for.
@@ -86,6 +88,13 @@ pub struct Config {
     pub otlp_endpoint: Option<String>,
     /// How logs are written.
     pub log: LogOptions,
+}
+
+/// Where prices are from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PriceSource {
+    /// The built-in table.
+    Table,
 }
 
 impl Config {

@@ -88,8 +88,17 @@ pub enum RpcError {
     #[error("group {0} has no template yet")]
     NoTemplateYet(String),
     /// The RPC is not implemented.
-    #[error("prices are not implemented")]
+    #[error("prices are not implemented: --prices is off")]
     Unpriced,
+    /// A node has no instance type, and none of our groups.
+    #[error("node {:?} has neither an instance type whose price is known nor a group", excerpt(.0))]
+    NoPrice(String),
+    /// A price was asked for without a start or an end.
+    #[error("the period of the price has no start or no end")]
+    NoPeriod,
+    /// A pod whose price was asked for cannot be read.
+    #[error("the pod cannot be read")]
+    UnreadablePod(#[from] prost::DecodeError),
 }
 
 impl RpcError {
@@ -100,8 +109,11 @@ impl RpcError {
     /// UNIMPLEMENTED: cluster-autoscaler then skips the group, while any other code ends its whole loop.
     pub fn code(&self) -> Code {
         match self {
-            Self::NoSuchGroup(_) | Self::NotOfGroup { .. } => Code::NotFound,
-            Self::BatchNotOfGroup { .. } | Self::Size(SizeError::Delta { .. }) => Code::InvalidArgument,
+            Self::NoSuchGroup(_) | Self::NotOfGroup { .. } | Self::NoPrice(_) => Code::NotFound,
+            Self::BatchNotOfGroup { .. }
+            | Self::Size(SizeError::Delta { .. })
+            | Self::NoPeriod
+            | Self::UnreadablePod(_) => Code::InvalidArgument,
             Self::Size(
                 SizeError::AboveMax { .. }
                 | SizeError::BelowMin { .. }

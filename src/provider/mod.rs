@@ -20,6 +20,7 @@ pub mod listen;
 pub mod metrics;
 pub mod options;
 pub mod placeholders;
+mod prices;
 pub mod proto;
 mod refusals;
 pub mod serve;

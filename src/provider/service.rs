@@ -17,6 +17,7 @@ use super::{RpcError, Sizing, answers, options, wire};
 use crate::clock::Clock;
 use crate::groups::{Group, Groups, Snapshot, sizes};
 use crate::k8s::ProviderId;
+use crate::prices::Prices;
 use crate::scale_in::ScaleIns;
 use crate::telemetry::chain;
 use crate::template::tags::OptionOverrides;
@@ -31,6 +32,8 @@ pub struct Provider {
     pub(super) clock: Clock,
     pub(super) placeholders: Placeholders,
     pub(super) metrics: RpcMetrics,
+    /// `None`: prices are not implemented.
+    pub(super) prices: Option<Arc<Prices>>,
     /// Whether MaxNodeStartupTime may become 0.
     zero_startup_time: bool,
     startup_time: Once,
@@ -71,10 +74,18 @@ impl Provider {
             clock,
             placeholders,
             metrics,
+            prices: None,
             zero_startup_time,
             startup_time,
             dropped,
         }
+    }
+
+    /// Answers what nodes and pods cost.
+    #[must_use]
+    pub fn with_prices(mut self, prices: Option<Arc<Prices>>) -> Self {
+        self.prices = prices;
+        self
     }
 
     /// Answers with groups' own options even to clients whose MaxNodeStartupTime then becomes 0.
@@ -240,16 +251,18 @@ impl CloudProvider for Provider {
 
     async fn pricing_node_price(
         &self,
-        _: Request<PricingNodePriceRequest>,
+        request: Request<PricingNodePriceRequest>,
     ) -> Result<Response<PricingNodePriceResponse>, Status> {
-        self.answer(Rpc::PricingNodePrice, async { Err(RpcError::Unpriced) }).await
+        let price = async { Ok(PricingNodePriceResponse { price: self.node_price(request.get_ref())? }) };
+        self.answer(Rpc::PricingNodePrice, price).await
     }
 
     async fn pricing_pod_price(
         &self,
-        _: Request<PricingPodPriceRequest>,
+        request: Request<PricingPodPriceRequest>,
     ) -> Result<Response<PricingPodPriceResponse>, Status> {
-        self.answer(Rpc::PricingPodPrice, async { Err(RpcError::Unpriced) }).await
+        let price = async { Ok(PricingPodPriceResponse { price: self.pod_price(request.get_ref())? }) };
+        self.answer(Rpc::PricingPodPrice, price).await
     }
 
     async fn gpu_label(&self, _: Request<GpuLabelRequest>) -> Result<Response<GpuLabelResponse>, Status> {

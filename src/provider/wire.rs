@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::proto::{LegacyDuration, NodeGroupTemplateNodeInfoResponse};
+use super::proto::{LegacyDuration, LegacyTime, NodeGroupTemplateNodeInfoResponse};
 
 const NANOS_PER_SECOND: i64 = 1_000_000_000;
 
@@ -53,6 +53,23 @@ impl From<Duration> for Span {
     }
 }
 
+/// A moment of a request, in nanoseconds since the Unix epoch; `None` if neither field was sent.
+pub fn moment(new: Option<&prost_types::Timestamp>, old: Option<&LegacyTime>) -> Option<i128> {
+    let nanos =
+        |seconds: i64, nanos: i32| i128::from(seconds) * i128::from(NANOS_PER_SECOND) + i128::from(nanos);
+    match (new, old) {
+        (Some(new), _) => Some(nanos(new.seconds, new.nanos)),
+        (None, Some(old)) => Some(nanos(old.seconds(), old.nanos())),
+        (None, None) => None,
+    }
+}
+
+/// Hours from one moment to another; none if the other is earlier.
+pub fn hours(start: Option<i128>, end: Option<i128>) -> Option<f64> {
+    let nanos_per_hour = 3_600.0 * NANOS_PER_SECOND as f64;
+    Some((end? - start?).max(0) as f64 / nanos_per_hour)
+}
+
 /// The answer that carries this encoded `core/v1` Node, which is the same bytes in both dialects.
 pub fn template(encoded: &Bytes) -> NodeGroupTemplateNodeInfoResponse {
     NodeGroupTemplateNodeInfoResponse { node_info: encoded.clone(), node_bytes: encoded.clone() }
@@ -90,7 +107,40 @@ mod tests {
         assert_eq!((template_node(&old), template_node(&new)), (node.clone(), node));
     }
 
+    #[test]
+    fn a_period_is_read_from_either_dialect_in_hours() {
+        let new = |seconds, nanos| prost_types::Timestamp { seconds, nanos };
+        let old = |seconds| LegacyTime { seconds: Some(seconds), nanos: Some(0) };
+        let span = |start, end| hours(start, end).expect("a period");
+        let (start, end) =
+            (moment(Some(&new(100, 500)), Some(&old(7))), moment(Some(&new(3_700, 500)), None));
+        assert!((span(start, end) - 1.0).abs() < 1e-12);
+        assert!((span(moment(None, Some(&old(0))), moment(None, Some(&old(1_800)))) - 0.5).abs() < 1e-12);
+        assert!(span(end, start).abs() < 1e-12, "backwards");
+        assert_eq!(hours(start, None), None);
+        assert_eq!(moment(None, None), None);
+    }
+
     proptest! {
+        #[test]
+        fn a_period_is_the_sum_of_its_parts_and_never_shrinks_as_it_grows(
+            start: i64, first in 0..1_000_000_000_000_i64, second in 0..1_000_000_000_000_i64,
+        ) {
+            let at = |more: i64| Some(i128::from(start) + i128::from(more));
+            let span = |from, to| hours(from, to).expect("a period");
+            let (whole, parts) = (span(at(0), at(first + second)), span(at(0), at(first)) + span(at(first), at(first + second)));
+            prop_assert!((whole - parts).abs() <= whole * 1e-9);
+            prop_assert!(whole >= span(at(0), at(first)));
+        }
+
+        #[test]
+        fn no_moment_on_the_wire_makes_it_panic(a: i64, b: i32, c: i64, d: i32) {
+            let new = prost_types::Timestamp { seconds: a, nanos: b };
+            let old = LegacyTime { seconds: Some(c), nanos: Some(d) };
+            let span = hours(moment(Some(&new), None), moment(None, Some(&old))).expect("a period");
+            prop_assert!(span.is_finite() && span >= 0.0);
+        }
+
         #[test]
         fn both_dialects_carry_every_span_whole(nanos: i64) {
             let span = Span { nanos };

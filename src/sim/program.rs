@@ -60,6 +60,7 @@ pub fn config() -> Config {
         snapshot_max_age: Duration::from_mins(10),
         templates: Settings::default(),
         zero_node_startup_time: false,
+        prices: None,
         daemonset_flush: Duration::from_secs(5),
         daemonset_flush_beyond: Duration::from_mins(2),
         daemonset_flush_namespaces: Vec::new(),

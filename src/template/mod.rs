@@ -38,6 +38,8 @@ pub struct Template {
     pub encoded: Bytes,
     /// Computed figures compared with the last real node's, if one has been seen.
     pub difference: Option<Difference>,
+    /// How the group pays for its instances, if one way only.
+    pub market: Option<Market>,
 }
 
 /// (computed − real) / real, for each resource.
@@ -164,6 +166,6 @@ impl Template {
             Some(Difference::of(&kind.figures(info).allocatable, &real.allocatable))
         });
         let encoded = node::build(facts, zone, first, &figures).encode_to_vec().into();
-        Ok(Self { encoded, difference })
+        Ok(Self { encoded, difference, market: facts.market })
     }
 }

@@ -9,6 +9,7 @@ mod figures;
 mod launch_templates;
 mod learned;
 mod node;
+mod prices;
 mod protection;
 mod refusals;
 mod restart;

@@ -3,6 +3,7 @@
 mod certificates;
 mod deletions;
 mod dialects;
+mod prices;
 mod reads;
 mod sizes;
 mod tls;

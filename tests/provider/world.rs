@@ -11,6 +11,7 @@ use ebbtide::clock::Clock;
 use ebbtide::cluster::ApiError;
 use ebbtide::groups::{Change, Group, GroupLock, Groups, LaunchFailure, Snapshot};
 use ebbtide::k8s::{GroupName, InstanceId, NodeName};
+use ebbtide::prices::Prices;
 use ebbtide::provider::listen::Listener;
 use ebbtide::provider::proto::cloud_provider_client::CloudProviderClient;
 use ebbtide::provider::proto::{
@@ -276,6 +277,15 @@ impl World {
 
     /// Discovery has not looked yet.
     pub(crate) fn empty(tls: Option<Tls>) -> Self {
+        Self::of(tls, None)
+    }
+
+    /// The same; it tells prices.
+    pub(crate) fn priced(prices: Option<Arc<Prices>>) -> Self {
+        Self::of(None, prices)
+    }
+
+    fn of(tls: Option<Tls>, prices: Option<Arc<Prices>>) -> Self {
         let groups = Arc::new(Groups::new(Duration::from_mins(10)));
         let aws = Arc::new(Script::<Aws>::default());
         let leaving = Arc::new(Script::<Leaving>::default());
@@ -283,13 +293,17 @@ impl World {
         aws.now().view = Some((Arc::clone(&groups), clock.clone()));
         let mut registry = Registry::default();
         let metrics = RpcMetrics::register(&mut registry);
+        if let Some(prices) = &prices {
+            prices.register(&mut registry);
+        }
         let provider = Provider::new(
             Arc::clone(&groups),
             Arc::<Script<Leaving>>::clone(&leaving),
             Arc::<Script<Aws>>::clone(&aws),
             clock.clone(),
             metrics,
-        );
+        )
+        .with_prices(prices);
         let (dial, dialled) = mpsc::unbounded_channel();
         let (stop, stopped) = oneshot::channel();
         let mut tasks = JoinSet::new();

@@ -5,9 +5,9 @@ use std::fs;
 use std::path::Path;
 
 use ebbtide::clock::Clock;
-use ebbtide::config::Config;
-use ebbtide::provider::proto::NodeGroupsRequest;
+use ebbtide::config::{Config, PriceSource};
 use ebbtide::provider::proto::cloud_provider_client::CloudProviderClient;
+use ebbtide::provider::proto::{ExternalGrpcNode, NodeGroupsRequest, PricingNodePriceRequest};
 use ebbtide::provider::{Io, Tls, TlsOptions};
 use ebbtide::sim::aws::{QueueSpec, TerminationCause};
 use ebbtide::sim::cluster::{Event, budget, pod};
@@ -18,6 +18,7 @@ use hyper_util::rt::TokioIo;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::Api;
 use kube::api::DeleteParams;
+use prost_types::Timestamp;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 use tonic::transport::Endpoint;
 
@@ -70,7 +71,8 @@ async fn pages_of_a_scale_in() -> Vec<String> {
     let (ours, theirs) = tokio::io::duplex(1 << 16);
     let client = futures::stream::iter([Ok((Box::new(theirs) as Box<dyn Io>, Peer::Local))]);
     let incoming = Box::pin(client.chain(futures::stream::pending()));
-    let config = Config { queue_urls: vec![queue], ..managed(false) };
+    let prices = Some(PriceSource::Table);
+    let config = Config { queue_urls: vec![queue], prices, ..managed(false) };
     let scene = Watched::reached_by(world, config, incoming, None).await;
     let mut ours = Some(TokioIo::new(ours));
     let connector =
@@ -78,6 +80,12 @@ async fn pages_of_a_scale_in() -> Vec<String> {
     let channel = Endpoint::from_static("http://ebbtide").connect_with_connector(connector).await;
     let mut client = CloudProviderClient::new(channel.expect("connected"));
     client.node_groups(NodeGroupsRequest {}).await.expect("answered");
+    let labels = [("node.kubernetes.io/instance-type".to_owned(), "m5.large".to_owned())].into();
+    let node = Some(ExternalGrpcNode { labels, ..ExternalGrpcNode::default() });
+    let (start_timestamp, end_timestamp) =
+        (Some(Timestamp::default()), Some(Timestamp { seconds: 1, nanos: 0 }));
+    let asked = PricingNodePriceRequest { node, start_timestamp, end_timestamp, ..Default::default() };
+    client.pricing_node_price(asked).await.expect("a price");
     scene.until_it_tells(r#"ebbtide_lifecycle_hook_changes_total{change="created",outcome="ok"}"#, 1.0).await;
 
     let (cluster, node) = (&scene.world.cluster, scene.nodes[0].as_str());

@@ -10,9 +10,9 @@
 //! - The test chooses the unneeded nodes: [`Autoscaler::scale_in`] removes them with the taint, the drain of
 //!   [`ca_drain`](super::ca_drain) and DeleteNodes.
 //! - Of several suitable groups the one that fits the most pods on the fewest nodes grows, the first among equals (the real
-//!   default is random).
+//!   default is random); or the one that the price expander finds best ([`Expander::Price`]).
 //!
-//! Not modelled: limits on cores, memory and the number of nodes, balancing of similar groups, prices, its own scale-downs,
+//! Not modelled: limits on cores, memory and the number of nodes, balancing of similar groups, its own scale-downs,
 //! auto-provisioned groups.
 //!
 //! Source of 1.30: <https://github.com/kubernetes/autoscaler/tree/cluster-autoscaler-release-1.30/cluster-autoscaler>; of
@@ -21,6 +21,7 @@
 mod backoff;
 mod journal;
 mod options;
+mod price;
 mod provider;
 pub mod registry;
 mod repair;
@@ -40,7 +41,7 @@ use k8s_openapi::api::core::v1::Node;
 use tokio::sync::Mutex as Turn;
 
 pub use self::journal::{Because, Event};
-pub use self::options::{Options, Version};
+pub use self::options::{Expander, Options, Version};
 pub use self::provider::Client;
 
 use self::journal::Journal;

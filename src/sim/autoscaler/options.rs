@@ -11,6 +11,15 @@ pub enum Version {
     Core2026,
 }
 
+/// Which of several suitable groups grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expander {
+    /// The one that fits the most pods on the fewest nodes.
+    MostPods,
+    /// `--expander=price`.
+    Price,
+}
+
 /// Flags of cluster-autoscaler, with their defaults.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -34,6 +43,8 @@ pub struct Options {
     pub ok_total_unready: usize,
     /// `--max-total-unready-percentage`.
     pub max_unready_percentage: usize,
+    /// `--expander`.
+    pub expander: Expander,
     /// `grpc_timeout` of the cloud-config.
     pub grpc_timeout: Duration,
 }
@@ -52,6 +63,7 @@ impl Options {
             backoff_reset: Duration::from_hours(3),
             ok_total_unready: 3,
             max_unready_percentage: 45,
+            expander: Expander::MostPods,
             grpc_timeout: Duration::from_secs(5),
         }
     }

@@ -7,16 +7,18 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
+use jiff::Timestamp;
 use tonic::transport::Channel;
 use tonic::{Code, Response, Status};
 
 use super::options::{Options, Version};
 use crate::provider::proto::cloud_provider_client::CloudProviderClient;
 use crate::provider::proto::{
-    ExternalGrpcNode, Instance, NodeGroup, NodeGroupAutoscalingOptions, NodeGroupAutoscalingOptionsRequest,
-    NodeGroupDecreaseTargetSizeRequest, NodeGroupDeleteNodesRequest, NodeGroupForNodeRequest,
-    NodeGroupIncreaseSizeRequest, NodeGroupNodesRequest, NodeGroupTargetSizeRequest,
-    NodeGroupTemplateNodeInfoRequest, NodeGroupsRequest, RefreshRequest,
+    ExternalGrpcNode, Instance, LegacyTime, NodeGroup, NodeGroupAutoscalingOptions,
+    NodeGroupAutoscalingOptionsRequest, NodeGroupDecreaseTargetSizeRequest, NodeGroupDeleteNodesRequest,
+    NodeGroupForNodeRequest, NodeGroupIncreaseSizeRequest, NodeGroupNodesRequest, NodeGroupTargetSizeRequest,
+    NodeGroupTemplateNodeInfoRequest, NodeGroupsRequest, PricingNodePriceRequest, PricingPodPriceRequest,
+    RefreshRequest,
 };
 use crate::provider::wire::{self, Span};
 
@@ -113,6 +115,52 @@ impl<'a> Provider<'a> {
         ))
     }
 
+    /// What a node costs in the next hour.
+    pub(super) async fn node_price(
+        &mut self,
+        node: &ExternalGrpcNode,
+        now: Timestamp,
+    ) -> Result<f64, Status> {
+        let node = Some(node.clone());
+        let request = match self.options.version {
+            Version::V1_30 => {
+                let (start_time, end_time) = (old_time(now, 0), old_time(now, HOUR));
+                PricingNodePriceRequest { node, start_time, end_time, ..PricingNodePriceRequest::default() }
+            }
+            Version::Core2026 => {
+                let (start_timestamp, end_timestamp) = (new_time(now, 0), new_time(now, HOUR));
+                PricingNodePriceRequest {
+                    node,
+                    start_timestamp,
+                    end_timestamp,
+                    ..PricingNodePriceRequest::default()
+                }
+            }
+        };
+        Ok(within(self.options.grpc_timeout, self.client.pricing_node_price(request)).await?.price)
+    }
+
+    /// What an encoded pod costs in the next hour.
+    pub(super) async fn pod_price(&mut self, pod: &[u8], now: Timestamp) -> Result<f64, Status> {
+        let pod = Bytes::copy_from_slice(pod);
+        let request = match self.options.version {
+            Version::V1_30 => {
+                let (start_time, end_time) = (old_time(now, 0), old_time(now, HOUR));
+                PricingPodPriceRequest { pod, start_time, end_time, ..PricingPodPriceRequest::default() }
+            }
+            Version::Core2026 => {
+                let (start_timestamp, end_timestamp) = (new_time(now, 0), new_time(now, HOUR));
+                PricingPodPriceRequest {
+                    pod_bytes: pod,
+                    start_timestamp,
+                    end_timestamp,
+                    ..PricingPodPriceRequest::default()
+                }
+            }
+        };
+        Ok(within(self.options.grpc_timeout, self.client.pricing_pod_price(request)).await?.price)
+    }
+
     pub(super) async fn increase_size(&mut self, group: &str, delta: i32) -> Result<(), Status> {
         let request = NodeGroupIncreaseSizeRequest { delta, id: group.to_owned() };
         within(self.options.grpc_timeout, self.client.node_group_increase_size(request)).await.map(drop)
@@ -186,6 +234,16 @@ fn defaults(options: &Options) -> NodeGroupAutoscalingOptions {
             ..thresholds
         },
     }
+}
+
+const HOUR: i64 = 3_600;
+
+fn old_time(now: Timestamp, more: i64) -> Option<LegacyTime> {
+    Some(LegacyTime { seconds: Some(now.as_second() + more), nanos: Some(0) })
+}
+
+fn new_time(now: Timestamp, more: i64) -> Option<prost_types::Timestamp> {
+    Some(prost_types::Timestamp { seconds: now.as_second() + more, nanos: now.subsec_nanosecond() })
 }
 
 async fn within<T>(

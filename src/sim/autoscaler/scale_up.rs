@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::journal::Event;
-use super::options::Version;
+use super::options::{Expander, Version};
 use super::templates::{Template, nodes};
 use super::{End, Scan, failed};
 use crate::clock::elapsed;
@@ -22,9 +22,16 @@ const MOST: i32 = 1_000;
 
 /// A possible purchase of nodes in one group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Purchase {
-    nodes: i32,
+pub(super) struct Purchase {
+    pub(super) nodes: i32,
     pods_helped: usize,
+}
+
+/// A group that may grow.
+pub(super) struct Candidate {
+    pub(super) group: String,
+    room: i32,
+    pub(super) purchase: Purchase,
 }
 
 impl Scan<'_> {
@@ -78,7 +85,7 @@ impl Scan<'_> {
         coming: &[Value],
         unplaced: usize,
     ) -> Option<(String, i32)> {
-        let mut best: Option<(NodeGroup, i32, Purchase)> = None;
+        let mut options: Vec<Candidate> = Vec::new();
         for group in self.provider.groups().await {
             let Some(room) = self.room(&group).await else { continue };
             let Some(template) = templates.get(&group.id) else { continue };
@@ -86,12 +93,16 @@ impl Scan<'_> {
                 let new = nodes(template, &format!("new-{}", group.id), new);
                 self.shared.cluster.without_a_place(&[coming, &new].concat()).len()
             });
-            let Some(purchase) = purchase else { continue };
-            if best.as_ref().is_none_or(|(_, _, best)| is_better(purchase, *best)) {
-                best = Some((group, room, purchase));
-            }
+            options.extend(purchase.map(|purchase| Candidate { group: group.id, room, purchase }));
         }
-        best.map(|(group, room, purchase)| (group.id, purchase.nodes.min(room)))
+        let best = match self.shared.options.expander {
+            Expander::MostPods => (0..options.len()).reduce(|best, other| {
+                if is_better(options[other].purchase, options[best].purchase) { other } else { best }
+            }),
+            Expander::Price => self.best_by_price(templates, coming, &options).await,
+        };
+        let Candidate { group, room, purchase } = options.swap_remove(best?);
+        Some((group, purchase.nodes.min(room)))
     }
 
     /// By how many nodes the group may grow now, if at all.

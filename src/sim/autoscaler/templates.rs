@@ -43,15 +43,15 @@ pub(super) fn like(node: &Node) -> Template {
         .filter(|taint| taint.key != TO_BE_DELETED && !taint.key.starts_with("node.kubernetes.io/"))
         .map(|taint| json!({ "key": taint.key, "value": taint.value, "effect": taint.effect }))
         .collect();
-    let allocatable: BTreeMap<_, _> = node
-        .status
-        .as_ref()
-        .and_then(|status| status.allocatable.clone())
-        .unwrap_or_default()
-        .into_iter()
-        .map(|(resource, quantity)| (resource, quantity.0))
-        .collect();
-    template(&json!(node.metadata.labels), &json!(taints), &json!(allocatable))
+    let status = node.status.clone().unwrap_or_default();
+    let mut like = template(
+        &json!(node.metadata.labels),
+        &json!(taints),
+        &json!(status.allocatable),
+        &json!(status.capacity),
+    );
+    like["spec"]["providerID"] = json!(node.spec.as_ref().and_then(|spec| spec.provider_id.clone()));
+    like
 }
 
 /// The node that the provider describes; `None` if it cannot be decoded.
@@ -62,18 +62,23 @@ pub(super) fn decode(encoded: &[u8]) -> Option<Template> {
         .iter()
         .map(|taint| json!({ "key": taint.key, "value": taint.value, "effect": taint.effect }))
         .collect();
-    let allocatable = node.status.unwrap_or_default().allocatable;
-    let allocatable: BTreeMap<_, _> =
-        allocatable.iter().map(|(resource, quantity)| (resource, &quantity.string)).collect();
+    let status = node.status.unwrap_or_default();
+    let [allocatable, capacity] = [status.allocatable, status.capacity].map(|all| {
+        all.into_iter().map(|(resource, quantity)| (resource, quantity.string)).collect::<BTreeMap<_, _>>()
+    });
     let labels = node.metadata.unwrap_or_default().labels;
-    Some(template(&json!(labels), &json!(taints), &json!(allocatable)))
+    Some(template(&json!(labels), &json!(taints), &json!(allocatable), &json!(capacity)))
 }
 
-fn template(labels: &Value, taints: &Value, allocatable: &Value) -> Template {
+fn template(labels: &Value, taints: &Value, allocatable: &Value, capacity: &Value) -> Template {
     json!({
         "metadata": { "labels": labels },
         "spec": { "taints": taints },
-        "status": { "allocatable": allocatable, "conditions": [{ "type": "Ready", "status": "True" }] },
+        "status": {
+            "allocatable": allocatable,
+            "capacity": capacity,
+            "conditions": [{ "type": "Ready", "status": "True" }],
+        },
     })
 }
 

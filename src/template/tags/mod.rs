@@ -27,6 +27,12 @@ const LEARNED_TEMPLATE: &str = "ebbtide/learned-template";
 /// Longest time of a scale-in of the group's nodes.
 const DRAIN_TIMEOUT: &str = "ebbtide/drain-timeout";
 
+/// What a node of the group costs an hour, whatever AWS's lists say: a reservation, a savings plan, a price of one's own.
+const PRICE: &str = "ebbtide/price-per-hour";
+
+/// In USD. More is a typing error: the dearest type costs some hundreds.
+const PRICES: RangeInclusive<f64> = 0.0..=10_000.0;
+
 /// At least: less leaves workloads nothing beside the flush. At most: longer than any hook can hold an instance.
 const DRAIN: RangeInclusive<Duration> = Duration::from_mins(1)..=Duration::from_hours(30 * 24);
 
@@ -100,6 +106,8 @@ pub fn read(tags: &BTreeMap<String, String>) -> (NodeTags, Vec<BadTag>) {
             MAX_PODS => pods(value).map(|pods| read.max_pods = Some(pods)),
             // Read by the scale-in, which does not wait for templates.
             DRAIN_TIMEOUT => limit(value).map(drop),
+            // Read where prices are told.
+            PRICE => price(value).map(drop),
             _ => match key.strip_prefix(PREFIX) {
                 Some(rest) => {
                     let (kind, name) = rest.split_once('/').unwrap_or((rest, ""));
@@ -157,6 +165,16 @@ pub enum DrainTimeout {
 /// What a group's tags say of it; `None`: nothing, or nothing that can be read, which [`read`] reports.
 pub fn drain_timeout(tags: &BTreeMap<String, String>) -> Option<DrainTimeout> {
     tags.get(DRAIN_TIMEOUT).and_then(|text| limit(text).ok())
+}
+
+/// What a group's tags say that a node of it costs an hour, in USD; `None`: nothing, or nothing that can be read, which [`read`]
+/// reports.
+pub fn price_per_hour(tags: &BTreeMap<String, String>) -> Option<f64> {
+    tags.get(PRICE).and_then(|text| price(text).ok())
+}
+
+fn price(text: &str) -> Result<f64, &'static str> {
+    text.parse().ok().filter(|price| PRICES.contains(price)).ok_or("USD per hour, a number from 0 to 10000")
 }
 
 /// As the flag `--drain-timeout` is spelled.
