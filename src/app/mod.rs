@@ -120,7 +120,7 @@ pub async fn run(config: &Config, outside: Outside, stop: CancellationToken) -> 
         }
         None => (aws, cluster),
     };
-    let Parts { shared, discovery, managed_hooks, provider, mut election, running, registry } =
+    let Parts { shared, discovery, managed_hooks, provider, price_reader, mut election, running, registry } =
         Parts::build(config, aws.clone(), cluster.clone(), clock, dry_run, traces, stop.clone());
     let _running = running.guard();
     let readiness = Readiness::new();
@@ -131,6 +131,9 @@ pub async fn run(config: &Config, outside: Outside, stop: CancellationToken) -> 
     tasks.until_stop("release from scale-in protection", release_protection(Arc::clone(&shared)));
     if let Some(hooks) = managed_hooks {
         tasks.until_stop("care for lifecycle hooks", hooks.run(shared.leadership.clone()));
+    }
+    if let Some(reader) = price_reader {
+        tasks.until_stop("reading of prices", reader.run());
     }
     tasks.until_stop("look-up of the AWS identity", log_identity(aws));
     tasks.until_done("scale-in controller", control(Arc::clone(&shared)));

@@ -10,14 +10,14 @@ use tokio_util::sync::CancellationToken;
 use crate::aws::Aws;
 use crate::clock::Clock;
 use crate::cluster::{Cluster, Election, Leadership, Nodes, PodName, Store};
-use crate::config::Config;
+use crate::config::{Config, PriceSource};
 use crate::dry_run::DryRun;
 use crate::groups::discovery::Discovery;
 use crate::groups::hooks::Hooks;
 use crate::groups::managed_hooks::{Known, ManagedHooks};
 use crate::groups::protection::Protection;
 use crate::groups::{self, Groups};
-use crate::prices::Prices;
+use crate::prices::{Prices, Reader};
 use crate::provider::{AwsSizing, Provider, RpcMetrics, Running};
 use crate::scale_in::{Board, EvictionRate, History, Holds, Intents, Metrics, Notices, Shared};
 use crate::telemetry::traces::Traces;
@@ -30,6 +30,8 @@ pub(super) struct Parts {
     /// `None`: the groups' hooks are left as they are.
     pub(super) managed_hooks: Option<ManagedHooks>,
     pub(super) provider: Provider,
+    /// `None`: AWS is not asked for prices.
+    pub(super) price_reader: Option<Reader>,
     /// `None`: no election, this is the only process.
     pub(super) election: Option<Election>,
     /// Size changes, which complete even if their caller gives up.
@@ -51,7 +53,12 @@ impl Parts {
         let mut registry = Registry::default();
         let rpc_metrics = register(&mut registry, &shared);
         let running = Running::default();
-        let prices = config.prices.map(|_| Arc::new(Prices::of(shared.aws.region(), false)));
+        let asks = config.prices == Some(PriceSource::Aws);
+        let prices = config.prices.map(|_| Arc::new(Prices::of(shared.aws.region(), asks)));
+        let price_reader = prices.as_ref().filter(|_| asks).map(|prices| {
+            let (groups, prices) = (Arc::clone(&shared.groups), Arc::clone(prices));
+            Reader::new(shared.aws.clone(), groups, prices, shared.clock.clone())
+        });
         if let Some(prices) = &prices {
             prices.register(&mut registry);
         }
@@ -61,6 +68,7 @@ impl Parts {
         }
         Self {
             managed_hooks,
+            price_reader,
             discovery: discovery(config, &shared),
             provider: provider(config, &shared, rpc_metrics, running.clone()).with_prices(prices),
             election: election(config, &shared),

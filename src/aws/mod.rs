@@ -29,6 +29,7 @@ mod proxy;
 mod queue;
 mod requirements;
 mod retry;
+mod spot;
 mod tag_selector;
 mod tags;
 pub mod type_table;
@@ -75,6 +76,7 @@ pub use price_list::{ATTRIBUTES, Offer};
 pub use proxy::{BadProxy, Proxy};
 pub use queue::{Message, QueueAttributes};
 pub use requirements::Requirements;
+pub use spot::SpotPrice;
 pub use tag_selector::TagSelector;
 pub use user_data::UserData;
 

@@ -61,6 +61,7 @@ operations! {
         DescribeInstanceTypes,
         DescribeInstances,
         DescribeLaunchTemplateVersions,
+        DescribeSpotPriceHistory,
         DescribeTags,
         GetInstanceTypesFromInstanceRequirements,
     }

@@ -166,7 +166,8 @@ pub(super) fn prices(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Opt
     match text {
         "off" => return Some(None),
         "table" => return Some(Some(PriceSource::Table)),
-        _ => problems.push(Problem::new(flag, format!("{text:?} is not off or table"))),
+        "aws" => return Some(Some(PriceSource::Aws)),
+        _ => problems.push(Problem::new(flag, format!("{text:?} is not off, table or aws"))),
     }
     None
 }

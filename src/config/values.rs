@@ -95,6 +95,8 @@ pub struct Config {
 pub enum PriceSource {
     /// The built-in table.
     Table,
+    /// AWS, and the table for what it does not tell.
+    Aws,
 }
 
 impl Config {

@@ -10,6 +10,7 @@ pub mod fit;
 pub mod near;
 pub mod node;
 pub mod pod;
+mod reader;
 pub mod table;
 
 use std::collections::BTreeSet;
@@ -24,6 +25,7 @@ use prometheus_client::registry::Registry;
 
 pub use book::{Book, Price, Source, System};
 pub use node::PricedNode;
+pub use reader::{Reader, product};
 
 use self::fit::Parts;
 
@@ -70,6 +72,11 @@ impl Prices {
     /// What AWS has told.
     pub fn book(&self) -> Arc<Book> {
         Arc::clone(&self.book.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Notes what AWS has told.
+    fn learn(&self, change: impl FnOnce(&mut Book)) {
+        change(Arc::make_mut(&mut self.book.write().unwrap_or_else(PoisonError::into_inner)));
     }
 
     /// The region.

@@ -1,10 +1,12 @@
 //! What a node costs an hour, by what is known of it: its labels, and its group. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
+use k8s_pb::api::core::v1::Node;
+use prost::Message as _;
 
-use super::book::{Book, Price, Size, System};
+use super::book::{Book, Kind, Price, Size, System};
 use crate::groups::{Group, Snapshot};
 use crate::k8s::{ProviderId, quantity};
 use crate::template::{Market, Template, tags};
@@ -128,6 +130,16 @@ pub fn spot_share(group: &Group) -> f64 {
         return 0.0;
     }
     1.0 - f64::from(mix.on_demand_percentage.clamp(0, 100)) / 100.0
+}
+
+/// The kinds of machine that a group launches, as far as its template and its mixed instances policy name them.
+pub fn kinds(group: &Group) -> BTreeSet<Kind> {
+    let node = template(group).and_then(|template| Node::decode(template.encoded.as_ref()).ok());
+    let labels = node.and_then(|node| node.metadata).map(|metadata| metadata.labels).unwrap_or_default();
+    let PricedNode { instance_type, system, .. } = PricedNode::of(&labels, None, false);
+    let of_policy = group.asg.launch.overrides.iter().filter_map(|one| one.instance_type.as_deref());
+    let named = of_policy.chain([instance_type]).filter(|name| !name.is_empty());
+    named.map(|name| (name.to_owned(), system)).collect()
 }
 
 /// The group's template, or what stands in for it.

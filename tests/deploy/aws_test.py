@@ -15,7 +15,7 @@ TEMPLATE = AWS / "cloudformation.yaml"
 TERRAFORM = sorted((AWS / "terraform").glob("*.tf"))
 
 # What only a flag needs, with the condition that CloudFormation has for it.
-OPTIONAL = {"load-balancers": "MayReadTargetGroups", "manage-hooks": "MayPutHooks", "retention": "MaySetRetention"}
+OPTIONAL = {"load-balancers": "MayReadTargetGroups", "manage-hooks": "MayPutHooks", "prices": "MayReadPrices", "retention": "MaySetRetention"}
 
 
 class Intrinsics(yaml.SafeLoader):
@@ -142,6 +142,7 @@ class Terraform(unittest.TestCase):
         self.assertIn('var.manage_lifecycle_hooks == "off" ? [] : ["manage-hooks"]', source)
         self.assertIn('var.manage_lifecycle_hooks == "retain" ? ["retention"] : []', source)
         self.assertIn('var.wait_for_load_balancers ? ["load-balancers"] : []', source)
+        self.assertIn('var.prices ? ["prices"] : []', source)
         self.assertIn('file("${path.module}/../iam/${each.key}.json")', source)
         # What is put in the place of something finds it.
         for replaced, policy in (("k8s.io/cluster-autoscaler/enabled", "size"), ("arn:*:sqs:*:*:ebbtide*", "queue")):

@@ -1,14 +1,18 @@
 //! What cluster-autoscaler's price expander buys by the prices that it is told: the whole program on the simulated worlds, and
 //! beside it the stand-in, which computes as the real expander does.
 
+use std::time::Duration;
+
 use ebbtide::config::{Config, PriceSource};
+use ebbtide::provider::proto::{ExternalGrpcNode, PricingNodePriceRequest};
 use ebbtide::sim::autoscaler::{Expander, Options, Version};
-use ebbtide::sim::aws::GroupSpec;
+use ebbtide::sim::aws::{GroupSpec, Lose, MixedSpec, Operation, Refusal, Trouble, Which};
 use ebbtide::sim::cluster::replica_set;
 use ebbtide::sim::program::config;
 use ebbtide::sim::world::World;
+use prost_types::Timestamp;
 
-use crate::scene::{Loop, SOON, Scene, group};
+use crate::scene::{Loop, SOON, Scene, ZONE, eventually, group};
 
 const BOTH: [Version; 2] = [Version::V1_30, Version::Core2026];
 
@@ -68,4 +72,115 @@ async fn a_group_that_is_paid_for_already_grows_first() {
 async fn without_prices_the_price_expander_buys_nothing() {
     let groups = [of_type("b-plain", "m5.large")];
     assert_eq!(bought(Version::V1_30, config(), groups).await, []);
+}
+
+/// A group of m5.large of which so many percent, after so many, are On-Demand.
+fn mixed(name: &str, base: u32, percentage: u32) -> GroupSpec {
+    of_type(name, "m5.large").mixed(MixedSpec::of(["m5.large"]).on_demand(base, percentage))
+}
+
+fn by_aws() -> Config {
+    Config { prices: Some(PriceSource::Aws), ..config() }
+}
+
+/// A world in which a spot m5.large costs so much.
+fn spot_at(price: &str) -> World {
+    let world = World::new(1);
+    world.aws.set_spot_price("m5.large", ZONE, "0.09");
+    world.aws.set_spot_price("m5.large", ZONE, price);
+    world.aws.set_spot_price("m5.large", "us-east-1f", "9.99");
+    world.aws.set_spot_price("p5.48xlarge", ZONE, "20");
+    world
+}
+
+/// Three groups of the same machine: spot, On-Demand, and half of each.
+fn three() -> [GroupSpec; 3] {
+    [mixed("a-half", 0, 50), mixed("b-demand", 0, 100), mixed("c-spot", 0, 0)]
+}
+
+/// What the next node of a group costs for an hour.
+async fn hourly(scene: &Scene, group: &str) -> f64 {
+    let labels = [("node.kubernetes.io/instance-type".to_owned(), "m5.large".to_owned())].into();
+    let node = ExternalGrpcNode {
+        name: format!("template-node-for-{group}-1"),
+        labels,
+        ..ExternalGrpcNode::default()
+    };
+    let at = |seconds| Some(Timestamp { seconds, nanos: 0 });
+    let (start_timestamp, end_timestamp) = (at(0), at(3_600));
+    let request =
+        PricingNodePriceRequest { node: Some(node), start_timestamp, end_timestamp, ..Default::default() };
+    scene.program.client().pricing_node_price(request).await.expect("a price").into_inner().price
+}
+
+async fn costs(scene: &Scene, group: &str, expected: f64) -> bool {
+    let close = || async { (hourly(scene, group).await - expected).abs() < 1e-9 };
+    eventually(Duration::from_mins(15), close).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn spot_is_bought_while_it_is_cheap_and_on_demand_when_it_is_dear() {
+    for version in BOTH {
+        for (price, expected) in [("0.035", "c-spot"), ("0.31", "b-demand")] {
+            let scene = Scene::configured(spot_at(price), by_aws(), three()).await;
+            assert!(costs(&scene, "c-spot", price.parse().expect("a number")).await);
+            let autoscaler = Loop::start(&scene, by_price(version));
+            scene.world.cluster.add(replica_set("web", 1).cpu_millis(500));
+            assert!(scene.world.until(SOON, |_| scene.running("web") == 1).await);
+            assert_eq!(autoscaler.bought(), [(expected.to_owned(), 1)].into(), "{version:?} {price}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_of_both_costs_what_its_distribution_says() {
+    let groups = three().into_iter().chain([mixed("d-base", 1, 0)]);
+    let scene = Scene::configured(spot_at("0.036"), by_aws(), groups).await;
+    assert!(costs(&scene, "c-spot", 0.036).await);
+    assert!((hourly(&scene, "a-half").await - 0.066).abs() < 1e-9);
+    assert!((hourly(&scene, "b-demand").await - 0.096).abs() < 1e-9);
+    assert!((hourly(&scene, "d-base").await - 0.096).abs() < 1e-9, "the first is On-Demand");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_spot_price_is_told_within_minutes_and_one_that_cannot_be_read_again_for_a_week() {
+    let scene = Scene::configured(spot_at("0.04"), by_aws(), three()).await;
+    assert!(costs(&scene, "c-spot", 0.04).await);
+    scene.world.aws.set_spot_price("m5.large", ZONE, "0.05");
+    assert!(costs(&scene, "c-spot", 0.05).await);
+    scene.world.aws.deny(Operation::DescribeSpotPriceHistory, true);
+    scene.world.aws.set_spot_price("m5.large", ZONE, "0.06");
+    tokio::time::sleep(Duration::from_hours(6 * 24)).await;
+    assert!((hourly(&scene, "c-spot").await - 0.05).abs() < 1e-9, "the last that is known");
+    tokio::time::sleep(Duration::from_hours(2 * 24)).await;
+    assert!((hourly(&scene, "c-spot").await - 0.096).abs() < 1e-9, "too old: the most that it can be");
+    scene.world.aws.deny(Operation::DescribeSpotPriceHistory, false);
+    assert!(costs(&scene, "c-spot", 0.06).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn empty_pages_throttling_and_silence_cost_a_minute_at_most() {
+    let throttled = Refusal { code: "RequestLimitExceeded", status: 503, message: "Request limit exceeded." };
+    for trouble in [
+        Trouble::EmptyPage,
+        Trouble::Refused(throttled, Lose::BeforeEffect),
+        Trouble::Silent(Lose::BeforeEffect),
+    ] {
+        let world = spot_at("0.04");
+        world.aws.trouble(Which::of(&[Operation::DescribeSpotPriceHistory]).times(3), trouble.clone());
+        let scene = Scene::configured(world, by_aws(), three()).await;
+        assert!(costs(&scene, "c-spot", 0.04).await, "{trouble:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_types_are_asked_for_at_once_and_seldom() {
+    let groups =
+        (0..30).map(|n| of_type(&format!("g{n:02}"), if n % 2 == 0 { "m5.large" } else { "c5.large" }));
+    let world = World::plain(1);
+    world.aws.set_spot_price("m5.large", ZONE, "0.04");
+    let scene = Scene::configured(world, by_aws(), groups).await;
+    tokio::time::sleep(Duration::from_mins(60)).await;
+    let calls = scene.world.aws.calls(Operation::DescribeSpotPriceHistory);
+    assert!((6..=8).contains(&calls), "one each ten minutes: {calls}");
 }

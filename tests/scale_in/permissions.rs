@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use ebbtide::config::Config;
+use ebbtide::config::{Config, PriceSource};
 use ebbtide::sim::aws::{
     Event, GroupSpec, LaunchConfigurationSpec, LaunchFailure, NodeGroupSpec, Outcome, QueueSpec,
     Requirements, TargetGroupSpec, TemplateData, TerminationCause, WarmPoolSpec,
@@ -17,10 +17,11 @@ use crate::managed_hooks::managed;
 use crate::scene::{Cause, Machine, Scene, group, seconds};
 
 /// All policies that are shipped.
-const POLICIES: [&str; 7] = [
+const POLICIES: [&str; 8] = [
     include_str!("../../deploy/aws/iam/hooks.json"),
     include_str!("../../deploy/aws/iam/load-balancers.json"),
     include_str!("../../deploy/aws/iam/manage-hooks.json"),
+    include_str!("../../deploy/aws/iam/prices.json"),
     include_str!("../../deploy/aws/iam/queue.json"),
     include_str!("../../deploy/aws/iam/read.json"),
     include_str!("../../deploy/aws/iam/retention.json"),
@@ -93,7 +94,8 @@ async fn the_program_calls_all_that_its_policies_allow_and_nothing_else() {
         world.aws.add_group(group);
     }
     world.aws.add_target_group(TargetGroupSpec::named("k8s-web").delay(60));
-    let config = Config { queue_urls: vec![queue], wait_for_load_balancers: true, ..managed(true) };
+    let prices = Some(PriceSource::Aws);
+    let config = Config { queue_urls: vec![queue], wait_for_load_balancers: true, prices, ..managed(true) };
     let scene = Scene::on(world, group(4), config.clone()).await;
     let web = scene.world.aws.group("web").expect("the group");
     let is_webs = |machine: &Machine| web.instances.iter().any(|instance| instance.id == machine.instance);

@@ -8,6 +8,7 @@ locals {
     var.manage_lifecycle_hooks == "off" ? [] : ["manage-hooks"],
     var.manage_lifecycle_hooks == "retain" ? ["retention"] : [],
     var.wait_for_load_balancers ? ["load-balancers"] : [],
+    var.prices ? ["prices"] : [],
   )
 
   oidc_provider = var.oidc_provider_arn == null ? "" : split("oidc-provider/", var.oidc_provider_arn)[1]

@@ -61,6 +61,12 @@ variable "wait_for_load_balancers" {
   default     = false
 }
 
+variable "prices" {
+  description = "For --prices=aws: whether ebbtide may read prices."
+  type        = bool
+  default     = false
+}
+
 variable "hooked_groups" {
   description = "Names of groups that get the lifecycle hook here, in place of --manage-lifecycle-hooks."
   type        = set(string)

@@ -10,11 +10,12 @@ use crate::aws::{AutoScalingGroup, Aws, AwsError, Operation, QueueAttributes};
 use crate::clock::Clock;
 use crate::cluster::{ApiError, Cluster, DeployedContainer, LeaseHolder, NodeView, PodName, PodView, Right};
 use crate::commands::groups::{self, Groups};
-use crate::config::Config;
+use crate::config::{Config, PriceSource};
 use crate::groups::Group;
 use crate::groups::hooks::TerminatingHooks;
 use crate::groups::protection::PROTECTION_TAG;
 use crate::k8s::{InstanceId, NodeName};
+use crate::prices::{System, product};
 use crate::provider::TlsProblem;
 use crate::telemetry::chain;
 
@@ -40,6 +41,8 @@ pub struct Facts {
     pub groups: Vec<GroupFacts>,
     /// What came of asking for load balancers' targets, where nodes wait for them.
     pub load_balancers: Result<(), AwsError>,
+    /// What came of asking for a spot price, where prices are told.
+    pub prices: Result<(), AwsError>,
     /// The queues of `--queue-url`.
     pub queues: Vec<QueueFacts>,
     /// What Deployments run.
@@ -133,6 +136,10 @@ pub async fn gather(
         let _ = Box::pin(aws.tagged_instances(PROTECTION_TAG)).await;
     }
     let load_balancers = if config.wait_for_load_balancers { targets(aws).await } else { Ok(()) };
+    let prices = match config.prices {
+        Some(PriceSource::Aws) => Box::pin(spot_price(aws, clock)).await,
+        _ => Ok(()),
+    };
     let queues = queues(aws, &config.queue_urls).await;
     let identity = Box::pin(aws.identity()).await.ok().flatten();
     Facts {
@@ -144,6 +151,7 @@ pub async fn gather(
         may_tag,
         groups,
         load_balancers,
+        prices,
         queues,
         autoscalers: deployed.map_or_else(|error| Autoscalers::Unknown(chain(&error)), Autoscalers::Seen),
         lease_name,
@@ -216,6 +224,12 @@ async fn targets(aws: &Aws) -> Result<(), AwsError> {
         delay?;
     }
     Ok(())
+}
+
+/// Any spot price: the right to all is the same.
+async fn spot_price(aws: &Aws, clock: &Clock) -> Result<(), AwsError> {
+    let any = ["m5.large".to_owned()];
+    aws.spot_prices(&any, product(System::default()), clock.now()).await.map(drop)
 }
 
 async fn queues(aws: &Aws, urls: &[String]) -> Vec<QueueFacts> {

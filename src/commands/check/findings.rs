@@ -104,6 +104,21 @@ fn aws(facts: &Facts, found: &mut Vec<Finding>) {
             add(found, Severity::Error, "aws", "load balancers", text, fix);
         }
     }
+    match &facts.prices {
+        // Told above.
+        Ok(()) | Err(AwsError::Denied { .. }) => {}
+        Err(error) => {
+            let text = format!("could not be read: On-Demand prices stand in for them: {}", chain(error));
+            add(
+                found,
+                Severity::Warning,
+                "aws",
+                "spot prices",
+                text,
+                "see the way to EC2, or --prices=table",
+            );
+        }
+    }
     if facts.may_tag == Some(false) && !facts.denied.contains(&Operation::CreateTags) {
         let fix = "allow ec2:CreateTags and ec2:DeleteTags for the tag ebbtide/protected-from-scale-in: deploy/aws/iam/size.json";
         add(found, Severity::Error, "iam", "ec2:CreateTags", "AWS would deny it (dry run)", fix);

@@ -253,6 +253,7 @@ fn empty_page(operation: Operation, form: &Form) -> Option<Xml> {
         Operation::DescribeTags => ("tagSet", "nextToken"),
         Operation::DescribeInstanceTypes => ("instanceTypeSet", "nextToken"),
         Operation::DescribeLaunchTemplateVersions => ("launchTemplateVersionSet", "nextToken"),
+        Operation::DescribeSpotPriceHistory => ("spotPriceHistorySet", "nextToken"),
         _ => return None,
     };
     let here = form.get("NextToken").map_or_else(start_token, str::to_owned);

@@ -8,6 +8,7 @@ use super::error::ApiError;
 use super::group::{Instance, private_dns_name};
 use super::instance_types::{self, TYPES};
 use super::operation::Operation;
+use super::prices;
 use super::query::{Filter, Form, page, page_size};
 use super::requirements::Requirements;
 use super::state::{ACCOUNT, State};
@@ -31,6 +32,7 @@ pub(super) fn dispatch(
         Operation::GetInstanceTypesFromInstanceRequirements => from_requirements(form),
         Operation::DescribeLaunchTemplateVersions => describe_template_versions(state, form),
         Operation::DescribeImages => describe_images(state, form),
+        Operation::DescribeSpotPriceHistory => prices::describe(state, form, now),
         Operation::DescribeInstances => describe_instances(state, form, now),
         Operation::CreateTags => tags::create(state, form),
         Operation::DeleteTags => tags::delete(state, form),

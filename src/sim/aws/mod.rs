@@ -38,6 +38,7 @@ mod operation;
 mod past;
 mod permissions;
 mod power;
+mod prices;
 mod query;
 mod queues;
 mod replies;

@@ -103,6 +103,7 @@ operations! {
         DescribeInstances,
         DescribeInstanceTypes,
         DescribeLaunchTemplateVersions,
+        DescribeSpotPriceHistory,
         DescribeTags,
         GetInstanceTypesFromInstanceRequirements,
     }

@@ -19,6 +19,7 @@ use super::journal::{Event, Journal};
 use super::load_balancing::TargetGroup;
 use super::past::Past;
 use super::permissions::Permissions;
+use super::prices::SpotPrices;
 use super::queues::Queue;
 use super::replies::uuid;
 use super::requests::{Poll, Requests};
@@ -65,6 +66,8 @@ pub(super) struct Shared {
     pub(super) images: BTreeMap<String, &'static str>,
     /// Launch configurations by name.
     pub(super) configurations: BTreeMap<String, LaunchConfiguration>,
+    /// What spot instances cost.
+    pub(super) spot_prices: SpotPrices,
     /// Terminated instances and when they ended; EC2 shows them for a while.
     pub(super) past: BTreeMap<String, (Instance, Timestamp)>,
     /// Instances outside any group.
@@ -159,6 +162,7 @@ impl State {
                 hides_templates: false,
                 images: BTreeMap::from([(DEFAULT_IMAGE.to_owned(), "x86_64")]),
                 configurations: BTreeMap::new(),
+                spot_prices: SpotPrices::new(),
                 past: BTreeMap::new(),
                 detached: BTreeMap::new(),
                 behaviour: Behaviour::PLAIN,

@@ -72,6 +72,7 @@ fn good() -> Facts {
         may_tag: Some(true),
         groups: vec![good_group()],
         load_balancers: Ok(()),
+        prices: Ok(()),
         queues: vec![queue(Ok(good_queue()))],
         autoscalers: Autoscalers::Seen(vec![autoscaler(&GOOD)]),
         lease_name: Some("ebbtide".into()),
@@ -259,6 +260,13 @@ fn each_thing_that_is_wrong_is_found_with_its_severity_and_a_fix() {
             "aws",
             Severity::Error,
             "DescribeTargetGroups",
+        ),
+        (
+            "prices",
+            Facts { prices: Err(unreachable()), ..good() },
+            "aws",
+            Severity::Warning,
+            "On-Demand prices stand in",
         ),
         (
             "TLS",

@@ -1,0 +1,117 @@
+//! Reads AWS's prices in the background, of the types that the groups launch.
+//!
+//! Whatever fails here is tried again a minute later and harms nothing else: prices that were read before stay in use.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::book::{Kind, Quote, System};
+use super::{Prices, node};
+use crate::aws::{Aws, AwsError, SpotPrice};
+use crate::clock::{Clock, elapsed};
+use crate::groups::Groups;
+use crate::telemetry::{Outage, chain};
+
+/// How often spot prices are read. They change slowly, several times a day at most.
+///
+/// Source: [Spot Instance pricing history](https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/using-spot-instances-history.html):
+/// prices "are adjusted gradually based on long-term trends".
+const EVERY: Duration = Duration::from_mins(10);
+/// How often it is looked for types that have not been read: of a new group, or after a failure.
+const LOOK: Duration = Duration::from_mins(1);
+/// The same while the groups are not known yet.
+const FIRST_LOOK: Duration = Duration::from_secs(1);
+
+/// Reads prices for as long as the program runs.
+#[derive(Debug)]
+pub struct Reader {
+    aws: Aws,
+    groups: Arc<Groups>,
+    prices: Arc<Prices>,
+    clock: Clock,
+    /// When each kind was read.
+    read: BTreeMap<Kind, Timestamp>,
+    outage: Outage,
+}
+
+impl Reader {
+    /// Reads for these groups into these prices.
+    pub fn new(aws: Aws, groups: Arc<Groups>, prices: Arc<Prices>, clock: Clock) -> Self {
+        Self { aws, groups, prices, clock, read: BTreeMap::new(), outage: Outage::default() }
+    }
+
+    /// Reads for ever.
+    pub async fn run(mut self) -> Infallible {
+        loop {
+            self.refresh().await;
+            tokio::time::sleep(if self.read.is_empty() { FIRST_LOOK } else { LOOK }).await;
+        }
+    }
+
+    /// Reads what is due.
+    pub async fn refresh(&mut self) {
+        let Some(view) = self.groups.latest().filter(|view| view.is_complete) else { return };
+        let now = self.clock.now();
+        let wanted: BTreeSet<Kind> = view.groups.values().flat_map(|group| node::kinds(group)).collect();
+        self.read.retain(|kind, _| wanted.contains(kind));
+        let is_due = |kind: &Kind| self.read.get(kind).is_none_or(|at| elapsed(*at, now) >= EVERY);
+        let mut due: BTreeMap<System, Vec<String>> = BTreeMap::new();
+        for (name, system) in wanted.into_iter().filter(is_due) {
+            due.entry(system).or_default().push(name);
+        }
+        for (system, types) in due {
+            let told = Box::pin(self.aws.spot_prices(&types, product(system), now)).await;
+            self.take(system, types, told, now);
+        }
+    }
+
+    fn take(
+        &mut self,
+        system: System,
+        types: Vec<String>,
+        told: Result<Vec<SpotPrice>, AwsError>,
+        now: Timestamp,
+    ) {
+        match told {
+            Ok(found) => {
+                let mut by_kind: BTreeMap<Kind, BTreeMap<String, Quote>> = BTreeMap::new();
+                for SpotPrice { instance_type, zone, price } in found {
+                    let zones = by_kind.entry((instance_type, system)).or_default();
+                    zones.insert(zone, Quote { per_hour: price, at: now });
+                }
+                self.prices.learn(|book| book.spot.extend(by_kind));
+                self.read.extend(types.into_iter().map(|name| ((name, system), now)));
+                if self.outage.ends().is_some() {
+                    tracing::info!("spot prices are read again");
+                }
+            }
+            Err(error) => {
+                // Soon again, and not every second.
+                self.read.extend(types.into_iter().map(|name| ((name, system), later(now))));
+                if let Some(lasted) = self.outage.lasts() {
+                    let lasts_seconds = lasted.as_secs();
+                    tracing::warn!(lasts_seconds, error = %chain(&error), "spot prices could not be read: those known before are used");
+                }
+            }
+        }
+    }
+}
+
+/// A moment that makes what was read then due at the next look.
+fn later(now: Timestamp) -> Timestamp {
+    crate::clock::later(now, crate::clock::signed(LOOK) - crate::clock::signed(EVERY))
+}
+
+/// EC2's description of a spot instance's operating system.
+///
+/// Source: [SpotPrice](https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_SpotPrice.html).
+pub fn product(system: System) -> &'static str {
+    match system {
+        System::Linux => "Linux/UNIX",
+        System::Windows => "Windows",
+    }
+}
