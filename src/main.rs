@@ -35,6 +35,7 @@ fn main() -> ExitCode {
         Ok(Command::Serve(config)) => ended(serve(&config)),
         Ok(Command::Status(options)) => ended(status(&options)),
         Ok(Command::Plan(options)) => ended(plan(&options)),
+        Ok(Command::Prices(options)) => ended(prices(&options)),
         Ok(Command::Check(options)) => match check(&options) {
             Ok(code) => ExitCode::from(code),
             Err(error) => {
@@ -126,6 +127,14 @@ fn check(options: &LookOptions) -> anyhow::Result<u8> {
         let report = commands::check::Report { findings: commands::check::findings(&facts) };
         write(&report.render(options.output, style()))?;
         anyhow::Ok(report.exit_code())
+    })?
+}
+
+fn prices(options: &LookOptions) -> anyhow::Result<()> {
+    app::block_on(async {
+        let aws = app::connect_aws(&options.config).await?;
+        let report = commands::prices::look(&aws, &options.config, &Clock::system()).await?;
+        write(&commands::prices::render(&report, options.output, style()))
     })?
 }
 

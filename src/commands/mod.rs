@@ -1,4 +1,4 @@
-//! What people ask of the program beside serving: `status`, `plan` and `check`. They read, and change nothing.
+//! What people ask of the program beside serving: `status`, `plan`, `check` and `prices`. They read, and change nothing.
 //!
 //! Each gathers facts by the adapters, has the pure code of the rooms below decide, and writes the outcome down. What is told of a
 //! drain is the Status and the Preview of [`crate::scale_in`]: there is no second opinion here.
@@ -7,6 +7,7 @@ pub mod check;
 mod groups;
 mod output;
 pub mod plan;
+pub mod prices;
 pub mod status;
 
 pub use output::Style;

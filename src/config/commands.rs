@@ -66,7 +66,7 @@ pub struct PlanOptions {
     pub look: LookOptions,
 }
 
-/// What is asked of `check`, and of `plan`.
+/// What is asked of `check` and `prices`, and of `plan`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LookOptions {
     /// How the answer is written.

@@ -18,13 +18,13 @@ use super::problem::Problem;
 use super::values::Simulate;
 
 pub(super) const COMMANDS: &str = if cfg!(feature = "simulate") {
-    "serve, status, plan, check, completions or simulate"
+    "serve, status, plan, check, prices, completions or simulate"
 } else {
-    "serve, status, plan, check or completions"
+    "serve, status, plan, check, prices or completions"
 };
 
 /// The commands that take the flags of `serve`, and read them from the environment as it does.
-const CONFIGURED: [&str; 3] = ["serve", "plan", "check"];
+const CONFIGURED: [&str; 4] = ["serve", "plan", "check", "prices"];
 
 /// The cluster-autoscaler cloud provider for EC2 Auto Scaling groups that drains every node before it goes.
 #[derive(Debug, clap::Parser)]
@@ -46,6 +46,9 @@ pub(super) enum Sub {
     /// Show what is missing or wrong in rights, groups, hooks, tags, cluster-autoscaler's flags, certificates and the Lease, each
     /// with its fix. Changes nothing. Takes the flags of `serve`. Exits with 2 for an error, 1 for a warning.
     Check(LookFlags),
+    /// Show what a node of each group costs an hour, in all, for each vCPU and for each GiB, and where that is from. Needs AWS only.
+    /// Takes the flags of `serve`; unless --prices=table, AWS is asked for its prices.
+    Prices(LookFlags),
     /// Print a script that completes command lines in a shell.
     Completions {
         /// The shell.
@@ -74,7 +77,7 @@ pub(super) struct PlanFlags {
     pub(super) look: LookFlags,
 }
 
-/// The flags of `check`, and of `plan` besides its own, as typed: those of `serve`, and how a person asks.
+/// The flags of `check` and `prices`, and of `plan` besides its own, as typed: those of `serve`, and how a person asks.
 #[derive(Debug, clap::Args)]
 pub(super) struct LookFlags {
     /// How the answer is written.

@@ -5,7 +5,7 @@
 //!
 //! Every flag of `serve` is also an environment variable, `--drain-timeout` as `EBBTIDE_DRAIN_TIMEOUT`; the flag wins,
 //! and an empty variable counts as unset. In a variable, values of a repeatable flag are separated by `;` or new lines.
-//! What neither has, `plan` and `check` take from the `serve` whose container they are run in.
+//! What neither has, `plan`, `check` and `prices` take from the `serve` whose container they are run in.
 
 mod commands;
 mod container;
@@ -40,6 +40,8 @@ pub enum Command {
     Plan(Box<PlanOptions>),
     /// Look for what is missing or wrong around the program.
     Check(Box<LookOptions>),
+    /// Show what nodes cost.
+    Prices(Box<LookOptions>),
     /// Run the program on simulated worlds.
     #[cfg(feature = "simulate")]
     Simulate(Simulate),
@@ -56,7 +58,8 @@ impl Config {
         first: impl FnOnce() -> Vec<u8>,
     ) -> Result<Command, Problems> {
         let args: Vec<OsString> = args.into_iter().collect();
-        let looks = args.get(1).is_some_and(|command| command == "plan" || command == "check");
+        let looks =
+            args.get(1).is_some_and(|command| ["plan", "check", "prices"].iter().any(|asks| command == asks));
         let beside = if looks { container::flags_of_serve(&first()) } else { BTreeMap::new() };
         // Its flags won over its variables there, and the variables are the same here.
         let env = |name: &str| {
@@ -93,6 +96,10 @@ fn checked(
         Sub::Check(look) => {
             validate::needs_groups(&look.flags, problems);
             Command::Check(Box::new(looking(look, env, problems)?))
+        }
+        Sub::Prices(look) => {
+            validate::needs_groups(&look.flags, problems);
+            Command::Prices(Box::new(looking(look, env, problems)?))
         }
         Sub::Status(options) => Command::Status(options),
         #[cfg(feature = "simulate")]

@@ -134,12 +134,17 @@ pub fn spot_share(group: &Group) -> f64 {
 
 /// The kinds of machine that a group launches, as far as its template and its mixed instances policy name them.
 pub fn kinds(group: &Group) -> BTreeSet<Kind> {
-    let node = template(group).and_then(|template| Node::decode(template.encoded.as_ref()).ok());
-    let labels = node.and_then(|node| node.metadata).map(|metadata| metadata.labels).unwrap_or_default();
+    let labels = labels(group);
     let PricedNode { instance_type, system, .. } = PricedNode::of(&labels, None, false);
     let of_policy = group.asg.launch.overrides.iter().filter_map(|one| one.instance_type.as_deref());
     let named = of_policy.chain([instance_type]).filter(|name| !name.is_empty());
     named.map(|name| (name.to_owned(), system)).collect()
+}
+
+/// The labels of a group's next node.
+pub fn labels(group: &Group) -> Labels {
+    let node = template(group).and_then(|template| Node::decode(template.encoded.as_ref()).ok());
+    node.and_then(|node| node.metadata).map(|metadata| metadata.labels).unwrap_or_default()
 }
 
 /// The group's template, or what stands in for it.

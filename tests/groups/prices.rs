@@ -1,16 +1,22 @@
 //! What cluster-autoscaler's price expander buys by the prices that it is told: the whole program on the simulated worlds, and
 //! beside it the stand-in, which computes as the real expander does.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use ebbtide::config::{Config, PriceSource};
+use ebbtide::aws::Aws;
+use ebbtide::commands::{self, Style};
+use ebbtide::config::{Config, Output, PriceSource};
+use ebbtide::prices::Source;
 use ebbtide::provider::proto::{ExternalGrpcNode, PricingNodePriceRequest};
 use ebbtide::sim::autoscaler::{Expander, Options, Version};
 use ebbtide::sim::aws::{GroupSpec, Lose, MixedSpec, Operation, Refusal, Trouble, Which};
 use ebbtide::sim::cluster::replica_set;
+use ebbtide::sim::http::aws_client;
 use ebbtide::sim::program::config;
 use ebbtide::sim::world::World;
 use prost_types::Timestamp;
+use serde_json::Value;
 
 use crate::scene::{Loop, SOON, Scene, ZONE, eventually, group};
 
@@ -183,4 +189,34 @@ async fn all_types_are_asked_for_at_once_and_seldom() {
     tokio::time::sleep(Duration::from_mins(60)).await;
     let calls = scene.world.aws.calls(Operation::DescribeSpotPriceHistory);
     assert!((6..=8).contains(&calls), "one each ten minutes: {calls}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_command_shows_what_the_program_answers() {
+    let tagged = of_type("d-paid", "r5.large").tag("ebbtide/price-per-hour", "0.04");
+    let scene = Scene::configured(spot_at("0.036"), by_aws(), three().into_iter().chain([tagged])).await;
+    assert!(costs(&scene, "c-spot", 0.036).await);
+    let aws = Aws::at(aws_client(Arc::new(scene.world.aws.clone())));
+    let report = commands::prices::look(&aws, &by_aws(), &scene.world.clock).await.expect("looked");
+    for one in &report.groups {
+        let per_hour = one.per_hour.expect("a price");
+        assert!((per_hour - hourly(&scene, &one.name).await).abs() < 1e-9, "{one:?}");
+        assert!(one.per_vcpu.is_some_and(|price| price > per_hour / 2.1), "{one:?}");
+    }
+    let shown: Vec<_> =
+        report.groups.iter().map(|one| (one.name.as_str(), one.source, one.spot_share)).collect();
+    let expected = [
+        ("a-half", Some(Source::table), 0.5),
+        ("b-demand", Some(Source::table), 0.0),
+        ("c-spot", Some(Source::spot), 1.0),
+        ("d-paid", Some(Source::tag), 0.0),
+    ];
+    assert_eq!(shown, expected);
+    let text = commands::prices::render(&report, Output::Table, Style::default());
+    assert!(text.contains("c-spot     m5.large   100 %   0.0360"), "{text}");
+    assert!(text.contains("Pods in us-east-1: 0.0333 a vCPU"), "{text}");
+    let json: Value =
+        serde_json::from_str(&commands::prices::render(&report, Output::Json, Style::default()))
+            .expect("JSON");
+    assert_eq!(json["groups"][2]["source"], "spot", "{json:#}");
 }

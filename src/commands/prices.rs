@@ -1,0 +1,163 @@
+//! `ebbtide prices`: what a node of each group costs, and where that is from.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::groups::Groups;
+use super::output::{columns, document, lasted};
+use super::{CommandError, Style};
+use crate::aws::Aws;
+use crate::clock::{Clock, elapsed};
+use crate::cluster::Nodes;
+use crate::config::{Config, Output, PriceSource};
+use crate::groups::{self, Group};
+use crate::prices::fit::{Parts, Residuals};
+use crate::prices::{Price, Prices, Reader, Source, node, table};
+
+/// Older than what is read here ever gets.
+const NO_AGE: Duration = Duration::from_hours(1);
+
+/// Prices as they are now.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    /// The region.
+    pub region: String,
+    /// `USD`.
+    pub currency: &'static str,
+    /// The day of the built-in table's newest prices.
+    pub table_of: &'static str,
+    /// What a vCPU, a GiB and a GPU cost an hour, which is what pods are charged.
+    pub parts: PartPrices,
+    /// The groups.
+    pub groups: Vec<GroupPrice>,
+}
+
+/// What parts of machines cost an hour, and how well they add up.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PartPrices {
+    /// A vCPU.
+    pub vcpu: f64,
+    /// A GiB of memory.
+    pub gib: f64,
+    /// A GPU.
+    pub gpu: f64,
+    /// From so many machines.
+    pub machines: usize,
+    /// Half of them are off by no more than this share of their price.
+    pub median_error: f64,
+    /// Nine of ten are off by no more than this.
+    pub ninth_decile_error: f64,
+}
+
+/// What the next node of a group costs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GroupPrice {
+    /// The group.
+    pub name: String,
+    /// The instance type that is priced; `null`: the group has no template.
+    pub instance_type: Option<String>,
+    /// What part of such nodes is spot, 0 to 1.
+    pub spot_share: f64,
+    /// USD per hour; `null`: nothing is known.
+    pub per_hour: Option<f64>,
+    /// The same for each vCPU that it gives to pods.
+    pub per_vcpu: Option<f64>,
+    /// The same for each GiB that it gives to pods.
+    pub per_gib: Option<f64>,
+    /// Where it is from.
+    pub source: Option<Source>,
+    /// Since AWS told it; `null`: it did not.
+    pub age_seconds: Option<u64>,
+}
+
+/// Reads the groups and, unless the table is to do, AWS's prices.
+pub async fn look(aws: &Aws, config: &Config, clock: &Clock) -> Result<Report, CommandError> {
+    let read = Groups::read(aws, config, Arc::new(Nodes::default()), clock).await?;
+    let all: Vec<Arc<Group>> = read.snapshot.groups.values().cloned().collect();
+    let asks = config.prices != Some(PriceSource::Table);
+    let prices = Arc::new(Prices::of(aws.region(), asks));
+    if asks {
+        let groups = Arc::new(groups::Groups::new(NO_AGE));
+        groups.publish(read.snapshot);
+        let mut reader = Reader::new(aws.clone(), groups, Arc::clone(&prices), clock.clone());
+        Box::pin(reader.refresh()).await;
+    }
+    let now = clock.now();
+    let (parts, residuals) = (Parts::of(aws.region()), Residuals::of(aws.region()));
+    Ok(Report {
+        region: aws.region().to_owned(),
+        currency: "USD",
+        table_of: table::date(),
+        parts: PartPrices {
+            vcpu: parts.vcpu,
+            gib: parts.gib,
+            gpu: parts.gpu,
+            machines: residuals.machines,
+            median_error: residuals.median,
+            ninth_decile_error: residuals.ninth_decile,
+        },
+        groups: all.iter().map(|group| priced(group, &prices, now)).collect(),
+    })
+}
+
+fn priced(group: &Group, prices: &Prices, now: Timestamp) -> GroupPrice {
+    let labels = node::labels(group);
+    let next = node::PricedNode::of(&labels, Some(group), true);
+    let price = prices.of_node(&next, now);
+    let size = next.size.unwrap_or_default();
+    let per = |amount: f64| price.filter(|_| amount > 0.0).map(|price| price.per_hour / amount);
+    GroupPrice {
+        name: group.asg.name.to_string(),
+        instance_type: Some(next.instance_type.to_owned()).filter(|name| !name.is_empty()),
+        spot_share: next.spot_share,
+        per_hour: price.map(|price| price.per_hour),
+        per_vcpu: per(size.vcpus),
+        per_gib: per(size.gib),
+        source: price.map(|price| price.source),
+        age_seconds: price.and_then(|Price { told_at, .. }| Some(elapsed(told_at?, now).as_secs())),
+    }
+}
+
+/// Writes it down.
+pub fn render(report: &Report, output: Output, style: Style) -> String {
+    if let Some(text) = document(output, report) {
+        return text;
+    }
+    let money = |price: Option<f64>| price.map_or("-".to_owned(), |price| format!("{price:.4}"));
+    let header =
+        ["GROUP", "TYPE", "SPOT", "USD/HOUR", "PER VCPU", "PER GIB", "SOURCE", "AGE"].map(str::to_owned);
+    let rows = report.groups.iter().map(|one| {
+        let source =
+            one.source.and_then(|source| Some(serde_json::to_value(source).ok()?.as_str()?.to_owned()));
+        let age = match one.source {
+            Some(Source::table | Source::near | Source::fit) => report.table_of.to_owned(),
+            _ => one.age_seconds.map_or("-".to_owned(), lasted),
+        };
+        vec![
+            one.name.clone(),
+            one.instance_type.clone().unwrap_or("-".to_owned()),
+            format!("{:.0} %", one.spot_share * 100.0),
+            money(one.per_hour),
+            money(one.per_vcpu),
+            money(one.per_gib),
+            source.unwrap_or("-".to_owned()),
+            age,
+        ]
+    });
+    let rows: Vec<_> = std::iter::once(header.to_vec()).chain(rows).collect();
+    let PartPrices { vcpu, gib, gpu, machines, median_error, ninth_decile_error } = report.parts;
+    let pods = format!(
+        "Pods in {}: {vcpu:.4} a vCPU, {gib:.4} a GiB, {gpu:.2} a GPU. Of {machines} machines half are off by at most {:.0} %, nine \
+         of ten by {:.0} %.",
+        report.region,
+        median_error * 100.0,
+        ninth_decile_error * 100.0
+    );
+    format!("{}\n{}\n", columns(&rows), style.paint(2, &pods))
+}
