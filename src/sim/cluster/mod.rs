@@ -21,6 +21,7 @@ mod daemon_sets;
 mod deletion;
 mod discovery;
 mod disruption;
+mod eks_node;
 mod eviction;
 mod faults;
 mod fit;

@@ -350,7 +350,7 @@ impl NodeSpec {
         for (resource, quantity) in self.allocatable {
             allocatable[resource] = json!(quantity);
         }
-        json!({
+        let mut node = json!({
             "metadata": metadata,
             "spec": spec,
             "status": {
@@ -363,6 +363,10 @@ impl NodeSpec {
                     "operatingSystem": "linux", "osImage": "Linux", "systemUUID": "",
                 },
             },
-        })
+        });
+        if self.is_like_eks {
+            super::eks_node::fill(&mut node, &self.name);
+        }
+        node
     }
 }

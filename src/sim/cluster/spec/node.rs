@@ -28,6 +28,8 @@ pub struct NodeSpec {
     pub allocatable: BTreeMap<String, String>,
     /// Seconds from now to its registration.
     pub boot_seconds: u64,
+    /// Whether its Node is as large as those of EKS are.
+    pub is_like_eks: bool,
 }
 
 /// A taint.
@@ -54,6 +56,7 @@ pub fn node(name: &str) -> NodeSpec {
         pods: 110,
         allocatable: BTreeMap::new(),
         boot_seconds: 0,
+        is_like_eks: false,
     }
 }
 
@@ -103,6 +106,12 @@ impl NodeSpec {
     /// With this much of a resource allocatable.
     pub fn allocatable(mut self, resource: &str, quantity: &str) -> Self {
         self.allocatable.insert(resource.to_owned(), quantity.to_owned());
+        self
+    }
+
+    /// As large as those of EKS are: 25 labels, the 50 images that a kubelet reports, and who manages which field.
+    pub fn like_eks(mut self) -> Self {
+        self.is_like_eks = true;
         self
     }
 

@@ -1,0 +1,138 @@
+//! Measures the program on the simulated worlds, over sockets, beside a server that does nothing:
+//!
+//! ```text
+//! cargo bench --bench performance [-- ROWS… [--program=PATH] [--curves=FOLDER]]
+//! ```
+//!
+//! ROWS: start, memory, rpcs, idle, scale-in, mass, binary, curves; without any, all but the curves. docs/performance.md says what
+//! they mean. The worlds are in this process, the program and the null server in processes of their own.
+#![expect(clippy::print_stdout, reason = "what is measured is printed")]
+
+mod curves;
+mod null;
+mod rpcs;
+mod scale_in;
+mod stage;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ebbtide::sim::cluster::{Event, Verb};
+use stage::{Memory, Program, Size, Stage};
+use tokio::time::{Instant, sleep};
+
+/// The clusters of the table.
+const MANY: Size = Size { groups: 200, nodes: 25 };
+const MORE: Size = Size { groups: 1_000, nodes: 15 };
+
+/// How long a program is left alone before its memory is read, and watched while it is idle.
+const SETTLED: Duration = Duration::from_secs(15);
+const IDLE: Duration = Duration::from_secs(60);
+
+/// Prints a row.
+fn row(what: &str, told: &str) {
+    println!("| {what} | {told} |");
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    if let [flag, own, program, group] = &arguments[..]
+        && flag == "--null-server"
+    {
+        return null::run(own, program, group);
+    }
+    let option =
+        |name: &str| arguments.iter().find_map(|argument| argument.strip_prefix(name)).map(PathBuf::from);
+    let program = option("--program=").unwrap_or_else(|| env!("CARGO_BIN_EXE_ebbtide").into());
+    let wanted: Vec<&str> = arguments.iter().map(String::as_str).filter(|a| !a.starts_with("--")).collect();
+    let is_wanted = |name: &str| wanted.contains(&name) || (wanted.is_empty() && name != "curves");
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        if is_wanted("binary") {
+            let bytes = std::fs::metadata(&program).expect("a program").len();
+            row("binary, with the simulated worlds", &format!("{:.1} MB", bytes as f64 / 1e6));
+        }
+        for size in [MANY, MORE] {
+            if ["start", "memory", "rpcs", "idle"].into_iter().any(is_wanted) {
+                cluster(&program, size, &is_wanted).await;
+            }
+        }
+        if is_wanted("scale-in") {
+            scale_in::print(&program, 40, 5).await;
+        }
+        if is_wanted("mass") {
+            scale_in::print(&program, 300, 30).await;
+        }
+        if is_wanted("curves") {
+            curves::draw(&program, option("--curves=").as_deref()).await;
+        }
+    });
+}
+
+/// Prints the rows of a cluster of this size.
+async fn cluster(program: &Path, size: Size, is_wanted: &impl Fn(&str) -> bool) {
+    let stage = Stage::open(size).await;
+    let what = format!("{} groups × {} nodes", size.groups, size.nodes);
+    let mut started = start(&stage, program, size).await;
+    row(&format!("start to all groups answered, {what}"), &started.told());
+    sleep(SETTLED).await;
+    let Memory { resident, own, peak } = started.program.process.memory();
+    let ratio = peak / resident;
+    row(
+        &format!("resident, {} Nodes", size.all()),
+        &format!("{resident:.0} MB ({own:.0} MB without code), peak {peak:.0} MB: {ratio:.2} ×"),
+    );
+    if size.all() == MANY.all() {
+        if is_wanted("rpcs") {
+            rpcs::print(&mut started.program, &std::env::current_exe().expect("a path")).await;
+        }
+        if is_wanted("idle") {
+            row(
+                &format!("CPU idle, {} Nodes", size.all()),
+                &format!("{:.2} % of a core", idle(&started.program).await),
+            );
+        }
+    }
+    let log = stage.log();
+    if !log.is_empty() {
+        println!("\nThe program's log:\n{log}");
+    }
+}
+
+/// A start of the program.
+struct Started {
+    program: Program,
+    took: Duration,
+    cpu: Duration,
+    calls: usize,
+    lists: usize,
+}
+
+impl Started {
+    fn told(&self) -> String {
+        format!(
+            "{:.2} s, {} calls to AWS, {} pages of Nodes, {:.2} s CPU",
+            self.took.as_secs_f64(),
+            self.calls,
+            self.lists,
+            self.cpu.as_secs_f64()
+        )
+    }
+}
+
+async fn start(stage: &Stage, program: &Path, size: Size) -> Started {
+    let (program, took) = stage.start(program, size, &[]).await;
+    let is_call =
+        |entry: &ebbtide::sim::aws::Entry| matches!(entry.what, ebbtide::sim::aws::Event::Called { .. });
+    let calls = stage.world.aws.journal().iter().filter(|entry| is_call(entry)).count();
+    let is_list = |e: &Event| matches!(e, Event::Request { verb: Verb::List, resource: "nodes", .. });
+    let lists = stage.world.cluster.journal().iter().filter(|entry| is_list(&entry.what)).count();
+    Started { cpu: program.process.cpu(), program, took, calls, lists }
+}
+
+/// Share of a core that an idle program takes, in percent.
+async fn idle(program: &Program) -> f64 {
+    let (began, used) = (Instant::now(), program.process.cpu());
+    sleep(IDLE).await;
+    100.0 * (program.process.cpu() - used).as_secs_f64() / began.elapsed().as_secs_f64()
+}
