@@ -6,6 +6,7 @@ pub mod aws;
 pub mod ca_drain;
 pub mod cluster;
 pub mod http;
+pub mod paused;
 pub mod program;
 pub mod report;
 pub mod simulate;

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use jiff::SignedDuration;
+
 use crate::history::History;
 use crate::scenario::{AwsFault, Blow, Budget, Kind, Scenario, Upset, What};
 
@@ -44,6 +46,7 @@ const LINES: &[&str] = &[
     "pods: blocked by a budget",
     "pods: budget",
     "cause: Autoscaler",
+    "cause: AutoscalerOfAll",
     "cause: DeleteNodes",
     "cause: Now",
     "cause: Replace",
@@ -61,13 +64,20 @@ const LINES: &[&str] = &[
     "person: Mistype",
     "person: Cordon",
     "person: RollDaemonSet",
+    "person: DeleteNode",
+    "person: Drain",
+    "person: Update",
     "machine: KubeletDies",
     "machine: Partition",
     "machine: Crash",
     "machine: KubeletRestarts",
     "machine: Revive",
+    "machine: Impaired",
+    "machine: Stopped",
+    "machine: Interrupted",
     "program: Kill",
     "program: Stop",
+    "program: Pause",
     "program: Clock",
     "program: away for long",
     "cluster: Down",
@@ -96,24 +106,34 @@ const LINES: &[&str] = &[
 
 /// How many seeds had each line.
 #[derive(Debug)]
-pub(crate) struct Coverage(BTreeMap<&'static str, u64>);
+pub(crate) struct Coverage {
+    seeds: BTreeMap<&'static str, u64>,
+    /// Virtual time of all of them.
+    lasted: SignedDuration,
+}
 
 impl Coverage {
     pub(crate) fn new() -> Self {
-        Self(LINES.iter().map(|line| (*line, 0)).collect())
+        Self { seeds: LINES.iter().map(|line| (*line, 0)).collect(), lasted: SignedDuration::ZERO }
     }
 
     pub(crate) fn add(&mut self, history: &History) {
+        self.lasted += history.lasted();
         let mut had: Vec<String> = shapes(&history.scenario);
         had.extend(history.scenario.happenings.iter().flat_map(|happening| happenings(&happening.what)));
         had.extend(seen(history));
-        for (line, count) in &mut self.0 {
+        for (line, count) in &mut self.seeds {
             *count += u64::from(had.iter().any(|other| other == line));
         }
     }
 
     pub(crate) fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        self.0.iter().map(|(line, count)| (*line, *count))
+        self.seeds.iter().map(|(line, count)| (*line, *count))
+    }
+
+    /// The virtual time of all seeds, in hours.
+    pub(crate) fn hours(&self) -> i64 {
+        self.lasted.as_hours()
     }
 }
 

@@ -32,11 +32,19 @@ const ERRORS: [(&str, u16); 9] = [
 ];
 
 /// How many kinds of causes there are, and of troubles; the likelier ones count twice.
-const CAUSES: usize = 20;
-const TROUBLES: usize = 36;
+const CAUSES: usize = 24;
+const TROUBLES: usize = 40;
 
-const DAMAGES: [Damage; 5] =
-    [Damage::KubeletDies, Damage::Partition, Damage::Crash, Damage::KubeletRestarts, Damage::Revive];
+const DAMAGES: [Damage; 8] = [
+    Damage::KubeletDies,
+    Damage::Partition,
+    Damage::Crash,
+    Damage::KubeletRestarts,
+    Damage::Revive,
+    Damage::Impaired,
+    Damage::Stopped,
+    Damage::Interrupted,
+];
 
 /// What the program calls while nodes leave.
 const CALLS: [Operation; 10] = [
@@ -232,7 +240,11 @@ fn causes(dice: &mut Dice, is_large: bool, groups: &[Group], seed: u64) -> Vec<H
             16 => What::Person(Deed::Cancel, pick),
             17 => What::Person(Deed::Mistype, pick),
             18 => What::Person(Deed::Cordon, pick),
-            _ => What::Person(Deed::RollDaemonSet, pick),
+            19 => What::Person(Deed::RollDaemonSet, pick),
+            20 => What::Person(Deed::DeleteNode, pick),
+            21 => What::Person(Deed::Drain, pick),
+            22 => What::Person(Deed::Update, pick),
+            _ => What::Cause(Cause::AutoscalerOfAll, pick),
         };
         all.push(Happening { at, what });
     }
@@ -249,11 +261,11 @@ fn troubles(dice: &mut Dice, is_large: bool, program: &Flags, seed: u64) -> Vec<
         let at = BEGINS + dice.0.u32(..lasts);
         let kind = if n == 0 { seed as usize % TROUBLES } else { dice.0.usize(..TROUBLES) };
         let what = match kind {
-            0..5 => What::Program(program_blow(dice, kind), dice.0.usize(..program.replicas as usize)),
-            5..10 => What::Machine(DAMAGES[kind - 5], dice.0.usize(..64)),
-            10..17 => What::Cluster(cluster_upset(dice, kind - 10)),
-            17..26 => api_fault(dice, kind - 17),
-            _ => What::Aws(aws_fault(dice, kind - 26)),
+            0..6 => What::Program(program_blow(dice, kind), dice.0.usize(..program.replicas as usize)),
+            6..14 => What::Machine(DAMAGES[kind - 6], dice.0.usize(..64)),
+            14..21 => What::Cluster(cluster_upset(dice, kind - 14)),
+            21..30 => api_fault(dice, kind - 21),
+            _ => What::Aws(aws_fault(dice, kind - 30)),
         };
         all.push(Happening { at, what });
     }
@@ -266,6 +278,7 @@ fn program_blow(dice: &mut Dice, kind: usize) -> Blow {
         0 | 1 => Blow::Kill(away),
         2 => Blow::Stop(away),
         3 => Blow::Clock(dice.of(&[-3_600, -30, 30, 3_600])),
+        4 => Blow::Pause(dice.of(&[20, 60, 60])),
         // Longer than any heartbeat: the net is to hold.
         _ => Blow::Kill(400),
     }

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ebbtide::sim::report::{self, Facts, Life, Run};
 use ebbtide::sim::world::World;
 use ebbtide::sim::{autoscaler, aws, cluster};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 
-use crate::scenario::{Cause, Damage, Deed, GroupCause, Scenario};
+use crate::scenario::{Cause, Damage, Deed, GroupCause, Scenario, What};
 
 /// A node, its instance and its group.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,7 +34,9 @@ pub(crate) enum Note {
     EndedByItself(usize),
     /// Something panicked.
     Panicked(String),
-    Did(#[expect(dead_code, reason = "for the timeline")] String),
+    Did(What),
+    /// What was answered to TargetSize of a group.
+    Told(String, Result<i32, String>),
     Asked(Cause, Machine),
     /// DeleteNodes was answered without an error.
     Accepted(Machine),
@@ -50,26 +52,13 @@ pub(crate) enum Note {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Diary(Arc<Mutex<Vec<(Timestamp, Note)>>>);
 
-/// Where the tasks of the driver note what was accepted.
-pub(crate) struct Accepted(Diary);
-
 impl Diary {
     pub(crate) fn note(&self, at: Timestamp, note: Note) {
         self.notes().push((at, note));
     }
 
-    pub(crate) fn accepted(&self) -> Accepted {
-        Accepted(self.clone())
-    }
-
     fn notes(&self) -> MutexGuard<'_, Vec<(Timestamp, Note)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Accepted {
-    pub(crate) fn add(&self, at: Timestamp, machine: Machine) {
-        self.0.note(at, Note::Accepted(machine));
     }
 }
 
@@ -133,6 +122,12 @@ impl History {
         let facts = Facts { daemons: pods.filter(is_daemon).cloned().collect(), ..Facts::default() };
         let (runs, lives) = (report::runs(&cluster, &facts), report::machines(&aws));
         Self { scenario, aws, cluster, autoscaler, diary, end, names, runs, lives }
+    }
+
+    /// How long it was, in virtual time.
+    pub(crate) fn lasted(&self) -> SignedDuration {
+        let began = self.diary.first().map_or(self.end.at, |(at, _)| *at);
+        self.end.at.duration_since(began)
     }
 
     /// When everything was mended.

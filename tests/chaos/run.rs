@@ -85,7 +85,7 @@ pub(crate) fn main(args: impl Iterator<Item = String>) -> ExitCode {
 }
 
 /// Whether what stands here is true. It needs no run.
-fn facts_hold(facts: &[(&str, fn() -> bool)]) -> bool {
+fn facts_hold(facts: &[shrink::Fact]) -> bool {
     let wrong: Vec<_> = facts.iter().filter(|(_, holds)| !holds()).map(|(fact, _)| fact).collect();
     for fact in &wrong {
         println!("not true: {fact}");
@@ -169,8 +169,9 @@ fn many(range: Range<u64>, options: &Options) -> bool {
             println!("seed {seed} violates: {name}, and so does\n{least:#?}");
         });
     }
-    let is_covered = covered(&coverage.into_inner().expect("unpoisoned"), seeds, options);
-    println!("chaos: {seeds} seeds, {} failed", failed.len());
+    let coverage = coverage.into_inner().expect("unpoisoned");
+    let is_covered = covered(&coverage, seeds, options);
+    println!("chaos: {seeds} seeds, {} h of virtual time, {} failed", coverage.hours(), failed.len());
     if !failed.is_empty() {
         println!("failed: {:?}", failed.keys().collect::<Vec<_>>());
     }

@@ -151,7 +151,9 @@ pub(crate) enum What {
 pub(crate) enum Cause {
     /// cluster-autoscaler drains it and calls DeleteNodes.
     Autoscaler,
-    /// The same without its drain.
+    /// The same at its defaults: it evicts DaemonSet pods together with workloads.
+    AutoscalerOfAll,
+    /// DeleteNodes without its drain.
     DeleteNodes,
     /// A person annotates the Node.
     Now,
@@ -159,7 +161,7 @@ pub(crate) enum Cause {
     /// The group takes the instance out.
     Rebalance,
     Unhealthy,
-    /// A person ends the instance by AWS's API, with a decrement.
+    /// A person ends the instance by AWS's API, and another one comes.
     ByHand,
     Spot,
     RebalanceNotice,
@@ -184,6 +186,12 @@ pub(crate) enum Damage {
     Crash,
     KubeletRestarts,
     Revive,
+    /// Its status checks fail.
+    Impaired,
+    /// Somebody stops it in EC2.
+    Stopped,
+    /// AWS takes it without a notice.
+    Interrupted,
 }
 
 /// What people do to a Node.
@@ -193,6 +201,12 @@ pub(crate) enum Deed {
     Mistype,
     Cordon,
     RollDaemonSet,
+    /// `kubectl delete node`, or a cloud controller that is wrong.
+    DeleteNode,
+    /// `kubectl drain`.
+    Drain,
+    /// The update of an EKS managed node group: a drain, and the instance is terminated.
+    Update,
 }
 
 /// What happens to the cluster as a whole.
@@ -216,6 +230,8 @@ pub(crate) enum Blow {
     Kill(u32),
     /// SIGTERM, and the same.
     Stop(u32),
+    /// It is stopped for so many seconds, and goes on.
+    Pause(u32),
     /// Its wall clock is set.
     Clock(i32),
 }

@@ -173,8 +173,11 @@ fn without_group(scenario: &mut Scenario, n: usize) {
     }
 }
 
+/// A sentence, and whether it is true.
+pub(crate) type Fact = (&'static str, fn() -> bool);
+
 /// What must be true of it, on scenarios that nobody plays.
-pub(crate) const FACTS: &[(&str, fn() -> bool)] = &[
+pub(crate) const FACTS: &[Fact] = &[
     ("of a large scenario that fails for a cause and a workload, these are left", || {
         let has_both = |scenario: &Scenario| {
             let is_interrupted = |what: &What| matches!(what, What::Cause(Cause::Spot, _));

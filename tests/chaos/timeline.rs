@@ -1,8 +1,10 @@
 //! A run, line by line: what AWS, the cluster and cluster-autoscaler saw, and what the scenario did.
 
+use std::collections::BTreeMap;
+
 use ebbtide::sim::{autoscaler, aws, cluster};
 
-use crate::history::History;
+use crate::history::{History, Note};
 
 pub(crate) fn print(history: &History) {
     let mut lines = Vec::new();
@@ -19,7 +21,14 @@ pub(crate) fn print(history: &History) {
             lines.push((*at, format!("ca       {event:?}")));
         }
     }
+    let mut told = BTreeMap::new();
     for (at, note) in &history.diary {
+        // What was answered before is not told again.
+        if let Note::Told(group, answer) = note
+            && told.insert(group, answer) == Some(answer)
+        {
+            continue;
+        }
         lines.push((*at, format!("-------  {note:?}")));
     }
     lines.sort_by_key(|(at, _)| *at);

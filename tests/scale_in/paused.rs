@@ -1,24 +1,19 @@
 //! A process that is stopped for a minute in the middle of a drain, while another takes over, and then goes on: what it was about to
 //! say is said a minute late, to the API server and to AWS, and what it is told is a minute old.
 
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use ebbtide::aws::Aws;
 use ebbtide::cluster::Candidate;
 use ebbtide::config::Config;
 use ebbtide::sim::aws::{Event as AwsEvent, GroupSpec};
 use ebbtide::sim::cluster::{Event, pod};
-use ebbtide::sim::http::{Lost, Request, Response, World as Service, aws_client, kube_client};
+use ebbtide::sim::http::{aws_client, kube_client};
+use ebbtide::sim::paused::{Switch, Way};
 use ebbtide::sim::program::{Program, config};
 use ebbtide::sim::world::World;
-use futures::StreamExt as _;
-use http_body_util::{BodyExt as _, BodyStream, StreamBody};
 use jiff::SignedDuration;
 use k8s_openapi::api::coordination::v1::Lease;
-use tokio::sync::{oneshot, watch};
-use tokio::task::JoinSet;
 
 use crate::journal_queries::{
     a_hook_timed_out, aws_moments, eviction_requests, has_exited, in_phase, is_asked, last_exit,
@@ -29,72 +24,15 @@ use crate::scene::{Cause, Machine, Scene, group, held_group, seconds};
 /// For how long the process is stopped.
 const STOPPED: Duration = seconds(60);
 
-/// Whether a process is stopped.
-type Stopped = watch::Receiver<bool>;
-
-async fn runs(stopped: &mut Stopped) {
-    stopped.wait_for(|stopped| !stopped).await.expect("the switch is there");
-}
-
-/// The way of a process to a world. While the process is stopped, nothing that it was about to send leaves it, and nothing that is sent
-/// to it is heard. Afterwards all of that happens, whether or not it has given up waiting.
-struct Way<W> {
-    world: Arc<W>,
-    switch: watch::Sender<bool>,
-    /// The process is stopped when it is about to send a request with this word.
-    before: Option<&'static str>,
-    requests: Mutex<JoinSet<()>>,
-}
-
-impl<W> Way<W> {
-    fn to(world: W, switch: &watch::Sender<bool>, before: Option<&'static str>) -> Arc<Self> {
-        Arc::new(Self { world: Arc::new(world), switch: switch.clone(), before, requests: Mutex::default() })
-    }
-}
-
-#[async_trait]
-impl<W: Service> Service for Way<W> {
-    async fn call(&self, request: Request) -> Result<Response, Lost> {
-        let is_it = |word: &str| String::from_utf8_lossy(request.body()).contains(word);
-        if self.before.is_some_and(is_it) {
-            self.switch.send_replace(true);
-        }
-        let (world, mut stopped) = (Arc::clone(&self.world), self.switch.subscribe());
-        let (answer, answered) = oneshot::channel();
-        self.requests.lock().expect("unpoisoned").spawn(async move {
-            runs(&mut stopped).await;
-            let response = world.call(request).await;
-            runs(&mut stopped).await;
-            // Nobody may be waiting any more.
-            let _ = answer.send(response);
-        });
-        let stopped = self.switch.subscribe();
-        let response = answered.await.map_err(|_| Lost)??;
-        Ok(response.map(|body| {
-            let frames = BodyStream::new(body).then(move |frame| {
-                let mut stopped = stopped.clone();
-                async move {
-                    runs(&mut stopped).await;
-                    frame
-                }
-            });
-            StreamBody::new(frames).boxed_unsync()
-        }))
-    }
-}
-
 fn holder(world: &World) -> String {
     let lease: Lease = world.cluster.get("ebbtide").expect("a Lease");
     lease.spec.and_then(|spec| spec.holder_identity).unwrap_or_default()
 }
 
 /// The scene, whose own program follows; the program that leads; and the switch that stops it.
-async fn led_by_another(
-    group: GroupSpec,
-    before: Option<&'static str>,
-) -> (Scene, Program, watch::Sender<bool>) {
+async fn led_by_another(group: GroupSpec, before: Option<&'static str>) -> (Scene, Program, Switch) {
     let mut scene = Scene::with(group).await;
-    let switch = watch::Sender::new(false);
+    let switch = Switch::new(false);
     let aws = Aws::at(aws_client(Way::to(scene.world.aws.clone(), &switch, before)));
     let client = kube_client(Way::to(scene.world.cluster.clone(), &switch, None));
     let pod = Some("ebbtide-1".to_owned());

@@ -179,7 +179,7 @@ pub(super) fn leftovers(history: &History) -> Vec<Violation> {
         let by_hand = history
             .diary
             .iter()
-            .any(|(_, note)| matches!(note, Note::Person(Deed::Cordon, machine) if machine.node == name));
+            .any(|(_, note)| matches!(note, Note::Person(Deed::Cordon | Deed::Drain | Deed::Update, machine) if machine.node == name));
         let spec = node.spec.as_ref();
         let mut left = Vec::new();
         if spec.and_then(|spec| spec.unschedulable) == Some(true) && !by_hand && !is_noticed {

@@ -123,6 +123,10 @@ impl Example {
         self.aws(second, AwsEvent::Called { operation, arguments, outcome: Outcome::Answered })
     }
 
+    fn told(self, second: i64, target: i32) -> Self {
+        self.note(second, Note::Told("web".to_owned(), Ok(target)))
+    }
+
     fn lowered(self, second: i64, from: u32, to: u32) -> Self {
         let by = Operation::TerminateInstanceInAutoScalingGroup;
         self.aws(second, AwsEvent::DesiredChanged { group: "web".to_owned(), from, to, by })
@@ -222,11 +226,13 @@ fn scenario() -> Scenario {
 /// A node leaves as it should.
 pub(super) fn good() -> History {
     Example::begun()
+        .told(90, 2)
         .leaves(100)
         .lowered(101, 2, 1)
         .asked(102, "api-1", By::Eviction, 60)
         .exits(112, "api-1")
         .completed(120)
+        .told(300, 1)
         .ended()
 }
 
@@ -279,6 +285,10 @@ pub(super) fn wrong_target() -> History {
     Example { target: 2, ..Example::begun() }.ended()
 }
 
+pub(super) fn told_wrong() -> History {
+    Example::begun().leaves(100).lowered(101, 2, 1).told(300, 2).ended()
+}
+
 pub(super) fn endless() -> History {
     Example::begun().stays(Some("{}"), true).ended()
 }
@@ -296,6 +306,18 @@ pub(super) fn cordoned() -> History {
 pub(super) fn loop_failed() -> History {
     let failed = AutoscalerEvent::LoopFailed("target size: Internal".to_owned());
     Example { autoscaler: vec![(at(500), failed)], ..Example::begun() }.ended()
+}
+
+pub(super) fn terminated_twice() -> History {
+    Example::begun().leaves(100).terminated(120, true).ended()
+}
+
+pub(super) fn many_calls() -> History {
+    let refresh = |example: Example, n| {
+        let (second, operation) = (600 + n / 10, Operation::DescribeAutoScalingGroups);
+        example.called(second, operation, &[])
+    };
+    (0_i64..100).fold(Example::begun(), refresh).ended()
 }
 
 pub(super) fn panicked() -> History {

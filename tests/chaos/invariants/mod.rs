@@ -3,12 +3,14 @@
 //! A check reads the whole history, in which every entry has its moment: that finds what a check at every step would find. Each
 //! exception stands beside its reason, which docs/scale-in.md has at length.
 
+mod calls;
 mod ends;
 mod examples;
 mod limits;
 mod pods;
 mod provider;
 mod sizes;
+mod told;
 
 use jiff::Timestamp;
 
@@ -47,10 +49,13 @@ invariants! {
     "no size goes below the minimum": sizes::minimum, broken by examples::too_small;
     "no healthy instance is ended unasked": sizes::unasked, broken by examples::unasked;
     "the target size is right at the end": sizes::target, broken by examples::wrong_target;
+    "the target size is right at every answer": told::target_sizes, broken by examples::told_wrong;
     "every accepted scale-in ends": ends::scale_ins, broken by examples::endless;
     "our hooks are completed, others' are left alone": ends::hooks, broken by examples::timed_out;
     "a node that stays carries nothing of ours": ends::leftovers, broken by examples::cordoned;
     "no loop of cluster-autoscaler ends with an error of ours": provider::loops, broken by examples::loop_failed;
+    "a termination is repeated half a minute later at the soonest": calls::terminations, broken by examples::terminated_twice;
+    "no minute has more calls to AWS than documented": calls::of_a_minute, broken by examples::many_calls;
     "the program neither panics nor ends by itself": provider::ended, broken by examples::panicked;
 }
 

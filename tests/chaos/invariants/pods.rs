@@ -13,6 +13,9 @@ use crate::scenario::{Cause, Damage, Deed, Kind, Workload};
 /// How long a pod on a dead machine is waited for beyond its grace.
 pub(super) const DEAD: SignedDuration = SignedDuration::from_mins(1);
 
+/// How long containers run on at most that are killed without a grace.
+const KILLED: SignedDuration = SignedDuration::from_secs(3);
+
 /// cluster-autoscaler gives no more grace than this.
 const MOST_OF_CA: i64 = 600;
 
@@ -91,20 +94,39 @@ impl History {
         {
             return true;
         }
+        // cluster-autoscaler gives a pod without a grace none: its object has gone before its containers have.
+        if run.asked.is_some_and(|asked| asked.grace == 0 && at < asked.at + KILLED)
+            && self.is_drained_by_autoscaler(instance, at)
+        {
+            return true;
+        }
         // It tolerates the cordon, came back once, and would come back for ever.
         self.workload(run).is_some_and(|workload| workload.tolerates_all)
     }
 
+    /// Whether cluster-autoscaler has begun to drain an instance's node.
+    fn is_drained_by_autoscaler(&self, instance: &str, at: Timestamp) -> bool {
+        self.diary.iter().take_while(|(when, _)| *when <= at).any(|(_, note)| match note {
+            Note::Asked(Cause::Autoscaler | Cause::AutoscalerOfAll, machine) => machine.instance == instance,
+            _ => false,
+        })
+    }
+
     /// Whether somebody has broken this node's machine or kubelet, and nobody has mended it.
     fn is_dead(&self, node: &str, at: Timestamp) -> bool {
-        let mut is_dead = false;
+        let (mut is_dead, mut for_good) = (false, false);
         for (when, note) in self.diary.iter().filter(|(when, _)| *when <= at) {
             match note {
-                Note::Damaged(Damage::Revive, machine) if machine.node == node => is_dead = false,
+                Note::Damaged(Damage::Revive, machine) if machine.node == node => is_dead = for_good,
                 Note::Damaged(Damage::KubeletRestarts, _) => {}
-                Note::Damaged(_, machine) if machine.node == node => is_dead = true,
+                Note::Damaged(damage, machine) if machine.node == node => {
+                    is_dead = true;
+                    for_good |= matches!(damage, Damage::Impaired | Damage::Stopped | Damage::Interrupted);
+                }
                 // Revived, but Ready only some seconds later.
-                Note::Mended => is_dead &= at.duration_since(*when) < SignedDuration::from_secs(30),
+                Note::Mended => {
+                    is_dead &= for_good || at.duration_since(*when) < SignedDuration::from_secs(30);
+                }
                 _ => {}
             }
         }

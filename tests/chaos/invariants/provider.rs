@@ -1,7 +1,7 @@
 //! What cluster-autoscaler is told.
 
 use ebbtide::sim::autoscaler::Event;
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 
 use super::Violation;
 use crate::history::{History, Note};
@@ -18,21 +18,13 @@ pub(super) fn loops(history: &History) -> Vec<Violation> {
         if error.starts_with("scale-up")
             || error.starts_with("fixing sizes")
             || history.was_disturbed(*at - STARTS, *at)
-            || has_just_started(history, *at)
+            || history.has_started_within(STARTS, *at)
         {
             continue;
         }
         found.push(Violation { at: *at, what: error.clone() });
     }
     found
-}
-
-/// Whether a replica started a moment ago: here cluster-autoscaler reaches the first that runs, though a Service would not send it to
-/// one that is not ready.
-fn has_just_started(history: &History, at: Timestamp) -> bool {
-    let started =
-        |(when, note): &_| matches!(note, Note::Started(_)) && (*when..*when + STARTS).contains(&at);
-    history.diary.iter().any(started)
 }
 
 /// A replica ended without having been told to, or a part of it panicked.

@@ -1,10 +1,11 @@
 //! What happens: causes, damage, people, faults.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use ebbtide::k8s::names;
 use ebbtide::sim::aws::{
-    LaunchFailure, Operation, Refusal, ScheduledChange, TerminationCause, Trouble, Which,
+    Death, LaunchFailure, Operation, Refusal, ScheduledChange, TerminationCause, Trouble, Which,
 };
 use ebbtide::sim::ca_drain::{Flags, drain_and_delete};
 use ebbtide::sim::{autoscaler, cluster};
@@ -15,7 +16,7 @@ use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
 use super::setting::add;
-use super::{Later, Stage};
+use super::{Later, Stage, drainers};
 use crate::history::{Machine, Note};
 use crate::scenario::{AwsFault, Blow, Cause, Damage, Deed, GroupCause, Pick, Upset, What};
 
@@ -66,7 +67,7 @@ impl Stage {
             }
             What::Aws(fault) => self.aws_fault(fault),
         }
-        self.note(Note::Did(format!("{what:?}")));
+        self.note(Note::Did(what.clone()));
     }
 
     fn note(&mut self, note: Note) {
@@ -86,7 +87,8 @@ impl Stage {
         self.note(Note::Asked(cause, machine.clone()));
         let aws = &self.world.aws;
         match cause {
-            Cause::Autoscaler => self.take_out(machine),
+            Cause::Autoscaler => self.take_out(machine, false),
+            Cause::AutoscalerOfAll => self.take_out(machine, true),
             Cause::DeleteNodes => self.delete_nodes(machine, node),
             Cause::Now => self.annotate(&machine.node, Some("now")).await,
             Cause::Replace => self.annotate(&machine.node, Some("replace")).await,
@@ -108,10 +110,10 @@ impl Stage {
     }
 
     /// cluster-autoscaler drains and deletes a node.
-    fn take_out(&mut self, machine: Machine) {
+    fn take_out(&mut self, machine: Machine, evicts_daemon_sets: bool) {
         let Some(mut client) = self.client() else { return };
-        let flags = Flags { evicts_daemon_sets: false, ..Flags::default() };
-        let (world, autoscaler) = (std::sync::Arc::clone(&self.world), self.autoscaler.clone());
+        let flags = Flags { evicts_daemon_sets, ..Flags::default() };
+        let (world, autoscaler) = (Arc::clone(&self.world), self.autoscaler.clone());
         self.tasks.spawn(async move {
             // What it gives up it leaves as it was; the world's journal has the rest.
             let _ = match autoscaler {
@@ -123,12 +125,12 @@ impl Stage {
 
     fn delete_nodes(&mut self, machine: Machine, node: Node) {
         let Some(mut client) = self.client() else { return };
-        let accepted = self.diary.accepted();
+        let diary = self.diary.clone();
         let clock = self.world.clock.clone();
         self.tasks.spawn(async move {
             let call = autoscaler::delete_node(&mut client, &machine.group, &node);
             if matches!(tokio::time::timeout(PATIENCE, call).await, Ok(Ok(()))) {
-                accepted.add(clock.now(), machine);
+                diary.note(clock.now(), Note::Accepted(machine));
             }
         });
     }
@@ -160,25 +162,48 @@ impl Stage {
     fn damage(&mut self, damage: Damage, pick: Pick) {
         let Some((machine, _)) = self.pick(pick) else { return };
         let (cluster, node) = (&self.world.cluster, machine.node.as_str());
+        let death = match damage {
+            Damage::Impaired => Some(Death::Impaired),
+            Damage::Stopped => Some(Death::Stopped),
+            Damage::Interrupted => Some(Death::Interrupted),
+            _ => None,
+        };
+        if let Some(death) = death {
+            self.world.aws.kill_machine(&machine.instance, death);
+            self.dead.insert(machine.node.clone());
+        }
         match damage {
             Damage::KubeletDies => cluster.kill_kubelet(node),
             Damage::Partition => cluster.partition(node),
             Damage::Crash => cluster.crash(node),
             Damage::KubeletRestarts => cluster.restart_kubelet(node),
+            Damage::Revive if self.dead.contains(node) => return,
             Damage::Revive => cluster.revive(node),
+            Damage::Impaired | Damage::Stopped | Damage::Interrupted => {}
         }
         self.note(Note::Damaged(damage, machine));
     }
 
     async fn deed(&mut self, deed: Deed, pick: Pick) {
         let Some((machine, _)) = self.pick(pick) else { return };
+        // Noted first: others see at once what it does.
+        self.note(Note::Person(deed, machine.clone()));
         match deed {
             Deed::Cancel => self.annotate(&machine.node, None).await,
             Deed::Mistype => self.annotate(&machine.node, Some("nwo")).await,
             Deed::Cordon => self.patch(&machine.node, json!({ "spec": { "unschedulable": true } })).await,
             Deed::RollDaemonSet => self.world.cluster.roll("shipper"),
+            Deed::DeleteNode => {
+                let nodes: Api<Node> = Api::all(self.world.cluster.client());
+                let _ = tokio::time::timeout(PATIENCE, nodes.delete(&machine.node, &DeleteParams::default()))
+                    .await;
+            }
+            Deed::Drain => drop(self.others.spawn(drainers::drain(Arc::clone(&self.world), machine.node))),
+            Deed::Update => {
+                let update = drainers::update(Arc::clone(&self.world), self.diary.clone(), machine);
+                self.others.spawn(update);
+            }
         }
-        self.note(Note::Person(deed, machine));
     }
 
     async fn annotate(&self, node: &str, value: Option<&str>) {
@@ -209,6 +234,15 @@ impl Stage {
     async fn blow(&mut self, blow: Blow, n: usize) {
         let Some(replica) = self.replicas.get_mut(n) else { return };
         match blow {
+            Blow::Pause(seconds) => {
+                let Some(switch) = replica.switch.as_ref().filter(|_| replica.program.is_some()) else {
+                    return;
+                };
+                switch.send_replace(true);
+                self.note(Note::Gone(n));
+                self.reach();
+                self.later(seconds, Later::Resume(n));
+            }
             Blow::Clock(by) => {
                 if let Some(program) = &replica.program {
                     program.step_clock(SignedDuration::from_secs(i64::from(by)));
@@ -284,8 +318,8 @@ impl Stage {
         aws.no_more_trouble();
         cluster.no_more_faults();
         cluster.api_up();
-        for node in cluster.node_names() {
-            cluster.revive(&node);
+        for node in cluster.node_names().iter().filter(|node| !self.dead.contains(*node)) {
+            cluster.revive(node);
         }
         for n in 0..self.replicas.len() {
             self.start(n);

@@ -4,16 +4,20 @@
 //! node for ever is taken away, and whatever is under way comes to its end.
 
 mod deeds;
+mod drainers;
 pub(crate) mod panics;
 mod setting;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use ebbtide::aws::Aws;
 use ebbtide::config::Config;
 use ebbtide::provider::proto::NodeGroupTargetSizeRequest;
 use ebbtide::sim::autoscaler::{self, Autoscaler, Client};
+use ebbtide::sim::http::{aws_client, kube_client};
+use ebbtide::sim::paused::{Switch, Way};
 use ebbtide::sim::program::Program;
 use ebbtide::sim::world::World;
 use jiff::{SignedDuration, Timestamp};
@@ -29,8 +33,9 @@ pub(crate) use self::setting::OURS;
 /// How long nodes and pods may take to come up.
 const COMES_UP: Duration = Duration::from_mins(10);
 
-/// How long it may take after the last happening until nothing is under way: the longest grace, two heartbeats, ten minutes of EC2's.
-const COMES_TO_REST: Duration = Duration::from_mins(50);
+/// How long it may take after the last happening until nothing is under way: the shortest limit of a hook (50 minutes, for pods of a dead
+/// machine whose grace has no end), ten minutes of EC2's, and a refresh.
+const COMES_TO_REST: Duration = Duration::from_mins(65);
 
 /// How often it is looked whether something is under way.
 const LOOK: Duration = Duration::from_secs(20);
@@ -38,10 +43,21 @@ const LOOK: Duration = Duration::from_secs(20);
 /// How long nothing happens before the end is looked at: a refresh and the cloud controller.
 const REST: Duration = Duration::from_secs(150);
 
+/// How often TargetSize of each group is asked for. In step with nothing else.
+const ASKED: Duration = Duration::from_secs(7);
+
 /// A replica of the program.
 struct Replica {
     config: Config,
     program: Option<Program>,
+    /// What stops it, if it is ever stopped.
+    switch: Option<Switch>,
+}
+
+impl Replica {
+    fn is_paused(&self) -> bool {
+        self.switch.as_ref().is_some_and(|switch| *switch.borrow())
+    }
 }
 
 /// A scenario under way.
@@ -61,12 +77,17 @@ struct Stage {
     scheduled: usize,
     /// What cluster-autoscaler is doing.
     tasks: JoinSet<()>,
+    /// Whoever else is at work.
+    others: JoinSet<()>,
+    /// Nodes whose machines nobody brings back.
+    dead: BTreeSet<String>,
 }
 
 /// What follows from something that happened.
 #[derive(Clone, Copy, Debug)]
 enum Later {
     Start(usize),
+    Resume(usize),
     AwsBack,
     Unthrottled,
 }
@@ -126,6 +147,7 @@ impl Stage {
     async fn follow(&mut self, later: Later) {
         match later {
             Later::Start(n) => self.start(n),
+            Later::Resume(n) => self.resume(n),
             Later::AwsBack => {
                 self.world.aws.outage(false);
                 self.diary.note(self.world.clock.now(), Note::AwsBack);
@@ -148,8 +170,28 @@ impl Stage {
 
     fn start(&mut self, n: usize) {
         if self.replicas[n].program.is_none() {
-            let program = Program::start(&self.world, self.replicas[n].config.clone());
-            self.replicas[n].program = Some(program);
+            self.replicas[n].program = Some(self.started(&self.replicas[n]));
+            self.diary.note(self.world.clock.now(), Note::Started(n));
+        }
+        self.reach();
+    }
+
+    fn started(&self, replica: &Replica) -> Program {
+        let (world, config) = (&self.world, replica.config.clone());
+        let Some(switch) = &replica.switch else { return Program::start(world, config) };
+        switch.send_replace(false);
+        let aws = Aws::at(aws_client(Way::to(world.aws.clone(), switch, None)));
+        let client = kube_client(Way::to(world.cluster.clone(), switch, None));
+        Program::start_with(world, aws, client, config)
+    }
+
+    /// A replica that was stopped goes on, if nobody has killed it meanwhile.
+    fn resume(&mut self, n: usize) {
+        let replica = &self.replicas[n];
+        if replica.is_paused() && replica.program.is_some() {
+            if let Some(switch) = &replica.switch {
+                switch.send_replace(false);
+            }
             self.diary.note(self.world.clock.now(), Note::Started(n));
         }
         self.reach();
@@ -157,7 +199,11 @@ impl Stage {
 
     /// cluster-autoscaler reaches the first replica that runs.
     fn reach(&self) {
-        let running = self.replicas.iter().find_map(|replica| replica.program.as_ref());
+        let running = self
+            .replicas
+            .iter()
+            .filter(|replica| !replica.is_paused())
+            .find_map(|replica| replica.program.as_ref());
         *self.reached.lock().unwrap_or_else(PoisonError::into_inner) = running.map(Program::client);
     }
 
@@ -202,21 +248,37 @@ impl Stage {
         world.cluster.node_names().iter().any(leaves) || self.scenario.groups.iter().any(busy)
     }
 
+    /// Somebody asks for the target sizes all the time.
+    fn ask_for_targets(&mut self) {
+        let (reached, diary, clock) =
+            (Arc::clone(&self.reached), self.diary.clone(), self.world.clock.clone());
+        let groups: Vec<&str> = self.scenario.groups.iter().map(|group| group.name).collect();
+        self.others.spawn(async move {
+            loop {
+                tokio::time::sleep(ASKED).await;
+                let client = reached.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                let Some(mut client) = client else { continue };
+                for group in &groups {
+                    let answer = target_size(&mut client, group).await;
+                    diary.note(clock.now(), Note::Told((*group).to_owned(), answer));
+                }
+            }
+        });
+    }
+
     /// TargetSize of every group, as cluster-autoscaler would be told now.
     async fn targets(&self) -> BTreeMap<String, Result<i32, String>> {
         let mut targets = BTreeMap::new();
         let Some(mut client) = self.client() else { return targets };
         for group in &self.scenario.groups {
-            let request = NodeGroupTargetSizeRequest { id: group.name.to_owned() };
-            let answer = client.node_group_target_size(request).await;
-            let size = answer.map(|answer| answer.into_inner().target_size);
-            targets.insert(group.name.to_owned(), size.map_err(|status| status.to_string()));
+            targets.insert(group.name.to_owned(), target_size(&mut client, group.name).await);
         }
         targets
     }
 
     async fn end(mut self) -> History {
         self.tasks.shutdown().await;
+        self.others.shutdown().await;
         let targets = self.targets().await;
         let world = &self.world;
         let nodes = world.cluster.node_names().iter().filter_map(|name| world.cluster.node(name)).collect();
@@ -233,4 +295,9 @@ impl Stage {
         self.scanned.extend(self.autoscaler.iter().flat_map(Autoscaler::journal));
         History::of(self.scenario, &self.world, self.scanned, &self.diary, end)
     }
+}
+
+async fn target_size(client: &mut Client, group: &str) -> Result<i32, String> {
+    let answer = client.node_group_target_size(NodeGroupTargetSizeRequest { id: group.to_owned() }).await;
+    answer.map(|answer| answer.into_inner().target_size).map_err(|status| status.to_string())
 }

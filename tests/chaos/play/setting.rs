@@ -1,6 +1,6 @@
 //! What there is at the beginning.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -10,9 +10,11 @@ use ebbtide::groups::managed_hooks::Managed;
 use ebbtide::scale_in::{OnDeadline, Treatment};
 use ebbtide::sim::autoscaler::{Autoscaler, Client, Options, Version};
 use ebbtide::sim::aws::{GroupSpec, HookResult, HookSpec, MixedSpec, QueueSpec, TemplateData, WarmPoolSpec};
+use ebbtide::sim::ca_drain::{self, clean_up};
 use ebbtide::sim::cluster::{
     Cluster, Workload as Pods, budget, daemon_set, job, pod, replica_set, stateful_set,
 };
+use ebbtide::sim::paused::Switch;
 use ebbtide::sim::program::{TAG, config};
 use ebbtide::sim::world::{POOL, World};
 use tokio::task::JoinSet;
@@ -20,10 +22,13 @@ use tonic::transport::Endpoint;
 
 use super::{Replica, Stage};
 use crate::history::Diary;
-use crate::scenario::{self, Budget, Flags, Group, Kind, Scenario, Workload};
+use crate::scenario::{self, Blow, Budget, Flags, Group, Kind, Scenario, What, Workload};
 
 /// Nodes have one of these, and the log shipper ships what workloads on them write.
 const SHIPPER: &str = "shipper";
+
+/// How long cluster-autoscaler tries to take its taints off at its start.
+const CLEANS_UP: Duration = Duration::from_mins(1);
 
 /// The name of our hook.
 pub(crate) const OURS: &str = "ebbtide";
@@ -44,7 +49,7 @@ impl Stage {
         for workload in scenario.workloads.iter().filter(|workload| workload.comes_to.is_none()) {
             add(&world.cluster, workload, None);
         }
-        let replicas = replicas(&world, &scenario.program);
+        let replicas = replicas(&world, &scenario);
         let autoscaler = scenario.autoscaler.map(|version| autoscaler(&world, version));
         let mut stage = Self {
             began: world.clock.now(),
@@ -53,6 +58,8 @@ impl Stage {
             later: BTreeMap::new(),
             scheduled: 0,
             tasks: JoinSet::new(),
+            others: JoinSet::new(),
+            dead: BTreeSet::new(),
             world,
             scenario,
             replicas,
@@ -63,6 +70,7 @@ impl Stage {
             stage.start(n);
         }
         stage.run_autoscaler();
+        stage.ask_for_targets();
         stage
     }
 
@@ -98,6 +106,9 @@ impl Stage {
             self.scanned.extend(old.journal());
             self.autoscaler = Some(autoscaler(&self.world, version));
             self.run_autoscaler();
+        } else {
+            // Its first act, which it does here too where it does nothing else.
+            let _ = tokio::time::timeout(CLEANS_UP, clean_up(&self.world, &ca_drain::Flags::default())).await;
         }
     }
 }
@@ -110,7 +121,8 @@ fn autoscaler(world: &World, version: scenario::Autoscaler) -> Autoscaler {
     Autoscaler::new(world, Options::of(version))
 }
 
-fn replicas(world: &World, flags: &Flags) -> Vec<Replica> {
+fn replicas(world: &World, scenario: &Scenario) -> Vec<Replica> {
+    let flags = &scenario.program;
     let queue_urls = if flags.has_queue {
         let queue = world.aws.add_queue(QueueSpec::named("ebbtide"));
         world.aws.send_events_to(&queue);
@@ -118,12 +130,18 @@ fn replicas(world: &World, flags: &Flags) -> Vec<Replica> {
     } else {
         Vec::new()
     };
+    let is_stopped = |n: u32| {
+        let stops =
+            |what: &What| matches!(what, What::Program(Blow::Pause(_), place) if *place == n as usize);
+        scenario.happenings.iter().any(|happening| stops(&happening.what))
+    };
     let replica = |n: u32| {
         let pod = Some(format!("ebbtide-{n}"));
         let election = Some(Candidate { lease: "ebbtide".to_owned(), pod });
         Replica {
             config: Config { queue_urls: queue_urls.clone(), election, ..configured(flags) },
             program: None,
+            switch: is_stopped(n).then(|| Switch::new(false)),
         }
     };
     (0..flags.replicas).map(replica).collect()
