@@ -176,10 +176,11 @@ pub(super) fn leftovers(history: &History) -> Vec<Violation> {
             }
             _ => false,
         });
-        let by_hand = history
-            .diary
-            .iter()
-            .any(|(_, note)| matches!(note, Note::Person(Deed::Cordon | Deed::Drain | Deed::Update, machine) if machine.node == name));
+        let is_cordoned = |(_, note): &(Timestamp, Note)| match note {
+            Note::Person(Deed::Cordon | Deed::Drain | Deed::Update, machine) => machine.node == name,
+            _ => false,
+        };
+        let by_hand = history.diary.iter().any(is_cordoned);
         let spec = node.spec.as_ref();
         let mut left = Vec::new();
         if spec.and_then(|spec| spec.unschedulable) == Some(true) && !by_hand && !is_noticed {
