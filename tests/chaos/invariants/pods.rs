@@ -13,6 +13,9 @@ use crate::scenario::{Cause, Damage, Deed, Kind, Workload};
 /// How long a pod on a dead machine is waited for beyond its grace.
 pub(super) const DEAD: SignedDuration = SignedDuration::from_mins(1);
 
+/// As exact as timestamps of Kubernetes are.
+const SECOND: SignedDuration = SignedDuration::from_secs(1);
+
 /// How long containers run on at most that are killed without a grace.
 const KILLED: SignedDuration = SignedDuration::from_secs(3);
 
@@ -87,10 +90,10 @@ impl History {
         if self.time_is_up(instance, 0, at) {
             return true;
         }
-        // On a dead machine nobody confirms an exit: grace and a minute.
+        // On a dead machine nobody confirms an exit: grace and a minute, from a deletion timestamp of whole seconds.
         if let Some(asked) = run.asked
             && self.is_dead(&run.node, at)
-            && asked.at + SignedDuration::from_secs(grace.clamp(0, 100_000)) + DEAD <= at
+            && asked.at + SignedDuration::from_secs(grace.clamp(0, 100_000)) + DEAD <= at + SECOND
         {
             return true;
         }
