@@ -9,14 +9,17 @@ use crate::history::{History, Note};
 /// From a start to the first answer: groups are read, the Lease is another matter.
 const STARTS: SignedDuration = SignedDuration::from_secs(60);
 
+/// For how long after trouble began AWS may refuse a size: the longest trouble, and a call.
+const REFUSES: SignedDuration = SignedDuration::from_mins(3);
+
 /// A loop ended with an error though somebody was there to answer.
 pub(super) fn loops(history: &History) -> Vec<Violation> {
     let mut found = Vec::new();
     for (at, event) in &history.autoscaler {
         let Event::LoopFailed(error) = event else { continue };
-        // AWS may refuse a size, and cluster-autoscaler is told so.
-        if error.starts_with("scale-up")
-            || error.starts_with("fixing sizes")
+        // AWS in trouble may refuse a size, and cluster-autoscaler is told so.
+        let is_of_a_size = error.starts_with("scale-up") || error.starts_with("fixing sizes");
+        if is_of_a_size && history.aws_had_trouble(*at - REFUSES, *at)
             || history.was_disturbed(*at - STARTS, *at)
             || history.has_started_within(STARTS, *at)
         {
