@@ -215,9 +215,11 @@ pub(super) fn lines(history: &History) -> Vec<Violation> {
         let Event::LinesLost { node, count } = &entry.what else { continue };
         let Some(instance) = history.instance_at(node, entry.at) else { continue };
         let is_ours = releases.iter().any(|(at, id)| id == instance && *at <= entry.at);
-        // Nobody ships from a machine that was broken, or that AWS took back.
+        // Nobody ships from a machine that was broken, that AWS took back, or whose Node was deleted, its shipper with the others.
         let was_broken = history.diary.iter().any(|(_, note)| match note {
-            Note::Damaged(_, machine) | Note::Asked(Cause::Spot, machine) => machine.node == *node,
+            Note::Damaged(_, machine)
+            | Note::Asked(Cause::Spot, machine)
+            | Note::Person(Deed::DeleteNode, machine) => machine.node == *node,
             _ => false,
         });
         if is_ours && !was_broken && !history.time_is_up(instance, 0, entry.at) {
