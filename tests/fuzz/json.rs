@@ -17,7 +17,7 @@ pub(crate) fn mutated(input: &[u8], words: &[&str], rng: &mut Rng) -> Option<Vec
     change(&mut value, &mut target.clone(), words, &mut fill, rng);
     let mut text = value.to_string();
     if !fill.is_empty() {
-        text = text.replacen(&format!("{:?}", HOLE).replace("\\u{1}", "\\u0001"), &fill, 1);
+        text = text.replacen(&format!("{HOLE:?}").replace("\\u{1}", "\\u0001"), &fill, 1);
     }
     Some(text.into_bytes())
 }

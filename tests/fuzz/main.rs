@@ -17,6 +17,7 @@ mod mutate;
 mod rpc;
 mod run;
 mod targets;
+mod words;
 
 use std::process::ExitCode;
 

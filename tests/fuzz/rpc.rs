@@ -171,9 +171,8 @@ pub(crate) fn feed(input: &[u8]) -> Result<Told, String> {
             tonic::Code::Unimplemented,
         ];
         // tonic itself calls a message that cannot be decoded INTERNAL.
-        if !known.contains(&status.code())
-            && !(status.code() == tonic::Code::Internal && status.message().contains("decode"))
-        {
+        let is_undecodable = status.code() == tonic::Code::Internal && status.message().contains("decode");
+        if !(known.contains(&status.code()) || is_undecodable) {
             return Err(format!("{status:?}"));
         }
         let accepted = status.code() == tonic::Code::Ok;

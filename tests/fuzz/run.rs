@@ -5,9 +5,9 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Instant;
 
 use fastrand::Rng;
+use tokio::time::Instant;
 
 use crate::MEMORY;
 use crate::mutate::mutated;

@@ -27,6 +27,7 @@ use tracing_subscriber::layer::{Context, Layer};
 
 use crate::rpc;
 use crate::run::Told;
+use crate::words::{FLAGS, LEARNED, NOTICE, OBJECTS, RECORD, RPC, TAGS, USER_DATA};
 
 /// What is fed with inputs.
 pub(crate) struct Target {
@@ -78,179 +79,6 @@ pub(crate) const TARGETS: &[Target] = &[
     Target { name: "objects", largest: 1 << 16, line: LINE, words: OBJECTS, feed: objects },
 ];
 
-const NOTICE: &[&str] = &[
-    "detail",
-    "detail-type",
-    "detail_type",
-    "Type",
-    "TopicArn",
-    "Message",
-    "Notification",
-    "Event",
-    "LifecycleTransition",
-    "autoscaling:EC2_INSTANCE_TERMINATING",
-    "EC2 Spot Instance Interruption Warning",
-    "AWS Health Event",
-    "instance-id",
-    "affectedEntities",
-    "entityValue",
-    "EC2InstanceId",
-    "i-0",
-    "time",
-    "Thu, 27 Aug 2026 13:19:03 GMT",
-    "state",
-    "stopped",
-];
-const TAGS: &[&str] = &[
-    "k8s.io/cluster-autoscaler/node-template/label/",
-    "k8s.io/cluster-autoscaler/node-template/taint/",
-    "k8s.io/cluster-autoscaler/node-template/resources/",
-    "k8s.io/cluster-autoscaler/node-template/autoscaling-options/",
-    "cpu",
-    "memory",
-    "pods",
-    "ephemeral-storage",
-    "nvidia.com/gpu",
-    "Gi",
-    "Ei",
-    "1e99",
-    ":NoSchedule",
-    "ebbtide/max-pods",
-    "ebbtide/prefix-delegation",
-    "ebbtide/drain-timeout",
-    "30days",
-    "maxnodeprovisiontime",
-    "h",
-    "ns",
-    "\n",
-    "=",
-];
-const RPC: &[&str] = &[
-    "NodeGroups\n",
-    "NodeGroupForNode\n",
-    "PricingNodePrice\n",
-    "PricingPodPrice\n",
-    "GPULabel\n",
-    "GetAvailableGPUTypes\n",
-    "Cleanup\n",
-    "Refresh\n",
-    "NodeGroupTargetSize\n",
-    "NodeGroupIncreaseSize\n",
-    "NodeGroupDeleteNodes\n",
-    "NodeGroupDecreaseTargetSize\n",
-    "NodeGroupNodes\n",
-    "NodeGroupTemplateNodeInfo\n",
-    "NodeGroupGetOptions\n",
-    "web",
-    "full",
-    "aws:///z1/i-1",
-    "aws:///z1/i-placeholder-web-0",
-    "aws:///z1/i-placeholder-full-2147483647",
-    "n-1",
-    "i-2",
-];
-const RECORD: &[&str] = &[
-    "cause",
-    "group",
-    "instance",
-    "phase",
-    "requestedAt",
-    "releaseBy",
-    "emptySince",
-    "now",
-    "replace",
-    " since ",
-    "autoscaler",
-    "Draining",
-    "Flushing",
-    "terminate-and-decrement",
-    "until",
-    "event",
-];
-const LEARNED: &[&str] = &[
-    "revisions",
-    "types",
-    "last",
-    "settled",
-    "labels",
-    "varying",
-    "taints",
-    "given",
-    "capacity",
-    "allocatable",
-    "cpuMillis",
-    "memoryKib",
-    "pods",
-    "storageKib",
-    "devices",
-    "m5.large",
-    "key",
-    "effect",
-    "kubernetes.io/os",
-    "windows",
-];
-const USER_DATA: &[&str] = &[
-    "max-pods",
-    "maxPods",
-    "--max-pods",
-    "localStorage",
-    "strategy",
-    "RAID0",
-    "--local-disks",
-    "setup-local-disks",
-    "raid0",
-    "--no-bind-kubelet",
-    "[settings.kubernetes]",
-    "settings",
-    "bottlerocket",
-    "ephemeral-storage",
-    "bind",
-    "\\\n",
-    "#",
-    "\"",
-];
-const FLAGS: &[&str] = &[
-    "\n",
-    "\0",
-    "--",
-    "=",
-    "--nodes=1:2:a",
-    "--node-group-auto-discovery=asg:tag=a=b",
-    "--listen=unix:///a",
-    "--drain-timeout=1m",
-    "--queue-url=https://sqs.us-east-1.amazonaws.com/1/q",
-    "--eviction-rate=1",
-    "--tls-cert=/a",
-    "check",
-    "plan",
-    "serve",
-    "status",
-    "/ebbtide\0serve\0--nodes=1:2:a\0",
-];
-const OBJECTS: &[&str] = &[
-    "metadata",
-    "spec",
-    "status",
-    "annotations",
-    "ebbtide/scale-in",
-    "ebbtide/marks",
-    "ebbtide/cordon",
-    "ebbtide/drain-order",
-    "ebbtide/flush-seconds",
-    "ebbtide/drain",
-    "wait",
-    "evict",
-    "deletionTimestamp",
-    "terminationGracePeriodSeconds",
-    "priority",
-    "ownerReferences",
-    "DaemonSet",
-    "disruptionsAllowed",
-    "ToBeDeletedByClusterAutoscaler",
-    "providerID",
-    "tolerations",
-];
-
 fn now() -> Timestamp {
     Timestamp::from_second(1_800_000_000).expect("in range")
 }
@@ -295,6 +123,7 @@ fn logged(work: impl FnOnce()) -> Vec<String> {
     LOG.take()
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "as every target")]
 fn notices(input: &[u8]) -> Result<Told, String> {
     Ok(match Content::read(&text(input)) {
         Content::Notices(notices) => {
@@ -449,13 +278,13 @@ fn user_data(input: &[u8]) -> Result<Told, String> {
 }
 
 /// Arguments, one a line; and the command line of a container's first process, beside `check`.
+#[expect(clippy::unnecessary_wraps, reason = "as every target")]
 fn flags(input: &[u8]) -> Result<Told, String> {
     let text = text(input);
     let args = std::iter::once("ebbtide").chain(text.split('\n')).map(Into::into);
     let given = Config::parse(args, |_| None, || input.to_vec());
     let beside = Config::parse(["ebbtide", "check"].map(Into::into), |_| None, || input.to_vec());
     let told = |read: Result<Command, ebbtide::config::Problems>| match read {
-        Ok(Command::Print(_)) => (true, vec![]),
         Ok(_) => (true, vec![]),
         Err(problems) => (false, problems.0.iter().map(ToString::to_string).collect()),
     };
@@ -474,6 +303,7 @@ struct Objects {
 }
 
 /// A Node, pods and budgets, and a scale-in of the node to its end.
+#[expect(clippy::unnecessary_wraps, reason = "as every target")]
 fn objects(input: &[u8]) -> Result<Told, String> {
     let Ok(objects) = serde_json::from_slice::<Objects>(input) else { return Ok(Told::default()) };
     let budgets = Store::<Budget>::default();
