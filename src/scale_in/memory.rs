@@ -251,6 +251,16 @@ impl Memory {
         }
     }
 
+    /// Notes that a write of the Node failed. It may have happened, but the actions that were to follow did not.
+    pub fn note_not_written(&mut self, then: &[Action], pause: Option<SignedDuration>, now: Timestamp) {
+        for action in then {
+            if let Action::Terminate { noted_at, .. } = action {
+                self.void_termination = Some(*noted_at);
+            }
+        }
+        self.failed(&Task::Node, now, pause);
+    }
+
     /// Notes the API server's answer to evicting or deleting a pod, and the budgets that covered it when asked.
     pub fn note_answer(
         &mut self,
@@ -302,6 +312,19 @@ impl Memory {
         }
         self.note_refusal(error);
         self.failed(&Task::Terminate, now, None);
+    }
+
+    /// Notes AWS's answer to the completion of our hook.
+    pub fn note_completion(&mut self, result: &Result<(), AwsError>, now: Timestamp) {
+        let Err(error) = result else {
+            self.refused_by_aws = None;
+            return self.worked(Task::Complete, now);
+        };
+        // AWS shows Terminating:Wait before a hook can be completed and after it was: the next refresh tells.
+        if !matches!(error, AwsError::NoActiveHook { .. }) {
+            self.note_refusal(error);
+        }
+        self.failed(&Task::Complete, now, None);
     }
 
     /// Keeps AWS's words for people if trying again alone will not help.

@@ -161,18 +161,12 @@ impl Worker {
         self.start(&node, Action::AnnouncePod { pod, uid: uid.to_owned(), event });
     }
 
-    /// The write may have happened, but the actions that were to follow did not.
     fn hear_of_failed_write(&mut self, error: &ApiError, then: &[Action]) {
-        for action in then {
-            if let Action::Terminate { noted_at, .. } = action {
-                self.memory.void_termination = Some(*noted_at);
-            }
-        }
         let pause = matches!(error, ApiError::Conflict).then_some(OVERTAKEN);
         if pause.is_none() && !matches!(error, ApiError::DryRun) {
             tracing::warn!(node = self.name.as_str(), error = %chain(error), "the Node could not be written: tried again");
         }
-        self.memory.failed(&Task::Node, self.shared.clock.now(), pause);
+        self.memory.note_not_written(then, pause, self.shared.clock.now());
     }
 
     /// AWS was not told, although the record says so.
@@ -194,6 +188,7 @@ impl Worker {
 
     fn hear_of_completion(&mut self, hook: &Hook, instance: &InstanceId, result: Result<(), AwsError>) {
         let now = self.shared.clock.now();
+        self.memory.note_completion(&result, now);
         match result {
             Ok(()) => {
                 self.note_release();
@@ -204,16 +199,10 @@ impl Worker {
                     hook = hook.name,
                     "lifecycle hook completed"
                 );
-                self.memory.refused_by_aws = None;
-                self.memory.worked(Task::Complete, now);
             }
-            // AWS shows Terminating:Wait before a hook can be completed and after it was: the next refresh tells.
+            Err(AwsError::NoActiveHook { .. }) => {}
             Err(error) => {
-                if !matches!(error, AwsError::NoActiveHook { .. }) {
-                    tracing::warn!(node = self.name.as_str(), instance = instance.as_str(), error = %chain(&error), "lifecycle hook not completed: tried again, heartbeats go on");
-                    self.memory.note_refusal(&error);
-                }
-                self.memory.failed(&Task::Complete, now, None);
+                tracing::warn!(node = self.name.as_str(), instance = instance.as_str(), error = %chain(&error), "lifecycle hook not completed: tried again, heartbeats go on");
             }
         }
         self.shared.groups.refresh_soon();

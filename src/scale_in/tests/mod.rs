@@ -10,6 +10,7 @@ mod people;
 mod release;
 mod report;
 mod scene;
+mod small_worlds;
 mod states;
 
 pub(super) use scene::settings;
