@@ -38,6 +38,11 @@ impl ProviderId {
     pub fn instance(zone: impl Into<String>, instance: impl Into<InstanceId>) -> Self {
         Self::Instance { zone: zone.into(), instance: instance.into() }
     }
+
+    /// How the provider id of an instance is written: one is, for each instance in each answer.
+    pub fn text_of_instance(zone: &str, instance: &str) -> String {
+        [SCHEME, zone, "/", instance].concat()
+    }
 }
 
 /// The text is not a provider id of AWS.

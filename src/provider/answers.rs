@@ -75,8 +75,8 @@ pub fn instances(
     scale_ins: &dyn ScaleIns,
 ) -> Vec<Instance> {
     let real = group.asg.instances.iter().filter(|i| i.lifecycle.is_node()).map(|instance| {
-        let id = ProviderId::instance(&instance.zone, &instance.id);
-        listed(&id, state(group, instance, scale_ins), None)
+        let id = ProviderId::text_of_instance(&instance.zone, &instance.id);
+        listed(id, state(group, instance, scale_ins), None)
     });
     let zone = group.asg.zones.first().cloned().unwrap_or_default();
     let failed = group.failure.as_ref().map_or(0, |failure| failure.launches).min(can_be_given_up);
@@ -84,13 +84,13 @@ pub fn instances(
     let missing = missing.iter().enumerate().map(|(n, &index)| {
         let id = ProviderId::Placeholder { zone: zone.clone(), group: group.asg.name.clone(), index };
         let failure = group.failure.as_ref().filter(|_| n >= in_time);
-        listed(&id, InstanceState::InstanceCreating, failure.map(error_info))
+        listed(id.to_string(), InstanceState::InstanceCreating, failure.map(error_info))
     });
     real.chain(missing).collect()
 }
 
-fn listed(id: &ProviderId, state: InstanceState, error_info: Option<InstanceErrorInfo>) -> Instance {
-    Instance { id: id.to_string(), status: Some(InstanceStatus { instance_state: state.into(), error_info }) }
+fn listed(id: String, state: InstanceState, error_info: Option<InstanceErrorInfo>) -> Instance {
+    Instance { id, status: Some(InstanceStatus { instance_state: state.into(), error_info }) }
 }
 
 fn state(group: &Group, instance: &aws::Instance, scale_ins: &dyn ScaleIns) -> InstanceState {

@@ -18,6 +18,7 @@ pub mod error;
 mod handshakes;
 pub mod listen;
 pub mod metrics;
+mod node_message;
 pub mod options;
 pub mod placeholders;
 mod prices;

@@ -3,6 +3,8 @@
 
 #![allow(missing_docs, unreachable_pub, unused_qualifications, clippy::pedantic, reason = "generated")]
 
+pub use super::node_message::ExternalGrpcNode;
+
 tonic::include_proto!("clusterautoscaler.cloudprovider.v1.externalgrpc");
 
 /// The encoded descriptors of the protocol and of what it imports, as reflection serves them.
