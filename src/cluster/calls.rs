@@ -19,6 +19,7 @@ use super::client::Cluster;
 use super::drain_state::DrainState;
 use super::node_view::NodeView;
 use super::pods::PodName;
+use super::seen_node::SeenNode;
 
 /// Longest note that the API server takes in an Event, in bytes.
 ///
@@ -57,7 +58,7 @@ const ANSWER_LIMIT: usize = 64 * 1024;
 impl Cluster {
     /// Patches a Node. The patch has the resource version it is based on, so that it fails if the Node has changed.
     pub async fn patch_node(&self, name: &str, patch: &Value) -> Result<NodeView, ApiError> {
-        let api: Api<Node> = Api::all(self.client.clone());
+        let api: Api<SeenNode> = Api::all(self.client.clone());
         let params = PatchParams { field_manager: Some("ebbtide".into()), ..PatchParams::default() };
         let node = timely(api.patch(name, &params, &Patch::Merge(patch))).await?;
         Ok(NodeView::from(&node))
@@ -70,7 +71,7 @@ impl Cluster {
         state: DrainState,
         now: Timestamp,
     ) -> Result<NodeView, ApiError> {
-        let api: Api<Node> = Api::all(self.client.clone());
+        let api: Api<SeenNode> = Api::all(self.client.clone());
         let patch = Patch::Strategic(state.patch(&node.uid, node.drain_state, now));
         let params = PatchParams { field_manager: Some("ebbtide".into()), ..PatchParams::default() };
         let node = timely(api.patch_status(&node.name, &params, &patch)).await?;
@@ -93,7 +94,7 @@ impl Cluster {
 
     /// Reads a Node again after a conflict.
     pub async fn get_node(&self, name: &str) -> Result<NodeView, ApiError> {
-        let api: Api<Node> = Api::all(self.client.clone());
+        let api: Api<SeenNode> = Api::all(self.client.clone());
         let node = timely(api.get(name)).await?;
         Ok(NodeView::from(&node))
     }

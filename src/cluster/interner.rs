@@ -1,14 +1,14 @@
 //! Shares the text of labels and resources between Nodes.
 //!
 //! A Node has some 25 labels and 15 quantities, nearly all of them equal on every Node of its group. [`Interner`] keeps
-//! each text once, so that a Node's map is a list of pointers.
+//! each text once, so that a Node's map is a list of pointers; and each map of quantities once, as all Nodes of a type have the same.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 /// A small map of text, sorted by key.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TextMap(Box<[(Arc<str>, Arc<str>)]>);
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct TextMap(Arc<[(Arc<str>, Arc<str>)]>);
 
 impl TextMap {
     /// The value of a key.
@@ -35,7 +35,8 @@ impl<K: AsRef<str>, V: AsRef<str>> FromIterator<(K, V)> for TextMap {
 #[derive(Debug, Default)]
 pub(super) struct Interner {
     known: HashSet<Arc<str>>,
-    /// At this number, texts that nobody uses any more are removed.
+    maps: HashSet<TextMap>,
+    /// At this number, texts and maps that nobody uses any more are removed.
     limit: usize,
 }
 
@@ -43,9 +44,9 @@ pub(super) struct Interner {
 const FEW: usize = 1024;
 
 impl Interner {
-    /// Replaces the texts of `pairs` by the shared ones.
+    /// Replaces the texts of `pairs` by the shared ones. Nothing is done to a map that is shared already.
     pub(super) fn share(&mut self, pairs: &mut TextMap) {
-        for (key, value) in &mut pairs.0 {
+        for (key, value) in Arc::get_mut(&mut pairs.0).into_iter().flatten() {
             for text in [key, value] {
                 match self.known.get(text) {
                     Some(known) => *text = Arc::clone(known),
@@ -55,9 +56,21 @@ impl Interner {
                 }
             }
         }
-        if self.known.len() > self.limit.max(FEW) {
+        if self.known.len() + self.maps.len() > self.limit.max(FEW) {
+            // Maps first: they hold texts.
+            self.maps.retain(|map| Arc::strong_count(&map.0) > 1);
             self.known.retain(|text| Arc::strong_count(text) > 1);
-            self.limit = 2 * self.known.len();
+            self.limit = 2 * (self.known.len() + self.maps.len());
+        }
+    }
+
+    /// Replaces the whole map by a shared one.
+    pub(super) fn share_whole(&mut self, pairs: &mut TextMap) {
+        if let Some(known) = self.maps.get(pairs) {
+            pairs.clone_from(known);
+        } else {
+            self.share(pairs);
+            self.maps.insert(pairs.clone());
         }
     }
 }
@@ -71,6 +84,24 @@ mod tests {
         let pairs: TextMap = [("b", "2"), ("a", "1"), ("c", "3")].into_iter().collect();
         assert_eq!((pairs.get("a"), pairs.get("c"), pairs.get("d")), (Some("1"), Some("3"), None));
         assert_eq!(pairs.iter().map(|(key, _)| key).collect::<String>(), "abc");
+    }
+
+    #[test]
+    fn a_map_that_many_have_is_kept_once_and_no_longer_than_it_is_used() {
+        let mut words = Interner::default();
+        let mut of = |cpu: usize| {
+            let mut pairs: TextMap = [("cpu", cpu.to_string())].into_iter().collect();
+            words.share_whole(&mut pairs);
+            pairs
+        };
+        let (a, b) = (of(4), of(4));
+        assert!(Arc::ptr_eq(&a.0, &b.0));
+        for cpu in 0..10 * FEW {
+            drop(of(cpu));
+        }
+        words.share(&mut [("one", "more")].into_iter().collect());
+        assert!(words.maps.len() + words.known.len() <= 2 * FEW, "{}", words.maps.len());
+        assert_eq!((a.get("cpu"), words.maps.contains(&a)), (Some("4"), true));
     }
 
     #[test]

@@ -22,6 +22,7 @@ mod reflect;
 mod requests;
 mod reviews;
 mod rewind;
+mod seen_node;
 mod version;
 mod watches;
 
@@ -41,3 +42,4 @@ pub use nodes::Nodes;
 pub use pods::{DaemonOwner, PodName, PodView};
 pub use reflect::{Project, Sink, Store, brings_news, deliver, reflect};
 pub use reviews::{DeployedContainer, LeaseHolder, Right};
+pub use seen_node::SeenNode;

@@ -123,6 +123,41 @@ impl NodeView {
         self.labels.get(names::EXCLUDE_FROM_LOAD_BALANCERS).is_some()
     }
 
+    /// Whether somebody wants it gone: it carries a record or wish of ours, or cluster-autoscaler's taint.
+    pub(super) fn is_marked(&self) -> bool {
+        self.record.is_some() || self.taint(names::TO_BE_DELETED).is_some()
+    }
+
+    /// Whether `other` is the same save for the version.
+    pub(super) fn is_but_for_its_version(&self, other: &Self) -> bool {
+        let Self {
+            name,
+            uid,
+            resource_version: _,
+            instance,
+            unschedulable,
+            taints,
+            record,
+            marks,
+            cordon,
+            labels,
+            created,
+            ready,
+            ready_since,
+            unready_since,
+            drain_state,
+            capacity,
+            allocatable,
+        } = self;
+        (name, uid, instance, unschedulable)
+            == (&other.name, &other.uid, &other.instance, &other.unschedulable)
+            && (taints, record, marks, cordon) == (&other.taints, &other.record, &other.marks, &other.cordon)
+            && (created, ready, ready_since, unready_since)
+                == (&other.created, &other.ready, &other.ready_since, &other.unready_since)
+            && (drain_state, labels, capacity, allocatable)
+                == (&other.drain_state, &other.labels, &other.capacity, &other.allocatable)
+    }
+
     /// The scale-in under way. A record that names another instance is void.
     pub fn scale_in(&self) -> Option<&Record> {
         let record = self.record.as_ref()?.record()?;

@@ -5,16 +5,17 @@
 //! from a backup counts from an older version.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Node;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::interner::Interner;
 use super::node_view::{NodeView, Ready};
 use super::reflect::Sink;
+use super::seen_node::SeenNode;
 use super::version::is_older;
 use crate::k8s::{InstanceId, NodeName};
 
@@ -24,6 +25,8 @@ pub struct Nodes {
     inner: Mutex<Inner>,
     dirty: Notify,
     synced: watch::Sender<bool>,
+    /// How many instances are marked, to be read without the lock: each RPC asks for every instance of a group, and mostly there are none.
+    marked: AtomicUsize,
 }
 
 /// A watch that has not failed for this long works, even if it has shown no event: a broken one is retried within 5 s,
@@ -39,6 +42,8 @@ struct Inner {
     by_name: BTreeMap<NodeName, Arc<NodeView>>,
     /// More than one Node if a kubelet came back under another name, or if somebody made a Node up.
     by_instance: BTreeMap<InstanceId, BTreeSet<NodeName>>,
+    /// Instances with a Node that is marked to go.
+    marked: BTreeSet<InstanceId>,
     /// Nodes that have changed since the controller last asked.
     dirty: BTreeSet<NodeName>,
     /// Who waits for a change of which Node.
@@ -68,6 +73,16 @@ impl Nodes {
         let mut nodes: Vec<_> = names.filter_map(|name| inner.by_name.get(name)).cloned().collect();
         nodes.sort_by_key(|node| (node.ready != Ready::Yes, node.created));
         nodes
+    }
+
+    /// Whether a Node of this instance is marked to go: it carries a record or wish of ours, or cluster-autoscaler's taint. Cheap.
+    pub fn is_marked(&self, instance: &str) -> bool {
+        self.marked.load(Ordering::Acquire) > 0 && self.lock().marked.contains(instance)
+    }
+
+    /// Whether several Nodes name this instance.
+    pub fn has_twins(&self, instance: &str) -> bool {
+        self.lock().by_instance.get(instance).is_some_and(|names| names.len() > 1)
     }
 
     /// Every Node's name.
@@ -111,8 +126,7 @@ impl Nodes {
             return;
         }
         inner.insert(node);
-        drop(inner);
-        self.dirty.notify_one();
+        self.changed_by(inner);
     }
 
     /// Stores the answer to a write of ours, unless the Node has gone meanwhile or the stored one is newer. Returns
@@ -129,8 +143,7 @@ impl Nodes {
             inner.heard.insert(node.name.clone());
         }
         inner.insert(node);
-        drop(inner);
-        self.dirty.notify_one();
+        self.changed_by(inner);
         true
     }
 
@@ -156,6 +169,12 @@ impl Nodes {
         self.lock().waiting.remove(name);
     }
 
+    fn changed_by(&self, inner: MutexGuard<'_, Inner>) {
+        self.marked.store(inner.marked.len(), Ordering::Release);
+        drop(inner);
+        self.dirty.notify_one();
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -169,23 +188,40 @@ impl Inner {
     }
 
     fn share(&mut self, node: &mut NodeView) {
-        for pairs in [&mut node.labels, &mut node.capacity, &mut node.allocatable] {
-            self.words.share(pairs);
-        }
+        self.words.share(&mut node.labels);
+        self.words.share_whole(&mut node.capacity);
+        self.words.share_whole(&mut node.allocatable);
     }
 
     fn insert(&mut self, mut node: NodeView) {
-        if self.by_name.get(&node.name).is_some_and(|known| **known == node) {
+        self.share(&mut node);
+        if let Some(known) = self.by_name.get_mut(&node.name)
+            && known.is_but_for_its_version(&node)
+        {
+            // A heartbeat, mostly. The next write of ours goes by its version; nobody is to look again because of it.
+            *known = Arc::new(node);
             return;
         }
-        self.share(&mut node);
         self.remove(&node.name.clone());
         if let Some(instance) = &node.instance {
             self.gone.remove(instance);
             self.by_instance.entry(instance.clone()).or_default().insert(node.name.clone());
         }
         self.touch(&node);
+        let instance = node.instance.clone();
         self.by_name.insert(node.name.clone(), Arc::new(node));
+        self.mark(instance.as_ref());
+    }
+
+    /// Notes whether a Node of the instance is marked to go.
+    fn mark(&mut self, instance: Option<&InstanceId>) {
+        let Some(instance) = instance else { return };
+        let names = self.by_instance.get(instance).into_iter().flatten();
+        if names.filter_map(|name| self.by_name.get(name)).any(|node| node.is_marked()) {
+            self.marked.insert(instance.clone());
+        } else {
+            self.marked.remove(instance);
+        }
     }
 
     fn remove(&mut self, name: &str) {
@@ -201,6 +237,7 @@ impl Inner {
                 self.gone.insert(instance.clone(), Instant::now());
             }
         }
+        self.mark(node.instance.as_ref());
     }
 
     /// Notifies the followers of a Node, and of the other Nodes of its instance.
@@ -215,10 +252,10 @@ impl Inner {
     }
 }
 
-impl Sink<Node> for Nodes {
+impl Sink<SeenNode> for Nodes {
     type Kept = NodeView;
 
-    fn reduce(&self, node: Node) -> NodeView {
+    fn reduce(&self, node: SeenNode) -> NodeView {
         let mut view = NodeView::from(&node);
         self.lock().share(&mut view);
         view
@@ -234,8 +271,7 @@ impl Sink<Node> for Nodes {
         if inner.by_name.get(&gone.name).is_some_and(|known| known.uid == gone.uid) {
             inner.remove(&gone.name);
         }
-        drop(inner);
-        self.dirty.notify_one();
+        self.changed_by(inner);
     }
 
     fn listing(&self) {
@@ -261,9 +297,8 @@ impl Sink<Node> for Nodes {
         }
         inner.is_listing = false;
         inner.whole_since = Some(Instant::now());
-        drop(inner);
+        self.changed_by(inner);
         self.synced.send_replace(true);
-        self.dirty.notify_one();
     }
 
     fn connected(&self, connected: bool) {
@@ -279,10 +314,13 @@ impl Sink<Node> for Nodes {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
     use jiff::Timestamp;
+    use k8s_openapi::api::core::v1::Taint;
 
     use super::*;
     use crate::cluster::record::Annotation;
+    use crate::k8s::names;
 
     fn node(version: &str, record: Option<&str>) -> NodeView {
         NodeView {
@@ -319,11 +357,42 @@ mod tests {
         nodes.apply(of_age("own", Ready::Yes, 2));
         let names = || nodes.of_instance("i-1").iter().map(|node| node.name.clone()).collect::<Vec<_>>();
         assert_eq!(names(), ["own", "young", "silent"]);
-        let mut gone = Node::default();
-        gone.metadata.name = Some("own".into());
-        gone.metadata.uid = Some("u".into());
-        Sink::delete(&nodes, nodes.reduce(gone));
+        Sink::delete(&nodes, of_age("own", Ready::Yes, 2));
         assert_eq!(names(), ["young", "silent"]);
+    }
+
+    #[test]
+    fn an_instance_is_marked_as_long_as_one_of_its_nodes_is() {
+        let nodes = Nodes::default();
+        let named = |name: &str, record| NodeView { name: name.into(), ..node("1", record) };
+        let is_marked = || nodes.is_marked("i-1");
+        nodes.apply(named("a", None));
+        assert!(!is_marked() && !nodes.has_twins("i-1"));
+        nodes.apply(named("b", Some("{}")));
+        assert!(is_marked() && nodes.has_twins("i-1"));
+        nodes.apply(NodeView { instance: Some("i-2".into()), ..named("b", Some("{}")) });
+        assert!(!is_marked() && nodes.is_marked("i-2"), "the Node names another instance now");
+        nodes.listing();
+        nodes.reset(vec![named("a", Some("now"))]);
+        assert!(is_marked() && !nodes.is_marked("i-2"));
+        Sink::delete(&nodes, named("a", None));
+        assert!(!is_marked());
+        let taint = Taint { key: names::TO_BE_DELETED.into(), ..Taint::default() };
+        nodes.apply(NodeView { taints: vec![taint], ..named("a", None) });
+        assert!(is_marked(), "cluster-autoscaler is about to delete it");
+    }
+
+    #[tokio::test]
+    async fn a_heartbeat_counts_for_the_next_write_and_wakes_nobody() {
+        let nodes = Nodes::default();
+        nodes.apply(node("10", None));
+        let follow = nodes.follow("n");
+        assert_eq!(nodes.changed().await.len(), 1);
+        nodes.apply(node("11", None));
+        assert!(nodes.changed().now_or_never().is_none() && follow.notified().now_or_never().is_none());
+        assert_eq!(nodes.get("n").expect("is there").resource_version, "11");
+        nodes.apply(node("12", Some("{}")));
+        assert!(nodes.changed().now_or_never().is_some() && follow.notified().now_or_never().is_some());
     }
 
     #[test]
@@ -382,10 +451,7 @@ mod tests {
     fn a_deleted_node_is_found_by_neither_name_nor_instance() {
         let nodes = Nodes::default();
         nodes.apply(node("10", None));
-        let mut object = Node::default();
-        object.metadata.name = Some("n".into());
-        object.metadata.uid = Some("u".into());
-        Sink::delete(&nodes, nodes.reduce(object));
+        Sink::delete(&nodes, node("10", None));
         assert!(nodes.get("n").is_none());
         assert!(nodes.of_instance("i-1").is_empty());
     }

@@ -3,7 +3,7 @@
 
 use futures::Stream;
 use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::Api;
@@ -14,16 +14,22 @@ use super::budgets::{Attachment, Budget, Existing};
 use super::client::Cluster;
 use super::nodes::Nodes;
 use super::reflect::{Store, patiently, reflect};
+use super::seen_node::SeenNode;
 
 /// How long one watch request lasts before it is renewed. `kube` takes the connection for dead five seconds later; with
 /// its default of 290 s a pod's exit could stay unseen for as long.
 pub(super) const WATCH_SECONDS: u32 = 60;
 
+/// Nodes in a page of a list. A Node of EKS is some 20 kB, and `kube` holds a page's text twice before it is decoded: with its default
+/// of 500, a start would take more memory than everything that is kept.
+const NODES_A_PAGE: u32 = 100;
+
 impl Cluster {
     /// Keeps `nodes` up to date, for ever.
     pub async fn watch_nodes(&self, nodes: &Nodes) {
-        let api: Api<Node> = Api::all(self.client.clone());
-        reflect(self.rewinds.follow(api, watcher::Config::default().timeout(WATCH_SECONDS)), nodes).await;
+        let api: Api<SeenNode> = Api::all(self.client.clone());
+        let config = watcher::Config::default().timeout(WATCH_SECONDS).page_size(NODES_A_PAGE);
+        reflect(self.rewinds.follow(api, config), nodes).await;
     }
 
     /// Keeps the disruption budgets up to date, for ever.

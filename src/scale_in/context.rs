@@ -100,6 +100,11 @@ pub(super) fn speaker(nodes: &Nodes, instance: &InstanceId) -> Option<Arc<NodeVi
     speaker_of(&nodes.of_instance(instance), instance).cloned()
 }
 
+/// The same if any Node of the instance is marked to go; of most, none is.
+fn marked_speaker(nodes: &Nodes, instance: &InstanceId) -> Option<Arc<NodeView>> {
+    nodes.is_marked(instance).then(|| speaker(nodes, instance))?
+}
+
 /// Which of the Nodes of an instance speaks for it: the one with its record, else one with a wish, else the one most likely
 /// the machine's own.
 pub(super) fn speaker_of<'a>(all: &'a [Arc<NodeView>], instance: &InstanceId) -> Option<&'a Arc<NodeView>> {
@@ -168,19 +173,20 @@ pub(super) fn may_shrink(shared: &Shared, node: &NodeView) -> bool {
 
 /// Whether a scale-in of the instance is accepted that will lower the desired capacity.
 pub(super) fn will_decrement(nodes: &Nodes, instance: &InstanceId) -> bool {
-    speaker(nodes, instance).is_some_and(|node| {
+    marked_speaker(nodes, instance).is_some_and(|node| {
         node.scale_in().is_some_and(|record| record.release == Release::TerminateAndDecrement)
     })
 }
 
 /// Whether a scale-in of this instance of the group is under way.
 pub(super) fn is_leaving(nodes: &Nodes, group: &GroupName, instance: &InstanceId) -> bool {
-    speaker(nodes, instance).is_some_and(|node| node.scale_in().is_some_and(|record| record.group == *group))
+    marked_speaker(nodes, instance)
+        .is_some_and(|node| node.scale_in().is_some_and(|record| record.group == *group))
 }
 
 /// Whether cluster-autoscaler is about to delete the Node of this instance: it carries its ToBeDeleted taint.
 pub(super) fn is_to_be_deleted(nodes: &Nodes, instance: &InstanceId) -> bool {
-    speaker(nodes, instance).is_some_and(|node| node.taint(names::TO_BE_DELETED).is_some())
+    marked_speaker(nodes, instance).is_some_and(|node| node.taint(names::TO_BE_DELETED).is_some())
 }
 
 /// What AWS has told of the end of a Node's instance, unless the machine has started since.

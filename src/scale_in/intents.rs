@@ -112,7 +112,8 @@ impl ScaleIns for Intents {
     }
 
     fn is_beside(&self, node: &NodeName, instance: &InstanceId) -> bool {
-        self.nodes.of_instance(instance).iter().skip(1).any(|other| other.name == *node)
+        self.nodes.has_twins(instance)
+            && self.nodes.of_instance(instance).iter().skip(1).any(|other| other.name == *node)
     }
 
     fn is_ready(&self) -> bool {
