@@ -20,6 +20,9 @@ use crate::telemetry::chain;
 /// Longest that a pod's deletion waits for its condition DisruptionTarget to be set.
 const NOTE_WITHIN: Duration = Duration::from_secs(1);
 
+/// How long after a write of the Node the watch shows it, mostly: a few milliseconds.
+const SEEN_WITHIN: Duration = Duration::from_millis(50);
+
 /// Performs an action. Every call in here has a time-out.
 pub(super) fn perform(
     shared: Arc<Shared>,
@@ -92,8 +95,14 @@ async fn patch_node(shared: Arc<Shared>, node: Arc<NodeView>, patch: Value, then
     Outcome::NodeWritten(result.map(Arc::new), then)
 }
 
-/// The watch may lag: the next try must not start from the same stale view.
+/// The next try must not start from the same stale view. Mostly the watch brings the write that came first; where it lags, the Node is
+/// read.
 async fn read_again(shared: &Shared, node: &NodeView) {
+    tokio::time::sleep(SEEN_WITHIN).await;
+    let seen = shared.nodes.get(&node.name);
+    if seen.is_none_or(|seen| seen.resource_version != node.resource_version) {
+        return;
+    }
     if let Ok(fresh) = shared.cluster.get_node(&node.name).await
         && !shared.nodes.update(fresh)
     {

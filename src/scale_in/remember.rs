@@ -16,8 +16,8 @@ use crate::cluster::{Answer, ApiError, NodeView, PodName};
 use crate::k8s::InstanceId;
 use crate::telemetry::chain;
 
-/// Pause after a write conflict: the watch brings the newer Node within this time.
-const OVERTAKEN: SignedDuration = SignedDuration::from_millis(50);
+/// Pause after a write conflict: the newer Node is known by now.
+const OVERTAKEN: SignedDuration = SignedDuration::ZERO;
 
 /// The watch shows a new guard, or an existing DaemonSet, within this time.
 const SOON_SEEN: SignedDuration = SignedDuration::from_secs(5);
