@@ -31,7 +31,7 @@ pub struct SpotPrice {
 }
 
 impl Aws {
-    /// The spot prices in force of these types in all zones, for a product as EC2 describes it (`Linux/UNIX`, `Windows`). By a
+    /// The spot prices in force of these types in all zones, for a product as EC2 describes it (`Linux/UNIX`, `Windows`). Types by a
     /// filter, so that a type that EC2 does not know fails no other.
     ///
     /// EC2 tells what has changed since `now`, and before that the last change of each: the price in force.
@@ -52,7 +52,7 @@ impl Aws {
                     .ec2
                     .describe_spot_price_history()
                     .filters(filter("instance-type", batch.to_vec()))
-                    .filters(filter("product-description", vec![product.to_owned()]))
+                    .product_descriptions(product)
                     .start_time(DateTime::from_secs(now.as_second()))
                     .max_results(PRICES_A_CALL)
                     .set_next_token(token);

@@ -162,6 +162,7 @@ pub(super) fn mixed_instances(flag: &str, text: &str, problems: &mut Vec<Problem
     None
 }
 
+#[expect(clippy::option_option, reason = "the outer says whether the text was good, the inner what it says")]
 pub(super) fn prices(flag: &str, text: &str, problems: &mut Vec<Problem>) -> Option<Option<PriceSource>> {
     match text {
         "off" => return Some(None),

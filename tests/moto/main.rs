@@ -5,7 +5,7 @@
 //! - refuse a size outside the limits, or a termination below the minimum;
 //! - say `ValidationError` for a group or instance that it does not know: it answers with status 500;
 //! - know RecordLifecycleActionHeartbeat or CompleteLifecycleAction, or let a hook hold an instance;
-//! - have any scaling activity;
+//! - have any scaling activity, or a Price List;
 //! - know DescribeInstances' filter of Capacity Reservations: it answers with status 500;
 //! - page launch template versions: it cuts the answer off at MaxResults;
 //! - take time: instances are in service when the call that wanted them returns.
@@ -16,5 +16,6 @@ mod compare;
 mod eks;
 mod events;
 mod load_balancers;
+mod prices;
 mod queues;
 mod rpcs;
