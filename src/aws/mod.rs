@@ -1,4 +1,4 @@
-//! Thin adapters to EC2 Auto Scaling, EC2, EKS, SQS and Elastic Load Balancing: one function a call, plain data, one error type.
+//! Thin adapters to EC2 Auto Scaling, EC2, EKS, SQS, Elastic Load Balancing and the Price List: one function a call, plain data, one error type.
 //!
 //! - Nothing here decides or remembers; loops and caches are in `groups`.
 //! - Every attempt has a time-out and is counted ([`Calls`]); idempotent calls are retried for some seconds
@@ -95,7 +95,7 @@ const WORLDS_REGION: &str = "us-east-1";
 #[error("no AWS region: set --region, AWS_REGION or a region in the AWS profile")]
 pub struct NoRegion;
 
-/// Clients of EC2 Auto Scaling, EC2, EKS, SQS and Elastic Load Balancing. Clones share everything.
+/// Clients of EC2 Auto Scaling, EC2, EKS, SQS, Elastic Load Balancing and the Price List. Clones share everything.
 #[derive(Clone, Debug)]
 pub struct Aws {
     autoscaling: aws_sdk_autoscaling::Client,
@@ -103,6 +103,7 @@ pub struct Aws {
     eks: aws_sdk_eks::Client,
     sqs: aws_sdk_sqs::Client,
     load_balancing: aws_sdk_elasticloadbalancingv2::Client,
+    pricing: aws_sdk_pricing::Client,
     /// For our identity; `None` in simulated worlds.
     sts: Option<aws_sdk_sts::Client>,
     region: String,
@@ -183,6 +184,10 @@ impl Aws {
             .timeout_config(timeouts.clone())
             .retry_config(once.clone());
         let load_balancing = aws_sdk_elasticloadbalancingv2::config::Builder::from(config)
+            .timeout_config(timeouts.clone())
+            .retry_config(once.clone());
+        let pricing = aws_sdk_pricing::config::Builder::from(config)
+            .region(Region::from_static(price_list::served_by(&region)))
             .timeout_config(timeouts)
             .retry_config(once);
         Self {
@@ -191,6 +196,7 @@ impl Aws {
             eks: aws_sdk_eks::Client::from_conf(eks.build()),
             sqs: aws_sdk_sqs::Client::from_conf(sqs.build()),
             load_balancing: aws_sdk_elasticloadbalancingv2::Client::from_conf(load_balancing.build()),
+            pricing: aws_sdk_pricing::Client::from_conf(pricing.build()),
             sts: None,
             region,
             calls: Calls::default(),
@@ -290,7 +296,7 @@ mod tests {
     fn settings(aws: &Aws) -> String {
         let autoscaling = aws.autoscaling.config();
         let (ec2, eks, sqs) = (aws.ec2.config(), aws.eks.config(), aws.sqs.config());
-        let balancing = aws.load_balancing.config();
+        let (balancing, pricing) = (aws.load_balancing.config(), aws.pricing.config());
         format!(
             "{:#?}",
             [
@@ -303,6 +309,7 @@ mod tests {
                 (eks.retry_config(), eks.timeout_config(), eks.stalled_stream_protection()),
                 (sqs.retry_config(), sqs.timeout_config(), sqs.stalled_stream_protection()),
                 (balancing.retry_config(), balancing.timeout_config(), balancing.stalled_stream_protection()),
+                (pricing.retry_config(), pricing.timeout_config(), pricing.stalled_stream_protection()),
             ]
         )
     }

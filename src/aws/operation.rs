@@ -73,6 +73,9 @@ operations! {
         DescribeTargetGroups,
         DescribeTargetHealth,
     }
+    "pricing" {
+        GetProducts,
+    }
     "sqs" {
         ChangeMessageVisibilityBatch as ChangeMessageVisibility,
         DeleteMessageBatch as DeleteMessage,

@@ -166,7 +166,7 @@ pub(super) struct ServeFlags {
     #[arg(long, value_name = "BOOL", default_value = "false")]
     pub(super) zero_node_startup_time: String,
     /// What nodes and pods cost, for cluster-autoscaler's --expander=price: off, table (On-Demand prices by the built-in table), aws
-    /// (the same, and EC2's spot prices; needs deploy/aws/iam/prices.json). Off, that expander buys nothing. See docs/prices.md.
+    /// (EC2's spot prices and the Price List; needs deploy/aws/iam/prices.json). Off, that expander buys nothing. See docs/prices.md.
     #[arg(long, value_name = "SOURCE", default_value = "off")]
     pub(super) prices: String,
     /// Time for DaemonSet pods to flush after the last workload has left, 0s to 1h.

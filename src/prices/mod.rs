@@ -25,7 +25,7 @@ use prometheus_client::registry::Registry;
 
 pub use book::{Book, Price, Source, System};
 pub use node::PricedNode;
-pub use reader::{Reader, product};
+pub use reader::{Reader, listed_as, product};
 
 use self::fit::Parts;
 

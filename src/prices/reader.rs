@@ -21,6 +21,8 @@ use crate::telemetry::{Outage, chain};
 /// Source: [Spot Instance pricing history](https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/using-spot-instances-history.html):
 /// prices "are adjusted gradually based on long-term trends".
 const EVERY: Duration = Duration::from_mins(10);
+/// How often On-Demand prices are read: most stay the same for years.
+const DAILY: Duration = Duration::from_hours(24);
 /// How often it is looked for types that have not been read: of a new group, or after a failure.
 const LOOK: Duration = Duration::from_mins(1);
 /// The same while the groups are not known yet.
@@ -33,15 +35,19 @@ pub struct Reader {
     groups: Arc<Groups>,
     prices: Arc<Prices>,
     clock: Clock,
-    /// When each kind was read.
+    /// When each kind's spot price was read.
     read: BTreeMap<Kind, Timestamp>,
+    /// When each kind's On-Demand price was read.
+    listed: BTreeMap<Kind, Timestamp>,
     outage: Outage,
+    list_outage: Outage,
 }
 
 impl Reader {
     /// Reads for these groups into these prices.
     pub fn new(aws: Aws, groups: Arc<Groups>, prices: Arc<Prices>, clock: Clock) -> Self {
-        Self { aws, groups, prices, clock, read: BTreeMap::new(), outage: Outage::default() }
+        let (read, listed, outage, list_outage) = Default::default();
+        Self { aws, groups, prices, clock, read, listed, outage, list_outage }
     }
 
     /// Reads for ever.
@@ -60,12 +66,42 @@ impl Reader {
         self.read.retain(|kind, _| wanted.contains(kind));
         let is_due = |kind: &Kind| self.read.get(kind).is_none_or(|at| elapsed(*at, now) >= EVERY);
         let mut due: BTreeMap<System, Vec<String>> = BTreeMap::new();
-        for (name, system) in wanted.into_iter().filter(is_due) {
-            due.entry(system).or_default().push(name);
+        for (name, system) in wanted.iter().filter(|kind| is_due(kind)) {
+            due.entry(*system).or_default().push(name.clone());
         }
         for (system, types) in due {
             let told = Box::pin(self.aws.spot_prices(&types, product(system), now)).await;
             self.take(system, types, told, now);
+        }
+        if self.aws.has_price_list() {
+            self.read_list(wanted, now).await;
+        }
+    }
+
+    /// Reads On-Demand prices, one type a call: a call for all types of a region would have ten thousands of products.
+    async fn read_list(&mut self, wanted: BTreeSet<Kind>, now: Timestamp) {
+        self.listed.retain(|kind, _| wanted.contains(kind));
+        let is_due = |kind: &Kind| self.listed.get(kind).is_none_or(|at| elapsed(*at, now) >= DAILY);
+        let due: Vec<Kind> = wanted.into_iter().filter(is_due).collect();
+        for kind in due {
+            match Box::pin(self.aws.on_demand_price(&kind.0, listed_as(kind.1))).await {
+                Ok(price) => {
+                    let quote = price.map(|per_hour| (kind.clone(), Quote { per_hour, at: now }));
+                    self.prices.learn(|book| book.on_demand.extend(quote));
+                    self.listed.insert(kind, now);
+                    if self.list_outage.ends().is_some() {
+                        tracing::info!("the Price List is read again");
+                    }
+                }
+                // The rest a minute later: it would fare no better now.
+                Err(error) => {
+                    if let Some(lasted) = self.list_outage.lasts() {
+                        let lasts_seconds = lasted.as_secs();
+                        tracing::warn!(lasts_seconds, error = %chain(&error), "the Price List could not be read: On-Demand prices known before, or the built-in table, are used");
+                    }
+                    return;
+                }
+            }
         }
     }
 
@@ -104,6 +140,14 @@ impl Reader {
 /// A moment that makes what was read then due at the next look.
 fn later(now: Timestamp) -> Timestamp {
     crate::clock::later(now, crate::clock::signed(LOOK) - crate::clock::signed(EVERY))
+}
+
+/// The Price List's name of an operating system.
+pub fn listed_as(system: System) -> &'static str {
+    match system {
+        System::Linux => "Linux",
+        System::Windows => "Windows",
+    }
 }
 
 /// EC2's description of a spot instance's operating system.

@@ -220,3 +220,48 @@ async fn the_command_shows_what_the_program_answers() {
             .expect("JSON");
     assert_eq!(json["groups"][2]["source"], "spot", "{json:#}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_price_list_beats_the_table_and_what_it_has_of_other_products_counts_for_nothing() {
+    let world = World::new(1);
+    world.aws.list_price("m5.large", "0.0800000000");
+    let scene = Scene::configured(
+        world,
+        by_aws(),
+        [of_type("b-plain", "m5.large"), of_type("c-compute", "c5.large")],
+    )
+    .await;
+    assert!(costs(&scene, "b-plain", 0.08).await);
+    // Dearer by the table is cheaper by the list.
+    let autoscaler = Loop::start(&scene, by_price(Version::V1_30));
+    scene.world.cluster.add(replica_set("web", 1).cpu_millis(500));
+    assert!(scene.world.until(SOON, |_| scene.running("web") == 1).await);
+    assert_eq!(autoscaler.bought(), [("b-plain".to_owned(), 1)].into());
+    // It is read once a day.
+    let before = scene.world.aws.calls(Operation::GetProducts);
+    scene.world.aws.list_price("m5.large", "0.0700000000");
+    tokio::time::sleep(Duration::from_hours(6)).await;
+    assert_eq!(scene.world.aws.calls(Operation::GetProducts), before);
+    tokio::time::sleep(Duration::from_hours(19)).await;
+    assert!((hourly(&scene, "b-plain").await - 0.07).abs() < 1e-9);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_price_list_that_is_denied_or_silent_costs_spot_prices_and_the_table_nothing() {
+    for trouble in [true, false] {
+        let world = spot_at("0.04");
+        world.aws.list_price("m5.large", "0.0800000000");
+        if trouble {
+            let silence = Which::of(&[Operation::GetProducts]).lasting(Duration::from_hours(2));
+            world.aws.trouble(silence, Trouble::Silent(Lose::BeforeEffect));
+        } else {
+            world.aws.deny(Operation::GetProducts, true);
+        }
+        let scene = Scene::configured(world, by_aws(), three()).await;
+        assert!(costs(&scene, "c-spot", 0.04).await);
+        assert!((hourly(&scene, "b-demand").await - 0.096).abs() < 1e-9);
+        tokio::time::sleep(Duration::from_hours(2)).await;
+        scene.world.aws.deny(Operation::GetProducts, false);
+        assert!(costs(&scene, "b-demand", 0.08).await);
+    }
+}

@@ -15,7 +15,7 @@ use crate::groups::Group;
 use crate::groups::hooks::TerminatingHooks;
 use crate::groups::protection::PROTECTION_TAG;
 use crate::k8s::{InstanceId, NodeName};
-use crate::prices::{System, product};
+use crate::prices::{System, listed_as, product};
 use crate::provider::TlsProblem;
 use crate::telemetry::chain;
 
@@ -41,7 +41,7 @@ pub struct Facts {
     pub groups: Vec<GroupFacts>,
     /// What came of asking for load balancers' targets, where nodes wait for them.
     pub load_balancers: Result<(), AwsError>,
-    /// What came of asking for a spot price, where prices are told.
+    /// What came of asking for prices, where they are told.
     pub prices: Result<(), AwsError>,
     /// The queues of `--queue-url`.
     pub queues: Vec<QueueFacts>,
@@ -137,7 +137,7 @@ pub async fn gather(
     }
     let load_balancers = if config.wait_for_load_balancers { targets(aws).await } else { Ok(()) };
     let prices = match config.prices {
-        Some(PriceSource::Aws) => Box::pin(spot_price(aws, clock)).await,
+        Some(PriceSource::Aws) => Box::pin(some_prices(aws, clock)).await,
         _ => Ok(()),
     };
     let queues = queues(aws, &config.queue_urls).await;
@@ -226,10 +226,21 @@ async fn targets(aws: &Aws) -> Result<(), AwsError> {
     Ok(())
 }
 
-/// Any spot price: the right to all is the same.
-async fn spot_price(aws: &Aws, clock: &Clock) -> Result<(), AwsError> {
+/// Any prices: the rights to all are the same.
+async fn some_prices(aws: &Aws, clock: &Clock) -> Result<(), AwsError> {
     let any = ["m5.large".to_owned()];
-    aws.spot_prices(&any, product(System::default()), clock.now()).await.map(drop)
+    let (spot, listed) = futures::join!(
+        Box::pin(aws.spot_prices(&any, product(System::default()), clock.now())),
+        Box::pin(async {
+            if aws.has_price_list() {
+                aws.on_demand_price(&any[0], listed_as(System::default())).await
+            } else {
+                Ok(None)
+            }
+        }),
+    );
+    spot?;
+    listed.map(drop)
 }
 
 async fn queues(aws: &Aws, urls: &[String]) -> Vec<QueueFacts> {

@@ -108,14 +108,14 @@ fn aws(facts: &Facts, found: &mut Vec<Finding>) {
         // Told above.
         Ok(()) | Err(AwsError::Denied { .. }) => {}
         Err(error) => {
-            let text = format!("could not be read: On-Demand prices stand in for them: {}", chain(error));
+            let text = format!("could not be read: the built-in table stands in for them: {}", chain(error));
             add(
                 found,
                 Severity::Warning,
                 "aws",
-                "spot prices",
+                "prices",
                 text,
-                "see the way to EC2, or --prices=table",
+                "see the way to EC2 and the Price List, or --prices=table",
             );
         }
     }

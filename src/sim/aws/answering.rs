@@ -15,7 +15,7 @@ use super::replies::{Answer, Reply, refusal, success, uuid};
 use super::state::State;
 use super::troubles::Trouble;
 use super::xml::Xml;
-use super::{autoscaling, ec2, eks, load_balancing, sqs};
+use super::{autoscaling, ec2, eks, load_balancing, prices, sqs};
 use crate::sim::http::{Lost, Request};
 
 /// The state that a request is answered from.
@@ -47,7 +47,10 @@ impl Admitted {
 }
 
 pub(super) fn read(request: &Request) -> Form {
-    eks::form(request).or_else(|| sqs::form(request)).unwrap_or_else(|| Form::of(request))
+    eks::form(request)
+        .or_else(|| sqs::form(request))
+        .or_else(|| prices::form(request))
+        .unwrap_or_else(|| Form::of(request))
 }
 
 /// The service and operation of a request.
@@ -197,6 +200,7 @@ impl State {
                 Service::LoadBalancing => {
                     load_balancing::dispatch(self, operation, form, now).map(Answer::Xml)
                 }
+                Service::Pricing => prices::products(self, operation, form).map(Answer::Json),
                 Service::Sqs => sqs::dispatch(self, operation, form, now).map(Answer::Json),
             };
             if let Some(missing) = missing {

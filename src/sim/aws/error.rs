@@ -89,7 +89,7 @@ impl ApiError {
                 status: 503,
                 message: "Request limit exceeded.".to_owned(),
             },
-            Service::Eks => Self::client("ThrottlingException", "Rate exceeded"),
+            Service::Eks | Service::Pricing => Self::client("ThrottlingException", "Rate exceeded"),
             Service::Sqs => {
                 Self { code: "RequestThrottled", status: 403, message: "Request is throttled.".to_owned() }
             }
@@ -101,7 +101,7 @@ impl ApiError {
         let code = match service {
             Service::AutoScaling | Service::LoadBalancing | Service::Sqs => "AccessDenied",
             Service::Ec2 => "UnauthorizedOperation",
-            Service::Eks => "AccessDeniedException",
+            Service::Eks | Service::Pricing => "AccessDeniedException",
         };
         let action = operation.action(service);
         let message = format!(
@@ -117,6 +117,7 @@ impl ApiError {
                 Service::AutoScaling | Service::LoadBalancing | Service::Sqs => "InternalFailure",
                 Service::Ec2 => "InternalError",
                 Service::Eks => "ServerException",
+                Service::Pricing => "InternalErrorException",
             },
             status: 500,
             message:

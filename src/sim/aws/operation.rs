@@ -12,6 +12,7 @@ pub(super) enum Service {
     Ec2,
     Eks,
     LoadBalancing,
+    Pricing,
     Sqs,
 }
 
@@ -22,6 +23,7 @@ impl Service {
             "2016-11-15" => Some(Self::Ec2),
             "2015-12-01" => Some(Self::LoadBalancing),
             super::eks::VERSION => Some(Self::Eks),
+            super::prices::VERSION => Some(Self::Pricing),
             super::sqs::VERSION => Some(Self::Sqs),
             _ => None,
         }
@@ -58,6 +60,7 @@ macro_rules! operations {
                     Service::Ec2 => "ec2",
                     Service::Eks => "eks",
                     Service::LoadBalancing => "elasticloadbalancing",
+                    Service::Pricing => "pricing",
                     Service::Sqs => "sqs",
                 };
                 format!("{prefix}:{}", self.name().trim_end_matches("Batch"))
@@ -114,6 +117,9 @@ operations! {
         DescribeTargetGroupAttributes,
         DescribeTargetGroups,
         DescribeTargetHealth,
+    }
+    Pricing {
+        GetProducts,
     }
     Sqs {
         ChangeMessageVisibilityBatch,

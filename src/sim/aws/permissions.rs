@@ -165,7 +165,7 @@ impl State {
                 let ids = form.list("ResourceId").into_iter();
                 ids.map(|id| Target { arn: arn(id), keys: keys.clone() }).collect()
             }
-            Service::Eks | Service::LoadBalancing => anything(),
+            Service::Eks | Service::LoadBalancing | Service::Pricing => anything(),
         }
     }
 

@@ -107,6 +107,10 @@ pub(super) fn refusal(service: Service, error: &ApiError, id: &str) -> Reply {
             let error_header = Some((ERROR_TYPE, error.code.to_owned()));
             return Reply { error_header, ..Reply::json(error.status, &body) };
         }
+        Service::Pricing => {
+            let body = serde_json::json!({ "__type": error.code, "Message": error.message });
+            return Reply::json(error.status, &body);
+        }
         Service::Sqs => {
             let body = serde_json::json!({ "__type": sqs::shape(error.code), "message": error.message });
             let fault = if error.status < 500 { "Sender" } else { "Receiver" };

@@ -38,7 +38,7 @@ pub(super) fn form(request: &Request) -> Option<Form> {
     Some(pairs.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect())
 }
 
-fn flatten(value: &Value, prefix: &str, pairs: &mut Vec<(String, String)>) {
+pub(super) fn flatten(value: &Value, prefix: &str, pairs: &mut Vec<(String, String)>) {
     let under = |name: &str| if prefix.is_empty() { name.to_owned() } else { format!("{prefix}.{name}") };
     match value {
         Value::Object(fields) => fields.iter().for_each(|(name, value)| flatten(value, &under(name), pairs)),

@@ -68,6 +68,8 @@ pub(super) struct Shared {
     pub(super) configurations: BTreeMap<String, LaunchConfiguration>,
     /// What spot instances cost.
     pub(super) spot_prices: SpotPrices,
+    /// What the Price List has, by type.
+    pub(super) listed: BTreeMap<String, String>,
     /// Terminated instances and when they ended; EC2 shows them for a while.
     pub(super) past: BTreeMap<String, (Instance, Timestamp)>,
     /// Instances outside any group.
@@ -163,6 +165,7 @@ impl State {
                 images: BTreeMap::from([(DEFAULT_IMAGE.to_owned(), "x86_64")]),
                 configurations: BTreeMap::new(),
                 spot_prices: SpotPrices::new(),
+                listed: BTreeMap::new(),
                 past: BTreeMap::new(),
                 detached: BTreeMap::new(),
                 behaviour: Behaviour::PLAIN,

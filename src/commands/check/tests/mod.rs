@@ -266,7 +266,7 @@ fn each_thing_that_is_wrong_is_found_with_its_severity_and_a_fix() {
             Facts { prices: Err(unreachable()), ..good() },
             "aws",
             Severity::Warning,
-            "On-Demand prices stand in",
+            "the built-in table stands in",
         ),
         (
             "TLS",
