@@ -1,4 +1,4 @@
-//! Compiles the protocols in pure Rust. Cluster-autoscaler's: messages, server and client, and the descriptors that reflection serves.
+//! Compiles the protocols in pure Rust. Cluster-autoscaler's, of providers and of expanders: messages, server and client, and the descriptors that reflection serves.
 //! Of collectors of traces: messages and client.
 
 use std::error::Error;
@@ -12,7 +12,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Tests have a collector.
     tonic_prost_build::configure().build_server(is_simulated).compile_fds(traces)?;
     let mut compiler = protox::Compiler::new(["proto"])?;
-    compiler.include_imports(true).include_source_info(true).open_file("externalgrpc.proto")?;
+    compiler.include_imports(true).include_source_info(true);
+    compiler.open_files(["externalgrpc.proto", "expander.proto"])?;
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
     fs::write(out.join("externalgrpc.bin"), compiler.encode_file_descriptor_set())?;
     tonic_prost_build::configure()

@@ -27,7 +27,7 @@ use crate::clock::Clock;
 use crate::cluster::{Cluster, Election};
 use crate::config::Config;
 use crate::dry_run::DryRun;
-use crate::provider::{self, Incoming, Provider, Tls, TlsOptions};
+use crate::provider::{self, Expander, Incoming, Listen, Provider, Refusals, Tls, TlsOptions};
 use crate::scale_in::status::Status;
 use crate::scale_in::{self, Shared};
 use crate::telemetry::chain;
@@ -50,6 +50,8 @@ pub struct Outside {
     pub incoming: Incoming,
     /// Certificates of the gRPC server.
     pub tls: Option<Tls>,
+    /// Connections of clients of the expander that show no certificate, and ours for them.
+    pub expander: Option<(Incoming, Tls)>,
     /// Socket of the admin endpoints.
     pub admin: Option<TcpListener>,
     /// The collector that traces are told.
@@ -80,12 +82,24 @@ pub async fn connect(config: &Config) -> anyhow::Result<Outside> {
     let admin = TcpListener::bind(config.admin_listen)
         .await
         .with_context(|| format!("--admin-listen {}", config.admin_listen))?;
+    let expander = match &config.expander_listen {
+        Some((address, options)) => {
+            let tls = load_tls(options.clone(), clock.clone())?;
+            let listener = Listen::Tcp(*address).bind().await;
+            let listener = listener.with_context(|| format!("--expander-listen {address}"))?;
+            tracing::info!(listen = %listener.address()?, "listening for the expander's clients");
+            let incoming: Incoming = Box::pin(listener);
+            Some((incoming, tls))
+        }
+        None => None,
+    };
     tracing::info!(listen = %listener.address()?, admin = %admin.local_addr()?, "listening");
     let aws = connect_aws(config).await?;
     let cluster = Cluster::connect(config.kubeconfig.as_deref()).await?;
     let collector = config.otlp_endpoint.as_deref().map(traces::connect).transpose();
     let collector = collector.context("--otlp-endpoint")?;
-    Ok(Outside { aws, cluster, clock, incoming: Box::pin(listener), tls, admin: Some(admin), collector })
+    let (incoming, admin) = (Box::pin(listener), Some(admin));
+    Ok(Outside { aws, cluster, clock, incoming, tls, expander, admin, collector })
 }
 
 /// Connects to AWS as configured.
@@ -107,7 +121,7 @@ fn load_tls(options: TlsOptions, clock: Clock) -> anyhow::Result<Tls> {
 
 /// Runs the program until `stop`, then waits for calls under way.
 pub async fn run(config: &Config, outside: Outside, stop: CancellationToken) -> Result<(), AppError> {
-    let Outside { aws, cluster, clock, incoming, tls, admin, collector } = outside;
+    let Outside { aws, cluster, clock, incoming, tls, expander: advice, admin, collector } = outside;
     let (traces, exporter) = match collector.map(Traces::to) {
         Some((traces, exporter)) => (traces, Some(exporter)),
         None => (Traces::default(), None),
@@ -120,8 +134,17 @@ pub async fn run(config: &Config, outside: Outside, stop: CancellationToken) -> 
         }
         None => (aws, cluster),
     };
-    let Parts { shared, discovery, managed_hooks, provider, price_reader, mut election, running, registry } =
-        Parts::build(config, aws.clone(), cluster.clone(), clock, dry_run, traces, stop.clone());
+    let Parts {
+        shared,
+        discovery,
+        managed_hooks,
+        provider,
+        price_reader,
+        expander,
+        mut election,
+        running,
+        registry,
+    } = Parts::build(config, aws.clone(), cluster.clone(), clock, dry_run, traces, stop.clone());
     let _running = running.guard();
     let readiness = Readiness::new();
 
@@ -137,7 +160,12 @@ pub async fn run(config: &Config, outside: Outside, stop: CancellationToken) -> 
     }
     tasks.until_stop("look-up of the AWS identity", log_identity(aws));
     tasks.until_done("scale-in controller", control(Arc::clone(&shared)));
-    tasks.until_done("gRPC server", serve_grpc(provider, incoming, tls, stop.clone()));
+    tasks.until_stop("memory of refused launches", Expander::watch(expander.refusals(), Arc::clone(&shared)));
+    if let Some((incoming, tls)) = advice {
+        let (expander, refusals) = (Arc::clone(&expander), provider.refused_clients());
+        tasks.until_done("expander", advise(expander, incoming, tls, refusals, stop.clone()));
+    }
+    tasks.until_done("gRPC server", serve_grpc(provider, expander, incoming, tls, stop.clone()));
     if let Some(exporter) = exporter {
         tasks.until_done("export of traces", export(exporter, stop.clone()));
     }
@@ -215,11 +243,22 @@ async fn control(shared: Arc<Shared>) -> Result<(), AppError> {
 
 async fn serve_grpc(
     provider: Provider,
+    expander: Arc<Expander>,
     incoming: Incoming,
     tls: Option<Tls>,
     stop: CancellationToken,
 ) -> Result<(), AppError> {
-    Ok(provider::serve(provider, incoming, tls, stop.cancelled_owned()).await?)
+    Ok(provider::serve(provider, Some(expander), incoming, tls, stop.cancelled_owned()).await?)
+}
+
+async fn advise(
+    expander: Arc<Expander>,
+    incoming: Incoming,
+    tls: Tls,
+    refusals: Refusals,
+    stop: CancellationToken,
+) -> Result<(), AppError> {
+    Ok(provider::serve_expander(expander, incoming, tls, refusals, stop.cancelled_owned()).await?)
 }
 
 async fn serve_admin(

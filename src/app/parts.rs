@@ -18,7 +18,7 @@ use crate::groups::managed_hooks::{Known, ManagedHooks};
 use crate::groups::protection::Protection;
 use crate::groups::{self, Groups};
 use crate::prices::{Prices, Reader};
-use crate::provider::{AwsSizing, Provider, RpcMetrics, Running};
+use crate::provider::{AwsSizing, Expander, Provider, RpcMetrics, Running};
 use crate::scale_in::{Board, EvictionRate, History, Holds, Intents, Metrics, Notices, Shared};
 use crate::telemetry::traces::Traces;
 use crate::template::LearnedStore;
@@ -32,6 +32,7 @@ pub(super) struct Parts {
     pub(super) provider: Provider,
     /// `None`: AWS is not asked for prices.
     pub(super) price_reader: Option<Reader>,
+    pub(super) expander: Arc<Expander>,
     /// `None`: no election, this is the only process.
     pub(super) election: Option<Election>,
     /// Size changes, which complete even if their caller gives up.
@@ -70,6 +71,10 @@ impl Parts {
             managed_hooks,
             price_reader,
             discovery: discovery(config, &shared),
+            expander: Arc::new(
+                Expander::new(Arc::clone(&shared), config.expander_policy.clone(), &mut registry)
+                    .with_prices(prices.clone()),
+            ),
             provider: provider(config, &shared, rpc_metrics, running.clone()).with_prices(prices),
             election: election(config, &shared),
             shared,

@@ -116,6 +116,21 @@ pub(super) struct ServeFlags {
     /// Revocation lists of the --tls-client-ca authorities, PEM, one for each. A client whose authority has none is refused.
     #[arg(long, value_name = "FILE")]
     pub(super) tls_client_crl: Option<String>,
+    /// Address and port of the gRPC expander (--expander=grpc), beside --listen: cluster-autoscaler wants TLS there and shows no
+    /// certificate, not even on loopback. Needs --expander-tls-cert and --expander-tls-key, or --tls-cert and --tls-key.
+    #[arg(long, value_name = "ADDRESS")]
+    pub(super) expander_listen: Option<String>,
+    /// The certificate chain at --expander-listen, PEM. If not given, that of --tls-cert.
+    #[arg(long, value_name = "FILE")]
+    pub(super) expander_tls_cert: Option<String>,
+    /// The private key of --expander-tls-cert, PEM.
+    #[arg(long, value_name = "FILE")]
+    pub(super) expander_tls_key: Option<String>,
+    /// File with the criteria of the expander, the first that counts first: a line each of capacity, price, interruptions,
+    /// zone-balance, fewest-nodes, and what counts as equal (5%). Read at each call. If not given, all of them in this order,
+    /// price with 5%.
+    #[arg(long, value_name = "FILE")]
+    pub(super) expander_policy: Option<String>,
     /// Name of a client that is let in: a subject alternative name or the common name of its certificate. Repeatable. If not
     /// given, every client with a certificate of --tls-client-ca.
     #[arg(long, value_name = "NAME")]

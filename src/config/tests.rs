@@ -55,6 +55,8 @@ fn defaults() -> Config {
         listen: "127.0.0.1:8086".parse().expect("an address"),
         admin_listen: "127.0.0.1:9086".parse().expect("an address"),
         tls: None,
+        expander_listen: None,
+        expander_policy: None,
         region: None,
         endpoint_url: None,
         proxy: None,

@@ -20,6 +20,7 @@ use crate::clock::Clock;
 use crate::cluster::Candidate;
 use crate::groups::managed_hooks::Managed;
 use crate::groups::selector::Selectors;
+use crate::provider::expander::policy::Policy;
 use crate::provider::listen::BadListen;
 use crate::provider::tls::TlsFile;
 use crate::provider::{Listen, Tls, TlsOptions};
@@ -52,6 +53,8 @@ const LEFT_BEHIND: RangeInclusive<Duration> = Duration::from_mins(2)..=Duration:
 pub(super) fn config(flags: ServeFlags, proxy: Option<Proxy>, problems: &mut Vec<Problem>) -> Option<Config> {
     let addresses = addresses(&flags, problems);
     let tls = tls(&flags, addresses.as_ref().map(|(listen, _)| listen), problems);
+    let expander_listen = expander_listen(&flags, tls.as_ref(), problems);
+    let expander_policy = expander_policy(flags.expander_policy.as_deref(), problems);
     let election = election(&flags, problems);
     let (region, endpoint_url) = aws(&flags, problems);
     let kubeconfig = kubeconfig(flags.kubeconfig.clone(), problems);
@@ -78,6 +81,8 @@ pub(super) fn config(flags: ServeFlags, proxy: Option<Proxy>, problems: &mut Vec
         listen,
         admin_listen,
         tls,
+        expander_listen,
+        expander_policy,
         region,
         endpoint_url,
         proxy,
@@ -139,6 +144,47 @@ fn addresses(flags: &ServeFlags, problems: &mut Vec<Problem>) -> Option<(Listen,
         problems.push(Problem::new("--admin-listen", format!("{admin} is the address of --listen")));
     }
     Some((listen?, admin?))
+}
+
+/// Where the expander is served besides, and with which certificate.
+fn expander_listen(
+    flags: &ServeFlags,
+    tls: Option<&TlsOptions>,
+    problems: &mut Vec<Problem>,
+) -> Option<(SocketAddr, TlsOptions)> {
+    let text = flags.expander_listen.as_deref()?;
+    let address = address("--expander-listen", text, problems)?;
+    let own = (flags.expander_tls_cert.as_ref(), flags.expander_tls_key.as_ref());
+    let (cert, key) = match (own, tls) {
+        ((Some(cert), Some(key)), _) => (cert.into(), key.into()),
+        ((None, None), Some(tls)) => (tls.cert.clone(), tls.key.clone()),
+        _ => {
+            let text = "cluster-autoscaler connects to an expander by TLS alone: it needs --expander-tls-cert and \
+                        --expander-tls-key, or --tls-cert and --tls-key";
+            problems.push(Problem::new("--expander-listen", text));
+            return None;
+        }
+    };
+    let options = TlsOptions { cert, key, client_ca: None, client_crl: None, allowed_clients: Vec::new() };
+    // Those of --tls-cert are told where they are read.
+    if own.0.is_some() {
+        for problem in Tls::load(options.clone(), Clock::system()).err().into_iter().flatten() {
+            let is_key = problem.file() == TlsFile::Key;
+            let flag = if is_key { "--expander-tls-key" } else { "--expander-tls-cert" };
+            problems.push(Problem::new(flag, chain(&problem)));
+        }
+    }
+    Some((address, options))
+}
+
+fn expander_policy(file: Option<&str>, problems: &mut Vec<Problem>) -> Option<PathBuf> {
+    let file = PathBuf::from(file?);
+    let read = std::fs::read_to_string(&file).map_err(|error| error.to_string());
+    let policy = read.and_then(|text| text.parse::<Policy>().map_err(|error| error.to_string()));
+    if let Err(why) = policy {
+        problems.push(Problem::new("--expander-policy", format!("{}: {why}", file.display())));
+    }
+    Some(file)
 }
 
 /// How often AWS is polled, and for how long a snapshot is used.
@@ -304,7 +350,8 @@ fn tls(flags: &ServeFlags, listen: Option<&Listen>, problems: &mut Vec<Problem>)
         ("--tls-key", &flags.tls_key),
         ("--tls-client-ca", &flags.tls_client_ca),
     ];
-    if let [Some(cert), Some(key), Some(client_ca)] = files.map(|(_, file)| file.as_ref().map(PathBuf::from))
+    if let [Some(cert), Some(key), client_ca @ Some(_)] =
+        files.map(|(_, file)| file.as_ref().map(PathBuf::from))
     {
         let client_crl = flags.tls_client_crl.as_ref().map(PathBuf::from);
         let allowed_clients = flags.allowed_client.clone();

@@ -23,6 +23,10 @@ pub struct Config {
     pub admin_listen: SocketAddr,
     /// Certificates; without them, plaintext on a loopback address or a Unix socket.
     pub tls: Option<TlsOptions>,
+    /// Where the expander is served to clients without a certificate, and with which.
+    pub expander_listen: Option<(SocketAddr, TlsOptions)>,
+    /// File with the criteria of the expander; `None`: the default ones.
+    pub expander_policy: Option<PathBuf>,
     /// AWS region; `None`: the SDK's.
     pub region: Option<String>,
     /// URL of the AWS APIs; `None`: the SDK's.

@@ -112,7 +112,7 @@ impl FileLabel {
 
 /// Refused clients, and when certificates expire. Clones share the counters.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Refusals {
+pub struct Refusals {
     counts: Family<Labels, Counter>,
     ends: Family<OfFile, Gauge<i64, AtomicI64>>,
     warnings: Arc<Mutex<Sparingly>>,

@@ -15,9 +15,12 @@ use tonic::transport::Server;
 use tonic_health::server::HealthReporter;
 use tracing::warn;
 
+use super::expander::proto::expander_server::ExpanderServer;
+use super::expander::service::Expander;
 use super::handshakes::{CONNECTION_AGE, connections};
 use super::proto::FILE_DESCRIPTOR_SET;
 use super::proto::cloud_provider_server::CloudProviderServer;
+use super::refusals::Refusals;
 use super::{Provider, Tls};
 use crate::clock::Clock;
 use crate::groups::Groups;
@@ -25,6 +28,10 @@ use crate::slots::Peer;
 
 /// Largest request: ten nodes with labels and annotations (256 KiB at most each) fit, a flood does not.
 const LARGEST_REQUEST: usize = 4 << 20;
+/// Largest question which group is to grow: every pod that waits, whole, once for each group.
+const LARGEST_QUESTION: usize = 64 << 20;
+/// Questions of one connection at once: cluster-autoscaler asks one at a time.
+const QUESTIONS: u32 = 4;
 /// Calls of one connection at once. cluster-autoscaler makes about one per group and node of a loop, mostly one after
 /// another.
 const CALLS: u32 = 256;
@@ -47,12 +54,13 @@ pub enum ServeError {
     Reflection(#[from] tonic_reflection::server::Error),
 }
 
-/// Serves the provider, its health and reflection until `shutdown` completes or the listener ends.
+/// Serves the provider, the expander, health and reflection until `shutdown` completes or the listener ends.
 ///
 /// With `tls`, only clients with a certificate of its authority are let in. The configuration allows plaintext on
 /// loopback addresses and Unix sockets only.
 pub async fn serve<IO>(
     provider: Provider,
+    expander: Option<Arc<Expander>>,
     incoming: impl Stream<Item = io::Result<(IO, Peer)>> + Send,
     tls: Option<Tls>,
     shutdown: impl Future<Output = ()> + Send,
@@ -85,6 +93,7 @@ where
         .http2_keepalive_timeout(Some(PONG_WITHIN))
         .max_concurrent_streams(CALLS)
         .add_service(CloudProviderServer::new(provider).max_decoding_message_size(LARGEST_REQUEST))
+        .add_optional_service(expander.map(asked))
         .add_service(health_service)
         .add_service(reflection().build_v1()?)
         .add_service(reflection().build_v1alpha()?)
@@ -108,6 +117,32 @@ where
         "stopped with gRPC connections still open: a call on one of them fails, and its client connects again"
     );
     Ok(())
+}
+
+fn asked(expander: Arc<Expander>) -> ExpanderServer<Expander> {
+    ExpanderServer::from_arc(expander).max_decoding_message_size(LARGEST_QUESTION)
+}
+
+/// Serves the expander alone, to clients that show no certificate: cluster-autoscaler has none for its expander, and wants TLS.
+/// Whoever connects is told which group is best, and changes nothing.
+pub async fn serve_expander<IO>(
+    expander: Arc<Expander>,
+    incoming: impl Stream<Item = io::Result<(IO, Peer)>> + Send,
+    tls: Tls,
+    refusals: Refusals,
+    shutdown: impl Future<Output = ()> + Send,
+) -> Result<(), ServeError>
+where
+    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let incoming = connections(incoming, Some(Arc::new(tls)), refusals);
+    let server = Server::builder()
+        .http2_keepalive_interval(Some(PING_EVERY))
+        .http2_keepalive_timeout(Some(PONG_WITHIN))
+        .max_connection_age(CONNECTION_AGE)
+        .max_concurrent_streams(QUESTIONS)
+        .add_service(asked(expander));
+    Ok(server.serve_with_incoming_shutdown(incoming, shutdown).await?)
 }
 
 /// Reports the provider as serving while there is a fresh snapshot. Never completes.

@@ -13,7 +13,7 @@ use super::placeholders::Placeholders;
 use super::proto::cloud_provider_server::CloudProvider;
 #[allow(clippy::wildcard_imports, reason = "a request and a response of every RPC")]
 use super::proto::*;
-use super::{RpcError, Sizing, answers, options, wire};
+use super::{Refusals, RpcError, Sizing, answers, options, wire};
 use crate::clock::Clock;
 use crate::groups::{Group, Groups, Snapshot, sizes};
 use crate::k8s::ProviderId;
@@ -86,6 +86,11 @@ impl Provider {
     pub fn with_prices(mut self, prices: Option<Arc<Prices>>) -> Self {
         self.prices = prices;
         self
+    }
+
+    /// Counts clients that are refused.
+    pub fn refused_clients(&self) -> Refusals {
+        self.metrics.refusals.clone()
     }
 
     /// Answers with groups' own options even to clients whose MaxNodeStartupTime then becomes 0.

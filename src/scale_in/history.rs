@@ -13,7 +13,7 @@ use super::record::{Cause, Phase, Record};
 use crate::aws::{AwsError, Operation};
 use crate::clock::elapsed;
 use crate::cluster::PodName;
-use crate::k8s::NodeName;
+use crate::k8s::{GroupName, NodeName};
 use crate::telemetry::chain;
 
 /// How many that ended are kept.
@@ -200,6 +200,19 @@ impl History {
         let inner = self.lock();
         let course = inner.under_way.get(node).filter(|course| course.is_of(record));
         course.map_or_else(|| stages_of(record), |course| course.stages.clone())
+    }
+
+    /// How many instances of each group AWS took back since then, of those that are kept.
+    pub fn interruptions(&self, since: Timestamp) -> BTreeMap<GroupName, usize> {
+        let inner = self.lock();
+        let records = inner.under_way.values().chain(inner.ended.iter().map(|past| &past.course));
+        let mut counts = BTreeMap::new();
+        for Course { record, .. } in records {
+            if record.cause == Cause::SpotInterruption && record.requested_at >= since {
+                *counts.entry(record.group.clone()).or_default() += 1;
+            }
+        }
+        counts
     }
 
     /// Those that ended, the last first.

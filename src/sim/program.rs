@@ -24,6 +24,7 @@ use crate::clock::Clock;
 use crate::cluster::{Candidate, Cluster};
 use crate::config::Config;
 use crate::groups::selector::Selectors;
+use crate::provider::expander::proto::expander_client::ExpanderClient;
 use crate::provider::listen::Listener;
 use crate::provider::proto::cloud_provider_client::CloudProviderClient;
 use crate::provider::{Incoming, Io, Listen};
@@ -51,6 +52,8 @@ pub fn config() -> Config {
         listen: Listen::Tcp(nowhere),
         admin_listen: nowhere,
         tls: None,
+        expander_listen: None,
+        expander_policy: None,
         region: None,
         endpoint_url: None,
         proxy: None,
@@ -132,6 +135,7 @@ impl Program {
         let listener = loopback().ok();
         let admin = listener.as_ref().and_then(|listener| listener.local_addr().ok());
         let outside = Outside {
+            expander: None,
             aws,
             cluster: Cluster::new(client),
             clock: clock.clone(),
@@ -164,9 +168,18 @@ impl Program {
 
     /// A gRPC client of the program.
     pub fn client(&self) -> CloudProviderClient<Channel> {
+        CloudProviderClient::new(self.channel())
+    }
+
+    /// A client of its expander.
+    pub fn expander(&self) -> ExpanderClient<Channel> {
+        ExpanderClient::new(self.channel())
+    }
+
+    fn channel(&self) -> Channel {
         let connect = self.connect.clone();
         // The address is unused: every connection is a pipe to the program.
-        let channel = Endpoint::from_static("http://ebbtide").connect_with_connector_lazy(tower::service_fn(
+        Endpoint::from_static("http://ebbtide").connect_with_connector_lazy(tower::service_fn(
             move |_: http::Uri| {
                 let connect = connect.clone();
                 async move {
@@ -175,8 +188,7 @@ impl Program {
                     connect.send(theirs).map(|()| TokioIo::new(ours)).map_err(|_| refused)
                 }
             },
-        ));
-        CloudProviderClient::new(channel)
+        ))
     }
 
     /// Kills the program, as `kill -9` does.

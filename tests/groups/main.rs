@@ -4,6 +4,7 @@ mod autoscaler;
 mod batches;
 mod budget;
 mod eks;
+mod expander;
 mod faults;
 mod figures;
 mod launch_templates;

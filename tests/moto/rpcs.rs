@@ -105,7 +105,7 @@ impl Program {
         tasks.spawn(async move {
             let incoming = tokio_stream::iter([Ok::<_, io::Error>((theirs, Peer::Local))]);
             let incoming = tokio_stream::StreamExt::chain(incoming, tokio_stream::pending());
-            serve(provider, incoming, None, std::future::pending()).await.expect("served");
+            serve(provider, None, incoming, None, std::future::pending()).await.expect("served");
         });
         let mut ours = Some(TokioIo::new(ours));
         let channel = Endpoint::from_static("http://provider")

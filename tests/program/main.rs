@@ -1,5 +1,6 @@
 //! The whole program as those meet it who run it.
 
+mod expander;
 mod pictures;
 mod readiness;
 mod secrets;

@@ -46,6 +46,7 @@ async fn running(world: &World) -> (std::net::SocketAddr, JoinSet<Result<(), App
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let admin = listener.local_addr().expect("bound");
     let outside = Outside {
+        expander: None,
         aws: Aws::at(aws_client(Arc::new(world.aws.clone()))),
         cluster: Cluster::new(world.cluster.client()),
         clock: world.clock.of_its_own(),

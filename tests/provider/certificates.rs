@@ -120,15 +120,20 @@ impl Files {
         let options = TlsOptions {
             cert: path("tls.crt"),
             key: path("tls.key"),
-            client_ca: path("client-ca.crt"),
+            client_ca: Some(path("client-ca.crt")),
             client_crl: None,
             allowed_clients: Vec::new(),
         };
         let mut files = Self { options, servers: Authority::new(), clients: Authority::new(), changes: 0 };
         files.new_certificate();
         let pem = files.clients.pem.clone();
-        files.write(&files.options.client_ca.clone(), &pem);
+        files.write(&files.client_ca(), &pem);
         files
+    }
+
+    /// The file of the clients' authority.
+    pub(crate) fn client_ca(&self) -> PathBuf {
+        self.options.client_ca.clone().expect("there is one")
     }
 
     pub(crate) fn new_certificate(&mut self) {

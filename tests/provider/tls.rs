@@ -85,7 +85,7 @@ async fn changed_certificates_are_used_for_new_connections_and_broken_ones_never
 
     // Another client authority: old clients are out.
     let clients = Authority::new();
-    let authority = files.options.client_ca.clone();
+    let authority = files.client_ca();
     files.write(&authority, &clients.pem);
     assert!(call(&world, &known).await.is_err());
     let new = client(&files.servers, Some(&clients.sign("cluster-autoscaler")));
@@ -109,14 +109,14 @@ fn all_that_is_wrong_with_the_files_is_said_at_once() {
     let mut files = Files::new("problems");
     let options = files.options.clone();
     files.write(&options.cert, "no certificate");
-    files.write(&options.client_ca, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
+    files.write(&files.client_ca(), "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
     fs::remove_file(&options.key).expect("removed");
     let about: Vec<_> = problems(&files).into_iter().map(|(file, _)| file).collect();
     assert_eq!(about, [TlsFile::Cert, TlsFile::Key, TlsFile::ClientCa]);
 
     files.new_certificate();
     let clients = files.clients.pem.clone();
-    files.write(&options.client_ca, &clients);
+    files.write(&files.client_ca(), &clients);
     let other = files.servers.sign("provider");
     files.write(&options.key, &other.key);
     let about: Vec<_> = problems(&files).into_iter().map(|(file, _)| file).collect();
@@ -137,7 +137,7 @@ fn named(
     let signed = files.servers.sign_with(&params);
     files.write(&cert, &signed.cert);
     files.write(&key, &signed.key);
-    let authority = files.options.client_ca.clone();
+    let authority = files.client_ca();
     files.write(&authority, &Authority::with(change).pem);
     let problems = told(&files);
     let about: Vec<_> = problems.iter().map(|(file, _)| *file).collect();
@@ -167,7 +167,7 @@ fn a_certificate_for_another_use_is_named_with_what_it_lacks() {
     };
     named("usage", other_use, problems, ["lacks serverAuth", "lacks keyCertSign"]);
     let mut files = Files::new("no authority");
-    let authority = files.options.client_ca.clone();
+    let authority = files.client_ca();
     let client = files.clients.sign("cluster-autoscaler");
     files.write(&authority, &client.cert);
     let problems = problems(&files);
@@ -180,7 +180,7 @@ fn an_authority_that_has_expired_may_stand_beside_its_successor() {
     let mut files = Files::new("successor");
     let old = Authority::with(|params| params.not_after = date_time_ymd(2023, 11, 1));
     let both = old.pem + &files.clients.pem;
-    files.write(&files.options.client_ca.clone(), &both);
+    files.write(&files.client_ca(), &both);
     assert_eq!((problems(&files), untimely(&files)), (Vec::new(), Vec::new()));
 }
 
@@ -302,7 +302,7 @@ async fn connections_are_made_anew_before_they_are_old_and_a_removed_authority_l
     }
     assert_eq!(*dialled.lock().expect("not poisoned"), 3);
 
-    let authority = files.options.client_ca.clone();
+    let authority = files.client_ca();
     files.write(&authority, &Authority::new().pem);
     let refused = async {
         while client.node_groups(NodeGroupsRequest {}).await.is_ok() {
@@ -318,7 +318,7 @@ async fn files_that_are_exchanged_by_a_symbolic_link_are_noticed_though_nobody_c
     let mut files = Files::new("mounted");
     let mounted = files.options.cert.with_file_name("mounted");
     let _ = fs::remove_dir_all(&mounted);
-    let authority = fs::read_to_string(&files.options.client_ca).expect("written");
+    let authority = fs::read_to_string(files.client_ca()).expect("written");
     let generation = |files: &mut Files, name: &str, year: i32| {
         let signed = files.servers.sign_until("provider", (year, 1, 1));
         let directory = mounted.join(name);
@@ -335,7 +335,7 @@ async fn files_that_are_exchanged_by_a_symbolic_link_are_noticed_though_nobody_c
     generation(&mut files, "1", 3001);
     let file = |name: &str| mounted.join("data").join(name);
     (files.options.cert, files.options.key) = (file("tls.crt"), file("tls.key"));
-    files.options.client_ca = file("ca.crt");
+    files.options.client_ca = Some(file("ca.crt"));
     let world = files.serve();
     tokio::time::pause();
     let used = async |end| {

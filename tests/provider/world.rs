@@ -307,7 +307,7 @@ impl World {
         let (dial, dialled) = mpsc::unbounded_channel();
         let (stop, stopped) = oneshot::channel();
         let mut tasks = JoinSet::new();
-        tasks.spawn(serve(provider, UnboundedReceiverStream::new(dialled), tls, async {
+        tasks.spawn(serve(provider, None, UnboundedReceiverStream::new(dialled), tls, async {
             let _ = stopped.await;
         }));
         Self { groups, aws, leaving, clock, registry, tasks, stop: Some(stop), dial }

@@ -112,7 +112,7 @@ async fn page_with_tls() -> String {
     let (cert, key_file) = (directory.join("tls.crt"), directory.join("tls.key"));
     fs::write(&cert, params.self_signed(&key).expect("signed").pem()).expect("written");
     fs::write(&key_file, key.serialize_pem()).expect("written");
-    let client_ca = cert.clone();
+    let client_ca = Some(cert.clone());
     let options =
         TlsOptions { cert, key: key_file, client_ca, client_crl: None, allowed_clients: Vec::new() };
     let (ours, theirs) = tokio::io::duplex(1);

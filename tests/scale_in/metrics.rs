@@ -59,6 +59,7 @@ impl Watched {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let admin = listener.local_addr().expect("bound");
         let outside = Outside {
+            expander: None,
             aws: Aws::at(aws_client(Arc::new(world.aws.clone()))),
             cluster: Cluster::new(kube_client(Arc::new(Cursed(world.cluster.clone())))),
             clock: world.clock.of_its_own(),

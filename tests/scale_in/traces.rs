@@ -35,6 +35,7 @@ struct Told {
 impl Told {
     fn start(world: &World, collector: Option<Channel>) -> Self {
         let outside = Outside {
+            expander: None,
             aws: Aws::at(aws_client(Arc::new(world.aws.clone()))),
             cluster: Cluster::new(world.cluster.client()),
             clock: world.clock.of_its_own(),

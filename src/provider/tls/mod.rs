@@ -1,6 +1,6 @@
-//! mTLS: the server's certificate, the client authorities and their revocation lists, reread when their files change.
+//! TLS: the server's certificate, and but for the expander's address (advice, from clients that show none) the client authorities and their revocation lists, reread when their files change.
 //!
-//! Invariants: only clients with a certificate of the client authority that has an allowed name and is not revoked get
+//! Invariants: where there is an authority, only clients with a certificate of the client authority that has an allowed name and is not revoked get
 //! past the handshake; every handshake is complete (no session is resumed); a file that becomes unusable changes
 //! nothing, what was read last stays in use. Unusable is also what is for another use: with it every handshake would fail, and only
 //! clients would say why. What has expired or is not valid yet is told and used all the same: without cluster-autoscaler's calls
@@ -38,8 +38,8 @@ pub struct TlsOptions {
     pub cert: PathBuf,
     /// Its private key.
     pub key: PathBuf,
-    /// Authorities whose client certificates are accepted.
-    pub client_ca: PathBuf,
+    /// Authorities whose client certificates are accepted; `None`: clients show none, which is for advice alone.
+    pub client_ca: Option<PathBuf>,
     /// Revocation lists: if given, one for each authority.
     pub client_crl: Option<PathBuf>,
     /// Names, one of which a client's certificate must have. Empty: every certificate of the authorities is accepted.
@@ -175,7 +175,7 @@ impl Tls {
         match file {
             TlsFile::Cert => Some(&self.options.cert),
             TlsFile::Key => Some(&self.options.key),
-            TlsFile::ClientCa => Some(&self.options.client_ca),
+            TlsFile::ClientCa => self.options.client_ca.as_deref(),
             TlsFile::ClientCrl => self.options.client_crl.as_deref(),
         }
     }
@@ -203,7 +203,7 @@ impl Tls {
 
     /// Whether every client that the authorities have signed is let in.
     pub(super) fn is_for_all_names(&self) -> bool {
-        self.options.allowed_clients.is_empty()
+        self.options.client_ca.is_some() && self.options.allowed_clients.is_empty()
     }
 
     /// The configuration for a new connection, from the files as they are now.
@@ -242,7 +242,7 @@ impl Tls {
 
 fn stamps(options: &TlsOptions) -> Stamps {
     let files =
-        [Some(&options.cert), Some(&options.key), Some(&options.client_ca), options.client_crl.as_ref()];
+        [Some(&options.cert), Some(&options.key), options.client_ca.as_ref(), options.client_crl.as_ref()];
     files.map(|path| {
         let found = fs::metadata(path?).ok()?;
         Some((
@@ -263,22 +263,21 @@ fn read(options: &TlsOptions, now: Timestamp) -> Result<Read, Vec<TlsProblem>> {
     let key = content(TlsFile::Key, &options.key).and_then(|pem| {
         PrivateKeyDer::from_pem_slice(&pem).map_err(|e| unusable(TlsFile::Key, &options.key, &e))
     });
-    let clients = items::<CertificateDer<'_>>(TlsFile::ClientCa, &options.client_ca);
-    let clients = clients.and_then(|clients| {
-        let judged = certificate::are_authorities(&clients, now);
-        let late = untimely(TlsFile::ClientCa, &options.client_ca, judged)?;
-        Ok((roots(&options.client_ca, &clients)?, clients, late))
-    });
+    let clients = options.client_ca.as_ref().map(|path| authorities(path, now)).transpose();
     let revoked = match &options.client_crl {
         Some(path) => items::<CertificateRevocationListDer<'_>>(TlsFile::ClientCrl, path),
         None => Ok(Vec::new()),
     };
     match (cert, key, clients, revoked) {
-        (Ok((cert, late)), Ok(key), Ok((roots, clients, late_too)), Ok(revoked)) => {
+        (Ok((cert, late)), Ok(key), Ok(clients), Ok(revoked)) => {
+            let (roots, in_ca, late_too) = match clients {
+                Some(Authorities { roots, end, late }) => (Some(roots), end, late),
+                None => (None, None, None),
+            };
             let lists = revoked.iter().map(|list| certificate::next_update(list));
             let ends = [
                 (TlsFile::Cert, first(cert.iter().map(|cert| certificate::not_after(cert)))),
-                (TlsFile::ClientCa, first(clients.iter().map(|cert| certificate::not_after(cert)))),
+                (TlsFile::ClientCa, in_ca),
                 (TlsFile::ClientCrl, first(lists)),
             ];
             let ends = ends.into_iter().filter_map(|(file, end)| Some((file, end?))).collect();
@@ -292,6 +291,21 @@ fn read(options: &TlsOptions, now: Timestamp) -> Result<Read, Vec<TlsProblem>> {
             Err([cert.err(), key.err(), clients.err(), revoked.err()].into_iter().flatten().collect())
         }
     }
+}
+
+/// Who signs clients' certificates.
+struct Authorities {
+    roots: RootCertStore,
+    /// When the first of them ends.
+    end: Option<Timestamp>,
+    late: Option<(TlsFile, String)>,
+}
+
+fn authorities(path: &Path, now: Timestamp) -> Result<Authorities, TlsProblem> {
+    let found = items::<CertificateDer<'_>>(TlsFile::ClientCa, path)?;
+    let late = untimely(TlsFile::ClientCa, path, certificate::are_authorities(&found, now))?;
+    let end = first(found.iter().map(|cert| certificate::not_after(cert)));
+    Ok(Authorities { roots: roots(path, &found)?, end, late })
 }
 
 /// What is out of its time, and how; an error for what cannot do its work at any.
@@ -316,21 +330,29 @@ fn config(
     provider: Arc<CryptoProvider>,
     cert: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
-    clients: RootCertStore,
+    clients: Option<RootCertStore>,
     revoked: Vec<CertificateRevocationListDer<'static>>,
 ) -> Result<ServerConfig, TlsProblem> {
-    // With lists given, a certificate that no list covers is refused.
-    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(clients), Arc::clone(&provider))
-        .with_crls(revoked)
-        .build()
-        .map_err(|error| match (&error, &options.client_crl) {
-            (VerifierBuilderError::InvalidCrl(_), Some(path)) => unusable(TlsFile::ClientCrl, path, &error),
-            _ => unusable(TlsFile::ClientCa, &options.client_ca, &error),
-        })?;
-    let mut config = ServerConfig::builder_with_provider(provider)
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
-        .map_err(|e| unusable(TlsFile::Key, &options.key, &e))?
-        .with_client_cert_verifier(NamedClients::among(verifier, &options.allowed_clients))
+        .map_err(|e| unusable(TlsFile::Key, &options.key, &e))?;
+    let builder = match (clients, &options.client_ca) {
+        (Some(clients), Some(client_ca)) => {
+            // With lists given, a certificate that no list covers is refused.
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(clients), provider)
+                .with_crls(revoked)
+                .build()
+                .map_err(|error| match (&error, &options.client_crl) {
+                    (VerifierBuilderError::InvalidCrl(_), Some(path)) => {
+                        unusable(TlsFile::ClientCrl, path, &error)
+                    }
+                    _ => unusable(TlsFile::ClientCa, client_ca, &error),
+                })?;
+            builder.with_client_cert_verifier(NamedClients::among(verifier, &options.allowed_clients))
+        }
+        _ => builder.with_no_client_auth(),
+    };
+    let mut config = builder
         .with_single_cert(cert, key)
         // A key that does not fit the certificate, for example.
         .map_err(|e| unusable(TlsFile::Key, &options.key, &e))?;

@@ -1,0 +1,173 @@
+//! Answers cluster-autoscaler's question which group is to grow, and says why.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::registry::Registry;
+use tonic::{Request, Response, Status};
+use tracing::{info, warn};
+
+use super::policy::{Choice, Criterion, Policy, choose, explain};
+use super::proto::expander_server::Expander as Rpcs;
+use super::proto::{BestOptionsRequest, BestOptionsResponse};
+use super::standing::{Known, Refusals, standings};
+use crate::groups::Group;
+use crate::prices::Prices;
+use crate::prices::node::{Labels, PricedNode};
+use crate::scale_in::Shared;
+use crate::telemetry::chain;
+
+/// How far back interruptions count.
+const A_DAY: Duration = Duration::from_hours(24);
+
+/// The gRPC expander.
+pub struct Expander {
+    shared: Arc<Shared>,
+    refusals: Arc<Refusals>,
+    /// `None`: nothing is known of prices.
+    prices: Option<Arc<Prices>>,
+    file: Option<PathBuf>,
+    /// The policy that could be read last, and why a newer one could not.
+    policy: Mutex<(Policy, Option<String>)>,
+    answers: Family<Labelled, Counter>,
+}
+
+impl std::fmt::Debug for Expander {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Expander").field("file", &self.file).finish_non_exhaustive()
+    }
+}
+
+/// What an answer was decided by: the last criterion that left something out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+#[expect(non_camel_case_types, reason = "the label values as Prometheus shows them")]
+enum DecidedBy {
+    capacity,
+    price,
+    interruptions,
+    zone_balance,
+    fewest_nodes,
+    nothing,
+}
+
+impl DecidedBy {
+    fn of(choice: &Choice) -> Self {
+        match choice.decided.last().map(|(criterion, _)| criterion) {
+            Some(Criterion::Capacity) => Self::capacity,
+            Some(Criterion::Price) => Self::price,
+            Some(Criterion::Interruptions) => Self::interruptions,
+            Some(Criterion::ZoneBalance) => Self::zone_balance,
+            Some(Criterion::FewestNodes) => Self::fewest_nodes,
+            None => Self::nothing,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Labelled {
+    decided_by: DecidedBy,
+}
+
+impl Expander {
+    /// An expander of the shared groups, with a policy from this file; `None`: the default one.
+    pub fn new(shared: Arc<Shared>, file: Option<PathBuf>, registry: &mut Registry) -> Self {
+        let answers = Family::default();
+        let help = "Answers to cluster-autoscaler's question which group is to grow, by the last criterion that left one out";
+        registry.register("ebbtide_expander_answers", help, answers.clone());
+        Self { shared, refusals: Arc::default(), prices: None, file, policy: Mutex::default(), answers }
+    }
+
+    /// Knows what nodes cost.
+    #[must_use]
+    pub fn with_prices(mut self, prices: Option<Arc<Prices>>) -> Self {
+        self.prices = prices;
+        self
+    }
+
+    /// Remembers refused launches. Never completes.
+    pub async fn watch(refusals: Arc<Refusals>, shared: Arc<Shared>) -> std::convert::Infallible {
+        let mut versions = shared.groups.versions();
+        loop {
+            if let Some(snapshot) = shared.groups.latest() {
+                refusals.observe(&snapshot, shared.clock.now());
+            }
+            if versions.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    /// What it remembers.
+    pub fn refusals(&self) -> Arc<Refusals> {
+        Arc::clone(&self.refusals)
+    }
+
+    /// The policy as its file is now, or was when it could last be read.
+    async fn policy(&self) -> Policy {
+        let read = match &self.file {
+            Some(path) => tokio::fs::read_to_string(path)
+                .await
+                .map_err(|error| chain(&error))
+                .and_then(|text| text.parse().map_err(|error| chain(&error))),
+            None => Ok(Policy::default()),
+        };
+        let mut known = self.policy.lock().unwrap_or_else(PoisonError::into_inner);
+        match read {
+            Ok(policy) => *known = (policy, None),
+            Err(error) if known.1.as_ref() != Some(&error) => {
+                warn!(error, "the expander's policy cannot be read: the last one that could is used");
+                known.1 = Some(error);
+            }
+            Err(_) => {}
+        }
+        known.0.clone()
+    }
+
+    fn choose(&self, request: &BestOptionsRequest, policy: &Policy, now: Timestamp) -> Vec<usize> {
+        let Some(snapshot) = self.shared.groups.latest() else {
+            return (0..request.options.len()).collect();
+        };
+        let price = |group: &Group, labels: &Labels| {
+            let node = PricedNode::of(labels, Some(group), true);
+            Some(self.prices.as_ref()?.of_node(&node, now)?.per_hour)
+        };
+        let known = Known {
+            snapshot: &snapshot,
+            refused: self.refusals.recent(now),
+            interruptions: self.shared.history.interruptions(now - A_DAY),
+            price: &price,
+        };
+        let options = standings(request, &known);
+        let choice = choose(policy, &options);
+        let best: Vec<_> = choice.best.iter().map(|&at| options[at].group.as_str()).collect();
+        let decided_by = choice.decided.last().map_or("nothing", |(criterion, _)| criterion.as_str());
+        let (best, why) = (best.join(","), explain(&options, &choice));
+        info!(best, decided_by, options = options.len(), why, "which group is to grow");
+        self.answers.get_or_create(&Labelled { decided_by: DecidedBy::of(&choice) }).inc();
+        choice.best
+    }
+}
+
+#[tonic::async_trait]
+impl Rpcs for Expander {
+    async fn best_options(
+        &self,
+        request: Request<BestOptionsRequest>,
+    ) -> Result<Response<BestOptionsResponse>, Status> {
+        let mut request = request.into_inner();
+        let policy = self.policy().await;
+        let best = self.choose(&request, &policy, self.shared.clock.now());
+        let take = |at: usize| {
+            let option = std::mem::take(request.options.get_mut(at)?);
+            // Its pods are the caller's own: it reads nothing but the name.
+            Some(super::proto::Option { pod: Vec::new(), pod_bytes: Vec::new(), ..option })
+        };
+        let options = best.into_iter().filter_map(take).collect();
+        Ok(Response::new(BestOptionsResponse { options }))
+    }
+}

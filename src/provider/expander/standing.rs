@@ -1,0 +1,265 @@
+//! What is known of the groups that could grow. Pure, but for the memory of refusals.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use prost::Message as _;
+use prost::bytes::Bytes;
+
+use super::proto::{BestOptionsRequest, Node};
+use crate::clock::elapsed;
+use crate::groups::{Group, Snapshot};
+use crate::k8s::GroupName;
+use crate::prices::node::{Labels, PricedNode};
+
+/// How long capacity that was refused is taken for not there. cluster-autoscaler leaves the group alone for five minutes at first, and
+/// up to thirty; what it must not do meanwhile is to try the next group with the same type in the same zone.
+const REFUSED_FOR: Duration = Duration::from_mins(15);
+
+/// An option of cluster-autoscaler's, with what is known of its group.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Standing {
+    /// The group.
+    pub group: GroupName,
+    /// How many nodes would be added.
+    pub nodes: i32,
+    /// How many pods would find room.
+    pub pods: usize,
+    /// What a node costs, USD an hour.
+    pub price: Option<f64>,
+    /// Whether all that it could launch has lately been refused for want of capacity.
+    pub is_refused: bool,
+    /// How many instances AWS took back in the last day, for each that the group has.
+    pub interruptions: f64,
+    /// How many nodes there are in the group's zones, for each zone.
+    pub nodes_a_zone: Option<f64>,
+}
+
+/// Groups whose launches were refused for want of capacity, and when last. Lost at a restart: the next refusal teaches it again.
+#[derive(Debug, Default)]
+pub struct Refusals(Mutex<BTreeMap<GroupName, Timestamp>>);
+
+impl Refusals {
+    /// Notes what a snapshot shows.
+    pub fn observe(&self, snapshot: &Snapshot, now: Timestamp) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_refused =
+            |group: &Group| group.failure.as_ref().is_some_and(|failure| failure.out_of_resources);
+        for (name, _) in snapshot.groups.iter().filter(|(_, group)| is_refused(group)) {
+            known.insert(name.clone(), now);
+        }
+        known.retain(|_, at| elapsed(*at, now) < REFUSED_FOR);
+    }
+
+    /// The groups whose refusals still count.
+    pub fn recent(&self, now: Timestamp) -> BTreeSet<GroupName> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known
+            .iter()
+            .filter(|(_, at)| elapsed(**at, now) < REFUSED_FOR)
+            .map(|(name, _)| name.clone())
+            .collect()
+    }
+}
+
+/// What is known besides the request.
+pub struct Known<'a> {
+    /// The groups.
+    pub snapshot: &'a Snapshot,
+    /// Those whose launches were lately refused.
+    pub refused: BTreeSet<GroupName>,
+    /// How many instances of each AWS took back in the last day.
+    pub interruptions: BTreeMap<GroupName, usize>,
+    /// What a node of a group with these labels costs, USD an hour.
+    pub price: &'a dyn Fn(&Group, &Labels) -> Option<f64>,
+}
+
+/// The labels of the nodes that came with a request, by group. One that cannot be read has none.
+pub fn labels(request: &BestOptionsRequest) -> BTreeMap<GroupName, Labels> {
+    let both = request.node_map.iter().chain(&request.node_bytes_map);
+    let read = |node: &Bytes| Node::decode(node.clone()).ok()?.metadata;
+    both.filter_map(|(group, node)| Some((GroupName::from(group.as_str()), read(node)?.labels))).collect()
+}
+
+/// The options of a request, with what is known of each.
+pub fn standings(request: &BestOptionsRequest, known: &Known<'_>) -> Vec<Standing> {
+    let labels = labels(request);
+    let none = Labels::new();
+    let labels_of = |group: &GroupName| labels.get(group).unwrap_or(&none);
+    let groups = &known.snapshot.groups;
+    let refused: BTreeSet<_> = known
+        .refused
+        .iter()
+        .filter_map(|name| Some(offers(groups.get(name)?, labels_of(name))))
+        .flatten()
+        .collect();
+    let in_zones = nodes_by_zone(known.snapshot);
+    let standing = |option: &super::proto::Option| {
+        let name = GroupName::from(option.node_group_id.as_str());
+        let counts = Standing {
+            nodes: option.node_count,
+            pods: option.pod.len().max(option.pod_bytes.len()),
+            ..Standing::default()
+        };
+        let Some(group) = groups.get(&name) else { return Standing { group: name, ..counts } };
+        let offers = offers(group, labels_of(&name));
+        let live = group.asg.live().count().max(1) as f64;
+        let zones = &group.asg.zones;
+        let nodes: usize = zones.iter().filter_map(|zone| in_zones.get(zone.as_str())).sum();
+        Standing {
+            price: (known.price)(group, labels_of(&name)),
+            is_refused: known.refused.contains(&name)
+                || !offers.is_empty() && offers.iter().all(|offer| refused.contains(offer)),
+            interruptions: known.interruptions.get(&name).copied().unwrap_or(0) as f64 / live,
+            nodes_a_zone: (!zones.is_empty()).then(|| nodes as f64 / zones.len() as f64),
+            group: name,
+            ..counts
+        }
+    };
+    request.options.iter().map(standing).collect()
+}
+
+/// What a group can launch: instance type, zone, and whether as a spot instance. Its own zones and types, and what the labels of its
+/// node say.
+fn offers(group: &Group, labels: &Labels) -> BTreeSet<(String, String, bool)> {
+    let node = PricedNode::of(labels, Some(group), true);
+    let overrides = group.asg.launch.overrides.iter().filter_map(|line| line.instance_type.as_deref());
+    let labelled = Some(node.instance_type).filter(|kind| !kind.is_empty());
+    let types: BTreeSet<&str> = overrides.chain(labelled).collect();
+    let is_spot = node.spot_share >= 1.0;
+    let offer = |(kind, zone): (&str, &str)| (kind.to_owned(), zone.to_owned(), is_spot);
+    types.iter().flat_map(|kind| node.zones.iter().map(|zone| (*kind, *zone))).map(offer).collect()
+}
+
+fn nodes_by_zone(snapshot: &Snapshot) -> BTreeMap<&str, usize> {
+    let mut counts = BTreeMap::new();
+    for instance in snapshot.groups.values().flat_map(|group| group.asg.live()) {
+        *counts.entry(instance.zone.as_str()).or_default() += 1;
+    }
+    counts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::proto::{ObjectMeta, Option as Offered};
+    use super::*;
+    use crate::aws::{AutoScalingGroup, Instance, Launch, Mix, Override};
+    use crate::groups::LaunchFailure;
+    use std::sync::Arc;
+
+    const TYPE: &str = "node.kubernetes.io/instance-type";
+
+    fn group(name: &str, zones: &[&str], types: &[&str], live: &[&str]) -> Group {
+        let line = |name: &&str| Override {
+            instance_type: Some((*name).to_owned()),
+            requirements: None,
+            template: None,
+        };
+        let instances = live.iter().enumerate().map(|(n, zone)| Instance {
+            id: format!("i-{name}{n}").as_str().into(),
+            zone: (*zone).to_owned(),
+            ..Instance::default()
+        });
+        Group {
+            asg: AutoScalingGroup {
+                name: name.into(),
+                zones: zones.iter().map(|&zone| zone.to_owned()).collect(),
+                instances: instances.collect(),
+                launch: Launch { overrides: types.iter().map(line).collect(), ..Launch::default() },
+                ..AutoScalingGroup::default()
+            },
+            ..Group::default()
+        }
+    }
+
+    fn node(kind: &str) -> Bytes {
+        let labels = [(TYPE.to_owned(), kind.to_owned())].into();
+        Node { metadata: Some(ObjectMeta { labels }) }.encode_to_vec().into()
+    }
+
+    fn asked(groups: &[&str]) -> BestOptionsRequest {
+        let option =
+            |name: &&str| Offered { node_group_id: (*name).to_owned(), node_count: 2, ..Offered::default() };
+        BestOptionsRequest { options: groups.iter().map(option).collect(), ..BestOptionsRequest::default() }
+    }
+
+    fn of(request: &BestOptionsRequest, snapshot: &Snapshot, refused: &[&str]) -> Vec<Standing> {
+        let known = Known {
+            snapshot,
+            refused: refused.iter().map(|&name| name.into()).collect(),
+            interruptions: [("web".into(), 1)].into(),
+            price: &|_, labels| labels.get(TYPE).map(|kind| if kind == "m5.large" { 0.096 } else { 1.0 }),
+        };
+        standings(request, &known)
+    }
+
+    fn snapshot(groups: Vec<Group>) -> Snapshot {
+        Snapshot::new(Timestamp::UNIX_EPOCH, groups.into_iter().map(Arc::new))
+    }
+
+    #[test]
+    fn pods_are_counted_and_labels_read_in_both_dialects() {
+        let snapshot =
+            snapshot(vec![group("web", &["a"], &[], &["a", "a"]), group("batch", &["a", "b"], &[], &["b"])]);
+        let mut request = asked(&["web", "batch", "gone"]);
+        request.options[0].pod = vec![Bytes::from_static(b"anything"); 3];
+        request.options[1].pod_bytes = vec![Bytes::new(); 2];
+        request.node_map.insert("web".into(), node("m5.large"));
+        request.node_bytes_map.insert("batch".into(), node("c5.large"));
+        request.node_bytes_map.insert("gone".into(), Bytes::from_static(b"\xff\xff"));
+        let told = of(&request, &snapshot, &[]);
+        let figures: Vec<_> =
+            told.iter().map(|s| (s.nodes, s.pods, s.price, s.interruptions, s.nodes_a_zone)).collect();
+        assert_eq!(
+            figures,
+            [(2, 3, Some(0.096), 0.5, Some(2.0)), (2, 2, Some(1.0), 0.0, Some(1.5)), (2, 0, None, 0.0, None),]
+        );
+    }
+
+    #[test]
+    fn what_was_refused_to_one_group_is_refused_to_all_that_could_launch_nothing_else() {
+        let spot = |mut group: Group| {
+            group.asg.launch.mix = Some(Mix { on_demand_base: 0, on_demand_percentage: 0 });
+            group
+        };
+        let snapshot = snapshot(vec![
+            group("refused", &["a", "b"], &["m5.large", "m5a.large"], &[]),
+            group("same", &["b"], &["m5.large"], &[]),
+            group("by label", &["a"], &[], &[]),
+            group("other zone", &["b", "c"], &["m5.large"], &[]),
+            group("other type", &["a"], &["m5.large", "m6i.large"], &[]),
+            spot(group("spot", &["a"], &["m5.large"], &[])),
+            group("unknown", &[], &[], &[]),
+        ]);
+        let names: Vec<_> = snapshot.groups.keys().map(|name| name.as_str()).collect();
+        let mut request = asked(&names);
+        request.node_map.insert("by label".into(), node("m5a.large"));
+        let refused = |refused: &[&str]| -> Vec<_> {
+            let told = of(&request, &snapshot, refused);
+            told.into_iter().filter(|s| s.is_refused).map(|s| s.group.to_string()).collect()
+        };
+        assert_eq!(refused(&["refused"]), ["by label", "refused", "same"]);
+        assert_eq!(refused(&["unknown"]), ["unknown"]);
+        assert_eq!(refused(&[]), [""; 0]);
+    }
+
+    #[test]
+    fn a_refusal_counts_for_a_quarter_of_an_hour_from_when_it_was_last_seen() {
+        let at = |minutes: i64| Timestamp::from_second(minutes * 60).expect("in range");
+        let failure = |out_of_resources| LaunchFailure {
+            code: "X".into(),
+            message: String::new(),
+            out_of_resources,
+            launches: 1,
+        };
+        let failing = Group { failure: Some(failure(true)), ..group("web", &["a"], &[], &[]) };
+        let broken = Group { failure: Some(failure(false)), ..group("broken", &["a"], &[], &[]) };
+        let refusals = Refusals::default();
+        refusals.observe(&snapshot(vec![failing, broken]), at(0));
+        refusals.observe(&snapshot(vec![group("web", &["a"], &[], &[])]), at(5));
+        assert_eq!(refusals.recent(at(14)), ["web".into()].into(), "a wrong template is no want of capacity");
+        assert_eq!(refusals.recent(at(15)), BTreeSet::new());
+    }
+}
