@@ -27,7 +27,7 @@ const MORE: Size = Size { groups: 1_000, nodes: 15 };
 
 /// How long a program is left alone before its memory is read, and watched while it is idle.
 const SETTLED: Duration = Duration::from_secs(15);
-const IDLE: Duration = Duration::from_secs(60);
+const IDLE: Duration = Duration::from_mins(1);
 
 /// Prints a row.
 fn row(what: &str, told: &str) {
@@ -134,5 +134,5 @@ async fn start(stage: &Stage, program: &Path, size: Size) -> Started {
 async fn idle(program: &Program) -> f64 {
     let (began, used) = (Instant::now(), program.process.cpu());
     sleep(IDLE).await;
-    100.0 * (program.process.cpu() - used).as_secs_f64() / began.elapsed().as_secs_f64()
+    100.0 * program.process.cpu().saturating_sub(used).as_secs_f64() / began.elapsed().as_secs_f64()
 }

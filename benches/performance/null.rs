@@ -96,7 +96,7 @@ impl CloudProvider for Ready {
         &self,
         _: Request<NodeGroupTargetSizeRequest>,
     ) -> Result<Response<NodeGroupTargetSizeResponse>, Status> {
-        Ok(Response::new(self.size.clone()))
+        Ok(Response::new(self.size))
     }
     async fn node_group_nodes(
         &self,

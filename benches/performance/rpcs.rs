@@ -126,7 +126,7 @@ async fn at_once(program: &Program, null: &mut Null, group: &str, node: &Externa
             calls.await;
             if turn > 0 {
                 rates[n].push(began.elapsed());
-                cpu[n] += process.cpu() - used;
+                cpu[n] += process.cpu().saturating_sub(used);
             }
         }
     }

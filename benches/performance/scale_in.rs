@@ -45,7 +45,7 @@ pub(crate) async fn print(program: &Path, nodes: u32, pods: usize) {
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     assert!(all(&stage), "not all are released: {}", stage.log());
-    let (cpu, memory) = (program.process.cpu() - cpu, program.process.memory());
+    let (cpu, memory) = (program.process.cpu().saturating_sub(cpu), program.process.memory());
 
     let (aws, cluster) = (world.aws.journal(), world.cluster.journal());
     let cluster = &cluster[log..];

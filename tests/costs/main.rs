@@ -1,5 +1,6 @@
 //! What does not depend on the machine: bytes kept, and allocations made. Seconds and resident memory are measured by
 //! `cargo bench --bench performance`, calls to AWS are counted in `tests/discovery/budget.rs`.
+#![expect(clippy::print_stdout, reason = "what is found is told with --nocapture")]
 
 use std::sync::Arc;
 use std::time::Duration;
