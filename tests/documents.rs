@@ -100,6 +100,7 @@ fn policies() -> Vec<serde_json::Value> {
         include_str!("../deploy/aws/iam/hooks.json"),
         include_str!("../deploy/aws/iam/load-balancers.json"),
         include_str!("../deploy/aws/iam/manage-hooks.json"),
+        include_str!("../deploy/aws/iam/prices.json"),
         include_str!("../deploy/aws/iam/queue.json"),
         include_str!("../deploy/aws/iam/read.json"),
         include_str!("../deploy/aws/iam/retention.json"),
