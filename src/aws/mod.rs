@@ -25,6 +25,7 @@ mod load_balancers;
 mod notice;
 mod operation;
 mod price_list;
+mod pricing;
 mod proxy;
 mod queue;
 mod requirements;

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use super::book::{Kind, Quote, System};
 use super::{Prices, node};
 use crate::aws::{Aws, AwsError, SpotPrice};
-use crate::clock::{Clock, elapsed};
+use crate::clock::{Clock, elapsed, later, signed};
 use crate::groups::Groups;
 use crate::telemetry::{Outage, chain};
 
@@ -93,8 +93,9 @@ impl Reader {
                         tracing::info!("the Price List is read again");
                     }
                 }
-                // The rest a minute later: it would fare no better now.
+                // The rest a minute later, as it would fare no better now; this one after them, as it may be the cause.
                 Err(error) => {
+                    self.listed.insert(kind, due_after(EVERY, DAILY, now));
                     if let Some(lasted) = self.list_outage.lasts() {
                         let lasts_seconds = lasted.as_secs();
                         tracing::warn!(lasts_seconds, error = %chain(&error), "the Price List could not be read: On-Demand prices known before, or the built-in table, are used");
@@ -127,7 +128,7 @@ impl Reader {
             }
             Err(error) => {
                 // Soon again, and not every second.
-                self.read.extend(types.into_iter().map(|name| ((name, system), later(now))));
+                self.read.extend(types.into_iter().map(|name| ((name, system), due_after(LOOK, EVERY, now))));
                 if let Some(lasted) = self.outage.lasts() {
                     let lasts_seconds = lasted.as_secs();
                     tracing::warn!(lasts_seconds, error = %chain(&error), "spot prices could not be read: those known before are used");
@@ -137,9 +138,9 @@ impl Reader {
     }
 }
 
-/// A moment that makes what was read then due at the next look.
-fn later(now: Timestamp) -> Timestamp {
-    crate::clock::later(now, crate::clock::signed(LOOK) - crate::clock::signed(EVERY))
+/// When something is to have been read that is read `every` so often, to be read again after `pause`.
+fn due_after(pause: Duration, every: Duration, now: Timestamp) -> Timestamp {
+    later(now, signed(pause) - signed(every))
 }
 
 /// The Price List's name of an operating system.
