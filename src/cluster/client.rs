@@ -87,7 +87,7 @@ impl Cluster {
             None => kube::Config::infer().await?,
         };
         if let Some(namespace) = namespace {
-            config.default_namespace = namespace.to_owned();
+            namespace.clone_into(&mut config.default_namespace);
         }
         // `kube` would retry a 429 by itself, which for an eviction is a budget's answer that we must see.
         config.default_retry = false;

@@ -82,8 +82,9 @@ where
 /// Source: [410 Gone responses](https://kubernetes.io/docs/reference/using-api/api-concepts/#410-gone-responses).
 fn has_expired(error: &watcher::Error) -> bool {
     match error {
-        watcher::Error::WatchError(status) => status.code == 410,
-        watcher::Error::WatchStartFailed(kube::Error::Api(status)) => status.code == 410,
+        watcher::Error::WatchError(status) | watcher::Error::WatchStartFailed(kube::Error::Api(status)) => {
+            status.code == 410
+        }
         _ => false,
     }
 }

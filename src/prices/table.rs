@@ -150,7 +150,9 @@ mod tests {
 
     #[test]
     fn a_bigger_size_of_a_family_is_never_cheaper_per_vcpu_by_more_than_three_percent() {
-        let mut sizes: BTreeMap<(String, &str), Vec<(i64, f64, String)>> = BTreeMap::new();
+        /// vCPUs, the price of each, and the name.
+        type Size = (i64, f64, String);
+        let mut sizes: BTreeMap<(String, &str), Vec<Size>> = BTreeMap::new();
         let prices = all();
         for ((name, region), price) in &prices {
             let Some(info) = type_table::find(name).filter(|info| info.accelerators.is_empty()) else {

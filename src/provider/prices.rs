@@ -23,8 +23,8 @@ impl Provider {
         // However old: what a group launches is seldom changed, and an error would have the group passed over.
         let view = self.groups.latest().unwrap_or_default();
         let (group, is_next) = node::group_of(&view, &node.provider_id, &node.name);
-        let priced = PricedNode::of(&node.labels, group, is_next);
-        let price = prices.of_node(&priced, self.clock.now()).ok_or(RpcError::NoPrice(node.name.clone()))?;
+        let asked = PricedNode::of(&node.labels, group, is_next);
+        let price = prices.of_node(&asked, self.clock.now()).ok_or(RpcError::NoPrice(node.name.clone()))?;
         Ok(price.per_hour * hours.ok_or(RpcError::NoPeriod)?)
     }
 

@@ -40,12 +40,12 @@ fn of_type(name: &str) -> ExternalGrpcNode {
     next(&[("node.kubernetes.io/instance-type", name), ("topology.kubernetes.io/region", "us-east-1")])
 }
 
-fn at(seconds: i64) -> Option<Timestamp> {
-    Some(Timestamp { seconds: 1_700_000_000 + seconds, nanos: 0 })
+fn at(seconds: i64) -> Timestamp {
+    Timestamp { seconds: 1_700_000_000 + seconds, nanos: 0 }
 }
 
-fn old(seconds: i64) -> Option<LegacyTime> {
-    Some(LegacyTime { seconds: Some(1_700_000_000 + seconds), nanos: Some(0) })
+fn old(seconds: i64) -> LegacyTime {
+    LegacyTime { seconds: Some(1_700_000_000 + seconds), nanos: Some(0) }
 }
 
 async fn price(world: &World, request: PricingNodePriceRequest) -> Result<f64, Status> {
@@ -54,7 +54,7 @@ async fn price(world: &World, request: PricingNodePriceRequest) -> Result<f64, S
 
 /// For an hour.
 async fn hourly(world: &World, node: ExternalGrpcNode) -> f64 {
-    let (start_timestamp, end_timestamp) = (at(0), at(3_600));
+    let (start_timestamp, end_timestamp) = (Some(at(0)), Some(at(3_600)));
     let node = Some(node);
     let request = PricingNodePriceRequest { node, start_timestamp, end_timestamp, ..Default::default() };
     price(world, request).await.expect("a price")
@@ -84,16 +84,16 @@ async fn a_node_costs_its_types_price_for_the_period_in_either_dialect() {
     let node = || Some(of_type("m5.large"));
     let new = |seconds| PricingNodePriceRequest {
         node: node(),
-        start_timestamp: at(0),
-        end_timestamp: at(seconds),
+        start_timestamp: Some(at(0)),
+        end_timestamp: Some(at(seconds)),
         // The new dialect counts.
-        end_time: old(1),
+        end_time: Some(old(1)),
         ..Default::default()
     };
     let before = |seconds| PricingNodePriceRequest {
         node: node(),
-        start_time: old(0),
-        end_time: old(seconds),
+        start_time: Some(old(0)),
+        end_time: Some(old(seconds)),
         ..Default::default()
     };
     for (seconds, expected) in [(3_600, 0.096), (1_800, 0.048), (86_400, 2.304), (0, 0.0), (-60, 0.0)] {
@@ -113,8 +113,8 @@ async fn a_pod_costs_what_it_requests_in_either_dialect() {
     let hour = |pod: Bytes, pod_bytes: Bytes| PricingPodPriceRequest {
         pod,
         pod_bytes,
-        start_timestamp: at(0),
-        end_timestamp: at(3_600),
+        start_timestamp: Some(at(0)),
+        end_timestamp: Some(at(3_600)),
         ..Default::default()
     };
     let like_m5_large = || pod(&[("cpu", "2"), ("memory", "8Gi")]);
@@ -173,7 +173,7 @@ async fn an_answer_is_found_for_whatever_is_known_of_a_node() {
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_priced_is_the_callers_mistake() {
     let world = world(web(1));
-    let (start_timestamp, end_timestamp) = (at(0), at(3_600));
+    let (start_timestamp, end_timestamp) = (Some(at(0)), Some(at(3_600)));
     for (node, expected) in [
         (None, Code::NotFound),
         (Some(next(&[])), Code::NotFound),

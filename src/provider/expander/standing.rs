@@ -152,8 +152,8 @@ mod tests {
     const TYPE: &str = "node.kubernetes.io/instance-type";
 
     fn group(name: &str, zones: &[&str], types: &[&str], live: &[&str]) -> Group {
-        let line = |name: &&str| Override {
-            instance_type: Some((*name).to_owned()),
+        let of_type = |kind: &&str| Override {
+            instance_type: Some((*kind).to_owned()),
             requirements: None,
             template: None,
         };
@@ -167,7 +167,7 @@ mod tests {
                 name: name.into(),
                 zones: zones.iter().map(|&zone| zone.to_owned()).collect(),
                 instances: instances.collect(),
-                launch: Launch { overrides: types.iter().map(line).collect(), ..Launch::default() },
+                launch: Launch { overrides: types.iter().map(of_type).collect(), ..Launch::default() },
                 ..AutoScalingGroup::default()
             },
             ..Group::default()

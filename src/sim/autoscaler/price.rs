@@ -52,8 +52,8 @@ impl Scan<'_> {
                 };
                 pods_price += price;
             }
-            let nodes_price = node_price * f64::from(option.purchase.nodes);
-            let ratio = (nodes_price + stabiliser) / (pods_price + stabiliser);
+            let all_nodes = node_price * f64::from(option.purchase.nodes);
+            let ratio = (all_nodes + stabiliser) / (pods_price + stabiliser);
             let score = ratio * unfitness(template, self.nodes.len(), option.purchase.nodes);
             if best.is_none_or(|(_, least)| score < least) {
                 best = Some((n, score));

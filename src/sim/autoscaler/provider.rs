@@ -124,11 +124,11 @@ impl<'a> Provider<'a> {
         let node = Some(node.clone());
         let request = match self.options.version {
             Version::V1_30 => {
-                let (start_time, end_time) = (old_time(now, 0), old_time(now, HOUR));
+                let (start_time, end_time) = (Some(old_time(now, 0)), Some(old_time(now, HOUR)));
                 PricingNodePriceRequest { node, start_time, end_time, ..PricingNodePriceRequest::default() }
             }
             Version::Core2026 => {
-                let (start_timestamp, end_timestamp) = (new_time(now, 0), new_time(now, HOUR));
+                let (start_timestamp, end_timestamp) = (Some(new_time(now, 0)), Some(new_time(now, HOUR)));
                 PricingNodePriceRequest {
                     node,
                     start_timestamp,
@@ -145,11 +145,11 @@ impl<'a> Provider<'a> {
         let pod = Bytes::copy_from_slice(pod);
         let request = match self.options.version {
             Version::V1_30 => {
-                let (start_time, end_time) = (old_time(now, 0), old_time(now, HOUR));
+                let (start_time, end_time) = (Some(old_time(now, 0)), Some(old_time(now, HOUR)));
                 PricingPodPriceRequest { pod, start_time, end_time, ..PricingPodPriceRequest::default() }
             }
             Version::Core2026 => {
-                let (start_timestamp, end_timestamp) = (new_time(now, 0), new_time(now, HOUR));
+                let (start_timestamp, end_timestamp) = (Some(new_time(now, 0)), Some(new_time(now, HOUR)));
                 PricingPodPriceRequest {
                     pod_bytes: pod,
                     start_timestamp,
@@ -238,12 +238,12 @@ fn defaults(options: &Options) -> NodeGroupAutoscalingOptions {
 
 const HOUR: i64 = 3_600;
 
-fn old_time(now: Timestamp, more: i64) -> Option<LegacyTime> {
-    Some(LegacyTime { seconds: Some(now.as_second() + more), nanos: Some(0) })
+fn old_time(now: Timestamp, more: i64) -> LegacyTime {
+    LegacyTime { seconds: Some(now.as_second() + more), nanos: Some(0) }
 }
 
-fn new_time(now: Timestamp, more: i64) -> Option<prost_types::Timestamp> {
-    Some(prost_types::Timestamp { seconds: now.as_second() + more, nanos: now.subsec_nanosecond() })
+fn new_time(now: Timestamp, more: i64) -> prost_types::Timestamp {
+    prost_types::Timestamp { seconds: now.as_second() + more, nanos: now.subsec_nanosecond() }
 }
 
 async fn within<T>(
