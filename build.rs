@@ -22,11 +22,6 @@ fn main() -> Result<(), Box<dyn Error>> {
         // Sorted maps make encodings repeatable, and a template is shared rather than copied for each answer.
         .btree_map(".")
         .bytes(".")
-        // Of a node only two fields are read.
-        .extern_path(
-            ".clusterautoscaler.cloudprovider.v1.externalgrpc.ExternalGrpcNode",
-            "super::node_message::ExternalGrpcNode",
-        )
         .compile_fds(compiler.file_descriptor_set())?;
     Ok(())
 }

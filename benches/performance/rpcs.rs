@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ebbtide::provider::proto::cloud_provider_client::CloudProviderClient;
 use ebbtide::provider::proto::{
-    ExternalGrpcNode, NodeGroupForNodeRequest, NodeGroupNodesRequest, NodeGroupTargetSizeRequest,
+    NamedNode, NodeGroupForNodeRequest, NodeGroupNodesRequest, NodeGroupTargetSizeRequest,
     NodeGroupTemplateNodeInfoRequest,
 };
 use futures::StreamExt as _;
@@ -43,24 +43,18 @@ pub(crate) fn template(id: &str) -> NodeGroupTemplateNodeInfoRequest {
     NodeGroupTemplateNodeInfoRequest { id: id.to_owned() }
 }
 
-pub(crate) fn for_node(node: ExternalGrpcNode) -> NodeGroupForNodeRequest {
+pub(crate) fn for_node(node: NamedNode) -> NodeGroupForNodeRequest {
     NodeGroupForNodeRequest { node: Some(node) }
 }
 
-/// A node of the group, with as many labels and annotations as one of EKS has.
-pub(crate) async fn node(group: &str, client: &mut Client) -> ExternalGrpcNode {
+/// A node of the group. Its labels and annotations are not sent: the client has what the server reads.
+pub(crate) async fn node(group: &str, client: &mut Client) -> NamedNode {
     let listed = client.node_group_nodes(nodes(group)).await.expect("answered").into_inner().instances;
-    let text = |kind: &str, n: usize| (format!("{kind}.example.com/key-{n}"), format!("value-of-{kind}-{n}"));
-    ExternalGrpcNode {
-        provider_id: listed[0].id.clone(),
-        name: "ip-10-0-12-34.ec2.internal".to_owned(),
-        labels: (0..25).map(|n| text("label", n)).collect(),
-        annotations: (0..5).map(|n| text("annotation", n)).collect(),
-    }
+    NamedNode { provider_id: listed[0].id.clone(), name: "ip-10-0-12-34.ec2.internal".to_owned() }
 }
 
 /// One call; how long it took.
-async fn call(client: &mut Client, rpc: Rpc, group: &str, node: &ExternalGrpcNode) -> Duration {
+async fn call(client: &mut Client, rpc: Rpc, group: &str, node: &NamedNode) -> Duration {
     let began = Instant::now();
     match rpc {
         Rpc::ForNode => drop(client.node_group_for_node(for_node(node.clone())).await.expect("answered")),
@@ -110,7 +104,7 @@ pub(crate) async fn print(program: &mut Program, this: &Path) {
     crate::row("null server, resident", &format!("{:.0} MB", memory.resident));
 }
 
-async fn at_once(program: &Program, null: &mut Null, group: &str, node: &ExternalGrpcNode) {
+async fn at_once(program: &Program, null: &mut Null, group: &str, node: &NamedNode) {
     let mut rates = [Vec::new(), Vec::new()];
     let mut cpu = [Duration::ZERO; 2];
     for turn in 0..TURNS {

@@ -19,7 +19,6 @@ pub mod expander;
 mod handshakes;
 pub mod listen;
 pub mod metrics;
-mod node_message;
 pub mod options;
 pub mod placeholders;
 mod prices;

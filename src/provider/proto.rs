@@ -3,9 +3,13 @@
 
 #![allow(missing_docs, unreachable_pub, unused_qualifications, clippy::pedantic, reason = "generated")]
 
-pub use super::node_message::ExternalGrpcNode;
-
 tonic::include_proto!("clusterautoscaler.cloudprovider.v1.externalgrpc");
 
 /// The encoded descriptors of the protocol and of what it imports, as reflection serves them.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/externalgrpc.bin"));
+
+impl From<ExternalGrpcNode> for NamedNode {
+    fn from(ExternalGrpcNode { provider_id, name, .. }: ExternalGrpcNode) -> Self {
+        Self { provider_id, name }
+    }
+}

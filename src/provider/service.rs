@@ -144,7 +144,7 @@ impl Provider {
         }
     }
 
-    fn group_for_node(&self, node: Option<&ExternalGrpcNode>) -> Result<NodeGroup, RpcError> {
+    fn group_for_node(&self, node: Option<&NamedNode>) -> Result<NodeGroup, RpcError> {
         let view = self.view()?;
         let (name, provider_id) = node.map_or(("", ""), |node| (&node.name, &node.provider_id));
         let is_beside = |id: &ProviderId| match id {

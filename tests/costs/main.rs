@@ -13,7 +13,8 @@ use ebbtide::groups::protection::Protection;
 use ebbtide::groups::{Group, Groups, Snapshot};
 use ebbtide::provider::proto::cloud_provider_server::CloudProvider as _;
 use ebbtide::provider::proto::{
-    ExternalGrpcNode, NodeGroupForNodeRequest, NodeGroupNodesRequest, NodeGroupTargetSizeRequest,
+    ExternalGrpcNode, NodeGroupDeleteNodesRequest, NodeGroupForNodeRequest, NodeGroupNodesRequest,
+    NodeGroupTargetSizeRequest,
 };
 use ebbtide::provider::{AwsSizing, Provider, RpcMetrics, Running};
 use ebbtide::scale_in::Intents;
@@ -133,7 +134,8 @@ async fn an_rpc_allocates_what_its_answer_holds_and_little_else() {
         labels: pairs("label", 25),
         annotations: pairs("annotation", 5),
     };
-    let request = NodeGroupForNodeRequest { node: Some(node) }.encode_to_vec();
+    // As it is sent, with labels and annotations: this message's first field is one node, of the same form.
+    let request = NodeGroupDeleteNodesRequest { nodes: vec![node], id: String::new() }.encode_to_vec();
     let for_node = cost(|| {
         let request = NodeGroupForNodeRequest::decode(&request[..]).expect("a request");
         let answer = provider.node_group_for_node(Request::new(request)).now_or_never().expect("at once");

@@ -55,7 +55,7 @@ async fn without_a_recent_look_at_aws_nothing_is_answered_from_it() {
     assert_eq!(code(&client.node_groups(NodeGroupsRequest {}).await), Code::Unavailable);
     let size = NodeGroupTargetSizeRequest { id: GROUP.into() };
     assert_eq!(code(&client.node_group_target_size(size).await), Code::Unavailable);
-    let whose = NodeGroupForNodeRequest { node: Some(node("i-1")) };
+    let whose = NodeGroupForNodeRequest { node: Some(node("i-1").into()) };
     assert_eq!(code(&client.node_group_for_node(whose).await), Code::Unavailable);
     assert_eq!(code(&world.increase(1).await), Code::Unavailable);
     assert_eq!(code(&world.delete(vec![node("i-1")]).await), Code::Unavailable);
@@ -91,7 +91,7 @@ async fn a_node_belongs_to_the_group_of_its_instance_and_to_none_otherwise() {
         (ExternalGrpcNode::default(), ""),
     ];
     for (node, group) in table {
-        let request = NodeGroupForNodeRequest { node: Some(node.clone()) };
+        let request = NodeGroupForNodeRequest { node: Some(node.clone().into()) };
         let answer = client.node_group_for_node(request).await.expect("answered").into_inner();
         assert_eq!(answer.node_group.map(|g| g.id).as_deref(), Some(group), "{node:?}");
     }
@@ -254,7 +254,7 @@ async fn a_group_that_vanishes_while_it_is_asked_about_is_answered_for_and_not_l
     let listed = client.node_groups(NodeGroupsRequest {}).await.expect("answered").into_inner();
     assert_eq!(listed.node_groups, []);
     assert_eq!((world.target_size().await, world.listed().await.len()), (2, 2));
-    let whose = NodeGroupForNodeRequest { node: Some(node("i-1")) };
+    let whose = NodeGroupForNodeRequest { node: Some(node("i-1").into()) };
     let whose = client.node_group_for_node(whose).await.expect("answered").into_inner();
     assert_eq!(
         whose.node_group.map(|group| group.id).as_deref(),

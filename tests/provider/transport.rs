@@ -1,6 +1,5 @@
 //! What is served beside the protocol, and how serving ends.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -9,7 +8,7 @@ use std::time::Duration;
 use ebbtide::provider::Listen;
 use ebbtide::provider::listen::{ListenError, Listener};
 use ebbtide::provider::proto::cloud_provider_client::CloudProviderClient;
-use ebbtide::provider::proto::{ExternalGrpcNode, NodeGroupForNodeRequest, NodeGroupsRequest};
+use ebbtide::provider::proto::{NamedNode, NodeGroupForNodeRequest, NodeGroupsRequest};
 use tokio::io::AsyncReadExt as _;
 use tonic::Code;
 use tonic::transport::Endpoint;
@@ -72,10 +71,7 @@ async fn reflection_names_the_service_in_both_versions() {
 async fn a_request_of_more_than_4_mib_is_refused() {
     let world = World::with(web(1));
     let request = |bytes: usize| NodeGroupForNodeRequest {
-        node: Some(ExternalGrpcNode {
-            annotations: BTreeMap::from([("a".into(), "x".repeat(bytes))]),
-            ..ExternalGrpcNode::default()
-        }),
+        node: Some(NamedNode { name: "x".repeat(bytes), ..NamedNode::default() }),
     };
     let mut client = world.client().await;
     assert_eq!(code(&client.node_group_for_node(request(3 << 20)).await), Code::Ok);

@@ -32,7 +32,7 @@ impl Scene {
             name: machine.name.clone(),
             ..ExternalGrpcNode::default()
         };
-        let request = NodeGroupForNodeRequest { node: Some(node) };
+        let request = NodeGroupForNodeRequest { node: Some(node.into()) };
         let answer = self.client().node_group_for_node(request).await.expect("answered");
         answer.into_inner().node_group.expect("a message").id
     }

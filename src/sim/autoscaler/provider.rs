@@ -69,7 +69,8 @@ impl<'a> Provider<'a> {
         if let Some(group) = self.group_of.get(&key) {
             return Ok(Some(group.clone()));
         }
-        let call = self.client.node_group_for_node(NodeGroupForNodeRequest { node: Some(node.clone()) });
+        let call =
+            self.client.node_group_for_node(NodeGroupForNodeRequest { node: Some(node.clone().into()) });
         let group = within(self.options.grpc_timeout, call).await?.node_group.unwrap_or_default().id;
         if group.is_empty() {
             return Ok(None);
