@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use ebbtide::commands::check::needed;
 use ebbtide::config::Config;
-use ebbtide::sim::cluster::{Cluster, EBBTIDE, Fault, Rights, Verb, pod};
+use ebbtide::sim::cluster::{Cluster, EBBTIDE, Fault, Rights, Timing, Verb, pod};
 use ebbtide::sim::http::{Lost, Request, Response, World as Service, kube_client};
 use ebbtide::sim::program::config;
+use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
@@ -138,7 +139,8 @@ async fn the_program_asks_for_all_that_its_roles_allow_and_for_nothing_else() {
     scene.scale_in(first, Cause::Operator).await;
     scene.remove::<k8s_openapi::api::apps::v1::DaemonSet>("shipper").await;
     scene.until_gone(first).await;
-    // Somebody else writes the Node at the same moment: it is read afresh.
+    // Somebody else writes the Node at the same moment, and the watch does not tell it soon: it is read afresh.
+    scene.world.cluster.set_timing(Timing { watch_lag: Span::exactly(seconds(1)), ..Timing::brisk() });
     scene.world.cluster.fail_next(1, Verb::Patch, "nodes", Fault::Overtaken);
     scene.scale_in(second, Cause::Group).await;
     scene.until_gone(second).await;

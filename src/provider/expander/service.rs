@@ -56,6 +56,15 @@ enum DecidedBy {
 }
 
 impl DecidedBy {
+    const ALL: [Self; 6] = [
+        Self::capacity,
+        Self::price,
+        Self::interruptions,
+        Self::zone_balance,
+        Self::fewest_nodes,
+        Self::nothing,
+    ];
+
     fn of(choice: &Choice) -> Self {
         match choice.decided.last().map(|(criterion, _)| criterion) {
             Some(Criterion::Capacity) => Self::capacity,
@@ -76,7 +85,11 @@ struct Labelled {
 impl Expander {
     /// An expander of the shared groups, with a policy from this file; `None`: the default one.
     pub fn new(shared: Arc<Shared>, file: Option<PathBuf>, registry: &mut Registry) -> Self {
-        let answers = Family::default();
+        let answers: Family<Labelled, Counter> = Family::default();
+        // A rate needs a zero before the first one.
+        for decided_by in DecidedBy::ALL {
+            drop(answers.get_or_create(&Labelled { decided_by }));
+        }
         let help = "Answers to cluster-autoscaler's question which group is to grow, by the last criterion that left one out";
         registry.register("ebbtide_expander_answers", help, answers.clone());
         Self { shared, refusals: Arc::default(), prices: None, file, policy: Mutex::default(), answers }
