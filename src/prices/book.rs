@@ -51,6 +51,10 @@ pub enum Source {
     fit,
 }
 
+impl Source {
+    pub(super) const ALL: [Self; 6] = [Self::tag, Self::spot, Self::list, Self::table, Self::near, Self::fit];
+}
+
 /// A price, and how it is known.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Price {

@@ -53,13 +53,18 @@ pub struct Prices {
 impl Prices {
     /// Prices in a region, of the table for now. `asks`: whether AWS will be asked for its own.
     pub fn of(region: impl Into<String>, asks: bool) -> Self {
+        let answers: Family<Labels, Counter> = Family::default();
+        // A rate needs a zero before the first one.
+        for source in Source::ALL {
+            drop(answers.get_or_create(&Labels { source }));
+        }
         Self {
             region: region.into(),
             sure: if asks { Source::list } else { Source::table },
             book: RwLock::default(),
             parts: OnceLock::new(),
             told: Mutex::default(),
-            answers: Family::default(),
+            answers,
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use ebbtide::config::Config;
+use ebbtide::config::{Config, PriceSource};
 use ebbtide::groups::managed_hooks::Managed;
 use ebbtide::sim::autoscaler;
 use ebbtide::sim::aws::{GroupSpec, QueueSpec, TerminationCause};
@@ -115,7 +115,8 @@ async fn play() -> anyhow::Result<()> {
             replica_set("render", 3).node_selector(POOL, "batch").cpu_millis(1_200).grace(90).exits_after(60),
         );
     let hooks = Managed { heartbeat: Duration::from_mins(2), retain: false };
-    let with = Config { queue_urls: vec![queue], managed_hooks: Some(hooks), ..config() };
+    let prices = Some(PriceSource::Table);
+    let with = Config { queue_urls: vec![queue], managed_hooks: Some(hooks), prices, ..config() };
     let program = Program::start(&world, with);
     let mut tasks = JoinSet::new();
     let (stage, client) = (Arc::clone(&world), program.client());
