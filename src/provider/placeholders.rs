@@ -26,6 +26,13 @@ use crate::k8s::GroupName;
 /// cluster-autoscaler a log line; several minutes of them in a row make it give up.
 const AFTER_REFUSAL: Duration = Duration::from_mins(10);
 
+/// Most placeholders of a group: the nodes of the largest cluster that Kubernetes is built for, and an answer of well under the
+/// 4 MiB that cluster-autoscaler's client takes. Of a size beyond it, as somebody mistypes one, the rest has no names:
+/// the target size counts it all the same.
+///
+/// Source: [Considerations for large clusters](https://kubernetes.io/docs/setup/best-practices/cluster-large/).
+const MOST_LISTED: usize = 5_000;
+
 /// The placeholders of all groups.
 #[derive(Debug, Default)]
 pub struct Placeholders(Mutex<BTreeMap<GroupName, OfGroup>>);
@@ -59,11 +66,11 @@ impl Numbers {
 }
 
 impl Placeholders {
-    /// The numbers of the missing instances, the oldest first.
+    /// The numbers of the missing instances, the oldest first, of the first 5,000 at most.
     pub fn of(&self, group: &Group) -> Vec<usize> {
         let mut all = self.lock();
         let known = all.entry(group.asg.name.clone()).or_default();
-        known.numbers.follow(group.asg.live().count(), group.asg.missing());
+        known.numbers.follow(group.asg.live().count(), group.asg.missing().min(MOST_LISTED));
         known.numbers.open.clone()
     }
 
@@ -127,6 +134,20 @@ mod tests {
         placeholders.given_up(&"g".into(), &[0]);
         group.asg.desired = 2;
         assert_eq!(placeholders.of(&group), [1, 2]);
+    }
+
+    #[test]
+    fn a_size_that_somebody_mistyped_has_no_more_names_than_a_cluster_has_nodes() {
+        let placeholders = Placeholders::default();
+        let mut group = Group {
+            asg: AutoScalingGroup { name: "g".into(), desired: i32::MAX, ..AutoScalingGroup::default() },
+            ..Group::default()
+        };
+        assert_eq!(placeholders.of(&group), (0..5_000).collect::<Vec<_>>());
+        placeholders.given_up(&"g".into(), &[4_999]);
+        group.asg.desired -= 1;
+        let listed = placeholders.of(&group);
+        assert_eq!((listed.len(), listed[4_999]), (5_000, 5_000), "the next one has a name now");
     }
 
     #[test]
