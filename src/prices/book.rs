@@ -75,6 +75,9 @@ pub struct Quote {
     pub at: Timestamp,
 }
 
+/// Bytes in a GiB.
+pub(super) const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
+
 /// How big a node is, for a type that nobody knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Size {

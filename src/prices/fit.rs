@@ -7,6 +7,9 @@
 //!
 //! cluster-autoscaler divides what nodes cost by what their pods cost "on a perfectly matching machine": both in USD here.
 
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
 use crate::aws::type_table;
 use crate::aws::{Accelerator, TypeInfo};
 
@@ -49,8 +52,16 @@ struct Machine {
 }
 
 impl Parts {
-    /// The prices of parts in a region of the table, or else in [`BASE_REGION`].
+    /// The prices of parts in a region of the table, or else in [`BASE_REGION`]. Reckoned once for each.
     pub fn of(region: &str) -> Self {
+        static KNOWN: Mutex<BTreeMap<&str, Parts>> = Mutex::new(BTreeMap::new());
+        // Whoever asks names the region: only the table's are kept.
+        let region = table::regions().find(|known| *known == region).unwrap_or(BASE_REGION);
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        *known.entry(region).or_insert_with(|| Self::fitted(region))
+    }
+
+    fn fitted(region: &str) -> Self {
         let found = fit(&machines(region));
         // A region without GPUs tells nothing of their price.
         if found.gpu > 0.0 { found } else { Self { gpu: fit(&machines(BASE_REGION)).gpu, ..found } }

@@ -14,7 +14,7 @@ mod reader;
 pub mod table;
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use jiff::Timestamp;
 use k8s_pb::api::core::v1::Pod;
@@ -44,7 +44,6 @@ pub struct Prices {
     /// What counts as well known: what is less sure is logged.
     sure: Source,
     book: RwLock<Arc<Book>>,
-    parts: OnceLock<Parts>,
     /// Types that the log has told of.
     told: Mutex<BTreeSet<String>>,
     answers: Family<Labels, Counter>,
@@ -62,7 +61,6 @@ impl Prices {
             region: region.into(),
             sure: if asks { Source::list } else { Source::table },
             book: RwLock::default(),
-            parts: OnceLock::new(),
             told: Mutex::default(),
             answers,
         }
@@ -102,7 +100,7 @@ impl Prices {
     /// What a pod costs an hour on a machine that fits exactly.
     pub fn of_pod(&self, pod: &Pod) -> f64 {
         let pod::Size { vcpus, gib, gpus } = pod::requests(pod);
-        self.parts.get_or_init(|| Parts::of(&self.region)).price(vcpus, gib, gpus)
+        Parts::of(&self.region).price(vcpus, gib, gpus)
     }
 
     /// Logs once a type that its price is not known as well as it could be.

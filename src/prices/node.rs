@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use k8s_pb::api::core::v1::Node;
 use prost::Message as _;
 
-use super::book::{Book, Kind, Price, Size, System};
+use super::book::{Book, GIB, Kind, Price, Size, System};
 use crate::groups::{Group, Snapshot};
 use crate::k8s::{ProviderId, quantity};
 use crate::template::{Market, Template, tags};
@@ -24,9 +24,6 @@ const SYSTEM: [&str; 2] = ["kubernetes.io/os", "beta.kubernetes.io/os"];
 /// Labels that tell how an instance is paid for: of EKS, Karpenter, and by habit.
 const MARKET: [&str; 3] =
     ["eks.amazonaws.com/capacityType", "karpenter.sh/capacity-type", "node.kubernetes.io/lifecycle"];
-
-/// GiB in a byte.
-const GIB: f64 = 1.0 / (1024.0 * 1024.0 * 1024.0);
 
 /// Labels of a Node.
 pub type Labels = BTreeMap<String, String>;
@@ -157,5 +154,5 @@ pub fn template(group: &Group) -> Option<&Template> {
 fn size(template: &Template) -> Size {
     let (_, figures) = template.figures();
     let figure = |name: &str| figures.get(name).and_then(|text| quantity::parse(text)).unwrap_or_default();
-    Size { vcpus: figure("cpu"), gib: figure("memory") * GIB, gpus: figure(super::pod::GPU) }
+    Size { vcpus: figure("cpu"), gib: figure("memory") / GIB, gpus: figure(super::pod::GPU) }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use k8s_pb::api::core::v1::{Container, Pod, PodSpec};
 use k8s_pb::apimachinery::pkg::api::resource::Quantity;
 
+use super::book::GIB;
 pub use super::book::Size;
 use crate::k8s::quantity;
 
@@ -22,7 +23,7 @@ pub fn requests(pod: &Pod) -> Size {
         let overhead = quantity_in(&spec.overhead, name);
         requested(spec, name) + overhead
     };
-    Size { vcpus: of("cpu"), gib: of("memory") / (1024.0 * 1024.0 * 1024.0), gpus: of(GPU) }
+    Size { vcpus: of("cpu"), gib: of("memory") / GIB, gpus: of(GPU) }
 }
 
 fn requested(spec: &PodSpec, name: &str) -> f64 {
