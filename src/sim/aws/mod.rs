@@ -31,6 +31,7 @@ mod group;
 mod handle;
 mod instance_types;
 mod journal;
+mod json;
 mod launching;
 mod lifecycle;
 mod load_balancing;

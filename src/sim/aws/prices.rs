@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 use super::ec2::invalid_value;
 use super::error::ApiError;
 use super::handle::Aws;
+use super::json;
 use super::operation::Operation;
 use super::query::{Filter, Form, page, page_size};
-use super::sqs::flatten;
 use super::state::{REGION, State};
 use super::xml::Xml;
 use crate::sim::http::Request;
@@ -94,13 +94,7 @@ const PRODUCT: &str = "Linux/UNIX";
 
 /// The request as a form, if it is one to the Price List.
 pub(super) fn form(request: &Request) -> Option<Form> {
-    let action = request.headers().get("x-amz-target")?.to_str().ok()?.strip_prefix(TARGET)?;
-    let mut pairs =
-        vec![("Version".to_owned(), VERSION.to_owned()), ("Action".to_owned(), action.to_owned())];
-    if let Ok(body) = serde_json::from_slice::<Value>(request.body()) {
-        flatten(&body, "", &mut pairs);
-    }
-    Some(pairs.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect())
+    json::form(request, TARGET, VERSION)
 }
 
 /// The products that pass every filter, as texts of JSON.

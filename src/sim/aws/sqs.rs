@@ -1,9 +1,6 @@
 //! The SQS API, version 2012-11-05: sending, receiving, deleting and keeping messages of standard queues, and how these are set
 //! up.
 //!
-//! SQS speaks JSON: the operation is in a header, its parameters are in the body. [`form`] turns a request into the shape
-//! of the query protocol's, with lists as `Entries.1.Id`.
-//!
 //! <https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/Welcome.html>
 
 use std::collections::BTreeSet;
@@ -15,6 +12,7 @@ use serde_json::{Value, json};
 use super::error::ApiError;
 use super::group::after;
 use super::journal::Event;
+use super::json;
 use super::operation::Operation;
 use super::query::Form;
 use super::queues::{Copy, Queue};
@@ -29,26 +27,7 @@ const TARGET: &str = "AmazonSQS.";
 
 /// The request as a form, if it is one to SQS.
 pub(super) fn form(request: &Request) -> Option<Form> {
-    let action = request.headers().get("x-amz-target")?.to_str().ok()?.strip_prefix(TARGET)?;
-    let mut pairs =
-        vec![("Version".to_owned(), VERSION.to_owned()), ("Action".to_owned(), action.to_owned())];
-    if let Ok(body) = serde_json::from_slice::<Value>(request.body()) {
-        flatten(&body, "", &mut pairs);
-    }
-    Some(pairs.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect())
-}
-
-pub(super) fn flatten(value: &Value, prefix: &str, pairs: &mut Vec<(String, String)>) {
-    let under = |name: &str| if prefix.is_empty() { name.to_owned() } else { format!("{prefix}.{name}") };
-    match value {
-        Value::Object(fields) => fields.iter().for_each(|(name, value)| flatten(value, &under(name), pairs)),
-        Value::Array(items) => {
-            let numbered = (1..).zip(items);
-            numbered.for_each(|(n, item): (usize, _)| flatten(item, &under(&n.to_string()), pairs));
-        }
-        Value::String(text) => pairs.push((prefix.to_owned(), text.clone())),
-        other => pairs.push((prefix.to_owned(), other.to_string())),
-    }
+    json::form(request, TARGET, VERSION)
 }
 
 /// The error's name in this protocol, by its code in the old one.
