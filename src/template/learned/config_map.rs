@@ -8,8 +8,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Deserialize;
-use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 use super::Learned;
@@ -26,10 +25,6 @@ const KEY: &str = "templates.json";
 ///
 /// Source: [ConfigMaps](https://kubernetes.io/docs/concepts/configuration/configmap/#motivation).
 const LIMIT: usize = 1_000_000;
-
-/// Groups of which it is read: an account has [500 a region](https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-quotas.html)
-/// unless AWS grants more.
-const MOST_GROUPS: usize = 10_000;
 
 /// Bounds of the pause between tries: a restarting API server is back within seconds, a permission takes a person.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
@@ -104,40 +99,15 @@ pub fn read(text: &str) -> Option<BTreeMap<GroupName, Learned>> {
             "learned template data in the ConfigMap is damaged: ignoring it until nodes show it again"
         );
     };
-    let Some(members) = members(text) else {
-        damaged(None, "it is no JSON object, or of too many members");
-        return None;
-    };
+    // The text of each: as JSON values, a megabyte can take a hundred.
+    let members: BTreeMap<String, &RawValue> =
+        serde_json::from_str(text).map_err(|error| damaged(None, &error.to_string())).ok()?;
     let read = members.into_iter().filter_map(|(group, member)| {
-        let learned = serde_json::from_str(member).map_err(|error| damaged(Some(&group), &error.to_string()));
+        let learned =
+            serde_json::from_str(member.get()).map_err(|error| damaged(Some(&group), &error.to_string()));
         Some((group.into(), learned.ok()?))
     });
     Some(read.collect())
-}
-
-/// The members of a JSON object and the text of each, of which no values are made: those of a megabyte can take a hundred.
-fn members(text: &str) -> Option<Vec<(String, &str)>> {
-    let mut members = Vec::new();
-    let mut rest = text.trim_start().strip_prefix('{')?.trim_start();
-    while !rest.starts_with('}') {
-        let (key, after) = first::<String>(rest)?;
-        let value = after.trim_start().strip_prefix(':')?;
-        let (_, after) = first::<IgnoredAny>(value)?;
-        members.push((key, &value[..value.len() - after.len()]));
-        rest = after.trim_start();
-        rest = rest.strip_prefix(',').unwrap_or(rest).trim_start();
-        if members.len() > MOST_GROUPS {
-            return None;
-        }
-    }
-    (rest.trim_end() == "}").then_some(members)
-}
-
-/// The first JSON value of a text, and what follows it.
-fn first<'a, T: Deserialize<'a>>(text: &'a str) -> Option<(T, &'a str)> {
-    let mut values = serde_json::Deserializer::from_str(text).into_iter();
-    let value = values.next()?.ok()?;
-    Some((value, &text[values.byte_offset()..]))
 }
 
 /// The value for the ConfigMap: as much as fits. Groups with nodes are left out first.
