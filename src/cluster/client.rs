@@ -105,7 +105,9 @@ pub enum ConnectError {
     #[error("the kubeconfig cannot be used")]
     Kubeconfig(#[from] kube::config::KubeconfigError),
     /// Neither a kubeconfig nor a service account was found.
-    #[error("no way to the cluster was found")]
+    #[error(
+        "no way to the cluster was found (in a pod: its ServiceAccount; elsewhere: KUBECONFIG or ~/.kube/config)"
+    )]
     Infer(#[from] kube::config::InferConfigError),
     /// The client cannot be built.
     #[error("the client of the API server cannot be built")]
