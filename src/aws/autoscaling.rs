@@ -1,9 +1,12 @@
 //! The calls to EC2 Auto Scaling, one function each.
 
+use std::time::Duration;
+
 use aws_sdk_autoscaling::types::{Filter, InstanceLifecyclePolicy, RetentionAction, RetentionTriggers};
 use futures::future::try_join_all;
 use futures::{StreamExt as _, stream};
 use jiff::Timestamp;
+use tokio::time::sleep;
 
 use super::lifecycle_hook::TERMINATING;
 use super::retry::{CHANGE_OF_SIZE, LOOK_UP, Patience, READ_NOW, REFRESH, WRITE};
@@ -19,6 +22,9 @@ const GROUPS_A_CALL: i32 = 100;
 ///
 /// Source: [DescribeLaunchConfigurations](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DescribeLaunchConfigurations.html).
 pub(crate) const CONFIGURATIONS_A_CALL: usize = 50;
+/// Pauses before the descriptions of a group that a caller waits for: three fit into the few seconds of an RPC.
+const DESCRIBED_AFTER: [Duration; 3] =
+    [Duration::ZERO, Duration::from_millis(250), Duration::from_millis(500)];
 /// Instances in a call of SetInstanceProtection.
 ///
 /// Source: [SetInstanceProtection](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_SetInstanceProtection.html).
@@ -54,10 +60,20 @@ impl Aws {
         Ok(try_join_all(batches).await?.into_iter().flatten().collect())
     }
 
-    /// The group of this name, if it exists, for a change that a caller waits for.
+    /// The group of this name, for a change that a caller waits for. `None` if three descriptions in a row leave it out: one
+    /// alone may leave out a group that is there.
+    ///
+    /// Source: [Eventual consistency in the Amazon EC2
+    /// API](https://docs.aws.amazon.com/ec2/latest/devguide/eventual-consistency.html).
     pub async fn describe_group_now(&self, name: &GroupName) -> Result<Option<AutoScalingGroup>, AwsError> {
-        let found = self.groups(READ_NOW, &[name.to_owned()], &[]).await?;
-        Ok(found.into_iter().find(|found| found.name == *name))
+        for pause in DESCRIBED_AFTER {
+            sleep(pause).await;
+            let found = self.groups(READ_NOW, std::slice::from_ref(name), &[]).await?;
+            if let Some(group) = found.into_iter().find(|found| found.name == *name) {
+                return Ok(Some(group));
+            }
+        }
+        Ok(None)
     }
 
     /// The groups that have all tags of the selector, 100 a call.

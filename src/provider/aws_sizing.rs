@@ -79,7 +79,10 @@ impl AwsSizing {
 impl Sizing for AwsSizing {
     async fn current(&self, group: &Group) -> Result<Group, SizingError> {
         let found = self.aws.describe_group_now(&group.asg.name).await.map_err(told)?;
-        let missing = || SizingError::Refused(format!("there is no group {}", group.asg.name));
+        let missing = || {
+            self.groups.refresh_soon();
+            SizingError::LeftOut(group.asg.name.clone())
+        };
         // AWS's description may lag behind what we have just set.
         let mut asg = self.protection.brought_up_to_date(found.ok_or_else(missing)?);
         self.selectors.tighten(&mut asg);

@@ -130,6 +130,7 @@ impl RpcError {
             | Self::Sizing(
                 SizingError::Throttled
                 | SizingError::Busy
+                | SizingError::LeftOut(_)
                 | SizingError::Unreachable(_)
                 | SizingError::CutOff,
             )
@@ -213,6 +214,7 @@ mod tests {
             ),
             (SizingError::Throttled.into(), Code::Unavailable),
             (SizingError::Busy.into(), Code::Unavailable),
+            (SizingError::LeftOut("g".into()).into(), Code::Unavailable),
             (SizingError::CutOff.into(), Code::Unavailable),
             (SizingError::Refused("min".into()).into(), Code::FailedPrecondition),
             (SizingError::Denied("iam".into()).into(), Code::FailedPrecondition),

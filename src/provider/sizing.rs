@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 
 use crate::groups::{Group, GroupLock};
-use crate::k8s::InstanceId;
+use crate::k8s::{GroupName, InstanceId};
 
 /// Reads and changes sizes of Auto Scaling groups.
 ///
@@ -45,6 +45,9 @@ pub enum SizingError {
     /// The group is in the middle of another change (`ScalingActivityInProgress`, `ResourceContention`).
     #[error("the group is busy with another change")]
     Busy,
+    /// Descriptions leave the group out: somebody has deleted it, which the next refresh shows, or they do not show it for the moment.
+    #[error("AWS's descriptions of group {0} leave it out; nothing was changed")]
+    LeftOut(GroupName),
     /// AWS says that this cannot be done as things are.
     #[error("AWS refuses: {0}")]
     Refused(String),

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use ebbtide::provider::proto::ExternalGrpcNode;
-use ebbtide::sim::aws::{Behaviour, LifecycleState, Lose, Operation, Refusal, Timing};
+use ebbtide::sim::aws::{Behaviour, LifecycleState, Lose, Operation, Refusal, Timing, Trouble, Which};
 use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
 use tokio::time::Instant;
@@ -105,6 +105,38 @@ async fn an_instance_without_a_node_whose_end_aws_refuses_once_or_twice_ends_wit
             assert_eq!((scene.desired(), scene.target().await), (2, 2));
         }
     }
+}
+
+/// The next descriptions of the group alone leave it out.
+fn leave_out(scene: &Scene, which: fn(Which) -> Which) {
+    let descriptions = Which::of(&[Operation::DescribeAutoScalingGroups]).about(GROUP);
+    scene.world.aws.trouble(which(descriptions), Trouble::Without(GROUP.to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_that_a_description_or_two_leave_out_grows_within_the_call() {
+    for which in [(|which| which) as fn(Which) -> Which, |which| which.times(2)] {
+        let scene = Scene::on(near(), [group(GROUP, 2)]).await;
+        leave_out(&scene, which);
+        let began = Instant::now();
+        scene.increase(1).await.expect("grown");
+        assert!(began.elapsed() < CALL, "{:?}", began.elapsed());
+        assert_eq!((scene.desired(), scene.target().await), (3, 3));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_that_no_description_shows_may_be_there_again_in_the_next_loop() {
+    let scene = Scene::on(near(), [group(GROUP, 2)]).await;
+    leave_out(&scene, |which| which.lasting(SOON));
+    let began = Instant::now();
+    let status = scene.increase(1).await.expect_err("not shown");
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+    assert!(status.message().contains("descriptions of group web leave it out"), "{status}");
+    assert!(began.elapsed() < CALL, "{:?}", began.elapsed());
+    tokio::time::sleep(SOON).await;
+    scene.increase(1).await.expect("grown");
+    assert_eq!((scene.desired(), scene.target().await), (3, 3));
 }
 
 #[tokio::test(start_paused = true)]
