@@ -5,7 +5,7 @@ use ebbtide::sim::aws::{Event, InstanceSnapshot, LifecycleState, Operation};
 use ebbtide::sim::cluster::{Entry, Event as ClusterEvent, Name};
 use ebbtide::sim::report::{PodEnd, Run};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Taint};
 
 use super::Violation;
 use super::pods::DEAD;
@@ -186,11 +186,15 @@ pub(super) fn leftovers(history: &History) -> Vec<Violation> {
         if spec.and_then(|spec| spec.unschedulable) == Some(true) && !by_hand && !is_noticed {
             left.push("cordoned".to_owned());
         }
-        let taints = spec.and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
-        left.extend(taints.iter().map(|taint| taint.key.clone()).filter(|key| key == names::TO_BE_DELETED));
+        // Of a cluster-autoscaler that started while nobody answered it, which takes its taints off no second time.
+        let is_guarded = has_autoscalers_taint(node);
+        if !is_guarded && taints(node).iter().any(|taint| taint.key == names::TO_BE_DELETED) {
+            left.push(names::TO_BE_DELETED.to_owned());
+        }
         let labels = node.metadata.labels.iter().flatten().map(|(key, _)| key.clone());
         left.extend(labels.filter(|key| key == names::EXCLUDE_FROM_LOAD_BALANCERS && !is_noticed));
-        left.extend(annotation(node, names::MARKS).map(|_| names::MARKS.to_owned()));
+        let marks = annotation(node, names::MARKS).filter(|marks| !is_guarded || *marks != "guard");
+        left.extend(marks.map(|marks| format!("{}={marks}", names::MARKS)));
         left.extend(
             annotation(node, names::CORDON).filter(|_| !is_noticed).map(|_| names::CORDON.to_owned()),
         );
@@ -199,6 +203,15 @@ pub(super) fn leftovers(history: &History) -> Vec<Violation> {
         }
     }
     found
+}
+
+/// Whether cluster-autoscaler's own taint is on a Node, which is hard where ours is soft.
+pub(super) fn has_autoscalers_taint(node: &Node) -> bool {
+    taints(node).iter().any(|taint| taint.key == names::TO_BE_DELETED && taint.effect == "NoSchedule")
+}
+
+fn taints(node: &Node) -> &[Taint] {
+    node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default()
 }
 
 fn annotation<'a>(node: &'a Node, key: &str) -> Option<&'a str> {

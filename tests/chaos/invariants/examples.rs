@@ -11,7 +11,7 @@ use ebbtide::sim::aws::{
 };
 use ebbtide::sim::cluster::{By, Entry, Event, Name};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, NodeSpec};
+use k8s_openapi::api::core::v1::{Node, NodeSpec, Taint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::history::{End, History, Machine, Note};
@@ -158,6 +158,14 @@ impl Example {
         self
     }
 
+    /// The taint that its last node carries in the end.
+    fn tainted(mut self, effect: &str) -> Self {
+        let (key, effect) = (names::TO_BE_DELETED.to_owned(), effect.to_owned());
+        let spec = self.nodes.last_mut().and_then(|node| node.spec.as_mut()).expect("a node stays");
+        spec.taints = Some(vec![Taint { key, effect, ..Taint::default() }]);
+        self
+    }
+
     fn ended(self) -> History {
         let group = GroupSnapshot {
             name: "web".to_owned(),
@@ -223,8 +231,16 @@ fn scenario() -> Scenario {
     }
 }
 
+/// Histories in which all is well.
+pub(super) const GOOD: [fn() -> History; 2] = [good, drained_in_vain];
+
+/// cluster-autoscaler began to drain a node, and was started anew while nobody answered it.
+fn drained_in_vain() -> History {
+    Example { target: 0, ..Example::begun() }.stays(None, false).tainted("NoSchedule").ended()
+}
+
 /// A node leaves as it should.
-pub(super) fn good() -> History {
+fn good() -> History {
     Example::begun()
         .told(90, 2)
         .leaves(100)
@@ -301,6 +317,10 @@ pub(super) fn timed_out() -> History {
 
 pub(super) fn cordoned() -> History {
     Example::begun().stays(None, true).ended()
+}
+
+pub(super) fn tainted() -> History {
+    Example::begun().stays(None, false).tainted("PreferNoSchedule").ended()
 }
 
 pub(super) fn loop_failed() -> History {
