@@ -10,6 +10,8 @@
 //! failing seed is shrunk: fewer nodes, causes and faults, while the same invariant fails.
 #![expect(clippy::print_stdout, reason = "this is a program, and its output is what it is for")]
 
+#[path = "../harness/args.rs"]
+mod args;
 mod coverage;
 mod generate;
 mod history;

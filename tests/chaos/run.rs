@@ -9,6 +9,7 @@ use std::sync::Mutex;
 use ebbtide::telemetry::{self, LogFormat, LogOptions};
 use jiff::Timestamp;
 
+use crate::args;
 use crate::coverage::{Coverage, ENOUGH};
 use crate::history::History;
 use crate::invariants::{self, Violation};
@@ -54,13 +55,7 @@ impl Options {
                 "--log" => options.log = Some(args.next()?.parse().ok()?),
                 "--shrink" => options.shrinks = true,
                 "--counts" => options.counts = true,
-                // What `cargo test` passes on to every test: how they are run, and the names of those that are meant.
-                "--quiet" | "-q" | "--nocapture" | "--show-output" | "--exact" => {}
-                "--test-threads" => drop(args.next()),
-                flag if flag.starts_with("--test-threads=") => {}
-                "--list" => options.is_for_others = true,
-                name if !name.starts_with('-') => options.is_for_others |= !"chaos".contains(name),
-                _ => return None,
+                other => options.is_for_others |= args::is_for_others("chaos", other, &mut args)?,
             }
         }
         Some(options)

@@ -12,6 +12,8 @@
 //! `cargo test --test fuzz` reads the corpus and a few thousand changed inputs a target. `-- --cases N` more, `-- --target NAME` one.
 #![expect(clippy::print_stdout, reason = "this is a program, and its output is what it is for")]
 
+#[path = "../harness/args.rs"]
+mod args;
 mod json;
 mod mutate;
 mod rpc;

@@ -10,6 +10,7 @@ use fastrand::Rng;
 use tokio::time::Instant;
 
 use crate::MEMORY;
+use crate::args;
 use crate::mutate::mutated;
 use crate::targets::{TARGETS, Target};
 
@@ -50,13 +51,7 @@ impl Options {
                 "--cases" => options.cases = Some(args.next()?.parse().ok()?),
                 "--target" => options.target = Some(args.next()?),
                 "--seed" => options.seed = args.next()?.parse().ok()?,
-                // What `cargo test` passes on to every test: how they are run, and the names of those that are meant.
-                "--quiet" | "-q" | "--nocapture" | "--show-output" | "--exact" => {}
-                "--test-threads" => drop(args.next()),
-                flag if flag.starts_with("--test-threads=") => {}
-                "--list" => options.is_for_others = true,
-                name if !name.starts_with('-') => options.is_for_others |= !"fuzz".contains(name),
-                _ => return None,
+                other => options.is_for_others |= args::is_for_others("fuzz", other, &mut args)?,
             }
         }
         Some(options)
