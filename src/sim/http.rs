@@ -98,6 +98,29 @@ pub fn kube_client_in(world: Arc<dyn World>, namespace: &str) -> kube::Client {
     kube::Client::new(service, namespace)
 }
 
+/// A simulated API server as the bearer of a token sees it.
+#[derive(Clone, Debug)]
+pub struct Bearer<W> {
+    world: W,
+    authorization: http::HeaderValue,
+}
+
+impl<W> Bearer<W> {
+    /// Sends every request with this token, which has no control characters.
+    pub fn of(token: &str, world: W) -> Self {
+        let header = http::HeaderValue::from_str(&format!("Bearer {token}"));
+        Self { world, authorization: header.unwrap_or_else(|_| http::HeaderValue::from_static("Bearer")) }
+    }
+}
+
+#[async_trait]
+impl<W: World> World for Bearer<W> {
+    async fn call(&self, mut request: Request) -> Result<Response, Lost> {
+        request.headers_mut().insert(http::header::AUTHORIZATION, self.authorization.clone());
+        self.world.call(request).await
+    }
+}
+
 /// Serves `world` on a socket until dropped.
 pub async fn listen(world: Arc<dyn World>, listener: TcpListener) -> std::io::Result<()> {
     let mut connections = JoinSet::new();

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use jiff::SignedDuration;
 
 use crate::history::History;
+use crate::invariants::calm_minutes;
 use crate::scenario::{AwsFault, Blow, Budget, Kind, Scenario, Upset, What};
 
 /// Seeds in a row from which on each line must have been exercised.
@@ -102,6 +103,7 @@ const LINES: &[&str] = &[
     "seen: instances terminated by call",
     "seen: sizes changed",
     "seen: pods cut by their own grace",
+    "seen: calm minutes",
 ];
 
 /// How many seeds had each line.
@@ -252,6 +254,7 @@ fn seen(history: &History) -> Vec<String> {
             in_cluster(|e| matches!(e, cluster::Event::CutShort { by: cluster::Cut::GraceOver, .. })),
             "seen: pods cut by their own grace",
         ),
+        (calm_minutes(history).next().is_some(), "seen: calm minutes"),
     ];
     lines.into_iter().filter(|(is_so, _)| *is_so).map(|(_, line)| line.to_owned()).collect()
 }

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use ebbtide::commands::check::needed;
 use ebbtide::config::Config;
 use ebbtide::sim::cluster::{Cluster, EBBTIDE, Fault, Rights, Timing, Verb, pod};
-use ebbtide::sim::http::{Lost, Request, Response, World as Service, kube_client};
+use ebbtide::sim::http::{Bearer, Lost, Request, Response, World as Service, kube_client};
 use ebbtide::sim::program::config;
 use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
@@ -24,23 +24,20 @@ use crate::scene::{Cause, DS_EVICTION, Machine, RECORD, Scene, TO_BE_DELETED, he
 /// The API server as the bearer of a token sees it, and all that was asked of it: verb, group, resource, and the name where
 /// there is one.
 struct Caller {
-    cluster: Cluster,
-    token: String,
+    cluster: Bearer<Cluster>,
     asked: Arc<Mutex<BTreeSet<[String; 4]>>>,
 }
 
 #[async_trait]
 impl Service for Caller {
-    async fn call(&self, mut request: Request) -> Result<Response, Lost> {
+    async fn call(&self, request: Request) -> Result<Response, Lost> {
         self.asked.lock().expect("unpoisoned").insert(question(&request));
-        let token = format!("Bearer {}", self.token).parse().expect("a header");
-        request.headers_mut().insert("authorization", token);
         self.cluster.call(request).await
     }
 }
 
 fn client(cluster: Cluster, token: &str, asked: &Arc<Mutex<BTreeSet<[String; 4]>>>) -> kube::Client {
-    kube_client(Arc::new(Caller { cluster, token: token.to_owned(), asked: Arc::clone(asked) }))
+    kube_client(Arc::new(Caller { cluster: Bearer::of(token, cluster), asked: Arc::clone(asked) }))
 }
 
 /// A request as RBAC sees it.

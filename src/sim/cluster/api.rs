@@ -99,11 +99,11 @@ impl State {
             }
             None => return Some(refusal(&Failure::no_such_path()).into()),
         };
-        if let Some(user) = user.as_ref().filter(|user| user.rights == Rights::None) {
-            self.journal_request(&call, 403);
-            return Some(refusal(&discovery::forbidden(&call, &user.name)).into());
-        }
         self.asking = user;
+        if let Some(User { name, .. }) = self.asking.clone().filter(|user| user.rights == Rights::None) {
+            self.journal_request(&call, 403);
+            return Some(refusal(&discovery::forbidden(&call, &name)).into());
+        }
         if !std::mem::replace(&mut attempt.arrived, true) {
             attempt.fault = self.faults.take(&call);
         }
@@ -194,6 +194,7 @@ impl State {
             subresource: call.subresource.clone(),
             name: call.target(),
             code,
+            by: self.asking.as_ref().map(|user| user.name.clone()),
         });
     }
 }

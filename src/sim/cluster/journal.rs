@@ -38,6 +38,8 @@ pub enum Event {
         name: Name,
         /// The code of the answer's `Status`, or of the answer.
         code: u16,
+        /// The user; `None`: an administrator, who has no token.
+        by: Option<String>,
     },
     /// A Node object appeared.
     NodeRegistered {

@@ -11,10 +11,10 @@ use jiff::{SignedDuration, Timestamp};
 use super::Violation;
 use crate::history::History;
 
-const MINUTE: SignedDuration = SignedDuration::from_mins(1);
+pub(super) const MINUTE: SignedDuration = SignedDuration::from_mins(1);
 
 /// Trouble so long ago counts no more: longer than any pause between two tries.
-const CALM: SignedDuration = SignedDuration::from_mins(3);
+pub(super) const CALM: SignedDuration = SignedDuration::from_mins(3);
 
 /// Refreshes a minute of a replica, at most: every 5 s, while changes of its own follow each other.
 const REFRESHES: usize = 12;

@@ -9,7 +9,7 @@ use ebbtide::sim::aws::{
     Entry as AwsEntry, Event as AwsEvent, GroupSnapshot, HookResult, Operation, Outcome, Power,
     TerminationCause, Transition,
 };
-use ebbtide::sim::cluster::{By, Entry, Event, Name};
+use ebbtide::sim::cluster::{By, EBBTIDE, Entry, Event, Name, Verb};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeSpec, Taint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -144,6 +144,11 @@ impl Example {
             },
         )
         .aws(second, AwsEvent::Powered { group, instance, power: Power::ShuttingDown })
+    }
+
+    fn requested(self, second: i64, verb: Verb, resource: &'static str) -> Self {
+        let (name, by) = (Name::from(NODE), Some(EBBTIDE.to_owned()));
+        self.cluster(second, Event::Request { verb, resource, subresource: None, name, code: 200, by })
     }
 
     fn stays(mut self, annotation: Option<&str>, unschedulable: bool) -> Self {
@@ -338,6 +343,15 @@ pub(super) fn many_calls() -> History {
         example.called(second, operation, &[])
     };
     (0_i64..100).fold(Example::begun(), refresh).ended()
+}
+
+pub(super) fn many_requests() -> History {
+    let watch = |example: Example, n| example.requested(600 + n / 10, Verb::Watch, "nodes");
+    (0_i64..10).fold(Example::begun(), watch).ended()
+}
+
+pub(super) fn strange_request() -> History {
+    Example::begun().requested(600, Verb::List, "secrets").ended()
 }
 
 pub(super) fn panicked() -> History {

@@ -9,10 +9,13 @@ mod examples;
 mod limits;
 mod pods;
 mod provider;
+mod requests;
 mod sizes;
 mod told;
 
 use jiff::Timestamp;
+
+pub(crate) use self::requests::calm_minutes;
 
 use crate::history::History;
 
@@ -57,6 +60,7 @@ invariants! {
     "no loop of cluster-autoscaler ends with an error of ours": provider::loops, broken by examples::loop_failed;
     "a termination is repeated half a minute later at the soonest": calls::terminations, broken by examples::terminated_twice;
     "no minute has more calls to AWS than documented": calls::of_a_minute, broken by examples::many_calls;
+    "no minute has more requests to the API server than documented": requests::of_a_minute, broken by examples::many_requests, examples::strange_request;
     "the program neither panics nor ends by itself": provider::ended, broken by examples::panicked;
 }
 

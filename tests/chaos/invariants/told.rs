@@ -231,7 +231,8 @@ impl History {
         self.did(from, to, |what| matches!(what, What::Aws(_) | What::Program(..)))
     }
 
-    fn cluster_had_trouble(&self, from: Timestamp, to: Timestamp) -> bool {
+    /// Whether the API server, its watches or the program were in trouble.
+    pub(super) fn cluster_had_trouble(&self, from: Timestamp, to: Timestamp) -> bool {
         self.did(from, to, |what| matches!(what, What::Cluster(_) | What::Api { .. } | What::Program(..)))
     }
 }

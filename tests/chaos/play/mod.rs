@@ -16,7 +16,7 @@ use ebbtide::aws::Aws;
 use ebbtide::config::Config;
 use ebbtide::provider::proto::NodeGroupTargetSizeRequest;
 use ebbtide::sim::autoscaler::{self, Autoscaler, Client};
-use ebbtide::sim::http::{aws_client, kube_client};
+use ebbtide::sim::http::{Bearer, World as Service, aws_client, kube_client};
 use ebbtide::sim::paused::{Switch, Way};
 use ebbtide::sim::program::Program;
 use ebbtide::sim::world::World;
@@ -45,6 +45,9 @@ const REST: Duration = Duration::from_secs(150);
 
 /// How often TargetSize of each group is asked for. In step with nothing else.
 const ASKED: Duration = Duration::from_secs(7);
+
+/// The program's token at the API server.
+const TOKEN: &str = "ebbtide";
 
 /// A replica of the program.
 struct Replica {
@@ -177,12 +180,17 @@ impl Stage {
     }
 
     fn started(&self, replica: &Replica) -> Program {
-        let (world, config) = (&self.world, replica.config.clone());
-        let Some(switch) = &replica.switch else { return Program::start(world, config) };
-        switch.send_replace(false);
-        let aws = Aws::at(aws_client(Way::to(world.aws.clone(), switch, None)));
-        let client = kube_client(Way::to(world.cluster.clone(), switch, None));
-        Program::start_with(world, aws, client, config)
+        let world = &self.world;
+        let cluster = Bearer::of(TOKEN, world.cluster.clone());
+        let (aws, cluster): (Arc<dyn Service>, Arc<dyn Service>) = match &replica.switch {
+            None => (Arc::new(world.aws.clone()), Arc::new(cluster)),
+            Some(switch) => {
+                switch.send_replace(false);
+                (Way::to(world.aws.clone(), switch, None), Way::to(cluster, switch, None))
+            }
+        };
+        let aws = Aws::at(aws_client(aws));
+        Program::start_with(world, aws, kube_client(cluster), replica.config.clone())
     }
 
     /// A replica that was stopped goes on, if nobody has killed it meanwhile.

@@ -12,7 +12,7 @@ use ebbtide::sim::autoscaler::{Autoscaler, Client, Options, Version};
 use ebbtide::sim::aws::{GroupSpec, HookResult, HookSpec, MixedSpec, QueueSpec, TemplateData, WarmPoolSpec};
 use ebbtide::sim::ca_drain::{self, clean_up};
 use ebbtide::sim::cluster::{
-    Cluster, Workload as Pods, budget, daemon_set, job, pod, replica_set, stateful_set,
+    Cluster, EBBTIDE, Rights, Workload as Pods, budget, daemon_set, job, pod, replica_set, stateful_set,
 };
 use ebbtide::sim::paused::Switch;
 use ebbtide::sim::program::{TAG, config};
@@ -20,7 +20,7 @@ use ebbtide::sim::world::{POOL, World};
 use tokio::task::JoinSet;
 use tonic::transport::Endpoint;
 
-use super::{Replica, Stage};
+use super::{Replica, Stage, TOKEN};
 use crate::history::Diary;
 use crate::scenario::{self, Blow, Budget, Flags, Group, Kind, Scenario, What, Workload};
 
@@ -42,6 +42,8 @@ impl Stage {
     /// The worlds, and the program started.
     pub(super) fn set(scenario: Scenario) -> Self {
         let world = Arc::new(World::new(scenario.seed));
+        world.cluster.enforce_policies();
+        world.cluster.add_user(TOKEN, EBBTIDE, Rights::ScaleIn);
         for group in &scenario.groups {
             world.aws.add_group(spec(group));
         }

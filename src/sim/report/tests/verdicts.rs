@@ -214,6 +214,7 @@ fn a_get_of_a_pod_fails_and_a_list_or_an_eviction_does_not() {
         subresource: subresource.map(str::to_owned),
         name: "web-7f9c-a".into(),
         code: 200,
+        by: None,
     };
     scenario.cluster(1, request(cluster::Verb::List, None));
     scenario.cluster(2, request(cluster::Verb::Create, Some("eviction")));

@@ -1,0 +1,154 @@
+//! How many requests to the API server a minute may have, as docs/testing.md reckons it.
+//!
+//! Minutes with trouble have retries on top, and are left out.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ebbtide::k8s::names;
+use ebbtide::sim::cluster::{EBBTIDE, Event, NodeChange, Verb};
+use jiff::Timestamp;
+
+use super::Violation;
+use super::calls::{CALM, MINUTE};
+use crate::history::History;
+use crate::play::RECORD;
+
+/// The most of one kind a minute.
+struct Most {
+    verb: Verb,
+    /// `pods`, `pods/eviction`.
+    resource: &'static str,
+    /// For each replica.
+    replica: usize,
+    /// For each Node that is to leave or that cluster-autoscaler drains. What every replica asks stands twice.
+    node: usize,
+    /// For each pod on one.
+    pod: usize,
+}
+
+const fn most(verb: Verb, resource: &'static str, replica: usize, node: usize, pod: usize) -> Most {
+    Most { verb, resource, replica, node, pod }
+}
+
+/// All that the program asks. A kind that is not here is one too many.
+const MOST: &[Most] = &[
+    // A watch lasts a minute.
+    most(Verb::Watch, "nodes", 2, 0, 0),
+    most(Verb::Watch, "poddisruptionbudgets", 2, 0, 0),
+    most(Verb::Watch, "daemonsets", 2, 0, 0),
+    most(Verb::Watch, "volumeattachments", 2, 0, 0),
+    most(Verb::Watch, "pods", 0, 4, 0),
+    most(Verb::List, "pods", 0, 2, 0),
+    // One object, every 30 s: whether an etcd was restored from a backup.
+    most(Verb::List, "poddisruptionbudgets", 3, 0, 0),
+    // Every second by who does not lead, renewed every three seconds by who does.
+    most(Verb::Get, "leases", 61, 0, 0),
+    most(Verb::Update, "leases", 21, 0, 0),
+    // What nodes have shown, half a minute apart.
+    most(Verb::Get, "configmaps", 2, 0, 0),
+    most(Verb::Patch, "configmaps", 2, 0, 0),
+    // The record, marks, what comes of them; the taint is renewed every three minutes.
+    most(Verb::Patch, "nodes", 0, 6, 0),
+    most(Verb::Get, "nodes", 0, 2, 0),
+    most(Verb::Patch, "nodes/status", 0, 2, 0),
+    // A DaemonSet that no watch shows is asked for by name.
+    most(Verb::Get, "daemonsets", 0, 0, 2),
+    // A budget's refusal is tried again every 5 s.
+    most(Verb::Create, "pods/eviction", 0, 0, 13),
+    // At a deadline, and whoever wants to be asked after the flush; guards.
+    most(Verb::Patch, "pods/status", 0, 0, 4),
+    most(Verb::Delete, "pods", 0, 0, 4),
+    most(Verb::Patch, "pods", 0, 0, 4),
+    most(Verb::Create, "events", 0, 4, 2),
+];
+
+/// A minute with more requests than that.
+pub(super) fn of_a_minute(history: &History) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for (from, to) in calm_minutes(history) {
+        let nodes = nodes(history, from, to);
+        let is_there = |node: &str| nodes.contains(node);
+        let pods = history.runs.iter().filter(|run| {
+            is_there(&run.node) && run.from.is_some_and(|since| since < to) && run.lasts_beyond(from)
+        });
+        let (replicas, pods) = (history.scenario.program.replicas as usize, pods.count());
+        for ((verb, resource), asked) in asked(history, from, to) {
+            let of_kind = MOST.iter().find(|kind| (kind.verb, kind.resource) == (verb, resource.as_str()));
+            let most =
+                of_kind.map_or(0, |kind| kind.replica * replicas + kind.node * nodes.len() + kind.pod * pods);
+            if asked > most {
+                let what = format!("{asked} times {verb} {resource}, the most is {most}");
+                found.push(Violation { at: from, what });
+            }
+        }
+    }
+    found
+}
+
+/// Minutes in which nothing is broken, and in which it is so long ago that something was that it counts no more.
+pub(crate) fn calm_minutes(history: &History) -> impl Iterator<Item = (Timestamp, Timestamp)> {
+    let first = history.aws.first().map_or(history.end.at, |entry| entry.at);
+    let minutes = std::iter::successors(Some(first + MINUTE), |from| Some(*from + MINUTE));
+    let minutes = minutes.take_while(|from| *from < history.end.at).map(|from| (from, from + MINUTE));
+    minutes.filter(move |(from, to)| {
+        let calm = (*from - CALM).max(first);
+        !history.aws_had_trouble(calm, *to)
+            && !history.cluster_had_trouble(calm, *to)
+            && !history.was_disturbed(calm, *to)
+            && !history.has_started_within(CALM + MINUTE, *to)
+    })
+}
+
+/// What the program asked, by kind.
+fn asked(history: &History, from: Timestamp, to: Timestamp) -> BTreeMap<(Verb, String), usize> {
+    let mut asked = BTreeMap::new();
+    for event in history.cluster_between(from, to) {
+        let Event::Request { verb, resource, subresource, by, .. } = event else { continue };
+        if by.as_deref() == Some(EBBTIDE) {
+            let resource = match subresource {
+                Some(subresource) => format!("{resource}/{subresource}"),
+                None => (*resource).to_owned(),
+            };
+            *asked.entry((*verb, resource)).or_default() += 1;
+        }
+    }
+    asked
+}
+
+/// The Nodes of instances on their way out, and those that carried a record, a cordon of ours or cluster-autoscaler's taint before.
+fn nodes(history: &History, from: Timestamp, to: Timestamp) -> BTreeSet<&str> {
+    let is_leaving = |instance: &&String| {
+        let gone = history.lives[*instance].gone;
+        history.requested(instance).is_some_and(|since| since < to) && gone.is_none_or(|gone| gone >= from)
+    };
+    let instances = history.lives.keys().filter(is_leaving).filter_map(|id| history.names.get(id));
+    let mut nodes: BTreeSet<&str> = instances.map(String::as_str).collect();
+    let mut gone = BTreeSet::new();
+    for entry in history.cluster.iter().take_while(|entry| entry.at < to) {
+        match &entry.what {
+            Event::NodeRemoved { node } if entry.at < from => drop(gone.insert(node.as_str())),
+            Event::NodeChanged { node, changes } if changes.iter().any(is_mark) => {
+                gone.remove(node.as_str());
+                nodes.insert(node);
+            }
+            _ => {}
+        }
+    }
+    nodes.retain(|node| !gone.contains(node));
+    nodes
+}
+
+fn is_mark(change: &NodeChange) -> bool {
+    match change {
+        NodeChange::Annotated(key, _) => [RECORD, names::CORDON, names::MARKS].contains(&key.as_str()),
+        NodeChange::Tainted { key, .. } => key == names::TO_BE_DELETED,
+        _ => false,
+    }
+}
+
+impl History {
+    fn cluster_between(&self, from: Timestamp, to: Timestamp) -> impl Iterator<Item = &Event> {
+        let first = self.cluster.partition_point(|entry| entry.at < from);
+        self.cluster[first..].iter().take_while(move |entry| entry.at < to).map(|entry| &entry.what)
+    }
+}
