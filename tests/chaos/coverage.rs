@@ -1,7 +1,8 @@
 //! What was exercised: shapes, causes and faults, by name. One that no seed of a run had fails the run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use ebbtide::sim::{aws, cluster};
 use jiff::SignedDuration;
 
 use crate::history::History;
@@ -25,6 +26,7 @@ const LINES: &[&str] = &[
     "group: two zones",
     "group: several",
     "group: load balancers",
+    "subnets: addresses come back",
     "program: two replicas",
     "program: drain timeout",
     "program: queue",
@@ -38,6 +40,7 @@ const LINES: &[&str] = &[
     "pods: Daemon",
     "pods: absurd grace",
     "pods: no grace",
+    "pods: graces of hours",
     "pods: patient",
     "pods: tolerate everything",
     "pods: finalizer",
@@ -104,6 +107,8 @@ const LINES: &[&str] = &[
     "seen: sizes changed",
     "seen: pods cut by their own grace",
     "seen: calm minutes",
+    "seen: names that came back",
+    "seen: pods that took more than half an hour",
 ];
 
 /// How many seeds had each line.
@@ -165,6 +170,7 @@ fn shapes(scenario: &Scenario) -> Vec<String> {
     }
     let program = &scenario.program;
     add(scenario.groups.len() > 1, "group: several");
+    add(scenario.reuses_addresses, "subnets: addresses come back");
     add(program.manages_hooks, "hook: put by the program");
     add(program.replicas > 1, "program: two replicas");
     add(program.drain_timeout.is_some(), "program: drain timeout");
@@ -190,6 +196,7 @@ fn shapes(scenario: &Scenario) -> Vec<String> {
         );
         add(workload.grace == i64::MAX, "pods: absurd grace");
         add(workload.grace == 0, "pods: no grace");
+        add((3_600..=7_200).contains(&workload.grace), "pods: graces of hours");
         add(workload.is_patient, "pods: patient");
         add(workload.tolerates_all, "pods: tolerate everything");
         add(workload.has_finalizer, "pods: finalizer");
@@ -234,8 +241,25 @@ fn name(fault: &AwsFault) -> &'static str {
     }
 }
 
+/// Whether an instance had the Node's name of an earlier one.
+fn names_came_back(history: &History) -> bool {
+    let names: BTreeSet<&String> = history.names.values().collect();
+    let registered = |name: &String| {
+        let is_it = |entry: &&cluster::Entry| matches!(&entry.what, cluster::Event::NodeRegistered { node } if node == name);
+        history.cluster.iter().filter(is_it).count() > 1
+    };
+    names.len() < history.names.len() && names.into_iter().any(registered)
+}
+
+/// Whether containers ran for more than half an hour after they were asked to go.
+fn took_long(history: &History) -> bool {
+    history
+        .runs
+        .iter()
+        .any(|run| run.asked.is_some_and(|asked| run.lasts_beyond(asked.at + SignedDuration::from_mins(30))))
+}
+
 fn seen(history: &History) -> Vec<String> {
-    use ebbtide::sim::{aws, cluster};
     let in_aws = |such: fn(&aws::Event) -> bool| history.aws.iter().any(|entry| such(&entry.what));
     let in_cluster =
         |such: fn(&cluster::Event) -> bool| history.cluster.iter().any(|entry| such(&entry.what));
@@ -255,6 +279,8 @@ fn seen(history: &History) -> Vec<String> {
             "seen: pods cut by their own grace",
         ),
         (calm_minutes(history).next().is_some(), "seen: calm minutes"),
+        (names_came_back(history), "seen: names that came back"),
+        (took_long(history), "seen: pods that took more than half an hour"),
     ];
     lines.into_iter().filter(|(is_so, _)| *is_so).map(|(_, line)| line.to_owned()).collect()
 }

@@ -13,6 +13,10 @@ const GROUPS: [&str; 6] = ["web", "batch", "spot", "store", "edge", "cron"];
 const WORKLOADS: [&str; 8] = ["api", "cart", "ledger", "render", "queue", "mail", "probe", "proxy"];
 const DAEMON: &str = "agent";
 
+/// One seed in so many has a drain of hours.
+const LONG: u64 = 20;
+const PATIENT: &str = "train";
+
 /// Nothing happens before: nodes and pods are to be there.
 const BEGINS: u32 = 60;
 
@@ -87,8 +91,34 @@ pub(crate) fn scenario(seed: u64) -> Scenario {
     let mut happenings = causes(&mut dice, is_large, &groups, seed);
     happenings.extend(more_pods(&mut dice, &groups, &mut workloads));
     happenings.extend(troubles(&mut dice, is_large, &program, seed));
+    // Drawn last: the rest of a seed's scenario is as it was before there was this.
+    let reuses_addresses = dice.one_in(3);
+    if seed % LONG == LONG / 2 {
+        happenings.extend(long_drain(&mut dice, &groups, &mut workloads));
+    }
     happenings.sort_by_key(|happening| happening.at);
-    Scenario { seed, program, autoscaler, groups, workloads, happenings }
+    Scenario { seed, program, autoscaler, reuses_addresses, groups, workloads, happenings }
+}
+
+/// Pods that take from half an hour to two hours to go, and the end of a node: one has to wait for as long as its hook allows.
+fn long_drain(dice: &mut Dice, groups: &[Group], workloads: &mut Vec<Workload>) -> [Happening; 1] {
+    let grace = dice.of(&[3_600, 7_200]);
+    let usual = workload(dice, PATIENT, false);
+    workloads.push(Workload {
+        kind: Kind::Replicas,
+        // Some on each node.
+        pods: 2 * groups.iter().map(|group| group.nodes).sum::<u32>(),
+        grace: i64::from(grace),
+        exits: dice.0.u32(1_800..=grace),
+        budget: None,
+        is_patient: false,
+        pre_stop: 0,
+        cpu: 50,
+        ..usual
+    });
+    let cause = dice.of(&[Cause::DeleteNodes, Cause::Now, Cause::Rebalance]);
+    let what = What::Cause(cause, dice.0.usize(..64));
+    [Happening { at: BEGINS + dice.0.u32(..60), what }]
 }
 
 struct Dice(Rng);

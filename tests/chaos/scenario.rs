@@ -12,6 +12,8 @@ pub(crate) struct Scenario {
     pub(crate) seed: u64,
     pub(crate) program: Flags,
     pub(crate) autoscaler: Option<Autoscaler>,
+    /// Whether subnets are so small that an instance gets the address of the one that has just gone, and its Node that one's name.
+    pub(crate) reuses_addresses: bool,
     pub(crate) groups: Vec<Group>,
     pub(crate) workloads: Vec<Workload>,
     pub(crate) happenings: Vec<Happening>,
@@ -262,6 +264,18 @@ impl Scenario {
     pub(crate) fn workload_of(&self, pod: &str) -> Option<&Workload> {
         let name = pod.split('-').next()?;
         self.workloads.iter().find(|workload| workload.name == name)
+    }
+}
+
+impl Scenario {
+    /// The longest grace that has an end, in seconds.
+    pub(crate) fn longest_grace(&self) -> i64 {
+        self.workloads
+            .iter()
+            .map(|workload| workload.grace)
+            .filter(|grace| *grace < i64::MAX)
+            .max()
+            .unwrap_or(0)
     }
 }
 

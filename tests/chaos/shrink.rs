@@ -87,6 +87,7 @@ impl<F: FnMut(&Scenario) -> bool> Search<F> {
     /// Makes what is left as plain as it can be.
     fn plainer(&mut self) {
         self.takes(|smaller| smaller.autoscaler = None);
+        self.takes(|smaller| smaller.reuses_addresses = false);
         for plain in FLAGS {
             self.takes(|smaller| plain(&mut smaller.program));
         }

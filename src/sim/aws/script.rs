@@ -239,8 +239,8 @@ impl State {
     /// <https://docs.aws.amazon.com/vpc/latest/userguide/vpc-ip-addressing.html>: an address is released when its instance
     /// terminates; small subnets reuse it soon.
     pub fn reuse_address(&mut self, instance: &str) {
-        let address = self.instance(instance).map(|instance| instance.address);
-        self.shared.free_address = address;
+        let past = self.shared.past.get(instance).map(|(instance, _)| instance.address);
+        self.shared.free_address = self.instance(instance).map(|instance| instance.address).or(past);
     }
 
     /// An instance's health checks fail from now on.

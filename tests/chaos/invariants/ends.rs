@@ -13,8 +13,8 @@ use crate::history::{History, Note};
 use crate::play::OURS;
 use crate::scenario::{Cause, Deed};
 
-/// Longer than any scale-in here takes once nothing is broken: the longest grace, and ten minutes.
-const UNDER_WAY: SignedDuration = SignedDuration::from_mins(20);
+/// What a scale-in takes beside the longest grace once nothing is broken, at the most.
+const BESIDE: SignedDuration = SignedDuration::from_mins(20);
 
 /// Events by which the program says that a scale-in is over without the node's end.
 const GIVEN_UP: [&str; 3] = ["ScaleInOver", "ScaleInCancelled", "ScaleInNotPossible"];
@@ -29,7 +29,7 @@ pub(super) fn scale_ins(history: &History) -> Vec<Violation> {
         let is_idle = record == "nwo" || (record.starts_with("now") && is_at_minimum(history, node));
         // An instance refresh goes on for as long as it takes: what it began last is under way.
         let instance = history.instance_at(name(node), at).unwrap_or_default();
-        let is_new = history.requested(instance).is_some_and(|since| at < since + UNDER_WAY);
+        let is_new = history.may_be_under_way(instance);
         // In its group's warm pool a node keeps its marks until it is out of there.
         let is_warm = history.is_warm(instance, history.aws.len());
         if !is_idle && !is_new && !is_warm && !history.is_waited_for(name(node)) {
@@ -83,8 +83,7 @@ pub(super) fn hooks(history: &History) -> Vec<Violation> {
         // What is in a warm pool is no node: its hooks are left to time out.
         let is_held = |i: &&InstanceSnapshot| i.waits.contains_key(OURS) && !i.state.is_warm();
         for instance in group.instances.iter().filter(is_held) {
-            let is_new =
-                history.requested(&instance.id).is_some_and(|since| history.end.at < since + UNDER_WAY);
+            let is_new = history.may_be_under_way(&instance.id);
             if is_new || history.names.get(&instance.id).is_some_and(|node| history.is_waited_for(node)) {
                 continue;
             }
@@ -120,6 +119,12 @@ pub(super) fn hooks(history: &History) -> Vec<Violation> {
 }
 
 impl History {
+    /// Whether an instance's end was wished so shortly before the end of the run.
+    fn may_be_under_way(&self, instance: &str) -> bool {
+        let takes = SignedDuration::from_secs(self.scenario.longest_grace()) + BESIDE;
+        self.requested(instance).is_some_and(|since| self.end.at < since + takes)
+    }
+
     /// Whether, at the end, pods of a machine that is off have what is left of their grace: nobody confirms their exits, and some have
     /// graces as long as the hold of a hook.
     fn is_waited_for(&self, node: &str) -> bool {
@@ -177,7 +182,7 @@ pub(super) fn leftovers(history: &History) -> Vec<Violation> {
             _ => false,
         });
         let is_cordoned = |(_, note): &(Timestamp, Note)| match note {
-            Note::Person(Deed::Cordon | Deed::Drain | Deed::Update, machine) => machine.node == name,
+            Note::Person(Deed::Cordon | Deed::Drain | Deed::Update, machine) => machine.instance == instance,
             _ => false,
         };
         let by_hand = history.diary.iter().any(is_cordoned);

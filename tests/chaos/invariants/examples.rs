@@ -201,6 +201,7 @@ fn scenario() -> Scenario {
             manages_hooks: false,
         },
         autoscaler: None,
+        reuses_addresses: false,
         groups: vec![Group {
             name: "web",
             min: 1,

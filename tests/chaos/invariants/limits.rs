@@ -6,14 +6,20 @@ use ebbtide::sim::aws;
 use ebbtide::sim::cluster::{Event, NodeChange};
 
 use crate::history::{History, Note};
-use crate::play::RECORD;
+use crate::play::{MANAGED, RECORD};
 use crate::scenario::Cause;
 
-/// The shortest hold of a hook: a hundred heartbeats of 30 s, less one. The program assumes it where AWS does not say more.
-const SHORTEST_HOLD: SignedDuration = SignedDuration::from_secs(99 * 30);
+/// A hook holds an instance for a hundred heartbeat time-outs; one less, as the program leaves the last to others.
+const HEARTBEATS: u32 = 99;
+
+/// The shortest heartbeat time-out. The program assumes it where AWS does not say more.
+const SHORTEST_HEARTBEAT: u32 = 30;
 
 /// Kept back because AWS's clock may be off, and as a hold is taken to begin at the refresh before.
 const HELD_EARLIER: SignedDuration = SignedDuration::from_mins(4);
+
+/// How old what is known of a hook may be: a refresh a minute, which may ask about another group's first.
+const LOOKED_UP: SignedDuration = SignedDuration::from_mins(3);
 
 const SPOT: SignedDuration = SignedDuration::from_mins(2);
 const RETIREMENT: SignedDuration = SignedDuration::from_mins(20);
@@ -37,15 +43,29 @@ impl History {
         let is_held = self.scenario.program.manages_hooks
             || self.scenario.groups.iter().any(|spec| spec.name == group && spec.hook.is_some());
         let held = self.requested(instance).filter(|_| is_held);
-        let hook = held.map(|since| since + SHORTEST_HOLD - HELD_EARLIER);
+        let hook = held.map(|since| since + self.hold(group, since) - HELD_EARLIER);
         notices.chain(ours).chain(hook).min()
+    }
+
+    /// For how long our hook holds an instance of a group at the least, if its end was wished then.
+    fn hold(&self, group: &str, since: Timestamp) -> SignedDuration {
+        let spec = self.scenario.groups.iter().find(|spec| spec.name == group);
+        let managed = self.scenario.program.manages_hooks.then_some(MANAGED);
+        let known = spec.and_then(|spec| spec.hook).into_iter().chain(managed).min();
+        let is_known = !self.aws_had_trouble(since - LOOKED_UP, since + LOOKED_UP);
+        let heartbeat = known.filter(|_| is_known).unwrap_or(SHORTEST_HEARTBEAT);
+        SignedDuration::from_secs(i64::from(HEARTBEATS * heartbeat))
     }
 
     /// When somebody first wished the end of the instance.
     pub(super) fn requested(&self, instance: &str) -> Option<Timestamp> {
         let node = self.names.get(instance)?;
+        // The name may have been another's before, and be one's after.
+        let life = self.lives.get(instance)?;
+        let its =
+            |at| life.launched.is_none_or(|since| since <= at) && life.gone.is_none_or(|gone| at <= gone);
         let recorded = self.cluster.iter().find_map(|entry| match &entry.what {
-            Event::NodeChanged { node: name, changes } if name == node => changes
+            Event::NodeChanged { node: name, changes } if name == node && its(entry.at) => changes
                 .iter()
                 .any(|change| matches!(change, NodeChange::Annotated(key, _) if key == RECORD))
                 .then_some(entry.at),

@@ -92,7 +92,7 @@ impl History {
         }
         // On a dead machine nobody confirms an exit: grace and a minute, from a deletion timestamp of whole seconds.
         if let Some(asked) = run.asked
-            && self.is_dead(&run.node, at)
+            && self.is_dead(instance, at)
             && asked.at + SignedDuration::from_secs(grace.clamp(0, 100_000)) + DEAD <= at + SECOND
         {
             return true;
@@ -115,14 +115,14 @@ impl History {
         })
     }
 
-    /// Whether somebody has broken this node's machine or kubelet, and nobody has mended it.
-    fn is_dead(&self, node: &str, at: Timestamp) -> bool {
+    /// Whether somebody has broken this instance's machine or kubelet, and nobody has mended it.
+    fn is_dead(&self, instance: &str, at: Timestamp) -> bool {
         let (mut is_dead, mut for_good) = (false, false);
         for (when, note) in self.diary.iter().filter(|(when, _)| *when <= at) {
             match note {
-                Note::Damaged(Damage::Revive, machine) if machine.node == node => is_dead = for_good,
+                Note::Damaged(Damage::Revive, machine) if machine.instance == instance => is_dead = for_good,
                 Note::Damaged(Damage::KubeletRestarts, _) => {}
-                Note::Damaged(damage, machine) if machine.node == node => {
+                Note::Damaged(damage, machine) if machine.instance == instance => {
                     is_dead = true;
                     for_good |= matches!(damage, Damage::Impaired | Damage::Stopped | Damage::Interrupted);
                 }
@@ -219,7 +219,7 @@ pub(super) fn lines(history: &History) -> Vec<Violation> {
         let was_broken = history.diary.iter().any(|(_, note)| match note {
             Note::Damaged(_, machine)
             | Note::Asked(Cause::Spot, machine)
-            | Note::Person(Deed::DeleteNode, machine) => machine.node == *node,
+            | Note::Person(Deed::DeleteNode, machine) => machine.instance == instance,
             _ => false,
         });
         if is_ours && !was_broken && !history.time_is_up(instance, 0, entry.at) {

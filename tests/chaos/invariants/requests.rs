@@ -68,8 +68,9 @@ pub(super) fn of_a_minute(history: &History) -> Vec<Violation> {
     for (from, to) in calm_minutes(history) {
         let nodes = nodes(history, from, to);
         let is_there = |node: &str| nodes.contains(node);
+        // A pod is there for a while after its machine.
         let pods = history.runs.iter().filter(|run| {
-            is_there(&run.node) && run.from.is_some_and(|since| since < to) && run.lasts_beyond(from)
+            is_there(&run.node) && run.from.is_some_and(|since| since < to) && run.lasts_beyond(from - CALM)
         });
         let (replicas, pods) = (history.scenario.program.replicas as usize, pods.count());
         for ((verb, resource), asked) in asked(history, from, to) {

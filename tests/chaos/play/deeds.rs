@@ -35,11 +35,14 @@ const PAGED: [Operation; 3] = [
 
 /// Whether a Node is on its way out, by its record or by cluster-autoscaler's taint.
 pub(super) fn is_leaving(node: &Node) -> bool {
-    let record = node.metadata.annotations.as_ref().and_then(|annotations| annotations.get(RECORD));
     let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
-    // A wish may be one that cannot be carried out, and stands then.
+    is_accepted(node) || taints.iter().any(|taint| taint.key == names::TO_BE_DELETED)
+}
+
+/// Whether a Node has a record. A wish may be one that cannot be carried out, and stands then.
+fn is_accepted(node: &Node) -> bool {
+    let record = node.metadata.annotations.as_ref().and_then(|annotations| annotations.get(RECORD));
     record.is_some_and(|record| record.starts_with('{'))
-        || taints.iter().any(|taint| taint.key == names::TO_BE_DELETED)
 }
 
 /// The instance under a Node, and its group.
@@ -84,6 +87,10 @@ impl Stage {
 
     async fn cause(&mut self, cause: Cause, pick: Pick) {
         let Some((machine, node)) = self.pick(pick) else { return };
+        // Of a Node whose scale-in is accepted NodeGroupForNode names no group: cluster-autoscaler does not choose it.
+        if matches!(cause, Cause::Autoscaler | Cause::AutoscalerOfAll) && is_accepted(&node) {
+            return;
+        }
         self.note(Note::Asked(cause, machine.clone()));
         let aws = &self.world.aws;
         match cause {
@@ -170,14 +177,14 @@ impl Stage {
         };
         if let Some(death) = death {
             self.world.aws.kill_machine(&machine.instance, death);
-            self.dead.insert(machine.node.clone());
+            self.dead.insert(machine.instance.clone());
         }
         match damage {
             Damage::KubeletDies => cluster.kill_kubelet(node),
             Damage::Partition => cluster.partition(node),
             Damage::Crash => cluster.crash(node),
             Damage::KubeletRestarts => cluster.restart_kubelet(node),
-            Damage::Revive if self.dead.contains(node) => return,
+            Damage::Revive if self.dead.contains(&machine.instance) => return,
             Damage::Revive => cluster.revive(node),
             Damage::Impaired | Damage::Stopped | Damage::Interrupted => {}
         }
@@ -318,8 +325,12 @@ impl Stage {
         aws.no_more_trouble();
         cluster.no_more_faults();
         cluster.api_up();
-        for node in cluster.node_names().iter().filter(|node| !self.dead.contains(*node)) {
-            cluster.revive(node);
+        for name in cluster.node_names() {
+            let instance =
+                cluster.node(&name).and_then(|node| machine(&node)).map(|machine| machine.instance);
+            if instance.is_none_or(|instance| !self.dead.contains(&instance)) {
+                cluster.revive(&name);
+            }
         }
         for n in 0..self.replicas.len() {
             self.start(n);

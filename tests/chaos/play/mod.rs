@@ -3,6 +3,7 @@
 //! Three acts: nodes and pods come up; things happen as the scenario says; everything that is broken is mended, what may rightly hold a
 //! node for ever is taken away, and whatever is under way comes to its end.
 
+mod addresses;
 mod deeds;
 mod drainers;
 pub(crate) mod panics;
@@ -28,13 +29,13 @@ use crate::history::{Diary, End, History, Note};
 use crate::scenario::Scenario;
 
 pub(crate) use self::deeds::RECORD;
-pub(crate) use self::setting::OURS;
+pub(crate) use self::setting::{MANAGED, OURS};
 
 /// How long nodes and pods may take to come up.
 const COMES_UP: Duration = Duration::from_mins(10);
 
-/// How long it may take after the last happening until nothing is under way: the shortest limit of a hook (50 minutes, for pods of a dead
-/// machine whose grace has no end), ten minutes of EC2's, and a refresh.
+/// How long it may take after the last happening until nothing is under way, beside the longest grace: the shortest limit of a hook (50
+/// minutes, for pods of a dead machine whose grace has no end), ten minutes of EC2's, and a refresh.
 const COMES_TO_REST: Duration = Duration::from_mins(65);
 
 /// How often it is looked whether something is under way.
@@ -82,7 +83,7 @@ struct Stage {
     tasks: JoinSet<()>,
     /// Whoever else is at work.
     others: JoinSet<()>,
-    /// Nodes whose machines nobody brings back.
+    /// Instances that nobody brings back.
     dead: BTreeSet<String>,
 }
 
@@ -221,7 +222,8 @@ impl Stage {
 
     /// Waits until nothing has been on its way out for a while.
     async fn come_to_rest(&mut self) {
-        let until = self.world.clock.now() + signed(COMES_TO_REST);
+        let longest = SignedDuration::from_secs(self.scenario.longest_grace());
+        let until = self.world.clock.now() + signed(COMES_TO_REST) + longest;
         let mut busy_at = self.world.clock.now();
         loop {
             let now = self.world.clock.now();

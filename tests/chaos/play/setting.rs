@@ -33,6 +33,9 @@ const CLEANS_UP: Duration = Duration::from_mins(1);
 /// The name of our hook.
 pub(crate) const OURS: &str = "ebbtide";
 
+/// The heartbeat time-out of hooks that the program puts, in seconds.
+pub(crate) const MANAGED: u32 = 120;
+
 /// The name of somebody else's.
 pub(crate) const THEIRS: &str = "theirs";
 
@@ -73,6 +76,9 @@ impl Stage {
         }
         stage.run_autoscaler();
         stage.ask_for_targets();
+        if stage.scenario.reuses_addresses {
+            stage.reuse_addresses();
+        }
         stage
     }
 
@@ -159,7 +165,7 @@ fn configured(flags: &Flags) -> Config {
     let seconds = |n: u32| Duration::from_secs(u64::from(n));
     Config {
         selectors,
-        managed_hooks: flags.manages_hooks.then_some(Managed { heartbeat: seconds(120), retain: true }),
+        managed_hooks: flags.manages_hooks.then_some(Managed { heartbeat: seconds(MANAGED), retain: true }),
         drain_timeout: flags.drain_timeout.map(seconds),
         on_deadline: if flags.waits_at_deadline { OnDeadline::Wait } else { OnDeadline::Delete },
         patience: flags.patience.map(seconds),
