@@ -17,6 +17,9 @@ use crate::cluster::PodView;
 /// detaches, and what is left is detached with the instance.
 const VOLUME_WAIT: SignedDuration = SignedDuration::from_secs(60);
 
+/// Creation timestamps are of whole seconds, and a DaemonSet replaces a pod within milliseconds.
+const CREATED_WITHIN: SignedDuration = SignedDuration::from_secs(1);
+
 /// Whoever registers Nodes with load balancers has seen within this time that one is excluded.
 const EXCLUDED_WITHIN: SignedDuration = SignedDuration::from_secs(30);
 
@@ -87,15 +90,17 @@ fn held_by_load_balancers(s: &Situation<'_>, flushed: Timestamp, drained: Timest
     }
 }
 
-/// Asks the DaemonSet pods that opted in to go. Returns until when to wait for them. A pod created later replaces one that
-/// was asked, and is left alone.
+/// Asks the DaemonSet pods that opted in to go. Returns until when to wait for them. A pod that may have been created later
+/// replaces one that was asked, and is left alone: asked as well, it would be replaced at once.
 fn ask_daemons(
     s: &Situation<'_>,
     record: &Record,
     hard: Option<Timestamp>,
     plan: &mut Plan,
 ) -> Option<Timestamp> {
-    let asked = |pod: &PodView| pod.created.is_none_or(|created| s.ours(created) <= record.phase_since);
+    let asked = |pod: &PodView| {
+        pod.created.is_none_or(|created| later(s.ours(created), CREATED_WITHIN) <= record.phase_since)
+    };
     let mut until = None;
     for (pod, class) in s.daemons() {
         if class != Class::Daemon(Daemon::Evict) || !asked(pod) {

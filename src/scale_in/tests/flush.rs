@@ -1,5 +1,6 @@
 //! Flushing: what DaemonSet pods get, and what holds the release.
 
+use jiff::SignedDuration;
 use serde_json::json;
 
 use super::scene::*;
@@ -98,6 +99,22 @@ fn daemonset_pods_of_class_evict_get_their_grace_while_the_node_flushes_and_repl
     let plan = scene.plan();
     assert_eq!(deletions(&plan), [], "the replacement is let be");
     assert_eq!(scene.record().phase, Phase::Releasing, "and does not hold the node");
+}
+
+#[test]
+fn a_replacement_made_in_the_second_in_which_the_flush_began_is_let_be() {
+    let agent = |name| pod(name).daemon().grace(20).wishing(names::DAEMON_SET, "evict");
+    let mut scene = node().by_autoscaler().with(agent("csi"));
+    // Creation timestamps are of whole seconds.
+    let second = scene.now;
+    scene.now = second + SignedDuration::from_millis(300);
+    scene.plan();
+    assert_eq!(deletions(&scene.plan()), [("csi".into(), None)]);
+    scene.evicted("csi");
+    scene.remove("csi");
+    scene.now = second + SignedDuration::from_millis(500);
+    scene.put(PodView { created: Some(second), ..agent("csi-2") });
+    assert_eq!(deletions(&scene.plan()), []);
 }
 
 #[test]
