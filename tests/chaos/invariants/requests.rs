@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ebbtide::k8s::names;
+use ebbtide::sim::aws::Event as AwsEvent;
 use ebbtide::sim::cluster::{EBBTIDE, Event, NodeChange, Verb};
 use jiff::Timestamp;
 
@@ -20,7 +21,7 @@ struct Most {
     resource: &'static str,
     /// For each replica.
     replica: usize,
-    /// For each Node that is to leave or that cluster-autoscaler drains. What every replica asks stands twice.
+    /// For each Node that is to leave, that is in a warm pool or that cluster-autoscaler drains. What every replica asks stands twice.
     node: usize,
     /// For each pod on one.
     pod: usize,
@@ -47,8 +48,8 @@ const MOST: &[Most] = &[
     // What nodes have shown, half a minute apart.
     most(Verb::Get, "configmaps", 2, 0, 0),
     most(Verb::Patch, "configmaps", 2, 0, 0),
-    // The record, marks, what comes of them; the taint is renewed every three minutes.
-    most(Verb::Patch, "nodes", 0, 6, 0),
+    // The marks and phases of the shortest scale-in, and some that were overtaken; the taint is renewed every three minutes.
+    most(Verb::Patch, "nodes", 0, 9, 0),
     most(Verb::Get, "nodes", 0, 2, 0),
     most(Verb::Patch, "nodes/status", 0, 2, 0),
     // A DaemonSet that no watch shows is asked for by name.
@@ -116,14 +117,18 @@ fn asked(history: &History, from: Timestamp, to: Timestamp) -> BTreeMap<(Verb, S
     asked
 }
 
-/// The Nodes of instances on their way out, and those that carried a record, a cordon of ours or cluster-autoscaler's taint before.
+/// The Nodes of instances on their way out or in a warm pool, and those that carried a record, a cordon of ours or cluster-autoscaler's taint before.
 fn nodes(history: &History, from: Timestamp, to: Timestamp) -> BTreeSet<&str> {
-    let is_leaving = |instance: &&String| {
-        let gone = history.lives[*instance].gone;
-        history.requested(instance).is_some_and(|since| since < to) && gone.is_none_or(|gone| gone >= from)
-    };
-    let instances = history.lives.keys().filter(is_leaving).filter_map(|id| history.names.get(id));
-    let mut nodes: BTreeSet<&str> = instances.map(String::as_str).collect();
+    // In a warm pool an instance is no node of the group any more, as if it left.
+    let warmed = history.aws.iter().take_while(|entry| entry.at < to).filter_map(|entry| match &entry.what {
+        AwsEvent::Entered { instance, state, .. } if state.is_warm() => Some(instance),
+        _ => None,
+    });
+    let is_wished = |id: &&String| history.requested(id).is_some_and(|since| since < to);
+    let is_there = |id: &&String| history.lives[*id].gone.is_none_or(|gone| gone >= from);
+    let instances = history.lives.keys().filter(is_wished).chain(warmed).filter(is_there);
+    let mut nodes: BTreeSet<&str> =
+        instances.filter_map(|id| history.names.get(id)).map(String::as_str).collect();
     let mut gone = BTreeSet::new();
     for entry in history.cluster.iter().take_while(|entry| entry.at < to) {
         match &entry.what {
