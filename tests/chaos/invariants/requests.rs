@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ebbtide::k8s::names;
 use ebbtide::sim::aws::Event as AwsEvent;
 use ebbtide::sim::cluster::{EBBTIDE, Event, NodeChange, Verb};
+use ebbtide::sim::report::{PodEnd, Run};
 use jiff::Timestamp;
 
 use super::Violation;
@@ -69,10 +70,12 @@ pub(super) fn of_a_minute(history: &History) -> Vec<Violation> {
     for (from, to) in calm_minutes(history) {
         let nodes = nodes(history, from, to);
         let is_there = |node: &str| nodes.contains(node);
-        // A pod is there for a while after its machine.
-        let pods = history.runs.iter().filter(|run| {
-            is_there(&run.node) && run.from.is_some_and(|since| since < to) && run.lasts_beyond(from - CALM)
-        });
+        // An object may be there before its containers run, and after; after those of a machine that is off until its Node goes.
+        let exists = |run: &&Run| {
+            let is_off = matches!(run.end, Some((_, PodEnd::PowerOff)));
+            run.from.is_none_or(|since| since < to) && (is_off || run.lasts_beyond(from - CALM))
+        };
+        let pods = history.runs.iter().filter(|run| is_there(&run.node)).filter(exists);
         let (replicas, pods) = (history.scenario.program.replicas as usize, pods.count());
         for ((verb, resource), asked) in asked(history, from, to) {
             let of_kind = MOST.iter().find(|kind| (kind.verb, kind.resource) == (verb, resource.as_str()));
