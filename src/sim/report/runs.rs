@@ -82,7 +82,8 @@ impl Book<'_> {
                 }
                 self.begin(pod, node);
             }
-            Event::PodRunning { pod, node } => self.of(pod, node).from = Some(at),
+            // Once more where a machine came back.
+            Event::PodRunning { pod, node } => drop(self.of(pod, node).from.get_or_insert(at)),
             Event::PodAsked { pod, by, grace, .. } => {
                 let Some(run) = self.open.get(pod).and_then(|index| self.runs.get_mut(*index)) else {
                     return;
@@ -145,5 +146,23 @@ impl Book<'_> {
             None => self.begin(pod, node),
         };
         &mut self.runs[index]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_begins_once_though_its_machine_comes_back() {
+        let (pod, node) = (Name::from("web"), "n1".to_owned());
+        let at = |second| Timestamp::from_second(second).expect("in range");
+        let running = Event::PodRunning { pod: pod.clone(), node: node.clone() };
+        let journal = [
+            Entry { at: at(1), what: Event::PodScheduled { pod, node } },
+            Entry { at: at(2), what: running.clone() },
+            Entry { at: at(60), what: running },
+        ];
+        assert_eq!(runs(&journal, &Facts::default())[0].from, Some(at(2)));
     }
 }

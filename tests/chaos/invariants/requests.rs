@@ -82,7 +82,10 @@ pub(super) fn of_a_minute(history: &History) -> Vec<Violation> {
             let most =
                 of_kind.map_or(0, |kind| kind.replica * replicas + kind.node * nodes.len() + kind.pod * pods);
             if asked > most {
-                let what = format!("{asked} times {verb} {resource}, the most is {most}");
+                let what = format!(
+                    "{asked} times {verb} {resource}, the most is {most}: {} Nodes on their way, {pods} pods on them",
+                    nodes.len()
+                );
                 found.push(Violation { at: from, what });
             }
         }

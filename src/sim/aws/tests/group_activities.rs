@@ -160,3 +160,20 @@ async fn what_is_late_is_done_at_its_own_moment() {
     let seconds: Vec<_> = aws.journal().iter().map(|entry| entry.at.as_second()).collect();
     assert_eq!(seconds, [2, 22, 22], "launched, switched on, in service");
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_address_of_an_instance_that_has_gone_is_given_again() {
+    let bench = bench();
+    bench.aws.add_group(web());
+    let id = bench.in_service("web").remove(0);
+    bench.aws.terminate(&id, TerminationCause::Request);
+    bench.until_state(&id, LifecycleState::Terminated).await;
+    let (address, before) = (bench.aws.instance(&id).expect("known").address, bench.aws.group("web"));
+    bench.aws.reuse_address(&id);
+    bench.aws.set_desired("web", before.expect("the group").desired + 1);
+    let has_it = |aws: &Aws| {
+        aws.group("web")
+            .is_some_and(|group| group.instances.iter().any(|i| i.id != id && i.address == address))
+    };
+    bench.until("the next one has it", has_it).await;
+}
