@@ -131,6 +131,8 @@ fn nodes(history: &History, from: Timestamp, to: Timestamp) -> BTreeSet<&str> {
         _ => None,
     });
     let is_wished = |id: &&String| history.requested(id).is_some_and(|since| since < to);
+    // Who has gone so shortly before may still be asked about.
+    let from = from - MINUTE;
     let is_there = |id: &&String| history.lives[*id].gone.is_none_or(|gone| gone >= from);
     let instances = history.lives.keys().filter(is_wished).chain(warmed).filter(is_there);
     let mut nodes: BTreeSet<&str> =
