@@ -123,7 +123,8 @@ fn asked(history: &History, from: Timestamp, to: Timestamp) -> BTreeMap<(Verb, S
     asked
 }
 
-/// The Nodes of instances on their way out or in a warm pool, and those that carried a record, a cordon of ours or cluster-autoscaler's taint before.
+/// The Nodes of instances on their way out or in a warm pool, and those that carried a record, a cordon of ours or
+/// cluster-autoscaler's taint before.
 fn nodes(history: &History, from: Timestamp, to: Timestamp) -> BTreeSet<&str> {
     // In a warm pool an instance is no node of the group any more, as if it left.
     let warmed = history.aws.iter().take_while(|entry| entry.at < to).filter_map(|entry| match &entry.what {
