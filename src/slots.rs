@@ -93,7 +93,7 @@ impl Slots {
         let (id, shed) = (taken.next, CancellationToken::new());
         taken.next += 1;
         taken.slots.insert(id, Place { peer, heard: None, shed: shed.clone() });
-        Slot { slots: Arc::clone(self), id, shed }
+        Slot { slots: Arc::clone(self), peer, id, shed }
     }
 
     fn lock(&self) -> MutexGuard<'_, Taken> {
@@ -105,6 +105,7 @@ impl Slots {
 #[derive(Debug)]
 pub struct Slot {
     slots: Arc<Slots>,
+    peer: Peer,
     id: u64,
     shed: CancellationToken,
 }
@@ -147,6 +148,11 @@ impl<IO> Bounded<IO> {
     pub fn new(io: IO, slot: Slot, age: Duration) -> Self {
         let shed = Box::pin(slot.shed.clone().cancelled_owned());
         Self { io, slot, shed, too_old: Box::pin(sleep(age)) }
+    }
+
+    /// Who is at the other end.
+    pub fn peer(&self) -> Peer {
+        self.slot.peer
     }
 
     /// Fails if the connection is to end; otherwise wakes the task when it is.

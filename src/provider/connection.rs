@@ -8,7 +8,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
-use crate::slots::Bounded;
+use crate::slots::{Bounded, Peer};
 
 /// The stream below a client's connection.
 #[derive(Debug)]
@@ -18,9 +18,11 @@ pub(super) enum Connection<IO> {
 }
 
 impl<IO> Connected for Bounded<Connection<IO>> {
-    type ConnectInfo = ();
+    type ConnectInfo = Peer;
 
-    fn connect_info(&self) {}
+    fn connect_info(&self) -> Peer {
+        self.peer()
+    }
 }
 
 impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncRead for Connection<IO> {

@@ -15,7 +15,8 @@ use tonic::transport::Server;
 use tonic_health::server::HealthReporter;
 use tracing::warn;
 
-use super::expander::proto::expander_server::ExpanderServer;
+use super::expander::proto::FILE_DESCRIPTOR_SET as EXPANDERS_FILE_DESCRIPTOR_SET;
+use super::expander::questions::Questions;
 use super::expander::service::Expander;
 use super::handshakes::{CONNECTION_AGE, connections};
 use super::proto::FILE_DESCRIPTOR_SET;
@@ -28,10 +29,8 @@ use crate::slots::Peer;
 
 /// Largest request: ten nodes with labels and annotations (256 KiB at most each) fit, a flood does not.
 const LARGEST_REQUEST: usize = 4 << 20;
-/// Largest question which group is to grow: every pod that waits, whole, once for each group.
-const LARGEST_QUESTION: usize = 64 << 20;
 /// Questions of one connection at once: cluster-autoscaler asks one at a time.
-const QUESTIONS: u32 = 4;
+const QUESTIONS: u32 = 1;
 /// Calls of one connection at once. cluster-autoscaler makes about one per group and node of a loop, mostly one after
 /// another.
 const CALLS: u32 = 256;
@@ -71,6 +70,7 @@ where
     let reflection = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(EXPANDERS_FILE_DESCRIPTOR_SET)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
     let (health, health_service) = tonic_health::server::health_reporter();
@@ -93,7 +93,7 @@ where
         .http2_keepalive_timeout(Some(PONG_WITHIN))
         .max_concurrent_streams(CALLS)
         .add_service(CloudProviderServer::new(provider).max_decoding_message_size(LARGEST_REQUEST))
-        .add_optional_service(expander.map(asked))
+        .add_optional_service(expander.map(Questions::to))
         .add_service(health_service)
         .add_service(reflection().build_v1()?)
         .add_service(reflection().build_v1alpha()?)
@@ -119,10 +119,6 @@ where
     Ok(())
 }
 
-fn asked(expander: Arc<Expander>) -> ExpanderServer<Expander> {
-    ExpanderServer::from_arc(expander).max_decoding_message_size(LARGEST_QUESTION)
-}
-
 /// Serves the expander alone, to clients that show no certificate: cluster-autoscaler has none for its expander, and wants TLS.
 /// Whoever connects is told which group is best, and changes nothing.
 pub async fn serve_expander<IO>(
@@ -141,7 +137,7 @@ where
         .http2_keepalive_timeout(Some(PONG_WITHIN))
         .max_connection_age(CONNECTION_AGE)
         .max_concurrent_streams(QUESTIONS)
-        .add_service(asked(expander));
+        .add_service(Questions::to(expander));
     Ok(server.serve_with_incoming_shutdown(incoming, shutdown).await?)
 }
 

@@ -176,7 +176,8 @@ impl Program {
         ExpanderClient::new(self.channel())
     }
 
-    fn channel(&self) -> Channel {
+    /// A connection to it, for calls that none of these clients makes.
+    pub fn channel(&self) -> Channel {
         let connect = self.connect.clone();
         // The address is unused: every connection is a pipe to the program.
         Endpoint::from_static("http://ebbtide").connect_with_connector_lazy(tower::service_fn(

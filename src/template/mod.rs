@@ -40,6 +40,8 @@ pub struct Template {
     pub difference: Option<Difference>,
     /// How the group pays for its instances, if one way only.
     pub market: Option<Market>,
+    /// How many instance types the group may launch, as far as they are known: its labels name the first.
+    pub types: usize,
 }
 
 /// (computed − real) / real, for each resource.
@@ -166,6 +168,6 @@ impl Template {
             Some(Difference::of(&kind.figures(info).allocatable, &real.allocatable))
         });
         let encoded = node::build(facts, zone, first, &figures).encode_to_vec().into();
-        Ok(Self { encoded, difference, market: facts.market })
+        Ok(Self { encoded, difference, market: facts.market, types: facts.types.len() })
     }
 }

@@ -2,6 +2,8 @@
 //! `cargo bench --bench performance`, calls to AWS are counted in `tests/discovery/budget.rs`.
 #![expect(clippy::print_stdout, reason = "what is found is told with --nocapture")]
 
+mod questions;
+
 use std::sync::Arc;
 use std::time::Duration;
 

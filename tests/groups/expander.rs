@@ -1,44 +1,159 @@
 //! Which group is to grow: the whole program, asked as cluster-autoscaler's gRPC expander asks.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
 use ebbtide::config::{Config, PriceSource};
-use ebbtide::provider::expander::proto::{BestOptionsRequest, Option as Offered};
+use ebbtide::provider::expander::proto::{BestOptionsRequest, BestOptionsResponse, Option as Offered};
 use ebbtide::provider::proto::{NodeGroupTemplateNodeInfoRequest, NodeGroupsRequest};
 use ebbtide::sim::aws::{GroupSpec, LaunchFailure, TemplateData};
 use ebbtide::sim::program::config;
 use ebbtide::sim::world::World;
 use ebbtide::telemetry::captured;
-use prost::bytes::Bytes;
+use http::uri::PathAndQuery;
+use k8s_pb::api::core::v1::{Container, Node, Pod, PodSpec};
+use k8s_pb::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use prost::Message;
+use tonic::{Code, Request, Status};
+use tonic_prost::ProstCodec;
 use tracing::Level;
 
 use crate::scene::{SOON, Scene, group};
 
-/// A pod as it comes, which nobody reads.
-const POD: &[u8] = b"\n\x03\n\x01p";
+/// The question as cluster-autoscaler up to 1.34 encodes it: whole objects in it.
+#[derive(Clone, PartialEq, Message)]
+struct Embedded {
+    #[prost(message, repeated, tag = "1")]
+    options: Vec<EmbeddedOption>,
+    #[prost(btree_map = "string, message", tag = "2")]
+    node_map: BTreeMap<String, Node>,
+}
 
-/// The question, with a node of every group as its template has it, and the names in the answer.
-async fn best(scene: &Scene, groups: &[&str], pods: usize) -> Vec<String> {
-    let mut request = BestOptionsRequest::default();
-    for &group in groups {
-        let pod = vec![Bytes::from_static(POD); pods];
-        let option = Offered { node_group_id: group.to_owned(), node_count: 1, pod, ..Offered::default() };
-        request.options.push(option);
+#[derive(Clone, PartialEq, Message)]
+struct EmbeddedOption {
+    #[prost(string, tag = "1")]
+    node_group_id: String,
+    #[prost(int32, tag = "2")]
+    node_count: i32,
+    #[prost(string, tag = "3")]
+    debug: String,
+    #[prost(message, repeated, tag = "4")]
+    pod: Vec<Pod>,
+}
+
+/// The same since: objects as bytes.
+#[derive(Clone, PartialEq, Message)]
+struct Encoded {
+    #[prost(message, repeated, tag = "1")]
+    options: Vec<EncodedOption>,
+    #[prost(btree_map = "string, bytes", tag = "3")]
+    node_bytes_map: BTreeMap<String, Vec<u8>>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct EncodedOption {
+    #[prost(string, tag = "1")]
+    node_group_id: String,
+    #[prost(int32, tag = "2")]
+    node_count: i32,
+    #[prost(string, tag = "3")]
+    debug: String,
+    #[prost(bytes = "vec", repeated, tag = "5")]
+    pod_bytes: Vec<Vec<u8>>,
+}
+
+impl From<&Embedded> for Encoded {
+    fn from(asked: &Embedded) -> Self {
+        let option = |option: &EmbeddedOption| EncodedOption {
+            node_group_id: option.node_group_id.clone(),
+            node_count: option.node_count,
+            debug: option.debug.clone(),
+            pod_bytes: option.pod.iter().map(Message::encode_to_vec).collect(),
+        };
+        let encoded = |(group, node): (&String, &Node)| (group.clone(), node.encode_to_vec());
+        Self {
+            options: asked.options.iter().map(option).collect(),
+            node_bytes_map: asked.node_map.iter().map(encoded).collect(),
+        }
     }
+}
+
+fn pod(n: usize) -> Pod {
+    let metadata = ObjectMeta { name: Some(format!("web-{n}")), ..ObjectMeta::default() };
+    let container = Container { image: Some("web:1".to_owned()), ..Container::default() };
+    let spec = PodSpec { containers: vec![container], ..PodSpec::default() };
+    Pod { metadata: Some(metadata), spec: Some(spec), ..Pod::default() }
+}
+
+/// The question as cluster-autoscaler asks it, with a node of every group as its template has it.
+async fn question(scene: &Scene, groups: &[&str], pods: usize) -> Embedded {
+    let option = |group: &&str| EmbeddedOption {
+        node_group_id: (*group).to_owned(),
+        node_count: 1,
+        debug: "AWSNodeGroup".to_owned(),
+        pod: (0..pods).map(pod).collect(),
+    };
+    let mut question = Embedded { options: groups.iter().map(option).collect(), node_map: BTreeMap::new() };
     let all = scene.program.client().node_groups(NodeGroupsRequest {}).await.expect("listed");
     for group in all.into_inner().node_groups {
         let id = NodeGroupTemplateNodeInfoRequest { id: group.id.clone() };
         let node = scene.program.client().node_group_template_node_info(id).await.expect("a template");
-        request.node_map.insert(group.id, node.into_inner().node_info);
+        let node = Node::decode(node.into_inner().node_info).expect("a Node");
+        question.node_map.insert(group.id, node);
     }
-    let answer = scene.program.expander().best_options(request).await.expect("answered").into_inner();
+    question
+}
+
+/// The names in the answer.
+async fn asked<T: Message + 'static>(scene: &Scene, question: T) -> Result<Vec<String>, Status> {
+    let mut client = tonic::client::Grpc::new(scene.program.channel());
+    client.ready().await.expect("connected");
+    let path = PathAndQuery::from_static("/grpcplugin.Expander/BestOptions");
+    let codec = ProstCodec::<T, BestOptionsResponse>::default();
+    let answer = client.unary(Request::new(question), path, codec).await?.into_inner();
     assert!(answer.options.iter().all(|option| option.node_count == 1 && option.pod.is_empty()));
-    answer.options.into_iter().map(|option| option.node_group_id).collect()
+    Ok(answer.options.into_iter().map(|option| option.node_group_id).collect())
+}
+
+async fn best(scene: &Scene, groups: &[&str], pods: usize) -> Vec<String> {
+    asked(scene, question(scene, groups, pods).await).await.expect("answered")
 }
 
 fn of_type(name: &str, kind: &str, size: u32) -> GroupSpec {
     group(name, size).template_data(TemplateData::of(kind))
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_are_counted_in_both_dialects() {
+    let (log, _guard) = captured::log(Level::INFO);
+    let scene = Scene::with([group("web", 1), group("batch", 1)]).await;
+    let mut question = question(&scene, &["web", "batch"], 3).await;
+    question.options[1].pod.clear();
+    assert_eq!(asked(&scene, Encoded::from(&question)).await.expect("answered"), ["web", "batch"]);
+    assert_eq!(asked(&scene, question).await.expect("answered"), ["web", "batch"]);
+    for part in ["web: 1 nodes for 3 pods", "batch: 1 nodes for 0 pods"] {
+        assert_eq!(log.text().matches(part).count(), 2, "{part}: {}", log.text());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn names_that_would_fill_an_answer_are_refused() {
+    let scene = Scene::with([group("web", 1)]).await;
+    let named = |length: usize| Embedded {
+        options: vec![
+            EmbeddedOption {
+                node_group_id: "n".repeat(length),
+                node_count: 1,
+                ..Default::default()
+            };
+            4
+        ],
+        ..Embedded::default()
+    };
+    assert_eq!(asked(&scene, named(64 << 10)).await.expect("answered").len(), 4);
+    let refused = asked(&scene, named((64 << 10) + 1)).await.expect_err("too much");
+    assert_eq!(refused.code(), Code::ResourceExhausted);
 }
 
 #[tokio::test(start_paused = true)]
@@ -76,14 +191,11 @@ async fn capacity_that_was_refused_to_one_group_is_not_asked_for_by_the_next() {
 async fn whatever_is_wrong_all_options_come_back() {
     let scene = Scene::with([group("web", 1)]).await;
     let unknown = Offered { node_group_id: "nobody's".to_owned(), ..Offered::default() };
-    let garbage = Bytes::from_static(b"\xff\xff\xff");
     let request = BestOptionsRequest {
         options: vec![
             unknown.clone(),
             Offered { node_group_id: "web".to_owned(), node_count: -1, ..unknown },
         ],
-        node_map: [("web".to_owned(), garbage)].into(),
-        ..BestOptionsRequest::default()
     };
     let names = async |request: BestOptionsRequest| {
         let answer = scene.program.expander().best_options(request).await.expect("answered").into_inner();

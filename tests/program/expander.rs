@@ -2,9 +2,11 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
+use std::pin::pin;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
-use ebbtide::app::{Outside, run};
+use ebbtide::app::{AppError, Outside, run};
 use ebbtide::aws::Aws;
 use ebbtide::clock::Clock;
 use ebbtide::cluster::Cluster;
@@ -17,7 +19,9 @@ use ebbtide::sim::http::aws_client;
 use ebbtide::sim::program::config;
 use ebbtide::sim::world::World;
 use ebbtide::slots::Peer;
-use futures::StreamExt as _;
+use futures::stream::{self, FuturesUnordered, StreamExt as _};
+use http_body_util::StreamBody;
+use hyper::body::{Bytes, Frame};
 use hyper_util::rt::TokioIo;
 use rcgen::{CertificateParams, KeyPair};
 use rustls::crypto::aws_lc_rs;
@@ -27,14 +31,20 @@ use rustls_pki_types::{CertificateDer, ServerName};
 use tokio::io::DuplexStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tokio_util::sync::CancellationToken;
-use tonic::Code;
+use tonic::body::Body;
 use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
+use tower::Service as _;
 
-/// A certificate for this host in its files, and the certificate.
-fn certificate() -> (TlsOptions, String) {
+/// Connections to the program, each with where it comes from.
+type Dial = mpsc::UnboundedSender<(DuplexStream, Peer)>;
+
+/// A certificate for this host in its files, and the certificate. The tests share it.
+static CERTIFICATE: LazyLock<(TlsOptions, String)> = LazyLock::new(|| {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("expander");
     fs::create_dir_all(&directory).expect("a directory");
     let (cert, key) = (directory.join("tls.crt"), directory.join("tls.key"));
@@ -44,10 +54,10 @@ fn certificate() -> (TlsOptions, String) {
     fs::write(&cert, &pem).expect("written");
     fs::write(&key, pair.serialize_pem()).expect("written");
     (TlsOptions { cert, key, client_ca: None, client_crl: None, allowed_clients: Vec::new() }, pem)
-}
+});
 
 /// As cluster-autoscaler connects: it trusts this certificate, and shows none.
-async fn connect(dial: &mpsc::UnboundedSender<DuplexStream>, pem: &str) -> Channel {
+async fn connect(dial: &Dial, peer: Peer, pem: &str) -> Channel {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(pem.as_bytes()).expect("PEM")).expect("an authority");
     let mut client = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
@@ -57,7 +67,7 @@ async fn connect(dial: &mpsc::UnboundedSender<DuplexStream>, pem: &str) -> Chann
         .with_no_client_auth();
     client.alpn_protocols = vec![b"h2".to_vec()];
     let (ours, theirs) = tokio::io::duplex(64 * 1024);
-    dial.send(theirs).expect("it listens");
+    dial.send((theirs, peer)).expect("it listens");
     let name = ServerName::try_from("localhost").expect("a name");
     let stream = TlsConnector::from(Arc::new(client)).connect(name, ours).await.expect("shaken");
     let mut stream = Some(TokioIo::new(stream));
@@ -67,36 +77,120 @@ async fn connect(dial: &mpsc::UnboundedSender<DuplexStream>, pem: &str) -> Chann
     Endpoint::from_static("http://localhost").connect_with_connector(connector).await.expect("connected")
 }
 
+/// The program, which is asked for advice alone.
+struct Advised {
+    dial: Dial,
+    pem: String,
+    stop: CancellationToken,
+    tasks: JoinSet<Result<(), AppError>>,
+}
+
+impl Advised {
+    fn start() -> Self {
+        let world = World::plain(1);
+        let (options, pem) = CERTIFICATE.clone();
+        let (dial, connections) = mpsc::unbounded_channel();
+        let incoming = UnboundedReceiverStream::new(connections)
+            .map(|(stream, peer): (DuplexStream, Peer)| Ok((Box::new(stream) as Box<dyn Io>, peer)));
+        let tls = Tls::load(options, Clock::system()).expect("good files");
+        let outside = Outside {
+            aws: Aws::at(aws_client(Arc::new(world.aws.clone()))),
+            cluster: Cluster::new(world.cluster.client()),
+            clock: world.clock.of_its_own(),
+            incoming: Box::pin(stream::pending()),
+            tls: None,
+            expander: Some((incoming.boxed(), tls)),
+            admin: None,
+            collector: None,
+        };
+        let (stop, mut tasks) = (CancellationToken::new(), JoinSet::new());
+        let until = stop.clone();
+        tasks.spawn(async move { run(&config(), outside, until).await });
+        Self { dial, pem, stop, tasks }
+    }
+
+    async fn connect(&self, peer: Peer) -> Channel {
+        connect(&self.dial, peer, &self.pem).await
+    }
+
+    async fn stop(mut self) {
+        self.stop.cancel();
+        assert!(matches!(self.tasks.join_next().await, Some(Ok(Ok(())))));
+    }
+}
+
+/// A pod of this address.
+fn at(last: u8) -> Peer {
+    Peer::of([10, 0, 0, last].into())
+}
+
+async fn best(channel: Channel) -> Result<usize, Status> {
+    let options = vec![Offered { node_group_id: "any".to_owned(), ..Offered::default() }];
+    let answer = ExpanderClient::new(channel).best_options(BestOptionsRequest { options }).await?;
+    Ok(answer.into_inner().options.len())
+}
+
+/// A question whose first byte comes, and nothing after it. Gives what is answered in the end.
+async fn dribble(mut channel: Channel) -> Status {
+    let first = stream::iter([Ok::<_, Status>(Frame::data(Bytes::from_static(&[0])))]);
+    let question = http::Request::post("http://localhost/grpcplugin.Expander/BestOptions")
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .body(Body::new(StreamBody::new(first.chain(stream::pending()))))
+        .expect("a request");
+    std::future::poll_fn(|cx| channel.poll_ready(cx)).await.expect("connected");
+    let answer = channel.call(question).await.expect("answered");
+    Status::from_header_map(answer.headers()).expect("refused")
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_client_without_a_certificate_is_advised_and_can_do_nothing_else() {
-    let world = World::plain(1);
-    let (options, pem) = certificate();
-    let (dial, connections) = mpsc::unbounded_channel();
-    let incoming = UnboundedReceiverStream::new(connections)
-        .map(|stream: DuplexStream| Ok((Box::new(stream) as Box<dyn Io>, Peer::Local)));
-    let tls = Tls::load(options, Clock::system()).expect("good files");
-    let outside = Outside {
-        aws: Aws::at(aws_client(Arc::new(world.aws.clone()))),
-        cluster: Cluster::new(world.cluster.client()),
-        clock: world.clock.of_its_own(),
-        incoming: Box::pin(futures::stream::pending()),
-        tls: None,
-        expander: Some((incoming.boxed(), tls)),
-        admin: None,
-        collector: None,
-    };
-    let (stop, mut tasks) = (CancellationToken::new(), JoinSet::new());
-    let until = stop.clone();
-    tasks.spawn(async move { run(&config(), outside, until).await });
-
-    let channel = connect(&dial, &pem).await;
-    let options = vec![Offered { node_group_id: "any".to_owned(), ..Offered::default() }];
-    let request = BestOptionsRequest { options, ..BestOptionsRequest::default() };
-    let answer = ExpanderClient::new(channel.clone()).best_options(request).await.expect("advised");
-    assert_eq!(answer.into_inner().options.len(), 1);
+    let program = Advised::start();
+    let channel = program.connect(Peer::Local).await;
+    assert_eq!(best(channel.clone()).await.expect("advised"), 1);
     let refused = CloudProviderClient::new(channel).node_groups(NodeGroupsRequest {}).await;
     assert_eq!(refused.expect_err("not here").code(), Code::Unimplemented);
+    program.stop().await;
+}
 
-    stop.cancel();
-    assert!(matches!(tasks.join_next().await, Some(Ok(Ok(())))));
+#[tokio::test(start_paused = true)]
+async fn a_question_that_does_not_come_keeps_nobody_waiting() {
+    let program = Advised::start();
+    let slow = program.connect(at(1)).await;
+    let begun = Instant::now();
+    let mut first = pin!(dribble(slow));
+    assert!(timeout(Duration::from_secs(1), &mut first).await.is_err(), "there is time");
+    let asked = Instant::now();
+    assert_eq!(best(program.connect(at(2)).await).await.expect("advised"), 1);
+    assert!(asked.elapsed() < Duration::from_millis(100), "{:?}", asked.elapsed());
+    assert_eq!(first.await.code(), Code::DeadlineExceeded);
+    assert_eq!(begun.elapsed().as_secs(), 4);
+    program.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_questions_of_one_address_cost_others_nothing() {
+    let program = Advised::start();
+    let others = program.connect(at(1)).await;
+    let mut other = pin!(dribble(others));
+    assert!(timeout(Duration::from_millis(10), &mut other).await.is_err());
+    let mut flood = FuturesUnordered::new();
+    for _ in 0..10 {
+        let channel = program.connect(at(2)).await;
+        flood.push(async move { (Instant::now(), dribble(channel).await) });
+    }
+    let mut refused = 0;
+    while let Ok(Some((_, status))) = timeout(Duration::from_millis(10), flood.next()).await {
+        assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+        refused += 1;
+    }
+    assert_eq!(refused, 9, "one is left");
+    assert!(
+        timeout(Duration::from_millis(10), &mut other).await.is_err(),
+        "nor has the other lost its place"
+    );
+    // A third address gets the place that was taken first.
+    assert_eq!(best(program.connect(at(3)).await).await.expect("advised"), 1);
+    assert_eq!(other.await.code(), Code::ResourceExhausted);
+    program.stop().await;
 }

@@ -52,7 +52,9 @@ async fn reflection_names_the_service_in_both_versions() {
     let mut answers =
         client.server_reflection_info(tokio_stream::once(request)).await.expect("answered").into_inner();
     let answer = format!("{:?}", answers.message().await.expect("answered"));
-    assert!(answer.contains(SERVICE) && answer.contains("grpc.health.v1.Health"), "{answer}");
+    for name in [SERVICE, "grpc.health.v1.Health", "grpcplugin.Expander"] {
+        assert!(answer.contains(name), "{name}: {answer}");
+    }
 
     let mut client = v1alpha::server_reflection_client::ServerReflectionClient::new(world.channel().await);
     let request = v1alpha::ServerReflectionRequest {

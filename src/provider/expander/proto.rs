@@ -3,3 +3,6 @@
 #![allow(missing_docs, unreachable_pub, unused_qualifications, clippy::pedantic, reason = "generated")]
 
 tonic::include_proto!("grpcplugin");
+
+/// The encoded descriptors of the protocol, as reflection serves them.
+pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/expander.bin"));

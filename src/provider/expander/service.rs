@@ -14,16 +14,23 @@ use tracing::{info, warn};
 
 use super::policy::{Choice, Criterion, Policy, choose, explain};
 use super::proto::expander_server::Expander as Rpcs;
-use super::proto::{BestOptionsRequest, BestOptionsResponse};
+use super::proto::{BestOptionsRequest, BestOptionsResponse, Option as Offered};
 use super::standing::{Known, Refusals, standings};
 use crate::groups::Group;
 use crate::prices::Prices;
-use crate::prices::node::{Labels, PricedNode};
+use crate::prices::node::{PricedNode, labels};
 use crate::scale_in::Shared;
+use crate::slots::Slots;
 use crate::telemetry::chain;
 
 /// How far back interruptions count.
 const A_DAY: Duration = Duration::from_hours(24);
+/// Questions at once, and of one peer. The cluster-autoscaler that leads asks one at a time; a new question takes the place of its peer's
+/// last one, which nobody waits for any more.
+const AT_ONCE: usize = 2;
+const OF_A_PEER: usize = 1;
+/// Bytes of the names of a question's groups. An answer has them again, and waits in memory for a client that does not read it.
+const NAMES: usize = 256 << 10;
 
 /// The gRPC expander.
 pub struct Expander {
@@ -35,6 +42,7 @@ pub struct Expander {
     /// The policy that could be read last, and why a newer one could not.
     policy: Mutex<(Policy, Option<String>)>,
     answers: Family<Labelled, Counter>,
+    places: Arc<Slots>,
 }
 
 impl std::fmt::Debug for Expander {
@@ -92,7 +100,15 @@ impl Expander {
         }
         let help = "Answers to cluster-autoscaler's question which group is to grow, by the last criterion that left one out";
         registry.register("ebbtide_expander_answers", help, answers.clone());
-        Self { shared, refusals: Arc::default(), prices: None, file, policy: Mutex::default(), answers }
+        Self {
+            shared,
+            refusals: Arc::default(),
+            prices: None,
+            file,
+            policy: Mutex::default(),
+            answers,
+            places: Slots::new(AT_ONCE, OF_A_PEER),
+        }
     }
 
     /// Knows what nodes cost.
@@ -113,6 +129,11 @@ impl Expander {
                 std::future::pending::<()>().await;
             }
         }
+    }
+
+    /// The places for questions, at whichever address they are asked.
+    pub(super) fn places(&self) -> Arc<Slots> {
+        Arc::clone(&self.places)
     }
 
     /// What it remembers.
@@ -141,12 +162,11 @@ impl Expander {
         known.0.clone()
     }
 
-    fn choose(&self, request: &BestOptionsRequest, policy: &Policy, now: Timestamp) -> Vec<usize> {
-        let Some(snapshot) = self.shared.groups.latest() else {
-            return (0..request.options.len()).collect();
-        };
-        let price = |group: &Group, labels: &Labels| {
-            let node = PricedNode::of(labels, Some(group), true);
+    fn choose(&self, options: &[Offered], policy: &Policy, now: Timestamp) -> Vec<usize> {
+        let Some(snapshot) = self.shared.groups.latest() else { return (0..options.len()).collect() };
+        let price = |group: &Group| {
+            let labels = labels(group);
+            let node = PricedNode::of(&labels, Some(group), true);
             Some(self.prices.as_ref()?.of_node(&node, now)?.per_hour)
         };
         let known = Known {
@@ -155,7 +175,7 @@ impl Expander {
             interruptions: self.shared.history.interruptions(now - A_DAY),
             price: &price,
         };
-        let options = standings(request, &known);
+        let options = standings(options, &known);
         let choice = choose(policy, &options);
         let best: Vec<_> = choice.best.iter().map(|&at| options[at].group.as_str()).collect();
         let decided_by = choice.decided.last().map_or("nothing", |(criterion, _)| criterion.as_str());
@@ -172,13 +192,19 @@ impl Rpcs for Expander {
         &self,
         request: Request<BestOptionsRequest>,
     ) -> Result<Response<BestOptionsResponse>, Status> {
-        let mut request = request.into_inner();
+        let mut options = request.into_inner().options;
+        if options.iter().map(|option| option.node_group_id.len()).sum::<usize>() > NAMES {
+            let text = format!(
+                "the groups' names have more than {NAMES} bytes: cluster-autoscaler's next expander is to choose"
+            );
+            return Err(Status::resource_exhausted(text));
+        }
         let policy = self.policy().await;
-        let best = self.choose(&request, &policy, self.shared.clock.now());
+        let best = self.choose(&options, &policy, self.shared.clock.now());
         let take = |at: usize| {
-            let option = std::mem::take(request.options.get_mut(at)?);
+            let option = std::mem::take(options.get_mut(at)?);
             // Its pods are the caller's own: it reads nothing but the name.
-            Some(super::proto::Option { pod: Vec::new(), pod_bytes: Vec::new(), ..option })
+            Some(Offered { pod: Vec::new(), pod_bytes: Vec::new(), ..option })
         };
         let options = best.into_iter().filter_map(take).collect();
         Ok(Response::new(BestOptionsResponse { options }))

@@ -5,14 +5,12 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use prost::Message as _;
-use prost::bytes::Bytes;
 
-use super::proto::{BestOptionsRequest, Node};
+use super::proto::Option as Offered;
 use crate::clock::elapsed;
 use crate::groups::{Group, Snapshot};
 use crate::k8s::GroupName;
-use crate::prices::node::{Labels, PricedNode};
+use crate::prices::node::{PricedNode, labels};
 
 /// How long capacity that was refused is taken for not there. cluster-autoscaler leaves the group alone for five minutes at first, and
 /// up to thirty; what it must not do meanwhile is to try the next group with the same type in the same zone.
@@ -72,31 +70,17 @@ pub struct Known<'a> {
     pub refused: BTreeSet<GroupName>,
     /// How many instances of each AWS took back in the last day.
     pub interruptions: BTreeMap<GroupName, usize>,
-    /// What a node of a group with these labels costs, USD an hour.
-    pub price: &'a dyn Fn(&Group, &Labels) -> Option<f64>,
+    /// What a group's next node costs, USD an hour.
+    pub price: &'a dyn Fn(&Group) -> Option<f64>,
 }
 
-/// The labels of the nodes that came with a request, by group. One that cannot be read has none.
-pub fn labels(request: &BestOptionsRequest) -> BTreeMap<GroupName, Labels> {
-    let both = request.node_map.iter().chain(&request.node_bytes_map);
-    let read = |node: &Bytes| Node::decode(node.clone()).ok()?.metadata;
-    both.filter_map(|(group, node)| Some((GroupName::from(group.as_str()), read(node)?.labels))).collect()
-}
-
-/// The options of a request, with what is known of each.
-pub fn standings(request: &BestOptionsRequest, known: &Known<'_>) -> Vec<Standing> {
-    let labels = labels(request);
-    let none = Labels::new();
-    let labels_of = |group: &GroupName| labels.get(group).unwrap_or(&none);
+/// The options of a question, with what is known of each.
+pub fn standings(options: &[Offered], known: &Known<'_>) -> Vec<Standing> {
     let groups = &known.snapshot.groups;
-    let refused: BTreeSet<_> = known
-        .refused
-        .iter()
-        .filter_map(|name| Some(offers(groups.get(name)?, labels_of(name))))
-        .flatten()
-        .collect();
+    let refused = known.refused.iter().filter_map(|name| groups.get(name));
+    let refused: BTreeSet<_> = refused.flat_map(|group| offers(group)).collect();
     let in_zones = nodes_by_zone(known.snapshot);
-    let standing = |option: &super::proto::Option| {
+    let standing = |option: &Offered| {
         let name = GroupName::from(option.node_group_id.as_str());
         let counts = Standing {
             nodes: option.node_count,
@@ -104,12 +88,12 @@ pub fn standings(request: &BestOptionsRequest, known: &Known<'_>) -> Vec<Standin
             ..Standing::default()
         };
         let Some(group) = groups.get(&name) else { return Standing { group: name, ..counts } };
-        let offers = offers(group, labels_of(&name));
+        let offers = offers(group);
         let live = group.asg.live().count().max(1) as f64;
         let zones = &group.asg.zones;
         let nodes: usize = zones.iter().filter_map(|zone| in_zones.get(zone.as_str())).sum();
         Standing {
-            price: (known.price)(group, labels_of(&name)),
+            price: (known.price)(group),
             is_refused: known.refused.contains(&name)
                 || !offers.is_empty() && offers.iter().all(|offer| refused.contains(offer)),
             interruptions: known.interruptions.get(&name).copied().unwrap_or(0) as f64 / live,
@@ -118,13 +102,13 @@ pub fn standings(request: &BestOptionsRequest, known: &Known<'_>) -> Vec<Standin
             ..counts
         }
     };
-    request.options.iter().map(standing).collect()
+    options.iter().map(standing).collect()
 }
 
-/// What a group can launch: instance type, zone, and whether as a spot instance. Its own zones and types, and what the labels of its
-/// node say.
-fn offers(group: &Group, labels: &Labels) -> BTreeSet<(String, String, bool)> {
-    let node = PricedNode::of(labels, Some(group), true);
+/// What a group can launch: instance type, zone, and whether as a spot instance.
+fn offers(group: &Group) -> BTreeSet<(String, String, bool)> {
+    let labels = labels(group);
+    let node = PricedNode::of(&labels, Some(group), true);
     let overrides = group.asg.launch.overrides.iter().filter_map(|line| line.instance_type.as_deref());
     let labelled = Some(node.instance_type).filter(|kind| !kind.is_empty());
     let types: BTreeSet<&str> = overrides.chain(labelled).collect();
@@ -143,11 +127,17 @@ fn nodes_by_zone(snapshot: &Snapshot) -> BTreeMap<&str, usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::proto::{ObjectMeta, Option as Offered};
+    use std::sync::Arc;
+
+    use k8s_pb::api::core::v1::Node;
+    use k8s_pb::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+    use prost::Message as _;
+
+    use super::super::proto::Pod;
     use super::*;
     use crate::aws::{AutoScalingGroup, Instance, Launch, Mix, Override};
     use crate::groups::LaunchFailure;
-    use std::sync::Arc;
+    use crate::template::Template;
 
     const TYPE: &str = "node.kubernetes.io/instance-type";
 
@@ -174,25 +164,28 @@ mod tests {
         }
     }
 
-    fn node(kind: &str) -> Bytes {
+    /// The same with a template: that many types, of which this is the first.
+    fn labelled(group: Group, kind: &str, types: usize) -> Group {
         let labels = [(TYPE.to_owned(), kind.to_owned())].into();
-        Node { metadata: Some(ObjectMeta { labels }) }.encode_to_vec().into()
+        let metadata = Some(ObjectMeta { labels, ..ObjectMeta::default() });
+        let encoded = Node { metadata, ..Node::default() }.encode_to_vec().into();
+        Group { template: Some(Ok(Arc::new(Template { encoded, types, ..Template::default() }))), ..group }
     }
 
-    fn asked(groups: &[&str]) -> BestOptionsRequest {
+    fn asked(groups: &[&str]) -> Vec<Offered> {
         let option =
             |name: &&str| Offered { node_group_id: (*name).to_owned(), node_count: 2, ..Offered::default() };
-        BestOptionsRequest { options: groups.iter().map(option).collect(), ..BestOptionsRequest::default() }
+        groups.iter().map(option).collect()
     }
 
-    fn of(request: &BestOptionsRequest, snapshot: &Snapshot, refused: &[&str]) -> Vec<Standing> {
+    fn of(options: &[Offered], snapshot: &Snapshot, refused: &[&str]) -> Vec<Standing> {
         let known = Known {
             snapshot,
             refused: refused.iter().map(|&name| name.into()).collect(),
             interruptions: [("web".into(), 1)].into(),
-            price: &|_, labels| labels.get(TYPE).map(|kind| if kind == "m5.large" { 0.096 } else { 1.0 }),
+            price: &|group| labels(group).get(TYPE).map(|kind| if kind == "m5.large" { 0.096 } else { 1.0 }),
         };
-        standings(request, &known)
+        standings(options, &known)
     }
 
     fn snapshot(groups: Vec<Group>) -> Snapshot {
@@ -200,16 +193,15 @@ mod tests {
     }
 
     #[test]
-    fn pods_are_counted_and_labels_read_in_both_dialects() {
-        let snapshot =
-            snapshot(vec![group("web", &["a"], &[], &["a", "a"]), group("batch", &["a", "b"], &[], &["b"])]);
-        let mut request = asked(&["web", "batch", "gone"]);
-        request.options[0].pod = vec![Bytes::from_static(b"anything"); 3];
-        request.options[1].pod_bytes = vec![Bytes::new(); 2];
-        request.node_map.insert("web".into(), node("m5.large"));
-        request.node_bytes_map.insert("batch".into(), node("c5.large"));
-        request.node_bytes_map.insert("gone".into(), Bytes::from_static(b"\xff\xff"));
-        let told = of(&request, &snapshot, &[]);
+    fn a_group_has_the_figures_of_its_template_its_instances_and_its_zones() {
+        let snapshot = snapshot(vec![
+            labelled(group("web", &["a"], &[], &["a", "a"]), "m5.large", 1),
+            labelled(group("batch", &["a", "b"], &[], &["b"]), "c5.large", 1),
+        ]);
+        let mut options = asked(&["web", "batch", "gone"]);
+        options[0].pod = vec![Pod {}; 3];
+        options[1].pod_bytes = vec![Pod {}; 2];
+        let told = of(&options, &snapshot, &[]);
         let figures: Vec<_> =
             told.iter().map(|s| (s.nodes, s.pods, s.price, s.interruptions, s.nodes_a_zone)).collect();
         assert_eq!(
@@ -227,22 +219,22 @@ mod tests {
         let snapshot = snapshot(vec![
             group("refused", &["a", "b"], &["m5.large", "m5a.large"], &[]),
             group("same", &["b"], &["m5.large"], &[]),
-            group("by label", &["a"], &[], &[]),
+            labelled(group("by template", &["a"], &[], &[]), "m5a.large", 1),
             group("other zone", &["b", "c"], &["m5.large"], &[]),
             group("other type", &["a"], &["m5.large", "m6i.large"], &[]),
             spot(group("spot", &["a"], &["m5.large"], &[])),
             group("unknown", &[], &[], &[]),
         ]);
-        let names: Vec<_> = snapshot.groups.keys().map(|name| name.as_str()).collect();
-        let mut request = asked(&names);
-        request.node_map.insert("by label".into(), node("m5a.large"));
-        let refused = |refused: &[&str]| -> Vec<_> {
-            let told = of(&request, &snapshot, refused);
-            told.into_iter().filter(|s| s.is_refused).map(|s| s.group.to_string()).collect()
-        };
-        assert_eq!(refused(&["refused"]), ["by label", "refused", "same"]);
+        let refused = |refused: &[&str]| refused_of(&snapshot, refused);
+        assert_eq!(refused(&["refused"]), ["by template", "refused", "same"]);
         assert_eq!(refused(&["unknown"]), ["unknown"]);
         assert_eq!(refused(&[]), [""; 0]);
+    }
+
+    fn refused_of(snapshot: &Snapshot, refused: &[&str]) -> Vec<String> {
+        let names: Vec<_> = snapshot.groups.keys().map(|name| name.as_str()).collect();
+        let told = of(&asked(&names), snapshot, refused);
+        told.into_iter().filter(|s| s.is_refused).map(|s| s.group.to_string()).collect()
     }
 
     #[test]
