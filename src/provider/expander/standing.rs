@@ -10,7 +10,7 @@ use super::proto::Option as Offered;
 use crate::clock::elapsed;
 use crate::groups::{Group, Snapshot};
 use crate::k8s::GroupName;
-use crate::prices::node::{PricedNode, labels};
+use crate::prices::node::{PricedNode, labels, template};
 
 /// How long capacity that was refused is taken for not there. cluster-autoscaler leaves the group alone for five minutes at first, and
 /// up to thirty; what it must not do meanwhile is to try the next group with the same type in the same zone.
@@ -105,15 +105,20 @@ pub fn standings(options: &[Offered], known: &Known<'_>) -> Vec<Standing> {
     options.iter().map(standing).collect()
 }
 
-/// What a group can launch: instance type, zone, and whether as a spot instance.
+/// All that a group can launch: instance type, zone, and whether as a spot instance. Nothing where not all of it is known: which types have
+/// the attributes that a group asks for changes, and a launch template of an override's own names another type.
 fn offers(group: &Group) -> BTreeSet<(String, String, bool)> {
     let labels = labels(group);
     let node = PricedNode::of(&labels, Some(group), true);
-    let overrides = group.asg.launch.overrides.iter().filter_map(|line| line.instance_type.as_deref());
-    let labelled = Some(node.instance_type).filter(|kind| !kind.is_empty());
-    let types: BTreeSet<&str> = overrides.chain(labelled).collect();
+    let overrides = &group.asg.launch.overrides;
+    let types: Option<BTreeSet<&str>> = if overrides.is_empty() {
+        template(group).filter(|template| template.types == 1).map(|_| [node.instance_type].into())
+    } else {
+        overrides.iter().map(|line| line.instance_type.as_deref()).collect()
+    };
     let is_spot = node.spot_share >= 1.0;
     let offer = |(kind, zone): (&str, &str)| (kind.to_owned(), zone.to_owned(), is_spot);
+    let types = types.unwrap_or_default();
     types.iter().flat_map(|kind| node.zones.iter().map(|zone| (*kind, *zone))).map(offer).collect()
 }
 
@@ -235,6 +240,25 @@ mod tests {
         let names: Vec<_> = snapshot.groups.keys().map(|name| name.as_str()).collect();
         let told = of(&asked(&names), snapshot, refused);
         told.into_iter().filter(|s| s.is_refused).map(|s| s.group.to_string()).collect()
+    }
+
+    #[test]
+    fn a_group_whose_types_are_chosen_by_attributes_is_not_refused_with_those_of_others() {
+        let by_attributes = |name: &str, named: &[&str]| {
+            let mut group = labelled(group(name, &["a"], named, &[]), "m5.large", 3);
+            // By which, is no matter.
+            let line = Override { instance_type: None, requirements: None, template: None };
+            group.asg.launch.overrides.push(line);
+            group
+        };
+        let snapshot = snapshot(vec![
+            group("refused", &["a"], &["m5.large"], &[]),
+            by_attributes("by attributes", &[]),
+            by_attributes("by both", &["m5.large"]),
+            labelled(group("by its launch template's attributes", &["a"], &[], &[]), "m5.large", 3),
+        ]);
+        assert_eq!(refused_of(&snapshot, &["refused"]), ["refused"]);
+        assert_eq!(refused_of(&snapshot, &["by attributes"]), ["by attributes"], "of itself alone");
     }
 
     #[test]
