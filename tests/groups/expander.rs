@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use ebbtide::config::{Config, PriceSource};
 use ebbtide::provider::expander::proto::{BestOptionsRequest, BestOptionsResponse, Option as Offered};
@@ -131,10 +132,26 @@ async fn pods_are_counted_in_both_dialects() {
     let mut question = question(&scene, &["web", "batch"], 3).await;
     question.options[1].pod.clear();
     assert_eq!(asked(&scene, Encoded::from(&question)).await.expect("answered"), ["web", "batch"]);
+    tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(asked(&scene, question).await.expect("answered"), ["web", "batch"]);
     for part in ["web: 1 nodes for 3 pods", "batch: 1 nodes for 0 pods"] {
         assert_eq!(log.text().matches(part).count(), 2, "{part}: {}", log.text());
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flood_of_questions_is_a_line_a_second_that_counts_them() {
+    let (log, _guard) = captured::log(Level::INFO);
+    let scene = Scene::with([group("web", 1)]).await;
+    let question = question(&scene, &["web"], 1).await;
+    for _ in 0..50 {
+        asked(&scene, question.clone()).await.expect("answered");
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    asked(&scene, question).await.expect("answered");
+    let text = log.text();
+    let told: Vec<_> = text.lines().filter(|line| line.contains("which group is to grow")).collect();
+    assert!(told.len() == 2 && told[1].contains("untold=49"), "{told:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -171,7 +188,7 @@ async fn capacity_that_was_refused_to_one_group_is_not_asked_for_by_the_next() {
         if is_told().await {
             break;
         }
-        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
     }
     assert_eq!(best(&scene, &all, 3).await, ["other"]);
     assert_eq!(best(&scene, &["twin"], 3).await, ["twin"], "what is alone is taken");
@@ -183,7 +200,7 @@ async fn capacity_that_was_refused_to_one_group_is_not_asked_for_by_the_next() {
     // Given up, it may be asked for again after a while.
     scene.world.aws.fail_launches("web", LaunchFailure::InsufficientCapacity, 0);
     scene.world.aws.set_desired("web", 1);
-    tokio::time::sleep(std::time::Duration::from_mins(25)).await;
+    tokio::time::sleep(Duration::from_mins(25)).await;
     assert_eq!(best(&scene, &all, 3).await, all);
 }
 
@@ -204,7 +221,7 @@ async fn whatever_is_wrong_all_options_come_back() {
     assert!(!names(request.clone()).await.is_empty());
     assert_eq!(names(BestOptionsRequest::default()).await, [""; 0]);
     scene.world.aws.outage(true);
-    tokio::time::sleep(std::time::Duration::from_mins(30)).await;
+    tokio::time::sleep(Duration::from_mins(30)).await;
     assert!(!names(request).await.is_empty(), "what is known is old, and advice");
 }
 

@@ -3,6 +3,7 @@
 use std::fmt::{self, Write as _};
 
 use super::standing::Standing;
+use crate::provider::error::excerpt;
 
 /// The criteria in their order.
 #[derive(Clone, Debug, PartialEq)]
@@ -152,32 +153,45 @@ pub fn choose(policy: &Policy, options: &[Standing]) -> Choice {
     choice
 }
 
-/// Options in an explanation: a cluster may have hundreds of groups.
+/// Options in a line of the log: a cluster may have hundreds of groups.
 const TOLD: usize = 8;
+
+/// The names of the best options.
+pub fn names(options: &[Standing], choice: &Choice) -> String {
+    list(choice.best.iter().map(|&at| excerpt(options[at].group.as_str())), ",")
+}
 
 /// The choice in one line: each option with what it has, the best first.
 pub fn explain(options: &[Standing], choice: &Choice) -> String {
-    let mut text = String::new();
     let others = (0..options.len()).filter(|at| !choice.best.contains(at));
-    for (n, at) in choice.best.iter().copied().chain(others).take(TOLD).enumerate() {
-        let option = &options[at];
-        let separator = if n == 0 { "" } else { "; " };
-        let _ = write!(text, "{separator}{}: {} nodes for {} pods", option.group, option.nodes, option.pods);
-        for criterion in Criterion::ALL {
-            let _ = match (criterion, criterion.of(option)) {
-                (Criterion::Capacity, Some(1.0)) => write!(text, ", lately refused for want of capacity"),
-                (Criterion::Price, Some(price)) => write!(text, ", {price:.4} USD/h a pod"),
-                (Criterion::Price, None) => write!(text, ", price unknown"),
-                (Criterion::Interruptions, Some(some)) if some > 0.0 => {
-                    write!(text, ", {some:.2} interruptions an instance in a day")
-                }
-                (Criterion::ZoneBalance, Some(nodes)) => write!(text, ", {nodes:.1} nodes a zone"),
-                _ => Ok(()),
-            };
-        }
+    list(choice.best.iter().copied().chain(others).map(|at| figures(&options[at])), "; ")
+}
+
+/// The first of many.
+fn list(mut all: impl Iterator<Item = String>, separator: &str) -> String {
+    let mut text = all.by_ref().take(TOLD).collect::<Vec<_>>().join(separator);
+    let more = all.count();
+    if more > 0 {
+        let _ = write!(text, "{separator}and {more} more");
     }
-    if options.len() > TOLD {
-        let _ = write!(text, "; and {} more", options.len() - TOLD);
+    text
+}
+
+/// An option with what is known of it.
+fn figures(option: &Standing) -> String {
+    let Standing { group, nodes, pods, .. } = option;
+    let mut text = format!("{}: {nodes} nodes for {pods} pods", excerpt(group.as_str()));
+    for criterion in Criterion::ALL {
+        let _ = match (criterion, criterion.of(option)) {
+            (Criterion::Capacity, Some(1.0)) => write!(text, ", lately refused for want of capacity"),
+            (Criterion::Price, Some(price)) => write!(text, ", {price:.4} USD/h a pod"),
+            (Criterion::Price, None) => write!(text, ", price unknown"),
+            (Criterion::Interruptions, Some(some)) if some > 0.0 => {
+                write!(text, ", {some:.2} interruptions an instance in a day")
+            }
+            (Criterion::ZoneBalance, Some(nodes)) => write!(text, ", {nodes:.1} nodes a zone"),
+            _ => Ok(()),
+        };
     }
     text
 }
@@ -292,6 +306,17 @@ mod tests {
             "; and 12 more",
         ] {
             assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_line_of_the_log_is_short_whatever_was_asked() {
+        let options: Vec<_> =
+            (0..4_096).map(|n| option(&format!("{n}{}", "n".repeat(1_000)), None)).collect();
+        let choice = choose(&Policy::default(), &options);
+        assert_eq!(choice.best.len(), 4_096);
+        for text in [names(&options, &choice), explain(&options, &choice)] {
+            assert!(text.len() < 4_000 && text.ends_with("and 4088 more"), "{text}");
         }
     }
 

@@ -12,7 +12,7 @@ use prometheus_client::registry::Registry;
 use tonic::{Request, Response, Status};
 use tracing::{info, warn};
 
-use super::policy::{Choice, Criterion, Policy, choose, explain};
+use super::policy::{Choice, Criterion, Policy, choose, explain, names};
 use super::proto::expander_server::Expander as Rpcs;
 use super::proto::{BestOptionsRequest, BestOptionsResponse, Option as Offered};
 use super::standing::{Known, Refusals, standings};
@@ -21,7 +21,7 @@ use crate::prices::Prices;
 use crate::prices::node::{PricedNode, labels};
 use crate::scale_in::Shared;
 use crate::slots::Slots;
-use crate::telemetry::chain;
+use crate::telemetry::{Sparingly, chain};
 
 /// How far back interruptions count.
 const A_DAY: Duration = Duration::from_hours(24);
@@ -29,6 +29,8 @@ const A_DAY: Duration = Duration::from_hours(24);
 /// last one, which nobody waits for any more.
 const AT_ONCE: usize = 2;
 const OF_A_PEER: usize = 1;
+/// Least time between two lines of the log: anybody may ask. cluster-autoscaler does so once a loop, every ten seconds.
+const TELL_EVERY: Duration = Duration::from_secs(1);
 /// Bytes of the names of a question's groups. An answer has them again, and waits in memory for a client that does not read it.
 const NAMES: usize = 256 << 10;
 
@@ -43,6 +45,7 @@ pub struct Expander {
     policy: Mutex<(Policy, Option<String>)>,
     answers: Family<Labelled, Counter>,
     places: Arc<Slots>,
+    lines: Mutex<Sparingly>,
 }
 
 impl std::fmt::Debug for Expander {
@@ -108,6 +111,7 @@ impl Expander {
             policy: Mutex::default(),
             answers,
             places: Slots::new(AT_ONCE, OF_A_PEER),
+            lines: Mutex::default(),
         }
     }
 
@@ -177,10 +181,19 @@ impl Expander {
         };
         let options = standings(options, &known);
         let choice = choose(policy, &options);
-        let best: Vec<_> = choice.best.iter().map(|&at| options[at].group.as_str()).collect();
-        let decided_by = choice.decided.last().map_or("nothing", |(criterion, _)| criterion.as_str());
-        let (best, why) = (best.join(","), explain(&options, &choice));
-        info!(best, decided_by, options = options.len(), why, "which group is to grow");
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(untold) = lines.tell(TELL_EVERY) {
+            let decided_by = choice.decided.last().map_or("nothing", |(criterion, _)| criterion.as_str());
+            let (best, why) = (names(&options, &choice), explain(&options, &choice));
+            info!(
+                best,
+                decided_by,
+                options = options.len(),
+                why,
+                untold,
+                "which group is to grow; `untold` more since the last such line"
+            );
+        }
         self.answers.get_or_create(&Labelled { decided_by: DecidedBy::of(&choice) }).inc();
         choice.best
     }
