@@ -8,7 +8,6 @@ use ebbtide::clock::Clock;
 use ebbtide::cluster::Cluster;
 use ebbtide::commands::{self, Style};
 use ebbtide::config::{Command, Config, FIRST_PROCESS, LookOptions, PlanOptions, StatusOptions};
-use ebbtide::provider::Tls;
 use ebbtide::{app, telemetry};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -118,12 +117,9 @@ async fn connect(look: &LookOptions) -> anyhow::Result<Cluster> {
 fn check(options: &LookOptions) -> anyhow::Result<u8> {
     app::block_on(async {
         let (clock, config) = (Clock::system(), &options.config);
-        let load =
-            |options| Tls::load(options, clock.clone()).map_or_else(|problems| problems, |tls| tls.ending());
-        let tls = config.tls.clone().map(load).unwrap_or_default();
         let cluster = connect(options).await?;
         let aws = app::connect_aws(config).await?;
-        let facts = commands::check::gather(&cluster, &aws, config, tls, &clock).await;
+        let facts = commands::check::gather(&cluster, &aws, config, &clock).await;
         let report = commands::check::Report { findings: commands::check::findings(&facts) };
         write(&report.render(options.output, style()))?;
         anyhow::Ok(report.exit_code())

@@ -114,7 +114,11 @@ fn load_tls(options: TlsOptions, clock: Clock) -> anyhow::Result<Tls> {
         anyhow::anyhow!(texts.join("\n"))
     })?;
     for problem in tls.untimely() {
-        tracing::error!(problem = %problem, "cluster-autoscaler cannot connect until this file is replaced: drains and heartbeats go on");
+        if tls.is_for_advice() {
+            tracing::error!(problem = %problem, "cluster-autoscaler cannot ask the expander until this file is replaced: its next expander chooses");
+        } else {
+            tracing::error!(problem = %problem, "cluster-autoscaler cannot connect until this file is replaced: drains and heartbeats go on");
+        }
     }
     Ok(tls)
 }

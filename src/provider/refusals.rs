@@ -1,5 +1,6 @@
 //! Clients that failed the handshake, and certificates that expire: counted, and logged at a bounded rate.
 
+use std::convert::Infallible;
 use std::error::Error as _;
 use std::io;
 use std::sync::atomic::AtomicI64;
@@ -98,11 +99,13 @@ enum FileLabel {
     certificate,
     client_authority,
     client_revocation_list,
+    expander_certificate,
 }
 
 impl FileLabel {
-    fn of(file: TlsFile) -> Self {
+    fn of(tls: &Tls, file: TlsFile) -> Self {
         match file {
+            TlsFile::Cert | TlsFile::Key if tls.is_for_advice() => Self::expander_certificate,
             TlsFile::Cert | TlsFile::Key => Self::certificate,
             TlsFile::ClientCa => Self::client_authority,
             TlsFile::ClientCrl => Self::client_revocation_list,
@@ -149,14 +152,14 @@ impl Refusals {
     }
 
     /// Rereads changed certificate files, and warns before one expires. Never completes.
-    pub(super) async fn watch_certificates(&self, tls: Option<&Tls>, clock: &Clock) {
+    pub(super) async fn watch_certificates(&self, tls: Option<&Tls>, clock: &Clock) -> Infallible {
         let Some(tls) = tls else { return std::future::pending().await };
         let mut warned = Sparingly::default();
         loop {
             let now = clock.wall();
             let mut ending = Vec::new();
             for (file, end) in tls.ends() {
-                self.ends.get_or_create(&OfFile { file: FileLabel::of(file) }).set(end.as_second());
+                self.ends.get_or_create(&OfFile { file: FileLabel::of(tls, file) }).set(end.as_second());
                 if elapsed(now, end) < WARN_BEFORE {
                     ending.push((file, end));
                 }

@@ -105,7 +105,7 @@ where
     tokio::select! {
         ended = &mut server => return Ok(ended?),
         () = report_health(&health, &groups, &clock) => {}
-        () = refusals.watch_certificates(tls.as_deref(), &clock) => {}
+        never = refusals.watch_certificates(tls.as_deref(), &clock) => match never {},
         () = shutdown => {}
     }
     health.set_not_serving::<CloudProviderServer<Provider>>().await;
@@ -131,14 +131,21 @@ pub async fn serve_expander<IO>(
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let incoming = connections(incoming, Some(Arc::new(tls)), refusals);
+    let (tls, clock) = (Arc::new(tls), expander.clock());
     let server = Server::builder()
         .http2_keepalive_interval(Some(PING_EVERY))
         .http2_keepalive_timeout(Some(PONG_WITHIN))
         .max_connection_age(CONNECTION_AGE)
         .max_concurrent_streams(QUESTIONS)
-        .add_service(Questions::to(expander));
-    Ok(server.serve_with_incoming_shutdown(incoming, shutdown).await?)
+        .add_service(Questions::to(expander))
+        .serve_with_incoming_shutdown(
+            connections(incoming, Some(Arc::clone(&tls)), refusals.clone()),
+            shutdown,
+        );
+    tokio::select! {
+        ended = server => Ok(ended?),
+        never = refusals.watch_certificates(Some(&tls), &clock) => match never {},
+    }
 }
 
 /// Reports the provider as serving while there is a fresh snapshot. Never completes.

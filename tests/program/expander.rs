@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use ebbtide::app::{AppError, Outside, run};
 use ebbtide::aws::Aws;
-use ebbtide::clock::Clock;
 use ebbtide::cluster::Cluster;
 use ebbtide::provider::expander::proto::expander_client::ExpanderClient;
 use ebbtide::provider::expander::proto::{BestOptionsRequest, Option as Offered};
@@ -19,11 +18,12 @@ use ebbtide::sim::http::aws_client;
 use ebbtide::sim::program::config;
 use ebbtide::sim::world::World;
 use ebbtide::slots::Peer;
+use ebbtide::telemetry::captured;
 use futures::stream::{self, FuturesUnordered, StreamExt as _};
 use http_body_util::StreamBody;
 use hyper::body::{Bytes, Frame};
 use hyper_util::rt::TokioIo;
-use rcgen::{CertificateParams, KeyPair};
+use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 use rustls::crypto::aws_lc_rs;
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::pem::PemObject as _;
@@ -39,22 +39,27 @@ use tonic::body::Body;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 use tower::Service as _;
+use tracing::Level;
 
 /// Connections to the program, each with where it comes from.
 type Dial = mpsc::UnboundedSender<(DuplexStream, Peer)>;
 
 /// A certificate for this host in its files, and the certificate. The tests share it.
-static CERTIFICATE: LazyLock<(TlsOptions, String)> = LazyLock::new(|| {
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("expander");
+static CERTIFICATE: LazyLock<(TlsOptions, String)> = LazyLock::new(|| certificate("expander", (4000, 1, 1)));
+
+/// A certificate that ends then, in a directory of this name.
+fn certificate(name: &str, (year, month, day): (i32, u8, u8)) -> (TlsOptions, String) {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     fs::create_dir_all(&directory).expect("a directory");
     let (cert, key) = (directory.join("tls.crt"), directory.join("tls.key"));
     let pair = KeyPair::generate().expect("a key");
-    let params = CertificateParams::new(vec!["localhost".to_owned()]).expect("a name");
+    let mut params = CertificateParams::new(vec!["localhost".to_owned()]).expect("a name");
+    params.not_after = date_time_ymd(year, month, day);
     let pem = params.self_signed(&pair).expect("signed").pem();
     fs::write(&cert, &pem).expect("written");
     fs::write(&key, pair.serialize_pem()).expect("written");
     (TlsOptions { cert, key, client_ca: None, client_crl: None, allowed_clients: Vec::new() }, pem)
-});
+}
 
 /// As cluster-autoscaler connects: it trusts this certificate, and shows none.
 async fn connect(dial: &Dial, peer: Peer, pem: &str) -> Channel {
@@ -87,12 +92,15 @@ struct Advised {
 
 impl Advised {
     fn start() -> Self {
+        Self::start_with(CERTIFICATE.clone())
+    }
+
+    fn start_with((options, pem): (TlsOptions, String)) -> Self {
         let world = World::plain(1);
-        let (options, pem) = CERTIFICATE.clone();
         let (dial, connections) = mpsc::unbounded_channel();
         let incoming = UnboundedReceiverStream::new(connections)
             .map(|(stream, peer): (DuplexStream, Peer)| Ok((Box::new(stream) as Box<dyn Io>, peer)));
-        let tls = Tls::load(options, Clock::system()).expect("good files");
+        let tls = Tls::load(options, world.clock.of_its_own()).expect("good files");
         let outside = Outside {
             aws: Aws::at(aws_client(Arc::new(world.aws.clone()))),
             cluster: Cluster::new(world.cluster.client()),
@@ -193,4 +201,18 @@ async fn many_questions_of_one_address_cost_others_nothing() {
     assert_eq!(best(program.connect(at(3)).await).await.expect("advised"), 1);
     assert_eq!(other.await.code(), Code::ResourceExhausted);
     program.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_certificate_that_ends_within_two_weeks_is_warned_about() {
+    let warned = async |name, end| {
+        let (log, _guard) = captured::log(Level::WARN);
+        // The world begins on the first of January 2026.
+        let program = Advised::start_with(certificate(name, end));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        program.stop().await;
+        log.text().lines().filter(|line| line.contains("expires soon") && line.contains(name)).count()
+    };
+    assert_eq!(warned("expander-soon", (2026, 1, 14)).await, 1);
+    assert_eq!(warned("expander-later", (2026, 1, 17)).await, 0);
 }

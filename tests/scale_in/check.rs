@@ -1,11 +1,13 @@
 //! `ebbtide check` on the worlds: what is in order, and what is broken one by one.
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use ebbtide::aws::Aws;
 use ebbtide::cluster::Cluster;
 use ebbtide::commands::check::{Report, Severity, findings, gather};
 use ebbtide::config::Config;
+use ebbtide::provider::TlsOptions;
 use ebbtide::sim::aws::{HookSpec, Operation, QueueSpec, TargetGroupSpec};
 use ebbtide::sim::cluster::{Verb, pod};
 use ebbtide::sim::http::aws_client;
@@ -20,7 +22,7 @@ async fn checked(scene: &Scene) -> Report {
 pub(crate) async fn checked_with(scene: &Scene, config: &Config) -> Report {
     let aws = Aws::at(aws_client(Arc::new(scene.world.aws.clone())));
     let cluster = Cluster::new(scene.world.cluster.client());
-    let facts = gather(&cluster, &aws, config, Vec::new(), &scene.world.clock).await;
+    let facts = gather(&cluster, &aws, config, &scene.world.clock).await;
     Report { findings: findings(&facts) }
 }
 
@@ -41,6 +43,32 @@ async fn a_world_in_order_has_nothing_but_notes_and_is_not_changed() {
     assert_eq!(tags(&scene), 1, "the dry run");
     let after = scene.world.aws.group("web").expect("the group");
     assert_eq!(format!("{after:?}"), format!("{before:?}"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_files_of_the_expander_are_read_too_and_those_of_both_addresses_once() {
+    let scene = Scene::with(held_group(1, 60)).await;
+    let options = |name: &str| TlsOptions {
+        cert: format!("/nowhere/{name}.crt").into(),
+        key: format!("/nowhere/{name}.key").into(),
+        client_ca: None,
+        client_crl: None,
+        allowed_clients: Vec::new(),
+    };
+    let told = async |tls: Option<&str>, expander: &str| {
+        let expander_listen = Some(((Ipv4Addr::LOCALHOST, 8087).into(), options(expander)));
+        let config = Config { tls: tls.map(options), expander_listen, ..config() };
+        let report = checked_with(&scene, &config).await;
+        let of_tls = report.findings.into_iter().filter(|finding| finding.check == "tls");
+        of_tls.map(|finding| finding.text).collect::<Vec<_>>()
+    };
+    let named = |told: &[String], name: &str| {
+        told.iter().filter(|text| text.contains(&format!("/nowhere/{name}."))).count()
+    };
+    let both = told(Some("tls"), "expander").await;
+    assert_eq!((named(&both, "tls"), named(&both, "expander")), (2, 2), "{both:?}");
+    assert_eq!(named(&told(None, "expander").await, "expander"), 2);
+    assert_eq!(named(&told(Some("tls"), "tls").await, "tls"), 2, "once");
 }
 
 #[tokio::test(start_paused = true)]

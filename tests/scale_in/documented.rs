@@ -121,9 +121,16 @@ async fn page_with_tls() -> String {
     let incoming = Box::pin(probe.chain(futures::stream::pending()));
     let world = World::plain(1);
     world.aws.add_group(group(1));
-    let tls = Tls::load(options, Clock::system()).expect("good files");
-    let scene = Watched::reached_by(world, ebbtide::sim::program::config(), incoming, Some(tls)).await;
+    let load = |options| Tls::load(options, Clock::system()).expect("good files");
+    let of_expander = load(TlsOptions { client_ca: None, ..options.clone() });
+    let expander = Some((futures::stream::pending().boxed(), of_expander));
+    let config = ebbtide::sim::program::config();
+    let scene = Watched::reached_by_all(world, config, incoming, Some(load(options)), expander).await;
     scene.until_it_tells(r#"ebbtide_tls_clients_refused_total{reason="went_away"}"#, 1.0).await;
+    for file in ["certificate", "client_authority", "expander_certificate"] {
+        let series = format!("ebbtide_tls_not_after_timestamp_seconds{{file=\"{file}\"}}");
+        scene.until_it_tells(&series, 1.0).await;
+    }
     scene.scrape().await
 }
 

@@ -56,10 +56,21 @@ impl Watched {
         incoming: Incoming,
         tls: Option<Tls>,
     ) -> Self {
+        Self::reached_by_all(world, config, incoming, tls, None).await
+    }
+
+    /// The same, with clients of the expander that show no certificate.
+    pub(crate) async fn reached_by_all(
+        world: World,
+        config: Config,
+        incoming: Incoming,
+        tls: Option<Tls>,
+        expander: Option<(Incoming, Tls)>,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let admin = listener.local_addr().expect("bound");
         let outside = Outside {
-            expander: None,
+            expander,
             aws: Aws::at(aws_client(Arc::new(world.aws.clone()))),
             cluster: Cluster::new(kube_client(Arc::new(Cursed(world.cluster.clone())))),
             clock: world.clock.of_its_own(),

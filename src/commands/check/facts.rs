@@ -16,7 +16,7 @@ use crate::groups::hooks::TerminatingHooks;
 use crate::groups::protection::PROTECTION_TAG;
 use crate::k8s::{InstanceId, NodeName};
 use crate::prices::{System, listed_as, product};
-use crate::provider::TlsProblem;
+use crate::provider::{Tls, TlsOptions, TlsProblem};
 use crate::telemetry::chain;
 
 /// Questions under way at once.
@@ -105,14 +105,18 @@ pub enum Autoscalers {
     Unknown(String),
 }
 
-/// Reads everything. What cannot be read is a fact as well. `tls`: what is wrong with the TLS files.
-pub async fn gather(
-    cluster: &Cluster,
-    aws: &Aws,
-    config: &Config,
-    tls: Vec<TlsProblem>,
-    clock: &Clock,
-) -> Facts {
+/// What is wrong with the TLS files, or soon will be. A file that both addresses have is named once.
+pub(super) fn tls(config: &Config, clock: &Clock) -> Vec<TlsProblem> {
+    let load = |options: &TlsOptions| {
+        Tls::load(options.clone(), clock.clone()).map_or_else(|problems| problems, |tls| tls.ending())
+    };
+    let same = |options: &&TlsOptions| config.tls.as_ref().is_some_and(|tls| tls.cert == options.cert);
+    let of_expander = config.expander_listen.as_ref().map(|(_, options)| options);
+    config.tls.iter().chain(of_expander.filter(|options| !same(options))).flat_map(load).collect()
+}
+
+/// Reads everything. What cannot be read is a fact as well.
+pub async fn gather(cluster: &Cluster, aws: &Aws, config: &Config, clock: &Clock) -> Facts {
     let lease_name = config.election.as_ref().map(|candidate| candidate.lease.clone());
     // Boxed: the futures are large.
     let (rights, graces, deployed, lease, leases) = futures::join!(
@@ -157,7 +161,7 @@ pub async fn gather(
         lease_name,
         lease: lease.map_err(|error| chain(&error)),
         leases: leases.ok(),
-        tls,
+        tls: tls(config, clock),
         lifecycle_hook: config.lifecycle_hook.clone(),
         flush: config.daemonset_flush,
         drain_timeout: config.drain_timeout,

@@ -16,6 +16,7 @@ use super::policy::{Choice, Criterion, Policy, choose, explain, names};
 use super::proto::expander_server::Expander as Rpcs;
 use super::proto::{BestOptionsRequest, BestOptionsResponse, Option as Offered};
 use super::standing::{Known, Refusals, standings};
+use crate::clock::Clock;
 use crate::groups::Group;
 use crate::prices::Prices;
 use crate::prices::node::{PricedNode, labels};
@@ -138,6 +139,11 @@ impl Expander {
     /// The places for questions, at whichever address they are asked.
     pub(super) fn places(&self) -> Arc<Slots> {
         Arc::clone(&self.places)
+    }
+
+    /// Tells it the time.
+    pub(in crate::provider) fn clock(&self) -> Clock {
+        self.shared.clock.clone()
     }
 
     /// What it remembers.

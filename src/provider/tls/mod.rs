@@ -1,7 +1,8 @@
-//! TLS: the server's certificate, and but for the expander's address (advice, from clients that show none) the client authorities and their revocation lists, reread when their files change.
+//! TLS: the server's certificate, and but for the expander's address (advice, from clients that show none) the client authorities and their
+//! revocation lists, reread when their files change.
 //!
-//! Invariants: where there is an authority, only clients with a certificate of the client authority that has an allowed name and is not revoked get
-//! past the handshake; every handshake is complete (no session is resumed); a file that becomes unusable changes
+//! Invariants: where there is an authority, only clients with a certificate of the client authority that has an allowed name and is not
+//! revoked get past the handshake; every handshake is complete (no session is resumed); a file that becomes unusable changes
 //! nothing, what was read last stays in use. Unusable is also what is for another use: with it every handshake would fail, and only
 //! clients would say why. What has expired or is not valid yet is told and used all the same: without cluster-autoscaler's calls
 //! nodes are held and drained on, without a process they are not.
@@ -201,9 +202,14 @@ impl Tls {
         told
     }
 
+    /// Whether clients show no certificate: those of the expander.
+    pub fn is_for_advice(&self) -> bool {
+        self.options.client_ca.is_none()
+    }
+
     /// Whether every client that the authorities have signed is let in.
     pub(super) fn is_for_all_names(&self) -> bool {
-        self.options.client_ca.is_some() && self.options.allowed_clients.is_empty()
+        !self.is_for_advice() && self.options.allowed_clients.is_empty()
     }
 
     /// The configuration for a new connection, from the files as they are now.
