@@ -104,7 +104,7 @@ class WhatIsRendered(unittest.TestCase):
         ):
             self.assertIn(expected, args)
         autoscaler = arguments(chart(values("everything")), container="cluster-autoscaler")
-        self.assertIn("--expander=priority", autoscaler)
+        self.assertIn("--balancing-ignore-label=tier", autoscaler)
         self.assertIn("--max-total-unready-percentage=45", autoscaler)
 
     def test_the_name_of_the_cluster_is_enough_to_find_its_groups(self):
@@ -143,6 +143,38 @@ class WhatIsRendered(unittest.TestCase):
         client = one(things, "Certificate", "ebbtide-client")["spec"]
         self.assertIn(f"--allowed-client={client['commonName']}", arguments(things))
 
+
+    def test_cluster_autoscaler_finds_the_expander_in_one_pod(self):
+        things = chart(values("everything"))
+        ours, theirs = arguments(things), arguments(things, container="cluster-autoscaler")
+        self.assertIn("--expander-listen=127.0.0.1:8087", ours)
+        self.assertIn("--expander=grpc,least-waste,priority", theirs)
+        self.assertIn("--grpc-expander-url=localhost:8087", theirs)
+        shown = next(arg for arg in ours if arg.startswith("--expander-tls-cert=")).split("=")[1]
+        self.assertIn(f"--grpc-expander-cert={shown}", theirs)
+        pod = one(things, "Deployment", "drains")["spec"]["template"]["spec"]
+        [secret] = [volume["secret"] for volume in pod["volumes"] if volume["name"] == "expander-tls"]
+        self.assertEqual(secret["secretName"], "drains-expander")
+        autoscaler = next(container for container in pod["containers"] if container["name"] == "cluster-autoscaler")
+        [mount] = [mount for mount in autoscaler["volumeMounts"] if mount["name"] == "expander-tls"]
+        self.assertEqual((mount["mountPath"], mount["subPath"]), (shown, "tls.crt"), "and not the key")
+        self.assertIn("--expander-policy=/etc/ebbtide/expander/policy", ours)
+        self.assertEqual(one(things, "ConfigMap", "drains-expander")["data"]["policy"].splitlines()[0], "capacity")
+
+    def test_cluster_autoscaler_finds_the_expander_apart(self):
+        things = chart(with_values(values("apart"), expander__enabled=True))
+        self.assertIn("--expander-listen=0.0.0.0:8087", arguments(things))
+        theirs = yaml.safe_load(re.sub("# ((grpc-)?expander)", r"\1", render.text("deploy/cluster-autoscaler-values.yaml")))["extraArgs"]
+        host, port = theirs["grpc-expander-url"].split(":")
+        self.assertIn(host, one(things, "Certificate")["spec"]["dnsNames"], "the name that it checks")
+        service = {port["name"]: port for port in one(things, "Service")["spec"]["ports"]}["expander"]
+        self.assertEqual(service["port"], int(port))
+        container = one(things, "Deployment")["spec"]["template"]["spec"]["containers"][0]
+        self.assertIn({"name": service["targetPort"], "containerPort": 8087}, container["ports"])
+        let_in = one(things, "NetworkPolicy")["spec"]["ingress"][1]["ports"]
+        self.assertEqual(let_in, [{"port": "grpc"}, {"port": "expander"}])
+        without = json.dumps(chart(values("apart")))
+        self.assertNotIn("expander", without.replace(json.dumps("expander"), ""), "off by default")
 
     def test_alert_rules_and_dashboard_are_the_files(self):
         everything = {"serviceMonitor": True, "prometheusRule": True, "dashboard": True, "labels": {"release": "prometheus"}}

@@ -21,6 +21,12 @@ capabilities:
     - --daemonset-eviction-for-occupied-nodes=false
     # Else it cuts every grace period at ten minutes. AWS holds an instance for 48 h at most.
     - --max-graceful-termination-sec=172800
+    {{- if .Values.expander.enabled }}
+    - --expander=grpc,{{ .Values.expander.next }}
+    - --grpc-expander-url=localhost:8087
+    # What it trusts: the certificate itself, or its authority. Read at its start alone.
+    - --grpc-expander-cert=/etc/ebbtide/expander-tls/tls.crt
+    {{- end }}
     {{- include "ebbtide.flags" .Values.clusterAutoscaler.extraArgs | indent 4 }}
   ports:
     - name: ca-metrics
@@ -42,4 +48,10 @@ capabilities:
     - name: cloud-config
       mountPath: /etc/cluster-autoscaler
       readOnly: true
+    {{- if .Values.expander.enabled }}
+    - name: expander-tls
+      mountPath: /etc/ebbtide/expander-tls/tls.crt
+      subPath: tls.crt
+      readOnly: true
+    {{- end }}
 {{- end -}}
