@@ -7,7 +7,9 @@ use std::time::Duration;
 use ebbtide::clock::Clock;
 use ebbtide::cluster::Cluster;
 use ebbtide::commands::{self, Style};
-use ebbtide::config::{Command, Config, FIRST_PROCESS, LookOptions, PlanOptions, StatusOptions};
+use ebbtide::config::{
+    Command, Config, FIRST_PROCESS, LookOptions, PlanOptions, PricesOptions, StatusOptions,
+};
 use ebbtide::{app, telemetry};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -126,10 +128,10 @@ fn check(options: &LookOptions) -> anyhow::Result<u8> {
     })?
 }
 
-fn prices(options: &LookOptions) -> anyhow::Result<()> {
+fn prices(PricesOptions { explain, look: options }: &PricesOptions) -> anyhow::Result<()> {
     app::block_on(async {
         let aws = app::connect_aws(&options.config).await?;
-        let report = commands::prices::look(&aws, &options.config, &Clock::system()).await?;
+        let report = commands::prices::look(&aws, &options.config, *explain, &Clock::system()).await?;
         write(&commands::prices::render(&report, options.output, style()))
     })?
 }

@@ -1,5 +1,6 @@
 //! `ebbtide prices`: what a node of each group costs, and where that is from.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,9 +14,13 @@ use crate::aws::Aws;
 use crate::clock::{Clock, elapsed};
 use crate::cluster::Nodes;
 use crate::config::{Config, Output, PriceSource};
-use crate::groups::{self, Group};
+use crate::groups::{self, Group, Snapshot};
+use crate::k8s::GroupName;
 use crate::prices::fit::{Parts, Residuals};
 use crate::prices::{Price, Prices, Reader, Source, node, table};
+use crate::provider::expander::policy::{Policy, choose, explain};
+use crate::provider::expander::proto::{Option as Offered, Pod};
+use crate::provider::expander::standing::{Known, standings};
 
 /// Older than what is read here ever gets.
 const NO_AGE: Duration = Duration::from_hours(1);
@@ -34,7 +39,40 @@ pub struct Report {
     pub parts: PartPrices,
     /// The groups.
     pub groups: Vec<GroupPrice>,
+    /// Which of them would grow, if that was asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub choice: Option<Explained>,
 }
+
+/// Which group the expander would grow if each could take the same pods on one node, and why.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Explained {
+    /// The best: several that are as good as each other.
+    pub best: Vec<String>,
+    /// The criteria that left something out, in their order, and how many groups each left.
+    pub decided_by: Vec<Decided>,
+    /// What is known of the best eight, as the log of `serve` has it.
+    pub why: String,
+    /// What nobody but the running program or cluster-autoscaler knows.
+    pub not_known: [&'static str; 3],
+}
+
+/// A criterion that left something out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Decided {
+    /// Its name in a policy.
+    pub criterion: &'static str,
+    /// How many groups were left after it.
+    pub left: usize,
+}
+
+/// What an explanation leaves out.
+const NOT_KNOWN: [&str; 3] = [
+    "launches that were refused for want of capacity in the last 15 minutes",
+    "spot interruptions of the last day",
+    "which pods wait, which groups they fit, and on how many nodes",
+];
 
 /// What parts of machines cost an hour, and how well they add up.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -77,9 +115,10 @@ pub struct GroupPrice {
 }
 
 /// Reads the groups and, unless the table is to do, AWS's prices.
-pub async fn look(aws: &Aws, config: &Config, clock: &Clock) -> Result<Report, CommandError> {
+/// `explain`: and which of them the expander would choose.
+pub async fn look(aws: &Aws, config: &Config, explain: bool, clock: &Clock) -> Result<Report, CommandError> {
     let read = Groups::read(aws, config, Arc::new(Nodes::default()), clock).await?;
-    let all: Vec<Arc<Group>> = read.snapshot.groups.values().cloned().collect();
+    let snapshot = read.snapshot.clone();
     let asks = config.prices != Some(PriceSource::Table);
     let prices = Arc::new(Prices::of(aws.region(), asks));
     if asks {
@@ -102,8 +141,36 @@ pub async fn look(aws: &Aws, config: &Config, clock: &Clock) -> Result<Report, C
             median_error: residuals.median,
             ninth_decile_error: residuals.ninth_decile,
         },
-        groups: all.iter().map(|group| priced(group, &prices, now)).collect(),
+        groups: snapshot.groups.values().map(|group| priced(group, &prices, now)).collect(),
+        choice: explain.then(|| chosen(&snapshot, &prices, &policy(config), now)),
     })
+}
+
+/// The policy, which could be read a moment ago.
+fn policy(config: &Config) -> Policy {
+    let read = config.expander_policy.as_ref().and_then(|file| std::fs::read_to_string(file).ok());
+    read.and_then(|text| text.parse().ok()).unwrap_or_default()
+}
+
+fn chosen(snapshot: &Snapshot, prices: &Prices, policy: &Policy, now: Timestamp) -> Explained {
+    let price = |group: &Group| priced(group, prices, now).per_hour;
+    let known = Known { snapshot, refused: BTreeSet::new(), interruptions: BTreeMap::new(), price: &price };
+    let option = |group: &GroupName| Offered {
+        node_group_id: group.to_string(),
+        node_count: 1,
+        pod: vec![Pod {}],
+        ..Offered::default()
+    };
+    let options: Vec<_> = snapshot.groups.keys().map(option).collect();
+    let options = standings(&options, &known);
+    let choice = choose(policy, &options);
+    let decided = choice.decided.iter().map(|&(of, left)| Decided { criterion: of.as_str(), left });
+    Explained {
+        best: choice.best.iter().map(|&at| options[at].group.to_string()).collect(),
+        decided_by: decided.collect(),
+        why: explain(&options, &choice),
+        not_known: NOT_KNOWN,
+    }
 }
 
 fn priced(group: &Group, prices: &Prices, now: Timestamp) -> GroupPrice {
@@ -159,5 +226,17 @@ pub fn render(report: &Report, output: Output, style: Style) -> String {
         median_error * 100.0,
         ninth_decile_error * 100.0
     );
-    format!("{}\n{}\n", columns(&rows), style.paint(2, &pods))
+    let choice = report.choice.as_ref().map(told).unwrap_or_default();
+    format!("{}\n{}\n{choice}", columns(&rows), style.paint(2, &pods))
+}
+
+fn told(Explained { best, decided_by, why, not_known }: &Explained) -> String {
+    let by = decided_by.iter().map(|Decided { criterion, left }| format!("{criterion} leaves {left}"));
+    let by = if decided_by.is_empty() {
+        "nothing tells them apart".to_owned()
+    } else {
+        by.collect::<Vec<_>>().join(", ")
+    };
+    let (best, why, not_known) = (best.join(", "), why.replace("; ", "\n  "), not_known.join("; "));
+    format!("\nThe expander would grow {best}: {by}.\n  {why}\nNot known here: {not_known}.\n")
 }

@@ -62,11 +62,20 @@ pub struct PlanOptions {
     pub node: String,
     /// On whose account it would go.
     pub cause: Cause,
-    /// What is asked of both.
+    /// What is asked of all of them.
     pub look: LookOptions,
 }
 
-/// What is asked of `check` and `prices`, and of `plan`.
+/// What is asked of `prices`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PricesOptions {
+    /// Whether to say which group the expander would choose.
+    pub explain: bool,
+    /// What is asked of all of them.
+    pub look: LookOptions,
+}
+
+/// What is asked of `check`, `prices` and `plan`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LookOptions {
     /// How the answer is written.

@@ -48,7 +48,7 @@ pub(super) enum Sub {
     Check(LookFlags),
     /// Show what a node of each group costs an hour, in all, for each vCPU and for each GiB, and where that is from. Needs AWS only.
     /// Takes the flags of `serve`; unless --prices=table, AWS is asked for its prices.
-    Prices(LookFlags),
+    Prices(PricesFlags),
     /// Print a script that completes command lines in a shell.
     Completions {
         /// The shell.
@@ -77,7 +77,17 @@ pub(super) struct PlanFlags {
     pub(super) look: LookFlags,
 }
 
-/// The flags of `check` and `prices`, and of `plan` besides its own, as typed: those of `serve`, and how a person asks.
+/// The flags of `prices`, as typed.
+#[derive(Debug, clap::Args)]
+pub(super) struct PricesFlags {
+    /// Say too which of the groups the gRPC expander would grow if each could take the same pods, and why.
+    #[arg(long)]
+    pub(super) explain: bool,
+    #[command(flatten)]
+    pub(super) look: LookFlags,
+}
+
+/// The flags of `check`, and of `plan` and `prices` besides their own, as typed: those of `serve`, and how a person asks.
 #[derive(Debug, clap::Args)]
 pub(super) struct LookFlags {
     /// How the answer is written.

@@ -20,8 +20,8 @@ mod values;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
-use self::flags::{LookFlags, Read, Sub};
-pub use commands::{LookOptions, Output, PlanOptions, StatusOptions};
+use self::flags::{LookFlags, PricesFlags, Read, Sub};
+pub use commands::{LookOptions, Output, PlanOptions, PricesOptions, StatusOptions};
 pub use container::FIRST_PROCESS;
 pub use flags::flags_table;
 pub use problem::{Problem, Problems};
@@ -41,7 +41,7 @@ pub enum Command {
     /// Look for what is missing or wrong around the program.
     Check(Box<LookOptions>),
     /// Show what nodes cost.
-    Prices(Box<LookOptions>),
+    Prices(Box<PricesOptions>),
     /// Run the program on simulated worlds.
     #[cfg(feature = "simulate")]
     Simulate(Simulate),
@@ -97,9 +97,9 @@ fn checked(
             validate::needs_groups(&look.flags, problems);
             Command::Check(Box::new(looking(look, env, problems)?))
         }
-        Sub::Prices(look) => {
+        Sub::Prices(PricesFlags { explain, look }) => {
             validate::needs_groups(&look.flags, problems);
-            Command::Prices(Box::new(looking(look, env, problems)?))
+            Command::Prices(Box::new(PricesOptions { explain, look: looking(look, env, problems)? }))
         }
         Sub::Status(options) => Command::Status(options),
         #[cfg(feature = "simulate")]

@@ -1,6 +1,8 @@
 //! What cluster-autoscaler's price expander buys by the prices that it is told: the whole program on the simulated worlds, and
 //! beside it the stand-in, which computes as the real expander does.
 
+use std::fs;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +10,7 @@ use ebbtide::aws::Aws;
 use ebbtide::commands::{self, Style};
 use ebbtide::config::{Config, Output, PriceSource};
 use ebbtide::prices::Source;
+use ebbtide::provider::expander::proto::{BestOptionsRequest, Option as Offered};
 use ebbtide::provider::proto::{ExternalGrpcNode, PricingNodePriceRequest};
 use ebbtide::sim::autoscaler::{Expander, Options, Version};
 use ebbtide::sim::aws::{GroupSpec, Lose, MixedSpec, Operation, Refusal, Trouble, Which};
@@ -16,7 +19,7 @@ use ebbtide::sim::http::aws_client;
 use ebbtide::sim::program::config;
 use ebbtide::sim::world::World;
 use prost_types::Timestamp;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::scene::{Loop, SOON, Scene, ZONE, eventually, group};
 
@@ -195,7 +198,8 @@ async fn the_command_shows_what_the_program_answers() {
     let scene = Scene::configured(spot_at("0.036"), by_aws(), three().into_iter().chain([tagged])).await;
     assert!(costs(&scene, "c-spot", 0.036).await);
     let aws = Aws::at(aws_client(Arc::new(scene.world.aws.clone())));
-    let report = commands::prices::look(&aws, &by_aws(), &scene.world.clock).await.expect("looked");
+    let report = commands::prices::look(&aws, &by_aws(), false, &scene.world.clock).await.expect("looked");
+    assert_eq!(report.choice, None);
     for one in &report.groups {
         let per_hour = one.per_hour.expect("a price");
         assert!((per_hour - hourly(&scene, &one.name).await).abs() < 1e-9, "{one:?}");
@@ -217,6 +221,36 @@ async fn the_command_shows_what_the_program_answers() {
         serde_json::from_str(&commands::prices::render(&report, Output::Json, Style::default()))
             .expect("JSON");
     assert_eq!(json["groups"][2]["source"], "spot", "{json:#}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_command_explains_which_group_the_expander_would_grow() {
+    let groups = [of_type("dear", "m5.2xlarge"), of_type("cheap", "m5.large"), of_type("near", "m5a.xlarge")];
+    let policy = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("explained-policy");
+    fs::write(&policy, "capacity\nprice 10%\n").expect("written");
+    let config = Config { prices: Some(PriceSource::Table), expander_policy: Some(policy), ..config() };
+    let scene = Scene::configured(World::new(1), config.clone(), groups).await;
+    let aws = Aws::at(aws_client(Arc::new(scene.world.aws.clone())));
+    let report = commands::prices::look(&aws, &config, true, &scene.world.clock).await.expect("looked");
+    let text = commands::prices::render(&report, Output::Table, Style::default());
+    let json: Value =
+        serde_json::from_str(&commands::prices::render(&report, Output::Json, Style::default()))
+            .expect("JSON");
+    assert_eq!(json["choice"]["best"], json!(["cheap"]), "{json:#}");
+    let decided = json!([{ "criterion": "price", "left": 1 }]);
+    assert_eq!(json["choice"]["decidedBy"], decided, "{json:#}");
+    for part in [
+        "The expander would grow cheap: price leaves 1.\n  cheap: 1 nodes for 1 pods, 0.0960 USD/h a pod",
+        "\n  dear: 1 nodes for 1 pods, 0.3840 USD/h a pod",
+        "Not known here: ",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    // As the running program answers.
+    let option = |name: &str| Offered { node_group_id: name.to_owned(), node_count: 1, ..Offered::default() };
+    let asked = BestOptionsRequest { options: ["dear", "cheap", "near"].map(option).to_vec() };
+    let answer = scene.program.expander().best_options(asked).await.expect("answered").into_inner();
+    assert_eq!(answer.options.iter().map(|option| &option.node_group_id[..]).collect::<Vec<_>>(), ["cheap"]);
 }
 
 #[tokio::test(start_paused = true)]
