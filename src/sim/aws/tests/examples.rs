@@ -7,6 +7,7 @@
 //! | DescribeAutoScalingGroups, DescribeScalingActivities | the examples that AWS publishes with its SDKs ([botocore](https://github.com/boto/botocore/blob/develop/botocore/data/autoscaling/2011-01-01/examples-1.json)); the first is of a launch configuration, its `LaunchTemplate` and `ServiceLinkedRoleARN` are by the types |
 //! | TerminateInstanceInAutoScalingGroup, and calls that answer nothing or an empty result | the service's model ([botocore](https://github.com/boto/botocore/tree/develop/botocore/data/autoscaling/2011-01-01), `service-2.json`): a `resultWrapper` or none |
 //! | DescribeTags | the model of EC2, `2016-11-15` |
+//! | DescribeSpotPriceHistory | the same, and its example in the [AWS CLI's reference](https://docs.aws.amazon.com/cli/latest/reference/ec2/describe-spot-price-history.html) |
 //! | errors | the pages of common errors of both services, not observed |
 //!
 //! <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_Operations.html> (each page has a sample response),
@@ -174,6 +175,19 @@ fn activities_and_tags_are_like_the_documented_ones() {
     let (_, body) = answer(&mut state, EC2, "DescribeTags");
     let example = "<DescribeTagsResponse><requestId/><tagSet><item><resourceId/><resourceType/><key/><value/></item></tagSet></DescribeTagsResponse>";
     assert_like(&body, example, &[], &[]);
+}
+
+#[test]
+fn a_history_of_spot_prices_is_like_the_documented_one() {
+    let (mut state, _) = state();
+    let changes = vec![(now(), "0.087000".to_owned())];
+    state.shared.spot_prices.insert(("m1.xlarge".to_owned(), "us-west-1b".to_owned()), changes);
+    let (_, body) = answer(&mut state, EC2, "DescribeSpotPriceHistory&InstanceType.1=m1.xlarge");
+    let item = "<timestamp/><productDescription/><instanceType/><spotPrice/><availabilityZone/>";
+    let example = format!(
+        "<DescribeSpotPriceHistoryResponse><requestId/><spotPriceHistorySet><item>{item}</item></spotPriceHistorySet><nextToken/></DescribeSpotPriceHistoryResponse>"
+    );
+    assert_like(&body, &example, &[], &[]);
 }
 
 #[test]
