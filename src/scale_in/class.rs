@@ -1,6 +1,6 @@
 //! How a drain treats each pod. Pure.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -51,6 +51,8 @@ pub(super) struct Circumstances<'a> {
     pub(super) deleted_daemon_sets: &'a BTreeSet<String>,
     /// Pods that come back.
     pub(super) returns: &'a Returns,
+    /// Pods that were asked to go, by UID, and when: the watch may not show yet that they do.
+    pub(super) asked: &'a BTreeMap<String, Timestamp>,
     /// When the scale-in was requested, if it was.
     pub(super) requested_at: Option<Timestamp>,
     /// Whether the patience with pods that asked not to be disturbed is over.
@@ -78,7 +80,8 @@ pub(super) fn classify(pod: &PodView, around: &Circumstances<'_>) -> Class {
         return Class::GivenUp;
     }
     // A pod that is going gets its grace.
-    if pod.deletion_timestamp.is_none() && around.returns.is_given_up(pod, around.requested_at) {
+    let is_going = pod.deletion_timestamp.is_some() || around.asked.contains_key(&pod.uid);
+    if !is_going && around.returns.is_given_up(pod, around.requested_at) {
         return Class::Returned;
     }
     if is_patient(pod) && !around.patience_is_over { Class::Patient } else { Class::Workload }
@@ -178,9 +181,11 @@ mod tests {
     fn at_rest() -> Circumstances<'static> {
         static GONE: LazyLock<BTreeSet<String>> = LazyLock::new(|| ["gone".to_owned()].into());
         static NOBODY: LazyLock<Returns> = LazyLock::new(Returns::default);
+        static NONE: BTreeMap<String, Timestamp> = BTreeMap::new();
         Circumstances {
             deleted_daemon_sets: &GONE,
             returns: &NOBODY,
+            asked: &NONE,
             requested_at: None,
             patience_is_over: false,
             ended_before: None,
@@ -212,8 +217,12 @@ mod tests {
         assert_eq!(class(&returned, &returns), Class::Workload);
         returns.asked(returned.owner(), true);
         assert_eq!(class(&returned, &returns), Class::Returned);
-        let going = PodView { deletion_timestamp: Some(at(150)), ..returned };
+        let going = PodView { deletion_timestamp: Some(at(150)), ..returned.clone() };
         assert_eq!(class(&going, &returns), Class::Workload);
+        let asked = BTreeMap::from([(returned.uid.clone(), at(149))]);
+        let before_the_watch =
+            Circumstances { returns: &returns, asked: &asked, requested_at: Some(at(100)), ..at_rest() };
+        assert_eq!(classify(&returned, &before_the_watch), Class::Workload);
     }
 
     #[test]

@@ -160,6 +160,7 @@ impl Situation<'_> {
         let circumstances = move |pod: &PodView| Circumstances {
             deleted_daemon_sets: &self.memory.deleted_daemon_sets,
             returns: &self.memory.returns,
+            asked: &self.memory.asked,
             requested_at,
             patience_is_over: patience_ends.is_some_and(|end| end <= self.now),
             ended_before: self.ended_before(pod),

@@ -1,5 +1,7 @@
 //! How things are when nothing is under way any more.
 
+use std::collections::BTreeSet;
+
 use ebbtide::k8s::names;
 use ebbtide::sim::aws::{Event, InstanceSnapshot, LifecycleState, Operation};
 use ebbtide::sim::cluster::{Entry, Event as ClusterEvent, Name};
@@ -125,17 +127,22 @@ impl History {
         self.requested(instance).is_some_and(|since| self.end.at < since + takes)
     }
 
-    /// Whether, at the end, pods of a machine that is off have what is left of their grace: nobody confirms their exits, and some have
-    /// graces as long as the hold of a hook.
+    /// Whether, at the end, pods of a machine that is off have what is left of their grace: nobody confirms their exits, not even of those
+    /// that were bound to it when it was off already, and some have graces as long as the hold of a hook.
     fn is_waited_for(&self, node: &str) -> bool {
-        let was_cut = |run: &&Run| run.node == node && matches!(run.end, Some((_, PodEnd::PowerOff)));
-        let cut: Vec<&Name> = self.runs.iter().filter(was_cut).map(|run| &run.pod).collect();
-        self.cluster.iter().any(|entry| match &entry.what {
-            ClusterEvent::PodAsked { pod, grace, .. } if cut.contains(&pod) => {
-                self.end.at < entry.at + SignedDuration::from_secs((*grace).clamp(0, 200_000)) + DEAD
-            }
-            _ => false,
-        })
+        let was_cut = |run: &Run| run.node == node && matches!(run.end, Some((_, PodEnd::PowerOff)));
+        let bound = |entry: &Entry| match &entry.what {
+            ClusterEvent::PodScheduled { pod, node: to } if to == node => Some(pod.clone()),
+            _ => None,
+        };
+        let bound: BTreeSet<Name> = self.cluster.iter().filter_map(bound).collect();
+        self.runs.iter().any(was_cut)
+            && self.cluster.iter().any(|entry| match &entry.what {
+                ClusterEvent::PodAsked { pod, grace, .. } if bound.contains(pod) => {
+                    self.end.at < entry.at + SignedDuration::from_secs((*grace).clamp(0, 200_000)) + DEAD
+                }
+                _ => false,
+            })
     }
 
     /// Whether the program ran and AWS answered for the last heartbeat time-out of a group's hook.
