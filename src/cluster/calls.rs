@@ -14,7 +14,7 @@ use kube::api::{Api, DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, P
 use kube::core::Status;
 use serde_json::{Value, json};
 
-use super::answer::{self, Answer, ApiError, CALL_TIMEOUT, timely};
+use super::answer::{self, Answer, ApiError, CALL_TIMEOUT, in_turn, timely};
 use super::client::Cluster;
 use super::drain_state::DrainState;
 use super::node_view::NodeView;
@@ -99,7 +99,7 @@ impl Cluster {
         Ok(NodeView::from(&node))
     }
 
-    /// Evicts the pod with this UID. `grace` in seconds replaces the pod's own.
+    /// Evicts the pod with this UID, when there is a place for it. `grace` in seconds replaces the pod's own.
     pub async fn evict(&self, pod: &PodName, uid: &str, grace: Option<i64>) -> Answer {
         // `kube`'s own request writes `delete_options`, which the API server ignores, preconditions and all.
         let body = json!({
@@ -116,9 +116,11 @@ impl Cluster {
             Ok(request) => request,
             Err(error) => return Answer::Unclear(error.to_string()),
         };
-        match tokio::time::timeout(CALL_TIMEOUT, self.answer(request)).await {
-            Ok(answer) => answer,
-            Err(_) => Answer::Unclear(ApiError::TimedOut.to_string()),
+        let call = tokio::time::timeout(CALL_TIMEOUT, self.answer(request));
+        match in_turn(&self.evictions, call).await {
+            None => Answer::Busy(answer::BUSY),
+            Some(Ok(answer)) => answer,
+            Some(Err(_)) => Answer::Unclear(ApiError::TimedOut.to_string()),
         }
     }
 
@@ -143,12 +145,13 @@ impl Cluster {
             preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
             ..DeleteParams::default()
         };
-        match timely(api.delete(&pod.name, &params)).await {
-            Ok(_) => Answer::Going,
-            Err(ApiError::Refused(status)) => answer::read(status.code, None, Some(&status)),
+        match in_turn(&self.pod_writes, timely(api.delete(&pod.name, &params))).await {
+            None => Answer::Busy(answer::BUSY),
+            Some(Ok(_)) => Answer::Going,
+            Some(Err(ApiError::Refused(status))) => answer::read(status.code, None, Some(&status)),
             // The only precondition is the UID.
-            Err(ApiError::NotFound | ApiError::Conflict) => Answer::Gone,
-            Err(error) => Answer::Unclear(error.to_string()),
+            Some(Err(ApiError::NotFound | ApiError::Conflict)) => Answer::Gone,
+            Some(Err(error)) => Answer::Unclear(error.to_string()),
         }
     }
 
@@ -167,8 +170,10 @@ impl Cluster {
                 "lastTransitionTime": Time(now),
             }] },
         });
-        timely(api.patch_status(&pod.name, &PatchParams::default(), &Patch::Strategic(patch))).await?;
-        Ok(())
+        let params = PatchParams::default();
+        let patch = Patch::Strategic(patch);
+        let call = timely(api.patch_status(&pod.name, &params, &patch));
+        in_turn(&self.pod_writes, call).await.unwrap_or(Err(ApiError::TimedOut)).map(drop)
     }
 
     /// Whether the DaemonSet of this name has this UID now.
@@ -185,8 +190,10 @@ impl Cluster {
     pub async fn annotate_pod(&self, pod: &PodName, uid: &str, annotations: &Value) -> Result<(), ApiError> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
         let patch = json!({ "metadata": { "uid": uid, "annotations": annotations } });
-        timely(api.patch_metadata(&pod.name, &PatchParams::default(), &Patch::Merge(patch))).await?;
-        Ok(())
+        let params = PatchParams::default();
+        let patch = Patch::Merge(patch);
+        let call = timely(api.patch_metadata(&pod.name, &params, &patch));
+        in_turn(&self.pod_writes, call).await.unwrap_or(Err(ApiError::TimedOut)).map(drop)
     }
 
     /// The data of a ConfigMap in our namespace; `None` if there is no such ConfigMap.

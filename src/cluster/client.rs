@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use prometheus_client::registry::Registry;
+use tokio::sync::Semaphore;
 
 use super::requests::Requests;
 use super::rewind::Rewinds;
@@ -18,10 +19,18 @@ const SILENCE: Duration = Duration::from_mins(3);
 /// Longest silence on a connection: a watch lasts 60 s, and `kube` allows 5 s more.
 const READ_TIMEOUT: Duration = Duration::from_secs(75);
 
+/// Most evictions under way at once, and most other writes of pods. Each takes a connection of its own (`kube` speaks HTTP/1.1),
+/// and a place of the API server's `--max-mutating-requests-inflight`, of which it has 200 for everybody.
+const AT_ONCE: usize = 100;
+
 /// The cluster.
 #[derive(Clone)]
 pub struct Cluster {
     pub(super) client: kube::Client,
+    /// Places for evictions.
+    pub(super) evictions: Arc<Semaphore>,
+    /// Places for other writes of pods: no eviction that hangs holds up a deletion.
+    pub(super) pod_writes: Arc<Semaphore>,
     requests: Requests,
     pub(super) rewinds: Arc<Rewinds>,
 }
@@ -36,7 +45,13 @@ impl Cluster {
     /// A cluster behind this client.
     pub fn new(client: kube::Client) -> Self {
         let requests = Requests::default();
-        Self { client: requests.seen(client), requests, rewinds: Arc::default() }
+        Self {
+            client: requests.seen(client),
+            evictions: Arc::new(Semaphore::new(AT_ONCE)),
+            pod_writes: Arc::new(Semaphore::new(AT_ONCE)),
+            requests,
+            rewinds: Arc::default(),
+        }
     }
 
     /// The same cluster, to which nothing is sent that changes something.
