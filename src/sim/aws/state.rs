@@ -3,7 +3,7 @@
 //! The same seed, requests and moments give the same state. Nothing here waits or reads a clock. Whatever is due happens in
 //! order of time, however late [`State::step`] is called, and before the next request.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -80,6 +80,8 @@ pub(super) struct Shared {
     pub(super) ahead: SignedDuration,
     /// An address that the next instance gets.
     pub(super) free_address: Option<[u8; 4]>,
+    /// The addresses given out so far.
+    addresses: HashSet<[u8; 4]>,
     resources: fastrand::Rng,
     uuids: fastrand::Rng,
     times: fastrand::Rng,
@@ -133,12 +135,17 @@ impl Shared {
         format!("lt-0{:016x}", self.resources.u64(..))
     }
 
-    /// A private address in 10.0.0.0/8: a released one if there is one.
+    /// A private address in 10.0.0.0/8: a released one if there is one, else one that nobody had.
     pub(super) fn address(&mut self) -> [u8; 4] {
         if let Some(free) = self.free_address.take() {
             return free;
         }
-        [10, self.resources.u8(..), self.resources.u8(..), self.resources.u8(1..)]
+        loop {
+            let address = [10, self.resources.u8(..), self.resources.u8(..), self.resources.u8(1..)];
+            if self.addresses.insert(address) {
+                return address;
+            }
+        }
     }
 
     /// An id other than an instance's or template's, from a stream of its own, so that instance ids do not shift.
@@ -171,6 +178,7 @@ impl State {
                 behaviour: Behaviour::PLAIN,
                 ahead: SignedDuration::ZERO,
                 free_address: None,
+                addresses: HashSet::new(),
                 resources: rng.fork(),
                 uuids: rng.fork(),
                 times: fastrand::Rng::with_seed(seed ^ TIMES),

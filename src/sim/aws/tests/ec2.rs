@@ -220,3 +220,10 @@ async fn a_tag_is_deleted_by_key_or_by_key_and_value_and_twice_is_no_error() {
     assert_eq!(bench.tagged("team").await, []);
     assert_eq!(bench.tagged("aws:autoscaling:groupName").await.len(), 2, "AWS's own stay");
 }
+
+#[test]
+fn no_two_instances_have_the_same_address() {
+    let mut state = State::new(1);
+    let addresses: std::collections::BTreeSet<_> = (0..50_000).map(|_| state.shared.address()).collect();
+    assert_eq!(addresses.len(), 50_000);
+}
