@@ -221,7 +221,7 @@ impl State {
         if let Some(group) = self.groups.remove(name) {
             return Some(Missing::Group(Box::new(group)));
         }
-        let instance = self.groups.values_mut().find_map(|group| group.instances.remove(name))?;
+        let instance = self.group_of_mut(name)?.0.instances.remove(name)?;
         Some(Missing::Instance(Box::new(instance)))
     }
 

@@ -3,7 +3,7 @@
 //! Every read shows the state as of now. [`Aws::run`] makes things happen on time, for whoever follows the journal. The lock
 //! is never held across an await.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
 use tokio::sync::{Notify, mpsc, watch};
@@ -25,23 +25,44 @@ use crate::clock::Clock;
 pub struct Aws(Arc<Inner>);
 
 struct Inner {
-    state: Mutex<State>,
+    kept: Mutex<Kept>,
     clock: Clock,
     /// Signals that something may be due earlier than before.
     moved: Notify,
 }
 
+struct Kept {
+    state: State,
+    /// [`State::next_due`], which looks at every instance; `None`: not asked since the state changed.
+    due: Option<Option<Timestamp>>,
+}
+
+impl Kept {
+    fn next_due(&mut self) -> Option<Timestamp> {
+        *self.due.get_or_insert_with(|| self.state.next_due())
+    }
+
+    /// Performs what is due by `now`.
+    fn step(&mut self, now: Timestamp) {
+        if self.next_due().is_some_and(|due| due <= now) {
+            self.state.step(now);
+            self.due = None;
+        }
+    }
+}
+
 impl Aws {
     /// An empty AWS. The same seed and the same calls give the same ids.
     pub fn new(clock: Clock, seed: u64) -> Self {
-        Self(Arc::new(Inner { state: Mutex::new(State::new(seed)), clock, moved: Notify::new() }))
+        let kept = Mutex::new(Kept { state: State::new(seed), due: None });
+        Self(Arc::new(Inner { kept, clock, moved: Notify::new() }))
     }
 
     /// Performs everything when it is due, for ever. The owner spawns it.
     pub async fn run(&self) {
         loop {
             let moved = self.0.moved.notified();
-            let Some(due) = self.look(State::next_due) else {
+            let Some(due) = self.now().0.next_due() else {
                 moved.await;
                 continue;
             };
@@ -67,17 +88,24 @@ impl Aws {
     }
 
     pub(super) fn look<T>(&self, see: impl FnOnce(&State) -> T) -> T {
-        self.with(|state, _| see(state))
+        see(&self.now().0.state)
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut State, Timestamp) -> T) -> T {
-        // A panic under the lock fails the test anyway; what others see then does not matter.
-        let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = self.0.clock.now();
-        state.step(now);
-        let result = act(&mut state, now);
-        state.follow(now);
+        let (mut kept, now) = self.now();
+        kept.due = None;
+        let result = act(&mut kept.state, now);
+        kept.state.follow(now);
         result
+    }
+
+    /// The state as of now.
+    fn now(&self) -> (MutexGuard<'_, Kept>, Timestamp) {
+        // A panic under the lock fails the test anyway; what others see then does not matter.
+        let mut kept = self.0.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = self.0.clock.now();
+        kept.step(now);
+        (kept, now)
     }
 }
 
@@ -94,6 +122,11 @@ impl Aws {
     /// Adds a group, or replaces one of the same name. It begins to launch.
     pub fn add_group(&self, spec: GroupSpec) {
         self.script(|state, now| state.add_group(spec, now));
+    }
+
+    /// Adds many groups at the same moment.
+    pub fn add_groups(&self, specs: impl IntoIterator<Item = GroupSpec>) {
+        self.script(|state, now| specs.into_iter().for_each(|spec| state.add_group(spec, now)));
     }
 
     /// Adds a launch template and returns its id.

@@ -197,6 +197,7 @@ impl Group {
             replaces: launch.replaces,
             power: Power::Pending,
         };
+        shared.homes.insert(id.clone(), self.name.clone());
         self.instances.insert(id.clone(), instance);
         id
     }

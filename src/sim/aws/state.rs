@@ -3,7 +3,7 @@
 //! The same seed, requests and moments give the same state. Nothing here waits or reads a clock. Whatever is due happens in
 //! order of time, however late [`State::step`] is called, and before the next request.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -70,6 +70,8 @@ pub(super) struct Shared {
     pub(super) spot_prices: SpotPrices,
     /// What the Price List has, by type.
     pub(super) listed: BTreeMap<String, String>,
+    /// The group that each instance was launched by.
+    pub(super) homes: HashMap<String, String>,
     /// Terminated instances and when they ended; EC2 shows them for a while.
     pub(super) past: BTreeMap<String, (Instance, Timestamp)>,
     /// Instances outside any group.
@@ -173,6 +175,7 @@ impl State {
                 configurations: BTreeMap::new(),
                 spot_prices: SpotPrices::new(),
                 listed: BTreeMap::new(),
+                homes: HashMap::new(),
                 past: BTreeMap::new(),
                 detached: BTreeMap::new(),
                 behaviour: Behaviour::PLAIN,
@@ -246,19 +249,19 @@ impl State {
 
     /// The group that has the instance, and what groups share.
     pub(super) fn group_of_mut(&mut self, instance: &str) -> Option<(&mut Group, &mut Shared)> {
-        let group = self.groups.values_mut().find(|group| group.instances.contains_key(instance))?;
-        Some((group, &mut self.shared))
+        let group = self.groups.get_mut(self.shared.homes.get(instance)?)?;
+        group.instances.contains_key(instance).then_some((group, &mut self.shared))
     }
 
     /// The instance, wherever it is; for changes that its group does not see.
     pub(super) fn instance_mut(&mut self, id: &str) -> Option<&mut Instance> {
-        let of_group = self.groups.values_mut().find_map(|group| group.instances.get_mut(id));
-        of_group.or_else(|| self.shared.detached.get_mut(id))
+        let home = self.shared.homes.get(id).and_then(|name| self.groups.get_mut(name));
+        home.and_then(|group| group.instances.get_mut(id)).or_else(|| self.shared.detached.get_mut(id))
     }
 
     /// The instance, wherever it is.
     pub(super) fn instance(&self, id: &str) -> Option<&Instance> {
-        let of_group = self.groups.values().find_map(|group| group.instances.get(id));
-        of_group.or_else(|| self.shared.detached.get(id))
+        let home = self.shared.homes.get(id).and_then(|name| self.groups.get(name));
+        home.and_then(|group| group.instances.get(id)).or_else(|| self.shared.detached.get(id))
     }
 }
