@@ -113,7 +113,7 @@ impl State {
         };
         if let Some(key) = key {
             taints.push((key, "NoSchedule"));
-            if self.store.all(Resource::Nodes).any(|node| node.condition("Ready")) {
+            if self.store.ready_nodes > 0 {
                 taints.push((key, "NoExecute"));
             }
         }

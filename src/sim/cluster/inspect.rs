@@ -64,6 +64,11 @@ impl Cluster {
         self.read(|state| state.store.all(Resource::Nodes).map(|node| node.name.name.clone()).collect())
     }
 
+    /// How many Nodes there are.
+    pub fn node_count(&self) -> usize {
+        self.read(|state| state.store.count(Resource::Nodes))
+    }
+
     /// How many unfinished pods, neither being deleted nor of a DaemonSet, are bound to a node.
     pub fn workloads_on(&self, node: &str) -> usize {
         self.read(|state| {

@@ -106,8 +106,12 @@ impl State {
         }
         self.after(soon::SCHEDULER, Task::Schedule);
         self.after(soon::TAINTS, Task::Taints(node));
-        let ready = |node: &Option<Arc<Object>>| node.as_ref().is_some_and(|node| node.condition("Ready"));
-        if ready(&change.before) != ready(&change.after) {
+        let ready = |node: &Option<Arc<Object>>| {
+            usize::from(node.as_ref().is_some_and(|node| node.condition("Ready")))
+        };
+        let are_ready = self.store.ready_nodes;
+        let were_ready = are_ready + ready(&change.before) - ready(&change.after);
+        if (were_ready > 0) != (are_ready > 0) {
             // Whether taints of other nodes evict pods depends on whether any node is ready.
             let nodes = self.store.all(Resource::Nodes).filter(|node| !node.condition("Ready"));
             let nodes: Vec<String> = nodes.map(|node| node.name.name.clone()).collect();

@@ -156,7 +156,7 @@ impl State {
 
     fn set_unschedulable(&mut self, pod: &Name) {
         let now = self.now;
-        let nodes = self.store.all(Resource::Nodes).count();
+        let nodes = self.store.count(Resource::Nodes);
         self.edit(Resource::Pods, pod, |value| {
             let condition = json!({
                 "type": "PodScheduled",

@@ -5,6 +5,7 @@
 //! exists.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound;
 use std::sync::{Arc, OnceLock};
 
 use serde_json::Value;
@@ -15,9 +16,6 @@ use super::resources::Resource;
 
 /// Writes kept. A real API server keeps minutes of them; this is more than a live client lags behind, and bounds memory.
 const HISTORY: usize = 16_384;
-
-/// The objects of one resource.
-pub(super) type Objects = BTreeMap<Name, Arc<Object>>;
 
 /// One write.
 pub(super) struct Change {
@@ -42,8 +40,10 @@ pub(super) struct Store {
     pub(super) revision: u64,
     /// The history up to this revision is forgotten.
     pub(super) compacted: u64,
-    objects: BTreeMap<Resource, Objects>,
+    objects: BTreeMap<Resource, BTreeMap<Name, Arc<Object>>>,
     by_node: BTreeMap<String, BTreeSet<Name>>,
+    /// How many Nodes are Ready.
+    pub(super) ready_nodes: usize,
     history: VecDeque<Arc<Change>>,
 }
 
@@ -57,27 +57,46 @@ impl Store {
         self.objects.get(&resource).into_iter().flat_map(BTreeMap::values)
     }
 
+    /// How many objects of a resource there are.
+    pub(super) fn count(&self, resource: Resource) -> usize {
+        self.objects.get(&resource).map_or(0, BTreeMap::len)
+    }
+
     /// The pods bound to a node.
     pub(super) fn pods_on(&self, node: &str) -> impl Iterator<Item = &Arc<Object>> {
         let names = self.by_node.get(node).into_iter().flatten();
         names.filter_map(|name| self.get(Resource::Pods, name))
     }
 
-    /// The objects of a resource at `revision`; `None` if that is forgotten.
-    pub(super) fn as_of(&self, resource: Resource, revision: u64) -> Option<Objects> {
+    /// The objects of a resource at `revision` whose names come after `after`, in order; `None` if that is forgotten.
+    pub(super) fn as_of(
+        &self,
+        resource: Resource,
+        revision: u64,
+        after: Option<&Name>,
+    ) -> Option<impl Iterator<Item = &Arc<Object>>> {
         if revision < self.compacted {
             return None;
         }
-        let mut objects = self.objects.get(&resource).cloned().unwrap_or_default();
+        // What has been written since, as it was.
+        let mut then: BTreeMap<&Name, Option<&Arc<Object>>> = BTreeMap::new();
         let undone = self.history.iter().rev().take_while(|change| change.revision > revision);
         for change in undone.filter(|change| change.resource == resource) {
-            match (&change.before, &change.after) {
-                (Some(before), _) => drop(objects.insert(before.name.clone(), Arc::clone(before))),
-                (None, Some(after)) => drop(objects.remove(&after.name)),
-                (None, None) => {}
+            if let Some(object) = change.before.as_ref().or(change.after.as_ref()) {
+                then.insert(&object.name, change.before.as_ref());
             }
         }
-        Some(objects)
+        let names = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        let changed: Vec<_> = then.range::<Name, _>(names).filter_map(|(_, object)| *object).collect();
+        let mut changed = changed.into_iter().peekable();
+        let objects = self.objects.get(&resource).into_iter().flat_map(move |all| all.range(names));
+        let unchanged = objects.filter(move |(name, _)| !then.contains_key(name)).map(|(_, object)| object);
+        let mut unchanged = unchanged.peekable();
+        Some(std::iter::from_fn(move || match (changed.peek(), unchanged.peek()) {
+            (Some(a), Some(b)) if b.name < a.name => unchanged.next(),
+            (Some(_), _) => changed.next(),
+            (None, _) => unchanged.next(),
+        }))
     }
 
     /// The writes of a resource after `revision`; `None` if they are forgotten.
@@ -130,6 +149,7 @@ impl Store {
             compacted: self.revision,
             objects: self.objects.clone(),
             by_node: self.by_node.clone(),
+            ready_nodes: self.ready_nodes,
             history: VecDeque::new(),
         }
     }
@@ -148,8 +168,13 @@ impl Store {
         after: Option<Arc<Object>>,
     ) -> Arc<Change> {
         self.revision += 1;
-        if resource == Resource::Pods {
-            self.index(before.as_deref(), after.as_deref());
+        let is_ready = |node: &Option<Arc<Object>>| {
+            usize::from(node.as_ref().is_some_and(|node| node.condition("Ready")))
+        };
+        match resource {
+            Resource::Pods => self.index(before.as_deref(), after.as_deref()),
+            Resource::Nodes => self.ready_nodes = self.ready_nodes + is_ready(&after) - is_ready(&before),
+            _ => {}
         }
         let tombstone = OnceLock::new();
         let change = Arc::new(Change { revision: self.revision, resource, before, after, tombstone });

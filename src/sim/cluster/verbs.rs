@@ -19,7 +19,6 @@ use super::rules::prepare_update;
 use super::selectors::Selection;
 use super::state::State;
 use super::status::{Failure, success};
-use super::store::Objects;
 use super::table::table;
 use super::watch::Lines;
 use super::{discovery, patch, policies};
@@ -124,56 +123,58 @@ impl State {
 
     fn delete_collection(&mut self, call: &Call<'_>) -> Result<Answer, Failure> {
         let options = DeleteOptions::of_call(call)?;
-        let names: Vec<Name> = self.selected(call, None)?.iter().map(|object| object.name.clone()).collect();
+        let selected = self.selected(call, self.store.revision, None)?;
+        let names: Vec<Name> = selected.map(|object| object.name.clone()).collect();
         for name in &names {
             self.delete(call.resource, name, &options, By::Delete)?;
         }
         Ok(Answer::Json(200, success(200, None).to_string()))
     }
 
-    /// The objects that a list selects, current or past.
-    fn selected(&self, call: &Call<'_>, past: Option<&Objects>) -> Result<Vec<Arc<Object>>, Failure> {
+    /// The objects that a list selects as of `revision`, after `after`.
+    fn selected<'a>(
+        &'a self,
+        call: &Call<'_>,
+        revision: u64,
+        after: Option<&'a Name>,
+    ) -> Result<Box<dyn Iterator<Item = &'a Arc<Object>> + 'a>, Failure> {
         let selection = Selection::of_call(call)?;
-        let here = |object: &&Arc<Object>| selection.selects(object);
-        Ok(match (past, selection.node()) {
-            (Some(past), _) => past.values().filter(here).cloned().collect(),
-            (None, Some(node)) if call.resource == Resource::Pods => {
-                self.store.pods_on(node).filter(here).cloned().collect()
-            }
-            (None, _) => self.store.all(call.resource).filter(here).cloned().collect(),
-        })
+        let node = selection.node().filter(|_| call.resource == Resource::Pods).map(str::to_owned);
+        let here = move |object: &&Arc<Object>| selection.selects(object);
+        if let Some(node) = node.filter(|_| revision == self.store.revision) {
+            let pods =
+                self.store.pods_on(&node).filter(move |pod| after.is_none_or(|after| pod.name > *after));
+            return Ok(Box::new(pods.filter(here).collect::<Vec<_>>().into_iter()));
+        }
+        let objects = self.store.as_of(call.resource, revision, after).ok_or_else(|| {
+            Failure::expired(if after.is_some() {
+                "The provided continue parameter is too old to display a consistent list result. You can start a \
+                 new list without the continue parameter."
+            } else {
+                "The resourceVersion for the provided list is too old."
+            })
+        })?;
+        Ok(Box::new(objects.filter(here)))
     }
 
     fn list(&mut self, call: &Call<'_>) -> Result<Answer, Failure> {
         let token = call.param("continue").map(Continue::read).transpose()?;
         let asked = self.asked_revision(call)?;
         let exact = call.param("resourceVersionMatch") == Some("Exact");
-        let (revision, after) = match (&token, asked) {
-            (Some(token), _) => (token.revision, Some(&token.after)),
-            (None, Some(asked)) if exact => (asked, None),
-            _ => (self.store.revision, None),
+        let revision = match (&token, asked) {
+            (Some(token), _) => token.revision,
+            (None, Some(asked)) if exact => asked,
+            _ => self.store.revision,
         };
-        let past = if revision == self.store.revision {
-            None
-        } else {
-            Some(self.store.as_of(call.resource, revision).ok_or_else(|| {
-                Failure::expired(if token.is_some() {
-                    "The provided continue parameter is too old to display a consistent list result. You can start a \
-                     new list without the continue parameter."
-                } else {
-                    "The resourceVersion for the provided list is too old."
-                })
-            })?)
-        };
-        let mut items = self.selected(call, past.as_ref())?;
-        if let Some(after) = after {
-            items.retain(|object| object.name > *after);
-        }
+        let mut selected = self.selected(call, revision, token.as_ref().map(|token| &token.after))?;
         let limit = call.param("limit").and_then(|limit| limit.parse().ok()).filter(|limit| *limit > 0);
-        let left = limit.map_or(0, |limit: usize| items.len().saturating_sub(limit));
-        items.truncate(items.len() - left);
-        let next =
-            items.last().filter(|_| left > 0).map(|last| Continue { revision, after: last.name.clone() });
+        let items: Vec<Arc<Object>> = selected.by_ref().take(limit.unwrap_or(usize::MAX)).cloned().collect();
+        let left = match &token {
+            Some(token) => token.left.saturating_sub(items.len()),
+            None => selected.count(),
+        };
+        let last = items.last().filter(|_| left > 0);
+        let next = last.map(|last| Continue { revision, left, after: last.name.clone() });
         let metadata = list_metadata(call, revision, next.as_ref(), left);
         Ok(Answer::Json(
             200,
@@ -255,24 +256,26 @@ fn answer_to_delete(call: &Call<'_>, deleted: &Deleted) -> String {
     status.to_string()
 }
 
-/// Where the next page begins, and its version.
+/// Where the next page begins, its version, and how many objects are left.
 struct Continue {
     revision: u64,
+    left: usize,
     after: Name,
 }
 
 impl Continue {
     fn write(&self) -> String {
-        format!("{}:{}:{}", self.revision, self.after.namespace, self.after.name)
+        format!("{}:{}:{}:{}", self.revision, self.left, self.after.namespace, self.after.name)
     }
 
     fn read(text: &str) -> Result<Self, Failure> {
-        let mut parts = text.splitn(3, ':');
+        let mut parts = text.splitn(4, ':');
         let unreadable = || Failure::bad_request("invalid continue token: continue key is not valid");
         let mut part = || parts.next().ok_or_else(unreadable);
-        let (revision, namespace, name) = (part()?, part()?, part()?);
-        let revision = revision.parse().map_err(|_| unreadable())?;
-        Ok(Self { revision, after: Name::new(namespace, name) })
+        let (revision, left, namespace, name) = (part()?, part()?, part()?, part()?);
+        let number = |text: &str| text.parse().map_err(|_| unreadable());
+        let (revision, left) = (number(revision)?, number(left)? as usize);
+        Ok(Self { revision, left, after: Name::new(namespace, name) })
     }
 }
 
