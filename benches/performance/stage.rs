@@ -65,17 +65,17 @@ impl Stage {
         let world = World::on(Clock::system(), 1);
         world.aws.delay(AWS_TAKES, Duration::ZERO);
         world.cluster.set_timing(Timing { status_report: Span::seconds(290, 310), ..Timing::brisk() });
-        for n in 0..size.groups {
+        world.aws.add_groups((0..size.groups).map(|n| {
             let name = group_name(n);
             world.kubelets(&name, |spec| spec.like_eks().boots_after(0));
             let hook = HookSpec::terminating("ebbtide").heartbeat(30);
             let group = GroupSpec::named(&name).size(0, 1_000, size.nodes).template("m5.large").hook(hook);
             let zones = ["us-east-1a", "us-east-1b", "us-east-1c"];
             let tag = format!("k8s.io/cluster-autoscaler/node-template/label/{}", "node-group");
-            world.aws.add_group(group.zones(zones).tag(TAG, "true").tag(tag, &name).already_running());
-        }
+            group.zones(zones).tag(TAG, "true").tag(tag, &name).already_running()
+        }));
         let hours = Duration::from_hours(1);
-        assert!(world.until(hours, |w| w.cluster.node_names().len() == size.all()).await, "the nodes join");
+        assert!(world.until(hours, |w| w.cluster.node_count() == size.all()).await, "the nodes join");
 
         let folder = std::env::temp_dir().join(format!("ebbtide-performance-{}", std::process::id()));
         fs::create_dir_all(&folder).expect("a folder");
