@@ -17,7 +17,7 @@ use crate::config::{Config, Output, PriceSource};
 use crate::groups::{self, Group, Snapshot};
 use crate::k8s::GroupName;
 use crate::prices::fit::{Parts, Residuals};
-use crate::prices::{Price, Prices, Reader, Source, node, table};
+use crate::prices::{Price, PricedNode, Prices, Reader, Source, node, table};
 use crate::provider::expander::policy::{Policy, choose, explain};
 use crate::provider::expander::proto::{Option as Offered, Pod};
 use crate::provider::expander::standing::{Known, standings};
@@ -153,7 +153,7 @@ fn policy(config: &Config) -> Policy {
 }
 
 fn chosen(snapshot: &Snapshot, prices: &Prices, policy: &Policy, now: Timestamp) -> Explained {
-    let price = |group: &Group| priced(group, prices, now).per_hour;
+    let price = |next: &PricedNode<'_>| Some(prices.of_node(next, now)?.per_hour);
     let known = Known { snapshot, refused: BTreeSet::new(), interruptions: BTreeMap::new(), price: &price };
     let option = |group: &GroupName| Offered {
         node_group_id: group.to_string(),
@@ -175,7 +175,7 @@ fn chosen(snapshot: &Snapshot, prices: &Prices, policy: &Policy, now: Timestamp)
 
 fn priced(group: &Group, prices: &Prices, now: Timestamp) -> GroupPrice {
     let labels = node::labels(group);
-    let next = node::PricedNode::of(&labels, Some(group), true);
+    let next = PricedNode::of(&labels, Some(group), true);
     let price = prices.of_node(&next, now);
     let size = next.size.unwrap_or_default();
     let per = |amount: f64| price.filter(|_| amount > 0.0).map(|price| price.per_hour / amount);

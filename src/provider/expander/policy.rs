@@ -130,7 +130,7 @@ fn percentage(text: &str) -> Option<f64> {
 /// What was chosen, and how.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choice {
-    /// Positions of the best options among those that were given: at least one where there was one.
+    /// Positions of the best options among those that were given, in their order: at least one where there was one.
     pub best: Vec<usize>,
     /// The criteria that have left something out, with how many options were left after each.
     pub decided: Vec<(Criterion, usize)>,
@@ -158,18 +158,18 @@ const TOLD: usize = 8;
 
 /// The names of the best options.
 pub fn names(options: &[Standing], choice: &Choice) -> String {
-    list(choice.best.iter().map(|&at| excerpt(options[at].group.as_str())), ",")
+    list(choice.best.iter().copied(), ",", |at| excerpt(options[at].group.as_str()))
 }
 
 /// The choice in one line: each option with what it has, the best first.
 pub fn explain(options: &[Standing], choice: &Choice) -> String {
-    let others = (0..options.len()).filter(|at| !choice.best.contains(at));
-    list(choice.best.iter().copied().chain(others).map(|at| figures(&options[at])), "; ")
+    let others = (0..options.len()).filter(|at| choice.best.binary_search(at).is_err());
+    list(choice.best.iter().copied().chain(others), "; ", |at| figures(&options[at]))
 }
 
 /// The first of many.
-fn list(mut all: impl Iterator<Item = String>, separator: &str) -> String {
-    let mut text = all.by_ref().take(TOLD).collect::<Vec<_>>().join(separator);
+fn list(mut all: impl Iterator<Item = usize>, separator: &str, told: impl Fn(usize) -> String) -> String {
+    let mut text = all.by_ref().take(TOLD).map(told).collect::<Vec<_>>().join(separator);
     let more = all.count();
     if more > 0 {
         let _ = write!(text, "{separator}and {more} more");

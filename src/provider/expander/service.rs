@@ -17,9 +17,7 @@ use super::proto::expander_server::Expander as Rpcs;
 use super::proto::{BestOptionsRequest, BestOptionsResponse, Option as Offered};
 use super::standing::{Known, Refusals, standings};
 use crate::clock::Clock;
-use crate::groups::Group;
-use crate::prices::Prices;
-use crate::prices::node::{PricedNode, labels};
+use crate::prices::{PricedNode, Prices};
 use crate::scale_in::Shared;
 use crate::slots::Slots;
 use crate::telemetry::{Sparingly, chain};
@@ -174,11 +172,7 @@ impl Expander {
 
     fn choose(&self, options: &[Offered], policy: &Policy, now: Timestamp) -> Vec<usize> {
         let Some(snapshot) = self.shared.groups.latest() else { return (0..options.len()).collect() };
-        let price = |group: &Group| {
-            let labels = labels(group);
-            let node = PricedNode::of(&labels, Some(group), true);
-            Some(self.prices.as_ref()?.of_node(&node, now)?.per_hour)
-        };
+        let price = |node: &PricedNode<'_>| Some(self.prices.as_ref()?.of_node(node, now)?.per_hour);
         let known = Known {
             snapshot: &snapshot,
             refused: self.refusals.recent(now),

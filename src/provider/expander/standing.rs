@@ -70,56 +70,68 @@ pub struct Known<'a> {
     pub refused: BTreeSet<GroupName>,
     /// How many instances of each AWS took back in the last day.
     pub interruptions: BTreeMap<GroupName, usize>,
-    /// What a group's next node costs, USD an hour.
-    pub price: &'a dyn Fn(&Group) -> Option<f64>,
+    /// What a group's next node costs, USD an hour. Asked once for each group.
+    pub price: &'a dyn Fn(&PricedNode<'_>) -> Option<f64>,
 }
 
 /// The options of a question, with what is known of each.
 pub fn standings(options: &[Offered], known: &Known<'_>) -> Vec<Standing> {
-    let groups = &known.snapshot.groups;
-    let refused = known.refused.iter().filter_map(|name| groups.get(name));
-    let refused: BTreeSet<_> = refused.flat_map(|group| offers(group)).collect();
+    let names: Vec<GroupName> = options.iter().map(|option| option.node_group_id.as_str().into()).collect();
+    let asked: BTreeSet<&GroupName> = names.iter().collect();
+    // Each group once, however many options name it: its template has to be decoded.
+    let groups: BTreeMap<&GroupName, &Group> = asked
+        .iter()
+        .copied()
+        .chain(&known.refused)
+        .filter_map(|name| Some((name, known.snapshot.groups.get(name)?.as_ref())))
+        .collect();
+    let labels: Vec<_> = groups.values().map(|group| labels(group)).collect();
+    let next = |((name, group), labels)| {
+        let node = PricedNode::of(labels, Some(group), true);
+        let offers = offers(group, &node);
+        (name, (group, node, offers))
+    };
+    let next: BTreeMap<_, _> = groups.into_iter().zip(&labels).map(next).collect();
+    let refused: BTreeSet<_> =
+        known.refused.iter().filter_map(|name| next.get(name)).flat_map(|(.., offers)| offers).collect();
     let in_zones = nodes_by_zone(known.snapshot);
-    let standing = |option: &Offered| {
-        let name = GroupName::from(option.node_group_id.as_str());
-        let counts = Standing {
-            nodes: option.node_count,
-            pods: option.pod.len().max(option.pod_bytes.len()),
-            ..Standing::default()
-        };
-        let Some(group) = groups.get(&name) else { return Standing { group: name, ..counts } };
-        let offers = offers(group);
+    let of_group = |name: &GroupName| {
+        let (group, node, offers) = next.get(name)?;
         let live = group.asg.live().count().max(1) as f64;
         let zones = &group.asg.zones;
         let nodes: usize = zones.iter().filter_map(|zone| in_zones.get(zone.as_str())).sum();
-        Standing {
-            price: (known.price)(group),
-            is_refused: known.refused.contains(&name)
+        Some(Standing {
+            price: (known.price)(node),
+            is_refused: known.refused.contains(name)
                 || !offers.is_empty() && offers.iter().all(|offer| refused.contains(offer)),
-            interruptions: known.interruptions.get(&name).copied().unwrap_or(0) as f64 / live,
+            interruptions: known.interruptions.get(name).copied().unwrap_or(0) as f64 / live,
             nodes_a_zone: (!zones.is_empty()).then(|| nodes as f64 / zones.len() as f64),
-            group: name,
-            ..counts
-        }
+            ..Standing::default()
+        })
     };
-    options.iter().map(standing).collect()
+    let of_groups: BTreeMap<_, _> = asked.iter().filter_map(|name| Some((*name, of_group(name)?))).collect();
+    let standing = |(option, name): (&Offered, &GroupName)| Standing {
+        group: name.clone(),
+        nodes: option.node_count,
+        pods: option.pod.len().max(option.pod_bytes.len()),
+        ..of_groups.get(name).cloned().unwrap_or_default()
+    };
+    options.iter().zip(&names).map(standing).collect()
 }
 
 /// All that a group can launch: instance type, zone, and whether as a spot instance. Nothing where not all of it is known: which types have
 /// the attributes that a group asks for changes, and a launch template of an override's own names another type.
-fn offers(group: &Group) -> BTreeSet<(String, String, bool)> {
-    let labels = labels(group);
-    let node = PricedNode::of(&labels, Some(group), true);
+fn offers(group: &Group, next: &PricedNode<'_>) -> BTreeSet<(String, String, bool)> {
     let overrides = &group.asg.launch.overrides;
     let types: Option<BTreeSet<&str>> = if overrides.is_empty() {
-        template(group).filter(|template| template.types == 1).map(|_| [node.instance_type].into())
+        template(group).filter(|template| template.types == 1).map(|_| [next.instance_type].into())
     } else {
         overrides.iter().map(|line| line.instance_type.as_deref()).collect()
     };
-    let is_spot = node.spot_share >= 1.0;
+    let is_spot = next.spot_share >= 1.0;
     let offer = |(kind, zone): (&str, &str)| (kind.to_owned(), zone.to_owned(), is_spot);
     let types = types.unwrap_or_default();
-    types.iter().flat_map(|kind| node.zones.iter().map(|zone| (*kind, *zone))).map(offer).collect()
+    types.iter().flat_map(|kind| next.zones.iter().map(|zone| (*kind, *zone))).map(offer).collect()
 }
 
 fn nodes_by_zone(snapshot: &Snapshot) -> BTreeMap<&str, usize> {
@@ -132,6 +144,7 @@ fn nodes_by_zone(snapshot: &Snapshot) -> BTreeMap<&str, usize> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::sync::Arc;
 
     use k8s_pb::api::core::v1::Node;
@@ -184,13 +197,19 @@ mod tests {
     }
 
     fn of(options: &[Offered], snapshot: &Snapshot, refused: &[&str]) -> Vec<Standing> {
-        let known = Known {
-            snapshot,
-            refused: refused.iter().map(|&name| name.into()).collect(),
-            interruptions: [("web".into(), 1)].into(),
-            price: &|group| labels(group).get(TYPE).map(|kind| if kind == "m5.large" { 0.096 } else { 1.0 }),
-        };
-        standings(options, &known)
+        priced(options, snapshot, refused, &|node| {
+            Some(if node.instance_type == "m5.large" { 0.096 } else { 1.0 })
+        })
+    }
+
+    fn priced(
+        options: &[Offered],
+        snapshot: &Snapshot,
+        refused: &[&str],
+        price: &dyn Fn(&PricedNode<'_>) -> Option<f64>,
+    ) -> Vec<Standing> {
+        let refused = refused.iter().map(|&name| name.into()).collect();
+        standings(options, &Known { snapshot, refused, interruptions: [("web".into(), 1)].into(), price })
     }
 
     fn snapshot(groups: Vec<Group>) -> Snapshot {
@@ -213,6 +232,25 @@ mod tests {
             figures,
             [(2, 3, Some(0.096), 0.5, Some(2.0)), (2, 2, Some(1.0), 0.0, Some(1.5)), (2, 0, None, 0.0, None),]
         );
+    }
+
+    #[test]
+    fn a_group_is_priced_once_however_many_options_name_it() {
+        let snapshot = snapshot(vec![
+            labelled(group("web", &["a"], &[], &[]), "m5.large", 1),
+            labelled(group("not asked", &["a"], &[], &[]), "m5.large", 1),
+        ]);
+        let prices = Cell::new(0);
+        let price = |_: &PricedNode<'_>| {
+            prices.set(prices.get() + 1);
+            Some(0.096)
+        };
+        let told = priced(&asked(&["web"; 3]), &snapshot, &["not asked"], &price);
+        assert_eq!(
+            told.iter().map(|s| (s.group.as_str(), s.price)).collect::<Vec<_>>(),
+            [("web", Some(0.096)); 3]
+        );
+        assert_eq!(prices.get(), 1);
     }
 
     #[test]
