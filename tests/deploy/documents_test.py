@@ -13,7 +13,7 @@ import render
 from chart_test import arguments
 from render import DEPLOY, ROOT, chart, one, text
 
-PAGES = ["README.md", "docs/quick-start.md", "docs/install.md", "docs/chart.md"]
+PAGES = ["README.md", "docs/quick-start.md", "docs/install.md", "docs/chart.md", "docs/expander.md"]
 
 # What readers put in their own for.
 OWN = {"$CLUSTER": "blue", "$VERSION": "v1.34.0", "$REGISTRY": "registry.example.com", "$QUEUE": "https://sqs.example.com/1/ebbtide"}

@@ -14,8 +14,12 @@ CLUSTER_AUTOSCALER = DEPLOY / "cluster-autoscaler"
 OVERLAYS = {"sidecar": "sidecar", "eks": "apart"}
 
 
-def overlay(name):
-    return kustomize(DEPLOY / "overlays" / name)
+def overlay(name, *components):
+    """The objects of an overlay, with components as a kustomization of one's own adds them."""
+    with tempfile.TemporaryDirectory(dir=DEPLOY) as folder:
+        own = {"resources": [f"../overlays/{name}"], "components": [f"../components/{component}" for component in components]}
+        (Path(folder) / "kustomization.yaml").write_text(yaml.safe_dump(own))
+        return kustomize(folder)
 
 
 def rules(things, but=()):
@@ -48,14 +52,18 @@ class Overlays(unittest.TestCase):
                 charts = [without_helm(thing) for thing in chart(values(ours))]
                 self.assertEqual(differences(overlay(name), charts), [])
 
-    def test_the_component_for_monitoring_adds_what_the_chart_adds(self):
-        with tempfile.TemporaryDirectory(dir=DEPLOY) as folder:
-            own = {"resources": ["../overlays/eks"], "components": ["../components/monitoring"]}
-            (Path(folder) / "kustomization.yaml").write_text(yaml.safe_dump(own))
-            things = kustomize(folder)
-        charts = chart(with_values(values("apart"), monitoring={"serviceMonitor": True, "prometheusRule": True, "dashboard": True}))
-        self.assertEqual(differences(things, [without_helm(thing) for thing in charts]), [])
-        check_against_schemas(self, things)
+    def test_a_component_adds_what_the_chart_adds(self):
+        monitoring = {"monitoring": {"serviceMonitor": True, "prometheusRule": True, "dashboard": True}}
+        for component, name, more in (
+            ("monitoring", "eks", monitoring),
+            ("expander", "eks", {"expander__enabled": True}),
+            ("expander-sidecar", "sidecar", {"expander__enabled": True, "expander__tlsSecret": "ebbtide-expander"}),
+        ):
+            with self.subTest(component=component):
+                things = overlay(name, component)
+                charts = chart(with_values(values(OVERLAYS[name]), **more))
+                self.assertEqual(differences(things, [without_helm(thing) for thing in charts]), [])
+                check_against_schemas(self, things)
 
     def test_every_object_is_one_that_kubernetes_knows(self):
         for name in OVERLAYS:
