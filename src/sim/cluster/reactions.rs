@@ -31,7 +31,8 @@ impl State {
         self.journal.touch();
         let Some(object) = change.after.as_ref().or(change.before.as_ref()) else { return };
         let name = object.name.clone();
-        if change.after.is_none() {
+        // No pod owns anything here.
+        if change.after.is_none() && change.resource != Resource::Pods {
             self.after(soon::COLLECTOR, Task::Dependents(object.uid().to_owned()));
         }
         match change.resource {

@@ -14,8 +14,9 @@ use super::names::Name;
 use super::object::Object;
 use super::resources::Resource;
 
-/// Writes kept. A real API server keeps minutes of them; this is more than a live client lags behind, and bounds memory.
-const HISTORY: usize = 16_384;
+/// Writes kept, of the last minutes that a real API server keeps. Its watch caches grow to 100 Ki of each resource; what is more
+/// than this bounds memory.
+const HISTORY: usize = 65_536;
 
 /// One write.
 pub(super) struct Change {
