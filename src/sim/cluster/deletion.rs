@@ -155,15 +155,10 @@ impl State {
         }
     }
 
+    /// Owned ReplicaSets before owned pods.
     fn dependents(&self, uid: &str) -> Vec<(Resource, Name)> {
-        let owned = |object: &&Arc<Object>| {
-            let mut owners = list(&object.value, &["metadata", "ownerReferences"]).iter();
-            owners.any(|owner| text(owner, &["uid"]) == Some(uid))
-        };
-        let of = |resource| {
-            self.store.all(resource).filter(owned).map(move |object| (resource, object.name.clone()))
-        };
-        of(Resource::ReplicaSets).chain(of(Resource::Pods)).collect()
+        let of = |resource| self.store.owned_by(uid).filter(move |(owned, _)| *owned == resource);
+        of(Resource::ReplicaSets).chain(of(Resource::Pods)).cloned().collect()
     }
 }
 

@@ -31,8 +31,7 @@ impl State {
         self.journal.touch();
         let Some(object) = change.after.as_ref().or(change.before.as_ref()) else { return };
         let name = object.name.clone();
-        // No pod owns anything here.
-        if change.after.is_none() && change.resource != Resource::Pods {
+        if change.after.is_none() {
             self.after(soon::COLLECTOR, Task::Dependents(object.uid().to_owned()));
         }
         match change.resource {

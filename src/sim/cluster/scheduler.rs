@@ -5,6 +5,7 @@
 //! pod affinity.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -90,7 +91,11 @@ impl State {
         if waiting.is_empty() {
             return;
         }
-        let mut rooms = self.rooms();
+        // DaemonSet pods go to one node each: nobody else's room is reckoned for them.
+        let only: Option<BTreeSet<&str>> = waiting.iter().map(|pod| pinned(&pod.value["spec"])).collect();
+        let wanted = |node: &&Arc<Object>| only.as_ref().is_none_or(|only| only.contains(&*node.name.name));
+        let nodes = self.store.all(Resource::Nodes).filter(wanted);
+        let mut rooms: Vec<Room> = nodes.map(|node| Room::of(self, node)).collect();
         for pod in waiting {
             match place(&mut rooms, &pod) {
                 Some(node) => self.choose(&pod, node),

@@ -1,8 +1,8 @@
 //! The simulated etcd: the objects, a revision that counts every write, and the history of writes.
 //!
 //! Invariants: the revision only grows; a write that changes nothing does not count; history holds every write after
-//! `compacted`, so that the state at any revision since can be returned; a pod is indexed under its node for as long as it
-//! exists.
+//! `compacted`, so that the state at any revision since can be returned; a pod is indexed under its node, and what the garbage
+//! collector looks after under its owners, for as long as it exists.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use serde_json::Value;
 
 use super::names::Name;
-use super::object::Object;
+use super::object::{Object, list, text};
 use super::resources::Resource;
 
 /// Writes kept, of the last minutes that a real API server keeps. Its watch caches grow to 100 Ki of each resource; what is more
@@ -43,6 +43,8 @@ pub(super) struct Store {
     pub(super) compacted: u64,
     objects: BTreeMap<Resource, BTreeMap<Name, Arc<Object>>>,
     by_node: BTreeMap<String, BTreeSet<Name>>,
+    /// By the UID of an owner.
+    owned: BTreeMap<String, BTreeSet<(Resource, Name)>>,
     /// How many Nodes are Ready.
     pub(super) ready_nodes: usize,
     history: VecDeque<Arc<Change>>,
@@ -67,6 +69,11 @@ impl Store {
     pub(super) fn pods_on(&self, node: &str) -> impl Iterator<Item = &Arc<Object>> {
         let names = self.by_node.get(node).into_iter().flatten();
         names.filter_map(|name| self.get(Resource::Pods, name))
+    }
+
+    /// What the object with this UID owns.
+    pub(super) fn owned_by(&self, uid: &str) -> impl Iterator<Item = &(Resource, Name)> {
+        self.owned.get(uid).into_iter().flatten()
     }
 
     /// The objects of a resource at `revision` whose names come after `after`, in order; `None` if that is forgotten.
@@ -115,7 +122,7 @@ impl Store {
 
     /// Writes an object (the name is in its metadata). `None` if it changes nothing.
     pub(super) fn put(&mut self, resource: Resource, mut value: Value) -> Option<Arc<Change>> {
-        let part = |key| super::object::text(&value, &["metadata", key]).unwrap_or_default();
+        let part = |key| text(&value, &["metadata", key]).unwrap_or_default();
         let name = Name::new(part("namespace"), part("name"));
         let before = self.get(resource, &name).cloned();
         if let Some(before) = &before {
@@ -150,6 +157,7 @@ impl Store {
             compacted: self.revision,
             objects: self.objects.clone(),
             by_node: self.by_node.clone(),
+            owned: self.owned.clone(),
             ready_nodes: self.ready_nodes,
             history: VecDeque::new(),
         }
@@ -172,6 +180,9 @@ impl Store {
         let is_ready = |node: &Option<Arc<Object>>| {
             usize::from(node.as_ref().is_some_and(|node| node.condition("Ready")))
         };
+        if matches!(resource, Resource::ReplicaSets | Resource::Pods) {
+            self.index_owners(resource, before.as_deref(), after.as_deref());
+        }
         match resource {
             Resource::Pods => self.index(before.as_deref(), after.as_deref()),
             Resource::Nodes => self.ready_nodes = self.ready_nodes + is_ready(&after) - is_ready(&before),
@@ -186,6 +197,23 @@ impl Store {
             self.compacted = oldest.revision;
         }
         change
+    }
+
+    fn index_owners(&mut self, resource: Resource, before: Option<&Object>, after: Option<&Object>) {
+        if owners(before).eq(owners(after)) {
+            return;
+        }
+        for (uid, object) in owners(before).zip(before.into_iter().cycle()) {
+            if let Some(owned) = self.owned.get_mut(uid) {
+                owned.remove(&(resource, object.name.clone()));
+                if owned.is_empty() {
+                    self.owned.remove(uid);
+                }
+            }
+        }
+        for (uid, object) in owners(after).zip(after.into_iter().cycle()) {
+            self.owned.entry(uid.to_owned()).or_default().insert((resource, object.name.clone()));
+        }
     }
 
     fn index(&mut self, before: Option<&Object>, after: Option<&Object>) {
@@ -206,4 +234,10 @@ impl Store {
             self.by_node.entry(is).or_default().insert(pod.name.clone());
         }
     }
+}
+
+/// The UIDs of an object's owners.
+fn owners(object: Option<&Object>) -> impl Iterator<Item = &str> {
+    let owners = object.map_or(&[][..], |object| list(&object.value, &["metadata", "ownerReferences"]));
+    owners.iter().filter_map(|owner| text(owner, &["uid"]))
 }
