@@ -231,7 +231,7 @@ impl Worker {
             tokio::select! {
                 biased;
                 () = shared.stop.cancelled() => return self.hear_out().await,
-                Some(outcome) = self.running.next() => self.remember(outcome),
+                Some(outcome) = self.running.next() => self.remember_all(outcome),
                 event = watches.streams.next() => match event {
                     Some((node, event)) => watches.take_in(node, event, &self.pods),
                     None => return,
@@ -249,6 +249,15 @@ impl Worker {
                 Ok(()) = leadership.changed() => {}
                 () = wake => {}
             }
+        }
+    }
+
+    /// Remembers an outcome, and every other that is there: one plan is made of all.
+    fn remember_all(&mut self, outcome: Outcome) {
+        let mut next = Some(outcome);
+        while let Some(outcome) = next {
+            self.remember(outcome);
+            next = self.running.next().now_or_never().flatten();
         }
     }
 
