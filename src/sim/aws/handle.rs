@@ -33,18 +33,18 @@ struct Inner {
 
 struct Kept {
     state: State,
-    /// [`State::next_due`], which looks at every instance; `None`: not asked since the state changed.
-    due: Option<Option<Timestamp>>,
+    /// [`State::next_due`], which looks at every instance, or the end of time; `None`: not asked since the state changed.
+    due: Option<Timestamp>,
 }
 
 impl Kept {
-    fn next_due(&mut self) -> Option<Timestamp> {
-        *self.due.get_or_insert_with(|| self.state.next_due())
+    fn next_due(&mut self) -> Timestamp {
+        *self.due.get_or_insert_with(|| self.state.next_due().unwrap_or(Timestamp::MAX))
     }
 
     /// Performs what is due by `now`.
     fn step(&mut self, now: Timestamp) {
-        if self.next_due().is_some_and(|due| due <= now) {
+        if self.next_due() <= now {
             self.state.step(now);
             self.due = None;
         }
@@ -62,10 +62,11 @@ impl Aws {
     pub async fn run(&self) {
         loop {
             let moved = self.0.moved.notified();
-            let Some(due) = self.now().0.next_due() else {
+            let due = self.now().0.next_due();
+            if due == Timestamp::MAX {
                 moved.await;
                 continue;
-            };
+            }
             tokio::select! {
                 () = self.0.clock.sleep_until(due) => self.look(|_| ()),
                 () = moved => {}
