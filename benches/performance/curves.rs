@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use crate::stage::{Size, Stage};
-use crate::{SETTLED, idle, row, start};
+use crate::{SETTLED, idle, measured, row, start};
 
 /// From 1,000 to 100,000 Nodes.
 const SIZES: [Size; 5] = [
@@ -27,27 +27,15 @@ const PICTURES: [(&str, &str, &str); 3] = [
     ("idle", "CPU while idle", "% of a core"),
 ];
 
-/// Measures, prints, and draws into `folder`.
-pub(crate) async fn draw(program: &Path, folder: Option<&Path>) {
+/// Measures, prints, and draws into `folder` what could be measured. Returns whether that was all.
+pub(crate) async fn draw(program: &Path, folder: Option<&Path>, divide: usize) -> bool {
     let mut points = Vec::new();
-    for size in SIZES {
-        let stage = Stage::open(size).await;
-        let started = start(&stage, program, size).await;
-        tokio::time::sleep(SETTLED).await;
-        let memory = started.program.process.memory();
-        let idle = idle(&started.program).await;
-        let nodes = size.all() as f64;
-        let figures = [memory.resident, started.took.as_secs_f64(), idle];
-        row(
-            &format!("{nodes} Nodes"),
-            &format!(
-                "{:.0} MB, peak {:.0} MB; start {}; idle {idle:.2} %",
-                memory.resident,
-                memory.peak,
-                started.told()
-            ),
-        );
-        points.push(Point { nodes, figures });
+    for size in SIZES.map(|size| size.divided(divide)) {
+        let what = format!("{} Nodes", size.all());
+        measured(&what, async { points.push(point(program, size, &what).await) }).await;
+    }
+    if points.len() < 2 {
+        return false;
     }
     for (n, (name, title, unit)) in PICTURES.into_iter().enumerate() {
         let line: Vec<(f64, f64)> = points.iter().map(|point| (point.nodes, point.figures[n])).collect();
@@ -59,6 +47,24 @@ pub(crate) async fn draw(program: &Path, folder: Option<&Path>) {
             std::fs::write(path, picture(&told, unit, &line, (slope, at_zero))).expect("written");
         }
     }
+    points.len() == SIZES.len()
+}
+
+/// Measures a size, and prints its row.
+async fn point(program: &Path, size: Size, what: &str) -> Point {
+    let stage = Stage::open(size).await;
+    let started = start(&stage, program, size).await;
+    tokio::time::sleep(SETTLED).await;
+    let memory = started.program.process.memory();
+    let idle = idle(&started.program).await;
+    let told = format!(
+        "{:.0} MB, peak {:.0} MB; start {}; idle {idle:.2} %",
+        memory.resident,
+        memory.peak,
+        started.told()
+    );
+    row(what, &told);
+    Point { nodes: size.all() as f64, figures: [memory.resident, started.took.as_secs_f64(), idle] }
 }
 
 /// The line through these points by least squares: slope, and value at zero.

@@ -1,11 +1,12 @@
 //! Measures the program on the simulated worlds, over sockets, beside a server that does nothing:
 //!
 //! ```text
-//! cargo bench --bench performance [-- ROWS… [--program=PATH] [--curves=FOLDER]]
+//! cargo bench --bench performance [-- ROWS… [--program=PATH] [--curves=FOLDER] [--divide=N]]
 //! ```
 //!
 //! ROWS: start, memory, rpcs, idle, scale-in, mass, binary, curves; without any, all but the curves. docs/performance.md says what
-//! they mean. The worlds are in this process, the program and the null server in processes of their own.
+//! they mean. `--divide` makes all clusters so many times smaller, to try the command. The worlds are in this process, the program and
+//! the null server in processes of their own. A row that cannot be measured says why, and the next ones are.
 #![expect(clippy::print_stdout, reason = "what is measured is printed")]
 
 mod curves;
@@ -14,10 +15,13 @@ mod rpcs;
 mod scale_in;
 mod stage;
 
+use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::Duration;
 
-use ebbtide::sim::cluster::{Event, Verb};
+use ebbtide::sim::cluster::Verb;
+use futures::FutureExt as _;
 use stage::{Memory, Program, Size, Stage};
 use tokio::time::{Instant, sleep};
 
@@ -29,51 +33,76 @@ const MORE: Size = Size { groups: 1_000, nodes: 15 };
 const SETTLED: Duration = Duration::from_secs(15);
 const IDLE: Duration = Duration::from_mins(1);
 
+/// No row takes longer than this, nor the rows of a cluster together.
+const LONGEST: Duration = Duration::from_mins(20);
+
 /// Prints a row.
 fn row(what: &str, told: &str) {
     println!("| {what} | {told} |");
 }
 
-fn main() {
+/// Measures rows. Returns whether that worked; if not, it is printed why.
+async fn measured(what: &str, rows: impl Future<Output = ()>) -> bool {
+    let why = match AssertUnwindSafe(tokio::time::timeout(LONGEST, rows)).catch_unwind().await {
+        Ok(Ok(())) => return true,
+        Ok(Err(_)) => format!("it took more than {} minutes", LONGEST.as_secs() / 60),
+        Err(panic) => match panic.downcast::<String>() {
+            Ok(message) => *message,
+            Err(panic) => (*panic.downcast::<&str>().unwrap_or_else(|_| Box::new("it panicked"))).to_owned(),
+        },
+    };
+    row(what, &format!("not measured: {why}"));
+    false
+}
+
+fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     if let [flag, own, program, group] = &arguments[..]
         && flag == "--null-server"
     {
-        return null::run(own, program, group);
+        null::run(own, program, group);
+        return ExitCode::SUCCESS;
     }
     let option =
         |name: &str| arguments.iter().find_map(|argument| argument.strip_prefix(name)).map(PathBuf::from);
     let program = option("--program=").unwrap_or_else(|| env!("CARGO_BIN_EXE_ebbtide").into());
+    let divide =
+        option("--divide=").map_or(1, |n| n.to_string_lossy().parse().expect("--divide=N, a number"));
     let wanted: Vec<&str> = arguments.iter().map(String::as_str).filter(|a| !a.starts_with("--")).collect();
     let is_wanted = |name: &str| wanted.contains(&name) || (wanted.is_empty() && name != "curves");
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    runtime.block_on(async {
+    let all_measured = runtime.block_on(async {
         if is_wanted("binary") {
             let bytes = std::fs::metadata(&program).expect("a program").len();
             row("binary, with the simulated worlds", &format!("{:.1} MB", bytes as f64 / 1e6));
         }
-        for size in [MANY, MORE] {
+        let mut all = true;
+        for size in [MANY, MORE].map(|size| size.divided(divide)) {
             if ["start", "memory", "rpcs", "idle"].into_iter().any(is_wanted) {
-                cluster(&program, size, &is_wanted).await;
+                let what = format!("{} groups × {} nodes", size.groups, size.nodes);
+                all &= measured(&what, cluster(&program, size, &is_wanted)).await;
             }
         }
-        if is_wanted("scale-in") {
-            scale_in::print(&program, 40, 5).await;
-        }
-        if is_wanted("mass") {
-            scale_in::print(&program, 300, 30).await;
+        for (name, nodes, pods) in [("scale-in", 40, 5), ("mass", 300, 30)] {
+            if is_wanted(name) {
+                let nodes = nodes / divide as u32;
+                let what = format!("{nodes} nodes × {pods} pods ended at once");
+                all &= measured(&what, scale_in::print(&program, nodes, pods)).await;
+            }
         }
         if is_wanted("curves") {
-            curves::draw(&program, option("--curves=").as_deref()).await;
+            all &= curves::draw(&program, option("--curves=").as_deref(), divide).await;
         }
+        all
     });
+    if all_measured { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Prints the rows of a cluster of this size.
 async fn cluster(program: &Path, size: Size, is_wanted: &impl Fn(&str) -> bool) {
     let stage = Stage::open(size).await;
     let what = format!("{} groups × {} nodes", size.groups, size.nodes);
-    let mut started = start(&stage, program, size).await;
+    let started = start(&stage, program, size).await;
     row(&format!("start to all groups answered, {what}"), &started.told());
     sleep(SETTLED).await;
     let Memory { resident, own, peak } = started.program.process.memory();
@@ -82,16 +111,12 @@ async fn cluster(program: &Path, size: Size, is_wanted: &impl Fn(&str) -> bool) 
         &format!("resident, {} Nodes", size.all()),
         &format!("{resident:.0} MB ({own:.0} MB without code), peak {peak:.0} MB: {ratio:.2} ×"),
     );
-    if size.all() == MANY.all() {
-        if is_wanted("rpcs") {
-            rpcs::print(&mut started.program, &std::env::current_exe().expect("a path")).await;
-        }
-        if is_wanted("idle") {
-            row(
-                &format!("CPU idle, {} Nodes", size.all()),
-                &format!("{:.2} % of a core", idle(&started.program).await),
-            );
-        }
+    if is_wanted("idle") {
+        let idle = idle(&started.program).await;
+        row(&format!("CPU idle, {} Nodes", size.all()), &format!("{idle:.2} % of a core"));
+    }
+    if is_wanted("rpcs") {
+        rpcs::print(&stage, &started.program, &std::env::current_exe().expect("a path")).await;
     }
     let log = stage.log();
     if !log.is_empty() {
@@ -125,8 +150,7 @@ async fn start(stage: &Stage, program: &Path, size: Size) -> Started {
     let is_call =
         |entry: &ebbtide::sim::aws::Entry| matches!(entry.what, ebbtide::sim::aws::Event::Called { .. });
     let calls = stage.world.aws.journal().iter().filter(|entry| is_call(entry)).count();
-    let is_list = |e: &Event| matches!(e, Event::Request { verb: Verb::List, resource: "nodes", .. });
-    let lists = stage.world.cluster.journal().iter().filter(|entry| is_list(&entry.what)).count();
+    let lists = stage.world.cluster.requests(Verb::List, "nodes");
     Started { cpu: program.process.cpu(), program, took, calls, lists }
 }
 

@@ -27,13 +27,12 @@ struct Ready {
 pub(crate) fn run(own: &str, program: &str, group: &str) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
-        let mut client = connect(program.parse().expect("an address")).await;
+        let program = connect(program.parse().expect("an address")).await;
+        let provider_id = rpcs::provider_id(&program, group).await;
+        let node = ExternalGrpcNode { provider_id, ..ExternalGrpcNode::default() };
+        let mut client = CloudProviderClient::new(program.clone());
         let ready = Ready {
-            group: client
-                .node_group_for_node(rpcs::for_node(rpcs::node(group, &mut client.clone()).await))
-                .await
-                .expect("answered")
-                .into_inner(),
+            group: rpcs::for_node(&program, node).await.expect("answered"),
             size: client.node_group_target_size(rpcs::target(group)).await.expect("answered").into_inner(),
             nodes: client.node_group_nodes(rpcs::nodes(group)).await.expect("answered").into_inner(),
             template: client
@@ -55,7 +54,7 @@ pub(crate) fn run(own: &str, program: &str, group: &str) {
 /// The null server, running. Killed when dropped.
 pub(crate) struct Null {
     child: Child,
-    pub(crate) client: CloudProviderClient<Channel>,
+    pub(crate) channel: Channel,
 }
 
 impl Drop for Null {
@@ -72,7 +71,7 @@ impl Null {
         drop(listener);
         let arguments = ["--null-server".to_owned(), own.to_string(), program.to_string(), group.to_owned()];
         let child = Command::new(this).args(arguments).spawn().expect("it starts");
-        Self { child, client: connect(own).await }
+        Self { child, channel: connect(own).await }
     }
 
     pub(crate) fn process(&self) -> Process {

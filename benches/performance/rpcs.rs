@@ -5,17 +5,21 @@ use std::time::Duration;
 
 use ebbtide::provider::proto::cloud_provider_client::CloudProviderClient;
 use ebbtide::provider::proto::{
-    NamedNode, NodeGroupForNodeRequest, NodeGroupNodesRequest, NodeGroupTargetSizeRequest,
-    NodeGroupTemplateNodeInfoRequest,
+    ExternalGrpcNode, NodeGroupDeleteNodesRequest, NodeGroupForNodeResponse, NodeGroupNodesRequest,
+    NodeGroupTargetSizeRequest, NodeGroupTemplateNodeInfoRequest,
 };
 use futures::StreamExt as _;
+use http::uri::PathAndQuery;
 use tokio::time::Instant;
+use tonic::client::Grpc;
 use tonic::transport::Channel;
+use tonic::{Request, Status};
+use tonic_prost::ProstCodec;
 
 use crate::null::Null;
-use crate::stage::{Program, group_name};
+use crate::stage::{Program, Stage, group_name};
 
-type Client = CloudProviderClient<Channel>;
+const FOR_NODE: &str = "/clusterautoscaler.cloudprovider.v1.externalgrpc.CloudProvider/NodeGroupForNode";
 
 /// Turns of each server, and calls in a turn.
 const TURNS: usize = 40;
@@ -43,21 +47,48 @@ pub(crate) fn template(id: &str) -> NodeGroupTemplateNodeInfoRequest {
     NodeGroupTemplateNodeInfoRequest { id: id.to_owned() }
 }
 
-pub(crate) fn for_node(node: NamedNode) -> NodeGroupForNodeRequest {
-    NodeGroupForNodeRequest { node: Some(node) }
+/// NodeGroupForNode as cluster-autoscaler sends it, with the Node's labels and annotations, which the program's own message leaves out.
+/// That of DeleteNodes begins with the same field.
+pub(crate) async fn for_node(
+    server: &Channel,
+    node: ExternalGrpcNode,
+) -> Result<NodeGroupForNodeResponse, Status> {
+    let mut client = Grpc::new(server.clone());
+    client.ready().await.map_err(|error| Status::unknown(error.to_string()))?;
+    let request = Request::new(NodeGroupDeleteNodesRequest { nodes: vec![node], id: String::new() });
+    let codec = ProstCodec::default();
+    Ok(client.unary(request, PathAndQuery::from_static(FOR_NODE), codec).await?.into_inner())
 }
 
-/// A node of the group. Its labels and annotations are not sent: the client has what the server reads.
-pub(crate) async fn node(group: &str, client: &mut Client) -> NamedNode {
-    let listed = client.node_group_nodes(nodes(group)).await.expect("answered").into_inner().instances;
-    NamedNode { provider_id: listed[0].id.clone(), name: "ip-10-0-12-34.ec2.internal".to_owned() }
+/// The provider id of a node of the group.
+pub(crate) async fn provider_id(server: &Channel, group: &str) -> String {
+    let listed = CloudProviderClient::new(server.clone()).node_group_nodes(nodes(group)).await;
+    listed.expect("answered").into_inner().instances[0].id.clone()
+}
+
+/// A node of the group, with all that cluster-autoscaler sends of it.
+async fn node(stage: &Stage, server: &Channel, group: &str) -> ExternalGrpcNode {
+    let provider_id = provider_id(server, group).await;
+    let instance = provider_id.rsplit('/').next().expect("an id");
+    let name = stage.world.node_of(instance).expect("it has joined");
+    let metadata = stage.world.cluster.node(&name).expect("a Node").metadata;
+    let pairs = |pairs: Option<std::collections::BTreeMap<String, String>>| {
+        pairs.unwrap_or_default().into_iter().collect()
+    };
+    ExternalGrpcNode {
+        provider_id,
+        name,
+        labels: pairs(metadata.labels),
+        annotations: pairs(metadata.annotations),
+    }
 }
 
 /// One call; how long it took.
-async fn call(client: &mut Client, rpc: Rpc, group: &str, node: &NamedNode) -> Duration {
+async fn call(server: &Channel, rpc: Rpc, group: &str, node: &ExternalGrpcNode) -> Duration {
+    let (mut client, node) = (CloudProviderClient::new(server.clone()), node.clone());
     let began = Instant::now();
     match rpc {
-        Rpc::ForNode => drop(client.node_group_for_node(for_node(node.clone())).await.expect("answered")),
+        Rpc::ForNode => drop(for_node(server, node).await.expect("answered")),
         Rpc::Nodes => drop(client.node_group_nodes(nodes(group)).await.expect("answered")),
         Rpc::TargetSize => drop(client.node_group_target_size(target(group)).await.expect("answered")),
         Rpc::Template => drop(client.node_group_template_node_info(template(group)).await.expect("answered")),
@@ -71,10 +102,10 @@ fn middle(times: &mut [Duration]) -> Duration {
 }
 
 /// Prints the rows of RPCs.
-pub(crate) async fn print(program: &mut Program, this: &Path) {
+pub(crate) async fn print(stage: &Stage, program: &Program, this: &Path) {
     let group = group_name(0);
-    let mut null = Null::start(this, program.address, &group).await;
-    let node = node(&group, &mut program.client).await;
+    let null = Null::start(this, program.address, &group).await;
+    let node = node(stage, &program.channel, &group).await;
     for (name, rpc) in [
         ("NodeGroupForNode", Rpc::ForNode),
         ("NodeGroupNodes", Rpc::Nodes),
@@ -83,9 +114,9 @@ pub(crate) async fn print(program: &mut Program, this: &Path) {
     ] {
         let (mut ours, mut limit) = (Vec::new(), Vec::new());
         for turn in 0..TURNS {
-            for (client, times) in [(&mut program.client, &mut ours), (&mut null.client, &mut limit)] {
+            for (server, times) in [(&program.channel, &mut ours), (&null.channel, &mut limit)] {
                 for _ in 0..CALLS {
-                    let took = call(client, rpc, &group, &node).await;
+                    let took = call(server, rpc, &group, &node).await;
                     // The first turn warms up.
                     if turn > 0 {
                         times.push(took);
@@ -99,23 +130,20 @@ pub(crate) async fn print(program: &mut Program, this: &Path) {
             &format!("{ours:.3} ms, null server {limit:.3} ms: {:.2} ×", ours / limit),
         );
     }
-    at_once(program, &mut null, &group, &node).await;
+    at_once(program, &null, &group, &node).await;
     let memory = null.process().memory();
     crate::row("null server, resident", &format!("{:.0} MB", memory.resident));
 }
 
-async fn at_once(program: &Program, null: &mut Null, group: &str, node: &NamedNode) {
+async fn at_once(program: &Program, null: &Null, group: &str, node: &ExternalGrpcNode) {
     let mut rates = [Vec::new(), Vec::new()];
     let mut cpu = [Duration::ZERO; 2];
     for turn in 0..TURNS {
-        let servers = [(&program.client, program.process), (&null.client, null.process())];
-        for (n, (client, process)) in servers.into_iter().enumerate() {
+        let servers = [(&program.channel, program.process), (&null.channel, null.process())];
+        for (n, (server, process)) in servers.into_iter().enumerate() {
             let (began, used) = (Instant::now(), process.cpu());
-            let calls = futures::stream::iter(0..CALLS_AT_ONCE).for_each_concurrent(IN_FLIGHT, |_| {
-                let mut client = client.clone();
-                async move {
-                    call(&mut client, Rpc::ForNode, group, node).await;
-                }
+            let calls = futures::stream::iter(0..CALLS_AT_ONCE).for_each_concurrent(IN_FLIGHT, async |_| {
+                call(server, Rpc::ForNode, group, node).await;
             });
             calls.await;
             if turn > 0 {

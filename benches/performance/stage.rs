@@ -3,7 +3,7 @@
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tokio_rustls::TlsAcceptor;
-use tonic::transport::Channel;
+use tonic::transport::{Channel, Endpoint};
 
 /// What AWS takes for each call.
 const AWS_TAKES: Duration = Duration::from_millis(20);
@@ -36,6 +36,11 @@ pub(crate) struct Size {
 }
 
 impl Size {
+    /// So many times fewer nodes.
+    pub(crate) fn divided(self, by: usize) -> Self {
+        Self { groups: self.groups.div_ceil(by), ..self }
+    }
+
     pub(crate) fn all(self) -> usize {
         self.groups * self.nodes as usize
     }
@@ -101,7 +106,7 @@ impl Stage {
         drop(listener);
         let log = fs::File::create(self.folder.join("log")).expect("a file");
         let began = Instant::now();
-        let child = Command::new(program)
+        let mut child = Command::new(program)
             .args(["serve", "--region=us-east-1", "--admin-listen=127.0.0.1:0", "--log-level=warn"])
             .arg(format!("--kubeconfig={}", self.folder.join("kubeconfig").display()))
             .arg(format!("--endpoint-url=http://{}", self.aws))
@@ -116,7 +121,11 @@ impl Stage {
             .spawn()
             .expect("the program starts");
         let process = Process(child.id());
-        let mut started = Program { child, process, client: connect(grpc).await, address: grpc };
+        let channel = tokio::select! {
+            channel = connect(grpc) => channel,
+            status = end(&mut child) => panic!("the program ended ({status}): {}", self.log()),
+        };
+        let started = Program { child, process, channel, address: grpc };
         loop {
             if started.answers_for_all(size).await {
                 return (started, began.elapsed());
@@ -177,11 +186,22 @@ async fn serve_api(
     }
 }
 
-/// A client of the server at this address, as soon as it listens.
-pub(crate) async fn connect(address: SocketAddr) -> CloudProviderClient<Channel> {
+/// Waits until a process has ended.
+async fn end(child: &mut Child) -> ExitStatus {
     loop {
-        match CloudProviderClient::connect(format!("http://{address}")).await {
-            Ok(client) => return client,
+        if let Some(status) = child.try_wait().expect("a child") {
+            return status;
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// A connection to the server at this address, as soon as it listens.
+pub(crate) async fn connect(address: SocketAddr) -> Channel {
+    let server = Endpoint::from_shared(format!("http://{address}")).expect("a URL");
+    loop {
+        match server.connect().await {
+            Ok(channel) => return channel,
             Err(_) => sleep(Duration::from_millis(2)).await,
         }
     }
@@ -191,7 +211,7 @@ pub(crate) async fn connect(address: SocketAddr) -> CloudProviderClient<Channel>
 pub(crate) struct Program {
     child: Child,
     pub(crate) process: Process,
-    pub(crate) client: CloudProviderClient<Channel>,
+    pub(crate) channel: Channel,
     pub(crate) address: SocketAddr,
 }
 
@@ -203,15 +223,16 @@ impl Drop for Program {
 }
 
 impl Program {
-    async fn answers_for_all(&mut self, size: Size) -> bool {
-        let Ok(groups) = self.client.node_groups(NodeGroupsRequest {}).await else { return false };
+    async fn answers_for_all(&self, size: Size) -> bool {
+        let mut client = CloudProviderClient::new(self.channel.clone());
+        let Ok(groups) = client.node_groups(NodeGroupsRequest {}).await else { return false };
         let groups = groups.into_inner().node_groups;
         if groups.len() < size.groups {
             return false;
         }
         let ends = [&groups[0], &groups[groups.len() - 1]];
         for id in ends.map(|group| group.id.clone()) {
-            let asked = self.client.node_group_template_node_info(NodeGroupTemplateNodeInfoRequest { id });
+            let asked = client.node_group_template_node_info(NodeGroupTemplateNodeInfoRequest { id });
             if asked.await.is_err() {
                 return false;
             }
