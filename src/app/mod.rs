@@ -27,6 +27,7 @@ use crate::clock::Clock;
 use crate::cluster::{Cluster, Election};
 use crate::config::Config;
 use crate::dry_run::DryRun;
+use crate::provider::expander::events::publish;
 use crate::provider::{self, Expander, Incoming, Listen, Provider, Refusals, Tls, TlsOptions};
 use crate::scale_in::status::Status;
 use crate::scale_in::{self, Shared};
@@ -165,6 +166,10 @@ pub async fn run(config: &Config, outside: Outside, stop: CancellationToken) -> 
     tasks.until_stop("look-up of the AWS identity", log_identity(aws));
     tasks.until_done("scale-in controller", control(Arc::clone(&shared)));
     tasks.until_stop("memory of refused launches", Expander::watch(expander.refusals(), Arc::clone(&shared)));
+    if config.expander_events {
+        let (told, config_map) = (expander.told(), config.templates_config_map.clone());
+        tasks.until_stop("Events of the expander", publish(told, Arc::clone(&shared), config_map));
+    }
     if let Some((incoming, tls)) = advice {
         let (expander, refusals) = (Arc::clone(&expander), provider.refused_clients());
         tasks.until_done("expander", advise(expander, incoming, tls, refusals, stop.clone()));

@@ -33,13 +33,17 @@ pub enum About<'a> {
     Node(&'a NodeView),
     /// A pod, by name and UID.
     Pod(&'a PodName, &'a str),
+    /// A ConfigMap, by name and UID: for what is about no node yet.
+    ConfigMap(&'a PodName, &'a str),
 }
 
 impl About<'_> {
     fn reference(self) -> ObjectReference {
-        let (kind, namespace, name, uid) = match self {
-            Self::Node(node) => ("Node", None, node.name.to_string(), node.uid.clone()),
-            Self::Pod(pod, uid) => ("Pod", Some(pod.namespace.clone()), pod.name.clone(), uid.to_owned()),
+        let named = |PodName { namespace, name }: &PodName| (Some(namespace.clone()), name.clone());
+        let (kind, (namespace, name), uid) = match self {
+            Self::Node(node) => ("Node", (None, node.name.to_string()), node.uid.clone()),
+            Self::Pod(pod, uid) => ("Pod", named(pod), uid.to_owned()),
+            Self::ConfigMap(map, uid) => ("ConfigMap", named(map), uid.to_owned()),
         };
         ObjectReference {
             api_version: Some("v1".into()),
@@ -48,6 +52,14 @@ impl About<'_> {
             name: Some(name),
             uid: Some(uid),
             ..ObjectReference::default()
+        }
+    }
+
+    /// What is done, for machines.
+    fn action(self) -> &'static str {
+        match self {
+            Self::Node(_) | Self::Pod(..) => "ScaleIn",
+            Self::ConfigMap(..) => "ChooseGroup",
         }
     }
 }
@@ -206,6 +218,12 @@ impl Cluster {
         }
     }
 
+    /// The UID of a ConfigMap in our namespace.
+    pub async fn config_map_uid(&self, name: &str) -> Result<String, ApiError> {
+        let api: Api<ConfigMap> = Api::default_namespaced(self.client.clone());
+        Ok(timely(api.get_metadata(name)).await?.metadata.uid.unwrap_or_default())
+    }
+
     /// Sets these keys of a ConfigMap in our namespace, and creates it if it is missing.
     pub async fn write_config_map(&self, name: &str, data: &BTreeMap<&str, String>) -> Result<(), ApiError> {
         let api: Api<ConfigMap> = Api::default_namespaced(self.client.clone());
@@ -246,7 +264,7 @@ impl Cluster {
         }
     }
 
-    /// Publishes an Event on a Node. `kube`'s recorder would keep only the first text of each reason, and the text says
+    /// Publishes an Event. `kube`'s recorder would keep only the first text of each reason, and the text says
     /// which budget blocks.
     pub async fn announce(
         &self,
@@ -265,7 +283,7 @@ impl Cluster {
             event_time: Some(MicroTime(now)),
             reporting_controller: Some("ebbtide".into()),
             reporting_instance: Some("ebbtide".into()),
-            action: Some("ScaleIn".into()),
+            action: Some(about.action().into()),
             reason: Some(reason.to_owned()),
             note: Some(text[..text.floor_char_boundary(NOTE_LIMIT)].to_owned()),
             type_: Some(if warning { "Warning" } else { "Normal" }.into()),

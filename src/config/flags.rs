@@ -141,6 +141,9 @@ pub(super) struct ServeFlags {
     /// price with 5%.
     #[arg(long, value_name = "FILE")]
     pub(super) expander_policy: Option<String>,
+    /// Publish the expander's choices as Events too, on the ConfigMap of --templates-config-map, at most one a second: true, false.
+    #[arg(long, value_name = "BOOL", default_value = "false")]
+    pub(super) expander_events: String,
     /// Name of a client that is let in: a subject alternative name or the common name of its certificate. Repeatable. If not
     /// given, every client with a certificate of --tls-client-ca.
     #[arg(long, value_name = "NAME")]

@@ -57,6 +57,7 @@ fn defaults() -> Config {
         tls: None,
         expander_listen: None,
         expander_policy: None,
+        expander_events: false,
         region: None,
         endpoint_url: None,
         proxy: None,

@@ -55,6 +55,7 @@ pub(super) fn config(flags: ServeFlags, proxy: Option<Proxy>, problems: &mut Vec
     let tls = tls(&flags, addresses.as_ref().map(|(listen, _)| listen), problems);
     let expander_listen = expander_listen(&flags, tls.as_ref(), problems);
     let expander_policy = expander_policy(flags.expander_policy.as_deref(), problems);
+    let expander_events = boolean("--expander-events", &flags.expander_events, problems);
     let election = election(&flags, problems);
     let (region, endpoint_url) = aws(&flags, problems);
     let kubeconfig = kubeconfig(flags.kubeconfig.clone(), problems);
@@ -83,6 +84,7 @@ pub(super) fn config(flags: ServeFlags, proxy: Option<Proxy>, problems: &mut Vec
         tls,
         expander_listen,
         expander_policy,
+        expander_events: expander_events?,
         region,
         endpoint_url,
         proxy,

@@ -27,6 +27,8 @@ pub struct Config {
     pub expander_listen: Option<(SocketAddr, TlsOptions)>,
     /// File with the criteria of the expander; `None`: the default ones.
     pub expander_policy: Option<PathBuf>,
+    /// Whether its choices are published as Events.
+    pub expander_events: bool,
     /// AWS region; `None`: the SDK's.
     pub region: Option<String>,
     /// URL of the AWS APIs; `None`: the SDK's.

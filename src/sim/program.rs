@@ -54,6 +54,7 @@ pub fn config() -> Config {
         tls: None,
         expander_listen: None,
         expander_policy: None,
+        expander_events: false,
         region: None,
         endpoint_url: None,
         proxy: None,

@@ -130,7 +130,7 @@ class WhatIsRendered(unittest.TestCase):
         one(things, "Lease", "drains")
         one(things, "ConfigMap", "drains-templates")
         rules = one(things, "Role", "drains")["rules"]
-        self.assertEqual([rule["resourceNames"] for rule in rules], [["drains-templates"], ["drains"]])
+        self.assertEqual([rule["resourceNames"] for rule in rules[:2]], [["drains-templates"], ["drains"]])
 
     def test_cluster_autoscaler_finds_what_its_cloud_config_names(self):
         things = chart(values("apart"))
@@ -160,6 +160,13 @@ class WhatIsRendered(unittest.TestCase):
         self.assertEqual((mount["mountPath"], mount["subPath"]), (shown, "tls.crt"), "and not the key")
         self.assertIn("--expander-policy=/etc/ebbtide/expander/policy", ours)
         self.assertEqual(one(things, "ConfigMap", "drains-expander")["data"]["policy"].splitlines()[0], "capacity")
+
+    def test_choices_of_the_expander_may_be_published_where_they_are(self):
+        events = {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create"]}
+        for given, published in (({}, True), ({"expander__events": False}, False), ({"expander__enabled": False}, False)):
+            things = chart(with_values(values("everything"), **given))
+            self.assertEqual("--expander-events=true" in arguments(things), published)
+            self.assertEqual(events in one(things, "Role", "drains")["rules"], published)
 
     def test_cluster_autoscaler_finds_the_expander_apart(self):
         things = chart(with_values(values("apart"), expander__enabled=True))

@@ -31,6 +31,7 @@ FLAGS_OF_THE_CHART = (
     "cluster-name",
     "daemonset-guard",
     "delete-node-after",
+    "expander-events",
     "expander-listen",
     "expander-policy",
     "expander-tls-cert",

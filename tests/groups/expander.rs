@@ -9,12 +9,18 @@ use ebbtide::config::{Config, PriceSource};
 use ebbtide::provider::expander::proto::{BestOptionsRequest, BestOptionsResponse, Option as Offered};
 use ebbtide::provider::proto::{NodeGroupTemplateNodeInfoRequest, NodeGroupsRequest};
 use ebbtide::sim::aws::{GroupSpec, LaunchFailure, TemplateData};
+use ebbtide::sim::cluster::{Fault, Verb};
 use ebbtide::sim::program::config;
 use ebbtide::sim::world::World;
 use ebbtide::telemetry::captured;
 use http::uri::PathAndQuery;
+use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta;
 use k8s_pb::api::core::v1::{Container, Node, Pod, PodSpec};
 use k8s_pb::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Api;
+use kube::api::{ListParams, PostParams};
 use prost::Message;
 use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
@@ -152,6 +158,83 @@ async fn a_flood_of_questions_is_a_line_a_second_that_counts_them() {
     let text = log.text();
     let told: Vec<_> = text.lines().filter(|line| line.contains("which group is to grow")).collect();
     assert!(told.len() == 2 && told[1].contains("untold=49"), "{told:?}");
+}
+
+/// The notes of the Events about choices, the oldest first.
+async fn published(scene: &Scene) -> Vec<String> {
+    let events = Api::<Event>::default_namespaced(scene.world.cluster.client());
+    let mut found = events.list(&ListParams::default()).await.expect("listed").items;
+    found.retain(|event| event.reason.as_deref() == Some("ExpanderChose"));
+    found.sort_by_key(|event| event.event_time.clone());
+    found.into_iter().filter_map(|event| event.note).collect()
+}
+
+/// The program of a scene with these flags is asked fifty times at once, and once more a second later. What is published then.
+async fn asked_for_a_second(config: Config) -> (Scene, Vec<String>) {
+    let scene = Scene::configured(World::new(1), config, [group("web", 1), group("batch", 0)]).await;
+    let map = ConfigMap { metadata: named("ebbtide-templates"), ..ConfigMap::default() };
+    let maps = Api::default_namespaced(scene.world.cluster.client());
+    // Unless the program has made it.
+    drop(maps.create(&PostParams::default(), &map).await);
+    let question = question(&scene, &["web", "batch"], 1).await;
+    for _ in 0..50 {
+        asked(&scene, question.clone()).await.expect("answered");
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    asked(&scene, Embedded { options: question.options[..1].to_vec(), ..question }).await.expect("answered");
+    tokio::time::sleep(SOON).await;
+    let notes = published(&scene).await;
+    (scene, notes)
+}
+
+fn named(name: &str) -> meta::v1::ObjectMeta {
+    meta::v1::ObjectMeta { name: Some(name.to_owned()), ..Default::default() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_choice_is_an_event_on_the_config_map_of_templates_at_most_one_a_second() {
+    let (scene, notes) = asked_for_a_second(Config { expander_events: true, ..config() }).await;
+    let [both, one] = &notes[..] else { panic!("{notes:?}") };
+    assert!(
+        both.starts_with("\"web,batch\" of 2 options, decided by nothing: web: 1 nodes for 1 pods, "),
+        "{both}"
+    );
+    assert!(one.starts_with("\"web\" of 1 options, decided by nothing: web: "), "{one}");
+    let maps = Api::<ConfigMap>::default_namespaced(scene.world.cluster.client());
+    let map = maps.get("ebbtide-templates").await.expect("there");
+    let events = Api::<Event>::default_namespaced(scene.world.cluster.client());
+    let all = events.list(&ListParams::default()).await.expect("listed").items;
+    let told =
+        all.into_iter().find(|event| event.reason.as_deref() == Some("ExpanderChose")).expect("an Event");
+    let about = told.regarding.expect("an object");
+    let expected = (Some("ConfigMap"), Some("ebbtide-templates"), map.metadata.uid.as_deref());
+    assert_eq!((about.kind.as_deref(), about.name.as_deref(), about.uid.as_deref()), expected);
+    assert_eq!((told.type_.as_deref(), told.action.as_deref()), (Some("Normal"), Some("ChooseGroup")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_choice_is_an_event_unless_that_is_asked_for_nor_in_a_dry_run() {
+    assert_eq!(asked_for_a_second(config()).await.1, [""; 0]);
+    let dry = Config { expander_events: true, dry_run: true, ..config() };
+    let (log, _guard) = captured::log(Level::WARN);
+    assert_eq!(asked_for_a_second(dry).await.1, [""; 0]);
+    assert!(!log.text().contains("cannot be published"), "{}", log.text());
+}
+
+#[tokio::test(start_paused = true)]
+async fn choices_that_cannot_be_published_cost_no_answer_and_are_told_once() {
+    let (log, _guard) = captured::log(Level::WARN);
+    let config = Config { expander_events: true, ..config() };
+    let scene = Scene::configured(World::new(1), config, [group("web", 1)]).await;
+    scene.world.cluster.fail_next(100, Verb::Get, "configmaps", Fault::Slow(SOON));
+    let question = question(&scene, &["web"], 1).await;
+    let began = tokio::time::Instant::now();
+    for _ in 0..20 {
+        asked(&scene, question.clone()).await.expect("answered");
+    }
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    tokio::time::sleep(SOON).await;
+    assert_eq!(log.text().matches("cannot be published as Events").count(), 1, "{}", log.text());
 }
 
 #[tokio::test(start_paused = true)]

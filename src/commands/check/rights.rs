@@ -59,6 +59,9 @@ pub fn needed<'a>(config: &'a Config, namespace: &'a str) -> Vec<Needed<'a>> {
     let events = Right { verb: "create", group: "events.k8s.io", resource: "events", ..Right::default() };
     also(Right { namespace: "default", ..events }, Need::Always);
     also(events, Need::Optional("no Event tells pods why they go"));
+    if config.expander_events {
+        also(Right { namespace, ..events }, Need::For("--expander-events"));
+    }
     if config.delete_node_after.is_some() {
         let delete = Right { verb: "delete", resource: "nodes", ..Right::default() };
         also(delete, Need::For("--delete-node-after"));

@@ -9,9 +9,11 @@ use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
+use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 use tracing::{info, warn};
 
+use super::events::note;
 use super::policy::{Choice, Criterion, Policy, choose, explain, names};
 use super::proto::expander_server::Expander as Rpcs;
 use super::proto::{BestOptionsRequest, BestOptionsResponse, Option as Offered};
@@ -45,6 +47,8 @@ pub struct Expander {
     answers: Family<Labelled, Counter>,
     places: Arc<Slots>,
     lines: Mutex<Sparingly>,
+    /// What the last of these lines says.
+    told: watch::Sender<String>,
 }
 
 impl std::fmt::Debug for Expander {
@@ -111,6 +115,7 @@ impl Expander {
             answers,
             places: Slots::new(AT_ONCE, OF_A_PEER),
             lines: Mutex::default(),
+            told: watch::Sender::default(),
         }
     }
 
@@ -149,6 +154,11 @@ impl Expander {
         Arc::clone(&self.refusals)
     }
 
+    /// Its choices as the log has them: the last one, at most one a second.
+    pub fn told(&self) -> watch::Receiver<String> {
+        self.told.subscribe()
+    }
+
     /// The policy as its file is now, or was when it could last be read.
     async fn policy(&self) -> Policy {
         let read = match &self.file {
@@ -185,6 +195,7 @@ impl Expander {
         if let Some(untold) = lines.tell(TELL_EVERY) {
             let decided_by = choice.decided.last().map_or("nothing", |(criterion, _)| criterion.as_str());
             let (best, why) = (names(&options, &choice), explain(&options, &choice));
+            self.told.send_replace(note(&best, decided_by, options.len(), &why));
             info!(
                 best,
                 decided_by,
