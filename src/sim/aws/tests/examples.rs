@@ -8,6 +8,7 @@
 //! | TerminateInstanceInAutoScalingGroup, and calls that answer nothing or an empty result | the service's model ([botocore](https://github.com/boto/botocore/tree/develop/botocore/data/autoscaling/2011-01-01), `service-2.json`): a `resultWrapper` or none |
 //! | DescribeTags | the model of EC2, `2016-11-15` |
 //! | DescribeSpotPriceHistory | the same, and its example in the [AWS CLI's reference](https://docs.aws.amazon.com/cli/latest/reference/ec2/describe-spot-price-history.html) |
+//! | GetProducts | the example that AWS publishes with its SDKs ([botocore](https://github.com/boto/botocore/blob/develop/botocore/data/pricing/2017-10-15/examples-1.json)), in the envelope and in a product, which is a text of JSON; it is of a volume, so that the attributes of an instance are by the [attributes of AmazonEC2](https://docs.aws.amazon.com/awsaccountbilling/latest/aboutv2/using-price-list-query-api-filter.html) |
 //! | errors | the pages of common errors of both services, not observed |
 //!
 //! <https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_Operations.html> (each page has a sample response),
@@ -18,6 +19,7 @@ use std::collections::BTreeSet;
 
 use quick_xml::Reader;
 use quick_xml::events::Event as Node;
+use serde_json::{Value, json};
 
 use super::*;
 use crate::sim::aws::answering::read;
@@ -25,6 +27,7 @@ use crate::sim::http::Request;
 
 const AUTO_SCALING: &str = "2011-01-01";
 const EC2: &str = "2016-11-15";
+const PRICING: &str = "2017-10-15";
 
 fn now() -> Timestamp {
     Timestamp::new(1_800_000_000, 0).expect("a moment")
@@ -49,8 +52,36 @@ fn answer(state: &mut State, version: &str, call: &str) -> (u16, String) {
     (reply.status, reply.body)
 }
 
+/// The paths of the fields of a document of JSON, of a text of JSON in it too. A list's members count once.
+fn fields(value: &Value, path: &str, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(fields_of) => {
+            for (name, value) in fields_of {
+                // Terms and their dimensions are named for the product's code.
+                let name =
+                    if path.ends_with("OnDemand") || path.ends_with("priceDimensions") { "*" } else { name };
+                let path = format!("{path}/{name}");
+                fields(value, &path, found);
+                found.insert(path);
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| fields(item, path, found)),
+        Value::String(text) => {
+            if let Ok(inner @ Value::Object(_)) = serde_json::from_str(text) {
+                fields(&inner, path, found);
+            }
+        }
+        _ => {}
+    }
+}
+
 /// The element paths of a document, without namespaces. A list's members count once.
 fn elements(document: &str) -> BTreeSet<String> {
+    if let Ok(json) = serde_json::from_str(document) {
+        let mut found = BTreeSet::new();
+        fields(&json, "", &mut found);
+        return found;
+    }
     let (mut reader, mut path, mut found) = (Reader::from_str(document), Vec::new(), BTreeSet::new());
     loop {
         match reader.read_event().expect("well-formed") {
@@ -188,6 +219,27 @@ fn a_history_of_spot_prices_is_like_the_documented_one() {
         "<DescribeSpotPriceHistoryResponse><requestId/><spotPriceHistorySet><item>{item}</item></spotPriceHistorySet><nextToken/></DescribeSpotPriceHistoryResponse>"
     );
     assert_like(&body, &example, &[], &[]);
+}
+
+#[test]
+fn products_are_like_the_documented_ones() {
+    let (mut state, _) = state();
+    state.shared.listed.insert("m5.large".to_owned(), "0.0960000000".to_owned());
+    let (status, body) = answer(&mut state, PRICING, "GetProducts&ServiceCode=AmazonEC2&MaxResults=1");
+    assert_eq!(status, 200);
+    let product = r#"{"product":{"productFamily":"Storage","attributes":{"storageMedia":"","maxThroughputvolume":"","volumeType":"",
+        "maxIopsvolume":"","servicecode":"","usagetype":"","locationType":"","location":"","servicename":"","maxVolumeSize":"",
+        "operation":""},"sku":""},"serviceCode":"","terms":{"OnDemand":{"SKU.JRTCKXETXF":{"priceDimensions":{"SKU.JRTCKXETXF.6YS6EN2CT7":
+        {"unit":"GB-Mo","endRange":"Inf","description":"","appliesTo":[],"rateCode":"","beginRange":"0","pricePerUnit":
+        {"USD":"0.1380000000"}}},"sku":"","effectiveDate":"","offerTermCode":"","termAttributes":{}}}},"version":"","publicationDate":""}"#;
+    let example = json!({ "FormatVersion": "aws_v1", "NextToken": "x", "PriceList": [product] }).to_string();
+    let of_volumes =
+        ["storageMedia", "maxThroughputvolume", "volumeType", "maxIopsvolume", "maxVolumeSize"].into_iter();
+    let not_read = of_volumes.chain(["usagetype", "/location", "servicename", "/operation"]);
+    let of_instances =
+        ["instanceType", "regionCode", "operatingSystem", "tenancy", "preInstalledSw"].into_iter();
+    let of_instances = of_instances.chain(["capacitystatus", "licenseModel"]);
+    assert_like(&body, &example, &not_read.collect::<Vec<_>>(), &of_instances.collect::<Vec<_>>());
 }
 
 #[test]
