@@ -1,8 +1,10 @@
 //! Clients that failed the handshake, and certificates that expire: counted, and logged at a bounded rate.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::error::Error as _;
 use std::io;
+use std::path::PathBuf;
 use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -119,6 +121,8 @@ pub struct Refusals {
     counts: Family<Labels, Counter>,
     ends: Family<OfFile, Gauge<i64, AtomicI64>>,
     warnings: Arc<Mutex<Sparingly>>,
+    /// Files that end soon, and when that was told: both addresses may show one certificate.
+    ending: Arc<Mutex<BTreeMap<PathBuf, Sparingly>>>,
 }
 
 impl Refusals {
@@ -154,21 +158,16 @@ impl Refusals {
     /// Rereads changed certificate files, and warns before one expires. Never completes.
     pub(super) async fn watch_certificates(&self, tls: Option<&Tls>, clock: &Clock) -> Infallible {
         let Some(tls) = tls else { return std::future::pending().await };
-        let mut warned = Sparingly::default();
         loop {
             let now = clock.wall();
-            let mut ending = Vec::new();
             for (file, end) in tls.ends() {
                 self.ends.get_or_create(&OfFile { file: FileLabel::of(tls, file) }).set(end.as_second());
-                if elapsed(now, end) < WARN_BEFORE {
-                    ending.push((file, end));
-                }
-            }
-            if ending.is_empty() {
-                warned = Sparingly::default();
-            } else if warned.tell(REMIND_EVERY).is_some() {
-                for (file, end) in ending {
-                    let path = tls.path(file).map(|path| path.display().to_string());
+                let Some(path) = tls.path(file) else { continue };
+                let mut ending = self.ending.lock().unwrap_or_else(PoisonError::into_inner);
+                if elapsed(now, end) >= WARN_BEFORE {
+                    ending.remove(path);
+                } else if ending.entry(path.to_owned()).or_default().tell(REMIND_EVERY).is_some() {
+                    let path = path.display().to_string();
                     warn!(%file, path, %end, "a TLS certificate or revocation list expires soon or has expired: put a new one into its file, which is read again without a restart");
                 }
             }
