@@ -17,7 +17,7 @@ use crate::groups::hooks::Hooks;
 use crate::groups::managed_hooks::{Known, ManagedHooks};
 use crate::groups::protection::Protection;
 use crate::groups::{self, Groups};
-use crate::prices::{Prices, Reader};
+use crate::prices::{Prices, Reader, register_age};
 use crate::provider::{AwsSizing, Expander, Provider, RpcMetrics, Running};
 use crate::scale_in::{Board, EvictionRate, History, Holds, Intents, Metrics, Notices, Shared};
 use crate::telemetry::traces::Traces;
@@ -62,6 +62,7 @@ impl Parts {
         });
         if let Some(prices) = &prices {
             prices.register(&mut registry);
+            register_age(&mut registry, Arc::clone(prices), shared.clock.clone());
         }
         let managed_hooks = managed_hooks(config, &shared);
         if let Some(managed) = &managed_hooks {

@@ -5,6 +5,7 @@
 //!   built-in [`table`], then what is [`near`], then what a vCPU, a GiB and a GPU cost elsewhere ([`fit`]).
 //! - All of it is pure but [`Prices`], which holds what is known and counts what was asked.
 
+mod age;
 pub mod book;
 pub mod fit;
 pub mod near;
@@ -23,7 +24,8 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
-pub use book::{Book, Price, Source, System};
+pub use age::register_age;
+pub use book::{Book, Kind, Price, Source, System};
 pub use node::PricedNode;
 pub use reader::{Reader, listed_as, product};
 
@@ -80,6 +82,18 @@ impl Prices {
     /// Notes what AWS has told.
     fn learn(&self, change: impl FnOnce(&mut Book)) {
         change(Arc::make_mut(&mut self.book.write().unwrap_or_else(PoisonError::into_inner)));
+    }
+
+    /// Forgets what AWS has told of other kinds than these.
+    fn forget_all_but(&self, wanted: &BTreeSet<Kind>) {
+        let book = self.book();
+        if book.spot.keys().chain(book.on_demand.keys()).any(|kind| !wanted.contains(kind)) {
+            drop(book);
+            self.learn(|book| {
+                book.spot.retain(|kind, _| wanted.contains(kind));
+                book.on_demand.retain(|kind, _| wanted.contains(kind));
+            });
+        }
     }
 
     /// The region.

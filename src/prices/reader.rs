@@ -64,6 +64,7 @@ impl Reader {
         let now = self.clock.now();
         let wanted: BTreeSet<Kind> = view.groups.values().flat_map(|group| node::kinds(group)).collect();
         self.read.retain(|kind, _| wanted.contains(kind));
+        self.prices.forget_all_but(&wanted);
         let is_due = |kind: &Kind| self.read.get(kind).is_none_or(|at| elapsed(*at, now) >= EVERY);
         let mut due: BTreeMap<System, Vec<String>> = BTreeMap::new();
         for (name, system) in wanted.iter().filter(|kind| is_due(kind)) {
@@ -87,7 +88,10 @@ impl Reader {
             match Box::pin(self.aws.on_demand_price(&kind.0, listed_as(kind.1))).await {
                 Ok(price) => {
                     let quote = price.map(|per_hour| (kind.clone(), Quote { per_hour, at: now }));
-                    self.prices.learn(|book| book.on_demand.extend(quote));
+                    self.prices.learn(|book| {
+                        book.on_demand.remove(&kind);
+                        book.on_demand.extend(quote);
+                    });
                     self.listed.insert(kind, now);
                     if self.list_outage.ends().is_some() {
                         tracing::info!("the Price List is read again");
@@ -120,8 +124,13 @@ impl Reader {
                     let zones = by_kind.entry((instance_type, system)).or_default();
                     zones.insert(zone, Quote { per_hour: price, at: now });
                 }
-                self.prices.learn(|book| book.spot.extend(by_kind));
-                self.read.extend(types.into_iter().map(|name| ((name, system), now)));
+                let asked: BTreeSet<Kind> = types.into_iter().map(|name| (name, system)).collect();
+                self.prices.learn(|book| {
+                    // What is told no more is offered no more.
+                    book.spot.retain(|kind, _| !asked.contains(kind));
+                    book.spot.extend(by_kind);
+                });
+                self.read.extend(asked.into_iter().map(|kind| (kind, now)));
                 if self.outage.ends().is_some() {
                     tracing::info!("spot prices are read again");
                 }

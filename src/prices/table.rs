@@ -7,6 +7,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
+use jiff::Timestamp;
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
+
 use crate::aws::type_table::line_of;
 
 const TABLE: &str = include_str!("prices.tsv");
@@ -44,6 +48,11 @@ pub fn regions() -> impl Iterator<Item = &'static str> {
 /// The day of the newest prices in the table, `2025-03-02`.
 pub fn date() -> &'static str {
     TABLE.lines().find_map(|line| line.strip_prefix(DATE)).unwrap_or_default()
+}
+
+/// The beginning of that day.
+pub fn as_of() -> Option<Timestamp> {
+    Some(date().parse::<Date>().ok()?.to_zoned(TimeZone::UTC).ok()?.timestamp())
 }
 
 /// Renders the table; `source` says where the prices are from, `date` from which day.
@@ -111,6 +120,12 @@ mod tests {
             TABLE.lines().find_map(|line| line.strip_prefix("# Source: ")).expect("tells its source");
         assert_eq!(render(&prices, source, date()), TABLE);
         assert!(TABLE.len() < 200_000, "{} bytes are in the program", TABLE.len());
+    }
+
+    #[test]
+    fn the_table_tells_its_day() {
+        let day = format!("{}T00:00:00Z", date()).parse().expect("a moment");
+        assert_eq!(as_of(), Some(day));
     }
 
     #[test]

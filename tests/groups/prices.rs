@@ -1,15 +1,17 @@
 //! What cluster-autoscaler's price expander buys by the prices that it is told: the whole program on the simulated worlds, and
 //! beside it the stand-in, which computes as the real expander does.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ebbtide::aws::Aws;
+use ebbtide::aws::{AutoScalingGroup, Aws, Launch, Override};
 use ebbtide::commands::{self, Style};
 use ebbtide::config::{Config, Output, PriceSource};
-use ebbtide::prices::Source;
+use ebbtide::groups::{Group, Groups, Snapshot};
+use ebbtide::prices::{Prices, Reader, Source, register_age};
 use ebbtide::provider::expander::proto::{BestOptionsRequest, Option as Offered};
 use ebbtide::provider::proto::{ExternalGrpcNode, PricingNodePriceRequest};
 use ebbtide::sim::autoscaler::{Expander, Options, Version};
@@ -18,6 +20,7 @@ use ebbtide::sim::cluster::replica_set;
 use ebbtide::sim::http::aws_client;
 use ebbtide::sim::program::config;
 use ebbtide::sim::world::World;
+use prometheus_client::registry::Registry;
 use prost_types::Timestamp;
 use serde_json::{Value, json};
 
@@ -163,6 +166,69 @@ async fn a_new_spot_price_is_told_within_minutes_and_one_that_cannot_be_read_aga
     assert!((hourly(&scene, "c-spot").await - 0.05).abs() < 1e-9, "the last that is known");
     scene.world.aws.deny(Operation::DescribeSpotPriceHistory, false);
     assert!(costs(&scene, "c-spot", 0.06).await);
+}
+
+/// The age of each source's prices in seconds, as `/metrics` tells it.
+fn ages(registry: &Registry) -> BTreeMap<String, f64> {
+    let mut page = String::new();
+    prometheus_client::encoding::text::encode(&mut page, registry).expect("writes to a string");
+    let series = page.lines().filter_map(|line| line.strip_prefix("ebbtide_prices_age_seconds{source=\""));
+    let parsed = series.filter_map(|rest| rest.split_once("\"} "));
+    parsed.map(|(source, age)| (source.to_owned(), age.parse().expect("a number"))).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn prices_grow_older_while_they_cannot_be_read_and_go_when_nobody_needs_them_or_aws_has_them_no_more() {
+    let world = spot_at("0.04");
+    world.aws.list_price("m5.large", "0.1");
+    let (clock, groups) = (world.clock.clone(), Arc::new(Groups::new(Duration::from_mins(10))));
+    let snapshot = |types: &[&str]| {
+        let of_type = |kind: &&str| Override {
+            instance_type: Some((*kind).to_owned()),
+            requirements: None,
+            template: None,
+        };
+        let launch = Launch { overrides: types.iter().map(of_type).collect(), ..Launch::default() };
+        let asg = AutoScalingGroup { name: "web".into(), launch, ..AutoScalingGroup::default() };
+        Snapshot::new(clock.now(), [Arc::new(Group { asg, ..Group::default() })])
+    };
+    let (prices, mut registry) = (Arc::new(Prices::of("us-east-1", true)), Registry::default());
+    register_age(&mut registry, Arc::clone(&prices), clock.clone());
+    let aws = Aws::at(aws_client(Arc::new(world.aws.clone())));
+    let mut reader = Reader::new(aws, Arc::clone(&groups), Arc::clone(&prices), clock.clone());
+    let sources = || ages(&registry).into_keys().collect::<Vec<_>>();
+    assert_eq!(sources(), ["table"], "AWS has told nothing yet");
+
+    groups.publish(snapshot(&["m5.large"]));
+    reader.refresh().await;
+    let told = ages(&registry);
+    assert!(told["spot"] < 60.0 && told["list"] < 60.0 && told["table"] > 86_400.0, "{told:?}");
+    let both = [Operation::DescribeSpotPriceHistory, Operation::GetProducts];
+    let deny = |is_denied| both.iter().for_each(|operation| world.aws.deny(*operation, is_denied));
+    deny(true);
+    for _ in 0..72 {
+        tokio::time::sleep(Duration::from_hours(1)).await;
+        reader.refresh().await;
+    }
+    let older = ages(&registry);
+    for source in ["spot", "list", "table"] {
+        assert!((older[source] - told[source] - 3.0 * 86_400.0).abs() < 600.0, "{source}: {older:?}");
+    }
+
+    deny(false);
+    world.aws.withdraw("m5.large");
+    tokio::time::sleep(Duration::from_hours(1)).await;
+    reader.refresh().await;
+    assert_eq!(sources(), ["table"], "AWS says that there is none");
+
+    world.aws.set_spot_price("m5.large", ZONE, "0.04");
+    world.aws.list_price("m5.large", "0.1");
+    tokio::time::sleep(Duration::from_hours(25)).await;
+    reader.refresh().await;
+    assert_eq!(sources(), ["list", "spot", "table"]);
+    groups.publish(snapshot(&["c5.large"]));
+    reader.refresh().await;
+    assert_eq!(sources(), ["table"], "nobody launches it");
 }
 
 #[tokio::test(start_paused = true)]

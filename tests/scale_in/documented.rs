@@ -13,14 +13,16 @@ use ebbtide::sim::aws::{QueueSpec, TerminationCause};
 use ebbtide::sim::cluster::{Event, budget, pod};
 use ebbtide::sim::world::World;
 use ebbtide::slots::Peer;
+use ebbtide::telemetry::captured;
 use futures::StreamExt as _;
 use hyper_util::rt::TokioIo;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::Api;
 use kube::api::DeleteParams;
 use prost_types::Timestamp;
-use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair, date_time_ymd};
 use tonic::transport::Endpoint;
+use tracing::Level;
 
 use crate::journal_queries::moments;
 use crate::managed_hooks::managed;
@@ -71,7 +73,9 @@ async fn pages_of_a_scale_in() -> Vec<String> {
     let (ours, theirs) = tokio::io::duplex(1 << 16);
     let client = futures::stream::iter([Ok((Box::new(theirs) as Box<dyn Io>, Peer::Local))]);
     let incoming = Box::pin(client.chain(futures::stream::pending()));
-    let prices = Some(PriceSource::Table);
+    world.aws.set_spot_price("m5.large", "us-east-1a", "0.04");
+    world.aws.list_price("m5.large", "0.096");
+    let prices = Some(PriceSource::Aws);
     let config = Config { queue_urls: vec![queue], prices, ..managed(false) };
     let scene = Watched::reached_by(world, config, incoming, None).await;
     let mut ours = Some(TokioIo::new(ours));
@@ -102,12 +106,13 @@ async fn pages_of_a_scale_in() -> Vec<String> {
     vec![blocked, scene.scrape().await]
 }
 
-/// The page of a program that has refused a client.
-async fn page_with_tls() -> String {
+/// A program that shows one certificate, which ends then, at both addresses. It has refused a client.
+async fn with_tls(test: &str, ends: (i32, u8, u8)) -> Watched {
     let mut params = CertificateParams::new(vec!["ebbtide".to_owned()]).expect("a name");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.not_after = date_time_ymd(ends.0, ends.1, ends.2);
     let key = KeyPair::generate().expect("a key");
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("documented");
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
     fs::create_dir_all(&directory).expect("a directory");
     let (cert, key_file) = (directory.join("tls.crt"), directory.join("tls.key"));
     fs::write(&cert, params.self_signed(&key).expect("signed").pem()).expect("written");
@@ -131,13 +136,21 @@ async fn page_with_tls() -> String {
         let series = format!("ebbtide_tls_not_after_timestamp_seconds{{file=\"{file}\"}}");
         scene.until_it_tells(&series, 1.0).await;
     }
-    scene.scrape().await
+    scene
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_certificate_that_both_addresses_show_is_warned_about_once_before_it_ends() {
+    let (log, _guard) = captured::log(Level::WARN);
+    // The world begins with the year.
+    let _scene = with_tls("ends-soon", (2026, 1, 8)).await;
+    assert_eq!(log.text().matches("expires soon").count(), 1, "{}", log.text());
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_tables_have_every_metric_of_the_program_with_its_labels_and_no_other() {
     let mut pages = pages_of_a_scale_in().await;
-    pages.push(page_with_tls().await);
+    pages.push(with_tls("documented", (4000, 1, 1)).await.scrape().await);
     let (documented, told) = (documented(), told(&pages));
     let names = |metrics: &Metrics| metrics.keys().cloned().collect::<BTreeSet<_>>();
     assert_eq!(names(&documented), names(&told), "left: documented, right: told");

@@ -34,6 +34,14 @@ impl Aws {
         self.script(|state, _| state.shared.listed.insert(instance_type.to_owned(), price.to_owned()));
     }
 
+    /// EC2 offers no instance of this type any more: it has neither a spot price nor one in the Price List.
+    pub fn withdraw(&self, instance_type: &str) {
+        self.script(|state, _| {
+            state.shared.listed.remove(instance_type);
+            state.shared.spot_prices.retain(|(name, _), _| name != instance_type);
+        });
+    }
+
     /// From now on a spot instance of this type with Linux costs so much in this zone, in USD per hour.
     pub fn set_spot_price(&self, instance_type: &str, zone: &str, price: &str) {
         self.script(|state, now| {

@@ -1,0 +1,51 @@
+//! How old prices are, computed at each scrape.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::{Registry, Unit};
+
+use super::{Labels, Prices, Source, table};
+use crate::clock::{Clock, elapsed};
+
+/// Registers `ebbtide_prices_age_seconds`, the age of each source's oldest price: what has not been read again shows, whatever else
+/// has been.
+pub fn register_age(registry: &mut Registry, prices: Arc<Prices>, clock: Clock) {
+    registry.register_collector(Box::new(Age { prices, clock }));
+}
+
+#[derive(Debug)]
+struct Age {
+    prices: Arc<Prices>,
+    clock: Clock,
+}
+
+impl Collector for Age {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let book = self.prices.book();
+        let oldest = [
+            (Source::spot, book.spot.values().flat_map(BTreeMap::values).map(|quote| quote.at).min()),
+            (Source::list, book.on_demand.values().map(|quote| quote.at).min()),
+            (Source::table, table::as_of()),
+        ];
+        let mut family = encoder.encode_descriptor(
+            "ebbtide_prices_age",
+            "How old the oldest price of each source is",
+            Some(&Unit::Seconds),
+            MetricType::Gauge,
+        )?;
+        let now = self.clock.now();
+        for (source, at) in oldest {
+            // What has told nothing has no age.
+            let Some(at) = at else { continue };
+            let age = elapsed(at, now).as_secs_f64();
+            ConstGauge::new(age).encode(family.encode_family(&Labels { source })?)?;
+        }
+        Ok(())
+    }
+}
