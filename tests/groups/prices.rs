@@ -7,6 +7,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use aws_config::{BehaviorVersion, Region, SdkConfig};
+use aws_credential_types::Credentials;
+use aws_sdk_autoscaling::config::SharedCredentialsProvider;
+use aws_smithy_async::rt::sleep::{SharedAsyncSleep, TokioSleep};
 use ebbtide::aws::{AutoScalingGroup, Aws, Launch, Override};
 use ebbtide::commands::{self, Style};
 use ebbtide::config::{Config, Output, PriceSource};
@@ -166,6 +170,30 @@ async fn a_new_spot_price_is_told_within_minutes_and_one_that_cannot_be_read_aga
     assert!((hourly(&scene, "c-spot").await - 0.05).abs() < 1e-9, "the last that is known");
     scene.world.aws.deny(Operation::DescribeSpotPriceHistory, false);
     assert!(costs(&scene, "c-spot", 0.06).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn yuan_are_not_taken_for_dollars() {
+    let world = spot_at("0.28");
+    let told = async |region| {
+        let config = SdkConfig::builder()
+            .behavior_version(BehaviorVersion::latest())
+            .region(Region::from_static(region))
+            .credentials_provider(SharedCredentialsProvider::new(Credentials::from_keys("id", "key", None)))
+            .http_client(aws_client(Arc::new(world.aws.clone())))
+            .sleep_impl(SharedAsyncSleep::new(TokioSleep::new()))
+            .build();
+        let aws = Aws::new(&config).expect("a region");
+        let found = aws.spot_prices(&["m5.large".to_owned()], "Linux/UNIX", world.clock.now()).await;
+        found
+            .expect("answered")
+            .iter()
+            .filter(|one| one.zone == ZONE)
+            .map(|one| one.price)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(told("us-east-1").await, [0.28]);
+    assert_eq!(told("cn-north-1").await, [0.0; 0]);
 }
 
 /// The age of each source's prices in seconds, as `/metrics` tells it.
