@@ -15,7 +15,7 @@ use ebbtide::aws::{AutoScalingGroup, Aws, Launch, Override};
 use ebbtide::commands::{self, Style};
 use ebbtide::config::{Config, Output, PriceSource};
 use ebbtide::groups::{Group, Groups, Snapshot};
-use ebbtide::prices::{Prices, Reader, Source, register_age};
+use ebbtide::prices::{Prices, Reader, Source, System, register_age};
 use ebbtide::provider::expander::proto::{BestOptionsRequest, Option as Offered};
 use ebbtide::provider::proto::{ExternalGrpcNode, PricingNodePriceRequest};
 use ebbtide::sim::autoscaler::{Expander, Options, Version};
@@ -196,6 +196,28 @@ async fn yuan_are_not_taken_for_dollars() {
     assert_eq!(told("cn-north-1").await, [0.0; 0]);
 }
 
+/// A snapshot of a group that launches these types.
+fn launches(world: &World, types: &[&str]) -> Snapshot {
+    let of_type = |kind: &&str| Override {
+        instance_type: Some((*kind).to_owned()),
+        requirements: None,
+        template: None,
+    };
+    let launch = Launch { overrides: types.iter().map(of_type).collect(), ..Launch::default() };
+    let asg = AutoScalingGroup { name: "web".into(), launch, ..AutoScalingGroup::default() };
+    Snapshot::new(world.clock.now(), [Arc::new(Group { asg, ..Group::default() })])
+}
+
+/// What reads the prices of these types, the prices, and the groups.
+fn reads(world: &World, types: &[&str]) -> (Reader, Arc<Prices>, Arc<Groups>) {
+    let groups = Arc::new(Groups::new(Duration::from_mins(10)));
+    groups.publish(launches(world, types));
+    let prices = Arc::new(Prices::of("us-east-1", true));
+    let aws = Aws::at(aws_client(Arc::new(world.aws.clone())));
+    let reader = Reader::new(aws, Arc::clone(&groups), Arc::clone(&prices), world.clock.clone());
+    (reader, prices, groups)
+}
+
 /// The age of each source's prices in seconds, as `/metrics` tells it.
 fn ages(registry: &Registry) -> BTreeMap<String, f64> {
     let mut page = String::new();
@@ -209,25 +231,13 @@ fn ages(registry: &Registry) -> BTreeMap<String, f64> {
 async fn prices_grow_older_while_they_cannot_be_read_and_go_when_nobody_needs_them_or_aws_has_them_no_more() {
     let world = spot_at("0.04");
     world.aws.list_price("m5.large", "0.1");
-    let (clock, groups) = (world.clock.clone(), Arc::new(Groups::new(Duration::from_mins(10))));
-    let snapshot = |types: &[&str]| {
-        let of_type = |kind: &&str| Override {
-            instance_type: Some((*kind).to_owned()),
-            requirements: None,
-            template: None,
-        };
-        let launch = Launch { overrides: types.iter().map(of_type).collect(), ..Launch::default() };
-        let asg = AutoScalingGroup { name: "web".into(), launch, ..AutoScalingGroup::default() };
-        Snapshot::new(clock.now(), [Arc::new(Group { asg, ..Group::default() })])
-    };
-    let (prices, mut registry) = (Arc::new(Prices::of("us-east-1", true)), Registry::default());
-    register_age(&mut registry, Arc::clone(&prices), clock.clone());
-    let aws = Aws::at(aws_client(Arc::new(world.aws.clone())));
-    let mut reader = Reader::new(aws, Arc::clone(&groups), Arc::clone(&prices), clock.clone());
+    let (mut reader, prices, groups) = reads(&world, &[]);
+    let mut registry = Registry::default();
+    register_age(&mut registry, prices, world.clock.clone());
     let sources = || ages(&registry).into_keys().collect::<Vec<_>>();
     assert_eq!(sources(), ["table"], "AWS has told nothing yet");
 
-    groups.publish(snapshot(&["m5.large"]));
+    groups.publish(launches(&world, &["m5.large"]));
     reader.refresh().await;
     let told = ages(&registry);
     assert!(told["spot"] < 60.0 && told["list"] < 60.0 && told["table"] > 86_400.0, "{told:?}");
@@ -254,7 +264,7 @@ async fn prices_grow_older_while_they_cannot_be_read_and_go_when_nobody_needs_th
     tokio::time::sleep(Duration::from_hours(25)).await;
     reader.refresh().await;
     assert_eq!(sources(), ["list", "spot", "table"]);
-    groups.publish(snapshot(&["c5.large"]));
+    groups.publish(launches(&world, &["c5.large"]));
     reader.refresh().await;
     assert_eq!(sources(), ["table"], "nobody launches it");
 }
@@ -351,29 +361,30 @@ async fn the_command_explains_which_group_the_expander_would_grow() {
 async fn the_price_list_beats_the_table_and_what_it_has_of_other_products_counts_for_nothing() {
     let world = World::new(1);
     world.aws.list_price("m5.large", "0.0800000000");
-    // A day is long for a look a minute.
-    let seldom = Config {
-        refresh_interval: Duration::from_mins(30),
-        snapshot_max_age: Duration::from_hours(1),
-        ..by_aws()
-    };
-    let scene =
-        Scene::configured(world, seldom, [of_type("b-plain", "m5.large"), of_type("c-compute", "c5.large")])
-            .await;
+    let groups = [of_type("b-plain", "m5.large"), of_type("c-compute", "c5.large")];
+    let scene = Scene::configured(world, by_aws(), groups).await;
     assert!(costs(&scene, "b-plain", 0.08).await);
     // Dearer by the table is cheaper by the list.
     let autoscaler = Loop::start(&scene, by_price(Version::V1_30));
     scene.world.cluster.add(replica_set("web", 1).cpu_millis(500));
     assert!(scene.world.until(SOON, |_| scene.running("web") == 1).await);
     assert_eq!(autoscaler.bought(), [("b-plain".to_owned(), 1)].into());
-    drop(autoscaler);
-    // It is read once a day.
-    let before = scene.world.aws.calls(Operation::GetProducts);
-    scene.world.aws.list_price("m5.large", "0.0700000000");
-    tokio::time::sleep(Duration::from_hours(6)).await;
-    assert_eq!(scene.world.aws.calls(Operation::GetProducts), before);
-    tokio::time::sleep(Duration::from_hours(19)).await;
-    assert!((hourly(&scene, "b-plain").await - 0.07).abs() < 1e-9);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_price_list_is_read_once_a_day() {
+    let world = spot_at("0.04");
+    world.aws.list_price("m5.large", "0.08");
+    let (mut reader, prices, _groups) = reads(&world, &["m5.large"]);
+    let told = || prices.book().on_demand[&("m5.large".to_owned(), System::Linux)].per_hour;
+    reader.refresh().await;
+    world.aws.list_price("m5.large", "0.07");
+    for (hours, expected, calls) in [(23, 0.08, 1), (2, 0.07, 2)] {
+        tokio::time::sleep(Duration::from_hours(hours)).await;
+        reader.refresh().await;
+        assert!((told() - expected).abs() < 1e-9, "{hours} h later: {}", told());
+        assert_eq!(world.aws.calls(Operation::GetProducts), calls, "{hours} h later");
+    }
 }
 
 #[tokio::test(start_paused = true)]
