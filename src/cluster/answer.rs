@@ -4,15 +4,11 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 use kube::core::Status;
-use tokio::sync::Semaphore;
 
 use crate::dry_run;
 
 /// Longest wait for one answer. A healthy API server takes milliseconds, one that is starting a few seconds.
 pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Longest wait for a place among calls of a kind, before [`CALL_TIMEOUT`] begins.
-const TURN: Duration = Duration::from_secs(5);
 
 /// Reason of an answer that is our own. No API server gives it.
 pub(super) const DRY_RUN: &str = "EbbtideDryRun";
@@ -76,7 +72,7 @@ pub enum Answer {
 
 /// Pause when the API server is busy and names none: its flow control's own value. Source: [API Priority and
 /// Fairness](https://kubernetes.io/docs/concepts/cluster-administration/flow-control/).
-pub(super) const BUSY: SignedDuration = SignedDuration::from_secs(1);
+const BUSY: SignedDuration = SignedDuration::from_secs(1);
 
 /// Bounds of that pause: a proxy may answer any number of seconds. Never at once, and no longer than other retries.
 const BUSY_AT_MOST: SignedDuration = SignedDuration::from_secs(30);
@@ -136,14 +132,6 @@ pub(super) async fn timely<T>(call: impl Future<Output = Result<T, kube::Error>>
         Ok(result) => result.map_err(ApiError::from),
         Err(_) => Err(ApiError::TimedOut),
     }
-}
-
-/// Makes the call when one of these places is free, at most [`TURN`] from now. `None`: it was not made.
-pub(super) async fn in_turn<T>(places: &Semaphore, call: impl Future<Output = T>) -> Option<T> {
-    let place = tokio::time::timeout(TURN, places.acquire()).await;
-    // Nobody closes them.
-    let _place = place.ok()?.ok()?;
-    Some(call.await)
 }
 
 #[cfg(test)]

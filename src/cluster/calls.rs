@@ -14,7 +14,7 @@ use kube::api::{Api, DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, P
 use kube::core::Status;
 use serde_json::{Value, json};
 
-use super::answer::{self, Answer, ApiError, CALL_TIMEOUT, in_turn, timely};
+use super::answer::{self, Answer, ApiError, CALL_TIMEOUT, timely};
 use super::client::Cluster;
 use super::drain_state::DrainState;
 use super::node_view::NodeView;
@@ -64,6 +64,15 @@ impl About<'_> {
     }
 }
 
+/// The text as an Event takes it: what does not fit ends in an ellipsis.
+fn note(text: &str) -> String {
+    const CUT: &str = "…";
+    if text.len() <= NOTE_LIMIT {
+        return text.to_owned();
+    }
+    format!("{}{CUT}", &text[..text.floor_char_boundary(NOTE_LIMIT - CUT.len())])
+}
+
 /// Largest answer to an eviction that is read.
 const ANSWER_LIMIT: usize = 64 * 1024;
 
@@ -111,7 +120,7 @@ impl Cluster {
         Ok(NodeView::from(&node))
     }
 
-    /// Evicts the pod with this UID, when there is a place for it. `grace` in seconds replaces the pod's own.
+    /// Evicts the pod with this UID. `grace` in seconds replaces the pod's own.
     pub async fn evict(&self, pod: &PodName, uid: &str, grace: Option<i64>) -> Answer {
         // `kube`'s own request writes `delete_options`, which the API server ignores, preconditions and all.
         let body = json!({
@@ -128,11 +137,9 @@ impl Cluster {
             Ok(request) => request,
             Err(error) => return Answer::Unclear(error.to_string()),
         };
-        let call = tokio::time::timeout(CALL_TIMEOUT, self.answer(request));
-        match in_turn(&self.evictions, call).await {
-            None => Answer::Busy(answer::BUSY),
-            Some(Ok(answer)) => answer,
-            Some(Err(_)) => Answer::Unclear(ApiError::TimedOut.to_string()),
+        match tokio::time::timeout(CALL_TIMEOUT, self.answer(request)).await {
+            Ok(answer) => answer,
+            Err(_) => Answer::Unclear(ApiError::TimedOut.to_string()),
         }
     }
 
@@ -149,7 +156,8 @@ impl Cluster {
         answer::read(code, retry_after.map(SignedDuration::from_secs), status.as_ref())
     }
 
-    /// Deletes the pod with this UID, whatever budgets say. `grace` in seconds replaces the pod's own.
+    /// Deletes the pod with this UID, whatever budgets say, once fewer than fifty others are being deleted. `grace` in seconds replaces
+    /// the pod's own.
     pub async fn delete_pod(&self, pod: &PodName, uid: &str, grace: Option<i64>) -> Answer {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
         let params = DeleteParams {
@@ -157,13 +165,13 @@ impl Cluster {
             preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
             ..DeleteParams::default()
         };
-        match in_turn(&self.pod_writes, timely(api.delete(&pod.name, &params))).await {
-            None => Answer::Busy(answer::BUSY),
-            Some(Ok(_)) => Answer::Going,
-            Some(Err(ApiError::Refused(status))) => answer::read(status.code, None, Some(&status)),
+        let _permit = self.deletions.acquire().await;
+        match timely(api.delete(&pod.name, &params)).await {
+            Ok(_) => Answer::Going,
+            Err(ApiError::Refused(status)) => answer::read(status.code, None, Some(&status)),
             // The only precondition is the UID.
-            Some(Err(ApiError::NotFound | ApiError::Conflict)) => Answer::Gone,
-            Some(Err(error)) => Answer::Unclear(error.to_string()),
+            Err(ApiError::NotFound | ApiError::Conflict) => Answer::Gone,
+            Err(error) => Answer::Unclear(error.to_string()),
         }
     }
 
@@ -182,10 +190,9 @@ impl Cluster {
                 "lastTransitionTime": Time(now),
             }] },
         });
-        let params = PatchParams::default();
-        let patch = Patch::Strategic(patch);
-        let call = timely(api.patch_status(&pod.name, &params, &patch));
-        in_turn(&self.pod_writes, call).await.unwrap_or(Err(ApiError::TimedOut)).map(drop)
+        let _permit = self.deletions.acquire().await;
+        timely(api.patch_status(&pod.name, &PatchParams::default(), &Patch::Strategic(patch))).await?;
+        Ok(())
     }
 
     /// Whether the DaemonSet of this name has this UID now.
@@ -202,10 +209,8 @@ impl Cluster {
     pub async fn annotate_pod(&self, pod: &PodName, uid: &str, annotations: &Value) -> Result<(), ApiError> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
         let patch = json!({ "metadata": { "uid": uid, "annotations": annotations } });
-        let params = PatchParams::default();
-        let patch = Patch::Merge(patch);
-        let call = timely(api.patch_metadata(&pod.name, &params, &patch));
-        in_turn(&self.pod_writes, call).await.unwrap_or(Err(ApiError::TimedOut)).map(drop)
+        timely(api.patch_metadata(&pod.name, &PatchParams::default(), &Patch::Merge(patch))).await?;
+        Ok(())
     }
 
     /// The data of a ConfigMap in our namespace; `None` if there is no such ConfigMap.
@@ -285,7 +290,7 @@ impl Cluster {
             reporting_instance: Some("ebbtide".into()),
             action: Some(about.action().into()),
             reason: Some(reason.to_owned()),
-            note: Some(text[..text.floor_char_boundary(NOTE_LIMIT)].to_owned()),
+            note: Some(note(text)),
             type_: Some(if warning { "Warning" } else { "Normal" }.into()),
             regarding: Some(regarding),
             ..Event::default()

@@ -19,18 +19,16 @@ const SILENCE: Duration = Duration::from_mins(3);
 /// Longest silence on a connection: a watch lasts 60 s, and `kube` allows 5 s more.
 const READ_TIMEOUT: Duration = Duration::from_secs(75);
 
-/// Most evictions under way at once, and most other writes of pods. Each takes a connection of its own (`kube` speaks HTTP/1.1),
-/// and a place of the API server's `--max-mutating-requests-inflight`, of which it has 200 for everybody.
-const AT_ONCE: usize = 100;
+/// Upper limit of deletions of pods under way. Thousands of pods may meet one deadline, and each call takes a connection of its own
+/// (`kube` speaks HTTP/1.1).
+const DELETIONS_AT_ONCE: usize = 50;
 
 /// The cluster.
 #[derive(Clone)]
 pub struct Cluster {
     pub(super) client: kube::Client,
-    /// Places for evictions.
-    pub(super) evictions: Arc<Semaphore>,
-    /// Places for other writes of pods: no eviction that hangs holds up a deletion.
-    pub(super) pod_writes: Arc<Semaphore>,
+    /// Permits for deletions of pods, and for what is noted on them before. Nobody closes it.
+    pub(super) deletions: Arc<Semaphore>,
     requests: Requests,
     pub(super) rewinds: Arc<Rewinds>,
 }
@@ -47,8 +45,7 @@ impl Cluster {
         let requests = Requests::default();
         Self {
             client: requests.seen(client),
-            evictions: Arc::new(Semaphore::new(AT_ONCE)),
-            pod_writes: Arc::new(Semaphore::new(AT_ONCE)),
+            deletions: Arc::new(Semaphore::new(DELETIONS_AT_ONCE)),
             requests,
             rewinds: Arc::default(),
         }

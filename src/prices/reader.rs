@@ -126,7 +126,7 @@ impl Reader {
                 }
                 let asked: BTreeSet<Kind> = types.into_iter().map(|name| (name, system)).collect();
                 self.prices.learn(|book| {
-                    // What is told no more is offered no more.
+                    // EC2 gives no price of a type that it no longer offers.
                     book.spot.retain(|kind, _| !asked.contains(kind));
                     book.spot.extend(by_kind);
                 });

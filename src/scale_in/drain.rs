@@ -302,6 +302,11 @@ fn try_eviction(
         owner: pod.owner(),
         returned,
     };
+    // What got no answer might get none for ten seconds again, which the deletion at the last call would have to wait for.
+    let is_late = time.gone_by.is_some_and(|by| order::first_call(by, pod.grace_seconds) <= s.now);
+    if let Some(refusal) = refusal.filter(|refusal| is_late && !refusal.by_budget) {
+        return WaitReason::Refused(refusal.text.clone());
+    }
     let at_once = has_room && !in_flight;
     let is_due = at_once || s.memory.may_try_at(&task).is_some_and(|at| at <= s.now);
     let waits = is_due && waits_for_its_turn(s, pod, time, plan);

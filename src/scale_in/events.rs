@@ -315,7 +315,7 @@ impl WaitReason {
             Self::Patient => "asked not to be disturbed".to_owned(),
             Self::After(order) => format!("after order {order}"),
             Self::Refused(words) => quoted(words, 100),
-            Self::Rate => "its turn under --eviction-qps".to_owned(),
+            Self::Rate => "its turn: evictions are limited".to_owned(),
             Self::Queued => "to be evicted".to_owned(),
         }
     }

@@ -1,4 +1,5 @@
-//! How many evictions go out a second over all nodes (`--eviction-qps`), shared out fairly between them.
+//! How many evictions go out a second over all nodes (`--eviction-qps`), and how many are under way at once, shared out fairly between
+//! them.
 //!
 //! Nodes that wait take turns, one eviction each: a node with hundreds of pods keeps none with a single pod waiting. A
 //! node asks when it plans; nothing waits inside a call, so that a deadline finds no eviction in its way. Deletions at
@@ -20,12 +21,16 @@ const MADE_UP: SignedDuration = SignedDuration::from_millis(100);
 /// A node that does not use its turn for this long has lost it: its worker may have panicked.
 const UNUSED: SignedDuration = SignedDuration::from_secs(1);
 
-/// Evictions per time.
+/// Upper limit of evictions under way. Each takes a connection of its own (`kube` speaks HTTP/1.1), and one of the 200 requests that
+/// change something which an API server does at once for all its clients by default (`--max-mutating-requests-inflight`).
+pub(super) const AT_ONCE: usize = 50;
+
+/// Evictions per time and at once.
 #[derive(Debug)]
 pub struct EvictionRate {
     /// Between two evictions; `None`: no limit.
     pause: Option<SignedDuration>,
-    turns: Mutex<Turns>,
+    turns: Arc<Mutex<Turns>>,
 }
 
 #[derive(Debug, Default)]
@@ -36,6 +41,22 @@ struct Turns {
     first_since: Timestamp,
     /// Nodes in the order of their turns.
     waiting: VecDeque<(NodeName, Arc<Notify>)>,
+    /// Evictions without an answer.
+    under_way: usize,
+}
+
+/// An eviction under way, until this is dropped.
+#[derive(Debug)]
+pub(super) struct UnderWay(Arc<Mutex<Turns>>);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        turns.under_way -= 1;
+        if turns.under_way < AT_ONCE {
+            turns.tell_first();
+        }
+    }
 }
 
 /// Whether an eviction may go now.
@@ -50,13 +71,22 @@ pub enum Permit {
 impl EvictionRate {
     /// One eviction every `pause`; `None`: as many as there are.
     pub fn new(pause: Option<Duration>) -> Self {
-        Self { pause: pause.map(signed), turns: Mutex::default() }
+        Self { pause: pause.map(signed), turns: Arc::default() }
     }
 
-    /// Asks for one eviction on a node, whose worker waits for `told`.
-    pub(super) fn ask(&self, node: &NodeName, told: &Arc<Notify>, now: Timestamp) -> Permit {
-        let Some(pause) = self.pause else { return Permit::Granted };
+    /// Begins an eviction, permitted or not.
+    pub(super) fn begin(&self) -> UnderWay {
+        self.turns().under_way += 1;
+        UnderWay(Arc::clone(&self.turns))
+    }
+
+    /// Asks for one eviction on a node, whose worker waits for `told` and has had `granted` that it has not begun yet.
+    pub(super) fn ask(&self, node: &NodeName, told: &Arc<Notify>, granted: usize, now: Timestamp) -> Permit {
         let mut turns = self.turns();
+        let is_full = turns.under_way + granted >= AT_ONCE;
+        if self.pause.is_none() && !is_full && turns.waiting.is_empty() {
+            return Permit::Granted;
+        }
         let unused_since = turns.first_since.max(turns.next);
         if later(unused_since, UNUSED) < now && turns.waiting.front().is_some_and(|(first, _)| first != node)
         {
@@ -70,13 +100,15 @@ impl EvictionRate {
             turns.waiting.push_back((node.clone(), Arc::clone(told)));
         }
         let is_first = turns.waiting.front().is_some_and(|(first, _)| first == node);
-        if !is_first {
+        if !is_first || is_full {
             return Permit::Wait(later(turns.next.max(now), UNUSED));
         }
         if turns.next > now {
             return Permit::Wait(turns.next);
         }
-        turns.next = later(turns.next.max(later(now, -MADE_UP)), pause);
+        if let Some(pause) = self.pause {
+            turns.next = later(turns.next.max(later(now, -MADE_UP)), pause);
+        }
         turns.first_since = now;
         turns.waiting.rotate_left(1);
         turns.tell_first();
@@ -110,6 +142,8 @@ impl Turns {
 mod tests {
     use std::collections::BTreeMap;
 
+    use futures::FutureExt as _;
+
     use super::*;
 
     fn at(millis: i64) -> Timestamp {
@@ -123,7 +157,7 @@ mod tests {
         let mut all = Vec::new();
         for millis in (0..60_000).step_by(10) {
             for (node, left) in &mut left {
-                while *left > 0 && rate.ask(node, &told, at(millis)) == Permit::Granted {
+                while *left > 0 && rate.ask(node, &told, 0, at(millis)) == Permit::Granted {
                     *left -= 1;
                     all.push((millis, node.clone()));
                 }
@@ -164,5 +198,38 @@ mod tests {
         assert!((880..=1_000).contains(&took), "{took} ms");
         let all = evicted(&EvictionRate::new(None), &[("a", 1_000)], "");
         assert_eq!(all[999].0, 0);
+    }
+
+    #[test]
+    fn fifty_are_under_way_at_once_and_nodes_take_turns_with_what_gets_free() {
+        let rate = EvictionRate::new(None);
+        let (big, small) = (NodeName::from("big"), NodeName::from("small"));
+        let [to_big, to_small] = [(); 2].map(|()| Arc::new(Notify::new()));
+        let is_told = |told: &Notify| told.notified().now_or_never().is_some();
+        let mut granted = 0;
+        while rate.ask(&big, &to_big, granted, at(0)) == Permit::Granted {
+            granted += 1;
+        }
+        assert_eq!(granted, AT_ONCE);
+        let mut under_way: Vec<_> = (0..granted).map(|_| rate.begin()).collect();
+        assert_eq!(rate.ask(&small, &to_small, 0, at(0)), Permit::Wait(at(1_000)));
+        // A pod whose last call has come does not ask.
+        under_way.push(rate.begin());
+        under_way.pop();
+        assert!(!is_told(&to_big), "no place is free yet");
+        under_way.pop();
+        assert!(is_told(&to_big));
+        assert_eq!(rate.ask(&big, &to_big, 0, at(10)), Permit::Granted);
+        under_way.push(rate.begin());
+        assert!(matches!(rate.ask(&big, &to_big, 0, at(10)), Permit::Wait(_)));
+        under_way.pop();
+        assert!(is_told(&to_small), "the next place is another node's");
+        assert_eq!(rate.ask(&small, &to_small, 0, at(20)), Permit::Granted);
+        under_way.push(rate.begin());
+        // It wants no more.
+        rate.leave(&small);
+        under_way.clear();
+        assert!(is_told(&to_big));
+        assert_eq!(rate.ask(&big, &to_big, 0, at(30)), Permit::Granted);
     }
 }

@@ -31,11 +31,16 @@ pub(super) fn perform(
 ) -> BoxFuture<'static, Outcome> {
     match action {
         Action::PatchNode { patch, then } => patch_node(shared, node, patch, then).boxed(),
-        Action::Evict { pod, uid, grace, budgets, owner, returned } => async move {
-            let answer = evict(&shared, &node, &pod, &uid, grace).await;
-            Outcome::Asked { pod, uid, answer, budgets, how: How::Evicted, owner: Some((owner, returned)) }
+        Action::Evict { pod, uid, grace, budgets, owner, returned } => {
+            let under_way = shared.eviction_rate.begin();
+            async move {
+                let answer = evict(&shared, &node, &pod, &uid, grace).await;
+                drop(under_way);
+                let owner = Some((owner, returned));
+                Outcome::Asked { pod, uid, answer, budgets, how: How::Evicted, owner }
+            }
+            .boxed()
         }
-        .boxed(),
         Action::Delete { pod, uid, grace, disruption } => {
             delete(shared, node, pod, uid, grace, disruption).boxed()
         }

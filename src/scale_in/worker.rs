@@ -274,7 +274,7 @@ impl Worker {
         let is_listed = self.nodes.is_subset(&self.pods.listed.borrow());
         let pods = self.pods.by_uid.borrow();
         self.memory.note_pods(&pods);
-        let wants_evictions = Cell::new(false);
+        let (wants_evictions, granted) = (Cell::new(false), Cell::new(0));
         let notices = node.instance.as_ref().map(|it| self.shared.notices.about(it)).unwrap_or_default();
         let situation = Situation {
             now,
@@ -303,7 +303,12 @@ impl Worker {
                 if !leads {
                     return Permit::Granted;
                 }
-                self.shared.eviction_rate.ask(&self.name, &self.evictions_turn, now)
+                let rate = &self.shared.eviction_rate;
+                let permit = rate.ask(&self.name, &self.evictions_turn, granted.get(), now);
+                if permit == Permit::Granted {
+                    granted.set(granted.get() + 1);
+                }
+                permit
             },
             held_since: node.instance.as_ref().and_then(|instance| self.shared.holds.since(instance)),
             expected: expected(&self.shared, &node),

@@ -1,10 +1,10 @@
-//! Evictions over all nodes are bounded (`--eviction-qps`), and no deadline waits for that.
+//! Evictions over all nodes are bounded (`--eviction-qps`, and how many are under way), and no deadline waits for that.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ebbtide::config::Config;
-use ebbtide::sim::cluster::{By, Event, pod};
+use ebbtide::sim::cluster::{By, Event, Verb, pod};
 use ebbtide::sim::program::config;
 use jiff::{SignedDuration, Timestamp};
 
@@ -35,7 +35,7 @@ async fn evictions_of_all_nodes_keep_to_the_rate_and_nodes_take_turns() {
     scene.delete(&machines[..3]).await.expect("accepted");
     scene.pass_some(seconds(70)).await;
     let told = notes(&scene.world, &machines[0], "ScaleInWaiting");
-    assert!(told.iter().any(|note| note.contains("(its turn under --eviction-qps)")), "{told:?}");
+    assert!(told.iter().any(|note| note.contains("(its turn: evictions are limited)")), "{told:?}");
     for machine in &machines[..3] {
         scene.until_gone(machine).await;
         scene.assert_left_well(machine);
@@ -71,4 +71,42 @@ async fn no_deadline_waits_for_the_rate() {
     scene.until_gone(&machine).await;
     scene.assert_left_well(&machine);
     assert!(asked(&scene.world, "web-").iter().all(|(_, by, grace)| (*by, *grace) == (By::Eviction, 40)));
+}
+
+/// Each has a connection of its own: nine thousand at once would take all our memory, and the API server.
+#[tokio::test(start_paused = true)]
+async fn fifty_evictions_are_under_way_at_once_over_all_nodes() {
+    let scene = Scene::with(group(4)).await;
+    let machines = scene.machines();
+    for (n, machine) in machines.iter().enumerate() {
+        let pods = (0..30).map(|k| pod(format!("n{n}.{k}").as_str()).exits_after(5).on(&machine.name));
+        scene.run(pods).await;
+    }
+    // Each takes ten seconds in vain.
+    scene.world.cluster.hang_webhook(Verb::Create, "pods/eviction");
+    scene.delete(&machines).await.expect("accepted");
+    scene.pass_some(seconds(8)).await;
+    assert_eq!(scene.world.cluster.requests(Verb::Create, "pods/eviction"), 50);
+    scene.world.cluster.no_more_faults();
+    for machine in &machines {
+        scene.until_gone(machine).await;
+        scene.assert_left_well(machine);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_deadline_waits_for_evictions_that_hang() {
+    let config = Config { drain_timeout: Some(seconds(120)), ..config() };
+    let scene = Scene::configured(group(2), config).await;
+    let machine = scene.first();
+    let pods = (0..105).map(|k| pod(format!("web-{k}").as_str()).grace(40).exits_after(35).on(&machine.name));
+    scene.run(pods).await;
+    scene.world.cluster.hang_webhook(Verb::Create, "pods/eviction");
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until_gone(&machine).await;
+    let asked = asked(&scene.world, "web-");
+    assert_eq!(asked.len(), 105, "{asked:?}");
+    let cut: Vec<_> = asked.iter().filter(|(_, _, grace)| *grace != 40).collect();
+    assert!(cut.is_empty(), "{cut:?}");
+    scene.assert_left_well(&machine);
 }
