@@ -31,20 +31,25 @@ pub struct SpotPrice {
 }
 
 impl Aws {
+    /// Whether EC2 tells spot prices in USD. In China it tells yuan, and does not say so.
+    ///
+    /// Source: [Pricing of AWS China](https://www.amazonaws.cn/en/ec2/pricing/).
+    pub fn has_spot_prices(&self) -> bool {
+        !self.region.starts_with("cn-")
+    }
+
     /// The spot prices in force of these types in all zones, for a product as EC2 describes it (`Linux/UNIX`, `Windows`). Types by a
     /// filter, so that a type that EC2 does not know fails no other.
     ///
-    /// EC2 tells what has changed since `now`, and before that the last change of each: the price in force. In China it tells yuan and
-    /// does not say so: none is known there.
-    ///
-    /// Source: [Pricing of AWS China](https://www.amazonaws.cn/en/ec2/pricing/).
+    /// EC2 tells what has changed since `now`, and before that the last change of each: the price in force. None where prices are not
+    /// told in USD.
     pub async fn spot_prices(
         &self,
         types: &[String],
         product: &str,
         now: Timestamp,
     ) -> Result<Vec<SpotPrice>, AwsError> {
-        if self.region.starts_with("cn-") {
+        if !self.has_spot_prices() {
             return Ok(Vec::new());
         }
         // Of several prices the latest counts.

@@ -205,10 +205,11 @@ impl Cluster {
         }
     }
 
-    /// Sets annotations of the pod with this UID; null removes one.
+    /// Sets annotations of the pod with this UID, once fewer than fifty others are being annotated; null removes one.
     pub async fn annotate_pod(&self, pod: &PodName, uid: &str, annotations: &Value) -> Result<(), ApiError> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
         let patch = json!({ "metadata": { "uid": uid, "annotations": annotations } });
+        let _permit = self.annotations.acquire().await;
         timely(api.patch_metadata(&pod.name, &PatchParams::default(), &Patch::Merge(patch))).await?;
         Ok(())
     }

@@ -19,9 +19,9 @@ const SILENCE: Duration = Duration::from_mins(3);
 /// Longest silence on a connection: a watch lasts 60 s, and `kube` allows 5 s more.
 const READ_TIMEOUT: Duration = Duration::from_secs(75);
 
-/// Upper limit of deletions of pods under way. Thousands of pods may meet one deadline, and each call takes a connection of its own
-/// (`kube` speaks HTTP/1.1).
-const DELETIONS_AT_ONCE: usize = 50;
+/// Upper limit of deletions of pods under way, and of annotations of pods. Thousands of pods may meet one deadline, or be on nodes that
+/// leave at once, and each call takes a connection of its own (`kube` speaks HTTP/1.1).
+const PODS_AT_ONCE: usize = 50;
 
 /// The cluster.
 #[derive(Clone)]
@@ -29,6 +29,8 @@ pub struct Cluster {
     pub(super) client: kube::Client,
     /// Permits for deletions of pods, and for what is noted on them before. Nobody closes it.
     pub(super) deletions: Arc<Semaphore>,
+    /// Permits for annotations of pods: apart, since a deadline waits for no annotation. Nobody closes it.
+    pub(super) annotations: Arc<Semaphore>,
     requests: Requests,
     pub(super) rewinds: Arc<Rewinds>,
 }
@@ -45,7 +47,8 @@ impl Cluster {
         let requests = Requests::default();
         Self {
             client: requests.seen(client),
-            deletions: Arc::new(Semaphore::new(DELETIONS_AT_ONCE)),
+            deletions: Arc::new(Semaphore::new(PODS_AT_ONCE)),
+            annotations: Arc::new(Semaphore::new(PODS_AT_ONCE)),
             requests,
             rewinds: Arc::default(),
         }

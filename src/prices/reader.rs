@@ -46,6 +46,12 @@ pub struct Reader {
 impl Reader {
     /// Reads for these groups into these prices.
     pub fn new(aws: Aws, groups: Arc<Groups>, prices: Arc<Prices>, clock: Clock) -> Self {
+        if !aws.has_spot_prices() {
+            tracing::warn!(
+                region = aws.region(),
+                "neither spot nor On-Demand prices are told in USD in this region: all is priced as in us-east-1, where a tag says nothing else"
+            );
+        }
         let (read, listed, outage, list_outage) = Default::default();
         Self { aws, groups, prices, clock, read, listed, outage, list_outage }
     }

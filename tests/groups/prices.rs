@@ -24,9 +24,11 @@ use ebbtide::sim::cluster::replica_set;
 use ebbtide::sim::http::aws_client;
 use ebbtide::sim::program::config;
 use ebbtide::sim::world::World;
+use ebbtide::telemetry::captured;
 use prometheus_client::registry::Registry;
 use prost_types::Timestamp;
 use serde_json::{Value, json};
+use tracing::Level;
 
 use crate::scene::{Loop, SOON, Scene, ZONE, eventually, group};
 
@@ -175,6 +177,9 @@ async fn a_new_spot_price_is_told_within_minutes_and_one_that_cannot_be_read_aga
 #[tokio::test(start_paused = true)]
 async fn yuan_are_not_taken_for_dollars() {
     let world = spot_at("0.28");
+    let groups = Arc::new(Groups::new(Duration::from_mins(10)));
+    let prices = Arc::new(Prices::of("us-east-1", true));
+    // Spot prices, and how often it is warned of them.
     let told = async |region| {
         let config = SdkConfig::builder()
             .behavior_version(BehaviorVersion::latest())
@@ -185,15 +190,14 @@ async fn yuan_are_not_taken_for_dollars() {
             .build();
         let aws = Aws::new(&config).expect("a region");
         let found = aws.spot_prices(&["m5.large".to_owned()], "Linux/UNIX", world.clock.now()).await;
-        found
-            .expect("answered")
-            .iter()
-            .filter(|one| one.zone == ZONE)
-            .map(|one| one.price)
-            .collect::<Vec<_>>()
+        let found = found.expect("answered");
+        let found: Vec<_> = found.iter().filter(|one| one.zone == ZONE).map(|one| one.price).collect();
+        let (log, _guard) = captured::log(Level::WARN);
+        drop(Reader::new(aws, Arc::clone(&groups), Arc::clone(&prices), world.clock.clone()));
+        (found, log.text().matches("told in USD").count())
     };
-    assert_eq!(told("us-east-1").await, [0.28]);
-    assert_eq!(told("cn-north-1").await, [0.0; 0]);
+    assert_eq!(told("us-east-1").await, (vec![0.28], 0));
+    assert_eq!(told("cn-north-1").await, (vec![], 1));
 }
 
 /// A snapshot of a group that launches these types.

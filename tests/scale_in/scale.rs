@@ -11,6 +11,7 @@ use ebbtide::sim::cluster::{Event as ClusterEvent, Verb, pod};
 use ebbtide::sim::http::{Lost, Request, Response, World, kube_client, response};
 use futures::future::join_all;
 use jiff::SignedDuration;
+use serde_json::json;
 use tokio::time::sleep;
 
 use crate::journal_queries::{TERMINATE, asked, assert_nothing_lost, aws_moments, decrements, moments};
@@ -94,14 +95,30 @@ impl World for Slow {
     }
 }
 
+/// Pods that this is asked of a thousand at a time, and the most that were asked at once.
+async fn most_at_once<T>(ask: impl AsyncFn(Cluster, PodName) -> T) -> (Vec<T>, usize) {
+    let world = Arc::new(Slow::default());
+    let cluster = Cluster::new(kube_client(Arc::clone(&world) as Arc<dyn World>));
+    let pod = |n| PodName { namespace: "default".to_owned(), name: format!("web-{n}") };
+    let answers = join_all((0..1_000).map(|n| ask(cluster.clone(), pod(n)))).await;
+    (answers, world.most.load(Ordering::Relaxed))
+}
+
 /// Thousands of pods may meet one deadline, and each deletion has a connection of its own.
 #[tokio::test(start_paused = true)]
 async fn of_a_thousand_deletions_fifty_are_under_way_at_once_and_none_is_given_up() {
-    let world = Arc::new(Slow::default());
-    let cluster = Cluster::new(kube_client(Arc::clone(&world) as Arc<dyn World>));
-    let names: Vec<PodName> =
-        (0..1_000).map(|n| PodName { namespace: "default".to_owned(), name: format!("web-{n}") }).collect();
-    let answers = join_all(names.iter().map(|pod| cluster.delete_pod(pod, "uid", None))).await;
+    let (answers, most) =
+        most_at_once(async |cluster, pod| cluster.delete_pod(&pod, "uid", None).await).await;
     assert!(answers.iter().all(|answer| *answer == Answer::Going));
-    assert_eq!(world.most.load(Ordering::Relaxed), 50);
+    assert_eq!(most, 50);
+}
+
+/// Hundreds of nodes that leave at once have thousands of DaemonSet pods to guard.
+#[tokio::test(start_paused = true)]
+async fn of_a_thousand_annotations_fifty_are_under_way_at_once_and_none_is_given_up() {
+    let guarded = json!({ "ebbtide/guarded": "true" });
+    let (answers, most) =
+        most_at_once(async |cluster, pod| cluster.annotate_pod(&pod, "uid", &guarded).await).await;
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    assert_eq!(most, 50);
 }
