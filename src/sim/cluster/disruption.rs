@@ -55,9 +55,7 @@ impl State {
     pub(super) fn sync_budget(&mut self, name: &Name) {
         let Some(budget) = self.store.get(Resource::Budgets, name).cloned() else { return };
         let selector = selector(&budget);
-        let all = self.store.all(Resource::Pods);
-        let mine = all.filter(|pod| pod.name.namespace == name.namespace && selector.matches(pod));
-        let pods: Vec<Arc<Object>> = mine.cloned().collect();
+        let pods: Vec<Arc<Object>> = self.store.pods_of(&name.namespace, &selector).cloned().collect();
         let now = self.now;
         let expected = match self.expectation(&budget, &pods) {
             Ok(expected) => expected,

@@ -71,6 +71,14 @@ impl Selector {
             && self.labels.iter().all(|required| required.holds(object.label(&required.key)))
     }
 
+    /// A label that all have that it selects, if it names one.
+    pub(super) fn label(&self) -> Option<(&str, &str)> {
+        self.labels.iter().find_map(|required| match &required.holds {
+            Holds::In(values) if values.len() == 1 => Some((required.key.as_str(), values[0].as_str())),
+            _ => None,
+        })
+    }
+
     /// The node whose pods it selects, if it names one.
     pub(super) fn node(&self) -> Option<&str> {
         let test = self.fields.iter().find(|test| test.field == "spec.nodeName" && test.equal)?;

@@ -1,8 +1,8 @@
 //! The simulated etcd: the objects, a revision that counts every write, and the history of writes.
 //!
 //! Invariants: the revision only grows; a write that changes nothing does not count; history holds every write after
-//! `compacted`, so that the state at any revision since can be returned; a pod is indexed under its node, and what the garbage
-//! collector looks after under its owners, for as long as it exists.
+//! `compacted`, so that the state at any revision since can be returned; a pod is indexed under its node and each of its labels, and what
+//! the garbage collector looks after under its owners, for as long as it exists.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
@@ -11,8 +11,9 @@ use std::sync::{Arc, OnceLock};
 use serde_json::Value;
 
 use super::names::Name;
-use super::object::{Object, list, text};
+use super::object::{Object, list, map, text};
 use super::resources::Resource;
+use super::selectors::Selector;
 
 /// Writes kept, of the last minutes that a real API server keeps. Its watch caches grow to 100 Ki of each resource; what is more
 /// than this bounds memory.
@@ -43,6 +44,8 @@ pub(super) struct Store {
     pub(super) compacted: u64,
     objects: BTreeMap<Resource, BTreeMap<Name, Arc<Object>>>,
     by_node: BTreeMap<String, BTreeSet<Name>>,
+    /// Pods by key and value of a label.
+    labelled: BTreeMap<(String, String), BTreeSet<Name>>,
     /// By the UID of an owner.
     owned: BTreeMap<String, BTreeSet<(Resource, Name)>>,
     /// How many Nodes are Ready.
@@ -69,6 +72,16 @@ impl Store {
     pub(super) fn pods_on(&self, node: &str) -> impl Iterator<Item = &Arc<Object>> {
         let names = self.by_node.get(node).into_iter().flatten();
         names.filter_map(|name| self.get(Resource::Pods, name))
+    }
+
+    /// The pods of a namespace that a selector chooses, by name.
+    pub(super) fn pods_of(&self, namespace: &str, selector: &Selector) -> impl Iterator<Item = &Arc<Object>> {
+        let label = selector.label().map(|(key, value)| (key.to_owned(), value.to_owned()));
+        let names = label.map(|label| self.labelled.get(&label));
+        let all = names.is_none().then(|| self.all(Resource::Pods));
+        let names = names.flatten().into_iter().flatten();
+        let pods = names.filter_map(|name| self.get(Resource::Pods, name)).chain(all.into_iter().flatten());
+        pods.filter(move |pod| pod.name.namespace == namespace && selector.matches(pod))
     }
 
     /// What the object with this UID owns.
@@ -157,6 +170,7 @@ impl Store {
             compacted: self.revision,
             objects: self.objects.clone(),
             by_node: self.by_node.clone(),
+            labelled: self.labelled.clone(),
             owned: self.owned.clone(),
             ready_nodes: self.ready_nodes,
             history: VecDeque::new(),
@@ -184,7 +198,10 @@ impl Store {
             self.index_owners(resource, before.as_deref(), after.as_deref());
         }
         match resource {
-            Resource::Pods => self.index(before.as_deref(), after.as_deref()),
+            Resource::Pods => {
+                self.index_node(before.as_deref(), after.as_deref());
+                self.index_labels(before.as_deref(), after.as_deref());
+            }
             Resource::Nodes => self.ready_nodes = self.ready_nodes + is_ready(&after) - is_ready(&before),
             _ => {}
         }
@@ -216,7 +233,25 @@ impl Store {
         }
     }
 
-    fn index(&mut self, before: Option<&Object>, after: Option<&Object>) {
+    fn index_labels(&mut self, before: Option<&Object>, after: Option<&Object>) {
+        let all = [before, after].map(|pod| pod.map(|pod| &pod.value["metadata"]["labels"]));
+        if all[0] == all[1] {
+            return;
+        }
+        for (label, pod) in labels(before).zip(before.into_iter().cycle()) {
+            if let Some(names) = self.labelled.get_mut(&label) {
+                names.remove(&pod.name);
+                if names.is_empty() {
+                    self.labelled.remove(&label);
+                }
+            }
+        }
+        for (label, pod) in labels(after).zip(after.into_iter().cycle()) {
+            self.labelled.entry(label).or_default().insert(pod.name.clone());
+        }
+    }
+
+    fn index_node(&mut self, before: Option<&Object>, after: Option<&Object>) {
         let node = |pod: Option<&Object>| pod.and_then(|pod| pod.pod().node.clone());
         let (was, is) = (node(before), node(after));
         if was == is {
@@ -234,6 +269,13 @@ impl Store {
             self.by_node.entry(is).or_default().insert(pod.name.clone());
         }
     }
+}
+
+/// An object's labels.
+fn labels(object: Option<&Object>) -> impl Iterator<Item = (String, String)> {
+    let labels = object.and_then(|object| map(&object.value, &["metadata", "labels"]));
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    labels.into_iter().flatten().map(move |(key, value)| (key.clone(), text(value)))
 }
 
 /// The UIDs of an object's owners.

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::ResourceExt as _;
-use kube::api::{EvictParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, EvictParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use super::*;
@@ -250,6 +250,27 @@ async fn percentages_are_of_what_the_controllers_want_and_round_up() {
     assert_eq!(sim.account("web"), (5, 5, 3, 2));
     assert_eq!(sim.account("most"), (5, 5, 3, 2));
     assert_eq!(sim.account("nobody"), (0, 0, 0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_is_a_budgets_for_as_long_as_it_has_the_label() {
+    let sim = sim();
+    sim.cluster.add(node("n1")).add(budget("web").min_available(1));
+    sim.cluster.add(pod("one").on("n1").label("app", "web")).add(pod("two").on("n1").label("app", "web"));
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(sim.account("web"), (2, 2, 1, 1));
+    for (label, account) in [("other", (1, 1, 1, 0)), ("web", (2, 2, 1, 1))] {
+        let patch = Patch::Merge(json!({ "metadata": { "labels": { "app": label } } }));
+        sim.pods().patch("two", &PatchParams::default(), &patch).await.unwrap();
+        // Another write to it, which leaves the label.
+        let patch = Patch::Merge(json!({ "metadata": { "annotations": { "label": label } } }));
+        sim.pods().patch("two", &PatchParams::default(), &patch).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(sim.account("web"), account, "{label}");
+    }
+    sim.pods().delete("two", &DeleteParams::default().grace_period(0)).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(sim.account("web"), (1, 1, 1, 0));
 }
 
 #[tokio::test(start_paused = true)]
