@@ -1,4 +1,5 @@
-"""Runs the image's files in a chroot: `image.py ROOT`. Fails if the program does not reach an API server and an AWS by name, over TLS.
+"""Runs the image's files in a chroot: `image.py ROOT [EMULATOR]`, with an emulator that is in there too. Fails if the program does not
+reach an API server and an AWS by name, over TLS.
 
 What a container gets from outside is here: /etc/hosts, /etc/resolv.conf, a kubeconfig, an operator's authority. `api.example` is in
 /etc/hosts, `aws.example` only at a DNS server on loopback. Both answer every request with 503, and write down what they were asked.
@@ -90,9 +91,9 @@ def serve(address, folder, asked):
     return server.server_address[1]
 
 
-def run(root, aws_port, environment, until):
+def run(root, emulator, aws_port, environment, until):
     """The program, as a container, until that holds. Returns whether it came to that, and what it logged."""
-    command = ["chroot", "--userspec=65532:65532", str(root), "/ebbtide", "serve", "--nodes=0:1:web", "--region=us-east-1",
+    command = ["chroot", "--userspec=65532:65532", str(root), *emulator, "/ebbtide", "serve", "--nodes=0:1:web", "--region=us-east-1",
                "--kubeconfig=/etc/kubeconfig", f"--endpoint-url=https://aws.example:{aws_port}",
                "--listen=127.0.0.1:0", "--admin-listen=127.0.0.1:0"]
     environment = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key", "AWS_EC2_METADATA_DISABLED": "true", **environment}
@@ -109,7 +110,7 @@ def run(root, aws_port, environment, until):
         return came and code == 0, log.read()
 
 
-def main(root):
+def main(root, emulator):
     folder = root.parent
     certificates(folder)
     queries, asked = [], []
@@ -133,16 +134,16 @@ users: [{{name: u, user: {{token: t}}}}]
             a.startswith(f"GET api.example:{api}/api/v1/nodes") for a in asked
         )
 
-    came, log = run(root, aws, {"SSL_CERT_FILE": "/etc/operators.crt"}, has_reached_both)
+    came, log = run(root, emulator, aws, {"SSL_CERT_FILE": "/etc/operators.crt"}, has_reached_both)
     assert came, f"AWS and the API server are not both reached, or it did not stop well:\n{asked}\n{queries}\n{log}"
     assert "aws.example" in queries and "api.example" not in queries, queries
     print("names are found in /etc/hosts and at a DNS server, and TLS goes by an operator's authority")
 
     asked.clear()
-    came, log = run(root, aws, {}, lambda log: "UnknownIssuer" in log)
+    came, log = run(root, emulator, aws, {}, lambda log: "UnknownIssuer" in log)
     assert came, f"the image's own roots do not refuse a stranger:\n{log}"
     assert not any("aws.example" in a for a in asked), asked
     print("the image's own roots refuse a server of an unknown authority")
 
 
-main(Path(sys.argv[1]))
+main(Path(sys.argv[1]), sys.argv[2:])

@@ -1,24 +1,42 @@
 #!/usr/bin/env bash
 # Builds the image and runs what is in it as a container would: nothing but its files, its user, its entry point. It has to find names
 # (in /etc/hosts and at a DNS server) and to talk TLS, by its own roots and by an operator's.
-# Installs skopeo (Debian), with which the image is read. Needs root: for chroot(2), and for port 53 on loopback.
+#
+# Usage: tests/image.sh [amd64|arm64]; without an architecture: this machine's. Another one runs in QEMU.
+# Installs skopeo (Debian), with which the image is read, and for another architecture QEMU. Needs root: for chroot(2), and for port 53 on
+# loopback.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=${CARGO_TARGET_DIR:-$PWD/target}/image
-most=20000000
+# Bytes: compressed, and of the binary.
+most=16000000
+most_of_binary=40000000
 
 fail() {
   printf 'tests/image.sh: %s\n' "$*" >&2
   exit 1
 }
 [ "$(id -u)" -eq 0 ] || fail "run this as root"
-if ! command -v skopeo >/dev/null; then
+install_tool() {
+  command -v "$1" >/dev/null && return
   apt-get update -q
-  apt-get install -y -q --no-install-recommends skopeo
-fi
+  apt-get install -y -q --no-install-recommends "$2"
+}
+install_tool skopeo skopeo
 
-deploy/image/build.sh
-arch=$(dpkg --print-architecture)
+here=$(dpkg --print-architecture)
+arch=${1:-$here}
+emulator=()
+if [ "$arch" != "$here" ]; then
+  case $arch in
+    amd64) machine=x86_64 ;;
+    arm64) machine=aarch64 ;;
+    *) fail "there is no architecture $arch: amd64 or arm64" ;;
+  esac
+  install_tool "qemu-$machine-static" qemu-user-static
+  emulator=(/emulator)
+fi
+deploy/image/build.sh "$arch"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -40,11 +58,14 @@ mkdir "$root"
 tar -xzf "$work/image/$layer" -C "$root"
 (cd "$root" && find . -type f | sort) | diff - <(printf '%s\n' ./ebbtide ./etc/ssl/certs/ca-certificates.crt) ||
   fail "the image has other files than the binary and the roots"
+binary=$(stat -c %s "$root/ebbtide")
+[ "$binary" -le "$most_of_binary" ] || fail "the binary has $binary bytes, and $most_of_binary are the most"
 if readelf -ld "$root/ebbtide" | grep -E 'INTERP|NEEDED'; then fail "the binary is not static"; fi
 if grep -aqF -e "$PWD" -e "${CARGO_HOME:-$HOME/.cargo}" "$root/ebbtide"; then fail "the binary has paths of this machine"; fi
-in_image() { chroot --userspec=65532:65532 "$root" /ebbtide "$@"; }
+[ ${#emulator[@]} -eq 0 ] || install -m 0755 "$(command -v "qemu-$machine-static")" "$root${emulator[0]}"
+in_image() { chroot --userspec=65532:65532 "$root" "${emulator[@]}" /ebbtide "$@"; }
 in_image --version
 if in_image simulate 2>/dev/null; then fail "the image has the simulated worlds"; fi
 
-python3 tests/image.py "$root"
-printf 'image: %s bytes compressed\n' "$size"
+python3 tests/image.py "$root" "${emulator[@]}"
+printf 'image for %s: %s bytes compressed, a binary of %s\n' "$arch" "$size" "$binary"
