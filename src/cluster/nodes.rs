@@ -75,6 +75,13 @@ impl Nodes {
         nodes
     }
 
+    /// The one Node that names this instance; `None` if there is none, or several.
+    pub fn only_of_instance(&self, instance: &str) -> Option<Arc<NodeView>> {
+        let inner = self.lock();
+        let names = inner.by_instance.get(instance).filter(|names| names.len() == 1)?;
+        inner.by_name.get(names.first()?).cloned()
+    }
+
     /// Whether a Node of this instance is marked to go: it carries a record or wish of ours, or cluster-autoscaler's taint. Cheap.
     pub fn is_marked(&self, instance: &str) -> bool {
         self.marked.load(Ordering::Acquire) > 0 && self.lock().marked.contains(instance)

@@ -56,7 +56,10 @@ pub async fn run(shared: Arc<Shared>) -> Result<(), ControllerError> {
             // A worker finds out by itself when nothing is left to do.
             let needs_one = || {
                 let instance = membership(snapshot.as_deref(), &node);
-                needs_worker(&shared, &node, &twins_of(&shared, &node), &instance)
+                // Of an instance without a mark no Node has a record.
+                let is_marked = node.instance.as_ref().is_some_and(|id| shared.nodes.is_marked(id));
+                let twins = if is_marked { twins_of(&shared, &node) } else { Vec::new() };
+                needs_worker(&shared, &node, &twins, &instance)
             };
             if !workers.has(&name) && needs_one() {
                 let is_seen = |group: &GroupName| {

@@ -55,11 +55,8 @@ impl LearnedStore {
             .filter(|instance| {
                 instance.lifecycle == Lifecycle::InService && is_current(&instance.launched_from)
             })
-            .filter_map(|instance| match &self.nodes.of_instance(&instance.id)[..] {
-                [only] => Some(Arc::clone(only)),
-                // If several Nodes claim the instance, one may be forged.
-                _ => None,
-            })
+            // If several Nodes claim the instance, one may be forged.
+            .filter_map(|instance| self.nodes.only_of_instance(&instance.id))
             .collect();
         let mut by_group = self.lock();
         let known = by_group.get(&group.name).map(|known| Arc::clone(&known.learned));
