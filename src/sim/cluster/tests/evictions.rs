@@ -102,7 +102,7 @@ async fn the_options_of_an_eviction_are_obeyed() {
 async fn options_under_a_name_the_server_does_not_know_are_dropped() {
     let sim = web().await;
     let (pod, _) = running(&sim.cluster, "web").remove(0);
-    let options = kube::api::DeleteParams::default().grace_period(12);
+    let options = DeleteParams::default().grace_period(12);
     let params = EvictParams { delete_options: Some(options), ..EvictParams::default() };
     sim.pods().evict(&pod, &params).await.unwrap();
     assert_eq!(sim.cluster.pod(pod.as_str()).unwrap().metadata.deletion_grace_period_seconds, Some(30));
@@ -190,7 +190,7 @@ async fn pending_finished_and_terminating_pods_need_no_budget() {
         begun.iter().all(|(pod, expected)| phase(cluster, pod).as_deref() == Some(expected))
     })
     .await;
-    sim.pods().delete("going", &kube::api::DeleteParams::default()).await.unwrap();
+    sim.pods().delete("going", &DeleteParams::default()).await.unwrap();
     for name in ["pending", "done", "going"] {
         sim.evict(name).await.unwrap();
     }
