@@ -10,6 +10,7 @@ use kube::core::{PartialObjectMeta, Selector, SelectorExt};
 
 use super::pods::PodView;
 use super::reflect::{Project, Store};
+use super::seen::Seen;
 use crate::k8s::NodeName;
 
 /// A PodDisruptionBudget and how many disruptions it allows now.
@@ -72,12 +73,12 @@ pub struct Attachment {
     pub node: NodeName,
 }
 
-impl Project<VolumeAttachment> for Attachment {
-    fn project(object: &VolumeAttachment) -> Self {
-        Self { node: object.spec.node_name.as_str().into() }
+impl Project<Seen<VolumeAttachment>> for Attachment {
+    fn project(object: &Seen<VolumeAttachment>) -> Self {
+        Self { node: object.0.spec.node_name.as_str().into() }
     }
 
-    fn key(object: &VolumeAttachment) -> String {
+    fn key(object: &Seen<VolumeAttachment>) -> String {
         object.name_any()
     }
 }

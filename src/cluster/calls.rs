@@ -19,7 +19,7 @@ use super::client::Cluster;
 use super::drain_state::DrainState;
 use super::node_view::NodeView;
 use super::pods::PodName;
-use super::seen_node::SeenNode;
+use super::seen::Seen;
 
 /// Longest note that the API server takes in an Event, in bytes.
 ///
@@ -79,7 +79,7 @@ const ANSWER_LIMIT: usize = 64 * 1024;
 impl Cluster {
     /// Patches a Node. The patch has the resource version it is based on, so that it fails if the Node has changed.
     pub async fn patch_node(&self, name: &str, patch: &Value) -> Result<NodeView, ApiError> {
-        let api: Api<SeenNode> = Api::all(self.client.clone());
+        let api: Api<Seen<Node>> = Api::all(self.client.clone());
         let params = PatchParams { field_manager: Some("ebbtide".into()), ..PatchParams::default() };
         let node = timely(api.patch(name, &params, &Patch::Merge(patch))).await?;
         Ok(NodeView::from(&node))
@@ -92,7 +92,7 @@ impl Cluster {
         state: DrainState,
         now: Timestamp,
     ) -> Result<NodeView, ApiError> {
-        let api: Api<SeenNode> = Api::all(self.client.clone());
+        let api: Api<Seen<Node>> = Api::all(self.client.clone());
         let patch = Patch::Strategic(state.patch(&node.uid, node.drain_state, now));
         let params = PatchParams { field_manager: Some("ebbtide".into()), ..PatchParams::default() };
         let node = timely(api.patch_status(&node.name, &params, &patch)).await?;
@@ -115,7 +115,7 @@ impl Cluster {
 
     /// Reads a Node again after a conflict.
     pub async fn get_node(&self, name: &str) -> Result<NodeView, ApiError> {
-        let api: Api<SeenNode> = Api::all(self.client.clone());
+        let api: Api<Seen<Node>> = Api::all(self.client.clone());
         let node = timely(api.get(name)).await?;
         Ok(NodeView::from(&node))
     }
@@ -159,7 +159,7 @@ impl Cluster {
     /// Deletes the pod with this UID, whatever budgets say, once fewer than fifty others are being deleted. `grace` in seconds replaces
     /// the pod's own.
     pub async fn delete_pod(&self, pod: &PodName, uid: &str, grace: Option<i64>) -> Answer {
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
+        let api: Api<Seen<Pod>> = Api::namespaced(self.client.clone(), &pod.namespace);
         let params = DeleteParams {
             grace_period_seconds: grace.and_then(|seconds| u32::try_from(seconds).ok()),
             preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
@@ -179,7 +179,7 @@ impl Cluster {
     /// Source: [Pod disruption
     /// conditions](https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions).
     pub async fn note_disruption(&self, pod: &PodName, uid: &str, now: Timestamp) -> Result<(), ApiError> {
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
+        let api: Api<Seen<Pod>> = Api::namespaced(self.client.clone(), &pod.namespace);
         let patch = json!({
             "metadata": { "uid": uid },
             "status": { "conditions": [{
@@ -207,7 +207,7 @@ impl Cluster {
 
     /// Sets annotations of the pod with this UID, once fewer than fifty others are being annotated; null removes one.
     pub async fn annotate_pod(&self, pod: &PodName, uid: &str, annotations: &Value) -> Result<(), ApiError> {
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
+        let api: Api<Seen<Pod>> = Api::namespaced(self.client.clone(), &pod.namespace);
         let patch = json!({ "metadata": { "uid": uid, "annotations": annotations } });
         let _permit = self.annotations.acquire().await;
         timely(api.patch_metadata(&pod.name, &PatchParams::default(), &Patch::Merge(patch))).await?;

@@ -13,6 +13,7 @@ use super::budgets::Budget;
 use super::client::Cluster;
 use super::pods::PodView;
 use super::reflect::{Sink as _, Store};
+use super::seen::Seen;
 
 impl Cluster {
     /// All Nodes.
@@ -29,7 +30,7 @@ impl Cluster {
 
     /// The pods on a Node.
     pub async fn list_pods_on(&self, node: &str) -> Result<Vec<PodView>, ApiError> {
-        let api: Api<Pod> = Api::all(self.client.clone());
+        let api: Api<Seen<Pod>> = Api::all(self.client.clone());
         let on_node = ListParams::default().fields(&format!("spec.nodeName={node}")).match_any();
         Ok(timely(api.list(&on_node)).await?.items.iter().map(PodView::from).collect())
     }
@@ -53,8 +54,8 @@ impl Cluster {
 
     /// How many volumes are attached to a Node.
     pub async fn count_attachments(&self, node: &str) -> Result<usize, ApiError> {
-        let api: Api<VolumeAttachment> = Api::all(self.client.clone());
+        let api: Api<Seen<VolumeAttachment>> = Api::all(self.client.clone());
         let all = timely(api.list(&ListParams::default().match_any())).await?.items;
-        Ok(all.iter().filter(|one| one.spec.node_name == node).count())
+        Ok(all.iter().filter(|one| one.0.spec.node_name == node).count())
     }
 }

@@ -22,7 +22,7 @@ mod reflect;
 mod requests;
 mod reviews;
 mod rewind;
-mod seen_node;
+mod seen;
 mod version;
 mod watches;
 
@@ -42,4 +42,4 @@ pub use nodes::Nodes;
 pub use pods::{DaemonOwner, PodName, PodView};
 pub use reflect::{Project, Sink, Store, brings_news, deliver, reflect};
 pub use reviews::{DeployedContainer, LeaseHolder, Right};
-pub use seen_node::SeenNode;
+pub use seen::Seen;

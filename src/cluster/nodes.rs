@@ -9,13 +9,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::Node;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::interner::Interner;
 use super::node_view::{NodeView, Ready};
 use super::reflect::Sink;
-use super::seen_node::SeenNode;
+use super::seen::Seen;
 use super::version::is_older;
 use crate::k8s::{InstanceId, NodeName};
 
@@ -90,11 +91,6 @@ impl Nodes {
     /// Whether several Nodes name this instance.
     pub fn has_twins(&self, instance: &str) -> bool {
         self.lock().by_instance.get(instance).is_some_and(|names| names.len() > 1)
-    }
-
-    /// Every Node's name.
-    pub fn names(&self) -> Vec<NodeName> {
-        self.lock().by_name.keys().cloned().collect()
     }
 
     /// Every Node.
@@ -259,10 +255,10 @@ impl Inner {
     }
 }
 
-impl Sink<SeenNode> for Nodes {
+impl Sink<Seen<Node>> for Nodes {
     type Kept = NodeView;
 
-    fn reduce(&self, node: SeenNode) -> NodeView {
+    fn reduce(&self, node: Seen<Node>) -> NodeView {
         let mut view = NodeView::from(&node);
         self.lock().share(&mut view);
         view

@@ -14,6 +14,7 @@ use kube::api::{Api, ListParams, PostParams};
 use super::answer::{ApiError, timely};
 use super::client::Cluster;
 use super::pods::PodView;
+use super::seen::Seen;
 use crate::k8s::NodeName;
 
 /// A right that a caller may have.
@@ -80,7 +81,7 @@ impl Cluster {
 
     /// All pods of the cluster, by Node.
     pub async fn list_pods(&self) -> Result<BTreeMap<NodeName, Vec<PodView>>, ApiError> {
-        let api: Api<Pod> = Api::all(self.client.clone());
+        let api: Api<Seen<Pod>> = Api::all(self.client.clone());
         let mut by_node: BTreeMap<NodeName, Vec<PodView>> = BTreeMap::new();
         for pod in timely(api.list(&ListParams::default().match_any())).await?.items {
             let pod = PodView::from(&pod);
@@ -91,9 +92,9 @@ impl Cluster {
 
     /// The containers of all Deployments.
     pub async fn list_deployed(&self) -> Result<Vec<DeployedContainer>, ApiError> {
-        let api: Api<Deployment> = Api::all(self.client.clone());
+        let api: Api<Seen<Deployment>> = Api::all(self.client.clone());
         let all = timely(api.list(&ListParams::default().match_any())).await?.items;
-        let containers = all.into_iter().flat_map(|deployment| {
+        let containers = all.into_iter().flat_map(|Seen(deployment)| {
             let name = format!("{}/{}", deployment.namespace().unwrap_or_default(), deployment.name_any());
             let pod = deployment.spec.template.spec;
             pod.into_iter().flat_map(|pod| pod.containers).map(move |container| DeployedContainer {

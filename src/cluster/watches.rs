@@ -3,7 +3,7 @@
 
 use futures::Stream;
 use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::Api;
@@ -14,7 +14,7 @@ use super::budgets::{Attachment, Budget, Existing};
 use super::client::Cluster;
 use super::nodes::Nodes;
 use super::reflect::{Store, patiently, reflect};
-use super::seen_node::SeenNode;
+use super::seen::Seen;
 
 /// How long one watch request lasts before it is renewed. `kube` takes the connection for dead five seconds later; with
 /// its default of 290 s a pod's exit could stay unseen for as long.
@@ -27,7 +27,7 @@ const NODES_A_PAGE: u32 = 100;
 impl Cluster {
     /// Keeps `nodes` up to date, for ever.
     pub async fn watch_nodes(&self, nodes: &Nodes) {
-        let api: Api<SeenNode> = Api::all(self.client.clone());
+        let api: Api<Seen<Node>> = Api::all(self.client.clone());
         let config = watcher::Config::default().timeout(WATCH_SECONDS).page_size(NODES_A_PAGE);
         reflect(self.rewinds.follow(api, config), nodes).await;
     }
@@ -47,7 +47,7 @@ impl Cluster {
 
     /// Keeps the volume attachments up to date, for ever.
     pub async fn watch_attachments(&self, attachments: &Store<Attachment>) {
-        let api: Api<VolumeAttachment> = Api::all(self.client.clone());
+        let api: Api<Seen<VolumeAttachment>> = Api::all(self.client.clone());
         reflect(self.rewinds.follow(api, watcher::Config::default().timeout(WATCH_SECONDS)), attachments)
             .await;
     }
@@ -56,7 +56,7 @@ impl Cluster {
     pub fn pods_on(
         &self,
         node: &str,
-    ) -> impl Stream<Item = watcher::Result<watcher::Event<Pod>>> + Send + use<> {
+    ) -> impl Stream<Item = watcher::Result<watcher::Event<Seen<Pod>>>> + Send + use<> {
         let config =
             watcher::Config::default().fields(&format!("spec.nodeName={node}")).timeout(WATCH_SECONDS);
         patiently(self.rewinds.follow(Api::all(self.client.clone()), config))

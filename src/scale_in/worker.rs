@@ -36,7 +36,7 @@ use super::situation::Situation;
 use super::trace;
 use super::waiting::Progress;
 use crate::clock::later;
-use crate::cluster::{NodeView, PodView, Sink, brings_news, deliver};
+use crate::cluster::{NodeView, PodView, Seen, Sink, brings_news, deliver};
 use crate::dry_run::DryRun;
 use crate::groups::hooks::HookState;
 use crate::k8s::{GroupName, InstanceId, NodeName};
@@ -56,10 +56,10 @@ struct Pods {
 /// The pods of one node.
 struct PodsOf<'a>(&'a str, &'a Pods);
 
-impl Sink<Pod> for PodsOf<'_> {
+impl Sink<Seen<Pod>> for PodsOf<'_> {
     type Kept = PodView;
 
-    fn reduce(&self, pod: Pod) -> PodView {
+    fn reduce(&self, pod: Seen<Pod>) -> PodView {
         PodView::from(&pod)
     }
 
@@ -82,7 +82,7 @@ impl Sink<Pod> for PodsOf<'_> {
 /// Pod watches by node, and what each has listed so far.
 #[derive(Default)]
 struct Watches {
-    streams: StreamMap<NodeName, BoxStream<'static, watcher::Result<Event<Pod>>>>,
+    streams: StreamMap<NodeName, BoxStream<'static, watcher::Result<Event<Seen<Pod>>>>>,
     listing: BTreeMap<NodeName, Vec<PodView>>,
     outage: Outage,
 }
@@ -105,7 +105,7 @@ impl Watches {
     }
 
     /// Takes in an event, and everything else that has arrived: one plan is made of all.
-    fn take_in(&mut self, node: NodeName, event: watcher::Result<Event<Pod>>, pods: &Pods) {
+    fn take_in(&mut self, node: NodeName, event: watcher::Result<Event<Seen<Pod>>>, pods: &Pods) {
         let mut next = Some((node, event));
         while let Some((node, event)) = next {
             match event {
@@ -121,7 +121,7 @@ impl Watches {
         }
     }
 
-    fn deliver(&mut self, node: &NodeName, event: Event<Pod>, pods: &Pods) {
+    fn deliver(&mut self, node: &NodeName, event: Event<Seen<Pod>>, pods: &Pods) {
         let outage_took = if brings_news(&event) { self.outage.ends() } else { None };
         if let Some(lasted) = outage_took {
             tracing::info!(

@@ -10,7 +10,7 @@ use std::time::Duration;
 use allocation_counter::{AllocationInfo, measure};
 use ebbtide::aws::{AutoScalingGroup, Aws, Instance, Lifecycle};
 use ebbtide::clock::Clock;
-use ebbtide::cluster::{Cluster, NodeView, Nodes, SeenNode, Sink};
+use ebbtide::cluster::{Cluster, NodeView, Nodes, Seen, Sink};
 use ebbtide::groups::protection::Protection;
 use ebbtide::groups::{Group, Groups, Snapshot};
 use ebbtide::provider::proto::cloud_provider_server::CloudProvider as _;
@@ -26,6 +26,7 @@ use ebbtide::sim::program::config;
 use ebbtide::sim::{aws, cluster};
 use futures::FutureExt as _;
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
 use prometheus_client::registry::Registry;
 use prost::Message as _;
 use tonic::Request;
@@ -47,7 +48,7 @@ fn text(n: usize) -> String {
     serde_json::to_string(&object).expect("JSON")
 }
 
-fn seen(text: &str) -> SeenNode {
+fn seen(text: &str) -> Seen<Node> {
     serde_json::from_str(text).expect("a Node")
 }
 

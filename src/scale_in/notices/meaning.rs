@@ -189,7 +189,9 @@ pub(super) fn is_settled(meaning: &Meaning, facts: &Facts<'_>) -> bool {
                 Treatment::Nothing => !is_still_closed(node, notice),
             };
             let is_refuted = expected.is_refuted_by(node, facts.ahead);
-            is_done || is_refuted || expected.until <= facts.now || is_leaving && is_others
+            // The warm pool stops its machines, and starts them when they are wanted: told late, the stop is over.
+            let is_pools = expected.cause == Cause::StateChange && lifecycle == Lifecycle::Warmed;
+            is_done || is_refuted || is_pools || expected.until <= facts.now || is_leaving && is_others
         }
     }
 }
@@ -323,6 +325,16 @@ mod tests {
             is_settled_with(&spot, TerminatingWait, Some(&bare), false),
             "another's hook: its owner drains"
         );
+        let stops = Expected {
+            cause: Cause::StateChange,
+            ends_at: None,
+            treatment: Treatment::Drain,
+            until: at(600),
+        };
+        let stops = Meaning::Expected(Noticed { expected: stops, event: None });
+        assert!(is_settled_with(&stops, Lifecycle::Warmed, Some(&bare), true), "the warm pool's own doing");
+        assert!(!is_settled_with(&stops, InService, Some(&bare), true), "it runs workloads");
+        assert!(!is_settled_with(&stops, Lifecycle::WarmPending, Some(&bare), true), "it may have run some");
         let others = Meaning::Held { hook: "eks".into(), until: at(300) };
         assert!(is_settled_with(&others, InService, Some(&bare), true));
         let facts = |has_gone, now| Facts {
