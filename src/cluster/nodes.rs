@@ -93,6 +93,11 @@ impl Nodes {
         self.lock().by_instance.get(instance).is_some_and(|names| names.len() > 1)
     }
 
+    /// Every Node's name.
+    pub fn names(&self) -> Vec<NodeName> {
+        self.lock().by_name.keys().cloned().collect()
+    }
+
     /// Every Node.
     pub fn all(&self) -> Vec<Arc<NodeView>> {
         self.lock().by_name.values().cloned().collect()

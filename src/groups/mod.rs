@@ -21,7 +21,7 @@ mod view;
 mod warm_pools;
 pub mod weights;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,19 +46,10 @@ pub struct Snapshot {
     pub is_complete: bool,
     /// By name.
     pub groups: BTreeMap<GroupName, Arc<Group>>,
-    /// Where each instance is, by its id.
-    pub by_instance: HashMap<InstanceId, Place>,
+    /// Which group an instance belongs to, by instance id.
+    pub by_instance: BTreeMap<InstanceId, GroupName>,
     /// Groups that disappeared a moment ago, by name: cluster-autoscaler may still ask for them.
     pub gone: BTreeMap<GroupName, Gone>,
-}
-
-/// Where an instance is.
-#[derive(Clone, Debug)]
-pub struct Place {
-    /// Its group.
-    pub group: Arc<Group>,
-    /// Which of the group's instances it is.
-    index: usize,
 }
 
 /// A group that has disappeared.
@@ -79,14 +70,10 @@ impl Snapshot {
     pub fn new(taken_at: Timestamp, groups: impl IntoIterator<Item = Arc<Group>>) -> Self {
         let groups: BTreeMap<_, _> =
             groups.into_iter().map(|group| (group.asg.name.clone(), group)).collect();
-        let places_in = |group: &Arc<Group>| {
-            let group = Arc::clone(group);
-            let count = group.asg.instances.len();
-            (0..count).map(move |index| {
-                (group.asg.instances[index].id.clone(), Place { group: Arc::clone(&group), index })
-            })
-        };
-        let by_instance = groups.values().flat_map(places_in).collect();
+        let by_instance = groups
+            .values()
+            .flat_map(|group| group.asg.instances.iter().map(|i| (i.id.clone(), group.asg.name.clone())))
+            .collect();
         Self { taken_at, is_complete: true, groups, by_instance, gone: BTreeMap::new() }
     }
 
@@ -108,8 +95,8 @@ impl Snapshot {
 
     /// The group that has this instance, and the instance.
     pub fn instance(&self, id: &str) -> Option<(&Arc<Group>, &Instance)> {
-        let Place { group, index } = self.by_instance.get(id)?;
-        Some((group, group.asg.instances.get(*index)?))
+        let group = self.groups.get(self.by_instance.get(id)?)?;
+        group.asg.instances.iter().find(|i| i.id == id).map(|instance| (group, instance))
     }
 }
 

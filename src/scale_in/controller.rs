@@ -2,6 +2,7 @@
 //!
 //! Level-triggered: which Nodes need one follows from what is seen, so a missed event or a restart loses nothing.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tokio::task::{JoinError, JoinSet};
@@ -12,7 +13,6 @@ use super::heartbeat;
 use super::load_balancers;
 use super::notices;
 use super::workers::Workers;
-use crate::cluster::NodeView;
 use crate::k8s::{GroupName, NodeName};
 
 /// A part of the controller ended that should run for ever.
@@ -41,17 +41,18 @@ pub async fn run(shared: Arc<Shared>) -> Result<(), ControllerError> {
     let mut workers = Workers::default();
     let mut groups = shared.groups.versions();
     let mut notices = shared.notices.versions();
-    let mut to_check: Vec<Arc<NodeView>> = tokio::select! {
+    let mut to_check: BTreeSet<NodeName> = tokio::select! {
         biased;
         () = shared.stop.cancelled() => return Ok(()),
         Some(ended) = watches.join_next() => return Err(ControllerError::Ended(ended?)),
-        () = shared.nodes.synced() => shared.nodes.all(),
+        () = shared.nodes.synced() => shared.nodes.names().into_iter().collect(),
     };
     // What Nodes carry now was written by an earlier run or another replica.
     let mut at_start = true;
     loop {
         let snapshot = shared.groups.latest();
-        for node in to_check {
+        for name in to_check {
+            let Some(node) = shared.nodes.get(&name) else { continue };
             // A worker finds out by itself when nothing is left to do.
             let needs_one = || {
                 let instance = membership(snapshot.as_deref(), &node);
@@ -60,7 +61,7 @@ pub async fn run(shared: Arc<Shared>) -> Result<(), ControllerError> {
                 let twins = if is_marked { twins_of(&shared, &node) } else { Vec::new() };
                 needs_worker(&shared, &node, &twins, &instance)
             };
-            if !workers.has(&node.name) && needs_one() {
+            if !workers.has(&name) && needs_one() {
                 let is_seen = |group: &GroupName| {
                     snapshot.as_ref().is_some_and(|snapshot| snapshot.groups.contains_key(group))
                 };
@@ -68,7 +69,7 @@ pub async fn run(shared: Arc<Shared>) -> Result<(), ControllerError> {
                 if node.scale_in().is_some_and(|record| !is_seen(&record.group)) {
                     shared.groups.refresh_soon();
                 }
-                workers.start(&shared, &node.name, at_start);
+                workers.start(&shared, &name, at_start);
             }
         }
         at_start = false;
@@ -77,9 +78,9 @@ pub async fn run(shared: Arc<Shared>) -> Result<(), ControllerError> {
             () = shared.stop.cancelled() => break,
             Some(ended) = watches.join_next() => return Err(ControllerError::Ended(ended?)),
             // The Node may have changed since its worker last saw it.
-            Some(name) = workers.ended(&shared) => seen(&shared, name),
-            names = shared.nodes.changed() => seen(&shared, names),
-            Ok(()) = groups.changed() => shared.nodes.all(),
+            Some(name) = workers.ended(&shared) => name.into_iter().collect(),
+            names = shared.nodes.changed() => names,
+            Ok(()) = groups.changed() => shared.nodes.names().into_iter().collect(),
             Ok(()) = notices.changed() => noticed(&shared),
         };
     }
@@ -89,13 +90,9 @@ pub async fn run(shared: Arc<Shared>) -> Result<(), ControllerError> {
 }
 
 /// The Nodes of instances of which AWS has told something.
-fn noticed(shared: &Shared) -> Vec<Arc<NodeView>> {
-    shared.notices.instances().iter().flat_map(|id| shared.nodes.of_instance(id)).collect()
-}
-
-/// These Nodes, of which some may be gone.
-fn seen(shared: &Shared, names: impl IntoIterator<Item = NodeName>) -> Vec<Arc<NodeView>> {
-    names.into_iter().filter_map(|name| shared.nodes.get(&name)).collect()
+fn noticed(shared: &Shared) -> BTreeSet<NodeName> {
+    let instances = shared.notices.instances();
+    instances.iter().flat_map(|id| shared.nodes.of_instance(id)).map(|node| node.name.clone()).collect()
 }
 
 type Watch = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;

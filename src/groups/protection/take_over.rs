@@ -79,8 +79,7 @@ fn add_left(
 ) {
     warned.retain(|warned| tagged.contains(warned));
     for (instance, value) in tagged {
-        let Some(place) = view.by_instance.get(&instance) else { continue };
-        let group = &place.group.asg.name;
+        let Some(group) = view.by_instance.get(&instance) else { continue };
         match tag::age(&value, now) {
             Some(age) if age > at_work => pending.take_over(group, instance),
             Some(_) => {}
