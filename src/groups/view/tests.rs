@@ -52,6 +52,20 @@ fn a_change_of_ours_shows_at_once_and_only_once() {
 }
 
 #[test]
+fn an_instance_is_found_as_the_changes_show_it() {
+    use Lifecycle::{InService, TerminatingWait};
+    let groups = Groups::new(Duration::from_mins(10));
+    groups.publish(snapshot(0, 2, &[InService, InService]));
+    groups.changed(
+        at(1),
+        Change::Leaving { group: "g".into(), instances: vec![("i-1".into(), TerminatingWait)] },
+    );
+    let view = groups.latest().expect("published");
+    let state = |id: &str| view.instance(id).map(|(_, instance)| instance.lifecycle);
+    assert_eq!((state("i-0"), state("i-1"), state("i-2")), (Some(InService), Some(TerminatingWait), None));
+}
+
+#[test]
 fn a_size_that_was_set_before_a_termination_that_shows_is_not_set_again() {
     use Lifecycle::{InService, Terminating, Warmed};
     let groups = Groups::new(Duration::from_mins(10));

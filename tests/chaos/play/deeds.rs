@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ebbtide::k8s::names;
 use ebbtide::sim::aws::{
-    Death, LaunchFailure, Operation, Refusal, ScheduledChange, TerminationCause, Trouble, Which,
+    Death, LaunchFailure, Operation, Power, Refusal, ScheduledChange, TerminationCause, Trouble, Which,
 };
 use ebbtide::sim::ca_drain::{Flags, drain_and_delete};
 use ebbtide::sim::{autoscaler, cluster};
@@ -328,7 +328,12 @@ impl Stage {
         for name in cluster.node_names() {
             let instance =
                 cluster.node(&name).and_then(|node| machine(&node)).map(|machine| machine.instance);
-            if instance.is_none_or(|instance| !self.dead.contains(&instance)) {
+            // One that AWS has stopped, for the warm pool for instance, stays down.
+            let is_on = |instance: &String| {
+                let machine = aws.instance(instance);
+                machine.is_none_or(|machine| machine.power != Power::Stopped) && !self.dead.contains(instance)
+            };
+            if instance.as_ref().is_none_or(is_on) {
                 cluster.revive(&name);
             }
         }
