@@ -84,6 +84,12 @@ pub struct Election {
     lets_others_until: Option<Timestamp>,
 }
 
+/// Whether a Lease's holder is an ebbtide, whatever its pod's name: a pod's name, which has no `_`, and 16 hexadecimal digits.
+pub fn is_identity(holder: &str) -> bool {
+    let is_ours = |run: &str| run.len() == 16 && run.bytes().all(|byte| byte.is_ascii_hexdigit());
+    holder.split_once('_').is_some_and(|(pod, run)| !pod.is_empty() && is_ours(run))
+}
+
 impl Election {
     /// An election that has not begun. `leadership` tells its outcome.
     pub fn new(cluster: Cluster, clock: Clock, candidate: Candidate, leadership: Leadership) -> Self {

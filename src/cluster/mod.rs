@@ -34,7 +34,7 @@ pub(crate) use calls::NOTE_LIMIT;
 pub use client::{Cluster, ConnectError};
 pub use cordon::{Cordon, Reason as CordonReason};
 pub use drain_state::DrainState;
-pub use election::{Candidate, Election};
+pub use election::{Candidate, Election, is_identity};
 pub use interner::TextMap;
 pub use leadership::{Leadership, Standing};
 pub use node_view::{NodeView, Ready};

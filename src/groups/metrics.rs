@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
@@ -15,26 +16,28 @@ use crate::clock::{Clock, elapsed};
 /// Registers both collectors.
 pub fn register(registry: &mut Registry, groups: Arc<Groups>, clock: Clock) {
     registry.register_collector(Box::new(Templates(Arc::clone(&groups))));
-    registry.register_collector(Box::new(Age { groups, clock }));
+    let since = clock.now();
+    registry.register_collector(Box::new(Age { groups, clock, since }));
 }
 
 #[derive(Debug)]
 struct Age {
     groups: Arc<Groups>,
     clock: Clock,
+    /// When the process began: a refresh that never succeeds grows old as well.
+    since: Timestamp,
 }
 
 impl Collector for Age {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        // No snapshot yet, so no age.
-        let Some(view) = self.groups.latest() else { return Ok(()) };
+        let seen = self.groups.latest().map_or(self.since, |view| view.taken_at);
         let gauge = encoder.encode_descriptor(
             "ebbtide_look_age",
-            "How long ago the last successful refresh began",
+            "How long ago the last successful refresh began, or the process if there was none",
             Some(&Unit::Seconds),
             MetricType::Gauge,
         )?;
-        ConstGauge::new(elapsed(view.taken_at, self.clock.now()).as_secs_f64()).encode(gauge)
+        ConstGauge::new(elapsed(seen, self.clock.now()).as_secs_f64()).encode(gauge)
     }
 }
 

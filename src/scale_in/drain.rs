@@ -49,7 +49,7 @@ pub(super) fn drain(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     if late {
         // Deadline passed: delete the rest with 1 s grace so that they get SIGTERM.
         for (pod, _) in &workloads {
-            s.attempt(plan, &Task::Pod(pod.uid.clone()), || cut_short(pod));
+            cut_off(s, pod, limit.unwrap_or(s.now), plan);
         }
     }
     if workloads.is_empty() || late {
@@ -59,7 +59,7 @@ pub(super) fn drain(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     if let Some(limit) = limit {
         plan.wake(limit);
     }
-    if let Some(end) = s.settings.patience_ends(&record) {
+    if let Some(end) = s.settings.patience_ends(&record).filter(|end| *end > s.now) {
         plan.wake(end);
     }
     evict(s, &record, workloads, limit, plan);
@@ -80,6 +80,19 @@ fn enter_flushing(s: &Situation<'_>, record: &Record, left: usize, plan: &mut Pl
     };
     let record = Record { empty_since, ..record.entering(Phase::Flushing, s.now) };
     s.enter_and(plan, &record, event, None);
+}
+
+/// Deletes a pod whose time ended at `end`, unless that has been done. What was refused before is no reason to wait.
+pub(super) fn cut_off(s: &Situation<'_>, pod: &PodView, end: Timestamp, plan: &mut Plan) {
+    if s.memory.asked.get(&pod.uid).is_some_and(|at| *at >= end) {
+        return;
+    }
+    let task = Task::Pod(pod.uid.clone());
+    if s.was_tried_before(&task, end) {
+        plan.actions.push(cut_short(pod));
+    } else {
+        s.attempt(plan, &task, || cut_short(pod));
+    }
 }
 
 /// Deletes a pod that can have no more time: 1 s grace, so that it gets SIGTERM.
@@ -182,9 +195,14 @@ fn ask(
     }
     match (after, gone_by.map(|by| order::first_call(by, pod.grace_seconds))) {
         (None, _) if turn => {}
-        (None, _) => return WaitReason::Queued,
-        // Orders give way before graces do.
-        (Some(_), Some(call)) if call <= s.now => {}
+        // Priorities and orders give way before graces do.
+        (_, Some(call)) if call <= s.now => {}
+        (None, call) => {
+            if let Some(call) = call {
+                plan.wake(call);
+            }
+            return WaitReason::Queued;
+        }
         (Some(order), call) => {
             if let Some(call) = call {
                 plan.wake(call);
@@ -216,11 +234,7 @@ fn is_cut(s: &Situation<'_>, pod: &PodView, class: Class, time: Time, plan: &mut
     let grace = grace_to_ask(Some(limit), pod.grace_seconds, s.now);
     let delete = || Action::Delete { pod: pod.name.clone(), uid: pod.uid.clone(), grace, disruption: true };
     // Do not sit out the pause after a refused eviction: it would cost the pod its grace.
-    let refused_before = s
-        .memory
-        .tries(&task)
-        .is_some_and(|tries| !tries.in_flight && tries.ended.is_some_and(|ended| ended < call));
-    if refused_before {
+    if s.was_tried_before(&task, call) {
         plan.actions.push(delete());
     } else {
         s.attempt(plan, &task, delete);

@@ -9,7 +9,7 @@ use super::load_balancers::{DEFAULT_DELAY, Targets};
 use super::memory::Task;
 use super::record::Record;
 use super::situation::Situation;
-use super::{events, release};
+use super::{drain, events, release};
 use crate::clock::{later, signed};
 use crate::cluster::PodView;
 
@@ -30,6 +30,10 @@ pub(super) fn flush(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     }
     if release::go_back_for_workloads(s, record, plan) {
         return;
+    }
+    // No time is left for these, which came late or whose deletion has failed.
+    for (pod, _) in s.workloads(Some(record)) {
+        drain::cut_off(s, pod, record.phase_since, plan);
     }
     if s.is_dead(record) {
         return release::begin(s, record, events::releasing_dead(&record.instance), plan);

@@ -159,7 +159,9 @@ const STOPS_WITHIN: SignedDuration = SignedDuration::from_mins(10);
 fn was_spared(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
     let has_restarted = s.node.ready_since.is_some_and(|since| s.ours(since) > record.requested_at);
     let stopped_by = later(record.requested_at, STOPS_WITHIN);
-    plan.wake(stopped_by.max(s.now));
+    if stopped_by > s.now {
+        plan.wake(stopped_by);
+    }
     has_restarted || s.node.ready == Ready::Yes && stopped_by <= s.now
 }
 
@@ -214,6 +216,8 @@ fn without_record(s: &Situation<'_>, plan: &mut Plan) {
         Membership::Elsewhere { .. } => {
             if node_patch::has_scale_in_marks(s.node) {
                 s.patch(plan, node_patch::take_off(s.node), Vec::new());
+            } else {
+                cordon::end(s, plan);
             }
         }
         // In Terminating, load balancers let go of it first, for minutes. Our hook will hold it: start without waiting.

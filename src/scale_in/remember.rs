@@ -43,8 +43,8 @@ impl Worker {
             Outcome::NodeWritten(Err(error), then) => self.hear_of_failed_write(&error, &then),
             Outcome::Asked { pod, uid, answer, budgets, how, owner } => {
                 let goes = matches!(answer, Answer::Going | Answer::Gone | Answer::GoingAnyway);
-                let counts = |again: bool| goes || again && !matches!(answer, Answer::Busy(_));
-                if let Some((owner, again)) = owner.filter(|(_, again)| counts(*again)) {
+                // One that was refused is still there, and waited for like any other.
+                if let Some((owner, again)) = owner.filter(|_| goes) {
                     self.memory.returns.asked(owner, again);
                 }
                 self.shared.metrics.answered(&answer, call(how));

@@ -138,6 +138,12 @@ impl Situation<'_> {
         }
     }
 
+    /// Whether the last try of a task ended before `moment`: what it was told then may count no more.
+    pub(super) fn was_tried_before(&self, task: &Task, moment: Timestamp) -> bool {
+        let ended = self.memory.tries(task).filter(|tries| !tries.in_flight).and_then(|tries| tries.ended);
+        ended.is_some_and(|ended| ended < moment)
+    }
+
     /// Plans a write to the Node. One at a time: a second must start from the Node as the first leaves it.
     pub(super) fn patch(&self, plan: &mut Plan, patch: Value, then: Vec<Action>) {
         if !plan.writes_node() {

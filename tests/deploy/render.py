@@ -16,6 +16,17 @@ CHART = DEPLOY / "chart"
 HELM_LABELS = ("helm.sh/chart", "app.kubernetes.io/managed-by")
 
 
+class Strict(yaml.SafeLoader):
+    """Refuses a key that is there twice, as whatever reads a rendered chart through kustomize does (Flux)."""
+
+    def construct_mapping(self, node, deep=False):
+        keys = [self.construct_object(key, deep=deep) for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
+        twice = sorted({str(key) for key in keys if keys.count(key) > 1})
+        if twice:
+            raise AssertionError(f"{node.start_mark}: twice: {', '.join(twice)}")
+        return super().construct_mapping(node, deep)
+
+
 def text(path):
     return (ROOT / path).read_text()
 
@@ -58,7 +69,7 @@ def kustomize(folder):
 
 
 def objects(made):
-    return [thing for thing in yaml.safe_load_all(made) if thing]
+    return [thing for thing in yaml.load_all(made, Loader=Strict) if thing]
 
 
 def name(thing):

@@ -100,6 +100,17 @@ async fn readiness_turns_back_while_what_is_known_is_too_old_and_an_idle_cluster
 }
 
 #[tokio::test(start_paused = true)]
+async fn groups_that_were_never_seen_grow_old_from_the_start_on() {
+    let world = World::plain(1);
+    world.aws.outage(true);
+    let (admin, _tasks, _stop) = running(&world).await;
+    pass(700).await;
+    let (ready, age) = look_in(admin, "ebbtide_look_age_seconds ").await;
+    let age: f64 = age.rsplit(' ').next().and_then(|age| age.parse().ok()).expect("an age");
+    assert!((690.0..720.0).contains(&age) && ready != "ok", "{age}, {ready}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn requests_and_watches_show_in_the_metrics() {
     let world = World::plain(1);
     let (admin, _tasks, _stop) = running(&world).await;

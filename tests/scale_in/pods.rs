@@ -2,7 +2,7 @@
 
 use ebbtide::config::Config;
 use ebbtide::sim::aws::Event as AwsEvent;
-use ebbtide::sim::cluster::{By, Event, Verb, budget, daemon_set, pod, replica_set};
+use ebbtide::sim::cluster::{By, Event, Fault, Verb, budget, daemon_set, pod, replica_set};
 use ebbtide::sim::program::config;
 use ebbtide::sim::world::World;
 use jiff::{SignedDuration, Timestamp};
@@ -191,6 +191,20 @@ async fn pods_that_tolerate_everything_come_back_and_are_evicted_once() {
         );
         assert!(!a_hook_timed_out(&scene.world));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_comes_back_and_is_refused_is_asked_again() {
+    let scene = Scene::with(group(1)).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(600).exits_after(60)]).await;
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.pass_some(seconds(20)).await;
+    let refused = Fault::EtcdTimedOut { took_effect: false };
+    scene.world.cluster.fail_next(2, Verb::Create, "pods/eviction", refused);
+    scene.world.cluster.add(replica_set("late", 1).tolerates_everything().grace(30).exits_after(5));
+    scene.until_gone(&machine).await;
+    assert_eq!(asked(&scene.world, "late-").len(), 1, "and the next one that comes is not asked");
 }
 
 /// When a pod of this name ended by itself.

@@ -8,7 +8,7 @@ use super::queues::queues;
 use super::rights::Need;
 use super::simulation::simulation;
 use crate::aws::{AwsError, Frozen, Operation};
-use crate::cluster::{DeployedContainer, LeaseHolder, PodName};
+use crate::cluster::{DeployedContainer, LeaseHolder, PodName, is_identity};
 use crate::provider::TlsProblem;
 use crate::telemetry::chain;
 use crate::template::tags;
@@ -354,7 +354,7 @@ fn leases(facts: &Facts, found: &mut Vec<Finding>) {
     let Ok(own) = &facts.lease else { return };
     let is_ours = |other: &LeaseHolder| (&own.namespace, &own.name) == (&other.namespace, &other.name);
     let leases = facts.leases.iter().flatten();
-    let others = leases.filter(|other| other.holder.starts_with("ebbtide") && !is_ours(other));
+    let others = leases.filter(|other| is_identity(&other.holder) && !is_ours(other));
     for other in others {
         let subject = format!("{}/{}", other.namespace, other.name);
         let text = format!("another ebbtide holds this Lease ({}): both drain the same nodes", other.holder);

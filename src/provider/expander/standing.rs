@@ -128,7 +128,11 @@ fn offers(group: &Group, next: &PricedNode<'_>) -> BTreeSet<(String, String, boo
     } else {
         overrides.iter().map(|line| line.instance_type.as_deref()).collect()
     };
-    let is_spot = next.spot_share >= 1.0;
+    if next.spot_share > 0.0 && next.spot_share < 1.0 {
+        // Which of the two was refused is not known.
+        return BTreeSet::new();
+    }
+    let is_spot = next.spot_share > 0.0;
     let offer = |(kind, zone): (&str, &str)| (kind.to_owned(), zone.to_owned(), is_spot);
     let types = types.unwrap_or_default();
     types.iter().flat_map(|kind| next.zones.iter().map(|zone| (*kind, *zone))).map(offer).collect()
@@ -272,6 +276,15 @@ mod tests {
         assert_eq!(refused(&["refused"]), ["by template", "refused", "same"]);
         assert_eq!(refused(&["unknown"]), ["unknown"]);
         assert_eq!(refused(&[]), [""; 0]);
+    }
+
+    #[test]
+    fn what_was_refused_to_a_group_of_both_markets_is_refused_to_no_other() {
+        let mut both = group("both", &["a"], &["m5.large"], &[]);
+        both.asg.launch.mix = Some(Mix { on_demand_base: 0, on_demand_percentage: 20 });
+        let snapshot = snapshot(vec![both, group("on demand", &["a"], &["m5.large"], &[])]);
+        assert_eq!(refused_of(&snapshot, &["both"]), ["both"]);
+        assert_eq!(refused_of(&snapshot, &["on demand"]), ["on demand"]);
     }
 
     fn refused_of(snapshot: &Snapshot, refused: &[&str]) -> Vec<String> {

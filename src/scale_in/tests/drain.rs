@@ -1,6 +1,7 @@
 //! Draining: who is asked, in which order, and what is said of those who stay.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use jiff::SignedDuration;
 
@@ -8,6 +9,7 @@ use super::scene::*;
 use crate::cluster::{Answer, PodView};
 use crate::k8s::names;
 use crate::scale_in::action::{Action, Plan};
+use crate::scale_in::record::{Cause, Release};
 use crate::scale_in::waiting::WaitReason;
 
 #[test]
@@ -55,6 +57,34 @@ fn lower_priorities_are_asked_before_higher_ones() {
     assert_eq!(names(&scene.plan()), ["web"], "asked, not gone, is enough");
     scene.blocked("web");
     assert_eq!(names(&scene.plan()), ["dns"], "a blocked level does not hold the next one");
+}
+
+#[test]
+fn a_priority_is_asked_at_its_last_call_whatever_lower_ones_answer() {
+    // Of 700 s half of it is the flush's at most, which is 5 s.
+    let mut scene = node().by_autoscaler().until(700);
+    scene.put(pod("batch").priority(-10));
+    scene.put(pod("db").grace(600));
+    assert_eq!(evictions(&scene.plan()).len(), 1, "batch's API server says nothing");
+    let mut plan = scene.plan();
+    while evictions(&plan).is_empty() {
+        scene.now = plan.wake_at.expect("at the last call of db at the latest");
+        assert!(scene.now < at(92), "{}: 3 s are for its way", scene.now);
+        plan = scene.plan();
+    }
+    assert_eq!((evictions(&plan), scene.now > at(60)), (vec![("db".into(), None)], true));
+}
+
+#[test]
+fn patience_that_is_over_wakes_nobody() {
+    let mut scene = node().asked_by(Cause::LifecycleHook, Release::CompleteHook).with(pod("web"));
+    scene.settings.patience = Some(Duration::from_hours(1));
+    scene.plan();
+    scene.evicted("web");
+    assert_eq!(scene.plan().wake_at.map(|at| at <= scene.now), Some(false));
+    scene.now = at(3_601);
+    scene.plan();
+    assert_eq!(scene.plan().wake_at.filter(|at| *at <= scene.now), None);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use jiff::SignedDuration;
 use serde_json::json;
 
 use super::scene::*;
-use crate::cluster::PodView;
+use crate::cluster::{Answer, PodView};
 use crate::k8s::names;
 use crate::scale_in::action::Action;
 use crate::scale_in::load_balancers::{Reached, Targets};
@@ -31,6 +31,33 @@ fn the_last_exit_starts_the_flush_and_the_flush_comes_before_the_release() {
     assert_eq!(of_aws, [terminate(&scene, false)], "in the same breath, once it is noted");
     assert_eq!(scene.record().terminate_at, Some(scene.now));
     assert_eq!(scene.plan().actions, [], "once");
+}
+
+#[test]
+fn a_deletion_at_the_deadline_that_fails_is_repeated_while_daemonset_pods_flush() {
+    let mut scene = node().by_autoscaler().until(600).with(pod("web").labelled("web")).budget("web", 0, "7");
+    scene.put(pod("logs").daemon().wishing(names::FLUSH_SECONDS, "60"));
+    while scene.now < at(500) {
+        scene.plan();
+        scene.blocked("web");
+        scene.later(10);
+    }
+    let unclear = || Answer::Unclear("etcdserver: leader changed".into());
+    while scene.record().phase == Phase::Draining {
+        scene.plan();
+        scene.answered("web", unclear());
+        scene.later(1);
+    }
+    assert_eq!(scene.record().phase, Phase::Flushing);
+    scene.answered("web", unclear());
+    let deleted = (0..40).map(|_| {
+        scene.later(1);
+        deletions(&scene.plan())
+    });
+    assert_eq!(deleted.flatten().next(), Some(("web".into(), Some(1))));
+    scene.evicted("web");
+    scene.later(10);
+    assert_eq!(deletions(&scene.plan()), [], "once it worked");
 }
 
 #[test]

@@ -219,6 +219,22 @@ fn a_cordon_for_a_notice_ends_when_that_has_lapsed_or_was_called_off() {
 }
 
 #[test]
+fn a_cordon_ends_with_its_notice_though_the_instance_is_in_no_group_of_ours_any_more() {
+    let advice = expected(Cause::RebalanceRecommendation, Treatment::Cordon, None);
+    let mut scene = told(node().with(pod("web")), advice);
+    scene.plan();
+    scene = untold(scene);
+    scene.instance = Membership::Elsewhere { seen: at(60) };
+    scene.now = at(60);
+    let plan = scene.plan();
+    assert_eq!((plan.actions, plan.wake_at), (vec![], Some(at(3_600))));
+    scene.now = at(3_600);
+    assert_eq!(reasons(&scene.plan()), ["ScaleInUncordoned"]);
+    assert_eq!((spec(&scene).0, scene.view().cordon), (false, None));
+    assert_eq!(scene.plan().wake_at, None);
+}
+
+#[test]
 fn a_node_that_a_person_has_closed_or_opened_stays_so() {
     let advice = expected(Cause::RebalanceRecommendation, Treatment::Cordon, None);
     let mut closed = told(node(), advice);

@@ -76,8 +76,13 @@ fn good() -> Facts {
         queues: vec![queue(Ok(good_queue()))],
         autoscalers: Autoscalers::Seen(vec![autoscaler(&GOOD)]),
         lease_name: Some("ebbtide".into()),
-        lease: Ok(held("kube-system", "ebbtide-0_a")),
-        leases: Some(vec![held("kube-system", "ebbtide-0_a"), held("shop", "")]),
+        lease: Ok(held("kube-system", "ebbtide-0_0123456789abcdef")),
+        // The second is cluster-autoscaler's, in a pod of ours.
+        leases: Some(vec![
+            held("kube-system", "ebbtide-0_0123456789abcdef"),
+            held("shop", ""),
+            held("other", "ebbtide-7d4b9c6f5-x2x9k"),
+        ]),
         tls: Vec::new(),
         lifecycle_hook: "ebbtide".into(),
         flush: Duration::from_secs(5),
@@ -248,7 +253,7 @@ fn each_thing_that_is_wrong_is_found_with_its_severity_and_a_fix() {
         ),
         (
             "two",
-            Facts { leases: Some(vec![held("other", "ebbtide-9_b")]), ..good() },
+            Facts { leases: Some(vec![held("other", "drains-9_00c0ffee00c0ffee")]), ..good() },
             "lease",
             Severity::Error,
             "other/ebbtide",
