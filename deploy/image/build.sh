@@ -42,9 +42,9 @@ case $(uname -m) in
 esac
 if [ $# -eq 0 ]; then set -- "$here"; fi
 
-# No path of this machine in what is built.
-remap="--remap-path-prefix=$target=/target --remap-path-prefix=$PWD=/ebbtide --remap-path-prefix=$cargo_home=/cargo"
-prefixes="-ffile-prefix-map=$target=/target -ffile-prefix-map=$PWD=/ebbtide -ffile-prefix-map=$cargo_home=/cargo"
+# No path of this machine in what is built. The last that fits counts, and the target folder may be in the clone.
+remap="--remap-path-prefix=$cargo_home=/cargo --remap-path-prefix=$PWD=/ebbtide --remap-path-prefix=$target=/target"
+prefixes="-ffile-prefix-map=$cargo_home=/cargo -ffile-prefix-map=$PWD=/ebbtide -ffile-prefix-map=$target=/target"
 
 mkdir -p "$out"
 for arch in "$@"; do
