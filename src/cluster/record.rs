@@ -140,6 +140,10 @@ pub struct Record {
     /// When AWS ends the machine, whatever anybody does; `None`: no notice says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ends_at: Option<Timestamp>,
+    /// When its limit came closer, if that was after it was asked for: workloads and DaemonSet pods share what is left
+    /// from then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limited_since: Option<Timestamp>,
     /// How it is given back.
     pub release: Release,
     /// When the last workload was seen to have exited, set once flushing: the flush counts from then.
@@ -169,10 +173,16 @@ impl Record {
             phase_since: now,
             release_by: None,
             ends_at: None,
+            limited_since: None,
             release,
             empty_since: None,
             terminate_at: None,
         }
+    }
+
+    /// Since when its time is limited as it is now.
+    pub fn shared_from(&self) -> Timestamp {
+        self.limited_since.map_or(self.requested_at, |since| since.max(self.requested_at))
     }
 
     /// The same scale-in in its next phase.
@@ -191,6 +201,7 @@ impl Record {
             phase_since: moved(self.phase_since),
             release_by: self.release_by.map(moved),
             ends_at: self.ends_at.map(moved),
+            limited_since: self.limited_since.map(moved),
             empty_since: self.empty_since.map(moved),
             terminate_at: self.terminate_at.map(moved),
             ..self.clone()
@@ -205,6 +216,7 @@ impl Record {
         Self {
             requested_at: past(self.requested_at),
             phase_since: past(self.phase_since),
+            limited_since: self.limited_since.map(past),
             empty_since: self.empty_since.map(past),
             terminate_at: self.terminate_at.map(past),
             ..self.clone()
@@ -213,9 +225,8 @@ impl Record {
 
     /// Whether some clock may have shown its moments.
     fn is_plausible(&self) -> bool {
-        let others =
-            [self.release_by, self.ends_at, self.empty_since, self.terminate_at].into_iter().flatten();
-        let moments = [self.requested_at, self.phase_since].into_iter().chain(others);
+        let others = [self.release_by, self.ends_at, self.limited_since, self.empty_since, self.terminate_at];
+        let moments = [self.requested_at, self.phase_since].into_iter().chain(others.into_iter().flatten());
         moments.into_iter().all(is_plausible)
     }
 }
@@ -343,12 +354,14 @@ mod tests {
             seconds in PLAUSIBLE,
             limit in proptest::option::of(PLAUSIBLE),
             ends in proptest::option::of(PLAUSIBLE),
+            limited in proptest::option::of(PLAUSIBLE),
         ) -> Record {
             let at = |s| Timestamp::from_second(s).expect("in range");
             Record {
                 phase,
                 release_by: limit.map(at),
                 ends_at: ends.map(at),
+                limited_since: limited.map(at),
                 ..Record::new(cause, &group, "i-1", release, at(seconds))
             }
         }
@@ -377,6 +390,7 @@ mod tests {
                 Record { phase_since: at, ..record.clone() },
                 Record { release_by: Some(at), ..record.clone() },
                 Record { ends_at: Some(at), ..record.clone() },
+                Record { limited_since: Some(at), ..record.clone() },
                 Record { empty_since: Some(at), ..record.clone() },
                 Record { terminate_at: Some(at), ..record.clone() },
             ] {

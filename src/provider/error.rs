@@ -6,6 +6,7 @@ use super::SizingError;
 use crate::cluster::ApiError;
 use crate::groups::Stale;
 use crate::groups::sizes::SizeError;
+use crate::k8s::InstanceId;
 use crate::scale_in::IntentError;
 use crate::telemetry::chain;
 use crate::template::TemplateError;
@@ -68,6 +69,9 @@ pub enum RpcError {
         /// The call.
         what: &'static str,
     },
+    /// An earlier termination got no answer, and a second one would take another node with it.
+    #[error("whether AWS terminates instance {0} is not known: an earlier call was not answered")]
+    Unclear(InstanceId),
     /// Part of a batch failed.
     #[error("{} of {of} nodes were not scaled in: {}", failed.len(), list(failed))]
     Unfinished {
@@ -127,6 +131,7 @@ impl RpcError {
             Self::Stale(_)
             | Self::NodeUnseen { .. }
             | Self::NodesUnknown
+            | Self::Unclear(_)
             | Self::Sizing(
                 SizingError::Throttled
                 | SizingError::Busy

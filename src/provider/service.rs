@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tonic::{Code, Request, Response, Status};
 use tracing::{debug, warn};
 
+use super::changes::Unanswered;
 use super::metrics::{Rpc, RpcMetrics, code_name};
 use super::placeholders::Placeholders;
 use super::proto::cloud_provider_server::CloudProvider;
@@ -31,6 +32,7 @@ pub struct Provider {
     pub(super) sizing: Arc<dyn Sizing>,
     pub(super) clock: Clock,
     pub(super) placeholders: Placeholders,
+    pub(super) unanswered: Unanswered,
     pub(super) metrics: RpcMetrics,
     /// `None`: prices are not implemented.
     pub(super) prices: Option<Arc<Prices>>,
@@ -73,6 +75,7 @@ impl Provider {
             sizing,
             clock,
             placeholders,
+            unanswered: Unanswered::default(),
             metrics,
             prices: None,
             zero_startup_time,

@@ -81,6 +81,7 @@ fn past(claimed: Record, now: Timestamp) -> Record {
     Record {
         requested_at: past(claimed.requested_at),
         phase_since: past(claimed.phase_since),
+        limited_since: claimed.limited_since.map(past),
         empty_since: claimed.empty_since.map(past),
         terminate_at: claimed.terminate_at.map(past),
         ..claimed
@@ -108,6 +109,7 @@ fn from_somebody(claimed: Record, before: Option<&Record>, now: Timestamp) -> Op
         empty_since: None,
         // A notice comes to us, not to others.
         ends_at: before.and_then(|before| before.ends_at),
+        limited_since: before.and_then(|before| before.limited_since),
         requested_at: claimed.requested_at.max(not_before),
         group: before.map_or(claimed.group, |before| before.group.clone()),
         terminate_at: claimed.terminate_at.max(before.and_then(|before| before.terminate_at)),

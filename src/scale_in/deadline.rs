@@ -90,6 +90,13 @@ fn shortened_grace(gone_by: Timestamp, grace_seconds: i64, now: Timestamp) -> Op
     (left < SignedDuration::from_secs(grace_seconds)).then(|| left.as_secs().max(1))
 }
 
+/// The record with this limit. One that comes closer, as a notice in the midst of a drain does, is shared out from now on.
+pub(super) fn limited(record: &Record, release_by: Option<Timestamp>, now: Timestamp) -> Record {
+    let is_closer = release_by.is_some_and(|by| record.release_by.is_none_or(|was| later(by, AS_GOOD) < was));
+    let limited_since = if is_closer { Some(now) } else { record.limited_since };
+    Record { release_by, limited_since, ..record.clone() }
+}
+
 /// When an instance must be released: one heartbeat time-out before the hook's longest hold ends, when AWS ends the
 /// machine, or at a limit of ours at which pods are deleted, whichever is earliest; `None`: no limit.
 pub(super) fn limit(

@@ -128,7 +128,7 @@ fn evict(
     let mut after = None;
     for (n, (order, pods)) in orders.into_iter().enumerate() {
         let later_graces = graces.iter().skip(n + 1).copied();
-        let gone_by = limit.map(|limit| order::gone_by(limit, record.requested_at, later_graces));
+        let gone_by = limit.map(|limit| order::gone_by(limit, record.shared_from(), later_graces));
         evict_order(s, record, pods, Time { limit, gone_by, after }, plan);
         after = Some(order);
     }

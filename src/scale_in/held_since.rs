@@ -42,6 +42,11 @@ impl Holds {
         needed.insert(instance.clone(), until);
     }
 
+    /// Notes that an instance has a Node, again or still: what an earlier one's pods needed is past.
+    pub(super) fn note_node(&self, instance: &InstanceId) {
+        self.needed.lock().unwrap_or_else(PoisonError::into_inner).remove(instance);
+    }
+
     pub(super) fn needed(&self, instance: &InstanceId) -> Option<Timestamp> {
         self.needed.lock().unwrap_or_else(PoisonError::into_inner).get(instance).copied()
     }
@@ -98,13 +103,20 @@ pub(super) async fn ask(
 }
 
 /// When the hold of an instance first seen held at `seen` began, by its group's activities, newest first. An activity
-/// starts a while before its hook. A termination missing from a full list is older than the oldest in it. One missing
+/// starts a while before its hook, and lasts as long as it: one that is over, such as a detachment, did not begin it, unless it is
+/// a termination. A termination missing from a full list is older than the oldest in it. One missing
 /// from a complete list is not shown yet, or never: then `seen`.
 fn began(activities: &[Activity], instance: &InstanceId, lifecycle: Lifecycle, seen: Timestamp) -> Timestamp {
     let earliest = later(seen, -signed(LONGEST_HOLD));
     let recent = &activities[..activities.partition_point(|activity| activity.started >= earliest)];
     let its_own = |activity: &&Activity| {
-        !activity.description.starts_with("Launching") && activity.description.ends_with(instance.as_str())
+        let is_over = matches!(activity.status.as_str(), "Successful" | "Failed" | "Cancelled");
+        let began_it = match activity.description.split(' ').next() {
+            Some("Terminating") => true,
+            Some("Launching") => false,
+            _ => !is_over,
+        };
+        began_it && activity.description.ends_with(instance.as_str())
     };
     let has_older = recent.len() >= ACTIVITIES_AT_MOST && lifecycle == Lifecycle::TerminatingWait;
     let oldest = recent.last().filter(|_| has_older);
@@ -121,6 +133,15 @@ mod tests {
     }
 
     #[test]
+    fn what_the_pods_of_an_earlier_node_needed_is_past_when_the_instance_has_one_again() {
+        let holds = Holds::default();
+        holds.note_needed(&"i-1".into(), at(100), at(0));
+        assert_eq!(holds.needed(&"i-1".into()), Some(at(100)));
+        holds.note_node(&"i-1".into());
+        assert_eq!(holds.needed(&"i-1".into()), None);
+    }
+
+    #[test]
     fn the_activity_of_an_instance_tells_since_when_it_is_held() {
         let activity = |second: i64, description: &str| Activity {
             id: String::new(),
@@ -131,6 +152,10 @@ mod tests {
         };
         let all = [
             activity(90, "Launching a new EC2 instance: i-1"),
+            Activity {
+                status: "Successful".into(),
+                ..activity(85, "Moving EC2 instance out of Standby: i-1")
+            },
             activity(80, "Terminating EC2 instance: i-2"),
             activity(70, "Terminating EC2 instance: i-1"),
             activity(60, "Launching a new EC2 instance: i-1"),
@@ -145,7 +170,7 @@ mod tests {
         assert_eq!(began(&all, &"i-1".into(), held, long_after), long_after, "no hold lasts that long");
         assert_eq!(began(&[], &"i-1".into(), held, at(100)), at(100));
         assert_eq!(
-            began(&all[3..], &"i-1".into(), Lifecycle::ReplacingVolumeWait, at(100)),
+            began(&all[4..], &"i-1".into(), Lifecycle::ReplacingVolumeWait, at(100)),
             at(100),
             "no launch"
         );

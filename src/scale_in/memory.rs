@@ -14,7 +14,7 @@ use super::membership::Membership;
 use super::node_patch;
 use super::record::Phase;
 use super::returns::Returns;
-use crate::aws::AwsError;
+use crate::aws::{AwsError, Lifecycle};
 use crate::clock::{backoff, signed};
 use crate::cluster::{Answer, NodeView, PodView};
 use crate::telemetry::chain;
@@ -104,6 +104,8 @@ pub struct Memory {
     pub refused_by_aws: Option<String>,
     /// Since when the instance has been in none of our groups.
     pub elsewhere_since: Option<Timestamp>,
+    /// Since when descriptions have shown the instance in service, or on its way into it.
+    pub in_service_since: Option<Timestamp>,
 }
 
 /// Pause after the n-th failure in a row: 1 s, doubled up to 30 s, plus or minus a fifth so that nodes do not retry in
@@ -212,6 +214,12 @@ impl Memory {
     pub fn note_membership(&mut self, instance: &Membership) {
         self.elsewhere_since = match instance {
             Membership::Elsewhere { seen } => self.elsewhere_since.or(Some(*seen)),
+            _ => None,
+        };
+        self.in_service_since = match instance {
+            Membership::In { lifecycle: Lifecycle::Pending | Lifecycle::InService, seen, .. } => {
+                self.in_service_since.or(Some(*seen))
+            }
             _ => None,
         };
     }

@@ -45,16 +45,17 @@ pub(super) fn is_unreadable(pod: &PodView, namespaces: &BTreeSet<String>) -> boo
     matches!(asked_for(pod, namespaces), Some(Err(())))
 }
 
-/// When an order must have gone, so that later ones with these longest graces, in seconds, find theirs before `limit`.
+/// When an order must have gone, so that later ones with these longest graces, in seconds, find theirs before `limit`, known
+/// `since` then.
 pub(super) fn gone_by(
     limit: Timestamp,
-    requested: Timestamp,
+    since: Timestamp,
     later_graces: impl IntoIterator<Item = i64>,
 ) -> Timestamp {
     let needed = later_graces.into_iter().fold(SignedDuration::ZERO, |sum, grace| {
         sum.saturating_add(SignedDuration::from_secs(grace)).saturating_add(HANDOVER)
     });
-    let half = limit.duration_since(requested) / 2;
+    let half = limit.duration_since(since) / 2;
     later(limit, -needed.min(half.max(SignedDuration::ZERO)))
 }
 

@@ -45,7 +45,8 @@ pub(super) enum Outcome {
         noted_at: Timestamp,
         unknown: Option<AwsError>,
     },
-    /// Not terminated: the group's lock came too late for the moment noted in the record, or another process leads by now.
+    /// Not terminated: the group's lock came too late for the moment noted in the record, the record is another by now, or
+    /// another process leads.
     NotSent {
         noted_at: Timestamp,
     },

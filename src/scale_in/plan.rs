@@ -142,6 +142,12 @@ fn is_back(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
     if record.release != Release::CompleteHook || !release::is_settled(s, record, *seen, plan) {
         return false;
     }
+    // One description may show what was before.
+    let believed = s.memory.in_service_since.map_or(*seen, |since| later(since, release::REPEAT_AFTER));
+    if *seen < believed {
+        release::refresh_after(s, believed, plan);
+        return false;
+    }
     if record.cause == Cause::StateChange && !was_spared(s, record, plan) {
         return false;
     }

@@ -13,7 +13,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::action::{Action, Plan};
-use super::deadline::{AS_GOOD, OurLimit};
+use super::deadline::{AS_GOOD, OurLimit, limited};
 use super::events::NodeEvent;
 use super::membership::Membership;
 use super::memory::Task;
@@ -27,7 +27,7 @@ use crate::groups::hooks::{HookState, TerminatingHooks};
 use crate::k8s::GroupName;
 
 /// How long after a call it may still take effect, and a refresh may still show the state before it.
-const REPEAT_AFTER: SignedDuration = SignedDuration::from_secs(30);
+pub(super) const REPEAT_AFTER: SignedDuration = SignedDuration::from_secs(30);
 
 /// How long AWS takes a request after it was signed. A process that was stopped when it was about to send a termination sends it
 /// when it goes on, so that one that another process has noted may take effect so much later.
@@ -51,9 +51,12 @@ pub(super) fn brought_up_to_date(s: &Situation<'_>, record: &Record, plan: &mut 
     // A cause that comes later may shorten the deadline, never lengthen it.
     let ends_at = record.ends_at.into_iter().chain(s.expected.and_then(|expected| expected.ends_at)).min();
     let changed = Record { release, ends_at, group: group.clone(), ..record.clone() };
-    let changed = Record { release_by: deadline_of(s, &changed), ..changed };
-    let is_as_good = match (changed.release_by, record.release_by) {
-        _ if !is_deadline_known(s, &changed) => true,
+    let release_by = deadline_of(s, &changed);
+    let is_known = is_deadline_known(s, &changed);
+    let changed =
+        if is_known { limited(&changed, release_by, s.now) } else { Record { release_by, ..changed } };
+    let is_as_good = match (release_by, record.release_by) {
+        _ if !is_known => true,
         (Some(known), Some(written)) => known.duration_since(written).abs() <= AS_GOOD,
         (known, written) => known == written,
     };
@@ -125,7 +128,7 @@ fn taken_out(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> Record {
     }
     let held_since = s.held_since.unwrap_or(s.now);
     let release_by = deadline::limit(s.our_limit, record, s.hook.ours(), held_since);
-    let held = Record { release: Release::CompleteHook, release_by, ..record.clone() };
+    let held = Record { release: Release::CompleteHook, ..limited(record, release_by, s.now) };
     s.patch(plan, s.with_record(&held), given_up(s, record));
     held
 }

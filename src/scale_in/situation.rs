@@ -231,11 +231,11 @@ impl Situation<'_> {
         self.own_pod.is_some_and(|own| *own == pod.name)
     }
 
-    /// The node's flush time: what its DaemonSet pods ask for, but at most half of a limited scale-in. The other
-    /// half is for workloads.
+    /// The node's flush time: what its DaemonSet pods ask for, but at most half of the time since it is limited. The
+    /// other half is for workloads.
     pub(super) fn flush_time(&self, record: &Record) -> Duration {
         let asked = super::class::flush_time(self.daemons().map(|(pod, _)| pod), &self.settings.flush);
-        let half = record.release_by.map(|by| by.duration_since(record.requested_at) / 2);
+        let half = record.release_by.map(|by| by.duration_since(record.shared_from()) / 2);
         half.map_or(asked, |half| asked.min(Duration::try_from(half).unwrap_or_default()))
     }
 

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 
 use super::context::{Shared, will_decrement};
 use super::outcome::Outcome;
+use super::record::Phase;
 use crate::aws::{AwsError, Operation};
 use crate::clock::elapsed;
 use crate::groups::{Change, SharedGroupLock};
@@ -37,10 +38,22 @@ pub(super) async fn as_noted(
         return Outcome::NotHeld { noted_at, unknown };
     }
     let lock = shared.groups.shared_lock(&one.group).await;
-    if elapsed(noted_at, shared.clock.now()) > SENT_WITHIN || !shared.leadership.leads() {
+    let is_old = elapsed(noted_at, shared.clock.now()) > SENT_WITHIN;
+    if is_old || !shared.leadership.leads() || !is_still_noted(&shared, &one, under_hook) {
         return Outcome::NotSent { noted_at };
     }
     Outcome::Terminated { noted_at, result: terminate(&shared, one, lock).await }
+}
+
+/// Whether its Node, if it is there, still asks for it: the scale-in may have been cancelled, or begun anew, while the hook was
+/// looked up and the group's lock was waited for.
+fn is_still_noted(shared: &Shared, one: &Termination, under_hook: bool) -> bool {
+    let Some(node) = one.node.as_ref().and_then(|name| shared.nodes.get(name)) else { return true };
+    node.scale_in().is_some_and(|record| {
+        record.instance == one.instance
+            && record.terminate_at.is_some()
+            && (under_hook || record.phase != Phase::Draining)
+    })
 }
 
 /// Terminates an instance that its group retains and that has no Node. The desired capacity does not count it. Returns whether

@@ -207,6 +207,9 @@ impl Worker {
 
     async fn run(&mut self, follow: &Notify) {
         let shared = Arc::clone(&self.shared);
+        if let Some(instance) = &self.instance {
+            shared.holds.note_node(instance);
+        }
         let mut watches = Watches::default();
         let mut groups = shared.groups.versions();
         let mut budgets = shared.budgets.versions();

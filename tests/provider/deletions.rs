@@ -221,6 +221,21 @@ async fn a_termination_that_was_not_heard_of_is_not_repeated() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_termination_whose_answer_was_lost_is_not_repeated_while_descriptions_may_lag() {
+    let world = World::with(three()).registered(&["i-1"]);
+    world.aws.now().loses_terminations = true;
+    for _ in 0..3 {
+        assert_eq!(code(&world.delete(vec![unregistered("i-2")]).await), Code::Unavailable);
+        tokio::time::advance(Duration::from_secs(9)).await;
+    }
+    assert_eq!(world.asked(), [terminated("i-2")]);
+    world.aws.now().loses_terminations = false;
+    tokio::time::advance(Duration::from_secs(3)).await;
+    world.delete(vec![unregistered("i-2")]).await.expect("it is still in service: it was not carried out");
+    assert_eq!(world.asked(), [terminated("i-2"), terminated("i-2")]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn no_instance_that_may_have_a_node_is_terminated_undrained() {
     let world = World::with(three());
     assert_eq!(code(&world.delete(vec![node("i-1")]).await), Code::Unavailable);

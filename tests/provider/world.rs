@@ -103,6 +103,8 @@ pub(crate) struct Aws {
     pub(crate) refuses_sizes: bool,
     /// The next call fails with this.
     pub(crate) fails: Option<SizingError>,
+    /// Terminations are carried out, and neither answered nor shown.
+    pub(crate) loses_terminations: bool,
     /// Calls are never answered.
     pub(crate) hangs: bool,
     /// What a call takes.
@@ -195,6 +197,9 @@ impl Sizing for Script<Aws> {
         self.answer().await?;
         let mut aws = self.now();
         aws.asked.push(Asked::Terminate { instance: instance.into(), decrement });
+        if aws.loses_terminations {
+            return Err(SizingError::Unreachable("connection reset".into()));
+        }
         aws.group.asg.desired -= i32::from(decrement);
         for found in aws.group.asg.instances.iter_mut().filter(|i| i.id == *instance) {
             found.lifecycle = Lifecycle::Terminating;

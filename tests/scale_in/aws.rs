@@ -18,7 +18,7 @@ use crate::journal_queries::{
     TERMINATE, a_hook_timed_out, asked, assert_nothing_lost, aws_moments, decrements, has_exited, is_asked,
     longest_silence, notes, released_at, terminations,
 };
-use crate::scene::{Cause, Machine, Scene, group, held_group, seconds};
+use crate::scene::{Cause, Machine, RECORD, Scene, group, held_group, seconds};
 
 const DESCRIBE: [Operation; 1] = [Operation::DescribeAutoScalingGroups];
 
@@ -393,4 +393,24 @@ async fn a_machine_that_takes_ten_minutes_to_shut_down_is_told_so_once() {
         scene.assert_left_well(&machine);
         assert_eq!((scene.world.aws.calls(TERMINATE), decrements(&scene.world)), (1, 1));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_termination_that_waits_for_another_change_of_its_group_is_not_sent_once_it_is_cancelled() {
+    let scene = Scene::with(group(3)).await;
+    let machine = scene.first();
+    scene.scale_in(&machine, Cause::Operator).await;
+    scene.pass_some(seconds(2)).await;
+    let late = Which::of(&[Operation::SetDesiredCapacity]);
+    scene.world.aws.trouble(late, Trouble::Late(seconds(8)));
+    scene.increase(1).await.expect_err("AWS does not answer in time");
+    let record = |w: &World| {
+        w.cluster.node(&machine.name).expect("there").metadata.annotations.unwrap_or_default().remove(RECORD)
+    };
+    scene.until(|w| record(w).is_some_and(|record| record.contains("terminateAt"))).await;
+    assert_eq!(scene.world.aws.calls(TERMINATE), 0, "another change of the group is under way");
+    scene.annotate(&machine, None).await;
+    scene.pass_some(seconds(60)).await;
+    assert_eq!(scene.world.aws.calls(TERMINATE), 0);
+    assert_eq!(record(&scene.world), None);
 }

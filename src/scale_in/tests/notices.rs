@@ -5,6 +5,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::scene::*;
 use crate::aws::Lifecycle;
 use crate::cluster::{Cordon, CordonReason};
+use crate::k8s::names;
 use crate::scale_in::action::Action;
 use crate::scale_in::membership::Membership;
 use crate::scale_in::notices::{Expected, Noticed};
@@ -86,6 +87,20 @@ fn a_cause_that_comes_later_shortens_the_deadline_and_none_lengthens_it() {
     scene = told(scene, spot(500));
     scene.plan();
     assert_eq!(scene.record().release_by, Some(at(130)));
+}
+
+#[test]
+fn of_a_limit_that_comes_late_in_a_drain_the_flush_takes_half_of_what_is_left() {
+    let logs = pod("logs").daemon().wishing(names::FLUSH_SECONDS, "110");
+    let mut scene = node().with(pod("asked")).with(logs).by_autoscaler();
+    scene.plan();
+    scene.later(3_600);
+    scene.put(pod("web").grace(600));
+    scene = told(scene, spot(3_720));
+    scene.plan();
+    assert_eq!(scene.record().limited_since, Some(at(3_600)));
+    // The other half, less 5 s of margin and 1 s to kill and report.
+    assert_eq!(evictions(&scene.plan()), [("web".into(), Some(54))]);
 }
 
 #[test]

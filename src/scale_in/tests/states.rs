@@ -37,6 +37,23 @@ fn an_instance_in_service_again_ends_its_scale_in_once_a_new_refresh_shows_it_an
 }
 
 #[test]
+fn one_description_from_before_does_not_end_the_scale_in_of_what_the_group_has_taken_out_in_mid_drain() {
+    let mut scene =
+        node().asked_by(Cause::LifecycleHook, Release::CompleteHook).hooked(60).with(pod("web").going(900));
+    scene.later(300);
+    for lifecycle in [Lifecycle::TerminatingWait, Lifecycle::InService, Lifecycle::TerminatingWait] {
+        shown(&mut scene, lifecycle);
+        assert!(!reasons(&scene.plan()).contains(&"ScaleInOver"), "{lifecycle:?}");
+        scene.later(10);
+    }
+    for over in [false, false, false, true] {
+        shown(&mut scene, Lifecycle::InService);
+        assert_eq!(reasons(&scene.plan()).contains(&"ScaleInOver"), over);
+        scene.later(10);
+    }
+}
+
+#[test]
 fn only_a_kubelet_that_has_become_ready_since_the_release_has_adopted_the_node_of_an_instance_that_is_gone() {
     let ready_since = |scene: &mut Scene, since: Timestamp| {
         let ready = json!({ "type": "Ready", "status": "True", "lastTransitionTime": since });
