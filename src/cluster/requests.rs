@@ -47,6 +47,7 @@ enum Verb {
 #[expect(non_camel_case_types, reason = "the label values as Prometheus shows them")]
 enum Resource {
     nodes,
+    nodes_status,
     pods,
     evictions,
     poddisruptionbudgets,
@@ -131,6 +132,7 @@ fn asked(method: &Method, uri: &Uri) -> (Verb, Resource) {
     }
     let resource = match parts.next() {
         Some("eviction") => Resource::evictions,
+        Some("status") if resource == "nodes" => Resource::nodes_status,
         _ => Resource::named(resource),
     };
     let is_watch =
@@ -289,6 +291,11 @@ mod tests {
             ),
             (Method::GET, "/api/v1/nodes?limit=500", (Verb::list, Resource::nodes)),
             (Method::PATCH, "/api/v1/nodes/n1?fieldManager=ebbtide", (Verb::patch, Resource::nodes)),
+            (
+                Method::PATCH,
+                "/api/v1/nodes/n1/status?fieldManager=ebbtide",
+                (Verb::patch, Resource::nodes_status),
+            ),
             (Method::POST, "/api/v1/namespaces/d/pods/p/eviction", (Verb::create, Resource::evictions)),
             (Method::PATCH, "/api/v1/namespaces/d/pods/p/status", (Verb::patch, Resource::pods)),
             (Method::DELETE, "/api/v1/namespaces/d/pods/p", (Verb::delete, Resource::pods)),

@@ -39,6 +39,8 @@ pub struct Report {
     pub parts: PartPrices,
     /// The groups.
     pub groups: Vec<GroupPrice>,
+    /// What of AWS's prices could not be read, and what that means.
+    pub notes: Vec<String>,
     /// Which of them would grow, if that was asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub choice: Option<Explained>,
@@ -142,8 +144,20 @@ pub async fn look(aws: &Aws, config: &Config, explain: bool, clock: &Clock) -> R
             ninth_decile_error: residuals.ninth_decile,
         },
         groups: snapshot.groups.values().map(|group| priced(group, &prices, now)).collect(),
+        notes: notes(&prices),
         choice: explain.then(|| chosen(&snapshot, &prices, &policy(config), now)),
     })
+}
+
+fn notes(prices: &Prices) -> Vec<String> {
+    let book = prices.book();
+    let spot = book.spot_failing.as_ref().map(|failing| {
+        format!("spot prices could not be read, so that spot costs what On-Demand does: {}", failing.words)
+    });
+    let list = book.list_failing.as_ref().map(|failing| {
+        format!("the Price List could not be read, so that the built-in table is used: {}", failing.words)
+    });
+    spot.into_iter().chain(list).collect()
 }
 
 /// The policy, which could be read a moment ago.
@@ -227,7 +241,8 @@ pub fn render(report: &Report, output: Output, style: Style) -> String {
         ninth_decile_error * 100.0
     );
     let choice = report.choice.as_ref().map(told).unwrap_or_default();
-    format!("{}\n{}\n{choice}", columns(&rows), style.paint(2, &pods))
+    let notes: Vec<_> = report.notes.iter().map(|note| format!("Note: {note}\n")).collect();
+    format!("{}\n{}\n{}{choice}", columns(&rows), style.paint(2, &pods), notes.concat())
 }
 
 fn told(Explained { best, decided_by, why, not_known }: &Explained) -> String {

@@ -10,11 +10,12 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
+use super::book::Failing;
 use super::{Labels, Prices, Source, table};
 use crate::clock::{Clock, elapsed};
 
 /// Registers `ebbtide_prices_age_seconds`, the age of each source's oldest price: what has not been read again shows, whatever else
-/// has been.
+/// has been. Of a source that has told nothing, since it could first not be read.
 pub fn register_age(registry: &mut Registry, prices: Arc<Prices>, clock: Clock) {
     registry.register_collector(Box::new(Age { prices, clock }));
 }
@@ -28,9 +29,12 @@ struct Age {
 impl Collector for Age {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let book = self.prices.book();
+        let since = |failing: &Option<Failing>| failing.as_ref().map(|failing| failing.since);
+        let spot = book.spot.values().flat_map(BTreeMap::values).map(|quote| quote.at).min();
+        let list = book.on_demand.values().map(|quote| quote.at).min();
         let oldest = [
-            (Source::spot, book.spot.values().flat_map(BTreeMap::values).map(|quote| quote.at).min()),
-            (Source::list, book.on_demand.values().map(|quote| quote.at).min()),
+            (Source::spot, spot.or_else(|| since(&book.spot_failing))),
+            (Source::list, list.or_else(|| since(&book.list_failing))),
             (Source::table, table::as_of()),
         ];
         let mut family = encoder.encode_descriptor(
@@ -41,7 +45,7 @@ impl Collector for Age {
         )?;
         let now = self.clock.now();
         for (source, at) in oldest {
-            // What has told nothing has no age.
+            // What was asked for nothing has no age.
             let Some(at) = at else { continue };
             let age = elapsed(at, now).as_secs_f64();
             ConstGauge::new(age).encode(family.encode_family(&Labels { source })?)?;

@@ -99,6 +99,26 @@ pub struct Book {
     pub on_demand: BTreeMap<Kind, Quote>,
     /// Spot prices by zone.
     pub spot: BTreeMap<Kind, BTreeMap<String, Quote>>,
+    /// If On-Demand prices cannot be read.
+    pub list_failing: Option<Failing>,
+    /// If spot prices cannot be read.
+    pub spot_failing: Option<Failing>,
+}
+
+/// Since when something cannot be read, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failing {
+    /// Since then.
+    pub since: Timestamp,
+    /// AWS's words, the last time.
+    pub words: String,
+}
+
+impl Failing {
+    pub(super) fn note(failing: &mut Option<Self>, words: String, now: Timestamp) {
+        let since = failing.as_ref().map_or(now, |failing| failing.since);
+        *failing = Some(Self { since, words });
+    }
 }
 
 impl Book {

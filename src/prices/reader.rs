@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::book::{Kind, Quote, System};
+use super::book::{Failing, Kind, Quote, System};
 use super::{Prices, node};
 use crate::aws::{Aws, AwsError, SpotPrice};
 use crate::clock::{Clock, elapsed, later, signed};
@@ -97,6 +97,7 @@ impl Reader {
                     self.prices.learn(|book| {
                         book.on_demand.remove(&kind);
                         book.on_demand.extend(quote);
+                        book.list_failing = None;
                     });
                     self.listed.insert(kind, now);
                     if self.list_outage.ends().is_some() {
@@ -105,6 +106,7 @@ impl Reader {
                 }
                 // The rest a minute later, as it would fare no better now; this one after them, as it may be the cause.
                 Err(error) => {
+                    self.prices.learn(|book| Failing::note(&mut book.list_failing, chain(&error), now));
                     self.listed.insert(kind, due_after(EVERY, DAILY, now));
                     if let Some(lasted) = self.list_outage.lasts() {
                         let lasts_seconds = lasted.as_secs();
@@ -135,6 +137,7 @@ impl Reader {
                     // EC2 gives no price of a type that it no longer offers.
                     book.spot.retain(|kind, _| !asked.contains(kind));
                     book.spot.extend(by_kind);
+                    book.spot_failing = None;
                 });
                 self.read.extend(asked.into_iter().map(|kind| (kind, now)));
                 if self.outage.ends().is_some() {
@@ -142,6 +145,7 @@ impl Reader {
                 }
             }
             Err(error) => {
+                self.prices.learn(|book| Failing::note(&mut book.spot_failing, chain(&error), now));
                 // Soon again, and not every second.
                 self.read.extend(types.into_iter().map(|name| ((name, system), due_after(LOOK, EVERY, now))));
                 if let Some(lasted) = self.outage.lasts() {

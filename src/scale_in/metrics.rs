@@ -17,8 +17,10 @@ use super::history::{Ended, Ending};
 use super::load_balancers::LoadBalancers;
 use super::record::{Annotation, Cause, Written};
 use super::waiting::{Board, WaitReason};
+use crate::aws::AwsError;
 use crate::clock::{Clock, elapsed};
 use crate::cluster::{Answer, Nodes};
+use crate::k8s::GroupName;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
 #[allow(non_camel_case_types, reason = "label values are spelled as Prometheus has them")]
@@ -51,11 +53,14 @@ struct Asked {
 #[allow(non_camel_case_types, reason = "label values are spelled as Prometheus has them")]
 enum Beat {
     ok,
+    /// The hook holds the instance no more: it was completed, or its time is over.
+    over,
     failed,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Heartbeat {
+    group: String,
     outcome: Beat,
 }
 
@@ -129,9 +134,6 @@ impl Default for Metrics {
         // A rate needs a zero before the first one.
         for (cause, ending) in Cause::ALL.into_iter().flat_map(|c| Ending::ALL.map(|e| (c, e))) {
             drop(metrics.over(cause, ending));
-        }
-        for outcome in [Beat::ok, Beat::failed] {
-            drop(metrics.heartbeats.get_or_create(&Heartbeat { outcome }));
         }
         metrics
     }
@@ -242,11 +244,20 @@ impl Metrics {
         self.panics.inc();
     }
 
-    /// A heartbeat was answered, with so much of the hook's time-out left, if that is known.
-    pub(super) fn beat(&self, ok: bool, left: Option<Duration>) {
-        let outcome = if ok { Beat::ok } else { Beat::failed };
-        self.heartbeats.get_or_create(&Heartbeat { outcome }).inc();
-        if let Some(left) = left.filter(|_| ok) {
+    /// A heartbeat for an instance of a group was answered, with so much of the hook's time-out left, if that is known.
+    pub(super) fn beat(&self, group: &GroupName, answer: &Result<(), AwsError>, left: Option<Duration>) {
+        let outcome = match answer {
+            Ok(()) => Beat::ok,
+            Err(AwsError::NoActiveHook { .. }) => Beat::over,
+            Err(AwsError::DryRun { .. }) => return,
+            Err(_) => Beat::failed,
+        };
+        // A rate needs a zero before the first one.
+        for outcome in [Beat::ok, Beat::over, Beat::failed] {
+            drop(self.heartbeats.get_or_create(&Heartbeat { group: group.to_string(), outcome }));
+        }
+        self.heartbeats.get_or_create(&Heartbeat { group: group.to_string(), outcome }).inc();
+        if let Some(left) = left.filter(|_| outcome == Beat::ok) {
             self.margins.observe(left.as_secs_f64());
         }
     }

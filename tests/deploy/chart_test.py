@@ -193,6 +193,21 @@ class WhatIsRendered(unittest.TestCase):
             self.assertEqual(one(things, kind)["metadata"]["labels"]["release"], "prometheus")
 
 
+class ADryRun(unittest.TestCase):
+    def test_it_is_alone_in_its_pod_and_keeps_nothing_from_others(self):
+        given = {"image": {"repository": "registry.example/ebbtide"}, "clusterName": "blue", "replicas": 1}
+        for dry in (True, "true"):
+            things = chart({**given, "extraArgs": {"dry-run": dry}}, name="ebbtide-dry")
+            containers = one(things, "Deployment", "ebbtide-dry")["spec"]["template"]["spec"]["containers"]
+            self.assertEqual([container["name"] for container in containers], ["ebbtide"])
+            self.assertIn("--dry-run=true", containers[0]["args"])
+            kinds = {thing["kind"] for thing in things}
+            self.assertFalse(kinds & {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"})
+            self.assertNotIn("ca-metrics", json.dumps(things))
+            names = {thing["metadata"]["name"] for thing in things}
+            self.assertFalse({name for name in names if "cluster-autoscaler" in name})
+
+
 class WhatIsRefused(unittest.TestCase):
     def test_what_is_missing_is_named(self):
         sidecar = values("sidecar")

@@ -274,6 +274,26 @@ async fn prices_grow_older_while_they_cannot_be_read_and_go_when_nobody_needs_th
 }
 
 #[tokio::test(start_paused = true)]
+async fn prices_that_were_never_read_grow_older_from_the_first_refusal_on() {
+    let world = spot_at("0.04");
+    world.aws.deny(Operation::DescribeSpotPriceHistory, true);
+    let (mut reader, prices, groups) = reads(&world, &["m5.large"]);
+    let mut registry = Registry::default();
+    register_age(&mut registry, prices, world.clock.clone());
+    groups.publish(launches(&world, &["m5.large"]));
+    for _ in 0..72 {
+        reader.refresh().await;
+        tokio::time::sleep(Duration::from_hours(1)).await;
+    }
+    let told = ages(&registry);
+    assert!((told["spot"] - 3.0 * 86_400.0).abs() < 600.0, "{told:?}");
+    world.aws.deny(Operation::DescribeSpotPriceHistory, false);
+    reader.refresh().await;
+    let told = ages(&registry);
+    assert!(told["spot"] < 600.0, "{told:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn empty_pages_throttling_and_silence_cost_a_minute_at_most() {
     let throttled = Refusal { code: "RequestLimitExceeded", status: 503, message: "Request limit exceeded." };
     for trouble in [
@@ -328,7 +348,22 @@ async fn the_command_shows_what_the_program_answers() {
     let json: Value =
         serde_json::from_str(&commands::prices::render(&report, Output::Json, Style::default()))
             .expect("JSON");
-    assert_eq!(json["groups"][2]["source"], "spot", "{json:#}");
+    assert_eq!((&json["groups"][2]["source"], &json["notes"]), (&json!("spot"), &json!([])), "{json:#}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_command_says_which_prices_aws_refuses() {
+    let scene = Scene::configured(spot_at("0.036"), by_aws(), three()).await;
+    scene.world.aws.deny(Operation::DescribeSpotPriceHistory, true);
+    scene.world.aws.deny(Operation::GetProducts, true);
+    let aws = Aws::at(aws_client(Arc::new(scene.world.aws.clone())));
+    let report = commands::prices::look(&aws, &by_aws(), false, &scene.world.clock).await.expect("looked");
+    let text = commands::prices::render(&report, Output::Table, Style::default());
+    for part in
+        ["Note: spot prices could not be read", "Note: the Price List could not be read", "not authorized"]
+    {
+        assert!(text.contains(part), "{part} in {text}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -170,7 +170,7 @@ async fn what_a_drain_asks_for_and_waits_for_is_counted() {
     let refused = moments(world, |e| matches!(e, Event::EvictionRefused { .. })).len() as f64;
     assert!(asked("blocked") >= 2.0 && asked("unclear") >= 2.0, "{page}");
     assert!(asked("blocked") + asked("unclear") <= refused, "{page}");
-    let beaten = told(r#"ebbtide_lifecycle_heartbeats_total{outcome="ok"}"#);
+    let beaten = told(r#"ebbtide_lifecycle_heartbeats_total{group="web",outcome="ok"}"#);
     assert!((least as f64..=beats(world) as f64).contains(&beaten), "{beaten}, {least} at the least");
     let age = told("ebbtide_scale_in_oldest_age_seconds");
     let by_now = scene.now().duration_since(asked_at).as_secs_f64();
@@ -180,7 +180,7 @@ async fn what_a_drain_asks_for_and_waits_for_is_counted() {
     );
 
     world.aws.deny(Operation::RecordLifecycleActionHeartbeat, true);
-    scene.until_it_tells(r#"ebbtide_lifecycle_heartbeats_total{outcome="failed"}"#, 2.0).await;
+    scene.until_it_tells(r#"ebbtide_lifecycle_heartbeats_total{group="web",outcome="failed"}"#, 2.0).await;
 }
 
 #[tokio::test(start_paused = true)]

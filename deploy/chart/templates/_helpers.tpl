@@ -23,6 +23,16 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{ .Values.serviceAccount.name | default (include "ebbtide.fullname" .) }}
 {{- end -}}
 
+{{/* Not empty in a dry run: then no cluster-autoscaler is beside ebbtide, and nothing is kept from others. */}}
+{{- define "ebbtide.dryRun" -}}
+{{- if eq (get .Values.extraArgs "dry-run" | toString) "true" }}true{{ end -}}
+{{- end -}}
+
+{{/* Not empty if cluster-autoscaler is in ebbtide's pod. */}}
+{{- define "ebbtide.withAutoscaler" -}}
+{{- if and (eq .Values.mode "sidecar") (not (include "ebbtide.dryRun" .)) }}true{{ end -}}
+{{- end -}}
+
 {{- define "ebbtide.serverSecret" -}}
 {{ .Values.tls.serverSecret | default (printf "%s-tls" (include "ebbtide.fullname" .)) }}
 {{- end -}}

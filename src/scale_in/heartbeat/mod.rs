@@ -226,7 +226,7 @@ async fn tell_hook(shared: &Shared, one: &mut One, step: Step) -> SignedDuration
         let beat = shared.aws.heartbeat(group, &hook.name, instance).await;
         // AWS counts from when it took the last one; it was sent before that.
         let ends = renewed.or(*since).map(|from| later(from, signed(time_out)));
-        shared.metrics.beat(beat.is_ok(), ends.map(|ends| elapsed(shared.clock.now(), ends)));
+        shared.metrics.beat(group, &beat, ends.map(|ends| elapsed(shared.clock.now(), ends)));
         if beat.is_ok() {
             *renewed = Some(sent_at);
         }
