@@ -4,20 +4,17 @@
 //! before it returns. The client may cancel at any await: no later step is needed for an earlier one, and where AWS may
 //! have done more than we heard of, a refresh is requested.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use futures::StreamExt as _;
 use futures::future::{BoxFuture, FutureExt as _};
 use futures::stream;
-use jiff::{SignedDuration, Timestamp};
 use tracing::info;
 
 use super::deadline::Deadline;
 use super::deletion::{Deletion, NodeToDrain};
 use super::proto::ExternalGrpcNode;
 use super::{Provider, RpcError, SizingError};
-use crate::clock::later;
 use crate::groups::protection::to_protect;
 use crate::groups::sizes::{self, SizeError};
 use crate::groups::{Change, Group, GroupLock, Groups, Snapshot};
@@ -46,29 +43,6 @@ impl Drop for RefreshOnDrop<'_> {
         if let Some(groups) = self.0 {
             groups.refresh_soon();
         }
-    }
-}
-
-/// How long a termination whose answer was lost may take effect late, and descriptions may show the instance as before.
-const UNCLEAR_FOR: SignedDuration = SignedDuration::from_secs(30);
-
-/// Terminations whose answer never came, and when that was: a second one with a decrement takes a healthy node.
-#[derive(Debug, Default)]
-pub(super) struct Unanswered(Mutex<BTreeMap<InstanceId, Timestamp>>);
-
-impl Unanswered {
-    fn is_unclear(&self, instance: &InstanceId, now: Timestamp) -> bool {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|_, since| later(*since, UNCLEAR_FOR) > now);
-        all.contains_key(instance)
-    }
-
-    fn note(&self, instance: &InstanceId, now: Timestamp) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(instance.clone(), now);
-    }
-
-    fn answered(&self, instance: &InstanceId) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(instance);
     }
 }
 

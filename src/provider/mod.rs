@@ -28,6 +28,7 @@ pub mod serve;
 pub mod service;
 pub mod sizing;
 pub mod tls;
+mod unanswered;
 pub mod wire;
 
 pub use aws_sizing::{AwsSizing, Running};

@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tonic::{Code, Request, Response, Status};
 use tracing::{debug, warn};
 
-use super::changes::Unanswered;
 use super::metrics::{Rpc, RpcMetrics, code_name};
 use super::placeholders::Placeholders;
 use super::proto::cloud_provider_server::CloudProvider;
 #[allow(clippy::wildcard_imports, reason = "a request and a response of every RPC")]
 use super::proto::*;
+use super::unanswered::Unanswered;
 use super::{Refusals, RpcError, Sizing, answers, options, wire};
 use crate::clock::Clock;
 use crate::groups::{Group, Groups, Snapshot, sizes};
