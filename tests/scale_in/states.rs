@@ -96,6 +96,24 @@ async fn a_retained_instance_is_drained_and_flushed_and_then_ended_without_a_dec
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_retained_instance_is_ended_although_its_group_lost_its_tag_and_ebbtide_was_restarted_since() {
+    let mut scene = Scene::with(held_group(2, 60).retaining()).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(900).exits_after(400)]).await;
+    scene.take_down().await;
+    scene.world.aws.terminate(&machine.instance, TerminationCause::Rebalance);
+    scene.until(|w| state(w, &machine) == Some(LifecycleState::TerminatingRetained)).await;
+    scene.bring_back();
+    scene.until(|w| is_asked(w, "web")).await;
+    scene.world.aws.untag_group("web", ebbtide::sim::program::TAG);
+    scene.pass_some(seconds(10)).await;
+    scene.kill().await;
+    scene.until_gone(&machine).await;
+    assert_whole(&scene.world);
+    assert_eq!((scene.world.aws.calls(TERMINATE), decrements(&scene.world)), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_accepted_scale_in_whose_instance_was_retained_goes_on_where_it_was() {
     // The hook is there, so that the instance is terminated at once; then nobody is for longer than the hook waits.
     let mut scene = Scene::with(held_group(3, 60).retaining()).await;

@@ -35,7 +35,7 @@ use super::hooks::Hooks;
 use super::poll_interval::{BREATH, next_refresh, retry_after, wished_refresh};
 use super::selector::Selectors;
 use super::{Group, Groups, Snapshot, warm_pools};
-use crate::aws::{AutoScalingGroup, Aws, AwsError};
+use crate::aws::{AutoScalingGroup, Aws, AwsError, Instance};
 use crate::clock::{Clock, later};
 use crate::cluster::Nodes;
 use crate::k8s::GroupName;
@@ -225,8 +225,8 @@ impl Discovery {
         Ok(())
     }
 
-    /// Adds groups that are no longer selected (a person has removed a tag) and have instances on their way out: those are
-    /// finished. After a restart the records on Nodes name them, and only the instances on record count.
+    /// Adds groups that are no longer selected (a person has removed a tag) and have instances on their way out, or held by a hook:
+    /// those are finished. After a restart the records on Nodes name them, and only the instances on record count.
     async fn add_left_behind(
         &self,
         described: &mut BTreeMap<GroupName, AutoScalingGroup>,
@@ -234,10 +234,11 @@ impl Discovery {
     ) -> Result<(), AwsError> {
         memory.selected.extend(described.keys().cloned());
         let on_record = on_record(&self.nodes);
+        let is_going = |instance: &Instance| instance.lifecycle.is_leaving() || instance.lifecycle.is_held();
         let view = self.groups.latest();
         let seen = view.iter().flat_map(|view| view.groups.values());
         let names: BTreeSet<GroupName> = seen
-            .filter(|group| group.asg.instances.iter().any(|instance| instance.lifecycle.is_terminating()))
+            .filter(|group| group.asg.instances.iter().any(is_going))
             .map(|group| group.asg.name.clone())
             .chain(on_record.keys().cloned())
             .filter(|name| !described.contains_key(name))
@@ -254,8 +255,7 @@ impl Discovery {
             if !memory.selected.contains(&group.name) {
                 let leaving = on_record.get(&group.name);
                 group.instances.retain(|instance| {
-                    instance.lifecycle.is_terminating()
-                        && leaving.is_some_and(|leaving| leaving.contains(&instance.id))
+                    is_going(instance) && leaving.is_some_and(|leaving| leaving.contains(&instance.id))
                 });
                 if group.instances.is_empty() {
                     continue;
