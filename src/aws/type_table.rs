@@ -107,6 +107,10 @@ fn read(line: &str) -> Option<TypeInfo> {
     let [name, vcpus, memory, interfaces, addresses, arch, prefixes, store, accelerators] = fields[..] else {
         return None;
     };
+    // Whatever sorts before a comment could not be found again.
+    if !name.starts_with(|first: char| first.is_ascii_alphanumeric()) {
+        return None;
+    }
     let kinds = accelerators.split(AND).filter(|&kind| kind != NONE);
     let info = TypeInfo {
         name: name.to_owned(),

@@ -45,8 +45,8 @@ pub(super) enum Outcome {
         noted_at: Timestamp,
         unknown: Option<AwsError>,
     },
-    /// Not terminated: the group's lock came too late for the moment noted in the record, the record is another by now, or
-    /// another process leads.
+    /// Not terminated: the group takes the instance out by itself, its lock came too late for the moment noted in the record,
+    /// the record is another by now, or another process leads.
     NotSent {
         noted_at: Timestamp,
     },

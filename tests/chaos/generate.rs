@@ -210,7 +210,7 @@ fn workload(dice: &mut Dice, name: &str, is_large: bool) -> Workload {
     // One that outlasts its grace is cut by its kubelet, which is nobody's fault.
     let exits = if dice.one_in(12) { longest + 20 } else { dice.0.u32(..=longest) };
     let pods = if is_large { dice.0.u32(2..=8) } else { dice.0.u32(1..=3) };
-    Workload {
+    let drawn = Workload {
         name: name.to_owned(),
         comes_to: None,
         kind,
@@ -229,7 +229,9 @@ fn workload(dice: &mut Dice, name: &str, is_large: bool) -> Workload {
         pre_stop: if dice.one_in(8) { longest / 2 } else { 0 },
         order: dice.maybe(10, |dice| dice.of(&[-5, 10])),
         cpu: dice.of(&[50, 100, 400, 900]),
-    }
+    };
+    // People end whom a drain waits for; one that comes back to the same node each time would hold it for ever.
+    Workload { is_patient: drawn.is_patient && !drawn.tolerates_all, ..drawn }
 }
 
 /// Pods that come later and need a group's nodes: cluster-autoscaler buys some.

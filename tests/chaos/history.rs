@@ -70,6 +70,8 @@ pub(crate) struct End {
     pub(crate) groups: Vec<aws::GroupSnapshot>,
     /// TargetSize by group, or the error.
     pub(crate) targets: BTreeMap<String, Result<i32, String>>,
+    /// When single calls to AWS, and requests to the API server, were hit: a fault waits for its call.
+    pub(crate) hits: [Vec<Timestamp>; 2],
 }
 
 /// A whole run.

@@ -1,6 +1,7 @@
 //! Giving the instance back, when AWS, other hooks, the group or a person are in the way.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use aws_sdk_autoscaling::Client;
 use ebbtide::config::Config;
@@ -10,6 +11,7 @@ use ebbtide::sim::aws::{
 use ebbtide::sim::cluster::{By, Event as ClusterEvent, budget, pod};
 use ebbtide::sim::http::aws_client;
 use ebbtide::sim::program::config;
+use ebbtide::sim::world::World;
 use jiff::SignedDuration;
 use serde_json::json;
 
@@ -67,8 +69,8 @@ async fn a_size_that_is_set_while_a_node_is_terminated_is_not_a_node_too_many() 
         scene.scale_in(&machine, Cause::Autoscaler).await;
         scene.until(|w| in_phase(w, &machine, "Flushing")).await;
         // Both at the same time, either first, and AWS slow.
-        scene.world.aws.delay(std::time::Duration::from_millis(300), std::time::Duration::from_millis(400));
-        scene.pass_some(std::time::Duration::from_millis(4_600 + 100 * late)).await;
+        scene.world.aws.delay(Duration::from_millis(300), Duration::from_millis(400));
+        scene.pass_some(Duration::from_millis(4_600 + 100 * late)).await;
         scene.increase(1).await.expect("grown");
         scene.until_gone(&machine).await;
         scene.pass_some(seconds(120)).await;
@@ -166,6 +168,43 @@ async fn what_the_group_takes_out_by_itself_keeps_its_decrement() {
         let left = scene.world.aws.group("web").expect("there").in_state(LifecycleState::InService).len();
         assert_eq!(left, 2, "nobody else went");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_group_has_replaced_since_the_last_description_costs_no_healthy_instance() {
+    for cause in [Cause::Autoscaler, Cause::Operator] {
+        let rarely = Config { refresh_interval: Duration::from_mins(5), ..config() };
+        let scene = Scene::configured(held_group(2, 7_200), rarely).await;
+        scene.pass_some(seconds(60)).await;
+        let machine = scene.first();
+        scene.scale_in(&machine, Cause::Group).await;
+        let in_service =
+            |w: &World| w.aws.group("web").expect("there").in_state(LifecycleState::InService).len();
+        scene.until(|w| in_service(w) == 1).await;
+        scene.until(|w| in_service(w) == 2).await;
+        scene.scale_in(&machine, cause).await;
+        scene.until_gone(&machine).await;
+        scene.pass_some(seconds(300)).await;
+        assert_eq!((in_service(&scene.world), decrements(&scene.world)), (2, 0), "{cause:?}");
+        assert!(!a_hook_timed_out(&scene.world));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_same_without_a_hook_while_daemonset_pods_flush() {
+    let refresh_interval = Duration::from_mins(5);
+    let rarely = Config { refresh_interval, daemonset_flush: seconds(100), ..config() };
+    let scene = Scene::configured(group(2), rarely).await;
+    scene.pass_some(seconds(60)).await;
+    let machine = scene.first();
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until(|w| in_phase(w, &machine, "Flushing")).await;
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.until_gone(&machine).await;
+    scene.pass_some(seconds(600)).await;
+    let by_scale_in =
+        |e: &Event| matches!(e, Event::TerminationStarted { cause: TerminationCause::ScaleIn, .. });
+    assert_eq!(aws_moments(&scene.world, by_scale_in), [], "a healthy one goes");
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 
 use super::faults::{Lose, Refusal};
 use super::group::after;
@@ -121,6 +121,11 @@ impl Aws {
     /// Ends all of [`Aws::trouble`]. Requests that are on their way arrive when they do.
     pub fn no_more_trouble(&self) {
         self.script(|state, _| state.faults.troubles.clear());
+    }
+
+    /// When calls were hit by [`Aws::trouble`], which may wait for its call for long.
+    pub fn hits(&self) -> Vec<Timestamp> {
+        self.script(|state, _| state.faults.troubles.hits.clone())
     }
 
     /// Refuses everybody's credentials for `duration`.

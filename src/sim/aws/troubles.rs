@@ -72,7 +72,11 @@ pub enum Trouble {
 
 /// The troubles in force.
 #[derive(Default)]
-pub(super) struct Troubles(Vec<Rule>);
+pub(super) struct Troubles {
+    rules: Vec<Rule>,
+    /// When each call was hit.
+    pub(super) hits: Vec<Timestamp>,
+}
 
 struct Rule {
     which: Which,
@@ -83,11 +87,11 @@ struct Rule {
 impl Troubles {
     pub(super) fn add(&mut self, which: Which, trouble: Trouble, now: Timestamp) {
         let until = which.lasting.map(|duration| after(now, duration));
-        self.0.push(Rule { which, until, trouble });
+        self.rules.push(Rule { which, until, trouble });
     }
 
     pub(super) fn clear(&mut self) {
-        self.0.clear();
+        self.rules.clear();
     }
 
     /// How much later the call arrives; uses the trouble up.
@@ -111,13 +115,14 @@ impl Troubles {
         now: Timestamp,
         such: impl Fn(&Trouble) -> bool,
     ) -> Option<Trouble> {
-        self.0.retain(|rule| rule.which.times > 0 && rule.until.is_none_or(|until| now < until));
-        let rule = self.0.iter_mut().find(|rule| {
+        self.rules.retain(|rule| rule.which.times > 0 && rule.until.is_none_or(|until| now < until));
+        let rule = self.rules.iter_mut().find(|rule| {
             let Which { operations, about, .. } = &rule.which;
             such(&rule.trouble)
                 && (operations.is_empty() || operations.contains(&operation))
                 && about.as_ref().is_none_or(|name| form.names(name))
         })?;
+        self.hits.push(now);
         rule.which.times = rule.which.times.saturating_sub(u32::from(rule.until.is_none()));
         Some(rule.trouble.clone())
     }

@@ -105,7 +105,7 @@ impl State {
             return Some(refusal(&discovery::forbidden(&call, &name)).into());
         }
         if !std::mem::replace(&mut attempt.arrived, true) {
-            attempt.fault = self.faults.take(&call);
+            attempt.fault = self.faults.take(&call, self.now);
         }
         self.answer(&call, attempt)
     }

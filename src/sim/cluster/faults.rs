@@ -70,6 +70,8 @@ struct Webhook {
 #[derive(Default)]
 pub(super) struct Faults {
     rules: Vec<Rule>,
+    /// When each request was hit.
+    pub(super) hits: Vec<Timestamp>,
     webhooks: Vec<Webhook>,
     down_until: Option<Timestamp>,
     unauthorized_until: Option<Timestamp>,
@@ -85,11 +87,12 @@ impl Faults {
     }
 
     /// The fault for a request; counts it off.
-    pub(super) fn take(&mut self, call: &Call<'_>) -> Option<Fault> {
+    pub(super) fn take(&mut self, call: &Call<'_>, now: Timestamp) -> Option<Fault> {
         let path = call.resource_path();
         let rule = self.rules.iter_mut().find(|rule| rule.verb == call.verb && rule.resource == path)?;
         rule.left = rule.left.saturating_sub(1);
         let fault = rule.fault;
+        self.hits.push(now);
         self.rules.retain(|rule| rule.left > 0);
         Some(fault)
     }

@@ -135,6 +135,11 @@ impl Cluster {
         self.change(|state| state.faults.enforce_policies());
     }
 
+    /// When requests were hit by [`Cluster::fail_next`], which may wait for its request for long.
+    pub fn hits(&self) -> Vec<Timestamp> {
+        self.change(|state| state.faults.hits.clone())
+    }
+
     /// Ends all faults of [`Cluster::fail_next`] and all webhooks.
     pub fn no_more_faults(&self) {
         self.change(|state| state.faults.clear());

@@ -90,8 +90,8 @@ pub async fn keep(
 /// Parses the value in the ConfigMap group by group, skipping damaged members; `None` if it is no JSON object.
 pub fn read(text: &str) -> Option<BTreeMap<GroupName, Learned>> {
     let damaged = |group: Option<&str>, error: &str| {
-        // An error quotes what it does not understand, however long.
-        let error: String = error.escape_debug().take(200).collect();
+        // An error quotes what it does not understand, however long, and the log escapes once more.
+        let error: String = error.escape_debug().take(140).collect();
         let group: Option<String> = group.map(|group| group.escape_debug().take(255).collect());
         tracing::warn!(
             group,

@@ -23,7 +23,7 @@ const REFRESHES: usize = 12;
 const OF_A_REFRESH: usize = 4;
 
 /// For each instance on its way out: heartbeats twice in a time-out of 30 s, tries to complete a hook, a termination every 30 s with a
-/// look at the hooks before it.
+/// look at the hooks and one at the group before it.
 const OF_AN_INSTANCE: usize = 12;
 
 /// For each call of cluster-autoscaler that changes a size: a fresh description, protection on and off, a tag, and the size itself.

@@ -13,10 +13,13 @@ use super::Violation;
 use super::pods::DEAD;
 use crate::history::{History, Note};
 use crate::play::OURS;
-use crate::scenario::{Cause, Deed};
+use crate::scenario::{AwsFault, Cause, Deed, What};
 
 /// What a scale-in takes beside the longest grace once nothing is broken, at the most.
 const BESIDE: SignedDuration = SignedDuration::from_mins(20);
+
+/// How long calls are throttled, or answered from the past, at the most.
+const BLIND: SignedDuration = SignedDuration::from_mins(2);
 
 /// Events by which the program says that a scale-in is over without the node's end.
 const GIVEN_UP: [&str; 3] = ["ScaleInOver", "ScaleInCancelled", "ScaleInNotPossible"];
@@ -61,7 +64,14 @@ fn accepted(history: &History) -> Vec<Violation> {
         let is_there = group.is_some_and(|group| {
             group.instances.iter().any(|i| i.id == machine.instance && i.state == LifecycleState::InService)
         });
-        if is_there && !is_cancelled && !history.cluster.iter().any(told) {
+        // Before AWS is told, which has to hold the machine, the record on the Node is all there is of it.
+        let spec = history.scenario.groups.iter().find(|spec| spec.name == machine.group);
+        let is_forgotten = spec.is_some_and(|spec| spec.hook.is_none())
+            && history
+                .diary
+                .iter()
+                .any(|(_, note)| matches!(note, Note::Person(Deed::DeleteNode, other) if other == machine));
+        if is_there && !is_cancelled && !is_forgotten && !history.cluster.iter().any(told) {
             found.push(Violation {
                 at: *at,
                 what: format!("{} was accepted, and is in service", machine.node),
@@ -150,7 +160,14 @@ impl History {
         let spec = self.scenario.groups.iter().find(|spec| spec.name == group);
         let heartbeat = spec.and_then(|spec| spec.hook).unwrap_or(120);
         let from = at - SignedDuration::from_secs(i64::from(heartbeat));
-        !self.was_disturbed(from, at)
+        // Half a minute is too short where nine calls of ten are refused, or a description shows what was 20 s ago.
+        let is_blind = |what: &What| match what {
+            What::Aws(AwsFault::Throttled { percent, .. }) => *percent >= 90,
+            What::Aws(AwsFault::Stale { by, .. }) => *by >= 20,
+            _ => false,
+        };
+        let is_hopeless = heartbeat <= 30 && self.did(from - BLIND, at, is_blind);
+        !self.was_disturbed(from, at) && !is_hopeless
     }
 
     /// Whether, within a span, no replica ran for a moment, or AWS had trouble.

@@ -68,6 +68,9 @@ pub(super) fn is_called(history: &History, n: usize, instance: &str) -> bool {
     history.aws[..n].iter().rev().take_while(|entry| entry.at == at).any(|entry| of_this(&entry.what))
 }
 
+/// A request for a guard that was lost or late holds up those that follow.
+const UNGUARDED: SignedDuration = SignedDuration::from_secs(60);
+
 impl History {
     /// The workloads that ran on an instance at a moment.
     fn workloads_at<'a>(&'a self, instance: &'a str, at: Timestamp) -> impl Iterator<Item = &'a Run> {
@@ -115,6 +118,13 @@ impl History {
         })
     }
 
+    /// Whether cluster-autoscaler asked DaemonSet pods as well while what guards them could not be written.
+    fn is_unguarded(&self, instance: &str, at: Timestamp) -> bool {
+        let is_of_all = |(_, note): &_| matches!(note, Note::Asked(Cause::AutoscalerOfAll, machine) if machine.instance == instance);
+        let hits = &self.end.hits[1];
+        self.diary.iter().any(is_of_all) && hits.iter().any(|hit| (at - UNGUARDED..=at).contains(hit))
+    }
+
     /// Whether somebody has broken this instance's machine or kubelet, and nobody has mended it.
     fn is_dead(&self, instance: &str, at: Timestamp) -> bool {
         let (mut is_dead, mut for_good) = (false, false);
@@ -155,6 +165,9 @@ pub(super) fn daemons(history: &History) -> Vec<Violation> {
     // A rolling update is its controller's.
     for (at, _, _, run) in history.asks().filter(|(_, by, _, run)| run.daemon && *by != By::Controller) {
         let Some(instance) = history.instance_at(&run.node, at) else { continue };
+        if history.is_unguarded(instance, at) {
+            continue;
+        }
         for other in history.workloads_at(instance, at) {
             if !history.need_not_be_waited_for(other, instance, at) {
                 let what = format!("{} asked while {} runs on {}", run.pod.name, other.pod.name, run.node);

@@ -1,13 +1,19 @@
 //! What cluster-autoscaler is told.
 
 use ebbtide::sim::autoscaler::Event;
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 
 use super::Violation;
 use crate::history::{History, Note};
 
 /// From a start to the first answer: groups are read, the Lease is another matter.
 const STARTS: SignedDuration = SignedDuration::from_secs(60);
+
+/// Within this a replica may be stopped that is asked.
+const ANSWERED: SignedDuration = SignedDuration::from_secs(1);
+
+/// How long the API server may be away, and a start after that.
+const LONGEST_OUTAGE: SignedDuration = SignedDuration::from_mins(5);
 
 /// For how long after trouble began AWS may refuse a size: the longest trouble, and a call.
 const REFUSES: SignedDuration = SignedDuration::from_mins(3);
@@ -19,8 +25,15 @@ pub(super) fn loops(history: &History) -> Vec<Violation> {
         let Event::LoopFailed(error) = event else { continue };
         // AWS in trouble may refuse a size, and cluster-autoscaler is told so.
         let is_of_a_size = error.starts_with("scale-up") || error.starts_with("fixing sizes");
+        // A replica that starts while the API server is away knows no Node, and cluster-autoscaler needs that server itself.
+        // The limits were read before the last node of it went in the same loop.
+        let is_weighted = error.contains("gives its instances weights");
+        let is_of_nodes = error.contains("the Nodes of the cluster are not known yet");
         if is_of_a_size && history.aws_had_trouble(*at - REFUSES, *at)
             || history.was_disturbed(*at - STARTS, *at)
+            || history.goes_at(*at)
+            || is_weighted
+            || is_of_nodes && history.cluster_had_trouble(*at - LONGEST_OUTAGE, *at)
             || history.has_started_within(STARTS, *at)
         {
             continue;
@@ -38,4 +51,12 @@ pub(super) fn ended(history: &History) -> Vec<Violation> {
         _ => None,
     };
     history.diary.iter().filter_map(ended).collect()
+}
+
+impl History {
+    /// Whether a replica is killed or stopped just then.
+    pub(super) fn goes_at(&self, at: Timestamp) -> bool {
+        let goes = |(when, note): &_| matches!(note, Note::Gone(_)) && (at..=at + ANSWERED).contains(when);
+        self.diary.iter().any(goes)
+    }
 }

@@ -52,7 +52,8 @@ const MOST: &[Most] = &[
     // The marks and phases of the shortest scale-in, and some that were overtaken; the taint is renewed every three minutes.
     most(Verb::Patch, "nodes", 0, 9, 0),
     most(Verb::Get, "nodes", 0, 2, 0),
-    most(Verb::Patch, "nodes/status", 0, 2, 0),
+    // Each phase; a pod that comes back has the flush begin anew, twice.
+    most(Verb::Patch, "nodes/status", 0, 6, 0),
     // A DaemonSet that no watch shows is asked for by name.
     most(Verb::Get, "daemonsets", 0, 0, 2),
     // A budget's refusal is tried again every 5 s.

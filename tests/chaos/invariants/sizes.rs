@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ebbtide::sim::autoscaler::Event as AutoscalerEvent;
 use ebbtide::sim::aws::{Event, LifecycleState, Operation, TerminationCause};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 
 use super::Violation;
@@ -12,6 +12,9 @@ use super::ends::has_autoscalers_taint;
 use super::pods::is_called;
 use crate::history::{History, Note};
 use crate::scenario::{Cause, GroupCause};
+
+/// How long a look at AWS and the request that follows it take at the most.
+const CROSSED: SignedDuration = SignedDuration::from_secs(2);
 
 /// The desired capacity goes down twice for one instance.
 pub(super) fn decrements(history: &History) -> Vec<Violation> {
@@ -71,12 +74,23 @@ pub(super) fn unasked(history: &History) -> Vec<Violation> {
         if history.is_warm(instance, n) {
             continue;
         }
-        let chosen = *cause == TerminationCause::ScaleIn && !may_choose(history, group);
+        let chosen =
+            *cause == TerminationCause::ScaleIn && !may_choose(history, group) && !is_crossed(history, n);
         if was_in_service && (by_us && !is_wished(history, instance, n) || chosen) {
             found.push(Violation { at: entry.at, what: format!("{instance} of {group} ended: {cause:?}") });
         }
     }
     found
+}
+
+/// Whether AWS was told to end an instance, and lower the size, while somebody else's request for the same was on its way.
+fn is_crossed(history: &History, n: usize) -> bool {
+    let at = history.aws[n].at;
+    let ended = |e: &Event| match e {
+        Event::TerminationStarted { instance, .. } => is_called(history, n, instance),
+        _ => false,
+    };
+    history.aws[..n].iter().any(|entry| at - CROSSED <= entry.at && entry.at < at && ended(&entry.what))
 }
 
 /// Whether somebody has wished the end of an instance.

@@ -41,9 +41,9 @@ struct Sizes {
 /// The instances on their way out, as the Nodes had it from a moment on.
 #[derive(Clone, Default)]
 struct Leaving {
-    /// By a record, or by cluster-autoscaler's taint.
+    /// By a record, which names the group.
     certain: BTreeSet<String>,
-    /// By a wish that may be accepted, or by a Node that somebody deleted.
+    /// By cluster-autoscaler's taint, by a wish that may be accepted, or by a Node that somebody deleted.
     possible: BTreeSet<String>,
 }
 
@@ -53,15 +53,22 @@ pub(super) fn target_sizes(history: &History) -> Vec<Violation> {
     let mut found = Vec::new();
     for group in &history.scenario.groups {
         let sizes = sizes(history, group.name, i32::try_from(group.nodes).unwrap_or_default());
+        let (mut is_known, first) = (false, history.diary.first().map_or(history.end.at, |(at, _)| *at));
         for (at, note) in &history.diary {
             let Note::Told(name, answer) = note else { continue };
             if name != group.name || history.has_started_within(STARTS, *at) {
+                continue;
+            }
+            // A description may be from before the group was made, and cluster-autoscaler asks of no group that it was not told of.
+            is_known |= answer.is_ok();
+            if !is_known && *at < first + REFRESHED * 2 {
                 continue;
             }
             let told = match answer {
                 Ok(told) => *told,
                 Err(_)
                     if history.was_disturbed(*at - STARTS, *at)
+                        || history.goes_at(*at)
                         || history.aws_had_trouble(*at - KEPT, *at) =>
                 {
                     continue;
@@ -175,7 +182,8 @@ fn leaving(history: &History) -> Vec<(Timestamp, Leaving)> {
             match &marks.record {
                 Some(record) if record.is_empty() => now.possible.extend(here()),
                 Some(record) => drop(now.certain.insert(record.clone())),
-                None if marks.is_tainted => now.certain.extend(here()),
+                // Its group is known by a description alone, and one may leave the instance out.
+                None if marks.is_tainted => now.possible.extend(here()),
                 None => {}
             }
         }
@@ -218,7 +226,7 @@ impl History {
         self.diary.iter().any(started)
     }
 
-    fn did(&self, from: Timestamp, to: Timestamp, such: impl Fn(&What) -> bool) -> bool {
+    pub(super) fn did(&self, from: Timestamp, to: Timestamp, such: impl Fn(&What) -> bool) -> bool {
         let is_such = |(at, note): &_| match note {
             Note::Did(what) => (from..=to).contains(at) && such(what),
             _ => false,
@@ -229,10 +237,12 @@ impl History {
     /// Whether calls to AWS, or the program, were in trouble.
     pub(super) fn aws_had_trouble(&self, from: Timestamp, to: Timestamp) -> bool {
         self.did(from, to, |what| matches!(what, What::Aws(_) | What::Program(..)))
+            || self.end.hits[0].iter().any(|at| (from..=to).contains(at))
     }
 
     /// Whether the API server, its watches or the program were in trouble.
     pub(super) fn cluster_had_trouble(&self, from: Timestamp, to: Timestamp) -> bool {
         self.did(from, to, |what| matches!(what, What::Cluster(_) | What::Api { .. } | What::Program(..)))
+            || self.end.hits[1].iter().any(|at| (from..=to).contains(at))
     }
 }

@@ -342,9 +342,11 @@ impl Stage {
         }
         self.diary.note(now, Note::Mended);
         for workload in &self.scenario.workloads {
-            // Also where pods find no place any more, and a budget that is not met lets nobody go.
+            // Also where pods find no place any more, and a budget that is not met lets nobody go. One that wants nobody ready lets no unready
+            // pod go either, unless it says so.
             if workload.budget.is_some() {
-                self.world.cluster.add(cluster::budget(workload.name.as_str()).min_available(0));
+                let budget = cluster::budget(workload.name.as_str()).min_available(0);
+                self.world.cluster.add(budget.always_allows_unhealthy());
             }
         }
     }

@@ -293,7 +293,8 @@ impl Stage {
         let world = &self.world;
         let nodes = world.cluster.node_names().iter().filter_map(|name| world.cluster.node(name)).collect();
         let groups = self.scenario.groups.iter().filter_map(|group| world.aws.group(group.name)).collect();
-        let end = End { at: world.clock.now(), nodes, groups, targets };
+        let hits = [world.aws.hits(), world.cluster.hits()];
+        let end = End { at: world.clock.now(), nodes, groups, targets, hits };
         for replica in &mut self.replicas {
             if let Some(program) = replica.program.take() {
                 program.kill().await;
