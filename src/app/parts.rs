@@ -19,7 +19,7 @@ use crate::groups::protection::Protection;
 use crate::groups::{self, Groups};
 use crate::prices::{Prices, Reader, register_age};
 use crate::provider::{AwsSizing, Expander, Provider, RpcMetrics, Running};
-use crate::scale_in::{Board, EvictionRate, History, Holds, Intents, Metrics, Notices, Shared};
+use crate::scale_in::{Board, EvictionRate, History, Holds, Intents, Metrics, Notices, Shared, TakenOut};
 use crate::telemetry::traces::Traces;
 use crate::template::LearnedStore;
 
@@ -98,6 +98,7 @@ fn shared(config: &Config, aws: Aws, cluster: Cluster, clock: Clock, stop: Cance
         learned: Arc::new(LearnedStore::new(Arc::clone(&nodes))),
         hooks: Arc::new(Hooks::new(aws.clone(), &config.lifecycle_hook, clock.clone())),
         holds: Holds::default(),
+        taken_out: TakenOut::default(),
         load_balancers: Arc::default(),
         notices: Notices::default(),
         // A message that is read is hidden from others.

@@ -16,6 +16,7 @@ use super::notices::{Expected, Notices};
 use super::pod_events::PodEvents;
 use super::record::{Annotation, Phase, Release, Written};
 use super::settings::Settings;
+use super::taken_out::TakenOut;
 use super::waiting::Board;
 use crate::aws::{Aws, Lifecycle};
 use crate::clock::Clock;
@@ -57,6 +58,8 @@ pub struct Shared {
     pub hooks: Arc<Hooks>,
     /// Since when instances are held, and until when their pods need them.
     pub holds: Holds,
+    /// Whom groups take out by themselves, as looked up last.
+    pub taken_out: TakenOut,
     /// Which instances load balancers reach.
     pub load_balancers: Arc<LoadBalancers>,
     /// What queues have told of instances' ends.

@@ -56,6 +56,7 @@ mod returns;
 mod settings;
 pub mod situation;
 pub mod status;
+mod taken_out;
 mod terminate;
 #[cfg(test)]
 mod tests;
@@ -78,4 +79,5 @@ pub use metrics::Metrics;
 pub use notices::Notices;
 pub use pod_events::PodEvents;
 pub use settings::{AtOnce, OnDeadline, Settings, Treatment};
+pub use taken_out::TakenOut;
 pub use waiting::Board;

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use super::context::{Shared, will_decrement};
 use super::outcome::Outcome;
 use super::record::Phase;
-use crate::aws::{AwsError, Instance, Operation};
+use crate::aws::{AwsError, Operation};
 use crate::clock::elapsed;
 use crate::groups::{Change, SharedGroupLock};
 use crate::k8s::{GroupName, InstanceId, NodeName};
@@ -16,10 +16,6 @@ use crate::telemetry::chain;
 
 /// A termination that waited longer is noted anew: another run goes by the noted time.
 const SENT_WITHIN: Duration = Duration::from_secs(10);
-
-/// A description that is older may not show that the group has begun to take an instance out. Refreshes that our own changes ask for
-/// are as far apart.
-const JUST_SEEN: Duration = Duration::from_secs(5);
 
 /// An instance to be terminated.
 pub(super) struct Termination {
@@ -53,16 +49,9 @@ pub(super) async fn as_noted(
     Outcome::Terminated { noted_at, result: terminate(&shared, one, lock).await }
 }
 
-/// Whether its group takes the instance out by itself by now: AWS lowers the desired capacity all the same, and a healthy instance
-/// goes for it. Where AWS does not say, no: whatever hides that from a description refuses a termination as well.
 async fn is_taken_out(shared: &Shared, one: &Termination) -> bool {
-    let is_going = |i: &Instance| i.id == one.instance && i.lifecycle.is_leaving();
-    let view = shared.groups.latest();
-    if let Some(view) = view.filter(|view| elapsed(view.taken_at, shared.clock.now()) <= JUST_SEEN) {
-        return view.instance(&one.instance).is_some_and(|(_, instance)| is_going(instance));
-    }
-    let described = shared.aws.describe_groups_now(std::slice::from_ref(&one.group)).await;
-    described.iter().flatten().flat_map(|group| &group.instances).any(is_going)
+    let seen_by = (shared.groups.as_ref(), &shared.aws, &shared.clock);
+    shared.taken_out.shows(&one.instance, &one.group, seen_by).await
 }
 
 /// Whether its Node, if it is there, still asks for it: the scale-in may have been cancelled, or begun anew, while the hook was

@@ -208,6 +208,18 @@ async fn the_same_without_a_hook_while_daemonset_pods_flush() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn forty_terminations_at_once_cost_one_look_at_their_group() {
+    let rarely = Config { refresh_interval: Duration::from_mins(5), ..config() };
+    let scene = Scene::configured(held_group(40, 7_200), rarely).await;
+    scene.pass_some(seconds(60)).await;
+    let described = || scene.world.aws.calls(Operation::DescribeAutoScalingGroups);
+    let (before, machines) = (described(), scene.machines());
+    scene.delete(&machines).await.expect("accepted");
+    scene.until(|w| decrements(w) == 40).await;
+    assert!(described() - before <= 3, "{} looks", described() - before);
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_aws_refuses_for_good_is_told_on_the_node_in_its_own_words() {
     for (group, operation) in [(group(2), TERMINATE), (held_group(2, 60), Operation::CompleteLifecycleAction)]
     {

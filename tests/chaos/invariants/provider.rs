@@ -5,12 +5,16 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::Violation;
 use crate::history::{History, Note};
+use crate::scenario::{Upset, What};
 
 /// From a start to the first answer: groups are read, the Lease is another matter.
 const STARTS: SignedDuration = SignedDuration::from_secs(60);
 
 /// Within this a replica may be stopped that is asked.
 const ANSWERED: SignedDuration = SignedDuration::from_secs(1);
+
+/// Within this what was asked for before a restart is carried out.
+const CROSSED: SignedDuration = SignedDuration::from_secs(10);
 
 /// How long the API server may be away, and a start after that.
 const LONGEST_OUTAGE: SignedDuration = SignedDuration::from_mins(5);
@@ -29,10 +33,14 @@ pub(super) fn loops(history: &History) -> Vec<Violation> {
         // The limits were read before the last node of it went in the same loop.
         let is_weighted = error.contains("gives its instances weights");
         let is_of_nodes = error.contains("the Nodes of the cluster are not known yet");
+        // What it had asked for before it was restarted is carried out all the same, and is not in what it reckons from.
+        let restarts = |what: &What| matches!(what, What::Cluster(Upset::AutoscalerRestarts));
+        let is_crossed = is_of_a_size && history.did(*at - CROSSED, *at, restarts);
         if is_of_a_size && history.aws_had_trouble(*at - REFUSES, *at)
             || history.was_disturbed(*at - STARTS, *at)
             || history.goes_at(*at)
             || is_weighted
+            || is_crossed
             || is_of_nodes && history.cluster_had_trouble(*at - LONGEST_OUTAGE, *at)
             || history.has_started_within(STARTS, *at)
         {
