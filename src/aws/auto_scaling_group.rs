@@ -10,7 +10,7 @@ use super::requirements::Requirements;
 use crate::k8s::{GroupName, InstanceId};
 
 /// An Auto Scaling group, from DescribeAutoScalingGroups.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct AutoScalingGroup {
     /// Its name.
     pub name: GroupName,
@@ -162,6 +162,9 @@ impl AutoScalingGroup {
         let target_groups = target_groups(&from);
         let force_deletable = from.deletion_protection.as_ref().is_none_or(|it| it.as_str() == "none");
         let instances = from.instances.unwrap_or_default().into_iter().map(Instance::from_sdk);
+        let mut instances: Vec<_> = instances.filter(|instance| !instance.lifecycle.is_warm()).collect();
+        // Collected in place: it has the room that AWS's longer form needs.
+        instances.shrink_to_fit();
         let suspended = from.suspended_processes.unwrap_or_default();
         let tags = from.tags.unwrap_or_default();
         Self {
@@ -170,7 +173,7 @@ impl AutoScalingGroup {
             min: from.min_size.unwrap_or(0),
             max: from.max_size.unwrap_or(0),
             desired: from.desired_capacity.unwrap_or(0),
-            instances: instances.filter(|instance| !instance.lifecycle.is_warm()).collect(),
+            instances,
             zones: from.availability_zones.unwrap_or_default(),
             zone_ids,
             suspended: suspended.into_iter().filter_map(|process| process.process_name).collect(),

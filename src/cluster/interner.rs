@@ -1,65 +1,66 @@
 //! Shares the text of labels and resources between Nodes.
 //!
 //! A Node has some 25 labels and 15 quantities, nearly all of them equal on every Node of its group. [`Interner`] keeps
-//! each text once, so that a Node's map is a list of pointers; and each map of quantities once, as all Nodes of a type have the same.
+//! each pair once, so that a Node's map is a list of pointers; and each map of quantities once, as all Nodes of a type have the same.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 /// A small map of text, sorted by key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct TextMap(Arc<[(Arc<str>, Arc<str>)]>);
+pub struct TextMap(Arc<[Arc<Pair>]>);
+
+/// A key and its value.
+type Pair = (Box<str>, Box<str>);
 
 impl TextMap {
     /// The value of a key.
     pub fn get(&self, key: &str) -> Option<&str> {
-        let at = self.0.binary_search_by(|(known, _)| (**known).cmp(key)).ok()?;
+        let at = self.0.binary_search_by(|pair| (*pair.0).cmp(key)).ok()?;
         Some(&self.0[at].1)
     }
 
     /// All pairs, by key.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.0.iter().map(|(key, value)| (&**key, &**value))
+        self.0.iter().map(|pair| (&*pair.0, &*pair.1))
     }
 }
 
 impl<K: AsRef<str>, V: AsRef<str>> FromIterator<(K, V)> for TextMap {
     fn from_iter<T: IntoIterator<Item = (K, V)>>(pairs: T) -> Self {
-        let sorted: BTreeMap<Arc<str>, Arc<str>> =
+        let sorted: BTreeMap<Box<str>, Box<str>> =
             pairs.into_iter().map(|(key, value)| (key.as_ref().into(), value.as_ref().into())).collect();
-        Self(sorted.into_iter().collect())
+        Self(sorted.into_iter().map(Arc::new).collect())
     }
 }
 
-/// The shared texts.
+/// The shared pairs.
 #[derive(Debug, Default)]
 pub(super) struct Interner {
-    known: HashSet<Arc<str>>,
+    known: HashSet<Arc<Pair>>,
     maps: HashSet<TextMap>,
-    /// At this number, texts and maps that nobody uses any more are removed.
+    /// At this number, pairs and maps that nobody uses any more are removed.
     limit: usize,
 }
 
-/// Below this number, removing unused texts is not worth it.
+/// Below this number, removing unused pairs is not worth it.
 const FEW: usize = 1024;
 
 impl Interner {
-    /// Replaces the texts of `pairs` by the shared ones. Nothing is done to a map that is shared already.
+    /// Replaces `pairs` by the shared ones. Nothing is done to a map that is shared already.
     pub(super) fn share(&mut self, pairs: &mut TextMap) {
-        for (key, value) in Arc::get_mut(&mut pairs.0).into_iter().flatten() {
-            for text in [key, value] {
-                match self.known.get(text) {
-                    Some(known) => *text = Arc::clone(known),
-                    None => {
-                        self.known.insert(Arc::clone(text));
-                    }
+        for pair in Arc::get_mut(&mut pairs.0).into_iter().flatten() {
+            match self.known.get(pair) {
+                Some(known) => *pair = Arc::clone(known),
+                None => {
+                    self.known.insert(Arc::clone(pair));
                 }
             }
         }
         if self.known.len() + self.maps.len() > self.limit.max(FEW) {
-            // Maps first: they hold texts.
+            // Maps first: they hold pairs.
             self.maps.retain(|map| Arc::strong_count(&map.0) > 1);
-            self.known.retain(|text| Arc::strong_count(text) > 1);
+            self.known.retain(|pair| Arc::strong_count(pair) > 1);
             self.limit = 2 * (self.known.len() + self.maps.len());
         }
     }
@@ -105,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_kept_once_and_no_longer_than_it_is_used() {
+    fn a_pair_is_kept_once_and_no_longer_than_it_is_used() {
         let mut words = Interner::default();
         let mut of = |n: usize| {
             let mut pairs: TextMap =

@@ -41,7 +41,7 @@ pub struct NodeView {
     /// `spec.taints`.
     pub taints: Vec<Taint>,
     /// Annotation `ebbtide/scale-in`.
-    pub record: Option<Annotation>,
+    pub record: Option<Box<Annotation>>,
     /// Annotation `ebbtide/marks`, raw.
     pub marks: Option<String>,
     /// Annotation `ebbtide/cordon`.
@@ -80,7 +80,7 @@ impl From<&Node> for NodeView {
             },
             unschedulable: spec.and_then(|spec| spec.unschedulable).unwrap_or_default(),
             taints: spec.and_then(|spec| spec.taints.clone()).unwrap_or_default(),
-            record: annotation(names::RECORD).as_deref().map(Annotation::from),
+            record: annotation(names::RECORD).as_deref().map(|text| Box::new(Annotation::from(text))),
             marks: annotation(names::MARKS),
             cordon: annotation(names::CORDON).as_deref().map(Cordon::read),
             labels: meta.labels.iter().flatten().collect(),
@@ -129,7 +129,7 @@ impl NodeView {
     }
 
     /// Whether `other` is the same save for the version.
-    pub(super) fn is_but_for_its_version(&self, other: &Self) -> bool {
+    pub fn is_but_for_its_version(&self, other: &Self) -> bool {
         let Self {
             name,
             uid,

@@ -327,7 +327,6 @@ mod tests {
     use k8s_openapi::api::core::v1::Taint;
 
     use super::*;
-    use crate::cluster::record::Annotation;
     use crate::k8s::names;
 
     fn node(version: &str, record: Option<&str>) -> NodeView {
@@ -336,7 +335,7 @@ mod tests {
             uid: "u".into(),
             resource_version: version.into(),
             instance: Some("i-1".into()),
-            record: record.map(Annotation::from),
+            record: record.map(|text| Box::new(text.into())),
             ..NodeView::default()
         }
     }
@@ -346,7 +345,7 @@ mod tests {
         let nodes = Nodes::default();
         nodes.apply(node("10", Some("{}")));
         nodes.apply(node("9", None));
-        assert_eq!(nodes.of_instance("i-1")[0].record, Some(Annotation::from("{}")));
+        assert_eq!(nodes.of_instance("i-1")[0].record, Some(Box::new("{}".into())));
         nodes.apply(node("11", None));
         assert_eq!(nodes.of_instance("i-1")[0].record, None);
     }
@@ -414,7 +413,7 @@ mod tests {
         nodes.listing();
         assert!(nodes.update(node("510", Some("{}"))));
         nodes.reset(vec![node("505", None)]);
-        assert_eq!(record(), Some(Annotation::from("{}")), "the list was made before the write");
+        assert_eq!(record(), Some(Box::new("{}".into())), "the list was made before the write");
         nodes.listing();
         nodes.reset(vec![node("505", None)]);
         assert_eq!(record(), None);

@@ -90,7 +90,7 @@ mod tests {
             let template = Template { difference, ..Template::default() };
             let template = Some(Ok(Arc::new(template)));
             Arc::new(Group {
-                asg: AutoScalingGroup { name: name.into(), ..AutoScalingGroup::default() },
+                asg: Arc::new(AutoScalingGroup { name: name.into(), ..AutoScalingGroup::default() }),
                 template,
                 ..Group::default()
             })

@@ -47,7 +47,7 @@ pub struct Snapshot {
     /// By name.
     pub groups: BTreeMap<GroupName, Arc<Group>>,
     /// Which group an instance belongs to, by instance id.
-    pub by_instance: BTreeMap<InstanceId, GroupName>,
+    pub by_instance: Arc<BTreeMap<InstanceId, GroupName>>,
     /// Groups that disappeared a moment ago, by name: cluster-autoscaler may still ask for them.
     pub gone: BTreeMap<GroupName, Gone>,
 }
@@ -70,11 +70,18 @@ impl Snapshot {
     pub fn new(taken_at: Timestamp, groups: impl IntoIterator<Item = Arc<Group>>) -> Self {
         let groups: BTreeMap<_, _> =
             groups.into_iter().map(|group| (group.asg.name.clone(), group)).collect();
-        let by_instance = groups
+        let instances = groups
             .values()
-            .flat_map(|group| group.asg.instances.iter().map(|i| (i.id.clone(), group.asg.name.clone())))
-            .collect();
+            .flat_map(|group| group.asg.instances.iter().map(|i| (i.id.clone(), group.asg.name.clone())));
+        let by_instance = Arc::new(instances.collect());
         Self { taken_at, is_complete: true, groups, by_instance, gone: BTreeMap::new() }
+    }
+
+    /// These groups, whose descriptions are those of this snapshot.
+    fn completed(&self, groups: impl IntoIterator<Item = Group>) -> Self {
+        let groups = groups.into_iter().map(|group| (group.asg.name.clone(), Arc::new(group))).collect();
+        let by_instance = Arc::clone(&self.by_instance);
+        Self { taken_at: self.taken_at, is_complete: true, groups, by_instance, gone: BTreeMap::new() }
     }
 
     /// The same with the groups that have disappeared since `before`. Each is kept for at least one more refresh.
@@ -103,8 +110,8 @@ impl Snapshot {
 /// An Auto Scaling group, as a node group.
 #[derive(Clone, Debug, Default)]
 pub struct Group {
-    /// AWS's description.
-    pub asg: AutoScalingGroup,
+    /// AWS's description, the same as before if AWS said the same.
+    pub asg: Arc<AutoScalingGroup>,
     /// Template of a new node, or why there is none. `None` while something that it depends on is still to be asked for.
     pub template: Option<Result<Arc<Template>, TemplateError>>,
     /// Used while there is none: the last template, or one made without what is still to be asked for.
@@ -144,7 +151,7 @@ mod tests {
     fn snapshot(second: u64, names: &[&str]) -> Snapshot {
         let group = |name: &&str| {
             Arc::new(Group {
-                asg: AutoScalingGroup { name: (*name).into(), ..AutoScalingGroup::default() },
+                asg: Arc::new(AutoScalingGroup { name: (*name).into(), ..AutoScalingGroup::default() }),
                 ..Group::default()
             })
         };

@@ -85,12 +85,12 @@ mod tests {
             ..Instance::default()
         });
         let group = Group {
-            asg: AutoScalingGroup {
+            asg: Arc::new(AutoScalingGroup {
                 name: "g".into(),
                 desired,
                 instances: instances.collect(),
                 ..AutoScalingGroup::default()
-            },
+            }),
             failure,
             template: Some(Err(TemplateError::new("of no account here"))),
             ..Group::default()

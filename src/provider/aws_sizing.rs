@@ -86,7 +86,7 @@ impl Sizing for AwsSizing {
         // AWS's description may lag behind what we have just set.
         let mut asg = self.protection.brought_up_to_date(found.ok_or_else(missing)?);
         self.selectors.tighten(&mut asg);
-        Ok(Group { asg, ..group.clone() })
+        Ok(Group { asg: Arc::new(asg), ..group.clone() })
     }
 
     async fn set_desired(

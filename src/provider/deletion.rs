@@ -237,14 +237,14 @@ mod tests {
             });
             let name = name.to_owned();
             Arc::new(Group {
-                asg: AutoScalingGroup {
+                asg: Arc::new(AutoScalingGroup {
                     name: name.into(),
                     min: 3,
                     max: 9,
                     desired,
                     instances: instances.collect(),
                     ..AutoScalingGroup::default()
-                },
+                }),
                 ..Group::default()
             })
         };
@@ -350,11 +350,11 @@ mod tests {
     fn what_has_happened_since_is_left_out() {
         let mut deletion = read(&["i-placeholder-web-5", "i-placeholder-web-6", "i-bare"]).expect("fine");
         let mut fresh = Group::clone(&view().groups["web"]);
-        fresh.asg.instances[3].lifecycle = Lifecycle::Terminating;
-        fresh.asg.desired = 5;
+        Arc::make_mut(&mut fresh.asg).instances[3].lifecycle = Lifecycle::Terminating;
+        Arc::make_mut(&mut fresh.asg).desired = 5;
         assert_eq!(deletion.settle(&fresh, &[5, 6], &NODES).expect("fine"), Some(4));
         assert_eq!(deletion, Deletion { placeholders: vec![6], ..Deletion::default() });
-        fresh.asg.desired = 4;
+        Arc::make_mut(&mut fresh.asg).desired = 4;
         assert_eq!(deletion.settle(&fresh, &[5, 6], &NODES).expect("fine"), None);
     }
 
@@ -362,10 +362,10 @@ mod tests {
     fn what_would_go_below_the_minimum_by_now_is_refused() {
         let mut deletion = read(&["i-bare", "i-1"]).expect("fine");
         let mut fresh = Group::clone(&view().groups["web"]);
-        fresh.asg.min = 5;
+        Arc::make_mut(&mut fresh.asg).min = 5;
         let refused = deletion.settle(&fresh, &[5, 6], &NODES);
         assert!(matches!(refused, Err(RpcError::Size(SizeError::BelowMin { .. }))), "{refused:?}");
-        fresh.asg.min = 4;
+        Arc::make_mut(&mut fresh.asg).min = 4;
         deletion.settle(&fresh, &[5, 6], &NODES).expect("allowed");
     }
 
@@ -373,7 +373,7 @@ mod tests {
     fn what_turns_out_to_be_units_is_not_given_up() {
         let mut deletion = read(&["i-placeholder-web-5", "i-bare"]).expect("fine");
         let mut fresh = Group::clone(&view().groups["web"]);
-        fresh.asg.weights = Some(Weights::default());
+        Arc::make_mut(&mut fresh.asg).weights = Some(Weights::default());
         let refused = deletion.settle(&fresh, &[5, 6], &NODES);
         assert!(matches!(refused, Err(RpcError::Size(SizeError::Weighted { .. }))), "{refused:?}");
     }

@@ -102,6 +102,8 @@ impl Placeholders {
 mod tests {
     use proptest::prelude::*;
 
+    use std::sync::Arc;
+
     use super::*;
     use crate::aws::AutoScalingGroup;
 
@@ -127,12 +129,12 @@ mod tests {
     fn what_is_given_up_takes_no_other_along() {
         let placeholders = Placeholders::default();
         let mut group = Group {
-            asg: AutoScalingGroup { name: "g".into(), desired: 3, ..AutoScalingGroup::default() },
+            asg: Arc::new(AutoScalingGroup { name: "g".into(), desired: 3, ..AutoScalingGroup::default() }),
             ..Group::default()
         };
         assert_eq!(placeholders.of(&group), [0, 1, 2]);
         placeholders.given_up(&"g".into(), &[0]);
-        group.asg.desired = 2;
+        Arc::make_mut(&mut group.asg).desired = 2;
         assert_eq!(placeholders.of(&group), [1, 2]);
     }
 
@@ -140,12 +142,16 @@ mod tests {
     fn a_size_that_somebody_mistyped_has_no_more_names_than_a_cluster_has_nodes() {
         let placeholders = Placeholders::default();
         let mut group = Group {
-            asg: AutoScalingGroup { name: "g".into(), desired: i32::MAX, ..AutoScalingGroup::default() },
+            asg: Arc::new(AutoScalingGroup {
+                name: "g".into(),
+                desired: i32::MAX,
+                ..AutoScalingGroup::default()
+            }),
             ..Group::default()
         };
         assert_eq!(placeholders.of(&group), (0..5_000).collect::<Vec<_>>());
         placeholders.given_up(&"g".into(), &[4_999]);
-        group.asg.desired -= 1;
+        Arc::make_mut(&mut group.asg).desired -= 1;
         let listed = placeholders.of(&group);
         assert_eq!((listed.len(), listed[4_999]), (5_000, 5_000), "the next one has a name now");
     }

@@ -111,7 +111,7 @@ fn marked_speaker(nodes: &Nodes, instance: &InstanceId) -> Option<Arc<NodeView>>
 /// Which of the Nodes of an instance speaks for it: the one with its record, else one with a wish, else the one most likely
 /// the machine's own.
 pub(super) fn speaker_of<'a>(all: &'a [Arc<NodeView>], instance: &InstanceId) -> Option<&'a Arc<NodeView>> {
-    let rank = |node: &NodeView| match node.record.as_ref().map(Annotation::written) {
+    let rank = |node: &NodeView| match node.record.as_deref().map(Annotation::written) {
         Some(Written::Record(record)) if record.instance == *instance => 0,
         Some(Written::Wish(_)) => 1,
         _ => 2,

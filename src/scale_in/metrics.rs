@@ -276,7 +276,7 @@ impl Collector for UnderWay {
         let mut scale_ins: BTreeMap<(String, String), i64> = BTreeMap::new();
         let mut oldest = Duration::ZERO;
         for node in self.nodes.all() {
-            let labels = match node.record.as_ref().map(Annotation::written) {
+            let labels = match node.record.as_deref().map(Annotation::written) {
                 Some(Written::Wish(_)) => (Cause::Operator.to_string(), "Queued".to_owned()),
                 _ => match node.scale_in() {
                     Some(record) => {

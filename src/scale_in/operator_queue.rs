@@ -36,7 +36,7 @@ pub(super) fn turn(shared: &Shared, node: &NodeView) -> Turn {
     for instance in &group.asg.instances {
         let Some(other) = speaker(&shared.nodes, &instance.id) else { continue };
         let is_mine = instance.id == id;
-        match other.record.as_ref().map(Annotation::written) {
+        match other.record.as_deref().map(Annotation::written) {
             Some(Written::Record(record)) if record.cause == Cause::Operator && !is_mine => {
                 given.remove(&instance.id);
                 under_way += 1;

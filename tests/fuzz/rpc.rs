@@ -125,8 +125,8 @@ fn groups() -> [Group; 2] {
     let template = Some(Ok(Arc::new(Template::default())));
     let full = AutoScalingGroup { name: "full".into(), max: i32::MAX, desired: 3, ..asg.clone() };
     [
-        Group { asg, template, options, failure: Some(failure), ..Group::default() },
-        Group { asg: AutoScalingGroup { instances: Vec::new(), ..full }, ..Group::default() },
+        Group { asg: Arc::new(asg), template, options, failure: Some(failure), ..Group::default() },
+        Group { asg: Arc::new(AutoScalingGroup { instances: Vec::new(), ..full }), ..Group::default() },
     ]
 }
 

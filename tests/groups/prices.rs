@@ -209,7 +209,7 @@ fn launches(world: &World, types: &[&str]) -> Snapshot {
     };
     let launch = Launch { overrides: types.iter().map(of_type).collect(), ..Launch::default() };
     let asg = AutoScalingGroup { name: "web".into(), launch, ..AutoScalingGroup::default() };
-    Snapshot::new(world.clock.now(), [Arc::new(Group { asg, ..Group::default() })])
+    Snapshot::new(world.clock.now(), [Arc::new(Group { asg: Arc::new(asg), ..Group::default() })])
 }
 
 /// What reads the prices of these types, the prices, and the groups.

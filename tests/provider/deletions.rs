@@ -1,5 +1,6 @@
 //! DeleteNodes.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use ebbtide::aws::Lifecycle;
@@ -62,7 +63,7 @@ async fn a_scale_in_that_would_have_been_replaced_becomes_one_that_lowers_the_si
 async fn a_node_that_is_not_of_the_group_is_not_found_and_spoils_a_batch() {
     let world = World::with(three().with("i-detached", Lifecycle::Detaching)).registered(&["i-1", "i-9"]);
     let mut other = web(1).in_service(&["i-9"]);
-    other.asg.name = "other".into();
+    Arc::make_mut(&mut other.asg).name = "other".into();
     world.publish([three().with("i-detached", Lifecycle::Detaching), other]);
     world.leaving.now().under_way.insert(("other".into(), "i-gone".into()), true);
     let strangers = [

@@ -136,7 +136,7 @@ async fn the_groups_tag_beats_every_list_and_a_bad_one_beats_none() {
         [("0.01", 0.01), ("0", 0.0), ("-1", 0.096), ("free", 0.096), ("NaN", 0.096), ("1e9", 0.096)]
     {
         let mut group = web(1).in_service(&["i-1"]);
-        group.asg.tags.insert(TAG.into(), tag.into());
+        Arc::make_mut(&mut group.asg).tags.insert(TAG.into(), tag.into());
         let world = world(group);
         assert!(is_about(hourly(&world, of_type("m5.large")).await, expected), "{tag}");
         let real = ExternalGrpcNode {

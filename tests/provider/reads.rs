@@ -26,8 +26,9 @@ use crate::world::{GROUP, With as _, World, code, failure, node, unregistered, w
 async fn groups_are_listed_with_the_limits_in_force_and_a_line_for_people() {
     let world = World::with(web(3).in_service(&["i-1", "i-2"]).limits(2, 5));
     let mut suspended = web(4);
-    suspended.asg.name = "frozen".into();
-    suspended.asg.suspended = ["Launch".into(), "Terminate".into()].into();
+    let asg = Arc::make_mut(&mut suspended.asg);
+    asg.name = "frozen".into();
+    asg.suspended = ["Launch".into(), "Terminate".into()].into();
     world.publish([web(3).in_service(&["i-1", "i-2"]).limits(2, 5), suspended]);
     let answer = world.client().await.node_groups(NodeGroupsRequest {}).await.expect("answered").into_inner();
     let shown: Vec<_> = answer

@@ -1,5 +1,6 @@
 //! IncreaseSize and DecreaseTargetSize.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use ebbtide::aws::Lifecycle;
@@ -81,7 +82,7 @@ async fn instances_in_service_are_protected_while_the_target_size_goes_down() {
         .with("i-3", Lifecycle::Pending)
         .with("i-4", Lifecycle::Terminating);
     // Somebody else's protection.
-    group.asg.instances[1].protected = true;
+    Arc::make_mut(&mut group.asg).instances[1].protected = true;
     let world = World::with(group);
     decrease(&world, -2).await.expect("lowered");
     assert_eq!(world.asked(), [set(5, 3, &["i-1"])]);

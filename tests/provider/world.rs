@@ -43,14 +43,14 @@ pub(crate) const GROUP: &str = "web";
 /// A group `web` of 1 to 10 in zone `z1`.
 pub(crate) fn web(desired: i32) -> Group {
     Group {
-        asg: AutoScalingGroup {
+        asg: Arc::new(AutoScalingGroup {
             name: GROUP.into(),
             min: 1,
             max: 10,
             desired,
             zones: vec!["z1".into()],
             ..AutoScalingGroup::default()
-        },
+        }),
         template: None,
         ..Group::default()
     }
@@ -65,7 +65,7 @@ pub(crate) trait With: Sized {
 
 impl With for Group {
     fn with(mut self, id: &str, lifecycle: Lifecycle) -> Self {
-        self.asg.instances.push(Instance {
+        Arc::make_mut(&mut self.asg).instances.push(Instance {
             id: id.into(),
             zone: "z1".into(),
             lifecycle,
@@ -79,7 +79,8 @@ impl With for Group {
     }
 
     fn limits(mut self, min: i32, max: i32) -> Self {
-        (self.asg.min, self.asg.max) = (min, max);
+        let asg = Arc::make_mut(&mut self.asg);
+        (asg.min, asg.max) = (min, max);
         self
     }
 }
@@ -182,7 +183,7 @@ impl Sizing for Script<Aws> {
         if aws.refuses_sizes {
             return Err(SizingError::Denied("autoscaling:SetInstanceProtection".into()));
         }
-        aws.group.asg.desired = to;
+        Arc::make_mut(&mut aws.group.asg).desired = to;
         aws.accepted(Change::Desired { group: aws.group.asg.name.clone(), from, to });
         aws.asked.push(Asked::Set { from, to, protect: protect.iter().map(String::from).collect() });
         Ok(())
@@ -200,8 +201,9 @@ impl Sizing for Script<Aws> {
         if aws.loses_terminations {
             return Err(SizingError::Unreachable("connection reset".into()));
         }
-        aws.group.asg.desired -= i32::from(decrement);
-        for found in aws.group.asg.instances.iter_mut().filter(|i| i.id == *instance) {
+        let asg = Arc::make_mut(&mut aws.group.asg);
+        asg.desired -= i32::from(decrement);
+        for found in asg.instances.iter_mut().filter(|i| i.id == *instance) {
             found.lifecycle = Lifecycle::Terminating;
         }
         let group = aws.group.asg.name.clone();

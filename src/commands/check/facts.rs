@@ -210,7 +210,7 @@ async fn described(read: &Groups, graces: &Result<Graces, ApiError>) -> Vec<Grou
         let graces = graces.as_ref().ok();
         let longest = asg.instances.iter().filter_map(|instance| graces?.get(&instance.id).cloned()).max();
         GroupFacts {
-            asg: asg.clone(),
+            asg: AutoScalingGroup::clone(asg),
             hooks: read.hooks.of_now(&asg.name).await.ok(),
             template_error: template.as_ref().and_then(|it| it.as_ref().err().map(ToString::to_string)),
             longest_grace: longest,

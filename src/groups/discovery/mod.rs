@@ -65,6 +65,8 @@ struct Memory {
     has_refreshed: bool,
     templates: Templates,
     shortages: Shortages,
+    /// The last description of each group.
+    described: BTreeMap<GroupName, Arc<AutoScalingGroup>>,
     /// Groups that this run has seen selected.
     selected: BTreeSet<GroupName>,
     warnings: Warnings,
@@ -170,7 +172,8 @@ impl Discovery {
         let outcome =
             warm_pools::add(&self.aws, self.groups.latest().as_deref(), described.values_mut()).await;
         memory.warm_pools.note("warm pools", outcome.err().as_ref());
-        let states = self.groups.publish_states(memory.observe(described.values(), now));
+        let described = memory.remember(described);
+        let states = self.groups.publish_states(memory.observe(&described, now));
 
         // Everybody waits for the first refresh: it asks for no hooks. The second one comes soon.
         let is_first = !std::mem::replace(&mut memory.has_refreshed, true);
@@ -192,9 +195,9 @@ impl Discovery {
         );
         let groups = groups.into_iter().map(|group| {
             let failure = memory.shortages.failure(&group.asg.name);
-            Arc::new(Group { failure, ..group })
+            Group { failure, ..group }
         });
-        Ok(Snapshot::new(now, groups))
+        Ok(states.completed(groups))
     }
 
     /// Every selected group, by name.
@@ -302,17 +305,24 @@ impl Discovery {
 }
 
 impl Memory {
+    /// Keeps the descriptions for the next refresh. What is said again is kept once.
+    fn remember(&mut self, described: BTreeMap<GroupName, AutoScalingGroup>) -> Vec<Arc<AutoScalingGroup>> {
+        let mut before = std::mem::take(&mut self.described);
+        let again = described.into_iter().map(|(name, group)| {
+            let known = before.remove(&name).filter(|known| **known == group);
+            (name, known.unwrap_or_else(|| Arc::new(group)))
+        });
+        self.described = again.collect();
+        self.described.values().cloned().collect()
+    }
+
     /// Notes the groups as described, and returns what is known of them so far.
-    fn observe<'a>(
-        &mut self,
-        groups: impl Iterator<Item = &'a AutoScalingGroup> + Clone,
-        now: Timestamp,
-    ) -> Snapshot {
-        let weighted = groups.clone().filter(|group| group.is_weighted());
+    fn observe(&mut self, groups: &[Arc<AutoScalingGroup>], now: Timestamp) -> Snapshot {
+        let weighted = groups.iter().filter(|group| group.is_weighted());
         self.warnings.note_weighted(weighted.map(|group| group.name.clone()));
-        self.warnings.note_operated(groups.clone());
-        let mut states =
-            Snapshot::new(now, groups.map(|asg| Arc::new(Group { asg: asg.clone(), ..Group::default() })));
+        self.warnings.note_operated(groups.iter().map(Arc::as_ref));
+        let groups = groups.iter().map(|asg| Arc::new(Group { asg: Arc::clone(asg), ..Group::default() }));
+        let mut states = Snapshot::new(now, groups);
         self.shortages.observe(&states);
         for (name, group) in &mut states.groups {
             if let Some(failure) = self.shortages.failure(name) {

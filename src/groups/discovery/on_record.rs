@@ -44,7 +44,7 @@ mod tests {
             nodes.apply(NodeView {
                 name: format!("n-{n}").as_str().into(),
                 instance: Some("i-1".into()),
-                record: Some(record::write(&record).as_str().into()),
+                record: Some(Box::new(record::write(&record).as_str().into())),
                 ..NodeView::default()
             });
         }

@@ -89,14 +89,14 @@ impl Templates {
     pub(super) async fn look_up(
         &mut self,
         aws: &Aws,
-        described: BTreeMap<GroupName, AutoScalingGroup>,
+        described: Vec<Arc<AutoScalingGroup>>,
         due: Vec<Key>,
         now: Timestamp,
     ) -> Vec<Group> {
-        self.node_groups.refresh(aws, described.values(), due, now).await;
+        self.node_groups.refresh(aws, described.iter().map(Arc::as_ref), due, now).await;
         let trouble = self.node_groups.trouble();
         self.eks_trouble.note("EKS node groups", trouble.as_deref());
-        let groups: Vec<Seen> = described.into_values().map(|asg| self.seen(asg)).collect();
+        let groups: Vec<Seen> = described.into_iter().map(|asg| self.seen(asg)).collect();
 
         let wanted: Vec<Wanted<'_>> = groups.iter().map(Seen::wanted).collect();
         let outcome = self.cache.refresh(aws, &wanted, now).await;
@@ -110,7 +110,7 @@ impl Templates {
         groups.into_iter().zip(made).map(|(seen, made)| self.with_template(seen.group, made)).collect()
     }
 
-    fn seen(&mut self, asg: AutoScalingGroup) -> Seen {
+    fn seen(&mut self, asg: Arc<AutoScalingGroup>) -> Seen {
         self.zone_ids.extend(asg.zone_ids.clone());
         let eks = Key::of(&asg).map_or(Ok(None), |key| self.node_groups.get(&key));
         let (tags, bad) = match &eks {

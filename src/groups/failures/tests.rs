@@ -31,12 +31,12 @@ fn snapshot(second: i64, desired: i32, live: usize) -> Snapshot {
         ..Instance::default()
     });
     let group = Group {
-        asg: AutoScalingGroup {
+        asg: Arc::new(AutoScalingGroup {
             name: "g".into(),
             desired,
             instances: instances.collect(),
             ..AutoScalingGroup::default()
-        },
+        }),
         ..Group::default()
     };
     Snapshot::new(at(second), [Arc::new(group)])
@@ -44,7 +44,7 @@ fn snapshot(second: i64, desired: i32, live: usize) -> Snapshot {
 
 /// A group that has `i-0` to `i-1`, and misses as many more.
 fn short_of(missing: i32) -> AutoScalingGroup {
-    snapshot(0, 2 + missing, 2).groups["g"].asg.clone()
+    AutoScalingGroup::clone(&snapshot(0, 2 + missing, 2).groups["g"].asg)
 }
 
 fn launch(second: i64, status: &str, instance: &str) -> Activity {
@@ -171,7 +171,7 @@ fn of_many_groups_that_are_short_a_few_are_due_at_once_and_those_asked_for_longe
     let groups = (0..15).map(|n| {
         let asg =
             AutoScalingGroup { name: format!("g{n:02}").into(), desired: 1, ..AutoScalingGroup::default() };
-        Arc::new(Group { asg, ..Group::default() })
+        Arc::new(Group { asg: Arc::new(asg), ..Group::default() })
     });
     let snapshot = Snapshot::new(at(0), groups);
     let mut shortages = Shortages::default();

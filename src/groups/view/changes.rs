@@ -88,9 +88,9 @@ impl Changes {
     /// A group described at `now`, as if the description had seen the changes.
     pub(super) fn laid_over_group(&self, asg: AutoScalingGroup, now: Timestamp) -> AutoScalingGroup {
         let recent: Vec<_> = self.0.iter().filter(|(at, _)| elapsed(*at, now) < SHOWN_WITHIN).collect();
-        let mut group = Group { asg, ..Group::default() };
+        let mut group = Group { asg: Arc::new(asg), ..Group::default() };
         lay_over(&mut group, &recent, Timestamp::MIN);
-        group.asg
+        Arc::unwrap_or_clone(group.asg)
     }
 }
 
@@ -125,22 +125,23 @@ fn apply(group: &mut Group, change: &Change, is_news: bool) {
                 group.failure = group.failure.take().and_then(|failure| failure.without(given_up));
             }
             if group.asg.desired == *from {
-                group.asg.desired = *to;
+                Arc::make_mut(&mut group.asg).desired = *to;
             }
         }
         Change::Terminated { instance: id, decrement, .. } => {
             // AWS lowers the capacity and changes the lifecycle state in one step: what shows one shows both.
-            let mut instances = group.asg.instances.iter_mut();
+            let asg = Arc::make_mut(&mut group.asg);
+            let mut instances = asg.instances.iter_mut();
             if let Some(instance) = instances.find(|i| i.id == *id && may_end(i.lifecycle)) {
                 let counted = instance.lifecycle.is_live();
                 instance.lifecycle = Lifecycle::Terminating;
                 if *decrement && counted {
-                    group.asg.desired -= group.asg.weight(id);
+                    asg.desired -= asg.weight(id);
                 }
             }
         }
         Change::Leaving { instances, .. } => {
-            for instance in &mut group.asg.instances {
+            for instance in &mut Arc::make_mut(&mut group.asg).instances {
                 let seen = instances.iter().find(|(id, _)| *id == instance.id);
                 if let Some((_, lifecycle)) = seen.filter(|_| is_news && may_end(instance.lifecycle)) {
                     instance.lifecycle = *lifecycle;

@@ -16,7 +16,12 @@ fn snapshot(second: i64, desired: i32, states: &[Lifecycle]) -> Snapshot {
         .map(|(n, &lifecycle)| Instance { id: format!("i-{n}").into(), lifecycle, ..Instance::default() })
         .collect();
     let group = Group {
-        asg: AutoScalingGroup { name: "g".into(), desired, instances, ..AutoScalingGroup::default() },
+        asg: Arc::new(AutoScalingGroup {
+            name: "g".into(),
+            desired,
+            instances,
+            ..AutoScalingGroup::default()
+        }),
         ..Group::default()
     };
     Snapshot::new(at(second), [Arc::new(group)])
@@ -120,7 +125,8 @@ fn an_instance_that_has_a_weight_takes_its_units_along() {
     let groups = Groups::new(Duration::from_mins(10));
     let mut seen = snapshot(0, 6, &[Lifecycle::InService, Lifecycle::InService]);
     let weights = Weights { of_instances: [("i-0".into(), 4)].into() };
-    Arc::make_mut(seen.groups.get_mut("g").expect("there")).asg.weights = Some(weights);
+    let group = Arc::make_mut(seen.groups.get_mut("g").expect("there"));
+    Arc::make_mut(&mut group.asg).weights = Some(weights);
     groups.publish(seen);
     groups.changed(at(5), terminated(true));
     assert_eq!(desired(&groups), 2);

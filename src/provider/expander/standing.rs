@@ -175,13 +175,13 @@ mod tests {
             ..Instance::default()
         });
         Group {
-            asg: AutoScalingGroup {
+            asg: Arc::new(AutoScalingGroup {
                 name: name.into(),
                 zones: zones.iter().map(|&zone| zone.to_owned()).collect(),
                 instances: instances.collect(),
                 launch: Launch { overrides: types.iter().map(of_type).collect(), ..Launch::default() },
                 ..AutoScalingGroup::default()
-            },
+            }),
             ..Group::default()
         }
     }
@@ -260,7 +260,8 @@ mod tests {
     #[test]
     fn what_was_refused_to_one_group_is_refused_to_all_that_could_launch_nothing_else() {
         let spot = |mut group: Group| {
-            group.asg.launch.mix = Some(Mix { on_demand_base: 0, on_demand_percentage: 0 });
+            Arc::make_mut(&mut group.asg).launch.mix =
+                Some(Mix { on_demand_base: 0, on_demand_percentage: 0 });
             group
         };
         let snapshot = snapshot(vec![
@@ -281,7 +282,7 @@ mod tests {
     #[test]
     fn what_was_refused_to_a_group_of_both_markets_is_refused_to_no_other() {
         let mut both = group("both", &["a"], &["m5.large"], &[]);
-        both.asg.launch.mix = Some(Mix { on_demand_base: 0, on_demand_percentage: 20 });
+        Arc::make_mut(&mut both.asg).launch.mix = Some(Mix { on_demand_base: 0, on_demand_percentage: 20 });
         let snapshot = snapshot(vec![both, group("on demand", &["a"], &["m5.large"], &[])]);
         assert_eq!(refused_of(&snapshot, &["both"]), ["both"]);
         assert_eq!(refused_of(&snapshot, &["on demand"]), ["on demand"]);
@@ -299,7 +300,7 @@ mod tests {
             let mut group = labelled(group(name, &["a"], named, &[]), "m5.large", 3);
             // By which, is no matter.
             let line = Override { instance_type: None, requirements: None, template: None };
-            group.asg.launch.overrides.push(line);
+            Arc::make_mut(&mut group.asg).launch.overrides.push(line);
             group
         };
         let snapshot = snapshot(vec![

@@ -273,7 +273,7 @@ mod tests {
     }
 
     fn node(record: Option<&Record>, cordon: Option<Cordon>) -> NodeView {
-        let record = record.map(|record| record::write(record).as_str().into());
+        let record = record.map(|record| Box::new(record::write(record).as_str().into()));
         NodeView { instance: Some("i-1".into()), record, cordon, ..NodeView::default() }
     }
 

@@ -189,7 +189,7 @@ impl<'a> Model<'a> {
 
     fn situation<T>(&mut self, ask: impl FnOnce(&Situation<'_>) -> T) -> T {
         let view = self.node_view();
-        self.memory.claims.see(view.record.as_ref(), true, self.now);
+        self.memory.claims.see(view.record.as_deref(), true, self.now);
         self.memory.note_pods(&self.pods);
         self.situation_of(&view, ask)
     }

@@ -189,7 +189,7 @@ pub struct Notice {
 impl ScaleIn {
     /// What a Node tells by itself; `None` if nobody wants it to go.
     pub fn of(node: &NodeView, now: Timestamp) -> Option<Self> {
-        match node.record.as_ref().map(Annotation::written) {
+        match node.record.as_deref().map(Annotation::written) {
             Some(Written::Wish(wish)) => Some(Self {
                 phase: "Queued",
                 requested_at: wish.since,

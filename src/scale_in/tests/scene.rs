@@ -251,7 +251,7 @@ impl Scene {
         let view = self.view();
         let budgets = self.budgets.clone();
         let left = Cell::new(self.permits);
-        self.memory.claims.see(view.record.as_ref(), true, self.now);
+        self.memory.claims.see(view.record.as_deref(), true, self.now);
         self.memory.note_membership(&self.instance);
         self.memory.note_pods(self.pods.as_ref().unwrap_or(&BTreeMap::new()));
         let mut plan = plan(&Situation {

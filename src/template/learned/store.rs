@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use jiff::Timestamp;
 use tokio::sync::watch;
 
-use super::Learned;
+use super::{Learned, is_settled};
 use crate::aws::{AutoScalingGroup, Lifecycle, ManagedNodeGroup, Revision};
-use crate::cluster::Nodes;
+use crate::cluster::{NodeView, Nodes};
 use crate::k8s::GroupName;
 
 /// All that is learned, by group.
@@ -29,6 +29,36 @@ struct Known {
     learned: Arc<Learned>,
     /// Whether the group has nodes to learn it from again.
     has_nodes: bool,
+    /// The last look, if it taught nothing: the same again would teach nothing either.
+    fruitless: Option<Look>,
+}
+
+/// All that a look at a group's nodes depends on, apart from what was known before.
+#[derive(Debug)]
+struct Look {
+    revisions: BTreeSet<Revision>,
+    given: Option<ManagedNodeGroup>,
+    nodes: Vec<Arc<NodeView>>,
+    /// How many of the nodes were settled. Time settles them in one order, so that the number says which.
+    settled: usize,
+}
+
+impl Look {
+    fn is(
+        &self,
+        revisions: &BTreeSet<Revision>,
+        given: Option<&ManagedNodeGroup>,
+        nodes: &[Arc<NodeView>],
+        settled: usize,
+    ) -> bool {
+        let is_same =
+            |(a, b): (&Arc<NodeView>, &Arc<NodeView>)| Arc::ptr_eq(a, b) || a.is_but_for_its_version(b);
+        self.settled == settled
+            && self.nodes.len() == nodes.len()
+            && self.nodes.iter().zip(nodes).all(is_same)
+            && self.revisions == *revisions
+            && self.given.as_ref() == given
+    }
 }
 
 impl LearnedStore {
@@ -58,8 +88,17 @@ impl LearnedStore {
             // If several Nodes claim the instance, one may be forged.
             .filter_map(|instance| self.nodes.only_of_instance(&instance.id))
             .collect();
+        let settled = nodes.iter().filter(|node| is_settled(node, now)).count();
         let mut by_group = self.lock();
-        let known = by_group.get(&group.name).map(|known| Arc::clone(&known.learned));
+        let entry = by_group.get_mut(&group.name);
+        let known = entry.as_ref().map(|entry| Arc::clone(&entry.learned));
+        if let Some(look) = entry.and_then(|entry| entry.fruitless.as_mut())
+            && look.is(revisions, given, &nodes, settled)
+        {
+            // Replaced Nodes are not held.
+            look.nodes = nodes;
+            return known;
+        }
         let Some(learned) = Learned::from(known.as_deref(), revisions, given, &nodes, now) else {
             if by_group.remove(&group.name).is_some() {
                 tracing::info!(
@@ -72,11 +111,13 @@ impl LearnedStore {
         };
         let has_nodes = !nodes.is_empty();
         if let Some(known) = known.filter(|known| **known == learned) {
-            if let Some(entry) = by_group.get_mut(&group.name)
-                && std::mem::replace(&mut entry.has_nodes, has_nodes) != has_nodes
-            {
-                // The ConfigMap lists groups without nodes first, so it changes.
-                self.touch();
+            if let Some(entry) = by_group.get_mut(&group.name) {
+                let (revisions, given) = (revisions.clone(), given.cloned());
+                entry.fruitless = Some(Look { revisions, given, nodes, settled });
+                if std::mem::replace(&mut entry.has_nodes, has_nodes) != has_nodes {
+                    // The ConfigMap lists groups without nodes first, so it changes.
+                    self.touch();
+                }
             }
             return Some(known);
         }
@@ -88,7 +129,8 @@ impl LearnedStore {
             taints = ?learned.taints.iter().map(|taint| taint.key.as_str()).collect::<Vec<_>>(),
             "template corrected by what the group's nodes report"
         );
-        by_group.insert(group.name.clone(), Known { learned: Arc::clone(&learned), has_nodes });
+        let known = Known { learned: Arc::clone(&learned), has_nodes, fruitless: None };
+        by_group.insert(group.name.clone(), known);
         self.touch();
         Some(learned)
     }
@@ -116,10 +158,11 @@ impl LearnedStore {
                 Entry::Occupied(mut known) => {
                     let known = known.get_mut();
                     known.learned = Arc::new(known.learned.merged(&earlier));
+                    known.fruitless = None;
                     self.touch();
                 }
                 Entry::Vacant(place) => {
-                    place.insert(Known { learned: Arc::new(earlier), has_nodes: false });
+                    place.insert(Known { learned: Arc::new(earlier), has_nodes: false, fruitless: None });
                 }
             }
         }
@@ -158,9 +201,12 @@ impl LearnedStore {
 
 #[cfg(test)]
 mod tests {
+    use jiff::SignedDuration;
+
+    use super::super::INSTANCE_TYPE;
     use super::*;
     use crate::aws::Instance;
-    use crate::cluster::NodeView;
+    use crate::clock::later;
 
     fn now() -> Timestamp {
         Timestamp::from_second(1_700_000_000).expect("in range")
@@ -208,6 +254,40 @@ mod tests {
         {
             seen(&store, instances).expect("is known");
             assert_eq!(changed().expect("the store is there"), is_written, "{instances:?}");
+        }
+    }
+
+    /// A look is skipped only if nothing of what it depends on has changed.
+    #[test]
+    fn whatever_changes_after_a_fruitless_look_teaches() {
+        let view = |team: &str, ready: Timestamp| NodeView {
+            name: "n".into(),
+            instance: Some("i-1".into()),
+            labels: [("team", team), (INSTANCE_TYPE, "m5.large")].into_iter().collect(),
+            ready_since: Some(ready),
+            ..NodeView::default()
+        };
+        let (old, new) = (Timestamp::UNIX_EPOCH, now());
+        let settled = later(new, SignedDuration::from_mins(2));
+        let given =
+            ManagedNodeGroup { labels: [("a".into(), "b".into())].into(), ..ManagedNodeGroup::default() };
+        let (this, other) = (revisions(), [Revision("lt-1:2".into())].into());
+        let cases = [
+            ("a label", old, (view("red", old), &this, None, new)),
+            ("what it launches", old, (view("blue", old), &other, None, new)),
+            ("EKS's answer", old, (view("blue", old), &this, Some(&given), new)),
+            ("the time it is Ready", new, (view("blue", new), &this, None, settled)),
+        ];
+        for (what, ready, changed) in cases {
+            let nodes = Arc::new(Nodes::default());
+            let store = LearnedStore::new(Arc::clone(&nodes));
+            let look = |(node, revisions, given, now): (_, &_, _, _)| {
+                nodes.apply(node);
+                store.learn(&group(&["i-1"]), revisions, given, now).expect("is known")
+            };
+            let before = [0, 1, 2].map(|_| look((view("blue", ready), &this, None, new)));
+            assert!(before.iter().all(|learned| Arc::ptr_eq(learned, &before[0])), "{what}");
+            assert_ne!(look(changed), before[0], "{what}");
         }
     }
 

@@ -282,7 +282,7 @@ fn the_last_answer_of_eks_survives_until_it_answers_again() {
 
 #[test]
 fn a_node_that_is_leaving_cordoned_or_not_ready_teaches_nothing() {
-    let leaving = NodeView { record: Some("{}".into()), ..node(1) };
+    let leaving = NodeView { record: Some(Box::new("{}".into())), ..node(1) };
     let taken = tainted(node(1), names::TO_BE_DELETED);
     let down = NodeView { ready_since: None, ..node(1) };
     let cordoned = NodeView { unschedulable: true, ..node(1) };

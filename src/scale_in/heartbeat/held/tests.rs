@@ -18,7 +18,7 @@ fn snapshot(states: &[(&str, Lifecycle)]) -> Snapshot {
     Snapshot::new(
         at(0),
         [Arc::new(Group {
-            asg: AutoScalingGroup { name: "g".into(), instances, ..AutoScalingGroup::default() },
+            asg: Arc::new(AutoScalingGroup { name: "g".into(), instances, ..AutoScalingGroup::default() }),
             ..Group::default()
         })],
     )
