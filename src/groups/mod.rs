@@ -46,10 +46,19 @@ pub struct Snapshot {
     pub is_complete: bool,
     /// By name.
     pub groups: BTreeMap<GroupName, Arc<Group>>,
-    /// Which group an instance belongs to, by instance id.
-    pub by_instance: Arc<BTreeMap<InstanceId, GroupName>>,
+    /// Where an instance is, by instance id.
+    pub by_instance: Arc<BTreeMap<InstanceId, Place>>,
     /// Groups that disappeared a moment ago, by name: cluster-autoscaler may still ask for them.
     pub gone: BTreeMap<GroupName, Gone>,
+}
+
+/// Where a snapshot has an instance.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// Its group.
+    pub group: GroupName,
+    /// Which of the group's instances it is.
+    index: usize,
 }
 
 /// A group that has disappeared.
@@ -70,10 +79,11 @@ impl Snapshot {
     pub fn new(taken_at: Timestamp, groups: impl IntoIterator<Item = Arc<Group>>) -> Self {
         let groups: BTreeMap<_, _> =
             groups.into_iter().map(|group| (group.asg.name.clone(), group)).collect();
-        let instances = groups
-            .values()
-            .flat_map(|group| group.asg.instances.iter().map(|i| (i.id.clone(), group.asg.name.clone())));
-        let by_instance = Arc::new(instances.collect());
+        let places = groups.values().flat_map(|group| {
+            let place = |index| Place { group: group.asg.name.clone(), index };
+            group.asg.instances.iter().enumerate().map(move |(index, i)| (i.id.clone(), place(index)))
+        });
+        let by_instance = Arc::new(places.collect());
         Self { taken_at, is_complete: true, groups, by_instance, gone: BTreeMap::new() }
     }
 
@@ -102,8 +112,10 @@ impl Snapshot {
 
     /// The group that has this instance, and the instance.
     pub fn instance(&self, id: &str) -> Option<(&Arc<Group>, &Instance)> {
-        let group = self.groups.get(self.by_instance.get(id)?)?;
-        group.asg.instances.iter().find(|i| i.id == id).map(|instance| (group, instance))
+        let place = self.by_instance.get(id)?;
+        let group = self.groups.get(&place.group)?;
+        let instance = group.asg.instances.get(place.index).filter(|instance| instance.id == id)?;
+        Some((group, instance))
     }
 }
 
@@ -156,6 +168,25 @@ mod tests {
             })
         };
         Snapshot::new(Timestamp::UNIX_EPOCH + Duration::from_secs(second), names.iter().map(group))
+    }
+
+    #[test]
+    fn an_instance_is_found_where_its_group_has_it() {
+        let group = |name: &str, ids: &[&str]| {
+            let instances =
+                ids.iter().map(|id| Instance { id: (*id).into(), ..Instance::default() }).collect();
+            let asg = AutoScalingGroup { name: name.into(), instances, ..AutoScalingGroup::default() };
+            Group { asg: Arc::new(asg), ..Group::default() }
+        };
+        let groups = [group("a", &["i-9", "i-3", "i-5"]), group("b", &["i-4"])];
+        let states = Snapshot::new(Timestamp::UNIX_EPOCH, groups.iter().cloned().map(Arc::new));
+        for snapshot in [&states, &states.completed(groups)] {
+            for (id, of) in [("i-9", "a"), ("i-3", "a"), ("i-5", "a"), ("i-4", "b")] {
+                let (group, instance) = snapshot.instance(id).expect("it has one");
+                assert_eq!((group.asg.name.as_str(), instance.id.as_str()), (of, id));
+            }
+            assert!(snapshot.instance("i-1").is_none());
+        }
     }
 
     #[test]

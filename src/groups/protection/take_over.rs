@@ -13,7 +13,7 @@ use super::tag::{self, PROTECTION_TAG};
 use crate::aws::Aws;
 use crate::clock::{Clock, backoff};
 use crate::cluster::Leadership;
-use crate::groups::{Groups, Snapshot};
+use crate::groups::{Groups, Place, Snapshot};
 use crate::k8s::InstanceId;
 use crate::telemetry::{Outage, chain};
 
@@ -79,7 +79,7 @@ fn add_left(
 ) {
     warned.retain(|warned| tagged.contains(warned));
     for (instance, value) in tagged {
-        let Some(group) = view.by_instance.get(&instance) else { continue };
+        let Some(Place { group, .. }) = view.by_instance.get(&instance) else { continue };
         match tag::age(&value, now) {
             Some(age) if age > at_work => pending.take_over(group, instance),
             Some(_) => {}

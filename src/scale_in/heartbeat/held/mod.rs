@@ -140,9 +140,9 @@ impl Newcomers {
     /// Adds instances that the refresh before did not show, though it showed their group.
     pub(super) fn observe(&mut self, before: Option<&Snapshot>, snapshot: &Snapshot) {
         self.0.retain(|instance| snapshot.by_instance.contains_key(instance));
-        let come = snapshot.by_instance.iter().filter(|(instance, group)| {
+        let come = snapshot.by_instance.iter().filter(|(instance, place)| {
             let is_missing = |before: &Snapshot| {
-                before.groups.contains_key(*group) && !before.by_instance.contains_key(*instance)
+                before.groups.contains_key(&place.group) && !before.by_instance.contains_key(*instance)
             };
             before.is_some_and(is_missing)
         });
