@@ -26,10 +26,19 @@ struct Most {
     node: usize,
     /// For each pod on one.
     pod: usize,
+    /// For each pod that comes to one within the minute, on top.
+    newcomer: usize,
 }
 
 const fn most(verb: Verb, resource: &'static str, replica: usize, node: usize, pod: usize) -> Most {
-    Most { verb, resource, replica, node, pod }
+    Most { verb, resource, replica, node, pod, newcomer: 0 }
+}
+
+impl Most {
+    /// A node that flushes drains for a pod that comes, and flushes anew: its phase is written twice, whoever asks the pod to go.
+    const fn twice_for_newcomers(self) -> Self {
+        Self { newcomer: 2, ..self }
+    }
 }
 
 /// All that the program asks. A kind that is not here is one too many.
@@ -50,10 +59,10 @@ const MOST: &[Most] = &[
     most(Verb::Get, "configmaps", 2, 0, 0),
     most(Verb::Patch, "configmaps", 2, 0, 0),
     // The marks and phases of the shortest scale-in, and some that were overtaken; the taint is renewed every three minutes.
-    most(Verb::Patch, "nodes", 0, 9, 0),
+    most(Verb::Patch, "nodes", 0, 9, 0).twice_for_newcomers(),
     most(Verb::Get, "nodes", 0, 2, 0),
-    // Each phase; a pod that comes back has the flush begin anew, twice.
-    most(Verb::Patch, "nodes/status", 0, 6, 0),
+    // Each phase.
+    most(Verb::Patch, "nodes/status", 0, 6, 0).twice_for_newcomers(),
     // A DaemonSet that no watch shows is asked for by name.
     most(Verb::Get, "daemonsets", 0, 0, 2),
     // A budget's refusal is tried again every 5 s.
@@ -76,12 +85,17 @@ pub(super) fn of_a_minute(history: &History) -> Vec<Violation> {
             let is_off = matches!(run.end, Some((_, PodEnd::PowerOff)));
             run.from.is_none_or(|since| since < to) && (is_off || run.lasts_beyond(from - CALM))
         };
-        let pods = history.runs.iter().filter(|run| is_there(&run.node)).filter(exists);
-        let (replicas, pods) = (history.scenario.program.replicas as usize, pods.count());
+        let on_them: Vec<_> = history.runs.iter().filter(|run| is_there(&run.node)).filter(exists).collect();
+        let newcomers = on_them.iter().filter(|run| run.from.is_some_and(|since| since >= from)).count();
+        let (replicas, pods) = (history.scenario.program.replicas as usize, on_them.len());
         for ((verb, resource), asked) in asked(history, from, to) {
             let of_kind = MOST.iter().find(|kind| (kind.verb, kind.resource) == (verb, resource.as_str()));
-            let most =
-                of_kind.map_or(0, |kind| kind.replica * replicas + kind.node * nodes.len() + kind.pod * pods);
+            let most = of_kind.map_or(0, |kind| {
+                kind.replica * replicas
+                    + kind.node * nodes.len()
+                    + kind.pod * pods
+                    + kind.newcomer * newcomers
+            });
             if asked > most {
                 let what = format!(
                     "{asked} times {verb} {resource}, the most is {most}: {} Nodes on their way, {pods} pods on them",
@@ -143,6 +157,8 @@ fn nodes(history: &History, from: Timestamp, to: Timestamp) -> BTreeSet<&str> {
     for entry in history.cluster.iter().take_while(|entry| entry.at < to) {
         match &entry.what {
             Event::NodeRemoved { node } if entry.at < from => drop(gone.insert(node.as_str())),
+            // Another machine has its name.
+            Event::NodeRegistered { node } => drop(gone.remove(node.as_str())),
             Event::NodeChanged { node, changes } if changes.iter().any(is_mark) => {
                 gone.remove(node.as_str());
                 nodes.insert(node);

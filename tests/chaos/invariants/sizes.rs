@@ -1,6 +1,6 @@
 //! What becomes of groups' sizes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ebbtide::sim::autoscaler::Event as AutoscalerEvent;
 use ebbtide::sim::aws::{Event, LifecycleState, Operation, TerminationCause};
@@ -149,12 +149,22 @@ pub(super) fn target(history: &History) -> Vec<Violation> {
     found
 }
 
-/// How many nodes of a group cluster-autoscaler still counts as deleted: its taint is on them.
+/// How many nodes of a group cluster-autoscaler still counts as deleted: its taint is on them. What is in the warm pool is none.
 fn drained_by_autoscaler(history: &History, group: &str) -> i32 {
+    let warm: BTreeSet<&str> = history
+        .end
+        .groups
+        .iter()
+        .flat_map(|group| &group.instances)
+        .filter(|instance| instance.state.is_warm())
+        .map(|instance| instance.id.as_str())
+        .collect();
     let is_here = |node: &&Node| {
         let name = node.metadata.name.as_deref().unwrap_or_default();
-        let life = history.instance_at(name, history.end.at).and_then(|instance| history.lives.get(instance));
-        life.is_some_and(|life| life.group == group)
+        history.instance_at(name, history.end.at).is_some_and(|instance| {
+            let life = history.lives.get(instance);
+            !warm.contains(instance) && life.is_some_and(|life| life.group == group)
+        })
     };
     history.end.nodes.iter().filter(|node| has_autoscalers_taint(node)).filter(is_here).count() as i32
 }
