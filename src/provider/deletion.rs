@@ -377,4 +377,42 @@ mod tests {
         let refused = deletion.settle(&fresh, &[5, 6], &NODES);
         assert!(matches!(refused, Err(RpcError::Size(SizeError::Weighted { .. }))), "{refused:?}");
     }
+
+    #[test]
+    fn a_node_that_only_the_caller_knows_is_not_taken_for_an_instance_that_never_registered() {
+        let view = view();
+        let provider_id = "aws:///z/i-bare";
+        // Its name, whether it has labels, whether it counts as registered.
+        let table = [
+            ("", false, false),
+            (provider_id, false, false),
+            ("ip-10-0-0-1", false, true),
+            ("", true, true),
+            (provider_id, true, true),
+        ];
+        for (name, labelled, registered) in table {
+            let labels = labelled.then(|| ("team".to_owned(), "blue".to_owned()));
+            let node = ExternalGrpcNode {
+                provider_id: provider_id.to_owned(),
+                name: name.to_owned(),
+                labels: labels.into_iter().collect(),
+                ..ExternalGrpcNode::default()
+            };
+            let read = Deletion::read(&view, &view.groups["web"], &[], &[node], &NODES);
+            let unseen = matches!(read, Err(RpcError::NodeUnseen { .. }));
+            assert_eq!((unseen, read.is_ok()), (registered, !registered), "{name:?}, labels: {labelled}");
+        }
+    }
+
+    #[test]
+    fn a_placeholder_listed_before_the_group_had_weights_is_not_given_up() {
+        let mut group = Group::clone(&view().groups["web"]);
+        Arc::make_mut(&mut group.asg).weights = Some(Weights::default());
+        let node = ExternalGrpcNode {
+            provider_id: "aws:///z/i-placeholder-web-9".to_owned(),
+            ..ExternalGrpcNode::default()
+        };
+        let refused = Deletion::read(&view(), &group, &[5, 6], &[node], &NODES);
+        assert!(matches!(refused, Err(RpcError::Size(SizeError::Weighted { .. }))), "{refused:?}");
+    }
 }

@@ -193,11 +193,13 @@ mod tests {
     #[test]
     fn over_a_record_of_ours_neither_group_nor_what_aws_was_told_is_forgotten() {
         let mut claims = Claims::default();
-        seen(&mut claims, &far(-100), true, 0);
+        let limited = Record { ends_at: Some(at(500)), limited_since: Some(at(-60)), ..far(-100) };
+        seen(&mut claims, &limited, true, 0);
         let forged = Record { group: "other".into(), terminate_at: None, ..record(-90_000) };
         let believed = seen(&mut claims, &forged, false, 10);
         assert_eq!((believed.group.as_str(), believed.requested_at), ("g", at(-100)));
         assert_eq!(believed.terminate_at, Some(at(-100)));
+        assert_eq!((believed.ends_at, believed.limited_since), (Some(at(500)), Some(at(-60))));
     }
 
     #[test]
@@ -230,10 +232,15 @@ mod tests {
 
     #[test]
     fn what_has_not_happened_yet_happens_now_and_only_once() {
+        let ahead = Record { limited_since: Some(at(90_000)), ..far(90_000) };
         for at_start in [true, false] {
             let mut claims = Claims::default();
-            seen(&mut claims, &far(90_000), at_start, 0);
-            let believed = seen(&mut claims, &far(90_000), at_start, 50);
+            seen(&mut claims, &ahead, at_start, 0);
+            let believed = seen(&mut claims, &ahead, at_start, 50);
+            assert_eq!(believed.phase_since, at(0), "{at_start}");
+            // What somebody else claims of these counts for nothing.
+            let since = at_start.then(|| at(0));
+            assert_eq!((believed.limited_since, believed.empty_since), (since, since), "{at_start}");
             assert_eq!((believed.requested_at, believed.terminate_at), (at(0), Some(at(0))), "{at_start}");
         }
     }

@@ -154,6 +154,7 @@ mod tests {
             (Some(600), true, Some(120), OnDeadline::Wait, Some(120), None),
             (Some(60), false, Some(120), OnDeadline::Wait, Some(120), Some(60)),
             (Some(60), false, Some(120), OnDeadline::Delete, Some(60), None),
+            (Some(120), false, Some(120), OnDeadline::Wait, Some(120), None),
         ];
         for (ours, is_held, ends_at, on_deadline, deletes, warns) in table {
             let limit_of_ours =
@@ -224,6 +225,27 @@ mod tests {
             assert_eq!(grace_to_ask(limit, 0, at(100)), Some(1));
         }
         assert_eq!(grace_to_ask(None, 1, at(100)), None);
+        assert_eq!(grace_to_ask(Some(at(131)), 30, at(100)), None, "it just fits");
+        assert_eq!(grace_to_ask(Some(at(130)), 30, at(100)), Some(29));
+    }
+
+    #[test]
+    fn only_a_limit_that_comes_closer_by_more_than_a_second_is_shared_out_anew() {
+        let table = [
+            (Some(600), Some(598), true),
+            (Some(600), Some(599), false),
+            (Some(600), Some(600), false),
+            (Some(600), Some(700), false),
+            (Some(600), None, false),
+            (None, Some(600), true),
+        ];
+        for (was, by, anew) in table {
+            let mut record = Record::new(Cause::Operator, "g", "i-1", Release::Terminate, at(0));
+            record.release_by = was.map(at);
+            record.limited_since = Some(at(10));
+            let since = limited(&record, by.map(at), at(50)).limited_since;
+            assert_eq!(since, Some(at(if anew { 50 } else { 10 })), "{was:?} {by:?}");
+        }
     }
 
     proptest! {

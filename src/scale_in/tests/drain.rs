@@ -9,7 +9,10 @@ use super::scene::*;
 use crate::cluster::{Answer, PodView};
 use crate::k8s::names;
 use crate::scale_in::action::{Action, Plan};
+use crate::scale_in::events;
+use crate::scale_in::memory::Task;
 use crate::scale_in::record::{Cause, Release};
+use crate::scale_in::settings::OnDeadline;
 use crate::scale_in::waiting::WaitReason;
 
 #[test]
@@ -35,7 +38,12 @@ fn an_eviction_is_asked_for_once_and_again_only_if_nothing_comes_of_it() {
     assert_eq!(evictions(&scene.plan()), [], "in flight");
     scene.granted("web");
     assert_eq!(evictions(&scene.plan()), [], "answered");
-    scene.later(31);
+    let plan = scene.plan();
+    let waiting: Vec<_> = plan.waiting.iter().map(|w| &w.why).collect();
+    assert_eq!((plan.wake_at, waiting), (Some(at(30)), vec![&WaitReason::Exiting(at(30))]));
+    scene.later(29);
+    assert_eq!(evictions(&scene.plan()), [], "it may still show");
+    scene.later(1);
     assert_eq!(evictions(&scene.plan()).len(), 1, "no sign of it going");
     scene.evicted("web");
     scene.later(1_000);
@@ -82,9 +90,122 @@ fn patience_that_is_over_wakes_nobody() {
     scene.plan();
     scene.evicted("web");
     assert_eq!(scene.plan().wake_at.map(|at| at <= scene.now), Some(false));
-    scene.now = at(3_601);
+    for second in [3_600, 3_601] {
+        scene.now = at(second);
+        scene.plan();
+        assert_eq!(scene.plan().wake_at.filter(|at| *at <= scene.now), None);
+    }
+}
+
+#[test]
+fn a_patient_pod_is_evicted_and_named_at_the_moment_patience_ends() {
+    let mut scene = node().asked_by(Cause::LifecycleHook, Release::CompleteHook);
+    scene.put(pod("db").wishing(names::SAFE_TO_EVICT, "false"));
+    scene.settings.patience = Some(Duration::from_hours(1));
+    scene.now = at(3_599);
     scene.plan();
-    assert_eq!(scene.plan().wake_at.filter(|at| *at <= scene.now), None);
+    let plan = scene.plan();
+    assert_eq!((plan.wake_at, evictions(&plan)), (Some(at(3_600)), vec![]));
+    scene.later(1);
+    let plan = scene.plan();
+    assert_eq!(evictions(&plan).len(), 1);
+    assert!(all(&plan).contains(&Action::Announce(events::patience_over(&[pod("db").name]))), "{plan:?}");
+}
+
+#[test]
+fn our_own_pod_is_asked_once_another_process_has_had_time_to_lead() {
+    let mut scene = node().by_autoscaler().with(pod("ebbtide")).with(pod("web"));
+    scene.own_pod = Some(pod("ebbtide").name);
+    assert!(scene.plan().actions.contains(&Action::HandOver));
+    scene.remove("web");
+    scene.memory.worked(Task::HandOver, scene.now);
+    let plan = scene.plan();
+    assert_eq!((evictions(&plan), plan.wake_at), (vec![], Some(at(10))));
+    assert!(!plan.actions.contains(&Action::HandOver), "once is enough");
+    scene.later(9);
+    assert_eq!(evictions(&scene.plan()), []);
+    scene.later(1);
+    assert_eq!(evictions(&scene.plan()), [("ebbtide".into(), None)]);
+    let mut other = node().by_autoscaler().with(PodView { finished: true, ..pod("ebbtide") });
+    other.own_pod = Some(pod("ebbtide").name);
+    assert!(!other.plan().actions.contains(&Action::HandOver), "it has ended already");
+}
+
+#[test]
+fn a_pod_whose_grace_is_over_for_a_minute_is_overdue() {
+    let mut scene = node().by_autoscaler().with(pod("web").going(30));
+    for (second, expected) in [(89, WaitReason::Exiting(at(30))), (90, WaitReason::Overdue(at(30)))] {
+        scene.now = at(second);
+        assert_eq!(scene.plan().waiting[0].why, expected);
+    }
+}
+
+#[test]
+fn a_pod_that_was_cut_short_is_not_cut_short_again() {
+    let mut scene = node().by_autoscaler().until(1_000).with(pod("stuck").grace(5_000));
+    scene.plan();
+    scene.evicted("stuck");
+    scene.now = at(987);
+    assert_eq!(deletions(&scene.plan()), []);
+    scene.now = at(988);
+    assert_eq!(deletions(&scene.plan()), [("stuck".into(), Some(1))]);
+    scene.granted("stuck");
+    assert_eq!(deletions(&scene.plan()), []);
+}
+
+#[test]
+fn the_rate_of_evictions_holds_a_pod_up_until_its_last_call_is_near_and_is_named() {
+    let mut scene = node().by_autoscaler().until(1_000).with(pod("web"));
+    scene.permits = Some(0);
+    let plan = scene.plan();
+    assert_eq!((evictions(&plan), &plan.waiting[0].why), (vec![], &WaitReason::Rate));
+    scene.now = at(957);
+    assert_eq!(evictions(&scene.plan()).len(), 1);
+}
+
+#[test]
+fn what_the_api_server_refuses_for_another_reason_is_said_in_its_words() {
+    let mut scene = node().by_autoscaler().with(pod("web")).until(1_000);
+    scene.plan();
+    scene.answered("web", Answer::Unclear("no".into()));
+    assert_eq!(scene.plan().waiting[0].why, WaitReason::Refused("no".into()));
+    // Between its first call and its last an answer might come too late.
+    scene.now = at(956);
+    let plan = scene.plan();
+    assert_eq!((evictions(&plan), &plan.waiting[0].why), (vec![], &WaitReason::Refused("no".into())));
+    let mut scene =
+        node().by_autoscaler().with(pod("web").labelled("web")).budget("web", 0, "1").until(1_000);
+    scene.plan();
+    scene.blocked("web");
+    scene.now = at(956);
+    assert_eq!(evictions(&scene.plan()).len(), 1, "a budget answers at once");
+}
+
+#[test]
+fn a_limit_at_which_nothing_is_deleted_names_who_is_left() {
+    let mut scene = node().by_autoscaler().with(pod("db").wishing(names::SAFE_TO_EVICT, "false"));
+    scene.settings.drain_timeout = Some(Duration::from_mins(10));
+    scene.settings.on_deadline = OnDeadline::Wait;
+    let told = |plan: &Plan| all(plan).contains(&Action::Announce(events::over_time(&plan.waiting)));
+    scene.now = at(599);
+    scene.plan();
+    let plan = scene.plan();
+    assert_eq!((told(&plan), plan.wake_at), (false, Some(at(600))));
+    scene.later(1);
+    assert!(told(&scene.plan()));
+}
+
+#[test]
+fn the_flush_says_whether_workloads_are_left() {
+    let flush = Duration::from_secs(5);
+    let mut scene = node().by_autoscaler();
+    assert!(all(&scene.plan()).contains(&Action::Announce(events::flushing(flush))));
+    let mut scene = node().by_autoscaler().until(1_000).with(pod("stuck").going(5_000));
+    scene.later(990);
+    let plan = scene.plan();
+    let event = events::flushing_with_workloads_left(1, flush);
+    assert!(all(&plan).contains(&Action::Announce(event)), "{plan:?}");
+    assert_eq!(scene.record().empty_since, None);
 }
 
 #[test]

@@ -4,6 +4,8 @@ mod drain;
 mod events;
 mod flush;
 mod guard;
+mod memory;
+mod node_patch;
 mod notices;
 mod order;
 mod people;

@@ -13,6 +13,7 @@ fn tags_of_every_kind_are_read() {
     let tags = [
         ("label/team", "blue"),
         ("label/example.com/empty", ""),
+        ("label/our-team.example/x", "y"),
         ("taint/dedicated", "true:NoSchedule"),
         ("taint/example.com/gone", ":NoExecute"),
         ("resources/ephemeral-storage", "100G"),
@@ -80,6 +81,46 @@ fn the_longest_time_of_a_drain_is_spelled_as_the_flag_is() {
 }
 
 #[test]
+fn a_price_is_a_number_of_dollars_an_hour_that_can_be_meant() {
+    let table = [
+        ("0", Some(0.0)),
+        ("0.0416", Some(0.0416)),
+        ("10000", Some(10_000.0)),
+        ("10000.01", None),
+        ("-0.01", None),
+        ("NaN", None),
+        ("$1", None),
+        ("", None),
+    ];
+    for (text, expected) in table {
+        let tags = BTreeMap::from([(PRICE.to_owned(), text.to_owned())]);
+        assert_eq!(price_per_hour(&tags), expected, "{text:?}");
+        let bad = read(&tags).1;
+        assert_eq!(bad.is_empty(), expected.is_some(), "{text:?}: {bad:?}");
+    }
+    assert_eq!(price_per_hour(&BTreeMap::new()), None);
+}
+
+#[test]
+fn a_duration_has_every_unit_of_gos() {
+    let table = [
+        ("1500ns", Duration::from_nanos(1_500)),
+        ("2us", Duration::from_micros(2)),
+        ("2µs", Duration::from_micros(2)),
+        ("2μs", Duration::from_micros(2)),
+        ("3ms", Duration::from_millis(3)),
+        ("+1h2m3s", Duration::from_secs(3_723)),
+        ("0", Duration::ZERO),
+    ];
+    for (text, expected) in table {
+        let (read, bad) = read_one("autoscaling-options/scaledownunneededtime", text);
+        assert_eq!((read.options.scale_down_unneeded_time, bad), (Some(expected), vec![]), "{text}");
+        assert!(!read.options.is_empty(), "{text}");
+    }
+    assert!(read_one("label/team", "blue").0.options.is_empty());
+}
+
+#[test]
 fn of_a_node_groups_tags_only_resources_count_and_the_groups_own_win() {
     let tags = |pairs: &[(&str, &str)]| {
         pairs.iter().map(|&(key, value)| (format!("{PREFIX}{key}"), value.to_owned())).collect()
@@ -103,6 +144,7 @@ fn a_bad_tag_is_left_out_and_reported() {
         ("label/team", "dark blue"),
         ("label/", "x"),
         ("label/UPPER.example/x", "y"),
+        ("label/our_team.example/x", "y"),
         ("taint/dedicated", "NoSchedule"),
         ("taint/dedicated", "true:Sometimes"),
         ("resources/cpu", "-1"),

@@ -1,0 +1,92 @@
+//! What a run remembers of its tries, and for how long.
+
+use std::collections::BTreeMap;
+
+use jiff::SignedDuration;
+
+use super::scene::{at, pod};
+use crate::aws::{AwsError, Operation};
+use crate::cluster::Answer;
+use crate::scale_in::memory::{Memory, Task, jittered};
+
+#[test]
+fn pauses_grow_to_half_a_minute_and_differ_from_task_to_task() {
+    let mut memory = Memory::default();
+    let mut pauses = Vec::new();
+    for _ in 0..8 {
+        memory.failed(&Task::Node, at(0), None);
+        pauses.push(memory.may_try_at(&Task::Node).expect("no try is under way").duration_since(at(0)));
+    }
+    for (failures, base) in [(0, 1_000), (1, 2_000), (7, 30_000)] {
+        let pause = pauses[failures].as_millis();
+        assert!((base * 8 / 10..=base * 12 / 10).contains(&pause), "{failures}: {pause} ms");
+    }
+    let of = |n: u32| jittered(SignedDuration::from_secs(100), &Task::Pod(n.to_string()), 1).as_secs();
+    let all: Vec<_> = (0..200).map(of).collect();
+    assert!(all.iter().all(|pause| (80..=120).contains(pause)), "{all:?}");
+    assert!(all.iter().min() < Some(&85) && all.iter().max() > Some(&115), "{all:?}");
+}
+
+#[test]
+fn an_announcement_is_forgotten_when_it_may_be_repeated() {
+    let mut memory = Memory::default();
+    memory.note_announced("a".into(), at(0));
+    memory.note_announced("b".into(), at(299));
+    assert_eq!(memory.announced.len(), 2);
+    memory.note_announced("c".into(), at(300));
+    assert_eq!(memory.announced.keys().collect::<Vec<_>>(), ["b", "c"]);
+}
+
+#[test]
+fn a_node_is_empty_since_the_first_look_that_found_no_workload() {
+    let mut memory = Memory::default();
+    let looks =
+        [(Some(false), Some(1)), (None, Some(1)), (Some(false), Some(1)), (Some(true), None), (None, None)];
+    for (second, (occupied, since)) in (1..).zip(looks) {
+        memory.note_occupied(occupied, at(second));
+        assert_eq!(memory.empty_since, since.map(at), "look {second}");
+    }
+}
+
+#[test]
+fn nothing_is_remembered_of_pods_that_are_gone() {
+    let mut memory = Memory::default();
+    let guard = |name: &str| Task::Guard(format!("uid-{name}"));
+    for name in ["gone", "there"] {
+        memory.note_answer(format!("uid-{name}"), Answer::Blocked("full".into()), Vec::new(), at(0));
+        memory.asked.insert(format!("uid-{name}"), at(0));
+        memory.worked(guard(name), at(0));
+    }
+    memory.worked(Task::Node, at(0));
+    memory.note_pods(&BTreeMap::from([("uid-there".to_owned(), pod("there"))]));
+    for (name, is_there) in [("gone", false), ("there", true)] {
+        let uid = format!("uid-{name}");
+        let held = [
+            memory.refusals.contains_key(&uid),
+            memory.asked.contains_key(&uid),
+            memory.tries(&Task::Pod(uid)).is_some(),
+            memory.is_done(&guard(name)),
+        ];
+        assert_eq!(held, [is_there; 4], "{name}");
+    }
+    assert!(memory.is_done(&Task::Node));
+}
+
+#[test]
+fn awss_words_are_kept_only_where_trying_again_does_not_help() {
+    const COMPLETE: Operation = Operation::CompleteLifecycleAction;
+    let denied = || AwsError::of_service(COMPLETE, 403, "AccessDenied", "you may not");
+    let away = || AwsError::Unreachable { operation: COMPLETE, source: "timed out".into() };
+    let kept = |error| {
+        let mut memory = Memory::default();
+        memory.note_completion(&Err(error), at(0));
+        assert!(!memory.is_done(&Task::Complete));
+        memory.refused_by_aws
+    };
+    assert!(kept(denied()).is_some_and(|words| words.contains("you may not")));
+    assert_eq!(kept(away()), None);
+    let mut memory = Memory::default();
+    memory.note_completion(&Err(denied()), at(0));
+    memory.note_completion(&Ok(()), at(1));
+    assert_eq!((memory.refused_by_aws.is_none(), memory.is_done(&Task::Complete)), (true, true));
+}
