@@ -193,7 +193,7 @@ mod tests {
     use crate::k8s::GroupName;
     use crate::scale_in::{Accepted, IntentError};
 
-    /// `i-1` and `i-2` have the Nodes `n-1` and `n-2`; `i-out` is leaving.
+    /// `i-1` and `i-2` have the Nodes `n-1` and `n-2`; `i-out` is leaving, and so was `i-gone`.
     struct Nodes {
         are_synced: bool,
     }
@@ -211,7 +211,7 @@ mod tests {
         }
 
         fn is_leaving(&self, group: &GroupName, instance: &InstanceId) -> bool {
-            (group, instance) == (&"web".into(), &"i-out".into())
+            group == "web" && matches!(instance.as_str(), "i-out" | "i-gone")
         }
 
         fn is_to_be_deleted(&self, _: &InstanceId) -> bool {
@@ -296,6 +296,7 @@ mod tests {
             (&["i-1", "i-2", "i-1"], deletion(&[], &[], &["i-1", "i-2"])),
             (&["i-bare", "i-new"], deletion(&[], &["i-bare", "i-new"], &[])),
             (&["i-out"], nothing.clone()),
+            (&["i-gone"], nothing.clone()),
             (&["i-held", "i-ends", "i-out"], nothing.clone()),
             (&["i-placeholder-web-5", "i-placeholder-web-6"], deletion(&[5, 6], &[], &[])),
             (&["i-placeholder-web-6", "i-placeholder-web-6"], deletion(&[6], &[], &[])),

@@ -292,3 +292,19 @@ fn load_balancers_that_let_go_end_the_wait_and_a_dead_node_waits_for_none() {
     dead.plan();
     assert_eq!(dead.record().phase, Phase::Releasing);
 }
+
+#[test]
+fn a_daemonset_pod_that_is_asked_is_waited_for_as_long_as_its_grace_and_the_kubelet_take() {
+    let csi = || pod("csi").daemon().wishing(names::ENABLE_DS_EVICTION, "true");
+    let mut scene = node().by_autoscaler().with(csi());
+    scene.plan();
+    assert_eq!(scene.plan().phase_until, Some(at(35)));
+    // It may be what unmounts the volumes: it keeps its grace before the deadline, less 5 s of margin.
+    let mut scene = node().by_autoscaler().until(60).with(csi());
+    scene.attachments = 1;
+    scene.plan();
+    scene.now = at(24);
+    assert_eq!(deletions(&scene.plan()), []);
+    scene.now = at(25);
+    assert_eq!(deletions(&scene.plan()).len(), 1);
+}

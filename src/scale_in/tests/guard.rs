@@ -81,3 +81,10 @@ fn a_node_that_cluster_autoscaler_drains_itself_is_guarded_too() {
     scene.plan();
     assert_eq!(guards(&scene.plan()), [("logs".into(), true)]);
 }
+
+#[test]
+fn a_guard_stays_while_a_record_is_there_though_the_taint_has_been_taken_off() {
+    let mut scene = guarded().by_autoscaler();
+    taints(&mut scene, &[]);
+    assert_eq!(guards(&scene.plan()), []);
+}

@@ -155,12 +155,19 @@ fn a_machine_that_stops_stays_closed_until_it_has_started_again_or_has_not_stopp
     let mut scene = stopping();
     assert_eq!(evictions(&scene.plan()).len(), 1, "its group and its Node show it minutes later");
     assert!(spec(&scene).0);
+    ready(&mut scene, 0);
+    scene.plan();
+    assert!(spec(&scene).0, "before AWS said so");
     ready(&mut scene, 50);
     scene.plan();
     assert!(!spec(&scene).0, "it has started again");
 
     let mut scene = stopping();
     scene.expected = None;
+    scene.now = at(599);
+    scene.instance = Membership::In { group: "g".into(), lifecycle: Lifecycle::InService, seen: at(599) };
+    scene.plan();
+    assert_eq!(scene.plan().wake_at, Some(at(600)));
     scene.now = at(600);
     scene.instance = Membership::In { group: "g".into(), lifecycle: Lifecycle::InService, seen: at(600) };
     assert_eq!(reasons(&scene.plan()), ["ScaleInOver"], "it has not stopped");
@@ -191,6 +198,25 @@ fn a_machine_whose_reservation_ends_is_not_replaced_where_its_group_may_shrink()
         scene.plan();
         assert_eq!(scene.record().release, release);
     }
+}
+
+#[test]
+fn a_cordon_lasts_as_long_as_the_notice_that_it_is_for_says_last() {
+    let until = |second| Expected {
+        until: at(second),
+        ..expected(Cause::RebalanceRecommendation, Treatment::Cordon, None)
+    };
+    assert_eq!(told(node(), until(0)).plan().actions, [], "it has lapsed");
+    let mut scene = told(node(), until(3_600));
+    scene.plan();
+    // What is a second longer is as good.
+    for (second, wanted) in [(3_601, 3_600), (3_602, 3_602), (60, 3_602)] {
+        scene = told(scene, until(second));
+        scene.plan();
+        assert_eq!(closed_for(&scene), [(None, at(wanted))], "{second}");
+    }
+    let mut scene = told(scene, expected(Cause::ScheduledEvent, Treatment::Nothing, None));
+    assert_eq!(reasons(&scene.plan()), [""; 0], "something else is called off");
 }
 
 #[test]

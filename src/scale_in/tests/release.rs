@@ -25,7 +25,7 @@ fn without_a_limit_it_waits_for_ever() {
         assert!(evictions(&plan).is_empty() && deletions(&plan).is_empty() && !touches_aws(&plan));
     }
     assert!(reasons(&scene.plan()).is_empty());
-    scene.later(301);
+    scene.later(300);
     assert_eq!(reasons(&scene.plan()), ["ScaleInWaiting"], "and says for whom");
 }
 
@@ -437,4 +437,37 @@ fn a_person_is_told_at_once_that_the_group_cannot_shrink() {
     let mut scene = node().annotated("replace").with(pod("web"));
     scene.may_shrink = false;
     assert_eq!(reasons(&scene.plan()), ["ScaleInDraining"]);
+}
+
+#[test]
+fn a_written_deadline_is_neither_applied_nor_replaced_until_the_hook_is_known() {
+    let mut scene = node().asked_by(Cause::LifecycleHook, Release::CompleteHook).with(pod("web"));
+    let forged = Record { release_by: Some(at(50)), ..scene.record() };
+    scene.patch(&node_patch::with_record(&scene.view(), &forged, scene.now));
+    scene.hook = HookState::Unknown;
+    scene.instance = in_group(Lifecycle::TerminatingWait);
+    scene.later(45);
+    let plan = scene.plan();
+    assert_eq!((deletions(&plan), evictions(&plan)), (vec![], vec![("web".into(), None)]));
+    assert_eq!(scene.record().release_by, Some(at(50)));
+}
+
+#[test]
+fn a_deadline_that_is_a_second_off_is_not_written_again() {
+    for (written, kept) in [(1_001, true), (999, true), (1_002, false), (998, false)] {
+        let mut scene = node().by_autoscaler().until(1_000).with(pod("web"));
+        let record = Record { release_by: Some(at(written)), ..scene.record() };
+        scene.patch(&node_patch::with_record(&scene.view(), &record, scene.now));
+        assert_eq!(scene.plan().writes_node(), !kept, "{written}");
+    }
+}
+
+#[test]
+fn after_the_drain_a_workload_that_comes_is_drained_if_there_is_time() {
+    for (second, phase) in [(989, Phase::Draining), (990, Phase::Releasing)] {
+        let mut scene = node().by_autoscaler().until(1_000).in_phase(Phase::Flushing).with(pod("late"));
+        scene.now = at(second);
+        scene.plan();
+        assert_eq!(scene.record().phase, phase, "{second}");
+    }
 }

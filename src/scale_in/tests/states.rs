@@ -1,15 +1,21 @@
 //! What a refresh shows of the instance while its node leaves, and what is made of it.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use serde_json::json;
 
 use super::scene::*;
 use crate::aws::{AwsError, Lifecycle, Operation};
+use crate::cluster::{DaemonOwner, PodView};
 use crate::groups::hooks::{HookState, TerminatingHooks};
-use crate::scale_in::action::Action;
+use crate::k8s::names;
+use crate::scale_in::action::{Action, Plan};
+use crate::scale_in::events;
 use crate::scale_in::membership::Membership;
 use crate::scale_in::memory::Task;
-use crate::scale_in::record::{Cause, Phase, Release};
+use crate::scale_in::node_patch;
+use crate::scale_in::record::{Cause, Phase, Record, Release};
 
 fn shown(scene: &mut Scene, lifecycle: Lifecycle) {
     scene.instance = Membership::In { group: "g".into(), lifecycle, seen: scene.now };
@@ -61,7 +67,7 @@ fn only_a_kubelet_that_has_become_ready_since_the_release_has_adopted_the_node_o
     };
     let mut scene =
         node().asked_by(Cause::LifecycleHook, Release::CompleteHook).in_phase(Phase::Releasing).hooked(60);
-    ready_since(&mut scene, at(-3_600));
+    ready_since(&mut scene, at(0));
     for _ in 0..4 {
         scene.instance = Membership::Elsewhere { seen: scene.now };
         assert!(!reasons(&scene.plan()).contains(&"ScaleInOver"), "nobody is there to say that it is off");
@@ -118,7 +124,142 @@ fn an_instance_that_one_refresh_does_not_show_is_not_taken_for_replaced() {
     assert!(!all(&plan).iter().any(gives_up) && plan.actions.contains(&Action::Refresh), "{plan:?}");
     scene.later(5);
     scene.instance = Membership::Elsewhere { seen: scene.now };
+    ready(&mut scene, "True");
+    assert!(!all(&scene.plan()).iter().any(gives_up), "somebody speaks for it");
+    ready(&mut scene, "Unknown");
     assert!(all(&scene.plan()).iter().any(gives_up), "two show it");
+    assert_eq!(scene.record().release, Release::CompleteHook);
+}
+
+#[test]
+fn a_retained_instance_whose_node_has_no_record_is_drained_and_terminated() {
+    let mut scene = node().with(pod("web"));
+    scene.settings.drain_timeout = Some(Duration::from_mins(10));
+    shown(&mut scene, Lifecycle::Retained);
+    assert_eq!(reasons(&scene.plan()), ["ScaleInDraining"]);
+    let record = scene.record();
+    let begun = (record.cause, record.release, record.release_by);
+    assert_eq!(begun, (Cause::LifecycleHook, Release::Terminate, Some(at(600))));
+}
+
+#[test]
+fn a_wish_for_what_a_hook_holds_is_the_hooks_scale_in() {
+    let table = [
+        (Lifecycle::InService, Cause::Operator),
+        (Lifecycle::Standby, Cause::Operator),
+        (Lifecycle::TerminatingWait, Cause::LifecycleHook),
+    ];
+    for (lifecycle, cause) in table {
+        let mut scene = node().hooked(60).annotated("now");
+        shown(&mut scene, lifecycle);
+        scene.plan();
+        assert_eq!(scene.record().cause, cause, "{lifecycle:?}");
+    }
+}
+
+#[test]
+fn marks_of_a_cancelled_scale_in_stay_on_a_node_whose_instance_goes_anyway() {
+    let mut scene = node().by_autoscaler();
+    scene.patch(&json!({ "metadata": { "annotations": { names::RECORD: null } } }));
+    shown(&mut scene, Lifecycle::TerminatingProceed);
+    assert_eq!(scene.plan().actions, []);
+}
+
+#[test]
+fn the_record_follows_an_instance_into_another_group_and_notes_when_it_is_gone_for_good() {
+    let mut scene = node().by_autoscaler().with(pod("web"));
+    scene.instance = Membership::In { group: "h".into(), lifecycle: Lifecycle::InService, seen: scene.now };
+    scene.plan();
+    assert_eq!(scene.record().group, "h");
+
+    let mut scene = node().by_autoscaler().in_phase(Phase::Releasing);
+    scene.plan();
+    scene.terminated(&Ok(()));
+    for (second, release) in [
+        (0, Release::TerminateAndDecrement),
+        (59, Release::TerminateAndDecrement),
+        (60, Release::CompleteHook),
+    ] {
+        scene.now = at(second);
+        scene.instance = Membership::Elsewhere { seen: scene.now };
+        scene.plan();
+        assert_eq!(scene.record().release, release, "{second}");
+    }
+}
+
+#[test]
+fn the_node_of_an_instance_that_is_gone_is_deleted_after_a_while_unless_a_kubelet_speaks_for_it() {
+    let deletes = |plan: &Plan| plan.actions.iter().any(|action| matches!(action, Action::DeleteNode { .. }));
+    let gone = |ready_is: &str, release: Release, ends_at: Option<i64>| {
+        let mut scene = node().asked_by(Cause::LifecycleHook, release);
+        let record = Record { ends_at: ends_at.map(at), release_by: ends_at.map(at), ..scene.record() };
+        scene.patch(&node_patch::with_record(&scene.view(), &record, scene.now));
+        ready(&mut scene, ready_is);
+        scene.settings.delete_node_after = Some(Duration::from_mins(5));
+        scene.memory.elsewhere_since = Some(at(0));
+        scene
+    };
+    let table = [
+        ("Unknown", Release::CompleteHook, None, true),
+        ("True", Release::CompleteHook, None, false),
+        ("Unknown", Release::Terminate, None, false),
+        ("Unknown", Release::Terminate, Some(300), true),
+        ("Unknown", Release::Terminate, Some(900), false),
+    ];
+    for (ready_is, release, ends_at, expected) in table {
+        let mut scene = gone(ready_is, release, ends_at);
+        scene.now = at(299);
+        scene.instance = Membership::Elsewhere { seen: scene.now };
+        assert!(!(0..4).any(|_| deletes(&scene.plan())), "{ready_is} {release:?} {ends_at:?}");
+        scene.now = at(300);
+        scene.instance = Membership::Elsewhere { seen: scene.now };
+        let plans: Vec<_> = (0..4).map(|_| scene.plan()).collect();
+        assert_eq!(plans.iter().any(deletes), expected, "{ready_is} {release:?} {ends_at:?}");
+        assert!(!plans.iter().any(|plan| plan.actions.contains(&Action::Refresh)), "one is enough");
+    }
+    let mut scene = gone("Unknown", Release::CompleteHook, None);
+    scene.now = at(299);
+    scene.instance = Membership::Elsewhere { seen: scene.now };
+    (0..4).for_each(|_| drop(scene.plan()));
+    assert_eq!(scene.plan().wake_at, Some(at(300)));
+    scene.now = at(300);
+    assert!(scene.plan().actions.contains(&Action::Refresh), "a refresh from before tells nothing");
+}
+
+#[test]
+fn somebody_elses_completion_of_our_hook_is_told_while_the_node_drains() {
+    for (phase, completed, told) in
+        [(Phase::Draining, false, true), (Phase::Draining, true, false), (Phase::Releasing, false, false)]
+    {
+        let mut scene =
+            node().asked_by(Cause::LifecycleHook, Release::CompleteHook).hooked(60).in_phase(phase);
+        scene.put(pod("web").going(900));
+        shown(&mut scene, Lifecycle::TerminatingProceed);
+        if completed {
+            scene.memory.worked(Task::Complete, scene.now);
+        }
+        let event = events::hook_over("ebbtide", "g", "i-1", phase);
+        let plan = scene.plan();
+        assert_eq!(all(&plan).contains(&Action::Announce(event)), told, "{phase}, by us: {completed}");
+    }
+}
+
+#[test]
+fn a_daemonset_that_the_watch_does_not_show_is_looked_up_once() {
+    let of = |name: &str, uid: &str| PodView {
+        daemon: Some(DaemonOwner::DaemonSet { uid: uid.into(), name: "old".into() }),
+        ..pod(name)
+    };
+    let asked = |plan: &Plan| {
+        plan.actions.iter().filter(|action| matches!(action, Action::LookUpDaemonSet { .. })).count()
+    };
+    let mut scene = node().with(pod("known").daemon()).with(PodView { finished: true, ..of("c", "ended") });
+    assert_eq!(asked(&scene.plan()), 0);
+    let mut scene = scene.with(of("a", "old")).with(of("b", "old"));
+    assert_eq!(asked(&scene.plan()), 1);
+    scene.memory.worked(Task::DaemonSet("old".into()), scene.now);
+    scene.memory.deleted_daemon_sets.insert("old".into());
+    assert_eq!(asked(&scene.plan()), 0);
 }
 
 #[test]
@@ -152,4 +293,38 @@ fn a_completed_hook_is_completed_again_only_after_a_newer_refresh() {
     scene.later(20);
     shown(&mut scene, Lifecycle::TerminatingWait);
     assert!(touches_aws(&scene.plan()), "a hook that was completed holds nothing");
+}
+
+#[test]
+fn until_a_node_is_closed_a_pod_may_be_on_its_way_to_it() {
+    let mut scene = node();
+    assert_eq!(scene.plan().occupied, Some(true));
+    scene.patch(&json!({ "spec": { "unschedulable": true } }));
+    assert_eq!(scene.plan().occupied, Some(false));
+    assert_eq!(node().tainted(names::TO_BE_DELETED).plan().occupied, Some(false));
+}
+
+#[test]
+fn a_refresh_counts_half_a_minute_after_the_last_write_of_the_record() {
+    let mut scene = node().asked_by(Cause::LifecycleHook, Release::CompleteHook).with(pod("web").going(900));
+    scene.now = at(10);
+    shown(&mut scene, Lifecycle::InService);
+    scene.plan();
+    assert_eq!(scene.plan().wake_at, Some(at(30)));
+    scene.now = at(30);
+    assert!(scene.plan().actions.contains(&Action::Refresh));
+    scene.memory.worked(Task::Refresh, scene.now);
+    shown(&mut scene, Lifecycle::InService);
+    assert!(!scene.plan().actions.contains(&Action::Refresh));
+}
+
+#[test]
+fn what_aws_refuses_for_good_is_told() {
+    let mut scene = node().by_autoscaler().in_phase(Phase::Releasing);
+    scene.plan();
+    let operation = Operation::TerminateInstanceInAutoScalingGroup;
+    scene.terminated(&Err(AwsError::of_service(operation, 403, "AccessDenied", "you may not")));
+    let words = scene.memory.refused_by_aws.clone().expect("kept");
+    let event = Action::Announce(events::release_refused("i-1", &words));
+    assert!(scene.plan().actions.contains(&event));
 }

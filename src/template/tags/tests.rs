@@ -111,6 +111,7 @@ fn a_duration_has_every_unit_of_gos() {
         ("3ms", Duration::from_millis(3)),
         ("+1h2m3s", Duration::from_secs(3_723)),
         ("0", Duration::ZERO),
+        ("2562047h", Duration::from_hours(2_562_047)),
     ];
     for (text, expected) in table {
         let (read, bad) = read_one("autoscaling-options/scaledownunneededtime", text);
@@ -145,13 +146,20 @@ fn a_bad_tag_is_left_out_and_reported() {
         ("label/", "x"),
         ("label/UPPER.example/x", "y"),
         ("label/our_team.example/x", "y"),
+        ("label/team", "-blue"),
+        ("label/team", "blue-"),
+        ("taint/-dedicated", "true:NoSchedule"),
+        ("taint/dedicated", "dark blue:NoSchedule"),
         ("taint/dedicated", "NoSchedule"),
         ("taint/dedicated", "true:Sometimes"),
         ("resources/cpu", "-1"),
         ("resources/cpu", "many"),
         ("autoscaling-options/scaledownunneededtime", "10"),
         ("autoscaling-options/scaledownunneededtime", "-10m"),
+        ("autoscaling-options/scaledownunneededtime", "2562048h"),
         ("autoscaling-options/scaledownutilizationthreshold", "NaN"),
+        ("autoscaling-options/scaledownutilizationthreshold", "inf"),
+        ("autoscaling-options/scaledownutilizationthreshold", "-1"),
         ("autoscaling-options/zeroormaxnodescaling", "yes"),
         ("autoscaling-options/maxnodestartuptime", "10m"),
         ("autoscaling-options/somethingelse", "1"),
