@@ -26,7 +26,7 @@ struct Most {
     node: usize,
     /// For each pod on one.
     pod: usize,
-    /// For each pod that comes to one within the minute, on top.
+    /// For each workload pod that comes to one within the minute, on top.
     newcomer: usize,
 }
 
@@ -86,7 +86,8 @@ pub(super) fn of_a_minute(history: &History) -> Vec<Violation> {
             run.from.is_none_or(|since| since < to) && (is_off || run.lasts_beyond(from - CALM))
         };
         let on_them: Vec<_> = history.runs.iter().filter(|run| is_there(&run.node)).filter(exists).collect();
-        let newcomers = on_them.iter().filter(|run| run.from.is_some_and(|since| since >= from)).count();
+        let has_come = |run: &&&Run| !run.daemon && run.from.is_some_and(|since| since >= from);
+        let newcomers = on_them.iter().filter(has_come).count();
         let (replicas, pods) = (history.scenario.program.replicas as usize, on_them.len());
         for ((verb, resource), asked) in asked(history, from, to) {
             let of_kind = MOST.iter().find(|kind| (kind.verb, kind.resource) == (verb, resource.as_str()));

@@ -1,9 +1,9 @@
 //! What becomes of groups' sizes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use ebbtide::sim::autoscaler::Event as AutoscalerEvent;
-use ebbtide::sim::aws::{Event, LifecycleState, Operation, TerminationCause};
+use ebbtide::sim::aws::{Event, GroupSnapshot, LifecycleState, Operation, TerminationCause};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 
@@ -139,7 +139,7 @@ pub(super) fn target(history: &History) -> Vec<Violation> {
             .find(|g| g.name == group.name)
             .map_or(1, |g| if g.weighs { 2 } else { 1 });
         let nodes = i32::try_from(group.desired.div_ceil(weight)).unwrap_or(i32::MAX);
-        let expected = nodes - drained_by_autoscaler(history, &group.name);
+        let expected = nodes - drained_by_autoscaler(history, group);
         let told = history.end.targets.get(&group.name);
         if told != Some(&Ok(expected)) {
             let what = format!("{}: told {told:?}, right is {expected}", group.name);
@@ -150,20 +150,13 @@ pub(super) fn target(history: &History) -> Vec<Violation> {
 }
 
 /// How many nodes of a group cluster-autoscaler still counts as deleted: its taint is on them. What is in the warm pool is none.
-fn drained_by_autoscaler(history: &History, group: &str) -> i32 {
-    let warm: BTreeSet<&str> = history
-        .end
-        .groups
-        .iter()
-        .flat_map(|group| &group.instances)
-        .filter(|instance| instance.state.is_warm())
-        .map(|instance| instance.id.as_str())
-        .collect();
+fn drained_by_autoscaler(history: &History, group: &GroupSnapshot) -> i32 {
+    let is_warm = |id: &str| group.instances.iter().any(|i| i.id == id && i.state.is_warm());
     let is_here = |node: &&Node| {
         let name = node.metadata.name.as_deref().unwrap_or_default();
         history.instance_at(name, history.end.at).is_some_and(|instance| {
             let life = history.lives.get(instance);
-            !warm.contains(instance) && life.is_some_and(|life| life.group == group)
+            !is_warm(instance) && life.is_some_and(|life| life.group == group.name)
         })
     };
     history.end.nodes.iter().filter(|node| has_autoscalers_taint(node)).filter(is_here).count() as i32
