@@ -262,6 +262,19 @@ pub(super) mod tests {
         assert_eq!(kind().figures(&tiny).capacity.memory_kib, 0);
     }
 
+    #[test]
+    fn how_many_pods_a_group_is_told_to_have_beats_what_its_nodes_show_and_nothing_else_does() {
+        let shown = kind().figures(&instance_type("m5.large", 2, 8, 3, 10));
+        assert_eq!(kind().told(shown.clone()), shown);
+        let told = Kind { network: Network { max_pods: Some(20), ..Network::default() }, ..kind() };
+        let (capacity, allocatable) = (shown.capacity.clone(), shown.allocatable.clone());
+        let expected = Figures {
+            capacity: Resources { pods: 20, ..capacity },
+            allocatable: Resources { pods: 20, ..allocatable },
+        };
+        assert_eq!(told.told(shown), expected);
+    }
+
     proptest! {
         #[test]
         fn a_minimum_is_no_more_than_either(a in types(), b in types()) {

@@ -1,5 +1,7 @@
 //! The plan, line by line of the rules it follows.
 
+mod claims;
+mod clocks;
 mod drain;
 mod events;
 mod flush;
@@ -14,5 +16,6 @@ mod report;
 mod scene;
 mod small_worlds;
 mod states;
+mod twins;
 
 pub(super) use scene::settings;

@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::scene::*;
 use crate::aws::{AwsError, Lifecycle, Operation};
+use crate::cluster::Answer;
 use crate::groups::hooks::HookState;
 use crate::k8s::names;
 use crate::scale_in::action::Action;
@@ -43,6 +44,21 @@ fn at_its_last_call_a_blocked_or_patient_pod_is_deleted_with_its_whole_grace() {
     scene.later(1);
     let both = [("db".into(), None), ("web".into(), None)];
     assert_eq!(deletions(&scene.plan()), both, "whenever the next try of an eviction is due");
+}
+
+#[test]
+fn a_last_call_is_made_once_and_made_again_after_a_pause_where_it_failed() {
+    let mut scene =
+        node().by_autoscaler().until(1_000).with(pod("web").labelled("web")).budget("web", 0, "1");
+    scene.plan();
+    scene.blocked("web");
+    scene.later(957);
+    assert_eq!(deletions(&scene.plan()), [("web".into(), None)]);
+    assert_eq!(deletions(&scene.plan()), [], "it is under way");
+    scene.answered("web", Answer::Unclear("etcd timed out".into()));
+    assert_eq!(deletions(&scene.plan()), [], "not in the same breath");
+    scene.later(3);
+    assert_eq!(deletions(&scene.plan()).len(), 1);
 }
 
 #[test]
@@ -315,6 +331,26 @@ fn a_termination_that_aws_certainly_refused_is_repeated_soon() {
     assert!(!touches_aws(&scene.plan()), "not in the same breath");
     scene.later(2);
     assert!(touches_aws(&scene.plan()));
+}
+
+#[test]
+fn a_termination_that_another_process_has_noted_is_repeated_when_its_request_can_be_none_any_more() {
+    let noted = |told_at| {
+        let mut scene = node().by_autoscaler().in_phase(Phase::Releasing);
+        let record = Record { terminate_at: Some(at(1)), ..scene.record() };
+        scene.patch(&node_patch::with_record(&scene.view(), &record, scene.now));
+        scene.memory.told_at = told_at;
+        scene
+    };
+    for (told_at, again) in [(None, 301), (Some(at(0)), 301), (Some(at(1)), 31)] {
+        let mut scene = noted(told_at);
+        for (second, touches) in [(again - 1, false), (again, true)] {
+            scene.now = at(second);
+            scene.instance =
+                Membership::In { group: "g".into(), lifecycle: Lifecycle::InService, seen: scene.now };
+            assert_eq!(touches_aws(&scene.plan()), touches, "told at {told_at:?}, at {second}");
+        }
+    }
 }
 
 #[test]

@@ -84,7 +84,15 @@ impl Fixture for PodView {
 #[derive(Debug)]
 pub(super) struct Scene {
     pub(super) now: Timestamp,
+    /// How far the clock of the record and of the API server is ahead.
+    pub(super) ahead: SignedDuration,
+    /// Whether an earlier run wrote what the Node carries, or somebody else while this one runs.
+    pub(super) at_start: bool,
     pub(super) node: Value,
+    /// Other Nodes that name the same instance.
+    pub(super) beside: Vec<Arc<NodeView>>,
+    /// Whether this Node speaks for the instance, not one of those.
+    pub(super) speaks: bool,
     pub(super) version: u64,
     pub(super) pods: Option<BTreeMap<String, PodView>>,
     pub(super) budgets: Vec<Arc<Budget>>,
@@ -130,12 +138,16 @@ pub(in crate::scale_in) fn settings() -> Settings {
 pub(super) fn node() -> Scene {
     Scene {
         now: at(0),
+        ahead: SignedDuration::ZERO,
+        at_start: true,
         node: json!({
             "apiVersion": "v1", "kind": "Node",
             "metadata": { "name": "n1", "uid": "node-uid", "resourceVersion": "1" },
             "spec": { "providerID": "aws:///us-east-1a/i-1" },
             "status": { "conditions": [{ "type": "Ready", "status": "True" }] },
         }),
+        beside: Vec::new(),
+        speaks: true,
         version: 1,
         pods: Some(BTreeMap::new()),
         budgets: Vec::new(),
@@ -251,17 +263,17 @@ impl Scene {
         let view = self.view();
         let budgets = self.budgets.clone();
         let left = Cell::new(self.permits);
-        self.memory.claims.see(view.record.as_deref(), true, self.now);
+        self.memory.claims.see(view.record.as_deref(), self.at_start, later(self.now, self.ahead));
         self.memory.note_membership(&self.instance);
         self.memory.note_pods(self.pods.as_ref().unwrap_or(&BTreeMap::new()));
         let mut plan = plan(&Situation {
             now: self.now,
             wall: self.now,
-            ahead: SignedDuration::ZERO,
+            ahead: self.ahead,
             record_seen: at(0),
             settings: &self.settings,
-            beside: &[],
-            speaks: true,
+            beside: &self.beside,
+            speaks: self.speaks,
             node: &view,
             pods: self.pods.as_ref(),
             daemon_set_is_seen: &|uid| uid == "ds",
@@ -287,6 +299,7 @@ impl Scene {
             notices: &self.notices,
             memory: &self.memory,
         });
+        assert!(plan.wake_at.is_none_or(|at| at > self.now), "it would be made again at once");
         self.memory.note_occupied(plan.occupied, self.now);
         // Told beside everything else: at once, and no test of anything else sees it.
         plan.actions.retain(|action| match action {

@@ -174,6 +174,16 @@ fn a_bad_tag_is_left_out_and_reported() {
 }
 
 #[test]
+fn an_option_that_the_protocol_cannot_carry_is_told_apart_from_one_that_nobody_knows() {
+    let expected = |option: &str| {
+        let (_, bad) = read_one(&format!("autoscaling-options/{option}"), "10m");
+        bad[0].expected
+    };
+    assert!(expected("maxnodestartuptime").starts_with("nothing:"));
+    assert_ne!(expected("maxnodestartuptime"), expected("somethingelse"));
+}
+
+#[test]
 fn what_ebbtide_alone_reads_is_spelled_without_cluster_autoscalers_prefix() {
     let one = |key: &str, value: &str| read(&BTreeMap::from([(key.to_owned(), value.to_owned())]));
     let (on, max) = (one(PREFIX_DELEGATION, "true"), one(MAX_PODS, "110"));

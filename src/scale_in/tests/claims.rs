@@ -1,0 +1,27 @@
+//! What is said of a record that somebody else has written.
+
+use super::scene::*;
+use crate::scale_in::node_patch;
+use crate::scale_in::record::{Phase, Record};
+
+#[test]
+fn a_record_of_somebody_else_is_told_of_where_it_claims_more_than_its_scale_in_has_done() {
+    for (phase, terminate_at, is_told) in [
+        (Phase::Draining, None, false),
+        (Phase::Draining, Some(at(5)), true),
+        (Phase::Flushing, None, true),
+        (Phase::Releasing, Some(at(5)), true),
+    ] {
+        let mut scene = node().by_autoscaler().with(pod("web"));
+        scene.plan();
+        scene.at_start = false;
+        scene.later(60);
+        let claimed = Record { phase, terminate_at, requested_at: at(-60), ..scene.record() };
+        scene.patch(&node_patch::with_record(&scene.view(), &claimed, scene.now));
+        assert_eq!(
+            reasons(&scene.plan()).contains(&"ScaleInNotBelieved"),
+            is_told,
+            "{phase} {terminate_at:?}"
+        );
+    }
+}

@@ -1,0 +1,46 @@
+//! The clock of the record and of the API server, which is not ours.
+
+use jiff::SignedDuration;
+use serde_json::json;
+
+use super::scene::*;
+use crate::clock::later;
+use crate::scale_in::node_patch;
+use crate::scale_in::record::{Cause, Record, Release};
+
+/// Their clock is a minute behind ours.
+fn behind() -> Scene {
+    let mut scene = node();
+    scene.ahead = -SignedDuration::from_mins(1);
+    scene
+}
+
+#[test]
+fn a_deadline_counts_from_the_request_by_the_clock_that_noted_it() {
+    let mut scene = behind().with(pod("web").going(5_000));
+    scene.settings.drain_timeout = Some(std::time::Duration::from_secs(1_000));
+    let requested_at = later(scene.now, scene.ahead);
+    let record = Record::new(Cause::Autoscaler, "g", "i-1", Release::TerminateAndDecrement, requested_at);
+    scene.patch(&node_patch::with_record(&scene.view(), &record, scene.now));
+    scene.plan();
+    assert_eq!(scene.record().release_by, Some(at(940)), "by their clock");
+    scene.later(987);
+    assert_eq!(deletions(&scene.plan()), []);
+    scene.later(1);
+    assert_eq!(deletions(&scene.plan()).len(), 1);
+}
+
+#[test]
+fn an_exit_that_nobody_confirms_is_overdue_by_the_clock_of_the_api_server() {
+    // Their 300 is our 360, and a minute passes after it; their -60, when the Node was not Ready any more, is our 0.
+    for (grace_until, given_up) in [(-60, 300), (240, 360), (300, 420)] {
+        let mut scene = behind().by_autoscaler().with(pod("web").going(grace_until));
+        let unready =
+            json!({ "type": "Ready", "status": "False", "lastTransitionTime": at(-60).to_string() });
+        scene.patch(&json!({ "status": { "conditions": [unready] } }));
+        scene.now = at(given_up - 1);
+        assert!(!reasons(&scene.plan()).contains(&"ScaleInFlushing"), "{grace_until}");
+        scene.later(1);
+        assert!(reasons(&scene.plan()).contains(&"ScaleInFlushing"), "{grace_until}");
+    }
+}

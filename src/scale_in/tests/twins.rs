@@ -1,0 +1,73 @@
+//! Several Nodes that name one instance.
+
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::scene::*;
+use crate::cluster::PodView;
+
+/// The same Node under another name.
+fn another(mut scene: Scene) -> Scene {
+    scene.patch(&json!({ "metadata": { "name": "n2", "uid": "node-uid-2" } }));
+    scene
+}
+
+fn named(status: &str) -> Scene {
+    let mut scene = another(node());
+    scene.patch(&json!({ "status": { "conditions": [{ "type": "Ready", "status": status }] } }));
+    scene
+}
+
+fn on(pod: PodView, node: &str) -> PodView {
+    PodView { node: node.into(), ..pod }
+}
+
+#[test]
+fn a_node_that_another_speaks_for_is_marked_while_the_scale_in_goes_on_and_says_why() {
+    let mut scene = node();
+    scene.speaks = false;
+    scene.beside = vec![Arc::new(another(node()).view())];
+    assert_eq!((reasons(&scene.plan()), spec(&scene).0), (vec![], false));
+    scene.beside = vec![Arc::new(another(node()).by_autoscaler().view())];
+    assert_eq!(reasons(&scene.plan()), ["ScaleInSeveralNodes"]);
+    assert!(spec(&scene).0);
+    scene.beside = vec![Arc::new(another(node()).view())];
+    assert_eq!((reasons(&scene.plan()), spec(&scene).0), (vec![], false));
+}
+
+#[test]
+fn the_node_that_speaks_for_the_instance_tells_of_the_others() {
+    for alone in [true, false] {
+        let mut scene = node().by_autoscaler().with(pod("web"));
+        scene.beside = if alone { Vec::new() } else { vec![Arc::new(another(node()).view())] };
+        assert_eq!(reasons(&scene.plan()).contains(&"ScaleInSeveralNodes"), !alone);
+    }
+}
+
+#[test]
+fn an_exit_is_overdue_sooner_on_the_node_of_which_nothing_is_heard() {
+    for (of, given_up) in [("n1", 330), ("n2", 90)] {
+        let mut scene = node().by_autoscaler().with(on(pod("web"), of).going(30));
+        scene.beside = vec![Arc::new(named("Unknown").view())];
+        scene.now = at(given_up - 1);
+        assert!(!reasons(&scene.plan()).contains(&"ScaleInFlushing"), "{of}");
+        scene.later(1);
+        assert!(reasons(&scene.plan()).contains(&"ScaleInFlushing"), "{of}");
+    }
+}
+
+#[test]
+fn there_is_nobody_left_to_flush_once_none_of_the_nodes_is_heard_of_or_confirms_an_exit() {
+    for (nodes_of_pods, is_dead) in [(&["n1"][..], false), (&["n2"], false), (&["n1", "n2"], true)] {
+        let mut scene = node().by_autoscaler();
+        scene.beside = vec![Arc::new(named("True").view())];
+        for name in nodes_of_pods {
+            scene.put(on(pod(name), name).going(30));
+        }
+        scene.put(on(pod("logs").daemon(), "n1"));
+        scene.now = at(1_000);
+        scene.plan();
+        assert_eq!(touches_aws(&scene.plan()), is_dead, "{nodes_of_pods:?}");
+    }
+}
