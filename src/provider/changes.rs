@@ -9,6 +9,7 @@ use std::sync::Arc;
 use futures::StreamExt as _;
 use futures::future::{BoxFuture, FutureExt as _};
 use futures::stream;
+use tonic::Code;
 use tracing::info;
 
 use super::deadline::Deadline;
@@ -108,7 +109,14 @@ impl Provider {
         let mut failed = Vec::new();
         if !deletion.placeholders.is_empty() || !deletion.unregistered.is_empty() {
             let fresh = self.fresh_group(deadline, name).await?;
-            if let Some(to) = deletion.settle(&fresh, &missing, &*self.scale_ins)?
+            let named = deletion.placeholders.len();
+            let to = deletion.settle(&fresh, &missing, &*self.scale_ins)?;
+            if deletion.placeholders.len() < named {
+                // AWS has tried again, or the minimum was raised: a refresh takes the errors off, for which cluster-autoscaler asks
+                // for the same in every loop.
+                self.groups.refresh_soon();
+            }
+            if let Some(to) = to
                 && let Err(error) = self.give_up(deadline, &lock, &fresh, to, &deletion.placeholders).await
             {
                 failed.push((NEVER_CAME.to_owned(), error));
@@ -145,7 +153,10 @@ impl Provider {
         let done = self.set_desired(deadline, lock, group, to, &to_protect(&group.asg)).await;
         match &done {
             Ok(()) => self.placeholders.given_up(&group.asg.name, placeholders),
-            Err(_) => self.placeholders.refused(&group.asg.name, self.clock.now()),
+            Err(error) => {
+                let passes = error.code() != Code::FailedPrecondition;
+                self.placeholders.refused(&group.asg.name, passes, self.clock.now());
+            }
         }
         done
     }

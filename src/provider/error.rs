@@ -9,7 +9,6 @@ use crate::groups::sizes::SizeError;
 use crate::k8s::InstanceId;
 use crate::scale_in::IntentError;
 use crate::telemetry::chain;
-use crate::template::TemplateError;
 
 /// Cuts a text from outside to what fits into an answer or a log line. A group's name has at most 255 characters.
 pub(super) fn excerpt(text: &str) -> String {
@@ -80,15 +79,7 @@ pub enum RpcError {
         /// Node name or instance id, and why.
         failed: Vec<(String, Self)>,
     },
-    /// A template cannot be made.
-    #[error("group {group} has no template")]
-    Template {
-        /// Name of the group.
-        group: String,
-        /// Why.
-        source: TemplateError,
-    },
-    /// No template has been computed so far.
+    /// No template has been computed so far, and nodes of the group are to come.
     #[error("group {0} has no template yet")]
     NoTemplateYet(String),
     /// The RPC is not implemented.
@@ -109,8 +100,8 @@ impl RpcError {
     /// The gRPC code for it.
     ///
     /// UNAVAILABLE may be over by cluster-autoscaler's next loop. FAILED_PRECONDITION needs somebody to change
-    /// something: the group's limits, its configuration or our permissions. A group without a template is
-    /// UNIMPLEMENTED: cluster-autoscaler then skips the group, while any other code ends its whole loop.
+    /// something: the group's limits, its configuration or our permissions. A template that is to come within seconds is
+    /// UNIMPLEMENTED: cluster-autoscaler then buys nothing, while any other code ends its whole loop.
     pub fn code(&self) -> Code {
         match self {
             Self::NoSuchGroup(_) | Self::NotOfGroup { .. } | Self::NoPrice(_) => Code::NotFound,
@@ -142,7 +133,7 @@ impl RpcError {
             | Self::Intent(_) => Code::Unavailable,
             Self::TimedOut { .. } => Code::DeadlineExceeded,
             Self::Unfinished { failed, .. } => common_code(failed),
-            Self::Unpriced | Self::Template { .. } | Self::NoTemplateYet(_) => Code::Unimplemented,
+            Self::Unpriced | Self::NoTemplateYet(_) => Code::Unimplemented,
         }
     }
 }
@@ -229,7 +220,6 @@ mod tests {
             (unfinished(vec![unrecorded(), unrecorded()]), Code::Unavailable),
             (unfinished(vec![below_min().into()]), Code::FailedPrecondition),
             (unfinished(vec![below_min().into(), timed_out()]), Code::Unavailable),
-            (RpcError::Template { group, source: TemplateError("t".into()) }, Code::Unimplemented),
             (RpcError::NoTemplateYet("g".into()), Code::Unimplemented),
             (RpcError::Unpriced, Code::Unimplemented),
         ];

@@ -18,13 +18,18 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::clock::elapsed;
+use crate::clock::{later, signed};
 use crate::groups::Group;
 use crate::k8s::GroupName;
 
 /// How long placeholders have no errors after their group's size could not be lowered. One refused try costs
 /// cluster-autoscaler a log line; several minutes of them in a row make it give up.
 const AFTER_REFUSAL: Duration = Duration::from_mins(10);
+
+/// The same where that may be over at any moment: AWS throttles, or has not answered in time. Until the placeholders bear errors
+/// again, their pods wait for them, and no other group is tried; a few loops without are enough for cluster-autoscaler to begin anew
+/// with its count of minutes.
+const AFTER_FAILURE: Duration = Duration::from_secs(30);
 
 /// Most placeholders of a group: the nodes of the largest cluster that Kubernetes is built for, and an answer of well under the
 /// 4 MiB that cluster-autoscaler's client takes. Of a size beyond it, as somebody mistypes one, the rest has no names:
@@ -40,7 +45,7 @@ pub struct Placeholders(Mutex<BTreeMap<GroupName, OfGroup>>);
 #[derive(Debug, Default)]
 struct OfGroup {
     numbers: Numbers,
-    refused_at: Option<Timestamp>,
+    without_errors_until: Option<Timestamp>,
 }
 
 /// The numbers of the instances that a group misses, the oldest first.
@@ -78,19 +83,20 @@ impl Placeholders {
     pub fn given_up(&self, group: &GroupName, numbers: &[usize]) {
         if let Some(known) = self.lock().get_mut(group) {
             known.numbers.open.retain(|number| !numbers.contains(number));
-            known.refused_at = None;
+            known.without_errors_until = None;
         }
     }
 
-    /// The group's size could not be lowered.
-    pub fn refused(&self, group: &GroupName, now: Timestamp) {
-        self.lock().entry(group.clone()).or_default().refused_at = Some(now);
+    /// The group's size could not be lowered; `passes`: for a reason that may pass by itself.
+    pub fn refused(&self, group: &GroupName, passes: bool, now: Timestamp) {
+        let time = if passes { AFTER_FAILURE } else { AFTER_REFUSAL };
+        self.lock().entry(group.clone()).or_default().without_errors_until = Some(later(now, signed(time)));
     }
 
     /// Whether the group's size could not be lowered lately.
     pub fn is_refused(&self, group: &GroupName, now: Timestamp) -> bool {
-        let refused_at = self.lock().get(group).and_then(|known| known.refused_at);
-        refused_at.is_some_and(|at| elapsed(at, now) < AFTER_REFUSAL)
+        let until = self.lock().get(group).and_then(|known| known.without_errors_until);
+        until.is_some_and(|until| now < until)
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<GroupName, OfGroup>> {
@@ -159,10 +165,14 @@ mod tests {
     #[test]
     fn a_refusal_is_remembered_for_a_while_or_until_it_works() {
         let (placeholders, now) = (Placeholders::default(), Timestamp::UNIX_EPOCH);
-        placeholders.refused(&"g".into(), now);
+        placeholders.refused(&"g".into(), false, now);
         assert!(placeholders.is_refused(&"g".into(), now + Duration::from_mins(9)));
         assert!(!placeholders.is_refused(&"h".into(), now));
         assert!(!placeholders.is_refused(&"g".into(), now + Duration::from_mins(10)));
+        placeholders.refused(&"g".into(), true, now);
+        assert!(placeholders.is_refused(&"g".into(), now + Duration::from_secs(29)));
+        assert!(!placeholders.is_refused(&"g".into(), now + Duration::from_secs(30)));
+        placeholders.refused(&"g".into(), false, now);
         placeholders.given_up(&"g".into(), &[]);
         assert!(!placeholders.is_refused(&"g".into(), now));
     }

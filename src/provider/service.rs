@@ -1,9 +1,11 @@
 //! The 15 RPCs: each looks up what it needs in the snapshot and leaves the answer to [`answers`], [`options`], [`wire`]
 //! or `changes`. Errors are given their code, logged and counted here, once.
 
+use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tonic::{Code, Request, Response, Status};
 use tracing::{debug, warn};
@@ -17,12 +19,12 @@ use super::unanswered::Unanswered;
 use super::{Refusals, RpcError, Sizing, answers, options, wire};
 use crate::clock::Clock;
 use crate::groups::{Group, Groups, Snapshot, sizes};
-use crate::k8s::ProviderId;
+use crate::k8s::{GroupName, ProviderId};
 use crate::prices::Prices;
 use crate::scale_in::ScaleIns;
-use crate::telemetry::chain;
+use crate::telemetry::{Sparingly, chain};
 use crate::template::tags::OptionOverrides;
-use crate::template::{self, devices};
+use crate::template::{self, TemplateError, devices};
 
 /// The provider as cluster-autoscaler calls it. Its own state can be lost without harm, so any number of replicas may
 /// answer.
@@ -40,7 +42,11 @@ pub struct Provider {
     zero_startup_time: bool,
     startup_time: Once,
     dropped: Once,
+    without_template: Mutex<BTreeMap<GroupName, Sparingly>>,
 }
+
+/// How often it is said why a group has no template.
+const REMIND_EVERY: Duration = Duration::from_hours(1);
 
 /// Something that is logged once.
 #[derive(Debug, Default)]
@@ -81,6 +87,7 @@ impl Provider {
             zero_startup_time,
             startup_time,
             dropped,
+            without_template: Mutex::default(),
         }
     }
 
@@ -175,8 +182,12 @@ impl Provider {
         answers::instances(group, &missing, can_be_given_up, &*self.scale_ins)
     }
 
-    /// The group's template, or a stand-in while it has nodes to come: without any, cluster-autoscaler buys no node for
-    /// any pod (1.30 ends its loop).
+    /// The group's template, or a stand-in: while any group of size 0 has none, and while nodes of a group without any are to come,
+    /// cluster-autoscaler buys no node for any pod (1.30 ends its loop).
+    ///
+    /// Source: `coresMemoryTotal` in
+    /// [`resource/manager.go`](https://github.com/kubernetes/autoscaler/blob/cluster-autoscaler-1.34.0/cluster-autoscaler/core/scaleup/resource/manager.go),
+    /// up to 1.34: `No node info for: …`, before it looks at the size.
     fn template(&self, id: String) -> Result<NodeGroupTemplateNodeInfoResponse, RpcError> {
         let group = self.group(&id)?;
         if let Some(Ok(template)) = &group.template {
@@ -186,13 +197,22 @@ impl Provider {
             if let Some(template) = &group.stand_in {
                 return Ok(wire::template(&template.encoded));
             }
-            if group.template.is_some() {
-                return Ok(wire::template(&template::without_room(&group.asg.name)));
+            if group.template.is_none() {
+                // Within seconds. With one without room, others would be bought meanwhile for the pods that these nodes are for.
+                return Err(RpcError::NoTemplateYet(id));
             }
         }
-        match &group.template {
-            Some(Err(error)) => Err(RpcError::Template { group: id, source: error.clone() }),
-            _ => Err(RpcError::NoTemplateYet(id)),
+        if let Some(Err(error)) = &group.template {
+            self.tell_why(&group.asg.name, error);
+        }
+        Ok(wire::template(&template::without_room(&group.asg.name)))
+    }
+
+    /// Tells why a group has no template: cluster-autoscaler, which gets one, does not.
+    fn tell_why(&self, group: &GroupName, error: &TemplateError) {
+        let mut told = self.without_template.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.entry(group.clone()).or_default().tell(REMIND_EVERY).is_some() {
+            warn!(%group, error = %chain(error), "the group has no template: cluster-autoscaler is told of a node that nothing fits on, and does not grow it");
         }
     }
 

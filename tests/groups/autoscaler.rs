@@ -264,6 +264,23 @@ async fn a_group_that_has_no_template_while_its_nodes_are_on_their_way_keeps_no_
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_empty_group_that_has_no_template_keeps_no_other_from_growing() {
+    for version in BOTH {
+        let left_over = |name: &str| GroupSpec::named(name).size(0, 5, 0).zones([ZONE]).tag(TAG, "true");
+        let eks = left_over("eks").tag("eks:cluster-name", "main").tag("eks:nodegroup-name", "eks");
+        let world = World::new(1);
+        world.aws.fail_next(Operation::DescribeNodegroup, u32::MAX);
+        let groups = [left_over("odd").template("z9.unknown"), eks.template("m5.large"), pool("other", 0)];
+        let scene = Scene::on(world, groups).await;
+        let autoscaler = Loop::start(&scene, Options::of(version));
+        scene.world.cluster.add(pods_for("other", "pods", 1));
+        assert!(scene.world.until(SOON, |_| scene.running("pods") == 1).await, "{version:?}");
+        nothing_failed(&autoscaler, version);
+        assert_eq!(autoscaler.bought(), [("other".to_owned(), 1)].into(), "{version:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_launch_that_is_late_takes_no_younger_one_along() {
     for version in BOTH {
         let scene = Scene::with([pool(GROUP, 0).timing(slow())]).await;

@@ -11,12 +11,17 @@ use crate::scene::Scene;
 /// What the tags begin with that tell of nodes.
 pub(crate) const NODE_TEMPLATE: &str = "k8s.io/cluster-autoscaler/node-template";
 
-/// The template node of a group, if it has one.
+/// The template node of a group, if it has one. A stand-in on which nothing fits is none.
 pub(crate) async fn try_template(scene: &Scene, group: &str) -> Result<Node, Status> {
     let request = NodeGroupTemplateNodeInfoRequest { id: group.into() };
     let answer = scene.program.client().node_group_template_node_info(request).await?.into_inner();
     assert_eq!(answer.node_info, answer.node_bytes, "clients of either dialect read the same Node");
-    Ok(Node::decode(answer.node_bytes).expect("a Node"))
+    let node = Node::decode(answer.node_bytes).expect("a Node");
+    if allocatable(&node, "pods") == "0" {
+        Err(Status::unimplemented("nothing fits on it"))
+    } else {
+        Ok(node)
+    }
 }
 
 pub(crate) async fn template(scene: &Scene, group: &str) -> Node {

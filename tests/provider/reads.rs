@@ -201,20 +201,29 @@ async fn an_unknown_group_is_not_found_whatever_is_asked_of_it() {
     assert_eq!(codes, [Code::NotFound; 4]);
 }
 
+/// What an encoded Node gives to pods.
+fn allocatable(encoded: &[u8]) -> Vec<String> {
+    let node = Node::decode(encoded).expect("a Node");
+    node.status.expect("a status").allocatable.into_values().filter_map(|quantity| quantity.string).collect()
+}
+
 #[tokio::test(start_paused = true)]
-async fn a_template_that_cannot_be_made_says_why_and_one_to_come_says_so() {
+async fn an_empty_group_has_a_template_whatever_is_not_known_and_no_pod_fits_on_that() {
     let world = World::with(web(0));
     let ask = async || {
         let request = NodeGroupTemplateNodeInfoRequest { id: GROUP.into() };
         world.client().await.node_group_template_node_info(request).await
     };
-    assert_eq!(code(&ask().await), Code::Unimplemented);
-    world.publish([Group { template: Some(Err(TemplateError("no launch template".into()))), ..web(0) }]);
-    let refused = ask().await.expect_err("no template");
-    assert_eq!(
-        (refused.code(), refused.message()),
-        (Code::Unimplemented, "group web has no template: no launch template")
-    );
+    let of_a_group_to_grow = Some(Arc::new(Template::default()));
+    for nothing in [
+        web(0),
+        Group { template: Some(Err(TemplateError("no launch template".into()))), ..web(0) },
+        Group { stand_in: of_a_group_to_grow, ..web(0) },
+    ] {
+        world.publish([nothing]);
+        let told = ask().await.expect("one without room").into_inner();
+        assert_eq!(allocatable(&told.node_bytes), ["0"; 3]);
+    }
     let encoded = Bytes::from_static(b"\x0a\x00");
     world.publish([Group {
         template: Some(Ok(Arc::new(Template { encoded: encoded.clone(), ..Template::default() }))),
@@ -235,16 +244,11 @@ async fn a_group_whose_nodes_are_on_their_way_has_a_template_whatever_is_not_kno
     assert_eq!(code(&ask().await), Code::Unimplemented, "it is to come within seconds");
     let failed = Group { template: Some(Err(TemplateError("no launch template".into()))), ..web(1) };
     world.publish([failed.clone()]);
-    let node = Node::decode(ask().await.expect("one without room")).expect("a Node");
-    let allocatable = node.status.expect("a status").allocatable;
-    let allocatable: Vec<_> = allocatable.values().map(|quantity| quantity.string.as_deref()).collect();
-    assert_eq!(allocatable, [Some("0"); 3]);
+    assert_eq!(allocatable(&ask().await.expect("one without room")), ["0"; 3]);
     let encoded = Bytes::from_static(b"\x0a\x00");
     let stand_in = Some(Arc::new(Template { encoded: encoded.clone(), ..Template::default() }));
-    world.publish([Group { stand_in: stand_in.clone(), ..failed }]);
+    world.publish([Group { stand_in, ..failed }]);
     assert_eq!(ask().await.expect("the last one"), encoded);
-    world.publish([Group { stand_in, ..web(0) }]);
-    assert_eq!(code(&ask().await), Code::Unimplemented, "it is not to be grown by it");
 }
 
 #[tokio::test(start_paused = true)]

@@ -57,6 +57,9 @@ impl Scan<'_> {
             let error = format!("scale-up: failed to find template node for node group {group}");
             return self.refused(error, templates).await;
         }
+        if let Some(error) = self.unknown_resources(templates).await {
+            return self.refused(error, templates).await;
+        }
         let Some((group, delta)) = self.choose(templates, &coming, unplaced.len()).await else {
             return self.enforce_minimum(templates).await;
         };
@@ -65,6 +68,19 @@ impl Scan<'_> {
             Err(End::Failed(error)) => self.refused(error, templates).await,
             Err(skipped) => Err(skipped),
         }
+    }
+
+    /// Why the cluster's cores and memory cannot be added up, which 1.34 and older do for their limits: all groups count, also those
+    /// of size 0.
+    ///
+    /// Source: `coresMemoryTotal` in `core/scaleup/resource/manager.go`.
+    async fn unknown_resources(&mut self, templates: &BTreeMap<String, Template>) -> Option<String> {
+        if self.shared.options.version == Version::Core2026 {
+            return None;
+        }
+        let groups = self.provider.groups().await;
+        let unknown = groups.into_iter().find(|group| !templates.contains_key(&group.id))?;
+        Some(format!("scale-up: could not compute total resources: No node info for: {}", unknown.id))
     }
 
     /// A failed scale-up ends the loop in the older version; the newer goes on.
@@ -129,6 +145,9 @@ impl Scan<'_> {
     async fn enforce_minimum(&mut self, templates: &BTreeMap<String, Template>) -> Result<(), End> {
         if !self.shared.options.enforce_node_group_min_size {
             return Ok(());
+        }
+        if let Some(error) = self.unknown_resources(templates).await {
+            return Err(End::Failed(error));
         }
         for group in self.provider.groups().await {
             let Ok(target) = self.provider.target_size(&group.id).await else { continue };
