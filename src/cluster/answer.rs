@@ -64,8 +64,8 @@ pub enum Answer {
     GoingAnyway,
     /// A disruption budget does not allow it now.
     Blocked(String),
-    /// The API server is busy; try again after this time.
-    Busy(SignedDuration),
+    /// The API server is busy, or a webhook wants to be asked again: after this time. With its words.
+    Busy(SignedDuration, String),
     /// Something else.
     Unclear(String),
 }
@@ -81,7 +81,7 @@ const BUSY_AT_MOST: SignedDuration = SignedDuration::from_secs(30);
 ///
 /// Source: [API-initiated eviction](https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/) and the
 /// [registry's code](https://github.com/kubernetes/kubernetes/blob/master/pkg/registry/core/pod/storage/eviction.go):
-/// a 429 is a budget's only if a cause says so, all others are flow control's.
+/// a 429 is a budget's only if a cause says so, all others are flow control's or a webhook's.
 pub(super) fn read(code: u16, retry_after: Option<SignedDuration>, status: Option<&Status>) -> Answer {
     let details = status.and_then(|status| status.details.as_ref());
     let cause = |reason: &str| {
@@ -108,13 +108,9 @@ pub(super) fn read(code: u16, retry_after: Option<SignedDuration>, status: Optio
             None => {
                 let in_body =
                     details.map(|details| details.retry_after_seconds).filter(|seconds| *seconds > 0);
-                Answer::Busy(
-                    in_body
-                        .map(|seconds| SignedDuration::from_secs(seconds.into()))
-                        .or(retry_after)
-                        .unwrap_or(BUSY)
-                        .clamp(BUSY, BUSY_AT_MOST),
-                )
+                let asked_for = in_body.map(|seconds| SignedDuration::from_secs(seconds.into()));
+                let pause = asked_for.or(retry_after).unwrap_or(BUSY).clamp(BUSY, BUSY_AT_MOST);
+                Answer::Busy(pause, text())
             }
         },
         _ => Answer::Unclear(text()),
@@ -165,6 +161,7 @@ mod tests {
             r#"{"kind":"Status","status":"Failure","message":"later","code":429,"details":{"retryAfterSeconds":7}}"#,
         );
         let seconds = SignedDuration::from_secs;
+        let busy_for = |pause| Answer::Busy(pause, "HTTP 429".into());
         let table = [
             (201, None, None, Answer::Going),
             (404, None, None, Answer::Gone),
@@ -179,12 +176,12 @@ mod tests {
                 Some(&budget),
                 Answer::Blocked("The disruption budget web needs 2 healthy pods and has 2 currently".into()),
             ),
-            (429, Some(seconds(3)), None, Answer::Busy(seconds(3))),
-            (429, Some(SignedDuration::MAX), None, Answer::Busy(seconds(30))),
-            (429, Some(seconds(0)), None, Answer::Busy(seconds(1))),
-            (429, Some(SignedDuration::MIN), None, Answer::Busy(seconds(1))),
-            (429, None, Some(&busy), Answer::Busy(seconds(7))),
-            (429, None, None, Answer::Busy(seconds(1))),
+            (429, Some(seconds(3)), None, busy_for(seconds(3))),
+            (429, Some(SignedDuration::MAX), None, busy_for(seconds(30))),
+            (429, Some(seconds(0)), None, busy_for(seconds(1))),
+            (429, Some(SignedDuration::MIN), None, busy_for(seconds(1))),
+            (429, None, Some(&busy), Answer::Busy(seconds(7), "later".into())),
+            (429, None, None, busy_for(seconds(1))),
             (500, None, Some(&two), Answer::Unclear("two budgets".into())),
             (502, None, None, Answer::Unclear("HTTP 502".into())),
         ];

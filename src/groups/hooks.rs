@@ -69,8 +69,17 @@ struct Known {
     looked_at: Timestamp,
     /// All hooks that hold terminating instances.
     hooks: Vec<Hook>,
-    /// Time-outs that our hook had before, each with when it was known to have it no more: AWS holds what was held then by them.
-    earlier: BTreeMap<Duration, Timestamp>,
+    /// Time-outs that our hook had before: AWS holds what was held then by them.
+    earlier: BTreeMap<Duration, Earlier>,
+}
+
+/// Until when our hook had a time-out.
+#[derive(Clone, Copy, Debug)]
+struct Earlier {
+    /// It still had it then ...
+    seen: Timestamp,
+    /// ... and no more then.
+    gone: Timestamp,
 }
 
 /// A group's hooks that hold terminating instances.
@@ -275,17 +284,17 @@ impl Hooks {
         let mut slot = slot.known.lock().unwrap_or_else(PoisonError::into_inner);
         let before = slot.take().map(|before| {
             known.earlier.clone_from(&before.earlier);
-            self.terminating(&before)
+            (before.looked_at, self.terminating(&before))
         });
         let time_out = |hooks: &TerminatingHooks| hooks.ours.as_ref().map(|hook| hook.heartbeat_timeout);
-        if let Some(earlier) =
-            before.as_ref().and_then(time_out).filter(|it| Some(*it) != time_out(&terminating))
+        if let Some((seen, before)) = &before
+            && let Some(earlier) = time_out(before).filter(|it| Some(*it) != time_out(&terminating))
         {
-            known.earlier.insert(earlier, now);
+            known.earlier.insert(earlier, Earlier { seen: *seen, gone: now });
         }
         *slot = Some(known);
         drop(slot);
-        if before.as_ref() != Some(&terminating) {
+        if before.is_none_or(|(_, before)| before != terminating) {
             self.versions.send_replace(());
         }
         terminating
@@ -295,9 +304,45 @@ impl Hooks {
     /// which it began to.
     pub fn shortest_since(&self, group: &GroupName, since: Option<Timestamp>) -> Option<Duration> {
         let known = self.known(group)?;
-        let had = known.earlier.iter().filter(|(_, until)| since.is_none_or(|since| since <= **until));
+        let had = known.earlier.iter().filter(|(_, until)| since.is_none_or(|since| since <= until.gone));
         let now = self.ours(&known).map(|hook| hook.heartbeat_timeout);
         had.map(|(time_out, _)| *time_out).chain(now).min()
+    }
+
+    /// What is known of the group's hooks, ours with the time-outs by which AWS holds an instance that it began to hold at `since`.
+    pub fn state_since(&self, group: &GroupName, since: Option<Timestamp>) -> HookState {
+        match (self.state(group), since) {
+            (HookState::Known(hooks), Some(since)) => {
+                let ours = hooks.ours.map(|hook| self.as_of(group, hook, since));
+                HookState::Known(TerminatingHooks { ours, ..hooks })
+            }
+            (state, _) => state,
+        }
+    }
+
+    /// Our hook of the group as last seen, with the time-outs by which AWS holds an instance that it began to hold at `since`;
+    /// `None` also if the group's hooks were never seen.
+    pub fn last_seen_since(&self, group: &GroupName, since: Timestamp) -> Option<Hook> {
+        self.last_seen(group).map(|hook| self.as_of(group, hook, since))
+    }
+
+    /// The hook with the time-out that it had at `since`. Of two that it may have had then, the shorter.
+    fn as_of(&self, group: &GroupName, hook: Hook, since: Timestamp) -> Hook {
+        let mut earlier: Vec<(Duration, Earlier)> =
+            self.known(group).map(|known| known.earlier.into_iter().collect()).unwrap_or_default();
+        earlier.retain(|(_, until)| since <= until.gone);
+        earlier.sort_by_key(|(_, until)| until.gone);
+        // The first that was seen after `since` is the last that it may have had then.
+        let last = earlier.iter().position(|(_, until)| since <= until.seen);
+        let now = last.is_none().then_some(hook.heartbeat_timeout);
+        let had =
+            earlier.iter().take(last.map_or(usize::MAX, |last| last + 1)).map(|(time_out, _)| *time_out);
+        match had.chain(now).min() {
+            Some(time_out) if time_out != hook.heartbeat_timeout => {
+                Hook { abandons: hook.abandons, ..Hook::new(hook.name, hook.group, time_out) }
+            }
+            _ => hook,
+        }
     }
 
     /// Puts a hook of ours on its group. The cache has it at once: AWS may not show it for a while.

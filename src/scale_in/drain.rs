@@ -12,7 +12,7 @@ use super::class::{Class, is_patient};
 use super::deadline::{self, cut, grace_to_ask, last_call, soft_limit};
 use super::events::NodeEvent;
 use super::eviction_rate::Permit;
-use super::memory::Task;
+use super::memory::{Obstacle, Task};
 use super::record::{Phase, Record};
 use super::situation::{SPOKEN_FOR_WITHIN, Situation};
 use super::waiting::{WaitReason, Waiting};
@@ -219,7 +219,7 @@ fn ask(
     try_eviction(s, record, pod, time, plan)
 }
 
-/// Deletes a pod whose last call has come, if it was refused before or is patient. Returns whether it does.
+/// Deletes a pod whose last call has come, if an eviction was tried before or it is patient. Returns whether it does.
 fn is_cut(s: &Situation<'_>, pod: &PodView, class: Class, time: Time, plan: &mut Plan) -> bool {
     let Time { limit: Some(limit), gone_by: Some(gone_by), .. } = time else { return false };
     let call = last_call(gone_by, pod.grace_seconds);
@@ -227,7 +227,7 @@ fn is_cut(s: &Situation<'_>, pod: &PodView, class: Class, time: Time, plan: &mut
         plan.wake(call);
         return false;
     }
-    if class != Class::Patient && !s.memory.refusals.contains_key(&pod.uid) {
+    if class != Class::Patient && last_try(s, pod).is_none() {
         return false;
     }
     let task = Task::Pod(pod.uid.clone());
@@ -304,7 +304,8 @@ fn try_eviction(
         .collect();
     let refusal = s.memory.refusals.get(&pod.uid);
     // Do not wait for the next try if the budget has changed since it refused, and has room.
-    let has_room = refusal.is_some_and(|refusal| refusal.by_budget && refusal.budgets != versions)
+    let has_room = refusal
+        .is_some_and(|refusal| refusal.by == Obstacle::Budget && refusal.budgets != versions)
         && budgets.iter().all(|budget| budget.room > 0);
     let in_flight = s.memory.tries(&task).is_some_and(|tries| tries.in_flight);
     let returned = s.memory.returns.is_back(pod, Some(s.theirs(record.requested_at)));
@@ -318,7 +319,7 @@ fn try_eviction(
     };
     // What got no answer might get none for ten seconds again, which the deletion at the last call would have to wait for.
     let is_late = time.gone_by.is_some_and(|by| order::first_call(by, pod.grace_seconds) <= s.now);
-    if let Some(refusal) = refusal.filter(|refusal| is_late && !refusal.by_budget) {
+    if let Some(refusal) = refusal.filter(|refusal| is_late && refusal.by == Obstacle::Other) {
         return WaitReason::Refused(refusal.text.clone());
     }
     let at_once = has_room && !in_flight;
@@ -330,13 +331,15 @@ fn try_eviction(
         s.attempt(plan, &task, evict);
     }
     match refusal {
-        Some(refusal) if refusal.by_budget => {
+        Some(refusal) if refusal.by == Obstacle::Budget => {
             let names: Vec<_> = refusal.budgets.iter().map(|(name, _)| name.as_str()).collect();
             WaitReason::Budget(names.join(", "), refusal.text.clone())
         }
-        Some(refusal) => WaitReason::Refused(refusal.text.clone()),
-        None if waits => WaitReason::Rate,
-        None => WaitReason::Queued,
+        Some(refusal) if refusal.by == Obstacle::Other || s.memory.is_stuck(&task) => {
+            WaitReason::Refused(refusal.text.clone())
+        }
+        _ if waits => WaitReason::Rate,
+        _ => WaitReason::Queued,
     }
 }
 

@@ -23,6 +23,9 @@ use crate::telemetry::chain;
 /// Source: [kubectl drain](https://github.com/kubernetes/kubectl/blob/master/pkg/drain/drain.go).
 const BLOCKED: SignedDuration = SignedDuration::from_secs(5);
 
+/// Flow control lets through sooner than after as many tries.
+const BUSY_IN_A_ROW: u32 = 3;
+
 /// Something tried until it works.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Task {
@@ -70,8 +73,19 @@ pub struct Refusal {
     pub budgets: Vec<(String, String)>,
     /// The answer, for people.
     pub text: String,
-    /// Whether a budget had no room (429).
-    pub by_budget: bool,
+    /// Who did not let it.
+    pub by: Obstacle,
+}
+
+/// What keeps a pod from being evicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    /// A budget without room.
+    Budget,
+    /// Whoever wants to be asked again a little later: flow control, or a webhook.
+    Busy,
+    /// Anything else.
+    Other,
 }
 
 /// What was tried for one node.
@@ -173,6 +187,11 @@ impl Memory {
         self.tries.get(task).is_some_and(|tries| tries.done)
     }
 
+    /// Whether a task has failed more often in a row than flow control alone makes it.
+    pub fn is_stuck(&self, task: &Task) -> bool {
+        self.tries.get(task).is_some_and(|tries| tries.failures >= BUSY_IN_A_ROW)
+    }
+
     /// Notes that a try begins.
     pub fn begin(&mut self, task: Task) {
         self.tries.entry(task).or_default().in_flight = true;
@@ -255,7 +274,10 @@ impl Memory {
     pub fn note_written(&mut self, node: &NodeView, now: Timestamp) {
         self.worked(Task::Node, now);
         if node.record.is_none() {
+            // Of another scale-in nothing counts that was found out in this one.
             self.at_minimum = false;
+            self.refused_by_aws = None;
+            self.returns = Returns::default();
         }
     }
 
@@ -278,26 +300,30 @@ impl Memory {
         now: Timestamp,
     ) {
         let task = Task::Pod(uid.clone());
-        let (text, by_budget, pause) = match answer {
+        let tries = self.tries(&task).map_or(0, |tries| tries.failures);
+        let (text, by, pause) = match answer {
             Answer::Going | Answer::Gone | Answer::GoingAnyway => {
                 self.refusals.remove(&uid);
                 self.asked.insert(uid, now);
                 return self.worked(task, now);
             }
-            Answer::Busy(pause) => {
-                // The room we saw is taken: wait as long as the API server says.
-                if let Some(refusal) = self.refusals.get_mut(&uid) {
+            Answer::Busy(pause, text) => {
+                // As long as it says; a webhook that says so for ever, no more often than a budget.
+                let pause =
+                    if tries < BUSY_IN_A_ROW { pause } else { pause.max(jittered(BLOCKED, &task, tries)) };
+                if let Some(refusal) =
+                    self.refusals.get_mut(&uid).filter(|refusal| refusal.by != Obstacle::Busy)
+                {
+                    // The room we saw is taken.
                     refusal.budgets = budgets;
+                    return self.failed(&task, now, Some(pause));
                 }
-                return self.failed(&task, now, Some(pause));
+                (text, Obstacle::Busy, Some(pause))
             }
-            Answer::Blocked(text) => {
-                let tries = self.tries(&task).map_or(0, |tries| tries.failures);
-                (text, true, Some(jittered(BLOCKED, &task, tries)))
-            }
-            Answer::Unclear(text) => (text, false, None),
+            Answer::Blocked(text) => (text, Obstacle::Budget, Some(jittered(BLOCKED, &task, tries))),
+            Answer::Unclear(text) => (text, Obstacle::Other, None),
         };
-        self.refusals.insert(uid, Refusal { budgets, text, by_budget });
+        self.refusals.insert(uid, Refusal { budgets, text, by });
         self.failed(&task, now, pause);
     }
 

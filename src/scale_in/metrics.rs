@@ -226,7 +226,7 @@ impl Metrics {
             Answer::Going | Answer::GoingAnyway => Reply::going,
             Answer::Gone => Reply::gone,
             Answer::Blocked(_) => Reply::blocked,
-            Answer::Busy(_) => Reply::busy,
+            Answer::Busy(..) => Reply::busy,
             Answer::Unclear(_) => Reply::unclear,
         };
         self.asked.get_or_create(&Asked { call, answer }).inc();

@@ -126,8 +126,9 @@ fn under_way(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
 
 /// Lets another process lead, once, if our own pod is on the node: it would be evicted with the rest.
 fn hand_over(s: &Situation<'_>, plan: &mut Plan) {
-    let is_here = s.pods.into_iter().flat_map(|pods| pods.values()).any(|pod| s.is_own(pod) && !pod.finished);
-    if is_here && !s.memory.is_done(&Task::HandOver) {
+    // What is noted or sent first, nobody else would send.
+    let is_under_way = |task| s.memory.tries(task).is_some_and(|tries| tries.in_flight);
+    if s.is_to_hand_over() && ![Task::Node, Task::Terminate].iter().any(is_under_way) {
         s.attempt(plan, &Task::HandOver, || Action::HandOver);
     }
 }

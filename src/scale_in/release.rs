@@ -115,6 +115,8 @@ pub(super) fn take_out_of_the_group(s: &Situation<'_>, record: &Record, plan: &m
     // Not a retained one: a hook would hold it again, for a limited time. Nor beside another's hook,
     // whose owner would drain it by other rules as soon as it is held.
     let holds = matches!(&s.hook, HookState::Known(TerminatingHooks { ours: Some(_), others: false }));
+    // What is noted by one who does not lead any more when it is to be sent, the next one takes for sent, for minutes.
+    let holds = holds && !s.is_to_hand_over();
     if holds && record.release != Release::CompleteHook && *lifecycle != Lifecycle::Retained {
         terminate(s, record, group, *seen, plan);
     }
@@ -310,10 +312,12 @@ fn terminate(s: &Situation<'_>, record: &Record, group: &GroupName, seen: Timest
 }
 
 /// When AWS was told to terminate the instance, ignoring calls that certainly had no effect. It may be later than noted:
-/// the call may have waited for the group's lock.
+/// the call may have waited for the group's lock. One for an earlier scale-in of the node, which was cancelled, counts while it
+/// may still take effect.
 pub(super) fn told_at(s: &Situation<'_>, record: &Record) -> Option<Timestamp> {
     let noted = record.terminate_at.filter(|at| s.memory.void_termination != Some(*at));
-    noted.max(s.memory.told_at)
+    let counts = |at: &Timestamp| later(*at, SIGNATURE_LIFE) > record.requested_at;
+    noted.max(s.memory.told_at.filter(counts))
 }
 
 /// Whether AWS may be told now without the risk of telling it twice.

@@ -106,7 +106,7 @@ impl Worker {
             (Answer::Going | Answer::Gone | Answer::GoingAnyway, How::Evicted) => ("evicted", None),
             (Answer::Going | Answer::Gone | Answer::GoingAnyway, How::Asked) => ("asked to go", None),
             (Answer::Going | Answer::Gone | Answer::GoingAnyway, How::Deleted) => ("deleted", None),
-            (Answer::Busy(_) | Answer::Unclear(_), _) => return,
+            (Answer::Busy(..) | Answer::Unclear(_), _) => return,
         };
         let now = self.shared.clock.wall();
         let step = Step { name, pod: Some(pod.clone()), began: now, ended: now, told };

@@ -226,6 +226,12 @@ impl Situation<'_> {
         nodes.all(|node| node.ready == Ready::Unknown || given_up_on(node))
     }
 
+    /// Whether another process is to lead first: our own pod is on the node.
+    pub(super) fn is_to_hand_over(&self) -> bool {
+        let mut pods = self.pods.into_iter().flat_map(|pods| pods.values());
+        pods.any(|pod| self.is_own(pod) && !pod.finished) && !self.memory.is_done(&Task::HandOver)
+    }
+
     /// Whether this is our own pod.
     pub(super) fn is_own(&self, pod: &PodView) -> bool {
         self.own_pod.is_some_and(|own| *own == pod.name)

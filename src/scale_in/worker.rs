@@ -390,13 +390,14 @@ impl Worker {
         (twins, speaks)
     }
 
-    /// What is known of the group's hooks; the leader has that kept fresh.
+    /// What is known of the group's hooks, as they hold the instance if they do; the leader has that kept fresh.
     fn hook(&self, node: &NodeView, instance: &Membership, leads: bool) -> HookState {
         let Some(group) = group_of(node, instance) else { return HookState::Unknown };
         if leads && matches!(instance, Membership::In { .. }) {
             self.shared.hooks.want(group, self.shared.clock.now());
         }
-        self.shared.hooks.state(group)
+        let since = node.instance.as_ref().and_then(|instance| self.shared.holds.since(instance));
+        self.shared.hooks.state_since(group, since)
     }
 
     /// When the record was first seen, and how far its clock and the API server's is ahead of ours.
@@ -466,6 +467,10 @@ impl Worker {
     /// Starts an action, unless another process leads by now: the plan may be seconds old.
     pub(super) fn start(&mut self, node: &Arc<NodeView>, action: Action) {
         if !self.shared.leadership.leads() {
+            // Noted, and certainly not sent.
+            if let Action::Terminate { noted_at, .. } = action {
+                self.memory.void_termination = Some(noted_at);
+            }
             return;
         }
         if let Some(dry_run) = &self.shared.dry_run {

@@ -4,7 +4,9 @@ use ebbtide::sim::aws::{
     Event, HookResult, HookSpec, LifecycleState, Lose, Operation, Refusal, TerminationCause, Trouble, Which,
 };
 use ebbtide::sim::cluster::{Fault, Verb, pod};
+use ebbtide::telemetry::captured;
 use jiff::SignedDuration;
+use tracing::Level;
 
 use crate::journal_queries::{
     a_hook_timed_out, aws_moments, has_exited, is_asked, longest_silence, notes, terminations,
@@ -263,4 +265,26 @@ async fn an_instance_that_never_registered_is_completed_without_a_list_of_nodes_
     let listed = scene.world.cluster.requests(Verb::List, "nodes") - lists;
     assert!(listed <= 1, "{listed} lists of Nodes: one may be the watch's");
     assert!(!a_hook_timed_out(&scene.world));
+}
+
+#[tokio::test(start_paused = true)]
+async fn heartbeats_that_aws_denies_are_tried_four_times_a_minute_and_told_once_in_five() {
+    let (log, _guard) = captured::log(Level::INFO);
+    let scene = Scene::with(held_group(2, 300)).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(600).exits_after(500)]).await;
+    scene.world.aws.deny(Operation::RecordLifecycleActionHeartbeat, true);
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.until(|w| is_asked(w, "web")).await;
+    let tries = || scene.world.aws.calls(Operation::RecordLifecycleActionHeartbeat);
+    let before = tries();
+    scene.pass_some(seconds(120)).await;
+    assert!((7..=9).contains(&(tries() - before)), "{} in two minutes", tries() - before);
+    let told = |line: &str| log.text().matches(line).count();
+    assert_eq!(told("heartbeat or completion of the lifecycle hook failed"), 1, "{}", log.text());
+    scene.world.aws.deny(Operation::RecordLifecycleActionHeartbeat, false);
+    scene.until_gone(&machine).await;
+    assert_eq!(told("the lifecycle hook is told again"), 1);
+    assert!(!a_hook_timed_out(&scene.world));
+    scene.assert_left_well(&machine);
 }

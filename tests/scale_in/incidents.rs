@@ -14,8 +14,8 @@ use kube::Api;
 use kube::api::DeleteParams;
 
 use crate::journal_queries::{
-    a_hook_timed_out, assert_nothing_lost, aws_moments, decrements, has_exited, is_asked, is_released,
-    last_exit, released_at, terminations,
+    a_hook_timed_out, asked, assert_nothing_lost, aws_moments, decrements, eviction_requests, has_exited,
+    is_asked, is_released, last_exit, notes, released_at, terminations,
 };
 use crate::scene::{Cause, Machine, Scene, TO_BE_DELETED, group, held_group, seconds};
 
@@ -242,6 +242,24 @@ async fn a_pod_that_a_webhook_keeps_is_asked_again_until_it_may_go() {
         scene.until_gone(&machine).await;
         scene.assert_left_well(&machine);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_evictions_a_webhook_postpones_for_ever_is_deleted_with_its_whole_grace() {
+    let scene = Scene::with(held_group(2, 30)).await;
+    let machine = scene.first();
+    cluster(&scene).postpone(Verb::Create, "pods/eviction", "web");
+    scene.run([pod("web").on(&machine.name).grace(120).exits_after(115)]).await;
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.pass_some(seconds(600)).await;
+    assert!(!is_asked(&scene.world, "web"));
+    let notes = notes(&scene.world, &machine, "ScaleInBlocked");
+    assert!(notes.iter().any(|note| note.contains("Eviction triggered evacuation")), "{notes:?}");
+    let tries = eviction_requests(&scene.world).len();
+    assert!((60..=130).contains(&tries), "{tries} in ten minutes");
+    scene.until_gone(&machine).await;
+    assert_eq!(asked(&scene.world, "web").iter().map(|(_, _, grace)| *grace).collect::<Vec<_>>(), [120]);
+    scene.assert_left_well(&machine);
 }
 
 #[tokio::test(start_paused = true)]

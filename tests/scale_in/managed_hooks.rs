@@ -9,7 +9,7 @@ use ebbtide::groups::managed_hooks::Managed;
 use ebbtide::sim::aws::{
     Event, GroupSpec, HookResult, HookSpec, Lose, Operation, Refusal, Trouble, WarmPoolSpec, Which,
 };
-use ebbtide::sim::cluster::pod;
+use ebbtide::sim::cluster::{budget, pod};
 use ebbtide::sim::http::aws_client;
 use ebbtide::sim::program::{Program, TAG, config};
 use ebbtide::sim::world::World;
@@ -17,7 +17,7 @@ use ebbtide::telemetry::captured::{self, Log};
 use jiff::{SignedDuration, Timestamp};
 use tracing::Level;
 
-use crate::journal_queries::{a_hook_timed_out, aws_moments, released_at};
+use crate::journal_queries::{a_hook_timed_out, asked, aws_moments, released_at};
 use crate::scene::{Cause, Scene, group, held_group, seconds};
 
 const PUT: Operation = Operation::PutLifecycleHook;
@@ -181,6 +181,34 @@ async fn a_hook_that_others_change_while_it_holds_an_instance_is_kept_by_the_sho
     scene.until_gone(&machine).await;
     scene.assert_left_well(&machine);
     assert!(!a_hook_timed_out(&scene.world));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_that_others_lengthen_while_it_holds_an_instance_ends_when_it_was_to_end() {
+    let scene = Scene::with(held_group(2, 30)).await;
+    let machine = scene.first();
+    scene.world.cluster.add(budget("web").min_available(1));
+    scene.run([pod("web").on(&machine.name).grace(60).exits_after(55)]).await;
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.pass_some(seconds(300)).await;
+    scene.world.aws.put_hook("web", HookSpec::terminating("ebbtide").heartbeat(1_800));
+    scene.until_gone(&machine).await;
+    assert!(!a_hook_timed_out(&scene.world));
+    assert_eq!(asked(&scene.world, "web").iter().map(|(_, _, grace)| *grace).collect::<Vec<_>>(), [60]);
+    scene.assert_left_well(&machine);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_that_others_shorten_while_it_holds_an_instance_takes_no_time_from_its_workloads() {
+    let scene = Scene::with(held_group(2, 1_800)).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(4 * 3_600).exits_after(9_000)]).await;
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.pass_some(seconds(7_200)).await;
+    scene.world.aws.put_hook("web", HookSpec::terminating("ebbtide").heartbeat(60));
+    scene.until_gone(&machine).await;
+    assert!(!a_hook_timed_out(&scene.world));
+    scene.assert_left_well(&machine);
 }
 
 #[tokio::test(start_paused = true)]

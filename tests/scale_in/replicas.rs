@@ -137,6 +137,24 @@ async fn a_leader_that_is_alone_drains_its_own_node_too() {
     assert!(at("ebbtide-0") > at("web"), "its own pod last");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_leader_whose_own_node_a_person_wants_gone_keeps_its_termination_from_nobody() {
+    for alone in [true, false] {
+        let scene = Scene::with(held_group(3, 300)).await;
+        let machine = scene.first();
+        let _second = (!alone).then(|| Program::start(&scene.world, other()));
+        scene.run([pod("ebbtide-0").on(&machine.name), pod("web").on(&machine.name).exits_after(20)]).await;
+        let asked_at = scene.world.clock.now();
+        scene.scale_in(&machine, Cause::Operator).await;
+        scene.until(|w| w.aws.calls(TERMINATE) > 0).await;
+        let after = scene.world.clock.now().duration_since(asked_at);
+        assert!(after <= SignedDuration::from_secs(30), "alone: {alone}, {after:#}");
+        scene.until_gone(&machine).await;
+        scene.assert_left_well(&machine);
+        assert_eq!(scene.world.aws.calls(TERMINATE), 1);
+    }
+}
+
 /// The way of one program to the API server, which can be cut.
 struct Cable {
     cluster: Cluster,

@@ -30,11 +30,14 @@ use crate::clock::{elapsed, later, signed};
 use crate::groups::Snapshot;
 use crate::groups::hooks::TerminatingHooks;
 use crate::k8s::{GroupName, InstanceId};
-use crate::telemetry::chain;
+use crate::telemetry::{Outage, chain};
 
 /// Pause after a failed heartbeat. The failure itself takes some seconds (see [`crate::aws`]), and the shortest time-out
 /// AWS allows is 30 s.
 const RETRY: SignedDuration = SignedDuration::from_secs(1);
+
+/// The same after one that AWS denies, which it does at once. Half the shortest time-out: the right may come meanwhile.
+const DENIED: SignedDuration = SignedDuration::from_secs(15);
 
 /// AWS shows an instance as held before its hook takes heartbeats: try again after this time ...
 ///
@@ -66,6 +69,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
     let mut before: Option<Arc<Snapshot>> = None;
     let mut joined = Joined::default();
     let mut newcomers = Newcomers::default();
+    let mut failing = Failing::default();
     loop {
         let now = shared.clock.now();
         if let Some(snapshot) = shared.groups.latest() {
@@ -74,6 +78,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
                 newcomers.observe(before.as_deref(), &snapshot);
             }
             observe(&mut held, before.as_deref(), &snapshot, &newcomers, now);
+            failing.0.retain(|instance, _| held.contains_key(instance));
             before = Some(snapshot);
         }
         let known = held.iter().filter(|(_, held)| held.lifecycle != Lifecycle::Retained);
@@ -91,10 +96,37 @@ pub(super) async fn run(shared: Arc<Shared>) {
         tokio::select! {
             biased;
             () = shared.stop.cancelled() => return,
-            Some(done) = running.next() => hear(&mut held, done, shared.clock.now()),
+            Some(done) = running.next() => {
+                failing.tell(&held, &done);
+                hear(&mut held, done, shared.clock.now());
+            }
             Ok(()) = groups.changed() => {}
             Ok(()) = leadership.changed() => {}
             () = wake => {}
+        }
+    }
+}
+
+/// Instances whose heartbeats, or completions, AWS does not take.
+#[derive(Debug, Default)]
+struct Failing(BTreeMap<InstanceId, Outage>);
+
+impl Failing {
+    /// Tells of a failure, not at every try, and of its end.
+    fn tell(&mut self, held: &BTreeMap<InstanceId, Held>, done: &Done) {
+        let Done::Step { instance, pause, error, .. } = done else { return };
+        let group = held.get(instance).map(|held| held.group.as_str());
+        let name = instance.as_str();
+        let Some(error) = error else {
+            if let Some(lasted) = self.0.remove(instance).and_then(|mut outage| outage.ends()) {
+                let lasted_seconds = lasted.as_secs();
+                tracing::info!(group, instance = name, lasted_seconds, "the lifecycle hook is told again");
+            }
+            return;
+        };
+        if let Some(lasted) = self.0.entry(instance.clone()).or_default().lasts() {
+            let (lasts_seconds, again_seconds) = (lasted.as_secs(), pause.as_secs());
+            tracing::warn!(group, instance = name, lasts_seconds, again_seconds, error = %chain(error), "heartbeat or completion of the lifecycle hook failed, and is tried again");
         }
     }
 }
@@ -147,13 +179,13 @@ struct One {
 }
 
 async fn send(shared: Arc<Shared>, mut one: One, step: Step) -> Done {
-    let pause = if step == Step::Terminate {
+    let (pause, error) = if step == Step::Terminate {
         let is_asked = terminate::retained(&shared, one.group, one.instance.clone()).await;
-        if is_asked { ENDED_BY_THEN } else { FOREIGN }
+        (if is_asked { ENDED_BY_THEN } else { FOREIGN }, None)
     } else {
         tell_hook(&shared, &mut one, step).await
     };
-    Done::Step(one.instance, pause, one.renewed)
+    Done::Step { instance: one.instance, pause, renewed: one.renewed, error }
 }
 
 /// What becomes of a held instance.
@@ -194,22 +226,22 @@ fn let_go_at(
         None => Past::Unknown,
     };
     let since = held.since.unwrap_or(held.seen);
-    let hook = shared.hooks.last_seen(&held.group);
+    let hook = shared.hooks.last_seen_since(&held.group, since);
     let ours = our_limit(shared.groups.latest().as_deref(), &shared.settings, &held.group);
     // Nothing but us ends a retained one.
     let limit = deadline::hold_limit(ours, since, hook.as_ref(), since).filter(|_| held.lifecycle.is_held());
     nodeless::let_go_at(past, held.seen, whole_since, shared.holds.needed(instance), limit)
 }
 
-/// Sends a heartbeat, or completes the hook. Returns the pause until the next step.
-async fn tell_hook(shared: &Shared, one: &mut One, step: Step) -> SignedDuration {
+/// Sends a heartbeat, or completes the hook. Returns the pause until the next step, and the error if AWS did not take it.
+async fn tell_hook(shared: &Shared, one: &mut One, step: Step) -> (SignedDuration, Option<AwsError>) {
     let One { group, instance, since, renewed, is_new } = one;
     // No heartbeat waits for a read that may be throttled: discovery keeps the hooks fresh.
     let hook = match shared.hooks.last_seen(group) {
         Some(hook) => hook,
         None => match timeout(LOOK_UP, shared.hooks.seen_within(RECENT, group)).await {
             Ok(Ok(TerminatingHooks { ours: Some(hook), .. })) => hook,
-            Ok(Ok(_)) => return FOREIGN,
+            Ok(Ok(_)) => return (FOREIGN, None),
             // A useless heartbeat is better than a hook that times out.
             Ok(Err(error)) => {
                 tracing::warn!(group = group.as_str(), instance = instance.as_str(), error = %chain(&error), "lifecycle hooks could not be looked up: heartbeats go out as if ours had the shortest time-out");
@@ -242,14 +274,12 @@ async fn tell_hook(shared: &Shared, one: &mut One, step: Step) -> SignedDuration
                 "lifecycle hook completed: the instance has no Node"
             );
             shared.groups.refresh_soon();
-            pause
+            (pause, None)
         }
-        Err(AwsError::NoActiveHook { .. }) if *is_new => pause.min(NOT_OPEN),
+        Err(AwsError::NoActiveHook { .. }) if *is_new => (pause.min(NOT_OPEN), None),
         // Our hook no longer holds it: the next refresh shows what became of it.
-        Ok(()) | Err(AwsError::NoActiveHook { .. } | AwsError::DryRun { .. }) => pause,
-        Err(error) => {
-            tracing::warn!(group = group.as_str(), instance = instance.as_str(), error = %chain(&error), "heartbeat or completion of the lifecycle hook failed: tried again in 1 s");
-            RETRY
-        }
+        Ok(()) | Err(AwsError::NoActiveHook { .. } | AwsError::DryRun { .. }) => (pause, None),
+        Err(error @ AwsError::Denied { .. }) => (DENIED, Some(error)),
+        Err(error) => (RETRY, Some(error)),
     }
 }

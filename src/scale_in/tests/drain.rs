@@ -132,6 +132,32 @@ fn our_own_pod_is_asked_once_another_process_has_had_time_to_lead() {
 }
 
 #[test]
+fn no_termination_is_noted_before_our_own_pod_has_handed_over() {
+    let own_node = || {
+        let mut scene = node().by_autoscaler().hooked(60).with(pod("ebbtide"));
+        scene.own_pod = Some(pod("ebbtide").name);
+        scene
+    };
+    let hands_over = |plan: &Plan| plan.actions.contains(&Action::HandOver);
+    let mut scene = own_node();
+    let plan = scene.plan();
+    assert!(hands_over(&plan) && !touches_aws(&plan));
+    scene.memory.worked(Task::HandOver, scene.now);
+    assert!(touches_aws(&scene.plan()));
+    // One that was noted before the pods were known is sent first.
+    let mut scene = own_node();
+    let pods = scene.pods.take();
+    assert!(touches_aws(&scene.plan()));
+    scene.pods = pods;
+    assert!(!hands_over(&scene.plan()));
+    scene.terminated(&Ok(()));
+    assert!(hands_over(&scene.plan()));
+    let mut elsewhere = node().by_autoscaler().hooked(60).with(pod("web"));
+    elsewhere.own_pod = Some(pod("ebbtide").name);
+    assert!(touches_aws(&elsewhere.plan()));
+}
+
+#[test]
 fn a_pod_whose_grace_is_over_for_a_minute_is_overdue() {
     let mut scene = node().by_autoscaler().with(pod("web").going(30));
     for (second, expected) in [(89, WaitReason::Exiting(at(30))), (90, WaitReason::Overdue(at(30)))] {
@@ -269,12 +295,28 @@ fn an_api_server_that_is_busy_is_given_the_time_it_asks_for_though_a_budget_has_
     scene.blocked("web");
     scene.set_budget("web", 1, "8");
     assert_eq!(evictions(&scene.plan()).len(), 1);
-    scene.answered("web", Answer::Busy(SignedDuration::from_secs(7)));
+    scene.answered("web", Answer::Busy(SignedDuration::from_secs(7), "later".into()));
     assert_eq!(evictions(&scene.plan()), []);
     scene.later(6);
     assert_eq!(evictions(&scene.plan()), []);
     scene.later(1);
     assert_eq!(evictions(&scene.plan()).len(), 1);
+}
+
+#[test]
+fn who_wants_to_be_asked_again_for_ever_is_asked_no_more_often_than_a_budget_and_people_are_told() {
+    let mut scene = node().by_autoscaler().with(pod("web"));
+    for n in 0..6 {
+        let plan = scene.plan();
+        assert_eq!(evictions(&plan).len(), 1, "{n}");
+        assert_eq!(reasons(&plan).contains(&"ScaleInBlocked"), n == 3, "{n}");
+        scene.answered("web", Answer::Busy(SignedDuration::from_secs(1), "it is being moved".into()));
+        if n >= 3 {
+            scene.later(3);
+            assert_eq!(evictions(&scene.plan()), [], "{n}");
+        }
+        scene.later(if n < 3 { 1 } else { 3 });
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::scene::*;
 use crate::aws::Lifecycle;
+use crate::cluster::PodView;
 use crate::k8s::names;
 use crate::scale_in::action::{Action, Plan};
 use crate::scale_in::membership::Membership;
@@ -135,4 +136,17 @@ fn words_that_mean_nothing_are_not_remembered_for_ever() {
         scene.plan();
     }
     assert!(scene.memory.announced.len() <= 301, "{}", scene.memory.announced.len());
+}
+
+#[test]
+fn what_came_back_in_a_scale_in_that_was_called_off_is_asked_in_the_next() {
+    let came_back = PodView { tolerates_cordon: true, created: Some(at(100)), ..pod("web") };
+    let mut scene = node().by_autoscaler().with(came_back.clone());
+    scene.memory.returns.asked(came_back.owner(), true);
+    scene.later(200);
+    assert_eq!(evictions(&scene.plan()), [], "it would come back for ever");
+    scene.patch(&json!({ "metadata": { "annotations": { names::RECORD: null } } }));
+    assert_eq!(reasons(&scene.plan()), ["ScaleInCancelled"]);
+    scene.plan();
+    assert_eq!(evictions(&scene.by_autoscaler().plan()), [("web".into(), None)]);
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use jiff::SignedDuration;
 use serde_json::json;
 
 use super::scene::*;
@@ -44,6 +45,18 @@ fn at_its_last_call_a_blocked_or_patient_pod_is_deleted_with_its_whole_grace() {
     scene.later(1);
     let both = [("db".into(), None), ("web".into(), None)];
     assert_eq!(deletions(&scene.plan()), both, "whenever the next try of an eviction is due");
+}
+
+#[test]
+fn whatever_has_kept_a_pod_until_its_last_call_it_is_deleted_with_its_whole_grace() {
+    let busy = Answer::Busy(SignedDuration::from_secs(1), "later".into());
+    for answer in [busy, Answer::Unclear("denied".into()), Answer::Going, Answer::GoingAnyway] {
+        let mut scene = node().by_autoscaler().until(1_000).with(pod("web"));
+        assert_eq!(evictions(&scene.plan()).len(), 1);
+        scene.answered("web", answer.clone());
+        scene.later(957);
+        assert_eq!(deletions(&scene.plan()), [("web".into(), None)], "{answer:?}");
+    }
 }
 
 #[test]
@@ -350,6 +363,17 @@ fn a_termination_that_another_process_has_noted_is_repeated_when_its_request_can
                 Membership::In { group: "g".into(), lifecycle: Lifecycle::InService, seen: scene.now };
             assert_eq!(touches_aws(&scene.plan()), touches, "told at {told_at:?}, at {second}");
         }
+    }
+}
+
+#[test]
+fn a_termination_for_a_scale_in_that_was_called_off_counts_while_it_may_take_effect() {
+    for (told_at, touches) in [(-299, false), (-300, true)] {
+        let mut scene = node().by_autoscaler().in_phase(Phase::Releasing);
+        scene.memory.told_at = Some(at(told_at));
+        scene.instance =
+            Membership::In { group: "g".into(), lifecycle: Lifecycle::InService, seen: at(-310) };
+        assert_eq!(touches_aws(&scene.plan()), touches, "{told_at}");
     }
 }
 

@@ -157,6 +157,7 @@ impl State {
             }
             Some(Fault::AnswerLost) | None => match self.faults.admission(call) {
                 Some(Verdict::Denies) => Err(Failure::denied()),
+                Some(Verdict::Postpones) => Err(Failure::postponed()),
                 Some(Verdict::SaysNothing) => {
                     delay = WEBHOOK_TIMEOUT;
                     Err(Failure::webhook_silent())

@@ -56,6 +56,8 @@ struct Rule {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Denies,
+    /// With 429, as one that does what was asked for in a way of its own.
+    Postpones,
     SaysNothing,
 }
 

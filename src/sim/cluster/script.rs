@@ -114,6 +114,15 @@ impl Cluster {
         self.change(|state| state.faults.add_webhook(verb, resource, name, Verdict::Denies));
     }
 
+    /// An admission webhook answers this verb for one object with 429 from now on.
+    ///
+    /// Source: KubeVirt's [pod eviction
+    /// admitter](https://github.com/kubevirt/kubevirt/blob/main/pkg/virt-api/webhooks/validating-webhook/admitters/pod-eviction-admitter.go).
+    pub fn postpone(&self, verb: Verb, resource: &str, name: impl Into<Name>) {
+        let name = Some(name.into());
+        self.change(|state| state.faults.add_webhook(verb, resource, name, Verdict::Postpones));
+    }
+
     /// An admission webhook for these requests stops answering: they fail after ten seconds, without effect.
     pub fn hang_webhook(&self, verb: Verb, resource: &str) {
         self.change(|state| state.faults.add_webhook(verb, resource, None, Verdict::SaysNothing));

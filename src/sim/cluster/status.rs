@@ -96,6 +96,15 @@ impl Failure {
         )
     }
 
+    /// An admission webhook has the request made again later.
+    pub(super) fn postponed() -> Self {
+        Self::new(
+            429,
+            "TooManyRequests",
+            "admission webhook \"evictions.example.com\" denied the request: Eviction triggered evacuation",
+        )
+    }
+
     /// An admission webhook does not answer.
     pub(super) fn webhook_silent() -> Self {
         Self::internal(

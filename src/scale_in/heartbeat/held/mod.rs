@@ -85,8 +85,16 @@ impl Fate {
 
 /// Result of a call for a held instance.
 pub(super) enum Done {
-    /// A step was sent; the next is due after this time. Then when the last heartbeat that AWS took was sent.
-    Step(InstanceId, SignedDuration, Option<Timestamp>),
+    /// A step was sent.
+    Step {
+        instance: InstanceId,
+        /// The next is due after this time.
+        pause: SignedDuration,
+        /// When the last heartbeat that AWS took was sent.
+        renewed: Option<Timestamp>,
+        /// Why AWS did not take it.
+        error: Option<AwsError>,
+    },
     /// AWS's answer since when these are held.
     Asked {
         group: GroupName,
@@ -219,7 +227,7 @@ pub(super) fn questions_due(
 /// Notes the result of a call.
 pub(super) fn hear(held: &mut BTreeMap<InstanceId, Held>, done: Done, now: Timestamp) {
     match done {
-        Done::Step(instance, pause, renewed) => {
+        Done::Step { instance, pause, renewed, .. } => {
             if let Some(held) = held.get_mut(&instance) {
                 held.renewed = renewed;
                 held.in_flight = false;
