@@ -38,7 +38,8 @@ impl Gates {
         loop {
             self.groups.set(shared.groups.fresh(shared.clock.now()).is_ok());
             self.nodes.set(shared.nodes.is_synced());
-            // Never closed again: a leader can only become unknown when the API server is away, which the watches show.
+            // Never closed again: without a leader cluster-autoscaler is answered all the same. That nobody leads is told by the
+            // log and by `ebbtide_leader`.
             if shared.leadership.known().now_or_never().is_some() {
                 self.lease.open();
             }

@@ -1,4 +1,10 @@
 //! Lists of what the commands for people look at once. The program itself goes by its watches.
+//!
+//! Nodes and pods are read in pages, and reduced page by page: people run these commands in the container of a `serve`, whose
+//! memory they share.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
 
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -7,19 +13,52 @@ use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::api::{Api, ListParams};
 use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::Lookup as _;
+use serde::de::DeserializeOwned;
 
 use super::answer::{ApiError, timely};
 use super::budgets::Budget;
 use super::client::Cluster;
+use super::node_view::NodeView;
 use super::pods::PodView;
 use super::reflect::{Sink as _, Store};
 use super::seen::Seen;
+use crate::k8s::NodeName;
+
+/// Objects in a page of a list.
+const A_PAGE: u32 = 100;
+
+/// What `keep` makes of each object of a list, read in pages.
+async fn in_pages<K, V>(api: &Api<K>, mut keep: impl FnMut(K) -> V) -> Result<Vec<V>, ApiError>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    let mut kept = Vec::new();
+    let mut page = ListParams::default().limit(A_PAGE);
+    loop {
+        let list = timely(api.list(&page)).await?;
+        kept.extend(list.items.into_iter().map(&mut keep));
+        match list.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => page = page.continue_token(&token),
+            None => return Ok(kept),
+        }
+    }
+}
 
 impl Cluster {
     /// All Nodes.
-    pub async fn list_nodes(&self) -> Result<Vec<Node>, ApiError> {
-        let api: Api<Node> = Api::all(self.client.clone());
-        Ok(timely(api.list(&ListParams::default().match_any())).await?.items)
+    pub async fn list_nodes(&self) -> Result<Vec<NodeView>, ApiError> {
+        let api: Api<Seen<Node>> = Api::all(self.client.clone());
+        in_pages(&api, |node| NodeView::from(&node)).await
+    }
+
+    /// All pods, by Node.
+    pub async fn list_pods(&self) -> Result<BTreeMap<NodeName, Vec<PodView>>, ApiError> {
+        let api: Api<Seen<Pod>> = Api::all(self.client.clone());
+        let mut by_node: BTreeMap<NodeName, Vec<PodView>> = BTreeMap::new();
+        for pod in in_pages(&api, |pod| PodView::from(&pod)).await? {
+            by_node.entry(pod.node.clone()).or_default().push(pod);
+        }
+        Ok(by_node)
     }
 
     /// One Node, whole.

@@ -1,21 +1,16 @@
 //! What `ebbtide check` asks the API server: rights, pods, autoscalers, Leases.
 
-use std::collections::BTreeMap;
-
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
 };
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use kube::api::{Api, ListParams, PostParams};
 
 use super::answer::{ApiError, timely};
 use super::client::Cluster;
-use super::pods::PodView;
 use super::seen::Seen;
-use crate::k8s::NodeName;
 
 /// A right that a caller may have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -77,17 +72,6 @@ impl Cluster {
         let api: Api<SelfSubjectAccessReview> = Api::all(self.client.clone());
         let answer = timely(api.create(&PostParams::default(), &review)).await?;
         Ok(answer.status.is_some_and(|status| status.allowed))
-    }
-
-    /// All pods of the cluster, by Node.
-    pub async fn list_pods(&self) -> Result<BTreeMap<NodeName, Vec<PodView>>, ApiError> {
-        let api: Api<Seen<Pod>> = Api::all(self.client.clone());
-        let mut by_node: BTreeMap<NodeName, Vec<PodView>> = BTreeMap::new();
-        for pod in timely(api.list(&ListParams::default().match_any())).await?.items {
-            let pod = PodView::from(&pod);
-            by_node.entry(pod.node.clone()).or_default().push(pod);
-        }
-        Ok(by_node)
     }
 
     /// The containers of all Deployments.

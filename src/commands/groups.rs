@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::aws::{Aws, AwsError};
 use crate::clock::Clock;
-use crate::cluster::{ApiError, Cluster, NodeView, Nodes};
+use crate::cluster::{ApiError, Cluster, Nodes};
 use crate::config::Config;
 use crate::groups::discovery::Discovery;
 use crate::groups::hooks::Hooks;
@@ -39,7 +39,7 @@ impl Groups {
 pub(super) async fn nodes(cluster: &Cluster) -> Result<Arc<Nodes>, ApiError> {
     let nodes = Nodes::default();
     for node in cluster.list_nodes().await? {
-        nodes.apply(NodeView::from(&node));
+        nodes.apply(node);
     }
     Ok(Arc::new(nodes))
 }

@@ -5,14 +5,13 @@ use std::sync::Arc;
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
 use serde::Serialize;
 
 use super::output::{Style, columns, document, lasted, plain};
 use super::{CommandError, reading};
 use crate::clock::elapsed;
 use crate::cluster::record::Phase;
-use crate::cluster::{Budget, Cluster, NodeView, Store};
+use crate::cluster::{ApiError, Budget, Cluster, Store};
 use crate::config::Output;
 use crate::scale_in::Settings;
 use crate::scale_in::preview::{Facts, Place, waiting};
@@ -32,16 +31,13 @@ pub struct Told {
 /// Looks at Nodes, and at the pods of those that drain.
 pub async fn look(cluster: &Cluster, now: Timestamp) -> Result<Told, CommandError> {
     let nodes = cluster.list_nodes().await.map_err(reading("Nodes"))?;
-    let mut leaving: Vec<(Node, ScaleIn)> = nodes
-        .into_iter()
-        .filter_map(|node| ScaleIn::of(&NodeView::from(&node), now).map(|told| (node, told)))
-        .collect();
-    leaving.sort_by_key(|(_, one)| (one.requested_at.is_none(), one.requested_at));
-    if !leaving.iter().any(|(_, one)| is_draining(one)) {
-        return Ok(Told { scale_ins: leaving.into_iter().map(|(_, one)| one).collect() });
+    let mut leaving: Vec<ScaleIn> = nodes.iter().filter_map(|node| ScaleIn::of(node, now)).collect();
+    leaving.sort_by_key(|one| (one.requested_at.is_none(), one.requested_at));
+    if !leaving.iter().any(is_draining) {
+        return Ok(Told { scale_ins: leaving });
     }
     let budgets = Arc::new(cluster.list_budgets().await.map_err(reading("disruption budgets"))?);
-    let told = leaving.into_iter().map(|(node, told)| one(cluster, node, told, &budgets, now));
+    let told = leaving.into_iter().map(|told| one(cluster, told, &budgets, now));
     let scale_ins = stream::iter(told).buffered(AT_ONCE).try_collect().await?;
     Ok(Told { scale_ins })
 }
@@ -52,7 +48,6 @@ fn is_draining(one: &ScaleIn) -> bool {
 
 async fn one(
     cluster: &Cluster,
-    node: Node,
     told: ScaleIn,
     budgets: &Arc<Store<Budget>>,
     now: Timestamp,
@@ -60,6 +55,12 @@ async fn one(
     if !is_draining(&told) {
         return Ok(told);
     }
+    let node = match cluster.read_node(&told.node).await {
+        Ok(node) => node,
+        // It has gone meanwhile.
+        Err(ApiError::NotFound) => return Ok(told),
+        Err(error) => return Err(reading("Nodes")(error)),
+    };
     let facts = Facts {
         node,
         pods: cluster.list_pods_on(&told.node).await.map_err(reading("pods"))?,

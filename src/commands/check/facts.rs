@@ -8,7 +8,7 @@ use futures::{StreamExt as _, stream};
 use super::rights::{Need, needed};
 use crate::aws::{AutoScalingGroup, Aws, AwsError, Operation, QueueAttributes};
 use crate::clock::Clock;
-use crate::cluster::{ApiError, Cluster, DeployedContainer, LeaseHolder, NodeView, PodName, PodView, Right};
+use crate::cluster::{ApiError, Cluster, DeployedContainer, LeaseHolder, PodName, PodView, Right};
 use crate::commands::groups::{self, Groups};
 use crate::config::{Config, PriceSource};
 use crate::groups::Group;
@@ -39,6 +39,8 @@ pub struct Facts {
     pub may_tag: Option<bool>,
     /// The groups.
     pub groups: Vec<GroupFacts>,
+    /// What came of reading Nodes and pods for the longest graces.
+    pub graces: Result<(), String>,
     /// What came of asking for load balancers' targets, where nodes wait for them.
     pub load_balancers: Result<(), AwsError>,
     /// What came of asking for prices, where they are told.
@@ -83,7 +85,7 @@ pub struct GroupFacts {
     pub hooks: Option<TerminatingHooks>,
     /// Why it has no template.
     pub template_error: Option<String>,
-    /// The longest grace of a workload on its nodes.
+    /// The longest grace of a workload on its nodes, if there is one and could be read.
     pub longest_grace: Option<(Duration, PodName)>,
 }
 
@@ -154,6 +156,7 @@ pub async fn gather(cluster: &Cluster, aws: &Aws, config: &Config, clock: &Clock
         aws_error,
         may_tag,
         groups,
+        graces: graces.map(drop).map_err(|error| chain(&error)),
         load_balancers,
         prices,
         queues,
@@ -190,11 +193,8 @@ type Graces = BTreeMap<InstanceId, (Duration, PodName)>;
 
 async fn graces(cluster: &Cluster) -> Result<Graces, ApiError> {
     let (nodes, pods) = futures::try_join!(cluster.list_nodes(), cluster.list_pods())?;
-    let instances: BTreeMap<NodeName, InstanceId> = nodes
-        .iter()
-        .map(NodeView::from)
-        .filter_map(|node| Some((node.name.clone(), node.instance?)))
-        .collect();
+    let instances: BTreeMap<NodeName, InstanceId> =
+        nodes.into_iter().filter_map(|node| Some((node.name, node.instance?))).collect();
     let longest = |pods: Vec<PodView>| {
         let workloads = pods.into_iter().filter(|pod| !pod.mirror && !pod.finished && pod.daemon.is_none());
         let grace = |pod: PodView| (Duration::from_secs(pod.grace_seconds.unsigned_abs()), pod.name);

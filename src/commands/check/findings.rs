@@ -40,6 +40,12 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
         let fix = "aws autoscaling update-auto-scaling-group --auto-scaling-group-name NAME --deletion-protection prevent-force-deletion";
         add(&mut found, Severity::Note, "groups", deletable.join(", "), text, fix);
     }
+    if let Err(error) = &facts.graces {
+        let text =
+            format!("could not be read: no grace of theirs was held against hooks and deadlines: {error}");
+        let fix = "run it again; if it stays so, see that the API server can be reached, and the findings about rights";
+        add(&mut found, Severity::Warning, "deadlines", "Nodes and pods", text, fix);
+    }
     for group in &facts.groups {
         hook(facts, group, &mut found);
         settings(facts, group, &mut found);

@@ -71,6 +71,7 @@ fn good() -> Facts {
         aws_error: None,
         may_tag: Some(true),
         groups: vec![good_group()],
+        graces: Ok(()),
         load_balancers: Ok(()),
         prices: Ok(()),
         queues: vec![queue(Ok(good_queue()))],
@@ -221,6 +222,13 @@ fn each_thing_that_is_wrong_is_found_with_its_severity_and_a_fix() {
             "cluster-autoscaler",
             Severity::Warning,
             "600 s",
+        ),
+        (
+            "graces",
+            Facts { graces: Err("the API server did not answer in time".into()), ..good() },
+            "deadlines",
+            Severity::Warning,
+            "could not be read",
         ),
         (
             "force",
