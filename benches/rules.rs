@@ -11,7 +11,6 @@ mod fixture;
 
 use std::hint::black_box;
 use std::sync::Arc;
-use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use ebbtide::aws::{LaunchSpec, Lifecycle, type_table};
@@ -27,6 +26,7 @@ use fixture::{NODES, for_node_request, listed, provider, seen, text};
 use futures::FutureExt as _;
 use jiff::Timestamp;
 use prost::Message as _;
+use tokio::runtime::Builder;
 use tonic::Request;
 
 /// Workload pods of the node that is drained.
@@ -46,6 +46,8 @@ fn nodes(criterion: &mut Criterion) {
 }
 
 fn rpcs(criterion: &mut Criterion) {
+    let runtime = Builder::new_current_thread().build().expect("a runtime");
+    let _inside = runtime.enter();
     let texts: Vec<String> = (0..NODES).map(text).collect();
     let provider = provider(Arc::new(listed(&texts)));
     let request = for_node_request();
@@ -95,7 +97,7 @@ fn scale_in(criterion: &mut Criterion) {
         }),
         settings: Settings::default(),
     };
-    let now = Timestamp::UNIX_EPOCH + Duration::from_hours(1);
+    let now = Timestamp::from_second(1_700_000_000).expect("in range");
     let whole = || preview(black_box(&facts), Cause::Autoscaler, now);
     assert!(matches!(whole().end, End::Released { .. }), "{:?}", whole().end);
     criterion.bench_function("all plans of a scale-in with 30 pods", |bench| bench.iter(whole));

@@ -6,8 +6,8 @@
 //! So a list of one object, of a small resource, is read now and then. Its version is that of all of etcd, and never
 //! goes back otherwise. When it has gone back, every watch starts again with a list, which replaces whatever was known.
 //!
-//! Where every resource has an etcd of its own, versions of two resources say nothing of each other. So before anything is
-//! listed again, the resource that has shown the newest version is asked for its own.
+//! Where every resource has an etcd of its own, versions of two resources say nothing of each other. So each resource that has shown
+//! a newer version is asked for its own before anything is listed again, and Nodes wherever one was found older than before.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -29,11 +29,15 @@ const EVERY: Duration = Duration::from_secs(30);
 /// The same after a failure: API servers are down while etcd is restored.
 const AGAIN: Duration = Duration::from_secs(5);
 
+/// Of these it is suspected first.
+const NODES: &str = "nodes";
+
 /// How many restores were noticed.
 #[derive(Debug, Default)]
 pub(super) struct Rewinds {
     seen: watch::Sender<u64>,
-    newest: Mutex<Option<Shown>>,
+    /// The newest of each resource.
+    newest: Mutex<Vec<Shown>>,
     suspicion: Notify,
 }
 
@@ -47,57 +51,59 @@ struct Shown {
 impl Rewinds {
     /// Watches for a restored etcd, for ever.
     pub(super) async fn watch(&self, client: kube::Client) {
-        let budgets = Arc::new(ApiResource::erase::<PodDisruptionBudget>(&()));
+        let mut suspected = false;
         loop {
             let mut pause = EVERY;
-            if let Err(error) = self.look(&client, &budgets).await {
+            if let Err(error) = self.look(&client, suspected).await {
                 tracing::debug!(error = %chain(&error), "could not read the API server's version; trying again");
                 pause = AGAIN;
             }
             // When requested or due, whichever is sooner.
-            let _ = tokio::time::timeout(pause, self.suspicion.notified()).await;
+            suspected = tokio::time::timeout(pause, self.suspicion.notified()).await.is_ok();
         }
     }
 
-    /// Reads the version, and has everything listed again if it has gone back.
-    async fn look(&self, client: &kube::Client, budgets: &Arc<ApiResource>) -> Result<(), ApiError> {
+    /// Reads the version, and has everything listed again if it has gone back. `suspected`: that of Nodes may have.
+    async fn look(&self, client: &kube::Client, suspected: bool) -> Result<(), ApiError> {
         // Events may show a newer version while the answer is on its way.
-        let newest = self.newest();
-        let Some(mut now) = version_of(client, budgets).await? else { return Ok(()) };
-        if let Some(newest) = newest.filter(|newest| now.version < newest.version) {
-            if newest.of != now.of {
-                let Some(of_the_same) = version_of(client, &newest.of).await? else { return Ok(()) };
-                now = of_the_same;
-            }
-            if now.version < newest.version {
-                tracing::warn!(
-                    version = now.version,
-                    before = newest.version,
-                    "the API server counts from an older version (etcd was restored from a backup): everything is listed again"
-                );
-                *self.lock() = None;
-                self.seen.send_modify(|seen| *seen += 1);
-            }
+        let before = self.lock().clone();
+        let budgets = Arc::new(ApiResource::erase::<PodDisruptionBudget>(&()));
+        let Some(now) = version_of(client, &budgets).await? else { return Ok(()) };
+        let is_doubtful = |shown: &&Shown| {
+            shown.of != now.of && (now.version < shown.version || suspected && shown.of.plural == NODES)
+        };
+        let mut all = vec![now.clone()];
+        for shown in before.iter().filter(is_doubtful) {
+            all.extend(version_of(client, &shown.of).await?);
         }
-        self.show(now.version, &now.of);
+        let newest = |now: &Shown| before.iter().find(|shown| shown.of == now.of).map(|shown| shown.version);
+        let has_gone_back = |now: &&Shown| newest(now).is_some_and(|newest| now.version < newest);
+        if let Some(now) = all.iter().find(has_gone_back) {
+            tracing::warn!(
+                resource = now.of.plural,
+                version = now.version,
+                before = newest(now),
+                "the API server counts from an older version (etcd was restored from a backup): everything is listed again"
+            );
+            self.lock().clear();
+            self.seen.send_modify(|seen| *seen += 1);
+        }
+        for now in all {
+            self.show(now.version, &now.of);
+        }
         Ok(())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Shown>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Shown>> {
         self.newest.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn newest(&self) -> Option<Shown> {
-        self.lock().clone()
     }
 
     /// Notes a version that was shown.
     fn show(&self, version: u64, of: &Arc<ApiResource>) {
         let mut newest = self.lock();
-        match &mut *newest {
-            Some(shown) if shown.version >= version => {}
-            Some(shown) if shown.of == *of => shown.version = version,
-            newest => *newest = Some(Shown { version, of: Arc::clone(of) }),
+        match newest.iter_mut().find(|shown| shown.of == *of) {
+            Some(shown) => shown.version = shown.version.max(version),
+            None => newest.push(Shown { version, of: Arc::clone(of) }),
         }
     }
 
@@ -179,11 +185,10 @@ mod tests {
             Arc::new(Mutex::new(BTreeMap::from([("poddisruptionbudgets", 100), ("nodes", 5_000)])));
         let client = telling(&versions);
         let rewinds = Rewinds::default();
-        let budgets = Arc::new(ApiResource::erase::<PodDisruptionBudget>(&()));
         let nodes = Arc::new(ApiResource::erase::<Node>(&()));
         let tells = async |what: &'static str, version, expected| {
             versions.lock().expect("not poisoned").insert(what, version);
-            rewinds.look(&client, &budgets).await.expect("answered");
+            rewinds.look(&client, false).await.expect("answered");
             assert_eq!(*rewinds.seen.borrow(), expected, "{what} {version}");
         };
         tells("poddisruptionbudgets", 100, 0).await;
@@ -200,5 +205,10 @@ mod tests {
         versions.lock().expect("not poisoned").insert("nodes", 5_900);
         tells("poddisruptionbudgets", 5_900, 2).await;
         tells("poddisruptionbudgets", 5_901, 2).await;
+        // An etcd for each, that of budgets ahead.
+        tells("poddisruptionbudgets", 9_000, 2).await;
+        tells("nodes", 5_800, 2).await;
+        rewinds.look(&client, true).await.expect("answered");
+        assert_eq!(*rewinds.seen.borrow(), 3, "suspected");
     }
 }

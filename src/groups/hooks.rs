@@ -25,6 +25,9 @@ use crate::telemetry::{Outage, chain};
 /// Answers this recent are reused: a drain asks several times within seconds, and hooks rarely change.
 const FRESH: Duration = Duration::from_mins(1);
 
+/// A hold that is told to have begun at a moment has begun no later than so long after it.
+const HELD_BY_THEN: Duration = Duration::from_mins(5);
+
 /// Failed look-ups after which a hook is presumed. Each has already retried for seconds.
 const PRESUMED_AFTER: u32 = 2;
 
@@ -332,8 +335,8 @@ impl Hooks {
             self.known(group).map(|known| known.earlier.into_iter().collect()).unwrap_or_default();
         earlier.retain(|(_, until)| since <= until.gone);
         earlier.sort_by_key(|(_, until)| until.gone);
-        // The first that was seen after `since` is the last that it may have had then.
-        let last = earlier.iter().position(|(_, until)| since <= until.seen);
+        // The first that was surely seen after the hold began is the last that it may have had then.
+        let last = earlier.iter().position(|(_, until)| later(since, signed(HELD_BY_THEN)) <= until.seen);
         let now = last.is_none().then_some(hook.heartbeat_timeout);
         let had =
             earlier.iter().take(last.map_or(usize::MAX, |last| last + 1)).map(|(time_out, _)| *time_out);

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tonic::{Code, Request, Response, Status};
@@ -182,8 +182,8 @@ impl Provider {
         answers::instances(group, &missing, can_be_given_up, &*self.scale_ins)
     }
 
-    /// The group's template, or a stand-in: while any group of size 0 has none, and while nodes of a group without any are to come,
-    /// cluster-autoscaler buys no node for any pod (1.30 ends its loop).
+    /// The group's template, or a stand-in: while any group has neither that nor a Node, cluster-autoscaler buys no node for any pod
+    /// (1.30 ends its loop).
     ///
     /// Source: `coresMemoryTotal` in
     /// [`resource/manager.go`](https://github.com/kubernetes/autoscaler/blob/cluster-autoscaler-1.34.0/cluster-autoscaler/core/scaleup/resource/manager.go),
@@ -191,6 +191,7 @@ impl Provider {
     fn template(&self, id: String) -> Result<NodeGroupTemplateNodeInfoResponse, RpcError> {
         let group = self.group(&id)?;
         if let Some(Ok(template)) = &group.template {
+            self.told().remove(&group.asg.name);
             return Ok(wire::template(&template.encoded));
         }
         if sizes::target_size(&group.asg, |i| self.scale_ins.leaves(&group.asg.name, &i.id)) > 0 {
@@ -208,9 +209,17 @@ impl Provider {
         Ok(wire::template(&template::without_room(&group.asg.name)))
     }
 
+    /// Groups of which it was told that they have no template.
+    fn told(&self) -> MutexGuard<'_, BTreeMap<GroupName, Sparingly>> {
+        self.without_template.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Tells why a group has no template: cluster-autoscaler, which gets one, does not.
     fn tell_why(&self, group: &GroupName, error: &TemplateError) {
-        let mut told = self.without_template.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = self.told();
+        if let Ok(view) = self.view() {
+            told.retain(|group, _| view.groups.contains_key(group));
+        }
         if told.entry(group.clone()).or_default().tell(REMIND_EVERY).is_some() {
             warn!(%group, error = %chain(error), "the group has no template: cluster-autoscaler is told of a node that nothing fits on, and does not grow it");
         }

@@ -12,7 +12,7 @@ use super::class::{Class, is_patient};
 use super::deadline::{self, cut, grace_to_ask, last_call, soft_limit};
 use super::events::NodeEvent;
 use super::eviction_rate::Permit;
-use super::memory::{Obstacle, Task};
+use super::memory::{Obstacle, Refusal, Task};
 use super::record::{Phase, Record};
 use super::situation::{SPOKEN_FOR_WITHIN, Situation};
 use super::waiting::{WaitReason, Waiting};
@@ -211,7 +211,7 @@ fn ask(
         }
     }
     if s.is_own(pod)
-        && let Some(until) = others_may_lead_until(s)
+        && let Some(until) = s.others_may_lead_until()
     {
         plan.wake(until);
         return WaitReason::Queued;
@@ -240,15 +240,6 @@ fn is_cut(s: &Situation<'_>, pod: &PodView, class: Class, time: Time, plan: &mut
         s.attempt(plan, &task, delete);
     }
     true
-}
-
-/// How long our own pod waits for another process to lead, counted from when it handed over. With none there, it leads again.
-const OTHERS_LEAD_WITHIN: SignedDuration = SignedDuration::from_secs(10);
-
-/// Until when our own pod stays, so that another process can lead first; `None`: none does.
-fn others_may_lead_until(s: &Situation<'_>) -> Option<Timestamp> {
-    let handed_over = s.memory.tries(&Task::HandOver).and_then(|tries| tries.ended).unwrap_or(s.now);
-    Some(later(handed_over, OTHERS_LEAD_WITHIN)).filter(|until| *until > s.now)
 }
 
 /// Waits for a pod that is going. If its grace is longer than the time left, cuts it at the end, not before.
@@ -319,7 +310,13 @@ fn try_eviction(
     };
     // What got no answer might get none for ten seconds again, which the deletion at the last call would have to wait for.
     let is_late = time.gone_by.is_some_and(|by| order::first_call(by, pod.grace_seconds) <= s.now);
-    if let Some(refusal) = refusal.filter(|refusal| is_late && refusal.by == Obstacle::Other) {
+    let is_stuck = s.memory.is_put_off_for_ever(&pod.uid);
+    let keeps = |refusal: &&Refusal| match refusal.by {
+        Obstacle::Budget => false,
+        Obstacle::Busy => is_stuck,
+        Obstacle::Other => true,
+    };
+    if let Some(refusal) = refusal.filter(keeps).filter(|_| is_late) {
         return WaitReason::Refused(refusal.text.clone());
     }
     let at_once = has_room && !in_flight;
@@ -335,7 +332,7 @@ fn try_eviction(
             let names: Vec<_> = refusal.budgets.iter().map(|(name, _)| name.as_str()).collect();
             WaitReason::Budget(names.join(", "), refusal.text.clone())
         }
-        Some(refusal) if refusal.by == Obstacle::Other || s.memory.is_stuck(&task) => {
+        Some(refusal) if refusal.by == Obstacle::Other || is_stuck => {
             WaitReason::Refused(refusal.text.clone())
         }
         _ if waits => WaitReason::Rate,

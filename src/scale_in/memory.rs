@@ -96,6 +96,8 @@ pub struct Memory {
     pub claims: Claims,
     /// Why pods were not evicted, by UID.
     pub refusals: BTreeMap<String, Refusal>,
+    /// How often pods were put off in a row, by UID.
+    put_off: BTreeMap<String, u32>,
     /// Pods asked to go, by UID, and when.
     pub asked: BTreeMap<String, Timestamp>,
     /// Pods that an Event has told of their end, by UID, and in which phase.
@@ -187,9 +189,9 @@ impl Memory {
         self.tries.get(task).is_some_and(|tries| tries.done)
     }
 
-    /// Whether a task has failed more often in a row than flow control alone makes it.
-    pub fn is_stuck(&self, task: &Task) -> bool {
-        self.tries.get(task).is_some_and(|tries| tries.failures >= BUSY_IN_A_ROW)
+    /// Whether a pod was put off more often in a row than flow control does it.
+    pub fn is_put_off_for_ever(&self, uid: &str) -> bool {
+        self.put_off.get(uid).is_some_and(|times| *times >= BUSY_IN_A_ROW)
     }
 
     /// Notes that a try begins.
@@ -247,6 +249,7 @@ impl Memory {
     pub fn note_pods(&mut self, pods: &BTreeMap<String, PodView>) {
         let there = |uid: &String| pods.contains_key(uid);
         self.refusals.retain(|uid, _| there(uid));
+        self.put_off.retain(|uid, _| there(uid));
         self.asked.retain(|uid, _| there(uid));
         self.told_pods.retain(|(uid, _)| there(uid));
         self.tries.retain(|task, _| match task {
@@ -278,6 +281,7 @@ impl Memory {
             self.at_minimum = false;
             self.refused_by_aws = None;
             self.returns = Returns::default();
+            self.tries.remove(&Task::HandOver);
         }
     }
 
@@ -301,6 +305,9 @@ impl Memory {
     ) {
         let task = Task::Pod(uid.clone());
         let tries = self.tries(&task).map_or(0, |tries| tries.failures);
+        if !matches!(answer, Answer::Busy(..)) {
+            self.put_off.remove(&uid);
+        }
         let (text, by, pause) = match answer {
             Answer::Going | Answer::Gone | Answer::GoingAnyway => {
                 self.refusals.remove(&uid);
@@ -308,17 +315,21 @@ impl Memory {
                 return self.worked(task, now);
             }
             Answer::Busy(pause, text) => {
-                // As long as it says; a webhook that says so for ever, no more often than a budget.
-                let pause =
-                    if tries < BUSY_IN_A_ROW { pause } else { pause.max(jittered(BLOCKED, &task, tries)) };
-                if let Some(refusal) =
-                    self.refusals.get_mut(&uid).filter(|refusal| refusal.by != Obstacle::Busy)
-                {
-                    // The room we saw is taken.
-                    refusal.budgets = budgets;
+                let times = self.put_off.entry(uid.clone()).or_default();
+                *times += 1;
+                if *times < BUSY_IN_A_ROW {
+                    // As long as it says. What is known of the pod beside that stands, but the room that we saw is taken.
+                    match self.refusals.get_mut(&uid) {
+                        Some(refusal) => refusal.budgets = budgets,
+                        None => {
+                            let by = Obstacle::Busy;
+                            self.refusals.insert(uid, Refusal { budgets, text, by });
+                        }
+                    }
                     return self.failed(&task, now, Some(pause));
                 }
-                (text, Obstacle::Busy, Some(pause))
+                // A webhook that says so for ever: no more often than a budget.
+                (text, Obstacle::Busy, Some(pause.max(jittered(BLOCKED, &task, tries))))
             }
             Answer::Blocked(text) => (text, Obstacle::Budget, Some(jittered(BLOCKED, &task, tries))),
             Answer::Unclear(text) => (text, Obstacle::Other, None),

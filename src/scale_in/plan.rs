@@ -114,7 +114,6 @@ fn under_way(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     let record = release::brought_up_to_date(s, record, plan);
     let record = release::follow_the_group(s, &record, plan);
     release::announce_hook_over(s, &record, plan);
-    hand_over(s, plan);
     match record.phase {
         Phase::Draining => drain::drain(s, &record, plan),
         Phase::Flushing => flush::flush(s, &record, plan),
@@ -122,13 +121,15 @@ fn under_way(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     }
     release::delete_node(s, &record, plan);
     s.keep_marked(plan);
+    hand_over(s, plan);
 }
 
 /// Lets another process lead, once, if our own pod is on the node: it would be evicted with the rest.
 fn hand_over(s: &Situation<'_>, plan: &mut Plan) {
-    // What is noted or sent first, nobody else would send.
+    // What this process has noted, it is to send first: the next one would wait for it.
     let is_under_way = |task| s.memory.tries(task).is_some_and(|tries| tries.in_flight);
-    if s.is_to_hand_over() && ![Task::Node, Task::Terminate].iter().any(is_under_way) {
+    let notes = plan.writes_node() || [Task::Node, Task::Terminate].iter().any(is_under_way);
+    if s.is_our_own_node() && !notes && !s.memory.is_done(&Task::HandOver) {
         s.attempt(plan, &Task::HandOver, || Action::HandOver);
     }
 }

@@ -115,10 +115,12 @@ pub(super) fn take_out_of_the_group(s: &Situation<'_>, record: &Record, plan: &m
     // Not a retained one: a hook would hold it again, for a limited time. Nor beside another's hook,
     // whose owner would drain it by other rules as soon as it is held.
     let holds = matches!(&s.hook, HookState::Known(TerminatingHooks { ours: Some(_), others: false }));
-    // What is noted by one who does not lead any more when it is to be sent, the next one takes for sent, for minutes.
-    let holds = holds && !s.is_to_hand_over();
     if holds && record.release != Release::CompleteHook && *lifecycle != Lifecycle::Retained {
-        terminate(s, record, group, *seen, plan);
+        match s.others_may_lead_until().filter(|_| s.is_our_own_node()) {
+            // Noted by one who does not lead any more when it is to be sent, it would be taken for sent, for minutes.
+            Some(until) => plan.wake(until),
+            None => terminate(s, record, group, *seen, plan),
+        }
     }
     record.clone()
 }

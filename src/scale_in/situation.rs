@@ -226,10 +226,17 @@ impl Situation<'_> {
         nodes.all(|node| node.ready == Ready::Unknown || given_up_on(node))
     }
 
-    /// Whether another process is to lead first: our own pod is on the node.
-    pub(super) fn is_to_hand_over(&self) -> bool {
+    /// Whether our own pod runs on the node: another process is to lead.
+    pub(super) fn is_our_own_node(&self) -> bool {
         let mut pods = self.pods.into_iter().flat_map(|pods| pods.values());
-        pods.any(|pod| self.is_own(pod) && !pod.finished) && !self.memory.is_done(&Task::HandOver)
+        pods.any(|pod| self.is_own(pod) && !pod.finished)
+    }
+
+    /// Until when what would be in another leader's way waits, while our own pod is on the node; `None`: no other leads.
+    pub(super) fn others_may_lead_until(&self) -> Option<Timestamp> {
+        let handed_over =
+            self.memory.tries(&Task::HandOver).and_then(|tries| tries.ended).unwrap_or(self.now);
+        Some(later(handed_over, OTHERS_LEAD_WITHIN)).filter(|until| *until > self.now)
     }
 
     /// Whether this is our own pod.
@@ -256,6 +263,10 @@ impl Situation<'_> {
         self.patch(plan, self.with_record(record), then);
     }
 }
+
+/// How long our own pod, and a termination, wait for another process to lead, counted from when this one handed over. With none
+/// there, it leads again.
+const OTHERS_LEAD_WITHIN: SignedDuration = SignedDuration::from_secs(10);
 
 /// A kubelet that is not Ready (runtime or network down) mostly recovers and then confirms exits. After this time it
 /// counts as silent, as is Kubernetes' own default (`tolerationSeconds` of `node.kubernetes.io/not-ready`).

@@ -268,23 +268,26 @@ async fn an_instance_that_never_registered_is_completed_without_a_list_of_nodes_
 }
 
 #[tokio::test(start_paused = true)]
-async fn heartbeats_that_aws_denies_are_tried_four_times_a_minute_and_told_once_in_five() {
-    let (log, _guard) = captured::log(Level::INFO);
-    let scene = Scene::with(held_group(2, 300)).await;
-    let machine = scene.first();
-    scene.run([pod("web").on(&machine.name).grace(600).exits_after(500)]).await;
-    scene.world.aws.deny(Operation::RecordLifecycleActionHeartbeat, true);
-    scene.scale_in(&machine, Cause::Group).await;
-    scene.until(|w| is_asked(w, "web")).await;
-    let tries = || scene.world.aws.calls(Operation::RecordLifecycleActionHeartbeat);
-    let before = tries();
-    scene.pass_some(seconds(120)).await;
-    assert!((7..=9).contains(&(tries() - before)), "{} in two minutes", tries() - before);
-    let told = |line: &str| log.text().matches(line).count();
-    assert_eq!(told("heartbeat or completion of the lifecycle hook failed"), 1, "{}", log.text());
-    scene.world.aws.deny(Operation::RecordLifecycleActionHeartbeat, false);
-    scene.until_gone(&machine).await;
-    assert_eq!(told("the lifecycle hook is told again"), 1);
-    assert!(!a_hook_timed_out(&scene.world));
-    scene.assert_left_well(&machine);
+async fn heartbeats_that_aws_denies_are_tried_at_most_four_times_a_minute_and_told_once_in_five() {
+    // A hook's time-out, how long they are denied, how often they are tried.
+    for (time_out, denied, expected) in [(300, 120, 7..=9), (30, 12, 3..=5)] {
+        let (log, _guard) = captured::log(Level::INFO);
+        let scene = Scene::with(held_group(2, time_out)).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).grace(600).exits_after(500)]).await;
+        scene.world.aws.deny(Operation::RecordLifecycleActionHeartbeat, true);
+        scene.scale_in(&machine, Cause::Group).await;
+        scene.until(|w| w.aws.calls(Operation::RecordLifecycleActionHeartbeat) > 0).await;
+        let tries = || scene.world.aws.calls(Operation::RecordLifecycleActionHeartbeat);
+        let before = tries();
+        scene.pass_some(seconds(denied)).await;
+        assert!(expected.contains(&(tries() - before)), "{} in {denied} s", tries() - before);
+        let told = |line: &str| log.text().matches(line).count();
+        assert_eq!(told("heartbeat or completion of the lifecycle hook failed"), 1, "{}", log.text());
+        scene.world.aws.deny(Operation::RecordLifecycleActionHeartbeat, false);
+        scene.until_gone(&machine).await;
+        assert_eq!(told("fails no more"), 1);
+        assert!(!a_hook_timed_out(&scene.world));
+        scene.assert_left_well(&machine);
+    }
 }

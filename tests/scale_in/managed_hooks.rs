@@ -199,6 +199,21 @@ async fn a_hook_that_others_lengthen_while_it_holds_an_instance_ends_when_it_was
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_hook_that_others_shorten_a_moment_before_it_holds_an_instance_ends_by_the_shorter_time_out() {
+    let scene = Scene::with(held_group(2, 1_800)).await;
+    let machine = scene.first();
+    scene.world.cluster.add(budget("web").min_available(1));
+    scene.run([pod("web").on(&machine.name).grace(60).exits_after(55)]).await;
+    scene.pass_some(seconds(100)).await;
+    scene.world.aws.put_hook("web", HookSpec::terminating("ebbtide").heartbeat(60));
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.until_gone(&machine).await;
+    assert!(!a_hook_timed_out(&scene.world));
+    assert_eq!(asked(&scene.world, "web").iter().map(|(_, _, grace)| *grace).collect::<Vec<_>>(), [60]);
+    scene.assert_left_well(&machine);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_hook_that_others_shorten_while_it_holds_an_instance_takes_no_time_from_its_workloads() {
     let scene = Scene::with(held_group(2, 1_800)).await;
     let machine = scene.first();

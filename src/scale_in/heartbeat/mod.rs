@@ -36,7 +36,7 @@ use crate::telemetry::{Outage, chain};
 /// AWS allows is 30 s.
 const RETRY: SignedDuration = SignedDuration::from_secs(1);
 
-/// The same after one that AWS denies, which it does at once. Half the shortest time-out: the right may come meanwhile.
+/// The same at most after one that AWS denies, which it does at once; of a short time-out, an eighth. The right may come meanwhile.
 const DENIED: SignedDuration = SignedDuration::from_secs(15);
 
 /// AWS shows an instance as held before its hook takes heartbeats: try again after this time ...
@@ -120,7 +120,12 @@ impl Failing {
         let Some(error) = error else {
             if let Some(lasted) = self.0.remove(instance).and_then(|mut outage| outage.ends()) {
                 let lasted_seconds = lasted.as_secs();
-                tracing::info!(group, instance = name, lasted_seconds, "the lifecycle hook is told again");
+                tracing::info!(
+                    group,
+                    instance = name,
+                    lasted_seconds,
+                    "heartbeat or completion of the lifecycle hook fails no more"
+                );
             }
             return;
         };
@@ -279,7 +284,7 @@ async fn tell_hook(shared: &Shared, one: &mut One, step: Step) -> (SignedDuratio
         Err(AwsError::NoActiveHook { .. }) if *is_new => (pause.min(NOT_OPEN), None),
         // Our hook no longer holds it: the next refresh shows what became of it.
         Ok(()) | Err(AwsError::NoActiveHook { .. } | AwsError::DryRun { .. }) => (pause, None),
-        Err(error @ AwsError::Denied { .. }) => (DENIED, Some(error)),
+        Err(error @ AwsError::Denied { .. }) => (DENIED.min(pause / 4), Some(error)),
         Err(error) => (RETRY, Some(error)),
     }
 }

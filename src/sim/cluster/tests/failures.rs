@@ -170,6 +170,20 @@ async fn a_webhook_denies_one_pod_and_another_says_nothing_for_ten_seconds() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_webhook_has_the_eviction_of_a_pod_made_again_later_and_its_deletion_is_none_of_its_business() {
+    let sim = sim();
+    sim.cluster.add(node("n1")).add(pod("mine").on("n1"));
+    sim.cluster.postpone(Verb::Create, "pods/eviction", "mine");
+    for _ in 0..3 {
+        let status = refused(sim.pods().evict("mine", &EvictParams::default()).await);
+        assert_eq!((status.code, status.reason.as_str()), (429, "TooManyRequests"));
+        assert!(status.details.is_none() && status.message.contains("evacuation"), "{status:?}");
+    }
+    sim.pods().delete("mine", &DeleteParams::default()).await.unwrap();
+    assert!(sim.cluster.pod("mine").unwrap().metadata.deletion_timestamp.is_some());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_token_that_has_expired_is_nobodys() {
     let sim = sim();
     sim.cluster.add(node("n1")).expire_tokens_for(Duration::from_mins(1));
