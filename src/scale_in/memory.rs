@@ -319,12 +319,10 @@ impl Memory {
                 *times += 1;
                 if *times < BUSY_IN_A_ROW {
                     // As long as it says. What is known of the pod beside that stands, but the room that we saw is taken.
-                    match self.refusals.get_mut(&uid) {
-                        Some(refusal) => refusal.budgets = budgets,
-                        None => {
-                            let by = Obstacle::Busy;
-                            self.refusals.insert(uid, Refusal { budgets, text, by });
-                        }
+                    if let Some(refusal) = self.refusals.get_mut(&uid) {
+                        refusal.budgets = budgets;
+                    } else {
+                        self.refusals.insert(uid, Refusal { budgets, text, by: Obstacle::Busy });
                     }
                     return self.failed(&task, now, Some(pause));
                 }
