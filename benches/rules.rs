@@ -13,8 +13,9 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use ebbtide::aws::{LaunchSpec, Lifecycle, type_table};
+use ebbtide::aws::{LaunchSpec, type_table};
 use ebbtide::cluster::{NodeView, PodName, PodView, Sink as _, Store};
+use ebbtide::groups::Group;
 use ebbtide::groups::hooks::{HookState, TerminatingHooks};
 use ebbtide::provider::proto::cloud_provider_server::CloudProvider as _;
 use ebbtide::provider::proto::{NodeGroupForNodeRequest, NodeGroupNodesRequest, NodeGroupTargetSizeRequest};
@@ -22,7 +23,7 @@ use ebbtide::scale_in::Settings;
 use ebbtide::scale_in::preview::{End, Facts, Member, Place, preview};
 use ebbtide::scale_in::record::Cause;
 use ebbtide::template::{self, Template};
-use fixture::{NODES, for_node_request, listed, provider, seen, text};
+use fixture::{NODES, for_node_request, group, listed, provider, seen, text};
 use futures::FutureExt as _;
 use jiff::Timestamp;
 use prost::Message as _;
@@ -82,19 +83,15 @@ fn pod(n: usize) -> PodView {
 }
 
 fn scale_in(criterion: &mut Criterion) {
+    let group = Group { asg: Arc::new(group()), ..Group::default() };
+    let hooks = HookState::Known(TerminatingHooks::default());
     let facts = Facts {
         node: serde_json::from_str(&text(3)).expect("a Node"),
         pods: (0..PODS).map(pod).collect(),
         budgets: Arc::new(Store::default()),
         daemon_sets: None,
         attachments: 0,
-        place: Place::In(Member {
-            group: "web".into(),
-            lifecycle: Lifecycle::InService,
-            hook: HookState::Known(TerminatingHooks::default()),
-            drain_timeout: None,
-            may_shrink: true,
-        }),
+        place: Place::In(Member::of(&group, &group.asg.instances[3], &listed(&[text(3)]), hooks)),
         settings: Settings::default(),
     };
     let now = Timestamp::from_second(1_700_000_000).expect("in range");

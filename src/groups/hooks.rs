@@ -152,9 +152,18 @@ impl Hooks {
 
     /// What is known of the group's hooks, of any age.
     pub fn state(&self, group: &GroupName) -> HookState {
+        self.state_since(group, None)
+    }
+
+    /// The same, ours with the time-outs by which AWS holds an instance that it began to hold at `since`.
+    pub fn state_since(&self, group: &GroupName, since: Option<Timestamp>) -> HookState {
         let Some(slot) = self.slots().get(group).cloned() else { return HookState::Unknown };
         match slot.known() {
-            Some(known) => HookState::Known(self.terminating(&known)),
+            Some(known) => {
+                let hooks = self.terminating(&known);
+                let ours = hooks.ours.map(|hook| known.as_of(hook, since));
+                HookState::Known(TerminatingHooks { ours, ..hooks })
+            }
             None if slot.want().outage.failures() >= PRESUMED_AFTER => {
                 HookState::Presumed(self.presumed(group))
             }
@@ -312,40 +321,11 @@ impl Hooks {
         had.map(|(time_out, _)| *time_out).chain(now).min()
     }
 
-    /// What is known of the group's hooks, ours with the time-outs by which AWS holds an instance that it began to hold at `since`.
-    pub fn state_since(&self, group: &GroupName, since: Option<Timestamp>) -> HookState {
-        match (self.state(group), since) {
-            (HookState::Known(hooks), Some(since)) => {
-                let ours = hooks.ours.map(|hook| self.as_of(group, hook, since));
-                HookState::Known(TerminatingHooks { ours, ..hooks })
-            }
-            (state, _) => state,
-        }
-    }
-
     /// Our hook of the group as last seen, with the time-outs by which AWS holds an instance that it began to hold at `since`;
     /// `None` also if the group's hooks were never seen.
     pub fn last_seen_since(&self, group: &GroupName, since: Timestamp) -> Option<Hook> {
-        self.last_seen(group).map(|hook| self.as_of(group, hook, since))
-    }
-
-    /// The hook with the time-out that it had at `since`. Of two that it may have had then, the shorter.
-    fn as_of(&self, group: &GroupName, hook: Hook, since: Timestamp) -> Hook {
-        let mut earlier: Vec<(Duration, Earlier)> =
-            self.known(group).map(|known| known.earlier.into_iter().collect()).unwrap_or_default();
-        earlier.retain(|(_, until)| since <= until.gone);
-        earlier.sort_by_key(|(_, until)| until.gone);
-        // The first that was surely seen after the hold began is the last that it may have had then.
-        let last = earlier.iter().position(|(_, until)| later(since, signed(HELD_BY_THEN)) <= until.seen);
-        let now = last.is_none().then_some(hook.heartbeat_timeout);
-        let had =
-            earlier.iter().take(last.map_or(usize::MAX, |last| last + 1)).map(|(time_out, _)| *time_out);
-        match had.chain(now).min() {
-            Some(time_out) if time_out != hook.heartbeat_timeout => {
-                Hook { abandons: hook.abandons, ..Hook::new(hook.name, hook.group, time_out) }
-            }
-            _ => hook,
-        }
+        let known = self.known(group)?;
+        self.ours(&known).map(|hook| known.as_of(hook, Some(since)))
     }
 
     /// Puts a hook of ours on its group. The cache has it at once: AWS may not show it for a while.
@@ -429,6 +409,25 @@ impl Hooks {
 
     fn known(&self, group: &GroupName) -> Option<Known> {
         self.slots().get(group).and_then(|slot| slot.known())
+    }
+}
+
+impl Known {
+    /// Our hook with the time-out that it had at `since` (`None`: now). Of two that it may have had then, the shorter.
+    fn as_of(&self, hook: Hook, since: Option<Timestamp>) -> Hook {
+        let Some(since) = since.filter(|_| !self.earlier.is_empty()) else { return hook };
+        let mut had: Vec<_> = self.earlier.iter().filter(|(_, until)| since <= until.gone).collect();
+        had.sort_by_key(|(_, until)| until.gone);
+        // The first that was surely seen after the hold began is the last that it may have had then.
+        let last = had.iter().position(|(_, until)| later(since, signed(HELD_BY_THEN)) <= until.seen);
+        let now = last.is_none().then_some(hook.heartbeat_timeout);
+        let many = last.map_or(had.len(), |last| last + 1);
+        match had.into_iter().take(many).map(|(time_out, _)| *time_out).chain(now).min() {
+            Some(time_out) if time_out != hook.heartbeat_timeout => {
+                Hook { abandons: hook.abandons, ..Hook::new(hook.name, hook.group, time_out) }
+            }
+            _ => hook,
+        }
     }
 }
 

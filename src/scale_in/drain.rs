@@ -12,7 +12,7 @@ use super::class::{Class, is_patient};
 use super::deadline::{self, cut, grace_to_ask, last_call, soft_limit};
 use super::events::NodeEvent;
 use super::eviction_rate::Permit;
-use super::memory::{Obstacle, Refusal, Task};
+use super::memory::{Obstacle, Task};
 use super::record::{Phase, Record};
 use super::situation::{SPOKEN_FOR_WITHIN, Situation};
 use super::waiting::{WaitReason, Waiting};
@@ -242,7 +242,7 @@ fn is_cut(s: &Situation<'_>, pod: &PodView, class: Class, time: Time, plan: &mut
     true
 }
 
-/// Waits for a pod that is going. If its grace is longer than the time left, cuts it at the end, not before.
+/// Waits for a pod that is going. If its grace ends after `limit`, cuts it at the end, not before.
 fn wait_for_exit(
     s: &Situation<'_>,
     pod: &PodView,
@@ -250,7 +250,7 @@ fn wait_for_exit(
     limit: Option<Timestamp>,
     plan: &mut Plan,
 ) -> WaitReason {
-    if let Some(cut) = limit.map(cut) {
+    if let Some(cut) = limit.filter(|limit| *limit < s.ours(until)).map(cut) {
         if cut > s.now {
             plan.wake(cut);
         } else if s.memory.asked.get(&pod.uid).is_none_or(|at| *at < cut) {
@@ -310,14 +310,15 @@ fn try_eviction(
     };
     // What got no answer might get none for ten seconds again, which the deletion at the last call would have to wait for.
     let is_late = time.gone_by.is_some_and(|by| order::first_call(by, pod.grace_seconds) <= s.now);
-    let is_stuck = s.memory.is_put_off_for_ever(&pod.uid);
-    let keeps = |refusal: &&Refusal| match refusal.by {
+    // Flow control says no more than that it is to be tried again.
+    let refused = refusal.filter(|refusal| match refusal.by {
         Obstacle::Budget => false,
-        Obstacle::Busy => is_stuck,
+        Obstacle::Busy => s.memory.is_put_off_for_ever(&pod.uid),
         Obstacle::Other => true,
-    };
-    if let Some(refusal) = refusal.filter(keeps).filter(|_| is_late) {
-        return WaitReason::Refused(refusal.text.clone());
+    });
+    let refused = refused.map(|refusal| WaitReason::Refused(refusal.text.clone()));
+    if is_late && let Some(refused) = refused {
+        return refused;
     }
     let at_once = has_room && !in_flight;
     let is_due = at_once || s.memory.may_try_at(&task).is_some_and(|at| at <= s.now);
@@ -332,11 +333,7 @@ fn try_eviction(
             let names: Vec<_> = refusal.budgets.iter().map(|(name, _)| name.as_str()).collect();
             WaitReason::Budget(names.join(", "), refusal.text.clone())
         }
-        Some(refusal) if refusal.by == Obstacle::Other || is_stuck => {
-            WaitReason::Refused(refusal.text.clone())
-        }
-        _ if waits => WaitReason::Rate,
-        _ => WaitReason::Queued,
+        _ => refused.unwrap_or(if waits { WaitReason::Rate } else { WaitReason::Queued }),
     }
 }
 

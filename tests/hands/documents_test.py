@@ -17,6 +17,7 @@ ELSEWHERE = {
     r"(\w+=\$\(|for .*\n *)?aws (cloudformation|iam) ": "the worlds have no CloudFormation and no IAM; tests/deploy.sh checks template, parameters and policies",
     r"helm ": "the worlds have none of its objects; tests/deploy.sh renders what it would install",
     r"kubectl apply ": "the worlds have no RBAC, Deployments that run, or schemas; tests/deploy.sh holds every object against the schemas",
+    r"kubectl .*\bauth can-i ": "the worlds have no RBAC; tests/deploy.sh looks at each role",
     r"kubectl .*\b(deploy/|deployment[ /])": "ebbtide is no pod of the simulated cluster",
     r"kubectl .*\blogs -l ": "the same",
     r"kubectl exec --stdin |open http": "the same; tests/status.sh opens the page",

@@ -8,7 +8,7 @@ use ebbtide::sim::program::config;
 use jiff::SignedDuration;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 
-use crate::journal_queries::{asked, aws_moments, notes, released_at};
+use crate::journal_queries::{asked, aws_moments, graces, notes, released_at};
 use crate::scene::{Cause, Machine, Scene, group, held_group, seconds};
 
 fn within(minutes: u64) -> Config {
@@ -68,8 +68,7 @@ async fn at_a_limit_that_is_only_ours_a_drain_that_is_to_wait_deletes_nothing_an
         scene.scale_in(&machine, cause).await;
         scene.pass_some(seconds(1_200)).await;
         assert!(asked(&scene.world, "web").is_empty(), "its budget counts");
-        let graces: Vec<_> = asked(&scene.world, "slow").iter().map(|(_, _, grace)| *grace).collect();
-        assert_eq!(graces, [600]);
+        assert_eq!(graces(&scene.world, "slow"), [600]);
         let told = notes(&scene.world, &machine, "ScaleInOverTime");
         assert!((2..=4).contains(&told.len()), "repeated every five minutes: {told:?}");
         assert!(told.iter().all(|note| note.contains("default/web (budget default/web)")), "{told:?}");

@@ -38,6 +38,11 @@ pub(crate) fn asked(world: &World, prefix: &str) -> Vec<(Timestamp, By, i64)> {
     asks.collect()
 }
 
+/// With which graces they were asked.
+pub(crate) fn graces(world: &World, prefix: &str) -> Vec<i64> {
+    asked(world, prefix).into_iter().map(|(_, _, grace)| grace).collect()
+}
+
 /// Whether a pod whose name begins so was asked to go.
 pub(crate) fn is_asked(world: &World, prefix: &str) -> bool {
     world.cluster.happened(|e| matches!(e, Event::PodAsked { pod, .. } if pod.name.starts_with(prefix)))

@@ -17,7 +17,7 @@ use ebbtide::telemetry::captured::{self, Log};
 use jiff::{SignedDuration, Timestamp};
 use tracing::Level;
 
-use crate::journal_queries::{a_hook_timed_out, asked, aws_moments, released_at};
+use crate::journal_queries::{a_hook_timed_out, aws_moments, graces, released_at};
 use crate::scene::{Cause, Scene, group, held_group, seconds};
 
 const PUT: Operation = Operation::PutLifecycleHook;
@@ -194,7 +194,7 @@ async fn a_hook_that_others_lengthen_while_it_holds_an_instance_ends_when_it_was
     scene.world.aws.put_hook("web", HookSpec::terminating("ebbtide").heartbeat(1_800));
     scene.until_gone(&machine).await;
     assert!(!a_hook_timed_out(&scene.world));
-    assert_eq!(asked(&scene.world, "web").iter().map(|(_, _, grace)| *grace).collect::<Vec<_>>(), [60]);
+    assert_eq!(graces(&scene.world, "web"), [60]);
     scene.assert_left_well(&machine);
 }
 
@@ -209,7 +209,7 @@ async fn a_hook_that_others_shorten_a_moment_before_it_holds_an_instance_ends_by
     scene.scale_in(&machine, Cause::Group).await;
     scene.until_gone(&machine).await;
     assert!(!a_hook_timed_out(&scene.world));
-    assert_eq!(asked(&scene.world, "web").iter().map(|(_, _, grace)| *grace).collect::<Vec<_>>(), [60]);
+    assert_eq!(graces(&scene.world, "web"), [60]);
     scene.assert_left_well(&machine);
 }
 

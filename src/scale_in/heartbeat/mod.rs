@@ -36,7 +36,7 @@ use crate::telemetry::{Outage, chain};
 /// AWS allows is 30 s.
 const RETRY: SignedDuration = SignedDuration::from_secs(1);
 
-/// The same at most after one that AWS denies, which it does at once; of a short time-out, an eighth. The right may come meanwhile.
+/// The same at most after one that AWS denies, which it does at once; with a short time-out, after an eighth of that. The right may come meanwhile.
 const DENIED: SignedDuration = SignedDuration::from_secs(15);
 
 /// AWS shows an instance as held before its hook takes heartbeats: try again after this time ...

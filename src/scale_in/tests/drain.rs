@@ -183,6 +183,15 @@ fn a_pod_that_was_cut_short_is_not_cut_short_again() {
 }
 
 #[test]
+fn a_pod_whose_own_end_is_in_time_is_not_cut_short() {
+    for (until, is_cut) in [(990, false), (991, true)] {
+        let mut scene = node().by_autoscaler().until(1_000).with(pod("web").going(until));
+        scene.now = at(989);
+        assert_eq!(!deletions(&scene.plan()).is_empty(), is_cut, "until {until}");
+    }
+}
+
+#[test]
 fn the_rate_of_evictions_holds_a_pod_up_until_its_last_call_is_near_and_is_named() {
     let mut scene = node().by_autoscaler().until(1_000).with(pod("web"));
     scene.permits = Some(0);

@@ -379,6 +379,11 @@ impl Scene {
     }
 }
 
+/// The Node says that its kubelet is Ready, or not.
+pub(super) fn ready(scene: &mut Scene, status: &str) {
+    scene.patch(&json!({ "status": { "conditions": [{ "type": "Ready", "status": status }] } }));
+}
+
 pub(super) fn evictions(plan: &Plan) -> Vec<(String, Option<i64>)> {
     plan.actions
         .iter()

@@ -21,10 +21,6 @@ fn shown(scene: &mut Scene, lifecycle: Lifecycle) {
     scene.instance = Membership::In { group: "g".into(), lifecycle, seen: scene.now };
 }
 
-fn ready(scene: &mut Scene, status: &str) {
-    scene.patch(&json!({ "status": { "conditions": [{ "type": "Ready", "status": status }] } }));
-}
-
 #[test]
 fn an_instance_in_service_again_ends_its_scale_in_once_a_new_refresh_shows_it_and_its_node_is_ready() {
     let mut scene = node().asked_by(Cause::LifecycleHook, Release::CompleteHook).hooked(60);

@@ -13,12 +13,6 @@ fn another(mut scene: Scene) -> Scene {
     scene
 }
 
-fn named(status: &str) -> Scene {
-    let mut scene = another(node());
-    scene.patch(&json!({ "status": { "conditions": [{ "type": "Ready", "status": status }] } }));
-    scene
-}
-
 fn on(pod: PodView, node: &str) -> PodView {
     PodView { node: node.into(), ..pod }
 }
@@ -49,7 +43,9 @@ fn the_node_that_speaks_for_the_instance_tells_of_the_others() {
 fn an_exit_is_overdue_sooner_on_the_node_of_which_nothing_is_heard() {
     for (of, given_up) in [("n1", 330), ("n2", 90)] {
         let mut scene = node().by_autoscaler().with(on(pod("web"), of).going(30));
-        scene.beside = vec![Arc::new(named("Unknown").view())];
+        let mut other = another(node());
+        ready(&mut other, "Unknown");
+        scene.beside = vec![Arc::new(other.view())];
         scene.now = at(given_up - 1);
         assert!(!reasons(&scene.plan()).contains(&"ScaleInFlushing"), "{of}");
         scene.later(1);
@@ -61,7 +57,7 @@ fn an_exit_is_overdue_sooner_on_the_node_of_which_nothing_is_heard() {
 fn there_is_nobody_left_to_flush_once_none_of_the_nodes_is_heard_of_or_confirms_an_exit() {
     for (nodes_of_pods, is_dead) in [(&["n1"][..], false), (&["n2"], false), (&["n1", "n2"], true)] {
         let mut scene = node().by_autoscaler();
-        scene.beside = vec![Arc::new(named("True").view())];
+        scene.beside = vec![Arc::new(another(node()).view())];
         for name in nodes_of_pods {
             scene.put(on(pod(name), name).going(30));
         }
