@@ -49,6 +49,7 @@ const LINES: &[&str] = &[
     "pods: preStop",
     "pods: blocked by a budget",
     "pods: budget",
+    "pods: postponed by a webhook",
     "cause: Autoscaler",
     "cause: AutoscalerOfAll",
     "cause: DeleteNodes",
@@ -64,6 +65,7 @@ const LINES: &[&str] = &[
     "cause: Lowered",
     "cause: NoCapacity",
     "cause: pods come",
+    "cause: Hook",
     "person: Cancel",
     "person: Mistype",
     "person: Cordon",
@@ -205,6 +207,7 @@ fn shapes(scenario: &Scenario) -> Vec<String> {
         add(workload.pre_stop > 0, "pods: preStop");
         add(workload.budget == Some(Budget::Blocks), "pods: blocked by a budget");
         add(matches!(workload.budget, Some(Budget::Unavailable(_))), "pods: budget");
+        add(workload.is_postponed, "pods: postponed by a webhook");
     }
     all
 }
@@ -213,7 +216,7 @@ fn happenings(what: &What) -> Vec<String> {
     let word = |debug: String| debug.split(['(', ' ']).next().unwrap_or_default().to_owned();
     match what {
         What::Cause(cause, _) => vec![format!("cause: {cause:?}")],
-        What::Group(cause, _) => vec![format!("cause: {cause:?}")],
+        What::Group(cause, _) => vec![format!("cause: {}", word(format!("{cause:?}")))],
         What::Comes(_) => vec!["cause: pods come".to_owned()],
         What::Machine(damage, _) => vec![format!("machine: {damage:?}")],
         What::Person(deed, _) => vec![format!("person: {deed:?}")],

@@ -96,6 +96,10 @@ pub(crate) fn scenario(seed: u64) -> Scenario {
     if seed % LONG == LONG / 2 {
         happenings.extend(long_drain(&mut dice, &groups, &mut workloads));
     }
+    for workload in &mut workloads {
+        workload.is_postponed = dice.one_in(15);
+    }
+    happenings.extend(dice.maybe(6, |dice| other_hook(dice, &groups)));
     happenings.sort_by_key(|happening| happening.at);
     Scenario { seed, program, autoscaler, reuses_addresses, groups, workloads, happenings }
 }
@@ -119,6 +123,16 @@ fn long_drain(dice: &mut Dice, groups: &[Group], workloads: &mut Vec<Workload>) 
     let cause = dice.of(&[Cause::DeleteNodes, Cause::Now, Cause::Rebalance]);
     let what = What::Cause(cause, dice.0.usize(..64));
     [Happening { at: BEGINS + dice.0.u32(..60), what }]
+}
+
+/// Somebody changes a hook while nodes leave.
+fn other_hook(dice: &mut Dice, groups: &[Group]) -> Happening {
+    let cause = GroupCause::Hook(heartbeat(dice));
+    Happening { at: BEGINS + dice.0.u32(..420), what: What::Group(cause, dice.0.usize(..groups.len())) }
+}
+
+fn heartbeat(dice: &mut Dice) -> u32 {
+    dice.of(&[30, 60, 120, 300])
 }
 
 struct Dice(Rng);
@@ -158,7 +172,6 @@ fn groups(dice: &mut Dice, is_large: bool) -> Vec<Group> {
 
 fn group(dice: &mut Dice, name: &'static str, is_large: bool) -> Group {
     let nodes = if is_large { dice.0.u32(4..=12) } else { dice.0.u32(1..=3) };
-    let heartbeat = |dice: &mut Dice| dice.of(&[30, 60, 120, 300]);
     let our_hook = !dice.one_in(3);
     Group {
         name,
@@ -228,6 +241,7 @@ fn workload(dice: &mut Dice, name: &str, is_large: bool) -> Workload {
         has_finalizer: kind == Kind::Bare && dice.one_in(3),
         pre_stop: if dice.one_in(8) { longest / 2 } else { 0 },
         order: dice.maybe(10, |dice| dice.of(&[-5, 10])),
+        is_postponed: false,
         cpu: dice.of(&[50, 100, 400, 900]),
     };
     // People end whom a drain waits for; one that comes back to the same node each time would hold it for ever.

@@ -88,6 +88,8 @@ pub(crate) struct Workload {
     pub(crate) has_finalizer: bool,
     pub(crate) pre_stop: u32,
     pub(crate) order: Option<i32>,
+    /// An admission webhook answers each of its evictions that it is to be tried again.
+    pub(crate) is_postponed: bool,
     pub(crate) cpu: u32,
 }
 
@@ -178,6 +180,8 @@ pub(crate) enum GroupCause {
     Lowered,
     /// Launches fail a few times.
     NoCapacity,
+    /// A person gives our hook this heartbeat time-out, or puts one.
+    Hook(u32),
 }
 
 /// What happens to a machine.

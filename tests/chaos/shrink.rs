@@ -135,6 +135,7 @@ const WORKLOADS: &[fn(&mut Workload)] = &[
     |workload| workload.has_finalizer = false,
     |workload| workload.pre_stop = 0,
     |workload| workload.order = None,
+    |workload| workload.is_postponed = false,
     |workload| {
         workload.grace = 30;
         workload.exits = workload.exits.min(10);

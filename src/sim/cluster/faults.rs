@@ -64,7 +64,7 @@ pub(super) enum Verdict {
 struct Webhook {
     verb: Verb,
     resource: String,
-    /// The only object concerned, if there is one.
+    /// The only objects concerned, if not all are: this one, and those of a set of this name.
     name: Option<Name>,
     verdict: Verdict,
 }
@@ -155,8 +155,14 @@ impl Faults {
         let concerned = |webhook: &&Webhook| {
             webhook.verb == call.verb
                 && webhook.resource == path
-                && webhook.name.as_ref().is_none_or(|name| *name == call.target())
+                && webhook.name.as_ref().is_none_or(|name| is_of(name, &call.target()))
         };
         self.webhooks.iter().find(concerned).map(|webhook| webhook.verdict)
     }
+}
+
+/// Whether an object has this name, or is one of the set that has it.
+fn is_of(name: &Name, object: &Name) -> bool {
+    let rest = object.name.strip_prefix(&name.name);
+    object.namespace == name.namespace && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
 }

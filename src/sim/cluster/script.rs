@@ -108,13 +108,13 @@ impl Cluster {
         self.change(|state| state.faults.add(requests, verb, resource, fault));
     }
 
-    /// An admission webhook denies this verb for one object from now on.
+    /// An admission webhook denies this verb for one object, or those of a set, from now on.
     pub fn deny(&self, verb: Verb, resource: &str, name: impl Into<Name>) {
         let name = Some(name.into());
         self.change(|state| state.faults.add_webhook(verb, resource, name, Verdict::Denies));
     }
 
-    /// An admission webhook answers this verb for one object with 429 from now on.
+    /// An admission webhook answers this verb for one object, or those of a set, with 429 from now on.
     ///
     /// Source: KubeVirt's [pod eviction
     /// admitter](https://github.com/kubevirt/kubevirt/blob/main/pkg/virt-api/webhooks/validating-webhook/admitters/pod-eviction-admitter.go).

@@ -157,8 +157,8 @@ impl History {
 
     /// Whether the program ran and AWS answered for the last heartbeat time-out of a group's hook.
     fn was_there(&self, group: &str, at: Timestamp) -> bool {
-        let spec = self.scenario.groups.iter().find(|spec| spec.name == group);
-        let heartbeat = spec.and_then(|spec| spec.hook).unwrap_or(120);
+        let (shortest, heartbeat) =
+            (self.heartbeats(group).min(), self.heartbeats(group).max().unwrap_or_default());
         let from = at - SignedDuration::from_secs(i64::from(heartbeat));
         // Half a minute is too short where nine calls of ten are refused, or a description shows what was 20 s ago.
         let is_blind = |what: &What| match what {
@@ -166,7 +166,8 @@ impl History {
             What::Aws(AwsFault::Stale { by, .. }) => *by >= 20,
             _ => false,
         };
-        let is_hopeless = heartbeat <= 30 && self.did(from - BLIND, at, is_blind);
+        let is_hopeless =
+            shortest.is_some_and(|shortest| shortest <= 30) && self.did(from - BLIND, at, is_blind);
         !self.was_disturbed(from, at) && !is_hopeless
     }
 

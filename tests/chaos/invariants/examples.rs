@@ -232,6 +232,7 @@ fn scenario() -> Scenario {
             has_finalizer: false,
             pre_stop: 0,
             order: None,
+            is_postponed: false,
             cpu: 100,
         }],
         happenings: Vec::new(),

@@ -7,7 +7,7 @@ use ebbtide::sim::cluster::{Event, NodeChange};
 
 use crate::history::{History, Note};
 use crate::play::{MANAGED, RECORD};
-use crate::scenario::Cause;
+use crate::scenario::{Cause, GroupCause, What};
 
 /// A hook holds an instance for a hundred heartbeat time-outs; one less, as the program leaves the last to others.
 const HEARTBEATS: u32 = 99;
@@ -40,8 +40,7 @@ impl History {
             Some(self.requested(instance)? + SignedDuration::from_secs(i64::from(seconds)))
         });
         let group = self.lives.get(instance).map_or("", |life| life.group.as_str());
-        let is_held = self.scenario.program.manages_hooks
-            || self.scenario.groups.iter().any(|spec| spec.name == group && spec.hook.is_some());
+        let is_held = self.heartbeats(group).next().is_some();
         let held = self.requested(instance).filter(|_| is_held);
         let hook = held.map(|since| since + self.hold(group, since) - HELD_EARLIER);
         notices.chain(ours).chain(hook).min()
@@ -49,12 +48,22 @@ impl History {
 
     /// For how long our hook holds an instance of a group at the least, if its end was wished then.
     fn hold(&self, group: &str, since: Timestamp) -> SignedDuration {
-        let spec = self.scenario.groups.iter().find(|spec| spec.name == group);
-        let managed = self.scenario.program.manages_hooks.then_some(MANAGED);
-        let known = spec.and_then(|spec| spec.hook).into_iter().chain(managed).min();
+        let known = self.heartbeats(group).min();
         let is_known = !self.aws_had_trouble(since - LOOKED_UP, since + LOOKED_UP);
         let heartbeat = known.filter(|_| is_known).unwrap_or(SHORTEST_HEARTBEAT);
         SignedDuration::from_secs(i64::from(HEARTBEATS * heartbeat))
+    }
+
+    /// The heartbeat time-outs that our hook of a group has had, in seconds.
+    pub(super) fn heartbeats(&self, group: &str) -> impl Iterator<Item = u32> {
+        let place = self.scenario.groups.iter().position(|spec| spec.name == group);
+        let own = place.and_then(|n| self.scenario.groups[n].hook);
+        let managed = self.scenario.program.manages_hooks.then_some(MANAGED);
+        let changed = self.scenario.happenings.iter().filter_map(move |happening| match happening.what {
+            What::Group(GroupCause::Hook(heartbeat), n) if Some(n) == place => Some(heartbeat),
+            _ => None,
+        });
+        own.into_iter().chain(managed).chain(changed)
     }
 
     /// When somebody first wished the end of the instance.

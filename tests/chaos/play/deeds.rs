@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use ebbtide::k8s::names;
 use ebbtide::sim::aws::{
-    Death, LaunchFailure, Operation, Power, Refusal, ScheduledChange, TerminationCause, Trouble, Which,
+    Death, HookSpec, LaunchFailure, Operation, Power, Refusal, ScheduledChange, TerminationCause, Trouble,
+    Which,
 };
 use ebbtide::sim::ca_drain::{Flags, drain_and_delete};
 use ebbtide::sim::{autoscaler, cluster};
@@ -15,7 +16,7 @@ use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
-use super::setting::add;
+use super::setting::{OURS, add};
 use super::{Later, Stage, drainers};
 use crate::history::{Machine, Note};
 use crate::scenario::{AwsFault, Blow, Cause, Damage, Deed, GroupCause, Pick, Upset, What};
@@ -153,6 +154,10 @@ impl Stage {
             }
             GroupCause::NoCapacity => {
                 self.world.aws.fail_launches(group, LaunchFailure::InsufficientCapacity, 3);
+            }
+            GroupCause::Hook(heartbeat) => {
+                let hook = HookSpec::terminating(OURS).heartbeat(u64::from(heartbeat));
+                self.world.aws.put_hook(group, hook);
             }
         }
         self.note(Note::AskedOfGroup(cause, group.to_owned()));

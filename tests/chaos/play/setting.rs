@@ -12,7 +12,7 @@ use ebbtide::sim::autoscaler::{Autoscaler, Client, Options, Version};
 use ebbtide::sim::aws::{GroupSpec, HookResult, HookSpec, MixedSpec, QueueSpec, TemplateData, WarmPoolSpec};
 use ebbtide::sim::ca_drain::{self, clean_up};
 use ebbtide::sim::cluster::{
-    Cluster, EBBTIDE, Rights, Workload as Pods, budget, daemon_set, job, pod, replica_set, stateful_set,
+    Cluster, EBBTIDE, Rights, Verb, Workload as Pods, budget, daemon_set, job, pod, replica_set, stateful_set,
 };
 use ebbtide::sim::paused::Switch;
 use ebbtide::sim::program::{TAG, config};
@@ -217,6 +217,9 @@ pub(super) fn add(cluster: &Cluster, workload: &Workload, pool: Option<&str>) {
     };
     if let Some(allowed) = allowed {
         cluster.add(budget(name).max_unavailable(allowed));
+    }
+    if workload.is_postponed {
+        cluster.postpone(Verb::Create, "pods/eviction", name);
     }
     match workload.kind {
         Kind::Replicas => {
