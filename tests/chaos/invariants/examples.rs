@@ -281,6 +281,10 @@ pub(super) fn hurried() -> History {
     Example::begun().leaves(100).asked(105, "api-1", By::Eviction, 20).exits(112, "api-1").ended()
 }
 
+pub(super) fn late() -> History {
+    Example::begun().leaves(100).asked(2_000, "api-1", By::Eviction, 20).exits(2_010, "api-1").ended()
+}
+
 pub(super) fn line_lost() -> History {
     let lost = Event::LinesLost { node: NODE.to_owned(), count: 3 };
     Example::begun().leaves(100).exits(112, "api-1").completed(113).cluster(114, lost).ended()

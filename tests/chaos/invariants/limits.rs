@@ -87,6 +87,21 @@ impl History {
         recorded.into_iter().chain(ending).min()
     }
 
+    /// Since when all that limits the stay of an instance has been there, of what there was at a moment.
+    pub(super) fn limited_since(&self, instance: &str, at: Timestamp) -> Option<Timestamp> {
+        let group = self.lives.get(instance).map_or("", |life| life.group.as_str());
+        let notices = self.diary.iter().filter_map(|(at, note)| match note {
+            Note::Asked(Cause::Spot | Cause::Scheduled, machine) if machine.instance == instance => Some(*at),
+            Note::AskedOfGroup(GroupCause::Hook(_), name) if name == group => Some(*at),
+            _ => None,
+        });
+        let held = self.aws.iter().filter_map(|entry| match &entry.what {
+            aws::Event::TerminationStarted { instance: id, .. } if id == instance => Some(entry.at),
+            _ => None,
+        });
+        self.requested(instance).into_iter().chain(notices).chain(held).filter(|moment| *moment <= at).max()
+    }
+
     /// Whether pods on the instance with this grace may be cut into at a moment.
     pub(super) fn time_is_up(&self, instance: &str, grace: i64, at: Timestamp) -> bool {
         let Some(deadline) = self.deadline(instance) else { return false };

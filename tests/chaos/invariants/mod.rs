@@ -48,6 +48,7 @@ invariants! {
     "no DaemonSet pod is asked before the last workload has left": pods::daemons, broken by examples::daemon_asked;
     "no budget is overridden before the deadline": pods::budgets, broken by examples::deleted;
     "no grace is shortened before the deadline": pods::graces, broken by examples::hurried;
+    "a pod whose whole grace fits before the deadline has it": pods::late, broken by examples::late;
     "no last line is lost": pods::lines, broken by examples::line_lost;
     "an instance lowers the desired capacity once": sizes::decrements, broken by examples::lowered_twice;
     "no size goes below the minimum": sizes::minimum, broken by examples::too_small;

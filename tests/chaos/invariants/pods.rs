@@ -1,5 +1,7 @@
 //! What becomes of pods.
 
+use std::collections::BTreeSet;
+
 use ebbtide::sim::aws::{Event as AwsEvent, Operation};
 use ebbtide::sim::cluster::{By, Event};
 use ebbtide::sim::report::Run;
@@ -15,6 +17,15 @@ pub(super) const DEAD: SignedDuration = SignedDuration::from_mins(1);
 
 /// As exact as timestamps of Kubernetes are.
 const SECOND: SignedDuration = SignedDuration::from_secs(1);
+
+/// A last call is so early, and evictions of one node may take so long beside other ones.
+const LATE: SignedDuration = SignedDuration::from_secs(10);
+
+/// Trouble so long before a last call excuses that it comes late: what failed is tried again by then, and what was not known is.
+const TROUBLE: SignedDuration = SignedDuration::from_mins(6);
+
+/// The longest grace that anybody waits for.
+const LONGEST: i64 = 100_000;
 
 /// How long containers run on at most that are killed without a grace.
 const KILLED: SignedDuration = SignedDuration::from_secs(3);
@@ -210,6 +221,35 @@ pub(super) fn graces(history: &History) -> Vec<Violation> {
         let instance = history.instance_at(&run.node, at);
         if !instance.is_some_and(|instance| history.time_is_up(instance, own, at)) {
             let what = format!("{} asked by {by:?} with {grace} s of {own}", run.pod.name);
+            found.push(Violation { at, what });
+        }
+    }
+    found
+}
+
+/// A workload is asked for the first time when its whole grace does not fit any more, though it was there when that did.
+pub(super) fn late(history: &History) -> Vec<Violation> {
+    let mut found = Vec::new();
+    let mut seen = BTreeSet::new();
+    for (at, by, grace, run) in
+        history.asks().filter(|(_, by, _, run)| run.is_workload() && *by != By::Controller)
+    {
+        let is_first = seen.insert((&run.pod, run.from));
+        let own = history.workload(run).map_or(0, |workload| workload.grace);
+        let Some(instance) = history.instance_at(&run.node, at) else { continue };
+        if !is_first || grace >= own || grace == MOST_OF_CA || own > LONGEST {
+            continue;
+        }
+        // What it was given ends when it must have gone.
+        let call = at - SignedDuration::from_secs(own - grace) - LATE;
+        let since = history.limited_since(instance, at).into_iter().chain(run.from).max();
+        let is_excused = since.is_none_or(|since| call < since + LATE)
+            || history.aws_had_trouble(call - TROUBLE, at)
+            || history.cluster_had_trouble(call - TROUBLE, at)
+            || history.was_disturbed(call - TROUBLE, at);
+        if !is_excused {
+            let what =
+                format!("{} asked by {by:?} with {grace} s of {own}, which fitted at {call}", run.pod.name);
             found.push(Violation { at, what });
         }
     }
