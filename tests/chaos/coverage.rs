@@ -7,7 +7,7 @@ use jiff::SignedDuration;
 
 use crate::history::History;
 use crate::invariants::calm_minutes;
-use crate::scenario::{AwsFault, Blow, Budget, Kind, Scenario, Upset, What};
+use crate::scenario::{AwsFault, Blow, Budget, Kind, Scenario, Upset, What, Workload};
 
 /// Seeds in a row from which on each line must have been exercised.
 pub(crate) const ENOUGH: u64 = 40;
@@ -50,6 +50,7 @@ const LINES: &[&str] = &[
     "pods: blocked by a budget",
     "pods: budget",
     "pods: postponed by a webhook",
+    "pods: blocked until a deadline",
     "cause: Autoscaler",
     "cause: AutoscalerOfAll",
     "cause: DeleteNodes",
@@ -184,6 +185,11 @@ fn shapes(scenario: &Scenario) -> Vec<String> {
             Some(crate::scenario::Autoscaler::Old) => "autoscaler: old",
             Some(crate::scenario::Autoscaler::New) => "autoscaler: new",
         },
+    );
+    let is_blocked = |workload: &Workload| workload.is_postponed || workload.budget == Some(Budget::Blocks);
+    add(
+        scenario.stays_blocked && scenario.workloads.iter().any(is_blocked),
+        "pods: blocked until a deadline",
     );
     for workload in &scenario.workloads {
         add(

@@ -100,8 +100,9 @@ pub(crate) fn scenario(seed: u64) -> Scenario {
         workload.is_postponed = dice.one_in(15);
     }
     happenings.extend(dice.maybe(6, |dice| other_hook(dice, &groups)));
+    let stays_blocked = dice.one_in(10);
     happenings.sort_by_key(|happening| happening.at);
-    Scenario { seed, program, autoscaler, reuses_addresses, groups, workloads, happenings }
+    Scenario { seed, program, autoscaler, reuses_addresses, stays_blocked, groups, workloads, happenings }
 }
 
 /// Pods that take from half an hour to two hours to go, and the end of a node: one has to wait for as long as its hook allows.

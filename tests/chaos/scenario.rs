@@ -14,6 +14,8 @@ pub(crate) struct Scenario {
     pub(crate) autoscaler: Option<Autoscaler>,
     /// Whether subnets are so small that an instance gets the address of the one that has just gone, and its Node that one's name.
     pub(crate) reuses_addresses: bool,
+    /// Whether budgets and webhooks that let nobody go stand until the shortest hold of a hook is over, with nothing else broken.
+    pub(crate) stays_blocked: bool,
     pub(crate) groups: Vec<Group>,
     pub(crate) workloads: Vec<Workload>,
     pub(crate) happenings: Vec<Happening>,
@@ -71,6 +73,7 @@ pub(crate) struct Group {
 
 /// Pods that somebody runs.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a property that pods have or have not")]
 pub(crate) struct Workload {
     /// Without a dash: what follows one in a pod's name is the pod's.
     pub(crate) name: String,

@@ -88,6 +88,7 @@ impl<F: FnMut(&Scenario) -> bool> Search<F> {
     fn plainer(&mut self) {
         self.takes(|smaller| smaller.autoscaler = None);
         self.takes(|smaller| smaller.reuses_addresses = false);
+        self.takes(|smaller| smaller.stays_blocked = false);
         for plain in FLAGS {
             self.takes(|smaller| plain(&mut smaller.program));
         }

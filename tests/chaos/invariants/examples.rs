@@ -203,6 +203,7 @@ fn scenario() -> Scenario {
         },
         autoscaler: None,
         reuses_addresses: false,
+        stays_blocked: false,
         groups: vec![Group {
             name: "web",
             min: 1,

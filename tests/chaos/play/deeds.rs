@@ -16,8 +16,8 @@ use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
-use super::setting::{OURS, add};
-use super::{Later, Stage, drainers};
+use super::setting::{OURS, add, postpone};
+use super::{BLOCKED, Later, Stage, drainers};
 use crate::history::{Machine, Note};
 use crate::scenario::{AwsFault, Blow, Cause, Damage, Deed, GroupCause, Pick, Upset, What};
 
@@ -346,6 +346,19 @@ impl Stage {
             self.start(n);
         }
         self.diary.note(now, Note::Mended);
+        if self.scenario.stays_blocked {
+            for workload in self.scenario.workloads.iter().filter(|workload| workload.is_postponed) {
+                postpone(&self.world.cluster, workload);
+            }
+            self.later(BLOCKED, Later::Unblocked);
+        } else {
+            self.unblock();
+        }
+    }
+
+    /// Neither a budget nor a webhook holds a node for ever.
+    pub(super) fn unblock(&self) {
+        self.world.cluster.no_more_faults();
         for workload in &self.scenario.workloads {
             // Also where pods find no place any more, and a budget that is not met lets nobody go. One that wants nobody ready lets no unready
             // pod go either, unless it says so.

@@ -38,6 +38,9 @@ const COMES_UP: Duration = Duration::from_mins(10);
 /// minutes, for pods of a dead machine whose grace has no end), ten minutes of EC2's, and a refresh.
 const COMES_TO_REST: Duration = Duration::from_mins(65);
 
+/// For how many seconds what lets nobody go may stand: the same limit of a hook, and some minutes.
+const BLOCKED: u32 = 55 * 60;
+
 /// How often it is looked whether something is under way.
 const LOOK: Duration = Duration::from_secs(20);
 
@@ -94,6 +97,8 @@ enum Later {
     Resume(usize),
     AwsBack,
     Unthrottled,
+    /// Nothing holds a node for ever any more.
+    Unblocked,
 }
 
 fn signed(duration: Duration) -> SignedDuration {
@@ -157,6 +162,7 @@ impl Stage {
                 self.diary.note(self.world.clock.now(), Note::AwsBack);
             }
             Later::Unthrottled => self.world.aws.throttle_share(0.0),
+            Later::Unblocked => self.unblock(),
         }
         tokio::task::yield_now().await;
     }

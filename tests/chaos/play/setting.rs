@@ -219,7 +219,7 @@ pub(super) fn add(cluster: &Cluster, workload: &Workload, pool: Option<&str>) {
         cluster.add(budget(name).max_unavailable(allowed));
     }
     if workload.is_postponed {
-        cluster.postpone(Verb::Create, "pods/eviction", name);
+        postpone(cluster, workload);
     }
     match workload.kind {
         Kind::Replicas => {
@@ -247,6 +247,11 @@ pub(super) fn add(cluster: &Cluster, workload: &Workload, pool: Option<&str>) {
             cluster.add(if evict { set.annotation("ebbtide/daemonset", "evict") } else { set });
         }
     }
+}
+
+/// Has a webhook put off each eviction of a workload's pods.
+pub(super) fn postpone(cluster: &Cluster, workload: &Workload) {
+    cluster.postpone(Verb::Create, "pods/eviction", workload.name.as_str());
 }
 
 /// What holds a pod's object until somebody takes it off.
