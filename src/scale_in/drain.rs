@@ -87,7 +87,7 @@ pub(super) fn cut_off(s: &Situation<'_>, pod: &PodView, end: Timestamp, plan: &m
     if s.memory.asked.get(&pod.uid).is_some_and(|at| *at >= end) {
         return;
     }
-    let task = Task::Pod(pod.uid.clone());
+    let task = Task::DeletePod(pod.uid.clone());
     if s.was_tried_before(&task, end) {
         plan.actions.push(cut_short(pod));
     } else {
@@ -164,7 +164,7 @@ fn has_answered(s: &Situation<'_>, pod: &PodView, class: Class) -> bool {
 
 /// When the last try to have a pod go ended; `None`: it was never asked.
 fn last_try(s: &Situation<'_>, pod: &PodView) -> Option<Timestamp> {
-    s.memory.tries(&Task::Pod(pod.uid.clone())).and_then(|tries| tries.ended)
+    s.memory.tries(&Task::Evict(pod.uid.clone())).and_then(|tries| tries.ended)
 }
 
 /// Asks a pod to go if it is time. Returns why it is still there.
@@ -222,7 +222,8 @@ fn ask(
 /// Deletes a pod whose last call has come, if an eviction was tried before or it is patient. Returns whether it does.
 fn is_cut(s: &Situation<'_>, pod: &PodView, class: Class, time: Time, plan: &mut Plan) -> bool {
     let Time { limit: Some(limit), gone_by: Some(gone_by), .. } = time else { return false };
-    let call = last_call(gone_by, pod.grace_seconds);
+    let grace_seconds = pod.grace_seconds;
+    let call = last_call(gone_by, grace_seconds);
     if call > s.now {
         plan.wake(call);
         return false;
@@ -230,15 +231,9 @@ fn is_cut(s: &Situation<'_>, pod: &PodView, class: Class, time: Time, plan: &mut
     if class != Class::Patient && last_try(s, pod).is_none() {
         return false;
     }
-    let task = Task::Pod(pod.uid.clone());
-    let grace = grace_to_ask(Some(limit), pod.grace_seconds, s.now);
-    let delete = || Action::Delete { pod: pod.name.clone(), uid: pod.uid.clone(), grace, disruption: true };
-    // Do not sit out the pause after a refused eviction: it would cost the pod its grace.
-    if s.was_tried_before(&task, call) {
-        plan.actions.push(delete());
-    } else {
-        s.attempt(plan, &task, delete);
-    }
+    let (pod, uid) = (pod.name.clone(), pod.uid.clone());
+    let grace = grace_to_ask(Some(limit), grace_seconds, s.now);
+    s.attempt(plan, &Task::DeletePod(uid.clone()), || Action::Delete { pod, uid, grace, disruption: true });
     true
 }
 
@@ -254,7 +249,7 @@ fn wait_for_exit(
         if cut > s.now {
             plan.wake(cut);
         } else if s.memory.asked.get(&pod.uid).is_none_or(|at| *at < cut) {
-            s.attempt(plan, &Task::Pod(pod.uid.clone()), || cut_short(pod));
+            s.attempt(plan, &Task::DeletePod(pod.uid.clone()), || cut_short(pod));
         }
     }
     let overdue = later(s.ours(until), OVERDUE_AFTER);
@@ -287,7 +282,7 @@ fn try_eviction(
     time: Time,
     plan: &mut Plan,
 ) -> WaitReason {
-    let task = Task::Pod(pod.uid.clone());
+    let task = Task::Evict(pod.uid.clone());
     let budgets = (s.budgets)(pod);
     let versions: Vec<(String, String)> = budgets
         .iter()
@@ -308,8 +303,6 @@ fn try_eviction(
         owner: pod.owner(),
         returned,
     };
-    // What got no answer might get none for ten seconds again, which the deletion at the last call would have to wait for.
-    let is_late = time.gone_by.is_some_and(|by| order::first_call(by, pod.grace_seconds) <= s.now);
     // Flow control says no more than that it is to be tried again.
     let refused = refusal.filter(|refusal| match refusal.by {
         Obstacle::Budget => false,
@@ -317,9 +310,6 @@ fn try_eviction(
         Obstacle::Other => true,
     });
     let refused = refused.map(|refusal| WaitReason::Refused(refusal.text.clone()));
-    if is_late && let Some(refused) = refused {
-        return refused;
-    }
     let at_once = has_room && !in_flight;
     let is_due = at_once || s.memory.may_try_at(&task).is_some_and(|at| at <= s.now);
     let waits = is_due && waits_for_its_turn(s, pod, time, plan);

@@ -123,7 +123,7 @@ fn ask_daemons(
         let its_own = asked_at.unwrap_or(record.phase_since) + grace + SignedDuration::from_secs(5);
         let end = pod.deletion_timestamp.map_or(its_own, |until| s.ours(until));
         until = until.max(Some(end.min(record.phase_since + LONGEST_FLUSH)));
-        let task = Task::Pod(pod.uid.clone());
+        let task = Task::DeletePod(pod.uid.clone());
         if pod.deletion_timestamp.is_none() && !s.memory.is_done(&task) {
             let grace = grace_to_ask(hard, pod.grace_seconds, s.now);
             let (pod, uid) = (pod.name.clone(), pod.uid.clone());

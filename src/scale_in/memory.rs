@@ -33,8 +33,10 @@ pub enum Task {
     Node,
     /// A write to the Node's conditions.
     Report,
-    /// Asking a pod to go, by UID.
-    Pod(String),
+    /// Evicting a pod, by UID.
+    Evict(String),
+    /// Deleting a pod, by UID: what its evictions came to costs it no time.
+    DeletePod(String),
     /// Setting or taking off the guard of a DaemonSet pod, by UID.
     Guard(String),
     /// Asking whether a DaemonSet exists, by UID.
@@ -145,7 +147,8 @@ impl Task {
         Some(match action {
             Action::PatchNode { .. } => Self::Node,
             Action::Report(_) => Self::Report,
-            Action::Evict { uid, .. } | Action::Delete { uid, .. } => Self::Pod(uid.clone()),
+            Action::Evict { uid, .. } => Self::Evict(uid.clone()),
+            Action::Delete { uid, .. } => Self::DeletePod(uid.clone()),
             Action::Guard { uid, .. } => Self::Guard(uid.clone()),
             Action::LookUpDaemonSet { uid, .. } => Self::DaemonSet(uid.clone()),
             Action::Refresh => Self::Refresh,
@@ -163,7 +166,9 @@ impl Task {
 impl Hash for Task {
     fn hash<H: Hasher>(&self, state: &mut H) {
         match self {
-            Self::Pod(uid) | Self::Guard(uid) | Self::DaemonSet(uid) => uid.hash(state),
+            Self::Evict(uid) | Self::DeletePod(uid) | Self::Guard(uid) | Self::DaemonSet(uid) => {
+                uid.hash(state);
+            }
             other => std::mem::discriminant(other).hash(state),
         }
     }
@@ -253,7 +258,7 @@ impl Memory {
         self.asked.retain(|uid, _| there(uid));
         self.told_pods.retain(|(uid, _)| there(uid));
         self.tries.retain(|task, _| match task {
-            Task::Pod(uid) | Task::Guard(uid) => there(uid),
+            Task::Evict(uid) | Task::DeletePod(uid) | Task::Guard(uid) => there(uid),
             _ => true,
         });
         self.returns.see(pods);
@@ -295,15 +300,15 @@ impl Memory {
         self.failed(&Task::Node, now, pause);
     }
 
-    /// Notes the API server's answer to evicting or deleting a pod, and the budgets that covered it when asked.
-    pub fn note_answer(
+    /// Notes the API server's answer to an eviction, and the budgets that covered the pod when asked.
+    pub fn note_eviction(
         &mut self,
         uid: String,
         answer: Answer,
         budgets: Vec<(String, String)>,
         now: Timestamp,
     ) {
-        let task = Task::Pod(uid.clone());
+        let task = Task::Evict(uid.clone());
         let tries = self.tries(&task).map_or(0, |tries| tries.failures);
         if !matches!(answer, Answer::Busy(..)) {
             self.put_off.remove(&uid);
@@ -334,6 +339,23 @@ impl Memory {
         };
         self.refusals.insert(uid, Refusal { budgets, text, by });
         self.failed(&task, now, pause);
+    }
+
+    /// Notes the API server's answer to the deletion of a pod.
+    pub fn note_deletion(&mut self, uid: String, answer: Answer, now: Timestamp) {
+        let task = Task::DeletePod(uid.clone());
+        match answer {
+            Answer::Going | Answer::Gone | Answer::GoingAnyway => {
+                self.refusals.remove(&uid);
+                self.asked.insert(uid, now);
+                self.worked(task, now);
+            }
+            Answer::Busy(pause, _) => self.failed(&task, now, Some(pause)),
+            Answer::Blocked(text) | Answer::Unclear(text) => {
+                self.refusals.insert(uid, Refusal { budgets: Vec::new(), text, by: Obstacle::Other });
+                self.failed(&task, now, None);
+            }
+        }
     }
 
     /// Notes AWS's answer to the termination noted at `noted_at`, or that there was none.

@@ -55,7 +55,10 @@ impl Worker {
                 if answer == Answer::Going {
                     self.tell_pod(pod, &uid, how);
                 }
-                self.memory.note_answer(uid, answer, budgets, now);
+                match how {
+                    How::Evicted => self.memory.note_eviction(uid, answer, budgets, now),
+                    How::Asked | How::Deleted => self.memory.note_deletion(uid, answer, now),
+                }
             }
             Outcome::Guarded { uid, result: Ok(()) | Err(ApiError::NotFound | ApiError::Conflict) } => {
                 // Do not repeat it before the watch shows it.

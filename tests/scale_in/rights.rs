@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use ebbtide::commands::check::needed;
 use ebbtide::config::Config;
-use ebbtide::sim::cluster::{Cluster, EBBTIDE, Fault, Rights, Timing, Verb, pod};
+use ebbtide::sim::cluster::{Cluster, EBBTIDE, Fault, Rights, Timing, Verb, budget, pod};
 use ebbtide::sim::http::{Bearer, Lost, Request, Response, World as Service, kube_client};
 use ebbtide::sim::program::config;
 use ebbtide::sim::span::Span;
@@ -129,7 +129,8 @@ async fn the_program_asks_for_all_that_its_roles_allow_and_for_nothing_else() {
     let scene = Scene::made(world, held_group(3, 60), config, way).await;
     let [first, second, third] = &scene.machines()[..] else { panic!("three nodes") };
     // One that has to be deleted, and one that cluster-autoscaler may be about to drain.
-    scene.run([pod("slow").on(first.name.as_str()).grace(600).exits_after(600)]).await;
+    scene.world.cluster.add(budget("slow").max_unavailable(0));
+    scene.run([pod("slow").on(first.name.as_str()).exits_after(5)]).await;
     scene.run([pod("quick").on(second.name.as_str()).exits_after(5)]).await;
     scene.taint(second, "DeletionCandidateOfClusterAutoscaler").await;
     scene.pass_some(seconds(30)).await;

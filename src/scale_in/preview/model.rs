@@ -323,8 +323,8 @@ impl<'a> Model<'a> {
         if let Some(answer) = refusal {
             let (Answer::Blocked(words) | Answer::Unclear(words)) = &answer else { return };
             self.tell(What::Blocked, Some(&pod), words.clone());
-            self.memory.note_answer(uid.clone(), answer, budgets, self.now);
-            return self.memory.failed(&Task::Pod(uid), self.now, Some(NEVER));
+            self.memory.note_eviction(uid.clone(), answer, budgets, self.now);
+            return self.memory.failed(&Task::Evict(uid), self.now, Some(NEVER));
         }
         for (name, _) in &budgets {
             *self.room.entry(name.clone()).or_default() -= 1;
@@ -332,14 +332,14 @@ impl<'a> Model<'a> {
         self.memory.returns.asked(owner, returned);
         let grace = self.goes(&uid, grace);
         self.tell(What::Evict, Some(&pod), format!("has {grace} s"));
-        self.memory.note_answer(uid, Answer::Going, budgets, self.now);
+        self.memory.note_eviction(uid, Answer::Going, budgets, self.now);
     }
 
     fn delete(&mut self, uid: String, grace: Option<i64>) {
         let Some(pod) = self.pods.get(&uid).cloned() else { return };
         let grace = self.goes(&uid, grace);
         self.tell(What::Delete, Some(&pod), format!("whatever its budgets say; has {grace} s"));
-        self.memory.note_answer(uid, Answer::Going, Vec::new(), self.now);
+        self.memory.note_deletion(uid, Answer::Going, self.now);
     }
 
     /// A pod goes, with its own grace or a shorter one, which it is told.

@@ -21,7 +21,7 @@ fn pauses_grow_to_half_a_minute_and_differ_from_task_to_task() {
         let pause = pauses[failures].as_millis();
         assert!((base * 8 / 10..=base * 12 / 10).contains(&pause), "{failures}: {pause} ms");
     }
-    let of = |n: u32| jittered(SignedDuration::from_secs(100), &Task::Pod(n.to_string()), 1).as_secs();
+    let of = |n: u32| jittered(SignedDuration::from_secs(100), &Task::Evict(n.to_string()), 1).as_secs();
     let all: Vec<_> = (0..200).map(of).collect();
     assert!(all.iter().all(|pause| (80..=120).contains(pause)), "{all:?}");
     assert!(all.iter().min() < Some(&85) && all.iter().max() > Some(&115), "{all:?}");
@@ -53,7 +53,7 @@ fn nothing_is_remembered_of_pods_that_are_gone() {
     let mut memory = Memory::default();
     let guard = |name: &str| Task::Guard(format!("uid-{name}"));
     for name in ["gone", "there"] {
-        memory.note_answer(format!("uid-{name}"), Answer::Blocked("full".into()), Vec::new(), at(0));
+        memory.note_eviction(format!("uid-{name}"), Answer::Blocked("full".into()), Vec::new(), at(0));
         memory.asked.insert(format!("uid-{name}"), at(0));
         memory.worked(guard(name), at(0));
     }
@@ -64,7 +64,7 @@ fn nothing_is_remembered_of_pods_that_are_gone() {
         let held = [
             memory.refusals.contains_key(&uid),
             memory.asked.contains_key(&uid),
-            memory.tries(&Task::Pod(uid)).is_some(),
+            memory.tries(&Task::Evict(uid)).is_some(),
             memory.is_done(&guard(name)),
         ];
         assert_eq!(held, [is_there; 4], "{name}");

@@ -75,6 +75,32 @@ fn a_last_call_is_made_once_and_made_again_after_a_pause_where_it_failed() {
 }
 
 #[test]
+fn what_a_pods_evictions_came_to_costs_its_last_call_nothing() {
+    let busy = Answer::Busy(SignedDuration::from_secs(30), "later".into());
+    for answer in [Answer::Blocked("full".into()), busy.clone(), Answer::Unclear("denied".into())] {
+        for is_answered in [true, false] {
+            let mut scene = node().by_autoscaler().until(1_000).with(pod("web"));
+            while scene.now < at(957) {
+                let tries = evictions(&scene.plan()).len();
+                if tries > 0 && (is_answered || scene.now < at(900)) {
+                    scene.answered("web", answer.clone());
+                }
+                scene.later(1);
+            }
+            assert_eq!(deletions(&scene.plan()), [("web".into(), None)], "{answer:?}");
+            for failed in [
+                Answer::Unclear("etcd timed out".into()),
+                Answer::Busy(SignedDuration::from_secs(1), "busy".into()),
+            ] {
+                scene.answered("web", failed);
+                scene.later(2);
+                assert_eq!(deletions(&scene.plan()).len(), 1, "{answer:?}");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_hard_deadline_is_hard() {
     let mut scene = node().by_autoscaler().until(1_000).with(pod("stuck").going(5_000));
     scene.later(900);

@@ -2,7 +2,7 @@
 //! done to it, everything else is up to the test.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -109,6 +109,7 @@ pub(super) struct Scene {
     pub(super) memory: Memory,
     /// The budgets of the pods that are being evicted, by UID.
     covered_by: BTreeMap<String, Vec<(String, String)>>,
+    being_deleted: BTreeSet<String>,
     /// How many evictions the rate allows in a plan; `None`: no limit.
     pub(super) permits: Option<u32>,
     /// What was told of the drain by conditions.
@@ -163,6 +164,7 @@ pub(super) fn node() -> Scene {
         notices: Vec::new(),
         memory: Memory::default(),
         covered_by: BTreeMap::new(),
+        being_deleted: BTreeSet::new(),
         permits: None,
         reports: Vec::new(),
         settings: settings(),
@@ -340,15 +342,21 @@ impl Scene {
             Action::Evict { uid, budgets, .. } => {
                 self.covered_by.insert(uid.clone(), budgets.clone());
             }
+            Action::Delete { uid, .. } => {
+                self.being_deleted.insert(uid.clone());
+            }
             _ => {}
         }
     }
 
-    /// The API server answers to the eviction or deletion of a pod.
+    /// The API server answers to the deletion of a pod, or to its eviction if it is not being deleted.
     pub(super) fn answered(&mut self, name: &str, answer: Answer) {
         let uid = format!("uid-{name}");
+        if self.being_deleted.remove(&uid) {
+            return self.memory.note_deletion(uid, answer, self.now);
+        }
         let budgets = self.covered_by.remove(&uid).unwrap_or_default();
-        self.memory.note_answer(uid, answer, budgets, self.now);
+        self.memory.note_eviction(uid, answer, budgets, self.now);
     }
 
     /// The API server says that the pod goes; no watch shows that yet.

@@ -56,7 +56,12 @@ impl World {
                 if is_heard {
                     let heard =
                         if fate == Fate::Answered { answer } else { Answer::Unclear("timed out".into()) };
-                    self.replicas[by].memory[n].note_answer(uid.clone(), heard, Vec::new(), now);
+                    let memory = &mut self.replicas[by].memory[n];
+                    if matches!(call.what, Action::Evict { .. }) {
+                        memory.note_eviction(uid.clone(), heard, Vec::new(), now);
+                    } else {
+                        memory.note_deletion(uid.clone(), heard, now);
+                    }
                 }
             }
             Action::Terminate { decrement, noted_at, .. } => {
