@@ -17,7 +17,7 @@ use tokio::sync::{Notify, watch};
 
 use super::Snapshot;
 pub use crate::aws::Hook;
-use crate::aws::{Aws, AwsError};
+use crate::aws::{Aws, AwsError, LONGEST_HOLD};
 use crate::clock::{Clock, backoff, elapsed, later, signed};
 use crate::k8s::GroupName;
 use crate::telemetry::{Outage, chain};
@@ -72,13 +72,14 @@ struct Known {
     looked_at: Timestamp,
     /// All hooks that hold terminating instances.
     hooks: Vec<Hook>,
-    /// Time-outs that our hook had before: AWS holds what was held then by them.
-    earlier: BTreeMap<Duration, Earlier>,
+    /// Time-outs that our hook had before, one after the other: AWS holds what was held then by them.
+    earlier: Vec<Earlier>,
 }
 
-/// Until when our hook had a time-out.
+/// A time-out that our hook had, and until when.
 #[derive(Clone, Copy, Debug)]
 struct Earlier {
+    time_out: Duration,
     /// It still had it then ...
     seen: Timestamp,
     /// ... and no more then.
@@ -291,18 +292,19 @@ impl Hooks {
 
     /// Replaces what is known of a group's hooks.
     fn learn(&self, slot: &Slot, hooks: Vec<Hook>, now: Timestamp) -> TerminatingHooks {
-        let mut known = Known { looked_at: now, hooks, earlier: BTreeMap::new() };
+        let mut known = Known { looked_at: now, hooks, earlier: Vec::new() };
         let terminating = self.terminating(&known);
         let mut slot = slot.known.lock().unwrap_or_else(PoisonError::into_inner);
         let before = slot.take().map(|before| {
             known.earlier.clone_from(&before.earlier);
+            known.earlier.retain(|earlier| now <= later(earlier.gone, signed(LONGEST_HOLD)));
             (before.looked_at, self.terminating(&before))
         });
         let time_out = |hooks: &TerminatingHooks| hooks.ours.as_ref().map(|hook| hook.heartbeat_timeout);
         if let Some((seen, before)) = &before
-            && let Some(earlier) = time_out(before).filter(|it| Some(*it) != time_out(&terminating))
+            && let Some(time_out) = time_out(before).filter(|it| Some(*it) != time_out(&terminating))
         {
-            known.earlier.insert(earlier, Earlier { seen: *seen, gone: now });
+            known.earlier.push(Earlier { time_out, seen: *seen, gone: now });
         }
         *slot = Some(known);
         drop(slot);
@@ -316,9 +318,9 @@ impl Hooks {
     /// which it began to.
     pub fn shortest_since(&self, group: &GroupName, since: Option<Timestamp>) -> Option<Duration> {
         let known = self.known(group)?;
-        let had = known.earlier.iter().filter(|(_, until)| since.is_none_or(|since| since <= until.gone));
+        let had = known.earlier.iter().filter(|earlier| since.is_none_or(|since| since <= earlier.gone));
         let now = self.ours(&known).map(|hook| hook.heartbeat_timeout);
-        had.map(|(time_out, _)| *time_out).chain(now).min()
+        had.map(|earlier| earlier.time_out).chain(now).min()
     }
 
     /// Our hook of the group as last seen, with the time-outs by which AWS holds an instance that it began to hold at `since`;
@@ -415,14 +417,13 @@ impl Hooks {
 impl Known {
     /// Our hook with the time-out that it had at `since` (`None`: now). Of two that it may have had then, the shorter.
     fn as_of(&self, hook: Hook, since: Option<Timestamp>) -> Hook {
-        let Some(since) = since.filter(|_| !self.earlier.is_empty()) else { return hook };
-        let mut had: Vec<_> = self.earlier.iter().filter(|(_, until)| since <= until.gone).collect();
-        had.sort_by_key(|(_, until)| until.gone);
+        let Some(since) = since else { return hook };
+        let had: Vec<&Earlier> = self.earlier.iter().filter(|earlier| since <= earlier.gone).collect();
         // The first that was surely seen after the hold began is the last that it may have had then.
-        let last = had.iter().position(|(_, until)| later(since, signed(HELD_BY_THEN)) <= until.seen);
+        let last = had.iter().position(|earlier| later(since, signed(HELD_BY_THEN)) <= earlier.seen);
         let now = last.is_none().then_some(hook.heartbeat_timeout);
         let many = last.map_or(had.len(), |last| last + 1);
-        match had.into_iter().take(many).map(|(time_out, _)| *time_out).chain(now).min() {
+        match had.into_iter().take(many).map(|earlier| earlier.time_out).chain(now).min() {
             Some(time_out) if time_out != hook.heartbeat_timeout => {
                 Hook { abandons: hook.abandons, ..Hook::new(hook.name, hook.group, time_out) }
             }
@@ -438,5 +439,57 @@ impl Slot {
 
     fn want(&self) -> MutexGuard<'_, Want> {
         self.want.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Time-outs, and when each was seen last and missing first.
+    type Had = &'static [(u64, i64, i64)];
+
+    #[test]
+    fn a_hold_has_the_shortest_time_out_that_the_hook_may_have_had_when_it_began() {
+        let at = |second: i64| Timestamp::from_second(second).expect("in range");
+        let hook = |seconds: u64| Hook::new("ours", "web", Duration::from_secs(seconds));
+        let known = |earlier: Had| Known {
+            looked_at: at(10_000),
+            hooks: Vec::new(),
+            earlier: earlier
+                .iter()
+                .map(|&(time_out, seen, gone)| Earlier {
+                    time_out: Duration::from_secs(time_out),
+                    seen: at(seen),
+                    gone: at(gone),
+                })
+                .collect(),
+        };
+        let table: [(&str, Had, u64, i64, u64); 7] = [
+            ("never changed", &[], 60, 1_000, 60),
+            ("before the hold", &[(300, 900, 960)], 60, 1_000, 60),
+            ("at its beginning, to a longer one", &[(60, 1_100, 1_160)], 300, 1_000, 60),
+            ("at its beginning, to a shorter one", &[(300, 1_100, 1_160)], 60, 1_000, 60),
+            ("long after it began", &[(300, 2_000, 2_060)], 60, 1_000, 300),
+            (
+                "to another and back",
+                &[(300, 2_000, 2_060), (3_600, 3_000, 3_060), (300, 4_000, 4_060)],
+                3_600,
+                1_000,
+                300,
+            ),
+            (
+                "the same, later",
+                &[(300, 2_000, 2_060), (3_600, 3_000, 3_060), (300, 4_000, 4_060)],
+                3_600,
+                2_500,
+                3_600,
+            ),
+        ];
+        for (case, earlier, now, since, expected) in table {
+            let held = known(earlier).as_of(hook(now), Some(at(since)));
+            assert_eq!(held.heartbeat_timeout, Duration::from_secs(expected), "{case}");
+        }
+        assert_eq!(known(table[4].1).as_of(hook(60), None), hook(60));
     }
 }
