@@ -7,7 +7,7 @@ use jiff::SignedDuration;
 
 use crate::history::History;
 use crate::invariants::calm_minutes;
-use crate::scenario::{AwsFault, Blow, Budget, Kind, Scenario, Upset, What, Workload};
+use crate::scenario::{AwsFault, Blow, Budget, Kind, Scenario, Upset, What};
 
 /// Seeds in a row from which on each line must have been exercised.
 pub(crate) const ENOUGH: u64 = 40;
@@ -50,7 +50,6 @@ const LINES: &[&str] = &[
     "pods: blocked by a budget",
     "pods: budget",
     "pods: postponed by a webhook",
-    "pods: blocked until a deadline",
     "cause: Autoscaler",
     "cause: AutoscalerOfAll",
     "cause: DeleteNodes",
@@ -109,6 +108,7 @@ const LINES: &[&str] = &[
     "seen: instances terminated by call",
     "seen: sizes changed",
     "seen: pods cut by their own grace",
+    "seen: last calls with nothing broken",
     "seen: calm minutes",
     "seen: names that came back",
     "seen: pods that took more than half an hour",
@@ -185,11 +185,6 @@ fn shapes(scenario: &Scenario) -> Vec<String> {
             Some(crate::scenario::Autoscaler::Old) => "autoscaler: old",
             Some(crate::scenario::Autoscaler::New) => "autoscaler: new",
         },
-    );
-    let is_blocked = |workload: &Workload| workload.is_postponed || workload.budget == Some(Budget::Blocks);
-    add(
-        scenario.stays_blocked && scenario.workloads.iter().any(is_blocked),
-        "pods: blocked until a deadline",
     );
     for workload in &scenario.workloads {
         add(
@@ -268,6 +263,20 @@ fn took_long(history: &History) -> bool {
         .any(|run| run.asked.is_some_and(|asked| run.lasts_beyond(asked.at + SignedDuration::from_mins(30))))
 }
 
+/// Whether a pod that was refused was deleted with its whole grace, long after everything was mended.
+fn has_calm_last_calls(history: &History) -> bool {
+    let calm = history.mended() + SignedDuration::from_mins(6);
+    history.cluster.iter().any(|entry| match &entry.what {
+        cluster::Event::PodAsked { pod, by: cluster::By::Delete, grace, .. } if entry.at >= calm => {
+            let workload = history.scenario.workload_of(&pod.name);
+            workload.is_some_and(|workload| {
+                workload.grace == *grace && !workload.is_patient && !workload.is_daemon()
+            })
+        }
+        _ => false,
+    })
+}
+
 fn seen(history: &History) -> Vec<String> {
     let in_aws = |such: fn(&aws::Event) -> bool| history.aws.iter().any(|entry| such(&entry.what));
     let in_cluster =
@@ -287,6 +296,7 @@ fn seen(history: &History) -> Vec<String> {
             in_cluster(|e| matches!(e, cluster::Event::CutShort { by: cluster::Cut::GraceOver, .. })),
             "seen: pods cut by their own grace",
         ),
+        (has_calm_last_calls(history), "seen: last calls with nothing broken"),
         (calm_minutes(history).next().is_some(), "seen: calm minutes"),
         (names_came_back(history), "seen: names that came back"),
         (took_long(history), "seen: pods that took more than half an hour"),

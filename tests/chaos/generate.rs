@@ -17,6 +17,10 @@ const DAEMON: &str = "agent";
 const LONG: u64 = 20;
 const PATIENT: &str = "train";
 
+/// One in so many has a drain that is blocked until its deadline.
+const BLOCKED: u64 = 10;
+const STUBBORN: &str = "quorum";
+
 /// Nothing happens before: nodes and pods are to be there.
 const BEGINS: u32 = 60;
 
@@ -80,7 +84,7 @@ const REQUESTS: [(Verb, &str); 8] = [
 pub(crate) fn scenario(seed: u64) -> Scenario {
     let mut dice = Dice(Rng::with_seed(seed));
     let is_large = dice.one_in(40);
-    let groups = groups(&mut dice, is_large);
+    let mut groups = groups(&mut dice, is_large);
     let mut workloads = workloads(&mut dice, is_large);
     let program = flags(&mut dice);
     let autoscaler = match dice.0.u8(..3) {
@@ -100,7 +104,10 @@ pub(crate) fn scenario(seed: u64) -> Scenario {
         workload.is_postponed = dice.one_in(15);
     }
     happenings.extend(dice.maybe(6, |dice| other_hook(dice, &groups)));
-    let stays_blocked = dice.one_in(10);
+    let stays_blocked = seed % BLOCKED == BLOCKED / 2;
+    if stays_blocked {
+        happenings.push(blocked_drain(&mut dice, &mut groups, &mut workloads));
+    }
     happenings.sort_by_key(|happening| happening.at);
     Scenario { seed, program, autoscaler, reuses_addresses, stays_blocked, groups, workloads, happenings }
 }
@@ -124,6 +131,32 @@ fn long_drain(dice: &mut Dice, groups: &[Group], workloads: &mut Vec<Workload>) 
     let cause = dice.of(&[Cause::DeleteNodes, Cause::Now, Cause::Rebalance]);
     let what = What::Cause(cause, dice.0.usize(..64));
     [Happening { at: BEGINS + dice.0.u32(..60), what }]
+}
+
+/// Pods that nothing lets go before their last call, under the shortest hook, and the end of a node.
+fn blocked_drain(dice: &mut Dice, groups: &mut [Group], workloads: &mut Vec<Workload>) -> Happening {
+    let grace = dice.of(&[30, 120, 300]);
+    let usual = workload(dice, STUBBORN, false);
+    let is_postponed = dice.one_in(2);
+    workloads.push(Workload {
+        kind: Kind::Replicas,
+        // Some on each node.
+        pods: 2 * groups.iter().map(|group| group.nodes).sum::<u32>(),
+        grace: i64::from(grace),
+        exits: dice.0.u32(..=grace),
+        budget: (!is_postponed).then_some(Budget::Blocks),
+        is_postponed,
+        is_patient: false,
+        tolerates_all: false,
+        pre_stop: 0,
+        cpu: 50,
+        ..usual
+    });
+    for group in groups {
+        group.hook = Some(30);
+    }
+    let cause = dice.of(&[Cause::DeleteNodes, Cause::Now, Cause::Rebalance]);
+    Happening { at: BEGINS + dice.0.u32(300..420), what: What::Cause(cause, dice.0.usize(..64)) }
 }
 
 /// Somebody changes a hook while nodes leave.

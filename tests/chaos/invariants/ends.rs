@@ -157,8 +157,8 @@ impl History {
 
     /// Whether the program ran and AWS answered for the last heartbeat time-out of a group's hook.
     fn was_there(&self, group: &str, at: Timestamp) -> bool {
-        let (shortest, heartbeat) =
-            (self.heartbeats(group).min(), self.heartbeats(group).max().unwrap_or_default());
+        let all = || self.heartbeats(group, Timestamp::MIN, Timestamp::MAX);
+        let (shortest, heartbeat) = (all().min(), all().max().unwrap_or_default());
         let from = at - SignedDuration::from_secs(i64::from(heartbeat));
         // Half a minute is too short where nine calls of ten are refused, or a description shows what was 20 s ago.
         let is_blind = |what: &What| match what {

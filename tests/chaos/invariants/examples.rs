@@ -283,7 +283,7 @@ pub(super) fn hurried() -> History {
 }
 
 pub(super) fn late() -> History {
-    Example::begun().leaves(100).asked(2_000, "api-1", By::Eviction, 20).exits(2_010, "api-1").ended()
+    Example::begun().leaves(100).asked(5_760, "api-1", By::Eviction, 20).exits(5_770, "api-1").ended()
 }
 
 pub(super) fn line_lost() -> History {

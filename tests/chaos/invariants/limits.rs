@@ -6,8 +6,8 @@ use ebbtide::sim::aws;
 use ebbtide::sim::cluster::{Event, NodeChange};
 
 use crate::history::{History, Note};
-use crate::play::{MANAGED, RECORD};
-use crate::scenario::{Cause, GroupCause, What};
+use crate::play::{MANAGED, OURS, RECORD};
+use crate::scenario::{Cause, GroupCause};
 
 /// A hook holds an instance for a hundred heartbeat time-outs; one less, as the program leaves the last to others.
 const HEARTBEATS: u32 = 99;
@@ -20,6 +20,9 @@ const HELD_EARLIER: SignedDuration = SignedDuration::from_mins(4);
 
 /// How old what is known of a hook may be: a refresh a minute, which may ask about another group's first.
 const LOOKED_UP: SignedDuration = SignedDuration::from_mins(3);
+
+/// Of time-outs that a hook had so shortly before or after a hold began, the shortest counts.
+const HELD_BY_THEN: SignedDuration = SignedDuration::from_mins(6);
 
 const SPOT: SignedDuration = SignedDuration::from_mins(2);
 const RETIREMENT: SignedDuration = SignedDuration::from_mins(20);
@@ -40,30 +43,48 @@ impl History {
             Some(self.requested(instance)? + SignedDuration::from_secs(i64::from(seconds)))
         });
         let group = self.lives.get(instance).map_or("", |life| life.group.as_str());
-        let is_held = self.heartbeats(group).next().is_some();
+        let is_held = self.heartbeats(group, Timestamp::MIN, Timestamp::MAX).next().is_some();
         let held = self.requested(instance).filter(|_| is_held);
-        let hook = held.map(|since| since + self.hold(group, since) - HELD_EARLIER);
+        let hook = held.map(|since| since + self.hold(group, instance, since) - HELD_EARLIER);
         notices.chain(ours).chain(hook).min()
     }
 
     /// For how long our hook holds an instance of a group at the least, if its end was wished then.
-    fn hold(&self, group: &str, since: Timestamp) -> SignedDuration {
-        let known = self.heartbeats(group).min();
+    fn hold(&self, group: &str, instance: &str, since: Timestamp) -> SignedDuration {
+        let holds = |entry: &aws::Entry| match &entry.what {
+            aws::Event::EnteredWait { instance: id, hook, .. } if id == instance && hook == OURS => {
+                Some(entry.at)
+            }
+            _ => None,
+        };
+        let began = self.aws.iter().find_map(holds).unwrap_or(self.end.at);
+        // What it had before is lost with whoever saw it.
+        let starts = |(at, note): &(Timestamp, Note)| matches!(note, Note::Started(_)) && *at >= began;
+        let to = if self.diary.iter().any(starts) { self.end.at } else { began + HELD_BY_THEN };
+        let known = self.heartbeats(group, since - HELD_BY_THEN, to).min();
         let is_known = !self.aws_had_trouble(since - LOOKED_UP, since + LOOKED_UP);
         let heartbeat = known.filter(|_| is_known).unwrap_or(SHORTEST_HEARTBEAT);
         SignedDuration::from_secs(i64::from(HEARTBEATS * heartbeat))
     }
 
-    /// The heartbeat time-outs that our hook of a group has had, in seconds.
-    pub(super) fn heartbeats(&self, group: &str) -> impl Iterator<Item = u32> {
-        let place = self.scenario.groups.iter().position(|spec| spec.name == group);
-        let own = place.and_then(|n| self.scenario.groups[n].hook);
+    /// The heartbeat time-outs that our hook of a group had between two moments, in seconds.
+    pub(super) fn heartbeats(
+        &self,
+        group: &str,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> impl Iterator<Item = u32> {
+        let spec = self.scenario.groups.iter().find(|spec| spec.name == group);
         let managed = self.scenario.program.manages_hooks.then_some(MANAGED);
-        let changed = self.scenario.happenings.iter().filter_map(move |happening| match happening.what {
-            What::Group(GroupCause::Hook(heartbeat), n) if Some(n) == place => Some(heartbeat),
+        let changed = self.diary.iter().filter_map(|(at, note)| match note {
+            Note::AskedOfGroup(GroupCause::Hook(heartbeat), name) if name == group => Some((*at, *heartbeat)),
             _ => None,
         });
-        own.into_iter().chain(managed).chain(changed)
+        let own = spec.and_then(|spec| spec.hook).map(|heartbeat| (Timestamp::MIN, heartbeat));
+        let all: Vec<_> = own.into_iter().chain(changed).collect();
+        let ends = all.iter().skip(1).map(|(at, _)| *at).chain([Timestamp::MAX]).collect::<Vec<_>>();
+        let had = all.into_iter().zip(ends).filter(move |((begins, _), ends)| *begins <= to && from <= *ends);
+        managed.into_iter().chain(had.map(|((_, heartbeat), _)| heartbeat))
     }
 
     /// When somebody first wished the end of the instance.

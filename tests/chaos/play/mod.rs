@@ -229,7 +229,11 @@ impl Stage {
     /// Waits until nothing has been on its way out for a while.
     async fn come_to_rest(&mut self) {
         let longest = SignedDuration::from_secs(self.scenario.longest_grace());
-        let until = self.world.clock.now() + signed(COMES_TO_REST) + longest;
+        let blocked = if self.scenario.stays_blocked { BLOCKED } else { 0 };
+        let until = self.world.clock.now()
+            + signed(COMES_TO_REST)
+            + longest
+            + SignedDuration::from_secs(i64::from(blocked));
         let mut busy_at = self.world.clock.now();
         loop {
             let now = self.world.clock.now();
