@@ -13,10 +13,16 @@ use super::Violation;
 use super::pods::DEAD;
 use crate::history::{History, Note};
 use crate::play::OURS;
-use crate::scenario::{AwsFault, Cause, Deed, What};
+use crate::scenario::{AwsFault, Cause, Deed, GroupCause, What};
 
 /// What a scale-in takes beside the longest grace once nothing is broken, at the most.
 const BESIDE: SignedDuration = SignedDuration::from_mins(20);
+
+/// How long a changed hook may be unknown: two groups' hooks are looked up in each refresh, or one after the other where AWS has trouble.
+const UNSEEN: SignedDuration = SignedDuration::from_mins(6);
+
+/// Refreshes may be so many seconds apart while no shorter hook is known.
+const REFRESHED: u32 = 60;
 
 /// How long calls are throttled, or answered from the past, at the most.
 const BLIND: SignedDuration = SignedDuration::from_mins(2);
@@ -168,7 +174,17 @@ impl History {
         };
         let is_hopeless =
             shortest.is_some_and(|shortest| shortest <= 30) && self.did(from - BLIND, at, is_blind);
-        !self.was_disturbed(from, at) && !is_hopeless
+        !self.was_disturbed(from, at) && !is_hopeless && !self.has_unseen_hook(group, from - UNSEEN, at)
+    }
+
+    /// Whether somebody put a hook, within a span, that can time out between two refreshes.
+    fn has_unseen_hook(&self, group: &str, from: Timestamp, to: Timestamp) -> bool {
+        self.diary.iter().any(|(at, note)| match note {
+            Note::AskedOfGroup(GroupCause::Hook(heartbeat), name) => {
+                name == group && *heartbeat <= REFRESHED && (from..=to).contains(at)
+            }
+            _ => false,
+        })
     }
 
     /// Whether, within a span, no replica ran for a moment, or AWS had trouble.
