@@ -42,8 +42,9 @@ pub enum Action {
         uid: String,
         /// Grace in seconds.
         grace: Option<i64>,
-        /// Whether it is a disruption: the pod's condition DisruptionTarget tells its owner.
-        disruption: bool,
+        /// Of a workload, to which it is a disruption (the condition DisruptionTarget tells that): the pod's owner, and whether the pod had
+        /// come back to the cordoned node.
+        owner: Option<(String, bool)>,
     },
     /// Ask the API server whether a DaemonSet exists.
     LookUpDaemonSet {

@@ -49,7 +49,7 @@ pub(super) fn drain(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     if late {
         // Deadline passed: delete the rest with 1 s grace so that they get SIGTERM.
         for (pod, _) in &workloads {
-            cut_off(s, pod, limit.unwrap_or(s.now), plan);
+            cut_off(s, &record, pod, limit.unwrap_or(s.now), plan);
         }
     }
     if workloads.is_empty() || late {
@@ -83,21 +83,32 @@ fn enter_flushing(s: &Situation<'_>, record: &Record, left: usize, plan: &mut Pl
 }
 
 /// Deletes a pod whose time ended at `end`, unless that has been done. What was refused before is no reason to wait.
-pub(super) fn cut_off(s: &Situation<'_>, pod: &PodView, end: Timestamp, plan: &mut Plan) {
+pub(super) fn cut_off(s: &Situation<'_>, record: &Record, pod: &PodView, end: Timestamp, plan: &mut Plan) {
     if s.memory.asked.get(&pod.uid).is_some_and(|at| *at >= end) {
         return;
     }
     let task = Task::DeletePod(pod.uid.clone());
     if s.was_tried_before(&task, end) {
-        plan.actions.push(cut_short(pod));
+        plan.actions.push(cut_short(s, record, pod));
     } else {
-        s.attempt(plan, &task, || cut_short(pod));
+        s.attempt(plan, &task, || cut_short(s, record, pod));
     }
 }
 
 /// Deletes a pod that can have no more time: 1 s grace, so that it gets SIGTERM.
-fn cut_short(pod: &PodView) -> Action {
-    Action::Delete { pod: pod.name.clone(), uid: pod.uid.clone(), grace: Some(1), disruption: true }
+fn cut_short(s: &Situation<'_>, record: &Record, pod: &PodView) -> Action {
+    delete(s, record, pod, Some(1))
+}
+
+/// Deletes a workload's pod.
+fn delete(s: &Situation<'_>, record: &Record, pod: &PodView, grace: Option<i64>) -> Action {
+    let owner = Some((pod.owner(), has_returned(s, record, pod)));
+    Action::Delete { pod: pod.name.clone(), uid: pod.uid.clone(), grace, owner }
+}
+
+/// Whether a pod had come back to the cordoned node.
+fn has_returned(s: &Situation<'_>, record: &Record, pod: &PodView) -> bool {
+    s.memory.returns.is_back(pod, Some(s.theirs(record.requested_at)))
 }
 
 /// The time that a pod has.
@@ -179,7 +190,7 @@ fn ask(
 ) -> WaitReason {
     let Time { limit, gone_by, after } = time;
     if let Some(until) = pod.deletion_timestamp {
-        return wait_for_exit(s, pod, until, limit, plan);
+        return wait_for_exit(s, record, pod, until, limit, plan);
     }
     if let Some(at) = s.memory.asked.get(&pod.uid)
         && *at + ASK_AGAIN > s.now
@@ -187,7 +198,7 @@ fn ask(
         plan.wake(*at + ASK_AGAIN);
         return WaitReason::Exiting(s.theirs(*at + SignedDuration::from_secs(pod.grace_seconds)));
     }
-    if is_cut(s, pod, class, time, plan) {
+    if is_cut(s, record, pod, class, time, plan) {
         return WaitReason::Queued;
     }
     if class == Class::Patient {
@@ -220,10 +231,16 @@ fn ask(
 }
 
 /// Deletes a pod whose last call has come, if an eviction was tried before or it is patient. Returns whether it does.
-fn is_cut(s: &Situation<'_>, pod: &PodView, class: Class, time: Time, plan: &mut Plan) -> bool {
+fn is_cut(
+    s: &Situation<'_>,
+    record: &Record,
+    pod: &PodView,
+    class: Class,
+    time: Time,
+    plan: &mut Plan,
+) -> bool {
     let Time { limit: Some(limit), gone_by: Some(gone_by), .. } = time else { return false };
-    let grace_seconds = pod.grace_seconds;
-    let call = last_call(gone_by, grace_seconds);
+    let call = last_call(gone_by, pod.grace_seconds);
     if call > s.now {
         plan.wake(call);
         return false;
@@ -231,15 +248,15 @@ fn is_cut(s: &Situation<'_>, pod: &PodView, class: Class, time: Time, plan: &mut
     if class != Class::Patient && last_try(s, pod).is_none() {
         return false;
     }
-    let (pod, uid) = (pod.name.clone(), pod.uid.clone());
-    let grace = grace_to_ask(Some(limit), grace_seconds, s.now);
-    s.attempt(plan, &Task::DeletePod(uid.clone()), || Action::Delete { pod, uid, grace, disruption: true });
+    let grace = grace_to_ask(Some(limit), pod.grace_seconds, s.now);
+    s.attempt(plan, &Task::DeletePod(pod.uid.clone()), || delete(s, record, pod, grace));
     true
 }
 
 /// Waits for a pod that is going. If its grace ends after `limit`, cuts it at the end, not before.
 fn wait_for_exit(
     s: &Situation<'_>,
+    record: &Record,
     pod: &PodView,
     until: Timestamp,
     limit: Option<Timestamp>,
@@ -249,7 +266,7 @@ fn wait_for_exit(
         if cut > s.now {
             plan.wake(cut);
         } else if s.memory.asked.get(&pod.uid).is_none_or(|at| *at < cut) {
-            s.attempt(plan, &Task::DeletePod(pod.uid.clone()), || cut_short(pod));
+            s.attempt(plan, &Task::DeletePod(pod.uid.clone()), || cut_short(s, record, pod));
         }
     }
     let overdue = later(s.ours(until), OVERDUE_AFTER);
@@ -294,7 +311,7 @@ fn try_eviction(
         .is_some_and(|refusal| refusal.by == Obstacle::Budget && refusal.budgets != versions)
         && budgets.iter().all(|budget| budget.room > 0);
     let in_flight = s.memory.tries(&task).is_some_and(|tries| tries.in_flight);
-    let returned = s.memory.returns.is_back(pod, Some(s.theirs(record.requested_at)));
+    let returned = has_returned(s, record, pod);
     let evict = || Action::Evict {
         pod: pod.name.clone(),
         uid: pod.uid.clone(),

@@ -33,7 +33,7 @@ pub(super) fn flush(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     }
     // No time is left for these, which came late or whose deletion has failed.
     for (pod, _) in s.workloads(Some(record)) {
-        drain::cut_off(s, pod, record.phase_since, plan);
+        drain::cut_off(s, record, pod, record.phase_since, plan);
     }
     if s.is_dead(record) {
         return release::begin(s, record, events::releasing_dead(&record.instance), plan);
@@ -127,7 +127,7 @@ fn ask_daemons(
         if pod.deletion_timestamp.is_none() && !s.memory.is_done(&task) {
             let grace = grace_to_ask(hard, pod.grace_seconds, s.now);
             let (pod, uid) = (pod.name.clone(), pod.uid.clone());
-            s.attempt(plan, &task, || Action::Delete { pod, uid, grace, disruption: false });
+            s.attempt(plan, &task, || Action::Delete { pod, uid, grace, owner: None });
         }
     }
     until

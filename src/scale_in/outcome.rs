@@ -29,7 +29,7 @@ pub(super) enum Outcome {
         answer: Answer,
         budgets: Vec<(String, String)>,
         how: How,
-        /// The evicted pod's owner, and whether the pod had come back to the cordoned node.
+        /// The owner of a workload's pod, and whether the pod had come back to the cordoned node.
         owner: Option<(String, bool)>,
     },
     Guarded {

@@ -41,9 +41,7 @@ pub(super) fn perform(
             }
             .boxed()
         }
-        Action::Delete { pod, uid, grace, disruption } => {
-            delete(shared, node, pod, uid, grace, disruption).boxed()
-        }
+        Action::Delete { pod, uid, grace, owner } => delete(shared, node, pod, uid, grace, owner).boxed(),
         Action::Guard { pod, uid, on } => async move {
             let result = guard(&shared, &pod, &uid, on).await;
             Outcome::Guarded { uid, result }
@@ -167,9 +165,9 @@ async fn delete(
     pod: PodName,
     uid: String,
     grace: Option<i64>,
-    disruption: bool,
+    owner: Option<(String, bool)>,
 ) -> Outcome {
-    if disruption {
+    if owner.is_some() {
         // As the eviction API does: a Job's podFailurePolicy can then tell this from a failure. Not worth the pod's time.
         let told = shared.cluster.note_disruption(&pod, &uid, shared.clock.wall());
         match tokio::time::timeout(NOTE_WITHIN, told).await {
@@ -184,8 +182,8 @@ async fn delete(
     }
     let answer = shared.cluster.delete_pod(&pod, &uid, grace).await;
     tracing::info!(node = node.name.as_str(), pod = %pod, grace, answer = ?answer, "deletion asked for");
-    let how = if disruption { How::Deleted } else { How::Asked };
-    Outcome::Asked { pod, uid, answer, budgets: Vec::new(), how, owner: None }
+    let how = if owner.is_some() { How::Deleted } else { How::Asked };
+    Outcome::Asked { pod, uid, answer, budgets: Vec::new(), how, owner }
 }
 
 pub(super) async fn announce(shared: Arc<Shared>, node: Arc<NodeView>, event: NodeEvent) -> Outcome {

@@ -194,6 +194,23 @@ async fn pods_that_tolerate_everything_come_back_and_are_evicted_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn those_that_a_webhook_keeps_until_the_deadline_come_back_and_are_deleted_once() {
+    let scene = Scene::with(held_group(1, 30)).await;
+    let machine = scene.first();
+    scene.world.cluster.postpone(Verb::Create, "pods/eviction", "operator");
+    scene.world.cluster.add(replica_set("operator", 1).tolerates_everything().grace(0).exits_after(0));
+    scene.pass_some(seconds(30)).await;
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until_gone(&machine).await;
+    let asked = asked(&scene.world, "operator-");
+    let deleted: Vec<_> = asked.iter().filter(|(_, by, _)| *by == By::Delete).collect();
+    assert_eq!(deleted.len(), 2, "the one that was there, and the first that came back: {asked:?}");
+    let flushes = notes(&scene.world, &machine, "ScaleInFlushing");
+    assert!(flushes.len() <= 2, "{flushes:?}");
+    assert!(!a_hook_timed_out(&scene.world));
+}
+
+#[tokio::test(start_paused = true)]
 async fn one_that_comes_back_and_is_refused_is_asked_again() {
     let scene = Scene::with(group(1)).await;
     let machine = scene.first();
