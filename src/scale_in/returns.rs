@@ -1,6 +1,6 @@
 //! Pods that tolerate the cordon and so come back to a draining node. Pure.
 //!
-//! Each owner's pods are evicted like all others. The first to come back is evicted too, as it may go elsewhere this time;
+//! Each owner's pods are evicted (at the deadline: deleted) like all others. The first to come back is evicted too, as it may go elsewhere this time;
 //! later ones would come back for ever, and are neither evicted nor waited for.
 
 use std::collections::{BTreeMap, BTreeSet};

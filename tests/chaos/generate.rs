@@ -98,7 +98,7 @@ pub(crate) fn scenario(seed: u64) -> Scenario {
     // Drawn last: the rest of a seed's scenario is as it was before there was this.
     let reuses_addresses = dice.one_in(3);
     if seed % LONG == LONG / 2 {
-        happenings.extend(long_drain(&mut dice, &groups, &mut workloads));
+        happenings.push(long_drain(&mut dice, &groups, &mut workloads));
     }
     for workload in &mut workloads {
         workload.is_postponed = dice.one_in(15);
@@ -113,45 +113,36 @@ pub(crate) fn scenario(seed: u64) -> Scenario {
 }
 
 /// Pods that take from half an hour to two hours to go, and the end of a node: one has to wait for as long as its hook allows.
-fn long_drain(dice: &mut Dice, groups: &[Group], workloads: &mut Vec<Workload>) -> [Happening; 1] {
+fn long_drain(dice: &mut Dice, groups: &[Group], workloads: &mut Vec<Workload>) -> Happening {
     let grace = dice.of(&[3_600, 7_200]);
-    let usual = workload(dice, PATIENT, false);
-    workloads.push(Workload {
+    let usual = on_each_node(workload(dice, PATIENT, false), groups, grace);
+    workloads.push(Workload { exits: dice.0.u32(1_800..=grace), budget: None, ..usual });
+    let cause = dice.of(&[Cause::DeleteNodes, Cause::Now, Cause::Rebalance]);
+    let what = What::Cause(cause, dice.0.usize(..64));
+    Happening { at: BEGINS + dice.0.u32(..60), what }
+}
+
+/// A workload with some pods on each node, which are waited for.
+fn on_each_node(workload: Workload, groups: &[Group], grace: u32) -> Workload {
+    Workload {
         kind: Kind::Replicas,
-        // Some on each node.
         pods: 2 * groups.iter().map(|group| group.nodes).sum::<u32>(),
         grace: i64::from(grace),
-        exits: dice.0.u32(1_800..=grace),
-        budget: None,
         is_patient: false,
         pre_stop: 0,
         cpu: 50,
-        ..usual
-    });
-    let cause = dice.of(&[Cause::DeleteNodes, Cause::Now, Cause::Rebalance]);
-    let what = What::Cause(cause, dice.0.usize(..64));
-    [Happening { at: BEGINS + dice.0.u32(..60), what }]
+        ..workload
+    }
 }
 
 /// Pods that nothing lets go before their last call, under the shortest hook, and the end of a node.
 fn blocked_drain(dice: &mut Dice, groups: &mut [Group], workloads: &mut Vec<Workload>) -> Happening {
     let grace = dice.of(&[30, 120, 300]);
-    let usual = workload(dice, STUBBORN, false);
+    let usual = on_each_node(workload(dice, STUBBORN, false), groups, grace);
     let is_postponed = dice.one_in(2);
-    workloads.push(Workload {
-        kind: Kind::Replicas,
-        // Some on each node.
-        pods: 2 * groups.iter().map(|group| group.nodes).sum::<u32>(),
-        grace: i64::from(grace),
-        exits: dice.0.u32(..=grace),
-        budget: (!is_postponed).then_some(Budget::Blocks),
-        is_postponed,
-        is_patient: false,
-        tolerates_all: false,
-        pre_stop: 0,
-        cpu: 50,
-        ..usual
-    });
+    let exits = dice.0.u32(..=grace);
+    let budget = (!is_postponed).then_some(Budget::Blocks);
+    workloads.push(Workload { exits, budget, is_postponed, tolerates_all: false, ..usual });
     for group in groups {
         group.hook = Some(30);
     }

@@ -72,6 +72,8 @@ pub(crate) struct End {
     pub(crate) targets: BTreeMap<String, Result<i32, String>>,
     /// When single calls to AWS, and requests to the API server, were hit: a fault waits for its call.
     pub(crate) hits: [Vec<Timestamp>; 2],
+    /// When a description left something out.
+    pub(crate) gaps: Vec<Timestamp>,
 }
 
 /// A whole run.

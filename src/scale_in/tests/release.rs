@@ -77,7 +77,7 @@ fn a_last_call_is_made_once_and_made_again_after_a_pause_where_it_failed() {
 #[test]
 fn what_a_pods_evictions_came_to_costs_its_last_call_nothing() {
     let busy = Answer::Busy(SignedDuration::from_secs(30), "later".into());
-    for answer in [Answer::Blocked("full".into()), busy.clone(), Answer::Unclear("denied".into())] {
+    for answer in [Answer::Blocked("full".into()), busy, Answer::Unclear("denied".into())] {
         for is_answered in [true, false] {
             let mut scene = node().by_autoscaler().until(1_000).with(pod("web"));
             while scene.now < at(957) {

@@ -68,7 +68,7 @@ impl State {
         let id = uuid(u128::from(self.answered));
         let form = read(request);
         let (service, operation) = addressed(&form);
-        let mut sight = self.draw_sight(operation);
+        let mut sight = self.draw_sight(operation, now);
         let verdict = self.judge(service, operation, &form, &mut sight, now);
         Admitted { id, form, service, operation, sight, verdict }
     }
@@ -129,7 +129,7 @@ impl State {
     }
 
     /// Draws by chance what a description is answered from.
-    fn draw_sight(&mut self, operation: Operation) -> Sight {
+    fn draw_sight(&mut self, operation: Operation, now: Timestamp) -> Sight {
         if !is_read(operation) {
             return Sight::default();
         }
@@ -140,6 +140,9 @@ impl State {
             let all: Vec<String> = all.cloned().collect();
             all.get(self.shared.below(all.len())).cloned()
         });
+        if without.is_some() {
+            self.faults.troubles.gaps.push(now);
+        }
         Sight { stale, without: without.flatten(), empty_page: false }
     }
 

@@ -128,6 +128,11 @@ impl Aws {
         self.script(|state, _| state.faults.troubles.hits.clone())
     }
 
+    /// When an answer left out a group or an instance by chance.
+    pub fn gaps(&self) -> Vec<Timestamp> {
+        self.script(|state, _| state.faults.troubles.gaps.clone())
+    }
+
     /// Refuses everybody's credentials for `duration`.
     pub fn expire_credentials(&self, duration: Duration) {
         let trouble = Trouble::Refused(EXPIRED, Lose::BeforeEffect);

@@ -76,6 +76,8 @@ pub(super) struct Troubles {
     rules: Vec<Rule>,
     /// When each call was hit.
     pub(super) hits: Vec<Timestamp>,
+    /// When an answer left out something by chance.
+    pub(super) gaps: Vec<Timestamp>,
 }
 
 struct Rule {

@@ -181,8 +181,8 @@ impl Example {
             instances: Vec::new(),
         };
         let targets = BTreeMap::from([("web".to_owned(), Ok(self.target))]);
-        let end =
-            End { at: at(3_000), nodes: self.nodes, groups: vec![group], targets, hits: Default::default() };
+        let (hits, gaps) = Default::default();
+        let end = End { at: at(3_000), nodes: self.nodes, groups: vec![group], targets, hits, gaps };
         let names = BTreeMap::from([(INSTANCE.to_owned(), NODE.to_owned())]);
         History::made(scenario(), self.aws, self.cluster, self.autoscaler, self.diary, end, names)
     }

@@ -79,23 +79,12 @@ pub(super) fn target_sizes(history: &History) -> Vec<Violation> {
                 }
             };
             let right = right(history, &sizes, &leaving, group.weighs, *at);
-            if !right.contains(&told) && !is_mended(history, group.name, *at, told, *right.end()) {
+            if !right.contains(&told) {
                 found.push(Violation { at: *at, what: format!("{name}: told {told}, right is {right:?}") });
             }
         }
     }
     found
-}
-
-/// Whether one node too many was told until the next refresh: a description may leave out an instance that is on its way out.
-fn is_mended(history: &History, group: &str, at: Timestamp, told: i32, right: i32) -> bool {
-    let soon = history.diary.iter().any(|(when, note)| match note {
-        Note::Told(name, Ok(told)) => {
-            name == group && at < *when && *when <= at + REFRESHED && *told <= right
-        }
-        _ => false,
-    });
-    told == right + 1 && soon
 }
 
 /// What could be told of a group at a moment.
@@ -118,8 +107,10 @@ fn right(
             (least, most) = (least.min(wanted - certain - possible), most.max(wanted - certain));
         }
     }
-    // The nodes of such a group are counted, and a description may leave one out (docs/testing.md).
-    least - i32::from(weighs)..=most
+    // Of a group with weights the nodes are counted, and a description may leave one out (docs/testing.md); of any other one that is on
+    // its way out.
+    let has_gap = history.end.gaps.iter().any(|gap| (at - old..=at).contains(gap));
+    least - i32::from(weighs)..=most + i32::from(has_gap && !weighs)
 }
 
 fn count(instances: &BTreeSet<String>, such: impl Fn(&String) -> bool) -> i32 {

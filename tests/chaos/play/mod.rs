@@ -304,7 +304,7 @@ impl Stage {
         let nodes = world.cluster.node_names().iter().filter_map(|name| world.cluster.node(name)).collect();
         let groups = self.scenario.groups.iter().filter_map(|group| world.aws.group(group.name)).collect();
         let hits = [world.aws.hits(), world.cluster.hits()];
-        let end = End { at: world.clock.now(), nodes, groups, targets, hits };
+        let end = End { at: world.clock.now(), nodes, groups, targets, hits, gaps: world.aws.gaps() };
         for replica in &mut self.replicas {
             if let Some(program) = replica.program.take() {
                 program.kill().await;
