@@ -199,7 +199,7 @@ fn ask(
         return WaitReason::Exiting(s.theirs(*at + SignedDuration::from_secs(pod.grace_seconds)));
     }
     if is_cut(s, record, pod, class, time, plan) {
-        return WaitReason::Queued;
+        return refused(s, pod).unwrap_or(WaitReason::Queued);
     }
     if class == Class::Patient {
         return WaitReason::Patient;
@@ -320,13 +320,6 @@ fn try_eviction(
         owner: pod.owner(),
         returned,
     };
-    // Flow control says no more than that it is to be tried again.
-    let refused = refusal.filter(|refusal| match refusal.by {
-        Obstacle::Budget => false,
-        Obstacle::Busy => s.memory.is_put_off_for_ever(&pod.uid),
-        Obstacle::Other => true,
-    });
-    let refused = refused.map(|refusal| WaitReason::Refused(refusal.text.clone()));
     let at_once = has_room && !in_flight;
     let is_due = at_once || s.memory.may_try_at(&task).is_some_and(|at| at <= s.now);
     let waits = is_due && waits_for_its_turn(s, pod, time, plan);
@@ -340,8 +333,20 @@ fn try_eviction(
             let names: Vec<_> = refusal.budgets.iter().map(|(name, _)| name.as_str()).collect();
             WaitReason::Budget(names.join(", "), refusal.text.clone())
         }
-        _ => refused.unwrap_or(if waits { WaitReason::Rate } else { WaitReason::Queued }),
+        _ => refused(s, pod).unwrap_or(if waits { WaitReason::Rate } else { WaitReason::Queued }),
     }
+}
+
+/// The API server's words, if it refused the last try and no budget was the reason.
+fn refused(s: &Situation<'_>, pod: &PodView) -> Option<WaitReason> {
+    let refusal = s.memory.refusals.get(&pod.uid)?;
+    let is_told = match refusal.by {
+        Obstacle::Budget => false,
+        // Flow control says no more than that it is to be tried again.
+        Obstacle::Busy => s.memory.is_put_off_for_ever(&pod.uid),
+        Obstacle::Other => true,
+    };
+    is_told.then(|| WaitReason::Refused(refusal.text.clone()))
 }
 
 /// Announces pods that are not waited for, or whose wish is not followed.

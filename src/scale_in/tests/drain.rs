@@ -214,6 +214,17 @@ fn what_the_api_server_refuses_for_another_reason_is_said_in_its_words() {
 }
 
 #[test]
+fn what_the_api_server_refuses_at_the_last_call_is_said_in_its_words() {
+    let mut scene =
+        node().by_autoscaler().with(pod("db").wishing(names::SAFE_TO_EVICT, "false")).until(1_000);
+    scene.now = at(957);
+    let plan = scene.plan();
+    assert_eq!((deletions(&plan).len(), &plan.waiting[0].why), (1, &WaitReason::Queued));
+    scene.answered("db", Answer::Unclear("no".into()));
+    assert_eq!(scene.plan().waiting[0].why, WaitReason::Refused("no".into()));
+}
+
+#[test]
 fn a_limit_at_which_nothing_is_deleted_names_who_is_left() {
     let mut scene = node().by_autoscaler().with(pod("db").wishing(names::SAFE_TO_EVICT, "false"));
     scene.settings.drain_timeout = Some(Duration::from_mins(10));
