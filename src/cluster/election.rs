@@ -186,8 +186,8 @@ impl Election {
                     self.told = Some(now);
                     let lease = &self.name;
                     // Otherwise the API server is at fault, not the installation.
-                    let fix = matches!(error, ApiError::NotFound | ApiError::Refused(_))
-                        .then_some("deploy/base/rbac.yaml creates it and grants the rights");
+                    let fix = matches!(error, ApiError::Refused(_))
+                        .then_some("deploy/base/rbac.yaml grants the rights to it");
                     tracing::warn!(lease, fix, error = %chain(&error), "the Lease cannot be read or written: no node is drained or released until it can");
                 }
                 if !self.leadership.leads() {
@@ -204,9 +204,10 @@ impl Election {
             Some(ours) => ours.clone(),
             None => match self.cluster.lease(&self.name).await? {
                 Some(found) => found,
+                // One that has gone says what it said last: its holder may still lead.
                 None => Lease {
                     metadata: ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() },
-                    spec: None,
+                    spec: self.seen.as_ref().map(|(spec, _)| spec.clone()),
                 },
             },
         };

@@ -125,12 +125,13 @@ class WhatIsRendered(unittest.TestCase):
         guard = one(chart(values("everything"), namespace="elsewhere"), "ValidatingAdmissionPolicy", "drains-guard")
         self.assertIn("'system:serviceaccount:elsewhere:drainer'", guard["spec"]["matchConditions"][0]["expression"])
 
-    def test_the_lease_and_the_config_map_that_flags_name_are_shipped_and_may_be_written(self):
+    def test_the_config_map_that_a_flag_names_is_shipped_and_may_be_written_and_the_lease_made(self):
         things = chart(values("everything"))
-        one(things, "Lease", "drains")
         one(things, "ConfigMap", "drains-templates")
         rules = one(things, "Role", "drains")["rules"]
-        self.assertEqual([rule["resourceNames"] for rule in rules[:2]], [["drains-templates"], ["drains"]])
+        allowed = [(rule["resources"], rule.get("resourceNames"), rule["verbs"]) for rule in rules[:3]]
+        lease = [(["leases"], None, ["create"]), (["leases"], ["drains"], ["get", "update"])]
+        self.assertEqual(allowed, [(["configmaps"], ["drains-templates"], ["get", "patch"]), *lease])
 
     def test_cluster_autoscaler_finds_what_its_cloud_config_names(self):
         things = chart(values("apart"))

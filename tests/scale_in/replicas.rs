@@ -233,6 +233,28 @@ async fn an_outage_of_the_api_server_delays_a_release_by_no_more_than_a_second_a
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_lease_that_somebody_deletes_is_made_again_and_its_holder_goes_on() {
+    let (mut scene, _second, machine) = two().await;
+    for _ in 0..4 {
+        scene.remove::<Lease>("ebbtide").await;
+        scene.until(|w| w.cluster.get::<Lease>("ebbtide").is_some()).await;
+        assert_eq!(holder(&scene), "ebbtide-0", "the other may not know better");
+        scene.pass_some(seconds(7)).await;
+    }
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.until(|w| is_asked(w, "api")).await;
+    scene.remove::<Lease>("ebbtide").await;
+    scene.take_down().await;
+    let killed = scene.world.clock.now();
+    scene.until(|w| w.cluster.get::<Lease>("ebbtide").is_some()).await;
+    assert_eq!(holder(&scene), "ebbtide-1");
+    let after = scene.world.clock.now().duration_since(killed);
+    assert!(after <= SignedDuration::from_secs(15), "{after:#}");
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
+}
+
+#[tokio::test(start_paused = true)]
 async fn two_processes_that_are_told_one_name_do_not_both_lead() {
     let (scene, _second, machine) = two().await;
     // A copied manifest: the third believes that it is the first one's pod, started again.

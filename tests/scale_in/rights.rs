@@ -11,7 +11,6 @@ use ebbtide::sim::http::{Bearer, Lost, Request, Response, World as Service, kube
 use ebbtide::sim::program::config;
 use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
-use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
 use kube::Api;
 use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
@@ -96,17 +95,12 @@ fn rights() -> BTreeSet<[String; 4]> {
     rights
 }
 
-/// The objects of `deploy/base/rbac.yaml` that the program writes.
+/// The object of `deploy/base/rbac.yaml` that the program writes.
 async fn shipped(cluster: &Cluster) {
     let created = PostParams::default();
-    let map = ConfigMap { metadata: named("ebbtide-templates"), ..ConfigMap::default() };
+    let metadata = ObjectMeta { name: Some("ebbtide-templates".to_owned()), ..ObjectMeta::default() };
+    let map = ConfigMap { metadata, ..ConfigMap::default() };
     Api::default_namespaced(cluster.client()).create(&created, &map).await.expect("created");
-    let lease = Lease { metadata: named("ebbtide"), ..Lease::default() };
-    Api::default_namespaced(cluster.client()).create(&created, &lease).await.expect("created");
-}
-
-fn named(name: &str) -> ObjectMeta {
-    ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() }
 }
 
 fn under_policies(cluster: &Cluster) {

@@ -348,7 +348,8 @@ fn leases(facts: &Facts, found: &mut Vec<Finding>) {
     match &facts.lease {
         Ok(holder) if holder.holder.is_empty() => {
             let text = "nobody holds it: nothing is drained";
-            add(found, Severity::Warning, "lease", lease, text, "start ebbtide, and see its log");
+            let fix = "start ebbtide, and see its log; or name its namespace (--namespace)";
+            add(found, Severity::Warning, "lease", lease, text, fix);
         }
         Ok(_) => {}
         Err(error) => {
@@ -356,8 +357,8 @@ fn leases(facts: &Facts, found: &mut Vec<Finding>) {
             add(found, Severity::Error, "lease", lease, format!("cannot be read: {error}"), fix);
         }
     }
-    // Without ours nobody knows which of them is another's.
-    let Ok(own) = &facts.lease else { return };
+    // Without a holder of ours nobody knows which of them is another's.
+    let Some(own) = facts.lease.as_ref().ok().filter(|own| !own.holder.is_empty()) else { return };
     let is_ours = |other: &LeaseHolder| (&own.namespace, &own.name) == (&other.namespace, &other.name);
     let leases = facts.leases.iter().flatten();
     let others = leases.filter(|other| is_identity(&other.holder) && !is_ours(other));

@@ -72,10 +72,10 @@ pub fn needed<'a>(config: &'a Config, namespace: &'a str) -> Vec<Needed<'a>> {
         also(map, Need::Optional("what nodes have shown for templates is lost at a restart"));
     }
     if let Some(candidate) = &config.election {
+        let lease = Right { group: "coordination.k8s.io", resource: "leases", namespace, ..Right::default() };
+        also(Right { verb: "create", ..lease }, Need::Optional("a Lease that is not there is not made"));
         for verb in ["get", "update"] {
-            let (group, resource) = ("coordination.k8s.io", "leases");
-            let name = candidate.lease.as_str();
-            also(Right { verb, group, resource, namespace, name, ..Right::default() }, Need::Always);
+            also(Right { verb, name: candidate.lease.as_str(), ..lease }, Need::Always);
         }
     }
     all
