@@ -56,18 +56,30 @@ impl Change {
     }
 }
 
-/// Changes, each with the time by which AWS had accepted it, oldest first.
+/// Changes, oldest first.
 #[derive(Debug, Default)]
-pub(super) struct Changes(Vec<(Timestamp, Change)>);
+pub(super) struct Changes(Vec<Accepted>);
+
+/// A change that AWS has accepted.
+#[derive(Debug)]
+struct Accepted {
+    /// By when it had.
+    at: Timestamp,
+    change: Change,
+    /// The group before it.
+    before: Option<Arc<Group>>,
+}
 
 impl Changes {
-    pub(super) fn push(&mut self, at: Timestamp, change: Change) {
-        self.0.push((at, change));
+    /// `view`: the groups before the change.
+    pub(super) fn push(&mut self, at: Timestamp, change: Change, view: Option<&Snapshot>) {
+        let before = view.and_then(|view| view.groups.get(change.group())).cloned();
+        self.0.push(Accepted { at, change, before });
     }
 
     /// Forgets what a snapshot of this time shows for certain.
     pub(super) fn forget_shown(&mut self, taken_at: Timestamp) {
-        self.0.retain(|(at, _)| elapsed(*at, taken_at) < SHOWN_WITHIN);
+        self.0.retain(|accepted| elapsed(accepted.at, taken_at) < SHOWN_WITHIN);
     }
 
     /// The snapshot as if it had seen the changes.
@@ -76,7 +88,7 @@ impl Changes {
             return Arc::clone(base);
         }
         let mut view = Snapshot::clone(base);
-        let names: BTreeSet<&str> = self.0.iter().map(|(_, change)| change.group()).collect();
+        let names: BTreeSet<&str> = self.0.iter().map(|accepted| accepted.change.group()).collect();
         for name in names {
             if let Some(group) = view.groups.get_mut(name) {
                 lay_over(Arc::make_mut(group), &self.0.iter().collect::<Vec<_>>(), base.taken_at);
@@ -87,7 +99,8 @@ impl Changes {
 
     /// A group described at `now`, as if the description had seen the changes.
     pub(super) fn laid_over_group(&self, asg: AutoScalingGroup, now: Timestamp) -> AutoScalingGroup {
-        let recent: Vec<_> = self.0.iter().filter(|(at, _)| elapsed(*at, now) < SHOWN_WITHIN).collect();
+        let recent: Vec<_> =
+            self.0.iter().filter(|accepted| elapsed(accepted.at, now) < SHOWN_WITHIN).collect();
         let mut group = Group { asg: Arc::new(asg), ..Group::default() };
         lay_over(&mut group, &recent, Timestamp::MIN);
         Arc::unwrap_or_clone(group.asg)
@@ -95,19 +108,23 @@ impl Changes {
 }
 
 /// Applies the changes of this group that it does not show yet. Sizes follow each other, so the last one counts whichever of
-/// them is shown; a termination that is shown shows every size set before it.
-fn lay_over(group: &mut Group, changes: &[&(Timestamp, Change)], taken_at: Timestamp) {
-    let of_group = changes.iter().filter(|(_, change)| *change.group() == *group.asg.name);
+/// them is shown. A termination that is shown shows every size set before it, also one by another replica or a person: whatever was
+/// live when the size was set and is now on its way out.
+fn lay_over(group: &mut Group, changes: &[&Accepted], taken_at: Timestamp) {
+    let of_group = changes.iter().filter(|accepted| *accepted.change.group() == *group.asg.name);
     let changes: Vec<_> = of_group.collect();
-    let is_shown = |(_, change): &&&(Timestamp, Change)| match change {
-        Change::Desired { .. } | Change::Leaving { .. } => false,
-        Change::Terminated { instance, .. } => {
-            !group.asg.instances.iter().any(|i| i.id == *instance && may_end(i.lifecycle))
-        }
+    let state = |id: &InstanceId| group.asg.instances.iter().find(|i| i.id == *id).map(|i| i.lifecycle);
+    let is_shown = |accepted: &&&Accepted| match &accepted.change {
+        Change::Leaving { .. } => false,
+        Change::Desired { .. } => accepted
+            .before
+            .as_ref()
+            .is_some_and(|before| before.asg.live().any(|i| state(&i.id).is_some_and(|now| !may_end(now)))),
+        Change::Terminated { instance, .. } => !state(instance).is_some_and(may_end),
     };
-    let shown = changes.iter().rposition(is_shown).unwrap_or_default();
-    for (n, (at, change)) in changes.into_iter().enumerate() {
-        if n >= shown || !matches!(change, Change::Desired { .. }) {
+    let shown = changes.iter().rposition(is_shown);
+    for (n, Accepted { at, change, .. }) in changes.into_iter().enumerate() {
+        if shown.is_none_or(|shown| n > shown) || !matches!(change, Change::Desired { .. }) {
             apply(group, change, *at >= taken_at);
         }
     }

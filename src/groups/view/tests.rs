@@ -86,6 +86,26 @@ fn a_size_that_was_set_before_a_termination_that_shows_is_not_set_again() {
 }
 
 #[test]
+fn a_size_that_was_set_before_another_replica_terminated_an_instance_is_not_set_again() {
+    use Lifecycle::{InService, Pending, Terminating};
+    let groups = Groups::new(Duration::from_mins(10));
+    groups.publish(snapshot(0, 2, &[InService, InService]));
+    groups.changed(at(1), Change::Desired { group: "g".into(), from: 2, to: 3 });
+    for (shown, states, expected) in [
+        (2, &[InService, InService][..], 3),
+        (3, &[InService, InService, Pending], 3),
+        (2, &[Terminating, InService, Pending], 2),
+        (2, &[Terminating, InService], 2),
+    ] {
+        let seen = snapshot(3, shown, states);
+        let described = seen.groups["g"].asg.as_ref().clone();
+        groups.publish(seen);
+        let of_now = groups.brought_up_to_date(described, at(4)).desired;
+        assert_eq!((desired(&groups), of_now), (expected, expected), "{shown} {states:?}");
+    }
+}
+
+#[test]
 fn of_sizes_that_follow_each_other_the_last_one_counts_whichever_a_description_shows() {
     let groups = Groups::new(Duration::from_mins(10));
     groups.publish(snapshot(0, 5, &[]));
