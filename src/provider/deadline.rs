@@ -23,13 +23,33 @@ impl Deadline {
         Self(Instant::now() + ANSWER_WITHIN)
     }
 
-    /// Waits for a call that leaves the process, within its own limit and the RPC's.
+    /// Waits for a call that leaves the process, within its own limit and the RPC's. Begins none once the time is up.
     pub(super) async fn call<T>(
         self,
         what: &'static str,
         call: impl Future<Output = T>,
     ) -> Result<T, RpcError> {
-        let until = self.0.min(Instant::now() + CALL_WITHIN);
-        timeout_at(until, call).await.map_err(|_| RpcError::TimedOut { what })
+        let now = Instant::now();
+        if now >= self.0 {
+            return Err(RpcError::TimedOut { what });
+        }
+        timeout_at(self.0.min(now + CALL_WITHIN), call).await.map_err(|_| RpcError::TimedOut { what })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_begun_once_the_time_is_up() {
+        let deadline = Deadline::start();
+        let mut begun = Vec::new();
+        for second in 0..6 {
+            let answer = deadline.call("all", async { begun.push(second) }).await;
+            assert_eq!(answer.is_ok(), second < 4);
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        assert_eq!(begun, [0, 1, 2, 3]);
     }
 }
