@@ -48,8 +48,9 @@ impl Resources {
                 }
             }
         }
-        // Zeros are dropped: huge pages that are not set up, a device whose plugin has found none yet.
-        resources.devices.retain(|_, count| *count > 0);
+        // Zeros are dropped: a device whose plugin has found none yet. Huge pages that are not set up stay: cluster-autoscaler finds
+        // no two nodes similar (--balance-similar-node-groups) that do not name the same resources.
+        resources.devices.retain(|name, count| *count > 0 || name.starts_with("hugepages-"));
         resources
     }
 
