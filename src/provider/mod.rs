@@ -29,6 +29,7 @@ pub mod service;
 pub mod sizing;
 pub mod tls;
 mod unanswered;
+mod visits;
 pub mod wire;
 
 pub use aws_sizing::{AwsSizing, Running};

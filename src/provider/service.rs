@@ -16,6 +16,7 @@ use super::proto::cloud_provider_server::CloudProvider;
 #[allow(clippy::wildcard_imports, reason = "a request and a response of every RPC")]
 use super::proto::*;
 use super::unanswered::Unanswered;
+use super::visits::Visits;
 use super::{Refusals, RpcError, Sizing, answers, options, wire};
 use crate::clock::Clock;
 use crate::groups::{Group, Groups, Snapshot, sizes};
@@ -35,6 +36,7 @@ pub struct Provider {
     pub(super) clock: Clock,
     pub(super) placeholders: Placeholders,
     pub(super) unanswered: Unanswered,
+    visits: Visits,
     pub(super) metrics: RpcMetrics,
     /// `None`: prices are not implemented.
     pub(super) prices: Option<Arc<Prices>>,
@@ -82,6 +84,7 @@ impl Provider {
             clock,
             placeholders,
             unanswered: Unanswered::default(),
+            visits: Visits::default(),
             metrics,
             prices: None,
             zero_startup_time,
@@ -323,8 +326,13 @@ impl CloudProvider for Provider {
     }
 
     async fn refresh(&self, _: Request<RefreshRequest>) -> Result<Response<RefreshResponse>, Status> {
-        // Discovery has its own poll interval. A refresh for every loop would be six a minute.
-        self.answer(Rpc::Refresh, async { Ok(RefreshResponse {}) }).await
+        self.answer(Rpc::Refresh, async {
+            // Without groups, newer versions would go on, and forget their scale-ups under way.
+            self.view()?;
+            self.visits.received(&self.groups, &self.clock).await;
+            Ok(RefreshResponse {})
+        })
+        .await
     }
 
     async fn node_group_target_size(

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use ebbtide::cluster::Candidate;
 use ebbtide::config::Config;
 use ebbtide::k8s::names::TO_BE_DELETED;
 use ebbtide::provider::proto::Instance;
@@ -12,10 +13,11 @@ use ebbtide::sim::aws::{
 };
 use ebbtide::sim::ca_drain::Flags;
 use ebbtide::sim::cluster::{self, budget, pod, replica_set};
-use ebbtide::sim::program::{TAG, config};
+use ebbtide::sim::program::{Program, TAG, config};
 use ebbtide::sim::span::Span;
 use ebbtide::sim::world::{POOL, World};
 
+use tokio::sync::watch;
 use tonic::Code;
 
 use crate::node::try_template;
@@ -222,6 +224,54 @@ async fn nodes_that_boot_are_waited_for_in_groups_with_options_of_their_own() {
         scene.world.cluster.add(pods_for(GROUP, "pods", 2));
         assert!(scene.world.until(LONG, |_| scene.running("pods") == 2).await, "{version:?} {accepted}");
         assert_eq!(autoscaler.bought(), [(GROUP.to_owned(), bought)].into(), "{version:?} {accepted}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_bought_through_one_replica_is_not_bought_again_through_another() {
+    for version in BOTH {
+        let world = World::new(1);
+        let timing = cluster::Timing { joining: Span::exactly(seconds(60)), ..cluster::Timing::brisk() };
+        world.cluster.set_timing(timing);
+        let scene = Scene::on(world, [pool(GROUP, 0)]).await;
+        let pod = Some("ebbtide-1".to_owned());
+        let election = Some(Candidate { lease: "ebbtide".to_owned(), pod });
+        let other = Program::start(&scene.world, Config { election, ..config() });
+        let autoscaler = Loop::between(&scene, Options::of(version), &other);
+        tokio::time::sleep(Duration::from_mins(3)).await;
+        // Both have just looked, and have no reason of their own to look for a minute.
+        let looks = |w: &World| w.aws.calls(Operation::DescribeAutoScalingGroups);
+        let before = looks(&scene.world);
+        assert!(scene.world.until(SOON, |w| looks(w) >= before + 2).await);
+        scene.world.cluster.add(pods_for(GROUP, "pods", 3));
+        assert!(scene.world.until(SOON, |_| scene.running("pods") == 3).await, "{version:?}");
+        nothing_failed(&autoscaler, version);
+        assert_eq!(autoscaler.bought(), [(GROUP.to_owned(), 3)].into(), "{version:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_bought_is_not_bought_again_though_the_program_restarts_into_an_outage() {
+    for version in BOTH {
+        let world = World::new(1);
+        let timing = cluster::Timing { joining: Span::exactly(seconds(120)), ..cluster::Timing::brisk() };
+        world.cluster.set_timing(timing);
+        let mut scene = Scene::on(world, [pool(GROUP, 0)]).await;
+        let (told, client) = watch::channel(scene.program.client());
+        let autoscaler = Loop::through(&scene, Options::of(version), move |_| client.borrow().clone());
+        scene.world.cluster.add(pods_for(GROUP, "pods", 3));
+        let bought = |event: &Event| matches!(event, Event::ScaledUp { .. });
+        assert!(autoscaler.autoscaler.until(SOON, bought).await, "{version:?}");
+        let Scene { world, program } = scene;
+        program.kill().await;
+        world.aws.outage(true);
+        let program = Program::start(&world, config());
+        scene = Scene { world, program };
+        told.send_replace(scene.program.client());
+        tokio::time::sleep(seconds(40)).await;
+        scene.world.aws.outage(false);
+        assert!(scene.world.until(SOON, |_| scene.running("pods") == 3).await, "{version:?}");
+        assert_eq!(autoscaler.bought(), [(GROUP.to_owned(), 3)].into(), "{version:?}");
     }
 }
 

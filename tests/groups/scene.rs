@@ -258,10 +258,29 @@ pub(crate) struct Loop {
 
 impl Loop {
     pub(crate) fn start(scene: &Scene, options: Options) -> Self {
+        let client = scene.program.client();
+        Self::through(scene, options, move |_| client.clone())
+    }
+
+    /// The same; once it has grown a group, it comes to another replica.
+    pub(crate) fn between(scene: &Scene, options: Options, other: &Program) -> Self {
+        let clients = [scene.program.client(), other.client()];
+        let has_grown = |(_, event): &(_, _)| matches!(event, autoscaler::Event::ScaledUp { .. });
+        Self::through(scene, options, move |so_far| {
+            clients[usize::from(so_far.journal().iter().any(has_grown))].clone()
+        })
+    }
+
+    /// The same, through these clients.
+    pub(crate) fn through(
+        scene: &Scene,
+        options: Options,
+        connect: impl Fn(&Autoscaler) -> autoscaler::Client + Send + Sync + 'static,
+    ) -> Self {
         let autoscaler = Autoscaler::new(&scene.world, options);
         let mut task = JoinSet::new();
-        let (looking, client) = (autoscaler.clone(), scene.program.client());
-        task.spawn(async move { looking.run(|| client.clone()).await });
+        let looking = autoscaler.clone();
+        task.spawn(async move { looking.run(|| connect(&looking)).await });
         Self { autoscaler, _task: task }
     }
 

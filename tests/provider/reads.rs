@@ -18,6 +18,7 @@ use ebbtide::template::{Template, TemplateError};
 use futures::FutureExt as _;
 use k8s_pb::api::core::v1::Node;
 use prost::Message as _;
+use tokio::time::Instant;
 use tonic::Code;
 
 use crate::world::{GROUP, With as _, World, code, failure, node, unregistered, web};
@@ -305,12 +306,25 @@ async fn accelerators_are_named_as_in_the_in_tree_provider() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refresh_asks_for_no_look_however_old_the_last_one_is() {
+async fn refresh_asks_for_a_look_at_once_if_cluster_autoscaler_was_away_and_does_not_wait_for_long() {
     let world = World::with(web(0));
-    tokio::time::advance(Duration::from_mins(2)).await;
-    world.client().await.refresh(RefreshRequest {}).await.expect("answered");
+    let mut client = world.client().await;
+    for (passed, looks) in [(0, true), (29, false), (29, false), (30, true), (120, true)] {
+        tokio::time::advance(Duration::from_secs(passed)).await;
+        let began = Instant::now();
+        client.refresh(RefreshRequest {}).await.expect("answered");
+        assert_eq!(world.groups.refresh_wanted_at_once().now_or_never().is_some(), looks, "{passed} s");
+        // Nobody looks here.
+        let waited = if looks { 3 } else { 0 };
+        assert_eq!(began.elapsed().as_secs(), waited, "{passed} s");
+    }
     assert!(world.groups.refresh_wanted().now_or_never().is_none());
-    assert!(World::empty(None).client().await.refresh(RefreshRequest {}).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn refresh_fails_where_there_is_nothing_to_answer_from() {
+    let answer = World::empty(None).client().await.refresh(RefreshRequest {}).await;
+    assert_eq!(code(&answer), Code::Unavailable);
 }
 
 #[tokio::test(start_paused = true)]

@@ -190,6 +190,9 @@ async fn what_a_group_holds_is_finished_although_it_lost_its_tag_and_ebbtide_was
         scene.world.aws.untag_group("web", ebbtide::sim::program::TAG);
         scene.pass_some(seconds(10)).await;
         scene.kill().await;
+        // Nothing but the drain concerns cluster-autoscaler any more: it waits for no instance of the group's.
+        scene.until_told(Result::is_ok).await;
+        assert_eq!(scene.target().await.expect("told"), 0, "{cause:?}");
         scene.until_gone(&machine).await;
         assert_kept_waiting(&scene, &machine);
         // What nobody had begun is not touched.

@@ -127,13 +127,15 @@ impl Discovery {
                     }
                     pace = next_refresh(&snapshot, self.hooks.knowledge(&snapshot), self.interval);
                     self.groups.publish(snapshot);
-                    let due = began + pace;
+                    let wished = async {
+                        self.groups.refresh_wanted().await;
+                        tokio::time::sleep_until(wished_refresh(began, Instant::now())).await;
+                    };
                     tokio::select! {
                         // Counted from the beginning of this refresh: what was looked up after the groups puts no instance at risk.
-                        () = tokio::time::sleep_until(due) => {}
-                        () = self.groups.refresh_wanted() => {
-                            tokio::time::sleep_until(wished_refresh(began, Instant::now()).min(due)).await;
-                        }
+                        () = tokio::time::sleep_until(began + pace) => {}
+                        () = wished => {}
+                        () = self.groups.refresh_wanted_at_once() => {}
                     }
                 }
                 Err(error) => {
@@ -263,6 +265,8 @@ impl Discovery {
                 if group.instances.is_empty() {
                     continue;
                 }
+                // What else it should have is none of cluster-autoscaler's business.
+                group.desired = group.live().count() as i32;
             }
             // Its size is no longer ours to change.
             (group.min, group.max) = (group.desired, group.desired);

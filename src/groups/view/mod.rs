@@ -30,6 +30,7 @@ pub struct Groups {
     view: watch::Sender<Option<Arc<Snapshot>>>,
     seen: Mutex<Seen>,
     refresh: Notify,
+    urgent: Notify,
     locks: GroupLocks,
     /// Groups that cluster-autoscaler grew and instances without a Node that it gave up, in this run.
     asked_for: Mutex<BTreeSet<String>>,
@@ -51,6 +52,7 @@ impl Groups {
             view: watch::Sender::new(None),
             seen: Mutex::default(),
             refresh: Notify::new(),
+            urgent: Notify::new(),
             locks: GroupLocks::default(),
             asked_for: Mutex::default(),
         }
@@ -91,7 +93,7 @@ impl Groups {
     /// Lays a change of ours over the snapshot and asks for a new refresh.
     pub fn changed(&self, at: Timestamp, change: Change) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.changes.push(at, change);
+        seen.changes.push(at, change, self.latest().as_deref());
         self.swap(&seen);
         drop(seen);
         self.refresh_soon();
@@ -124,7 +126,7 @@ impl Groups {
         self.asked_for.lock().unwrap_or_else(PoisonError::into_inner).contains(name)
     }
 
-    /// Asks discovery for a refresh at once.
+    /// Asks discovery for a refresh soon; several such requests make one.
     pub fn refresh_soon(&self) {
         self.refresh.notify_one();
     }
@@ -132,6 +134,19 @@ impl Groups {
     /// Waits until somebody asks for a new refresh.
     pub async fn refresh_wanted(&self) {
         self.refresh.notified().await;
+    }
+
+    /// Asks discovery for a refresh at once, and waits for groups that were described after `now`.
+    pub async fn refreshed(&self, now: Timestamp) {
+        self.urgent.notify_one();
+        let is_new = |view: &Option<Arc<Snapshot>>| view.as_ref().is_some_and(|view| view.taken_at >= now);
+        // An error would mean that the groups themselves are gone.
+        let _ = self.versions().wait_for(is_new).await;
+    }
+
+    /// Waits until somebody asks for a refresh at once.
+    pub async fn refresh_wanted_at_once(&self) {
+        self.urgent.notified().await;
     }
 
     /// Changes with the view.

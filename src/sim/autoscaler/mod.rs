@@ -222,12 +222,17 @@ impl Scan<'_> {
         self.nodes = self.shared.cluster.list();
     }
 
-    /// TemplateNodeInfoProvider: the template of each group that has one.
+    /// TemplateNodeInfoProvider: the template of each group that has one. An error ends 1.30's loop; the core of 2026 goes on without
+    /// the node, or the template.
     async fn templates(&mut self) -> Result<BTreeMap<String, Template>, End> {
+        let ends = self.shared.options.version == Version::V1_30;
         let mut templates = BTreeMap::new();
         let mut others = Vec::new();
         for node in self.nodes.clone() {
-            let group = self.provider.group_of(&told(&node)).await.map_err(failed("node infos"))?;
+            let group = match self.provider.group_of(&told(&node)).await {
+                Err(status) if ends => return Err(failed("node infos")(status)),
+                group => group.unwrap_or_default(),
+            };
             let Some(group) = group else { continue };
             if templates::is_example(&node, self.shared.options.version, self.now) {
                 templates.entry(group).or_insert_with(|| templates::like(&node));
@@ -236,18 +241,18 @@ impl Scan<'_> {
             }
         }
         self.memory.examples.extend(templates.clone());
-        for group in self.provider.groups().await {
+        let groups = self.provider.groups().await;
+        self.memory.examples.retain(|name, _| groups.iter().any(|group| group.id == *name));
+        for group in groups {
             if templates.contains_key(&group.id) {
                 continue;
             }
             let template = match self.memory.examples.get(&group.id) {
                 Some(example) => Some(example.clone()),
-                None => self
-                    .provider
-                    .template(&group.id)
-                    .await
-                    .map_err(failed("node infos"))?
-                    .and_then(|encoded| templates::decode(&encoded)),
+                None => match self.provider.template(&group.id).await {
+                    Err(status) if ends => return Err(failed("node infos")(status)),
+                    template => template.ok().flatten().and_then(|encoded| templates::decode(&encoded)),
+                },
             };
             templates.extend(template.map(|template| (group.id, template)));
         }
