@@ -76,6 +76,12 @@ fn a_kubelet_that_is_not_ready_for_a_moment_costs_nobody_the_flush() {
         scene.plan();
         let expected = if is_given_up { Phase::Flushing } else { Phase::Draining };
         assert_eq!(scene.record().phase, expected, "{status} since {since}");
+        scene.plan();
+        assert_eq!(
+            scene.record().phase == Phase::Releasing,
+            is_given_up,
+            "nobody flushes, {status} since {since}"
+        );
         let mut scene = overdue().in_phase(Phase::Flushing);
         scene.remove("web");
         scene.patch(&condition(status, since));
