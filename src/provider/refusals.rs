@@ -19,8 +19,8 @@ use tokio::time::sleep;
 use tracing::{debug, warn};
 
 use super::Tls;
-use super::tls::{TlsFile, WARN_BEFORE, WrongName};
-use crate::clock::{Clock, elapsed};
+use super::tls::{TlsFile, WrongName, is_near};
+use crate::clock::Clock;
 use crate::slots::Peer;
 use crate::telemetry::Sparingly;
 
@@ -135,7 +135,7 @@ impl Refusals {
         );
         registry.register_with_unit(
             "ebbtide_tls_not_after_timestamp",
-            "Unix time of the first end of what each TLS file has: a certificate, an authority, a revocation list",
+            "Unix time of the end of what connections need of each TLS file: the server's own certificate, the last authority; of revocation lists the first",
             Unit::Seconds,
             self.ends.clone(),
         );
@@ -160,11 +160,13 @@ impl Refusals {
         let Some(tls) = tls else { return std::future::pending().await };
         loop {
             let now = clock.wall();
-            for (file, end) in tls.ends() {
-                self.ends.get_or_create(&OfFile { file: FileLabel::of(tls, file) }).set(end.as_second());
+            for (file, ends) in tls.ends() {
+                let needed = ends.needed.as_second();
+                self.ends.get_or_create(&OfFile { file: FileLabel::of(tls, file) }).set(needed);
+                let end = ends.first;
                 let Some(path) = tls.path(file) else { continue };
                 let mut ending = self.ending.lock().unwrap_or_else(PoisonError::into_inner);
-                if elapsed(now, end) >= WARN_BEFORE {
+                if !is_near(file, end, now) {
                     ending.remove(path);
                 } else if ending.entry(path.to_owned()).or_default().tell(REMIND_EVERY).is_some() {
                     let path = path.display().to_string();

@@ -80,15 +80,20 @@ impl Authority {
 
     /// Its list of what it has revoked.
     pub(crate) fn revocations(&self, numbers: &[u64]) -> String {
+        self.revocations_until(numbers, (4000, 1, 1))
+    }
+
+    /// The same, with the next list due then.
+    pub(crate) fn revocations_until(&self, numbers: &[u64], (year, month, day): (i32, u8, u8)) -> String {
         let revoked = |number: &u64| RevokedCertParams {
             serial_number: SerialNumber::from(*number),
-            revocation_time: date_time_ymd(2026, 1, 1),
+            revocation_time: date_time_ymd(2023, 1, 1),
             reason_code: None,
             invalidity_date: None,
         };
         let params = CertificateRevocationListParams {
-            this_update: date_time_ymd(2026, 1, 1),
-            next_update: date_time_ymd(4000, 1, 1),
+            this_update: date_time_ymd(2023, 1, 1),
+            next_update: date_time_ymd(year, month, day),
             crl_number: SerialNumber::from(1),
             issuing_distribution_point: None,
             revoked_certs: numbers.iter().map(revoked).collect(),

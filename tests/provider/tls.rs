@@ -9,7 +9,7 @@ use std::time::Duration;
 use ebbtide::provider::Tls;
 use ebbtide::provider::proto::cloud_provider_client::CloudProviderClient;
 use ebbtide::provider::proto::{NodeGroupIncreaseSizeRequest, NodeGroupsRequest};
-use ebbtide::provider::tls::TlsFile;
+use ebbtide::provider::tls::{TlsFile, TlsProblem};
 use ebbtide::slots::Peer;
 use ebbtide::telemetry::captured;
 use hyper_util::rt::TokioIo;
@@ -211,11 +211,11 @@ fn refused(world: &World, reason: &str) -> u64 {
     text.lines().find_map(|line| line.strip_prefix(&start)?.parse().ok()).unwrap_or_default()
 }
 
-/// When the server's certificate ends, as the metrics say.
-fn not_after(world: &World) -> Option<i64> {
+/// When what connections need of a file ends, as the metrics say.
+fn not_after(world: &World, file: &str) -> Option<i64> {
     let text = world.metrics();
-    let start = r#"ebbtide_tls_not_after_timestamp_seconds{file="certificate"} "#;
-    text.lines().find_map(|line| line.strip_prefix(start)?.parse().ok())
+    let start = format!("ebbtide_tls_not_after_timestamp_seconds{{file=\"{file}\"}} ");
+    text.lines().find_map(|line| line.strip_prefix(&start)?.parse().ok())
 }
 
 #[tokio::test]
@@ -340,7 +340,7 @@ async fn files_that_are_exchanged_by_a_symbolic_link_are_noticed_though_nobody_c
     tokio::time::pause();
     let used = async |end| {
         let used = async {
-            while not_after(&world) != Some(end) {
+            while not_after(&world, "certificate") != Some(end) {
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
         };
@@ -394,6 +394,51 @@ async fn what_ends_within_two_weeks_or_has_ended_is_told_by_its_file() {
     assert!(soon.ends_with("tls.crt ends at 2023-11-28T00:00:00Z"), "{soon}");
     let over = told("over", (2023, 11, 1));
     assert!(over.contains("lets no connection succeed") && !over.contains("ends at"), "once: {over}");
+}
+
+#[tokio::test]
+async fn the_metric_tells_the_end_of_what_connections_cannot_do_without() {
+    let mut files = Files::new("needed");
+    let over = |params: &mut CertificateParams| params.not_after = date_time_ymd(2023, 11, 1);
+    let leaf = files.servers.sign_until("provider", (2024, 1, 1));
+    let chain = leaf.cert + &Authority::with(over).pem;
+    let successor = Authority::with(|params| params.not_after = date_time_ymd(2025, 1, 1));
+    let authorities = Authority::with(over).pem + &successor.pem;
+    let lists = files.clients.revocations_until(&[], (2023, 11, 2))
+        + &successor.revocations_until(&[], (2023, 12, 1));
+    let crl = files.options.cert.with_file_name("clients.crl");
+    files.options.client_crl = Some(crl.clone());
+    let (cert, key) = (files.options.cert.clone(), files.options.key.clone());
+    for (path, content) in [(cert, chain), (key, leaf.key), (files.client_ca(), authorities), (crl, lists)] {
+        files.write(&path, &content);
+    }
+    let world = files.serve();
+    tokio::time::pause();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let told =
+        ["certificate", "client_authority", "client_revocation_list"].map(|file| not_after(&world, file));
+    // 2024-01-01, 2025-01-01 and, of lists the first, 2023-11-02.
+    assert_eq!(told, [Some(1_704_067_200), Some(1_735_689_600), Some(1_698_883_200)]);
+    // What is over beside them is told to people all the same.
+    let tls = Tls::load(files.options.clone(), clock()).expect("usable");
+    let over: Vec<_> = tls.ending().iter().map(TlsProblem::file).collect();
+    assert_eq!(over, [TlsFile::Cert, TlsFile::ClientCa, TlsFile::ClientCrl]);
+}
+
+#[test]
+fn a_revocation_list_is_told_of_once_it_is_over() {
+    let told = |name: &str, next| {
+        let mut files = Files::new(name);
+        let crl = files.options.cert.with_file_name("clients.crl");
+        files.options.client_crl = Some(crl.clone());
+        let list = files.clients.revocations_until(&[], next);
+        files.write(&crl, &list);
+        let tls = Tls::load(files.options.clone(), clock()).expect("usable");
+        tls.ending().iter().map(ToString::to_string).collect::<String>()
+    };
+    assert_eq!(told("list-for-a-day", (2023, 11, 15)), "");
+    let over = told("list-over", (2023, 11, 14));
+    assert!(over.ends_with("clients.crl ends at 2023-11-14T00:00:00Z"), "{over}");
 }
 
 #[tokio::test]

@@ -129,7 +129,25 @@ impl TlsProblem {
 }
 
 /// How long before its end a file is told of. Certificates of a year are renewed by hand, those of cert-manager 30 days before.
-pub(super) const WARN_BEFORE: Duration = Duration::from_hours(14 * 24);
+const WARN_BEFORE: Duration = Duration::from_hours(14 * 24);
+
+/// When what is in a file ends.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ends {
+    /// The first thing in it: something to look at, though connections may go on without.
+    pub(super) first: Timestamp,
+    /// What connections need of it: the server's own certificate (an intermediate may be one that its chain does without), the last
+    /// authority. Of lists the first: nothing ends with them, but clients that were revoked since are let in.
+    pub(super) needed: Timestamp,
+}
+
+/// Whether it is time to tell of this end. A list is for days, and put anew shortly before its end: it is told of once it is over.
+pub(super) fn is_near(file: TlsFile, end: Timestamp, now: Timestamp) -> bool {
+    match file {
+        TlsFile::ClientCrl => end <= now,
+        TlsFile::Cert | TlsFile::Key | TlsFile::ClientCa => elapsed(now, end) < WARN_BEFORE,
+    }
+}
 
 /// What shows that a file has changed. Kubernetes replaces mounted files by a symbolic link, whose new target may be of
 /// the same second. `None` for a missing file.
@@ -157,8 +175,7 @@ struct Loaded {
 #[derive(Debug)]
 struct Read {
     config: Arc<ServerConfig>,
-    /// When the first thing in each file ends.
-    ends: BTreeMap<TlsFile, Timestamp>,
+    ends: BTreeMap<TlsFile, Ends>,
     /// What was out of its time when it was read, and how.
     untimely: Vec<(TlsFile, String)>,
 }
@@ -190,13 +207,13 @@ impl Tls {
         told.collect()
     }
 
-    /// What ends within 14 days, and files that have expired or are not valid yet. A file is named once.
+    /// What ends within 14 days (a revocation list: what is over), and files that have expired or are not valid yet. A file is named once.
     pub fn ending(&self) -> Vec<TlsProblem> {
         let mut told = self.untimely();
         let now = self.clock.wall();
-        for (file, end) in self.ends().into_iter().filter(|(_, end)| elapsed(now, *end) < WARN_BEFORE) {
+        for (file, ends) in self.ends().into_iter().filter(|(file, ends)| is_near(*file, ends.first, now)) {
             if let Some(path) = self.path(file).filter(|_| told.iter().all(|other| other.file() != file)) {
-                told.push(TlsProblem::Ends { file, path: path.to_owned(), end });
+                told.push(TlsProblem::Ends { file, path: path.to_owned(), end: ends.first });
             }
         }
         told
@@ -217,9 +234,8 @@ impl Tls {
         TlsAcceptor::from(Arc::clone(&self.refreshed().inner.config))
     }
 
-    /// When the first item in each file expires (a certificate, an authority, a revocation list), from the files as
-    /// they are now.
-    pub(super) fn ends(&self) -> BTreeMap<TlsFile, Timestamp> {
+    /// When what is in each file ends, from the files as they are now.
+    pub(super) fn ends(&self) -> BTreeMap<TlsFile, Ends> {
         self.refreshed().inner.ends.clone()
     }
 
@@ -277,14 +293,14 @@ fn read(options: &TlsOptions, now: Timestamp) -> Result<Read, Vec<TlsProblem>> {
     match (cert, key, clients, revoked) {
         (Ok((cert, late)), Ok(key), Ok(clients), Ok(revoked)) => {
             let (roots, in_ca, late_too) = match clients {
-                Some(Authorities { roots, end, late }) => (Some(roots), end, late),
+                Some(Authorities { roots, ends, late }) => (Some(roots), ends, late),
                 None => (None, None, None),
             };
-            let lists = revoked.iter().map(|list| certificate::next_update(list));
+            let of_lists = revoked.iter().filter_map(|list| certificate::next_update(list)).min();
             let ends = [
-                (TlsFile::Cert, first(cert.iter().map(|cert| certificate::not_after(cert)))),
+                (TlsFile::Cert, ends(&cert, |moments| moments.first())),
                 (TlsFile::ClientCa, in_ca),
-                (TlsFile::ClientCrl, first(lists)),
+                (TlsFile::ClientCrl, of_lists.map(|first| Ends { first, needed: first })),
             ];
             let ends = ends.into_iter().filter_map(|(file, end)| Some((file, end?))).collect();
             let provider = Arc::new(aws_lc_rs::default_provider());
@@ -302,16 +318,15 @@ fn read(options: &TlsOptions, now: Timestamp) -> Result<Read, Vec<TlsProblem>> {
 /// Who signs clients' certificates.
 struct Authorities {
     roots: RootCertStore,
-    /// When the first of them ends.
-    end: Option<Timestamp>,
+    ends: Option<Ends>,
     late: Option<(TlsFile, String)>,
 }
 
 fn authorities(path: &Path, now: Timestamp) -> Result<Authorities, TlsProblem> {
     let found = items::<CertificateDer<'_>>(TlsFile::ClientCa, path)?;
     let late = untimely(TlsFile::ClientCa, path, certificate::are_authorities(&found, now))?;
-    let end = first(found.iter().map(|cert| certificate::not_after(cert)));
-    Ok(Authorities { roots: roots(path, &found)?, end, late })
+    let ends = ends(&found, |moments| moments.iter().max());
+    Ok(Authorities { roots: roots(path, &found)?, ends, late })
 }
 
 /// What is out of its time, and how; an error for what cannot do its work at any.
@@ -327,8 +342,10 @@ fn untimely(
     }
 }
 
-fn first(moments: impl Iterator<Item = Option<Timestamp>>) -> Option<Timestamp> {
-    moments.flatten().min()
+/// When certificates end, of which connections need this one.
+fn ends(certificates: &[CertificateDer<'_>], needed: fn(&[Timestamp]) -> Option<&Timestamp>) -> Option<Ends> {
+    let moments: Vec<_> = certificates.iter().filter_map(|cert| certificate::not_after(cert)).collect();
+    Some(Ends { first: *moments.iter().min()?, needed: *needed(&moments)? })
 }
 
 fn config(
