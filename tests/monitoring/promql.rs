@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use crate::table::{Metric, Metrics};
 
-/// Labels that Prometheus puts on what it scrapes.
-const OF_TARGETS: [&str; 4] = ["job", "instance", "namespace", "pod"];
+/// Labels that Prometheus puts on what it scrapes, or on all that it sends elsewhere.
+const OF_TARGETS: [&str; 5] = ["cluster", "job", "instance", "namespace", "pod"];
 
 /// A metric that is asked for, with its matchers.
 struct Asked<'a> {
