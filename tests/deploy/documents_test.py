@@ -68,6 +68,12 @@ class Documents(unittest.TestCase):
         images = {container["name"]: container["image"] for _, container in render.containers(things)}
         self.assertEqual(images["ebbtide"].split(":")[0], "REGISTRY/ebbtide")
 
+    def test_what_cilium_needs_is_a_rule_for_the_agents_port_that_names_no_address(self):
+        [block] = [block for block in blocks("docs/install.md", "yaml") if "extraEgress" in block]
+        rules = one(chart({**render.values("sidecar"), **yaml.safe_load(block)}), "NetworkPolicy")["spec"]["egress"]
+        agent = [rule for rule in rules if {"port": 80, "protocol": "TCP"} in rule["ports"]]
+        self.assertEqual(["to" in rule for rule in agent], [True, False])
+
     def test_every_folder_and_file_that_is_named_is_there(self):
         for page in PAGES:
             for path in re.findall(r"(?<![\w./])deploy/[\w./-]*\w", text(page)):
