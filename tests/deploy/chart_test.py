@@ -184,6 +184,23 @@ class WhatIsRendered(unittest.TestCase):
         without = json.dumps(chart(values("apart")))
         self.assertNotIn("expander", without.replace(json.dumps("expander"), ""), "off by default")
 
+    def test_a_changed_role_reaches_the_pods(self):
+        def template(role):
+            annotations = {"eks.amazonaws.com/role-arn": role} if role else {}
+            things = chart(with_values(values("sidecar"), serviceAccount__annotations=annotations))
+            return json.dumps(one(things, "Deployment")["spec"]["template"])
+
+        # What a role gives is put into a pod when it is made, so the pods have to be made anew.
+        one_role, other = "arn:aws:iam::123456789012:role/one", "arn:aws:iam::123456789012:role/other"
+        self.assertEqual(len({template(None), template(one_role), template(other)}), 3)
+        self.assertEqual(template(one_role), template(one_role), "and for nothing else")
+
+    def test_the_notes_say_what_an_association_of_pod_identity_needs(self):
+        with helm_python.Chart.load(CHART) as loaded:
+            rendered = loaded.render(values("sidecar"), name="ebbtide", namespace="elsewhere")
+        [notes] = [made for path, made in rendered.items() if path.endswith("NOTES.txt")]
+        self.assertIn("kubectl --namespace elsewhere rollout restart deployment/ebbtide\n", notes)
+
     def test_alert_rules_and_dashboard_are_the_files(self):
         everything = {"serviceMonitor": True, "prometheusRule": True, "dashboard": True, "labels": {"release": "prometheus"}}
         things = chart(with_values(values("sidecar"), monitoring=everything))
