@@ -2,7 +2,10 @@
 
 import json
 import re
+import shutil
+import tempfile
 import unittest
+from pathlib import Path
 
 import helm_python
 import jsonschema
@@ -257,6 +260,17 @@ class WhatIsRefused(unittest.TestCase):
                 chart(with_values(values("sidecar"), **wrong))
 
 
+    def test_a_chart_that_has_lost_its_files_is_refused(self):
+        # Where symbolic links are dropped, or folders that are not known, as from an archive.
+        with tempfile.TemporaryDirectory() as folder:
+            copy = shutil.copytree(CHART, Path(folder) / "chart", symlinks=True, ignore=lambda *_: ["alerts", "dashboards"])
+            with helm_python.Chart.load(copy) as loaded:
+                loaded.render(values("sidecar"), name="ebbtide", namespace="kube-system")
+                for wanted, words in (("prometheusRule", "alerts/ebbtide.rules.yaml"), ("dashboard", "dashboards/ebbtide.json")):
+                    with self.assertRaisesRegex(helm_python.HelmError, re.escape(f"{words} is missing")):
+                        loaded.render(with_values(values("sidecar"), monitoring={wanted: True}), name="ebbtide", namespace="kube-system")
+
+
 class WhatIsDocumented(unittest.TestCase):
     def test_the_schema_has_every_value_and_no_other(self):
         jsonschema.Draft7Validator.check_schema(schema())
@@ -275,6 +289,10 @@ class WhatIsDocumented(unittest.TestCase):
     def test_what_is_made_from_other_files_is_up_to_date(self):
         for path, wanted in made.files():
             self.assertEqual(path.read_text(), wanted, f"{path}: run tests/deploy.sh --write")
+
+    def test_the_chart_has_no_symbolic_link(self):
+        # Flux leaves them out of its archives, Rancher refuses a chart that has one.
+        self.assertEqual([str(path) for path in CHART.rglob("*") if path.is_symlink()], [])
 
     def test_the_chart_has_the_programs_version(self):
         version = re.search(r'^version = "(.*)"', render.text("Cargo.toml"), re.MULTILINE).group(1)

@@ -1,5 +1,5 @@
-"""What is made from other files: the table of values in docs/chart.md, the flags in the chart's schema, and the alert rules as an
-object for the Prometheus operator.
+"""What is made from other files: the table of values in docs/chart.md, the flags in the chart's schema, the chart's copies of the alert
+rules and the dashboard, and the alert rules as an object for the Prometheus operator.
 
 As a program, writes them (tests/deploy.sh --write).
 """
@@ -126,6 +126,9 @@ def files():
     made = re.sub(r'("propertyNames": \{\s*"enum": \[\n).*?(\n\s*\])', lambda m: m.group(1) + lines + m.group(2), path.read_text(), flags=re.DOTALL)
     yield path, made
     yield DEPLOY / "components" / "monitoring" / "prometheusrule.yaml", prometheus_rule()
+    # A chart is what is in its folder: symbolic links do not survive every way to a cluster.
+    for copied in ("alerts/ebbtide.rules.yaml", "dashboards/ebbtide.json"):
+        yield CHART / copied, (DEPLOY / copied).read_text()
 
 
 def prometheus_rule():
@@ -136,4 +139,5 @@ def prometheus_rule():
 
 if __name__ == "__main__":
     for path, wanted in files():
+        path.parent.mkdir(exist_ok=True)
         path.write_text(wanted)
