@@ -14,7 +14,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
-use rustls::CertificateError;
+use rustls::{AlertDescription, CertificateError};
 use tokio::time::sleep;
 use tracing::{debug, warn};
 
@@ -53,17 +53,20 @@ pub(super) enum Reason {
     crowded_out,
     /// It went away without a word: the port was probed.
     went_away,
-    /// It speaks no TLS that we do, or refuses our certificate.
+    /// It does not take our certificate.
+    refuses_ours,
+    /// It speaks no TLS that we do.
     protocol,
 }
 
 impl Reason {
     /// Why the handshake failed.
     pub(super) fn of(error: &io::Error) -> Self {
-        use rustls::Error::{InvalidCertificate, NoCertificatesPresented};
+        use rustls::Error::{AlertReceived, InvalidCertificate, NoCertificatesPresented};
         match error.get_ref().and_then(|inner| inner.downcast_ref()) {
             Some(NoCertificatesPresented) => Self::no_certificate,
             Some(InvalidCertificate(why)) => Self::of_certificate(why),
+            Some(AlertReceived(alert)) if is_about_certificate(*alert) => Self::refuses_ours,
             Some(_) => Self::protocol,
             None => Self::went_away,
         }
@@ -83,6 +86,25 @@ impl Reason {
             _ => Self::bad_certificate,
         }
     }
+}
+
+/// Whether this is how a client says that it does not take a server's certificate. Go says bad_certificate for whatever is wrong with it; others say
+/// decrypt_error where its authority has the name of one that they know, and another key.
+fn is_about_certificate(alert: AlertDescription) -> bool {
+    use AlertDescription::{
+        BadCertificate, CertificateExpired, CertificateRevoked, CertificateUnknown, DecryptError, UnknownCA,
+        UnsupportedCertificate,
+    };
+    matches!(
+        alert,
+        BadCertificate
+            | UnsupportedCertificate
+            | CertificateRevoked
+            | CertificateExpired
+            | CertificateUnknown
+            | UnknownCA
+            | DecryptError
+    )
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]

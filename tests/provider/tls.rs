@@ -243,6 +243,35 @@ async fn of_the_authoritys_clients_only_those_of_the_names_are_let_in() {
 }
 
 #[tokio::test]
+async fn a_client_that_does_not_take_our_certificate_is_no_stranger_at_the_port() {
+    let mut files = Files::new("refuses ours");
+    let world = files.serve();
+    let own = files.clients.sign("cluster-autoscaler");
+    // It knows another authority than signs ours now.
+    assert!(call(&world, &client(&Authority::new(), Some(&own))).await.is_err());
+    // Ours does not name the host that it calls; ours is over.
+    let known = client(&files.servers, Some(&own));
+    let others = [files.servers.sign("elsewhere"), files.servers.sign_until("provider", (2023, 11, 1))];
+    let (cert, key) = (files.options.cert.clone(), files.options.key.clone());
+    for other in others {
+        files.write(&cert, &other.cert);
+        files.write(&key, &other.key);
+        assert!(call(&world, &known).await.is_err());
+    }
+    // And one speaks no TLS.
+    assert!(world.client().await.node_groups(NodeGroupsRequest {}).await.is_err());
+    let counted = || (refused(&world, "refuses_ours"), refused(&world, "protocol"));
+    // A client has gone before the server reads why.
+    let all = async {
+        while counted().0 + counted().1 < 4 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(5), all).await.expect("all are counted as either");
+    assert_eq!(counted(), (3, 1));
+}
+
+#[tokio::test]
 async fn a_revoked_client_is_out_and_so_is_one_of_which_no_list_tells() {
     let mut files = Files::new("revocation");
     let list = files.options.cert.with_file_name("clients.crl");
