@@ -187,6 +187,17 @@ class WhatIsRendered(unittest.TestCase):
         without = json.dumps(chart(values("apart")))
         self.assertNotIn("expander", without.replace(json.dumps("expander"), ""), "off by default")
 
+    def test_without_an_election_there_is_one_replica_and_never_another_beside_it(self):
+        for no in (False, "false"):
+            alone = with_values(values("sidecar"), replicas=1, extraArgs={"leader-elect": no})
+            self.assertEqual(one(chart(alone), "Deployment")["spec"]["strategy"], {"type": "Recreate"})
+            for replicas in (2, 3):
+                with self.assertRaisesRegex(helm_python.HelmError, "extraArgs.leader-elect=false needs replicas=1"):
+                    chart(with_values(alone, replicas=replicas))
+        for given in ({}, {"leader-elect": True}):
+            spec = one(chart(with_values(values("sidecar"), extraArgs=given)), "Deployment")["spec"]
+            self.assertEqual((spec["replicas"], spec["strategy"]["type"]), (2, "RollingUpdate"))
+
     def test_a_changed_role_reaches_the_pods(self):
         def template(role):
             annotations = {"eks.amazonaws.com/role-arn": role} if role else {}
