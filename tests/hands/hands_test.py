@@ -8,7 +8,7 @@ import urllib.request
 from datetime import datetime, timezone
 
 import boto3
-from worlds import Worlds, until
+from worlds import ROOT, Worlds, until
 
 
 class OnWorlds(unittest.TestCase):
@@ -58,6 +58,43 @@ class Looking(OnWorlds):
         self.assertIn("0 errors, 1 warnings", told)
         self.assertIn("hooks batch: no lifecycle hook of ours", told)
         self.assertEqual(code, 1)
+
+
+class Removing(unittest.TestCase):
+    def test_what_stays_after_a_removal_is_found_and_taken_back_by_the_documents_commands(self):
+        worlds = Worlds()
+        # Not OnWorlds: ebbtide warns of a tag like the one below.
+        self.addCleanup(worlds.stop)
+        (node, instance), (_, of_another) = worlds.node("web"), worlds.node("batch")
+        worlds.run(f"kubectl cordon {node}")
+        cordon = '{"cause":"rebalance-recommendation","until":"2999-01-01T00:00:00Z"}'
+        worlds.run(f"kubectl annotate node {node} 'ebbtide/cordon={cordon}'")
+        pods = worlds.json("kubectl get pods --namespace kube-system")["items"]
+        pod = next(pod["metadata"]["name"] for pod in pods if pod["spec"].get("nodeName") == node)
+        worlds.run(f"kubectl --namespace kube-system annotate pod {pod} ebbtide/guarded=true")
+        for group, protected in ("web", instance), ("batch", of_another):
+            worlds.run(f"aws ec2 create-tags --resources {protected} --tags Key=ebbtide/protected-from-scale-in,Value=lately")
+            worlds.run(
+                f"aws autoscaling set-instance-protection --auto-scaling-group-name {group} --protected-from-scale-in"
+                f" --instance-ids {protected}"
+            )
+        page = (ROOT / "docs" / "install.md").read_text()
+        section = page.split("### What stays after a removal\n")[1].split("\n## ")[0]
+        [block] = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
+        told = worlds.run("set -e\n" + re.sub(r" NODE\b", f" {node}", block).replace("MY-GROUP", "web"))
+        self.assertRegex(told, rf"{node} +{re.escape(cordon)}")
+        self.assertIn(f"kube-system {pod}\n", told)
+        self.assertRegex(told, rf"{instance}\tlately")
+        # ebbtide is at work in this world and takes back none of this itself: the cordon is for ages, the tag names no moment.
+        left = worlds.json(f"kubectl get node {node}")
+        self.assertFalse(left["spec"].get("unschedulable"))
+        self.assertNotIn("ebbtide/cordon", left["metadata"].get("annotations", {}))
+        tagged = worlds.json("aws ec2 describe-tags --filters Name=key,Values=ebbtide/protected-from-scale-in")["Tags"]
+        self.assertEqual([tag["ResourceId"] for tag in tagged], [of_another])
+        seen = worlds.json(f"aws autoscaling describe-auto-scaling-instances --instance-ids {instance} {of_another}")["AutoScalingInstances"]
+        self.assertEqual({one["InstanceId"]: one["ProtectedFromScaleIn"] for one in seen}, {instance: False, of_another: True})
+        hooks = worlds.json("aws autoscaling describe-lifecycle-hooks --auto-scaling-group-name web")["LifecycleHooks"]
+        self.assertNotIn("ebbtide", [hook["LifecycleHookName"] for hook in hooks])
 
 
 class Driving(OnWorlds):
