@@ -294,3 +294,23 @@ async fn heartbeats_that_aws_denies_are_tried_at_most_four_times_a_minute_and_to
         scene.assert_left_well(&machine);
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn heartbeats_that_aws_refuses_in_words_nobody_knows_are_tried_at_most_four_times_a_minute() {
+    let scene = Scene::with(held_group(2, 300)).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(600).exits_after(500)]).await;
+    let beat = Operation::RecordLifecycleActionHeartbeat;
+    let unknown = Refusal { code: "ValidationError", status: 400, message: "something new" };
+    scene.world.aws.refuse_next(beat, unknown, Lose::BeforeEffect, u32::MAX);
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.until(|w| w.aws.calls(beat) > 0).await;
+    let before = scene.world.aws.calls(beat);
+    scene.pass_some(seconds(120)).await;
+    let tries = scene.world.aws.calls(beat) - before;
+    assert!((7..=9).contains(&tries), "{tries} in two minutes");
+    scene.world.aws.refuse_next(beat, unknown, Lose::BeforeEffect, 0);
+    scene.until_gone(&machine).await;
+    assert!(!a_hook_timed_out(&scene.world));
+    scene.assert_left_well(&machine);
+}

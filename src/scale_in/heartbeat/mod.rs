@@ -36,8 +36,9 @@ use crate::telemetry::{Outage, chain};
 /// AWS allows is 30 s.
 const RETRY: SignedDuration = SignedDuration::from_secs(1);
 
-/// The same at most after one that AWS denies, which it does at once; with a short time-out, after an eighth of that. The right may come meanwhile.
-const DENIED: SignedDuration = SignedDuration::from_secs(15);
+/// The same at most after one that AWS refuses for good, such as for lack of a right, which it does at once; with a short time-out, after
+/// an eighth of that. The right may come meanwhile.
+const REFUSED: SignedDuration = SignedDuration::from_secs(15);
 
 /// AWS shows an instance as held before its hook takes heartbeats: try again after this time ...
 ///
@@ -284,7 +285,7 @@ async fn tell_hook(shared: &Shared, one: &mut One, step: Step) -> (SignedDuratio
         Err(AwsError::NoActiveHook { .. }) if *is_new => (pause.min(NOT_OPEN), None),
         // Our hook no longer holds it: the next refresh shows what became of it.
         Ok(()) | Err(AwsError::NoActiveHook { .. } | AwsError::DryRun { .. }) => (pause, None),
-        Err(error @ AwsError::Denied { .. }) => (DENIED.min(pause / 4), Some(error)),
-        Err(error) => (RETRY, Some(error)),
+        Err(error) if error.is_transient() => (RETRY, Some(error)),
+        Err(error) => (REFUSED.min(pause / 4), Some(error)),
     }
 }
