@@ -452,3 +452,25 @@ async fn more_instances_than_a_call_takes_are_protected_by_several() {
     assert_eq!(guarded(&world, GROUP)[0].len(), 120);
     assert_eq!(world.aws.calls(Operation::SetInstanceProtection), 3, "50 a call");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_size_goes_down_after_a_few_tries_though_protecting_takes_longer_than_anybody_waits() {
+    let scene = Scene::with([group(GROUP, 240).size(0, 300, 240)]).await;
+    scene.short_of(2).await;
+    // Five calls, four at a time: the second round is over after whoever asked has given up, and in time for itself.
+    let takes = Duration::from_secs(2);
+    scene.world.aws.delay_some(&[Operation::SetInstanceProtection], 1.0, takes, takes);
+    let mut tries = 1;
+    while scene.decrease(-2).await.is_err() {
+        tries += 1;
+        assert!(tries <= 3, "it starts from zero each time");
+        // Placeholders bear no errors for half a minute, and cluster-autoscaler's next loop comes after that.
+        tokio::time::sleep(Duration::from_secs(40)).await;
+    }
+    assert!(tries > 1, "one try is not enough here");
+    assert_eq!(scene.desired(), 240);
+    assert!(scene.world.until(SOON, |_| scene.protected() == 0).await);
+    tokio::time::sleep(SOON).await;
+    assert_eq!((scene.in_service(GROUP).len(), scene.protected()), (240, 0));
+    assert_eq!(guarded(&scene.world, GROUP)[1], BTreeSet::new());
+}

@@ -80,9 +80,9 @@ impl Protection {
                 to,
                 "desired capacity not lowered: the caller has given up"
             );
-            // A call that nothing was heard of may protect them later.
-            let hold = if protected.is_ok() { Duration::ZERO } else { pending::HOLD };
-            self.pending.was_not_set(group, before, hold);
+            // The next try goes on from here: in a large group, protecting takes longer than anybody waits. And a call that nothing was
+            // heard of may protect them later.
+            self.pending.was_not_set(group, before, pending::HOLD);
             return self.pending.notify();
         }
         let set = match protected {

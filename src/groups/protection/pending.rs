@@ -102,16 +102,17 @@ impl PendingReleases {
         self.add(group, [instance], true, None);
     }
 
-    /// The size was not set. Restores the times of the release that was pending `before`; without one, the instances are
-    /// held for `hold`.
+    /// The size was not set. Restores the times of the release that was pending `before`. The instances are held for `hold` at
+    /// least.
     pub(super) fn was_not_set(&self, group: &GroupName, before: Option<PendingRelease>, hold: Duration) {
         self.update(group, |pending| {
             if let Some(before) = before {
                 (pending.size, pending.since, pending.hold, pending.due) =
                     (before.size, before.since, before.hold, before.due);
             } else {
-                (pending.hold, pending.due) = (hold, Instant::now());
+                (pending.hold, pending.due) = (Duration::ZERO, Instant::now());
             }
+            pending.hold = pending.hold.max(pending.since.elapsed() + hold);
         });
     }
 
