@@ -17,7 +17,7 @@ use ebbtide::provider::proto::NodeGroupDecreaseTargetSizeRequest;
 use ebbtide::provider::{AwsSizing, Running};
 use ebbtide::sim::aws::{
     Aws as SimulatedAws, Entry, Event, GroupSpec, HookSpec, LaunchFailure, LifecycleState, Lose, Operation,
-    Refusal, State, Timing,
+    Refusal, State, TerminationCause, Timing,
 };
 use ebbtide::sim::http::{Lost, Request, Response, aws_client};
 use ebbtide::sim::program::{Program, config};
@@ -473,4 +473,54 @@ async fn a_size_goes_down_after_a_few_tries_though_protecting_takes_longer_than_
     tokio::time::sleep(SOON).await;
     assert_eq!((scene.in_service(GROUP).len(), scene.protected()), (240, 0));
     assert_eq!(guarded(&scene.world, GROUP)[1], BTreeSet::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_that_leaves_at_the_last_moment_does_not_keep_a_size_from_going_down() {
+    type Leave = fn(&mut State, &str, Timestamp);
+    let ways: [Leave; 2] = [
+        |state, instance, now| state.terminate(instance, TerminationCause::Rebalance, now),
+        |state, instance, now| state.detach(instance, false, now),
+    ];
+    for leave in ways {
+        let scene = Scene::with([group(GROUP, 3)]).await;
+        scene.short_of(1).await;
+        let leaving = scene.in_service(GROUP).remove(1);
+        let effect = move |state: &mut State, now| leave(state, &leaving, now);
+        scene.world.aws.before_next(Operation::SetInstanceProtection, effect);
+        scene.decrease(-1).await.expect("lowered");
+        assert_eq!((scene.desired(), scene.protected()), (3, 2));
+        scene.world.aws.fail_launches(GROUP, LaunchFailure::InsufficientCapacity, 0);
+        assert!(scene.world.until(SOON, |_| scene.in_service(GROUP).len() == 3).await);
+        tokio::time::sleep(SOON).await;
+        assert_eq!((scene.in_service(GROUP).len(), scene.protected()), (3, 0));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_size_that_somebody_lowers_at_the_last_moment_is_not_raised_again_by_one_that_was_to_lower_it() {
+    // Old answers would not show it.
+    let scene = Scene::on(World::plain(1), [group(GROUP, 3)]).await;
+    scene.short_of(2).await;
+    let leaving = scene.in_service(GROUP).remove(1);
+    let effect = move |state: &mut State, now: Timestamp| {
+        state.detach(&leaving, true, now);
+        state.set_desired(GROUP, 2, now);
+    };
+    scene.world.aws.before_next(Operation::SetInstanceProtection, effect);
+    let answer = scene.decrease(-1).await;
+    assert_eq!((code(&answer), scene.desired()), (Code::Unavailable, 2), "{answer:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn protection_that_is_refused_in_words_nobody_knows_may_be_granted_in_the_next_loop() {
+    let scene = Scene::with([group(GROUP, 3)]).await;
+    scene.short_of(1).await;
+    let unknown = Refusal { code: "ValidationError", status: 400, message: "something new" };
+    let operation = Operation::SetInstanceProtection;
+    scene.world.aws.refuse_next(operation, unknown, Lose::BeforeEffect, u32::MAX);
+    assert_eq!(code(&scene.decrease(-1).await), Code::Unavailable);
+    assert_eq!((scene.desired(), scene.protected()), (4, 0));
+    scene.world.aws.refuse_next(operation, unknown, Lose::BeforeEffect, 0);
+    scene.decrease(-1).await.expect("lowered");
 }

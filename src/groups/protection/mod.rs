@@ -25,7 +25,7 @@ use tokio::sync::oneshot;
 use self::pending::{PendingRelease, PendingReleases};
 pub use self::tag::PROTECTION_TAG;
 use super::{Change, GroupLock, Groups, sizes};
-use crate::aws::{AutoScalingGroup, Aws, AwsError, Instance, Lifecycle};
+use crate::aws::{AutoScalingGroup, Aws, AwsError, Instance, Lifecycle, Operation};
 use crate::clock::Clock;
 use crate::cluster::Leadership;
 use crate::k8s::{GroupName, InstanceId};
@@ -72,7 +72,7 @@ impl Protection {
         let before = self.pending.get(group);
         self.pending.add(group, instances.iter().cloned(), tagged, None);
 
-        let protected = calls::protect(&self.aws, group, &instances, true).await;
+        let protected = self.protect(group, &instances, true).await;
         if answer.is_closed() {
             // The size was decided from a view that is old by now.
             tracing::info!(
@@ -86,7 +86,11 @@ impl Protection {
             return self.pending.notify();
         }
         let set = match protected {
-            Ok(()) => self.aws.set_desired(group, to).await,
+            Ok(Some(seen)) if seen.desired != from => Err(AwsError::ScalingActivityInProgress {
+                operation: Operation::SetDesiredCapacity,
+                message: format!("somebody else has set its desired capacity to {}", seen.desired),
+            }),
+            Ok(_) => self.aws.set_desired(group, to).await,
             Err(error) => Err(error),
         };
         let is_set = set.is_ok();
@@ -107,6 +111,37 @@ impl Protection {
             self.pending.add(group, None, tagged, Some(to));
         }
         self.pending.notify();
+    }
+
+    /// Turns protection of instances on or off. AWS refuses that of all of them for one that leaves, and names it: then the group is
+    /// described once more, which is returned, and those are asked for that stay. What is refused again may work a little later.
+    async fn protect(
+        &self,
+        group: &GroupName,
+        instances: &[InstanceId],
+        on: bool,
+    ) -> Result<Option<AutoScalingGroup>, AwsError> {
+        use AwsError::{NoSuchInstance, Other, ScalingActivityInProgress};
+        let refusal = match calls::protect(&self.aws, group, instances, on).await {
+            Err(refusal @ (NoSuchInstance { .. } | Other { .. })) => refusal,
+            outcome => return outcome.map(|()| None),
+        };
+        let Some(seen) = self.describe(group).await? else { return Err(refusal) };
+        // The description may be older than the refusal.
+        let text = refusal.to_string();
+        let stays = |i: &&Instance| {
+            (if on { is_to_be_protected(i) } else { is_to_be_released(i) }) && !text.contains(i.id.as_str())
+        };
+        let asked: BTreeSet<&InstanceId> = instances.iter().collect();
+        let still = seen.instances.iter().filter(stays).filter(|i| asked.contains(&i.id));
+        let still: Vec<InstanceId> = still.map(|i| i.id.clone()).collect();
+        match calls::protect(&self.aws, group, &still, on).await {
+            Ok(()) => Ok(Some(seen)),
+            Err(NoSuchInstance { operation, message } | Other { operation, message, .. }) => {
+                Err(ScalingActivityInProgress { operation, message })
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Lowers the size of the locked group by one, unless that would cost a live instance or leave less than the minimum once the
@@ -267,7 +302,7 @@ impl Protection {
         let ids = |which: fn(&Instance) -> bool| -> Vec<InstanceId> {
             ours.iter().filter(|&&instance| which(instance)).map(|instance| instance.id.clone()).collect()
         };
-        calls::protect(&self.aws, group, &ids(is_to_be_released), false).await?;
+        self.protect(group, &ids(is_to_be_released), false).await?;
         let all = ids(|_| true);
         if pending.tagged {
             calls::untag(&self.aws, &all).await?;
@@ -298,7 +333,7 @@ impl Protection {
             pending.instances.extend(newcomers.iter().cloned());
             pending.tagged |= tagged;
         });
-        if let Err(error) = calls::protect(&self.aws, group, &newcomers, true).await {
+        if let Err(error) = self.protect(group, &newcomers, true).await {
             tracing::warn!(
                 group = group.as_str(),
                 instances = ?newcomers,
@@ -315,8 +350,11 @@ impl Protection {
 ///
 /// Source: [SetInstanceProtection](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_SetInstanceProtection.html).
 pub fn to_protect(group: &AutoScalingGroup) -> Vec<InstanceId> {
-    let in_service = group.instances.iter().filter(|i| i.lifecycle == Lifecycle::InService);
-    in_service.filter(|i| !i.protected).map(|i| i.id.clone()).collect()
+    group.instances.iter().filter(|i| is_to_be_protected(i)).map(|i| i.id.clone()).collect()
+}
+
+fn is_to_be_protected(instance: &Instance) -> bool {
+    !instance.protected && instance.lifecycle == Lifecycle::InService
 }
 
 /// Whether the instance is protected in a state in which AWS takes that off. On one that is leaving it does not matter.
