@@ -10,10 +10,12 @@ use ebbtide::groups::selector::Selectors;
 use ebbtide::provider::proto::NodeGroupIncreaseSizeRequest;
 use ebbtide::provider::proto::instance_status::InstanceState;
 use ebbtide::sim::aws::{
-    Entry, Event, GroupSpec, LaunchFailure, LifecycleState, Lose, Operation, Refusal, State,
+    Entry, Event, GroupSpec, LaunchFailure, LifecycleState, Lose, Operation, Refusal, State, Timing,
+    WarmPoolSpec,
 };
 use ebbtide::sim::http::aws_client;
 use ebbtide::sim::program::config;
+use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
 use jiff::Timestamp;
 use tonic::Code;
@@ -312,4 +314,29 @@ async fn a_launch_that_fails_after_pending_is_told() {
         errors.count() == 1
     };
     assert!(eventually(Duration::from_mins(10), told).await, "{:?}", scene.listed().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_launch_that_fails_is_told_soon_though_the_warm_pool_is_being_filled() {
+    let timing = Timing {
+        launch: Span::exactly(Duration::from_secs(2)),
+        boot: Span::exactly(Duration::from_mins(5)),
+        retry: Span::exactly(Duration::from_mins(10)),
+        ..Timing::PUBLISHED
+    };
+    let pool = WarmPoolSpec::stopped().prepared(0).at_least(1);
+    let scene = Scene::with([group(GROUP, 1).timing(timing).warm_pool(pool)]).await;
+    let rests = |world: &World| {
+        let group = world.aws.group(GROUP).expect("a group");
+        !group.in_state(LifecycleState::WarmedStopped).is_empty()
+    };
+    assert!(scene.world.until(2 * SOON, rests).await);
+    scene.world.aws.fail_launches(GROUP, LaunchFailure::InsufficientCapacity, 1);
+    // One comes from the pool, one fails, and the pool is filled again, which takes minutes.
+    scene.increase(2).await.expect("grown");
+    let told = || async {
+        let listed = scene.listed().await;
+        listed.values().any(|i| i.status.as_ref().is_some_and(|status| status.error_info.is_some()))
+    };
+    assert!(eventually(Duration::from_secs(45), told).await, "{:?}", scene.listed().await);
 }

@@ -40,8 +40,11 @@ fn is_of_an_instance(group: &AutoScalingGroup, launch: &Activity) -> bool {
     words.any(|word| group.instances.iter().any(|instance| instance.id == word))
 }
 
+/// Whether it is a launch of the group's own, cold or from its warm pool. What is launched into the pool is no capacity of the group.
+///
+/// Source: [warm pools](https://github.com/aws-samples/amazon-ec2-auto-scaling-group-examples/tree/main/features/warm-pools).
 pub(super) fn is_launch(activity: &Activity) -> bool {
-    activity.description.starts_with("Launching")
+    activity.description.starts_with("Launching") && !activity.description.contains("into warm pool")
 }
 
 pub(super) fn is_failed(activity: &Activity) -> bool {

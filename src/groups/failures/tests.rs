@@ -74,6 +74,21 @@ fn what_failed_before_a_launch_that_is_under_way_explains_nothing() {
 }
 
 #[test]
+fn a_launch_into_the_warm_pool_is_no_launch_of_the_group_and_one_from_it_is() {
+    let of_pool = |second, status, way: &str| {
+        activity(second, status, &format!("Launching a new EC2 instance {way} warm pool: i-9"), "")
+    };
+    let explained = |activities: &[Activity]| explain(&short_of(1), activities, at(0)).map(|f| f.launches);
+    // The next try may be on its way, and the one that is missing may come.
+    assert_eq!(explained(&[of_pool(60, "InProgress", "into"), failed(20)]), Some(1));
+    assert_eq!(explained(&[of_pool(60, "InProgress", "from"), failed(20)]), None);
+    assert_eq!(explained(&[of_pool(21, "InProgress", "into"), failed(20)]), Some(1));
+    assert_eq!(explained(&[of_pool(21, "InProgress", "from"), failed(20)]), None);
+    let in_vain = "Launching a new EC2 instance into warm pool.  Status Reason: x";
+    assert_eq!(explained(&[activity(20, "Failed", in_vain, "VcpuLimitExceeded - x")]), None);
+}
+
+#[test]
 fn no_more_is_explained_than_has_failed_or_is_missing() {
     let launches = |missing, failures: usize| {
         let activities: Vec<_> = std::iter::repeat_n(failed(20), failures).collect();

@@ -39,6 +39,14 @@ struct Blueprint {
     origin: Origin,
 }
 
+/// What AWS says that it does, before the instance is known.
+///
+/// <https://github.com/aws-samples/amazon-ec2-auto-scaling-group-examples/tree/main/features/warm-pools>; of launches into the
+/// pool that fail nothing is published: the same, as of the others.
+fn description(launch: &Launch) -> &'static str {
+    if launch.warm { "Launching a new EC2 instance into warm pool" } else { "Launching a new EC2 instance" }
+}
+
 impl Group {
     /// Decides to launch an instance, in the zone with the fewest.
     ///
@@ -114,7 +122,7 @@ impl Group {
         let begun = Activity {
             id: shared.uuid(),
             group: self.name.clone(),
-            description: "Launching a new EC2 instance".to_owned(),
+            description: description(&launch).to_owned(),
             cause: launch.cause.clone(),
             started: at,
             ended: None,
@@ -157,7 +165,7 @@ impl Group {
             Activity {
                 id: shared.uuid(),
                 group: self.name.clone(),
-                description: format!("Launching a new EC2 instance: {id}"),
+                description: format!("{}: {id}", description(&launch)),
                 cause: launch.cause,
                 started: at,
                 ended: None,

@@ -194,6 +194,29 @@ async fn activities_are_paged_newest_first() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_launch_into_the_warm_pool_and_one_from_it_are_told_apart_from_others() {
+    let bench = bench();
+    bench.aws.add_group(web().warm_pool(WarmPoolSpec::stopped().prepared(3)));
+    bench.pass(60).await;
+    bench.aws.set_desired("web", 3);
+    bench.pass(60).await;
+    let ask = bench.asg.describe_scaling_activities().auto_scaling_group_name("web");
+    let all = ask.send().await.expect("activities").activities.unwrap_or_default();
+    let words = |a: &aws_sdk_autoscaling::types::Activity| {
+        a.description().and_then(|d| d.split_once(':')).map(|(words, _)| words.to_owned())
+    };
+    let all: Vec<_> = all.iter().filter_map(words).collect();
+    let cold = "Launching a new EC2 instance";
+    let expected = [
+        format!("{cold} from warm pool"),
+        format!("{cold} into warm pool"),
+        cold.to_owned(),
+        cold.to_owned(),
+    ];
+    assert_eq!(all, expected);
+}
+
+#[tokio::test(start_paused = true)]
 async fn tags_of_a_group_can_be_written() {
     let bench = bench();
     bench.aws.add_group(web().tag("old", "1"));
