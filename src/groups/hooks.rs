@@ -377,6 +377,11 @@ impl Hooks {
         Ok(())
     }
 
+    /// Forgets the hooks of a group of this name: it was deleted, and another one made.
+    pub(super) fn forget(&self, group: &GroupName) {
+        self.slots().remove(group);
+    }
+
     /// What is known of our hooks in these groups.
     pub fn knowledge(&self, snapshot: &Snapshot) -> Knowledge {
         let mut knowledge = Knowledge::default();

@@ -371,3 +371,22 @@ async fn a_group_with_a_warm_pool_gets_a_hook_and_no_retention() {
     assert_eq!(hooks(&scene.world, "web").await, [ours("web", false)]);
     assert_eq!(scene.world.aws.calls(UPDATE), 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_group_that_is_made_anew_between_two_refreshes_has_its_hook_with_the_next_but_one() {
+    let (log, _guard) = captured::log(Level::INFO);
+    let world = World::new(1);
+    let names: Vec<String> = (0..60).map(|n| format!("group-{n}")).collect();
+    for name in &names {
+        world.aws.add_group(of_our_cluster(name));
+    }
+    let scene = Scene::on(world, group(1), managed(false)).await;
+    // All have theirs, and all are known.
+    scene.pass_some(seconds(3_600)).await;
+    scene.world.aws.remove_group("group-30");
+    scene.world.aws.add_group(of_our_cluster("group-30"));
+    scene.pass_some(seconds(125)).await;
+    assert_eq!(hooks(&scene.world, "group-30").await, [ours("group-30", false)]);
+    assert_eq!(puts(&scene.world, "group-30").len(), 2);
+    assert_eq!(told(&log, "somebody had deleted"), 0, "{}", log.text());
+}

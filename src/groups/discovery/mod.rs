@@ -174,6 +174,9 @@ impl Discovery {
         let outcome =
             warm_pools::add(&self.aws, self.groups.latest().as_deref(), described.values_mut()).await;
         memory.warm_pools.note("warm pools", outcome.err().as_ref());
+        for name in memory.made_anew(&described) {
+            self.hooks.forget(name);
+        }
         let described = memory.remember(described);
         let states = self.groups.publish_states(memory.observe(&described, now));
 
@@ -309,6 +312,17 @@ impl Discovery {
 }
 
 impl Memory {
+    /// Names that are another group's than in the last refresh: that one was deleted meanwhile.
+    fn made_anew<'a>(
+        &'a self,
+        described: &'a BTreeMap<GroupName, AutoScalingGroup>,
+    ) -> impl Iterator<Item = &'a GroupName> {
+        let is_another = |group: &AutoScalingGroup| {
+            self.described.get(&group.name).is_some_and(|known| known.arn != group.arn)
+        };
+        described.iter().filter(move |(_, group)| is_another(group)).map(|(name, _)| name)
+    }
+
     /// Keeps the descriptions for the next refresh. What is said again is kept once.
     fn remember(&mut self, described: BTreeMap<GroupName, AutoScalingGroup>) -> Vec<Arc<AutoScalingGroup>> {
         let mut before = std::mem::take(&mut self.described);

@@ -76,6 +76,8 @@ pub struct ManagedHooks {
 /// How far a group is.
 #[derive(Debug, Default)]
 struct Progress {
+    /// The group's ARN: another one of its name begins anew.
+    arn: String,
     /// Whether it was shown to be this cluster's.
     is_ours: bool,
     retention: Attempts,
@@ -162,11 +164,13 @@ impl ManagedHooks {
 
     /// The next calls, no more than [`AT_ONCE`].
     fn due(&mut self, view: &Snapshot, now: Timestamp) -> Vec<(GroupName, Step)> {
-        self.by_group.retain(|name, _| view.groups.contains_key(name));
+        self.by_group
+            .retain(|name, known| view.groups.get(name).is_some_and(|group| group.asg.arn == known.arn));
         let mut due = Vec::new();
         for group in view.groups.values().filter(|group| self.known.selectors.selects(&group.asg)) {
             let is_ours = self.known.is_ours(&group.asg);
             let progress = self.by_group.entry(group.asg.name.clone()).or_default();
+            progress.arn.clone_from(&group.asg.arn);
             progress.is_ours |= is_ours;
             if !progress.is_ours {
                 continue;

@@ -8,7 +8,6 @@
 use jiff::fmt::temporal::DateTimePrinter;
 use jiff::{SignedDuration, Timestamp};
 
-use super::autoscaling::arn;
 use super::journal::TerminationCause;
 use super::xml::Xml;
 use crate::clock::later;
@@ -83,11 +82,11 @@ impl Activity {
         self.message = Some(why.to_owned());
     }
 
-    /// Writes it with AWS's clock, which is `ahead`.
-    pub(super) fn write(&self, xml: &mut Xml, ahead: SignedDuration) {
+    /// Writes it with the ARN of its group, and with AWS's clock, which is `ahead`.
+    pub(super) fn write(&self, xml: &mut Xml, arn: &str, ahead: SignedDuration) {
         xml.text("ActivityId", &self.id)
             .text("AutoScalingGroupName", &self.group)
-            .text("AutoScalingGroupARN", arn(&self.group))
+            .text("AutoScalingGroupARN", arn)
             .text("Description", &self.description)
             .text("Cause", &self.cause)
             .time("StartTime", later(self.started, ahead));

@@ -23,6 +23,8 @@ use super::timing::Timing;
 #[derive(Clone, Debug)]
 pub(super) struct Group {
     pub(super) name: String,
+    /// The part of its ARN that no other group has.
+    pub(super) uuid: String,
     pub(super) min: u32,
     pub(super) max: u32,
     pub(super) desired: u32,

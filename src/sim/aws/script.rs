@@ -64,6 +64,7 @@ impl State {
         };
         let mut group = Group {
             name: spec.name.clone(),
+            uuid: self.shared.uuid(),
             min: spec.min,
             max: spec.max,
             desired: spec.desired,

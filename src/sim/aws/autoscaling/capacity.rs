@@ -4,6 +4,7 @@
 
 use jiff::Timestamp;
 
+use crate::sim::aws::autoscaling::groups::arn;
 use crate::sim::aws::error::ApiError;
 use crate::sim::aws::group::after;
 use crate::sim::aws::journal::TerminationCause;
@@ -100,11 +101,11 @@ pub(super) fn terminate(state: &mut State, form: &Form, now: Timestamp) -> Resul
         group.want(shared, to, Operation::TerminateInstanceInAutoScalingGroup, &why, now);
     }
     group.settle(shared, now);
-    let ahead = shared.ahead;
+    let (arn, ahead) = (arn(group), shared.ahead);
     let activity = group.instances.get(id).and_then(|instance| group.activities.get(&instance.activity));
     Ok(Xml::build(|xml| {
         if let Some(activity) = activity {
-            xml.inside("Activity", |xml| activity.write(xml, ahead));
+            xml.inside("Activity", |xml| activity.write(xml, &arn, ahead));
         }
     }))
 }

@@ -1,6 +1,6 @@
 //! The other read-only operations: instances, warm pools, activities, launch configurations.
 
-use crate::sim::aws::autoscaling::groups::{write_instance, write_pool};
+use crate::sim::aws::autoscaling::groups::{arn, write_instance, write_pool};
 use crate::sim::aws::error::ApiError;
 use crate::sim::aws::query::{Form, page, page_size};
 use crate::sim::aws::state::{ACCOUNT, REGION, State};
@@ -62,16 +62,18 @@ pub(super) fn activities(state: &State, form: &Form) -> Result<Xml, ApiError> {
         .groups
         .values()
         .filter(|candidate| group.is_none_or(|name| candidate.name == name))
-        .flat_map(|group| &group.activities)
-        .filter(|(_, activity)| ids.is_empty() || ids.contains(&activity.id.as_str()))
+        .flat_map(|group| group.activities.iter().map(move |(number, activity)| (number, (group, activity))))
+        .filter(|(_, (_, activity))| ids.is_empty() || ids.contains(&activity.id.as_str()))
         // `page` sorts keys ascending; these give newest first.
         .map(|(number, activity)| (format!("{:020}", u64::MAX - number), activity))
         .collect();
     activities.sort_by(|(a, _), (b, _)| a.cmp(b));
     let (activities, next) = page(activities, form.get("NextToken"), size)?;
     Ok(Xml::build(|xml| {
-        xml.list("Activities", "member", activities, |xml, activity| activity.write(xml, state.shared.ahead))
-            .optional("NextToken", next);
+        xml.list("Activities", "member", activities, |xml, (group, activity)| {
+            activity.write(xml, &arn(group), state.shared.ahead);
+        })
+        .optional("NextToken", next);
     }))
 }
 

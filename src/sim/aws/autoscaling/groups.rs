@@ -55,11 +55,10 @@ fn passes(group: &Group, filter: &Filter) -> bool {
     })
 }
 
-pub(in crate::sim::aws) fn arn(group: &str) -> String {
-    format!(
-        "arn:aws:autoscaling:{REGION}:{ACCOUNT}:autoScalingGroup:00000000-0000-0000-0000-000000000000:\
-         autoScalingGroupName/{group}"
-    )
+/// Each group that is made has another one, also under the name of an earlier one.
+pub(super) fn arn(group: &Group) -> String {
+    let Group { name, uuid, .. } = group;
+    format!("arn:aws:autoscaling:{REGION}:{ACCOUNT}:autoScalingGroup:{uuid}:autoScalingGroupName/{name}")
 }
 
 fn write<'a>(
@@ -68,7 +67,7 @@ fn write<'a>(
     target_groups: impl Iterator<Item = &'a String> + Clone,
     with_instances: bool,
 ) {
-    xml.text("AutoScalingGroupName", &group.name).text("AutoScalingGroupARN", arn(&group.name));
+    xml.text("AutoScalingGroupName", &group.name).text("AutoScalingGroupARN", arn(group));
     match &group.mixed {
         Some(mixed) => write_mixed(xml, mixed, &group.source),
         None => write_source(xml, "LaunchTemplate", &group.source),

@@ -14,7 +14,6 @@ mod settings;
 
 use jiff::Timestamp;
 
-pub(super) use self::groups::arn;
 use super::error::ApiError;
 use super::operation::Operation;
 use super::query::Form;

@@ -217,6 +217,23 @@ async fn a_launch_into_the_warm_pool_and_one_from_it_are_told_apart_from_others(
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_group_that_is_made_anew_under_a_name_has_another_arn() {
+    let bench = bench();
+    let mut arns = std::collections::BTreeSet::new();
+    for _ in 0..2 {
+        bench.aws.remove_group("web");
+        bench.aws.add_group(web());
+        let groups = bench.asg.describe_auto_scaling_groups().send().await.expect("groups");
+        let arn = groups.auto_scaling_groups()[0].auto_scaling_group_arn().expect("an ARN").to_owned();
+        let ask = bench.asg.describe_scaling_activities().send().await.expect("activities");
+        let mut of = ask.activities().iter().map(|activity| activity.auto_scaling_group_arn());
+        assert!(of.all(|of| of == Some(arn.as_str())), "its activities have it as well");
+        arns.insert(arn);
+    }
+    assert_eq!(arns.len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
 async fn tags_of_a_group_can_be_written() {
     let bench = bench();
     bench.aws.add_group(web().tag("old", "1"));
