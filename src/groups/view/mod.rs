@@ -2,7 +2,7 @@
 
 mod changes;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -22,6 +22,9 @@ use crate::k8s::GroupName;
 #[error("the last successful refresh is too old to answer from")]
 pub struct Stale;
 
+/// What snapshots do not show for so long has gone: two refreshes at the usual pace.
+const MISSED_FOR: Duration = Duration::from_mins(2);
+
 /// The groups, shared by all tasks. Cheap to read.
 #[derive(Debug)]
 pub struct Groups {
@@ -32,8 +35,8 @@ pub struct Groups {
     refresh: Notify,
     urgent: Notify,
     locks: GroupLocks,
-    /// Groups that cluster-autoscaler grew and instances without a Node that it gave up, in this run.
-    asked_for: Mutex<BTreeSet<String>>,
+    /// Groups that cluster-autoscaler grew and instances without a Node that it gave up, in this run, and when a snapshot last showed each.
+    asked_for: Mutex<BTreeMap<String, Timestamp>>,
 }
 
 /// What the view is made of.
@@ -118,12 +121,13 @@ impl Groups {
 
     /// Notes a group that cluster-autoscaler has grown, or an instance that it has given up: so these are ours.
     pub fn note_asked_for(&self, name: &str) {
-        self.asked_for.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned());
+        let seen = self.latest().map(|snapshot| snapshot.taken_at).unwrap_or_default();
+        self.asked_for.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), seen);
     }
 
-    /// Whether that was noted in this run.
+    /// Whether that was noted in this run, of what is there still.
     pub fn is_asked_for(&self, name: &str) -> bool {
-        self.asked_for.lock().unwrap_or_else(PoisonError::into_inner).contains(name)
+        self.asked_for.lock().unwrap_or_else(PoisonError::into_inner).contains_key(name)
     }
 
     /// Asks discovery for a refresh soon; several such requests make one.
@@ -156,6 +160,7 @@ impl Groups {
 
     fn take(&self, seen: &mut Seen, snapshot: Snapshot) -> Arc<Snapshot> {
         seen.changes.forget_shown(snapshot.taken_at);
+        self.forget_gone(&snapshot);
         let snapshot = Arc::new(match &seen.base {
             Some(before) => snapshot.after(before),
             None => snapshot,
@@ -163,6 +168,18 @@ impl Groups {
         seen.base = Some(Arc::clone(&snapshot));
         self.swap(seen);
         snapshot
+    }
+
+    /// Forgets of what was asked for that which has gone.
+    fn forget_gone(&self, snapshot: &Snapshot) {
+        let mut asked_for = self.asked_for.lock().unwrap_or_else(PoisonError::into_inner);
+        asked_for.retain(|name, seen| {
+            let name = name.as_str();
+            if snapshot.groups.contains_key(name) || snapshot.by_instance.contains_key(name) {
+                *seen = snapshot.taken_at;
+            }
+            elapsed(*seen, snapshot.taken_at) <= MISSED_FOR
+        });
     }
 
     fn swap(&self, seen: &Seen) {

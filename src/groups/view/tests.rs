@@ -196,3 +196,26 @@ fn an_old_snapshot_is_refused_but_not_forgotten() {
     assert_eq!(groups.fresh(at(601)).err(), Some(Stale));
     assert!(groups.latest().is_some());
 }
+
+#[test]
+fn what_was_asked_for_is_known_until_no_description_shows_it_any_more() {
+    use Lifecycle::{InService, TerminatingWait};
+    let groups = Groups::new(Duration::from_mins(10));
+    groups.publish(snapshot(0, 2, &[InService, InService]));
+    for name in ["g", "i-1"] {
+        groups.note_asked_for(name);
+    }
+    let known = |groups: &Groups| ["g", "i-1"].map(|name| groups.is_asked_for(name));
+    // As long as a drain takes.
+    for minute in 1..600 {
+        groups.publish_states(snapshot(60 * minute, 1, &[InService, TerminatingWait]));
+        groups.publish(snapshot(60 * minute, 1, &[InService, TerminatingWait]));
+    }
+    assert_eq!(known(&groups), [true, true]);
+    groups.publish(snapshot(36_000, 1, &[InService]));
+    assert_eq!(known(&groups), [true, true], "a description may leave out what is there");
+    groups.publish(snapshot(36_070, 1, &[InService]));
+    assert_eq!(known(&groups), [true, false]);
+    groups.publish(Snapshot::new(at(36_200), []));
+    assert_eq!(known(&groups), [false, false]);
+}
