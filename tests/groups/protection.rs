@@ -13,7 +13,7 @@ use ebbtide::groups::protection::{PROTECTION_TAG, Protection};
 use ebbtide::groups::selector::Selectors;
 use ebbtide::k8s::InstanceId;
 use ebbtide::provider::Sizing as _;
-use ebbtide::provider::proto::NodeGroupDecreaseTargetSizeRequest;
+use ebbtide::provider::proto::{NodeGroupDecreaseTargetSizeRequest, NodeGroupIncreaseSizeRequest};
 use ebbtide::provider::{AwsSizing, Running};
 use ebbtide::sim::aws::{
     Aws as SimulatedAws, Entry, Event, GroupSpec, HookSpec, LaunchFailure, LifecycleState, Lose, Operation,
@@ -523,4 +523,25 @@ async fn protection_that_is_refused_in_words_nobody_knows_may_be_granted_in_the_
     assert_eq!((scene.desired(), scene.protected()), (4, 0));
     scene.world.aws.refuse_next(operation, unknown, Lose::BeforeEffect, 0);
     scene.decrease(-1).await.expect("lowered");
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_many_groups_whose_sizes_go_down_none_waits_until_all_others_have_been_looked_at() {
+    let names: Vec<String> = (0..24).map(|n| format!("group-{n}")).collect();
+    let groups = names.iter().map(|name| group(name, 1));
+    let scene = Scene::on(World::plain(1), groups).await;
+    let mut client = scene.program.client();
+    for name in &names {
+        scene.world.aws.fail_launches(name, LaunchFailure::InsufficientCapacity, u32::MAX);
+        let grow = NodeGroupIncreaseSizeRequest { delta: 1, id: name.clone() };
+        client.node_group_increase_size(grow).await.expect("grown");
+        let lower = NodeGroupDecreaseTargetSizeRequest { delta: -1, id: name.clone() };
+        client.node_group_decrease_target_size(lower).await.expect("lowered");
+    }
+    let takes = Duration::from_secs(2);
+    scene.world.aws.delay_some(&[Operation::DescribeAutoScalingGroups], 1.0, takes, takes);
+    // Each is protected for two minutes, and looked at every ten seconds.
+    tokio::time::sleep(Duration::from_secs(145)).await;
+    let still: Vec<_> = names.iter().filter(|name| !guarded(&scene.world, name)[0].is_empty()).collect();
+    assert!(still.is_empty(), "{still:?}");
 }

@@ -20,6 +20,7 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures::{StreamExt as _, stream};
 use tokio::sync::oneshot;
 
 use self::pending::{PendingRelease, PendingReleases};
@@ -30,6 +31,9 @@ use crate::clock::Clock;
 use crate::cluster::Leadership;
 use crate::k8s::{GroupName, InstanceId};
 use crate::telemetry::{Outage, chain};
+
+/// Groups at once that are looked at, each by some calls one after the other: slow ones of one group do not hold the others up.
+const AT_ONCE: usize = 8;
 
 /// Protects instances while a size goes down, and releases them.
 #[derive(Debug)]
@@ -244,9 +248,8 @@ impl Protection {
 
     async fn release_what_is_due(&self) -> Infallible {
         loop {
-            for group in self.pending.due().await {
-                self.release(&group).await;
-            }
+            let due = stream::iter(self.pending.due().await);
+            due.for_each_concurrent(AT_ONCE, |group| async move { self.release(&group).await }).await;
         }
     }
 
