@@ -1,8 +1,9 @@
 //! AWS throttles, by chance, from before the program starts until after the nodes have gone; or some of it never answers.
 
-use ebbtide::sim::aws::{Event, LaunchFailure, NodeGroupSpec, Operation};
+use ebbtide::sim::aws::{Event, LaunchFailure, NodeGroupSpec, Operation, Timing};
 use ebbtide::sim::cluster::pod;
 use ebbtide::sim::program::config;
+use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
 use jiff::SignedDuration;
 
@@ -170,4 +171,25 @@ async fn a_restarted_program_keeps_hooks_waiting_before_it_knows_any_template() 
         scene.until_gone(&machine).await;
         scene.assert_left_well(&machine);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_begins_in_time_though_reading_why_launches_failed_takes_longer_than_that() {
+    // Twenty launches fail every two seconds.
+    let timing = Timing { retry: Span::exactly(seconds(2)), ..Timing::QUICK };
+    let scene = Scene::on(World::plain(1), held_group(2, 30).timing(timing), config()).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(120).exits_after(90)]).await;
+    scene.world.aws.fail_launches("web", LaunchFailure::InsufficientCapacity, u32::MAX);
+    scene.world.aws.set_desired("web", 22);
+    scene.pass_some(seconds(120)).await;
+    // Five pages of a hundred.
+    let activities = Operation::DescribeScalingActivities;
+    scene.world.aws.delay_some(&[activities], 1.0, seconds(4), seconds(4));
+    let before = scene.world.aws.calls(activities);
+    scene.until(|w| w.aws.calls(activities) > before).await;
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
+    assert_drains_within(&scene, &machine, 13, "slow");
 }

@@ -24,7 +24,7 @@ use futures::FutureExt as _;
 use futures::future::{join_all, try_join_all};
 use jiff::Timestamp;
 use tokio::sync::Mutex;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use self::on_record::on_record;
 use self::templates::Templates;
@@ -35,7 +35,7 @@ use super::hooks::Hooks;
 use super::poll_interval::{BREATH, next_refresh, retry_after, wished_refresh};
 use super::selector::Selectors;
 use super::{Group, Groups, Snapshot, warm_pools};
-use crate::aws::{AutoScalingGroup, Aws, AwsError, Instance};
+use crate::aws::{AutoScalingGroup, Aws, AwsError, Instance, Operation};
 use crate::clock::{Clock, later};
 use crate::cluster::Nodes;
 use crate::k8s::GroupName;
@@ -46,6 +46,9 @@ use crate::template::{LearnedStore, Settings};
 const LOOK_UPS: usize = 2;
 /// ... and how many of them may go to EKS. The others are for hooks, which are due with every refresh.
 const LOOK_UPS_OF_EKS: usize = 1;
+/// Reading a group's activities takes no longer: with the shortest time-out that hooks have, a refresh is due every ten seconds.
+const ACTIVITIES_WITHIN: Duration = Duration::from_secs(5);
+
 /// Keeps [`Groups`] up to date with AWS.
 #[derive(Debug)]
 pub struct Discovery {
@@ -287,10 +290,15 @@ impl Discovery {
         if due.is_empty() {
             return;
         }
+        let late = |elapsed| AwsError::Unreachable {
+            operation: Operation::DescribeScalingActivities,
+            source: Box::new(elapsed),
+        };
         // Activities have wall-clock times.
         let ahead = self.clock.ahead();
         let ask = async |group: &GroupName, since: Timestamp| {
-            let mut activities = self.aws.scaling_activities(group, later(since, ahead)).await?;
+            let activities = self.aws.scaling_activities(group, later(since, ahead));
+            let mut activities = timeout(ACTIVITIES_WITHIN, activities).await.map_err(late)??;
             for activity in &mut activities {
                 activity.started = later(activity.started, -ahead);
             }
