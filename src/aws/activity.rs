@@ -19,6 +19,13 @@ pub struct Activity {
 }
 
 impl Activity {
+    /// Whether its description names this instance, whatever AWS adds: `Terminating EC2 instance: i-1 - Waiting For ELB Connection
+    /// Draining.`
+    pub fn names(&self, instance: &str) -> bool {
+        let words = self.description.split_whitespace();
+        words.map(|word| word.trim_end_matches(['.', ',', ':'])).any(|word| word == instance)
+    }
+
     pub(super) fn from_sdk(from: asg::Activity) -> Option<Self> {
         Some(Self {
             id: from.activity_id?,

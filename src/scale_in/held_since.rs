@@ -116,7 +116,7 @@ fn began(activities: &[Activity], instance: &InstanceId, lifecycle: Lifecycle, s
             Some("Launching") => false,
             _ => !is_over,
         };
-        began_it && activity.description.ends_with(instance.as_str())
+        began_it && activity.names(instance)
     };
     let has_older = recent.len() >= ACTIVITIES_AT_MOST && lifecycle == Lifecycle::TerminatingWait;
     let oldest = recent.last().filter(|_| has_older);
@@ -157,12 +157,17 @@ mod tests {
                 ..activity(85, "Moving EC2 instance out of Standby: i-1")
             },
             activity(80, "Terminating EC2 instance: i-2"),
+            activity(75, "Terminating EC2 instance: i-11 - Waiting For ELB Connection Draining."),
+            activity(72, "Terminating EC2 instance: i-4.  Status Reason: Instance is in unknown state."),
+            activity(71, "Terminating EC2 instance: i-5 - Waiting For ELB Connection Draining."),
             activity(70, "Terminating EC2 instance: i-1"),
             activity(60, "Launching a new EC2 instance: i-1"),
         ];
         let held = Lifecycle::TerminatingWait;
         assert_eq!(began(&all, &"i-1".into(), held, at(100)), at(70));
         assert_eq!(began(&all, &"i-1".into(), held, at(65)), at(65), "by clocks that differ");
+        assert_eq!(began(&all, &"i-4".into(), held, at(100)), at(72));
+        assert_eq!(began(&all, &"i-5".into(), held, at(100)), at(71));
         assert_eq!(began(&all, &"i-3".into(), held, at(100)), at(100), "AWS does not tell of this one yet");
         let many: Vec<_> = (0..ACTIVITIES_AT_MOST as i64).map(|n| activity(900 - n, "Launching")).collect();
         assert_eq!(began(&many, &"i-3".into(), held, at(1_000)), at(401), "longer ago than AWS tells");
@@ -170,7 +175,7 @@ mod tests {
         assert_eq!(began(&all, &"i-1".into(), held, long_after), long_after, "no hold lasts that long");
         assert_eq!(began(&[], &"i-1".into(), held, at(100)), at(100));
         assert_eq!(
-            began(&all[4..], &"i-1".into(), Lifecycle::ReplacingVolumeWait, at(100)),
+            began(&all[7..], &"i-1".into(), Lifecycle::ReplacingVolumeWait, at(100)),
             at(100),
             "no launch"
         );

@@ -36,8 +36,7 @@ pub(super) fn explain(
 
 /// Whether the launch has brought an instance that the group has.
 fn is_of_an_instance(group: &AutoScalingGroup, launch: &Activity) -> bool {
-    let mut words = launch.description.split_whitespace();
-    words.any(|word| group.instances.iter().any(|instance| instance.id == word))
+    group.instances.iter().any(|instance| launch.names(&instance.id))
 }
 
 /// Whether it is a launch of the group's own, cold or from its warm pool. What is launched into the pool is no capacity of the group.
