@@ -390,3 +390,21 @@ async fn a_group_that_is_made_anew_between_two_refreshes_has_its_hook_with_the_n
     assert_eq!(puts(&scene.world, "group-30").len(), 2);
     assert_eq!(told(&log, "somebody had deleted"), 0, "{}", log.text());
 }
+
+#[tokio::test(start_paused = true)]
+async fn where_retention_is_taken_and_never_shown_the_hook_continues_and_it_is_asked_for_ever_less_often() {
+    let (log, _guard) = captured::log(Level::INFO);
+    let scene = Scene::configured(group(1).ignoring_retention(), managed(true)).await;
+    // Long enough for a refresh after the time in which AWS may show what was before.
+    scene.pass_some(seconds(120)).await;
+    for _ in 0..36 {
+        assert_eq!(hooks(&scene.world, "web").await, [ours("web", false)]);
+        scene.pass_some(seconds(300)).await;
+    }
+    let (tries, puts) = (scene.world.aws.calls(UPDATE), puts(&scene.world, "web").len());
+    assert!((15..=30).contains(&tries), "{tries} in three hours");
+    assert_eq!(puts, 2, "with ABANDON as it was taken, and once that was not shown");
+    assert_eq!(told(&log, "the group now keeps instances"), 0, "{}", log.text());
+    let ignored = told(&log, "does not show it");
+    assert!((1..=tries).contains(&ignored), "{}", log.text());
+}

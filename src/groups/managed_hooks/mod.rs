@@ -82,7 +82,7 @@ struct Progress {
     is_ours: bool,
     retention: Attempts,
     hook: Attempts,
-    /// When we last had it retain.
+    /// When AWS last took it that the group is to retain, until a description shows it.
     retains_since: Option<Timestamp>,
     /// Whether this run has put or seen our hook: if it is missing, somebody has deleted it.
     had_hook: bool,
@@ -217,7 +217,10 @@ impl ManagedHooks {
         let attempts = if step == Step::Retain { &mut progress.retention } else { &mut progress.hook };
         match outcome {
             Ok(()) => {
-                attempts.outage.ends();
+                // That the group retains, a description shows.
+                if step != Step::Retain {
+                    attempts.outage.ends();
+                }
                 if change.is_some() {
                     // AWS may show the state before for a while; that is no reason to do it again.
                     attempts.pause(now, LAG);
@@ -244,9 +247,11 @@ impl Progress {
     ) -> Option<Step> {
         let state = hooks.state(&group.asg.name);
         self.had_hook |= matches!(&state, HookState::Known(known) if known.ours.is_some());
-        let is_set = |since: Timestamp| seen < later(since, signed(LAG));
-        let retains = group.asg.retains || self.retains_since.is_some_and(is_set);
-        let retention = (retains, self.retention.is_due(now));
+        self.look_at_retention(&group.asg, seen, now);
+        let is_taken = self.retains_since.is_some();
+        // Who has taken it before without effect is not believed again.
+        let is_believed = is_taken && self.retention.outage.failures() == 0;
+        let retention = (group.asg.retains || is_believed, !is_taken && self.retention.is_due(now));
         let step = step::next(managed, hooks.name(), &group.asg, &state, retention)?;
         match step {
             Step::Retain => Some(step),
@@ -256,15 +261,33 @@ impl Progress {
         }
     }
 
+    /// Notes whether the group retains as AWS has taken it, and says so.
+    fn look_at_retention(&mut self, group: &AutoScalingGroup, seen: Timestamp, now: Timestamp) {
+        if group.retains {
+            self.retention.outage.ends();
+            if self.retains_since.take().is_some() {
+                let group = group.name.as_str();
+                tracing::info!(group, "the group now keeps instances whose lifecycle hook times out");
+            }
+        } else if self.retains_since.take_if(|since| seen >= later(*since, signed(LAG))).is_some()
+            && let Some(lasted) = self.retention.failed(now)
+        {
+            let (group, lasts_seconds) = (group.name.as_str(), lasted.as_secs());
+            tracing::warn!(
+                group,
+                lasts_seconds,
+                "AWS has taken it that the group is to keep instances whose lifecycle hook times out, and does not show it: \
+                 they count as terminated then"
+            );
+        }
+    }
+
     /// Notes that a change is made, and says so.
     fn changed(&mut self, group: &GroupName, step: Step, now: Timestamp) {
         let group = group.as_str();
         match step {
             Step::LookUp => self.may_be_stale = false,
-            Step::Retain => {
-                self.retains_since = Some(now);
-                tracing::info!(group, "the group now keeps instances whose lifecycle hook times out");
-            }
+            Step::Retain => self.retains_since = Some(now),
             Step::Put { hook, before } => {
                 self.may_be_stale = true;
                 let (heartbeat_seconds, result) = (hook.heartbeat_timeout.as_secs(), hook.default_result());
@@ -303,11 +326,16 @@ impl Progress {
 }
 
 impl Attempts {
-    /// Notes that AWS refuses a call, or does not answer, and says so.
-    fn refused(&mut self, group: &GroupName, step: &Step, error: &AwsError, now: Timestamp) {
+    /// Puts the next call off after one without effect. For how long that has been so, if it is to be told.
+    fn failed(&mut self, now: Timestamp) -> Option<Duration> {
         let lasted = self.outage.lasts();
         self.pause(now, backoff(self.outage.failures(), FIRST_RETRY, LONGEST_RETRY));
-        let Some(lasted) = lasted else { return };
+        lasted
+    }
+
+    /// Notes that AWS refuses a call, or does not answer, and says so.
+    fn refused(&mut self, group: &GroupName, step: &Step, error: &AwsError, now: Timestamp) {
+        let Some(lasted) = self.failed(now) else { return };
         let (group, lasts_seconds, error) = (group.as_str(), lasted.as_secs(), chain(error));
         match step {
             Step::Retain => tracing::warn!(

@@ -192,6 +192,8 @@ pub struct GroupSpec {
 pub(super) struct Policies {
     /// Whether it retains an instance whose terminating hook is abandoned.
     pub(super) retains: bool,
+    /// Whether it takes an instance lifecycle policy and does not have it.
+    pub(super) ignores_retention: bool,
     /// Whether it refuses to be deleted together with its instances.
     pub(super) prevents_force_deletion: bool,
     /// Whether it launches a replacement before it terminates.
@@ -325,6 +327,14 @@ impl GroupSpec {
     #[must_use]
     pub fn retaining(mut self) -> Self {
         self.policies.retains = true;
+        self
+    }
+
+    /// At an endpoint that does not know instance lifecycle policies: it takes one, as any parameter that it does not know, and nothing
+    /// comes of it.
+    #[must_use]
+    pub fn ignoring_retention(mut self) -> Self {
+        self.policies.ignores_retention = true;
         self
     }
 

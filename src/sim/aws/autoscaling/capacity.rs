@@ -131,7 +131,7 @@ pub(super) fn update(state: &mut State, form: &Form, now: Timestamp) -> Result<X
     }
     match form.get("InstanceLifecyclePolicy.RetentionTriggers.TerminateHookAbandon") {
         None => {}
-        Some("retain") => group.policies.retains = true,
+        Some("retain") => group.policies.retains = !group.policies.ignores_retention,
         Some("terminate") => group.policies.retains = false,
         Some(other) => {
             return Err(ApiError::validation(format!(
