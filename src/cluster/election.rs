@@ -27,13 +27,13 @@ use super::leadership::{Leadership, Standing};
 use crate::clock::{Clock, elapsed, later};
 use crate::telemetry::chain;
 
-/// How long others wait for a silent holder.
-const DURATION: Duration = Duration::from_secs(12);
+/// How long others wait for a silent holder: with [`REFRESH`], another leads within 15 s of its end.
+const DURATION: Duration = Duration::from_secs(13);
 
-/// How long a holder leads after a renewal. The rest of [`DURATION`] is for requests that it has sent by then.
-const TRUST: SignedDuration = SignedDuration::from_secs(8);
+/// How long a holder leads after a renewal, as client-go's do. The rest of [`DURATION`] is for requests that it has sent by then.
+const TRUST: SignedDuration = SignedDuration::from_secs(10);
 
-/// From one renewal to the next.
+/// From the beginning of one renewal to that of the next.
 const RENEW: Duration = Duration::from_secs(3);
 
 /// From one read of somebody else's Lease to the next: a Lease that was given back is taken within this time.
@@ -45,8 +45,9 @@ const LETS_OTHERS: SignedDuration = SignedDuration::from_secs(5);
 /// Pause after a failed try.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Longest wait for an answer: shorter than what is left of [`TRUST`] when a renewal is due.
-const ANSWER: Duration = Duration::from_secs(3);
+/// Longest wait for an answer: half of [`TRUST`], as client-go's. Where an admission webhook hangs and is passed over then, every write
+/// takes its whole time-out, and two in a row must fit: whatever lets the controllers of Kubernetes lead lets us.
+const ANSWER: Duration = Duration::from_secs(5);
 
 /// Upper bound for the duration in another holder's Lease, which anybody with the right may write.
 const LONGEST: Duration = Duration::from_mins(1);
@@ -115,8 +116,9 @@ impl Election {
         loop {
             let pause = self.turn().await;
             tokio::select! {
-                () = tokio::time::sleep(pause) => {}
+                biased;
                 () = self.leadership.hand_over_wanted() => self.hand_over(),
+                () = tokio::time::sleep(pause) => {}
             }
         }
     }
@@ -163,6 +165,7 @@ impl Election {
 
     /// Reads or writes the Lease once. Returns how long until the next time.
     async fn turn(&mut self) -> Duration {
+        let began = self.clock.now();
         let outcome =
             tokio::time::timeout(ANSWER, self.read_or_write()).await.unwrap_or(Err(ApiError::TimedOut));
         match outcome {
@@ -170,9 +173,9 @@ impl Election {
                 if self.told.take().is_some() {
                     tracing::info!("the Lease can be read and written again: draining goes on");
                 }
-                let pause = if matches!(standing, Standing::Leads { .. }) { RENEW } else { REFRESH };
+                let leads = matches!(standing, Standing::Leads { .. });
                 self.leadership.set(standing);
-                pause
+                if leads { RENEW.saturating_sub(elapsed(began, self.clock.now())) } else { REFRESH }
             }
             // Somebody else wrote it. Read it at once.
             Err(ApiError::Conflict) => {
@@ -304,8 +307,8 @@ mod tests {
             (lease("other", 15), 12, false, "silent, and it asked for more"),
             (lease("other", i32::MAX), 59, false, "somebody asks for for ever"),
             (lease("other", i32::MAX), 60, true, "and gets a minute"),
-            (lease("other", -5), 11, false, "no duration: ours"),
-            (lease("other", -5), 12, true, "no duration: ours"),
+            (lease("other", -5), 12, false, "no duration: ours"),
+            (lease("other", -5), 13, true, "no duration: ours"),
         ];
         for (spec, unchanged, expected, what) in table {
             assert_eq!(is_free(&spec, Duration::from_secs(unchanged)), expected, "{what}");
@@ -326,7 +329,7 @@ mod tests {
         assert_eq!((taken.lease_transitions, taken.acquire_time.is_some()), (Some(4), true));
         let renewed = held(LeaseSpec { acquire_time: None, ..taken }, "me", now);
         assert_eq!((renewed.lease_transitions, renewed.acquire_time), (Some(4), None));
-        assert_eq!(held(lease("other", 15), "me", now).lease_duration_seconds, Some(12));
+        assert_eq!(held(lease("other", 15), "me", now).lease_duration_seconds, Some(13));
         let most = LeaseSpec { lease_transitions: Some(i32::MAX), ..lease("other", 15) };
         assert_eq!(held(most, "me", now).lease_transitions, Some(i32::MAX));
     }

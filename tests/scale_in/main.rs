@@ -50,4 +50,5 @@ mod throttling;
 mod traces;
 mod turns;
 mod twins;
+mod webhooks;
 mod wishes;

@@ -20,7 +20,7 @@ use crate::journal_queries::{
 use crate::scene::{Cause, Machine, Scene, held_group, seconds};
 
 /// The configuration of the program in another pod.
-fn other() -> Config {
+pub(crate) fn other() -> Config {
     let pod = Some("ebbtide-1".to_owned());
     Config { election: Some(Candidate { lease: "ebbtide".to_owned(), pod }), ..config() }
 }
@@ -206,7 +206,7 @@ async fn without_the_lease_nobody_is_asked_and_nothing_ends_and_an_instance_is_h
         "leases",
         Fault::EtcdTimedOut { took_effect: false },
     );
-    scene.pass_some(seconds(9)).await;
+    scene.pass_some(seconds(11)).await;
     scene.scale_in(&machine, Cause::Group).await;
     scene.pass_some(seconds(600)).await;
     assert!(!is_asked(&scene.world, "web") && !is_released(&scene.world, &machine));

@@ -1,0 +1,83 @@
+//! Admission webhooks that hang and are passed over when their time is up (`failurePolicy: Ignore`): every write that they are asked
+//! about takes so long, and then it is done.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use ebbtide::sim::cluster::{Cluster, pod};
+use ebbtide::sim::http::{Lost, Request, Response, World as Service, kube_client};
+use ebbtide::sim::program::Program;
+use ebbtide::telemetry::captured;
+use tracing::Level;
+
+use crate::replicas::other;
+use crate::scene::{Cause, Scene, held_group, seconds};
+
+/// A webhook that hangs, while it is there.
+#[derive(Clone)]
+struct Hang {
+    is_there: Arc<AtomicBool>,
+    /// The requests that it is asked about.
+    about: fn(&Request) -> bool,
+    takes: Duration,
+}
+
+impl Hang {
+    fn of(about: fn(&Request) -> bool, takes: Duration) -> Self {
+        Self { is_there: Arc::default(), about, takes }
+    }
+
+    fn begin(&self) {
+        self.is_there.store(true, Ordering::Relaxed);
+    }
+
+    fn way(&self) -> impl Fn(Cluster) -> kube::Client + 'static {
+        let hang = self.clone();
+        move |cluster| kube_client(Arc::new(Hung { cluster, hang: hang.clone() }))
+    }
+}
+
+/// The API server with that webhook. Who does not wait for its answer has asked for nothing: with its client gone, the API server gives
+/// up.
+///
+/// Source: [the admission plugin](https://github.com/kubernetes/apiserver/blob/master/pkg/admission/plugin/webhook/mutating/dispatcher.go).
+struct Hung {
+    cluster: Cluster,
+    hang: Hang,
+}
+
+#[async_trait]
+impl Service for Hung {
+    async fn call(&self, request: Request) -> Result<Response, Lost> {
+        if self.hang.is_there.load(Ordering::Relaxed) && (self.hang.about)(&request) {
+            tokio::time::sleep(self.hang.takes).await;
+        }
+        self.cluster.call(request).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_leads_on_though_every_write_of_its_lease_takes_four_seconds() {
+    for replicas in [1, 2] {
+        let (log, _guard) = captured::log(Level::INFO);
+        let writes =
+            |request: &Request| request.method() == "PUT" && request.uri().path().contains("/leases/");
+        let hang = Hang::of(writes, Duration::from_millis(4_010));
+        let scene = Scene::behind(held_group(3, 60), hang.way()).await;
+        let second = || Program::start_behind(&scene.world, hang.way()(scene.world.cluster.clone()), other());
+        let _second = (replicas == 2).then(second);
+        let machine = scene.first();
+        scene.run([pod("web").on(machine.name.as_str()).exits_after(20)]).await;
+        hang.begin();
+        scene.pass_some(seconds(600)).await;
+        let text = log.text();
+        assert!(!text.contains("the Lease cannot be read or written"), "{text}");
+        assert_eq!(text.matches("this process leads").count(), 1, "{text}");
+        scene.scale_in(&machine, Cause::Group).await;
+        let is_gone = scene.world.until(seconds(600), |w| w.cluster.node(&machine.name).is_none()).await;
+        assert!(is_gone, "{}", log.text());
+        scene.assert_left_well(&machine);
+    }
+}
