@@ -7,8 +7,16 @@ use kube::core::Status;
 
 use crate::dry_run;
 
-/// Longest wait for one answer. A healthy API server takes milliseconds, one that is starting a few seconds.
-pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest wait for the answer to a read, an Event or the Lease. A healthy API server takes milliseconds, one that is starting a few
+/// seconds.
+const READ_WITHIN: Duration = Duration::from_secs(10);
+
+/// Longest wait for the answer to a change of a Node or a pod: longer than the API server's own, 34 s. It asks admission webhooks, which have
+/// 10 s each by default and up to 30 s, and goes on without one that hangs (`failurePolicy: Ignore`), but only for a client that is
+/// still there.
+///
+/// Source: [`requestTimeoutUpperBound`](https://github.com/kubernetes/apiserver/blob/master/pkg/endpoints/handlers/rest.go).
+pub(super) const CHANGED_WITHIN: Duration = Duration::from_secs(35);
 
 /// Reason of an answer that is our own. No API server gives it.
 pub(super) const DRY_RUN: &str = "EbbtideDryRun";
@@ -122,9 +130,21 @@ fn names_another_uid(text: &str) -> bool {
     text.contains("UID in precondition") || text.contains("UID in the precondition")
 }
 
-/// Waits for the answer to a call, at most [`CALL_TIMEOUT`].
+/// Waits for the answer to a call, at most [`READ_WITHIN`].
 pub(super) async fn timely<T>(call: impl Future<Output = Result<T, kube::Error>>) -> Result<T, ApiError> {
-    match tokio::time::timeout(CALL_TIMEOUT, call).await {
+    answered_within(READ_WITHIN, call).await
+}
+
+/// The same for a change of a Node or a pod, at most [`CHANGED_WITHIN`].
+pub(super) async fn changed<T>(call: impl Future<Output = Result<T, kube::Error>>) -> Result<T, ApiError> {
+    answered_within(CHANGED_WITHIN, call).await
+}
+
+async fn answered_within<T>(
+    time: Duration,
+    call: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, ApiError> {
+    match tokio::time::timeout(time, call).await {
         Ok(result) => result.map_err(ApiError::from),
         Err(_) => Err(ApiError::TimedOut),
     }

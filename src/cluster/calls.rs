@@ -1,6 +1,8 @@
 //! The calls of a scale-in, one function each.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
+use std::time::Duration;
 
 use http::header::RETRY_AFTER;
 use http_body_util::{BodyExt, Limited};
@@ -14,7 +16,7 @@ use kube::api::{Api, DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, P
 use kube::core::Status;
 use serde_json::{Value, json};
 
-use super::answer::{self, Answer, ApiError, CALL_TIMEOUT, timely};
+use super::answer::{self, Answer, ApiError, CHANGED_WITHIN, changed, timely};
 use super::client::Cluster;
 use super::drain_state::DrainState;
 use super::node_view::NodeView;
@@ -73,6 +75,10 @@ fn note(text: &str) -> String {
     format!("{}{CUT}", &text[..text.floor_char_boundary(NOTE_LIMIT - CUT.len())])
 }
 
+/// A deletion that has had no answer for this long makes room for another: a webhook that hangs for some pods costs others no more of
+/// their graces.
+const HAS_A_PLACE: Duration = Duration::from_secs(10);
+
 /// Largest answer to an eviction that is read.
 const ANSWER_LIMIT: usize = 64 * 1024;
 
@@ -81,7 +87,7 @@ impl Cluster {
     pub async fn patch_node(&self, name: &str, patch: &Value) -> Result<NodeView, ApiError> {
         let api: Api<Seen<Node>> = Api::all(self.client.clone());
         let params = PatchParams { field_manager: Some("ebbtide".into()), ..PatchParams::default() };
-        let node = timely(api.patch(name, &params, &Patch::Merge(patch))).await?;
+        let node = changed(api.patch(name, &params, &Patch::Merge(patch))).await?;
         Ok(NodeView::from(&node))
     }
 
@@ -95,7 +101,7 @@ impl Cluster {
         let api: Api<Seen<Node>> = Api::all(self.client.clone());
         let patch = Patch::Strategic(state.patch(&node.uid, node.drain_state, now));
         let params = PatchParams { field_manager: Some("ebbtide".into()), ..PatchParams::default() };
-        let node = timely(api.patch_status(&node.name, &params, &patch)).await?;
+        let node = changed(api.patch_status(&node.name, &params, &patch)).await?;
         Ok(NodeView::from(&node))
     }
 
@@ -107,7 +113,7 @@ impl Cluster {
             resource_version: Some(node.resource_version.clone()),
         };
         let params = DeleteParams { preconditions: Some(seen), ..DeleteParams::default() };
-        match timely(api.delete(&node.name, &params)).await {
+        match changed(api.delete(&node.name, &params)).await {
             Ok(_) | Err(ApiError::NotFound) => Ok(()),
             Err(error) => Err(error),
         }
@@ -137,7 +143,7 @@ impl Cluster {
             Ok(request) => request,
             Err(error) => return Answer::Unclear(error.to_string()),
         };
-        match tokio::time::timeout(CALL_TIMEOUT, self.answer(request)).await {
+        match tokio::time::timeout(CHANGED_WITHIN, self.answer(request)).await {
             Ok(answer) => answer,
             Err(_) => Answer::Unclear(ApiError::TimedOut.to_string()),
         }
@@ -165,8 +171,15 @@ impl Cluster {
             preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
             ..DeleteParams::default()
         };
-        let _permit = self.deletions.acquire().await;
-        match timely(api.delete(&pod.name, &params)).await {
+        let place = self.deletions.acquire().await;
+        let mut call = pin!(changed(api.delete(&pod.name, &params)));
+        let answer = if let Ok(answer) = tokio::time::timeout(HAS_A_PLACE, &mut call).await {
+            answer
+        } else {
+            drop(place);
+            call.await
+        };
+        match answer {
             Ok(_) => Answer::Going,
             Err(ApiError::Refused(status)) => answer::read(status.code, None, Some(&status)),
             // The only precondition is the UID.
@@ -191,7 +204,7 @@ impl Cluster {
             }] },
         });
         let _permit = self.deletions.acquire().await;
-        timely(api.patch_status(&pod.name, &PatchParams::default(), &Patch::Strategic(patch))).await?;
+        changed(api.patch_status(&pod.name, &PatchParams::default(), &Patch::Strategic(patch))).await?;
         Ok(())
     }
 
@@ -210,7 +223,7 @@ impl Cluster {
         let api: Api<Seen<Pod>> = Api::namespaced(self.client.clone(), &pod.namespace);
         let patch = json!({ "metadata": { "uid": uid, "annotations": annotations } });
         let _permit = self.annotations.acquire().await;
-        timely(api.patch_metadata(&pod.name, &PatchParams::default(), &Patch::Merge(patch))).await?;
+        changed(api.patch_metadata(&pod.name, &PatchParams::default(), &Patch::Merge(patch))).await?;
         Ok(())
     }
 

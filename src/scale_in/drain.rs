@@ -26,6 +26,9 @@ const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(30);
 /// A pod still there this long after its grace is reported as overdue.
 const OVERDUE_AFTER: SignedDuration = SignedDuration::from_mins(1);
 
+/// An eviction that has had no answer for this long counts as refused at the pod's last call: a webhook may hang three times as long.
+const UNANSWERED: SignedDuration = SignedDuration::from_secs(10);
+
 /// A pod of the node with its class.
 type Classified<'a> = (&'a PodView, Class);
 
@@ -230,6 +233,16 @@ fn ask(
     try_eviction(s, record, pod, time, plan)
 }
 
+/// Whether an eviction of the pod was answered before, or has had no answer for too long.
+fn was_tried(s: &Situation<'_>, pod: &PodView, plan: &mut Plan) -> bool {
+    let Some(tries) = s.memory.tries(&Task::Evict(pod.uid.clone())) else { return false };
+    let unanswered = tries.began.filter(|_| tries.in_flight).map(|began| later(began, UNANSWERED));
+    if let Some(at) = unanswered.filter(|at| *at > s.now) {
+        plan.wake(at);
+    }
+    tries.ended.is_some() || unanswered.is_some_and(|at| at <= s.now)
+}
+
 /// Deletes a pod whose last call has come, if an eviction was tried before or it is patient. Returns whether it does.
 fn is_cut(
     s: &Situation<'_>,
@@ -245,7 +258,7 @@ fn is_cut(
         plan.wake(call);
         return false;
     }
-    if class != Class::Patient && last_try(s, pod).is_none() {
+    if class != Class::Patient && !was_tried(s, pod, plan) {
         return false;
     }
     let grace = grace_to_ask(Some(limit), pod.grace_seconds, s.now);

@@ -58,6 +58,8 @@ pub enum Task {
 pub struct Tries {
     /// A try is under way.
     pub in_flight: bool,
+    /// When the last try began.
+    pub began: Option<Timestamp>,
     /// Failed tries in a row.
     pub failures: u32,
     /// No try before this moment.
@@ -200,8 +202,10 @@ impl Memory {
     }
 
     /// Notes that a try begins.
-    pub fn begin(&mut self, task: Task) {
-        self.tries.entry(task).or_default().in_flight = true;
+    pub fn begin(&mut self, task: Task, now: Timestamp) {
+        let tries = self.tries.entry(task).or_default();
+        tries.in_flight = true;
+        tries.began = Some(now);
     }
 
     /// Notes that a try worked.
@@ -272,7 +276,7 @@ impl Memory {
             self.claims.write(record);
         }
         match (action, Task::of(action)) {
-            (_, Some(task)) => self.begin(task),
+            (_, Some(task)) => self.begin(task, now),
             (Action::Announce(what), None) => self.note_announced(what.topic.clone(), now),
             (_, None) => {}
         }

@@ -5,7 +5,7 @@
 //! - A termination is noted in the record before AWS is called. It is repeated only after [`REPEAT_AFTER`] and a
 //!   later refresh that shows the instance alive: a call whose answer was lost may take effect late, refreshes lag, and a
 //!   second decrement ends a healthy node. Only a call that AWS certainly refused is repeated sooner, and one that another
-//!   process has noted later, after [`SIGNATURE_LIFE`].
+//!   process has noted later, after [`SENT_WITHIN`] and [`SIGNATURE_LIFE`].
 //! - Hooks of others are never completed; ABANDON is never sent.
 //! - What the group takes out itself is not terminated, unless retained (`Terminating:Retained`). Instances outside the
 //!   desired capacity (retained, `Standby`) are terminated without a decrement.
@@ -28,6 +28,10 @@ use crate::k8s::GroupName;
 
 /// How long after a call it may still take effect, and a refresh may still show the state before it.
 pub(super) const REPEAT_AFTER: SignedDuration = SignedDuration::from_secs(30);
+
+/// A termination that waited longer is noted anew: another run goes by the noted time. The write that notes it may take as long as
+/// admission webhooks hang, and comes first.
+pub(super) const SENT_WITHIN: SignedDuration = SignedDuration::from_secs(45);
 
 /// How long AWS takes a request after it was signed. A process that was stopped when it was about to send a termination sends it
 /// when it goes on, so that one that another process has noted may take effect so much later.
@@ -327,7 +331,8 @@ fn may_terminate(s: &Situation<'_>, record: &Record, seen: Timestamp, plan: &mut
     if let Some(at) = told_at(s, record) {
         let is_anothers = s.memory.told_at.is_none_or(|told| told < at);
         let is_repeatable = record.release != Release::TerminateAndDecrement;
-        let again = later(at, if is_anothers && !is_repeatable { SIGNATURE_LIFE } else { REPEAT_AFTER });
+        let anothers = SENT_WITHIN + SIGNATURE_LIFE;
+        let again = later(at, if is_anothers && !is_repeatable { anothers } else { REPEAT_AFTER });
         if seen < again {
             refresh_after(s, again, plan);
             return false;

@@ -1,21 +1,18 @@
 //! Taking an instance out of its group: terminations, and the replacement that comes if the group does it by itself.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use jiff::Timestamp;
 
 use super::context::{Shared, will_decrement};
 use super::outcome::Outcome;
 use super::record::Phase;
+use super::release::SENT_WITHIN;
 use crate::aws::{AwsError, Operation};
-use crate::clock::elapsed;
+use crate::clock::later;
 use crate::groups::{Change, SharedGroupLock};
 use crate::k8s::{GroupName, InstanceId, NodeName};
 use crate::telemetry::chain;
-
-/// A termination that waited longer is noted anew: another run goes by the noted time.
-const SENT_WITHIN: Duration = Duration::from_secs(10);
 
 /// An instance to be terminated.
 pub(super) struct Termination {
@@ -42,7 +39,7 @@ pub(super) async fn as_noted(
         return Outcome::NotSent { noted_at };
     }
     let lock = shared.groups.shared_lock(&one.group).await;
-    let is_old = elapsed(noted_at, shared.clock.now()) > SENT_WITHIN;
+    let is_old = later(noted_at, SENT_WITHIN) < shared.clock.now();
     if is_old || !shared.leadership.leads() || !is_still_noted(&shared, &one, under_hook) {
         return Outcome::NotSent { noted_at };
     }

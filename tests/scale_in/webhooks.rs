@@ -6,14 +6,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use ebbtide::sim::cluster::{Cluster, pod};
+use ebbtide::config::Config;
+use ebbtide::sim::cluster::{Cluster, budget, pod};
 use ebbtide::sim::http::{Lost, Request, Response, World as Service, kube_client};
-use ebbtide::sim::program::Program;
+use ebbtide::sim::program::{Program, config};
+use ebbtide::sim::world::World;
 use ebbtide::telemetry::captured;
 use tracing::Level;
 
+use crate::journal_queries::{graces, is_asked};
 use crate::replicas::other;
-use crate::scene::{Cause, Scene, held_group, seconds};
+use crate::scene::{Cause, Scene, group, held_group, seconds};
 
 /// A webhook that hangs, while it is there.
 #[derive(Clone)]
@@ -80,4 +83,55 @@ async fn a_leader_leads_on_though_every_write_of_its_lease_takes_four_seconds() 
         assert!(is_gone, "{}", log.text());
         scene.assert_left_well(&machine);
     }
+}
+
+/// The time that a webhook has by default, and what the API server takes to notice that it is over.
+const DEFAULT: Duration = Duration::from_millis(10_005);
+
+#[tokio::test(start_paused = true)]
+async fn pods_whose_evictions_take_as_long_as_a_webhook_may_leave_within_a_minute() {
+    let hang = Hang::of(|request| request.uri().path().ends_with("/eviction"), DEFAULT);
+    let scene = Scene::behind(held_group(2, 60), hang.way()).await;
+    let machine = scene.first();
+    let pods = ["web-1", "web-2", "web-3"].map(|name| pod(name).on(&machine.name).grace(60).exits_after(30));
+    scene.run(pods).await;
+    hang.begin();
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    let leave = scene.world.until(seconds(60), |w| graces(w, "web-").len() == 3).await;
+    assert!(leave, "nobody was asked in a minute");
+    scene.until_gone(&machine).await;
+    assert_eq!(graces(&scene.world, "web-"), [60; 3]);
+    scene.assert_left_well(&machine);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deletion_at_the_deadline_that_takes_as_long_as_a_webhook_may_leaves_the_grace_whole() {
+    let deletes = |request: &Request| request.method() == "DELETE" && request.uri().path().contains("/pods/");
+    let hang = Hang::of(deletes, DEFAULT);
+    let config = Config { drain_timeout: Some(seconds(300)), ..config() };
+    let scene = Scene::made(World::new(1), group(2), config, hang.way()).await;
+    let machine = scene.first();
+    scene.world.cluster.add(budget("web").min_available(1));
+    scene.run([pod("web").on(&machine.name).grace(60).exits_after(30)]).await;
+    hang.begin();
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    let leaves = scene.world.until(seconds(300), |w| is_asked(w, "web")).await;
+    assert!(leaves, "nobody was asked by the deadline");
+    scene.until_gone(&machine).await;
+    assert_eq!(graces(&scene.world, "web"), [60]);
+    scene.assert_left_well(&machine);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_whose_every_write_takes_as_long_as_a_webhook_may_is_scaled_in() {
+    let writes = |request: &Request| request.method() == "PATCH" && request.uri().path().contains("/nodes/");
+    let hang = Hang::of(writes, DEFAULT);
+    let scene = Scene::behind(held_group(2, 60), hang.way()).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(60).exits_after(30)]).await;
+    hang.begin();
+    scene.scale_in(&machine, Cause::Operator).await;
+    let is_gone = scene.world.until(seconds(600), |w| w.cluster.node(&machine.name).is_none()).await;
+    assert!(is_gone, "not within ten minutes");
+    scene.assert_left_well(&machine);
 }

@@ -101,6 +101,20 @@ fn what_a_pods_evictions_came_to_costs_its_last_call_nothing() {
 }
 
 #[test]
+fn an_eviction_without_an_answer_keeps_no_pod_from_its_last_call_for_more_than_ten_seconds() {
+    // Gone by 990 with 30 s of grace: the last call is at 957, and this one was asked five seconds before it.
+    let mut scene = node().by_autoscaler().until(1_000);
+    scene.later(952);
+    scene.put(pod("web"));
+    assert_eq!(evictions(&scene.plan()).len(), 1);
+    scene.later(9);
+    let plan = scene.plan();
+    assert_eq!((deletions(&plan), plan.wake_at), (vec![], Some(at(962))));
+    scene.later(1);
+    assert_eq!(deletions(&scene.plan()), [("web".into(), Some(27))]);
+}
+
+#[test]
 fn a_hard_deadline_is_hard() {
     let mut scene = node().by_autoscaler().until(1_000).with(pod("stuck").going(5_000));
     scene.later(900);

@@ -38,7 +38,7 @@ fn a_drain_that_ran_out_of_time_is_not_reported_as_done() {
 #[test]
 fn no_report_goes_out_beside_a_write_of_the_node() {
     let mut scene = node().by_autoscaler().with(pod("web"));
-    scene.memory.begin(Task::Node);
+    scene.memory.begin(Task::Node, scene.now);
     scene.plan();
     assert_eq!(scene.reports, []);
 }
