@@ -90,6 +90,25 @@ fn shortened_grace(gone_by: Timestamp, grace_seconds: i64, now: Timestamp) -> Op
     (left < SignedDuration::from_secs(grace_seconds)).then(|| left.as_secs().max(1))
 }
 
+/// When an instance can be released at the soonest, where workloads take until `gone` and DaemonSet pods are to have their whole
+/// flush: half of the time from `now`, which it would else be cut to.
+pub(super) fn released_after(gone: Timestamp, flush: Duration, now: Timestamp) -> Timestamp {
+    let flush = signed(flush);
+    later(gone, KILL_TIME + LATE + signed(MARGIN) + flush).max(later(now, flush + flush))
+}
+
+/// The limit where a `closer` one of ours takes nothing from what is on the node, which could be released at `soonest`; unknown until its
+/// pods are listed. The limit that the record `had` stands, and the one that AWS sets (`aws`), as it comes whatever anybody does.
+pub(super) fn spared(
+    closer: Timestamp,
+    had: Option<Timestamp>,
+    soonest: Option<Timestamp>,
+    aws: Option<Timestamp>,
+) -> Option<Timestamp> {
+    let not_before = [had, soonest].into_iter().flatten().min();
+    [not_before.map(|at| at.max(closer)), aws].into_iter().flatten().min()
+}
+
 /// The record with this limit. One that comes closer, as a notice in the midst of a drain does, is shared out from now on.
 pub(super) fn limited(record: &Record, release_by: Option<Timestamp>, now: Timestamp) -> Record {
     let is_closer = release_by.is_some_and(|by| record.release_by.is_none_or(|was| later(by, AS_GOOD) < was));
@@ -246,6 +265,33 @@ mod tests {
             let since = limited(&record, by.map(at), at(50)).limited_since;
             assert_eq!(since, Some(at(if anew { 50 } else { 10 })), "{was:?} {by:?}");
         }
+    }
+
+    #[test]
+    fn a_limit_of_ours_that_comes_closer_leaves_what_is_on_the_node_its_time_and_one_of_aws_comes_as_it_does()
+    {
+        // The closer limit, the one before it, when the instance could be released, AWS's limit, whether pods are listed: which holds.
+        let table = [
+            (900, None, None, true, Some(900), "it leaves more than that"),
+            (100, None, None, true, Some(500), "it has passed"),
+            (100, Some(450), None, true, Some(450), "what was said before stands"),
+            (100, Some(9_000), None, true, Some(500), "it comes as close as it can"),
+            (100, None, Some(300), true, Some(300), "AWS does not wait"),
+            (100, Some(450), Some(9_000), true, Some(450), "AWS would have waited"),
+            (100, Some(450), None, false, Some(450), "pods are not listed"),
+            (100, None, Some(300), false, Some(300), "pods are not listed, and AWS does not wait"),
+            (100, None, None, false, None, "pods are not listed, and there was none"),
+        ];
+        for (closer, had, aws, is_listed, expected, what) in table {
+            let soonest = is_listed.then(|| at(500));
+            let found = spared(at(closer), had.map(at), soonest, aws.map(at));
+            assert_eq!(found, expected.map(at), "{what}");
+        }
+        let flush = Duration::from_mins(1);
+        let released = released_after(at(200), flush, at(100));
+        assert!(last_call(gone_by(released, flush), 100) >= at(100), "a grace of 100 s fits whole");
+        let short = released_after(at(101), flush, at(100));
+        assert!(short.duration_since(at(100)) / 2 >= signed(flush), "half of the time is for the flush");
     }
 
     proptest! {

@@ -84,11 +84,26 @@ fn is_deadline_known(s: &Situation<'_>, record: &Record) -> bool {
 /// or by hand.
 fn deadline_of(s: &Situation<'_>, record: &Record) -> Option<Timestamp> {
     match (record.release, s.hook.ours(), s.held_since) {
-        (Release::CompleteHook, Some(hook), Some(since)) => {
-            deadline::limit(s.our_limit, record, Some(hook), since)
-        }
-        _ => deadline::limit(s.our_limit, record, None, s.now),
+        (Release::CompleteHook, Some(hook), Some(since)) => limit(s, record, Some(hook), since),
+        _ => limit(s, record, None, s.now),
     }
+}
+
+/// The limit of a scale-in under way. One of ours that somebody has brought closer may have passed already: it takes no pod its grace,
+/// and DaemonSet pods no flush.
+fn limit(
+    s: &Situation<'_>,
+    record: &Record,
+    hook: Option<&Hook>,
+    held_since: Timestamp,
+) -> Option<Timestamp> {
+    let limit = deadline::limit(s.our_limit, record, hook, held_since)?;
+    // What is not believed, as a record with another limit in it, moves none.
+    if s.memory.claims.not_believed().is_some() || record.release_by.is_some_and(|had| had <= limit) {
+        return Some(limit);
+    }
+    let aws = deadline::limit(OurLimit::Never, record, hook, held_since);
+    deadline::spared(limit, record.release_by, s.released_at_the_soonest(record), aws)
 }
 
 /// How to give the instance back if something other than us has changed that, and what else to do then.
@@ -135,7 +150,7 @@ fn taken_out(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> Record {
         return record.clone();
     }
     let held_since = s.held_since.unwrap_or(s.now);
-    let release_by = deadline::limit(s.our_limit, record, s.hook.ours(), held_since);
+    let release_by = limit(s, record, s.hook.ours(), held_since);
     let held = Record { release: Release::CompleteHook, ..limited(record, release_by, s.now) };
     s.patch(plan, s.with_record(&held), given_up(s, record));
     held

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::action::{Action, Plan};
 use super::class::{Circumstances, Class, classify};
-use super::deadline::OurLimit;
+use super::deadline::{self, OurLimit};
 use super::events::{NodeEvent, REPEAT_AFTER};
 use super::eviction_rate::Permit;
 use super::load_balancers::Targets;
@@ -250,6 +250,18 @@ impl Situation<'_> {
         let asked = super::class::flush_time(self.daemons().map(|(pod, _)| pod), &self.settings.flush);
         let half = record.release_by.map(|by| by.duration_since(record.shared_from()) / 2);
         half.map_or(asked, |half| asked.min(Duration::try_from(half).unwrap_or_default()))
+    }
+
+    /// When the instance can be released at the soonest, if no pod's grace and no flush is cut; `None` until its pods are listed.
+    pub(super) fn released_at_the_soonest(&self, record: &Record) -> Option<Timestamp> {
+        self.pods?;
+        let gone = |pod: &PodView| match pod.deletion_timestamp {
+            Some(until) => self.ours(until),
+            None => later(self.now, SignedDuration::from_secs(pod.grace_seconds)),
+        };
+        let last = self.workloads(Some(record)).map(|(pod, _)| gone(pod)).max().unwrap_or(self.now);
+        let flush = super::class::flush_time(self.daemons().map(|(pod, _)| pod), &self.settings.flush);
+        Some(deadline::released_after(last, flush, self.now))
     }
 
     /// Writes the record with its next phase, and an Event.

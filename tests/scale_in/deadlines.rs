@@ -3,12 +3,12 @@
 use ebbtide::config::Config;
 use ebbtide::scale_in::OnDeadline;
 use ebbtide::sim::aws::{Event, GroupSpec};
-use ebbtide::sim::cluster::{By, PodSpec, budget, pod};
+use ebbtide::sim::cluster::{By, PodSpec, budget, daemon_set, pod};
 use ebbtide::sim::program::config;
 use jiff::SignedDuration;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 
-use crate::journal_queries::{asked, aws_moments, graces, notes, released_at};
+use crate::journal_queries::{asked, aws_moments, graces, is_asked, last_exit, notes, released_at};
 use crate::scene::{Cause, Machine, Scene, group, held_group, seconds};
 
 fn within(minutes: u64) -> Config {
@@ -170,4 +170,41 @@ async fn a_patient_pod_without_a_deadline_is_waited_for_until_it_ends() {
     scene.until_gone(&machine).await;
     assert!(asked(&scene.world, "web").is_empty());
     scene.assert_left_well(&machine);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_of_ours_that_has_passed_when_it_is_set_leaves_graces_and_the_flush_whole() {
+    for killed in [false, true] {
+        let mut scene = Scene::with(group(2)).await;
+        let machine = scene.first();
+        let on = machine.name.as_str();
+        scene.world.cluster.add(budget("web").min_available(1));
+        scene.world.cluster.add(budget("slow").min_available(1));
+        scene.run([daemon_set("agent").annotation("ebbtide/flush-seconds", "60")]).await;
+        scene
+            .run([
+                pod("web").on(on).grace(60).exits_after(55),
+                pod("slow").on(on).grace(1_200).exits_after(1_100),
+            ])
+            .await;
+        scene.scale_in(&machine, Cause::Autoscaler).await;
+        scene.pass_some(seconds(1_300)).await;
+        scene.remove::<PodDisruptionBudget>("slow").await;
+        scene.until(|w| is_asked(w, "slow")).await;
+        scene.pass_some(seconds(200)).await;
+        let tagged = scene.world.clock.now();
+        scene.world.aws.tag_group("web", "ebbtide/drain-timeout", "20m");
+        scene.pass_some(seconds(100)).await;
+        if killed {
+            scene.kill().await;
+        }
+        scene.until_gone(&machine).await;
+        scene.assert_left_well(&machine);
+        assert_eq!((graces(&scene.world, "slow"), graces(&scene.world, "web")), (vec![1_200], vec![60]));
+        let released = released_at(&scene.world, &machine);
+        let flushed = released.duration_since(last_exit(&scene.world, &machine));
+        assert!(flushed >= SignedDuration::from_secs(60), "{flushed}");
+        let took = released.duration_since(tagged);
+        assert!(took <= SignedDuration::from_secs(1_200 + 60), "it is a limit: {took}");
+    }
 }

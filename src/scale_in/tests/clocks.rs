@@ -17,13 +17,14 @@ fn behind() -> Scene {
 
 #[test]
 fn a_deadline_counts_from_the_request_by_the_clock_that_noted_it() {
-    let mut scene = behind().with(pod("web").going(5_000));
+    let mut scene = behind().with(pod("web"));
     scene.settings.drain_timeout = Some(std::time::Duration::from_secs(1_000));
     let requested_at = later(scene.now, scene.ahead);
     let record = Record::new(Cause::Autoscaler, "g", "i-1", Release::TerminateAndDecrement, requested_at);
     scene.patch(&node_patch::with_record(&scene.view(), &record, scene.now));
     scene.plan();
     assert_eq!(scene.record().release_by, Some(at(940)), "by their clock");
+    scene.put(pod("web").going(5_000));
     scene.later(987);
     assert_eq!(deletions(&scene.plan()), []);
     scene.later(1);

@@ -228,8 +228,8 @@ fn a_termination_without_an_answer_is_repeated_only_after_30_seconds_and_a_newer
 
 #[test]
 fn after_an_answer_of_ok_a_stale_refresh_does_not_bring_a_second_one_nor_does_a_restart() {
-    // After a restart it is not known whether the request has left: as long as AWS takes a signed one.
-    for (restarted, repeated_after) in [(false, 30), (true, 300)] {
+    // After a restart it is not known whether the request has left: as long as it may be on its way, and AWS takes a signed one.
+    for (restarted, repeated_after) in [(false, 30), (true, 345)] {
         let mut scene = node().by_autoscaler().in_phase(Phase::Releasing);
         assert!(touches_aws(&scene.plan()));
         scene.terminated(&Ok(()));
@@ -395,7 +395,7 @@ fn a_termination_that_another_process_has_noted_is_repeated_when_its_request_can
         scene.memory.told_at = told_at;
         scene
     };
-    for (told_at, again) in [(None, 301), (Some(at(0)), 301), (Some(at(1)), 31)] {
+    for (told_at, again) in [(None, 346), (Some(at(0)), 346), (Some(at(1)), 31)] {
         let mut scene = noted(told_at);
         for (second, touches) in [(again - 1, false), (again, true)] {
             scene.now = at(second);

@@ -160,6 +160,11 @@ impl Aws {
         self.script(|state, now| state.remove_group(name, now));
     }
 
+    /// Puts a tag on a group, or changes its value.
+    pub fn tag_group(&self, group: &str, tag: &str, value: &str) {
+        self.script(|state, _| state.tag_group(group, tag, value));
+    }
+
     /// Removes a tag from a group.
     pub fn untag_group(&self, group: &str, tag: &str) {
         self.script(|state, _| state.untag_group(group, tag));

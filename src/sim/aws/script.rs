@@ -142,6 +142,13 @@ impl State {
         }
     }
 
+    /// Puts a tag on a group, or changes its value.
+    pub fn tag_group(&mut self, group: &str, tag: &str, value: &str) {
+        if let Some(group) = self.groups.get_mut(group) {
+            group.tags.insert(tag.to_owned(), (value.to_owned(), true));
+        }
+    }
+
     /// Removes a tag from a group.
     pub fn untag_group(&mut self, group: &str, tag: &str) {
         if let Some(group) = self.groups.get_mut(group) {
