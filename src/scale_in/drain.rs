@@ -224,9 +224,11 @@ fn ask(
             return WaitReason::After(order);
         }
     }
-    if s.is_own(pod)
-        && let Some(until) = s.others_may_lead_until()
-    {
+    let own_waits = s.is_own(pod).then(|| s.others_may_lead_until()).flatten();
+    let is_late = gone_by.is_some_and(|by| order::first_call(by, pod.grace_seconds) <= s.now);
+    let returned_waits = s.memory.returns.asked_from(pod).map(|at| s.ours(at));
+    let returned_waits = returned_waits.filter(|at| *at > s.now && !is_late);
+    if let Some(until) = own_waits.max(returned_waits) {
         plan.wake(until);
         return WaitReason::Queued;
     }

@@ -333,7 +333,8 @@ pub(super) fn pods_given_up(pods: &[PodName]) -> NodeEvent {
 /// These pods come back to the cordoned node.
 pub(super) fn pods_returned(pods: &[PodName]) -> NodeEvent {
     let note = format!(
-        "these pods tolerate the cordon and have come back after an eviction; they are not waited for: {}",
+        "these pods tolerate the cordon, or are bound to the node by name, and have come back after an eviction; \
+         they are not waited for: {}",
         list(pods.iter().map(PodName::to_string))
     );
     warning(Reason::PodsReturned, "returned", note)

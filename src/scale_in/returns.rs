@@ -1,4 +1,5 @@
-//! Pods that tolerate the cordon and so come back to a draining node. Pure.
+//! Pods that come back to a draining node: they tolerate the cordon, or their owner binds them to the node by its name, which asks no
+//! scheduler. Pure.
 //!
 //! Each owner's pods are evicted (at the deadline: deleted) like all others. The first to come back is evicted too, as it may go elsewhere this time;
 //! later ones would come back for ever, and are neither evicted nor waited for.
@@ -14,6 +15,9 @@ use crate::cluster::PodView;
 /// times are whole seconds.
 const IN_THE_SAME_MOMENT: SignedDuration = SignedDuration::from_secs(5);
 
+/// Creation times lie up to this much before the moment.
+const WHOLE_SECONDS: SignedDuration = SignedDuration::from_secs(1);
+
 /// What one run has seen of pods that come back.
 #[derive(Clone, Debug, Default)]
 pub struct Returns {
@@ -23,13 +27,20 @@ pub struct Returns {
     evicted: BTreeSet<String>,
     /// Owners of a returned pod that was evicted as well.
     given_up: BTreeSet<String>,
+    /// Since when this run has seen the Node cordoned, by the API server's clock.
+    cordoned_since: Option<Timestamp>,
 }
 
 impl Returns {
+    /// Notes whether the Node is cordoned at `now`, by the API server's clock.
+    pub fn see_node(&mut self, is_cordoned: bool, now: Timestamp) {
+        self.cordoned_since = is_cordoned.then(|| self.cordoned_since.unwrap_or(now));
+    }
+
     /// Notes the pods on the node.
     pub fn see(&mut self, pods: &BTreeMap<String, PodView>) {
         self.seen.retain(|uid, _| pods.contains_key(uid));
-        for (uid, pod) in pods.iter().filter(|(_, pod)| pod.tolerates_cordon) {
+        for (uid, pod) in pods {
             let after = self.evicted.contains(&pod.owner());
             self.seen.entry(uid.clone()).or_insert(after);
         }
@@ -45,14 +56,34 @@ impl Returns {
 
     /// Whether a pod has come back after the request at `requested_at`, by the API server's clock.
     pub fn is_back(&self, pod: &PodView, requested_at: Option<Timestamp>) -> bool {
-        let after = requested_at.map(|requested| later(requested, IN_THE_SAME_MOMENT));
+        let after = match requested_at {
+            Some(requested) if pod.tolerates_cordon => Some(later(requested, IN_THE_SAME_MOMENT)),
+            _ if pod.tolerates_cordon => None,
+            _ => self.is_closed_from(),
+        };
         let is_new = pod.created.zip(after).is_some_and(|(created, after)| created > after);
-        pod.tolerates_cordon && (is_new || self.seen.get(&pod.uid).copied().unwrap_or_default())
+        is_new || self.seen.get(&pod.uid).copied().unwrap_or_default()
     }
 
     /// Whether this pod is not to be evicted any more.
     pub fn is_given_up(&self, pod: &PodView, requested_at: Option<Timestamp>) -> bool {
-        self.is_back(pod, requested_at) && self.given_up.contains(&pod.owner())
+        let closed_from = self.is_closed_from();
+        let is_new = || pod.created.zip(closed_from).is_some_and(|(created, from)| created > from);
+        // Others may have come before the cordon, or while somebody had the node open.
+        let comes_in_any_case = pod.tolerates_cordon || is_new();
+        comes_in_any_case && self.is_back(pod, requested_at) && self.given_up.contains(&pod.owner())
+    }
+
+    /// From when on a pod that has come back is asked to go, by the API server's clock: before that, it would not be known whether the
+    /// next one comes in spite of the cordon. `None`: at once.
+    pub fn asked_from(&self, pod: &PodView) -> Option<Timestamp> {
+        let closed_from = self.is_closed_from().filter(|_| !pod.tolerates_cordon && self.is_back(pod, None));
+        closed_from.map(|from| later(from, WHOLE_SECONDS))
+    }
+
+    /// A pod that was created after this moment has not been scheduled onto the Node.
+    fn is_closed_from(&self) -> Option<Timestamp> {
+        self.cordoned_since.map(|since| later(since, IN_THE_SAME_MOMENT))
     }
 }
 
@@ -90,6 +121,28 @@ mod tests {
         let d = pod("d", 102);
         returns.see(&on_the_node(&[&b, &d]));
         assert!(returns.is_given_up(&d, asked_at) && !returns.is_given_up(&b, asked_at));
+    }
+
+    #[test]
+    fn one_that_does_not_tolerate_the_cordon_is_given_up_only_if_it_was_made_under_it() {
+        let bound = |uid: &str, created| PodView { tolerates_cordon: false, ..pod(uid, created) };
+        let mut returns = Returns::default();
+        let asked_at = Some(at(100));
+        returns.see_node(true, at(100));
+        let (a, b) = (bound("a", 50), bound("b", 101));
+        returns.see(&on_the_node(&[&a]));
+        returns.asked(a.owner(), false);
+        returns.see(&on_the_node(&[&b]));
+        assert!(returns.is_back(&b, asked_at) && !returns.is_given_up(&b, asked_at));
+        assert_eq!((returns.asked_from(&a), returns.asked_from(&b)), (None, Some(at(106))));
+        returns.asked(b.owner(), true);
+        // Somebody has opened the Node for a moment meanwhile.
+        returns.see_node(false, at(200));
+        returns.see_node(true, at(201));
+        returns.see_node(true, at(210));
+        let (c, d) = (bound("c", 200), bound("d", 207));
+        returns.see(&on_the_node(&[&c, &d]));
+        assert!(!returns.is_given_up(&c, asked_at) && returns.is_given_up(&d, asked_at));
     }
 
     #[test]

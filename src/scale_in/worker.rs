@@ -368,6 +368,7 @@ impl Worker {
         let snapshot = self.shared.groups.latest();
         let instance = membership(snapshot.as_deref(), node);
         self.memory.note_membership(&instance);
+        self.memory.returns.see_node(node.unschedulable, later(now, ahead));
         let our_limit = group_of(node, &instance)
             .map_or(OurLimit::Unknown, |group| our_limit(snapshot.as_deref(), &self.shared.settings, group));
         let hook = self.hook(node, &instance, leads);

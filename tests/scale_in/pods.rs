@@ -194,6 +194,40 @@ async fn pods_that_tolerate_everything_come_back_and_are_evicted_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn pods_that_their_owner_binds_to_the_node_by_name_come_back_and_are_evicted_once() {
+    for group in [group(1), held_group(1, 60)] {
+        let scene = Scene::with(group).await;
+        let machine = scene.first();
+        scene.run([replica_set("bound", 1).bound_to(&machine.name).grace(30).exits_after(5)]).await;
+        scene.run([pod("web").on(&machine.name).grace(600).exits_after(400)]).await;
+        scene.scale_in(&machine, Cause::Autoscaler).await;
+        let is_gone = scene.world.until(seconds(1_800), |w| w.cluster.node(&machine.name).is_none()).await;
+        let asked = asked(&scene.world, "bound-");
+        let evicted: Vec<_> = asked.iter().filter(|(_, by, _)| *by == By::Eviction).collect();
+        assert!(is_gone && (2..=4).contains(&evicted.len()), "{is_gone}, {} evictions", evicted.len());
+        let told = notes(&scene.world, &machine, "ScaleInPodsReturned");
+        assert!((1..=3).contains(&told.len()) && told[0].contains("default/bound-"), "{told:?}");
+        assert!(!a_hook_timed_out(&scene.world));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_comes_to_a_node_that_somebody_opens_for_a_moment_is_asked_to_go_all_of_it() {
+    let scene = Scene::with(group(1)).await;
+    let machine = scene.first();
+    scene.run([replica_set("web", 4).grace(60).exits_after(20)]).await;
+    scene.run([pod("patient").on(&machine.name).annotation("ebbtide/drain", "wait").runs_for(300)]).await;
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.pass_some(seconds(60)).await;
+    let refused = Fault::EtcdTimedOut { took_effect: false };
+    scene.world.cluster.fail_next(2, Verb::Create, "pods/eviction", refused);
+    scene.patch_node(&machine, serde_json::json!({ "spec": { "unschedulable": false } })).await;
+    scene.until_gone(&machine).await;
+    assert_eq!(asked(&scene.world, "web-").len(), 8, "four that were there, four that came");
+    assert!(notes(&scene.world, &machine, "ScaleInPodsReturned").is_empty());
+}
+
+#[tokio::test(start_paused = true)]
 async fn those_that_a_webhook_keeps_until_the_deadline_come_back_and_are_deleted_once() {
     let scene = Scene::with(held_group(1, 30)).await;
     let machine = scene.first();

@@ -267,6 +267,14 @@ impl PodSpec {
     }
 }
 
+impl ReplicaSetSpec {
+    /// With a template that names the node: no scheduler is asked.
+    pub fn bound_to(mut self, node: &str) -> Self {
+        self.spec["nodeName"] = json!(node);
+        self
+    }
+}
+
 impl From<PodSpec> for Fixture {
     fn from(spec: PodSpec) -> Self {
         let mut pod = spec.template();
