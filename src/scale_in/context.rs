@@ -1,8 +1,9 @@
 //! What the controller and its workers share, and what they read off the watches and the last refresh.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
+use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
 use super::deadline::OurLimit;
@@ -18,7 +19,7 @@ use super::record::{Annotation, Phase, Release, Written};
 use super::settings::Settings;
 use super::taken_out::TakenOut;
 use super::waiting::Board;
-use crate::aws::{Aws, Lifecycle};
+use crate::aws::{AutoScalingGroup, Aws, Lifecycle};
 use crate::clock::Clock;
 use crate::cluster::{
     Attachment, Budget, Cluster, DrainState, Existing, Leadership, NodeView, Nodes, PodName, Store,
@@ -32,6 +33,9 @@ use crate::k8s::{GroupName, InstanceId, NodeName, names};
 use crate::telemetry::Outage;
 use crate::telemetry::traces::Traces;
 use crate::template::{self, LearnedStore};
+
+/// Instances whose wish may be carried out, by group, and since when it may.
+pub(super) type TurnsGiven = Mutex<BTreeMap<GroupName, BTreeMap<InstanceId, Timestamp>>>;
 
 /// What the controller and its workers share.
 #[derive(Debug)]
@@ -84,8 +88,8 @@ pub struct Shared {
     pub dry_run: Option<DryRun>,
     /// How many evictions go out a second.
     pub eviction_rate: EvictionRate,
-    /// Instances whose wish may be carried out now but has no record yet.
-    pub turns_given: Mutex<BTreeSet<InstanceId>>,
+    /// Instances whose wish may be carried out but had no record yet, and since when it may.
+    pub turns_given: TurnsGiven,
     /// How far scale-ins are.
     pub waiting: Arc<Board>,
     /// The last scale-ins that ended.
@@ -166,12 +170,12 @@ pub(super) fn targets(shared: &Shared, node: &NodeView, leads: bool) -> Targets 
 pub(super) fn may_shrink(shared: &Shared, node: &NodeView) -> bool {
     let Some(snapshot) = shared.groups.latest() else { return false };
     let found = node.instance.as_deref().and_then(|instance| snapshot.instance(instance));
-    found.is_some_and(|(group, instance)| {
-        sizes::removable(&group.asg, [instance.id.as_str()], |instance| {
-            will_decrement(&shared.nodes, &instance.id)
-        })
-        .is_ok()
-    })
+    found.is_some_and(|(group, instance)| may_lose(&shared.nodes, &group.asg, &instance.id))
+}
+
+/// Whether a group may shrink by this instance. Looks at all instances of the group.
+pub(super) fn may_lose(nodes: &Nodes, group: &AutoScalingGroup, instance: &InstanceId) -> bool {
+    sizes::removable(group, [instance.as_str()], |other| will_decrement(nodes, &other.id)).is_ok()
 }
 
 /// Whether a scale-in of the instance is accepted that will lower the desired capacity.

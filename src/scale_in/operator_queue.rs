@@ -2,69 +2,155 @@
 //!
 //! Survives a restart: those under way are counted by their records, and a wish's annotation says since when it waits.
 
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::PoisonError;
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::action::Plan;
-use super::context::{Shared, may_shrink, speaker};
+use super::context::{Shared, TurnsGiven, may_lose, speaker};
 use super::record::{Annotation, Cause, Release, Wish, Written};
 use super::situation::{Situation, Turn};
 use super::{events, node_patch};
+use crate::aws::{AutoScalingGroup, Instance};
 use crate::clock::later;
-use crate::cluster::NodeView;
-use crate::k8s::{GroupName, NodeName};
+use crate::cluster::{NodeView, Nodes};
+use crate::k8s::{GroupName, InstanceId, NodeName};
 
 /// A wish that waits is looked at again after this time.
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
 
+/// A turn stands for this long without a record. A wish whose Node cannot be written goes behind the others then.
+const STANDS_FOR: SignedDuration = SignedDuration::from_secs(30);
+
 /// Whether the wish on this Node may be carried out now. Once it may, that stands until there is a record, or the wish is
-/// taken back.
+/// taken back or does not fit any more, for [`STANDS_FOR`] at most.
 pub(super) fn turn(shared: &Shared, node: &NodeView) -> Turn {
-    let mut given = shared.turns_given.lock().unwrap_or_else(PoisonError::into_inner);
     let never = Turn::Waits { under_way: 0, before: 0 };
-    let (Some(snapshot), Some(id)) = (shared.groups.latest(), node.instance.as_deref()) else {
+    let (Some(snapshot), Some(id)) = (shared.groups.latest(), node.instance.as_ref()) else {
         return never;
     };
     let Some((group, _)) = snapshot.instance(id) else { return never };
     if !shared.leadership.leads() {
         return never;
     }
-    let now = shared.clock.wall();
-    let mut under_way = 0;
-    let mut queue: Vec<(Timestamp, NodeName)> = Vec::new();
-    for instance in &group.asg.instances {
-        let Some(other) = speaker(&shared.nodes, &instance.id) else { continue };
-        let is_mine = instance.id == id;
-        match other.record.as_deref().map(Annotation::written) {
-            Some(Written::Record(record)) if record.cause == Cause::Operator && !is_mine => {
-                given.remove(&instance.id);
-                under_way += 1;
-            }
-            Some(Written::Record(_) | Written::Wish(_)) if given.contains(&instance.id) => under_way += 1,
-            Some(Written::Wish(wish))
-                if instance.lifecycle.is_live()
-                    && (wish.release == Release::Terminate || may_shrink(shared, &other)) =>
-            {
-                queue.push((wish.since.unwrap_or(now).min(now), other.name.clone()));
-            }
-            Some(Written::Record(_) | Written::Wish(_)) => {}
-            Some(Written::Unreadable(_)) | None => {
-                given.remove(&instance.id);
+    let queue = Queue {
+        nodes: &shared.nodes,
+        group: &group.asg,
+        at_once: shared.settings.operator_at_once.of(size(&group.asg)),
+        now: shared.clock.now(),
+        wall: shared.clock.wall(),
+        may_lose: RefCell::default(),
+    };
+    queue.turn(node, id, &shared.turns_given)
+}
+
+fn size(group: &AutoScalingGroup) -> usize {
+    group.instances.iter().filter(|instance| instance.lifecycle.is_node()).count()
+}
+
+/// The wishes of a group at one moment. Each of hundreds may look at all of them.
+struct Queue<'a> {
+    nodes: &'a Nodes,
+    group: &'a AutoScalingGroup,
+    /// How many go on at once.
+    at_once: usize,
+    now: Timestamp,
+    wall: Timestamp,
+    /// Whether the group may lose an instance of this weight, as far as it has been asked: that goes through the group.
+    may_lose: RefCell<BTreeMap<i32, bool>>,
+}
+
+/// What a Node says of a person's wish.
+enum Says {
+    Nothing,
+    /// It waits, since this moment if that is said.
+    Waits(Option<Timestamp>),
+    /// It does not fit, or is no wish of a person's.
+    Other,
+    /// It is under way.
+    UnderWay,
+}
+
+impl Queue<'_> {
+    fn turn(&self, node: &NodeView, id: &InstanceId, given: &TurnsGiven) -> Turn {
+        // Other tasks wait for the lock: what takes long is done before.
+        let mut under_way = BTreeSet::new();
+        let mut waiting = Vec::new();
+        for instance in &self.group.instances {
+            let Some((name, says)) = self.says(instance) else { continue };
+            match says {
+                Says::UnderWay if instance.id != *id => {
+                    under_way.insert(&instance.id);
+                }
+                Says::Waits(since) => waiting.push((&instance.id, since, name)),
+                Says::UnderWay | Says::Other | Says::Nothing => {}
             }
         }
+        let mut given = given.lock().unwrap_or_else(PoisonError::into_inner);
+        let given = given.entry(self.group.name.clone()).or_default();
+        // These few are looked at again: they may have got on since.
+        let before = std::mem::take(given);
+        for instance in &self.group.instances {
+            let Some(since) = before.get(&instance.id).copied() else { continue };
+            let says = self.says(instance).map_or(Says::Nothing, |(_, says)| says);
+            let stands = match says {
+                Says::Nothing => continue,
+                Says::UnderWay => true,
+                Says::Waits(_) => later(since, STANDS_FOR) > self.now,
+                Says::Other => false,
+            };
+            if stands && instance.id != *id {
+                under_way.insert(&instance.id);
+            }
+            if !matches!(says, Says::UnderWay) {
+                given.insert(instance.id.clone(), since);
+            }
+        }
+        let stands = |id: &InstanceId| given.get(id).is_some_and(|at| later(*at, STANDS_FOR) > self.now);
+        if stands(id) {
+            return Turn::Now;
+        }
+        // Who has had a turn that came to nothing is behind those who have had none.
+        let place = |id: &InstanceId, since: Option<Timestamp>| {
+            (given.get(id).copied(), since.unwrap_or(self.wall).min(self.wall))
+        };
+        let mine = waiting.iter().find(|(other, ..)| *other == id).and_then(|(_, since, _)| *since);
+        let mine = (place(id, mine), &node.name);
+        let is_before = |(other, since, name): &&(&InstanceId, Option<Timestamp>, NodeName)| {
+            !under_way.contains(*other) && (place(other, *since), name) < mine
+        };
+        let before = waiting.iter().filter(is_before).count();
+        if under_way.len() + before < self.at_once {
+            given.insert(id.clone(), self.now);
+            return Turn::Now;
+        }
+        Turn::Waits { under_way: under_way.len(), before }
     }
-    if given.contains(id) {
-        return Turn::Now;
+
+    /// What the Node of an instance says; `None` without one.
+    fn says(&self, instance: &Instance) -> Option<(NodeName, Says)> {
+        let node = speaker(self.nodes, &instance.id)?;
+        let says = match node.record.as_deref().map(Annotation::written) {
+            Some(Written::Record(record)) if record.cause == Cause::Operator => Says::UnderWay,
+            Some(Written::Wish(wish))
+                if instance.lifecycle.is_live()
+                    && (wish.release == Release::Terminate || self.may_lose(&instance.id)) =>
+            {
+                Says::Waits(wish.since)
+            }
+            Some(Written::Record(_) | Written::Wish(_)) => Says::Other,
+            Some(Written::Unreadable(_)) | None => Says::Nothing,
+        };
+        Some((node.name.clone(), says))
     }
-    let mine = queue.iter().find(|(_, name)| *name == node.name).map_or(now, |(since, _)| *since);
-    let before = queue.iter().filter(|(since, name)| (*since, name) < (mine, &node.name)).count();
-    let size = group.asg.instances.iter().filter(|instance| instance.lifecycle.is_node()).count();
-    if under_way + before < shared.settings.operator_at_once.of(size) {
-        given.insert(id.into());
-        return Turn::Now;
+
+    fn may_lose(&self, instance: &InstanceId) -> bool {
+        let weight = self.group.weight(instance);
+        let mut known = self.may_lose.borrow_mut();
+        *known.entry(weight).or_insert_with(|| may_lose(self.nodes, self.group, instance))
     }
-    Turn::Waits { under_way, before }
 }
 
 /// Makes a wish wait: the annotation says since when, an Event says for whom.
@@ -81,4 +167,109 @@ pub(super) fn wait(
         s.patch(plan, node_patch::with_wish(s.node, &wish.waiting(s.theirs(s.now))), Vec::new());
     }
     plan.wake(later(s.now, LOOK_AGAIN));
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::aws::Lifecycle;
+    use crate::cluster::Sink as _;
+    use crate::k8s::names;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_700_000_000 + second).expect("in range")
+    }
+
+    fn id(n: usize) -> InstanceId {
+        format!("i-{n}").into()
+    }
+
+    /// A group in which as many instances may go for good as `spare` says, with what is annotated on their Nodes.
+    struct Wishes {
+        nodes: Nodes,
+        group: AutoScalingGroup,
+        given: TurnsGiven,
+    }
+
+    impl Wishes {
+        fn of(annotated: &[&str], spare: i32) -> Self {
+            let desired = i32::try_from(annotated.len()).expect("few");
+            let instance = |n| Instance { id: id(n), lifecycle: Lifecycle::InService, ..Instance::default() };
+            let group = AutoScalingGroup {
+                name: "g".into(),
+                min: desired - spare,
+                max: desired,
+                desired,
+                instances: (0..annotated.len()).map(instance).collect(),
+                ..AutoScalingGroup::default()
+            };
+            let wishes = Self { nodes: Nodes::default(), group, given: TurnsGiven::default() };
+            for (n, value) in annotated.iter().enumerate() {
+                wishes.annotate(n, value);
+            }
+            wishes
+        }
+
+        fn annotate(&self, n: usize, value: &str) {
+            let annotations = if value.is_empty() { json!({}) } else { json!({ names::RECORD: value }) };
+            let node = json!({
+                "metadata": { "name": format!("n{n}"), "uid": "u", "resourceVersion": "1", "annotations": annotations },
+                "spec": { "providerID": format!("aws:///us-east-1a/i-{n}") },
+            });
+            let node = serde_json::from_value(node).expect("a Node");
+            self.nodes.apply(self.nodes.reduce(node));
+        }
+
+        fn turn(&self, n: usize, second: i64) -> Turn {
+            let queue = Queue {
+                nodes: &self.nodes,
+                group: &self.group,
+                at_once: 1,
+                now: at(second),
+                wall: at(second),
+                may_lose: RefCell::default(),
+            };
+            let node = self.nodes.get(&format!("n{n}")).expect("a Node");
+            queue.turn(&node, &id(n), &self.given)
+        }
+    }
+
+    const WAITS_FOR_ONE: Turn = Turn::Waits { under_way: 1, before: 0 };
+
+    #[test]
+    fn a_turn_without_a_record_stands_for_half_a_minute_and_goes_behind_the_others_then() {
+        let since = |second| format!("now since {}", at(second));
+        let wishes = Wishes::of(&[&since(0), &since(1), &since(2)], 3);
+        assert_eq!([0, 1].map(|n| wishes.turn(n, 10)), [Turn::Now, WAITS_FOR_ONE]);
+        assert_eq!([0, 1].map(|n| wishes.turn(n, 39)), [Turn::Now, Turn::Waits { under_way: 1, before: 0 }]);
+        assert_eq!(wishes.turn(0, 40), Turn::Waits { under_way: 0, before: 2 });
+        assert_eq!([1, 0].map(|n| wishes.turn(n, 40)), [Turn::Now, Turn::Waits { under_way: 1, before: 1 }]);
+        assert_eq!([2, 1].map(|n| wishes.turn(n, 70)), [Turn::Now, Turn::Waits { under_way: 1, before: 1 }]);
+        wishes.annotate(2, "");
+        assert_eq!(wishes.turn(0, 71), Turn::Now, "those that had one take turns");
+    }
+
+    #[test]
+    fn a_turn_does_not_stand_when_the_wish_is_taken_back_or_does_not_fit_any_more() {
+        let mut wishes = Wishes::of(&["now", "replace"], 1);
+        assert_eq!([0, 1].map(|n| wishes.turn(n, 0)), [Turn::Now, WAITS_FOR_ONE]);
+        wishes.group.min = 2;
+        assert_eq!(wishes.turn(1, 1), Turn::Now);
+        let wishes = Wishes::of(&["now", "replace"], 1);
+        assert_eq!([0, 1].map(|n| wishes.turn(n, 0)), [Turn::Now, WAITS_FOR_ONE]);
+        wishes.annotate(0, "");
+        assert_eq!(wishes.turn(1, 1), Turn::Now);
+    }
+
+    #[test]
+    fn a_turn_costs_as_much_as_the_group_has_instances() {
+        let cost = |instances: usize| {
+            let wishes = Wishes::of(&vec!["now"; instances], i32::try_from(instances).expect("few"));
+            allocation_counter::measure(|| _ = wishes.turn(0, 0)).count_total
+        };
+        let (some, many) = (cost(100), cost(500));
+        assert!(many < 6 * some, "{some} allocations among 100, {many} among 500");
+    }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use ebbtide::config::Config;
 use ebbtide::scale_in::AtOnce;
-use ebbtide::sim::cluster::{Event, NodeChange, pod};
+use ebbtide::sim::cluster::{Event, Name, NodeChange, Verb, pod};
 use ebbtide::sim::program::config;
 use ebbtide::sim::world::World;
 use serde_json::json;
@@ -136,4 +136,27 @@ async fn what_cannot_be_carried_out_or_was_taken_back_holds_nobody_up() {
     scene.annotate(&taken_back, None).await;
     scene.until_released(&last).await;
     assert!(has_exited(&scene.world, "web"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wish_whose_node_cannot_be_written_holds_the_others_up_for_half_a_minute() {
+    let scene = Scene::with(group(10)).await;
+    let [first, refused, last] = [0, 1, 2].map(|n: usize| scene.machines().remove(n));
+    for machine in [&first, &refused, &last] {
+        scene
+            .run([pod(format!("web-{}", machine.name).as_str()).on(&machine.name).grace(60).exits_after(50)])
+            .await;
+        scene.annotate(machine, Some("now")).await;
+        scene.pass_some(seconds(2)).await;
+    }
+    scene.pass_some(seconds(10)).await;
+    scene.world.cluster.deny(Verb::Patch, "nodes", Name::cluster(&refused.name));
+    scene.until_gone(&first).await;
+    let goes = scene.world.until(seconds(60), |w| begun(w).contains(&last.name)).await;
+    assert!(goes, "{:?}", begun(&scene.world));
+    scene.until_released(&last).await;
+    assert!(!begun(&scene.world).contains(&refused.name));
+    scene.world.cluster.no_more_faults();
+    scene.until_released(&refused).await;
+    assert_nothing_lost(&scene.world);
 }
