@@ -6,6 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
 
 use super::action::Action;
 use super::claims::Claims;
@@ -15,7 +16,7 @@ use super::node_patch;
 use super::record::Phase;
 use super::returns::Returns;
 use crate::aws::{AwsError, Lifecycle};
-use crate::clock::{backoff, signed};
+use crate::clock::{backoff, later, signed};
 use crate::cluster::{Answer, NodeView, PodView};
 use crate::telemetry::chain;
 
@@ -25,6 +26,39 @@ const BLOCKED: SignedDuration = SignedDuration::from_secs(5);
 
 /// Flow control lets through sooner than after as many tries.
 const BUSY_IN_A_ROW: u32 = 3;
+
+/// As many writes of a Node that want the same may follow each other within [`AGAIN_WITHIN`]: others write it too.
+const SAME_WRITES: u32 = 3;
+
+/// A write of a Node that wants what the one before wanted is told from a later one by this time, and the pause before it.
+const AGAIN_WITHIN: SignedDuration = SignedDuration::from_secs(10);
+
+/// Writes of a Node that want the same, one after the other: somebody undoes them, or they always come too late.
+#[derive(Clone, Debug, Default)]
+struct SameWrites {
+    /// What they want, without figures: each has other moments and another version in it.
+    wanted: String,
+    many: u32,
+    last: Timestamp,
+}
+
+impl SameWrites {
+    /// The pause after the last of them.
+    fn pause(&self) -> SignedDuration {
+        match self.many.checked_sub(SAME_WRITES) {
+            None => SignedDuration::ZERO,
+            Some(more) => signed(backoff(more + 1, Duration::from_secs(1), Duration::from_secs(30))),
+        }
+    }
+
+    /// Takes in a write that begins.
+    fn note(&mut self, patch: &Value, now: Timestamp) {
+        let wanted: String = patch.to_string().chars().filter(|letter| !letter.is_ascii_digit()).collect();
+        let is_same = wanted == self.wanted && now < later(self.last, AGAIN_WITHIN + self.pause());
+        let many = if is_same { self.many.saturating_add(1) } else { 1 };
+        *self = Self { wanted, many, last: now };
+    }
+}
 
 /// Something tried until it works.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -96,6 +130,8 @@ pub enum Obstacle {
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
     tries: BTreeMap<Task, Tries>,
+    same_writes: SameWrites,
+    told_of_same_writes: Option<Timestamp>,
     /// What is believed of the record.
     pub claims: Claims,
     /// Why pods were not evicted, by UID.
@@ -270,10 +306,11 @@ impl Memory {
 
     /// Notes that an action begins.
     pub fn note_begun(&mut self, action: &Action, now: Timestamp) {
-        if let Action::PatchNode { patch, .. } = action
-            && let Some(record) = node_patch::record_in(patch)
-        {
-            self.claims.write(record);
+        if let Action::PatchNode { patch, .. } = action {
+            self.same_writes.note(patch, now);
+            if let Some(record) = node_patch::record_in(patch) {
+                self.claims.write(record);
+            }
         }
         match (action, Task::of(action)) {
             (_, Some(task)) => self.begin(task, now),
@@ -285,6 +322,7 @@ impl Memory {
     /// Notes the Node as it was written.
     pub fn note_written(&mut self, node: &NodeView, now: Timestamp) {
         self.worked(Task::Node, now);
+        self.tries.entry(Task::Node).or_default().not_before = Some(now + self.same_writes.pause());
         if node.record.is_none() {
             // Of another scale-in nothing counts that was found out in this one.
             self.at_minimum = false;
@@ -301,7 +339,18 @@ impl Memory {
                 self.void_termination = Some(*noted_at);
             }
         }
+        let pause = pause.map(|pause| pause.max(self.same_writes.pause()));
         self.failed(&Task::Node, now, pause);
+    }
+
+    /// Whether people are to be told that the writes of the Node want the same again and again, and are paced: once in a while.
+    pub fn tells_of_same_writes(&mut self, now: Timestamp) -> bool {
+        let is_due = self.told_of_same_writes.is_none_or(|at| at + REPEAT_AFTER <= now);
+        let tells = is_due && self.same_writes.many > SAME_WRITES;
+        if tells {
+            self.told_of_same_writes = Some(now);
+        }
+        tells
     }
 
     /// Notes the API server's answer to an eviction, and the budgets that covered the pod when asked.

@@ -35,6 +35,7 @@ impl Worker {
         match outcome {
             Outcome::NodeWritten(Ok(node), then) => {
                 self.memory.note_written(&node, now);
+                self.tell_of_same_writes();
                 self.shared.nodes.update(NodeView::clone(&node));
                 for action in then {
                     self.start(&node, action);
@@ -170,6 +171,16 @@ impl Worker {
             tracing::warn!(node = self.name.as_str(), error = %chain(error), "the Node could not be written: tried again");
         }
         self.memory.note_not_written(then, pause, self.shared.clock.now());
+        self.tell_of_same_writes();
+    }
+
+    fn tell_of_same_writes(&mut self) {
+        if self.memory.tells_of_same_writes(self.shared.clock.now()) {
+            tracing::warn!(
+                node = self.name.as_str(),
+                "what is written on the Node does not stay, or always comes too late: somebody else writes it as well (a second installation, a webhook); written again after longer and longer pauses"
+            );
+        }
     }
 
     /// AWS was not told, although the record says so.

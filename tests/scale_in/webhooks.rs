@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use ebbtide::config::Config;
-use ebbtide::sim::cluster::{Cluster, budget, pod};
+use ebbtide::sim::cluster::{Cluster, Verb, budget, pod};
 use ebbtide::sim::http::{Lost, Request, Response, World as Service, kube_client};
 use ebbtide::sim::program::{Program, config};
 use ebbtide::sim::world::World;
 use ebbtide::telemetry::captured;
+use serde_json::Value;
 use tracing::Level;
 
 use crate::journal_queries::{graces, is_asked};
@@ -134,4 +135,39 @@ async fn a_node_whose_every_write_takes_as_long_as_a_webhook_may_is_scaled_in() 
     let is_gone = scene.world.until(seconds(600), |w| w.cluster.node(&machine.name).is_none()).await;
     assert!(is_gone, "not within ten minutes");
     scene.assert_left_well(&machine);
+}
+
+/// The API server with a webhook that takes the cordon out of every write of a Node.
+struct Stripped(Cluster);
+
+#[async_trait]
+impl Service for Stripped {
+    async fn call(&self, request: Request) -> Result<Response, Lost> {
+        let (parts, mut body) = request.into_parts();
+        if parts.method == "PATCH" && parts.uri.path().starts_with("/api/v1/nodes/") {
+            let mut patch: Value = serde_json::from_slice(&body).expect("a patch");
+            if let Some(spec) = patch["spec"].as_object_mut() {
+                spec.remove("unschedulable");
+            }
+            body = patch.to_string().into();
+        }
+        self.0.call(Request::from_parts(parts, body)).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_whose_writes_do_not_stay_is_written_ever_more_seldom_and_that_is_said_once() {
+    let (log, _guard) = captured::log(Level::INFO);
+    let scene = Scene::behind(held_group(2, 60), |cluster| kube_client(Arc::new(Stripped(cluster)))).await;
+    let machine = scene.first();
+    scene
+        .run([pod("web").on(&machine.name).grace(60).exits_after(30).annotation("ebbtide/drain", "wait")])
+        .await;
+    let before = scene.world.cluster.requests(Verb::Patch, "nodes");
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.pass_some(seconds(60)).await;
+    let writes = scene.world.cluster.requests(Verb::Patch, "nodes") - before;
+    assert!(writes <= 30, "{writes} in a minute");
+    let text = log.text();
+    assert_eq!(text.matches("what is written on the Node does not stay").count(), 1, "{text}");
 }
