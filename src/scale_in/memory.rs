@@ -38,6 +38,8 @@ const AGAIN_WITHIN: SignedDuration = SignedDuration::from_secs(10);
 struct SameWrites {
     /// What they want, without figures: each has other moments and another version in it.
     wanted: String,
+    /// What the one that is under way wants.
+    under_way: String,
     many: u32,
     last: Timestamp,
 }
@@ -51,12 +53,16 @@ impl SameWrites {
         }
     }
 
-    /// Takes in a write that begins.
-    fn note(&mut self, patch: &Value, now: Timestamp) {
-        let wanted: String = patch.to_string().chars().filter(|letter| !letter.is_ascii_digit()).collect();
+    fn begin(&mut self, patch: &Value) {
+        self.under_way = patch.to_string().chars().filter(|letter| !letter.is_ascii_digit()).collect();
+    }
+
+    /// Takes in that the write under way was done, or came too late. One that was not answered, or refused, is no sign of anybody.
+    fn end(&mut self, now: Timestamp) {
+        let wanted = std::mem::take(&mut self.under_way);
         let is_same = wanted == self.wanted && now < later(self.last, AGAIN_WITHIN + self.pause());
-        let many = if is_same { self.many.saturating_add(1) } else { 1 };
-        *self = Self { wanted, many, last: now };
+        self.many = if is_same { self.many.saturating_add(1) } else { 1 };
+        (self.wanted, self.last) = (wanted, now);
     }
 }
 
@@ -307,7 +313,7 @@ impl Memory {
     /// Notes that an action begins.
     pub fn note_begun(&mut self, action: &Action, now: Timestamp) {
         if let Action::PatchNode { patch, .. } = action {
-            self.same_writes.note(patch, now);
+            self.same_writes.begin(patch);
             if let Some(record) = node_patch::record_in(patch) {
                 self.claims.write(record);
             }
@@ -322,6 +328,7 @@ impl Memory {
     /// Notes the Node as it was written.
     pub fn note_written(&mut self, node: &NodeView, now: Timestamp) {
         self.worked(Task::Node, now);
+        self.same_writes.end(now);
         self.tries.entry(Task::Node).or_default().not_before = Some(now + self.same_writes.pause());
         if node.record.is_none() {
             // Of another scale-in nothing counts that was found out in this one.
@@ -339,7 +346,10 @@ impl Memory {
                 self.void_termination = Some(*noted_at);
             }
         }
-        let pause = pause.map(|pause| pause.max(self.same_writes.pause()));
+        let pause = pause.map(|pause| {
+            self.same_writes.end(now);
+            pause.max(self.same_writes.pause())
+        });
         self.failed(&Task::Node, now, pause);
     }
 

@@ -171,7 +171,9 @@ impl Worker {
             tracing::warn!(node = self.name.as_str(), error = %chain(error), "the Node could not be written: tried again");
         }
         self.memory.note_not_written(then, pause, self.shared.clock.now());
-        self.tell_of_same_writes();
+        if pause.is_some() {
+            self.tell_of_same_writes();
+        }
     }
 
     fn tell_of_same_writes(&mut self) {
