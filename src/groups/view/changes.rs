@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::aws::{AutoScalingGroup, Lifecycle};
+use crate::aws::{AutoScalingGroup, Instance, Lifecycle};
 use crate::clock::elapsed;
 use crate::groups::{Group, Snapshot};
 use crate::k8s::{GroupName, InstanceId};
@@ -113,14 +113,15 @@ impl Changes {
 fn lay_over(group: &mut Group, changes: &[&Accepted], taken_at: Timestamp) {
     let of_group = changes.iter().filter(|accepted| *accepted.change.group() == *group.asg.name);
     let changes: Vec<_> = of_group.collect();
-    let state = |id: &InstanceId| group.asg.instances.iter().find(|i| i.id == *id).map(|i| i.lifecycle);
     let is_shown = |accepted: &&&Accepted| match &accepted.change {
         Change::Leaving { .. } => false,
-        Change::Desired { .. } => accepted
-            .before
-            .as_ref()
-            .is_some_and(|before| before.asg.live().any(|i| state(&i.id).is_some_and(|now| !may_end(now)))),
-        Change::Terminated { instance, .. } => !state(instance).is_some_and(may_end),
+        Change::Desired { .. } => {
+            let ending = || group.asg.instances.iter().filter(|i| !may_end(i.lifecycle));
+            accepted.before.as_ref().is_some_and(|before| lives(&before.asg, ending()))
+        }
+        Change::Terminated { instance, .. } => {
+            !group.asg.instances.iter().any(|i| i.id == *instance && may_end(i.lifecycle))
+        }
     };
     let shown = changes.iter().rposition(is_shown);
     for (n, Accepted { at, change, .. }) in changes.into_iter().enumerate() {
@@ -166,6 +167,16 @@ fn apply(group: &mut Group, change: &Change, is_news: bool) {
             }
         }
     }
+}
+
+/// Whether `one` is from before `other`: an instance that lives in it is on its way out there. One in the warm pool may be on its way in.
+pub(super) fn is_older(one: &AutoScalingGroup, other: &AutoScalingGroup) -> bool {
+    lives(one, other.instances.iter().filter(|instance| instance.lifecycle.is_terminating()))
+}
+
+/// Whether one of these lives in a group.
+fn lives<'a>(group: &AutoScalingGroup, mut instances: impl Iterator<Item = &'a Instance>) -> bool {
+    instances.any(|instance| group.live().any(|live| live.id == instance.id))
 }
 
 /// Whether an instance in this state does not show yet that it was told to terminate. One in the warm pool has been given back.

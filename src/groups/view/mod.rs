@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use tokio::sync::{Notify, watch};
 
 pub use self::changes::Change;
-use self::changes::Changes;
+use self::changes::{Changes, is_older};
 use super::Snapshot;
 use super::group_locks::{GroupLock, GroupLocks, SharedGroupLock};
 use crate::aws::AutoScalingGroup;
@@ -102,10 +102,14 @@ impl Groups {
         self.refresh_soon();
     }
 
-    /// A description of `now`, with changes of ours that it may not show yet.
+    /// A description of `now`, with changes of ours that it may not show yet. One that is older than the last refresh gives way to
+    /// that.
     pub fn brought_up_to_date(&self, asg: AutoScalingGroup, now: Timestamp) -> AutoScalingGroup {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.changes.laid_over_group(asg, now)
+        let known = seen.base.as_ref().and_then(|base| base.groups.get(&asg.name));
+        let newer =
+            known.filter(|known| is_older(&asg, &known.asg)).map(|known| AutoScalingGroup::clone(&known.asg));
+        seen.changes.laid_over_group(newer.unwrap_or(asg), now)
     }
 
     /// Locks a group, to change its size or the protection of its instances. Only for groups that exist: there is a lock for each

@@ -106,6 +106,30 @@ fn a_size_that_was_set_before_another_replica_terminated_an_instance_is_not_set_
 }
 
 #[test]
+fn a_description_that_is_older_than_the_last_refresh_gives_way_to_that() {
+    use Lifecycle::{InService, Pending, Terminating, TerminatingWait, Warmed};
+    let described =
+        |desired, states: &[Lifecycle]| snapshot(0, desired, states).groups["g"].asg.as_ref().clone();
+    for gone in [Terminating, TerminatingWait] {
+        let groups = Groups::new(Duration::from_mins(10));
+        groups.publish(snapshot(5, 1, &[gone, InService]));
+        let of_now = |asg| groups.brought_up_to_date(asg, at(6));
+        let before = of_now(described(2, &[InService, InService]));
+        assert_eq!(
+            (before.desired, before.live().count()),
+            (1, 1),
+            "another replica has terminated one since"
+        );
+        let newer = of_now(described(3, &[gone, InService, Pending]));
+        assert_eq!((newer.desired, newer.live().count()), (3, 2));
+    }
+    let groups = Groups::new(Duration::from_mins(10));
+    groups.publish(snapshot(5, 1, &[Warmed, InService]));
+    let taken = groups.brought_up_to_date(described(2, &[InService, InService]), at(6));
+    assert_eq!((taken.desired, taken.live().count()), (2, 2), "it was taken from the pool since");
+}
+
+#[test]
 fn of_sizes_that_follow_each_other_the_last_one_counts_whichever_a_description_shows() {
     let groups = Groups::new(Duration::from_mins(10));
     groups.publish(snapshot(0, 5, &[]));

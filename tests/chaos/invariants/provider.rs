@@ -1,7 +1,6 @@
 //! What cluster-autoscaler is told.
 
 use ebbtide::sim::autoscaler::Event;
-use ebbtide::sim::aws::{self, Operation};
 use jiff::{SignedDuration, Timestamp};
 
 use super::Violation;
@@ -37,14 +36,11 @@ pub(super) fn loops(history: &History) -> Vec<Violation> {
         // What it had asked for before it was restarted is carried out all the same, and is not in what it reckons from.
         let restarts = |what: &What| matches!(what, What::Cluster(Upset::AutoscalerRestarts));
         let is_crossed = is_of_a_size && history.did(*at - CROSSED, *at, restarts);
-        // A description may be older than the one before: it has the size, and the instance, that another replica has just taken off.
-        let is_of_before = error.contains("its maximum is") && history.was_lowered(*at - CROSSED, *at);
         if is_of_a_size && history.aws_had_trouble(*at - REFUSES, *at)
             || history.was_disturbed(*at - STARTS, *at)
             || history.goes_at(*at)
             || is_weighted
             || is_crossed
-            || is_of_before
             || is_of_nodes && history.cluster_had_trouble(*at - LONGEST_OUTAGE, *at)
             || history.has_started_within(STARTS, *at)
         {
@@ -66,17 +62,6 @@ pub(super) fn ended(history: &History) -> Vec<Violation> {
 }
 
 impl History {
-    /// Whether a size went down with an instance in this time.
-    fn was_lowered(&self, from: Timestamp, to: Timestamp) -> bool {
-        let lowers = |event: &aws::Event| match event {
-            aws::Event::DesiredChanged { by, from, to, .. } => {
-                *by == Operation::TerminateInstanceInAutoScalingGroup && to < from
-            }
-            _ => false,
-        };
-        self.aws.iter().any(|entry| (from..=to).contains(&entry.at) && lowers(&entry.what))
-    }
-
     /// Whether a replica is killed or stopped just then.
     pub(super) fn goes_at(&self, at: Timestamp) -> bool {
         let goes = |(when, note): &_| matches!(note, Note::Gone(_)) && (at..=at + ANSWERED).contains(when);
