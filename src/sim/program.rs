@@ -42,6 +42,15 @@ const NOBODY: [&str; 0] = [];
 /// Buffer between a client and the program, in bytes.
 const PIPE: usize = 64 * 1024;
 
+fn candidate(pod: &str) -> Candidate {
+    Candidate { lease: "ebbtide".to_owned(), pod: Some(pod.to_owned()) }
+}
+
+/// The same configuration, of a second replica: the pod `ebbtide-1`.
+pub fn second(config: Config) -> Config {
+    Config { election: Some(candidate("ebbtide-1")), ..config }
+}
+
 /// The program's configuration in simulations: the defaults, with every group tagged [`TAG`].
 pub fn config() -> Config {
     let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
@@ -80,7 +89,7 @@ pub fn config() -> Config {
         lifecycle_hook: "ebbtide".to_owned(),
         managed_hooks: None,
         templates_config_map: "ebbtide-templates".to_owned(),
-        election: Some(Candidate { lease: "ebbtide".to_owned(), pod: Some("ebbtide-0".to_owned()) }),
+        election: Some(candidate("ebbtide-0")),
         dry_run: false,
         otlp_endpoint: None,
         log: LogOptions { format: LogFormat::Text, level: tracing::Level::INFO },

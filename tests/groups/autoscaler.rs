@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use ebbtide::cluster::Candidate;
 use ebbtide::config::Config;
 use ebbtide::k8s::names::TO_BE_DELETED;
 use ebbtide::provider::proto::Instance;
@@ -13,7 +12,7 @@ use ebbtide::sim::aws::{
 };
 use ebbtide::sim::ca_drain::Flags;
 use ebbtide::sim::cluster::{self, budget, pod, replica_set};
-use ebbtide::sim::program::{Program, TAG, config};
+use ebbtide::sim::program::{Program, TAG, config, second};
 use ebbtide::sim::span::Span;
 use ebbtide::sim::world::{POOL, World};
 
@@ -32,6 +31,14 @@ const LONG: Duration = Duration::from_mins(20);
 
 const fn seconds(n: u64) -> Duration {
     Duration::from_secs(n)
+}
+
+/// A world in which a machine takes this long to join.
+fn joining(time: Duration) -> World {
+    let world = World::new(1);
+    let timing = cluster::Timing { joining: Span::exactly(time), ..cluster::Timing::brisk() };
+    world.cluster.set_timing(timing);
+    world
 }
 
 /// Nothing has made a loop fail, nor a scale-up.
@@ -214,12 +221,8 @@ async fn nodes_that_boot_are_waited_for_in_groups_with_options_of_their_own() {
     for (version, accepted, bought) in
         [(Version::V1_30, false, 2), (Version::Core2026, false, 2), (Version::Core2026, true, 4)]
     {
-        let world = World::new(1);
-        world
-            .cluster
-            .set_timing(cluster::Timing { joining: Span::exactly(seconds(60)), ..cluster::Timing::brisk() });
         let config = Config { zero_node_startup_time: accepted, ..config() };
-        let scene = Scene::configured(world, config, [pool(GROUP, 0).tag(tag, "5m")]).await;
+        let scene = Scene::configured(joining(seconds(60)), config, [pool(GROUP, 0).tag(tag, "5m")]).await;
         let autoscaler = Loop::start(&scene, Options::of(version));
         scene.world.cluster.add(pods_for(GROUP, "pods", 2));
         assert!(scene.world.until(LONG, |_| scene.running("pods") == 2).await, "{version:?} {accepted}");
@@ -230,13 +233,8 @@ async fn nodes_that_boot_are_waited_for_in_groups_with_options_of_their_own() {
 #[tokio::test(start_paused = true)]
 async fn what_was_bought_through_one_replica_is_not_bought_again_through_another() {
     for version in BOTH {
-        let world = World::new(1);
-        let timing = cluster::Timing { joining: Span::exactly(seconds(60)), ..cluster::Timing::brisk() };
-        world.cluster.set_timing(timing);
-        let scene = Scene::on(world, [pool(GROUP, 0)]).await;
-        let pod = Some("ebbtide-1".to_owned());
-        let election = Some(Candidate { lease: "ebbtide".to_owned(), pod });
-        let other = Program::start(&scene.world, Config { election, ..config() });
+        let scene = Scene::on(joining(seconds(60)), [pool(GROUP, 0)]).await;
+        let other = Program::start(&scene.world, second(config()));
         let autoscaler = Loop::between(&scene, Options::of(version), &other);
         tokio::time::sleep(Duration::from_mins(3)).await;
         // Both have just looked, and have no reason of their own to look for a minute.
@@ -253,10 +251,7 @@ async fn what_was_bought_through_one_replica_is_not_bought_again_through_another
 #[tokio::test(start_paused = true)]
 async fn what_was_bought_is_not_bought_again_though_the_program_restarts_into_an_outage() {
     for version in BOTH {
-        let world = World::new(1);
-        let timing = cluster::Timing { joining: Span::exactly(seconds(120)), ..cluster::Timing::brisk() };
-        world.cluster.set_timing(timing);
-        let mut scene = Scene::on(world, [pool(GROUP, 0)]).await;
+        let mut scene = Scene::on(joining(seconds(120)), [pool(GROUP, 0)]).await;
         let (told, client) = watch::channel(scene.program.client());
         let autoscaler = Loop::through(&scene, Options::of(version), move |_| client.borrow().clone());
         scene.world.cluster.add(pods_for(GROUP, "pods", 3));

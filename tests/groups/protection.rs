@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use ebbtide::aws::Aws;
-use ebbtide::cluster::{Candidate, Leadership};
-use ebbtide::config::Config;
+use ebbtide::cluster::Leadership;
 use ebbtide::groups::Groups;
 use ebbtide::groups::protection::{PROTECTION_TAG, Protection};
 use ebbtide::groups::selector::Selectors;
@@ -20,7 +19,7 @@ use ebbtide::sim::aws::{
     Refusal, State, TerminationCause, Timing,
 };
 use ebbtide::sim::http::{Lost, Request, Response, aws_client};
-use ebbtide::sim::program::{Program, config};
+use ebbtide::sim::program::{Program, config, second};
 use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
 use jiff::Timestamp;
@@ -123,16 +122,10 @@ async fn a_program_killed_while_a_size_goes_down_leaves_nothing_protected_when_i
     }
 }
 
-/// The configuration of a program beside the one that leads.
-fn follower() -> Config {
-    let pod = Some("ebbtide-1".to_owned());
-    Config { election: Some(Candidate { lease: "ebbtide".to_owned(), pod }), ..config() }
-}
-
 #[tokio::test(start_paused = true)]
 async fn what_a_killed_program_that_did_not_lead_leaves_protected_is_released_by_the_one_that_leads() {
     let mut short = Short::group().await;
-    let follower = Program::start(&short.scene.world, follower());
+    let follower = Program::start(&short.scene.world, second(config()));
     let leader = std::mem::replace(&mut short.scene.program, follower);
     short.scene.answers().await;
     let call = short.lower_until((Operation::SetDesiredCapacity, 1)).await;

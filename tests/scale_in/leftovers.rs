@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ebbtide::config::Config;
 use ebbtide::sim::cluster::{Event, Fault, Timing, Verb, pod};
-use ebbtide::sim::program::{Program, config};
+use ebbtide::sim::program::{Program, config, second};
 use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
 use jiff::SignedDuration;
@@ -91,9 +91,7 @@ async fn a_restart_and_a_busy_api_server_only_delay_a_nodes_deletion() {
 #[tokio::test(start_paused = true)]
 async fn one_of_two_programs_deletes_a_node() {
     let scene = Scene::configured(held_group(3, 60), deleting()).await;
-    let pod = Some("ebbtide-1".to_owned());
-    let election = Some(ebbtide::cluster::Candidate { lease: "ebbtide".to_owned(), pod });
-    let _second = Program::start(&scene.world, Config { election, ..deleting() });
+    let _second = Program::start(&scene.world, second(deleting()));
     no_cloud_controller(&scene);
     let machine = scene.first();
     scene.scale_in(&machine, Cause::Autoscaler).await;

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use ebbtide::aws::{Aws, Hook};
-use ebbtide::cluster::Candidate;
 use ebbtide::config::Config;
 use ebbtide::groups::managed_hooks::Managed;
 use ebbtide::sim::aws::{
@@ -11,7 +10,7 @@ use ebbtide::sim::aws::{
 };
 use ebbtide::sim::cluster::{budget, pod};
 use ebbtide::sim::http::aws_client;
-use ebbtide::sim::program::{Program, TAG, config};
+use ebbtide::sim::program::{Program, TAG, config, second};
 use ebbtide::sim::world::World;
 use ebbtide::telemetry::captured::{self, Log};
 use jiff::{SignedDuration, Timestamp};
@@ -295,9 +294,7 @@ async fn while_aws_does_not_say_what_hooks_there_are_none_is_put_and_none_taken_
 #[tokio::test(start_paused = true)]
 async fn of_two_processes_the_leader_puts_hooks_and_the_next_one_has_nothing_left_to_put() {
     let mut scene = Scene::configured(group(2), managed(true)).await;
-    let pod = Some("ebbtide-1".to_owned());
-    let second = Config { election: Some(Candidate { lease: "ebbtide".to_owned(), pod }), ..managed(true) };
-    let _second = Program::start(&scene.world, second);
+    let _second = Program::start(&scene.world, second(managed(true)));
     scene.pass_some(seconds(300)).await;
     scene.take_down().await;
     scene.pass_some(seconds(1200)).await;

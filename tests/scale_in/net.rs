@@ -1,10 +1,8 @@
 //! The net under everything else: with hooks that retain, nobody at home costs time and no workload.
 
-use ebbtide::cluster::Candidate;
-use ebbtide::config::Config;
 use ebbtide::sim::aws::{Event as AwsEvent, HookResult, LifecycleState, Power, TerminationCause};
 use ebbtide::sim::cluster::{By, Event, budget, pod, replica_set};
-use ebbtide::sim::program::Program;
+use ebbtide::sim::program::{Program, second};
 use ebbtide::sim::world::World;
 use k8s_openapi::api::core::v1::Pod;
 
@@ -19,9 +17,7 @@ fn solo(machine: &Machine) -> String {
 
 /// The other replica of the program.
 fn another(scene: &Scene) -> Program {
-    let pod = Some("ebbtide-1".to_owned());
-    let election = Some(Candidate { lease: "ebbtide".to_owned(), pod });
-    Program::start(&scene.world, Config { election, ..managed(true) })
+    Program::start(&scene.world, second(managed(true)))
 }
 
 fn is_retained(world: &World, machine: &Machine) -> bool {

@@ -4,13 +4,11 @@
 use std::time::Duration;
 
 use ebbtide::aws::Aws;
-use ebbtide::cluster::Candidate;
-use ebbtide::config::Config;
 use ebbtide::sim::aws::{Event as AwsEvent, GroupSpec};
 use ebbtide::sim::cluster::{Event, pod};
 use ebbtide::sim::http::{aws_client, kube_client};
 use ebbtide::sim::paused::{Switch, Way};
-use ebbtide::sim::program::{Program, config};
+use ebbtide::sim::program::{Program, config, second};
 use ebbtide::sim::world::World;
 use jiff::SignedDuration;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -35,9 +33,7 @@ async fn led_by_another(group: GroupSpec, before: Option<&'static str>) -> (Scen
     let switch = Switch::new(false);
     let aws = Aws::at(aws_client(Way::to(scene.world.aws.clone(), &switch, before)));
     let client = kube_client(Way::to(scene.world.cluster.clone(), &switch, None));
-    let pod = Some("ebbtide-1".to_owned());
-    let election = Some(Candidate { lease: "ebbtide".to_owned(), pod });
-    let leader = Program::start_with(&scene.world, aws, client, Config { election, ..config() });
+    let leader = Program::start_with(&scene.world, aws, client, second(config()));
     scene.take_down().await;
     scene.until(|w| holder(w).starts_with("ebbtide-1")).await;
     scene.bring_back();

@@ -4,11 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
-use ebbtide::cluster::Candidate;
 use ebbtide::config::Config;
 use ebbtide::sim::cluster::{Cluster, Fault, Verb, pod};
 use ebbtide::sim::http::{Lost, Request, Response, World as Service, kube_client};
-use ebbtide::sim::program::{Program, config};
+use ebbtide::sim::program::{Program, config, second};
 use ebbtide::telemetry::captured;
 use jiff::SignedDuration;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -21,8 +20,7 @@ use crate::scene::{Cause, Machine, Scene, held_group, seconds};
 
 /// The configuration of the program in another pod.
 pub(crate) fn other() -> Config {
-    let pod = Some("ebbtide-1".to_owned());
-    Config { election: Some(Candidate { lease: "ebbtide".to_owned(), pod }), ..config() }
+    second(config())
 }
 
 fn holder(scene: &Scene) -> String {

@@ -2,11 +2,10 @@
 
 use std::net::SocketAddr;
 
-use ebbtide::cluster::Candidate;
 use ebbtide::config::Config;
 use ebbtide::sim::aws::TargetGroupSpec;
 use ebbtide::sim::cluster::{budget, pod};
-use ebbtide::sim::program::{Program, config};
+use ebbtide::sim::program::{Program, config, second};
 use ebbtide::sim::world::World;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -124,9 +123,7 @@ async fn a_scale_in_that_ended_is_told_with_its_outcome_and_its_phases() {
 #[tokio::test(start_paused = true)]
 async fn a_process_that_does_not_lead_says_who_does_and_what_the_nodes_tell() {
     let scene = Scene::with(group(2)).await;
-    let pod_name = Some("ebbtide-1".to_owned());
-    let election = Some(Candidate { lease: "ebbtide".to_owned(), pod: pod_name });
-    let follower = Program::start(&scene.world, Config { election, ..config() });
+    let follower = Program::start(&scene.world, second(config()));
     let machine = scene.first();
     scene.world.cluster.add(budget("web").min_available(1));
     scene.run([pod("web").on(&machine.name)]).await;
