@@ -11,7 +11,7 @@ export PYTHONDONTWRITEBYTECODE=1
 mdbook=$target/tools/bin/mdbook
 version=0.5.4
 if [ "$("$mdbook" --version 2>/dev/null)" != "mdbook v$version" ]; then
-    cargo install mdbook --version "$version" --locked --quiet --debug --no-default-features --root "$target/tools"
+    CARGO_PROFILE_DEV_DEBUG=0 cargo install mdbook --version "$version" --locked --quiet --debug --no-default-features --root "$target/tools"
 fi
 
 # As book.toml has it.
