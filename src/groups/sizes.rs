@@ -1,10 +1,11 @@
 //! Arithmetic on sizes: what cluster-autoscaler hears, and which changes are allowed. Pure.
 //!
 //! Two sets of instances are subtracted from the desired capacity, both only while AWS still counts them in it:
-//! - those that `leave`: cluster-autoscaler counts their nodes as deleted, so that the target size and both limits are
-//!   told without them;
+//! - those that leave ([`Leaves`]): cluster-autoscaler counts their nodes as deleted, so that the target size and both
+//!   limits are told without them. One that is replaced is subtracted only until its replacement is there, which is the
+//!   node that is to come;
 //! - those that will `decrement`: only these lower the desired capacity when they go, so that the minimum is kept with
-//!   them. An instance that is replaced leaves and does not decrement.
+//!   them.
 //!
 //! Invariants: nodes leave as a whole batch within the group's minimum or not at all; what never came is given up as far
 //! as the minimum allows; what is told fits together, so that cluster-autoscaler asks for nothing that is refused.
@@ -72,10 +73,29 @@ pub enum SizeError {
     },
 }
 
+/// Whether an instance is on its way out, and what becomes of the desired capacity when it has gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leaves {
+    /// It stays.
+    No,
+    /// The group replaces it: the desired capacity stays.
+    Replaced,
+    /// The desired capacity is lowered by it.
+    WithDecrement,
+}
+
 /// Target size for cluster-autoscaler: desired instances without those that leave. In a weighted group live instances stand for
 /// desired ones.
-pub fn target_size(group: &AutoScalingGroup, leaves: impl Fn(&Instance) -> bool) -> i32 {
-    wanted(group) - count(group, leaves)
+///
+/// A group that launches first (Capacity Rebalancing, an instance maintenance policy) has more than it wants until the one that is
+/// replaced has gone: as many of those are not subtracted. Otherwise the replacement would be no node that is to come, and
+/// another one would be bought for what is evicted.
+pub fn target_size(group: &AutoScalingGroup, leaves: impl Fn(&Instance) -> Leaves) -> i32 {
+    let wanted = wanted(group);
+    let surplus = (group.live().count() as i32 - wanted).max(0);
+    let replaced = count(group, |instance| leaves(instance) == Leaves::Replaced);
+    let decremented = count(group, |instance| leaves(instance) == Leaves::WithDecrement);
+    wanted - decremented - (replaced - surplus).max(0)
 }
 
 /// Desired instances; in a weighted group the live ones.
@@ -107,20 +127,21 @@ fn suspends(group: &AutoScalingGroup, process: &str) -> bool {
 
 /// Smallest and largest number of nodes, for cluster-autoscaler.
 ///
-/// - The maximum is reduced by the leaving instances, which AWS still counts: otherwise an IncreaseSize that seems allowed would
-///   be refused, and the group be backed off for minutes.
+/// - The maximum is reduced by as much as the target size is, since AWS still counts what leaves: otherwise an IncreaseSize that
+///   seems allowed would be refused, and the group be backed off for minutes.
 /// - The minimum is reduced by as much as leaving instances bring the target size below it: AWS replaces those without a
 ///   decrement, `--enforce-node-group-min-size` must not.
 /// - A weighted group does not grow, and shrinks as far as its minimum is kept whichever nodes leave.
-pub fn limits(group: &AutoScalingGroup, leaves: impl Fn(&Instance) -> bool) -> (i32, i32) {
+pub fn limits(group: &AutoScalingGroup, leaves: impl Fn(&Instance) -> Leaves) -> (i32, i32) {
     let target = target_size(group, &leaves);
     if group.is_weighted() {
+        let leaves = |instance: &Instance| leaves(instance) != Leaves::No;
         let spare = if suspends(group, "Terminate") { 0 } else { weights::spare(group, leaves) };
         return (target - spare, target);
     }
     let min = min_size(group);
     let below = (min.min(group.desired) - target).max(0);
-    let max = max_size(group) - count(group, leaves);
+    let max = max_size(group) - (group.desired - target);
     (min - below, max.max(min - below))
 }
 
@@ -139,7 +160,7 @@ pub fn in_instances(group: &AutoScalingGroup) -> Result<(), SizeError> {
 pub fn increased(
     group: &AutoScalingGroup,
     delta: i32,
-    leaves: impl Fn(&Instance) -> bool,
+    leaves: impl Fn(&Instance) -> Leaves,
 ) -> Result<i32, SizeError> {
     if delta <= 0 {
         return Err(SizeError::Delta { call: "IncreaseSize", wanted: "positive", delta });
@@ -147,7 +168,7 @@ pub fn increased(
     in_instances(group)?;
     let size = group.desired.saturating_add(delta);
     if size > max_size(group) {
-        let leaving = count(group, leaves);
+        let leaving = count(group, |instance| leaves(instance) != Leaves::No);
         return Err(SizeError::AboveMax {
             group: group.name.to_string(),
             size,
@@ -183,7 +204,7 @@ pub fn removable<'a>(
     if group.is_weighted() {
         return removable_units(group, &leaving, decrements);
     }
-    let size = target_size(group, decrements) - leaving.len() as i32;
+    let size = wanted(group) - count(group, decrements) - leaving.len() as i32;
     if !leaving.is_empty() && size < min_size(group) {
         return Err(SizeError::BelowMin { group: group.name.to_string(), size, min: min_size(group) });
     }
@@ -227,39 +248,65 @@ mod tests {
         move |instance| instance.id.trim_start_matches("i-").parse().is_ok_and(|n: usize| n < count)
     }
 
-    fn none(_: &Instance) -> bool {
-        false
+    /// Says that the first are to go with a decrement, and those after them, up to so many in all, for a replacement.
+    fn leave(with_decrement: usize, in_all: usize) -> impl Fn(&Instance) -> Leaves {
+        move |instance| match instance.id.trim_start_matches("i-").parse() {
+            Ok(n) if (0..with_decrement).contains(&n) => Leaves::WithDecrement,
+            Ok(n) if (0..in_all).contains(&n) => Leaves::Replaced,
+            _ => Leaves::No,
+        }
+    }
+
+    fn none(_: &Instance) -> Leaves {
+        Leaves::No
     }
 
     #[test]
     fn a_scale_in_counts_until_aws_has_taken_the_instance_out() {
-        assert_eq!(target_size(&group(0, 10, 3, 3, 0), none), 3);
-        assert_eq!(target_size(&group(0, 10, 3, 3, 0), first(2)), 1);
+        for leaving in [leave(2, 2), leave(0, 2)] {
+            assert_eq!(target_size(&group(0, 10, 3, 3, 0), none), 3);
+            assert_eq!(target_size(&group(0, 10, 3, 3, 0), leaving), 1);
+        }
         // Its decrement is in the desired capacity already.
-        assert_eq!(target_size(&group(0, 10, 0, 0, 3), first(3)), 0);
+        assert_eq!(target_size(&group(0, 10, 0, 0, 3), leave(3, 3)), 0);
+    }
+
+    #[test]
+    fn what_is_replaced_counts_no_more_from_when_its_replacement_does() {
+        // Three are wanted: with as many, one of two replacements, both, and one more than that.
+        let told = |live| {
+            (
+                target_size(&group(0, 4, 3, live, 0), leave(0, 2)),
+                limits(&group(0, 4, 3, live, 0), leave(0, 2)),
+            )
+        };
+        assert_eq!([3, 4, 5, 6].map(told), [(1, (0, 2)), (2, (0, 3)), (3, (0, 4)), (3, (0, 4))]);
+        // A decrement counts whatever there is.
+        assert_eq!(target_size(&group(0, 4, 3, 5, 0), leave(1, 2)), 2);
+        assert_eq!(target_size(&group(0, 4, 3, 4, 0), leave(2, 2)), 1);
     }
 
     #[test]
     fn what_leaves_is_in_no_figure_that_cluster_autoscaler_hears() {
         let mut group = group(2, 5, 3, 3, 0);
         assert_eq!(limits(&group, none), (2, 5));
-        assert_eq!((target_size(&group, first(1)), limits(&group, first(1))), (2, (2, 4)));
+        assert_eq!((target_size(&group, leave(0, 1)), limits(&group, leave(0, 1))), (2, (2, 4)));
         // Replaced at the minimum: nothing is to be made up for.
-        assert_eq!((target_size(&group, first(2)), limits(&group, first(2))), (1, (1, 3)));
+        assert_eq!((target_size(&group, leave(0, 2)), limits(&group, leave(0, 2))), (1, (1, 3)));
         // What a tighter flag asks for is.
         group.min = 4;
-        assert_eq!((target_size(&group, first(2)), limits(&group, first(2))), (1, (2, 3)));
+        assert_eq!((target_size(&group, leave(0, 2)), limits(&group, leave(0, 2))), (1, (2, 3)));
     }
 
     #[test]
     fn a_suspended_process_fixes_the_size_on_its_side() {
         let mut group = group(1, 10, 4, 4, 0);
         group.suspended.insert("Launch".into());
-        assert_eq!(limits(&group, first(1)), (1, 3));
+        assert_eq!(limits(&group, leave(0, 1)), (1, 3));
         assert!(matches!(increased(&group, 1, none), Err(SizeError::AboveMax { max: 4, .. })));
         group.suspended.insert("Terminate".into());
-        assert_eq!(limits(&group, first(1)), (3, 3));
-        assert!(matches!(removable(&group, ["i-0"], none), Err(SizeError::BelowMin { min: 4, .. })));
+        assert_eq!(limits(&group, leave(0, 1)), (3, 3));
+        assert!(matches!(removable(&group, ["i-0"], first(0)), Err(SizeError::BelowMin { min: 4, .. })));
     }
 
     #[test]
@@ -267,9 +314,9 @@ mod tests {
         use crate::aws::Frozen;
         for frozen in [Frozen::OperatedBy("eks.amazonaws.com".into()), Frozen::Deleting] {
             let group = AutoScalingGroup { frozen: Some(frozen), ..group(1, 10, 4, 4, 0) };
-            assert_eq!(limits(&group, |_| false), (4, 4));
-            assert!(matches!(increased(&group, 1, |_| false), Err(SizeError::AboveMax { max: 4, .. })));
-            assert!(matches!(removable(&group, ["i-0"], |_| false), Err(SizeError::BelowMin { min: 4, .. })));
+            assert_eq!(limits(&group, none), (4, 4));
+            assert!(matches!(increased(&group, 1, none), Err(SizeError::AboveMax { max: 4, .. })));
+            assert!(matches!(removable(&group, ["i-0"], first(0)), Err(SizeError::BelowMin { min: 4, .. })));
         }
     }
 
@@ -280,7 +327,7 @@ mod tests {
             assert!(matches!(increased(&group, delta, none), Err(SizeError::Delta { .. })));
         }
         for delta in [0, 1, i32::MAX] {
-            assert!(matches!(decreased(&group, delta, none), Err(SizeError::Delta { .. })));
+            assert!(matches!(decreased(&group, delta, first(0)), Err(SizeError::Delta { .. })));
         }
     }
 
@@ -305,7 +352,7 @@ mod tests {
             delta in any::<i32>(), count in 1..40usize,
         ) {
             let group = group(min, min + more, desired, live, 2);
-            if let Ok(size) = increased(&group, delta, first(going)) {
+            if let Ok(size) = increased(&group, delta, leave(0, going)) {
                 prop_assert!(size > desired && size <= group.max);
             }
             if let Ok(size) = decreased(&group, delta, first(going)) {
@@ -314,7 +361,7 @@ mod tests {
             }
             let ids: Vec<String> = (0..count).map(|n| format!("i-{n}")).collect();
             if removable(&group, ids.iter().map(String::as_str), first(going)).is_ok() {
-                prop_assert!(target_size(&group, first(going)) - count as i32 >= min);
+                prop_assert!(target_size(&group, leave(going, going)) - count as i32 >= min);
             }
         }
 
@@ -324,12 +371,13 @@ mod tests {
             decrementing in 0..30usize,
         ) {
             let (desired, decrementing) = (min + above.min(more), decrementing.min(leaving));
-            let group = group(min, min + more, desired, live.min(desired as usize), 2);
-            let target = target_size(&group, first(leaving));
-            let (least, most) = limits(&group, first(leaving));
+            let group = group(min, min + more, desired, live, 2);
+            let leaves = || leave(decrementing, leaving);
+            let target = target_size(&group, leaves());
+            let (least, most) = limits(&group, leaves());
             prop_assert!(least <= target && least <= most);
             if most > target {
-                prop_assert!(increased(&group, most - target, first(leaving)).is_ok());
+                prop_assert!(increased(&group, most - target, leaves()).is_ok());
             }
             let stay: Vec<String> = (leaving..group.live().count()).map(|n| format!("i-{n}")).collect();
             let may_leave = stay.iter().take((target - least) as usize).map(String::as_str);

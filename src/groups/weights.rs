@@ -38,7 +38,7 @@ pub(super) fn spare(group: &AutoScalingGroup, accepted: impl Fn(&Instance) -> bo
 mod tests {
     use super::*;
     use crate::aws::{Lifecycle, Weights};
-    use crate::groups::sizes::{self, SizeError};
+    use crate::groups::sizes::{self, Leaves, SizeError};
     use crate::k8s::InstanceId;
 
     /// Instances in service, `i-0` and so on, of these weights.
@@ -98,12 +98,13 @@ mod tests {
     fn nodes_leave_down_to_the_minimum_in_units_and_none_while_terminate_is_suspended() {
         let mut group = group(2, 8, &[4, 2, 2]);
         let heavy = |instance: &Instance| instance.id == "i-0";
-        assert_eq!(sizes::limits(&group, heavy), (1, 2));
+        let leaves = |i: &Instance| if heavy(i) { Leaves::WithDecrement } else { Leaves::No };
+        assert_eq!(sizes::limits(&group, leaves), (1, 2));
         assert_eq!(sizes::removable(&group, ["i-1"], heavy), Ok(()));
         let refused = SizeError::BelowMinUnits { group: "g".into(), units: 0, min: 2 };
         assert_eq!(sizes::removable(&group, ["i-1", "i-2"], heavy), Err(refused));
         group.suspended.insert("Terminate".into());
-        assert_eq!(sizes::limits(&group, heavy), (2, 2));
+        assert_eq!(sizes::limits(&group, leaves), (2, 2));
         let refused = SizeError::BelowMinUnits { group: "g".into(), units: 2, min: 4 };
         assert_eq!(sizes::removable(&group, ["i-1"], heavy), Err(refused));
     }

@@ -189,7 +189,7 @@ mod tests {
 
     use super::*;
     use crate::aws::{AutoScalingGroup, Lifecycle, Weights};
-    use crate::groups::sizes::SizeError;
+    use crate::groups::sizes::{Leaves, SizeError};
     use crate::k8s::GroupName;
     use crate::scale_in::{Accepted, IntentError};
 
@@ -214,8 +214,8 @@ mod tests {
             group == "web" && matches!(instance.as_str(), "i-out" | "i-gone")
         }
 
-        fn is_to_be_deleted(&self, _: &InstanceId) -> bool {
-            false
+        fn leaves(&self, _: &GroupName, _: &InstanceId) -> Leaves {
+            unreachable!("a batch is read by what is decided")
         }
 
         fn will_decrement(&self, instance: &InstanceId) -> bool {

@@ -28,7 +28,8 @@ use crate::dry_run::DryRun;
 use crate::groups::hooks::Hooks;
 use crate::groups::protection::Protection;
 use crate::groups::selector::Selectors;
-use crate::groups::{Group, Groups, Snapshot, sizes};
+use crate::groups::sizes::{self, Leaves};
+use crate::groups::{Group, Groups, Snapshot};
 use crate::k8s::{GroupName, InstanceId, NodeName, names};
 use crate::telemetry::Outage;
 use crate::telemetry::traces::Traces;
@@ -191,9 +192,16 @@ pub(super) fn is_leaving(nodes: &Nodes, group: &GroupName, instance: &InstanceId
         .is_some_and(|node| node.scale_in().is_some_and(|record| record.group == *group))
 }
 
-/// Whether cluster-autoscaler is about to delete the Node of this instance: it carries its ToBeDeleted taint.
-pub(super) fn is_to_be_deleted(nodes: &Nodes, instance: &InstanceId) -> bool {
-    marked_speaker(nodes, instance).is_some_and(|node| node.taint(names::TO_BE_DELETED).is_some())
+/// Whether cluster-autoscaler counts the instance's node as deleted, because its scale-in is under way or, by the ToBeDeleted
+/// taint, about to be requested; and what becomes of the desired capacity then.
+pub(super) fn leaves(nodes: &Nodes, group: &GroupName, instance: &InstanceId) -> Leaves {
+    let Some(node) = marked_speaker(nodes, instance) else { return Leaves::No };
+    match node.scale_in().filter(|record| record.group == *group) {
+        Some(record) if record.release == Release::TerminateAndDecrement => Leaves::WithDecrement,
+        Some(_) => Leaves::Replaced,
+        None if node.taint(names::TO_BE_DELETED).is_some() => Leaves::WithDecrement,
+        None => Leaves::No,
+    }
 }
 
 /// What AWS has told of the end of a Node's instance, unless the machine has started since.

@@ -14,6 +14,7 @@ use super::{context, deadline, node_patch};
 use crate::clock::Clock;
 use crate::cluster::{ApiError, Cluster, NodeView, Nodes};
 use crate::groups::Groups;
+use crate::groups::sizes::Leaves;
 use crate::k8s::{GroupName, InstanceId, NodeName};
 
 /// What the RPCs need of scale-ins: which are under way, and a way to request more. [`Intents`] in the program, a
@@ -36,14 +37,9 @@ pub trait ScaleIns: Send + Sync + 'static {
     /// Whether a scale-in of this instance of the group is under way.
     fn is_leaving(&self, group: &GroupName, instance: &InstanceId) -> bool;
 
-    /// Whether cluster-autoscaler is about to delete the Node of this instance: it carries its ToBeDeleted taint.
-    fn is_to_be_deleted(&self, instance: &InstanceId) -> bool;
-
-    /// Whether cluster-autoscaler counts the instance's node as deleted, because its scale-in is under way or about to
-    /// be requested. No size we report may include it.
-    fn leaves(&self, group: &GroupName, instance: &InstanceId) -> bool {
-        self.is_leaving(group, instance) || self.is_to_be_deleted(instance)
-    }
+    /// Whether cluster-autoscaler counts the instance's node as deleted, because its scale-in is under way or, by the
+    /// ToBeDeleted taint, about to be requested; and what becomes of the desired capacity then.
+    fn leaves(&self, group: &GroupName, instance: &InstanceId) -> Leaves;
 
     /// Whether a scale-in of this instance is under way that lowers the desired capacity when it is released.
     fn will_decrement(&self, instance: &InstanceId) -> bool;
@@ -124,8 +120,8 @@ impl ScaleIns for Intents {
         context::is_leaving(&self.nodes, group, instance)
     }
 
-    fn is_to_be_deleted(&self, instance: &InstanceId) -> bool {
-        context::is_to_be_deleted(&self.nodes, instance)
+    fn leaves(&self, group: &GroupName, instance: &InstanceId) -> Leaves {
+        context::leaves(&self.nodes, group, instance)
     }
 
     fn will_decrement(&self, instance: &InstanceId) -> bool {

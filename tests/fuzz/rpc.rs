@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use ebbtide::aws::{AutoScalingGroup, Instance, Lifecycle};
 use ebbtide::clock::Clock;
+use ebbtide::groups::sizes::Leaves;
 use ebbtide::groups::{Group, GroupLock, Groups, LaunchFailure, Snapshot};
 use ebbtide::k8s::{GroupName, InstanceId, NodeName};
 use ebbtide::provider::proto::cloud_provider_server::CloudProviderServer;
@@ -46,8 +47,8 @@ impl ScaleIns for Leaving {
         self.will_decrement(instance)
     }
 
-    fn is_to_be_deleted(&self, _: &InstanceId) -> bool {
-        false
+    fn leaves(&self, _: &GroupName, instance: &InstanceId) -> Leaves {
+        if self.will_decrement(instance) { Leaves::WithDecrement } else { Leaves::No }
     }
 
     fn will_decrement(&self, instance: &InstanceId) -> bool {

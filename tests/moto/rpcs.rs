@@ -13,6 +13,7 @@ use ebbtide::groups::discovery::Discovery;
 use ebbtide::groups::hooks::Hooks;
 use ebbtide::groups::protection::Protection;
 use ebbtide::groups::selector::Selectors;
+use ebbtide::groups::sizes::Leaves;
 use ebbtide::groups::{Groups, Snapshot};
 use ebbtide::k8s::{GroupName, InstanceId, NodeName};
 use ebbtide::provider::proto::cloud_provider_client::CloudProviderClient;
@@ -55,8 +56,8 @@ impl ScaleIns for Empty {
         false
     }
 
-    fn is_to_be_deleted(&self, _: &InstanceId) -> bool {
-        false
+    fn leaves(&self, _: &GroupName, _: &InstanceId) -> Leaves {
+        Leaves::No
     }
 
     fn will_decrement(&self, _: &InstanceId) -> bool {

@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use ebbtide::aws::{AutoScalingGroup, Instance, Lifecycle};
 use ebbtide::clock::Clock;
 use ebbtide::cluster::ApiError;
+use ebbtide::groups::sizes::Leaves;
 use ebbtide::groups::{Change, Group, GroupLock, Groups, LaunchFailure, Snapshot};
 use ebbtide::k8s::{GroupName, InstanceId, NodeName};
 use ebbtide::prices::Prices;
@@ -226,8 +227,16 @@ impl ScaleIns for Script<Leaving> {
         self.now().under_way.contains_key(&(group.to_owned().to_string(), instance.to_owned().to_string()))
     }
 
-    fn is_to_be_deleted(&self, instance: &InstanceId) -> bool {
-        self.now().tainted.contains(instance.as_str())
+    fn leaves(&self, group: &GroupName, instance: &InstanceId) -> Leaves {
+        if self.will_decrement(instance) {
+            Leaves::WithDecrement
+        } else if self.is_leaving(group, instance) {
+            Leaves::Replaced
+        } else if self.now().tainted.contains(instance.as_str()) {
+            Leaves::WithDecrement
+        } else {
+            Leaves::No
+        }
     }
 
     fn will_decrement(&self, instance: &InstanceId) -> bool {

@@ -6,10 +6,11 @@ use ebbtide::config::Config;
 use ebbtide::scale_in::Treatment;
 use ebbtide::sim::aws::{
     Behaviour, Death, Delivery, Event, GroupSpec, Operation, QueueSnapshot, QueueSpec, ScheduledChange,
-    TerminationCause,
+    TerminationCause, Timing,
 };
 use ebbtide::sim::cluster::pod;
 use ebbtide::sim::program::config;
+use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
 use ebbtide::telemetry::captured;
 use jiff::{SignedDuration, Timestamp};
@@ -138,6 +139,25 @@ async fn an_interrupted_spot_instance_is_left_within_its_two_minutes() {
         assert!(took <= SignedDuration::from_secs(120), "hook: {has_hook}: {took}");
         scene.until(|w| is_empty(w, &url)).await;
     }
+}
+
+/// cluster-autoscaler would buy another one for what is evicted: it knows only by the size that a node is to come.
+#[tokio::test(start_paused = true)]
+async fn a_replacement_that_is_there_before_its_predecessor_has_left_is_in_the_target_size() {
+    let timing = Timing { boot: Span::seconds(80, 80), ..Timing::QUICK };
+    let (scene, _) = quick_scene_of(group(2).timing(timing).rebalancing_capacity(), config()).await;
+    let machine = scene.first();
+    scene.run([pod("slow").on(&machine.name).grace(600).exits_after(500)]).await;
+    let live = |w: &World| {
+        w.aws.group("web").expect("the group").instances.iter().filter(|i| i.state.counts()).count()
+    };
+    scene.world.aws.recommend_rebalance(&machine.instance);
+    scene.until(|w| live(w) == 3).await;
+    scene.world.aws.interrupt_spot(&machine.instance);
+    scene.until(|w| is_asked(w, "slow")).await;
+    scene.until_target(2).await;
+    assert_eq!(live(&scene.world), 3, "while both are there");
+    scene.target_stays(2, |w| w.cluster.node(&machine.name).is_none()).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,7 +8,7 @@ use super::{Ended, GroupStatus, Known, Leader, Notice, Queue, ScaleIn, Status};
 use crate::clock::{elapsed, later};
 use crate::cluster::Standing;
 use crate::dry_run::DryRun;
-use crate::scale_in::context::{Shared, is_leaving, is_to_be_deleted};
+use crate::scale_in::context::{Shared, leaves};
 
 impl Status {
     /// What this process knows now.
@@ -78,7 +78,7 @@ fn groups(shared: &Shared) -> Vec<GroupStatus> {
     let told = snapshot.groups.values().map(|group| {
         let name = &group.asg.name;
         GroupStatus::of(group, &shared.hooks.state(name), |instance| {
-            is_leaving(&shared.nodes, name, &instance.id) || is_to_be_deleted(&shared.nodes, &instance.id)
+            leaves(&shared.nodes, name, &instance.id)
         })
     });
     told.collect()

@@ -6,7 +6,8 @@ use serde::Serialize;
 
 use crate::aws::{Frozen, Hook, Instance};
 use crate::groups::hooks::HookState;
-use crate::groups::{Group, LaunchFailure, sizes};
+use crate::groups::sizes::{self, Leaves};
+use crate::groups::{Group, LaunchFailure};
 use crate::k8s::GroupName;
 use crate::template::{Difference, Template, TemplateError};
 
@@ -97,7 +98,7 @@ pub struct HookStatus {
 }
 
 impl GroupStatus {
-    pub(super) fn of(group: &Group, hook: &HookState, leaves: impl Fn(&Instance) -> bool) -> Self {
+    pub(super) fn of(group: &Group, hook: &HookState, leaves: impl Fn(&Instance) -> Leaves) -> Self {
         let asg = &group.asg;
         let (min, max) = sizes::limits(asg, &leaves);
         Self {
@@ -105,7 +106,7 @@ impl GroupStatus {
             aws: Sizes { min: asg.min, desired: asg.desired, max: asg.max },
             told: Sizes { min, desired: sizes::target_size(asg, &leaves), max },
             live: asg.live().count(),
-            leaving: asg.live().filter(|&instance| leaves(instance)).count(),
+            leaving: asg.live().filter(|&instance| leaves(instance) != Leaves::No).count(),
             missing: asg.missing(),
             frozen: asg.frozen.as_ref().map(|frozen| match frozen {
                 Frozen::OperatedBy(service) => format!("operated by {service}"),

@@ -43,6 +43,8 @@ struct Sizes {
 struct Leaving {
     /// By a record, which names the group.
     certain: BTreeSet<String>,
+    /// Those of them that the group replaces.
+    replaced: BTreeSet<String>,
     /// By cluster-autoscaler's taint, by a wish that may be accepted, or by a Node that somebody deleted.
     possible: BTreeSet<String>,
 }
@@ -99,9 +101,13 @@ fn right(
     let late = if history.cluster_had_trouble(at - MISSED, at) { MISSED } else { WATCHED };
     let (mut least, mut most) = (i32::MAX, i32::MIN);
     for sizes in between(sizes, at - old, at) {
-        let wanted = if weighs { count(&sizes.live, |_| true) } else { sizes.desired };
+        let live = count(&sizes.live, |_| true);
+        let wanted = if weighs { live } else { sizes.desired };
         for leaving in between(leaving, at - late, at) {
-            let certain = count(&sizes.live, |id| leaving.certain.contains(id));
+            // Of those that are replaced by what is there already none is taken off.
+            let replaced = count(&sizes.live, |id| leaving.replaced.contains(id));
+            let there = replaced.min((live - wanted).max(0));
+            let certain = count(&sizes.live, |id| leaving.certain.contains(id)) - there;
             let possible =
                 count(&sizes.live, |id| leaving.possible.contains(id) && !leaving.certain.contains(id));
             (least, most) = (least.min(wanted - certain - possible), most.max(wanted - certain));
@@ -183,7 +189,12 @@ fn leaving(history: &History) -> Vec<(Timestamp, Leaving)> {
             let here = || history.instance_at(node, entry.at).map(str::to_owned);
             match &marks.record {
                 Some(record) if record.is_empty() => now.possible.extend(here()),
-                Some(record) => drop(now.certain.insert(record.clone())),
+                Some(record) => {
+                    now.certain.insert(record.clone());
+                    if !marks.decrements {
+                        now.replaced.insert(record.clone());
+                    }
+                }
                 // Its group is known by a description alone, and one may leave the instance out.
                 None if marks.is_tainted => now.possible.extend(here()),
                 None => {}
@@ -199,6 +210,8 @@ fn leaving(history: &History) -> Vec<(Timestamp, Leaving)> {
 struct Marks {
     /// The instance that its record names; empty for a wish.
     record: Option<String>,
+    /// Whether by that record the desired capacity is lowered.
+    decrements: bool,
     is_tainted: bool,
 }
 
@@ -208,6 +221,7 @@ impl Marks {
             match change {
                 NodeChange::Annotated(key, value) if key == RECORD => {
                     let record = serde_json::from_str::<serde_json::Value>(value).unwrap_or_default();
+                    self.decrements = record["release"] == "terminate-and-decrement";
                     self.record = Some(record["instance"].as_str().unwrap_or_default().to_owned());
                 }
                 NodeChange::AnnotationRemoved(key) if key == RECORD => self.record = None,
