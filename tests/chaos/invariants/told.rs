@@ -234,7 +234,7 @@ impl Marks {
 }
 
 impl History {
-    /// Whether a replica has started so shortly ago: here cluster-autoscaler reaches the first that runs, though a Service would not send
+    /// Whether a replica has started so shortly ago: here cluster-autoscaler reaches one that runs, though a Service would not send
     /// it to one that is not ready.
     pub(super) fn has_started_within(&self, span: SignedDuration, at: Timestamp) -> bool {
         let started =

@@ -321,7 +321,7 @@ impl Stage {
     /// Everything works again, and nothing holds a node for ever that may.
     pub(super) async fn mend(&mut self) {
         let now = self.world.clock.now();
-        while let Some((_, later)) = self.later.pop_first() {
+        for later in std::mem::take(&mut self.later).into_values() {
             self.follow(later).await;
         }
         let (aws, cluster) = (&self.world.aws, &self.world.cluster);

@@ -50,6 +50,9 @@ const REST: Duration = Duration::from_secs(150);
 /// How often TargetSize of each group is asked for. In step with nothing else.
 const ASKED: Duration = Duration::from_secs(7);
 
+/// How often cluster-autoscaler's connection ends, and comes to the next replica.
+const RECONNECTS: u32 = 10 * 60;
+
 /// The program's token at the API server.
 const TOKEN: &str = "ebbtide";
 
@@ -78,6 +81,8 @@ struct Stage {
     scanned: Vec<(Timestamp, autoscaler::Event)>,
     /// Whom cluster-autoscaler reaches.
     reached: Arc<Mutex<Option<Client>>>,
+    /// The replica that it reaches if that runs.
+    preferred: usize,
     diary: Diary,
     /// What is still to come by itself, by moment and order.
     later: BTreeMap<(Timestamp, usize), Later>,
@@ -97,6 +102,8 @@ enum Later {
     Resume(usize),
     AwsBack,
     Unthrottled,
+    /// cluster-autoscaler comes to the next replica.
+    Reconnects,
     /// Nothing holds a node for ever any more.
     Unblocked,
 }
@@ -162,6 +169,11 @@ impl Stage {
                 self.diary.note(self.world.clock.now(), Note::AwsBack);
             }
             Later::Unthrottled => self.world.aws.throttle_share(0.0),
+            Later::Reconnects => {
+                self.preferred += 1;
+                self.reach();
+                self.later(RECONNECTS, Later::Reconnects);
+            }
             Later::Unblocked => self.unblock(),
         }
         tokio::task::yield_now().await;
@@ -212,11 +224,11 @@ impl Stage {
         self.reach();
     }
 
-    /// cluster-autoscaler reaches the first replica that runs.
+    /// cluster-autoscaler reaches the next replica that runs.
     fn reach(&self) {
-        let running = self
-            .replicas
-            .iter()
+        let all = self.replicas.len();
+        let running = (0..all)
+            .map(|n| &self.replicas[(self.preferred + n) % all])
             .filter(|replica| !replica.is_paused())
             .find_map(|replica| replica.program.as_ref());
         *self.reached.lock().unwrap_or_else(PoisonError::into_inner) = running.map(Program::client);

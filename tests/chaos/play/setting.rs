@@ -20,7 +20,7 @@ use ebbtide::sim::world::{POOL, World};
 use tokio::task::JoinSet;
 use tonic::transport::Endpoint;
 
-use super::{Replica, Stage, TOKEN};
+use super::{Later, RECONNECTS, Replica, Stage, TOKEN};
 use crate::history::Diary;
 use crate::scenario::{self, Blow, Budget, Flags, Group, Kind, Scenario, What, Workload};
 
@@ -59,6 +59,7 @@ impl Stage {
         let mut stage = Self {
             began: world.clock.now(),
             reached: Arc::new(Mutex::new(None)),
+            preferred: 0,
             diary: Diary::default(),
             later: BTreeMap::new(),
             scheduled: 0,
@@ -74,6 +75,7 @@ impl Stage {
         for n in 0..stage.replicas.len() {
             stage.start(n);
         }
+        stage.later(RECONNECTS, Later::Reconnects);
         stage.run_autoscaler();
         stage.ask_for_targets();
         if stage.scenario.reuses_addresses {
