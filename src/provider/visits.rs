@@ -16,27 +16,44 @@ use crate::groups::Groups;
 /// It was elsewhere meanwhile, if it has not come for as long as this: three of its loops.
 const AWAY: Duration = Duration::from_secs(30);
 
-/// When cluster-autoscaler came last.
+/// When cluster-autoscaler came.
 #[derive(Debug, Default)]
-pub(super) struct Visits(Mutex<Option<Timestamp>>);
+pub(super) struct Visits(Mutex<Visit>);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Visit {
+    last: Option<Timestamp>,
+    /// When it came from elsewhere, until the groups have been looked at since.
+    unseen: Option<Timestamp>,
+}
 
 impl Visits {
-    /// cluster-autoscaler is here. Looks at the groups first if it was away; not for longer than an RPC may take.
+    /// cluster-autoscaler is here. If it was away, and the groups have not been looked at since it came, waits for that; not for
+    /// longer than an RPC may take.
     pub(super) async fn received(&self, groups: &Groups, clock: &Clock) {
         let now = clock.now();
-        if self.note(now) {
-            let looked = Deadline::start().call("looking at the groups", groups.refreshed(now)).await;
-            if looked.is_err() {
-                tracing::info!(
-                    "cluster-autoscaler is answered from groups as they were before it came: AWS has not answered in time"
-                );
-            }
+        let Some(came) = self.note(now) else { return };
+        let looked = Deadline::start().call("looking at the groups", groups.refreshed(came)).await;
+        if looked.is_ok() {
+            self.looked(came);
+        } else if came == now {
+            tracing::info!(
+                "cluster-autoscaler is answered from groups as they were before it came: AWS has not answered in time"
+            );
         }
     }
 
-    /// Returns whether it was away.
-    fn note(&self, now: Timestamp) -> bool {
-        let last = self.0.lock().unwrap_or_else(PoisonError::into_inner).replace(now);
-        last.is_none_or(|last| elapsed(last, now) >= AWAY)
+    /// Returns when it came from elsewhere, if the groups have not been looked at since.
+    fn note(&self, now: Timestamp) -> Option<Timestamp> {
+        let mut visit = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if visit.last.replace(now).is_none_or(|last| elapsed(last, now) >= AWAY) {
+            visit.unseen = Some(now);
+        }
+        visit.unseen
+    }
+
+    fn looked(&self, came: Timestamp) {
+        let mut visit = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        visit.unseen = visit.unseen.filter(|unseen| *unseen != came);
     }
 }

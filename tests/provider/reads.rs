@@ -309,13 +309,26 @@ async fn accelerators_are_named_as_in_the_in_tree_provider() {
 async fn refresh_asks_for_a_look_at_once_if_cluster_autoscaler_was_away_and_does_not_wait_for_long() {
     let world = World::with(web(0));
     let mut client = world.client().await;
-    for (passed, looks) in [(1, true), (26, false), (29, false), (30, true), (120, true)] {
+    // Seconds from one Refresh to the next, whether the groups are looked at meanwhile, and whether it asks for a look.
+    let table = [
+        (1, false, true),
+        // Nobody has looked since it came.
+        (10, false, true),
+        (10, true, false),
+        (29, false, false),
+        (30, false, true),
+        (120, true, true),
+    ];
+    for (passed, is_looked_at, asks) in table {
+        if is_looked_at {
+            tokio::time::advance(Duration::from_secs(1)).await;
+            world.publish([web(0)]);
+        }
         tokio::time::advance(Duration::from_secs(passed)).await;
         let began = Instant::now();
         client.refresh(RefreshRequest {}).await.expect("answered");
-        assert_eq!(world.groups.refresh_wanted_at_once().now_or_never().is_some(), looks, "{passed} s");
-        // Nobody looks here.
-        let waited = if looks { 3 } else { 0 };
+        assert_eq!(world.groups.refresh_wanted_at_once().now_or_never().is_some(), asks, "{passed} s");
+        let waited = if asks { 3 } else { 0 };
         assert_eq!(began.elapsed().as_secs(), waited, "{passed} s");
     }
     assert!(world.groups.refresh_wanted().now_or_never().is_none());

@@ -144,12 +144,15 @@ impl Groups {
         self.refresh.notified().await;
     }
 
-    /// Asks discovery for a refresh at once, and waits for groups that were described after `now`.
-    pub async fn refreshed(&self, now: Timestamp) {
-        self.urgent.notify_one();
-        let is_new = |view: &Option<Arc<Snapshot>>| view.as_ref().is_some_and(|view| view.taken_at >= now);
+    /// Waits for groups that were described after a moment; asks discovery for a refresh at once if there are none yet.
+    pub async fn refreshed(&self, after: Timestamp) {
+        let is_new = |view: &Option<Arc<Snapshot>>| view.as_ref().is_some_and(|view| view.taken_at >= after);
+        let mut versions = self.versions();
+        if !is_new(&versions.borrow()) {
+            self.urgent.notify_one();
+        }
         // An error would mean that the groups themselves are gone.
-        let _ = self.versions().wait_for(is_new).await;
+        let _ = versions.wait_for(is_new).await;
     }
 
     /// Waits until somebody asks for a refresh at once.
