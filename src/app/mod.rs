@@ -28,6 +28,7 @@ use crate::cluster::{Cluster, Election};
 use crate::config::Config;
 use crate::dry_run::DryRun;
 use crate::provider::expander::events::publish;
+use crate::provider::placeholders::Placeholders;
 use crate::provider::{self, Expander, Incoming, Listen, Provider, Refusals, Tls, TlsOptions};
 use crate::scale_in::status::Status;
 use crate::scale_in::{self, Shared};
@@ -165,6 +166,10 @@ pub async fn run(config: &Config, outside: Outside, stop: CancellationToken) -> 
     }
     tasks.until_stop("look-up of the AWS identity", log_identity(aws));
     tasks.until_done("scale-in controller", control(Arc::clone(&shared)));
+    tasks.until_stop(
+        "names of placeholders",
+        Placeholders::watch(provider.placeholders(), Arc::clone(&shared.groups)),
+    );
     tasks.until_stop("memory of refused launches", Expander::watch(expander.refusals(), Arc::clone(&shared)));
     if config.expander_events {
         let (told, config_map) = (expander.told(), config.templates_config_map.clone());

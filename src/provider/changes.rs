@@ -150,9 +150,10 @@ impl Provider {
         to: i32,
         placeholders: &[usize],
     ) -> Result<(), RpcError> {
+        self.placeholders.giving_up(&group.asg.name, placeholders);
         let done = self.set_desired(deadline, lock, group, to, &to_protect(&group.asg)).await;
         match &done {
-            Ok(()) => self.placeholders.given_up(&group.asg.name, placeholders),
+            Ok(()) => self.placeholders.given_up(&group.asg.name),
             Err(error) => {
                 let passes = error.code() != Code::FailedPrecondition;
                 self.placeholders.refused(&group.asg.name, passes, self.clock.now());

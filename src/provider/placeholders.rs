@@ -2,24 +2,28 @@
 //!
 //! cluster-autoscaler follows each name: it gives up one that is listed with an error at once, and any other after the
 //! time that a node may take to come. So a name stands for one requested instance:
-//! - names are numbers, given in the order of the requests and never twice;
+//! - names are numbers, given in the order of the requests, beginning at the number of live instances whenever none was
+//!   missing before, and until then never twice;
 //! - when an instance comes, the lowest number goes, the oldest request;
 //! - a placeholder that is given up goes by its own number.
 //!
+//! cluster-autoscaler may come to another replica every ten minutes, and follows a name for longer than that. Each replica counts
+//! for itself, but all count by every look at the groups, and so come to the same names. What another one gives up is taken
+//! for the oldest, so that no name is older than its request; until none is missing names may differ then. Unknown names
+//! count as given up.
+//!
 //! A group whose size could not be lowered lists placeholders without errors for a while: with an error
 //! cluster-autoscaler would ask again and again, and after `--max-node-provision-time` end its loop for all groups.
-//!
-//! Each replica counts for itself, and a new process starts at the number of live instances: unknown names count as
-//! given up, and ages start again.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
 
 use crate::clock::{later, signed};
-use crate::groups::Group;
+use crate::groups::{Group, Groups};
 use crate::k8s::GroupName;
 
 /// How long placeholders have no errors after their group's size could not be lowered. One refused try costs
@@ -54,15 +58,24 @@ struct Numbers {
     open: Vec<usize>,
     next: usize,
     live: usize,
+    /// Those that are being given up.
+    going: Vec<usize>,
 }
 
 impl Numbers {
     /// Updates the numbers: the group has so many instances now and misses so many.
     fn follow(&mut self, live: usize, missing: usize) {
-        let came = live.saturating_sub(self.live).max(self.open.len().saturating_sub(missing));
+        // None has been missing: what was told before is forgotten.
+        self.next = if self.open.is_empty() { live } else { self.next.max(live) };
+        let came = live.saturating_sub(self.live);
         self.open.drain(..came.min(self.open.len()));
+        for going in &self.going {
+            if self.open.len() > missing {
+                self.open.retain(|number| number != going);
+            }
+        }
+        self.open.drain(..self.open.len().saturating_sub(missing));
         self.live = live;
-        self.next = self.next.max(live);
         while self.open.len() < missing {
             self.open.push(self.next);
             self.next += 1;
@@ -71,6 +84,21 @@ impl Numbers {
 }
 
 impl Placeholders {
+    /// Counts by every look at the groups, whether or not cluster-autoscaler asks here. Never completes.
+    pub async fn watch(this: Arc<Self>, groups: Arc<Groups>) -> Infallible {
+        let mut versions = groups.versions();
+        loop {
+            if let Some(snapshot) = versions.borrow_and_update().clone() {
+                for group in snapshot.groups.values() {
+                    drop(this.of(group));
+                }
+            }
+            if versions.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
     /// The numbers of the missing instances, the oldest first, of the first 5,000 at most.
     pub fn of(&self, group: &Group) -> Vec<usize> {
         let mut all = self.lock();
@@ -79,10 +107,18 @@ impl Placeholders {
         known.numbers.open.clone()
     }
 
-    /// These were given up.
-    pub fn given_up(&self, group: &GroupName, numbers: &[usize]) {
+    /// These are about to be given up. [`Placeholders::given_up`] or [`Placeholders::refused`] says how that ended.
+    pub fn giving_up(&self, group: &GroupName, numbers: &[usize]) {
         if let Some(known) = self.lock().get_mut(group) {
-            known.numbers.open.retain(|number| !numbers.contains(number));
+            known.numbers.going = numbers.to_vec();
+        }
+    }
+
+    /// They were given up.
+    pub fn given_up(&self, group: &GroupName) {
+        if let Some(known) = self.lock().get_mut(group) {
+            let going = std::mem::take(&mut known.numbers.going);
+            known.numbers.open.retain(|number| !going.contains(number));
             known.without_errors_until = None;
         }
     }
@@ -90,7 +126,10 @@ impl Placeholders {
     /// The group's size could not be lowered; `passes`: for a reason that may pass by itself.
     pub fn refused(&self, group: &GroupName, passes: bool, now: Timestamp) {
         let time = if passes { AFTER_FAILURE } else { AFTER_REFUSAL };
-        self.lock().entry(group.clone()).or_default().without_errors_until = Some(later(now, signed(time)));
+        let mut all = self.lock();
+        let known = all.entry(group.clone()).or_default();
+        known.numbers.going.clear();
+        known.without_errors_until = Some(later(now, signed(time)));
     }
 
     /// Whether the group's size could not be lowered lately.
@@ -107,8 +146,6 @@ impl Placeholders {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-
-    use std::sync::Arc;
 
     use super::*;
     use crate::aws::AutoScalingGroup;
@@ -127,8 +164,9 @@ mod tests {
         assert_eq!(follow(3, 2), [4, 5], "one has left for good");
         assert_eq!(follow(2, 3), [4, 5, 6], "one is to be replaced");
         assert_eq!(follow(2, 1), [6], "somebody wants fewer");
-        assert_eq!(follow(3, 0), [0; 0]);
-        assert_eq!(follow(3, 1), [7], "a name is not given twice");
+        assert_eq!(follow(2, 2), [6, 7], "a name is not given twice");
+        assert_eq!(follow(4, 0), [0; 0]);
+        assert_eq!(follow(3, 1), [3], "but after none was missing");
     }
 
     #[test]
@@ -139,9 +177,24 @@ mod tests {
             ..Group::default()
         };
         assert_eq!(placeholders.of(&group), [0, 1, 2]);
-        placeholders.given_up(&"g".into(), &[0]);
+        placeholders.giving_up(&"g".into(), &[1]);
+        assert_eq!(placeholders.of(&group), [0, 1, 2], "not yet");
+        // A look may come before the answer, and after it.
         Arc::make_mut(&mut group.asg).desired = 2;
-        assert_eq!(placeholders.of(&group), [1, 2]);
+        assert_eq!(placeholders.of(&group), [0, 2]);
+        placeholders.given_up(&"g".into());
+        assert_eq!(placeholders.of(&group), [0, 2]);
+        placeholders.giving_up(&"g".into(), &[2]);
+        placeholders.given_up(&"g".into());
+        Arc::make_mut(&mut group.asg).desired = 1;
+        assert_eq!(placeholders.of(&group), [0]);
+        // What was refused is given up by nobody.
+        Arc::make_mut(&mut group.asg).desired = 2;
+        assert_eq!(placeholders.of(&group), [0, 3]);
+        placeholders.giving_up(&"g".into(), &[3]);
+        placeholders.refused(&"g".into(), true, Timestamp::UNIX_EPOCH);
+        Arc::make_mut(&mut group.asg).desired = 1;
+        assert_eq!(placeholders.of(&group), [3]);
     }
 
     #[test]
@@ -156,7 +209,8 @@ mod tests {
             ..Group::default()
         };
         assert_eq!(placeholders.of(&group), (0..5_000).collect::<Vec<_>>());
-        placeholders.given_up(&"g".into(), &[4_999]);
+        placeholders.giving_up(&"g".into(), &[4_999]);
+        placeholders.given_up(&"g".into());
         Arc::make_mut(&mut group.asg).desired -= 1;
         let listed = placeholders.of(&group);
         assert_eq!((listed.len(), listed[4_999]), (5_000, 5_000), "the next one has a name now");
@@ -173,7 +227,7 @@ mod tests {
         assert!(placeholders.is_refused(&"g".into(), now + Duration::from_secs(29)));
         assert!(!placeholders.is_refused(&"g".into(), now + Duration::from_secs(30)));
         placeholders.refused(&"g".into(), false, now);
-        placeholders.given_up(&"g".into(), &[]);
+        placeholders.given_up(&"g".into());
         assert!(!placeholders.is_refused(&"g".into(), now));
     }
 
@@ -186,6 +240,9 @@ mod tests {
             let mut gone = std::collections::BTreeSet::new();
             for (live, missing) in refreshes {
                 let before = numbers.open.clone();
+                if before.is_empty() {
+                    gone.clear();
+                }
                 numbers.follow(live, missing);
                 prop_assert_eq!(numbers.open.len(), missing);
                 prop_assert!(numbers.open.is_sorted());

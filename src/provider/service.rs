@@ -34,7 +34,7 @@ pub struct Provider {
     pub(super) scale_ins: Arc<dyn ScaleIns>,
     pub(super) sizing: Arc<dyn Sizing>,
     pub(super) clock: Clock,
-    pub(super) placeholders: Placeholders,
+    pub(super) placeholders: Arc<Placeholders>,
     pub(super) unanswered: Unanswered,
     visits: Visits,
     pub(super) metrics: RpcMetrics,
@@ -75,7 +75,7 @@ impl Provider {
         clock: Clock,
         metrics: RpcMetrics,
     ) -> Self {
-        let (placeholders, zero_startup_time) = (Placeholders::default(), false);
+        let (placeholders, zero_startup_time) = (Arc::default(), false);
         let (startup_time, dropped) = (Once::default(), Once::default());
         Self {
             groups,
@@ -99,6 +99,11 @@ impl Provider {
     pub fn with_prices(mut self, prices: Option<Arc<Prices>>) -> Self {
         self.prices = prices;
         self
+    }
+
+    /// The names of what groups miss.
+    pub fn placeholders(&self) -> Arc<Placeholders> {
+        Arc::clone(&self.placeholders)
     }
 
     /// Counts clients that are refused.

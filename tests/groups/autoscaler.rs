@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ebbtide::config::Config;
 use ebbtide::k8s::names::TO_BE_DELETED;
-use ebbtide::provider::proto::Instance;
+use ebbtide::provider::proto::{Instance, NodeGroupNodesRequest};
 use ebbtide::sim::autoscaler::{Event, Options, Version};
 use ebbtide::sim::aws::{
     self, GroupSpec, LaunchFailure, LifecycleState, Operation, TerminationCause, Timing,
@@ -246,6 +246,54 @@ async fn what_was_bought_through_one_replica_is_not_bought_again_through_another
         nothing_failed(&autoscaler, version);
         assert_eq!(autoscaler.bought(), [(GROUP.to_owned(), 3)].into(), "{version:?}");
     }
+}
+
+/// cluster-autoscaler gives up what is listed for a quarter of an hour, by its name, and may come to another replica every ten minutes.
+#[tokio::test(start_paused = true)]
+async fn what_does_not_come_has_the_same_name_whichever_replica_is_asked() {
+    let scene = Scene::with([group(GROUP, 2)]).await;
+    let other = Program::start(&scene.world, second(config()));
+    tokio::time::sleep(SOON).await;
+    let fail = |times| scene.world.aws.fail_launches(GROUP, LaunchFailure::InsufficientCapacity, times);
+    fail(u32::MAX);
+    scene.increase(2).await.expect("raised");
+    tokio::time::sleep(LONG).await;
+    for program in [&scene.program, &other] {
+        let missing = placeholders(program).await;
+        assert_eq!(missing, ["i-placeholder-web-2", "i-placeholder-web-3"]);
+    }
+    // The other replica is not asked while they come, and go.
+    fail(0);
+    assert!(scene.world.until(LONG, |_| scene.in_service(GROUP).len() == 4).await);
+    scene.world.aws.set_desired(GROUP, 2);
+    assert!(scene.world.until(SOON, |_| scene.in_service(GROUP).len() == 2).await);
+    tokio::time::sleep(LONG).await;
+    assert_eq!(placeholders(&scene.program).await, [""; 0]);
+    fail(u32::MAX);
+    for (delta, expected) in
+        [(1, &["i-placeholder-web-2"][..]), (1, &["i-placeholder-web-2", "i-placeholder-web-3"])]
+    {
+        scene.increase(delta).await.expect("raised");
+        tokio::time::sleep(LONG).await;
+        for program in [&scene.program, &other] {
+            assert_eq!(placeholders(program).await, expected);
+        }
+    }
+    scene.decrease(-1).await.expect("lowered");
+    assert_eq!(
+        placeholders(&scene.program).await,
+        ["i-placeholder-web-2"],
+        "the last requested is given up first"
+    );
+}
+
+async fn placeholders(program: &Program) -> Vec<String> {
+    let request = NodeGroupNodesRequest { id: GROUP.into() };
+    let answer = program.client().node_group_nodes(request).await.expect("nodes").into_inner();
+    let name = |instance: Instance| {
+        instance.id.split_once("i-placeholder").map(|(_, name)| format!("i-placeholder{name}"))
+    };
+    answer.instances.into_iter().filter_map(name).collect()
 }
 
 #[tokio::test(start_paused = true)]
