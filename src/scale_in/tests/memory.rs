@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 
 use jiff::SignedDuration;
+use serde_json::json;
 
-use super::scene::{at, pod};
+use super::scene::{at, node, pod};
 use crate::aws::{AwsError, Operation};
 use crate::cluster::Answer;
+use crate::scale_in::action::Action;
 use crate::scale_in::memory::{Memory, Task, jittered};
 
 #[test]
@@ -89,4 +91,50 @@ fn awss_words_are_kept_only_where_trying_again_does_not_help() {
     memory.note_completion(&Err(denied()), at(0));
     memory.note_completion(&Ok(()), at(1));
     assert_eq!((memory.refused_by_aws.is_none(), memory.is_done(&Task::Complete)), (true, true));
+}
+
+/// A write of the Node that wants `what` for the so-and-so-manieth time, done or, with `Some`, come too late. Returns the pause after it.
+fn write(memory: &mut Memory, what: &str, second: i64, came_late: Option<SignedDuration>) -> i64 {
+    let patch = json!({"metadata": {"resourceVersion": second.to_string(), "annotations": {"wants": what}}});
+    memory.note_begun(&Action::PatchNode { patch, then: Vec::new() }, at(second));
+    match came_late {
+        None => memory.note_written(&node().view(), at(second)),
+        late => memory.note_not_written(&[], late, at(second)),
+    }
+    memory.may_try_at(&Task::Node).expect("no try is under way").duration_since(at(second)).as_secs()
+}
+
+#[test]
+fn writes_that_want_the_same_are_paced_from_the_fourth_on_and_told_of_once_in_a_while() {
+    let mut memory = Memory::default();
+    let (mut second, mut pauses, mut told) = (0, Vec::new(), Vec::new());
+    for n in 0..10 {
+        let came_late = (n % 2 == 1).then_some(SignedDuration::ZERO);
+        let pause = write(&mut memory, "cordon", second, came_late);
+        pauses.push(pause);
+        if memory.tells_of_same_writes(at(second)) {
+            told.push(n);
+        }
+        // As late as it can be and still be the same.
+        second += pause + 9;
+    }
+    assert_eq!((pauses, told), (vec![0, 0, 1, 2, 4, 8, 16, 30, 30, 30], vec![3]));
+    assert!(memory.tells_of_same_writes(at(second + 300)));
+    assert_eq!(write(&mut memory, "flush", second, None), 0, "it wants something else");
+    assert!(!memory.tells_of_same_writes(at(second + 900)));
+}
+
+#[test]
+fn writes_that_want_the_same_and_are_far_apart_or_without_an_answer_are_no_sign_of_anybody() {
+    let mut memory = Memory::default();
+    let pauses: Vec<_> = (0..3).map(|n| write(&mut memory, "cordon", n, None)).collect();
+    assert_eq!(pauses, [0, 0, 1]);
+    assert_eq!(write(&mut memory, "cordon", 2 + 10 + 1, None), 0, "ten seconds and the pause later");
+    let patch = json!({"metadata": {"annotations": {"wants": "cordon"}}});
+    let mut memory = Memory::default();
+    for n in 0..9 {
+        memory.note_begun(&Action::PatchNode { patch: patch.clone(), then: Vec::new() }, at(n));
+        memory.note_not_written(&[], None, at(n));
+        assert!(!memory.tells_of_same_writes(at(n)), "not answered");
+    }
 }
