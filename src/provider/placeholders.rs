@@ -2,15 +2,16 @@
 //!
 //! cluster-autoscaler follows each name: it gives up one that is listed with an error at once, and any other after the
 //! time that a node may take to come. So a name stands for one requested instance:
-//! - names are numbers, given in the order of the requests, beginning at the number of live instances whenever none was
-//!   missing before, and until then never twice;
+//! - names are numbers, given in the order of the requests, beginning at the number of live instances once all that were
+//!   missing have come, and until then never twice. In the loop in which cluster-autoscaler gives one up it may ask for
+//!   another, and takes that for as old as the name is: so none is given again after a size was lowered;
 //! - when an instance comes, the lowest number goes, the oldest request;
 //! - a placeholder that is given up goes by its own number.
 //!
 //! cluster-autoscaler may come to another replica every ten minutes, and follows a name for longer than that. Each replica counts
-//! for itself, but all count by every look at the groups, and so come to the same names. What another one gives up is taken
-//! for the oldest, so that no name is older than its request; until none is missing names may differ then. Unknown names
-//! count as given up.
+//! for itself, but all count by every look at the groups, and so mostly come to the same names. They may differ, until all have
+//! come, where one was given up (another replica takes it for the oldest), where instances left meanwhile between the looks of
+//! one of them, and in a process that has started since. Unknown names count as given up.
 //!
 //! A group whose size could not be lowered lists placeholders without errors for a while: with an error
 //! cluster-autoscaler would ask again and again, and after `--max-node-provision-time` end its loop for all groups.
@@ -60,21 +61,28 @@ struct Numbers {
     live: usize,
     /// Those that are being given up.
     going: Vec<usize>,
+    /// A number has gone without its instance.
+    was_lowered: bool,
 }
 
 impl Numbers {
     /// Updates the numbers: the group has so many instances now and misses so many.
     fn follow(&mut self, live: usize, missing: usize) {
-        // None has been missing: what was told before is forgotten.
-        self.next = if self.open.is_empty() { live } else { self.next.max(live) };
-        let came = live.saturating_sub(self.live);
-        self.open.drain(..came.min(self.open.len()));
+        let is_new = self.open.is_empty() && !self.was_lowered;
+        self.next = if is_new { live } else { self.next.max(live) };
+        let came = live.saturating_sub(self.live).min(self.open.len());
+        self.open.drain(..came);
+        self.was_lowered &= came == 0 || !self.open.is_empty();
         for going in &self.going {
             if self.open.len() > missing {
                 self.open.retain(|number| number != going);
+                self.was_lowered = true;
             }
         }
-        self.open.drain(..self.open.len().saturating_sub(missing));
+        let fewer = self.open.len().saturating_sub(missing);
+        self.open.drain(..fewer);
+        self.was_lowered |= fewer > 0;
+        self.going.retain(|going| self.open.contains(going));
         self.live = live;
         while self.open.len() < missing {
             self.open.push(self.next);
@@ -88,7 +96,8 @@ impl Placeholders {
     pub async fn watch(this: Arc<Self>, groups: Arc<Groups>) -> Infallible {
         let mut versions = groups.versions();
         loop {
-            if let Some(snapshot) = versions.borrow_and_update().clone() {
+            let seen = versions.borrow_and_update().clone();
+            if let Some(snapshot) = seen {
                 for group in snapshot.groups.values() {
                     drop(this.of(group));
                 }
@@ -119,6 +128,7 @@ impl Placeholders {
         if let Some(known) = self.lock().get_mut(group) {
             let going = std::mem::take(&mut known.numbers.going);
             known.numbers.open.retain(|number| !going.contains(number));
+            known.numbers.was_lowered = true;
             known.without_errors_until = None;
         }
     }
@@ -166,7 +176,11 @@ mod tests {
         assert_eq!(follow(2, 1), [6], "somebody wants fewer");
         assert_eq!(follow(2, 2), [6, 7], "a name is not given twice");
         assert_eq!(follow(4, 0), [0; 0]);
-        assert_eq!(follow(3, 1), [3], "but after none was missing");
+        assert_eq!(follow(3, 1), [3], "but after all have come");
+        assert_eq!(follow(3, 0), [0; 0]);
+        assert_eq!(follow(3, 1), [4], "and not after one was given up");
+        assert_eq!(follow(3, 0), [0; 0]);
+        assert_eq!(follow(2, 1), [5], "however long ago");
     }
 
     #[test]

@@ -396,6 +396,25 @@ async fn a_launch_that_is_late_takes_no_younger_one_along() {
     }
 }
 
+/// In the loop in which it gives one up it asks for another, and still knows how old the name was.
+#[tokio::test(start_paused = true)]
+async fn what_is_asked_for_in_place_of_one_that_was_given_up_has_its_own_time_to_come() {
+    for version in BOTH {
+        let scene = Scene::with([pool(GROUP, 0).timing(slow())]).await;
+        // Somebody else has asked for it: it is no scale-up that cluster-autoscaler would back the group off for.
+        scene.increase(1).await.expect("raised");
+        let autoscaler = Loop::start(&scene, Options::of(version));
+        scene.world.cluster.add(pods_for(GROUP, "one", 1));
+        let given_up = |event: &Event| matches!(event, Event::Deleted { .. });
+        assert!(autoscaler.autoscaler.until(LONG, given_up).await, "{version:?}");
+        tokio::time::sleep(Duration::from_mins(10)).await;
+        assert_eq!(autoscaler.deleted(), [placeholder(0).name], "{version:?}");
+        let listed: Vec<String> = scene.listed().await.into_keys().collect();
+        assert!(listed.len() == 1 && listed[0] != placeholder(0).name, "{version:?}: {listed:?}");
+        nothing_failed(&autoscaler, version);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_restart_of_cluster_autoscaler_leaves_nodes_alone_that_leave() {
     for version in BOTH {

@@ -93,7 +93,7 @@ fn awss_words_are_kept_only_where_trying_again_does_not_help() {
     assert_eq!((memory.refused_by_aws.is_none(), memory.is_done(&Task::Complete)), (true, true));
 }
 
-/// A write of the Node that wants `what` for the so-and-so-manieth time, done or, with `Some`, come too late. Returns the pause after it.
+/// A write of the Node that wants `what`, done or, with `Some`, come too late. Returns the pause after it, in seconds.
 fn write(memory: &mut Memory, what: &str, second: i64, came_late: Option<SignedDuration>) -> i64 {
     let patch = json!({"metadata": {"resourceVersion": second.to_string(), "annotations": {"wants": what}}});
     memory.note_begun(&Action::PatchNode { patch, then: Vec::new() }, at(second));
