@@ -91,10 +91,17 @@ pub enum Leaves {
 /// replaced has gone: as many of those are not subtracted. Otherwise the replacement would be no node that is to come, and
 /// another one would be bought for what is evicted.
 pub fn target_size(group: &AutoScalingGroup, leaves: impl Fn(&Instance) -> Leaves) -> i32 {
+    let (mut live, mut replaced, mut decremented) = (0, 0, 0);
+    for instance in group.live() {
+        live += 1;
+        match leaves(instance) {
+            Leaves::No => {}
+            Leaves::Replaced => replaced += 1,
+            Leaves::WithDecrement => decremented += 1,
+        }
+    }
     let wanted = wanted(group);
-    let surplus = (group.live().count() as i32 - wanted).max(0);
-    let replaced = count(group, |instance| leaves(instance) == Leaves::Replaced);
-    let decremented = count(group, |instance| leaves(instance) == Leaves::WithDecrement);
+    let surplus = (live - wanted).max(0);
     wanted - decremented - (replaced - surplus).max(0)
 }
 

@@ -94,7 +94,7 @@ impl Provider {
     }
 
     fn missing(&self, name: &str) -> Result<Vec<usize>, RpcError> {
-        Ok(self.placeholders.of(&*group(&*self.view()?, name)?))
+        self.placeholders.of(|| group(&*self.view()?, name)).map(|(_, missing)| missing)
     }
 
     /// Removes these nodes. [`Deletion`] says what is an error.

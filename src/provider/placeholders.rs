@@ -53,6 +53,12 @@ struct OfGroup {
     without_errors_until: Option<Timestamp>,
 }
 
+impl OfGroup {
+    fn follow(&mut self, group: &Group) {
+        self.numbers.follow(group.asg.live().count(), group.asg.missing().min(MOST_LISTED));
+    }
+}
+
 /// The numbers of the instances that a group misses, the oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Numbers {
@@ -94,26 +100,28 @@ impl Numbers {
 impl Placeholders {
     /// Counts by every look at the groups, whether or not cluster-autoscaler asks here. Never completes.
     pub async fn watch(this: Arc<Self>, groups: Arc<Groups>) -> Infallible {
-        let mut versions = groups.versions();
-        loop {
-            let seen = versions.borrow_and_update().clone();
-            if let Some(snapshot) = seen {
-                for group in snapshot.groups.values() {
-                    drop(this.of(group));
-                }
-            }
-            if versions.changed().await.is_err() {
-                std::future::pending::<()>().await;
-            }
+        groups.watch(|| this.count(&groups)).await
+    }
+
+    fn count(&self, groups: &Groups) {
+        let mut all = self.lock();
+        let Some(snapshot) = groups.latest() else { return };
+        all.retain(|name, _| snapshot.groups.contains_key(name) || snapshot.gone.contains_key(name));
+        for group in snapshot.groups.values() {
+            all.entry(group.asg.name.clone()).or_default().follow(group);
         }
     }
 
-    /// The numbers of the missing instances, the oldest first, of the first 5,000 at most.
-    pub fn of(&self, group: &Group) -> Vec<usize> {
+    /// A group as it is now, with the numbers of its missing instances, the oldest first, of the first 5,000 at most.
+    ///
+    /// It is looked up here, so that nobody counts by an older look after a newer one, as if instances had come once more.
+    pub fn of<E>(&self, look: impl FnOnce() -> Result<Arc<Group>, E>) -> Result<(Arc<Group>, Vec<usize>), E> {
         let mut all = self.lock();
+        let group = look()?;
         let known = all.entry(group.asg.name.clone()).or_default();
-        known.numbers.follow(group.asg.live().count(), group.asg.missing().min(MOST_LISTED));
-        known.numbers.open.clone()
+        known.follow(&group);
+        let open = known.numbers.open.clone();
+        Ok((group, open))
     }
 
     /// These are about to be given up. [`Placeholders::given_up`] or [`Placeholders::refused`] says how that ended.
@@ -160,6 +168,11 @@ mod tests {
     use super::*;
     use crate::aws::AutoScalingGroup;
 
+    fn of(placeholders: &Placeholders, group: &Group) -> Vec<usize> {
+        let Ok((_, numbers)) = placeholders.of(|| Ok::<_, Infallible>(Arc::new(group.clone())));
+        numbers
+    }
+
     #[test]
     fn a_number_stays_with_what_it_was_given_to() {
         let mut numbers = Numbers::default();
@@ -183,6 +196,17 @@ mod tests {
         assert_eq!(follow(2, 1), [5], "however long ago");
     }
 
+    /// Or one who looked before another did, and counts after that one, would see instances leave and come.
+    #[test]
+    fn a_group_is_looked_up_while_nobody_else_counts() {
+        let placeholders = Placeholders::default();
+        let looked = placeholders.of(|| {
+            assert!(placeholders.0.try_lock().is_err());
+            Ok::<_, Infallible>(Arc::new(Group::default()))
+        });
+        assert!(looked.is_ok());
+    }
+
     #[test]
     fn what_is_given_up_takes_no_other_along() {
         let placeholders = Placeholders::default();
@@ -190,25 +214,25 @@ mod tests {
             asg: Arc::new(AutoScalingGroup { name: "g".into(), desired: 3, ..AutoScalingGroup::default() }),
             ..Group::default()
         };
-        assert_eq!(placeholders.of(&group), [0, 1, 2]);
+        assert_eq!(of(&placeholders, &group), [0, 1, 2]);
         placeholders.giving_up(&"g".into(), &[1]);
-        assert_eq!(placeholders.of(&group), [0, 1, 2], "not yet");
+        assert_eq!(of(&placeholders, &group), [0, 1, 2], "not yet");
         // A look may come before the answer, and after it.
         Arc::make_mut(&mut group.asg).desired = 2;
-        assert_eq!(placeholders.of(&group), [0, 2]);
+        assert_eq!(of(&placeholders, &group), [0, 2]);
         placeholders.given_up(&"g".into());
-        assert_eq!(placeholders.of(&group), [0, 2]);
+        assert_eq!(of(&placeholders, &group), [0, 2]);
         placeholders.giving_up(&"g".into(), &[2]);
         placeholders.given_up(&"g".into());
         Arc::make_mut(&mut group.asg).desired = 1;
-        assert_eq!(placeholders.of(&group), [0]);
+        assert_eq!(of(&placeholders, &group), [0]);
         // What was refused is given up by nobody.
         Arc::make_mut(&mut group.asg).desired = 2;
-        assert_eq!(placeholders.of(&group), [0, 3]);
+        assert_eq!(of(&placeholders, &group), [0, 3]);
         placeholders.giving_up(&"g".into(), &[3]);
         placeholders.refused(&"g".into(), true, Timestamp::UNIX_EPOCH);
         Arc::make_mut(&mut group.asg).desired = 1;
-        assert_eq!(placeholders.of(&group), [3]);
+        assert_eq!(of(&placeholders, &group), [3]);
     }
 
     #[test]
@@ -222,11 +246,11 @@ mod tests {
             }),
             ..Group::default()
         };
-        assert_eq!(placeholders.of(&group), (0..5_000).collect::<Vec<_>>());
+        assert_eq!(of(&placeholders, &group), (0..5_000).collect::<Vec<_>>());
         placeholders.giving_up(&"g".into(), &[4_999]);
         placeholders.given_up(&"g".into());
         Arc::make_mut(&mut group.asg).desired -= 1;
-        let listed = placeholders.of(&group);
+        let listed = of(&placeholders, &group);
         assert_eq!((listed.len(), listed[4_999]), (5_000, 5_000), "the next one has a name now");
     }
 

@@ -180,14 +180,14 @@ impl Provider {
         Ok(owner.map(|group| answers::node_group(group, &*self.scale_ins)).unwrap_or_default())
     }
 
-    fn instances(&self, group: &Group) -> Vec<Instance> {
-        let missing = self.placeholders.of(group);
+    fn instances(&self, name: &str) -> Result<Vec<Instance>, RpcError> {
+        let (group, missing) = self.placeholders.of(|| self.group(name))?;
         let can_be_given_up = if self.placeholders.is_refused(&group.asg.name, self.clock.now()) {
             0
         } else {
             sizes::spare_missing(&group.asg, |i| self.scale_ins.will_decrement(&i.id))
         };
-        answers::instances(group, &missing, can_be_given_up, &*self.scale_ins)
+        Ok(answers::instances(&group, &missing, can_be_given_up, &*self.scale_ins))
     }
 
     /// The group's template, or a stand-in: while any group has neither that nor a Node, cluster-autoscaler buys no node for any pod
@@ -394,8 +394,7 @@ impl CloudProvider for Provider {
         request: Request<NodeGroupNodesRequest>,
     ) -> Result<Response<NodeGroupNodesResponse>, Status> {
         self.answer(Rpc::NodeGroupNodes, async {
-            let group = self.group(&request.get_ref().id)?;
-            Ok(NodeGroupNodesResponse { instances: self.instances(&group) })
+            Ok(NodeGroupNodesResponse { instances: self.instances(&request.get_ref().id)? })
         })
         .await
     }

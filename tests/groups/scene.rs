@@ -123,9 +123,7 @@ impl Scene {
 
     /// The instances the program lists, by provider id.
     pub(crate) async fn listed(&self) -> BTreeMap<String, Instance> {
-        let request = NodeGroupNodesRequest { id: GROUP.into() };
-        let answer = self.program.client().node_group_nodes(request).await.expect("nodes").into_inner();
-        answer.instances.into_iter().map(|instance| (instance.id.clone(), instance)).collect()
+        listed_by(&self.program).await
     }
 
     /// The listed provider ids in a state.
@@ -231,6 +229,13 @@ impl Scene {
 pub(crate) fn placeholder(index: usize) -> ExternalGrpcNode {
     let provider_id = format!("aws:///{ZONE}/i-placeholder-{GROUP}-{index}");
     ExternalGrpcNode { name: provider_id.clone(), provider_id, ..ExternalGrpcNode::default() }
+}
+
+/// The instances that a replica lists, by provider id.
+pub(crate) async fn listed_by(program: &Program) -> BTreeMap<String, Instance> {
+    let request = NodeGroupNodesRequest { id: GROUP.into() };
+    let answer = program.client().node_group_nodes(request).await.expect("nodes").into_inner();
+    answer.instances.into_iter().map(|instance| (instance.id.clone(), instance)).collect()
 }
 
 /// Asks again every second until something holds, at most for `limit`. Whether it did.

@@ -3,6 +3,7 @@
 mod changes;
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -163,6 +164,17 @@ impl Groups {
     /// Changes with the view.
     pub fn versions(&self) -> watch::Receiver<Option<Arc<Snapshot>>> {
         self.view.subscribe()
+    }
+
+    /// Has somebody look now, and after each change of the view. Never completes.
+    pub async fn watch(&self, mut look: impl FnMut()) -> Infallible {
+        let mut versions = self.versions();
+        loop {
+            look();
+            if versions.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
     }
 
     fn take(&self, seen: &mut Seen, snapshot: Snapshot) -> Arc<Snapshot> {

@@ -128,15 +128,12 @@ impl Expander {
 
     /// Remembers refused launches. Never completes.
     pub async fn watch(refusals: Arc<Refusals>, shared: Arc<Shared>) -> std::convert::Infallible {
-        let mut versions = shared.groups.versions();
-        loop {
+        let look = || {
             if let Some(snapshot) = shared.groups.latest() {
                 refusals.observe(&snapshot, shared.clock.now());
             }
-            if versions.changed().await.is_err() {
-                std::future::pending::<()>().await;
-            }
-        }
+        };
+        shared.groups.watch(look).await
     }
 
     /// The places for questions, at whichever address they are asked.
