@@ -27,8 +27,8 @@ use crate::scale_in::situation::{Situation, Turn};
 use crate::scale_in::status::Wait;
 use crate::scale_in::waiting::{WaitReason, Waiting};
 
-/// Plans of one preview. Two days of waiting for a budget, with the taint renewed every three minutes, take a thousand.
-const MOST_PLANS: usize = 20_000;
+/// Plans of one preview. Two days of waiting, told every five minutes, with the taint renewed every three, take three thousand.
+const MOST_PLANS: usize = 5_000;
 
 /// No plan follows another sooner, unless something was done.
 const SHORTEST: SignedDuration = SignedDuration::from_millis(20);
@@ -42,6 +42,8 @@ pub(super) struct Model<'a> {
     start: Timestamp,
     now: Timestamp,
     node: Value,
+    /// What the plan sees of it.
+    view: NodeView,
     pods: BTreeMap<String, PodView>,
     /// How many disruptions each budget still allows, by name.
     room: BTreeMap<String, i32>,
@@ -77,6 +79,7 @@ impl<'a> Model<'a> {
             settings: Settings { guard: false, ..facts.settings.clone() },
             start: now,
             now,
+            view: NodeView::from(&node),
             node: serde_json::to_value(node).unwrap_or_default(),
             pods: facts.pods.iter().map(|pod| (pod.uid.clone(), pod.clone())).collect(),
             room: facts.budgets.matching("", |_| true).iter().map(|b| (name(b), b.room)).collect(),
@@ -107,7 +110,7 @@ impl<'a> Model<'a> {
             if self.released {
                 return (self.steps, End::Released { after_seconds: seconds(self.start, self.now) });
             }
-            if self.node_view().record.is_none() {
+            if self.view.record.is_none() {
                 return (self.steps, End::Refused { why: "the scale-in would be called off".to_owned() });
             }
             if did {
@@ -156,9 +159,8 @@ impl<'a> Model<'a> {
 
     /// In the words of Events. A pod that was never asked is told by the budget that would refuse it.
     fn told(&self, waiting: &[Waiting]) -> Vec<Wait> {
-        let view = self.node_view();
         let patience_ends =
-            self.situation_of(&view, |s| s.node.scale_in().and_then(|r| s.settings.patience_ends(r)));
+            self.situation_of(|s| s.node.scale_in().and_then(|r| s.settings.patience_ends(r)));
         let told = waiting.iter().map(|one| {
             let pod = self.pods.values().find(|pod| pod.name == one.pod);
             let full = pod.filter(|_| one.why == WaitReason::Queued).map(|pod| self.full_budgets(pod));
@@ -182,19 +184,13 @@ impl<'a> Model<'a> {
         self.room.get(budget).copied().unwrap_or_default()
     }
 
-    fn node_view(&self) -> NodeView {
-        let node: Node = serde_json::from_value(self.node.clone()).unwrap_or_default();
-        NodeView::from(&node)
-    }
-
     fn situation<T>(&mut self, ask: impl FnOnce(&Situation<'_>) -> T) -> T {
-        let view = self.node_view();
-        self.memory.claims.see(view.record.as_deref(), true, self.now);
+        self.memory.claims.see(self.view.record.as_deref(), true, self.now);
         self.memory.note_pods(&self.pods);
-        self.situation_of(&view, ask)
+        self.situation_of(ask)
     }
 
-    fn situation_of<T>(&self, node: &NodeView, ask: impl FnOnce(&Situation<'_>) -> T) -> T {
+    fn situation_of<T>(&self, ask: impl FnOnce(&Situation<'_>) -> T) -> T {
         let member = self.facts.member();
         ask(&Situation {
             now: self.now,
@@ -202,7 +198,7 @@ impl<'a> Model<'a> {
             ahead: SignedDuration::ZERO,
             record_seen: self.start,
             settings: &self.settings,
-            node,
+            node: &self.view,
             beside: &[],
             speaks: true,
             pods: Some(&self.pods),
@@ -227,7 +223,7 @@ impl<'a> Model<'a> {
     fn plan(&mut self) -> Plan {
         let plan = self.situation(plan);
         self.memory.note_occupied(plan.occupied, self.now);
-        let phase = self.node_view().scale_in().map(|record| record.phase);
+        let phase = self.view.scale_in().map(|record| record.phase);
         if phase != self.phase
             && let Some(phase) = phase
         {
@@ -260,8 +256,9 @@ impl<'a> Model<'a> {
         match action {
             Action::PatchNode { patch, then } => {
                 merge(&mut self.node, patch);
-                let view = self.node_view();
-                self.memory.note_written(&view, now);
+                let node: Node = serde_json::from_value(self.node.clone()).unwrap_or_default();
+                self.view = NodeView::from(&node);
+                self.memory.note_written(&self.view, now);
                 for action in then {
                     self.perform(action);
                 }
