@@ -4,6 +4,7 @@
 //! here; one that ends before the stop ends the program.
 
 mod error;
+mod hand_over;
 mod parts;
 mod readiness;
 mod tasks;
@@ -166,6 +167,9 @@ pub async fn run(config: &Config, outside: Outside, stop: CancellationToken) -> 
     }
     tasks.until_stop("look-up of the AWS identity", log_identity(aws));
     tasks.until_done("scale-in controller", control(Arc::clone(&shared)));
+    if election.is_some() {
+        tasks.until_stop("hand-over", hand_over::keep(Arc::clone(&shared), config.refresh_interval));
+    }
     tasks.until_stop(
         "names of placeholders",
         Placeholders::watch(provider.placeholders(), Arc::clone(&shared.groups)),

@@ -4,7 +4,8 @@
 //! its Lease has not changed for long enough on our own clock; the time written in it is not used, because clocks
 //! differ. A take-over carries the resource version it is based on, so that one of two candidates wins.
 //!
-//! A holder whose own node is about to go gives the Lease back and lets others take it for [`LETS_OTHERS`].
+//! A holder that had better not lead (its own node is about to go, or AWS does not answer it) gives the Lease back and lets others take
+//! it for [`LETS_OTHERS`].
 //!
 //! A holder leads for [`TRUST`] from the start of its last successful renewal; others wait for [`DURATION`]. A process
 //! that was paused notices as soon as it goes on.
@@ -123,11 +124,10 @@ impl Election {
         }
     }
 
-    /// Has the next turns give the Lease back, because this process's node is about to go, until that works. If nobody takes it,
-    /// or it cannot be given back, this one leads again after [`LETS_OTHERS`].
+    /// Has the next turns give the Lease back, until that works. If nobody takes it, or it cannot be given back, this one leads again
+    /// after [`LETS_OTHERS`].
     fn hand_over(&mut self) {
         if self.leadership.leads() {
-            tracing::info!("this process's own node is scaled in: another process is to lead");
             self.leadership.set(Standing::Unknown);
             self.lease = None;
             self.lets_others_until = Some(later(self.clock.now(), LETS_OTHERS));

@@ -54,7 +54,7 @@ pub struct NodeView {
     pub ready: Ready,
     /// Since when it is Ready; `None` while it is not.
     pub ready_since: Option<Timestamp>,
-    /// Since when its kubelet says that it is not Ready (`False`); `None` otherwise.
+    /// Since when it is not Ready: as its kubelet says (`False`), or as it is not heard of (`Unknown`); `None` while it is.
     pub unready_since: Option<Timestamp>,
     /// What its conditions DrainInProgress and Drained say, if we have written them.
     pub drain_state: Option<DrainState>,
@@ -87,7 +87,8 @@ impl From<&Node> for NodeView {
             created: meta.creation_timestamp.as_ref().map(|time| time.0),
             ready: status.map(ready).unwrap_or_default(),
             ready_since: status.and_then(|status| since(status, "True")),
-            unready_since: status.and_then(|status| since(status, "False")),
+            unready_since: status
+                .and_then(|status| since(status, "False").or_else(|| since(status, "Unknown"))),
             drain_state: status.and_then(DrainState::read),
             capacity: quantities(status.and_then(|status| status.capacity.as_ref())),
             allocatable: quantities(status.and_then(|status| status.allocatable.as_ref())),

@@ -216,6 +216,7 @@ mod tests {
         };
         assert_eq!(class(&returned, &returns), Class::Workload);
         returns.asked(returned.owner(), true);
+        returns.see(&BTreeMap::from([(returned.uid.clone(), returned.clone())]));
         assert_eq!(class(&returned, &returns), Class::Returned);
         let going = PodView { deletion_timestamp: Some(at(150)), ..returned.clone() };
         assert_eq!(class(&going, &returns), Class::Workload);

@@ -76,7 +76,7 @@ fn enter_flushing(s: &Situation<'_>, record: &Record, left: usize, plan: &mut Pl
     let empty_since = (left == 0).then(|| s.memory.empty_since.unwrap_or(s.now));
     let event = if left > 0 {
         events::flushing_with_workloads_left(left, flush)
-    } else if s.is_dead(record) {
+    } else if s.is_dead_from(record, empty_since.unwrap_or(s.now)).is_some_and(|from| from <= s.now) {
         events::flushing_dead()
     } else {
         events::flushing(flush)

@@ -35,8 +35,12 @@ pub(super) fn flush(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     for (pod, _) in s.workloads(Some(record)) {
         drain::cut_off(s, record, pod, record.phase_since, plan);
     }
-    if s.is_dead(record) {
-        return release::begin(s, record, events::releasing_dead(&record.instance), plan);
+    match s.is_dead_from(record, record.empty_since.unwrap_or(record.phase_since)) {
+        Some(dead_from) if dead_from <= s.now => {
+            return release::begin(s, record, events::releasing_dead(&record.instance), plan);
+        }
+        Some(dead_from) => plan.wake(dead_from),
+        None => {}
     }
     let hard = record.release_by.map(|by| by - MARGIN);
     let flushed = record.empty_since.unwrap_or(record.phase_since) + s.flush_time(record);

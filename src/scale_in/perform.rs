@@ -62,7 +62,7 @@ pub(super) fn perform(
         }
         .boxed(),
         Action::HandOver => async move {
-            shared.leadership.hand_over();
+            shared.leadership.hand_over("this process's own node is scaled in");
             Outcome::HandedOver
         }
         .boxed(),

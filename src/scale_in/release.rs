@@ -57,8 +57,12 @@ pub(super) fn brought_up_to_date(s: &Situation<'_>, record: &Record, plan: &mut 
     let changed = Record { release, ends_at, group: group.clone(), ..record.clone() };
     let release_by = deadline_of(s, &changed);
     let is_known = is_deadline_known(s, &changed);
-    let changed =
-        if is_known { limited(&changed, release_by, s.now) } else { Record { release_by, ..changed } };
+    // A machine's end that is told later limits it from now on, whatever else is not known yet.
+    let changed = if is_known || ends_at != record.ends_at {
+        limited(&changed, release_by, s.now)
+    } else {
+        Record { release_by, ..changed }
+    };
     let is_as_good = match (release_by, record.release_by) {
         _ if !is_known => true,
         (Some(known), Some(written)) => known.duration_since(written).abs() <= AS_GOOD,

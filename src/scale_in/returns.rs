@@ -65,8 +65,12 @@ impl Returns {
         is_new || self.seen.get(&pod.uid).copied().unwrap_or_default()
     }
 
-    /// Whether this pod is not to be evicted any more.
+    /// Whether this pod is not to be evicted any more. One that was there when a pod of its owner was evicted first has never come
+    /// back, whatever its creation time says: the API server's clock may be ahead.
     pub fn is_given_up(&self, pod: &PodView, requested_at: Option<Timestamp>) -> bool {
+        if !self.seen.get(&pod.uid).copied().unwrap_or_default() {
+            return false;
+        }
         let closed_from = self.is_closed_from();
         let is_new = || pod.created.zip(closed_from).is_some_and(|(created, from)| created > from);
         // Others may have come before the cordon, or while somebody had the node open.
@@ -143,6 +147,23 @@ mod tests {
         let (c, d) = (bound("c", 200), bound("d", 207));
         returns.see(&on_the_node(&[&c, &d]));
         assert!(!returns.is_given_up(&c, asked_at) && returns.is_given_up(&d, asked_at));
+    }
+
+    /// The API server's clock is ahead, or ours was set back.
+    #[test]
+    fn one_that_was_there_before_its_like_was_asked_is_not_given_up_though_it_seems_to_be_made_under_the_cordon()
+     {
+        for tolerates_cordon in [false, true] {
+            let of = |uid: &str| PodView { tolerates_cordon, ..pod(uid, 150) };
+            let mut returns = Returns::default();
+            returns.see_node(true, at(100));
+            let (a, b, c) = (of("a"), of("b"), of("c"));
+            returns.see(&on_the_node(&[&a, &b]));
+            returns.asked(a.owner(), returns.is_back(&a, Some(at(100))));
+            assert!(!returns.is_given_up(&b, Some(at(100))));
+            returns.see(&on_the_node(&[&b, &c]));
+            assert!(returns.is_given_up(&c, Some(at(100))), "it has come after that");
+        }
     }
 
     #[test]

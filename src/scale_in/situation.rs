@@ -215,15 +215,23 @@ impl Situation<'_> {
         }
     }
 
-    /// Whether nothing runs on the node any more, as far as we can tell: its kubelet is not heard of, or has not
-    /// confirmed a long overdue exit.
-    pub(super) fn is_dead(&self, record: &Record) -> bool {
+    /// From when on nothing runs on the node any more, as far as we can tell, if its last workload left at `emptied`: its kubelet has not
+    /// confirmed a long overdue exit, or has not been heard of since. (One that is back may say that pods have exited before it says
+    /// that the Node is Ready.) `None`: somebody is heard of.
+    pub(super) fn is_dead_from(&self, record: &Record, emptied: Timestamp) -> Option<Timestamp> {
         let given_up_on = |node: &NodeView| {
             let mut all = self.classified(Some(record));
             all.any(|(pod, class)| class == Class::GivenUp && self.node_of(pod).name == node.name)
         };
+        let dead_from = |node: &NodeView| {
+            if given_up_on(node) {
+                return Some(self.now);
+            }
+            let since = node.unready_since.map_or(emptied, |since| self.ours(since).max(emptied));
+            (node.ready == Ready::Unknown).then(|| later(since, CONFIRMED_WITHIN))
+        };
         let mut nodes = self.beside.iter().map(Arc::as_ref).chain([self.node]);
-        nodes.all(|node| node.ready == Ready::Unknown || given_up_on(node))
+        nodes.try_fold(Timestamp::MIN, |latest, node| Some(dead_from(node)?.max(latest)))
     }
 
     /// Whether our own pod runs on the node: another process is to lead.
@@ -286,8 +294,8 @@ const OTHERS_LEAD_WITHIN: SignedDuration = SignedDuration::from_secs(10);
 /// evictions](https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/#taint-based-evictions).
 const UNABLE_FOR: SignedDuration = SignedDuration::from_mins(5);
 
-/// On a silent Node, a pod counts as ended this long after its deletion timestamp (the end of its grace). A live kubelet
-/// confirms within seconds.
+/// On a silent Node, a pod counts as ended this long after its deletion timestamp (the end of its grace), and nobody flushes this
+/// long after the last workload. A live kubelet confirms, and reports that it is there, within seconds.
 const CONFIRMED_WITHIN: SignedDuration = SignedDuration::from_mins(1);
 
 /// Of several Nodes that name one instance, at most one has a kubelet; the others may be Ready because somebody says so.

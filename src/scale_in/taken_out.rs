@@ -11,7 +11,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::sync::Mutex as AsyncMutex;
 
-use crate::aws::Aws;
+use crate::aws::{Aws, AwsError};
 use crate::clock::{Clock, elapsed};
 use crate::groups::Groups;
 use crate::k8s::{GroupName, InstanceId};
@@ -35,27 +35,26 @@ impl TakenOut {
         Arc::clone(looks.entry(group.clone()).or_default())
     }
 
-    /// Whether the group is taking the instance out. Where AWS does not say, no: what keeps it from that keeps it from terminating as
-    /// well.
+    /// Whether the group is taking the instance out. Errors: AWS did not say.
     pub(super) async fn shows(
         &self,
         instance: &InstanceId,
         group: &GroupName,
         (groups, aws, clock): (&Groups, &Aws, &Clock),
-    ) -> bool {
+    ) -> Result<bool, AwsError> {
         let is_recent = |at| elapsed(at, clock.now()) <= RECENT;
         if let Some(view) = groups.latest().filter(|view| is_recent(view.taken_at)) {
-            return view.instance(instance).is_some_and(|(_, instance)| instance.lifecycle.is_leaving());
+            return Ok(view.instance(instance).is_some_and(|(_, instance)| instance.lifecycle.is_leaving()));
         }
         let look = self.of(group);
         let mut look = look.lock().await;
         if !is_recent(look.at) {
             let at = clock.now();
-            let described = aws.describe_groups_now(slice::from_ref(group)).await.unwrap_or_default();
+            let described = aws.describe_groups_now(slice::from_ref(group)).await?;
             let instances = described.into_iter().flat_map(|group| group.instances);
             let leaving = instances.filter(|instance| instance.lifecycle.is_leaving());
             *look = Look { at, leaving: leaving.map(|instance| instance.id).collect() };
         }
-        look.leaving.contains(instance)
+        Ok(look.leaving.contains(instance))
     }
 }

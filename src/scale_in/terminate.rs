@@ -34,11 +34,12 @@ pub(super) async fn as_noted(
     if under_hook && let Err(unknown) = is_held_by_ours_alone(&shared, &one.group).await {
         return Outcome::NotHeld { noted_at, unknown };
     }
-    if one.decrement && is_taken_out(&shared, &one).await {
+    let lock = shared.groups.shared_lock(&one.group).await;
+    // Where AWS does not say, the next try asks again: it may be throttled now and then.
+    if one.decrement && is_taken_out(&shared, &one).await.unwrap_or(true) {
         shared.groups.refresh_soon();
         return Outcome::NotSent { noted_at };
     }
-    let lock = shared.groups.shared_lock(&one.group).await;
     let is_old = later(noted_at, SENT_WITHIN) < shared.clock.now();
     if is_old || !shared.leadership.leads() || !is_still_noted(&shared, &one, under_hook) {
         return Outcome::NotSent { noted_at };
@@ -46,7 +47,7 @@ pub(super) async fn as_noted(
     Outcome::Terminated { noted_at, result: terminate(&shared, one, lock).await }
 }
 
-async fn is_taken_out(shared: &Shared, one: &Termination) -> bool {
+async fn is_taken_out(shared: &Shared, one: &Termination) -> Result<bool, AwsError> {
     let seen_by = (shared.groups.as_ref(), &shared.aws, &shared.clock);
     shared.taken_out.shows(&one.instance, &one.group, seen_by).await
 }

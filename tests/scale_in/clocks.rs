@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use ebbtide::aws::Aws;
-use ebbtide::sim::cluster::pod;
+use ebbtide::sim::cluster::{budget, pod, replica_set};
 use ebbtide::sim::http::aws_client;
 use jiff::SignedDuration;
 
-use crate::journal_queries::{decrements, in_phase, is_asked, longest_silence, phase_at, released_at};
-use crate::scene::{Cause, Scene, group, held_group, seconds};
+use crate::journal_queries::{
+    decrements, in_phase, is_asked, is_released, longest_silence, notes, phase_at, released_at,
+};
+use crate::scene::{Cause, Scene, group, held_group, running, seconds};
 
 const STEPS: [SignedDuration; 2] = [SignedDuration::from_hours(-1), SignedDuration::from_hours(1)];
 
@@ -32,6 +34,24 @@ async fn a_step_while_workloads_leave_costs_neither_them_nor_the_hook_anything()
             assert_eq!(decrements(&scene.world), usize::from(cause != Cause::Group));
         }
     }
+}
+
+/// To a clock that is behind, every pod of the last minutes seems to be made under the cordon.
+#[tokio::test(start_paused = true)]
+async fn pods_that_came_shortly_before_the_cordon_leave_under_their_budget_though_the_clock_is_behind() {
+    let scene = Scene::with(group(1)).await;
+    let machine = scene.first();
+    scene.world.cluster.add(budget("web").min_available(1));
+    scene.run([replica_set("web", 2).grace(60).exits_after(20)]).await;
+    scene.until(|w| running(w, "web-") == 2).await;
+    scene.step_clock(SignedDuration::from_mins(-5));
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.pass_some(seconds(600)).await;
+    assert!(notes(&scene.world, &machine, "ScaleInPodsReturned").is_empty());
+    assert!(!is_released(&scene.world, &machine), "the budget holds the second one");
+    scene.world.aws.set_desired("web", 2);
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,7 +5,7 @@ use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
 use jiff::{SignedDuration, Timestamp};
 
-use crate::journal_queries::{a_hook_timed_out, asked, is_asked, notes, released_at, terminations};
+use crate::journal_queries::{a_hook_timed_out, asked, is_asked, notes, phase_at, released_at, terminations};
 use crate::scene::{Cause, Machine, Scene, group, held_group, seconds};
 
 /// When the grace of the last pod of this name that was asked ends.
@@ -78,6 +78,30 @@ async fn a_kubelet_that_comes_back_in_time_costs_nobody_anything() {
     scene.until_gone(&machine).await;
     scene.assert_left_well(&machine);
     assert!(notes(&scene.world, &machine, "ScaleInPodsGivenUp").is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_tells_of_exits_before_it_says_that_it_is_there_costs_nobody_the_flush() {
+    for away in [90, 400] {
+        let scene = Scene::with(held_group(2, 60)).await;
+        let machine = scene.first();
+        let reported = Span::exactly(seconds(9));
+        scene.world.cluster.set_timing(Timing { reported, ..Timing::real() });
+        scene.run([pod("web").on(&machine.name).grace(600).exits_after(60)]).await;
+        scene.scale_in(&machine, Cause::Group).await;
+        scene.until(|w| is_asked(w, "web")).await;
+        scene.pass_some(seconds(2)).await;
+        scene.world.cluster.partition(&machine.name);
+        scene.pass_some(seconds(away)).await;
+        scene.world.cluster.revive(&machine.name);
+        scene.until(|w| w.cluster.pod("web").is_none()).await;
+        assert!(!scene.world.cluster.is_ready(&machine.name), "the Node's status comes later");
+        scene.until_gone(&machine).await;
+        let flushing = phase_at(&scene.world, &machine, "Flushing");
+        let flushed = released_at(&scene.world, &machine).duration_since(flushing);
+        assert!(flushed >= SignedDuration::from_secs(5), "{flushed:#} after {away} s");
+        assert!(notes(&scene.world, &machine, "ScaleInPodsGivenUp").is_empty());
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -208,6 +208,25 @@ async fn the_same_without_a_hook_while_daemonset_pods_flush() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_same_while_aws_says_nothing_of_the_group() {
+    let refresh_interval = Duration::from_mins(5);
+    let rarely = Config { refresh_interval, daemonset_flush: seconds(10), ..config() };
+    let group = group(2).hook(HookSpec::terminating("another").heartbeat(120));
+    let scene = Scene::configured(group, rarely).await;
+    scene.pass_some(seconds(60)).await;
+    let machine = scene.first();
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until(|w| in_phase(w, &machine, "Flushing")).await;
+    scene.world.aws.throttle_for(&[Operation::DescribeAutoScalingGroups], seconds(60));
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.until_gone(&machine).await;
+    scene.pass_some(seconds(600)).await;
+    let by_scale_in =
+        |e: &Event| matches!(e, Event::TerminationStarted { cause: TerminationCause::ScaleIn, .. });
+    assert_eq!(aws_moments(&scene.world, by_scale_in), [], "a healthy one goes");
+}
+
+#[tokio::test(start_paused = true)]
 async fn forty_terminations_at_once_cost_one_look_at_their_group() {
     let rarely = Config { refresh_interval: Duration::from_mins(5), ..config() };
     let scene = Scene::configured(held_group(40, 7_200), rarely).await;

@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
+use ebbtide::aws::Aws;
 use ebbtide::config::Config;
-use ebbtide::sim::cluster::{Cluster, Fault, Verb, pod};
-use ebbtide::sim::http::{Lost, Request, Response, World as Service, kube_client};
+use ebbtide::sim::aws::Operation;
+use ebbtide::sim::cluster::{Fault, Verb, pod};
+use ebbtide::sim::http::{Lost, Request, Response, World as Service, aws_client, kube_client};
 use ebbtide::sim::program::{Program, config, second};
 use ebbtide::telemetry::captured;
 use jiff::SignedDuration;
@@ -153,19 +155,19 @@ async fn a_leader_whose_own_node_a_person_wants_gone_keeps_its_termination_from_
     }
 }
 
-/// The way of one program to the API server, which can be cut.
-struct Cable {
-    cluster: Cluster,
+/// The way of one program to the API server or to AWS, which can be cut.
+struct Cable<T> {
+    to: T,
     cut: Arc<AtomicBool>,
 }
 
 #[async_trait]
-impl Service for Cable {
+impl<T: Service> Service for Cable<T> {
     async fn call(&self, request: Request) -> Result<Response, Lost> {
         if self.cut.load(Ordering::Relaxed) {
             return Err(Lost);
         }
-        self.cluster.call(request).await
+        self.to.call(request).await
     }
 }
 
@@ -173,7 +175,7 @@ impl Service for Cable {
 async fn one_that_has_lost_the_api_server_ends_nothing_that_another_works_on() {
     let cut = Arc::new(AtomicBool::new(false));
     let cable = Arc::clone(&cut);
-    let way = move |cluster| kube_client(Arc::new(Cable { cluster, cut: Arc::clone(&cable) }));
+    let way = move |cluster| kube_client(Arc::new(Cable { to: cluster, cut: Arc::clone(&cable) }));
     let scene = Scene::behind(held_group(3, 60), way).await;
     let _second = Program::start(&scene.world, other());
     let machine = scene.first();
@@ -191,6 +193,47 @@ async fn one_that_has_lost_the_api_server_ends_nothing_that_another_works_on() {
     cut.store(false, Ordering::Relaxed);
     scene.pass_some(seconds(60)).await;
     assert_eq!((holder(&scene).as_str(), scene.world.aws.calls(TERMINATE)), ("ebbtide-1", 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_has_lost_aws_lets_another_lead() {
+    let mut scene = Scene::with(held_group(3, 60)).await;
+    let cut = Arc::new(AtomicBool::new(false));
+    let aws = Cable { to: scene.world.aws.clone(), cut: Arc::clone(&cut) };
+    let aws = Aws::at(aws_client(Arc::new(aws)));
+    let _second = Program::start_with(&scene.world, aws, scene.world.cluster.client(), other());
+    scene.take_down().await;
+    scene.until(|_| holder(&scene) == "ebbtide-1").await;
+    scene.bring_back();
+    scene.ready().await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(90).exits_after(60)]).await;
+    cut.store(true, Ordering::Relaxed);
+    scene.scale_in(&machine, Cause::Group).await;
+    let began = scene.world.clock.now();
+    scene.until(|_| holder(&scene) == "ebbtide-0").await;
+    let after = scene.world.clock.now().duration_since(began);
+    assert!(after <= SignedDuration::from_secs(105), "{after:#}");
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
+    scene.pass_some(seconds(600)).await;
+    assert_eq!(holder(&scene), "ebbtide-0", "and AWS answers it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_aws_answers_nobody_the_lead_goes_round_slowly_and_comes_back() {
+    let scene = Scene::with(held_group(3, 60)).await;
+    let _second = Program::start(&scene.world, other());
+    let transitions = || {
+        let lease =
+            scene.world.cluster.get::<Lease>("ebbtide").and_then(|lease| lease.spec).expect("a Lease");
+        lease.lease_transitions.unwrap_or_default()
+    };
+    let before = transitions();
+    scene.world.aws.throttle_for(&[Operation::DescribeAutoScalingGroups], seconds(1_800));
+    scene.pass_some(seconds(1_800)).await;
+    let changes = transitions() - before;
+    assert!((2..=15).contains(&changes), "{changes}");
 }
 
 #[tokio::test(start_paused = true)]

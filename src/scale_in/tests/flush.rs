@@ -1,7 +1,7 @@
 //! Flushing: what DaemonSet pods get, and what holds the release.
 
 use jiff::SignedDuration;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::scene::*;
 use crate::cluster::{Answer, PodView};
@@ -60,12 +60,13 @@ fn a_deletion_at_the_deadline_that_fails_is_repeated_while_daemonset_pods_flush(
     assert_eq!(deletions(&scene.plan()), [], "once it worked");
 }
 
+fn condition(status: &str, since: i64) -> Value {
+    let ready = json!({ "type": "Ready", "status": status, "lastTransitionTime": at(since).to_string() });
+    json!({ "status": { "conditions": [ready] } })
+}
+
 #[test]
 fn a_kubelet_that_is_not_ready_for_a_moment_costs_nobody_the_flush() {
-    let condition = |status: &str, since: i64| {
-        let ready = json!({ "type": "Ready", "status": status, "lastTransitionTime": at(since).to_string() });
-        json!({ "status": { "conditions": [ready] } })
-    };
     // Its grace ended long ago, and its kubelet has not said what became of it.
     let overdue = || node().by_autoscaler().with(pod("web").going(-600)).with(pod("logs").daemon());
     for (status, since, is_given_up) in
@@ -82,12 +83,33 @@ fn a_kubelet_that_is_not_ready_for_a_moment_costs_nobody_the_flush() {
             is_given_up,
             "nobody flushes, {status} since {since}"
         );
-        let mut scene = overdue().in_phase(Phase::Flushing);
-        scene.remove("web");
-        scene.patch(&condition(status, since));
+    }
+}
+
+/// A kubelet that can be heard again may say that pods have exited before it says that it is there.
+#[test]
+fn a_kubelet_that_is_not_heard_of_for_a_minute_after_the_last_exit_flushes_nothing() {
+    for (status, since, released) in [
+        ("True", -1_000, 110),
+        ("False", -300, 110),
+        ("Unknown", -100, 60),
+        ("Unknown", 30, 90),
+        ("Unknown", 100, 110),
+    ] {
+        let logs = pod("logs").daemon().wishing(names::FLUSH_SECONDS, "110");
+        let mut scene = node().by_autoscaler().with(logs);
         scene.plan();
-        let is_skipped = status == "Unknown";
-        assert_eq!(scene.record().phase == Phase::Releasing, is_skipped, "the flush, {status} since {since}");
+        scene.patch(&condition(status, since));
+        let mut woken = scene.plan().wake_at;
+        while scene.record().phase == Phase::Flushing {
+            scene.later(woken.expect("a moment").duration_since(scene.now).as_secs());
+            woken = scene.plan().wake_at;
+        }
+        assert_eq!(
+            (scene.record().phase, scene.now),
+            (Phase::Releasing, at(released)),
+            "{status} since {since}"
+        );
     }
 }
 
@@ -295,6 +317,9 @@ fn load_balancers_that_let_go_end_the_wait_and_a_dead_node_waits_for_none() {
     let mut dead = node().by_autoscaler().in_phase(Phase::Flushing);
     dead.targets = reached(0, 300);
     dead.patch(&json!({ "status": { "conditions": [{ "type": "Ready", "status": "Unknown" }] } }));
+    dead.plan();
+    assert_eq!(dead.record().phase, Phase::Flushing, "it may be heard of yet");
+    dead.later(60);
     dead.plan();
     assert_eq!(dead.record().phase, Phase::Releasing);
 }

@@ -104,6 +104,20 @@ fn of_a_limit_that_comes_late_in_a_drain_the_flush_takes_half_of_what_is_left() 
 }
 
 #[test]
+fn the_same_while_it_is_not_yet_known_since_when_the_hook_holds() {
+    let logs = pod("logs").daemon().wishing(names::FLUSH_SECONDS, "110");
+    let mut scene = node().hooked(300).with(pod("asked")).with(logs);
+    scene.instance = in_group(Lifecycle::Terminating);
+    scene.plan();
+    scene.later(200);
+    scene.put(pod("web").grace(600));
+    scene = told(scene, spot(320));
+    scene.plan();
+    assert_eq!(scene.record().limited_since, Some(at(200)));
+    assert!(evictions(&scene.plan()).contains(&("web".into(), Some(54))));
+}
+
+#[test]
 fn an_interruption_that_comes_while_the_hook_holds_shortens_that_too() {
     let mut scene = node().hooked(300).with(pod("web"));
     scene.instance = in_group(Lifecycle::TerminatingWait);

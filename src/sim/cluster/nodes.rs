@@ -218,9 +218,9 @@ impl State {
             machine.unheard_at = None;
         }
         self.note(Event::KubeletBack { node: node.to_owned() });
-        let now = self.now;
         if was == Kubelet::CutOff {
-            self.edit(Resource::Nodes, &Name::cluster(node), |value| set_healthy(value, now));
+            let reported = self.timing.reported.draw(&mut self.dice);
+            self.after(reported, Task::Joined(node.to_owned()));
         } else {
             self.ask_again(node);
             self.register(node, false);

@@ -55,6 +55,10 @@ pub struct Timing {
     /// renewed every 10 s and checked every 5 s.
     /// <https://kubernetes.io/docs/reference/command-line-tools-reference/kube-controller-manager/>
     pub unheard: Span,
+    /// From when a kubelet can be heard again, and tells of its pods, to its report that the Node is Ready: each has a loop of 10 s of
+    /// its own.
+    /// <https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/status/status_manager.go>
+    pub reported: Span,
     /// Whether the cloud controller checks only instances whose Node is not Ready, as the real one does. Otherwise a Node
     /// goes soon after its instance.
     /// <https://github.com/kubernetes/cloud-provider/blob/master/controllers/nodelifecycle/node_lifecycle_controller.go>
@@ -85,6 +89,7 @@ impl Timing {
             exit_noticed: Span::seconds(0, 1),
             unmount: Span::millis(100, 2_000),
             unheard: Span::seconds(40, 60),
+            reported: Span::seconds(0, 10),
             cloud_waits_for_not_ready: true,
             cloud_controller: Span::seconds(0, 5),
             pod_collection: Span::seconds(40, 60),
@@ -109,6 +114,7 @@ impl Timing {
             exit_noticed: Span::NONE,
             unmount: Span::millis(100, 100),
             unheard: Span::seconds(50, 50),
+            reported: Span::NONE,
             cloud_waits_for_not_ready: false,
             cloud_controller: Span::seconds(5, 5),
             pod_collection: Span::seconds(2, 2),
