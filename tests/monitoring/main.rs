@@ -12,11 +12,14 @@ use crate::promql::unknown;
 
 const RUNBOOK: &str = include_str!("../../docs/runbook.md");
 
-fn rules() -> Vec<Value> {
+fn groups() -> Vec<Value> {
     let file = include_str!("../../deploy/alerts/ebbtide.rules.yaml");
     let file: Value = serde_saphyr::from_str(file).expect("YAML");
-    let groups = file["groups"].as_array().expect("groups");
-    groups.iter().flat_map(|group| group["rules"].as_array().expect("rules").clone()).collect()
+    file["groups"].as_array().expect("groups").clone()
+}
+
+fn rules() -> Vec<Value> {
+    groups().iter().flat_map(|group| group["rules"].as_array().expect("rules").clone()).collect()
 }
 
 /// All expressions of the dashboard, with the titles of their panels.
@@ -90,6 +93,15 @@ fn every_alert_is_tried_by_a_test_of_promtools() {
         assert!(tests.contains(&format!("alertname: {alert}\n        exp_alerts:")), "{alert} is to fire");
         assert!(tests.contains(&format!("alertname: {alert} }}")), "{alert} is to be silent");
     }
+}
+
+#[test]
+fn heartbeats_are_looked_at_as_often_as_in_their_test() {
+    let tests: Value = serde_saphyr::from_str(include_str!("alerts.yaml")).expect("YAML");
+    let groups = groups();
+    let group =
+        groups.iter().find(|group| group["name"] == "ebbtide-heartbeats").expect("a group of their own");
+    assert_eq!(group["interval"], tests["evaluation_interval"], "which promtool goes by");
 }
 
 #[test]
