@@ -110,6 +110,12 @@ class WhatIsRendered(unittest.TestCase):
         self.assertIn("--balancing-ignore-label=tier", autoscaler)
         self.assertIn("--max-total-unready-percentage=45", autoscaler)
 
+    def test_cluster_autoscaler_hands_over_in_time_where_ebbtide_does_not_answer_or_when_it_is_told(self):
+        for given, wanted in (({}, "5m"), ({"max-failing-time": "20m"}, "20m")):
+            things = chart(with_values(values("sidecar"), clusterAutoscaler__extraArgs=given))
+            theirs = [arg for arg in arguments(things, container="cluster-autoscaler") if arg.startswith("--max-failing-time=")]
+            self.assertEqual(theirs, [f"--max-failing-time={wanted}"], "once")
+
     def test_the_name_of_the_cluster_is_enough_to_find_its_groups(self):
         expected = "--node-group-auto-discovery=asg:tag=k8s.io/cluster-autoscaler/enabled,k8s.io/cluster-autoscaler/blue"
         self.assertIn(expected, arguments(chart(values("least"))))

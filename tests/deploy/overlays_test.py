@@ -97,7 +97,9 @@ class ClusterAutoscaler(unittest.TestCase):
 
     def test_its_flags_are_the_same_wherever_it_runs(self):
         _, container = self.manifest()
-        self.assertEqual(arguments(overlay("sidecar"), container="cluster-autoscaler"), container["args"])
+        # In one pod it has one ebbtide, and hands over where that does not answer.
+        beside = [arg for arg in arguments(overlay("sidecar"), container="cluster-autoscaler") if arg != "--max-failing-time=5m"]
+        self.assertEqual(beside, container["args"])
         its_chart = yaml.safe_load(text("deploy/cluster-autoscaler-values.yaml"))
         given = {f"--{flag}={str(value).lower()}" for flag, value in its_chart["extraArgs"].items()}
         self.assertLessEqual(given, set(container["args"]))

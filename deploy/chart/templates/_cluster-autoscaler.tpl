@@ -21,6 +21,10 @@ capabilities:
     - --daemonset-eviction-for-occupied-nodes=false
     # Else it cuts every grace period at ten minutes. AWS holds an instance for 48 h at most.
     - --max-graceful-termination-sec=172800
+    {{- if not (hasKey .Values.clusterAutoscaler.extraArgs "max-failing-time") }}
+    # Else it leads on for a quarter of an hour beside an ebbtide that does not answer. The other replica's may.
+    - --max-failing-time=5m
+    {{- end }}
     {{- if .Values.expander.enabled }}
     - --expander=grpc,{{ .Values.expander.next }}
     - --grpc-expander-url=localhost:8087
