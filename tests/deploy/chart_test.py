@@ -171,6 +171,14 @@ class WhatIsRendered(unittest.TestCase):
         self.assertIn("--expander-policy=/etc/ebbtide/expander/policy", ours)
         self.assertEqual(one(things, "ConfigMap", "drains-expander")["data"]["policy"].splitlines()[0], "capacity")
 
+    def test_an_expander_that_cluster_autoscaler_would_not_ask_is_refused(self):
+        for flag in ("expander", "grpc-expander-url", "grpc-expander-cert"):
+            given = {flag: "least-waste"}
+            with self.assertRaisesRegex(helm_python.HelmError, f"extraArgs.{flag} cannot be given .*use expander.next"):
+                chart(with_values(values("everything"), clusterAutoscaler__extraArgs=given))
+            without = chart(with_values(values("sidecar"), clusterAutoscaler__extraArgs=given))
+            self.assertIn(f"--{flag}=least-waste", arguments(without, container="cluster-autoscaler"))
+
     def test_choices_of_the_expander_may_be_published_where_they_are(self):
         events = {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create"]}
         for given, published in (({}, True), ({"expander__events": False}, False), ({"expander__enabled": False}, False)):

@@ -8,6 +8,13 @@ capabilities:
 {{/* cluster-autoscaler's container, in mode sidecar. */}}
 {{- define "ebbtide.clusterAutoscaler" -}}
 {{- $image := .Values.clusterAutoscaler.image -}}
+{{- if .Values.expander.enabled -}}
+{{- range $flag := list "expander" "grpc-expander-url" "grpc-expander-cert" -}}
+{{- if hasKey $.Values.clusterAutoscaler.extraArgs $flag -}}
+{{- fail (printf "clusterAutoscaler.extraArgs.%s cannot be given with expander.enabled, which it would undo: use expander.next for what decides after ebbtide" $flag) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 - name: cluster-autoscaler
   image: {{ $image.repository }}:{{ required "clusterAutoscaler.image.tag has to be given: cluster-autoscaler of the cluster's own minor version, as in --set clusterAutoscaler.image.tag=v1.34.0" $image.tag }}
   imagePullPolicy: {{ $image.pullPolicy }}
