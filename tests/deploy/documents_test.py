@@ -100,6 +100,18 @@ class Documents(unittest.TestCase):
                 given = [word.split("=")[0] for word in words[words.index("--parameter-overrides") + 1 :]]
                 self.assertLessEqual(set(given), parameters)
 
+    def test_the_table_of_permissions_has_each_action_of_the_policies_once_and_in_their_order(self):
+        from aws_test import policies
+
+        section = text("docs/coming-from-in-tree.md").split("\n## Permissions\n")[1].split("\n## ")[0]
+        rows = re.findall(r"^\| (`[^|]*) \|", section, re.MULTILINE)
+        listed = [action for row in rows for action in re.findall(r"`([a-z0-9]+:\w+)`", row)]
+        for policy in ("read", "size", "hooks"):
+            actions = sorted(action for statement in policies()[policy]["Statement"] for action in statement["Action"])
+            self.assertEqual(sorted(listed[: len(actions)]), actions, policy)
+            del listed[: len(actions)]
+        self.assertEqual(listed, [])
+
     def test_the_quick_start_is_ten_commands(self):
         self.assertEqual(len(list(commands("docs/quick-start.md"))), 10)
 
