@@ -116,6 +116,12 @@ class WhatIsRendered(unittest.TestCase):
             theirs = [arg for arg in arguments(things, container="cluster-autoscaler") if arg.startswith("--max-failing-time=")]
             self.assertEqual(theirs, [f"--max-failing-time={wanted}"], "once")
 
+    def test_both_replicas_are_not_evicted_at_once_though_neither_is_ready(self):
+        # One without a fresh look at the groups is not ready, and may lead and send heartbeats all the same.
+        for name in combinations():
+            [budget] = [thing for thing in chart(values(name)) if thing["kind"] == "PodDisruptionBudget"]
+            self.assertEqual(budget["spec"].keys(), {"maxUnavailable", "selector"})
+
     def test_the_name_of_the_cluster_is_enough_to_find_its_groups(self):
         expected = "--node-group-auto-discovery=asg:tag=k8s.io/cluster-autoscaler/enabled,k8s.io/cluster-autoscaler/blue"
         self.assertIn(expected, arguments(chart(values("least"))))
