@@ -1,6 +1,7 @@
 //! `serve --dry-run`: every read is answered, nothing is changed, and what would have been done is told.
 
 use ebbtide::config::Config;
+use ebbtide::groups::managed_hooks::Managed;
 use ebbtide::sim::aws::{Operation, QueueSpec};
 use ebbtide::sim::cluster::{By, Event, Verb, pod};
 use ebbtide::sim::program::{Program, config};
@@ -11,7 +12,7 @@ use serde_json::Value;
 use tonic::Code;
 
 use crate::scene::{Cause, Scene, held_group, seconds};
-use crate::status::status;
+use crate::status::{get, status};
 
 /// Everything that changes something at AWS, as far as the program knows of it.
 fn aws_writes(world: &World) -> usize {
@@ -47,7 +48,8 @@ fn told(would: &[Value]) -> String {
 #[tokio::test(start_paused = true)]
 async fn a_dry_run_answers_reads_changes_nothing_and_tells_what_it_would_have_done() {
     let (log, _captured) = captured::log(tracing::Level::WARN);
-    let scene = Scene::configured(held_group(3, 60), dry()).await;
+    let managed_hooks = Some(Managed { heartbeat: seconds(300), retain: true });
+    let scene = Scene::configured(held_group(3, 60), Config { managed_hooks, ..dry() }).await;
     let machine = scene.first();
     scene.run([pod("web").on(machine.name.as_str()).exits_after(20)]).await;
     // cluster-autoscaler is about to ask for another.
@@ -73,6 +75,9 @@ async fn a_dry_run_answers_reads_changes_nothing_and_tells_what_it_would_have_do
     let lease = scene.world.cluster.get::<Lease>("ebbtide");
     assert!(lease.is_none_or(|lease| lease.spec.and_then(|spec| spec.holder_identity).is_none()), "not ours");
 
+    let metrics = get(scene.program().admin().expect("a loopback interface"), "/metrics").await;
+    assert!(!metrics.contains("ebbtide_lifecycle_hook_changes_total{"), "neither done nor failed: {metrics}");
+
     let would = would(scene.program()).await;
     let beat = |one: &&Value| one["what"].as_str().is_some_and(|what| what.contains("ActionHeartbeat"));
     assert!(would.iter().filter(beat).all(|beat| beat["times"].as_u64() < Some(4)), "{would:?}");
@@ -82,6 +87,8 @@ async fn a_dry_run_answers_reads_changes_nothing_and_tells_what_it_would_have_do
         "autoscaling:SetDesiredCapacity web to 5".to_owned(),
         format!("autoscaling:RecordLifecycleActionHeartbeat {}", machine.instance),
         format!("ScaleInDraining {}: cause lifecycle-hook", machine.name),
+        "autoscaling:UpdateAutoScalingGroup web".to_owned(),
+        "autoscaling:PutLifecycleHook ebbtide of web".to_owned(),
     ] {
         assert!(told.contains(&part), "{part} in\n{told}");
     }

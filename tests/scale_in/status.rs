@@ -15,7 +15,7 @@ use crate::journal_queries::{is_asked, notes};
 use crate::scene::{Cause, Scene, group, held_group, seconds};
 
 /// What an admin endpoint answers.
-async fn get(admin: SocketAddr, path: &str) -> String {
+pub(crate) async fn get(admin: SocketAddr, path: &str) -> String {
     let mut stream = TcpStream::connect(admin).await.expect("connected");
     let request = format!("GET {path} HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.expect("sent");

@@ -211,7 +211,9 @@ impl ManagedHooks {
             Step::Put { before: None, .. } if !progress.had_hook => Some(Change::created),
             Step::Put { .. } => Some(Change::repaired),
         };
-        if let Some(change) = change {
+        // A dry run has told what it would have changed, and nothing has failed.
+        let is_dry = matches!(outcome, Err(AwsError::DryRun { .. }));
+        if let Some(change) = change.filter(|_| !is_dry) {
             self.metrics.count(change, outcome.is_ok());
         }
         let attempts = if step == Step::Retain { &mut progress.retention } else { &mut progress.hook };
@@ -231,6 +233,7 @@ impl ManagedHooks {
             }
             // It has gone, as the next refresh will show, or has just come and AWS does not show it everywhere yet.
             Err(AwsError::NoSuchGroup { .. }) => attempts.pause(now, FIRST_RETRY),
+            Err(AwsError::DryRun { .. }) => attempts.pause(now, LONGEST_RETRY),
             Err(error) => attempts.refused(group, &step, &error, now),
         }
     }
