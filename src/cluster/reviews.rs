@@ -74,11 +74,12 @@ impl Cluster {
         Ok(answer.status.is_some_and(|status| status.allowed))
     }
 
-    /// The containers of all Deployments.
+    /// The containers of all Deployments that are to have pods.
     pub async fn list_deployed(&self) -> Result<Vec<DeployedContainer>, ApiError> {
         let api: Api<Seen<Deployment>> = Api::all(self.client.clone());
         let all = timely(api.list(&ListParams::default().match_any())).await?.items;
-        let containers = all.into_iter().flat_map(|Seen(deployment)| {
+        let running = all.into_iter().filter(|Seen(deployment)| deployment.spec.replicas != Some(0));
+        let containers = running.flat_map(|Seen(deployment)| {
             let name = format!("{}/{}", deployment.namespace().unwrap_or_default(), deployment.name_any());
             let pod = deployment.spec.template.spec;
             pod.into_iter().flat_map(|pod| pod.containers).map(move |container| DeployedContainer {

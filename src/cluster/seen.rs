@@ -204,6 +204,7 @@ impl<'de> Deserialize<'de> for Seen<VolumeAttachment> {
 
 #[derive(Deserialize)]
 struct WireDeploymentSpec {
+    replicas: Option<i32>,
     template: Option<WirePodTemplate>,
 }
 
@@ -233,15 +234,15 @@ impl<'de> Deserialize<'de> for Seen<Deployment> {
             args,
             ..Container::default()
         };
-        let pod =
-            wire.spec.and_then(|spec| spec.template?.spec).map(|WireContainers { containers }| PodSpec {
-                containers: containers.into_iter().flatten().map(container).collect(),
-                ..PodSpec::default()
-            });
+        let (replicas, template) = wire.spec.map(|spec| (spec.replicas, spec.template)).unwrap_or_default();
+        let pod = template.and_then(|template| template.spec).map(|WireContainers { containers }| PodSpec {
+            containers: containers.into_iter().flatten().map(container).collect(),
+            ..PodSpec::default()
+        });
         let template = PodTemplateSpec { metadata: None, spec: pod };
         Ok(Self(Deployment {
             metadata: wire.metadata.into(),
-            spec: DeploymentSpec { template, ..DeploymentSpec::default() },
+            spec: DeploymentSpec { replicas, template, ..DeploymentSpec::default() },
             status: None,
         }))
     }

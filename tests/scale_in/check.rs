@@ -12,6 +12,9 @@ use ebbtide::sim::aws::{HookSpec, Operation, QueueSpec, TargetGroupSpec};
 use ebbtide::sim::cluster::{Verb, pod};
 use ebbtide::sim::http::aws_client;
 use ebbtide::sim::program::config;
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::api::{Api, Patch, PatchParams, PostParams};
+use serde_json::json;
 
 use crate::scene::{Scene, group, held_group};
 
@@ -157,6 +160,36 @@ async fn load_balancers_are_asked_for_only_where_nodes_wait_for_them() {
     scene.world.aws.deny(Operation::DescribeTargetHealth, true);
     let report = checked_with(&scene, &config).await;
     assert_eq!(troubles(&report), [("iam", Severity::Error)], "{report:#?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_autoscaler_that_was_scaled_to_nothing_is_passed_over() {
+    let scene = Scene::with(held_group(2, 60)).await;
+    let deployments: Api<Deployment> = Api::namespaced(scene.world.cluster.client(), "default");
+    let old = json!({
+        "metadata": { "name": "old" },
+        "spec": {
+            "replicas": 0,
+            "selector": { "matchLabels": { "app": "old" } },
+            "template": {
+                "metadata": { "labels": { "app": "old" } },
+                "spec": { "containers": [{
+                    "name": "it", "image": "registry/cluster-autoscaler:v1.34.0", "args": ["--cloud-provider=aws"],
+                }] },
+            },
+        },
+    });
+    let old: Deployment = serde_json::from_value(old).expect("a Deployment");
+    deployments.create(&PostParams::default(), &old).await.expect("created");
+    let report = checked(&scene).await;
+    assert_eq!(about(&report, "cluster-autoscaler", "old"), [], "{report:#?}");
+    let one = json!({ "spec": { "replicas": 1 } });
+    deployments.patch("old", &PatchParams::default(), &Patch::Merge(one)).await.expect("patched");
+    let report = checked(&scene).await;
+    let [(Severity::Warning, text)] = about(&report, "cluster-autoscaler", "old")[..] else {
+        panic!("one: {report:#?}")
+    };
+    assert!(text.starts_with("does not use this provider"), "{text}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -141,9 +141,12 @@ fn hook(facts: &Facts, group: &GroupFacts, found: &mut Vec<Finding>) {
     let ours = &facts.lifecycle_hook;
     let Some(hook) = &hooks.ours else {
         let text = "no lifecycle hook of ours: what the group ends by itself (rebalance, refresh, health) is not drained";
+        // A group that retains does so only with a hook that is abandoned.
+        let result = if group.asg.retains { "ABANDON" } else { "CONTINUE" };
         let fix = format!(
             "aws autoscaling put-lifecycle-hook --auto-scaling-group-name {name} --lifecycle-hook-name {ours} \
-             --lifecycle-transition autoscaling:EC2_INSTANCE_TERMINATING --heartbeat-timeout 300, or --manage-lifecycle-hooks"
+             --lifecycle-transition autoscaling:EC2_INSTANCE_TERMINATING --heartbeat-timeout 300 \
+             --default-result {result}, or --manage-lifecycle-hooks"
         );
         return add(found, Severity::Warning, "hooks", name, text, fix);
     };

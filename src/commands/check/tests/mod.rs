@@ -347,6 +347,19 @@ fn what_cannot_be_tried_is_told_as_a_simulation_of_iam() {
 }
 
 #[test]
+fn the_hook_that_is_proposed_keeps_what_the_group_does_when_it_times_out() {
+    for (retains, result) in [(false, "CONTINUE"), (true, "ABANDON")] {
+        let asg = AutoScalingGroup { retains, ..good_group().asg };
+        let hooks = Some(TerminatingHooks { ours: None, others: false });
+        let facts = Facts { groups: vec![GroupFacts { asg, hooks, ..good_group() }], ..good() };
+        let fixes: Vec<_> = findings(&facts).into_iter().map(|finding| finding.fix).collect();
+        let wanted =
+            format!("--heartbeat-timeout 300 --default-result {result}, or --manage-lifecycle-hooks");
+        assert!(fixes.iter().any(|fix| fix.ends_with(&wanted)), "{fixes:?}");
+    }
+}
+
+#[test]
 fn a_version_is_read_off_the_image() {
     let told = |image: &str| {
         let container = DeployedContainer { image: image.into(), ..autoscaler(&GOOD) };
