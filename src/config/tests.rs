@@ -423,6 +423,14 @@ fn certificates_go_together_and_have_to_be_there() {
     }
 }
 
+#[test]
+fn a_certificate_of_the_expander_needs_the_address_where_it_is_shown() {
+    for flag in ["--expander-tls-cert", "--expander-tls-key"] {
+        let found = problems(&["serve", GROUPS, &format!("{flag}=/nonexistent/1")], &[]);
+        assert_eq!(found, [("--expander-listen".to_owned(), format!("is needed with {flag}"))]);
+    }
+}
+
 #[cfg(feature = "simulate")]
 #[test]
 fn simulate_needs_nothing_and_takes_a_seed() {

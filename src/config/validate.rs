@@ -154,7 +154,16 @@ fn expander_listen(
     tls: Option<&TlsOptions>,
     problems: &mut Vec<Problem>,
 ) -> Option<(SocketAddr, TlsOptions)> {
-    let text = flags.expander_listen.as_deref()?;
+    let Some(text) = flags.expander_listen.as_deref() else {
+        let own = [
+            ("--expander-tls-cert", &flags.expander_tls_cert),
+            ("--expander-tls-key", &flags.expander_tls_key),
+        ];
+        if let Some((given, _)) = own.iter().find(|(_, file)| file.is_some()) {
+            problems.push(Problem::new("--expander-listen", format!("is needed with {given}")));
+        }
+        return None;
+    };
     let address = address("--expander-listen", text, problems)?;
     let own = (flags.expander_tls_cert.as_ref(), flags.expander_tls_key.as_ref());
     let (cert, key) = match (own, tls) {
