@@ -14,6 +14,8 @@ pub struct Activity {
     pub status: String,
     /// What was attempted: `Launching a new EC2 instance`.
     pub description: String,
+    /// Why, in AWS's words: `At … an instance was started in response to …`.
+    pub cause: String,
     /// AWS's text on the outcome.
     pub message: String,
 }
@@ -32,6 +34,7 @@ impl Activity {
             started: moment(from.start_time?)?,
             status: from.status_code.map_or_else(String::new, |status| status.as_str().to_owned()),
             description: from.description.unwrap_or_default(),
+            cause: from.cause.unwrap_or_default(),
             message: from.status_message.unwrap_or_default(),
         })
     }

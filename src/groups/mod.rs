@@ -143,7 +143,7 @@ pub struct LaunchFailure {
     pub message: String,
     /// Whether capacity or quota is lacking (class 1), so that another group may succeed.
     pub out_of_resources: bool,
-    /// Number of missing instances it explains: as many launches failed.
+    /// Number of missing instances it explains: for as many launches failed.
     pub launches: usize,
 }
 

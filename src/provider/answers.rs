@@ -66,7 +66,7 @@ pub fn owner<'a>(
 }
 
 /// The instances of a group, and a placeholder for each that is `missing`. The newest placeholders carry the error of
-/// failed launches: one each, and no more than can be given up, because cluster-autoscaler asks at once to delete
+/// failed launches: as many as those were for, and no more than can be given up, because cluster-autoscaler asks at once to delete
 /// those.
 pub fn instances(
     group: &Group,

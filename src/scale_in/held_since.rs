@@ -148,6 +148,7 @@ mod tests {
             started: at(second),
             status: "InProgress".into(),
             description: description.into(),
+            cause: String::new(),
             message: String::new(),
         };
         let all = [

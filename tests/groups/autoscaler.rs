@@ -8,7 +8,7 @@ use ebbtide::k8s::names::TO_BE_DELETED;
 use ebbtide::provider::proto::Instance;
 use ebbtide::sim::autoscaler::{Event, Options, Version};
 use ebbtide::sim::aws::{
-    self, GroupSpec, LaunchFailure, LifecycleState, Operation, TerminationCause, Timing,
+    self, Behaviour, GroupSpec, LaunchFailure, LifecycleState, Operation, TerminationCause, Timing,
 };
 use ebbtide::sim::ca_drain::Flags;
 use ebbtide::sim::cluster::{self, budget, pod, replica_set};
@@ -480,7 +480,9 @@ async fn launches_that_begin_together_and_fail_one_after_the_other_are_all_given
     for version in BOTH {
         let timing =
             Timing { failure: Span::seconds(2, 80), retry: Span::seconds(3_600, 3_600), ..Timing::QUICK };
-        let scene = Scene::with([pool(GROUP, 0).timing(timing)]).await;
+        let world = World::new(1);
+        world.aws.behave(Behaviour { fails_at_once: false, ..Behaviour::HARSH });
+        let scene = Scene::on(world, [pool(GROUP, 0).timing(timing)]).await;
         let autoscaler = Loop::start(&scene, Options::of(version));
         scene.world.aws.fail_launches(GROUP, LaunchFailure::InsufficientCapacity, u32::MAX);
         scene.world.cluster.add(pods_for(GROUP, "pods", 5));
@@ -488,6 +490,45 @@ async fn launches_that_begin_together_and_fail_one_after_the_other_are_all_given
         assert_ne!(scene.desired(), 0, "some are still under way");
         let all = |_: &World| (autoscaler.deleted().len(), scene.desired()) == (5, 0);
         assert!(scene.world.until(SOON, all).await, "{version:?}: {:?}", autoscaler.deleted());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_that_a_try_without_capacity_was_for_bear_its_error_at_once() {
+    for version in BOTH {
+        let timing = Timing { retry: Span::seconds(3_600, 3_600), ..Timing::QUICK };
+        let scene = Scene::with([pool(GROUP, 1).timing(timing)]).await;
+        scene.short_of(9).await;
+        let mut bears = vec![];
+        while bears.is_empty() {
+            tokio::time::sleep(seconds(1)).await;
+            bears = with_errors(&scene).await;
+        }
+        assert_eq!(bears.len(), 9, "{version:?}");
+        // What is given up for it is not given up for it again.
+        let autoscaler = Loop::start(&scene, Options::of(version));
+        assert!(scene.world.until(SOON, |_| scene.desired() == 1).await, "{version:?}");
+        tokio::time::sleep(Duration::from_mins(5)).await;
+        assert_eq!((autoscaler.deleted().len(), scene.in_service(GROUP).len()), (9, 1), "{version:?}");
+        nothing_failed(&autoscaler, version);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_group_without_capacity_was_asked_for_is_asked_of_another_at_once() {
+    for (version, fails_at_once) in BOTH.into_iter().flat_map(|version| [(version, true), (version, false)]) {
+        let world = World::new(1);
+        world.aws.behave(Behaviour { fails_at_once, ..Behaviour::HARSH });
+        let scene = Scene::on(world, [group("a-dry", 0), group("b-other", 0)]).await;
+        let autoscaler = Loop::start(&scene, Options::of(version));
+        scene.world.aws.fail_launches("a-dry", LaunchFailure::InsufficientCapacity, u32::MAX);
+        scene.world.cluster.add(pods_for_any("pods", 6));
+        let all = |_: &World| scene.running("pods") == 6;
+        assert!(scene.world.until(Duration::from_mins(5), all).await, "{version:?} {fails_at_once}");
+        let bought = [("a-dry".to_owned(), 6), ("b-other".to_owned(), 6)];
+        assert_eq!(autoscaler.bought(), bought.into(), "{version:?} {fails_at_once}");
+        assert_eq!(scene.world.aws.group("a-dry").expect("there").desired, 0);
+        nothing_failed(&autoscaler, version);
     }
 }
 

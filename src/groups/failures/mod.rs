@@ -2,9 +2,10 @@
 //!
 //! A group is short while fewer instances live than its desired capacity asks for. Only the scaling activities of such groups
 //! are read, a few groups a refresh, and only those since the present size was set: earlier failures explain nothing. Nor do failures
-//! before a launch that is under way, which is the next try. AWS has one activity for each instance: as many instances are taken
-//! for failed as launches have failed, and none is given up twice for the same launch. Pure; discovery asks AWS.
+//! before a launch that is under way, which is the next try. A try that fails is one activity for all instances that it was for, or one
+//! for each: as many are taken for failed as it was for, and none is given up twice for the same one. Pure; discovery asks AWS.
 
+mod cause;
 mod explain;
 mod message;
 
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use self::explain::{explain, is_failed, is_launch};
+use self::explain::{explain, failed_tries, is_launch};
 use super::{LaunchFailure, Snapshot};
 use crate::aws::{Activity, AutoScalingGroup};
 use crate::clock::elapsed;
@@ -49,10 +50,11 @@ struct Shortage {
     desired: i32,
     /// Live instances (or units) then.
     live: i32,
-    /// Ids of the failed launches among the activities last read, newest first.
-    failed: Vec<String>,
-    /// Those for which the desired capacity has been lowered since.
-    spent: BTreeSet<String>,
+    /// The tries that failed among the activities last read, newest first: the id of one launch of each, and how many of its
+    /// instances have not been given up.
+    failed: Vec<(String, usize)>,
+    /// By how many the desired capacity has been lowered for each since.
+    spent: BTreeMap<String, usize>,
     /// Earlier activities do not count.
     since: Timestamp,
     asked_at: Option<Timestamp>,
@@ -79,20 +81,29 @@ impl Shortage {
         if let Some(failure) = self.failure.take_if(|_| given_up > 0) {
             self.failure = failure.without(given_up);
             let left = self.failure.as_ref().map_or(0, |rest| rest.launches);
-            self.spent.extend(self.failed.drain(left.min(self.failed.len())..));
+            self.spend_all_but(left);
         }
         Self { desired: group.desired, live, ..self }
+    }
+
+    /// Leaves so many instances for failed launches to explain, the newest.
+    fn spend_all_but(&mut self, mut left: usize) {
+        for (id, instances) in &mut self.failed {
+            let stays = left.min(*instances);
+            *self.spent.entry(id.clone()).or_default() += *instances - stays;
+            (*instances, left) = (stays, left - stays);
+        }
+        self.failed.retain(|(_, instances)| *instances > 0);
     }
 
     /// Notes the group's activities, newest first. They are told apart by id: a launch that began before another was given up may
     /// fail after that.
     fn learn(&mut self, group: &AutoScalingGroup, activities: &[Activity]) {
-        self.spent.retain(|id| activities.iter().any(|activity| activity.id == *id));
-        let launches = activities.iter().filter(|activity| is_launch(activity));
-        let relevant: Vec<_> = launches.filter(|launch| !self.spent.contains(&launch.id)).cloned().collect();
-        self.failed =
-            relevant.iter().filter(|launch| is_failed(launch)).map(|launch| launch.id.clone()).collect();
-        self.failure = explain(group, &relevant, self.since);
+        self.spent.retain(|id, _| activities.iter().any(|activity| activity.id == *id));
+        let launches: Vec<&Activity> = activities.iter().filter(|activity| is_launch(activity)).collect();
+        let failed = failed_tries(group, &launches, &self.spent);
+        self.failed = failed.iter().map(|(launch, left)| (launch.id.clone(), *left)).collect();
+        self.failure = explain(group, &launches, &failed, self.since);
     }
 }
 
@@ -110,7 +121,7 @@ impl Shortages {
                     desired: group.asg.desired,
                     live: live(&group.asg),
                     failed: Vec::new(),
-                    spent: BTreeSet::new(),
+                    spent: BTreeMap::new(),
                     since: match self.looked_at {
                         Some(at) if self.seen.contains(name) => at - SKEW,
                         _ => now - BEFORE_US,

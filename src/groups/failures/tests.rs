@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::super::Group;
 use super::*;
-use crate::aws::{Instance, Lifecycle};
+use crate::aws::{Instance, Lifecycle, Weights};
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_700_000_000 + second).expect("in range")
@@ -16,6 +16,7 @@ fn activity(second: i64, status: &str, description: &str, message: &str) -> Acti
         started: at(second),
         status: status.into(),
         description: description.into(),
+        cause: String::new(),
         message: message.into(),
     }
 }
@@ -49,6 +50,33 @@ fn short_of(missing: i32) -> AutoScalingGroup {
 
 fn launch(second: i64, status: &str, instance: &str) -> Activity {
     activity(second, status, &format!("Launching a new EC2 instance: {instance}"), "")
+}
+
+fn explain(group: &AutoScalingGroup, activities: &[Activity], since: Timestamp) -> Option<LaunchFailure> {
+    let mut shortage = Shortage {
+        seen_at: since,
+        desired: group.desired,
+        live: live(group),
+        failed: Vec::new(),
+        spent: BTreeMap::new(),
+        since,
+        asked_at: None,
+        failure: None,
+    };
+    shortage.learn(group, activities);
+    shortage.failure
+}
+
+/// Of a try that was to take the group from one size to another.
+fn of_try(from: i32, to: i32, launch: Activity) -> Activity {
+    let began = launch.started;
+    let cause = format!("At {began} an instance was started, increasing the capacity from {from} to {to}.");
+    Activity { cause, ..launch }
+}
+
+/// With an id of its own, as several may begin in one second.
+fn nth(n: usize, launch: Activity) -> Activity {
+    Activity { id: format!("{} {n}", launch.id), ..launch }
 }
 
 #[test]
@@ -91,12 +119,45 @@ fn a_launch_into_the_warm_pool_is_no_launch_of_the_group_and_one_from_it_is() {
 #[test]
 fn no_more_is_explained_than_has_failed_or_is_missing() {
     let launches = |missing, failures: usize| {
-        let activities: Vec<_> = std::iter::repeat_n(failed(20), failures).collect();
+        let activities: Vec<_> = (0..failures).map(|n| nth(n, failed(20))).collect();
         explain(&short_of(missing), &activities, at(0)).map_or(0, |failure| failure.launches)
     };
     assert_eq!([launches(3, 1), launches(3, 3), launches(1, 3), launches(0, 2)], [1, 3, 1, 0]);
     let activities = [failed(20), failed(20), launch(20, "InProgress", "i-9")];
     assert_eq!(explain(&short_of(2), &activities, at(0)).map(|f| f.launches), Some(1));
+}
+
+#[test]
+fn a_try_that_fails_explains_all_that_it_was_for_in_one_activity_or_in_one_each() {
+    let explained = |missing, activities: &[Activity]| {
+        explain(&short_of(missing), activities, at(0)).map_or(0, |failure| failure.launches)
+    };
+    let of_ten = |launch| of_try(2, 12, launch);
+    assert_eq!(explained(10, &[of_ten(failed(20))]), 10);
+    assert_eq!(explained(4, &[of_ten(failed(20))]), 4, "no more than are missing");
+    let each: Vec<_> = (0..10).map(|n| nth(n, of_ten(failed(20)))).collect();
+    assert_eq!(explained(10, &each), 10);
+    assert_eq!(explained(10, &each[..1]), 10, "nothing tells that the others are still to be tried");
+    // Those that have not failed have activities of their own: they are under way, or not shown in the group yet.
+    for status in ["InProgress", "Successful"] {
+        let others = (1..10).map(|n| nth(n, of_ten(launch(20, status, "i-9"))));
+        let one: Vec<_> = others.chain([each[0].clone()]).collect();
+        assert_eq!(explained(10, &one), 1, "{status}");
+        let others = (1..8).map(|n| nth(n, of_ten(launch(20, status, "i-9"))));
+        let three: Vec<_> = others.chain([each[0].clone()]).collect();
+        assert_eq!(explained(10, &three), 3, "{status}: of one zone, where one activity tells of all");
+    }
+    // Two tries, and two zones of one try.
+    assert_eq!(explained(10, &[of_try(2, 12, failed(80)), of_ten(failed(20))]), 10);
+    assert_eq!(explained(10, &each[..2]), 10);
+}
+
+#[test]
+fn units_that_were_tried_in_vain_are_no_instances() {
+    let mut group = short_of(10);
+    group.weights = Some(Weights::default());
+    let found = explain(&group, &[of_try(2, 12, failed(20))], at(0));
+    assert_eq!(found.map(|failure| failure.launches), Some(1));
 }
 
 #[test]
@@ -157,6 +218,72 @@ fn what_was_given_up_for_a_failed_launch_is_not_given_up_for_it_again() {
     let four = [&[failed(120)][..], &three].concat();
     shortages.learn(&short(110, 4, 1).asg, at(130), &four);
     assert_eq!(explained(&shortages), 2);
+}
+
+#[test]
+fn of_a_failure_for_several_those_that_have_been_given_up_are_not_explained_again() {
+    let explained = |shortages: &Shortages| shortages.failure("g").map_or(0, |failure| failure.launches);
+    let short = |desired| snapshot(0, desired, 2).groups["g"].clone();
+    let mut shortages = Shortages::default();
+    shortages.observe(&snapshot(0, 12, 2));
+    let first = of_try(2, 12, failed(3));
+    shortages.learn(&short(12).asg, at(10), std::slice::from_ref(&first));
+    assert_eq!(explained(&shortages), 10);
+    // Some are given up, and then some more: what is left is left however often the activities are read.
+    for (second, desired) in [(20, 9), (30, 8)] {
+        shortages.observe(&snapshot(second, desired, 2));
+        for _ in 0..2 {
+            assert_eq!(explained(&shortages), desired as usize - 2);
+            shortages.learn(&short(desired).asg, at(second + 5), std::slice::from_ref(&first));
+        }
+    }
+    // One of them comes after all.
+    shortages.learn(&snapshot(0, 8, 3).groups["g"].asg, at(40), std::slice::from_ref(&first));
+    assert_eq!(explained(&shortages), 5);
+    // The next try is for those that are left, and is a failure of its own: the newest explains what is left.
+    let second = of_try(2, 8, failed(60));
+    shortages.learn(&short(8).asg, at(65), &[second.clone(), first.clone()]);
+    assert_eq!(explained(&shortages), 6);
+    shortages.observe(&snapshot(70, 6, 2));
+    shortages.learn(&short(6).asg, at(75), &[second.clone(), first.clone()]);
+    assert_eq!(explained(&shortages), 4);
+    // It is all given up but what the minimum keeps, for which only another try counts.
+    shortages.observe(&snapshot(80, 4, 2));
+    shortages.observe(&snapshot(85, 3, 2));
+    shortages.learn(&short(3).asg, at(90), &[second.clone(), first.clone()]);
+    assert_eq!(explained(&shortages), 1);
+    shortages.observe(&snapshot(95, 2, 2));
+    shortages.observe(&snapshot(97, 5, 2));
+    shortages.learn(&short(5).asg, at(99), &[second.clone(), first.clone()]);
+    assert_eq!(explained(&shortages), 0, "what is asked for anew has not been tried");
+    shortages.learn(&short(5).asg, at(125), &[of_try(2, 5, failed(120)), second, first]);
+    assert_eq!(explained(&shortages), 3);
+}
+
+#[test]
+fn a_failure_of_which_all_have_been_given_up_explains_none_that_stays_missing() {
+    let explained = |shortages: &Shortages| shortages.failure("g").map_or(0, |failure| failure.launches);
+    let short = |desired| snapshot(0, desired, 2).groups["g"].clone();
+    let mut shortages = Shortages::default();
+    shortages.observe(&snapshot(0, 7, 2));
+    let activities = [
+        nth(1, of_try(2, 7, launch(3, "InProgress", "i-8"))),
+        nth(2, of_try(2, 7, launch(3, "InProgress", "i-9"))),
+        of_try(2, 7, failed(3)),
+    ];
+    shortages.learn(&short(7).asg, at(10), &activities);
+    assert_eq!(explained(&shortages), 3);
+    shortages.observe(&snapshot(20, 4, 2));
+    shortages.learn(&short(4).asg, at(25), &activities);
+    assert_eq!(explained(&shortages), 0, "two are on their way");
+    // One of the two fails as well.
+    let [one, _, all] = activities.clone();
+    let late = nth(2, of_try(2, 7, failed(3)));
+    for (live, why) in [(2, "the other one is on its way"), (1, "what was lost since has not been tried")] {
+        let group = snapshot(0, 4, live).groups["g"].clone();
+        shortages.learn(&group.asg, at(35), &[one.clone(), late.clone(), all.clone()]);
+        assert_eq!(explained(&shortages), 1, "{why}");
+    }
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Scaling activities: one per launch attempt and per termination, oldest first.
+//! Scaling activities, oldest first: one per launch and per termination, and one per try that fails (see
+//! [`Behaviour::fails_at_once`](super::Behaviour)).
 //!
 //! The wording is AWS's: callers and people match on it.
 //!
@@ -109,9 +110,14 @@ pub(super) fn moment(at: Timestamp) -> String {
     DateTimePrinter::new().precision(Some(0)).timestamp_to_string(&at)
 }
 
-/// Why an instance is launched; `change` says why the group wants another number.
-pub(super) fn launch_cause(at: Timestamp, change: Option<&str>, rebalancing: bool, from: usize) -> String {
-    let (at, to) = (moment(at), from + 1);
+/// Why an instance is launched: the group has `from` units and wants `to`; `change` says why it wants another number.
+pub(super) fn launch_cause(
+    at: Timestamp,
+    change: Option<&str>,
+    rebalancing: bool,
+    (from, to): (usize, usize),
+) -> String {
+    let at = moment(at);
     if rebalancing {
         return format!(
             "At {at} instances were launched to balance instances in zones with other zones resulting in more than \

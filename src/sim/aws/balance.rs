@@ -146,7 +146,7 @@ impl Group {
         for (old, cause) in self.replacing.clone() {
             let allowed = cause != TerminationCause::Rebalance || !self.suspends("AZRebalance");
             if allowed && !under_way.contains(&old) && self.capacity() < self.ceiling() {
-                self.decide_launch(shared, Some(old), at);
+                self.decide_launch(shared, Some(old), self.one_more(), at);
             }
         }
     }
@@ -205,9 +205,10 @@ impl Group {
         if self.suspends("Launch") {
             return;
         }
+        let sizes = (self.capacity(), self.wanted());
         while self.capacity() < self.wanted() {
             if !self.take_from_pool(shared, at) {
-                self.decide_launch(shared, None, at);
+                self.decide_launch(shared, None, sizes, at);
             }
         }
     }
@@ -286,7 +287,7 @@ impl Group {
                 "Could not scale to desired capacity because all remaining instances are protected from \
                           scale-in."
                     .to_owned(),
-            cause: self.last_change.clone().unwrap_or_else(|| launch_cause(at, None, false, self.capacity())),
+            cause: self.last_change.clone().unwrap_or_else(|| launch_cause(at, None, false, self.one_more())),
             started: at,
             ended: Some(at),
             status: Status::Cancelled,

@@ -10,6 +10,7 @@ use crate::sim::span::Span;
 
 /// The choices that AWS's documents leave open. Whatever has no switch here is always as harsh as documented.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a choice of its own")]
 pub struct Behaviour {
     /// How long groups' activities take, unless a group has its own timing.
     pub timing: Timing,
@@ -18,6 +19,11 @@ pub struct Behaviour {
     ///
     /// <https://github.com/kubernetes/autoscaler/issues/10147>
     pub recalls_launches: bool,
+    /// Whether a try that fails is one activity, however many instances it was for; otherwise each has one, with the same cause. What
+    /// comes has one each in either case. AWS documents neither; the first was seen.
+    ///
+    /// <https://github.com/aws/aws-parallelcluster/issues/1944>: one for "from 0 to 2"
+    pub fails_at_once: bool,
     /// Whether terminating an instance in `Standby` with a decrement lowers the desired capacity, although it does not
     /// count. Harsh: yes, at the cost of a healthy instance. AWS does not say.
     ///
@@ -52,6 +58,7 @@ impl Behaviour {
     pub const PLAIN: Self = Self {
         timing: Timing::QUICK,
         recalls_launches: true,
+        fails_at_once: true,
         standby_decrements: false,
         rebalances: false,
         way: Span::NONE,
@@ -65,6 +72,7 @@ impl Behaviour {
     pub const HARSH: Self = Self {
         timing: Timing::PUBLISHED,
         recalls_launches: false,
+        fails_at_once: true,
         standby_decrements: true,
         rebalances: true,
         way: Span::millis(10, 150).rarely(Duration::from_secs(2)),

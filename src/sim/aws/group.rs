@@ -129,7 +129,7 @@ pub(super) struct Launch {
     pub(super) warm: bool,
 }
 
-/// A launch attempt that fails.
+/// A try that fails, of one launch or of several.
 #[derive(Clone, Debug)]
 pub(super) struct Try {
     pub(super) activity: u64,
@@ -167,6 +167,11 @@ impl Group {
     pub(super) fn capacity(&self) -> usize {
         let launches: usize = self.launches.values().filter(|launch| !launch.warm).map(Launch::units).sum();
         self.counted().map(Instance::units).sum::<usize>() + launches
+    }
+
+    /// The units that it has, and with one more.
+    pub(super) fn one_more(&self) -> (usize, usize) {
+        (self.capacity(), self.capacity() + 1)
     }
 
     /// When time next changes something.
@@ -311,6 +316,11 @@ pub(super) fn private_dns_name([a, b, c, d]: [u8; 4]) -> String {
 }
 
 impl Launch {
+    /// Whether it is tried on its own, and not with others that the group misses.
+    pub(super) fn is_alone(&self) -> bool {
+        self.warm || self.replaces.is_some() || self.trying.is_some()
+    }
+
     /// Units of the desired capacity that it will fill.
     pub(super) fn units(&self) -> usize {
         self.weighed.as_ref().map_or(1, |(_, weight)| *weight as usize)

@@ -48,13 +48,19 @@ fn description(launch: &Launch) -> &'static str {
 }
 
 impl Group {
-    /// Decides to launch an instance, in the zone with the fewest.
+    /// Decides to launch an instance, in the zone with the fewest, as the group is to grow from one size to another.
     ///
     /// <https://docs.aws.amazon.com/autoscaling/ec2/userguide/auto-scaling-benefits.html>, instance distribution
-    pub(super) fn decide_launch(&mut self, shared: &mut Shared, replaces: Option<String>, at: Timestamp) {
+    pub(super) fn decide_launch(
+        &mut self,
+        shared: &mut Shared,
+        replaces: Option<String>,
+        sizes: (usize, usize),
+        at: Timestamp,
+    ) {
         let avoid = replaces.as_ref().and_then(|old| self.instances.get(old)).map(|old| old.zone.clone());
         let zone = self.emptiest_zone(avoid.as_deref());
-        let cause = launch_cause(at, self.last_change.as_deref(), replaces.is_some(), self.capacity());
+        let cause = launch_cause(at, self.last_change.as_deref(), replaces.is_some(), sizes);
         let weighed = match replaces.as_ref().and_then(|old| self.instances.get(old)) {
             Some(old) => old.weight.map(|weight| (old.instance_type.clone(), weight)),
             None => self.next_weighed(),
@@ -66,7 +72,7 @@ impl Group {
 
     /// Decides to launch an instance into the warm pool.
     pub(super) fn decide_warm_launch(&mut self, shared: &mut Shared, at: Timestamp) {
-        self.decide_launch(shared, None, at);
+        self.decide_launch(shared, None, self.one_more(), at);
         if let Some(mut decided) = self.launches.last_entry() {
             decided.get_mut().warm = true;
         }
@@ -86,10 +92,13 @@ impl Group {
                 code: "InvalidLaunchTemplateId.VersionNotFound".to_owned(),
                 message: "You must use a valid fully-formed launch template.".to_owned(),
             };
-            return self.try_in_vain(shared, launch, &failure, "", at);
+            self.try_in_vain(shared, launch, usize::MAX, &failure, "", at);
+            return;
         };
-        if let Some(failure) = self.takes_failure(&launch.zone) {
-            return self.try_in_vain(shared, launch, &failure, &blueprint.instance_type, at);
+        if let Some((failure, left)) = self.failure_in(&launch.zone) {
+            let tried =
+                self.try_in_vain(shared, launch, left as usize, &failure, &blueprint.instance_type, at);
+            return self.count_off(tried);
         }
         let warm = launch.warm;
         let id = self.place(shared, launch, blueprint, at);
@@ -99,52 +108,79 @@ impl Group {
         self.due(&id, after(at, shared.draw(self.timing.boot)));
     }
 
-    /// Counts off a scripted failure of a launch in this zone, if there is one.
-    fn takes_failure(&mut self, zone: &str) -> Option<LaunchFailure> {
-        let failing = self.failing.as_mut().filter(|f| f.zone.as_deref().is_none_or(|only| only == zone))?;
-        let failure = failing.failure.clone();
-        failing.left = failing.left.saturating_sub(1);
-        if failing.left == 0 {
-            self.failing = None;
-        }
-        Some(failure)
+    /// The scripted failure of launches in this zone, and how many are to fail, if there is one.
+    fn failure_in(&self, zone: &str) -> Option<(LaunchFailure, u32)> {
+        let failing = self.failing.as_ref().filter(|f| f.zone.as_deref().is_none_or(|only| only == zone))?;
+        Some((failing.failure.clone(), failing.left))
     }
 
-    /// Starts an attempt that fails, at once or after a while.
+    /// Counts off so many failures of those that were scripted.
+    fn count_off(&mut self, failed: usize) {
+        self.failing = self.failing.take().and_then(|failing| {
+            let left = failing.left.saturating_sub(failed as u32);
+            (left > 0).then_some(Failing { left, ..failing })
+        });
+    }
+
+    /// Starts an attempt that fails, at once or after a while. Launches that are of the same try fail with it, so that they are `most`
+    /// at most. Returns how many they are.
     fn try_in_vain(
         &mut self,
         shared: &mut Shared,
-        mut launch: Launch,
+        launch: Launch,
+        most: usize,
         failure: &LaunchFailure,
         instance_type: &str,
         at: Timestamp,
-    ) {
+    ) -> usize {
+        let is_alone = !shared.behaviour.fails_at_once || launch.is_alone();
+        let others = if is_alone { Vec::new() } else { self.take_others_of_try(&launch.zone, most - 1) };
+        let (zone, description) = (launch.zone.clone(), description(&launch).to_owned());
+        let mut cause = launch.cause.clone();
+        let tried: Vec<_> = [launch].into_iter().chain(others).collect();
+        if !is_alone {
+            let from = self.capacity();
+            let to = from + tried.iter().map(Launch::units).sum::<usize>();
+            cause = launch_cause(at, self.last_change.as_deref(), false, (from, to));
+        }
         let begun = Activity {
             id: shared.uuid(),
             group: self.name.clone(),
-            description: description(&launch).to_owned(),
-            cause: launch.cause.clone(),
+            description,
+            cause,
             started: at,
             ended: None,
             status: Status::InProgress,
             message: None,
-            zone: Some(launch.zone.clone()),
+            zone: Some(zone.clone()),
         };
         let activity = shared.next_number();
         self.activities.insert(activity, begun);
-        let message = failure.message(instance_type, &launch.zone);
+        let message = failure.message(instance_type, &zone);
         let in_vain = Try { activity, code: failure.code().to_owned(), message };
         let takes = shared.draw(self.timing.failure);
-        if takes.is_zero() {
-            return self.fail(shared, launch, in_vain, at);
+        let count = tried.len();
+        for mut launch in tried {
+            if takes.is_zero() {
+                self.fail(shared, launch, in_vain.clone(), at);
+            } else {
+                (launch.due, launch.trying) = (after(at, takes), Some(in_vain.clone()));
+                self.launches.insert(shared.next_number(), launch);
+            }
         }
-        (launch.due, launch.trying) = (after(at, takes), Some(in_vain));
-        self.launches.insert(shared.next_number(), launch);
+        count
+    }
+
+    /// Takes up to `most` launches in this zone out of those that are decided.
+    fn take_others_of_try(&mut self, zone: &str, most: usize) -> Vec<Launch> {
+        let others = self.launches.iter().filter(|(_, other)| !other.is_alone() && other.zone == zone);
+        let numbers: Vec<u64> = others.map(|(number, _)| *number).take(most).collect();
+        numbers.iter().filter_map(|number| self.launches.remove(number)).collect()
     }
 
     fn fail(&mut self, shared: &mut Shared, launch: Launch, in_vain: Try, at: Timestamp) {
         let Try { activity, code, message } = in_vain;
-        if let Some(activity) = self.activities.get_mut(&activity) {
+        if let Some(activity) = self.activities.get_mut(&activity).filter(|tried| tried.ended.is_none()) {
             activity.fail(&format!("{message} Launching EC2 instance failed."), at);
         }
         let (group, zone) = (self.name.clone(), launch.zone.clone());
@@ -225,7 +261,7 @@ impl Group {
                 weighed: self.next_weighed(),
                 due: at,
                 replaces: None,
-                cause: launch_cause(at, self.last_change.as_deref(), false, self.capacity()),
+                cause: launch_cause(at, self.last_change.as_deref(), false, self.one_more()),
                 failed: false,
                 trying: None,
                 warm: false,

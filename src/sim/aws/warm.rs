@@ -108,7 +108,7 @@ impl Group {
     /// Moves an instance from the pool into the group; false if none is ready.
     pub(super) fn take_from_pool(&mut self, shared: &mut Shared, at: Timestamp) -> bool {
         let Some(id) = self.resting().map(|instance| instance.id.clone()).next() else { return false };
-        let cause = launch_cause(at, self.last_change.as_deref(), false, self.capacity());
+        let cause = launch_cause(at, self.last_change.as_deref(), false, self.one_more());
         let description = format!("Launching a new EC2 instance from warm pool: {id}");
         self.begin_activity(shared, &id, description, cause, Status::PreInService, at);
         if let Some(instance) = self.instances.get_mut(&id) {

@@ -30,6 +30,30 @@ async fn a_failed_launch_is_an_activity_and_is_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_try_that_fails_is_one_activity_for_all_that_were_missing_or_one_each() {
+    for (fails_at_once, failed) in [(true, 1), (false, 3)] {
+        let bench = bench();
+        bench.aws.behave(Behaviour { fails_at_once, ..Behaviour::PLAIN });
+        bench.aws.add_group(web().size(0, 10, 0));
+        bench.aws.fail_launches("web", LaunchFailure::InsufficientCapacity, 3);
+        let set = bench.asg.set_desired_capacity().auto_scaling_group_name("web").desired_capacity(3);
+        set.send().await.expect("in range");
+        bench.settled("web", 3).await;
+        let answer = bench.asg.describe_scaling_activities().send().await.expect("activities");
+        let (in_vain, others): (Vec<_>, Vec<_>) = answer
+            .activities()
+            .iter()
+            .partition(|activity| activity.status_code().is_some_and(|status| status.as_str() == "Failed"));
+        assert_eq!((in_vain.len(), others.len()), (failed, 3), "what comes has one each");
+        for activity in answer.activities() {
+            let cause = activity.cause().expect("a cause");
+            assert!(cause.ends_with("increasing the capacity from 0 to 3."), "{cause}");
+        }
+        assert_eq!(bench.happened(|e| matches!(e, Event::LaunchFailed { .. })), 3);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn lowering_desired_capacity_gives_up_what_was_not_launched_first() {
     let bench = bench();
     bench.aws.add_group(web());
