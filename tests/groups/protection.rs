@@ -335,6 +335,42 @@ fn late_launch(state: &mut State, now: Timestamp) {
 }
 
 #[tokio::test(start_paused = true)]
+async fn instances_that_come_before_others_go_are_no_surplus_for_good_after_a_size_went_down() {
+    let scene = Scene::with([group(GROUP, 5)]).await;
+    scene.short_of(1).await;
+    // Three are interrupted, and their replacements begin to come just then.
+    let interrupted = scene.in_service(GROUP)[..3].to_vec();
+    let effect = move |state: &mut State, now: Timestamp| {
+        state.fail_launches(GROUP, LaunchFailure::InsufficientCapacity, 0);
+        assert!(interrupted.iter().all(|instance| state.rebalance(instance, now)));
+    };
+    scene.world.aws.before_next(Operation::SetInstanceProtection, effect);
+    scene.decrease(-1).await.expect("lowered");
+    assert_eq!(scene.desired(), 5);
+    let live = |world: &World| {
+        let group = world.aws.group(GROUP).expect("a group");
+        group.in_state(LifecycleState::InService).len() + group.in_state(LifecycleState::Pending).len()
+    };
+    assert!(scene.world.until(SOON, |world| live(world) == 8).await, "they come first");
+    tokio::time::sleep(GONE).await;
+    // Nothing tells that none of them is the one that was given up.
+    assert_eq!((scene.desired(), scene.in_service(GROUP).len(), scene.protected()), (6, 6, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_that_come_after_a_size_went_down_time_and_again_stay() {
+    let short = Short::group().await;
+    short.scene.decrease(-1).await.expect("lowered");
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    short.scene.decrease(-1).await.expect("lowered");
+    for _ in 0..2 {
+        short.scene.world.aws.script(late_launch);
+    }
+    short.ends_clean().await;
+    assert_eq!((short.scene.desired(), short.scene.in_service(GROUP).len()), (5, 5));
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_taken_back_is_not_taken_from_a_size_that_goes_down_at_that_moment() {
     // The call comes a little before, while and after the new run takes back what the last one has left.
     for tenths in (80..125).step_by(5) {

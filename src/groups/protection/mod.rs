@@ -2,7 +2,8 @@
 //! moment costs none of them, and released once Auto Scaling has acted on the size.
 //!
 //! - AWS accepts a lower size at once and acts on it later, so protection outlasts the call. If an instance launches in
-//!   between, the size is raised again.
+//!   between, the size is raised again, to what it was at most: a group that launches before it terminates has more for a while. After a
+//!   restart that is not known, and nothing is raised.
 //! - An instance has the tag [`PROTECTION_TAG`] from before it is protected until after it is released. By the tag the next run
 //!   finds what a killed one has left. Tags older than a day do not count: whoever may tag instances could strip protection with them.
 //! - Only instances with the tag, or protected by this process, are released; others are somebody else's, and so are tagged
@@ -105,14 +106,14 @@ impl Protection {
         // Nobody listens if the caller has given up.
         let _ = answer.send(set);
         if is_set {
-            self.pending.add(group, None, tagged, Some(to));
-            self.raise_after_lowering(group, to).await;
+            self.pending.add(group, None, tagged, Some((from, to)));
+            self.raise_after_lowering(group).await;
         } else if is_refused {
             // Certainly without effect: no need to hold.
             self.pending.was_not_set(group, before, Duration::ZERO);
         } else {
             // It may have been set all the same.
-            self.pending.add(group, None, tagged, Some(to));
+            self.pending.add(group, None, tagged, Some((from, to)));
         }
         self.pending.notify();
     }
@@ -179,10 +180,10 @@ impl Protection {
         self.groups.changed(self.clock.now(), change);
     }
 
-    async fn raise_after_lowering(&self, group: &GroupName, size: i32) {
-        let raised = match self.describe(group).await {
-            Ok(Some(seen)) => self.raise(&seen, Some(size)).await.map(drop),
-            outcome => outcome.map(drop),
+    async fn raise_after_lowering(&self, group: &GroupName) {
+        let raised = match (self.describe(group).await, self.pending.get(group)) {
+            (Ok(Some(seen)), Some(pending)) => self.raise(&seen, &pending).await.map(drop),
+            (outcome, _) => outcome.map(drop),
         };
         if let Err(error) = raised {
             tracing::warn!(
@@ -193,12 +194,13 @@ impl Protection {
         }
     }
 
-    /// Raises the size, if it is still the one we set, to the number of live instances: one launched after we lowered it.
+    /// Raises the size, if it is still the one we set, to the number of live instances: one launched after we lowered it. Not above what
+    /// it was before: whoever comes beyond that comes in place of one that still is to go, and the group would never be rid of one too many.
     /// Returns whether live ≤ desired.
-    async fn raise(&self, seen: &AutoScalingGroup, size: Option<i32>) -> Result<bool, AwsError> {
+    async fn raise(&self, seen: &AutoScalingGroup, pending: &PendingRelease) -> Result<bool, AwsError> {
         let (group, live) = (&seen.name, seen.live().count() as i32);
-        let (from, to) = (seen.desired, live.min(seen.max));
-        if size != Some(from) || to <= from {
+        let (from, to) = (seen.desired, Some(live.min(seen.max)).min(pending.from).unwrap_or(seen.desired));
+        if pending.size != Some(from) || to <= from {
             return Ok(live <= from);
         }
         self.aws.set_desired(group, to).await?;
@@ -294,7 +296,7 @@ impl Protection {
     ) -> Result<Released, AwsError> {
         let rest = |missing| if pending.missed { Released::All } else { Released::AllBut(missing) };
         let Some(seen) = self.describe(group).await? else { return Ok(rest(pending.instances.clone())) };
-        let raised = self.raise(&seen, pending.size).await;
+        let raised = self.raise(&seen, pending).await;
         let has_newcomers = self.protect_newcomers(&seen, pending).await;
         let has_surplus = !raised?;
         if has_newcomers || pending.is_too_early(has_surplus) {

@@ -41,6 +41,8 @@ pub(super) struct PendingRelease {
     pub(super) tagged: bool,
     /// The size that was set.
     pub(super) size: Option<i32>,
+    /// The largest that was lowered while these were held: more were never wanted. Known if `size` is.
+    pub(super) from: Option<i32>,
     /// When it was set or may have been set.
     since: Instant,
     /// Shortest time from then to the release.
@@ -66,20 +68,22 @@ impl PendingRelease {
 }
 
 impl PendingReleases {
-    /// Adds instances of a group whose size is set now, `size` if that is certain.
+    /// Adds instances of a group whose size is set now, if that is certain from one to another.
     pub(super) fn add(
         &self,
         group: &GroupName,
         instances: impl IntoIterator<Item = InstanceId>,
         tagged: bool,
-        size: Option<i32>,
+        sizes: Option<(i32, i32)>,
     ) {
         let since = Instant::now();
+        let (from, size) = sizes.unzip();
         let mut all = self.lock();
         let pending = all.entry(group.clone()).or_insert(PendingRelease {
             instances: BTreeSet::new(),
             tagged,
             size,
+            from,
             since,
             hold: HOLD,
             due: since + CHECK_EVERY,
@@ -88,6 +92,7 @@ impl PendingReleases {
         });
         pending.instances.extend(instances);
         pending.tagged |= tagged;
+        pending.from = pending.from.filter(|_| pending.is_held()).max(from);
         (pending.size, pending.since, pending.hold, pending.due) = (size, since, HOLD, since + CHECK_EVERY);
         pending.missed = false;
     }
@@ -107,8 +112,8 @@ impl PendingReleases {
     pub(super) fn was_not_set(&self, group: &GroupName, before: Option<PendingRelease>, hold: Duration) {
         self.update(group, |pending| {
             if let Some(before) = before {
-                (pending.size, pending.since, pending.hold, pending.due) =
-                    (before.size, before.since, before.hold, before.due);
+                (pending.size, pending.from) = (before.size, before.from);
+                (pending.since, pending.hold, pending.due) = (before.since, before.hold, before.due);
             } else {
                 (pending.hold, pending.due) = (Duration::ZERO, Instant::now());
             }
