@@ -439,6 +439,27 @@ async fn a_launch_that_is_not_recalled_costs_nobody_though_the_group_looks_for_a
 }
 
 #[tokio::test(start_paused = true)]
+async fn launches_that_are_not_recalled_cost_nobody_though_they_come_one_after_the_other() {
+    let timing = Timing {
+        launch: Span::exactly(Duration::from_secs(40)),
+        scale_in: Span::exactly(Duration::from_secs(91)),
+        ..Timing::PUBLISHED
+    };
+    let scene = Scene::with([group(GROUP, 3).timing(timing)]).await;
+    let before = scene.in_service(GROUP);
+    for seconds in [30, 5] {
+        scene.increase(1).await.expect("grown");
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
+    }
+    scene.decrease(-2).await.expect("lowered");
+    assert!(scene.world.until(SOON, |_| scene.desired() == 4).await, "one has come");
+    tokio::time::sleep(GONE).await;
+    let in_service = scene.in_service(GROUP);
+    assert!(before.iter().all(|instance| in_service.contains(instance)), "nobody had to go for the other");
+    assert_eq!((in_service.len(), scene.desired(), scene.protected()), (5, 5, 0));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_node_that_joined_before_its_instance_was_in_service_is_protected_as_soon_as_that_can_be() {
     let timing = Timing { scale_in: Span::exactly(Duration::from_mins(1)), ..Timing::PUBLISHED };
     let hook = HookSpec::launching("bootstrap");

@@ -205,6 +205,8 @@ impl Protection {
         }
         self.aws.set_desired(group, to).await?;
         self.note(Change::Desired { group: group.clone(), from, to });
+        // Another one may come after this one.
+        self.pending.update(group, |pending| pending.size = Some(to));
         tracing::info!(
             group = group.as_str(),
             from,
