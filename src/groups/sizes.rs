@@ -138,6 +138,7 @@ fn suspends(group: &AutoScalingGroup, process: &str) -> bool {
 ///   seems allowed would be refused, and the group be backed off for minutes.
 /// - The minimum is reduced by as much as leaving instances bring the target size below it: AWS replaces those without a
 ///   decrement, `--enforce-node-group-min-size` must not.
+/// - A group that may not launch is as small as it is: no minimum of `--nodes` makes room for an IncreaseSize.
 /// - A weighted group does not grow, and shrinks as far as its minimum is kept whichever nodes leave.
 pub fn limits(group: &AutoScalingGroup, leaves: impl Fn(&Instance) -> Leaves) -> (i32, i32) {
     let target = target_size(group, &leaves);
@@ -146,7 +147,8 @@ pub fn limits(group: &AutoScalingGroup, leaves: impl Fn(&Instance) -> Leaves) ->
         let spare = if suspends(group, "Terminate") { 0 } else { weights::spare(group, leaves) };
         return (target - spare, target);
     }
-    let min = min_size(group);
+    let may_grow = !suspends(group, "Launch");
+    let min = if may_grow { min_size(group) } else { min_size(group).min(group.desired) };
     let below = (min.min(group.desired) - target).max(0);
     let max = max_size(group) - (group.desired - target);
     (min - below, max.max(min - below))
@@ -311,6 +313,10 @@ mod tests {
         group.suspended.insert("Launch".into());
         assert_eq!(limits(&group, leave(0, 1)), (1, 3));
         assert!(matches!(increased(&group, 1, none), Err(SizeError::AboveMax { max: 4, .. })));
+        // A tighter flag wants more than it may have.
+        group.min = 6;
+        assert_eq!([limits(&group, none), limits(&group, leave(0, 1))], [(4, 4), (3, 3)]);
+        group.min = 1;
         group.suspended.insert("Terminate".into());
         assert_eq!(limits(&group, leave(0, 1)), (3, 3));
         assert!(matches!(removable(&group, ["i-0"], first(0)), Err(SizeError::BelowMin { min: 4, .. })));

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use ebbtide::config::Config;
+use ebbtide::groups::selector::Selectors;
 use ebbtide::k8s::names::TO_BE_DELETED;
 use ebbtide::provider::proto::Instance;
 use ebbtide::sim::autoscaler::{Event, Options, Version};
@@ -194,6 +195,20 @@ async fn a_group_that_may_not_terminate_is_not_grown_to_its_minimum() {
         tokio::time::sleep(LONG).await;
         assert_eq!((scene.desired(), scene.target().await), (3, 2));
         assert_eq!(autoscaler.bought(), [].into(), "{version:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_below_its_minimum_that_may_not_launch_is_not_grown() {
+    for (version, enforce_node_group_min_size) in BOTH.into_iter().flat_map(|v| [(v, false), (v, true)]) {
+        let selectors = Selectors::parse(["5:10:a-still", "0:10:b-other"], [""; 0]).expect("well-formed");
+        let groups = [group("a-still", 3).suspended("Launch"), group("b-other", 0)];
+        let scene = Scene::configured(World::new(1), Config { selectors, ..config() }, groups).await;
+        let autoscaler = Loop::start(&scene, Options { enforce_node_group_min_size, ..Options::of(version) });
+        scene.world.cluster.add(pods_for_any("pods", 4));
+        assert!(scene.world.until(SOON, |_| scene.running("pods") == 4).await, "{version:?}");
+        nothing_failed(&autoscaler, version);
+        assert_eq!(autoscaler.bought(), [("b-other".to_owned(), 1)].into(), "{version:?}");
     }
 }
 
