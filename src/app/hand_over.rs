@@ -1,7 +1,7 @@
 //! When another process had better lead: AWS answers this one no more, be it for its zone's way out or its credentials.
 //!
 //! It would be told of nothing that AWS takes out, could release nothing, and would keep the Lease by an API server that it still
-//! reaches. Whether AWS answers anybody else is not known to it; if not, the lead comes back.
+//! reaches. Whether AWS answers anybody else is not known to it; if not, the lead comes back, and stays for a while.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -15,14 +15,16 @@ use crate::scale_in::Shared;
 /// How often is looked.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// How much later than usual a look at the groups may be: calls that are throttled take a while.
-const LATE: Duration = Duration::from_secs(30);
+/// How long no look at the groups may have worked. Less than the two minutes before a spot instance is interrupted, more than throttling
+/// mostly lasts.
+const PATIENCE: Duration = Duration::from_mins(1);
 
-/// How long a process that gave the lead away keeps it when it comes back: where AWS answers nobody, it goes round no faster.
-const PAUSE: Duration = Duration::from_mins(5);
+/// How long a process that gave the lead away keeps it when it comes back: nobody else may be better off, and what is told only of a
+/// leader (how long a queue has not been read) is to show that.
+const PAUSE: Duration = Duration::from_mins(15);
 
-/// Gives the lead away when the groups have not been seen for longer than they should, while this process led. Never completes.
-pub(super) async fn keep(shared: Arc<Shared>, refresh_interval: Duration) -> Infallible {
+/// Gives the lead away when AWS has not described the groups for so long while this process led. Never completes.
+pub(super) async fn keep(shared: Arc<Shared>) -> Infallible {
     let mut leads_since = None;
     let mut gave_away: Option<Timestamp> = None;
     loop {
@@ -32,12 +34,13 @@ pub(super) async fn keep(shared: Arc<Shared>, refresh_interval: Duration) -> Inf
             leads_since = None;
             continue;
         }
-        let since = *leads_since.get_or_insert(now);
-        let seen = shared.groups.latest().map_or(since, |snapshot| snapshot.taken_at.max(since));
+        let leads_since = *leads_since.get_or_insert(now);
+        let failing = shared.groups.undescribed_since().map(|since| since.max(leads_since));
         let is_again = gave_away.is_some_and(|at| elapsed(at, now) < PAUSE);
-        if elapsed(seen, now) > refresh_interval + LATE && !is_again {
+        if failing.is_some_and(|since| elapsed(since, now) >= PATIENCE) && !is_again {
             gave_away = Some(now);
-            shared.leadership.hand_over("AWS has not described the groups for too long");
+            tracing::warn!("AWS has not described the groups for a minute: another process is to lead");
+            shared.leadership.hand_over();
         }
     }
 }

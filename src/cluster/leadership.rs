@@ -84,12 +84,9 @@ impl Leadership {
         }
     }
 
-    /// Asks for another process to lead, and says why. Where this one does not lead by an election, nothing happens.
-    pub fn hand_over(&self, why: &'static str) {
-        if self.leads() && *self.standing.borrow() != Standing::Alone {
-            tracing::info!("{why}: another process is to lead");
-            self.hand_over.notify_one();
-        }
+    /// Asks for another process to lead. Without an election nothing happens.
+    pub fn hand_over(&self) {
+        self.hand_over.notify_one();
     }
 
     /// Waits until somebody asks for that.

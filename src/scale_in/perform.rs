@@ -62,7 +62,8 @@ pub(super) fn perform(
         }
         .boxed(),
         Action::HandOver => async move {
-            shared.leadership.hand_over("this process's own node is scaled in");
+            tracing::info!("this process's own node is scaled in: another process is to lead");
+            shared.leadership.hand_over();
             Outcome::HandedOver
         }
         .boxed(),

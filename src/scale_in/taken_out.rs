@@ -11,13 +11,17 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::sync::Mutex as AsyncMutex;
 
-use crate::aws::{Aws, AwsError};
+use crate::aws::Aws;
 use crate::clock::{Clock, elapsed};
 use crate::groups::Groups;
 use crate::k8s::{GroupName, InstanceId};
 
 /// A description that is older may not show it. Refreshes that our own changes ask for are as far apart.
 const RECENT: Duration = Duration::from_secs(5);
+
+/// How long a group that AWS does not describe holds up terminations: reading may be throttled for an hour where writing is not, and
+/// a drained node costs more with each minute.
+const PATIENCE: Duration = Duration::from_mins(5);
 
 /// The last description of each group, as far as this is about.
 #[derive(Debug, Default)]
@@ -26,7 +30,10 @@ pub struct TakenOut(Mutex<BTreeMap<GroupName, Arc<AsyncMutex<Look>>>>);
 #[derive(Debug, Default)]
 struct Look {
     at: Timestamp,
-    leaving: BTreeSet<InstanceId>,
+    /// `None`: AWS did not say.
+    leaving: Option<BTreeSet<InstanceId>>,
+    /// Since when it has not said.
+    silent_since: Option<Timestamp>,
 }
 
 impl TakenOut {
@@ -35,26 +42,42 @@ impl TakenOut {
         Arc::clone(looks.entry(group.clone()).or_default())
     }
 
-    /// Whether the group is taking the instance out. Errors: AWS did not say.
+    /// Whether the group is taking the instance out. `None`: AWS does not say. Where it has not for [`PATIENCE`], no.
     pub(super) async fn shows(
         &self,
         instance: &InstanceId,
         group: &GroupName,
         (groups, aws, clock): (&Groups, &Aws, &Clock),
-    ) -> Result<bool, AwsError> {
+    ) -> Option<bool> {
         let is_recent = |at| elapsed(at, clock.now()) <= RECENT;
         if let Some(view) = groups.latest().filter(|view| is_recent(view.taken_at)) {
-            return Ok(view.instance(instance).is_some_and(|(_, instance)| instance.lifecycle.is_leaving()));
+            return Some(
+                view.instance(instance).is_some_and(|(_, instance)| instance.lifecycle.is_leaving()),
+            );
         }
         let look = self.of(group);
         let mut look = look.lock().await;
         if !is_recent(look.at) {
-            let at = clock.now();
-            let described = aws.describe_groups_now(slice::from_ref(group)).await?;
-            let instances = described.into_iter().flat_map(|group| group.instances);
-            let leaving = instances.filter(|instance| instance.lifecycle.is_leaving());
-            *look = Look { at, leaving: leaving.map(|instance| instance.id).collect() };
+            let began = clock.now();
+            let described = aws.describe_groups_now(slice::from_ref(group)).await;
+            *look = if let Ok(described) = described {
+                let instances = described.into_iter().flat_map(|group| group.instances);
+                let leaving = instances.filter(|instance| instance.lifecycle.is_leaving());
+                let leaving = Some(leaving.map(|instance| instance.id).collect());
+                Look { at: began, leaving, silent_since: None }
+            } else {
+                // As old as its end: those who wait for this one need not try as well.
+                let refreshed = groups.latest().map(|view| view.taken_at);
+                let before = look.silent_since.filter(|since| refreshed.is_none_or(|at| at < *since));
+                Look { at: clock.now(), leaving: None, silent_since: before.or(Some(began)) }
+            };
         }
-        Ok(look.leaving.contains(instance))
+        match &look.leaving {
+            Some(leaving) => Some(leaving.contains(instance)),
+            None => look
+                .silent_since
+                .is_some_and(|since| elapsed(since, clock.now()) >= PATIENCE)
+                .then_some(false),
+        }
     }
 }

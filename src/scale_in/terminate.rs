@@ -35,19 +35,25 @@ pub(super) async fn as_noted(
         return Outcome::NotHeld { noted_at, unknown };
     }
     let lock = shared.groups.shared_lock(&one.group).await;
+    let may_be_sent = || {
+        let is_old = later(noted_at, SENT_WITHIN) < shared.clock.now();
+        !is_old && shared.leadership.leads() && is_still_noted(&shared, &one, under_hook)
+    };
+    if !may_be_sent() {
+        return Outcome::NotSent { noted_at };
+    }
     // Where AWS does not say, the next try asks again: it may be throttled now and then.
     if one.decrement && is_taken_out(&shared, &one).await.unwrap_or(true) {
         shared.groups.refresh_soon();
         return Outcome::NotSent { noted_at };
     }
-    let is_old = later(noted_at, SENT_WITHIN) < shared.clock.now();
-    if is_old || !shared.leadership.leads() || !is_still_noted(&shared, &one, under_hook) {
+    if !may_be_sent() {
         return Outcome::NotSent { noted_at };
     }
     Outcome::Terminated { noted_at, result: terminate(&shared, one, lock).await }
 }
 
-async fn is_taken_out(shared: &Shared, one: &Termination) -> Result<bool, AwsError> {
+async fn is_taken_out(shared: &Shared, one: &Termination) -> Option<bool> {
     let seen_by = (shared.groups.as_ref(), &shared.aws, &shared.clock);
     shared.taken_out.shows(&one.instance, &one.group, seen_by).await
 }

@@ -114,11 +114,13 @@ impl Discovery {
         let mut outage = Outage::default();
         let mut pace = self.interval;
         loop {
-            let began = Instant::now();
+            let (began, at) = (Instant::now(), self.clock.now());
             // The refresh that begins now shows what was changed before.
             let _ = self.groups.refresh_wanted().now_or_never();
             // Boxed: the future of a refresh is large.
-            match Box::pin(self.refresh()).await {
+            let look = Box::pin(self.refresh()).await;
+            self.groups.note_look(at, look.is_ok());
+            match look {
                 Ok(snapshot) => {
                     let failures = outage.failures();
                     if let Some(lasted) = outage.ends() {

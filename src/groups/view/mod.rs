@@ -38,6 +38,8 @@ pub struct Groups {
     locks: GroupLocks,
     /// Groups that cluster-autoscaler grew and instances without a Node that it gave up, in this run, and when a snapshot last showed each.
     asked_for: Mutex<BTreeMap<String, Timestamp>>,
+    /// Since when no look has worked; `None` if the last one has.
+    undescribed_since: Mutex<Option<Timestamp>>,
 }
 
 /// What the view is made of.
@@ -59,6 +61,7 @@ impl Groups {
             urgent: Notify::new(),
             locks: GroupLocks::default(),
             asked_for: Mutex::default(),
+            undescribed_since: Mutex::default(),
         }
     }
 
@@ -71,6 +74,17 @@ impl Groups {
     pub fn fresh(&self, now: Timestamp) -> Result<Arc<Snapshot>, Stale> {
         let snapshot = self.latest().filter(|snapshot| snapshot.is_complete).ok_or(Stale)?;
         if elapsed(snapshot.taken_at, now) <= self.max_age { Ok(snapshot) } else { Err(Stale) }
+    }
+
+    /// Since when AWS has not described the groups: the beginning of the first look that failed. `None` if the last one worked.
+    pub fn undescribed_since(&self) -> Option<Timestamp> {
+        *self.undescribed_since.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes whether a look that began at `began` has worked.
+    pub fn note_look(&self, began: Timestamp, worked: bool) {
+        let mut since = self.undescribed_since.lock().unwrap_or_else(PoisonError::into_inner);
+        *since = if worked { None } else { since.or(Some(began)) };
     }
 
     /// Publishes a snapshot. Changes accepted well before it was taken are in it and are forgotten.
