@@ -74,9 +74,10 @@ fn a_kubelet_that_is_not_ready_for_a_moment_costs_nobody_the_flush() {
     {
         let mut scene = overdue();
         scene.patch(&condition(status, since));
-        scene.plan();
+        let told = format!("{:?}", scene.plan());
         let expected = if is_given_up { Phase::Flushing } else { Phase::Draining };
         assert_eq!(scene.record().phase, expected, "{status} since {since}");
+        assert_eq!(told.contains("the node is dead"), is_given_up, "{told}");
         scene.plan();
         assert_eq!(
             scene.record().phase == Phase::Releasing,
@@ -98,7 +99,8 @@ fn a_kubelet_that_is_not_heard_of_for_a_minute_after_the_last_exit_flushes_nothi
     ] {
         let logs = pod("logs").daemon().wishing(names::FLUSH_SECONDS, "110");
         let mut scene = node().by_autoscaler().with(logs);
-        scene.plan();
+        let told = format!("{:?}", scene.plan());
+        assert!(told.contains("DaemonSet pods have 110 s to finish"), "{told}");
         scene.patch(&condition(status, since));
         let mut woken = scene.plan().wake_at;
         while scene.record().phase == Phase::Flushing {
