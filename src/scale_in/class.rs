@@ -53,8 +53,6 @@ pub(super) struct Circumstances<'a> {
     pub(super) returns: &'a Returns,
     /// Pods that were asked to go, by UID, and when: the watch may not show yet that they do.
     pub(super) asked: &'a BTreeMap<String, Timestamp>,
-    /// When the scale-in was requested, if it was.
-    pub(super) requested_at: Option<Timestamp>,
     /// Whether the patience with pods that asked not to be disturbed is over.
     pub(super) patience_is_over: bool,
     /// Pods whose grace ended before this moment count as gone; `None` where exits are confirmed.
@@ -81,7 +79,7 @@ pub(super) fn classify(pod: &PodView, around: &Circumstances<'_>) -> Class {
     }
     // A pod that is going gets its grace.
     let is_going = pod.deletion_timestamp.is_some() || around.asked.contains_key(&pod.uid);
-    if !is_going && around.returns.is_given_up(pod, around.requested_at) {
+    if !is_going && around.returns.is_given_up(pod) {
         return Class::Returned;
     }
     if is_patient(pod) && !around.patience_is_over { Class::Patient } else { Class::Workload }
@@ -186,7 +184,6 @@ mod tests {
             deleted_daemon_sets: &GONE,
             returns: &NOBODY,
             asked: &NONE,
-            requested_at: None,
             patience_is_over: false,
             ended_before: None,
         }
@@ -211,9 +208,7 @@ mod tests {
     fn a_pod_that_comes_back_again_and_again_is_left_and_one_that_goes_has_its_grace() {
         let returned = PodView { tolerates_cordon: true, created: Some(at(106)), ..pod() };
         let mut returns = Returns::default();
-        let class = |pod: &PodView, returns: &Returns| {
-            classify(pod, &Circumstances { returns, requested_at: Some(at(100)), ..at_rest() })
-        };
+        let class = |pod: &PodView, returns: &Returns| classify(pod, &Circumstances { returns, ..at_rest() });
         assert_eq!(class(&returned, &returns), Class::Workload);
         returns.asked(returned.owner(), true);
         returns.see(&BTreeMap::from([(returned.uid.clone(), returned.clone())]));
@@ -221,8 +216,7 @@ mod tests {
         let going = PodView { deletion_timestamp: Some(at(150)), ..returned.clone() };
         assert_eq!(class(&going, &returns), Class::Workload);
         let asked = BTreeMap::from([(returned.uid.clone(), at(149))]);
-        let before_the_watch =
-            Circumstances { returns: &returns, asked: &asked, requested_at: Some(at(100)), ..at_rest() };
+        let before_the_watch = Circumstances { returns: &returns, asked: &asked, ..at_rest() };
         assert_eq!(classify(&returned, &before_the_watch), Class::Workload);
     }
 

@@ -62,20 +62,21 @@ impl Returns {
             _ => self.is_closed_from(),
         };
         let is_new = pod.created.zip(after).is_some_and(|(created, after)| created > after);
-        is_new || self.seen.get(&pod.uid).copied().unwrap_or_default()
+        is_new || self.came_after_an_eviction(pod)
+    }
+
+    fn came_after_an_eviction(&self, pod: &PodView) -> bool {
+        self.seen.get(&pod.uid).copied().unwrap_or_default()
     }
 
     /// Whether this pod is not to be evicted any more. One that was there when a pod of its owner was evicted first has never come
     /// back, whatever its creation time says: the API server's clock may be ahead.
-    pub fn is_given_up(&self, pod: &PodView, requested_at: Option<Timestamp>) -> bool {
-        if !self.seen.get(&pod.uid).copied().unwrap_or_default() {
-            return false;
-        }
+    pub fn is_given_up(&self, pod: &PodView) -> bool {
         let closed_from = self.is_closed_from();
         let is_new = || pod.created.zip(closed_from).is_some_and(|(created, from)| created > from);
         // Others may have come before the cordon, or while somebody had the node open.
         let comes_in_any_case = pod.tolerates_cordon || is_new();
-        comes_in_any_case && self.is_back(pod, requested_at) && self.given_up.contains(&pod.owner())
+        comes_in_any_case && self.came_after_an_eviction(pod) && self.given_up.contains(&pod.owner())
     }
 
     /// From when on a pod that has come back is asked to go, by the API server's clock: before that, it would not be known whether the
@@ -120,11 +121,11 @@ mod tests {
         assert!(!returns.is_back(&b, asked_at), "it never went away");
         let c = pod("c", 102);
         returns.see(&on_the_node(&[&b, &c]));
-        assert!(returns.is_back(&c, asked_at) && !returns.is_given_up(&c, asked_at));
+        assert!(returns.is_back(&c, asked_at) && !returns.is_given_up(&c));
         returns.asked(c.owner(), true);
         let d = pod("d", 102);
         returns.see(&on_the_node(&[&b, &d]));
-        assert!(returns.is_given_up(&d, asked_at) && !returns.is_given_up(&b, asked_at));
+        assert!(returns.is_given_up(&d) && !returns.is_given_up(&b));
     }
 
     #[test]
@@ -137,7 +138,7 @@ mod tests {
         returns.see(&on_the_node(&[&a]));
         returns.asked(a.owner(), false);
         returns.see(&on_the_node(&[&b]));
-        assert!(returns.is_back(&b, asked_at) && !returns.is_given_up(&b, asked_at));
+        assert!(returns.is_back(&b, asked_at) && !returns.is_given_up(&b));
         assert_eq!((returns.asked_from(&a), returns.asked_from(&b)), (None, Some(at(106))));
         returns.asked(b.owner(), true);
         // Somebody has opened the Node for a moment meanwhile.
@@ -146,7 +147,7 @@ mod tests {
         returns.see_node(true, at(210));
         let (c, d) = (bound("c", 200), bound("d", 207));
         returns.see(&on_the_node(&[&c, &d]));
-        assert!(!returns.is_given_up(&c, asked_at) && returns.is_given_up(&d, asked_at));
+        assert!(!returns.is_given_up(&c) && returns.is_given_up(&d));
     }
 
     /// The API server's clock is ahead, or ours was set back.
@@ -160,9 +161,9 @@ mod tests {
             let (a, b, c) = (of("a"), of("b"), of("c"));
             returns.see(&on_the_node(&[&a, &b]));
             returns.asked(a.owner(), returns.is_back(&a, Some(at(100))));
-            assert!(!returns.is_given_up(&b, Some(at(100))));
+            assert!(!returns.is_given_up(&b));
             returns.see(&on_the_node(&[&b, &c]));
-            assert!(returns.is_given_up(&c, Some(at(100))), "it has come after that");
+            assert!(returns.is_given_up(&c), "it has come after that");
         }
     }
 

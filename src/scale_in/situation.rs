@@ -159,15 +159,13 @@ impl Situation<'_> {
         }
     }
 
-    /// Pods on the node with their classes. Whether a pod has come back depends on the record.
+    /// Pods on the node with their classes. Whether patience is over depends on the record.
     pub(super) fn classified(&self, record: Option<&Record>) -> impl Iterator<Item = (&PodView, Class)> {
-        let requested_at = record.map(|record| self.theirs(record.requested_at));
         let patience_ends = record.and_then(|record| self.settings.patience_ends(record));
         let circumstances = move |pod: &PodView| Circumstances {
             deleted_daemon_sets: &self.memory.deleted_daemon_sets,
             returns: &self.memory.returns,
             asked: &self.memory.asked,
-            requested_at,
             patience_is_over: patience_ends.is_some_and(|end| end <= self.now),
             ended_before: self.ended_before(pod),
         };

@@ -199,7 +199,8 @@ impl Protection {
     /// Returns whether live ≤ desired.
     async fn raise(&self, seen: &AutoScalingGroup, pending: &PendingRelease) -> Result<bool, AwsError> {
         let (group, live) = (&seen.name, seen.live().count() as i32);
-        let (from, to) = (seen.desired, Some(live.min(seen.max)).min(pending.from).unwrap_or(seen.desired));
+        let from = seen.desired;
+        let to = pending.from.map_or(from, |most| live.min(seen.max).min(most));
         if pending.size != Some(from) || to <= from {
             return Ok(live <= from);
         }
