@@ -155,16 +155,20 @@ async fn a_leader_whose_own_node_a_person_wants_gone_keeps_its_termination_from_
     }
 }
 
-/// The way of one program to the API server or to AWS, which can be cut.
+/// The way of one program to the API server or to AWS, which can be cut: it fails at once then, or nothing is ever heard.
 struct Cable<T> {
     to: T,
     cut: Arc<AtomicBool>,
+    is_silent: bool,
 }
 
 #[async_trait]
 impl<T: Service> Service for Cable<T> {
     async fn call(&self, request: Request) -> Result<Response, Lost> {
         if self.cut.load(Ordering::Relaxed) {
+            if self.is_silent {
+                std::future::pending::<()>().await;
+            }
             return Err(Lost);
         }
         self.to.call(request).await
@@ -175,7 +179,9 @@ impl<T: Service> Service for Cable<T> {
 async fn one_that_has_lost_the_api_server_ends_nothing_that_another_works_on() {
     let cut = Arc::new(AtomicBool::new(false));
     let cable = Arc::clone(&cut);
-    let way = move |cluster| kube_client(Arc::new(Cable { to: cluster, cut: Arc::clone(&cable) }));
+    let way = move |cluster| {
+        kube_client(Arc::new(Cable { to: cluster, cut: Arc::clone(&cable), is_silent: false }))
+    };
     let scene = Scene::behind(held_group(3, 60), way).await;
     let _second = Program::start(&scene.world, other());
     let machine = scene.first();
@@ -197,27 +203,29 @@ async fn one_that_has_lost_the_api_server_ends_nothing_that_another_works_on() {
 
 #[tokio::test(start_paused = true)]
 async fn one_that_has_lost_aws_lets_another_lead() {
-    let mut scene = Scene::with(held_group(3, 60)).await;
-    let cut = Arc::new(AtomicBool::new(false));
-    let aws = Cable { to: scene.world.aws.clone(), cut: Arc::clone(&cut) };
-    let aws = Aws::at(aws_client(Arc::new(aws)));
-    let _second = Program::start_with(&scene.world, aws, scene.world.cluster.client(), other());
-    scene.take_down().await;
-    scene.until(|_| holder(&scene) == "ebbtide-1").await;
-    scene.bring_back();
-    scene.ready().await;
-    let machine = scene.first();
-    scene.run([pod("web").on(&machine.name).grace(90).exits_after(60)]).await;
-    cut.store(true, Ordering::Relaxed);
-    scene.scale_in(&machine, Cause::Group).await;
-    let began = scene.world.clock.now();
-    scene.until(|_| holder(&scene) == "ebbtide-0").await;
-    let after = scene.world.clock.now().duration_since(began);
-    assert!(after <= SignedDuration::from_secs(105), "{after:#}");
-    scene.until_gone(&machine).await;
-    scene.assert_left_well(&machine);
-    scene.pass_some(seconds(600)).await;
-    assert_eq!(holder(&scene), "ebbtide-0", "and AWS answers it");
+    for is_silent in [false, true] {
+        let mut scene = Scene::with(held_group(3, 60)).await;
+        let cut = Arc::new(AtomicBool::new(false));
+        let aws = Cable { to: scene.world.aws.clone(), cut: Arc::clone(&cut), is_silent };
+        let aws = Aws::at(aws_client(Arc::new(aws)));
+        let _second = Program::start_with(&scene.world, aws, scene.world.cluster.client(), other());
+        scene.take_down().await;
+        scene.until(|_| holder(&scene) == "ebbtide-1").await;
+        scene.bring_back();
+        scene.ready().await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).grace(90).exits_after(60)]).await;
+        cut.store(true, Ordering::Relaxed);
+        scene.scale_in(&machine, Cause::Group).await;
+        let began = scene.world.clock.now();
+        scene.until(|_| holder(&scene) == "ebbtide-0").await;
+        let after = scene.world.clock.now().duration_since(began);
+        assert!(after <= SignedDuration::from_secs(105), "{after:#}, silent: {is_silent}");
+        scene.until_gone(&machine).await;
+        scene.assert_left_well(&machine);
+        scene.pass_some(seconds(600)).await;
+        assert_eq!(holder(&scene), "ebbtide-0", "and AWS answers it");
+    }
 }
 
 #[tokio::test(start_paused = true)]
