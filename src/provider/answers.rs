@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use super::error::excerpt;
 use super::proto::instance_status::InstanceState;
 use super::proto::{Instance, InstanceErrorInfo, InstanceStatus, NodeGroup};
 use crate::aws::{self, Lifecycle};
@@ -112,7 +113,29 @@ fn error_info(failure: &LaunchFailure) -> InstanceErrorInfo {
     let code = if failure.code.is_empty() { "LaunchFailed" } else { &failure.code };
     InstanceErrorInfo {
         error_code: code.to_owned(),
-        error_message: failure.message.clone(),
+        error_message: excerpt(&failure.message),
         instance_error_class: if failure.out_of_resources { OUT_OF_RESOURCES } else { OTHER },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message as _;
+
+    use super::*;
+    use crate::provider::placeholders::MOST_LISTED;
+
+    #[test]
+    fn as_many_placeholders_as_are_listed_fit_into_an_answer_whatever_aws_says_of_their_failure() {
+        let failure = LaunchFailure {
+            code: "UnauthorizedOperation".to_owned(),
+            message: "x".repeat(10_000),
+            out_of_resources: false,
+            launches: 1,
+        };
+        let id = format!("aws:///eu-central-1a/i-placeholder-{}-4999", "g".repeat(255));
+        let one = listed(id, InstanceState::InstanceCreating, Some(error_info(&failure)));
+        let bytes = (one.encoded_len() + 4) * MOST_LISTED;
+        assert!(bytes < 4 << 20, "{bytes}");
     }
 }
