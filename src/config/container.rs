@@ -1,4 +1,4 @@
-//! In the container of `serve`, `plan` and `check` look by the flags that it was started with: `kubectl exec … -- ebbtide check`.
+//! In the container of `serve`, `plan`, `check` and `prices` look by the flags that it was started with: `kubectl exec … -- ebbtide check`.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;

@@ -51,7 +51,7 @@ pub enum Command {
 
 impl Config {
     /// Reads the arguments (the program's name first), and the environment for `serve` flags not among them. `first`: the
-    /// command line of the container's first process, for `plan` and `check`.
+    /// command line of the container's first process, for `plan`, `check` and `prices`.
     pub fn parse(
         args: impl IntoIterator<Item = OsString>,
         env: impl Fn(&str) -> Option<String>,
