@@ -1,4 +1,5 @@
-//! In the container of `serve`, `plan`, `check` and `prices` look by the flags that it was started with: `kubectl exec … -- ebbtide check`.
+//! In the container of `serve`, `plan`, `check` and `prices` look by the flags that it was started with:
+//! `kubectl exec … -- ebbtide check`.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
