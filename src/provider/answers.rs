@@ -117,25 +117,3 @@ fn error_info(failure: &LaunchFailure) -> InstanceErrorInfo {
         instance_error_class: if failure.out_of_resources { OUT_OF_RESOURCES } else { OTHER },
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use prost::Message as _;
-
-    use super::*;
-    use crate::provider::placeholders::MOST_LISTED;
-
-    #[test]
-    fn as_many_placeholders_as_are_listed_fit_into_an_answer_whatever_aws_says_of_their_failure() {
-        let failure = LaunchFailure {
-            code: "UnauthorizedOperation".to_owned(),
-            message: "x".repeat(10_000),
-            out_of_resources: false,
-            launches: 1,
-        };
-        let id = format!("aws:///eu-central-1a/i-placeholder-{}-4999", "g".repeat(255));
-        let one = listed(id, InstanceState::InstanceCreating, Some(error_info(&failure)));
-        let bytes = (one.encoded_len() + 4) * MOST_LISTED;
-        assert!(bytes < 4 << 20, "{bytes}");
-    }
-}

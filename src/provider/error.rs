@@ -10,9 +10,9 @@ use crate::k8s::InstanceId;
 use crate::scale_in::IntentError;
 use crate::telemetry::chain;
 
-/// Cuts a text from outside to what fits into an answer or a log line. A group's name has at most 255 characters.
+/// Cuts a text from outside to what fits into an answer or a log line: 300 bytes. A group's name has at most 255 characters.
 pub(super) fn excerpt(text: &str) -> String {
-    text.chars().take(300).collect()
+    text[..text.floor_char_boundary(300)].to_owned()
 }
 
 /// Why an RPC fails.

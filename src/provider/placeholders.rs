@@ -41,7 +41,7 @@ const AFTER_FAILURE: Duration = Duration::from_secs(30);
 /// the target size counts it all the same.
 ///
 /// Source: [Considerations for large clusters](https://kubernetes.io/docs/setup/best-practices/cluster-large/).
-pub(super) const MOST_LISTED: usize = 5_000;
+const MOST_LISTED: usize = 5_000;
 
 /// The placeholders of all groups.
 #[derive(Debug, Default)]

@@ -126,6 +126,28 @@ async fn as_many_placeholders_bear_an_error_as_have_failed_and_the_minimum_lets_
     assert_eq!(failed(5, 3).await, [""; 0]);
 }
 
+/// The client refuses what is larger than 4 MiB, as cluster-autoscaler's does.
+#[tokio::test(start_paused = true)]
+async fn all_placeholders_of_a_size_that_was_mistyped_fit_into_an_answer_whatever_aws_says_of_their_launches()
+{
+    let name = "g".repeat(255);
+    for letter in ["x", "\u{1f4a5}"] {
+        let mut group = web(6_000).limits(0, 10_000);
+        Arc::make_mut(&mut group.asg).name = name.as_str().into();
+        group.failure = Some(LaunchFailure {
+            code: format!("C{}", "c".repeat(99)),
+            message: letter.repeat(10_000),
+            ..failure(6_000)
+        });
+        let world = World::with(group);
+        let request = NodeGroupNodesRequest { id: name.clone() };
+        let answer = world.client().await.node_group_nodes(request).await.map(tonic::Response::into_inner);
+        let listed = answer.expect("answered").instances;
+        let failed = listed.iter().filter(|i| i.status.as_ref().is_some_and(|s| s.error_info.is_some()));
+        assert_eq!((listed.len(), failed.count()), (5_000, 5_000), "{letter}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn nodes_are_listed_with_their_states_and_placeholders_with_the_reason() {
     let failure = failure(9);

@@ -48,6 +48,9 @@ const TEXTS: &[(&str, &str)] = &[
     ("is lower than the minimum required spot request fulfillment price", "SpotMaxPriceTooLow"),
 ];
 
+/// In bytes. Thousands of placeholders may bear a code in one answer.
+const LONGEST_CODE: usize = 100;
+
 /// Used where the text tells no code.
 const NO_CODE: &str = "LaunchFailed";
 
@@ -55,7 +58,7 @@ const NO_CODE: &str = "LaunchFailed";
 /// instance failed.`, or only a text.
 pub(super) fn read(message: &str) -> LaunchFailure {
     let is_code = |word: &&str| {
-        word.len() > 4
+        (5..=LONGEST_CODE).contains(&word.len())
             && word.starts_with(|c: char| c.is_ascii_uppercase())
             && word.chars().all(|c| c.is_ascii_alphanumeric() || c == '.')
             && word.chars().filter(char::is_ascii_uppercase).count() > 1
@@ -156,6 +159,8 @@ mod tests {
             ),
             ("Client.InternalError: Client error on launch", "LaunchFailed", false),
             ("", "LaunchFailed", false),
+            (&format!("{} - why", "Aa".repeat(50)), &"Aa".repeat(50), false),
+            (&format!("{}a - why", "Aa".repeat(50)), "LaunchFailed", false),
         ];
         for (message, code, out_of_resources) in table {
             let expected =
