@@ -36,6 +36,8 @@ pub struct NodeView {
     pub resource_version: String,
     /// EC2 instance id from `spec.providerID`; `None` if that is not of AWS.
     pub instance: Option<InstanceId>,
+    /// `spec.providerID` as it is written, unless that is [`ProviderId::text_of_instance`] with the zone of its label.
+    pub odd_provider_id: Option<Box<str>>,
     /// `spec.unschedulable`.
     pub unschedulable: bool,
     /// `spec.taints`.
@@ -64,26 +66,38 @@ pub struct NodeView {
     pub allocatable: TextMap,
 }
 
+/// A provider id that is longer is not repeated: whoever makes a Node up may write a megabyte, and an answer to cluster-autoscaler has
+/// to fit into four.
+const LONGEST_PROVIDER_ID: usize = 256;
+
 impl From<&Node> for NodeView {
     fn from(node: &Node) -> Self {
         let meta = &node.metadata;
         let annotation = |key: &str| meta.annotations.as_ref().and_then(|all| all.get(key)).cloned();
         let (spec, status) = (node.spec.as_ref(), node.status.as_ref());
-        let provider_id = spec.and_then(|spec| spec.provider_id.as_deref()).and_then(|id| id.parse().ok());
+        let written = spec.and_then(|spec| spec.provider_id.as_deref()).unwrap_or_default();
+        let instance = match written.parse() {
+            Ok(ProviderId::Instance { instance, .. }) => Some(instance),
+            Ok(ProviderId::Placeholder { .. }) | Err(_) => None,
+        };
+        let labels: TextMap = meta.labels.iter().flatten().collect();
+        let is_usual = |instance: &InstanceId| {
+            let usual = labels.get(names::ZONE).map(|zone| ProviderId::text_of_instance(zone, instance));
+            usual.as_deref() == Some(written)
+        };
+        let is_short = written.len() <= LONGEST_PROVIDER_ID;
         Self {
             name: meta.name.clone().unwrap_or_default().into(),
             uid: meta.uid.clone().unwrap_or_default(),
             resource_version: meta.resource_version.clone().unwrap_or_default(),
-            instance: match provider_id {
-                Some(ProviderId::Instance { instance, .. }) => Some(instance),
-                _ => None,
-            },
+            odd_provider_id: instance.as_ref().filter(|id| is_short && !is_usual(id)).map(|_| written.into()),
+            instance,
             unschedulable: spec.and_then(|spec| spec.unschedulable).unwrap_or_default(),
             taints: spec.and_then(|spec| spec.taints.clone()).unwrap_or_default(),
             record: annotation(names::RECORD).as_deref().map(|text| Box::new(Annotation::from(text))),
             marks: annotation(names::MARKS),
             cordon: annotation(names::CORDON).as_deref().map(Cordon::read),
-            labels: meta.labels.iter().flatten().collect(),
+            labels,
             created: meta.creation_timestamp.as_ref().map(|time| time.0),
             ready: status.map(ready).unwrap_or_default(),
             ready_since: status.and_then(|status| since(status, "True")),
@@ -136,6 +150,7 @@ impl NodeView {
             uid,
             resource_version: _,
             instance,
+            odd_provider_id,
             unschedulable,
             taints,
             record,
@@ -150,8 +165,8 @@ impl NodeView {
             capacity,
             allocatable,
         } = self;
-        (name, uid, instance, unschedulable)
-            == (&other.name, &other.uid, &other.instance, &other.unschedulable)
+        (name, uid, unschedulable) == (&other.name, &other.uid, &other.unschedulable)
+            && (instance, odd_provider_id) == (&other.instance, &other.odd_provider_id)
             && (taints, record, marks, cordon) == (&other.taints, &other.record, &other.marks, &other.cordon)
             && (created, ready, ready_since, unready_since)
                 == (&other.created, &other.ready, &other.ready_since, &other.unready_since)

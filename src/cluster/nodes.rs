@@ -28,6 +28,8 @@ pub struct Nodes {
     synced: watch::Sender<bool>,
     /// How many instances are marked, to be read without the lock: each RPC asks for every instance of a group, and mostly there are none.
     marked: AtomicUsize,
+    /// The same of those with a Node whose provider id is written oddly.
+    odd: AtomicUsize,
 }
 
 /// A watch that has not failed for this long works, even if it has shown no event: a broken one is retried within 5 s,
@@ -45,6 +47,8 @@ struct Inner {
     by_instance: BTreeMap<InstanceId, BTreeSet<NodeName>>,
     /// Instances with a Node that is marked to go.
     marked: BTreeSet<InstanceId>,
+    /// Instances with a Node whose provider id is written oddly.
+    odd: BTreeSet<InstanceId>,
     /// Nodes that have changed since the controller last asked.
     dirty: BTreeSet<NodeName>,
     /// Who waits for a change of which Node.
@@ -86,6 +90,14 @@ impl Nodes {
     /// Whether a Node of this instance is marked to go: it carries a record or wish of ours, or cluster-autoscaler's taint. Cheap.
     pub fn is_marked(&self, instance: &str) -> bool {
         self.marked.load(Ordering::Acquire) > 0 && self.lock().marked.contains(instance)
+    }
+
+    /// The provider id of this instance as the machine's own Node has it, where that is written oddly. Cheap.
+    pub fn odd_provider_id(&self, instance: &str) -> Option<Box<str>> {
+        if self.odd.load(Ordering::Acquire) == 0 || !self.lock().odd.contains(instance) {
+            return None;
+        }
+        self.of_instance(instance).first()?.odd_provider_id.clone()
     }
 
     /// Whether several Nodes name this instance.
@@ -179,6 +191,7 @@ impl Nodes {
 
     fn changed_by(&self, inner: MutexGuard<'_, Inner>) {
         self.marked.store(inner.marked.len(), Ordering::Release);
+        self.odd.store(inner.odd.len(), Ordering::Release);
         drop(inner);
         self.dirty.notify_one();
     }
@@ -218,18 +231,18 @@ impl Inner {
         self.touch(&node);
         let instance = node.instance.clone();
         self.by_name.insert(node.name.clone(), Arc::new(node));
-        self.mark(instance.as_ref());
+        self.sort(instance.as_ref());
     }
 
-    /// Notes whether a Node of the instance is marked to go.
-    fn mark(&mut self, instance: Option<&InstanceId>) {
+    /// Notes whether a Node of the instance is marked to go, and whether one has an odd provider id.
+    fn sort(&mut self, instance: Option<&InstanceId>) {
         let Some(instance) = instance else { return };
         let names = self.by_instance.get(instance).into_iter().flatten();
-        if names.filter_map(|name| self.by_name.get(name)).any(|node| node.is_marked()) {
-            self.marked.insert(instance.clone());
-        } else {
-            self.marked.remove(instance);
-        }
+        let nodes: Vec<_> = names.filter_map(|name| self.by_name.get(name)).collect();
+        let is_marked = nodes.iter().any(|node| node.is_marked());
+        let is_odd = nodes.iter().any(|node| node.odd_provider_id.is_some());
+        put(&mut self.marked, instance, is_marked);
+        put(&mut self.odd, instance, is_odd);
     }
 
     fn remove(&mut self, name: &str) {
@@ -245,7 +258,7 @@ impl Inner {
                 self.gone.insert(instance.clone(), Instant::now());
             }
         }
-        self.mark(node.instance.as_ref());
+        self.sort(node.instance.as_ref());
     }
 
     /// Notifies the followers of a Node, and of the other Nodes of its instance.
@@ -257,6 +270,14 @@ impl Inner {
                 waiting.notify_one();
             }
         }
+    }
+}
+
+fn put(among: &mut BTreeSet<InstanceId>, instance: &InstanceId, belongs: bool) {
+    if belongs {
+        among.insert(instance.clone());
+    } else {
+        among.remove(instance);
     }
 }
 
@@ -325,6 +346,7 @@ mod tests {
     use futures::FutureExt as _;
     use jiff::Timestamp;
     use k8s_openapi::api::core::v1::Taint;
+    use serde_json::json;
 
     use super::*;
     use crate::k8s::names;
@@ -387,6 +409,38 @@ mod tests {
         let taint = Taint { key: names::TO_BE_DELETED.into(), ..Taint::default() };
         nodes.apply(NodeView { taints: vec![taint], ..named("a", None) });
         assert!(is_marked(), "cluster-autoscaler is about to delete it");
+    }
+
+    #[test]
+    fn an_instance_has_the_provider_id_that_the_machines_own_node_has() {
+        let nodes = Nodes::default();
+        let written = |name: &str, zone: &str, provider_id: &str, ready: &str| {
+            let object = json!({
+                "metadata": { "name": name, "resourceVersion": "1", "labels": { names::ZONE: zone } },
+                "spec": { "providerID": provider_id },
+                "status": { "conditions": [{ "type": "Ready", "status": ready }] },
+            });
+            NodeView::from(&serde_json::from_value::<Node>(object).expect("a Node"))
+        };
+        let odd = || nodes.odd_provider_id("i-1").map(String::from);
+        nodes.apply(written("a", "z1", "aws:///z1/i-1", "True"));
+        assert_eq!(odd(), None);
+        for text in ["aws:////i-1", "aws:///z2/i-1", "aws:///z1/op-1/i-1"] {
+            nodes.apply(written("a", "z1", text, "True"));
+            assert_eq!(odd().as_deref(), Some(text));
+        }
+        nodes.apply(written("b", "z1", "aws:///z1/i-1", "False"));
+        assert!(odd().is_some(), "of a machine whose kubelet came back under another name");
+        nodes.apply(written("a", "z1", "aws:////i-1", "Unknown"));
+        nodes.apply(written("b", "z1", "aws:///z1/i-1", "True"));
+        assert_eq!(odd(), None);
+        Sink::delete(&nodes, written("b", "z1", "aws:///z1/i-1", "True"));
+        assert!(odd().is_some());
+        Sink::delete(&nodes, written("a", "z1", "aws:////i-1", "Unknown"));
+        assert!(odd().is_none() && nodes.odd.load(Ordering::Acquire) == 0);
+        // However long somebody makes it, an answer to cluster-autoscaler has to stay short.
+        nodes.apply(written("a", "z1", &format!("aws:///{}/i-1", "z".repeat(300)), "True"));
+        assert_eq!(odd(), None);
     }
 
     #[tokio::test]

@@ -21,6 +21,8 @@ pub const DAEMON_SET_POD: &str = "cluster-autoscaler.kubernetes.io/daemonset-pod
 /// Source: [well-known taints](https://kubernetes.io/docs/reference/labels-annotations-taints/#node-kubernetes-io-unschedulable).
 pub const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
+/// Label of a Node: its availability zone.
+pub const ZONE: &str = "topology.kubernetes.io/zone";
 /// Annotation of a static pod's mirror.
 pub const MIRROR_POD: &str = "kubernetes.io/config.mirror";
 /// Annotation on a pod: `wait` makes it patient.

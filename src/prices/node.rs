@@ -8,7 +8,7 @@ use prost::Message as _;
 
 use super::book::{Book, GIB, Kind, Price, Size, System};
 use crate::groups::{Group, Snapshot};
-use crate::k8s::{ProviderId, quantity};
+use crate::k8s::{ProviderId, names, quantity};
 use crate::template::{Market, Template, tags};
 
 /// How cluster-autoscaler names the nodes of which it asks what the next node of a group would be like: prefix, group, number.
@@ -18,7 +18,7 @@ use crate::template::{Market, Template, tags};
 const TEMPLATE: &str = "template-node-for-";
 
 const TYPE: [&str; 2] = ["node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type"];
-const ZONE: [&str; 2] = ["topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"];
+const ZONE: [&str; 2] = [names::ZONE, "failure-domain.beta.kubernetes.io/zone"];
 const REGION: [&str; 2] = ["topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region"];
 const SYSTEM: [&str; 2] = ["kubernetes.io/os", "beta.kubernetes.io/os"];
 /// Labels that tell how an instance is paid for: of EKS, Karpenter, and by habit.

@@ -69,6 +69,9 @@ pub fn owner<'a>(
 /// The instances of a group, and a placeholder for each that is `missing`. The newest placeholders carry the error of
 /// failed launches: as many as those were for, and no more than can be given up, because cluster-autoscaler asks at once to delete
 /// those.
+///
+/// An instance is listed as its Node spells it: cluster-autoscaler compares the texts, and would have an instance deleted that is
+/// listed otherwise than any Node is registered.
 pub fn instances(
     group: &Group,
     missing: &[usize],
@@ -76,7 +79,10 @@ pub fn instances(
     scale_ins: &dyn ScaleIns,
 ) -> Vec<Instance> {
     let real = group.asg.instances.iter().filter(|i| i.lifecycle.is_node()).map(|instance| {
-        let id = ProviderId::text_of_instance(&instance.zone, &instance.id);
+        let id = match scale_ins.odd_provider_id(&instance.id) {
+            Some(id) => id.into_string(),
+            None => ProviderId::text_of_instance(&instance.zone, &instance.id),
+        };
         listed(id, state(group, instance, scale_ins), None)
     });
     let zone = group.asg.zones.first().cloned().unwrap_or_default();

@@ -4,6 +4,7 @@
 //! - What somebody else writes meanwhile starts now, at draining, whatever it claims: no annotation skips a drain or
 //!   makes a deadline pass. Another replica that accepts a scale-in writes nothing else.
 //!   Unless its cause is cluster-autoscaler, it counts as a wish.
+//! - That AWS ends the machine at some moment outlives the record that says so: no annotation takes that back.
 //! - A moment in the future counts as now: it stands for something that has happened.
 //!
 //! Deadlines are computed from cause, hook and options in [`super::release`], whatever the record says.
@@ -14,6 +15,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::record::{self, Annotation, Cause, Phase, Record, Release, Wish, Written};
 use crate::clock::later;
+use crate::k8s::InstanceId;
 
 /// How far back somebody else's record may date its request: the time it takes from the API server to us.
 const ON_ITS_WAY: SignedDuration = SignedDuration::from_secs(5);
@@ -28,6 +30,8 @@ pub struct Claims {
     believed: Option<Written>,
     /// What this worker wrote last, or tried to.
     ours: VecDeque<String>,
+    /// When an instance's machine ends, by the last believed record that said so.
+    told_end: Option<(InstanceId, Timestamp)>,
 }
 
 impl Claims {
@@ -60,11 +64,20 @@ impl Claims {
                 .unwrap_or_else(|| record::unreadable(written.text())),
             other => other,
         });
+        if let Some(Written::Record(Record { instance, ends_at: Some(at), .. })) = &self.believed {
+            self.told_end = Some((instance.clone(), *at));
+        }
     }
 
     /// What is believed of the annotation.
     pub fn believed(&self) -> Option<&Written> {
         self.believed.as_ref()
+    }
+
+    /// When AWS ends the machine of this instance, by a record that may have been written over or taken off since: the notice is
+    /// not told again.
+    pub fn told_end(&self, instance: &InstanceId) -> Option<Timestamp> {
+        self.told_end.as_ref().filter(|(told, _)| told == instance).map(|(_, at)| *at)
     }
 
     /// The record in the annotation, if something else is believed.

@@ -34,6 +34,11 @@ pub trait ScaleIns: Send + Sync + 'static {
         false
     }
 
+    /// The provider id of this instance as its Node has it, where it is not written as the AWS cloud provider writes them.
+    fn odd_provider_id(&self, _instance: &InstanceId) -> Option<Box<str>> {
+        None
+    }
+
     /// Whether a scale-in of this instance of the group is under way.
     fn is_leaving(&self, group: &GroupName, instance: &InstanceId) -> bool;
 
@@ -110,6 +115,10 @@ impl ScaleIns for Intents {
     fn is_beside(&self, node: &NodeName, instance: &InstanceId) -> bool {
         self.nodes.has_twins(instance)
             && self.nodes.of_instance(instance).iter().skip(1).any(|other| other.name == *node)
+    }
+
+    fn odd_provider_id(&self, instance: &InstanceId) -> Option<Box<str>> {
+        self.nodes.odd_provider_id(instance)
     }
 
     fn is_ready(&self) -> bool {

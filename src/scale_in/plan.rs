@@ -16,10 +16,10 @@ use super::record::{Cause, Phase, Record, Release, Wish, Written};
 use super::settings::Treatment;
 use super::situation::{Situation, Turn};
 use super::{cordon, deadline, drain, events, flush, guard, node_patch, release, report, twins};
-use crate::aws::Lifecycle;
+use crate::aws::{Hook, Lifecycle};
 use crate::clock::later;
 use crate::cluster::{DaemonOwner, PodName, Ready};
-use crate::k8s::{GroupName, names};
+use crate::k8s::{GroupName, InstanceId, names};
 
 /// What to do for the node now.
 pub fn plan(s: &Situation<'_>) -> Plan {
@@ -258,18 +258,14 @@ fn begin_for_hook(s: &Situation<'_>, group: &GroupName, plan: &mut Plan) {
         return;
     };
     let Some(instance) = &s.node.instance else { return };
-    let mut record = Record::new(Cause::LifecycleHook, group, instance, Release::CompleteHook, s.now);
-    record.ends_at = s.expected.and_then(|expected| expected.ends_at);
-    record.release_by = deadline::limit(s.our_limit, &record, Some(hook), s.held_since.unwrap_or(s.now));
-    begin(s, &record, plan);
+    let record = Record::new(Cause::LifecycleHook, group, instance, Release::CompleteHook, s.now);
+    begin(s, record, Some((hook, s.held_since.unwrap_or(s.now))), plan);
 }
 
 /// Begins for an instance that the group retained because its hook was abandoned. No hook limits the drain now.
 fn begin_for_retained(s: &Situation<'_>, group: &GroupName, plan: &mut Plan) {
     let Some(instance) = &s.node.instance else { return };
-    let mut record = Record::new(Cause::LifecycleHook, group, instance, Release::Terminate, s.now);
-    record.release_by = deadline::limit(s.our_limit, &record, None, s.now);
-    begin(s, &record, plan);
+    begin(s, Record::new(Cause::LifecycleHook, group, instance, Release::Terminate, s.now), None, plan);
 }
 
 fn begin_for_operator(s: &Situation<'_>, wish: Wish, plan: &mut Plan) {
@@ -288,15 +284,20 @@ fn begin_for_operator(s: &Situation<'_>, wish: Wish, plan: &mut Plan) {
         // It goes now, whoever else is before it.
         return begin_for_notice(s, group, &expected, plan);
     }
-    if wish.release == Release::TerminateAndDecrement && lifecycle.is_live() && !(s.may_shrink)() {
-        return s.announce(plan, events::cannot_shrink(group));
+    let ends = end_of(s, instance).is_some();
+    let mut release = wish.release;
+    if release == Release::TerminateAndDecrement && lifecycle.is_live() && !(s.may_shrink)() {
+        if !ends {
+            return s.announce(plan, events::cannot_shrink(group));
+        }
+        release = Release::Terminate;
     }
-    if let Turn::Waits { under_way, before } = (s.turn)() {
+    if let Turn::Waits { under_way, before } = (s.turn)()
+        && !ends
+    {
         return operator_queue::wait(s, wish, group, under_way, before, plan);
     }
-    let mut record = Record::new(Cause::Operator, group, instance, wish.release, s.now);
-    record.release_by = deadline::limit(s.our_limit, &record, None, s.now);
-    begin(s, &record, plan);
+    begin(s, Record::new(Cause::Operator, group, instance, release, s.now), None, plan);
 }
 
 /// Begins because a notice says that the instance may have to go.
@@ -309,13 +310,21 @@ fn begin_for_notice(s: &Situation<'_>, group: &GroupName, expected: &Expected, p
         Cause::CapacityEnd if (s.may_shrink)() => Release::TerminateAndDecrement,
         _ => Release::Terminate,
     };
-    let mut record = Record::new(expected.cause, group, instance, release, s.now);
-    record.ends_at = expected.ends_at;
-    record.release_by = deadline::limit(s.our_limit, &record, None, s.now);
-    begin(s, &record, plan);
+    begin(s, Record::new(expected.cause, group, instance, release, s.now), None, plan);
 }
 
-fn begin(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
+/// Begins a scale-in, which a hook may limit since it holds the instance.
+fn begin(s: &Situation<'_>, record: Record, held: Option<(&Hook, Timestamp)>, plan: &mut Plan) {
+    let mut record = Record { ends_at: end_of(s, &record.instance), ..record };
+    let (hook, since) = held.map_or((None, s.now), |(hook, since)| (Some(hook), since));
+    record.release_by = deadline::limit(s.our_limit, &record, hook, since);
     let until = record.release_by.map(|by| s.theirs(by));
-    s.enter(plan, record, Phase::Draining, events::draining(record.cause, &record.instance, until));
+    let event = events::draining(record.cause, &record.instance, until);
+    s.enter(plan, &record, Phase::Draining, event);
+}
+
+/// When AWS ends the machine, as it has told, or as an earlier record says of a moment to come.
+fn end_of(s: &Situation<'_>, instance: &InstanceId) -> Option<Timestamp> {
+    let told = s.memory.claims.told_end(instance).map(|at| s.ours(at)).filter(|at| *at > s.now);
+    s.expected.and_then(|expected| expected.ends_at).into_iter().chain(told).min()
 }

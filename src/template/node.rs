@@ -14,6 +14,7 @@ use super::capacity::{Figures, Resources};
 use super::devices;
 use super::facts::{Facts, Market};
 use crate::aws::{ManagedNodeGroup, TypeInfo};
+use crate::k8s::names;
 
 /// Builds the Node. `first` is the type for labels; `figures` cover all types the group may launch.
 pub(super) fn build(facts: &Facts<'_>, zone: &str, first: &TypeInfo, figures: &Figures) -> Node {
@@ -122,7 +123,7 @@ fn computed_labels(facts: &Facts<'_>, zone: &str, first: &TypeInfo, name: &str) 
         ("beta.kubernetes.io/instance-type", &first.name),
         ("topology.kubernetes.io/region", facts.region),
         ("failure-domain.beta.kubernetes.io/region", facts.region),
-        ("topology.kubernetes.io/zone", zone),
+        (names::ZONE, zone),
         ("failure-domain.beta.kubernetes.io/zone", zone),
         ("topology.ebs.csi.aws.com/zone", zone),
     ]

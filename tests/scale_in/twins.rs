@@ -114,6 +114,22 @@ async fn what_runs_under_the_new_name_of_a_machine_leaves_before_it_goes() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_instance_is_listed_as_its_node_spells_its_provider_id() {
+    let scene = Scene::with(group(2)).await;
+    let machine = scene.first();
+    scene.world.cluster.kill_kubelet(&machine.name);
+    // The AWS cloud provider reads it without the zone as well.
+    let odd = format!("aws:////{}", machine.instance);
+    scene.world.cluster.register_node(node("renamed").provider_id(&odd));
+    scene.until(|w| w.cluster.is_ready("renamed")).await;
+    scene.pass_some(seconds(120)).await;
+    let listed = scene.listed().await;
+    assert!(listed.contains(&odd) && !listed.contains(&scene.provider_id(&machine)), "{listed:?}");
+    let renamed = scene.machines().into_iter().find(|other| other.name == "renamed").expect("registered");
+    assert_eq!(scene.group_of(&renamed).await, "web");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_node_made_up_is_of_no_group() {
     let scene = Scene::with(group(2)).await;
     let machine = scene.first();

@@ -1,6 +1,7 @@
 //! What notices of AWS's make of a node.
 
 use jiff::{SignedDuration, Timestamp};
+use serde_json::json;
 
 use super::scene::*;
 use crate::aws::Lifecycle;
@@ -8,6 +9,7 @@ use crate::cluster::{Cordon, CordonReason};
 use crate::k8s::names;
 use crate::scale_in::action::Action;
 use crate::scale_in::membership::Membership;
+use crate::scale_in::memory::Memory;
 use crate::scale_in::notices::{Expected, Noticed};
 use crate::scale_in::record::{Cause, Phase, Release};
 use crate::scale_in::settings::Treatment;
@@ -68,9 +70,66 @@ fn a_restart_keeps_the_end_that_a_notice_told() {
     let mut scene = told(node().with(pod("web").grace(600)), spot(120));
     scene.plan();
     scene.expected = None;
-    scene.memory = crate::scale_in::memory::Memory::default();
+    scene.memory = Memory::default();
     assert_eq!(evictions(&scene.plan()), [("web".into(), Some(109))]);
     assert_eq!(scene.record().release_by, Some(at(120)));
+}
+
+/// A drain of an interrupted instance that an earlier run began. The notice itself was deleted with that.
+fn interrupted_before_a_restart() -> Scene {
+    let mut scene = told(node().with(pod("web").grace(600)), spot(120));
+    scene.plan();
+    scene.memory = Memory::default();
+    let mut scene = untold(scene);
+    scene.plan();
+    scene.at_start = false;
+    scene
+}
+
+#[test]
+fn what_a_person_writes_over_an_interrupted_drain_waits_for_no_turn_and_has_no_more_time() {
+    for (word, may_shrink, release) in [
+        ("now", true, Release::TerminateAndDecrement),
+        ("now", false, Release::Terminate),
+        ("replace", true, Release::Terminate),
+    ] {
+        let mut scene = interrupted_before_a_restart().annotated(word);
+        scene.turn = Turn::Waits { under_way: 1, before: 3 };
+        scene.may_shrink = may_shrink;
+        scene.plan();
+        let record = scene.record();
+        assert_eq!((record.cause, record.release), (Cause::Operator, release), "{word} {may_shrink}");
+        assert_eq!((record.ends_at, record.release_by), (Some(at(120)), Some(at(120))));
+    }
+}
+
+#[test]
+fn an_end_that_is_over_or_another_machines_makes_no_wish_hurry() {
+    let mut over = interrupted_before_a_restart().annotated("now");
+    over.later(120);
+    let mut anothers = interrupted_before_a_restart();
+    anothers.patch(&json!({ "spec": { "providerID": "aws:///us-east-1a/i-2" } }));
+    for mut scene in [over, anothers.annotated("now")] {
+        scene.turn = Turn::Waits { under_way: 1, before: 3 };
+        scene.plan();
+        assert!(scene.view().scale_in().is_none());
+        scene.turn = Turn::Now;
+        scene.plan();
+        assert_eq!(scene.record().ends_at, None);
+    }
+}
+
+#[test]
+fn under_the_hook_an_interrupted_drain_whose_annotation_is_taken_off_ends_when_its_machine_does() {
+    for annotation in [json!(null), json!("now")] {
+        let mut scene = interrupted_before_a_restart().hooked(300);
+        scene.instance = in_group(Lifecycle::TerminatingWait);
+        scene.held_since = Some(at(0));
+        scene.patch(&json!({ "metadata": { "annotations": { names::RECORD: annotation } } }));
+        scene.plan();
+        let record = scene.record();
+        assert_eq!((record.cause, record.release_by), (Cause::LifecycleHook, Some(at(120))), "{annotation}");
+    }
 }
 
 #[test]

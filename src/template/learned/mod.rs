@@ -39,15 +39,13 @@ const OF_ONE_NODE: [&str; 9] = [
     "beta.kubernetes.io/instance-type",
     "topology.kubernetes.io/region",
     "failure-domain.beta.kubernetes.io/region",
-    ZONE,
+    names::ZONE,
     "failure-domain.beta.kubernetes.io/zone",
     "topology.ebs.csi.aws.com/zone",
     names::EXCLUDE_FROM_LOAD_BALANCERS,
 ];
 
-/// Labels of a node's place: its zone ...
-const ZONE: &str = "topology.kubernetes.io/zone";
-/// ... its zone id, the same in all accounts ...
+/// Labels of a node's place, beside its zone: the zone's id, the same in all accounts ...
 const ZONE_ID: &str = "topology.k8s.aws/zone-id";
 /// ... and anything else AWS says of it, down to its network node.
 ///
@@ -256,7 +254,7 @@ fn is_settled(node: &NodeView, now: Timestamp) -> bool {
 fn is_of_one_node(node: &NodeView, (key, value): (&str, &str)) -> bool {
     OF_ONE_NODE.contains(&key)
         || key.starts_with(PLACES)
-        || [ZONE, ZONE_ID].into_iter().any(|place| node.labels.get(place) == Some(value))
+        || [names::ZONE, ZONE_ID].into_iter().any(|place| node.labels.get(place) == Some(value))
         || value == node.name
         || node.instance.as_ref().is_some_and(|instance| value.contains(instance.as_str()))
 }
