@@ -110,6 +110,7 @@ fn shared(config: &Config, aws: Aws, cluster: Cluster, clock: Clock, stop: Cance
         settings: config.scale_in_settings(),
         pod_events: std::sync::Mutex::default(),
         reports: std::sync::Mutex::default(),
+        guards: std::sync::Mutex::default(),
         eviction_rate: EvictionRate::new(config.eviction_pause),
         turns_given: std::sync::Mutex::default(),
         waiting: Arc::new(Board::default()),

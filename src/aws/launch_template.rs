@@ -97,21 +97,18 @@ impl LaunchSpec {
 }
 
 impl Volumes {
-    /// The root volume is the device that Kubernetes AMIs use as root, else the first one; Bottlerocket's second is
-    /// `/dev/xvdb`.
+    /// The root volume is the device that AMIs have as root; Bottlerocket's second is `/dev/xvdb`. A template may map others alone:
+    /// the AMI has the root volume's size then.
     ///
     /// Sources: [Device names for volumes on EC2
-    /// instances](https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/device_naming.html) (the AMI decides which is
-    /// root; we do not ask for it), [Bottlerocket, default
+    /// instances](https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/device_naming.html) (which two are reserved for the root
+    /// volume), [Bottlerocket, default
     /// volumes](https://github.com/bottlerocket-os/bottlerocket#default-volumes).
     fn of<'a>(volumes: impl Iterator<Item = (&'a str, i32)>) -> Self {
         let volumes: Vec<_> = volumes.collect();
         let size =
             |names: &[&str]| volumes.iter().find(|(device, _)| names.contains(device)).map(|&(_, gib)| gib);
-        Self {
-            root_gib: size(&["/dev/xvda", "/dev/sda1"]).or(volumes.first().map(|&(_, gib)| gib)),
-            data_gib: size(&["/dev/xvdb"]),
-        }
+        Self { root_gib: size(&["/dev/xvda", "/dev/sda1"]), data_gib: size(&["/dev/xvdb"]) }
     }
 }
 
@@ -141,7 +138,7 @@ mod tests {
         let root = |volumes: &[(&str, i32)]| Volumes::of(volumes.iter().copied()).root_gib;
         assert_eq!(root(&[("/dev/sdb", 500), ("/dev/xvda", 80)]), Some(80));
         assert_eq!(root(&[("/dev/sda1", 30)]), Some(30));
-        assert_eq!(root(&[("/dev/sdf", 40), ("/dev/sdg", 50)]), Some(40));
+        assert_eq!(root(&[("/dev/sdf", 40), ("/dev/sdg", 50)]), None, "volumes for data");
         assert_eq!(root(&[]), None);
     }
 }

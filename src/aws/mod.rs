@@ -123,11 +123,7 @@ impl Aws {
     /// Clients configured by `config`, except for time-outs and retries.
     pub fn new(config: &SdkConfig) -> Result<Self, NoRegion> {
         let region = config.region().ok_or(NoRegion)?.to_string();
-        let sts = aws_sdk_sts::config::Builder::from(config)
-            .timeout_config(timeouts())
-            .retry_config(RetryConfig::disabled());
-        let sts = Some(aws_sdk_sts::Client::from_conf(sts.build()));
-        Ok(Self { sts, ..Self::with(config, region) })
+        Ok(Self::with(config, region))
     }
 
     /// Clients for this region and endpoint, by `proxy` if given. The SDK's chain of environment, profiles and instance
@@ -166,39 +162,27 @@ impl Aws {
             .sleep_impl(SharedAsyncSleep::new(TokioSleep::new()))
             .time_source(SharedTimeSource::new(TokioTime { since: Instant::now() }))
             .build();
-        Self::with(&config, WORLDS_REGION.to_owned())
+        Self { sts: None, ..Self::with(&config, WORLDS_REGION.to_owned()) }
     }
 
     fn with(config: &SdkConfig, region: String) -> Self {
-        let timeouts = timeouts();
-        let once = RetryConfig::disabled();
-        let autoscaling = aws_sdk_autoscaling::config::Builder::from(config)
-            .timeout_config(timeouts.clone())
-            .retry_config(once.clone());
-        let ec2 = aws_sdk_ec2::config::Builder::from(config)
-            .timeout_config(timeouts.clone())
-            .retry_config(once.clone());
-        let eks = aws_sdk_eks::config::Builder::from(config)
-            .timeout_config(timeouts.clone())
-            .retry_config(once.clone());
-        let sqs = aws_sdk_sqs::config::Builder::from(config)
-            .timeout_config(timeouts.clone())
-            .retry_config(once.clone());
-        let load_balancing = aws_sdk_elasticloadbalancingv2::config::Builder::from(config)
-            .timeout_config(timeouts.clone())
-            .retry_config(once.clone());
-        let pricing = aws_sdk_pricing::config::Builder::from(config)
+        let config = config
+            .to_builder()
+            .timeout_config(timeouts())
+            // What may be tried again is, by `retry`.
+            .retry_config(RetryConfig::disabled())
+            .build();
+        let pricing = aws_sdk_pricing::config::Builder::from(&config)
             .region(Region::from_static(price_list::served_by(&region)))
-            .timeout_config(timeouts)
-            .retry_config(once);
+            .build();
         Self {
-            autoscaling: aws_sdk_autoscaling::Client::from_conf(autoscaling.build()),
-            ec2: aws_sdk_ec2::Client::from_conf(ec2.build()),
-            eks: aws_sdk_eks::Client::from_conf(eks.build()),
-            sqs: aws_sdk_sqs::Client::from_conf(sqs.build()),
-            load_balancing: aws_sdk_elasticloadbalancingv2::Client::from_conf(load_balancing.build()),
-            pricing: aws_sdk_pricing::Client::from_conf(pricing.build()),
-            sts: None,
+            autoscaling: aws_sdk_autoscaling::Client::new(&config),
+            ec2: aws_sdk_ec2::Client::new(&config),
+            eks: aws_sdk_eks::Client::new(&config),
+            sqs: aws_sdk_sqs::Client::new(&config),
+            load_balancing: aws_sdk_elasticloadbalancingv2::Client::new(&config),
+            pricing: aws_sdk_pricing::Client::from_conf(pricing),
+            sts: Some(aws_sdk_sts::Client::new(&config)),
             region,
             calls: Calls::default(),
             dry_run: None,

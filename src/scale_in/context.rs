@@ -85,6 +85,8 @@ pub struct Shared {
     pub pod_events: Mutex<PodEvents>,
     /// Whether conditions of Nodes can be written.
     pub reports: Mutex<Outage>,
+    /// Whether guards can be written.
+    pub guards: Mutex<Outage>,
     /// What would have been done, in a dry run.
     pub dry_run: Option<DryRun>,
     /// How many evictions go out a second.

@@ -207,25 +207,17 @@ fn ask(
     if class == Class::Patient {
         return WaitReason::Patient;
     }
-    match (after, gone_by.map(|by| order::first_call(by, pod.grace_seconds))) {
-        (None, _) if turn => {}
-        // Priorities and orders give way before graces do.
-        (_, Some(call)) if call <= s.now => {}
-        (None, call) => {
-            if let Some(call) = call {
-                plan.wake(call);
-            }
-            return WaitReason::Queued;
+    let first_call = gone_by.map(|by| order::first_call(by, pod.grace_seconds));
+    let is_late = first_call.is_some_and(|call| call <= s.now);
+    let has_turn = after.is_none() && turn;
+    // Priorities and orders give way before graces do.
+    if !has_turn && !is_late {
+        if let Some(call) = first_call {
+            plan.wake(call);
         }
-        (Some(order), call) => {
-            if let Some(call) = call {
-                plan.wake(call);
-            }
-            return WaitReason::After(order);
-        }
+        return after.map_or(WaitReason::Queued, WaitReason::After);
     }
     let own_waits = s.is_own(pod).then(|| s.others_may_lead_until()).flatten();
-    let is_late = gone_by.is_some_and(|by| order::first_call(by, pod.grace_seconds) <= s.now);
     let returned_waits = s.memory.returns.asked_from(pod).map(|at| s.ours(at));
     let returned_waits = returned_waits.filter(|at| *at > s.now && !is_late);
     if let Some(until) = own_waits.max(returned_waits) {

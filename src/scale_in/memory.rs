@@ -17,7 +17,7 @@ use super::record::Phase;
 use super::returns::Returns;
 use crate::aws::{AwsError, Lifecycle};
 use crate::clock::{backoff, later, signed};
-use crate::cluster::{Answer, NodeView, PodView};
+use crate::cluster::{Answer, DrainState, NodeView, PodView};
 use crate::telemetry::chain;
 
 /// Pause between tries of an eviction that a budget blocks, the same as in `kubectl drain`.
@@ -148,6 +148,8 @@ pub struct Memory {
     pub asked: BTreeMap<String, Timestamp>,
     /// Pods that an Event has told of their end, by UID, and in which phase.
     pub told_pods: BTreeSet<(String, Phase)>,
+    /// What the Node's conditions were made to say last, and when.
+    pub reported: Option<(DrainState, Timestamp)>,
     /// What was announced last, by topic, and when.
     pub announced: BTreeMap<String, Timestamp>,
     /// AWS refuses to shrink the group.

@@ -23,7 +23,7 @@ use crate::cluster::{Answer, Nodes};
 use crate::k8s::GroupName;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
-#[allow(non_camel_case_types, reason = "label values are spelled as Prometheus has them")]
+#[expect(non_camel_case_types, reason = "label values are spelled as Prometheus has them")]
 enum Reply {
     going,
     gone,

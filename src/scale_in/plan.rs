@@ -275,7 +275,8 @@ fn begin_for_operator(s: &Situation<'_>, wish: Wish, plan: &mut Plan) {
         }
         return;
     };
-    if lifecycle.is_held() && !lifecycle.is_live() {
+    let will_be_held = *lifecycle == Lifecycle::Terminating && s.hook.ours().is_some();
+    if will_be_held || lifecycle.is_held() && !lifecycle.is_live() {
         return begin_for_hook(s, group, plan);
     }
     if let Some(expected) = s.expected.filter(|expected| expected.treatment == Treatment::Drain)

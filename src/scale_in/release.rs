@@ -142,7 +142,10 @@ pub(super) fn take_out_of_the_group(s: &Situation<'_>, record: &Record, plan: &m
         match s.others_may_lead_until().filter(|_| s.is_our_own_node()) {
             // Noted by one who does not lead any more when it is to be sent, it would be taken for sent, for minutes.
             Some(until) => plan.wake(until),
-            None => terminate(s, record, group, *seen, plan),
+            None => {
+                announce_refusal(s, record, plan);
+                terminate(s, record, group, *seen, plan);
+            }
         }
     }
     record.clone()
@@ -329,7 +332,6 @@ fn complete(s: &Situation<'_>, record: &Record, hook: &Hook, seen: Timestamp, pl
 }
 
 fn terminate(s: &Situation<'_>, record: &Record, group: &GroupName, seen: Timestamp, plan: &mut Plan) {
-    announce_refusal(s, record, plan);
     if may_terminate(s, record, seen, plan) {
         let (record, terminate) = noted(s, record, group);
         s.patch(plan, s.with_record(&record), vec![terminate]);

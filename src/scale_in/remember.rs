@@ -19,8 +19,11 @@ use crate::telemetry::chain;
 /// Pause after a write conflict: the newer Node is known by now.
 const OVERTAKEN: SignedDuration = SignedDuration::ZERO;
 
-/// The watch shows a new guard, or an existing DaemonSet, within this time.
+/// A new guard (which is not repeated before), or an existing DaemonSet, is seen on the watch within this time.
 const SOON_SEEN: SignedDuration = SignedDuration::from_secs(5);
+
+/// A guard that is forbidden is tried again after this time: a candidate is drained ten minutes later, by default.
+const STAYS_FORBIDDEN: SignedDuration = SignedDuration::from_mins(5);
 
 /// A Node that could not be deleted (EC2 still has its instance, somebody's finalizer keeps it, a right is missing) is tried
 /// again after this time.
@@ -61,16 +64,7 @@ impl Worker {
                     How::Asked | How::Deleted => self.memory.note_deletion(uid, answer, now),
                 }
             }
-            Outcome::Guarded { uid, result: Ok(()) | Err(ApiError::NotFound | ApiError::Conflict) } => {
-                // Do not repeat it before the watch shows it.
-                self.memory.failed(&Task::Guard(uid), now, Some(SOON_SEEN));
-            }
-            Outcome::Guarded { uid, result: Err(error) } => {
-                if !matches!(error, ApiError::DryRun) {
-                    tracing::warn!(node = self.name.as_str(), error = %chain(&error), "annotation that keeps cluster-autoscaler from evicting a DaemonSet pod could not be changed: tried again");
-                }
-                self.memory.failed(&Task::Guard(uid), now, None);
-            }
+            Outcome::Guarded { uid, result } => self.hear_of_guard(uid, result),
             Outcome::DaemonSet { uid, exists } => self.hear_of_daemon_set(uid, &exists),
             Outcome::NotHeld { noted_at, unknown } => {
                 if let Some(error) = unknown {
@@ -124,6 +118,24 @@ impl Worker {
         }
     }
 
+    fn hear_of_guard(&mut self, uid: String, result: Result<(), ApiError>) {
+        let mut outage = self.shared.guards.lock().unwrap_or_else(PoisonError::into_inner);
+        let pause = match result {
+            Ok(()) | Err(ApiError::NotFound | ApiError::Conflict) => {
+                outage.ends();
+                Some(SOON_SEEN)
+            }
+            Err(error) => {
+                if !matches!(error, ApiError::DryRun) && outage.lasts().is_some() {
+                    tracing::warn!(node = self.name.as_str(), error = %chain(&error), "annotation that keeps cluster-autoscaler from evicting a DaemonSet pod could not be changed: tried again");
+                }
+                is_forbidden(&error).then_some(STAYS_FORBIDDEN)
+            }
+        };
+        drop(outage);
+        self.memory.failed(&Task::Guard(uid), self.shared.clock.now(), pause);
+    }
+
     /// Conditions are for others: nothing waits for them, and what fails is told rarely, as where the right was left out.
     fn hear_of_report(&mut self, result: Result<NodeView, ApiError>) {
         let now = self.shared.clock.now();
@@ -132,6 +144,7 @@ impl Worker {
             Ok(node) => {
                 outage.ends();
                 self.memory.worked(Task::Report, now);
+                self.memory.reported = node.drain_state.map(|state| (state, now));
                 self.shared.nodes.update(node);
             }
             Err(error) => {
@@ -223,6 +236,11 @@ impl Worker {
         }
         self.shared.groups.refresh_soon();
     }
+}
+
+/// Whether a right is missing, or somebody's policy is against it.
+fn is_forbidden(error: &ApiError) -> bool {
+    matches!(error, ApiError::Refused(status) if matches!(status.code, 403 | 422))
 }
 
 fn call(how: How) -> Call {

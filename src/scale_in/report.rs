@@ -1,10 +1,16 @@
 //! Telling others by conditions of the Node how far its drain is. Nothing waits for that. Pure.
 
+use jiff::SignedDuration;
+
 use super::action::{Action, Plan};
 use super::memory::Task;
 use super::record::{Phase, Record};
 use super::situation::Situation;
+use crate::clock::later;
 use crate::cluster::DrainState;
+
+/// What somebody else has undone is written again no sooner.
+const AGAIN_AFTER: SignedDuration = SignedDuration::from_secs(30);
 
 /// Plans the report of a scale-in, or that there is none any more.
 pub(super) fn report(s: &Situation<'_>, record: Option<&Record>, plan: &mut Plan) {
@@ -19,6 +25,11 @@ pub(super) fn report(s: &Situation<'_>, record: Option<&Record>, plan: &mut Plan
     let is_written = s.memory.tries(&Task::Node).is_some_and(|tries| tries.in_flight);
     if s.node.drain_state == Some(wanted) || plan.writes_node() || is_written {
         return;
+    }
+    if let Some((_, told)) = s.memory.reported.filter(|(state, _)| *state == wanted)
+        && later(told, AGAIN_AFTER) > s.now
+    {
+        return plan.wake(later(told, AGAIN_AFTER));
     }
     s.attempt(plan, &Task::Report, || Action::Report(wanted));
 }

@@ -10,7 +10,7 @@ use super::record::{Cause, Record};
 use crate::clock::{later, signed};
 
 /// Settings of scale-ins.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// Flush times.
     pub flush: Flush,

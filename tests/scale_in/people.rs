@@ -3,8 +3,10 @@
 use ebbtide::sim::ca_drain::{Flags, drain_and_delete};
 use ebbtide::sim::cluster::{Event, Verb, daemon_set, pod};
 use ebbtide::sim::world::World;
+use ebbtide::telemetry::captured;
 use jiff::SignedDuration;
 use serde_json::json;
+use tracing::Level;
 
 use crate::journal_queries::{
     TERMINATE, assert_nothing_lost, decrements, has_exited, is_asked, last_exit, notes, phase_at, stamps,
@@ -173,6 +175,23 @@ async fn a_guard_that_was_cut_off_in_the_middle_is_taken_off_all_the_same() {
     scene.pass_some(seconds(61)).await;
     scene.patch_node(&machine, json!({ "spec": { "taints": null } })).await;
     scene.until(|w| guards(w, &machine, "shipper-") == [None]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guard_that_is_forbidden_is_told_of_once_and_not_tried_without_end() {
+    let (log, _guard) = captured::log(Level::WARN);
+    let scene = Scene::with(group(2)).await;
+    scene.world.cluster.forbid(Verb::Patch, "pods");
+    for machine in scene.machines() {
+        scene.taint(&machine, CANDIDATE).await;
+    }
+    scene.pass_some(seconds(900)).await;
+    let tried = scene
+        .world
+        .cluster
+        .count(|entry| matches!(&entry.what, Event::Request { verb: Verb::Patch, resource: "pods", .. }));
+    assert!((4..=8).contains(&tried), "{tried} for two pods");
+    assert_eq!(log.text().matches("could not be changed").count(), 3, "every five minutes: {}", log.text());
 }
 
 #[tokio::test(start_paused = true)]

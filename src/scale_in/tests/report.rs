@@ -42,3 +42,18 @@ fn no_report_goes_out_beside_a_write_of_the_node() {
     scene.plan();
     assert_eq!(scene.reports, []);
 }
+
+#[test]
+fn a_condition_that_somebody_else_takes_away_is_written_again_after_a_pause() {
+    let mut scene = node().by_autoscaler().with(pod("web"));
+    scene.plan();
+    scene.memory.reported = Some((DrainState::InProgress, scene.now));
+    ready(&mut scene, "True");
+    scene.later(29);
+    let wakes = scene.plan().wake_at;
+    assert_eq!((scene.reports.len(), wakes), (1, Some(at(30))));
+    scene.later(1);
+    ready(&mut scene, "True");
+    scene.plan();
+    assert_eq!(scene.reports, [DrainState::InProgress; 2]);
+}

@@ -16,6 +16,7 @@ use crate::scale_in::membership::Membership;
 use crate::scale_in::memory::Task;
 use crate::scale_in::node_patch;
 use crate::scale_in::record::{Cause, Phase, Record, Release};
+use crate::scale_in::situation::Turn;
 
 fn shown(scene: &mut Scene, lifecycle: Lifecycle) {
     scene.instance = Membership::In { group: "g".into(), lifecycle, seen: scene.now };
@@ -139,14 +140,17 @@ fn a_retained_instance_whose_node_has_no_record_is_drained_and_terminated() {
 }
 
 #[test]
-fn a_wish_for_what_a_hook_holds_is_the_hooks_scale_in() {
+fn a_wish_for_what_a_hook_holds_or_is_about_to_is_the_hooks_scale_in_and_waits_for_nobody() {
+    let waits = Turn::Waits { under_way: 1, before: 0 };
     let table = [
-        (Lifecycle::InService, Cause::Operator),
-        (Lifecycle::Standby, Cause::Operator),
-        (Lifecycle::TerminatingWait, Cause::LifecycleHook),
+        (Lifecycle::InService, Turn::Now, Cause::Operator),
+        (Lifecycle::Standby, Turn::Now, Cause::Operator),
+        (Lifecycle::Terminating, waits, Cause::LifecycleHook),
+        (Lifecycle::TerminatingWait, waits, Cause::LifecycleHook),
     ];
-    for (lifecycle, cause) in table {
+    for (lifecycle, turn, cause) in table {
         let mut scene = node().hooked(60).annotated("now");
+        scene.turn = turn;
         shown(&mut scene, lifecycle);
         scene.plan();
         assert_eq!(scene.record().cause, cause, "{lifecycle:?}");

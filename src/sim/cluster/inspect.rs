@@ -113,11 +113,6 @@ impl Cluster {
         })
     }
 
-    /// How many requests of any kind the API server has answered.
-    pub fn all_requests(&self) -> usize {
-        self.count(|entry| matches!(entry.what, Event::Request { .. }))
-    }
-
     /// How many journal entries match.
     pub fn count(&self, mut such: impl FnMut(&Entry) -> bool) -> usize {
         self.read(|state| state.journal.entries().iter().filter(|entry| such(entry)).count())

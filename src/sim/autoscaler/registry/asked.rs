@@ -1,6 +1,6 @@
 //! The registry's results for one loop.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
@@ -35,13 +35,6 @@ impl Registry {
             (counts && upcoming > 0).then(|| (group.clone(), upcoming))
         };
         self.ranges.iter().filter_map(of).collect()
-    }
-
-    /// Names of Nodes that count as upcoming.
-    pub fn registered_upcoming(&self) -> BTreeSet<String> {
-        let upcoming = self.upcoming();
-        let of = |group: &String| self.not_started.get(group).into_iter().flatten().cloned();
-        upcoming.keys().flat_map(of).collect()
     }
 
     /// IsClusterHealthy.

@@ -133,7 +133,6 @@ pub struct Registry {
     unregistered_since: BTreeMap<String, Timestamp>,
     errors_before: BTreeSet<String>,
     readiness: BTreeMap<String, Readiness>,
-    not_started: BTreeMap<String, Vec<String>>,
     total: Readiness,
     ranges: BTreeMap<String, AcceptableRange>,
     incorrect: BTreeMap<String, IncorrectSize>,
@@ -183,7 +182,6 @@ impl Registry {
             unregistered_since: BTreeMap::new(),
             errors_before: BTreeSet::new(),
             readiness: BTreeMap::new(),
-            not_started: BTreeMap::new(),
             total: Readiness::default(),
             ranges: BTreeMap::new(),
             incorrect: BTreeMap::new(),
@@ -212,7 +210,6 @@ impl Registry {
 
     fn update_readiness(&mut self) {
         let (mut groups, mut total) = (BTreeMap::<String, Readiness>::new(), Readiness::default());
-        self.not_started.clear();
         let mut startup_time = self.options.max_node_startup_time;
         for (node, group) in &self.look.nodes {
             // Nodes of no group get the last group's time, as the newer version is written.
@@ -233,11 +230,7 @@ impl Registry {
             };
             kind(&mut total);
             if let Some(group) = group {
-                let before = groups.entry(group.clone()).or_default().not_started;
                 kind(groups.entry(group.clone()).or_default());
-                if groups[group].not_started > before {
-                    self.not_started.entry(group.clone()).or_default().push(node.name.clone());
-                }
             }
         }
         for (id, group) in &self.look.unregistered {
