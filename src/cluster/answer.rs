@@ -56,6 +56,16 @@ impl From<kube::Error> for ApiError {
     }
 }
 
+impl ApiError {
+    /// Whether a right is missing, or somebody's policy or webhook is against it.
+    ///
+    /// Source: 400 is the code of a webhook's refusal that tells none
+    /// ([`ToStatusErr`](https://github.com/kubernetes/apiserver/blob/master/pkg/admission/plugin/webhook/errors/statuserror.go)).
+    pub fn is_forbidden(&self) -> bool {
+        matches!(self, Self::Refused(status) if matches!(status.code, 400 | 403 | 422))
+    }
+}
+
 /// A patch with another UID than the object's is refused as an attempt to change the UID.
 fn is_another(status: &Status) -> bool {
     status.code == 422 && status.message.contains("metadata.uid")
@@ -156,6 +166,15 @@ mod tests {
 
     fn status(json: &str) -> Status {
         serde_json::from_str(json).expect("a Status")
+    }
+
+    #[test]
+    fn what_is_forbidden_is_told_from_what_fails() {
+        let refused = |code: u16| ApiError::Refused(Box::new(status(&format!(r#"{{"code":{code}}}"#))));
+        for (code, is_forbidden) in [(400, true), (403, true), (422, true), (429, false), (500, false)] {
+            assert_eq!(refused(code).is_forbidden(), is_forbidden, "{code}");
+        }
+        assert!(!ApiError::TimedOut.is_forbidden());
     }
 
     #[test]

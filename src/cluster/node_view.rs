@@ -68,7 +68,7 @@ pub struct NodeView {
 
 /// A provider id that is longer is not repeated: whoever makes a Node up may write a megabyte, and an answer to cluster-autoscaler has
 /// to fit into four.
-const LONGEST_PROVIDER_ID: usize = 256;
+const LONGEST_PROVIDER_ID: usize = 128;
 
 impl From<&Node> for NodeView {
     fn from(node: &Node) -> Self {

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
@@ -76,7 +77,7 @@ impl Nodes {
         let inner = self.lock();
         let names = inner.by_instance.get(instance).into_iter().flatten();
         let mut nodes: Vec<_> = names.filter_map(|name| inner.by_name.get(name)).cloned().collect();
-        nodes.sort_by_key(|node| (node.ready != Ready::Yes, node.created));
+        nodes.sort_by_key(|node| own_first(node));
         nodes
     }
 
@@ -94,10 +95,13 @@ impl Nodes {
 
     /// The provider id of this instance as the machine's own Node has it, where that is written oddly. Cheap.
     pub fn odd_provider_id(&self, instance: &str) -> Option<Box<str>> {
-        if self.odd.load(Ordering::Acquire) == 0 || !self.lock().odd.contains(instance) {
+        if self.odd.load(Ordering::Acquire) == 0 {
             return None;
         }
-        self.of_instance(instance).first()?.odd_provider_id.clone()
+        let inner = self.lock();
+        let names = inner.by_instance.get(instance).filter(|_| inner.odd.contains(instance))?;
+        let nodes = names.iter().filter_map(|name| inner.by_name.get(name));
+        nodes.min_by_key(|node| own_first(node))?.odd_provider_id.clone()
     }
 
     /// Whether several Nodes name this instance.
@@ -273,6 +277,11 @@ impl Inner {
     }
 }
 
+/// Of several Nodes of an instance, the machine's own comes first by this, most likely.
+fn own_first(node: &NodeView) -> (bool, Option<Timestamp>) {
+    (node.ready != Ready::Yes, node.created)
+}
+
 fn put(among: &mut BTreeSet<InstanceId>, instance: &InstanceId, belongs: bool) {
     if belongs {
         among.insert(instance.clone());
@@ -344,7 +353,6 @@ impl Sink<Seen<Node>> for Nodes {
 #[cfg(test)]
 mod tests {
     use futures::FutureExt as _;
-    use jiff::Timestamp;
     use k8s_openapi::api::core::v1::Taint;
     use serde_json::json;
 

@@ -15,6 +15,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::record::{self, Annotation, Cause, Phase, Record, Release, Wish, Written};
 use crate::clock::later;
+use crate::cluster::NodeView;
 use crate::k8s::InstanceId;
 
 /// How far back somebody else's record may date its request: the time it takes from the API server to us.
@@ -30,7 +31,7 @@ pub struct Claims {
     believed: Option<Written>,
     /// What this worker wrote last, or tried to.
     ours: VecDeque<String>,
-    /// When an instance's machine ends, by the last believed record that said so.
+    /// When the machine of the Node's instance ends, by the last believed record.
     told_end: Option<(InstanceId, Timestamp)>,
 }
 
@@ -44,8 +45,9 @@ impl Claims {
         }
     }
 
-    /// Takes in the annotation at `now`, by the record's clock. `at_start`: an earlier run wrote it.
-    pub fn see(&mut self, written: Option<&Annotation>, at_start: bool, now: Timestamp) {
+    /// Takes in the Node's annotation at `now`, by the record's clock. `at_start`: an earlier run wrote it.
+    pub fn see(&mut self, node: &NodeView, at_start: bool, now: Timestamp) {
+        let written = node.record.as_deref();
         if self.written.as_ref() == written {
             return;
         }
@@ -60,12 +62,18 @@ impl Claims {
                 Written::Record(claimed)
             }
             Written::Record(claimed) if at_start => Written::Record(past(claimed, now)),
-            Written::Record(claimed) => from_somebody(claimed, before.as_ref(), now)
-                .unwrap_or_else(|| record::unreadable(written.text())),
+            Written::Record(claimed) => {
+                let told_end = self.told_end(&claimed.instance).filter(|at| *at > now);
+                from_somebody(claimed, before.as_ref(), told_end, now)
+                    .unwrap_or_else(|| record::unreadable(written.text()))
+            }
             other => other,
         });
-        if let Some(Written::Record(Record { instance, ends_at: Some(at), .. })) = &self.believed {
-            self.told_end = Some((instance.clone(), *at));
+        // One that says nothing of it corrects one that did: another replica may have believed that of somebody else's.
+        if let Some(Written::Record(record)) = &self.believed
+            && node.instance.as_ref() == Some(&record.instance)
+        {
+            self.told_end = record.ends_at.map(|at| (record.instance.clone(), at));
         }
     }
 
@@ -103,7 +111,12 @@ fn past(claimed: Record, now: Timestamp) -> Record {
 
 /// Somebody else's record, put back to its beginning; what only we can know is kept from `before`. `None` if it alone
 /// claims that the group took the instance out: the group shows that. Unless cluster-autoscaler's, a first one is a wish.
-fn from_somebody(claimed: Record, before: Option<&Record>, now: Timestamp) -> Option<Written> {
+fn from_somebody(
+    claimed: Record,
+    before: Option<&Record>,
+    told_end: Option<Timestamp>,
+    now: Timestamp,
+) -> Option<Written> {
     let before = before.filter(|before| before.instance == claimed.instance);
     let claimed = past(claimed, now);
     let not_before = before.map_or(later(now, -ON_ITS_WAY), |before| before.requested_at);
@@ -121,7 +134,7 @@ fn from_somebody(claimed: Record, before: Option<&Record>, now: Timestamp) -> Op
         phase_since: now,
         empty_since: None,
         // A notice comes to us, not to others.
-        ends_at: before.and_then(|before| before.ends_at),
+        ends_at: before.and_then(|before| before.ends_at).or(told_end),
         limited_since: before.and_then(|before| before.limited_since),
         requested_at: claimed.requested_at.max(not_before),
         group: before.map_or(claimed.group, |before| before.group.clone()),
@@ -142,12 +155,17 @@ mod tests {
         Record::new(Cause::Autoscaler, "g", "i-1", Release::TerminateAndDecrement, at(requested))
     }
 
-    fn written(record: &Record) -> Annotation {
-        record::write(record).as_str().into()
+    /// The Node of `i-1` with this annotation.
+    fn node(text: &str) -> NodeView {
+        NodeView { instance: Some("i-1".into()), record: Some(Box::new(text.into())), ..NodeView::default() }
+    }
+
+    fn written(record: &Record) -> NodeView {
+        node(&record::write(record))
     }
 
     fn seen(claims: &mut Claims, record: &Record, at_start: bool, now: i64) -> Record {
-        claims.see(Some(&written(record)), at_start, at(now));
+        claims.see(&written(record), at_start, at(now));
         match claims.believed() {
             Some(Written::Record(record)) => record.clone(),
             other => panic!("{other:?}"),
@@ -216,11 +234,33 @@ mod tests {
     }
 
     #[test]
+    fn an_end_that_was_told_outlives_its_record_until_a_believed_one_says_otherwise() {
+        let instance = InstanceId::from("i-1");
+        let ends = |second: Option<i64>| Record { ends_at: second.map(at), ..record(-100) };
+        let mut claims = Claims::default();
+        seen(&mut claims, &ends(Some(500)), true, 0);
+        claims.see(&node("now"), false, at(10));
+        assert_eq!(claims.told_end(&instance), Some(at(500)));
+        assert_eq!(seen(&mut claims, &record(15), false, 20).ends_at, Some(at(500)), "cluster-autoscaler's");
+        claims.see(&node("now"), false, at(490));
+        let late = seen(&mut claims, &record(500), false, 500);
+        assert_eq!((late.ends_at, claims.told_end(&instance)), (None, None), "it was spared");
+        // Somebody's was believed where nobody led; who led has corrected it.
+        seen(&mut claims, &ends(Some(500)), true, 0);
+        seen(&mut claims, &ends(None), true, 10);
+        assert_eq!(claims.told_end(&instance), None);
+        // A record of another instance's is void.
+        seen(&mut claims, &ends(Some(500)), true, 0);
+        seen(&mut claims, &Record { instance: "i-2".into(), ..ends(Some(50)) }, true, 10);
+        assert_eq!(claims.told_end(&instance), Some(at(500)));
+    }
+
+    #[test]
     fn a_record_that_is_not_cluster_autoscalers_is_a_wish() {
         for cause in [Cause::Operator, Cause::LifecycleHook] {
             let mut claims = Claims::default();
             let forged = Record { cause, release: Release::Terminate, ..far(-10) };
-            claims.see(Some(&written(&forged)), false, at(0));
+            claims.see(&written(&forged), false, at(0));
             let wish = Wish { release: Release::Terminate, since: None };
             assert_eq!(claims.believed(), Some(&Written::Wish(wish)));
         }
@@ -230,13 +270,13 @@ mod tests {
     fn whether_the_group_has_taken_an_instance_out_is_not_believed() {
         let taken_out = Record { release: Release::CompleteHook, ..far(-100) };
         let mut claims = Claims::default();
-        claims.see(Some(&written(&taken_out)), false, at(0));
+        claims.see(&written(&taken_out), false, at(0));
         assert!(matches!(claims.believed(), Some(Written::Unreadable(_))));
         // A record of one instance says nothing about another.
         let mut claims = Claims::default();
         seen(&mut claims, &taken_out, true, 0);
         let other = Record { instance: "i-2".into(), ..taken_out.clone() };
-        claims.see(Some(&written(&other)), false, at(10));
+        claims.see(&written(&other), false, at(10));
         assert!(matches!(claims.believed(), Some(Written::Unreadable(_))));
         let mut claims = Claims::default();
         seen(&mut claims, &taken_out, true, 0);

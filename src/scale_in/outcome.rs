@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::action::Action;
 use crate::aws::{AwsError, Hook};
-use crate::cluster::{Answer, ApiError, NodeView, PodName};
+use crate::cluster::{Answer, ApiError, DrainState, NodeView, PodName};
 use crate::k8s::InstanceId;
 
 /// How a pod was asked to go.
@@ -59,7 +59,7 @@ pub(super) enum Outcome {
         instance: InstanceId,
         result: Result<(), AwsError>,
     },
-    Reported(Result<Box<NodeView>, ApiError>),
+    Reported(DrainState, Result<Box<NodeView>, ApiError>),
     Refreshed,
     GivenUp,
     HandedOver,

@@ -82,7 +82,7 @@ pub(super) fn perform(
         .boxed(),
         Action::Report(state) => async move {
             let reported = shared.cluster.report_drain(&node, state, shared.clock.wall()).await;
-            Outcome::Reported(reported.map(Box::new))
+            Outcome::Reported(state, reported.map(Box::new))
         }
         .boxed(),
         Action::DeleteNode { instance, event } => delete_node(shared, node, instance, event).boxed(),

@@ -275,6 +275,9 @@ fn begin_for_operator(s: &Situation<'_>, wish: Wish, plan: &mut Plan) {
         }
         return;
     };
+    if *lifecycle == Lifecycle::Retained {
+        return begin_for_retained(s, group, plan);
+    }
     let will_be_held = *lifecycle == Lifecycle::Terminating && s.hook.ours().is_some();
     if will_be_held || lifecycle.is_held() && !lifecycle.is_live() {
         return begin_for_hook(s, group, plan);
@@ -324,8 +327,10 @@ fn begin(s: &Situation<'_>, record: Record, held: Option<(&Hook, Timestamp)>, pl
     s.enter(plan, &record, Phase::Draining, event);
 }
 
-/// When AWS ends the machine, as it has told, or as an earlier record says of a moment to come.
+/// When AWS will end the machine, as it has told, or as an earlier record says.
 fn end_of(s: &Situation<'_>, instance: &InstanceId) -> Option<Timestamp> {
-    let told = s.memory.claims.told_end(instance).map(|at| s.ours(at)).filter(|at| *at > s.now);
-    s.expected.and_then(|expected| expected.ends_at).into_iter().chain(told).min()
+    let recorded = s.memory.claims.told_end(instance).map(|at| s.ours(at));
+    let told = s.expected.and_then(|expected| expected.ends_at);
+    // One that has passed sets no limit: the machine was spared.
+    [recorded, told].into_iter().flatten().filter(|at| *at > s.now).min()
 }

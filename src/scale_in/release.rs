@@ -53,7 +53,8 @@ pub(super) fn brought_up_to_date(s: &Situation<'_>, record: &Record, plan: &mut 
         Membership::Unknown | Membership::Elsewhere { .. } => &record.group,
     };
     // A cause that comes later may shorten the deadline, never lengthen it.
-    let ends_at = record.ends_at.into_iter().chain(s.expected.and_then(|expected| expected.ends_at)).min();
+    let told = s.expected.and_then(|expected| expected.ends_at).filter(|at| *at > s.now);
+    let ends_at = record.ends_at.into_iter().chain(told).min();
     let changed = Record { release, ends_at, group: group.clone(), ..record.clone() };
     let release_by = deadline_of(s, &changed);
     let is_known = is_deadline_known(s, &changed);

@@ -12,7 +12,7 @@ use super::metrics::Call;
 use super::outcome::{How, Outcome};
 use super::worker::Worker;
 use crate::aws::{AwsError, Hook};
-use crate::cluster::{Answer, ApiError, NodeView, PodName};
+use crate::cluster::{Answer, ApiError, DrainState, NodeView, PodName};
 use crate::k8s::InstanceId;
 use crate::telemetry::chain;
 
@@ -21,6 +21,9 @@ const OVERTAKEN: SignedDuration = SignedDuration::ZERO;
 
 /// A new guard (which is not repeated before), or an existing DaemonSet, is seen on the watch within this time.
 const SOON_SEEN: SignedDuration = SignedDuration::from_secs(5);
+
+/// What is forbidden as often in a row stays so. An API server that has just started, or learned of a right, allows it a little later.
+const MAY_PASS: u32 = 5;
 
 /// A guard that is forbidden is tried again after this time: a candidate is drained ten minutes later, by default.
 const STAYS_FORBIDDEN: SignedDuration = SignedDuration::from_mins(5);
@@ -82,7 +85,7 @@ impl Worker {
             Outcome::Completed { hook, instance, result } => {
                 self.hear_of_completion(&hook, &instance, result);
             }
-            Outcome::Reported(result) => self.hear_of_report(result.map(|node| *node)),
+            Outcome::Reported(state, result) => self.hear_of_report(state, result.map(|node| *node)),
             Outcome::Refreshed => self.memory.failed(&Task::Refresh, now, Some(REFRESH)),
             Outcome::HandedOver => self.memory.worked(Task::HandOver, now),
             Outcome::NodeDeleted { overtaken } => {
@@ -129,7 +132,8 @@ impl Worker {
                 if !matches!(error, ApiError::DryRun) && outage.lasts().is_some() {
                     tracing::warn!(node = self.name.as_str(), error = %chain(&error), "annotation that keeps cluster-autoscaler from evicting a DaemonSet pod could not be changed: tried again");
                 }
-                is_forbidden(&error).then_some(STAYS_FORBIDDEN)
+                let failures = self.memory.tries(&Task::Guard(uid.clone())).map_or(0, |tries| tries.failures);
+                (error.is_forbidden() && failures >= MAY_PASS).then_some(STAYS_FORBIDDEN)
             }
         };
         drop(outage);
@@ -137,20 +141,21 @@ impl Worker {
     }
 
     /// Conditions are for others: nothing waits for them, and what fails is told rarely, as where the right was left out.
-    fn hear_of_report(&mut self, result: Result<NodeView, ApiError>) {
+    fn hear_of_report(&mut self, state: DrainState, result: Result<NodeView, ApiError>) {
         let now = self.shared.clock.now();
         let mut outage = self.shared.reports.lock().unwrap_or_else(PoisonError::into_inner);
         match result {
             Ok(node) => {
                 outage.ends();
                 self.memory.worked(Task::Report, now);
-                self.memory.reported = node.drain_state.map(|state| (state, now));
+                self.memory.reported = Some((state, now));
                 self.shared.nodes.update(node);
             }
             Err(error) => {
                 if outage.lasts().is_some() {
                     tracing::warn!(node = self.name.as_str(), error = %chain(&error), "conditions DrainInProgress and Drained could not be written: tried again, drains go on");
                 }
+                self.memory.reported = None;
                 self.memory.failed(&Task::Report, now, None);
             }
         }
@@ -236,11 +241,6 @@ impl Worker {
         }
         self.shared.groups.refresh_soon();
     }
-}
-
-/// Whether a right is missing, or somebody's policy is against it.
-fn is_forbidden(error: &ApiError) -> bool {
-    matches!(error, ApiError::Refused(status) if matches!(status.code, 403 | 422))
 }
 
 fn call(how: How) -> Call {

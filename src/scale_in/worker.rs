@@ -364,7 +364,7 @@ impl Worker {
         let leads = self.shared.leadership.leads();
         // What another leader writes counts as an earlier run's, as does all that is written beside a dry run.
         let is_earlier_runs = std::mem::take(&mut self.at_start) || !leads || self.shared.dry_run.is_some();
-        self.memory.claims.see(node.record.as_deref(), is_earlier_runs, later(now, ahead));
+        self.memory.claims.see(node, is_earlier_runs, later(now, ahead));
         let snapshot = self.shared.groups.latest();
         let instance = membership(snapshot.as_deref(), node);
         self.memory.note_membership(&instance);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ebbtide::aws::{AutoScalingGroup, Aws, Instance, Lifecycle};
 use ebbtide::clock::Clock;
-use ebbtide::cluster::{Cluster, Nodes, Seen, Sink};
+use ebbtide::cluster::{Cluster, NodeView, Nodes, Seen, Sink};
 use ebbtide::groups::protection::Protection;
 use ebbtide::groups::{Group, Groups, Snapshot};
 use ebbtide::provider::proto::{ExternalGrpcNode, NodeGroupDeleteNodesRequest};
@@ -35,6 +35,7 @@ pub(crate) fn text(n: usize) -> String {
     world.add(node(&name).provider_id(&format!("aws:///us-east-1a/{}", instance(n))).like_eks());
     let mut object = world.node(&name).expect("registered");
     object.metadata.uid = Some(format!("00000000-0000-4000-8000-{n:012x}"));
+    assert_eq!(NodeView::from(&object).odd_provider_id, None, "nothing is kept of it");
     serde_json::to_string(&object).expect("JSON")
 }
 

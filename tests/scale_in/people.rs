@@ -190,8 +190,20 @@ async fn a_guard_that_is_forbidden_is_told_of_once_and_not_tried_without_end() {
         .world
         .cluster
         .count(|entry| matches!(&entry.what, Event::Request { verb: Verb::Patch, resource: "pods", .. }));
-    assert!((4..=8).contains(&tried), "{tried} for two pods");
+    assert!((10..=20).contains(&tried), "{tried} for two pods");
     assert_eq!(log.text().matches("could not be changed").count(), 3, "every five minutes: {}", log.text());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guard_that_is_forbidden_for_a_moment_is_set_a_moment_later() {
+    let scene = Scene::with(group(2)).await;
+    let machine = scene.first();
+    scene.world.cluster.deny(Verb::Patch, "pods", "shipper");
+    scene.taint(&machine, CANDIDATE).await;
+    scene.pass_some(seconds(10)).await;
+    scene.world.cluster.no_more_faults();
+    scene.pass_some(seconds(20)).await;
+    assert_eq!(guards(&scene.world, &machine, "shipper-"), [Some("false".to_owned())]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -185,7 +185,7 @@ impl<'a> Model<'a> {
     }
 
     fn situation<T>(&mut self, ask: impl FnOnce(&Situation<'_>) -> T) -> T {
-        self.memory.claims.see(self.view.record.as_deref(), true, self.now);
+        self.memory.claims.see(&self.view, true, self.now);
         self.memory.note_pods(&self.pods);
         self.situation_of(ask)
     }

@@ -120,6 +120,17 @@ fn an_end_that_is_over_or_another_machines_makes_no_wish_hurry() {
 }
 
 #[test]
+fn an_end_that_has_passed_cuts_nobody_short_though_its_notice_still_counts() {
+    // Nobody drains what is in Standby, unless a person wants it gone.
+    let mut scene = told(node().with(pod("web").grace(600)).annotated("now"), spot(120));
+    scene.instance = in_group(Lifecycle::Standby);
+    scene.later(130);
+    scene.plan();
+    assert_eq!(evictions(&scene.plan()), [("web".into(), None)]);
+    assert_eq!((scene.record().cause, scene.record().release_by), (Cause::Operator, None));
+}
+
+#[test]
 fn under_the_hook_an_interrupted_drain_whose_annotation_is_taken_off_ends_when_its_machine_does() {
     for annotation in [json!(null), json!("now")] {
         let mut scene = interrupted_before_a_restart().hooked(300);

@@ -265,7 +265,7 @@ impl Scene {
         let view = self.view();
         let budgets = self.budgets.clone();
         let left = Cell::new(self.permits);
-        self.memory.claims.see(view.record.as_deref(), self.at_start, later(self.now, self.ahead));
+        self.memory.claims.see(&view, self.at_start, later(self.now, self.ahead));
         self.memory.note_membership(&self.instance);
         self.memory.returns.see_node(view.unschedulable, later(self.now, self.ahead));
         self.memory.note_pods(self.pods.as_ref().unwrap_or(&BTreeMap::new()));

@@ -147,6 +147,7 @@ fn a_wish_for_what_a_hook_holds_or_is_about_to_is_the_hooks_scale_in_and_waits_f
         (Lifecycle::Standby, Turn::Now, Cause::Operator),
         (Lifecycle::Terminating, waits, Cause::LifecycleHook),
         (Lifecycle::TerminatingWait, waits, Cause::LifecycleHook),
+        (Lifecycle::Retained, waits, Cause::LifecycleHook),
     ];
     for (lifecycle, turn, cause) in table {
         let mut scene = node().hooked(60).annotated("now");

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 const IMAGES: usize = 50;
 
 /// Labels as those of EKS managed nodes, beside what every kubelet sets.
-const LABELS: [(&str, &str); 20] = [
+const LABELS: [(&str, &str); 22] = [
     ("alpha.eksctl.io/cluster-name", "production"),
     ("alpha.eksctl.io/nodegroup-name", "general-purpose"),
     ("beta.kubernetes.io/arch", "amd64"),
@@ -21,6 +21,7 @@ const LABELS: [(&str, &str); 20] = [
     ("eks.amazonaws.com/sourceLaunchTemplateVersion", "3"),
     ("environment", "production"),
     ("failure-domain.beta.kubernetes.io/region", "us-east-1"),
+    ("failure-domain.beta.kubernetes.io/zone", "us-east-1a"),
     ("k8s.io/cloud-provider-aws", "0123456789abcdef0123456789abcdef"),
     ("node-lifecycle", "on-demand"),
     ("node.kubernetes.io/exclude-from-dashboards", "false"),
@@ -28,6 +29,7 @@ const LABELS: [(&str, &str); 20] = [
     ("topology.ebs.csi.aws.com/zone", "us-east-1a"),
     ("topology.k8s.aws/zone-id", "use1-az1"),
     ("topology.kubernetes.io/region", "us-east-1"),
+    ("topology.kubernetes.io/zone", "us-east-1a"),
     ("vpc.amazonaws.com/eniConfig", "us-east-1a"),
 ];
 

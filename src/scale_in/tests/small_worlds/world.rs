@@ -300,7 +300,7 @@ impl World {
             },
         };
         let memory = &mut replica.memory[n];
-        memory.claims.see(node.record.as_deref(), is_earlier_runs, now);
+        memory.claims.see(&node, is_earlier_runs, now);
         memory.note_membership(&instance);
         memory.note_pods(pods.as_ref().unwrap_or(&BTreeMap::new()));
         let ours = (n == 0).then(|| hook(3_600));
