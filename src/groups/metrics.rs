@@ -1,4 +1,4 @@
-//! Metrics computed from the groups at each scrape: age of the snapshot, and how far templates are from real nodes.
+//! Metrics computed from the groups at each scrape: how many there are, age of the snapshot, and how far templates are from real nodes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,11 +13,28 @@ use prometheus_client::registry::{Registry, Unit};
 use super::Groups;
 use crate::clock::{Clock, elapsed};
 
-/// Registers both collectors.
+/// Registers all collectors.
 pub fn register(registry: &mut Registry, groups: Arc<Groups>, clock: Clock) {
+    registry.register_collector(Box::new(Selected(Arc::clone(&groups))));
     registry.register_collector(Box::new(Templates(Arc::clone(&groups))));
     let since = clock.now();
     registry.register_collector(Box::new(Age { groups, clock, since }));
+}
+
+#[derive(Debug)]
+struct Selected(Arc<Groups>);
+
+impl Collector for Selected {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let Some(snapshot) = self.0.latest() else { return Ok(()) };
+        let gauge = encoder.encode_descriptor(
+            "ebbtide_groups",
+            "Node groups, by the last refresh: Auto Scaling groups that flags and tags select",
+            None,
+            MetricType::Gauge,
+        )?;
+        ConstGauge::new(i64::try_from(snapshot.groups.len()).unwrap_or(i64::MAX)).encode(gauge)
+    }
 }
 
 #[derive(Debug)]

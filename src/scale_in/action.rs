@@ -121,7 +121,7 @@ pub struct Plan {
     pub actions: Vec<Action>,
     /// When time alone changes the plan.
     pub wake_at: Option<Timestamp>,
-    /// Pods that the drain waits for.
+    /// Pods that it waits for.
     pub waiting: Vec<Waiting>,
     /// When the phase ends at the latest; `None`: nothing limits it.
     pub phase_until: Option<Timestamp>,
@@ -130,6 +130,8 @@ pub struct Plan {
     /// The target groups through which load balancers reach the instance, if these are all that the release waits for; none of
     /// them: AWS has not said which.
     pub held_by_load_balancers: Option<Vec<String>>,
+    /// Whether another's lifecycle hook is all that holds the instance.
+    pub held_by_another: bool,
 }
 
 impl Plan {

@@ -389,10 +389,21 @@ fn announce_over_time(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     }
 }
 
+/// Longer than most grace periods: a phase that takes longer is slow.
+const SLOW: SignedDuration = SignedDuration::from_secs(60);
+
+/// Announces whom a slow phase waits for.
+pub(super) fn announce_slow(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
+    let slow = record.phase_since + SLOW;
+    if slow > s.now {
+        plan.wake(slow);
+    } else if !plan.waiting.is_empty() {
+        s.announce(plan, events::waiting(&plan.waiting));
+    }
+}
+
 /// Announces who holds the drain up: each budget by name, after a while everybody else.
 fn announce_waiting(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
-    /// Longer than most grace periods: such a drain is slow.
-    const SLOW: SignedDuration = SignedDuration::from_secs(60);
     let waiting = std::mem::take(&mut plan.waiting);
     let mut by_budget: BTreeMap<&str, Vec<&Waiting>> = BTreeMap::new();
     for w in &waiting {
@@ -409,11 +420,6 @@ fn announce_waiting(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
             s.announce(plan, events::eviction_refused(&w.pod, words));
         }
     }
-    let slow = record.phase_since + SLOW;
-    if slow > s.now {
-        plan.wake(slow);
-    } else if !waiting.is_empty() {
-        s.announce(plan, events::waiting(&waiting));
-    }
     plan.waiting = waiting;
+    announce_slow(s, record, plan);
 }

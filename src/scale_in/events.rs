@@ -68,6 +68,8 @@ pub enum Reason {
     Uncordoned,
     /// The lifecycle hook ended before the drain did.
     HookOver,
+    /// The group ends the instance, and no hook of ours holds it.
+    NotHeld,
     /// Several Nodes name one instance.
     SeveralNodes,
     /// The scale-in is called off.
@@ -90,7 +92,7 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason, in the order of the table in `docs/events.md`.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::Draining,
         Self::Flushing,
         Self::Releasing,
@@ -108,6 +110,7 @@ impl Reason {
         Self::Cordoned,
         Self::Uncordoned,
         Self::HookOver,
+        Self::NotHeld,
         Self::SeveralNodes,
         Self::Cancelled,
         Self::Over,
@@ -139,6 +142,7 @@ impl Reason {
             Self::Cordoned => "ScaleInCordoned",
             Self::Uncordoned => "ScaleInUncordoned",
             Self::HookOver => "ScaleInHookOver",
+            Self::NotHeld => "ScaleInNotHeld",
             Self::SeveralNodes => "ScaleInSeveralNodes",
             Self::Cancelled => "ScaleInCancelled",
             Self::Over => "ScaleInOver",
@@ -169,7 +173,7 @@ impl Reason {
             | Self::Uncordoned
             | Self::Queued
             | Self::Evicted => "Normal",
-            Self::Cancelled | Self::Over => "Normal, Warning",
+            Self::NotHeld | Self::Cancelled | Self::Over => "Normal, Warning",
             _ => "Warning",
         }
     }
@@ -199,14 +203,14 @@ pub(super) fn draining_again() -> NodeEvent {
 /// The last workload has exited.
 pub(super) fn flushing(flush: Duration) -> NodeEvent {
     let seconds = flush.as_secs();
-    let note = format!("the last workload has exited: DaemonSet pods have {seconds} s to finish");
+    let note = format!("the last workload has exited: DaemonSet pods have at least {seconds} s to finish");
     normal(Reason::Flushing, "flushing", note)
 }
 
 /// The deadline has come with so many workloads left.
 pub(super) fn flushing_with_workloads_left(left: usize, flush: Duration) -> NodeEvent {
     let (pods, seconds) = (pods(left, "workload pod"), flush.as_secs());
-    let note = format!("time is up with {pods} left: DaemonSet pods have {seconds} s to finish");
+    let note = format!("time is up with {pods} left: DaemonSet pods have at least {seconds} s to finish");
     normal(Reason::Flushing, "flushing", note)
 }
 
@@ -272,7 +276,7 @@ pub(super) fn eviction_refused(pod: &PodName, words: &str) -> NodeEvent {
     warning(Reason::Blocked, format!("refused {pod}"), note)
 }
 
-/// The drain has taken a minute. Not empty.
+/// The phase has taken a minute. Not empty.
 pub(super) fn waiting(waiting: &[Waiting]) -> NodeEvent {
     let entries = waiting.iter().map(|one| format!("{} ({})", one.pod, one.why.in_words()));
     let note = format!("waiting for {}: {}", pods(waiting.len(), "pod"), list(entries));
@@ -291,6 +295,17 @@ pub(super) fn waiting_for_load_balancers(groups: &[&str], until: Timestamp) -> N
         }
     };
     normal(Reason::Waiting, "load balancers", format!("waiting until {until:.0} at most: {what}"))
+}
+
+/// All that ebbtide does is done, and another's hook holds the instance.
+pub(super) fn waiting_for_anothers_hook(instance: &str, group: &str) -> NodeEvent {
+    let note = format!(
+        "what ebbtide had to do is done; another's lifecycle hook on group {} holds instance {} until its owner completes it, or it \
+         times out",
+        name(group),
+        id(instance)
+    );
+    normal(Reason::Waiting, "another's hook", note)
 }
 
 /// The drain has taken longer than our limit, at which nothing is deleted. Not empty.
@@ -317,6 +332,7 @@ impl WaitReason {
             Self::Refused(words) => quoted(words, 100),
             Self::Rate => "its turn: evictions are limited".to_owned(),
             Self::Queued => "to be evicted".to_owned(),
+            Self::Volumes => "to be evicted once volumes are detached".to_owned(),
         }
     }
 }
@@ -397,6 +413,28 @@ pub(super) fn hook_over(hook: &str, group: &str, instance: &str, phase: Phase) -
         id(instance)
     );
     warning(Reason::HookOver, "hook over", note)
+}
+
+/// The group ends an instance with so many workload pods on its Node, and has no hook that would hold it.
+pub(super) fn not_held(group: &str, instance: &str, workloads: usize) -> NodeEvent {
+    let note = format!(
+        "group {} ends instance {} and has no lifecycle hook: nobody drains its {}. With ebbtide's hook on the group they would \
+         leave first",
+        name(group),
+        id(instance),
+        pods(workloads, "workload pod")
+    );
+    warning(Reason::NotHeld, "not held", note)
+}
+
+/// The same where another's hook holds it.
+pub(super) fn held_by_another(group: &str, instance: &str) -> NodeEvent {
+    let note = format!(
+        "group {} ends instance {}, which only another's lifecycle hook holds: its owner drains the node, ebbtide does not",
+        name(group),
+        id(instance)
+    );
+    normal(Reason::NotHeld, "not held", note)
 }
 
 /// Other Nodes name the instance as well.

@@ -9,6 +9,7 @@ use super::load_balancers::{DEFAULT_DELAY, Targets};
 use super::memory::Task;
 use super::record::Record;
 use super::situation::Situation;
+use super::waiting::{WaitReason, Waiting};
 use super::{drain, events, release};
 use crate::clock::{later, signed};
 use crate::cluster::PodView;
@@ -16,6 +17,9 @@ use crate::cluster::PodView;
 /// Longest wait for volumes to detach after the flush. An EBS volume takes seconds; one that a DaemonSet pod mounts never
 /// detaches, and what is left is detached with the instance.
 const VOLUME_WAIT: SignedDuration = SignedDuration::from_secs(60);
+
+/// A DaemonSet pod that could not be asked to go as often in a row, for half a minute, cannot be asked.
+const TRIES: u32 = 5;
 
 /// Creation timestamps are of whole seconds, and a DaemonSet replaces a pod within milliseconds.
 const CREATED_WITHIN: SignedDuration = SignedDuration::from_secs(1);
@@ -64,6 +68,7 @@ pub(super) fn flush(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     }
     plan.phase_until = Some(until);
     plan.wake(until);
+    drain::announce_slow(s, record, plan);
 }
 
 /// Until when connections may come through load balancers; `None`: none do. Their time counts from the write that began the
@@ -121,13 +126,24 @@ fn ask_daemons(
         let volumes_by = hard.map_or(volumes_by, |hard| volumes_by.min(hard - grace));
         if s.attachments > 0 && s.now < volumes_by && asked_at.is_none() && pod.deletion_timestamp.is_none() {
             until = until.max(Some(volumes_by));
+            plan.waiting.push(Waiting { pod: pod.name.clone(), why: WaitReason::Volumes });
             continue;
         }
-        // Its grace counts from when it was asked. If the kubelet does not answer, do not wait longer.
-        let its_own = asked_at.unwrap_or(record.phase_since) + grace + SignedDuration::from_secs(5);
-        let end = pod.deletion_timestamp.map_or(its_own, |until| s.ours(until));
-        until = until.max(Some(end.min(record.phase_since + LONGEST_FLUSH)));
         let task = Task::DeletePod(pod.uid.clone());
+        // Its grace counts from when it is asked, which may be now; that of one that cannot be asked from the beginning. If the
+        // kubelet does not answer, do not wait longer.
+        let counts_from = asked_at.unwrap_or_else(|| match s.memory.tries(&task) {
+            Some(tries) if tries.failures >= TRIES => record.phase_since,
+            Some(tries) if tries.in_flight => tries.began.unwrap_or(s.now),
+            _ => s.now,
+        });
+        let its_own = counts_from + grace + SignedDuration::from_secs(5);
+        let end = pod.deletion_timestamp.map_or(its_own, |until| s.ours(until));
+        let end = end.min(record.phase_since + LONGEST_FLUSH);
+        until = until.max(Some(end));
+        if end > s.now {
+            plan.waiting.push(Waiting { pod: pod.name.clone(), why: WaitReason::Exiting(s.theirs(end)) });
+        }
         if pod.deletion_timestamp.is_none() && !s.memory.is_done(&task) {
             let grace = grace_to_ask(hard, pod.grace_seconds, s.now);
             let (pod, uid) = (pod.name.clone(), pod.uid.clone());

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::action::Action;
 use super::claims::Claims;
-use super::events::REPEAT_AFTER;
+use super::events::{REPEAT_AFTER, Reason};
 use super::membership::Membership;
 use super::node_patch;
 use super::record::Phase;
@@ -150,6 +150,8 @@ pub struct Memory {
     pub told_pods: BTreeSet<(String, Phase)>,
     /// What the Node's conditions were made to say last, and when.
     pub reported: Option<(DrainState, Timestamp)>,
+    /// Whether it was told that no hook of ours holds the instance that its group ends.
+    pub told_not_held: bool,
     /// What was announced last, by topic, and when.
     pub announced: BTreeMap<String, Timestamp>,
     /// AWS refuses to shrink the group.
@@ -322,7 +324,10 @@ impl Memory {
         }
         match (action, Task::of(action)) {
             (_, Some(task)) => self.begin(task, now),
-            (Action::Announce(what), None) => self.note_announced(what.topic.clone(), now),
+            (Action::Announce(what), None) => {
+                self.told_not_held |= what.reason == Reason::NotHeld;
+                self.note_announced(what.topic.clone(), now);
+            }
             (_, None) => {}
         }
     }

@@ -114,6 +114,7 @@ pub struct Metrics {
     heartbeats: Family<Heartbeat, Counter>,
     margins: Histogram,
     panics: Counter,
+    undrained: Counter,
     left_out: Counter,
     messages: Family<Messages, Counter>,
 }
@@ -129,6 +130,7 @@ impl Default for Metrics {
             margins: Histogram::new(MARGINS),
             left_out: Counter::default(),
             panics: Counter::default(),
+            undrained: Counter::default(),
             messages: Family::default(),
         };
         // A rate needs a zero before the first one.
@@ -188,6 +190,11 @@ impl Metrics {
             self.panics.clone(),
         );
         registry.register(
+            "ebbtide_nodes_undrained",
+            "Nodes with workloads that their group ended without a lifecycle hook, so that nobody drained them",
+            self.undrained.clone(),
+        );
+        registry.register(
             "ebbtide_pod_events_left_out",
             "Events about pods that were asked to go, not published because there were too many in a minute",
             self.left_out.clone(),
@@ -238,6 +245,11 @@ impl Metrics {
 
     pub(super) fn left_out(&self) {
         self.left_out.inc();
+    }
+
+    /// A group ends a node with workloads, and no hook holds it.
+    pub(super) fn undrained(&self) {
+        self.undrained.inc();
     }
 
     pub(super) fn panicked(&self) {
@@ -317,7 +329,7 @@ impl Collector for UnderWay {
         }
         let mut gauge = encoder.encode_descriptor(
             "ebbtide_scale_in_pods_waiting",
-            "Workload pods that scale-ins wait for, by reason",
+            "Pods that scale-ins wait for, by reason",
             None,
             prometheus_client::metrics::MetricType::Gauge,
         )?;

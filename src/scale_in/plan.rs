@@ -19,6 +19,7 @@ use super::{cordon, deadline, drain, events, flush, guard, node_patch, release, 
 use crate::aws::{Hook, Lifecycle};
 use crate::clock::later;
 use crate::cluster::{DaemonOwner, PodName, Ready};
+use crate::groups::hooks::HookState;
 use crate::k8s::{GroupName, InstanceId, names};
 
 /// What to do for the node now.
@@ -253,13 +254,32 @@ fn without_record(s: &Situation<'_>, plan: &mut Plan) {
 }
 
 fn begin_for_hook(s: &Situation<'_>, group: &GroupName, plan: &mut Plan) {
-    let Some(hook) = s.hook.ours() else {
-        // Only another's hook holds it: its owner drains it.
-        return;
-    };
     let Some(instance) = &s.node.instance else { return };
+    let Some(hook) = s.hook.ours() else { return not_held(s, group, instance, plan) };
     let record = Record::new(Cause::LifecycleHook, group, instance, Release::CompleteHook, s.now);
     begin(s, record, Some((hook, s.held_since.unwrap_or(s.now))), plan);
+}
+
+/// Tells, once, that the group ends an instance with workloads on its Node that we do not drain: only another's hook holds it, whose
+/// owner does, or none.
+fn not_held(s: &Situation<'_>, group: &GroupName, instance: &InstanceId, plan: &mut Plan) {
+    let (HookState::Known(hooks), Membership::In { lifecycle, .. }) = (&s.hook, &s.instance) else { return };
+    let ends = match lifecycle {
+        Lifecycle::Terminating => true,
+        // Some hook holds it: where AWS told of none, that was before.
+        Lifecycle::TerminatingWait => hooks.others,
+        _ => false,
+    };
+    let workloads = s.workloads(None).count();
+    if s.memory.told_not_held || !ends || workloads == 0 {
+        return;
+    }
+    let event = if hooks.others {
+        events::held_by_another(group, instance)
+    } else {
+        events::not_held(group, instance, workloads)
+    };
+    s.announce(plan, event);
 }
 
 /// Begins for an instance that the group retained because its hook was abandoned. No hook limits the drain now.

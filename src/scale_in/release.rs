@@ -297,6 +297,24 @@ pub(super) fn release(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     {
         complete(s, record, hook, *seen, plan);
     }
+    hold_of_another(s, record, group, *lifecycle, *seen, plan);
+}
+
+/// Tells that another's hook is all that holds the instance, by a refresh that began after ours was completed.
+fn hold_of_another(
+    s: &Situation<'_>,
+    record: &Record,
+    group: &GroupName,
+    lifecycle: Lifecycle,
+    seen: Timestamp,
+    plan: &mut Plan,
+) {
+    let HookState::Known(TerminatingHooks { ours, others: true }) = &s.hook else { return };
+    let completed = s.memory.tries(&Task::Complete).filter(|tries| tries.done).and_then(|tries| tries.ended);
+    if lifecycle.is_held() && (ours.is_none() || completed.is_some_and(|at| at < seen)) {
+        plan.held_by_another = true;
+        s.announce(plan, events::waiting_for_anothers_hook(&record.instance, group));
+    }
 }
 
 /// Whether to release by terminating: the group does not take the instance out by itself.

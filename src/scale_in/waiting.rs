@@ -1,4 +1,4 @@
-//! Whom a drain waits for, and why.
+//! Whom a scale-in waits for, and why.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use crate::cluster::PodName;
 use crate::k8s::NodeName;
 
-/// A pod that a drain waits for.
+/// A pod that a scale-in waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
     /// The pod.
@@ -36,6 +36,8 @@ pub enum WaitReason {
     Rate,
     /// Not asked yet, or not answered.
     Queued,
+    /// A DaemonSet's, which is asked once volumes are detached: it may be the one that unmounts them.
+    Volumes,
 }
 
 impl WaitReason {
@@ -50,6 +52,7 @@ impl WaitReason {
             Self::Refused(_) => "refused",
             Self::Rate => "rate",
             Self::Queued => "queued",
+            Self::Volumes => "volumes",
         }
     }
 }
@@ -57,12 +60,14 @@ impl WaitReason {
 /// What a worker knows of its node's scale-in beyond the record. For people.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Pods that the drain waits for.
+    /// Pods that it waits for.
     pub waiting: Vec<Waiting>,
     /// When the phase ends at the latest, by the wall clock; `None`: nothing limits it.
     pub phase_until: Option<Timestamp>,
     /// The target groups of load balancers, if these are all that the release waits for.
     pub load_balancers: Option<Vec<String>>,
+    /// Whether another's lifecycle hook is all that holds the instance.
+    pub held_by_another: bool,
     /// AWS's words if it refuses to release the instance.
     pub refused: Option<String>,
 }

@@ -23,6 +23,7 @@ use super::context::{
     twins_of,
 };
 use super::deadline::OurLimit;
+use super::events::{NodeEvent, Reason};
 use super::eviction_rate::Permit;
 use super::history::Ended;
 use super::membership::Membership;
@@ -345,6 +346,7 @@ impl Worker {
             waiting: plan.waiting,
             phase_until: plan.phase_until.map(|until| later(until, ahead)),
             load_balancers: plan.held_by_load_balancers,
+            held_by_another: plan.held_by_another,
             refused: self.memory.refused_by_aws.clone(),
         });
         self.shared.waiting.set(&self.name, progress);
@@ -476,6 +478,9 @@ impl Worker {
         }
         if let Some(dry_run) = &self.shared.dry_run {
             tell_in_words(dry_run, &self.name, &action);
+        }
+        if let Action::Announce(NodeEvent { reason: Reason::NotHeld, warning: true, .. }) = &action {
+            self.shared.metrics.undrained();
         }
         self.memory.note_begun(&action, self.shared.clock.now());
         self.running.push(perform(Arc::clone(&self.shared), Arc::clone(node), action));

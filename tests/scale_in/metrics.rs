@@ -17,6 +17,7 @@ use ebbtide::sim::http::{aws_client, kube_client};
 use ebbtide::sim::program::config;
 use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
+use ebbtide::telemetry::captured;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
@@ -25,6 +26,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tracing::Level;
 
 use crate::absurd::Cursed;
 use crate::journal_queries::{aws_moments, is_asked, moments};
@@ -314,6 +316,41 @@ async fn messages_that_wait_for_their_record_are_counted_with_their_age() {
     let page = watched.scrape().await;
     let age = value(&page, oldest).expect("an age");
     assert!((600.0..=660.0).contains(&age), "{age}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_its_group_ends_without_a_hook_is_told_and_counted_once() {
+    let watched = Watched::on(group(2), config()).await;
+    let undrained = "ebbtide_nodes_undrained_total";
+    assert_eq!(value(&watched.scrape().await, undrained), Some(0.0));
+    let node = watched.nodes[0].clone();
+    watched.world.cluster.add(pod("web").on(&node).grace(600).exits_after(500));
+    tokio::time::sleep(seconds(30)).await;
+    let of_node = |w: &World| {
+        w.aws.group("web").expect("the group").instances.into_iter().find(|i| i.private_dns_name() == node)
+    };
+    let instance = of_node(&watched.world).expect("in the group");
+    watched.world.aws.terminate(&instance.id, TerminationCause::Rebalance);
+    watched.until_it_tells(undrained, 1.0).await;
+    watched.until(|w| w.cluster.node(&node).is_none()).await;
+    assert_eq!(value(&watched.scrape().await, undrained), Some(1.0));
+    let told =
+        |event: &Event| matches!(event, Event::KubernetesEvent { reason, .. } if reason == "ScaleInNotHeld");
+    assert_eq!(watched.world.cluster.count(|entry| told(&entry.what)), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn groups_that_come_and_go_and_that_there_are_none_is_told() {
+    let (log, _guard) = captured::log(Level::INFO);
+    let watched = Watched::on(group(2), config()).await;
+    assert_eq!(value(&watched.scrape().await, "ebbtide_groups"), Some(1.0));
+    assert!(log.text().contains("the group is selected"), "{}", log.text());
+    watched.world.aws.untag_group("web", ebbtide::sim::program::TAG);
+    tokio::time::sleep(seconds(400)).await;
+    assert_eq!(value(&watched.scrape().await, "ebbtide_groups"), Some(0.0));
+    let text = log.text();
+    assert_eq!(text.matches("the group's tags do not select it any more").count(), 1, "{text}");
+    assert_eq!(text.matches("no Auto Scaling group is selected").count(), 2, "every five minutes: {text}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -132,6 +132,9 @@ fn scale_in(html: &mut Html, one: &ScaleIn, axis: Axis) {
         let names = if groups.is_empty() { "AWS has not said which".to_owned() } else { groups.join(", ") };
         html.raw("<p>waits for load balancers to let go of the instance: ").text(names).raw("</p>");
     }
+    if one.held_by_another == Some(true) {
+        html.raw("<p>waits for the owner of another lifecycle hook, which holds the instance</p>");
+    }
     if let Some(refused) = &one.refused {
         html.raw("<p class=\"bad\">AWS does not release the instance: ").text(refused).raw("</p>");
     }
@@ -271,6 +274,7 @@ mod tests {
             release: None,
             waiting: Some(vec![wait]),
             load_balancers: Some(vec![text()]),
+            held_by_another: Some(true),
             refused: Some(text()),
         };
         let ended = Ended {

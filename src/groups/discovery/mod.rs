@@ -167,12 +167,14 @@ impl Discovery {
         let mut memory = self.memory.lock().await;
         let now = self.clock.now();
         let mut described = self.describe().await?;
-        self.refresh_again(&mut described).await?;
+        let unselected = self.refresh_again(&mut described).await?;
+        memory.warnings.note_unselected(unselected.into_iter());
         self.add_left_behind(&mut described, &mut memory).await?;
         let named = self.selectors.names().into_iter();
         memory.warnings.note_absent(named.filter(|name| !described.contains_key(name)));
         let of_others = memory.warnings.note_of_others(described.values(), &self.selectors);
         described.retain(|name, _| !of_others.contains(name));
+        memory.warnings.note_selected(described.keys());
         for group in described.values_mut() {
             self.selectors.tighten(group);
         }
@@ -222,20 +224,23 @@ impl Discovery {
     }
 
     /// Describes groups by name that were in the last refresh and are missing now: pages are not of one moment, and answers may be
-    /// old.
+    /// old. Returns those that exist and are not selected any more.
     async fn refresh_again(
         &self,
         described: &mut BTreeMap<GroupName, AutoScalingGroup>,
-    ) -> Result<(), AwsError> {
-        let Some(view) = self.groups.latest() else { return Ok(()) };
+    ) -> Result<Vec<GroupName>, AwsError> {
+        let Some(view) = self.groups.latest() else { return Ok(Vec::new()) };
         let missing = view.groups.keys().filter(|name| !described.contains_key(*name));
         let missing: Vec<GroupName> = missing.cloned().collect();
+        let mut unselected = Vec::new();
         for found in self.aws.describe_groups(&missing).await? {
             if self.selectors.selects(&found) {
                 described.insert(found.name.clone(), found);
+            } else {
+                unselected.push(found.name);
             }
         }
-        Ok(())
+        Ok(unselected)
     }
 
     /// Adds groups that are no longer selected (a person has removed a tag) and have instances on their way out, or held by a hook:

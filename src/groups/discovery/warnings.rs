@@ -5,11 +5,15 @@ use std::collections::BTreeSet;
 use crate::aws::{AutoScalingGroup, Frozen};
 use crate::groups::selector::Selectors;
 use crate::k8s::GroupName;
+use crate::telemetry::Outage;
 
 /// Groups that were warned about, by reason.
 #[derive(Debug, Default)]
 pub(super) struct Warnings {
+    selected: BTreeSet<GroupName>,
+    none: Outage,
     absent: BTreeSet<GroupName>,
+    unselected: BTreeSet<GroupName>,
     of_others: BTreeSet<GroupName>,
     left_behind: BTreeSet<GroupName>,
     operated: BTreeSet<GroupName>,
@@ -17,6 +21,37 @@ pub(super) struct Warnings {
 }
 
 impl Warnings {
+    /// The groups that are selected. Without any, nothing fails and nothing is done, so that is told again and again.
+    pub(super) fn note_selected<'a>(&mut self, groups: impl Iterator<Item = &'a GroupName>) {
+        let before = self.selected.len();
+        let new = newly(&mut self.selected, groups.cloned());
+        for group in new {
+            tracing::info!(group = group.as_str(), "the group is selected");
+        }
+        let now = self.selected.len();
+        if now != before {
+            tracing::info!(groups = now, before, "the number of selected groups has changed");
+        }
+        if now > 0 {
+            self.none.ends();
+        } else if self.none.lasts().is_some() {
+            tracing::warn!(
+                "no Auto Scaling group is selected: cluster-autoscaler is told of none, and no node is drained. \
+                 --node-group-auto-discovery and --nodes say which are, by tags and names in this region"
+            );
+        }
+    }
+
+    /// Groups that were selected, exist, and are not any more.
+    pub(super) fn note_unselected(&mut self, groups: impl Iterator<Item = GroupName>) {
+        for group in newly(&mut self.unselected, groups) {
+            tracing::warn!(
+                group = group.as_str(),
+                "the group's tags do not select it any more: it is no node group of cluster-autoscaler's, and what it ends from now on is not drained, nor held by heartbeats"
+            );
+        }
+    }
+
     /// Groups named by flag that do not exist.
     pub(super) fn note_absent(&mut self, names: impl Iterator<Item = GroupName>) {
         for group in newly(&mut self.absent, names) {

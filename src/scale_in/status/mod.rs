@@ -104,6 +104,8 @@ pub struct ScaleIn {
     /// The target groups through which load balancers still reach the instance, where its release waits for nothing else; empty:
     /// AWS has not said which; `null`: it does not wait for them, or this process does not lead.
     pub load_balancers: Option<Vec<String>>,
+    /// Whether another's lifecycle hook is all that holds the instance; `null`: only the leader knows.
+    pub held_by_another: Option<bool>,
     /// AWS's words if it refuses to release the instance.
     pub refused: Option<String>,
 }
@@ -128,7 +130,7 @@ pub struct Stage {
 pub struct Wait {
     /// `namespace/name`.
     pub pod: String,
-    /// Why it is still there: `exiting`, `overdue`, `budget`, `patient`, `order`, `refused`, `rate` or `queued`.
+    /// Why it is still there: `exiting`, `overdue`, `budget`, `patient`, `order`, `refused`, `rate`, `queued` or `volumes`.
     pub reason: &'static str,
     /// The same in the words of the Event.
     pub text: String,
@@ -215,6 +217,7 @@ impl ScaleIn {
             release: None,
             waiting: None,
             load_balancers: None,
+            held_by_another: None,
             refused: None,
         }
     }
@@ -239,6 +242,7 @@ impl ScaleIn {
             waiting: Some(waiting),
             phase_until: progress.phase_until,
             load_balancers: progress.load_balancers.clone(),
+            held_by_another: Some(progress.held_by_another),
             refused: progress.refused.clone(),
             ..self
         }
@@ -252,9 +256,11 @@ impl Wait {
             WaitReason::Budget(budget, _) => (Some(budget.clone()), None),
             WaitReason::Exiting(until) | WaitReason::Overdue(until) => (None, Some(*until)),
             WaitReason::Patient => (None, patience_ends),
-            WaitReason::After(_) | WaitReason::Refused(_) | WaitReason::Rate | WaitReason::Queued => {
-                (None, None)
-            }
+            WaitReason::After(_)
+            | WaitReason::Refused(_)
+            | WaitReason::Rate
+            | WaitReason::Queued
+            | WaitReason::Volumes => (None, None),
         };
         Self {
             pod: waiting.pod.to_string(),

@@ -32,6 +32,7 @@ fn every_event(group: &str, instance: &str, pods: &[PodName], budget: &str, word
         events::eviction_refused(pod, words),
         events::waiting(&waiting),
         events::waiting_for_load_balancers(&["k8s-web", "k8s-db"], at(0)),
+        events::waiting_for_anothers_hook(instance, group),
         events::over_time(&waiting),
         events::pods_given_up(pods),
         events::pods_returned(pods),
@@ -46,6 +47,8 @@ fn every_event(group: &str, instance: &str, pods: &[PodName], budget: &str, word
         events::uncordoned(Cause::ScheduledEvent),
         events::opened_by_a_person(Cause::RebalanceRecommendation),
         events::hook_over("ebbtide", group, instance, Phase::Draining),
+        events::not_held(group, instance, 2),
+        events::held_by_another(group, instance),
         events::several_nodes(instance, pods.iter().map(|pod| pod.name.clone())),
         events::cancelled_at_minimum(group, instance),
         events::cancelled_by_detaching(group, instance),
@@ -75,8 +78,16 @@ const EXPECTED: &[(&str, &str, &str)] = &[
         "cause autoscaler: workloads are asked to leave i-1, until 2023-11-14T22:13:20Z",
     ),
     ("Normal", "ScaleInDraining", "a workload pod has come to the node: it leaves first"),
-    ("Normal", "ScaleInFlushing", "the last workload has exited: DaemonSet pods have 20 s to finish"),
-    ("Normal", "ScaleInFlushing", "time is up with 2 workload pods left: DaemonSet pods have 20 s to finish"),
+    (
+        "Normal",
+        "ScaleInFlushing",
+        "the last workload has exited: DaemonSet pods have at least 20 s to finish",
+    ),
+    (
+        "Normal",
+        "ScaleInFlushing",
+        "time is up with 2 workload pods left: DaemonSet pods have at least 20 s to finish",
+    ),
     (
         "Normal",
         "ScaleInFlushing",
@@ -117,6 +128,11 @@ const EXPECTED: &[(&str, &str, &str)] = &[
         "Normal",
         "ScaleInWaiting",
         "waiting until 2023-11-14T22:13:20Z at most: load balancers still send connections to the instance, or drain it: target group k8s-web, k8s-db",
+    ),
+    (
+        "Normal",
+        "ScaleInWaiting",
+        "what ebbtide had to do is done; another's lifecycle hook on group \"web\" holds instance i-1 until its owner completes it, or it times out",
     ),
     (
         "Warning",
@@ -173,6 +189,16 @@ const EXPECTED: &[(&str, &str, &str)] = &[
         "Warning",
         "ScaleInHookOver",
         "lifecycle hook ebbtide of group \"web\" is over for instance i-1 in phase Draining: somebody else has completed it, or it has timed out. The machine shuts down, and what runs on it is cut off",
+    ),
+    (
+        "Warning",
+        "ScaleInNotHeld",
+        "group \"web\" ends instance i-1 and has no lifecycle hook: nobody drains its 2 workload pods. With ebbtide's hook on the group they would leave first",
+    ),
+    (
+        "Normal",
+        "ScaleInNotHeld",
+        "group \"web\" ends instance i-1, which only another's lifecycle hook holds: its owner drains the node, ebbtide does not",
     ),
     (
         "Warning",

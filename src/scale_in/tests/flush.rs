@@ -6,9 +6,10 @@ use serde_json::{Value, json};
 use super::scene::*;
 use crate::cluster::{Answer, PodView};
 use crate::k8s::names;
-use crate::scale_in::action::Action;
+use crate::scale_in::action::{Action, Plan};
 use crate::scale_in::load_balancers::{Reached, Targets};
 use crate::scale_in::record::Phase;
+use crate::scale_in::waiting::{WaitReason, Waiting};
 
 #[test]
 fn the_last_exit_starts_the_flush_and_the_flush_comes_before_the_release() {
@@ -100,7 +101,7 @@ fn a_kubelet_that_is_not_heard_of_for_a_minute_after_the_last_exit_flushes_nothi
         let logs = pod("logs").daemon().wishing(names::FLUSH_SECONDS, "110");
         let mut scene = node().by_autoscaler().with(logs);
         let told = format!("{:?}", scene.plan());
-        assert!(told.contains("DaemonSet pods have 110 s to finish"), "{told}");
+        assert!(told.contains("DaemonSet pods have at least 110 s to finish"), "{told}");
         scene.patch(&condition(status, since));
         let mut woken = scene.plan().wake_at;
         while scene.record().phase == Phase::Flushing {
@@ -156,6 +157,74 @@ fn daemonset_pods_of_class_evict_get_their_grace_while_the_node_flushes_and_repl
     let plan = scene.plan();
     assert_eq!(deletions(&plan), [], "the replacement is let be");
     assert_eq!(scene.record().phase, Phase::Releasing, "and does not hold the node");
+}
+
+#[test]
+fn daemonset_pods_that_are_waited_for_are_told_with_their_end() {
+    let agent = pod("csi").daemon().grace(600).wishing(names::DAEMON_SET, "evict");
+    let mut scene = node().by_autoscaler().with(agent);
+    scene.attachments = 1;
+    scene.plan();
+    let waiting = |plan: &Plan| {
+        let told = |w: &Waiting| (w.pod.name.clone(), w.why.clone());
+        plan.waiting.iter().map(told).collect::<Vec<_>>()
+    };
+    assert_eq!(waiting(&scene.plan()), [("csi".into(), WaitReason::Volumes)]);
+    scene.attachments = 0;
+    assert_eq!(deletions(&scene.plan()), [("csi".into(), None)]);
+    scene.evicted("csi");
+    scene.later(59);
+    assert_eq!(reasons(&scene.plan()), [] as [&str; 0]);
+    scene.later(1);
+    let plan = scene.plan();
+    assert_eq!(waiting(&plan), [("csi".into(), WaitReason::Exiting(at(600)))]);
+    assert_eq!(reasons(&plan), ["ScaleInWaiting"]);
+}
+
+#[test]
+fn a_daemonset_pod_that_is_asked_late_has_its_grace_all_the_same() {
+    // Volumes that go late, that never go, and nobody there to ask.
+    for (detaches_at, asked_at) in [(Some(40), 40), (None, 60), (Some(0), 300)] {
+        let agent = || pod("csi").daemon().grace(10).wishing(names::DAEMON_SET, "evict");
+        let mut scene = node().by_autoscaler().with(agent());
+        scene.attachments = usize::from(detaches_at != Some(0));
+        scene.plan();
+        if asked_at < 300 {
+            for _ in 0..asked_at {
+                assert_eq!(deletions(&scene.plan()), []);
+                scene.later(1);
+            }
+        } else {
+            scene.later(asked_at);
+        }
+        if detaches_at.is_some() {
+            scene.attachments = 0;
+        }
+        assert_eq!(deletions(&scene.plan()), [("csi".into(), None)], "{detaches_at:?}");
+        assert_eq!(scene.record().phase, Phase::Flushing, "{detaches_at:?}");
+        scene.evicted("csi");
+        scene.later(9);
+        scene.plan();
+        assert_eq!(scene.record().phase, Phase::Flushing, "{detaches_at:?}");
+        scene.remove("csi");
+        scene.later(60);
+        scene.plan();
+        assert_eq!(scene.record().phase, Phase::Releasing, "{detaches_at:?}");
+    }
+}
+
+#[test]
+fn a_daemonset_pod_that_can_never_be_asked_holds_nobody_for_ever() {
+    let mut scene =
+        node().by_autoscaler().with(pod("csi").daemon().grace(10).wishing(names::DAEMON_SET, "evict"));
+    scene.plan();
+    for _ in 0..80 {
+        if !deletions(&scene.plan()).is_empty() {
+            scene.answered("csi", Answer::Unclear("denied".into()));
+        }
+        scene.later(1);
+    }
+    assert_eq!(scene.record().phase, Phase::Releasing);
 }
 
 #[test]

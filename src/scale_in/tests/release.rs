@@ -8,9 +8,10 @@ use serde_json::json;
 use super::scene::*;
 use crate::aws::{AwsError, Lifecycle, Operation};
 use crate::cluster::Answer;
-use crate::groups::hooks::HookState;
+use crate::groups::hooks::{HookState, TerminatingHooks};
 use crate::k8s::names;
-use crate::scale_in::action::Action;
+use crate::scale_in::action::{Action, Plan};
+use crate::scale_in::events::Reason;
 use crate::scale_in::membership::Membership;
 use crate::scale_in::memory::{Memory, Task};
 use crate::scale_in::node_patch;
@@ -188,6 +189,67 @@ fn a_hook_of_somebody_else_is_never_completed() {
     let mut scene = node().by_autoscaler().in_phase(Phase::Releasing);
     scene.instance = in_group(Lifecycle::TerminatingWait);
     assert!(!touches_aws(&scene.plan()));
+}
+
+#[test]
+fn that_nobody_drains_a_node_which_its_group_ends_is_told_once_if_workloads_are_on_it() {
+    let others = |others| HookState::Known(TerminatingHooks { ours: None, others });
+    // State, hooks, whether a workload is there, what is told.
+    let table = [
+        (Lifecycle::Terminating, others(false), true, Some(true)),
+        (Lifecycle::Terminating, others(true), true, Some(false)),
+        (Lifecycle::TerminatingWait, others(true), true, Some(false)),
+        (Lifecycle::TerminatingWait, others(false), true, None),
+        (Lifecycle::Terminating, others(false), false, None),
+        (Lifecycle::Terminating, HookState::Unknown, true, None),
+        (Lifecycle::InService, others(false), true, None),
+    ];
+    for (lifecycle, hook, is_busy, told) in table {
+        let mut scene = node().with(pod("logs").daemon());
+        if is_busy {
+            scene.put(pod("web"));
+        }
+        (scene.instance, scene.hook) = (in_group(lifecycle), hook.clone());
+        let warnings = |plan: &Plan| {
+            let warning = |action| match action {
+                Action::Announce(event) if event.reason == Reason::NotHeld => Some(event.warning),
+                _ => None,
+            };
+            all(plan).into_iter().filter_map(warning).collect::<Vec<_>>()
+        };
+        assert_eq!(warnings(&scene.plan()), Vec::from_iter(told), "{lifecycle:?} {hook:?}");
+        scene.later(900);
+        assert_eq!(warnings(&scene.plan()), [] as [bool; 0], "{lifecycle:?} {hook:?}");
+        assert!(scene.view().record.is_none());
+    }
+}
+
+#[test]
+fn that_anothers_hook_is_all_that_holds_an_instance_is_told_once_a_refresh_shows_it() {
+    let released = || {
+        let record = node().asked_by(Cause::LifecycleHook, Release::CompleteHook).in_phase(Phase::Releasing);
+        let mut scene = record.hooked(60);
+        scene.instance = in_group(Lifecycle::TerminatingWait);
+        scene.held_since = Some(at(0));
+        scene
+    };
+    let mut scene = released();
+    scene.hook = ours(hook(60), true);
+    assert!(!scene.plan().held_by_another, "ours holds it as well");
+    scene.memory.note_completion(&Ok(()), scene.now);
+    assert!(!scene.plan().held_by_another, "the refresh is from before");
+    scene.later(5);
+    seen_now(&mut scene, Lifecycle::TerminatingWait);
+    let plan = scene.plan();
+    assert_eq!((plan.held_by_another, reasons(&plan)), (true, vec!["ScaleInWaiting"]));
+    let mut foreign = released();
+    foreign.hook = HookState::Known(TerminatingHooks { ours: None, others: true });
+    assert!(foreign.plan().held_by_another);
+    let mut alone = released();
+    alone.memory.note_completion(&Ok(()), alone.now);
+    alone.later(5);
+    seen_now(&mut alone, Lifecycle::TerminatingWait);
+    assert!(!alone.plan().held_by_another, "a refresh lags");
 }
 
 /// AWS has refused a termination, in its words.
