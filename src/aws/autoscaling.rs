@@ -35,10 +35,6 @@ const PROTECTIONS_AT_ONCE: usize = 4;
 ///
 /// Source: [DescribeScalingActivities](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DescribeScalingActivities.html).
 const ACTIVITIES_A_CALL: i32 = 100;
-/// Most pages of activities to read: 500 attempts have long shown what is wrong with the group.
-const PAGES_OF_ACTIVITIES: usize = 5;
-/// Most activities to read.
-pub(crate) const ACTIVITIES_AT_MOST: usize = PAGES_OF_ACTIVITIES * ACTIVITIES_A_CALL as usize;
 
 impl Aws {
     /// The groups of these names; missing ones are left out. 100 names a call.
@@ -274,15 +270,16 @@ impl Aws {
         Ok(())
     }
 
-    /// The group's scaling activities that began at or after `until`, newest first.
+    /// The group's scaling activities that began at or after `until`, newest first: all, or `at_most` of them, in hundreds.
     pub async fn scaling_activities(
         &self,
         group: &GroupName,
         until: Timestamp,
+        at_most: usize,
     ) -> Result<Vec<Activity>, AwsError> {
         let mut found: Vec<Activity> = Vec::new();
         let mut token = None;
-        for _ in 0..PAGES_OF_ACTIVITIES {
+        for _ in 0..at_most.div_ceil(ACTIVITIES_A_CALL as usize) {
             let call = self
                 .autoscaling
                 .describe_scaling_activities()

@@ -58,7 +58,7 @@ pub use auto_scaling_group::{
     AutoScalingGroup, Frozen, Instance, Launch, Mix, Override, Source, TemplateId, TemplateRef, WarmPool,
     Weights,
 };
-pub(crate) use autoscaling::{ACTIVITIES_AT_MOST, CONFIGURATIONS_A_CALL};
+pub(crate) use autoscaling::CONFIGURATIONS_A_CALL;
 pub use calls::Calls;
 pub(crate) use ec2::{IMAGES_A_CALL, TYPES_A_CALL};
 pub use ec2::{TemplateAliases, TemplatePage};

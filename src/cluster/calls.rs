@@ -163,8 +163,14 @@ impl Cluster {
     }
 
     /// Deletes the pod with this UID, whatever budgets say, once fewer than fifty others are being deleted. `grace` in seconds replaces
-    /// the pod's own.
-    pub async fn delete_pod(&self, pod: &PodName, uid: &str, grace: Option<i64>) -> Answer {
+    /// the pod's own. `is_wanted` is asked then: that may take minutes.
+    pub async fn delete_pod(
+        &self,
+        pod: &PodName,
+        uid: &str,
+        grace: Option<i64>,
+        is_wanted: impl FnOnce() -> bool,
+    ) -> Answer {
         let api: Api<Seen<Pod>> = Api::namespaced(self.client.clone(), &pod.namespace);
         let params = DeleteParams {
             grace_period_seconds: grace.and_then(|seconds| u32::try_from(seconds).ok()),
@@ -172,6 +178,9 @@ impl Cluster {
             ..DeleteParams::default()
         };
         let place = self.deletions.acquire().await;
+        if !is_wanted() {
+            return Answer::Unclear("not sent: nobody wants it any more".to_owned());
+        }
         let mut call = pin!(changed(api.delete(&pod.name, &params)));
         let answer = if let Ok(answer) = tokio::time::timeout(HAS_A_PLACE, &mut call).await {
             answer

@@ -1,6 +1,6 @@
 //! Whether this process may write: the outcome of the election, for everybody who asks.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use jiff::Timestamp;
 use prometheus_client::collector::Collector;
@@ -39,6 +39,8 @@ pub struct Leadership {
     standing: Arc<watch::Sender<Standing>>,
     hand_over: Arc<Notify>,
     clock: Clock,
+    /// When leading began last.
+    since: Arc<Mutex<Timestamp>>,
 }
 
 impl Leadership {
@@ -53,7 +55,8 @@ impl Leadership {
     }
 
     fn of(standing: Standing, clock: Clock) -> Self {
-        Self { standing: Arc::new(watch::Sender::new(standing)), hand_over: Arc::default(), clock }
+        let since = Arc::new(Mutex::new(clock.now()));
+        Self { standing: Arc::new(watch::Sender::new(standing)), hand_over: Arc::default(), clock, since }
     }
 
     /// Whether this process may write now. Ask right before each write.
@@ -67,6 +70,11 @@ impl Leadership {
             Standing::Leads { until, wall } => self.clock.now() < until && self.clock.wall() < wall,
             Standing::Unknown | Standing::Follows { .. } => false,
         }
+    }
+
+    /// Since when it leads, if it does, by our clock.
+    pub fn leads_since(&self) -> Timestamp {
+        *self.since.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes when leading begins or ends, not with every renewal.
@@ -116,7 +124,10 @@ impl Leadership {
                     holder,
                     "another process leads: this one answers cluster-autoscaler and drains nothing"
                 ),
-                Standing::Leads { .. } => tracing::info!("this process leads: it drains and releases nodes"),
+                Standing::Leads { .. } => {
+                    *self.since.lock().unwrap_or_else(PoisonError::into_inner) = self.clock.now();
+                    tracing::info!("this process leads: it drains and releases nodes");
+                }
                 Standing::Alone | Standing::Unknown => {}
             }
             *before = standing;

@@ -17,7 +17,7 @@ const OTHER: i32 = 99;
 
 /// A group with its effective limits, and a line about it for people.
 pub fn node_group(group: &Group, scale_ins: &dyn ScaleIns) -> NodeGroup {
-    let (min_size, max_size) = sizes::limits(&group.asg, |i| scale_ins.leaves(&group.asg.name, &i.id));
+    let (min_size, max_size) = sizes::limits(&group.asg, |i| scale_ins.leaves(&group.asg.name, i));
     NodeGroup { id: group.asg.name.to_string(), min_size, max_size, debug: debug(group, scale_ins) }
 }
 

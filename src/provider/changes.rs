@@ -51,7 +51,7 @@ impl Provider {
     /// Raises the desired capacity by `delta` nodes.
     pub(super) async fn increase_size(&self, group: &GroupName, delta: i32) -> Result<(), RpcError> {
         let decide = |group: &Group| {
-            sizes::increased(&group.asg, delta, |i| self.scale_ins.leaves(&group.asg.name, &i.id))
+            sizes::increased(&group.asg, delta, |i| self.scale_ins.leaves(&group.asg.name, i))
         };
         let (deadline, lock) = self.checked_lock(group, &decide).await?;
         let fresh = self.fresh_group(deadline, group).await?;

@@ -214,7 +214,7 @@ mod tests {
             group == "web" && matches!(instance.as_str(), "i-out" | "i-gone")
         }
 
-        fn leaves(&self, _: &GroupName, _: &InstanceId) -> Leaves {
+        fn leaves(&self, _: &GroupName, _: &Instance) -> Leaves {
             unreachable!("a batch is read by what is decided")
         }
 

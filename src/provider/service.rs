@@ -202,7 +202,7 @@ impl Provider {
             self.told().remove(&group.asg.name);
             return Ok(wire::template(&template.encoded));
         }
-        if sizes::target_size(&group.asg, |i| self.scale_ins.leaves(&group.asg.name, &i.id)) > 0 {
+        if sizes::target_size(&group.asg, |i| self.scale_ins.leaves(&group.asg.name, i)) > 0 {
             if let Some(template) = &group.stand_in {
                 return Ok(wire::template(&template.encoded));
             }
@@ -346,8 +346,7 @@ impl CloudProvider for Provider {
     ) -> Result<Response<NodeGroupTargetSizeResponse>, Status> {
         self.answer(Rpc::NodeGroupTargetSize, async {
             let group = self.group(&request.get_ref().id)?;
-            let target_size =
-                sizes::target_size(&group.asg, |i| self.scale_ins.leaves(&group.asg.name, &i.id));
+            let target_size = sizes::target_size(&group.asg, |i| self.scale_ins.leaves(&group.asg.name, i));
             Ok(NodeGroupTargetSizeResponse { target_size })
         })
         .await

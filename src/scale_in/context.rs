@@ -19,7 +19,7 @@ use super::record::{Annotation, Phase, Release, Written};
 use super::settings::Settings;
 use super::taken_out::TakenOut;
 use super::waiting::Board;
-use crate::aws::{AutoScalingGroup, Aws, Lifecycle};
+use crate::aws::{AutoScalingGroup, Aws, Instance, Lifecycle};
 use crate::clock::Clock;
 use crate::cluster::{
     Attachment, Budget, Cluster, DrainState, Existing, Leadership, NodeView, Nodes, PodName, Store,
@@ -195,10 +195,16 @@ pub(super) fn is_leaving(nodes: &Nodes, group: &GroupName, instance: &InstanceId
 }
 
 /// Whether cluster-autoscaler counts the instance's node as deleted, because its scale-in is under way or, by the ToBeDeleted
-/// taint, about to be requested; and what becomes of the desired capacity then.
-pub(super) fn leaves(nodes: &Nodes, group: &GroupName, instance: &InstanceId) -> Leaves {
-    let Some(node) = marked_speaker(nodes, instance) else { return Leaves::No };
+/// taint, about to be requested; and what becomes of the desired capacity then. One that the group has taken out, into its warm pool,
+/// and that is on its way in again is a node to come.
+pub(super) fn leaves(nodes: &Nodes, group: &GroupName, instance: &Instance) -> Leaves {
+    let Some(node) = marked_speaker(nodes, &instance.id) else { return Leaves::No };
     match node.scale_in().filter(|record| record.group == *group) {
+        Some(record)
+            if record.release == Release::CompleteHook && instance.lifecycle == Lifecycle::Pending =>
+        {
+            Leaves::No
+        }
         Some(record) if record.release == Release::TerminateAndDecrement => Leaves::WithDecrement,
         Some(_) => Leaves::Replaced,
         None if node.taint(names::TO_BE_DELETED).is_some() => Leaves::WithDecrement,

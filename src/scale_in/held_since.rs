@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
 
-use crate::aws::{ACTIVITIES_AT_MOST, Activity, Aws, AwsError, LONGEST_HOLD, Lifecycle};
+use crate::aws::{Activity, Aws, AwsError, LONGEST_HOLD, Lifecycle};
 use crate::clock::{Clock, later, signed};
 use crate::k8s::{GroupName, InstanceId};
 
@@ -74,6 +74,10 @@ impl Holds {
     }
 }
 
+/// Most activities to read. A hook can hold an instance for two days, in which a group that grows and shrinks all the time has thousands; one
+/// that is older than all that are read would be taken for younger than it is.
+const ACTIVITIES_AT_MOST: usize = 5_000;
+
 /// How far AWS's clock may be ahead of our wall clock: what it dates may be earlier by this much.
 const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_mins(1);
 
@@ -94,7 +98,8 @@ pub(super) async fn ask(
 ) -> Result<BTreeMap<InstanceId, Timestamp>, AwsError> {
     let ahead = clock.ahead();
     let first = questions.iter().map(|held| held.seen).min().unwrap_or_else(|| clock.now());
-    let activities = aws.scaling_activities(group, later(later(first, ahead), -signed(LONGEST_HOLD))).await?;
+    let until = later(later(first, ahead), -signed(LONGEST_HOLD));
+    let activities = aws.scaling_activities(group, until, ACTIVITIES_AT_MOST).await?;
     let since = questions.iter().map(|held| {
         let began = began(&activities, &held.instance, held.lifecycle, later(held.seen, ahead));
         (held.instance.clone(), later(began, -ahead - CLOCKS_DIFFER))
@@ -170,8 +175,8 @@ mod tests {
         assert_eq!(began(&all, &"i-4".into(), held, at(100)), at(72));
         assert_eq!(began(&all, &"i-5".into(), held, at(100)), at(71));
         assert_eq!(began(&all, &"i-3".into(), held, at(100)), at(100), "AWS does not tell of this one yet");
-        let many: Vec<_> = (0..ACTIVITIES_AT_MOST as i64).map(|n| activity(900 - n, "Launching")).collect();
-        assert_eq!(began(&many, &"i-3".into(), held, at(1_000)), at(401), "longer ago than AWS tells");
+        let many: Vec<_> = (0..ACTIVITIES_AT_MOST as i64).map(|n| activity(9_000 - n, "Launching")).collect();
+        assert_eq!(began(&many, &"i-3".into(), held, at(9_100)), at(4_001), "longer ago than is read");
         let long_after = at(80 + signed(LONGEST_HOLD).as_secs());
         assert_eq!(began(&all, &"i-1".into(), held, long_after), long_after, "no hold lasts that long");
         assert_eq!(began(&[], &"i-1".into(), held, at(100)), at(100));

@@ -11,6 +11,7 @@ use super::context::{our_limit, speaker, will_decrement};
 use super::record::{Cause, Record, Release};
 use super::settings::Settings;
 use super::{context, deadline, node_patch};
+use crate::aws::Instance;
 use crate::clock::Clock;
 use crate::cluster::{ApiError, Cluster, NodeView, Nodes};
 use crate::groups::Groups;
@@ -44,7 +45,7 @@ pub trait ScaleIns: Send + Sync + 'static {
 
     /// Whether cluster-autoscaler counts the instance's node as deleted, because its scale-in is under way or, by the
     /// ToBeDeleted taint, about to be requested; and what becomes of the desired capacity then.
-    fn leaves(&self, group: &GroupName, instance: &InstanceId) -> Leaves;
+    fn leaves(&self, group: &GroupName, instance: &Instance) -> Leaves;
 
     /// Whether a scale-in of this instance is under way that lowers the desired capacity when it is released.
     fn will_decrement(&self, instance: &InstanceId) -> bool;
@@ -129,7 +130,7 @@ impl ScaleIns for Intents {
         context::is_leaving(&self.nodes, group, instance)
     }
 
-    fn leaves(&self, group: &GroupName, instance: &InstanceId) -> Leaves {
+    fn leaves(&self, group: &GroupName, instance: &Instance) -> Leaves {
         context::leaves(&self.nodes, group, instance)
     }
 

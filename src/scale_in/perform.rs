@@ -23,7 +23,7 @@ const NOTE_WITHIN: Duration = Duration::from_secs(1);
 /// How long after a write of the Node the watch shows it, mostly: a few milliseconds.
 const SEEN_WITHIN: Duration = Duration::from_millis(50);
 
-/// Performs an action. Every call in here has a time-out.
+/// Performs an action. Every call in here has a time-out, from when it has a place among those that are under way.
 pub(super) fn perform(
     shared: Arc<Shared>,
     node: Arc<NodeView>,
@@ -181,7 +181,11 @@ async fn delete(
             }
         }
     }
-    let answer = shared.cluster.delete_pod(&pod, &uid, grace).await;
+    let is_wanted = || {
+        let now = shared.nodes.get(&node.name);
+        shared.leadership.leads() && now.is_some_and(|node| node.scale_in().is_some())
+    };
+    let answer = shared.cluster.delete_pod(&pod, &uid, grace, is_wanted).await;
     tracing::info!(node = node.name.as_str(), pod = %pod, grace, answer = ?answer, "deletion asked for");
     let how = if owner.is_some() { How::Deleted } else { How::Asked };
     Outcome::Asked { pod, uid, answer, budgets: Vec::new(), how, owner }

@@ -45,6 +45,9 @@ const SIGNATURE_LIFE: SignedDuration = SignedDuration::from_mins(5);
 /// somebody ended the machine, its Node soon stops being Ready.
 pub(super) const MISSING_FOR: SignedDuration = SignedDuration::from_mins(1);
 
+/// The Node of a machine that has ended is Ready for so long at most: its kubelet counts as silent after 50 s.
+const OUTLIVED_AFTER: SignedDuration = SignedDuration::from_mins(2);
+
 /// The record brought up to date; written if that changes it.
 pub(super) fn brought_up_to_date(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> Record {
     let (release, then) = way_of_release(s, record);
@@ -54,7 +57,7 @@ pub(super) fn brought_up_to_date(s: &Situation<'_>, record: &Record, plan: &mut 
     };
     // A cause that comes later may shorten the deadline, never lengthen it.
     let told = s.expected.and_then(|expected| expected.ends_at).filter(|at| *at > s.now);
-    let ends_at = record.ends_at.into_iter().chain(told).min();
+    let ends_at = record.ends_at.filter(|at| !has_outlived(s, *at)).into_iter().chain(told).min();
     let changed = Record { release, ends_at, group: group.clone(), ..record.clone() };
     let release_by = deadline_of(s, &changed);
     let is_known = is_deadline_known(s, &changed);
@@ -77,6 +80,11 @@ pub(super) fn brought_up_to_date(s: &Situation<'_>, record: &Record, plan: &mut 
     changed
 }
 
+/// Whether the machine runs well after the end that AWS has told: that was postponed, or came to nothing.
+fn has_outlived(s: &Situation<'_>, end: Timestamp) -> bool {
+    s.node.ready == Ready::Yes && later(end, OUTLIVED_AFTER) < s.now
+}
+
 /// Whether everything the deadline depends on is known. Until then, the written one is neither applied nor replaced.
 fn is_deadline_known(s: &Situation<'_>, record: &Record) -> bool {
     if s.our_limit == OurLimit::Unknown {
@@ -94,8 +102,9 @@ fn deadline_of(s: &Situation<'_>, record: &Record) -> Option<Timestamp> {
     }
 }
 
-/// The limit of a scale-in under way. One of ours that somebody has brought closer may have passed already: it takes no pod its grace,
-/// and DaemonSet pods no flush.
+/// The limit of a scale-in under way. One of ours counts anew where it passed while nobody led. One that somebody has brought closer
+/// may have passed already, or be too close, as one may that came soon after this process began to lead: it takes no pod its grace, and
+/// DaemonSet pods no flush.
 fn limit(
     s: &Situation<'_>,
     record: &Record,
@@ -104,11 +113,37 @@ fn limit(
 ) -> Option<Timestamp> {
     let limit = deadline::limit(s.our_limit, record, hook, held_since)?;
     // What is not believed, as a record with another limit in it, moves none.
-    if s.memory.claims.not_believed().is_some() || record.release_by.is_some_and(|had| had <= limit) {
+    if s.memory.claims.not_believed().is_some() {
         return Some(limit);
     }
+    let had = record.release_by;
+    let limit = if record.requested_at < s.leads_since && limit <= s.leads_since {
+        let anew = Record { requested_at: s.leads_since, ..record.clone() };
+        let anew = deadline::limit(s.our_limit, &anew, hook, held_since)?;
+        // Leaders may follow each other: the first one's stands.
+        had.filter(|had| *had > s.leads_since).map_or(anew, |had| had.min(anew))
+    } else {
+        limit
+    };
+    let soonest = s.released_at_the_soonest(record);
     let aws = deadline::limit(OurLimit::Never, record, hook, held_since);
-    deadline::spared(limit, record.release_by, s.released_at_the_soonest(record), aws)
+    let due = had.map_or(limit, |had| had.max(limit));
+    if soonest.is_some_and(|soonest| was_too_close(s, record, due, soonest)) {
+        return deadline::spared(limit, None, soonest, aws);
+    }
+    if had.is_some_and(|had| had <= limit) {
+        return Some(limit);
+    }
+    deadline::spared(limit, had, soonest, aws)
+}
+
+/// Whether the limit that is `due` was too close when this process began to lead, for what is on the node, which could be released at
+/// `soonest`, and would not have been had somebody led from the beginning.
+fn was_too_close(s: &Situation<'_>, record: &Record, due: Timestamp, soonest: Timestamp) -> bool {
+    let takes = soonest.duration_since(s.now);
+    record.requested_at < s.leads_since
+        && due < later(s.leads_since, takes)
+        && later(record.requested_at, takes) <= due
 }
 
 /// How to give the instance back if something other than us has changed that, and what else to do then.
@@ -140,16 +175,26 @@ pub(super) fn take_out_of_the_group(s: &Situation<'_>, record: &Record, plan: &m
     // whose owner would drain it by other rules as soon as it is held.
     let holds = matches!(&s.hook, HookState::Known(TerminatingHooks { ours: Some(_), others: false }));
     if holds && record.release != Release::CompleteHook && *lifecycle != Lifecycle::Retained {
-        match s.others_may_lead_until().filter(|_| s.is_our_own_node()) {
-            // Noted by one who does not lead any more when it is to be sent, it would be taken for sent, for minutes.
-            Some(until) => plan.wake(until),
-            None => {
-                announce_refusal(s, record, plan);
-                terminate(s, record, group, *seen, plan);
-            }
+        // The hook would end the drain long before AWS ends the machine.
+        let not_before = s.hook.ours().zip(record.ends_at).map(|(hook, end)| later(end, -hold(hook)));
+        if let Some(not_before) = not_before.filter(|at| *at > s.now) {
+            plan.wake(not_before);
+            return record.clone();
+        }
+        // Noted by one who does not lead any more when it is to be sent, it would be taken for sent, for minutes.
+        if let Some(until) = s.others_may_lead_until().filter(|_| s.is_our_own_node()) {
+            plan.wake(until);
+        } else {
+            announce_refusal(s, record, plan);
+            terminate(s, record, group, *seen, plan);
         }
     }
     record.clone()
+}
+
+/// How long the hook holds an instance at most, less the last heartbeat's time-out.
+fn hold(hook: &Hook) -> SignedDuration {
+    signed(hook.global_timeout.saturating_sub(hook.heartbeat_timeout))
 }
 
 /// The group is taking the instance out, on our word or by itself.

@@ -48,6 +48,8 @@ pub struct Situation<'a> {
     pub ahead: SignedDuration,
     /// When this run first saw a record on the Node.
     pub record_seen: Timestamp,
+    /// Since when this process leads, by our clock.
+    pub leads_since: Timestamp,
     /// Settings of scale-ins.
     pub settings: &'a Settings,
     /// The Node.

@@ -46,6 +46,10 @@ use crate::telemetry::{Outage, chain};
 /// Shortest pause between plans that only the clock asks for.
 const SHORTEST_WAIT: SignedDuration = SignedDuration::from_millis(20);
 
+/// What another process wrote while it led is seen by this time after this one began to lead: a watch that broke is back after five
+/// seconds.
+const SEEN_AFTER: SignedDuration = SignedDuration::from_secs(10);
+
 /// Pods of the node and of others that name the same instance, by UID.
 #[derive(Default)]
 struct Pods {
@@ -285,6 +289,7 @@ impl Worker {
             wall: self.shared.clock.wall(),
             ahead: look.ahead,
             record_seen: look.record_seen,
+            leads_since: self.shared.leadership.leads_since(),
             settings: &self.shared.settings,
             node: &node,
             beside: &look.beside,
@@ -364,8 +369,11 @@ impl Worker {
         let (record_seen, ahead) = self.record_seen(node.record.is_some());
         let now = self.shared.clock.now();
         let leads = self.shared.leadership.leads();
-        // What another leader writes counts as an earlier run's, as does all that is written beside a dry run.
-        let is_earlier_runs = std::mem::take(&mut self.at_start) || !leads || self.shared.dry_run.is_some();
+        // What another leader writes counts as an earlier run's, also when it is seen once that one leads no more, and as does all that is
+        // written beside a dry run.
+        let is_others = !leads || now < later(self.shared.leadership.leads_since(), SEEN_AFTER);
+        let is_earlier_runs =
+            std::mem::take(&mut self.at_start) || is_others || self.shared.dry_run.is_some();
         self.memory.claims.see(node, is_earlier_runs, later(now, ahead));
         let snapshot = self.shared.groups.latest();
         let instance = membership(snapshot.as_deref(), node);

@@ -47,8 +47,8 @@ impl ScaleIns for Leaving {
         self.will_decrement(instance)
     }
 
-    fn leaves(&self, _: &GroupName, instance: &InstanceId) -> Leaves {
-        if self.will_decrement(instance) { Leaves::WithDecrement } else { Leaves::No }
+    fn leaves(&self, _: &GroupName, instance: &Instance) -> Leaves {
+        if self.will_decrement(&instance.id) { Leaves::WithDecrement } else { Leaves::No }
     }
 
     fn will_decrement(&self, instance: &InstanceId) -> bool {

@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use aws_sdk_autoscaling::types::{
     InstancesDistribution, LaunchTemplate, LaunchTemplateOverrides, MixedInstancesPolicy,
 };
+use ebbtide::aws::Instance;
 use ebbtide::clock::Clock;
 use ebbtide::groups::discovery::Discovery;
 use ebbtide::groups::hooks::Hooks;
@@ -56,7 +57,7 @@ impl ScaleIns for Empty {
         false
     }
 
-    fn leaves(&self, _: &GroupName, _: &InstanceId) -> Leaves {
+    fn leaves(&self, _: &GroupName, _: &Instance) -> Leaves {
         Leaves::No
     }
 

@@ -227,7 +227,7 @@ impl ScaleIns for Script<Leaving> {
         self.now().under_way.contains_key(&(group.to_owned().to_string(), instance.to_owned().to_string()))
     }
 
-    fn leaves(&self, group: &GroupName, instance: &InstanceId) -> Leaves {
+    fn leaves(&self, group: &GroupName, Instance { id: instance, .. }: &Instance) -> Leaves {
         if self.will_decrement(instance) {
             Leaves::WithDecrement
         } else if self.is_leaving(group, instance) {

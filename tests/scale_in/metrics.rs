@@ -320,7 +320,8 @@ async fn messages_that_wait_for_their_record_are_counted_with_their_age() {
 
 #[tokio::test(start_paused = true)]
 async fn a_node_that_its_group_ends_without_a_hook_is_told_and_counted_once() {
-    let watched = Watched::on(group(2), config()).await;
+    // Its load balancers let go of it first, so that a refresh sees it on its way.
+    let watched = Watched::on(group(2).deregistering_for(120), config()).await;
     let undrained = "ebbtide_nodes_undrained_total";
     assert_eq!(value(&watched.scrape().await, undrained), Some(0.0));
     let node = watched.nodes[0].clone();

@@ -1,5 +1,8 @@
 //! The net under everything else: with hooks that retain, nobody at home costs time and no workload.
 
+use std::time::Duration;
+
+use ebbtide::config::Config;
 use ebbtide::sim::aws::{Event as AwsEvent, HookResult, LifecycleState, Power, TerminationCause};
 use ebbtide::sim::cluster::{By, Event, budget, pod, replica_set};
 use ebbtide::sim::program::{Program, second};
@@ -13,11 +16,6 @@ use crate::scene::{Machine, Scene, group, seconds};
 /// The name of the pod that runs on this node alone.
 fn solo(machine: &Machine) -> String {
     format!("solo-{}", machine.instance)
-}
-
-/// The other replica of the program.
-fn another(scene: &Scene) -> Program {
-    Program::start(&scene.world, second(managed(true)))
 }
 
 fn is_retained(world: &World, machine: &Machine) -> bool {
@@ -43,7 +41,18 @@ fn assert_whole(world: &World) {
 
 #[tokio::test(start_paused = true)]
 async fn every_replica_is_dead_for_three_hours_in_the_middle_of_a_rebalance_and_no_workload_is_cut() {
-    let mut scene = Scene::configured(group(10), managed(true)).await;
+    dead_for_three_hours(None).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_same_beyond_a_limit_of_ours() {
+    dead_for_three_hours(Some(seconds(3_600))).await;
+}
+
+async fn dead_for_three_hours(drain_timeout: Option<Duration>) {
+    let config = Config { drain_timeout, ..managed(true) };
+    let another = |scene: &Scene| Program::start(&scene.world, second(config.clone()));
+    let mut scene = Scene::configured(group(10), config.clone()).await;
     let second = another(&scene);
     let machines = scene.machines();
     scene.world.cluster.add(budget("api").max_unavailable(2));

@@ -108,9 +108,20 @@ async fn most_at_once<T>(ask: impl AsyncFn(Cluster, PodName) -> T) -> (Vec<T>, u
 #[tokio::test(start_paused = true)]
 async fn of_a_thousand_deletions_fifty_are_under_way_at_once_and_none_is_given_up() {
     let (answers, most) =
-        most_at_once(async |cluster, pod| cluster.delete_pod(&pod, "uid", None).await).await;
+        most_at_once(async |cluster, pod| cluster.delete_pod(&pod, "uid", None, || true).await).await;
     assert!(answers.iter().all(|answer| *answer == Answer::Going));
     assert_eq!(most, 50);
+}
+
+/// Until its turn comes, the scale-in may be called off, or another process lead.
+#[tokio::test(start_paused = true)]
+async fn a_deletion_that_is_not_wanted_any_more_when_its_turn_comes_is_not_sent() {
+    let began = tokio::time::Instant::now();
+    let is_wanted = || began.elapsed() < Duration::from_secs(3);
+    let ask = async |cluster: Cluster, pod| cluster.delete_pod(&pod, "uid", None, is_wanted).await;
+    let (answers, _) = most_at_once(ask).await;
+    // Fifty at once, each for two seconds.
+    assert_eq!(answers.iter().filter(|answer| **answer == Answer::Going).count(), 100);
 }
 
 /// Hundreds of nodes that leave at once have thousands of DaemonSet pods to guard.

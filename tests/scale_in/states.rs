@@ -208,9 +208,11 @@ async fn a_node_that_goes_back_to_the_warm_pool_is_drained_under_the_hook_and_se
         scene.pass_some(seconds(1800)).await;
         assert_eq!(scene.target().await.expect("answered"), 1);
 
-        scene.world.aws.set_desired("web", 2);
+        // On its way in, it is the node that cluster-autoscaler has asked for.
+        scene.increase(1).await.expect("set");
         let back =
             |w: &World| state(w, &machine) == Some(LifecycleState::InService) && in_service(w, &machine);
+        scene.target_stays(2, |w| state(w, &machine) == Some(LifecycleState::InService)).await;
         scene.until(back).await;
         scene.pass_some(seconds(3600)).await;
         assert!(back(&scene.world), "and stays so");

@@ -46,6 +46,8 @@ use crate::template::{LearnedStore, Settings};
 const LOOK_UPS: usize = 2;
 /// ... and how many of them may go to EKS. The others are for hooks, which are due with every refresh.
 const LOOK_UPS_OF_EKS: usize = 1;
+/// Most activities of a group to read: 500 attempts have long shown what is wrong with it.
+const ACTIVITIES: usize = 500;
 /// Reading a group's activities takes no longer: with the shortest time-out that hooks have, a refresh is due every ten seconds.
 const ACTIVITIES_WITHIN: Duration = Duration::from_secs(5);
 
@@ -304,7 +306,7 @@ impl Discovery {
         // Activities have wall-clock times.
         let ahead = self.clock.ahead();
         let ask = async |group: &GroupName, since: Timestamp| {
-            let activities = self.aws.scaling_activities(group, later(since, ahead));
+            let activities = self.aws.scaling_activities(group, later(since, ahead), ACTIVITIES);
             let mut activities = timeout(ACTIVITIES_WITHIN, activities).await.map_err(late)??;
             for activity in &mut activities {
                 activity.started = later(activity.started, -ahead);

@@ -56,7 +56,7 @@ pub(super) fn next(
     let before = known.ours.clone();
     let as_before = before.clone().filter(|_| may_hold(group));
     let hook = as_before.unwrap_or_else(|| Hook::new(name, group.name.clone(), managed.heartbeat));
-    let hook = Hook { abandons: retains, ..hook };
+    let hook = Hook { abandons: retains && can_retain(group), ..hook };
     (before.as_ref() != Some(&hook)).then_some(Step::Put { hook, before })
 }
 
@@ -108,6 +108,14 @@ mod tests {
             assert_eq!(step(ON, &hooks, (false, true)), Some(put(hook(FIVE_MINUTES, false), None)));
         }
         assert_eq!(step(ON, &known(Some(hook(FIVE_MINUTES, false)), true), (false, true)), None);
+    }
+
+    #[test]
+    fn a_hook_of_a_group_with_a_warm_pool_abandons_nobody_though_the_group_retains() {
+        let pooled = AutoScalingGroup { warm_pool: Some(WarmPool { reuses: false }), ..group() };
+        let abandons = hook(FIVE_MINUTES, true);
+        let next = next(ON, "ebbtide", &pooled, &known(Some(abandons.clone()), false), (true, true));
+        assert_eq!(next, Some(put(hook(FIVE_MINUTES, false), Some(abandons))));
     }
 
     #[test]

@@ -197,6 +197,7 @@ impl<'a> Model<'a> {
             wall: self.now,
             ahead: SignedDuration::ZERO,
             record_seen: self.start,
+            leads_since: self.start,
             settings: &self.settings,
             node: &self.view,
             beside: &[],

@@ -77,9 +77,7 @@ fn groups(shared: &Shared) -> Vec<GroupStatus> {
     let Some(snapshot) = shared.groups.latest() else { return Vec::new() };
     let told = snapshot.groups.values().map(|group| {
         let name = &group.asg.name;
-        GroupStatus::of(group, &shared.hooks.state(name), |instance| {
-            leaves(&shared.nodes, name, &instance.id)
-        })
+        GroupStatus::of(group, &shared.hooks.state(name), |instance| leaves(&shared.nodes, name, instance))
     });
     told.collect()
 }

@@ -209,6 +209,23 @@ fn with_a_hook_of_ours_the_group_replaces_an_interrupted_instance_while_it_drain
 }
 
 #[test]
+fn an_instance_whose_end_is_further_away_than_the_hook_holds_is_drained_first() {
+    let event = expected(Cause::ScheduledEvent, Treatment::Drain, Some(at(86_400)));
+    let mut scene = told(node().hooked(60).with(pod("web").wishing(names::DRAIN, "wait")), event);
+    scene.plan();
+    let plan = scene.plan();
+    // 100 time-outs less one.
+    let under_hook = 86_400 - 5_940;
+    assert!(!touches_aws(&plan), "{plan:?}");
+    assert_eq!(scene.record().release_by, Some(at(86_400)));
+    scene.now = at(under_hook - 1);
+    assert_eq!(scene.plan().wake_at, Some(at(under_hook)));
+    scene.later(1);
+    let terminates = |a: &Action| matches!(a, Action::Terminate { decrement: false, under_hook: true, .. });
+    assert!(all(&scene.plan()).iter().any(terminates));
+}
+
+#[test]
 fn an_instance_that_somebody_stops_is_drained_and_left_to_its_group() {
     let mut scene = told(node().with(pod("web")), expected(Cause::StateChange, Treatment::Drain, None));
     assert_eq!(reasons(&scene.plan()), ["ScaleInDraining"]);

@@ -184,6 +184,69 @@ fn an_instance_in_terminating_wait_is_drained_if_the_hook_is_ours() {
     );
 }
 
+/// A drain of a pod of this grace, which its budget keeps, with a limit of an hour, under a leader that began at `leads_since`, in that
+/// moment. When it is to be released.
+fn led_again(grace: i64, leads_since: i64) -> (Scene, i64) {
+    let scene = node().with(pod("web").grace(grace).labelled("web")).with(pod("logs").daemon());
+    let mut scene = scene.budget("web", 0, "7").by_autoscaler().until(3_600);
+    scene.plan();
+    scene.memory = Memory::default();
+    (scene.now, scene.leads_since) = (at(leads_since), at(leads_since));
+    scene.plan();
+    let by = scene.record().release_by.expect("limited");
+    (scene, by.as_second() - START)
+}
+
+#[test]
+fn a_limit_of_ours_that_passed_while_nobody_led_counts_anew_and_one_too_close_takes_no_grace() {
+    // 60 s of grace, 5 s to flush, 5 s of margin, 3 s for the kubelet and a late timer.
+    for (leads_since, by) in [(7_200, 10_800), (3_590, 3_663), (3_000, 3_600), (0, 3_600)] {
+        let (mut scene, told) = led_again(60, leads_since);
+        assert_eq!(told, by, "{leads_since}");
+        let mut asked = Vec::new();
+        for _ in 0..5 {
+            let plan = scene.plan();
+            asked.extend(deletions(&plan));
+            if !evictions(&plan).is_empty() {
+                scene.blocked("web");
+                let deleted = deletions(&scene.plan());
+                if !deleted.is_empty() {
+                    scene.evicted("web");
+                }
+                asked.extend(deleted);
+            }
+            scene.later(10);
+        }
+        // Its budget has had its time.
+        let whole_grace = (leads_since == 3_590).then(|| ("web".to_owned(), None));
+        assert_eq!(asked, Vec::from_iter(whole_grace), "{leads_since}");
+        let record = scene.record();
+        assert_eq!((record.phase, record.release_by), (Phase::Draining, Some(at(by))), "{leads_since}");
+        // Leaders that follow each other put nothing off again.
+        (scene.memory, scene.leads_since) = (Memory::default(), scene.now);
+        scene.plan();
+        assert_eq!(scene.record().release_by, Some(at(by)), "{leads_since}");
+    }
+    // What does not fit into the limit is cut at it.
+    assert_eq!(led_again(7_200, 1_800).1, 3_600);
+}
+
+#[test]
+fn an_end_that_a_machine_has_outlived_cuts_nobody_short() {
+    for (status, ends) in [("True", None), ("Unknown", Some(at(120)))] {
+        let mut scene = node().asked_by(Cause::ScheduledEvent, Release::Terminate).with(pod("web").grace(60));
+        let record = Record { ends_at: Some(at(120)), release_by: Some(at(120)), ..scene.record() };
+        scene.patch(&node_patch::with_record(&scene.view(), &record, scene.now));
+        ready(&mut scene, status);
+        scene.later(241);
+        scene.plan();
+        assert_eq!(scene.record().ends_at, ends, "{status}");
+        if ends.is_none() {
+            assert_eq!(evictions(&scene.plan()), [("web".into(), None)]);
+        }
+    }
+}
+
 #[test]
 fn a_hook_of_somebody_else_is_never_completed() {
     let mut scene = node().by_autoscaler().in_phase(Phase::Releasing);

@@ -86,6 +86,8 @@ pub(super) struct Scene {
     pub(super) now: Timestamp,
     /// How far the clock of the record and of the API server is ahead.
     pub(super) ahead: SignedDuration,
+    /// Since when this process leads.
+    pub(super) leads_since: Timestamp,
     /// Whether an earlier run wrote what the Node carries, or somebody else while this one runs.
     pub(super) at_start: bool,
     pub(super) node: Value,
@@ -140,6 +142,7 @@ pub(super) fn node() -> Scene {
     Scene {
         now: at(0),
         ahead: SignedDuration::ZERO,
+        leads_since: at(-10_000),
         at_start: true,
         node: json!({
             "apiVersion": "v1", "kind": "Node",
@@ -274,6 +277,7 @@ impl Scene {
             wall: self.now,
             ahead: self.ahead,
             record_seen: at(0),
+            leads_since: self.leads_since,
             settings: &self.settings,
             beside: &self.beside,
             speaks: self.speaks,

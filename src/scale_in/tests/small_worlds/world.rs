@@ -310,6 +310,7 @@ impl World {
             wall: now,
             ahead: SignedDuration::ZERO,
             record_seen: at(0),
+            leads_since: at(0),
             settings: &settings,
             node: &node,
             beside: &[],
