@@ -44,6 +44,11 @@ impl Hook {
         Self { name: name.into(), group: group.into(), heartbeat_timeout, global_timeout, abandons: true }
     }
 
+    /// How long a drain may take under it: its longest hold, less a heartbeat time-out.
+    pub fn drain_limit(&self) -> Duration {
+        self.global_timeout.saturating_sub(self.heartbeat_timeout)
+    }
+
     /// AWS's word for what its time-out counts as.
     pub fn default_result(&self) -> &'static str {
         if self.abandons { "ABANDON" } else { CONTINUE }

@@ -105,20 +105,6 @@ fn scale_ins_have_the_flags_defaults() {
     assert_eq!(defaults().scale_in_settings(), crate::scale_in::Settings::default());
 }
 
-#[cfg(feature = "simulate")]
-#[test]
-fn simulations_run_with_the_flags_defaults_save_where_they_listen_and_who_they_are() {
-    let simulated = crate::sim::program::config();
-    let expected = Config {
-        listen: simulated.listen.clone(),
-        admin_listen: simulated.admin_listen,
-        selectors: simulated.selectors.clone(),
-        election: simulated.election.clone(),
-        ..defaults()
-    };
-    assert_eq!(simulated, expected);
-}
-
 #[test]
 fn every_flag_is_read_and_so_is_every_variable() {
     let given = [

@@ -135,8 +135,7 @@ pub(super) fn hold_limit(
     hook: Option<&Hook>,
     held_since: Timestamp,
 ) -> Option<Timestamp> {
-    let by_hook = hook
-        .map(|hook| later(held_since, signed(hook.global_timeout.saturating_sub(hook.heartbeat_timeout))));
+    let by_hook = hook.map(|hook| later(held_since, signed(hook.drain_limit())));
     let deletes = |(at, what)| (what == OnDeadline::Delete).then_some(at);
     [by_hook, ours.at(requested).and_then(deletes)].into_iter().flatten().min()
 }

@@ -176,7 +176,8 @@ pub(super) fn take_out_of_the_group(s: &Situation<'_>, record: &Record, plan: &m
     let holds = matches!(&s.hook, HookState::Known(TerminatingHooks { ours: Some(_), others: false }));
     if holds && record.release != Release::CompleteHook && *lifecycle != Lifecycle::Retained {
         // The hook would end the drain long before AWS ends the machine.
-        let not_before = s.hook.ours().zip(record.ends_at).map(|(hook, end)| later(end, -hold(hook)));
+        let not_before =
+            s.hook.ours().zip(record.ends_at).map(|(hook, end)| later(end, -signed(hook.drain_limit())));
         if let Some(not_before) = not_before.filter(|at| *at > s.now) {
             plan.wake(not_before);
             return record.clone();
@@ -190,11 +191,6 @@ pub(super) fn take_out_of_the_group(s: &Situation<'_>, record: &Record, plan: &m
         }
     }
     record.clone()
-}
-
-/// How long the hook holds an instance at most, less the last heartbeat's time-out.
-fn hold(hook: &Hook) -> SignedDuration {
-    signed(hook.global_timeout.saturating_sub(hook.heartbeat_timeout))
 }
 
 /// The group is taking the instance out, on our word or by itself.

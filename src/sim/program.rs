@@ -217,3 +217,27 @@ impl Program {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use super::*;
+    use crate::config::Command;
+
+    #[test]
+    fn simulations_run_with_the_flags_defaults_save_where_they_listen_and_who_they_are() {
+        let args =
+            ["ebbtide".to_owned(), "serve".to_owned(), format!("--node-group-auto-discovery=asg:tag={TAG}")];
+        let parsed = Config::parse(args.map(OsString::from), |_| None, Vec::new);
+        let Ok(Command::Serve(defaults)) = parsed else { panic!("not served: {parsed:?}") };
+        let simulated = config();
+        let expected = Config {
+            listen: simulated.listen.clone(),
+            admin_listen: simulated.admin_listen,
+            election: simulated.election.clone(),
+            ..*defaults
+        };
+        assert_eq!(simulated, expected);
+    }
+}

@@ -3,7 +3,7 @@
 
 use ebbtide::config::Config;
 use ebbtide::sim::aws::{Event as AwsEvent, Lose, Operation, QueueSpec, Refusal, Trouble, Which};
-use ebbtide::sim::cluster::{budget, pod};
+use ebbtide::sim::cluster::{By, budget, pod};
 use ebbtide::sim::program::config;
 use ebbtide::sim::world::World;
 use ebbtide::telemetry::captured;
@@ -11,8 +11,8 @@ use jiff::SignedDuration;
 use tonic::Code;
 
 use crate::journal_queries::{
-    TERMINATE, a_hook_timed_out, decrements, eviction_requests, has_exited, in_phase, is_asked, is_released,
-    longest_silence, released_at, terminations,
+    TERMINATE, a_hook_timed_out, asked, decrements, eviction_requests, has_exited, in_phase, is_asked,
+    is_released, longest_silence, released_at, terminations,
 };
 use crate::scene::{Cause, Scene, group, held_group, seconds};
 
@@ -70,6 +70,27 @@ async fn without_the_api_server_for_an_hour_instances_are_held_and_nothing_ends(
 /// From now on no call to AWS is heard of, for an hour.
 fn aws_is_away(world: &World) {
     world.aws.trouble(Which::any().lasting(seconds(HOUR)), Trouble::Silent(Lose::BeforeEffect));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_of_ours_that_passes_without_the_api_server_cuts_nobody() {
+    let limited = Config { drain_timeout: Some(seconds(1_800)), ..config() };
+    for group in [group(2), held_group(2, 120)] {
+        let scene = Scene::configured(group, limited.clone()).await;
+        let machine = scene.first();
+        scene.world.cluster.add(budget("web").min_available(1));
+        scene.run([pod("web").on(&machine.name).grace(60).exits_after(30)]).await;
+        scene.scale_in(&machine, Cause::Autoscaler).await;
+        scene.until(|w| in_phase(w, &machine, "Draining")).await;
+        scene.world.cluster.api_down_for(seconds(HOUR));
+        scene.pass_some(seconds(HOUR + 120)).await;
+        assert!(asked(&scene.world, "web").is_empty() && !is_released(&scene.world, &machine));
+        // Its budget has the limit's whole time once more.
+        scene.until_gone(&machine).await;
+        let [(_, by, grace)] = asked(&scene.world, "web")[..] else { panic!("asked once") };
+        assert_eq!((by, grace), (By::Delete, 60), "at its last call");
+        assert!(has_exited(&scene.world, "web"));
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -347,7 +347,7 @@ async fn groups_that_come_and_go_and_that_there_are_none_is_told() {
     assert_eq!(value(&watched.scrape().await, "ebbtide_groups"), Some(1.0));
     assert!(log.text().contains("the group is selected"), "{}", log.text());
     watched.world.aws.untag_group("web", ebbtide::sim::program::TAG);
-    tokio::time::sleep(seconds(400)).await;
+    tokio::time::sleep(seconds(480)).await;
     assert_eq!(value(&watched.scrape().await, "ebbtide_groups"), Some(0.0));
     let text = log.text();
     assert_eq!(text.matches("the group's tags do not select it any more").count(), 1, "{text}");

@@ -154,7 +154,7 @@ fn hook(facts: &Facts, group: &GroupFacts, found: &mut Vec<Finding>) {
         let text = "somebody else has a terminating hook as well (EKS drains by rules of its own): nodes are drained before AWS is told";
         add(found, Severity::Note, "hooks", name, text, "nothing, unless that hook is left over");
     }
-    let holds = hook.global_timeout.saturating_sub(hook.heartbeat_timeout);
+    let holds = hook.drain_limit();
     if let Some((grace, pod)) = &group.longest_grace {
         let needs = *grace + facts.flush + MARGIN;
         if holds < needs {

@@ -11,6 +11,8 @@ use crate::telemetry::Outage;
 #[derive(Debug, Default)]
 pub(super) struct Warnings {
     selected: BTreeSet<GroupName>,
+    /// How many looks in a row have shown none.
+    without: u32,
     none: Outage,
     absent: BTreeSet<GroupName>,
     unselected: BTreeSet<GroupName>,
@@ -21,7 +23,8 @@ pub(super) struct Warnings {
 }
 
 impl Warnings {
-    /// The groups that are selected. Without any, nothing fails and nothing is done, so that is told again and again.
+    /// The groups that are selected. Without any, nothing fails and nothing is done, so that is told again and again, once two looks in a
+    /// row have shown none: an answer may be old.
     pub(super) fn note_selected<'a>(&mut self, groups: impl Iterator<Item = &'a GroupName>) {
         let before = self.selected.len();
         let new = newly(&mut self.selected, groups.cloned());
@@ -32,9 +35,10 @@ impl Warnings {
         if now != before {
             tracing::info!(groups = now, before, "the number of selected groups has changed");
         }
+        self.without = if now > 0 { 0 } else { self.without.saturating_add(1) };
         if now > 0 {
             self.none.ends();
-        } else if self.none.lasts().is_some() {
+        } else if self.without > 1 && self.none.lasts().is_some() {
             tracing::warn!(
                 "no Auto Scaling group is selected: cluster-autoscaler is told of none, and no node is drained. \
                  --node-group-auto-discovery and --nodes say which are, by tags and names in this region"

@@ -197,7 +197,8 @@ impl<'a> Model<'a> {
             wall: self.now,
             ahead: SignedDuration::ZERO,
             record_seen: self.start,
-            leads_since: self.start,
+            // Whoever drains the node has led from the beginning.
+            leads_since: Timestamp::MIN,
             settings: &self.settings,
             node: &self.view,
             beside: &[],

@@ -159,6 +159,22 @@ fn a_deadline_tells_when_a_blocked_pod_is_deleted_and_when_the_instance_goes() {
 }
 
 #[test]
+fn the_limit_of_a_scale_in_under_way_is_not_put_off_as_if_nobody_had_led() {
+    let mut facts = facts(vec![pod("web", 60)], vec![budget("web", "web", 0)]);
+    facts.settings.drain_timeout = Some(Duration::from_hours(1));
+    // Ten seconds are left.
+    let requested = at(NOW - 3_590);
+    let record = Record {
+        release_by: Some(at(NOW + 10)),
+        ..Record::new(Cause::Operator, "web", "i-0123456789abcdef0", Release::Terminate, requested)
+    };
+    let annotations = facts.node.metadata.annotations.get_or_insert_default();
+    annotations.insert(names::RECORD.into(), crate::scale_in::record::write(&record));
+    let preview = played(&facts);
+    assert!(matches!(preview.end, End::Released { after_seconds: ..=10 }), "{preview:#?}");
+}
+
+#[test]
 fn with_our_hook_aws_is_told_first_and_the_hook_completed_last() {
     let mut facts = facts(vec![shipper(), pod("web", 30)], Vec::new());
     let hook = Hook::new("ebbtide", "web", Duration::from_mins(5));

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 const IMAGES: usize = 50;
 
 /// Labels as those of EKS managed nodes, beside what every kubelet sets.
-const LABELS: [(&str, &str); 22] = [
+const LABELS: [(&str, &str); 20] = [
     ("alpha.eksctl.io/cluster-name", "production"),
     ("alpha.eksctl.io/nodegroup-name", "general-purpose"),
     ("beta.kubernetes.io/arch", "amd64"),
@@ -19,12 +19,10 @@ const LABELS: [(&str, &str); 22] = [
     ("eks.amazonaws.com/nodegroup-image", "ami-0123456789abcdef0"),
     ("eks.amazonaws.com/sourceLaunchTemplateId", "lt-0123456789abcdef0"),
     ("eks.amazonaws.com/sourceLaunchTemplateVersion", "3"),
-    ("environment", "production"),
     ("failure-domain.beta.kubernetes.io/region", "us-east-1"),
     ("failure-domain.beta.kubernetes.io/zone", "us-east-1a"),
     ("k8s.io/cloud-provider-aws", "0123456789abcdef0123456789abcdef"),
     ("node-lifecycle", "on-demand"),
-    ("node.kubernetes.io/exclude-from-dashboards", "false"),
     ("team", "platform"),
     ("topology.ebs.csi.aws.com/zone", "us-east-1a"),
     ("topology.k8s.aws/zone-id", "use1-az1"),
