@@ -237,8 +237,8 @@ pub(super) struct ServeFlags {
     /// Needs deploy/aws/iam/load-balancers.json, see docs/scale-in.md.
     #[arg(long, value_name = "BOOL", default_value = "false")]
     pub(super) wait_for_load_balancers: String,
-    /// How many scale-ins that people request by annotation run at once in a group: a number, or a share of its instances
-    /// like 10%; at least one. The others wait.
+    /// How many scale-ins that people request by annotation, or maintenance that is more than a day away, run at once in a group: a
+    /// number, or a share of its instances like 10%; at least one. The others wait.
     #[arg(long, value_name = "NUMBER|SHARE", default_value = "10%")]
     pub(super) max_operator_scale_ins: String,
     /// Name of our lifecycle hook: hooks of this name are completed by ebbtide, others left alone.

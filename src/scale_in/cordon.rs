@@ -61,7 +61,9 @@ fn put_on(s: &Situation<'_>, cordon: &Cordon, plan: &mut Plan) {
 /// The cordon as notices want it; those that it is for already count until they have lapsed or are called off.
 fn wanted(s: &Situation<'_>, cordon: Option<&Cordon>) -> Option<Cordon> {
     let mut reasons = cordon.map(|cordon| cordon.reasons().to_vec()).unwrap_or_default();
-    reasons.retain(|reason| !s.notices.iter().any(|notice| calls_off(notice, reason)));
+    reasons.retain(|reason| {
+        !s.notices.iter().any(|notice| notice.calls_off(reason.cause, reason.event.as_deref()))
+    });
     let counts =
         |notice: &&Noticed| notice.expected.treatment == Treatment::Cordon && notice.expected.until > s.now;
     for notice in s.notices.iter().filter(counts) {
@@ -88,14 +90,4 @@ pub(super) fn covers(cordon: &Cordon, notice: &Noticed, ahead: SignedDuration) -
     let until = later(notice.expected.until, ahead);
     let lasts = |reason: &CordonReason| until <= later(reason.until, AS_GOOD);
     cordon.reasons().iter().any(|reason| is_about(notice, reason) && lasts(reason))
-}
-
-/// Whether AWS has called off what the cordon is for: that event, or any where one of them does not say which.
-pub(super) fn calls_off(notice: &Noticed, reason: &CordonReason) -> bool {
-    let is_the_event = match (&notice.event, &reason.event) {
-        (Some(called_off), Some(event)) => called_off == event,
-        _ => true,
-    };
-    let Noticed { expected, .. } = notice;
-    expected.treatment == Treatment::Nothing && expected.cause == reason.cause && is_the_event
 }

@@ -1,6 +1,8 @@
-//! Limits how many scale-ins by annotation go on at once in a group. The others wait, oldest wish first.
+//! Limits how many scale-ins go on at once in a group that people ask for by annotation, or maintenance that is far away. The
+//! others wait, oldest wish first, and machines with maintenance after those.
 //!
-//! Survives a restart: those under way are counted by their records, and a wish's annotation says since when it waits.
+//! Survives a restart: those under way are counted by their records, a wish's annotation says since when it waits, and the notice of
+//! maintenance stays in its queue.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,9 +12,10 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::action::Plan;
 use super::context::{Shared, TurnsGiven, may_lose, speaker};
-use super::record::{Annotation, Cause, Release, Wish, Written};
+use super::events;
+use super::notices::is_far;
+use super::record::{Annotation, Cause, Record, Release, Written};
 use super::situation::{Situation, Turn};
-use super::{events, node_patch};
 use crate::aws::{AutoScalingGroup, Instance};
 use crate::clock::later;
 use crate::cluster::{NodeView, Nodes};
@@ -42,6 +45,10 @@ pub(super) fn turn(shared: &Shared, node: &NodeView) -> Turn {
         now: shared.clock.now(),
         wall: shared.clock.wall(),
         may_lose: RefCell::default(),
+        may_wait: &|instance| {
+            let now = shared.clock.now();
+            shared.notices.expected(instance).is_some_and(|expected| expected.may_wait(now))
+        },
     };
     queue.turn(node, id, &shared.turns_given)
 }
@@ -60,14 +67,16 @@ struct Queue<'a> {
     wall: Timestamp,
     /// Whether the group may lose an instance of this weight, as far as it has been asked: that goes through the group.
     may_lose: RefCell<BTreeMap<i32, bool>>,
+    /// Whether the instance has maintenance that is far away.
+    may_wait: &'a dyn Fn(&InstanceId) -> bool,
 }
 
-/// What a Node says of a person's wish.
+/// What a Node says of a scale-in that takes a turn.
 enum Says {
     Nothing,
     /// It waits, since this moment if that is said.
     Waits(Option<Timestamp>),
-    /// It does not fit, or is no wish of a person's.
+    /// It does not fit, or waits for no turn.
     Other,
     /// It is under way.
     UnderWay,
@@ -133,7 +142,7 @@ impl Queue<'_> {
     fn says(&self, instance: &Instance) -> Option<(NodeName, Says)> {
         let node = speaker(self.nodes, &instance.id)?;
         let says = match node.record.as_deref().map(Annotation::written) {
-            Some(Written::Record(record)) if record.cause == Cause::Operator => Says::UnderWay,
+            Some(Written::Record(record)) if took_a_turn(record) => Says::UnderWay,
             Some(Written::Wish(wish))
                 if instance.lifecycle.is_live()
                     && (wish.release == Release::Terminate || self.may_lose(&instance.id)) =>
@@ -141,6 +150,11 @@ impl Queue<'_> {
                 Says::Waits(wish.since)
             }
             Some(Written::Record(_) | Written::Wish(_)) => Says::Other,
+            Some(Written::Unreadable(_)) | None
+                if instance.lifecycle.is_node() && (self.may_wait)(&instance.id) =>
+            {
+                Says::Waits(None)
+            }
             Some(Written::Unreadable(_)) | None => Says::Nothing,
         };
         Some((node.name.clone(), says))
@@ -153,19 +167,14 @@ impl Queue<'_> {
     }
 }
 
-/// Makes a wish wait: the annotation says since when, an Event says for whom.
-pub(super) fn wait(
-    s: &Situation<'_>,
-    wish: Wish,
-    group: &GroupName,
-    under_way: usize,
-    before: usize,
-    plan: &mut Plan,
-) {
+/// Whether the scale-in waited for its turn, or might have.
+fn took_a_turn(record: &Record) -> bool {
+    record.cause == Cause::Operator || is_far(record.ends_at, record.requested_at)
+}
+
+/// Makes a node wait: an Event says for whom.
+pub(super) fn wait(s: &Situation<'_>, group: &GroupName, under_way: usize, before: usize, plan: &mut Plan) {
     s.announce(plan, events::queued(group, under_way, before));
-    if wish.since.is_none() {
-        s.patch(plan, node_patch::with_wish(s.node, &wish.waiting(s.theirs(s.now))), Vec::new());
-    }
     plan.wake(later(s.now, LOOK_AGAIN));
 }
 
@@ -230,6 +239,7 @@ mod tests {
                 now: at(second),
                 wall: at(second),
                 may_lose: RefCell::default(),
+                may_wait: &|_| false,
             };
             let node = self.nodes.get(&format!("n{n}")).expect("a Node");
             queue.turn(&node, &id(n), &self.given)

@@ -10,7 +10,7 @@ use super::action::{Action, Plan};
 use super::events::NodeEvent;
 use super::membership::Membership;
 use super::memory::Task;
-use super::notices::Expected;
+use super::notices::{self, Expected};
 use super::operator_queue;
 use super::record::{Cause, Phase, Record, Release, Wish, Written};
 use super::settings::Treatment;
@@ -245,7 +245,13 @@ fn without_record(s: &Situation<'_>, plan: &mut Plan) {
             match s.expected {
                 // Out of service (`Standby`), somebody works on it.
                 Some(expected) if expected.treatment == Treatment::Drain && lifecycle.is_node() => {
-                    begin_for_notice(s, group, &expected, plan);
+                    match expected.may_wait(s.now).then(s.turn) {
+                        Some(Turn::Waits { under_way, before }) => {
+                            operator_queue::wait(s, group, under_way, before, plan);
+                            cordon::cordon(s, plan);
+                        }
+                        _ => begin_for_notice(s, group, &expected, plan),
+                    }
                 }
                 _ => cordon::cordon(s, plan),
             }
@@ -304,22 +310,25 @@ fn begin_for_operator(s: &Situation<'_>, wish: Wish, plan: &mut Plan) {
     }
     if let Some(expected) = s.expected.filter(|expected| expected.treatment == Treatment::Drain)
         && lifecycle.is_node()
+        && !expected.may_wait(s.now)
     {
         // It goes now, whoever else is before it.
         return begin_for_notice(s, group, &expected, plan);
     }
-    let ends = end_of(s, instance).is_some();
+    let ends_at = end_of(s, instance);
     let mut release = wish.release;
     if release == Release::TerminateAndDecrement && lifecycle.is_live() && !(s.may_shrink)() {
-        if !ends {
+        if ends_at.is_none() {
             return s.announce(plan, events::cannot_shrink(group));
         }
         release = Release::Terminate;
     }
-    if let Turn::Waits { under_way, before } = (s.turn)()
-        && !ends
-    {
-        return operator_queue::wait(s, wish, group, under_way, before, plan);
+    let may_wait = ends_at.is_none() || notices::is_far(ends_at, s.now);
+    if may_wait && let Turn::Waits { under_way, before } = (s.turn)() {
+        if wish.since.is_none() {
+            s.patch(plan, node_patch::with_wish(s.node, &wish.waiting(s.theirs(s.now))), Vec::new());
+        }
+        return operator_queue::wait(s, group, under_way, before, plan);
     }
     begin(s, Record::new(Cause::Operator, group, instance, release, s.now), None, plan);
 }

@@ -61,6 +61,7 @@ const LINES: &[&str] = &[
     "cause: Spot",
     "cause: RebalanceNotice",
     "cause: Scheduled",
+    "cause: FarAhead",
     "cause: Refresh",
     "cause: Lowered",
     "cause: NoCapacity",

@@ -172,7 +172,10 @@ pub(crate) enum Cause {
     ByHand,
     Spot,
     RebalanceNotice,
+    /// Maintenance in twenty minutes.
     Scheduled,
+    /// Maintenance in ten days.
+    FarAhead,
 }
 
 /// What happens to a group.

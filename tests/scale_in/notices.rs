@@ -8,7 +8,7 @@ use ebbtide::sim::aws::{
     Behaviour, Death, Delivery, Event, GroupSpec, Operation, QueueSnapshot, QueueSpec, ScheduledChange,
     TerminationCause, Timing,
 };
-use ebbtide::sim::cluster::pod;
+use ebbtide::sim::cluster::{budget, pod};
 use ebbtide::sim::program::config;
 use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
@@ -16,7 +16,8 @@ use ebbtide::telemetry::captured;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::journal_queries::{
-    TERMINATE, asked, assert_nothing_lost, aws_moments, in_phase, is_asked, phase_at, records, released_at,
+    TERMINATE, asked, assert_nothing_lost, aws_moments, in_phase, is_asked, is_released, notes, phase_at,
+    records, released_at,
 };
 use crate::scene::{Cause, Machine, Scene, five_on_each, group, held_group};
 
@@ -351,6 +352,106 @@ async fn scheduled_maintenance_is_a_drain_or_a_cordon_that_ends_when_it_is_calle
     scene.world.aws.schedule_change(&change(&scene.world, "closed"), &[&machine.instance]);
     scene.until(|w| !is_cordoned(w, &machine)).await;
     scene.until(|w| is_empty(w, &url)).await;
+}
+
+/// Maintenance of six of twenty machines that is so far away, each with a pod that takes long to exit.
+async fn six_of_twenty(away: SignedDuration) -> (Scene, String, Vec<Machine>, ScheduledChange) {
+    let (scene, url) = scene_of(group(20), config()).await;
+    let machines: Vec<Machine> = scene.machines().into_iter().take(6).collect();
+    for machine in &machines {
+        let name = format!("web-{}", machine.name);
+        scene
+            .run([pod(name.as_str()).label("app", "web").on(&machine.name).grace(120).exits_after(90)])
+            .await;
+    }
+    let change = ScheduledChange {
+        id: "retire-1".into(),
+        code: "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED".into(),
+        starts: scene.world.clock.now() + away,
+        status: "upcoming".into(),
+    };
+    announce(&scene.world, &change, &machines);
+    (scene, url, machines, change)
+}
+
+fn announce(world: &World, change: &ScheduledChange, machines: &[Machine]) {
+    let instances: Vec<&str> = machines.iter().map(|machine| machine.instance.as_str()).collect();
+    world.aws.schedule_change(change, &instances);
+}
+
+/// How many of them are being drained or released.
+fn under_way(world: &World, machines: &[Machine]) -> usize {
+    let is = |machine: &&Machine| !causes(world, machine).is_empty() && !is_released(world, machine);
+    machines.iter().filter(is).count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_machines_whose_maintenance_is_weeks_away_a_tenth_of_the_group_is_drained_at_once() {
+    for killed in [false, true] {
+        let (mut scene, url, machines, _) = six_of_twenty(SignedDuration::from_hours(14 * 24)).await;
+        let told = |w: &World| machines.iter().any(|machine| !notes(w, machine, "ScaleInQueued").is_empty());
+        scene.until(told).await;
+        if killed {
+            scene.kill().await;
+        }
+        let mut most = 0;
+        scene
+            .until(|w| {
+                most = most.max(under_way(w, &machines));
+                machines.iter().all(|machine| is_released(w, machine))
+            })
+            .await;
+        assert_eq!(most, 2, "killed: {killed}");
+        for machine in &machines {
+            assert_eq!(causes(&scene.world, machine), ["scheduled-event"]);
+        }
+        scene.until(|w| is_empty(w, &url)).await;
+        assert_nothing_lost(&scene.world);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn machines_whose_maintenance_is_hours_away_wait_for_nobody() {
+    let (scene, _, machines, _) = six_of_twenty(SignedDuration::from_hours(23)).await;
+    scene.until(|w| under_way(w, &machines) == 6).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn maintenance_that_stuck_drains_make_wait_is_answered_a_day_before_it_comes() {
+    let (scene, _, machines, _) = six_of_twenty(SignedDuration::from_hours(25)).await;
+    scene.world.cluster.add(budget("web").max_unavailable(0));
+    scene.until(|w| under_way(w, &machines) == 2).await;
+    scene.pass_some(Duration::from_mins(50)).await;
+    assert_eq!(under_way(&scene.world, &machines), 2);
+    scene.pass_some(Duration::from_mins(12)).await;
+    assert_eq!(under_way(&scene.world, &machines), 6);
+}
+
+#[tokio::test(start_paused = true)]
+async fn maintenance_that_is_called_off_while_machines_wait_drains_these_no_more() {
+    let (scene, url, machines, change) = six_of_twenty(SignedDuration::from_hours(14 * 24)).await;
+    scene.until(|w| under_way(w, &machines) == 2).await;
+    announce(&scene.world, &ScheduledChange { status: "closed".into(), ..change }, &machines);
+    scene.until(|w| is_empty(w, &url)).await;
+    scene.pass_some(Duration::from_hours(1)).await;
+    let drained = machines.iter().filter(|machine| !causes(&scene.world, machine).is_empty()).count();
+    assert_eq!(drained, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wish_on_a_node_whose_maintenance_is_weeks_away_waits_for_its_turn_as_any() {
+    let (scene, _, machines, _) = six_of_twenty(SignedDuration::from_hours(14 * 24)).await;
+    for machine in &machines {
+        scene.annotate(machine, Some("replace")).await;
+    }
+    let mut most = 0;
+    scene
+        .until(|w| {
+            most = most.max(under_way(w, &machines));
+            machines.iter().all(|machine| is_released(w, machine))
+        })
+        .await;
+    assert_eq!(most, 2);
 }
 
 #[tokio::test(start_paused = true)]

@@ -131,7 +131,7 @@ fn aws(facts: &Facts, found: &mut Vec<Finding>) {
     }
 }
 
-/// Hooks: missing, too short for the pods on the group's nodes, another's, retained without ABANDON.
+/// Hooks: missing, too short for the pods on the group's nodes, another's, retained without ABANDON or with a warm pool.
 fn hook(facts: &Facts, group: &GroupFacts, found: &mut Vec<Finding>) {
     let name = group.asg.name.as_str();
     let Some(hooks) = &group.hooks else {
@@ -142,7 +142,8 @@ fn hook(facts: &Facts, group: &GroupFacts, found: &mut Vec<Finding>) {
     let Some(hook) = &hooks.ours else {
         let text = "no lifecycle hook of ours: what the group ends by itself (rebalance, refresh, health) is not drained";
         // A group that retains does so only with a hook that is abandoned.
-        let result = if group.asg.retains { "ABANDON" } else { "CONTINUE" };
+        let abandons = group.asg.retains && group.asg.warm_pool.is_none();
+        let result = if abandons { "ABANDON" } else { "CONTINUE" };
         let fix = format!(
             "aws autoscaling put-lifecycle-hook --auto-scaling-group-name {name} --lifecycle-hook-name {ours} \
              --lifecycle-transition autoscaling:EC2_INSTANCE_TERMINATING --heartbeat-timeout 300 \
@@ -169,7 +170,17 @@ fn hook(facts: &Facts, group: &GroupFacts, found: &mut Vec<Finding>) {
             add(found, Severity::Warning, "hooks", name, text, fix);
         }
     }
-    if group.asg.retains && !hook.abandons {
+    if group.asg.retains && group.asg.warm_pool.is_some() {
+        if hook.abandons {
+            let text = "the group retains instances whose hook is abandoned, those of its warm pool as well, and nobody ends these";
+            let fix = "set the hook's default result to CONTINUE, or --manage-lifecycle-hooks";
+            add(found, Severity::Warning, "hooks", name, text, fix);
+        } else {
+            let text = "the group retains no instance whose hook times out: it has a warm pool, so the hook's default result is CONTINUE";
+            let fix = "nothing, or a longer --hook-heartbeat, which outlives longer outages";
+            add(found, Severity::Note, "hooks", name, text, fix);
+        }
+    } else if group.asg.retains && !hook.abandons {
         let text = "the group retains instances whose hook is abandoned, and the hook's default result is CONTINUE: it never is";
         let fix = "set the hook's default result to ABANDON, or --manage-lifecycle-hooks=retain";
         add(found, Severity::Warning, "hooks", name, text, fix);

@@ -348,7 +348,9 @@ impl Inbox {
         let shared = Arc::clone(&self.shared);
         for (id, waiting) in &mut self.waiting {
             waiting.meanings.retain(|(instance, _, meaning)| {
-                let is_over = is_over(meaning, &shared, instance, now);
+                let is_called_off =
+                    matches!(meaning, Meaning::Expected(_)) && !shared.notices.counts(instance, id);
+                let is_over = is_called_off || is_over(meaning, &shared, instance, now);
                 if is_over {
                     shared.notices.forget(instance, id);
                 }
@@ -357,7 +359,10 @@ impl Inbox {
         }
         let over = self.waiting.extract_if(.., |_, waiting| waiting.meanings.is_empty());
         let over = over.map(|(_, waiting)| waiting.receipt).collect();
-        let oldest = self.waiting.values().map(|waiting| waiting.written_at).min();
+        let waits_for_its_turn =
+            |waiting: &Waiting| waiting.meanings.iter().all(|(.., meaning)| meaning.may_wait(now));
+        let others = self.waiting.values().filter(|waiting| !waits_for_its_turn(waiting));
+        let oldest = others.map(|waiting| waiting.written_at).min();
         shared.notices.queues.wait(&self.queue, self.waiting.len(), oldest);
         self.delete(over);
         let due: Vec<String> = self

@@ -5,9 +5,9 @@ use jiff::{SignedDuration, Timestamp};
 use super::{Expected, Noticed};
 use crate::aws::{AutoScalingGroup, Lifecycle, News};
 use crate::clock::later;
-use crate::cluster::{Cordon, NodeView};
+use crate::cluster::NodeView;
 use crate::groups::hooks::HookState;
-use crate::scale_in::cordon::{calls_off, covers};
+use crate::scale_in::cordon::covers;
 use crate::scale_in::deadline::AS_GOOD;
 use crate::scale_in::record::Cause;
 use crate::scale_in::settings::{Settings, Treatment};
@@ -115,6 +115,11 @@ pub(super) fn meaning(
 }
 
 impl Meaning {
+    /// Whether the drain that it asks for may wait for its turn.
+    pub(super) fn may_wait(&self, now: Timestamp) -> bool {
+        matches!(self, Self::Expected(notice) if notice.expected.may_wait(now))
+    }
+
     /// When it has lapsed.
     fn until(&self) -> Timestamp {
         match self {
@@ -135,12 +140,6 @@ impl Expected {
 /// Whether the node is closed, by somebody else or by us because of this notice.
 fn is_closed_for(node: &NodeView, notice: &Noticed, ahead: SignedDuration) -> bool {
     node.unschedulable && node.cordon.as_ref().is_none_or(|cordon| covers(cordon, notice, ahead))
-}
-
-/// Whether the node is closed because of what this notice calls off.
-fn is_still_closed(node: &NodeView, notice: &Noticed) -> bool {
-    let reasons = node.cordon.as_ref().map(Cordon::reasons).unwrap_or_default();
-    reasons.iter().any(|reason| calls_off(notice, reason))
 }
 
 /// What is known of a notice's instance.
@@ -186,7 +185,8 @@ pub(super) fn is_settled(meaning: &Meaning, facts: &Facts<'_>) -> bool {
                     })
                 }),
                 Treatment::Cordon => record.is_some() || is_closed_for(node, notice, facts.ahead),
-                Treatment::Nothing => !is_still_closed(node, notice),
+                // What it calls off may come again, and later.
+                Treatment::Nothing => false,
             };
             let is_refuted = expected.is_refuted_by(node, facts.ahead);
             // The warm pool stops its machines, and starts them when they are wanted: told late, the stop is over.
@@ -200,7 +200,7 @@ pub(super) fn is_settled(meaning: &Meaning, facts: &Facts<'_>) -> bool {
 mod tests {
     use super::*;
     use crate::aws::Hook;
-    use crate::cluster::CordonReason;
+    use crate::cluster::{Cordon, CordonReason};
     use crate::groups::hooks::TerminatingHooks;
     use crate::scale_in::record::{self, Record, Release};
     use crate::scale_in::tests::settings;
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cordon_is_settled_when_it_is_on_and_a_call_off_when_it_is_off() {
+    fn a_cordon_is_settled_when_it_is_on_and_a_call_off_only_when_it_has_lapsed() {
         let until = at(3_600);
         let closed = |until, event| NodeView { unschedulable: true, ..node(None, cordon(until, event)) };
         let (on, short, others) =
@@ -397,16 +397,20 @@ mod tests {
             let meaning = Meaning::Expected(Noticed { expected, event: Some("a".into()) });
             is_settled_with(&meaning, Lifecycle::InService, Some(node), true)
         };
-        for (node, is_on, is_off) in [
-            (&on, true, false),
-            (&short, false, false),
-            (&others, false, true),
-            (&unnamed, false, false),
-            (&off, false, true),
-            (&by_hand, true, true),
+        for (node, is_on) in [
+            (&on, true),
+            (&short, false),
+            (&others, false),
+            (&unnamed, false),
+            (&off, false),
+            (&by_hand, true),
         ] {
             assert_eq!(is_settled(Treatment::Cordon, node), is_on, "{:?}", node.cordon);
-            assert_eq!(is_settled(Treatment::Nothing, node), is_off, "{:?}", node.cordon);
+            assert!(
+                !is_settled(Treatment::Nothing, node),
+                "what it calls off may come again: {:?}",
+                node.cordon
+            );
         }
     }
 }

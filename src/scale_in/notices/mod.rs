@@ -15,7 +15,7 @@ mod queues;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
@@ -23,7 +23,7 @@ pub(super) use self::inbox::run;
 use self::queues::Queues;
 use super::record::Cause;
 use super::settings::Treatment;
-use crate::clock::Clock;
+use crate::clock::{Clock, later};
 use crate::k8s::InstanceId;
 
 /// What AWS has told of an instance's end.
@@ -39,7 +39,20 @@ pub struct Expected {
     pub until: Timestamp,
 }
 
+/// What ends later may wait for its turn among a person's wishes: a day is left for what those before it take.
+const FAR: SignedDuration = SignedDuration::from_hours(24);
+
+/// Whether a machine of which this was told at `moment` may wait for its turn: nothing happens to it for long.
+pub(super) fn is_far(ends_at: Option<Timestamp>, moment: Timestamp) -> bool {
+    ends_at.is_some_and(|at| at > later(moment, FAR))
+}
+
 impl Expected {
+    /// Whether its drain may wait for its turn.
+    pub(super) fn may_wait(&self, now: Timestamp) -> bool {
+        self.treatment == Treatment::Drain && is_far(self.ends_at, now)
+    }
+
     /// What two notices together say: the stricter treatment with its cause, the earlier end.
     fn and(self, other: Self) -> Self {
         let urgency = |expected: &Self| {
@@ -63,6 +76,17 @@ pub struct Noticed {
     pub event: Option<String>,
 }
 
+impl Noticed {
+    /// Whether AWS calls off by this what another notice, or a cordon, is for: that event, or any where one of them does not say which.
+    pub(super) fn calls_off(&self, cause: Cause, event: Option<&str>) -> bool {
+        let is_the_event = match (self.event.as_deref(), event) {
+            (Some(called_off), Some(event)) => called_off == event,
+            _ => true,
+        };
+        self.expected.treatment == Treatment::Nothing && self.expected.cause == cause && is_the_event
+    }
+}
+
 /// Notices whose records are still to be written, by instance and message.
 #[derive(Debug, Default)]
 pub struct Notices {
@@ -80,6 +104,11 @@ impl Notices {
     /// What is expected of the instance.
     pub(super) fn expected(&self, instance: &InstanceId) -> Option<Expected> {
         self.lock().get(instance)?.values().map(|notice| notice.expected).reduce(Expected::and)
+    }
+
+    /// Whether what the message says of the instance still counts: AWS may have called it off.
+    fn counts(&self, instance: &InstanceId, message: &str) -> bool {
+        self.lock().get(instance).is_some_and(|messages| messages.contains_key(message))
     }
 
     /// The notices about the instance.
@@ -102,9 +131,19 @@ impl Notices {
         self.queues.read_at(queue)
     }
 
-    /// Notes what a message says. Whether it is new.
+    /// Notes what a message says; what is called off counts no more, in whatever order the two come. Whether it is new.
     fn expect(&self, instance: &InstanceId, message: &str, notice: Noticed) -> bool {
-        let before = self.lock().entry(instance.clone()).or_default().insert(message.to_owned(), notice);
+        let calls_off =
+            |one: &Noticed, other: &Noticed| one.calls_off(other.expected.cause, other.event.as_deref());
+        let is_call_off = notice.expected.treatment == Treatment::Nothing;
+        let mut all = self.lock();
+        let messages = all.entry(instance.clone()).or_default();
+        if !is_call_off && messages.values().any(|other| calls_off(other, &notice)) {
+            return false;
+        }
+        messages.retain(|_, other| !calls_off(&notice, other));
+        let before = messages.insert(message.to_owned(), notice);
+        drop(all);
         self.versions.send_replace(());
         before.is_none()
     }
@@ -148,6 +187,42 @@ mod tests {
         for (one, other, cause, ends_at, treatment) in table {
             assert_eq!(one.and(other), expected(cause, ends_at, treatment));
             assert_eq!(other.and(one), expected(cause, ends_at, treatment), "in any order");
+        }
+    }
+
+    #[test]
+    fn what_is_called_off_counts_no_more_whichever_is_told_first() {
+        let instance = InstanceId::from("i-1");
+        let of = |treatment, event: &str| Noticed {
+            expected: expected(Cause::ScheduledEvent, None, treatment),
+            event: Some(event.to_owned()),
+        };
+        let (drain, off) = (of(Treatment::Drain, "one"), of(Treatment::Nothing, "one"));
+        let (before, after) = (Notices::default(), Notices::default());
+        assert!(before.expect(&instance, "off", off.clone()));
+        assert!(!before.expect(&instance, "drain", drain.clone()));
+        assert!(after.expect(&instance, "drain", drain));
+        assert!(after.expect(&instance, "another", of(Treatment::Drain, "two")));
+        assert!(after.expect(&instance, "off", off));
+        for notices in [before, after] {
+            assert!(notices.counts(&instance, "off") && !notices.counts(&instance, "drain"));
+        }
+    }
+
+    #[test]
+    fn only_a_drain_whose_end_is_more_than_a_day_away_may_wait() {
+        let now = Timestamp::from_second(0).expect("in range");
+        for (ends_at, treatment, may_wait) in [
+            (Some(86_401), Treatment::Drain, true),
+            (Some(86_400), Treatment::Drain, false),
+            (None, Treatment::Drain, false),
+            (Some(86_401), Treatment::Cordon, false),
+        ] {
+            assert_eq!(
+                expected(Cause::ScheduledEvent, ends_at, treatment).may_wait(now),
+                may_wait,
+                "{ends_at:?}"
+            );
         }
     }
 

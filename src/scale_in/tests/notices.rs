@@ -120,6 +120,43 @@ fn an_end_that_is_over_or_another_machines_makes_no_wish_hurry() {
 }
 
 #[test]
+fn maintenance_that_is_more_than_a_day_away_waits_for_its_turn_with_a_wish_and_without() {
+    const DAY: i64 = 86_400;
+    for (word, second, waits) in [
+        (None, DAY + 60, true),
+        (None, DAY, false),
+        (Some("replace"), DAY + 60, true),
+        (Some("replace"), DAY, false),
+    ] {
+        let mut scene = node().with(pod("web"));
+        scene.plan();
+        scene.at_start = false;
+        if let Some(word) = word {
+            scene = scene.annotated(word);
+        }
+        let mut scene = told(scene, expected(Cause::ScheduledEvent, Treatment::Drain, Some(at(second))));
+        scene.turn = Turn::Waits { under_way: 1, before: 3 };
+        let reasons = reasons(&scene.plan());
+        assert_eq!(reasons.contains(&"ScaleInQueued"), waits, "{word:?} {second}: {reasons:?}");
+        assert_eq!(scene.view().scale_in().is_none(), waits, "{word:?} {second}");
+        assert!(!scene.view().unschedulable || !waits, "open while it waits");
+        scene.turn = Turn::Now;
+        scene.plan();
+        assert_eq!(scene.record().ends_at, Some(at(second)), "{word:?}");
+    }
+}
+
+#[test]
+fn a_recommendation_closes_a_node_whose_maintenance_waits_for_its_turn() {
+    let advice = expected(Cause::RebalanceRecommendation, Treatment::Cordon, None);
+    let far = expected(Cause::ScheduledEvent, Treatment::Drain, Some(at(100_000)));
+    let mut scene = told_of(node().with(pod("web")), &[(advice, None), (far, Some("a"))]);
+    scene.turn = Turn::Waits { under_way: 1, before: 3 };
+    scene.plan();
+    assert_eq!((closed_for(&scene).len(), scene.view().scale_in().is_none()), (1, true));
+}
+
+#[test]
 fn an_end_that_has_passed_cuts_nobody_short_though_its_notice_still_counts() {
     // Nobody drains what is in Standby, unless a person wants it gone.
     let mut scene = told(node().with(pod("web").grace(600)).annotated("now"), spot(120));

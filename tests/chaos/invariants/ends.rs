@@ -217,9 +217,10 @@ pub(super) fn leftovers(history: &History) -> Vec<Violation> {
         let instance = history.instance_at(name, history.end.at).unwrap_or_default();
         // Until a notice has lapsed, hours later, its node is cordoned.
         let is_noticed = history.diary.iter().any(|(_, note)| match note {
-            Note::Asked(Cause::Spot | Cause::RebalanceNotice | Cause::Scheduled, machine) => {
-                machine.instance == instance
-            }
+            Note::Asked(
+                Cause::Spot | Cause::RebalanceNotice | Cause::Scheduled | Cause::FarAhead,
+                machine,
+            ) => machine.instance == instance,
             _ => false,
         });
         let is_cordoned = |(_, note): &(Timestamp, Note)| match note {

@@ -105,11 +105,12 @@ impl Stage {
             Cause::ByHand => aws.terminate(&machine.instance, TerminationCause::Request),
             Cause::Spot => aws.interrupt_spot(&machine.instance),
             Cause::RebalanceNotice => aws.recommend_rebalance(&machine.instance),
-            Cause::Scheduled => {
+            Cause::Scheduled | Cause::FarAhead => {
+                let in_minutes = if cause == Cause::Scheduled { 20 } else { 10 * 24 * 60 };
                 let change = ScheduledChange {
                     id: format!("AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED_{}", machine.instance),
                     code: "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED".to_owned(),
-                    starts: self.world.clock.now() + SignedDuration::from_mins(20),
+                    starts: self.world.clock.now() + SignedDuration::from_mins(in_minutes),
                     status: "upcoming".to_owned(),
                 };
                 aws.schedule_change(&change, &[&machine.instance]);

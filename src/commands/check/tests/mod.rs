@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::facts::{Autoscalers, GroupFacts, RightFact};
 use super::*;
-use crate::aws::{AutoScalingGroup, AwsError, Frozen, Hook, Operation, QueueAttributes, Weights};
+use crate::aws::{AutoScalingGroup, AwsError, Frozen, Hook, Operation, QueueAttributes, WarmPool, Weights};
 use crate::cluster::{DeployedContainer, LeaseHolder, PodName};
 use crate::groups::hooks::TerminatingHooks;
 use crate::provider::TlsProblem;
@@ -115,6 +115,12 @@ fn each_thing_that_is_wrong_is_found_with_its_severity_and_a_fix() {
     };
     let mut retains = hook(&|h| h.abandons = false);
     retains.groups[0].asg.retains = true;
+    let pooled = |abandons| {
+        let mut facts = hook(&|h| h.abandons = abandons);
+        facts.groups[0].asg.retains = true;
+        facts.groups[0].asg.warm_pool = Some(WarmPool { reuses: false });
+        facts
+    };
     let with_args =
         |args: &[&str]| Facts { autoscalers: Autoscalers::Seen(vec![autoscaler(args)]), ..good() };
     let flags = |more: &[&str]| with_args(&[&GOOD[..], more].concat());
@@ -164,6 +170,8 @@ fn each_thing_that_is_wrong_is_found_with_its_severity_and_a_fix() {
             "shop/slow",
         ),
         ("retains", retains, "hooks", Severity::Warning, "retains"),
+        ("a pool that retains", pooled(true), "hooks", Severity::Warning, "warm pool"),
+        ("a pool", pooled(false), "hooks", Severity::Note, "warm pool"),
         (
             "weights",
             group(&|g| g.asg.weights = Some(Weights::default())),
@@ -348,8 +356,11 @@ fn what_cannot_be_tried_is_told_as_a_simulation_of_iam() {
 
 #[test]
 fn the_hook_that_is_proposed_keeps_what_the_group_does_when_it_times_out() {
-    for (retains, result) in [(false, "CONTINUE"), (true, "ABANDON")] {
-        let asg = AutoScalingGroup { retains, ..good_group().asg };
+    let pool = Some(WarmPool { reuses: false });
+    for (retains, warm_pool, result) in
+        [(false, None, "CONTINUE"), (true, None, "ABANDON"), (true, pool, "CONTINUE")]
+    {
+        let asg = AutoScalingGroup { warm_pool, retains, ..good_group().asg };
         let hooks = Some(TerminatingHooks { ours: None, others: false });
         let facts = Facts { groups: vec![GroupFacts { asg, hooks, ..good_group() }], ..good() };
         let fixes: Vec<_> = findings(&facts).into_iter().map(|finding| finding.fix).collect();
