@@ -217,9 +217,10 @@ impl Election {
         let spec = lease.spec.clone().unwrap_or_default();
         // A holder of our own pod is an earlier run, but only at our first read.
         let is_first = self.seen.is_none();
+        // The request may have waited for long before it was answered: what it found may be from a moment ago.
         let since = match &self.seen {
             Some((before, since)) if *before == spec => *since,
-            _ => self.seen.insert((spec.clone(), began)).1,
+            _ => self.seen.insert((spec.clone(), self.clock.now())).1,
         };
         let holder = spec.holder_identity.clone().unwrap_or_default();
         let is_ours = holder == self.identity || is_first && is_of(&holder, self.pod.as_deref());

@@ -28,15 +28,13 @@ pub enum ControllerError {
 
 /// Runs until stopped.
 pub async fn run(shared: Arc<Shared>) -> Result<(), ControllerError> {
-    let mut watches = JoinSet::new();
+    let (mut watches, mut queues) = (JoinSet::new(), JoinSet::new());
     for (name, watch) in watches_of(&shared) {
-        watches.spawn(
-            async move {
-                watch.await;
-                name
-            }
-            .instrument(tracing::info_span!("watch", kind = name)),
-        );
+        watches.spawn(named(name, watch));
+    }
+    for queue in &shared.queues {
+        let read = notices::run(Arc::clone(&shared), queue.clone());
+        queues.spawn(named("reading of a queue of notices", read));
     }
     let mut workers = Workers::default();
     let mut groups = shared.groups.versions();
@@ -45,6 +43,7 @@ pub async fn run(shared: Arc<Shared>) -> Result<(), ControllerError> {
         biased;
         () = shared.stop.cancelled() => return Ok(()),
         Some(ended) = watches.join_next() => return Err(ControllerError::Ended(ended?)),
+        Some(ended) = queues.join_next() => return Err(ControllerError::Ended(ended?)),
         () = shared.nodes.synced() => shared.nodes.names().into_iter().collect(),
     };
     // What Nodes carry now was written by an earlier run or another replica.
@@ -77,6 +76,7 @@ pub async fn run(shared: Arc<Shared>) -> Result<(), ControllerError> {
             biased;
             () = shared.stop.cancelled() => break,
             Some(ended) = watches.join_next() => return Err(ControllerError::Ended(ended?)),
+            Some(ended) = queues.join_next() => return Err(ControllerError::Ended(ended?)),
             // The Node may have changed since its worker last saw it.
             Some(name) = workers.ended(&shared) => name.into_iter().collect(),
             names = shared.nodes.changed() => names,
@@ -84,9 +84,16 @@ pub async fn run(shared: Arc<Shared>) -> Result<(), ControllerError> {
             Ok(()) = notices.changed() => noticed(&shared),
         };
     }
-    // Answers still out are awaited; the next leader finds the rest by looking.
+    // Answers still out are awaited; the next leader finds the rest by looking, and what is given back in the queues.
     while workers.ended(&shared).await.is_some() {}
+    while queues.join_next().await.is_some() {}
     Ok(())
+}
+
+/// Runs a part under its name. Returns that when it ends.
+async fn named(name: &'static str, part: impl Future<Output = ()>) -> &'static str {
+    part.instrument(tracing::info_span!("watch", kind = name)).await;
+    name
 }
 
 /// The Nodes of instances of which AWS has told something.
@@ -105,11 +112,6 @@ fn watches_of(shared: &Arc<Shared>) -> Vec<(&'static str, Watch)> {
     {
         Box::pin(run(Arc::clone(shared)))
     }
-    let queues = shared.queues.iter().map(|queue| {
-        let (shared, queue) = (Arc::clone(shared), queue.clone());
-        let read: Watch = Box::pin(async move { match notices::run(shared, queue).await {} });
-        ("reading of a queue of notices", read)
-    });
     let watches = vec![
         ("watch of Nodes", watch(shared, async |s: Arc<Shared>| s.cluster.watch_nodes(&s.nodes).await)),
         (
@@ -136,5 +138,5 @@ fn watches_of(shared: &Arc<Shared>) -> Vec<(&'static str, Watch)> {
         let look: Watch = Box::pin(async move { match load_balancers::run(shared).await {} });
         ("looking at target groups", look)
     });
-    watches.into_iter().chain(queues).chain(balancers).collect()
+    watches.into_iter().chain(balancers).collect()
 }

@@ -57,7 +57,8 @@ pub(super) fn brought_up_to_date(s: &Situation<'_>, record: &Record, plan: &mut 
     };
     // A cause that comes later may shorten the deadline, never lengthen it.
     let told = s.expected.and_then(|expected| expected.ends_at).filter(|at| *at > s.now);
-    let ends_at = record.ends_at.filter(|at| !has_outlived(s, *at)).into_iter().chain(told).min();
+    let still_ends = |at: &Timestamp| !has_outlived(s, *at) && !is_called_off(s, *at);
+    let ends_at = record.ends_at.filter(still_ends).into_iter().chain(told).min();
     let changed = Record { release, ends_at, group: group.clone(), ..record.clone() };
     let release_by = deadline_of(s, &changed);
     let is_known = is_deadline_known(s, &changed);
@@ -83,6 +84,12 @@ pub(super) fn brought_up_to_date(s: &Situation<'_>, record: &Record, plan: &mut 
 /// Whether the machine runs well after the end that AWS has told: that was postponed, or came to nothing.
 fn has_outlived(s: &Situation<'_>, end: Timestamp) -> bool {
     s.node.ready == Ready::Yes && later(end, OUTLIVED_AFTER) < s.now
+}
+
+/// Whether AWS has called off what would have ended the machine at this moment.
+fn is_called_off(s: &Situation<'_>, end: Timestamp) -> bool {
+    let mut called_off = s.notices.iter().filter_map(|notice| notice.called_off);
+    called_off.any(|moment| moment.duration_since(end).abs() <= AS_GOOD)
 }
 
 /// Whether everything the deadline depends on is known. Until then, the written one is neither applied nor replaced.

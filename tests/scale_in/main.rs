@@ -35,6 +35,7 @@ mod people;
 mod permissions;
 mod pod_events;
 mod pods;
+mod queues;
 mod rate;
 mod release;
 mod replicas;

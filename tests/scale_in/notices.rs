@@ -22,13 +22,13 @@ use crate::journal_queries::{
 use crate::scene::{Cause, Machine, Scene, five_on_each, group, held_group};
 
 /// The queue's URL, of a world whose events go there, and a configuration that reads it.
-fn told(world: &World, config: Config) -> (String, Config) {
+pub(crate) fn told(world: &World, config: Config) -> (String, Config) {
     let queue = world.aws.add_queue(QueueSpec::named("ebbtide"));
     world.aws.send_events_to(&queue);
     (queue.clone(), Config { queue_urls: vec![queue], ..config })
 }
 
-async fn scene_of(group: GroupSpec, config: Config) -> (Scene, String) {
+pub(crate) async fn scene_of(group: GroupSpec, config: Config) -> (Scene, String) {
     scene_on(World::new(1), group, config).await
 }
 
@@ -42,11 +42,11 @@ async fn scene_on(world: World, group: GroupSpec, config: Config) -> (Scene, Str
     (Scene::on(world, group, config).await, queue)
 }
 
-fn queue(world: &World, url: &str) -> QueueSnapshot {
+pub(crate) fn queue(world: &World, url: &str) -> QueueSnapshot {
     world.aws.queue(url).expect("a queue")
 }
 
-fn is_empty(world: &World, url: &str) -> bool {
+pub(crate) fn is_empty(world: &World, url: &str) -> bool {
     let queue = queue(world, url);
     queue.visible.is_empty() && queue.in_flight.is_empty()
 }
@@ -57,7 +57,7 @@ fn is_cordoned(world: &World, machine: &Machine) -> bool {
 }
 
 /// The causes that were on record on the Node.
-fn causes(world: &World, machine: &Machine) -> Vec<String> {
+pub(crate) fn causes(world: &World, machine: &Machine) -> Vec<String> {
     let mut causes: Vec<String> = records(world, machine)
         .iter()
         .filter_map(|record| Some(record.split_once("\"cause\":\"")?.1.split_once('"')?.0.to_owned()))
@@ -380,7 +380,7 @@ fn announce(world: &World, change: &ScheduledChange, machines: &[Machine]) {
 }
 
 /// How many of them are being drained or released.
-fn under_way(world: &World, machines: &[Machine]) -> usize {
+pub(crate) fn under_way(world: &World, machines: &[Machine]) -> usize {
     let is = |machine: &&Machine| !causes(world, machine).is_empty() && !is_released(world, machine);
     machines.iter().filter(is).count()
 }

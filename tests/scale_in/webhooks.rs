@@ -12,6 +12,8 @@ use ebbtide::sim::http::{Lost, Request, Response, World as Service, kube_client}
 use ebbtide::sim::program::{Program, config};
 use ebbtide::sim::world::World;
 use ebbtide::telemetry::captured;
+use jiff::SignedDuration;
+use k8s_openapi::api::coordination::v1::Lease;
 use serde_json::Value;
 use tracing::Level;
 
@@ -83,6 +85,31 @@ async fn a_leader_leads_on_though_every_write_of_its_lease_takes_four_seconds() 
         let is_gone = scene.world.until(seconds(600), |w| w.cluster.node(&machine.name).is_none()).await;
         assert!(is_gone, "{}", log.text());
         scene.assert_left_well(&machine);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_the_lease_counts_from_when_it_was_read_however_long_the_request_took() {
+    for tenths in (0..60).step_by(3) {
+        let reads =
+            |request: &Request| request.method() == "GET" && request.uri().path().contains("/leases/");
+        // As flow control has a request wait in its queue.
+        let hang = Hang::of(reads, Duration::from_millis(4_800));
+        let mut scene = Scene::with(group(1)).await;
+        let client = hang.way()(scene.world.cluster.clone());
+        let _second = Program::start_behind(&scene.world, client, other());
+        hang.begin();
+        scene.pass_some(Duration::from_millis(30_000 + 100 * tenths)).await;
+        let lease =
+            |w: &World| w.cluster.get::<Lease>("ebbtide").and_then(|lease| lease.spec).expect("a Lease");
+        let before = lease(&scene.world);
+        scene.take_down().await;
+        hang.is_there.store(false, Ordering::Relaxed);
+        scene.until(|w| lease(w).holder_identity != before.holder_identity).await;
+        let [renewed, taken] =
+            [before.renew_time, lease(&scene.world).acquire_time].map(|at| at.expect("written").0);
+        let silent = taken.duration_since(renewed);
+        assert!(silent >= SignedDuration::from_secs(13), "taken after {silent}");
     }
 }
 

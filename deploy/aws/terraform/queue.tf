@@ -15,8 +15,10 @@ locals {
         "EC2 Spot Instance Interruption Warning",
         "EC2 Instance Rebalance Recommendation",
         "EC2 Instance State-change Notification",
+        "Capacity Block Expiration Warning",
         "Capacity Block Reservation Expiration Warning",
         "EC2 Capacity Reservation Instance Interruption Warning",
+        "EC2 Interruptible Capacity Reservation Instance Interruption Warning",
       ]
     }
     health = {
@@ -36,7 +38,7 @@ resource "aws_sqs_queue" "notices" {
   message_retention_seconds = 345600
   tags                      = var.tags
 
-  # A message about another's instance comes again every 20 s until it has lapsed, an hour at most: 180 times are normal.
+  # A message about another's instance comes again until it has lapsed, ever more seldom the longer that takes: 500 times are normal.
   redrive_policy = jsonencode({
     deadLetterTargetArn = aws_sqs_queue.dead_letters.arn
     maxReceiveCount     = 1000

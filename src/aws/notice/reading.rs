@@ -37,7 +37,8 @@ const LONGEST_ID: usize = 34;
 /// Source: [Monitor interruptible Capacity
 /// Reservations](https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/monitor-interruptible-cr.html).
 const INTERRUPTION: Duration = Duration::from_mins(2);
-/// From a Capacity Block's warning until its instances begin to be terminated, and from then to its end date.
+/// From a Capacity Block's warning until its instances begin to be terminated, and from then to its end date. For UltraServers both are
+/// half an hour earlier.
 ///
 /// Source: [Monitor Capacity
 /// Blocks](https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/capacity-blocks-monitor.html): the warning comes 40
@@ -168,7 +169,8 @@ fn capacity_block(detail: &Value, event: &Value) -> Result<Content, String> {
     // Nobody documents the date's format.
     let ends = text(detail, "end-date").and_then(moment);
     let begins = ends.and_then(|ends| ends.checked_sub(BLOCK_ENDS_EARLY).ok());
-    let news = News::CapacityEnds(begins.unwrap_or_else(|| later(at, BLOCK_WARNING)));
+    let warned = later(at, BLOCK_WARNING);
+    let news = News::CapacityEnds(begins.map_or(warned, |begins| begins.min(warned)));
     Ok(Content::Notices(vec![Notice { about: About::CapacityReservation(id.to_owned()), at, news }]))
 }
 

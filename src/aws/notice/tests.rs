@@ -315,7 +315,23 @@ fn health_events_that_take_no_instance_end_nothing() {
 }
 
 #[test]
-fn a_capacity_blocks_instances_end_half_an_hour_before_it() {
+fn whatever_a_capacity_reservations_end_is_called_it_is_read_and_the_rules_of_the_documents_send_it() {
+    let documented = include_str!("../../../docs/notices.md");
+    let detail = json!({ "instance-id": INSTANCE, "capacity-reservation-id": "cr-1234567890abcdef0" });
+    for kind in [
+        "Capacity Block Expiration Warning",
+        "Capacity Block Reservation Expiration Warning",
+        "EC2 Capacity Reservation Instance Interruption Warning",
+        "EC2 Interruptible Capacity Reservation Instance Interruption Warning",
+    ] {
+        let told = notices(&event("aws.ec2", kind, &detail));
+        assert!(matches!(told[..], [Notice { news: News::CapacityEnds(_), .. }]), "{kind}: {told:?}");
+        assert!(documented.contains(&format!("\"{kind}\"")), "{kind}");
+    }
+}
+
+#[test]
+fn a_capacity_blocks_instances_end_ten_minutes_after_the_warning_or_half_an_hour_before_it() {
     let notice = |key, end| notices(&capacity_block(key, end)).remove(0);
     let expected = |ends: &str| Notice {
         about: About::CapacityReservation("cr-1234567890abcdef0".to_owned()),
@@ -323,7 +339,9 @@ fn a_capacity_blocks_instances_end_half_an_hour_before_it() {
         news: News::CapacityEnds(at(ends)),
     };
     for key in ["detail_type", "detail-type"] {
-        assert_eq!(notice(key, "2026-01-27T11:30:00Z"), expected("2026-01-27T11:00:00Z"));
+        assert_eq!(notice(key, "2026-01-27T02:23:21Z"), expected("2026-01-27T01:53:21Z"));
+        assert_eq!(notice(key, "2026-01-27T02:53:21Z"), expected("2026-01-27T01:53:21Z"), "of UltraServers");
+        assert_eq!(notice(key, "2026-01-27T02:20:00Z"), expected("2026-01-27T01:50:00Z"), "told late");
     }
     // "any instances running in the reservation will begin to terminate in 10 minutes"
     assert_eq!(notice("detail_type", "[ODCR End Date]"), expected("2026-01-27T01:53:21Z"));

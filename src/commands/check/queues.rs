@@ -9,11 +9,11 @@ use super::finding::{Finding, Severity, add, told};
 use crate::aws::{AwsError, QueueAttributes};
 use crate::telemetry::chain;
 
-/// A message about somebody else's instance comes again every 20 s until it has lapsed, an hour at most: docs/notices.md.
-const NORMAL_RECEIVES: u32 = 180;
+/// A message about somebody else's instance comes again until it has lapsed, two weeks later at most: docs/notices.md.
+const NORMAL_RECEIVES: u32 = 500;
 
-/// The longest time for which a message is of use.
-const LAPSES: Duration = Duration::from_hours(1);
+/// What waits for its turn counts on its message for three days: docs/notices.md.
+const KEPT: Duration = Duration::from_hours(4 * 24);
 
 /// The principal of EventBridge's rules.
 const EVENT_BRIDGE: &str = "events.amazonaws.com";
@@ -90,8 +90,11 @@ fn queue(url: &str, queue: &QueueAttributes, found: &mut Vec<Finding>) {
             say(Severity::Note, text, "a redrive policy with a maxReceiveCount of 1000, and an alarm");
         }
     }
-    if let Some(kept) = queue.retention.filter(|kept| *kept < LAPSES) {
-        let text = format!("keeps messages for {} only: they are lost while no ebbtide runs", told(kept));
+    if let Some(kept) = queue.retention.filter(|kept| *kept < KEPT) {
+        let text = format!(
+            "keeps messages for {} only: they are lost while no ebbtide runs, and so is maintenance that waits for its turn",
+            told(kept)
+        );
         say(Severity::Warning, text, "a message retention period of four days, SQS's default");
     }
     if !queue.delay.is_zero() {

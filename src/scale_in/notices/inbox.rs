@@ -2,11 +2,11 @@
 //!
 //! - A message that stays in the queue comes again: whatever is lost here (a crash, a lost lead, a failed deletion) is
 //!   told again. A message that comes twice is the same to the plan.
-//! - Messages about instances that are not ours are left alone: another cluster may read the same queue.
+//! - Messages about instances that are not ours, or not yet, are left alone: another cluster may read the same queue. One that names
+//!   others beside ours is so as well, once ours are done.
 //! - No message is obeyed: a lifecycle action only makes its group be read at once.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,8 +36,15 @@ const HIDDEN: Duration = Duration::from_secs(20);
 /// How long a process that does not lead any more tries to give its messages back.
 const GIVE_BACK: Duration = Duration::from_secs(1);
 
-/// No more messages are read while this many wait for their records.
+/// No more messages are read while this many wait for their records, those aside that may wait for their turn for days ...
 const MOST: usize = 1_000;
+/// ... of which there may be ten times as many.
+const MOST_IN_ALL: usize = 10 * MOST;
+
+/// What is about others comes again after this share of the time for which it may be of use, after [`HIDDEN`] at least and this at
+/// most. That is some 500 times in two weeks, and a queue may give what is received more often to its dead letters.
+const SHARE: u32 = 36;
+const LONGEST_HIDDEN: Duration = Duration::from_hours(1);
 
 /// Pause after the first failed read of the queue; it doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -56,6 +63,19 @@ struct Waiting {
     /// When AWS wrote it, by our clock.
     written_at: Timestamp,
     hidden_since: Timestamp,
+    /// Until when it may be of use for others, by the wall clock.
+    for_others: Option<Timestamp>,
+    /// Of which instances of ours it has told.
+    ours: BTreeSet<InstanceId>,
+}
+
+/// A message that is left for others.
+#[derive(Debug)]
+struct Left {
+    /// Of which instances of ours it has told: that is done.
+    ours: BTreeSet<InstanceId>,
+    /// Until when, by the wall clock.
+    until: Timestamp,
 }
 
 /// Reads of a group because of its lifecycle actions.
@@ -80,20 +100,29 @@ enum Done {
 
 type Calls = FuturesUnordered<BoxFuture<'static, Done>>;
 
-/// Reads the queue while this process leads.
-pub(in crate::scale_in) async fn run(shared: Arc<Shared>, queue: String) -> Infallible {
-    shared.nodes.synced().await;
-    // The sender lives in `shared`.
-    let _ = shared.groups.versions().wait_for(Option::is_some).await;
+/// Reads the queue while this process leads. Ends when it is to stop, once the messages have been given back.
+pub(in crate::scale_in) async fn run(shared: Arc<Shared>, queue: String) {
     loop {
-        shared.leadership.begun().await;
+        tokio::select! {
+            () = shared.stop.cancelled() => return,
+            () = may_read(&shared) => {}
+        }
         let mut inbox = Inbox::new(Arc::clone(&shared), queue.clone());
         tokio::select! {
             () = inbox.work() => {}
             () = until_another_leads(&shared) => {}
+            () = shared.stop.cancelled() => {}
         }
         inbox.give_back().await;
     }
+}
+
+/// Waits until this process leads and knows what there is.
+async fn may_read(shared: &Shared) {
+    shared.nodes.synced().await;
+    // The sender lives in `shared`.
+    let _ = shared.groups.versions().wait_for(Option::is_some).await;
+    shared.leadership.begun().await;
 }
 
 async fn until_another_leads(shared: &Shared) {
@@ -111,6 +140,8 @@ struct Inbox {
     queue: String,
     /// By message id.
     waiting: BTreeMap<String, Waiting>,
+    /// By message id.
+    left: BTreeMap<String, Left>,
     reads: BTreeMap<GroupName, Reads>,
     calls: Calls,
     is_receiving: bool,
@@ -126,6 +157,7 @@ impl Inbox {
             shared,
             queue,
             waiting: BTreeMap::new(),
+            left: BTreeMap::new(),
             reads: BTreeMap::new(),
             calls: FuturesUnordered::new(),
             is_receiving: false,
@@ -160,7 +192,9 @@ impl Inbox {
     }
 
     fn receive(&mut self, now: Timestamp) {
-        if self.is_receiving || self.receive_at > now || self.waiting.len() >= MOST {
+        let in_hand = self.waiting.values().filter(|waiting| !waiting.may_wait(now)).count();
+        let is_full = in_hand >= MOST || self.waiting.len() >= MOST_IN_ALL;
+        if self.is_receiving || self.receive_at > now || is_full {
             return;
         }
         self.is_receiving = true;
@@ -214,37 +248,40 @@ impl Inbox {
     fn take_in(&mut self, message: Message, now: Timestamp) -> Option<String> {
         let Some(notices) = self.notices(message.content, &message.id) else { return Some(message.receipt) };
         let snapshot = self.shared.groups.latest()?;
-        let mut is_ours = false;
+        let done = self.left.get(&message.id).map(|left| left.ours.clone()).unwrap_or_default();
+        let wall = later(now, self.shared.clock.ahead());
+        let mut for_others = None;
         let mut meanings = Vec::new();
         for notice in &notices {
             let About::Instance(instance) = &notice.about else { continue };
             let Some(group) = group_of(&snapshot, instance, &notice.news) else {
-                // A Node of ours had it: the instance has gone.
-                is_ours |= self.shared.nodes.gone_for(instance).is_some();
+                // Where a Node of ours had it, the instance has gone.
+                if self.shared.nodes.gone_for(instance).is_none() {
+                    for_others = for_others.max(Some(lapses(&notice.news, notice.at)));
+                }
                 continue;
             };
-            is_ours = true;
+            if done.contains(instance) {
+                continue;
+            }
             if let Some(meaning) = self.meaning(notice, &group, &snapshot, now) {
                 meanings.push((instance.clone(), group, meaning));
             }
         }
-        let wall = later(now, self.shared.clock.ahead());
-        if !is_ours && notices.iter().all(|notice| lapses(&notice.news, notice.at) <= wall) {
-            self.shared.metrics.handled(Handled::nothing);
-            return Some(message.receipt);
-        }
-        if !is_ours {
+        let for_others = for_others.filter(|until| *until > wall);
+        if meanings.is_empty() {
+            let Some(until) = for_others else {
+                self.shared.metrics.handled(Handled::nothing);
+                return Some(message.receipt);
+            };
             tracing::debug!(
                 queue = self.queue,
                 message = message.id,
-                "notice about no instance of ours: left alone"
+                "notice about an instance that is not ours: left alone"
             );
             self.shared.metrics.handled(Handled::foreign);
+            self.leave(message.receipt, until, wall);
             return None;
-        }
-        if meanings.is_empty() {
-            self.shared.metrics.handled(Handled::nothing);
-            return Some(message.receipt);
         }
         for (instance, group, meaning) in &meanings {
             self.note(&message.id, instance, group, meaning, now);
@@ -252,7 +289,9 @@ impl Inbox {
         self.shared.metrics.handled(Handled::taken);
         let ahead = self.shared.clock.ahead();
         let written_at = notices.iter().map(|notice| later(notice.at, -ahead)).min().unwrap_or(now);
-        let waiting = Waiting { receipt: message.receipt, meanings, written_at, hidden_since: now };
+        let ours = meanings.iter().map(|(instance, ..)| instance.clone()).chain(done).collect();
+        let receipt = message.receipt;
+        let waiting = Waiting { receipt, meanings, written_at, hidden_since: now, for_others, ours };
         self.waiting.insert(message.id, waiting);
         None
     }
@@ -357,11 +396,21 @@ impl Inbox {
                 !is_over
             });
         }
-        let over = self.waiting.extract_if(.., |_, waiting| waiting.meanings.is_empty());
-        let over = over.map(|(_, waiting)| waiting.receipt).collect();
-        let waits_for_its_turn =
-            |waiting: &Waiting| waiting.meanings.iter().all(|(.., meaning)| meaning.may_wait(now));
-        let others = self.waiting.values().filter(|waiting| !waits_for_its_turn(waiting));
+        let wall = later(now, shared.clock.ahead());
+        self.left.retain(|_, left| left.until > wall);
+        let is_done = |_: &String, waiting: &mut Waiting| waiting.meanings.is_empty();
+        let done: Vec<_> = self.waiting.extract_if(.., is_done).collect();
+        let mut over = Vec::new();
+        for (id, Waiting { receipt, ours, for_others, .. }) in done {
+            match for_others.filter(|until| *until > wall) {
+                Some(until) => {
+                    self.left.insert(id, Left { ours, until });
+                    self.leave(receipt, until, wall);
+                }
+                None => over.push(receipt),
+            }
+        }
+        let others = self.waiting.values().filter(|waiting| !waiting.may_wait(now));
         let oldest = others.map(|waiting| waiting.written_at).min();
         shared.notices.queues.wait(&self.queue, self.waiting.len(), oldest);
         self.delete(over);
@@ -381,6 +430,17 @@ impl Inbox {
         }
     }
 
+    /// Leaves a message in the queue, which may be of use to others until then.
+    fn leave(&mut self, receipt: String, until: Timestamp, wall: Timestamp) {
+        let hidden = (elapsed(wall, until) / SHARE).min(LONGEST_HIDDEN);
+        if hidden > HIDDEN {
+            let (aws, queue) = (self.shared.aws.clone(), self.queue.clone());
+            self.calls.push(Box::pin(async move {
+                Done::Changed(aws.keep_messages(&queue, &[receipt], hidden).await)
+            }));
+        }
+    }
+
     fn delete(&mut self, receipts: Vec<String>) {
         if receipts.is_empty() {
             return;
@@ -391,7 +451,7 @@ impl Inbox {
         }));
     }
 
-    /// Another process leads: it gets the messages at once.
+    /// Another process leads, or is to: it gets the messages at once.
     async fn give_back(&mut self) {
         self.shared.notices.queues.forget(&self.queue);
         let mut receipts = Vec::new();
@@ -402,8 +462,29 @@ impl Inbox {
             receipts.push(waiting.receipt);
         }
         // Otherwise they come again when they are hidden no more.
-        let given = self.shared.aws.keep_messages(&self.queue, &receipts, Duration::ZERO);
-        let _ = timeout(GIVE_BACK, given).await;
+        let _ = timeout(GIVE_BACK, self.make_visible(receipts)).await;
+    }
+
+    /// Makes messages visible. The read that is under way gets them once more, if nobody else reads, and none follows it.
+    async fn make_visible(&mut self, mut receipts: Vec<String>) {
+        while !receipts.is_empty() {
+            let given = self.shared.aws.keep_messages(&self.queue, &receipts, Duration::ZERO).await;
+            receipts.clear();
+            while self.is_receiving && given.is_ok() {
+                let Some(done) = self.calls.next().await else { return };
+                if let Done::Received(received) = done {
+                    self.is_receiving = false;
+                    receipts = received.into_iter().flatten().map(|message| message.receipt).collect();
+                }
+            }
+        }
+    }
+}
+
+impl Waiting {
+    /// Whether all that it asks for may wait for its turn.
+    fn may_wait(&self, now: Timestamp) -> bool {
+        self.meanings.iter().all(|(.., meaning)| meaning.may_wait(now))
     }
 }
 

@@ -73,11 +73,14 @@ pub(super) fn meaning(
         // One that lives after its end was spared, or our clock is wrong: drained, and not cut short.
         ends_at: Some(ends_at).filter(|ends_at| *ends_at > now),
         treatment: Treatment::Drain,
+        told_at: at,
         until,
     };
     let expected = match news {
         News::LifecycleAction { hook, .. } => {
-            return Some(Meaning::Held { hook: hook.clone(), until: later(now, UNSHOWN) });
+            // What it tells of long ago, any refresh has shown.
+            let until = until.min(later(now, UNSHOWN));
+            return (until > now).then(|| Meaning::Held { hook: hook.clone(), until });
         }
         News::SpotInterruption => drained_by(Cause::SpotInterruption, later(at, SPOT)),
         News::CapacityEnds(ends) => drained_by(Cause::CapacityEnd, *ends),
@@ -87,31 +90,39 @@ pub(super) fn meaning(
             cause: Cause::RebalanceRecommendation,
             ends_at: None,
             treatment: settings.on_rebalance,
+            told_at: at,
             until,
         },
         News::ScheduledEvent { is_over: true, .. } => Expected {
             cause: Cause::ScheduledEvent,
             ends_at: None,
             treatment: Treatment::Nothing,
+            told_at: at,
             until: later(now, UNSHOWN),
         },
         News::ScheduledEvent { starts, .. } => Expected {
             cause: Cause::ScheduledEvent,
             ends_at: starts.filter(|at| *at > now && settings.on_scheduled_event == Treatment::Drain),
             treatment: settings.on_scheduled_event,
+            told_at: at,
             until,
         },
-        News::StateChange => {
-            Expected { cause: Cause::StateChange, ends_at: None, treatment: Treatment::Drain, until }
-        }
+        News::StateChange => Expected {
+            cause: Cause::StateChange,
+            ends_at: None,
+            treatment: Treatment::Drain,
+            told_at: at,
+            until,
+        },
     };
     let is_call_off = matches!(news, News::ScheduledEvent { is_over: true, .. });
     let counts = expected.until > now && (is_call_off || expected.treatment != Treatment::Nothing);
-    let event = match news {
-        News::ScheduledEvent { event, .. } => event.clone(),
-        _ => None,
+    let (event, starts) = match news {
+        News::ScheduledEvent { event, starts, .. } => (event.clone(), *starts),
+        _ => (None, None),
     };
-    counts.then_some(Meaning::Expected(Noticed { expected, event }))
+    let called_off = starts.filter(|_| is_call_off);
+    counts.then_some(Meaning::Expected(Noticed { expected, event, called_off }))
 }
 
 impl Meaning {
@@ -132,7 +143,7 @@ impl Meaning {
 impl Expected {
     /// Whether the machine has started since AWS told that it stops, by a Node whose clock is `ahead` of ours.
     pub(in crate::scale_in) fn is_refuted_by(&self, node: &NodeView, ahead: SignedDuration) -> bool {
-        let told_at = later(later(self.until, -SPARED), ahead);
+        let told_at = later(self.told_at, ahead);
         self.cause == Cause::StateChange && node.ready_since.is_some_and(|since| since > told_at)
     }
 }
@@ -236,7 +247,8 @@ mod tests {
             (News::StateChange, Cause::StateChange, Drain, None, 600),
         ];
         for (news, cause, treatment, ends_at, until) in table {
-            let expected = Expected { cause, treatment, ends_at: ends_at.map(at), until: at(until) };
+            let expected =
+                Expected { cause, treatment, ends_at: ends_at.map(at), told_at: at(0), until: at(until) };
             assert_eq!(told(&news, 1, &group), Some(expected), "{news:?}");
         }
     }
@@ -302,9 +314,10 @@ mod tests {
             cause: Cause::SpotInterruption,
             ends_at: Some(at(120)),
             treatment: Treatment::Drain,
+            told_at: at(0),
             until: at(720),
         };
-        let spot = Meaning::Expected(Noticed { expected: spot, event: None });
+        let spot = Meaning::Expected(Noticed { expected: spot, event: None, called_off: None });
         let held = Meaning::Held { hook: "ebbtide".into(), until: at(300) };
         let table = [
             (&spot, InService, Some(bare.clone()), false, "no record"),
@@ -329,9 +342,10 @@ mod tests {
             cause: Cause::StateChange,
             ends_at: None,
             treatment: Treatment::Drain,
+            told_at: at(0),
             until: at(600),
         };
-        let stops = Meaning::Expected(Noticed { expected: stops, event: None });
+        let stops = Meaning::Expected(Noticed { expected: stops, event: None, called_off: None });
         assert!(is_settled_with(&stops, Lifecycle::Warmed, Some(&bare), true), "the warm pool's own doing");
         assert!(!is_settled_with(&stops, InService, Some(&bare), true), "it runs workloads");
         assert!(!is_settled_with(&stops, Lifecycle::WarmPending, Some(&bare), true), "it may have run some");
@@ -355,7 +369,8 @@ mod tests {
     #[test]
     fn a_machine_that_has_started_since_is_not_drained_because_it_stopped() {
         let until = later(at(0), SPARED);
-        let stops = |cause| Expected { cause, ends_at: None, treatment: Treatment::Drain, until };
+        let stops =
+            |cause| Expected { cause, ends_at: None, treatment: Treatment::Drain, told_at: at(0), until };
         let since = |second| NodeView { ready_since: Some(at(second)), ..node(None, None) };
         let (same, ahead) = (SignedDuration::ZERO, SignedDuration::from_mins(2));
         assert!(stops(Cause::StateChange).is_refuted_by(&since(1), same));
@@ -393,8 +408,9 @@ mod tests {
         let (unnamed, off) = (closed(until, None), node(None, None));
         let by_hand = NodeView { unschedulable: true, ..node(None, None) };
         let is_settled = |treatment, node: &NodeView| {
-            let expected = Expected { cause: Cause::ScheduledEvent, ends_at: None, treatment, until };
-            let meaning = Meaning::Expected(Noticed { expected, event: Some("a".into()) });
+            let cause = Cause::ScheduledEvent;
+            let expected = Expected { cause, ends_at: None, treatment, told_at: at(0), until };
+            let meaning = Meaning::Expected(Noticed { expected, event: Some("a".into()), called_off: None });
             is_settled_with(&meaning, Lifecycle::InService, Some(node), true)
         };
         for (node, is_on) in [

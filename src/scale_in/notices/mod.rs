@@ -35,12 +35,19 @@ pub struct Expected {
     pub ends_at: Option<Timestamp>,
     /// What to do; nothing: it is called off.
     pub treatment: Treatment,
+    /// When AWS wrote it.
+    pub told_at: Timestamp,
     /// When the notice has lapsed.
     pub until: Timestamp,
 }
 
 /// What ends later may wait for its turn among a person's wishes: a day is left for what those before it take.
 const FAR: SignedDuration = SignedDuration::from_hours(24);
+
+/// The message of what waits is the only thing that a restart knows it by: SQS keeps it for four days, unless the queue says otherwise.
+///
+/// Source: [message retention period](https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_SetQueueAttributes.html).
+const KEPT: SignedDuration = SignedDuration::from_hours(72);
 
 /// Whether a machine of which this was told at `moment` may wait for its turn: nothing happens to it for long.
 pub(super) fn is_far(ends_at: Option<Timestamp>, moment: Timestamp) -> bool {
@@ -50,7 +57,7 @@ pub(super) fn is_far(ends_at: Option<Timestamp>, moment: Timestamp) -> bool {
 impl Expected {
     /// Whether its drain may wait for its turn.
     pub(super) fn may_wait(&self, now: Timestamp) -> bool {
-        self.treatment == Treatment::Drain && is_far(self.ends_at, now)
+        self.treatment == Treatment::Drain && is_far(self.ends_at, now) && now < later(self.told_at, KEPT)
     }
 
     /// What two notices together say: the stricter treatment with its cause, the earlier end.
@@ -62,6 +69,7 @@ impl Expected {
         Self {
             ends_at: self.ends_at.into_iter().chain(other.ends_at).min(),
             until: self.until.max(other.until),
+            told_at: self.told_at.max(other.told_at),
             ..leads
         }
     }
@@ -74,6 +82,8 @@ pub struct Noticed {
     pub expected: Expected,
     /// ARN of the event, where AWS names one.
     pub event: Option<String>,
+    /// When AWS would have ended the machine, if that is called off.
+    pub called_off: Option<Timestamp>,
 }
 
 impl Noticed {
@@ -169,7 +179,7 @@ mod tests {
 
     fn expected(cause: Cause, ends_at: Option<i64>, treatment: Treatment) -> Expected {
         let at = |second| Timestamp::from_second(second).expect("in range");
-        Expected { cause, ends_at: ends_at.map(at), treatment, until: at(1_000) }
+        Expected { cause, ends_at: ends_at.map(at), treatment, told_at: at(0), until: at(1_000) }
     }
 
     #[test]
@@ -196,6 +206,7 @@ mod tests {
         let of = |treatment, event: &str| Noticed {
             expected: expected(Cause::ScheduledEvent, None, treatment),
             event: Some(event.to_owned()),
+            called_off: None,
         };
         let (drain, off) = (of(Treatment::Drain, "one"), of(Treatment::Nothing, "one"));
         let (before, after) = (Notices::default(), Notices::default());
@@ -210,19 +221,19 @@ mod tests {
     }
 
     #[test]
-    fn only_a_drain_whose_end_is_more_than_a_day_away_may_wait() {
-        let now = Timestamp::from_second(0).expect("in range");
-        for (ends_at, treatment, may_wait) in [
-            (Some(86_401), Treatment::Drain, true),
-            (Some(86_400), Treatment::Drain, false),
-            (None, Treatment::Drain, false),
-            (Some(86_401), Treatment::Cordon, false),
+    fn only_a_drain_whose_end_is_more_than_a_day_away_may_wait_and_not_until_its_message_is_gone() {
+        const DAY: i64 = 86_400;
+        let now = |second| Timestamp::from_second(second).expect("in range");
+        for (ends_at, treatment, second, may_wait) in [
+            (Some(DAY + 1), Treatment::Drain, 0, true),
+            (Some(DAY), Treatment::Drain, 0, false),
+            (None, Treatment::Drain, 0, false),
+            (Some(DAY + 1), Treatment::Cordon, 0, false),
+            (Some(14 * DAY), Treatment::Drain, 3 * DAY - 1, true),
+            (Some(14 * DAY), Treatment::Drain, 3 * DAY, false),
         ] {
-            assert_eq!(
-                expected(Cause::ScheduledEvent, ends_at, treatment).may_wait(now),
-                may_wait,
-                "{ends_at:?}"
-            );
+            let expected = expected(Cause::ScheduledEvent, ends_at, treatment);
+            assert_eq!(expected.may_wait(now(second)), may_wait, "{ends_at:?} {treatment:?} {second}");
         }
     }
 
@@ -230,7 +241,7 @@ mod tests {
     fn what_is_expected_is_forgotten_with_its_last_message() {
         let (notices, instance) = (Notices::default(), InstanceId::from("i-1"));
         let spot = expected(Cause::SpotInterruption, Some(120), Treatment::Drain);
-        let notice = Noticed { expected: spot, event: None };
+        let notice = Noticed { expected: spot, event: None, called_off: None };
         notices.expect(&instance, "m-1", notice.clone());
         notices.expect(&instance, "m-2", notice);
         notices.forget(&instance, "m-1");

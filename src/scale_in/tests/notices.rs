@@ -16,7 +16,7 @@ use crate::scale_in::settings::Treatment;
 use crate::scale_in::situation::Turn;
 
 fn expected(cause: Cause, treatment: Treatment, ends_at: Option<Timestamp>) -> Expected {
-    Expected { cause, treatment, ends_at, until: at(3_600) }
+    Expected { cause, treatment, ends_at, told_at: at(0), until: at(3_600) }
 }
 
 fn spot(second: i64) -> Expected {
@@ -32,6 +32,7 @@ fn told_of(mut scene: Scene, notices: &[(Expected, Option<&str>)]) -> Scene {
     let read = |(expected, event): &(Expected, Option<&str>)| Noticed {
         expected: *expected,
         event: event.map(str::to_owned),
+        called_off: None,
     };
     scene.notices = notices.iter().map(read).collect();
     scene.expected = notices.iter().map(|(expected, _)| *expected).max_by_key(|expected| expected.treatment);
@@ -486,4 +487,27 @@ fn a_call_off_of_one_event_keeps_no_drain_of_another_from_its_node() {
     let mut scene = told_of(scene, &[(off, Some("a"))]);
     scene.plan();
     assert_eq!((scene.record().cause, scene.record().ends_at), (Cause::ScheduledEvent, Some(at(3_600))));
+}
+
+#[test]
+fn the_end_of_a_machine_that_aws_calls_off_limits_its_drain_no_more() {
+    for (event_of, is_called_off) in [(100_000, true), (100_001, true), (100_002, false)] {
+        let far = expected(Cause::ScheduledEvent, Treatment::Drain, Some(at(100_000)));
+        let mut scene = told(node().with(pod("db").grace(60)), far);
+        scene.plan();
+        assert_eq!(
+            (scene.record().ends_at, scene.record().release_by),
+            (Some(at(100_000)), Some(at(100_000)))
+        );
+        let off = expected(Cause::ScheduledEvent, Treatment::Nothing, None);
+        scene.notices = vec![Noticed { expected: off, event: None, called_off: Some(at(event_of)) }];
+        scene.expected = Some(off);
+        scene.plan();
+        let limit = (!is_called_off).then(|| at(100_000));
+        assert_eq!((scene.record().ends_at, scene.record().release_by), (limit, limit), "{event_of}");
+        assert_eq!(scene.record().cause, Cause::ScheduledEvent, "the drain goes on");
+        scene = untold(scene);
+        scene.later(100_000);
+        assert_eq!(deletions(&scene.plan()).is_empty(), is_called_off, "{event_of}");
+    }
 }

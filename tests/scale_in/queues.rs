@@ -1,0 +1,220 @@
+//! What stays in a queue, for how long, and for whom.
+
+use std::time::Duration;
+
+use ebbtide::sim::aws::{QueueSpec, ScheduledChange};
+use ebbtide::sim::cluster::{Fault, Verb, budget, pod};
+use ebbtide::sim::program::{Program, config};
+use ebbtide::sim::world::World;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+
+use crate::journal_queries::{is_asked, records};
+use crate::notices::{causes, is_empty, queue, scene_of, told, under_way};
+use crate::replicas::other;
+use crate::scene::{Machine, Scene, group, held_group, seconds};
+
+/// An event as EventBridge sends it, written at this moment.
+fn event(source: &str, kind: &str, at: Timestamp, detail: &Value) -> String {
+    let event = json!({
+        "version": "0", "id": "1", "source": source, "detail-type": kind, "time": at.to_string(), "detail": detail,
+    });
+    event.to_string()
+}
+
+/// Maintenance of these instances, written at one moment and to start at another.
+fn maintenance(name: &str, at: Timestamp, starts: Timestamp, instances: &[&str]) -> String {
+    let entities: Vec<Value> =
+        instances.iter().map(|id| json!({ "entityValue": id, "status": "PENDING" })).collect();
+    let detail = json!({
+        "eventArn": format!("arn:aws:health:us-east-1::event/EC2/RETIREMENT/{name}"), "service": "EC2",
+        "eventTypeCode": "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED", "eventTypeCategory": "scheduledChange",
+        "startTime": starts.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string(), "statusCode": "upcoming",
+        "affectedEntities": entities,
+    });
+    event("aws.health", "AWS Health Event", at, &detail)
+}
+
+/// Another's instance.
+const FOREIGN: &str = "i-00000000000000bad";
+
+fn days(count: i64) -> SignedDuration {
+    SignedDuration::from_hours(24 * count)
+}
+
+/// How many messages are in the queue, and how often the one was received that was received most often.
+fn left(world: &World, url: &str) -> (usize, u32) {
+    let queue = queue(world, url);
+    let all: Vec<_> = queue.visible.iter().chain(&queue.in_flight).collect();
+    (all.len(), all.iter().map(|message| message.received).max().unwrap_or_default())
+}
+
+#[tokio::test(start_paused = true)]
+async fn maintenance_waits_for_its_turn_no_longer_than_its_message_is_kept() {
+    let (scene, url) = scene_of(group(3), config()).await;
+    scene.world.cluster.add(budget("web").max_unavailable(0));
+    let machines = scene.machines();
+    for machine in &machines {
+        let name = format!("web-{}", machine.name);
+        scene.run([pod(name.as_str()).label("app", "web").on(&machine.name)]).await;
+    }
+    let now = scene.world.clock.now();
+    let instances: Vec<&str> = machines.iter().map(|machine| machine.instance.as_str()).collect();
+    let told_at = now - days(3) + SignedDuration::from_hours(1);
+    scene
+        .world
+        .aws
+        .put_message(&url, maintenance("one", told_at, now + days(11), &instances))
+        .expect("there");
+    scene.until(|w| under_way(w, &machines) == 1).await;
+    scene.pass_some(Duration::from_mins(50)).await;
+    assert_eq!(under_way(&scene.world, &machines), 1);
+    scene.pass_some(Duration::from_mins(12)).await;
+    assert_eq!(under_way(&scene.world, &machines), 3);
+    scene.until(|w| is_empty(w, &url)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_backlog_of_old_lifecycle_actions_keeps_no_interruption_from_being_heard() {
+    let (scene, url) = scene_of(held_group(2, 120), config()).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name)]).await;
+    let long_ago = scene.world.clock.now() - SignedDuration::from_hours(2);
+    for n in 0..1_100 {
+        let detail = json!({
+            "LifecycleActionToken": "t", "AutoScalingGroupName": "web", "LifecycleHookName": "ebbtide",
+            "EC2InstanceId": format!("i-{n:017x}"), "LifecycleTransition": "autoscaling:EC2_INSTANCE_TERMINATING",
+        });
+        let body = event("aws.autoscaling", "EC2 Instance-terminate Lifecycle Action", long_ago, &detail);
+        scene.world.aws.put_message(&url, body).expect("there");
+    }
+    scene.pass_some(Duration::from_secs(5)).await;
+    scene.world.aws.interrupt_spot(&machine.instance);
+    scene.pass_some(Duration::from_mins(1)).await;
+    assert!(is_asked(&scene.world, "web"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_thousand_machines_that_wait_for_their_turn_keep_no_interruption_from_being_heard() {
+    let (scene, url) = scene_of(group(3), config()).await;
+    scene.world.cluster.add(budget("db").max_unavailable(0));
+    let [first, second, third]: [Machine; 3] = scene.machines().try_into().expect("three");
+    scene.run([pod("db").label("app", "db").on(&first.name), pod("web").on(&third.name)]).await;
+    let now = scene.world.clock.now();
+    let put = |name: &str, machine: &Machine| {
+        let body = maintenance(name, now, now + days(14), &[&machine.instance]);
+        scene.world.aws.put_message(&url, body).expect("there");
+    };
+    put("first", &first);
+    scene.until(|w| !causes(w, &first).is_empty()).await;
+    for n in 0..1_100 {
+        put(&format!("more-{n}"), &second);
+    }
+    scene.pass_some(Duration::from_mins(2)).await;
+    assert_eq!(causes(&scene.world, &second), [""; 0], "it waits");
+    scene.world.aws.interrupt_spot(&third.instance);
+    scene.pass_some(Duration::from_mins(1)).await;
+    assert!(is_asked(&scene.world, "web"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_about_several_instances_is_left_to_others_once_ours_are_done() {
+    let (scene, url) = scene_of(group(2), config()).await;
+    let machine = scene.first();
+    let now = scene.world.clock.now();
+    let body = maintenance("one", now, now + days(14), &[&machine.instance, FOREIGN]);
+    scene.world.aws.put_message(&url, body).expect("there");
+    scene.until_gone(&machine).await;
+    scene.pass_some(Duration::from_hours(3)).await;
+    let (messages, received) = left(&scene.world, &url);
+    assert_eq!(messages, 1);
+    assert!((2..=8).contains(&received), "{received} times");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_done_about_one_of_several_instances_is_not_done_again() {
+    let (scene, url) = scene_of(group(2), config()).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(600).exits_after(500)]).await;
+    let now = scene.world.clock.now();
+    let body = maintenance("one", now, now + days(14), &[&machine.instance, FOREIGN]);
+    scene.world.aws.put_message(&url, body).expect("there");
+    scene.until(|w| is_asked(w, "web")).await;
+    scene.pass_some(Duration::from_mins(1)).await;
+    scene.annotate(&machine, None).await;
+    let cancelled = records(&scene.world, &machine).len();
+    scene.pass_some(Duration::from_hours(3)).await;
+    assert!(left(&scene.world, &url).1 >= 2, "it has come again");
+    assert_eq!(records(&scene.world, &machine).len(), cancelled, "and was not begun again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_that_a_message_names_before_any_refresh_shows_it_is_drained_when_one_does() {
+    let (scene, url) = scene_of(group(2), config()).await;
+    let machine = scene.first();
+    let ids = |w: &World| -> Vec<String> {
+        w.aws.group("web").expect("the group").instances.iter().map(|i| i.id.clone()).collect()
+    };
+    let before = ids(&scene.world);
+    scene.increase(1).await.expect("taken");
+    scene.until(|w| ids(w).len() > before.len()).await;
+    let new = ids(&scene.world).into_iter().find(|id| !before.contains(id)).expect("one more");
+    let change = ScheduledChange {
+        id: "one".into(),
+        code: "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED".into(),
+        starts: scene.world.clock.now() + SignedDuration::from_hours(20),
+        status: "upcoming".into(),
+    };
+    scene.world.aws.schedule_change(&change, &[&machine.instance, &new]);
+    scene.until_gone(&machine).await;
+    scene.until(|w| !ids(w).contains(&new)).await;
+    scene.until(|w| is_empty(w, &url)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_of_use_to_others_for_days_is_received_so_seldom_that_it_is_no_dead_letter() {
+    let world = World::new(1);
+    world.aws.add_queue(QueueSpec::named("dead"));
+    let url = world.aws.add_queue(QueueSpec::named("ebbtide").dead_letters("dead", 600));
+    world.aws.send_events_to(&url);
+    let config = ebbtide::config::Config { queue_urls: vec![url.clone()], ..config() };
+    let scene = Scene::on(world, group(1), config).await;
+    let now = scene.world.clock.now();
+    scene
+        .world
+        .aws
+        .put_message(&url, maintenance("one", now, now + SignedDuration::from_hours(6), &[FOREIGN]))
+        .expect("there");
+    scene.pass_some(Duration::from_hours(5)).await;
+    let (messages, received) = left(&scene.world, &url);
+    assert_eq!(messages, 1);
+    assert!((30..90).contains(&received), "{received} times");
+    scene.until(|w| is_empty(w, &url)).await;
+    let deleted = queue(&scene.world, &url).deleted;
+    assert!(!deleted.is_empty(), "once it has lapsed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_leader_has_read_and_not_recorded_when_it_stops_the_next_one_reads_at_once() {
+    let world = World::plain(1);
+    let (_, config) = told(&world, config());
+    let mut scene = Scene::on(world, group(2), config.clone()).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(60).exits_after(30)]).await;
+    let second = ebbtide::config::Config { queue_urls: config.queue_urls.clone(), ..other() };
+    let _second = Program::start(&scene.world, second);
+    scene.pass_some(seconds(30)).await;
+    scene.world.cluster.fail_next(
+        1,
+        Verb::Patch,
+        "nodes",
+        Fault::TooManyRequests { retry_after_seconds: 20 },
+    );
+    scene.world.aws.interrupt_spot(&machine.instance);
+    scene.until(|w| !queue(w, &config.queue_urls[0]).in_flight.is_empty()).await;
+    scene.pass_some(Duration::from_millis(300)).await;
+    assert_eq!(records(&scene.world, &machine), [""; 0], "no record yet");
+    scene.stop_for_good().await;
+    scene.pass_some(seconds(8)).await;
+    assert_eq!(causes(&scene.world, &machine), ["spot-interruption"]);
+}
