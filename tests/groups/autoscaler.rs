@@ -9,7 +9,8 @@ use ebbtide::k8s::names::TO_BE_DELETED;
 use ebbtide::provider::proto::{Instance, NodeGroupTargetSizeRequest};
 use ebbtide::sim::autoscaler::{Event, Options, Version};
 use ebbtide::sim::aws::{
-    self, Behaviour, GroupSpec, LaunchFailure, LifecycleState, Operation, TerminationCause, Timing,
+    self, Behaviour, GroupSpec, LaunchFailure, LifecycleState, Operation, TemplateData, TemplateSpec,
+    TerminationCause, Timing,
 };
 use ebbtide::sim::ca_drain::Flags;
 use ebbtide::sim::cluster::{self, budget, pod, replica_set};
@@ -130,6 +131,29 @@ async fn a_node_to_be_replaced_whose_budget_needs_the_replacement_first_is_relea
         scene.annotate(&node, "replace").await;
         assert!(scene.world.until(LONG, |w| w.cluster.node(&node).is_none()).await, "{version:?}");
         nothing_failed(&autoscaler, version);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_launch_template_version_of_a_group_at_zero_counts_once_the_last_node_is_forgotten() {
+    let hours = Duration::from_hours;
+    for (version, node_info_cache, is_bought) in
+        BOTH.into_iter().flat_map(|v| [(v, hours(87_600), false), (v, Duration::from_mins(10), true)])
+    {
+        let world = World::new(1);
+        world.aws.add_template(TemplateSpec::named("web").version(TemplateData::of("m5.large")));
+        let web = group(GROUP, 1).launch_template("web", "$Latest");
+        let scene = Scene::on(world, [web]).await;
+        let autoscaler = Loop::start(&scene, Options { node_info_cache, ..Options::of(version) });
+        tokio::time::sleep(LONG).await;
+        let node = scene.node_of(&scene.in_service(GROUP)[0]);
+        scene.delete(GROUP, vec![node]).await.expect("accepted");
+        assert!(scene.world.until(LONG, |world| world.cluster.node_names().is_empty()).await);
+        scene.world.aws.add_template_version("web", TemplateData::of("m5.4xlarge"));
+        scene.world.cluster.add(replica_set("large", 1).cpu_millis(8_000));
+        let bought = scene.world.until(hours(1), |_| !autoscaler.bought().is_empty()).await;
+        nothing_failed(&autoscaler, version);
+        assert_eq!(bought, is_bought, "{version:?}");
     }
 }
 

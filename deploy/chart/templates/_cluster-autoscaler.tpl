@@ -28,6 +28,10 @@ capabilities:
     - --daemonset-eviction-for-occupied-nodes=false
     # Else it cuts every grace period at ten minutes. AWS holds an instance for 48 h at most.
     - --max-graceful-termination-sec=172800
+    {{- if not (hasKey .Values.clusterAutoscaler.extraArgs "node-info-cache-expire-time") }}
+    # Else it takes a group at zero for what its last node was until it is started again, whatever the launch template or a tag says.
+    - --node-info-cache-expire-time=10m
+    {{- end }}
     {{- if not (hasKey .Values.clusterAutoscaler.extraArgs "max-failing-time") }}
     # Else it leads on for a quarter of an hour beside an ebbtide that does not answer. The other replica's may.
     - --max-failing-time=5m

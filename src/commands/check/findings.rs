@@ -312,6 +312,10 @@ fn flags(container: &DeployedContainer, longest: Option<&(Duration, PodName)>, f
         let text = format!("cuts every grace at {cap} s; pod {pod} has {}", told(*grace));
         say(Severity::Warning, text, "--max-graceful-termination-sec=172800");
     }
+    if flag(container, "node-info-cache-expire-time").is_none() {
+        let text = "takes a group at zero for what its last node was, whatever its launch template or tags say since".to_owned();
+        say(Severity::Note, text, "--node-info-cache-expire-time=10m");
+    }
     for name in ["force-delete-unregistered-nodes", "force-delete-failed-nodes"] {
         if is_on(name) {
             let text =

@@ -81,8 +81,8 @@ struct Memory {
     registry: Registry,
     instances: BTreeMap<String, Vec<Instance>>,
     instances_read_at: Option<Timestamp>,
-    /// Templates from real nodes, by group.
-    examples: BTreeMap<String, Template>,
+    /// Templates from real nodes, by group, and when such a node was seen last.
+    examples: BTreeMap<String, (Template, Timestamp)>,
 }
 
 /// Why a loop ends early.
@@ -240,7 +240,10 @@ impl Scan<'_> {
                 others.push((group, node));
             }
         }
-        self.memory.examples.extend(templates.clone());
+        let seen = templates.iter().map(|(group, template)| (group.clone(), (template.clone(), self.now)));
+        self.memory.examples.extend(seen);
+        let expires = self.shared.options.node_info_cache;
+        self.memory.examples.retain(|_, (_, seen)| elapsed(*seen, self.now) <= expires);
         let groups = self.provider.groups().await;
         self.memory.examples.retain(|name, _| groups.iter().any(|group| group.id == *name));
         for group in groups {
@@ -248,7 +251,7 @@ impl Scan<'_> {
                 continue;
             }
             let template = match self.memory.examples.get(&group.id) {
-                Some(example) => Some(example.clone()),
+                Some((example, _)) => Some(example.clone()),
                 None => match self.provider.template(&group.id).await {
                     Err(status) if ends => return Err(failed("node infos")(status)),
                     template => template.ok().flatten().and_then(|encoded| templates::decode(&encoded)),

@@ -39,6 +39,8 @@ pub struct Options {
     pub max_backoff: Duration,
     /// `--node-group-backoff-reset-timeout`.
     pub backoff_reset: Duration,
+    /// `--node-info-cache-expire-time`.
+    pub node_info_cache: Duration,
     /// `--ok-total-unready-count`.
     pub ok_total_unready: usize,
     /// `--max-total-unready-percentage`.
@@ -61,6 +63,7 @@ impl Options {
             initial_backoff: Duration::from_mins(5),
             max_backoff: Duration::from_mins(30),
             backoff_reset: Duration::from_hours(3),
+            node_info_cache: Duration::from_hours(87_600),
             ok_total_unready: 3,
             max_unready_percentage: 45,
             expander: Expander::MostPods,

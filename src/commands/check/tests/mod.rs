@@ -37,7 +37,11 @@ fn autoscaler(args: &[&str]) -> DeployedContainer {
     }
 }
 
-const GOOD: [&str; 2] = ["--cloud-provider=externalgrpc", "--daemonset-eviction-for-occupied-nodes=false"];
+const GOOD: [&str; 3] = [
+    "--cloud-provider=externalgrpc",
+    "--daemonset-eviction-for-occupied-nodes=false",
+    "--node-info-cache-expire-time=10m",
+];
 
 /// As deploy/aws makes it.
 fn good_queue() -> QueueAttributes {
@@ -216,7 +220,14 @@ fn each_thing_that_is_wrong_is_found_with_its_severity_and_a_fix() {
             Severity::Warning,
             "externalgrpc",
         ),
-        ("DaemonSets", with_args(&GOOD[..1]), "cluster-autoscaler", Severity::Warning, "together with"),
+        (
+            "DaemonSets",
+            with_args(&[GOOD[0], GOOD[2]]),
+            "cluster-autoscaler",
+            Severity::Warning,
+            "together with",
+        ),
+        ("old nodes", with_args(&GOOD[..2]), "cluster-autoscaler", Severity::Note, "its last node"),
         (
             "empty",
             flags(&["--daemonset-eviction-for-empty-nodes"]),
