@@ -86,7 +86,9 @@ pub async fn run(shared: Arc<Shared>) -> Result<(), ControllerError> {
     }
     // Answers still out are awaited; the next leader finds the rest by looking, and what is given back in the queues.
     while workers.ended(&shared).await.is_some() {}
-    while queues.join_next().await.is_some() {}
+    while let Some(ended) = queues.join_next().await {
+        ended?;
+    }
     Ok(())
 }
 

@@ -72,7 +72,7 @@ pub(super) enum Handled {
     taken,
     /// It asks for nothing.
     nothing,
-    /// It is about no instance of ours.
+    /// It is about an instance that is not ours, and asks for nothing of ours.
     foreign,
     /// It cannot be read.
     malformed,
@@ -202,7 +202,7 @@ impl Metrics {
         registry.register(
             "ebbtide_notices",
             "Messages read from the queues, each time they come, by what became of them: taken, nothing (they ask for \
-             nothing), foreign (about no instance of ours: left alone), malformed",
+             nothing), foreign (about an instance that is not ours: left alone), malformed",
             self.messages.clone(),
         );
         registry.register_collector(Box::new(UnderWay { nodes, board, load_balancers, clock }));

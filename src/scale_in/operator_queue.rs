@@ -45,10 +45,7 @@ pub(super) fn turn(shared: &Shared, node: &NodeView) -> Turn {
         now: shared.clock.now(),
         wall: shared.clock.wall(),
         may_lose: RefCell::default(),
-        may_wait: &|instance| {
-            let now = shared.clock.now();
-            shared.notices.expected(instance).is_some_and(|expected| expected.may_wait(now))
-        },
+        may_wait: &|instance| shared.notices.may_wait(instance, shared.clock.now()),
     };
     queue.turn(node, id, &shared.turns_given)
 }
@@ -145,13 +142,18 @@ impl Queue<'_> {
             Some(Written::Record(record)) if took_a_turn(record) => Says::UnderWay,
             Some(Written::Wish(wish))
                 if instance.lifecycle.is_live()
-                    && (wish.release == Release::Terminate || self.may_lose(&instance.id)) =>
+                    && (wish.release == Release::Terminate
+                        || self.may_lose(&instance.id)
+                        // At the minimum, it is replaced.
+                        || (self.may_wait)(&instance.id)) =>
             {
                 Says::Waits(wish.since)
             }
             Some(Written::Record(_) | Written::Wish(_)) => Says::Other,
             Some(Written::Unreadable(_)) | None
-                if instance.lifecycle.is_node() && (self.may_wait)(&instance.id) =>
+                if instance.lifecycle.is_live()
+                    && instance.lifecycle.is_node()
+                    && (self.may_wait)(&instance.id) =>
             {
                 Says::Waits(None)
             }
@@ -169,7 +171,8 @@ impl Queue<'_> {
 
 /// Whether the scale-in waited for its turn, or might have.
 fn took_a_turn(record: &Record) -> bool {
-    record.cause == Cause::Operator || is_far(record.ends_at, record.requested_at)
+    let may_have_waited = record.ends_at.is_none() || is_far(record.ends_at, record.requested_at);
+    record.cause == Cause::Operator || record.cause == Cause::ScheduledEvent && may_have_waited
 }
 
 /// Makes a node wait: an Event says for whom.
@@ -200,6 +203,8 @@ mod tests {
         nodes: Nodes,
         group: AutoScalingGroup,
         given: TurnsGiven,
+        /// Of which maintenance is far away.
+        far: BTreeSet<InstanceId>,
     }
 
     impl Wishes {
@@ -214,7 +219,8 @@ mod tests {
                 instances: (0..annotated.len()).map(instance).collect(),
                 ..AutoScalingGroup::default()
             };
-            let wishes = Self { nodes: Nodes::default(), group, given: TurnsGiven::default() };
+            let wishes =
+                Self { nodes: Nodes::default(), group, given: TurnsGiven::default(), far: BTreeSet::new() };
             for (n, value) in annotated.iter().enumerate() {
                 wishes.annotate(n, value);
             }
@@ -239,7 +245,7 @@ mod tests {
                 now: at(second),
                 wall: at(second),
                 may_lose: RefCell::default(),
-                may_wait: &|_| false,
+                may_wait: &|id| self.far.contains(id),
             };
             let node = self.nodes.get(&format!("n{n}")).expect("a Node");
             queue.turn(&node, &id(n), &self.given)
@@ -271,6 +277,35 @@ mod tests {
         assert_eq!([0, 1].map(|n| wishes.turn(n, 0)), [Turn::Now, WAITS_FOR_ONE]);
         wishes.annotate(0, "");
         assert_eq!(wishes.turn(1, 1), Turn::Now);
+    }
+
+    #[test]
+    fn machines_with_maintenance_far_away_take_turns_after_the_wishes_and_a_wish_at_the_minimum_counts_then()
+    {
+        let since = format!("replace since {}", at(0));
+        let mut wishes = Wishes::of(&["", &since, "", "now"], 0);
+        wishes.far = [id(0), id(2), id(3)].into();
+        assert_eq!(wishes.turn(0, 10), Turn::Waits { under_way: 0, before: 1 });
+        assert_eq!([1, 0].map(|n| wishes.turn(n, 10)), [Turn::Now, WAITS_FOR_ONE]);
+        assert_eq!(wishes.turn(2, 10), Turn::Waits { under_way: 1, before: 1 });
+        assert_eq!(wishes.turn(3, 10), Turn::Waits { under_way: 1, before: 2 });
+        wishes.group.instances[0].lifecycle = Lifecycle::TerminatingProceed;
+        assert_eq!(wishes.turn(2, 10), WAITS_FOR_ONE, "what goes anyway waits for no turn");
+    }
+
+    #[test]
+    fn maintenance_that_may_have_waited_counts_as_under_way_and_nothing_else_does() {
+        let day = |days: i64| Some(at(days * 86_400 + 1));
+        for (cause, ends_at, counts) in [
+            (Cause::Operator, None, true),
+            (Cause::ScheduledEvent, day(1), true),
+            (Cause::ScheduledEvent, None, true),
+            (Cause::ScheduledEvent, Some(at(3_600)), false),
+            (Cause::Autoscaler, day(14), false),
+        ] {
+            let record = Record { ends_at, ..Record::new(cause, "g", "i-0", Release::Terminate, at(0)) };
+            assert_eq!(took_a_turn(&record), counts, "{cause} {ends_at:?}");
+        }
     }
 
     #[test]

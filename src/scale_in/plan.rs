@@ -245,7 +245,7 @@ fn without_record(s: &Situation<'_>, plan: &mut Plan) {
             match s.expected {
                 // Out of service (`Standby`), somebody works on it.
                 Some(expected) if expected.treatment == Treatment::Drain && lifecycle.is_node() => {
-                    match expected.may_wait(s.now).then(s.turn) {
+                    match notices::may_wait(s.notices, s.now).then(s.turn) {
                         Some(Turn::Waits { under_way, before }) => {
                             operator_queue::wait(s, group, under_way, before, plan);
                             cordon::cordon(s, plan);
@@ -310,7 +310,7 @@ fn begin_for_operator(s: &Situation<'_>, wish: Wish, plan: &mut Plan) {
     }
     if let Some(expected) = s.expected.filter(|expected| expected.treatment == Treatment::Drain)
         && lifecycle.is_node()
-        && !expected.may_wait(s.now)
+        && !notices::may_wait(s.notices, s.now)
     {
         // It goes now, whoever else is before it.
         return begin_for_notice(s, group, &expected, plan);

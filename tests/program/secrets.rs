@@ -1,6 +1,6 @@
 //! As whom the program is known to AWS and to the API server, and that the log does not tell by what secret.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -56,7 +56,7 @@ fn aws(sts: &Arc<Sts>, credentials: impl ProvideCredentials + 'static) -> Aws {
 
 /// As a pod with a role has them (IRSA): a token in a file, exchanged at STS.
 fn of_a_token(sts: &Arc<Sts>, test: &str) -> WebIdentityTokenCredentialsProvider {
-    let file = std::env::temp_dir().join(format!("ebbtide-token-{test}-{}", std::process::id()));
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("token-{test}"));
     std::fs::write(&file, "FAKE-TOKEN").expect("written");
     let config = ProviderConfig::without_region()
         .with_region(Some(Region::from_static("eu-central-1")))
@@ -138,7 +138,7 @@ fn kubeconfig(test: &str, cluster: &Value) -> PathBuf {
         "clusters": [{ "name": "c", "cluster": cluster }],
         "users": [{ "name": "u", "user": { "token": "FAKE-BEARER" } }],
     });
-    let path = std::env::temp_dir().join(format!("ebbtide-kubeconfig-{test}-{}", std::process::id()));
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("kubeconfig-{test}"));
     std::fs::write(&path, config.to_string()).expect("written");
     path
 }

@@ -99,11 +99,25 @@ async fn a_stop_waits_for_the_call_under_way_and_not_for_clients() {
     assert!(idle.node_groups(NodeGroupsRequest {}).await.is_err());
 }
 
-/// A path for a socket: short, and of this test alone.
-fn socket(test: &str) -> PathBuf {
-    let directory = std::env::temp_dir().join(format!("ebbtide-{}-{test}", std::process::id()));
-    fs::create_dir_all(&directory).expect("a directory");
-    directory.join("ebbtide.sock")
+/// A folder for a socket, whose path has to be short. It goes with the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn of(test: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("ebbtide-{}-{test}", std::process::id()));
+        fs::create_dir_all(&folder).expect("a folder");
+        Self(folder)
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.0.join("ebbtide.sock")
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
 }
 
 async fn bind(path: &Path) -> Result<Listener, ListenError> {
@@ -112,7 +126,8 @@ async fn bind(path: &Path) -> Result<Listener, ListenError> {
 
 #[tokio::test]
 async fn a_unix_socket_is_for_its_owner_and_group_and_is_gone_after_a_stop() {
-    let path = socket("stop");
+    let folder = Folder::of("stop");
+    let path = folder.socket();
     let mut world = World::with(web(1));
     let listener = bind(&path).await.expect("nobody is there");
     assert_eq!(fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o660);
@@ -131,7 +146,8 @@ async fn a_unix_socket_is_for_its_owner_and_group_and_is_gone_after_a_stop() {
 
 #[tokio::test]
 async fn a_socket_that_nobody_listens_to_is_replaced_and_everything_else_is_left_alone() {
-    let path = socket("stale");
+    let folder = Folder::of("stale");
+    let path = folder.socket();
     // The file of a program that was killed.
     drop(std::os::unix::net::UnixListener::bind(&path).expect("bound"));
     assert!(path.exists());

@@ -104,14 +104,16 @@ type Calls = FuturesUnordered<BoxFuture<'static, Done>>;
 pub(in crate::scale_in) async fn run(shared: Arc<Shared>, queue: String) {
     loop {
         tokio::select! {
+            biased;
             () = shared.stop.cancelled() => return,
             () = may_read(&shared) => {}
         }
         let mut inbox = Inbox::new(Arc::clone(&shared), queue.clone());
         tokio::select! {
-            () = inbox.work() => {}
-            () = until_another_leads(&shared) => {}
+            biased;
             () = shared.stop.cancelled() => {}
+            () = until_another_leads(&shared) => {}
+            () = inbox.work() => {}
         }
         inbox.give_back().await;
     }
@@ -248,7 +250,7 @@ impl Inbox {
     fn take_in(&mut self, message: Message, now: Timestamp) -> Option<String> {
         let Some(notices) = self.notices(message.content, &message.id) else { return Some(message.receipt) };
         let snapshot = self.shared.groups.latest()?;
-        let done = self.left.get(&message.id).map(|left| left.ours.clone()).unwrap_or_default();
+        let done = self.done(&message.id);
         let wall = later(now, self.shared.clock.ahead());
         let mut for_others = None;
         let mut meanings = Vec::new();
@@ -291,9 +293,23 @@ impl Inbox {
         let written_at = notices.iter().map(|notice| later(notice.at, -ahead)).min().unwrap_or(now);
         let ours = meanings.iter().map(|(instance, ..)| instance.clone()).chain(done).collect();
         let receipt = message.receipt;
+        // Others are to hear of it before ours are done.
+        if let Some(until) = for_others {
+            self.leave(receipt.clone(), until, wall);
+        }
         let waiting = Waiting { receipt, meanings, written_at, hidden_since: now, for_others, ours };
         self.waiting.insert(message.id, waiting);
         None
+    }
+
+    /// The instances about which everything is done that the message asks for. It may have come again.
+    fn done(&self, message: &str) -> BTreeSet<InstanceId> {
+        let mut done = self.left.get(message).map(|left| left.ours.clone()).unwrap_or_default();
+        if let Some(Waiting { ours, meanings, .. }) = self.waiting.get(message) {
+            let is_over = |id: &&InstanceId| !meanings.iter().any(|(waits, ..)| waits == *id);
+            done.extend(ours.iter().filter(is_over).cloned());
+        }
+        done
     }
 
     /// What a message tells; `None` if it can go.
@@ -417,7 +433,9 @@ impl Inbox {
         let due: Vec<String> = self
             .waiting
             .values_mut()
-            .filter(|waiting| elapsed(waiting.hidden_since, now) >= HIDDEN / 2)
+            .filter(|waiting| {
+                waiting.for_others.is_none() && elapsed(waiting.hidden_since, now) >= HIDDEN / 2
+            })
             .map(|waiting| {
                 waiting.hidden_since = now;
                 waiting.receipt.clone()

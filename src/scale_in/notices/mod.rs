@@ -55,8 +55,8 @@ pub(super) fn is_far(ends_at: Option<Timestamp>, moment: Timestamp) -> bool {
 }
 
 impl Expected {
-    /// Whether its drain may wait for its turn.
-    pub(super) fn may_wait(&self, now: Timestamp) -> bool {
+    /// Whether it asks for a drain that may wait for its turn.
+    fn may_wait(&self, now: Timestamp) -> bool {
         self.treatment == Treatment::Drain && is_far(self.ends_at, now) && now < later(self.told_at, KEPT)
     }
 
@@ -84,6 +84,13 @@ pub struct Noticed {
     pub event: Option<String>,
     /// When AWS would have ended the machine, if that is called off.
     pub called_off: Option<Timestamp>,
+}
+
+/// Whether these notices about an instance ask for a drain, and each that does lets it wait for its turn.
+pub(super) fn may_wait<'a>(notices: impl IntoIterator<Item = &'a Noticed>, now: Timestamp) -> bool {
+    let expected = notices.into_iter().map(|notice| notice.expected);
+    let mut drains = expected.filter(|expected| expected.treatment == Treatment::Drain).peekable();
+    drains.peek().is_some() && drains.all(|expected| expected.may_wait(now))
 }
 
 impl Noticed {
@@ -121,6 +128,11 @@ impl Notices {
         self.lock().get(instance).is_some_and(|messages| messages.contains_key(message))
     }
 
+    /// Whether the drain of the instance may wait for its turn.
+    pub(super) fn may_wait(&self, instance: &InstanceId, now: Timestamp) -> bool {
+        self.lock().get(instance).is_some_and(|notices| may_wait(notices.values(), now))
+    }
+
     /// The notices about the instance.
     pub(super) fn about(&self, instance: &InstanceId) -> Vec<Noticed> {
         self.lock().get(instance).map(|notices| notices.values().cloned().collect()).unwrap_or_default()
@@ -141,10 +153,13 @@ impl Notices {
         self.queues.read_at(queue)
     }
 
-    /// Notes what a message says; what is called off counts no more, in whatever order the two come. Whether it is new.
+    /// Notes what a message says. What AWS has called off since it told it counts no more, in whatever order the two come. Whether it
+    /// is new.
     fn expect(&self, instance: &InstanceId, message: &str, notice: Noticed) -> bool {
-        let calls_off =
-            |one: &Noticed, other: &Noticed| one.calls_off(other.expected.cause, other.event.as_deref());
+        let calls_off = |one: &Noticed, other: &Noticed| {
+            one.calls_off(other.expected.cause, other.event.as_deref())
+                && other.expected.told_at <= one.expected.told_at
+        };
         let is_call_off = notice.expected.treatment == Treatment::Nothing;
         let mut all = self.lock();
         let messages = all.entry(instance.clone()).or_default();
@@ -217,6 +232,10 @@ mod tests {
         assert!(after.expect(&instance, "off", off));
         for notices in [before, after] {
             assert!(notices.counts(&instance, "off") && !notices.counts(&instance, "drain"));
+            let mut again = of(Treatment::Drain, "one");
+            again.expected.told_at = Timestamp::from_second(1).expect("in range");
+            assert!(notices.expect(&instance, "again", again), "what is announced later counts");
+            assert!(notices.counts(&instance, "again"));
         }
     }
 
@@ -232,8 +251,13 @@ mod tests {
             (Some(14 * DAY), Treatment::Drain, 3 * DAY - 1, true),
             (Some(14 * DAY), Treatment::Drain, 3 * DAY, false),
         ] {
-            let expected = expected(Cause::ScheduledEvent, ends_at, treatment);
-            assert_eq!(expected.may_wait(now(second)), may_wait, "{ends_at:?} {treatment:?} {second}");
+            let notice = |expected| Noticed { expected, event: None, called_off: None };
+            let far = notice(expected(Cause::ScheduledEvent, ends_at, treatment));
+            assert_eq!(super::may_wait([&far], now(second)), may_wait, "{ends_at:?} {treatment:?} {second}");
+            let advice = notice(expected(Cause::RebalanceRecommendation, None, Treatment::Cordon));
+            assert_eq!(super::may_wait([&far, &advice], now(second)), may_wait);
+            let stops = notice(expected(Cause::StateChange, None, Treatment::Drain));
+            assert!(!super::may_wait([&far, &stops], now(second)), "it goes now, whatever else is far away");
         }
     }
 

@@ -94,7 +94,7 @@ impl Collector for Status {
         )?;
         gauge(
             "ebbtide_queue_oldest_message_age",
-            "How long ago AWS wrote the oldest of these messages; 0 if there is none",
+            "How long ago AWS wrote the oldest of these messages that may not wait for its turn; 0 if there is none",
             Some(&Unit::Seconds),
             &|queue| queue.oldest.map_or(0.0, age),
         )

@@ -143,8 +143,9 @@ impl History {
         self.requested(instance).is_some_and(|since| self.end.at < since + takes)
     }
 
-    /// Whether, at the end, pods of a machine that is off have what is left of their grace: nobody confirms their exits, not even of those
-    /// that were bound to it when it was off already, and some have graces as long as the hold of a hook.
+    /// Whether, at the end, pods of a machine that is off, or whose Node somebody has deleted, have what is left of their grace: nobody
+    /// confirms their exits, not even of those that were bound to it when it was off already, and some have graces as long as the hold of a
+    /// hook.
     fn is_waited_for(&self, node: &str) -> bool {
         let was_cut = |run: &Run| run.node == node && matches!(run.end, Some((_, PodEnd::PowerOff)));
         let bound = |entry: &Entry| match &entry.what {
@@ -152,7 +153,11 @@ impl History {
             _ => None,
         };
         let bound: BTreeSet<Name> = self.cluster.iter().filter_map(bound).collect();
-        self.runs.iter().any(was_cut)
+        let was_deleted = |(_, note): &(Timestamp, Note)| match note {
+            Note::Person(Deed::DeleteNode, machine) => machine.node == node,
+            _ => false,
+        };
+        (self.runs.iter().any(was_cut) || self.diary.iter().any(was_deleted))
             && self.cluster.iter().any(|entry| match &entry.what {
                 ClusterEvent::PodAsked { pod, grace, .. } if bound.contains(pod) => {
                     self.end.at < entry.at + SignedDuration::from_secs((*grace).clamp(0, 200_000)) + DEAD

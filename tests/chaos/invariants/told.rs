@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ebbtide::k8s::names::TO_BE_DELETED;
-use ebbtide::sim::aws::Event as AwsEvent;
+use ebbtide::sim::aws::{Event as AwsEvent, LifecycleState};
 use ebbtide::sim::cluster::{Event, NodeChange};
 use jiff::{SignedDuration, Timestamp};
 
@@ -36,6 +36,8 @@ struct Sizes {
     desired: i32,
     /// The instances that count in it.
     live: BTreeSet<String>,
+    /// Those of them that are on their way in: out of the warm pool, one may have been drained when it went there.
+    pending: BTreeSet<String>,
 }
 
 /// The instances on their way out, as the Nodes had it from a moment on.
@@ -107,9 +109,10 @@ fn right(
             // Of those that are replaced by what is there already none is taken off.
             let replaced = count(&sizes.live, |id| leaving.replaced.contains(id));
             let there = replaced.min((live - wanted).max(0));
-            let certain = count(&sizes.live, |id| leaving.certain.contains(id)) - there;
-            let possible =
-                count(&sizes.live, |id| leaving.possible.contains(id) && !leaving.certain.contains(id));
+            let is_certain = |id: &String| leaving.certain.contains(id) && !sizes.pending.contains(id);
+            let certain = count(&sizes.live, is_certain) - there;
+            let may_leave = |id: &String| leaving.possible.contains(id) || leaving.certain.contains(id);
+            let possible = count(&sizes.live, |id| may_leave(id) && !is_certain(id));
             (least, most) = (least.min(wanted - certain - possible), most.max(wanted - certain));
         }
     }
@@ -143,8 +146,14 @@ fn sizes(history: &History, group: &str, nodes: i32) -> Vec<(Timestamp, Sizes)> 
                 if is_ours(group) =>
             {
                 now.live.insert(instance.clone());
+                now.pending.remove(instance);
             }
             AwsEvent::Entered { group, instance, state } if is_ours(group) => {
+                if *state == LifecycleState::Pending {
+                    now.pending.insert(instance.clone());
+                } else {
+                    now.pending.remove(instance);
+                }
                 if state.counts() {
                     now.live.insert(instance.clone());
                 } else {
