@@ -37,7 +37,7 @@ const NEURON_CORES: &str = "aws.amazon.com/neuroncore";
 ///
 /// Source: [amazon-vpc-resource-controller-k8s, secondary IPv4 address
 /// mode](https://github.com/aws/amazon-vpc-resource-controller-k8s/blob/master/docs/windows/secondary_ip_mode_workflow.md).
-const WINDOWS_ADDRESSES: &str = "vpc.amazonaws.com/PrivateIPv4Address";
+pub(super) const WINDOWS_ADDRESSES: &str = "vpc.amazonaws.com/PrivateIPv4Address";
 
 /// Extended resources of a node.
 pub(super) fn resources(info: &TypeInfo, network: Network) -> BTreeMap<String, i64> {

@@ -1,6 +1,7 @@
 //! Figures reported by kubelets: read, compared, and laid over computed ones.
 
 use super::capacity::{Figures, Resources};
+use super::devices::WINDOWS_ADDRESSES;
 use crate::cluster::{NodeView, TextMap};
 use crate::k8s::quantity;
 
@@ -54,11 +55,15 @@ impl Resources {
         resources
     }
 
-    /// Keeps devices that only `self` has: a plugin that is down must not remove them from a template for good.
+    /// Keeps devices that only `self` has, and as many as it has: a plugin that is down, or a device that has failed
+    /// on one node, must not remove them from a template for good.
     fn overlaid(self, shown: &Self) -> Self {
         let or = |shown: i64, computed: i64| if shown > 0 { shown } else { computed };
         let mut devices = self.devices;
-        devices.extend(shown.devices.clone());
+        for (name, &shown) in &shown.devices {
+            let computed = devices.entry(name.clone()).or_insert(shown);
+            *computed = if name == WINDOWS_ADDRESSES { shown } else { shown.max(*computed) };
+        }
         Self {
             cpu_millis: or(shown.cpu_millis, self.cpu_millis),
             memory_kib: or(shown.memory_kib, self.memory_kib),

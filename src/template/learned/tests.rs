@@ -311,6 +311,39 @@ fn only_the_type_that_was_seen_is_corrected_and_devices_that_were_computed_stay(
 }
 
 #[test]
+fn a_device_that_has_failed_on_the_last_node_is_not_missing_on_the_next_one() {
+    let gpus = |capacity: i64, allocatable: i64| {
+        let of = |count: i64| Resources {
+            devices: [("nvidia.com/gpu".to_owned(), count)].into(),
+            ..Resources::default()
+        };
+        Figures { capacity: of(capacity), allocatable: of(allocatable) }
+    };
+    for (shown, expected) in
+        [((8, 7), (8, 8)), ((7, 7), (8, 8)), ((8, 8), (8, 8)), ((32, 32), (32, 32)), ((32, 28), (32, 28))]
+    {
+        let types = [("p4d.24xlarge".to_owned(), gpus(shown.0, shown.1))].into();
+        let learned = Learned { types, ..Learned::default() };
+        let corrected = learned.correct("p4d.24xlarge", gpus(8, 8));
+        assert_eq!(corrected, gpus(expected.0, expected.1), "{shown:?}");
+    }
+}
+
+/// The controller gives a node fewer than the formula where its subnet has fewer.
+#[test]
+fn addresses_of_windows_nodes_are_as_many_as_the_last_node_shows() {
+    let addresses = |count: i64| Figures {
+        allocatable: Resources {
+            devices: [("vpc.amazonaws.com/PrivateIPv4Address".to_owned(), count)].into(),
+            ..Resources::default()
+        },
+        ..Figures::default()
+    };
+    let learned = Learned { types: [("m5.large".to_owned(), addresses(7))].into(), ..Learned::default() };
+    assert_eq!(learned.correct("m5.large", addresses(9)), addresses(7));
+}
+
+#[test]
 fn it_is_read_back_as_it_was_written() {
     let learned = first(&[tainted(labelled(node(1), "rack", "a"), "dedicated")]);
     let text = serde_json::to_string(&learned).expect("is written");
