@@ -179,9 +179,10 @@ pub(super) struct ServeFlags {
     /// Take instance types from the built-in table only, without asking EC2: true, false.
     #[arg(long, value_name = "BOOL", default_value = "false")]
     pub(super) static_instance_types: String,
-    /// Share of an instance's memory that the hypervisor and the kernel keep, 0% to 50%.
-    #[arg(long, value_name = "SHARE", default_value = "7.5%")]
-    pub(super) memory_overhead: String,
+    /// Share of an instance's memory that the hypervisor and the kernel keep, 0% to 50%. If not given, 7.5% of the first 32
+    /// GiB and 4.5% of the rest.
+    #[arg(long, value_name = "SHARE")]
+    pub(super) memory_overhead: Option<String>,
     /// Pods per node on an overlay network (Calico, Cilium), 1 to 2000. none: as many as the VPC CNI has addresses for.
     #[arg(long, value_name = "COUNT", default_value = "none")]
     pub(super) max_pods: String,

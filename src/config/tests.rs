@@ -66,7 +66,7 @@ fn defaults() -> Config {
         refresh_interval: Duration::from_mins(1),
         snapshot_max_age: Duration::from_mins(10),
         templates: Settings {
-            memory_overhead: 750,
+            memory_overhead: None,
             max_pods: None,
             mixed: MixedInstances::Min,
             static_types: false,
@@ -155,7 +155,7 @@ fn every_flag_is_read_and_so_is_every_variable() {
         refresh_interval: Duration::from_secs(90),
         snapshot_max_age: Duration::from_mins(90),
         templates: Settings {
-            memory_overhead: 1225,
+            memory_overhead: Some(1225),
             max_pods: Some(110),
             mixed: MixedInstances::Max,
             static_types: true,
@@ -341,7 +341,7 @@ fn hooks_are_left_alone_unless_the_flag_is_given_bare_or_with_a_mode() {
 fn a_share_is_a_percentage_up_to_a_half() {
     for (text, expected) in [("0%", 0), ("7.5%", 750), ("50%", 5000), ("3%", 300), ("7.255%", 726)] {
         let config = serve(&[GROUPS, "--memory-overhead", text], &[]);
-        assert_eq!(config.templates.memory_overhead, expected, "{text}");
+        assert_eq!(config.templates.memory_overhead, Some(expected), "{text}");
     }
     for text in ["7.5", "0.075", "-1%", "50.1%", "%", "NaN%", "7,5%", "many"] {
         let found = problems(&["serve", GROUPS, &format!("--memory-overhead={text}")], &[]);

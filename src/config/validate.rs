@@ -218,7 +218,10 @@ fn polling(flags: &ServeFlags, problems: &mut Vec<Problem>) -> Option<Polling> {
 
 fn templates(flags: &ServeFlags, problems: &mut Vec<Problem>) -> Option<Settings> {
     let static_types = boolean("--static-instance-types", &flags.static_instance_types, problems);
-    let memory_overhead = share("--memory-overhead", &flags.memory_overhead, problems);
+    let memory_overhead = match &flags.memory_overhead {
+        Some(text) => share("--memory-overhead", text, problems).map(Some),
+        None => Some(None),
+    };
     let max_pods = unless_none(&flags.max_pods, |text| pods("--max-pods", text, problems));
     let mixed = mixed_instances("--mixed-instances", &flags.mixed_instances, problems);
     Some(Settings {

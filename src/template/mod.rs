@@ -84,22 +84,16 @@ impl TemplateError {
 }
 
 /// User settings for templates.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// Share of memory that hypervisor and kernel keep, in hundredths of a percent.
-    pub memory_overhead: i64,
+    /// Share of memory that hypervisor and kernel keep, in hundredths of a percent. If none, one that falls with size.
+    pub memory_overhead: Option<i64>,
     /// Pods a node takes, if the cluster does not use the VPC CNI.
     pub max_pods: Option<i64>,
     /// Figures of a group with several types.
     pub mixed: MixedInstances,
     /// Whether instance types come from the built-in table instead of EC2.
     pub static_types: bool,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self { memory_overhead: 750, max_pods: None, mixed: MixedInstances::default(), static_types: false }
-    }
 }
 
 /// How to choose the figures of a group with several types.
@@ -155,8 +149,11 @@ impl Template {
             memory_overhead: settings.memory_overhead,
         };
         let figures_of = |info: &&TypeInfo| match facts.learned {
-            Some(learned) => kind.told(learned.correct(&info.name, kind.figures(info))),
-            None => kind.figures(info),
+            Some(learned) => {
+                let computed = kind.figures(info, learned.memory_kib(&info.name));
+                kind.told(learned.correct(&info.name, computed))
+            }
+            None => kind.figures(info, None),
         };
         let figures = settings.mixed.of(facts.types.iter().map(figures_of));
         let (Some(&first), Some(figures)) = (facts.types.first(), figures) else {
@@ -165,7 +162,7 @@ impl Template {
         let difference = facts.learned.and_then(|learned| {
             let info = facts.types.iter().find(|info| info.name == learned.last)?;
             let real = learned.types.get(&info.name)?;
-            Some(Difference::of(&kind.figures(info).allocatable, &real.allocatable))
+            Some(Difference::of(&kind.figures(info, None).allocatable, &real.allocatable))
         });
         let encoded = node::build(facts, zone, first, &figures).encode_to_vec().into();
         Ok(Self { encoded, difference, market: facts.market, types: facts.types.len() })

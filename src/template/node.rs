@@ -13,6 +13,7 @@ use prost::Message as _;
 use super::capacity::{Figures, Resources};
 use super::devices;
 use super::facts::{Facts, Market};
+use super::learned::Learned;
 use crate::aws::{ManagedNodeGroup, TypeInfo};
 use crate::k8s::names;
 
@@ -80,7 +81,8 @@ fn node_info(node_group: &ManagedNodeGroup) -> Option<NodeSystemInfo> {
 /// The GPU model label, unless real nodes have shown whether they have it.
 fn model(facts: &Facts<'_>, first: &TypeInfo, figures: &Figures) -> Option<&'static str> {
     let has_gpu = figures.capacity.devices.contains_key(devices::NVIDIA);
-    devices::model(first).filter(|_| has_gpu && facts.learned.is_none())
+    let was_seen = facts.learned.is_some_and(Learned::has_seen_nodes);
+    devices::model(first).filter(|_| has_gpu && !was_seen)
 }
 
 /// Taints of real nodes, the managed node group and the tags. For the same key and effect the last wins.

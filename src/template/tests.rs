@@ -259,6 +259,25 @@ fn several_types_give_the_least_of_each_resource_and_the_labels_of_the_first() {
 }
 
 #[test]
+fn where_only_memory_is_known_the_rest_is_as_if_no_node_had_been_seen() {
+    let mut gpu = instance_type("g4dn.xlarge", 4, 16, 3, 10);
+    gpu.accelerators =
+        vec![Accelerator { manufacturer: "NVIDIA".into(), name: "T4".into(), count: 1, cores: 0 }];
+    let learned = Learned { memory: [("g4dn.xlarge".to_owned(), 16_000_000)].into(), ..Learned::default() };
+    let node = template_of(&[&gpu], &[], &LaunchSpec::default(), None, Some(&learned));
+    assert_eq!(labels(&node)["k8s.amazonaws.com/accelerator"], "nvidia-tesla-t4");
+    assert_eq!(capacity_of(&node, "memory").as_deref(), Some("16000000Ki"));
+    let expected = format!("{}Ki", 16_000_000 - (255 + 29 * 11 + 100) * 1024);
+    assert_eq!(allocatable(&node, "memory"), Some(expected));
+    let unknown = template_of(&[&gpu], &[], &LaunchSpec::default(), None, None);
+    assert_eq!(labels(&node), labels(&unknown));
+    // What somebody wrote into the ConfigMap.
+    let learned = Learned { memory: [("g4dn.xlarge".to_owned(), i64::MIN)].into(), ..learned };
+    let damaged = template_of(&[&gpu], &[], &LaunchSpec::default(), None, Some(&learned));
+    assert_eq!(capacity_of(&damaged, "memory"), capacity_of(&unknown, "memory"));
+}
+
+#[test]
 fn the_market_is_told_only_where_it_is_one() {
     let mixed = |on_demand_base, on_demand_percentage| Launch {
         mix: Some(Mix { on_demand_base, on_demand_percentage }),

@@ -168,7 +168,7 @@ async fn figures_of_several_types_are_the_least_the_firsts_or_the_most() {
         (MixedInstances::First, "4", 16, "58", ""),
         (MixedInstances::Max, "16", 64, "234", "1"),
     ] {
-        let settings = Settings { mixed, memory_overhead: 0, ..Settings::default() };
+        let settings = Settings { mixed, memory_overhead: Some(0), ..Settings::default() };
         let scene = with_settings(settings, [group(GROUP, 0).mixed(MixedSpec::of(types))]).await;
         let node = template(&scene, GROUP).await;
         let memory = format!("{}Ki", memory_gib * 1024 * 1024);
@@ -181,12 +181,12 @@ async fn figures_of_several_types_are_the_least_the_firsts_or_the_most() {
 
 #[tokio::test(start_paused = true)]
 async fn the_share_of_memory_that_is_kept_is_a_flag() {
-    for (memory_overhead, mib) in [(750, 7577), (0, 8192), (5000, 4096)] {
+    for (memory_overhead, mib) in [(None, 7577), (Some(0), 8192), (Some(5000), 4096)] {
         let settings = Settings { memory_overhead, ..Settings::default() };
         let scene = with_settings(settings, [group(GROUP, 0)]).await;
         let memory = capacity(&template(&scene, GROUP).await, "memory");
         let kib: i64 = memory.trim_end_matches("Ki").parse().expect("KiB");
-        assert_eq!(kib / 1024, mib, "{memory_overhead}");
+        assert_eq!(kib / 1024, mib, "{memory_overhead:?}");
     }
 }
 

@@ -6,13 +6,17 @@ use super::{Learned, sort, speak_for_all};
 use crate::k8s::Taint;
 
 impl Learned {
-    /// What both runs have learned, if it is about the same launch templates; else `self` alone.
+    /// What both runs have learned, if it is about the same launch templates; else `self` and the memory that was seen.
     #[must_use]
     pub fn merged(&self, earlier: &Self) -> Self {
-        if self.revisions != earlier.revisions {
-            return self.clone();
-        }
         let mut merged = self.clone();
+        if self.revisions != earlier.revisions {
+            merged.keep_memory(earlier);
+            return merged;
+        }
+        for (name, kib) in &earlier.memory {
+            merged.memory.entry(name.clone()).or_insert(*kib);
+        }
         for (name, figures) in &earlier.types {
             merged.types.entry(name.clone()).or_insert_with(|| figures.clone());
         }

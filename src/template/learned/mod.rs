@@ -1,6 +1,7 @@
 //! What real nodes of a group have shown, to correct its template. Pure.
 //!
-//! - Only nodes of what the group launches today teach: a new launch template version clears everything.
+//! - Only nodes of what the group launches today teach: a new launch template version clears everything but the memory
+//!   of instance types, which does not depend on it.
 //! - Figures are kept by instance type, from its last node, so that a group of several types is not taken for its
 //!   largest. Labels are learned if all nodes always had them alike and, in a group of several types, nodes of two
 //!   types did; labels of one node or its place are not.
@@ -67,6 +68,9 @@ pub struct Learned {
     pub revisions: BTreeSet<Revision>,
     /// Capacity and allocatable by instance type.
     pub types: BTreeMap<String, Figures>,
+    /// Memory in KiB, by instance type, that nodes of earlier revisions had.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub memory: BTreeMap<String, i64>,
     /// Instance type of the last node.
     pub last: String,
     /// Types with a settled node seen so far. Settled nodes teach labels and taints; before the first, none are
@@ -102,9 +106,13 @@ impl Learned {
         nodes: &[Arc<NodeView>],
         now: Timestamp,
     ) -> Option<Self> {
-        let known = known.filter(|known| known.revisions == *revisions);
-        let mut learned =
-            known.cloned().unwrap_or_else(|| Self { revisions: revisions.clone(), ..Self::default() });
+        let mut learned = Self { revisions: revisions.clone(), ..Self::default() };
+        match known {
+            Some(known) if known.revisions == *revisions => learned.clone_from(known),
+            Some(earlier) => learned.keep_memory(earlier),
+            None => {}
+        }
+        let is_first = !learned.has_seen_nodes();
         if let Some(given) = given {
             learned.remember(given);
         }
@@ -113,7 +121,7 @@ impl Learned {
         teachers.sort_by_key(|node| std::cmp::Reverse(node.created));
         teachers.truncate(TEACHERS);
         if teachers.is_empty() {
-            return known.map(|_| learned);
+            return (!is_first || !learned.memory.is_empty()).then_some(learned);
         }
         learned.learn_figures(&teachers, now);
         let settled: Vec<_> = teachers.iter().copied().filter(|node| is_settled(node, now)).collect();
@@ -121,10 +129,30 @@ impl Learned {
             learned.learn_labels(&settled);
             learned.learn_taints(&settled);
             learned.settled.extend(types_of(&settled));
-        } else if known.is_none() {
+        } else if is_first {
             learned.learn_labels(&teachers);
         }
         Some(learned)
+    }
+
+    /// Whether a node of what the group launches has been seen. Until then only memory is known, and EKS's answer.
+    pub(super) fn has_seen_nodes(&self) -> bool {
+        !self.last.is_empty() || !self.settled.is_empty()
+    }
+
+    /// The memory in KiB that nodes of this type had, if any was seen. The last one of the current revisions is in
+    /// [`types`](Self::types).
+    pub(super) fn memory_kib(&self, instance_type: &str) -> Option<i64> {
+        self.memory.get(instance_type).copied().filter(|kib| *kib > 0)
+    }
+
+    /// Adds the memory that `earlier` has seen, where it is not known.
+    fn keep_memory(&mut self, earlier: &Self) {
+        let seen = earlier.types.iter().map(|(name, shown)| (name, shown.capacity.memory_kib));
+        let before = earlier.memory.iter().map(|(name, kib)| (name, *kib));
+        for (name, kib) in seen.filter(|(_, kib)| *kib > 0).chain(before) {
+            self.memory.entry(name.clone()).or_insert(kib);
+        }
     }
 
     /// Replaces EKS's last answer.

@@ -99,12 +99,16 @@ impl LearnedStore {
             look.nodes = nodes;
             return known;
         }
-        let Some(learned) = Learned::from(known.as_deref(), revisions, given, &nodes, now) else {
+        let learned = Learned::from(known.as_deref(), revisions, given, &nodes, now);
+        let has_seen = |learned: &Learned| learned.has_seen_nodes();
+        if known.as_deref().is_some_and(has_seen) && !learned.as_ref().is_some_and(has_seen) {
+            tracing::info!(
+                group = group.name.as_str(),
+                "launch template changed: forgetting what was learned of the group's nodes, but for their memory"
+            );
+        }
+        let Some(learned) = learned else {
             if by_group.remove(&group.name).is_some() {
-                tracing::info!(
-                    group = group.name.as_str(),
-                    "launch template changed: forgetting what was learned of the group's nodes"
-                );
                 self.touch();
             }
             return None;
@@ -122,13 +126,15 @@ impl LearnedStore {
             return Some(known);
         }
         let learned = Arc::new(learned);
-        tracing::info!(
-            group = group.name.as_str(),
-            instance_type = learned.last,
-            labels = learned.labels.len(),
-            taints = ?learned.taints.iter().map(|taint| taint.key.as_str()).collect::<Vec<_>>(),
-            "template corrected by what the group's nodes report"
-        );
+        if learned.has_seen_nodes() {
+            tracing::info!(
+                group = group.name.as_str(),
+                instance_type = learned.last,
+                labels = learned.labels.len(),
+                taints = ?learned.taints.iter().map(|taint| taint.key.as_str()).collect::<Vec<_>>(),
+                "template corrected by what the group's nodes report"
+            );
+        }
         let known = Known { learned: Arc::clone(&learned), has_nodes, fruitless: None };
         by_group.insert(group.name.clone(), known);
         self.touch();

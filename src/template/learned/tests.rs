@@ -147,10 +147,31 @@ fn what_a_node_lacks_at_first_is_not_taken_for_missing() {
 }
 
 #[test]
-fn another_launch_template_makes_it_forget_and_no_nodes_do_not() {
+fn another_launch_template_makes_it_forget_all_but_memory_and_no_nodes_do_not() {
     let known = first(&[node(1)]);
     assert_eq!(learned(Some(&known), &[]), Some(known.clone()));
-    assert_eq!(Learned::from(Some(&known), &revisions(2), None, &[], at(1000)), None);
+    let look = |known: &Learned, version: u32, nodes: &[Arc<NodeView>]| {
+        Learned::from(Some(known), &revisions(version), None, nodes, at(1000)).expect("memory is known")
+    };
+    let memory_only = Learned {
+        revisions: revisions(2),
+        memory: [("m5.large".to_owned(), 7_900_000)].into(),
+        ..Learned::default()
+    };
+    let second = look(&known, 2, &[]);
+    assert_eq!((&second, second.has_seen_nodes()), (&memory_only, false));
+    let third = look(&second, 3, &[]);
+    assert_eq!(third.memory, memory_only.memory, "a version that was never launched");
+    // Its first node teaches like any first node, and what it shows is kept in turn.
+    let mut other = node(2);
+    other.capacity = figures("2", "7800000Ki", "29");
+    let anew = look(&third, 3, &[Arc::new(NodeView { ready_since: Some(at(990)), ..other })]);
+    assert_eq!((keys(&anew), anew.has_seen_nodes()), (vec!["team"], true));
+    assert_eq!(anew.types["m5.large"].capacity.memory_kib, 7_800_000);
+    assert_eq!(look(&anew, 4, &[]).memory_kib("m5.large"), Some(7_800_000));
+    // A group whose nodes have shown none has nothing to keep.
+    let unknown = Learned { types: BTreeMap::new(), ..known };
+    assert_eq!(Learned::from(Some(&unknown), &revisions(2), None, &[], at(1000)), None);
 }
 
 /// What EKS says of a node group with one label and these taints.
@@ -254,8 +275,10 @@ fn what_an_earlier_run_knew_is_added_to_what_was_seen_since() {
     assert_eq!(merged.varying.iter().collect::<Vec<_>>(), ["rack", "shelf"]);
     assert_eq!(merged.types.keys().collect::<Vec<_>>(), ["m5.large", "m5.xlarge"]);
     assert_eq!(merged.types["m5.large"], since.types["m5.large"]);
+    earlier.types.insert("m5.xlarge".into(), since.types["m5.large"].clone());
     let of_another = Learned { revisions: revisions(2), ..earlier };
-    assert_eq!(since.merged(&of_another), since);
+    let memory = ["m5.large", "m5.xlarge"].map(|name| (name.to_owned(), 7_900_000)).into();
+    assert_eq!(since.merged(&of_another), Learned { memory, ..since.clone() });
 }
 
 #[test]
@@ -346,6 +369,11 @@ fn addresses_of_windows_nodes_are_as_many_as_the_last_node_shows() {
 #[test]
 fn it_is_read_back_as_it_was_written() {
     let learned = first(&[tainted(labelled(node(1), "rack", "a"), "dedicated")]);
+    let text = serde_json::to_string(&learned).expect("is written");
+    assert!(!text.contains("memory\":{"), "as older versions write it: {text}");
+    assert_eq!(serde_json::from_str::<Learned>(&text).expect("is read"), learned);
+    let memory = [("m5.large".to_owned(), 7_900_000)].into();
+    let learned = Learned { memory, ..learned };
     let text = serde_json::to_string(&learned).expect("is written");
     assert_eq!(serde_json::from_str::<Learned>(&text).expect("is read"), learned);
 }
