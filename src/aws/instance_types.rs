@@ -85,7 +85,7 @@ impl TypeInfo {
 }
 
 /// More of anything than a type has, and more MiB or GB: the largest have 2<sup>11</sup> CPUs and 2<sup>25</sup> MiB.
-const MOST: i64 = 1 << 16;
+pub(super) const MOST: i64 = 1 << 16;
 const LARGEST: i64 = 1 << 30;
 
 /// Zero for disks of old types that are not NVMe: the EKS images ignore them.

@@ -3,6 +3,7 @@
 use aws_sdk_autoscaling::types as asg;
 use aws_sdk_ec2::types as ec2;
 
+use super::instance_types::MOST;
 use super::requirements::Requirements;
 use super::user_data::UserData;
 
@@ -17,6 +18,8 @@ pub struct LaunchSpec {
     pub image: Option<String>,
     /// Attributes to select types by, if no type is given.
     pub requirements: Option<Requirements>,
+    /// Virtual CPUs, if it gives cores and threads of each; else the type has its own number.
+    pub vcpus: Option<i64>,
     /// Volume sizes.
     pub volumes: Volumes,
     /// What its user data says of the Node.
@@ -72,6 +75,7 @@ impl LaunchSpec {
             instance_type: from.instance_type.clone(),
             image: from.image_id.clone(),
             requirements: None,
+            vcpus: None,
             volumes: Volumes::of(volumes),
             user_data: UserData::read(from.user_data()),
             spot: from.spot_price.is_some(),
@@ -89,11 +93,19 @@ impl LaunchSpec {
             instance_type: from.instance_type.as_ref().map(|name| name.as_str().to_owned()),
             image: from.image_id.clone(),
             requirements: from.instance_requirements.as_ref().map(Requirements::of_template),
+            vcpus: from.cpu_options.as_ref().and_then(vcpus),
             volumes: Volumes::of(volumes),
             user_data: UserData::read(from.user_data()),
             spot: market == Some(&ec2::MarketType::Spot),
         }
     }
+}
+
+/// Source: [CPU options for Amazon EC2
+/// instances](https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instance-optimize-cpu.html).
+fn vcpus(from: &ec2::LaunchTemplateCpuOptions) -> Option<i64> {
+    let vcpus = i64::from(from.core_count?) * i64::from(from.threads_per_core?);
+    (1..=MOST).contains(&vcpus).then_some(vcpus)
 }
 
 impl Volumes {
@@ -132,6 +144,17 @@ impl TemplateVersion {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn virtual_cpus_are_cores_times_threads_where_both_are_given_and_can_be_meant() {
+        let of = |cores: Option<i32>, threads: Option<i32>| {
+            let options = ec2::LaunchTemplateCpuOptions::builder();
+            vcpus(&options.set_core_count(cores).set_threads_per_core(threads).build())
+        };
+        assert_eq!((of(Some(48), Some(1)), of(Some(4), Some(2))), (Some(48), Some(8)));
+        assert_eq!((of(Some(4), None), of(None, Some(1))), (None, None));
+        assert_eq!((of(Some(0), Some(2)), of(Some(i32::MAX), Some(i32::MAX))), (None, None));
+    }
 
     #[test]
     fn the_root_volume_is_the_one_that_amis_call_root() {

@@ -73,6 +73,8 @@ pub struct Figures {
 pub(super) struct Kind {
     /// Operating system and network.
     pub(super) network: Network,
+    /// Virtual CPUs, if the launch template gives them.
+    pub(super) vcpus: Option<i64>,
     /// Size in GiB of the volume for pods' storage.
     pub(super) volume_gib: i32,
     /// Whether pods' storage is on the instance store instead, if the type has one.
@@ -84,8 +86,9 @@ pub(super) struct Kind {
 impl Kind {
     /// Figures of a node of this type, which has shown this much memory, if any, in KiB.
     pub(super) fn figures(&self, info: &TypeInfo, memory_kib: Option<i64>) -> Figures {
+        let vcpus = self.vcpus.unwrap_or(info.vcpus);
         let capacity = Resources {
-            cpu_millis: info.vcpus * 1000,
+            cpu_millis: vcpus * 1000,
             memory_kib: memory_kib.unwrap_or_else(|| usable_memory_kib(info, self.memory_overhead)),
             pods: self.network.pods(info),
             storage_kib: self.storage_kib(info),
@@ -93,7 +96,7 @@ impl Kind {
         };
         let reserved_kib = reserved_memory_mib(self.network.pods_reserved_for(info)) * KIB_PER_MIB;
         let allocatable = Resources {
-            cpu_millis: (capacity.cpu_millis - reserved_cpu_millis(info.vcpus)).max(0),
+            cpu_millis: (capacity.cpu_millis - reserved_cpu_millis(vcpus)).max(0),
             memory_kib: (capacity.memory_kib - reserved_kib - EVICTION_MEMORY_KIB).max(0),
             storage_kib: allocatable_storage_kib(capacity.storage_kib),
             ..capacity.clone()
@@ -238,7 +241,13 @@ pub(super) mod tests {
     }
 
     fn kind() -> Kind {
-        Kind { network: Network::default(), volume_gib: 20, local_raid0: false, memory_overhead: None }
+        Kind {
+            network: Network::default(),
+            vcpus: None,
+            volume_gib: 20,
+            local_raid0: false,
+            memory_overhead: None,
+        }
     }
 
     /// The values of the EKS images' own tests.

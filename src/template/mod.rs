@@ -144,6 +144,7 @@ impl Template {
                 overlay: settings.max_pods,
                 max_pods: facts.tags.max_pods,
             },
+            vcpus: facts.spec.vcpus,
             volume_gib: os.volume(&facts.spec.volumes).or_else(of_eks).unwrap_or(os.default_volume_gib()),
             local_raid0: facts.spec.user_data.local_raid0,
             memory_overhead: settings.memory_overhead,

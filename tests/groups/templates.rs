@@ -64,6 +64,17 @@ async fn attributes_are_asked_for_though_types_are_not() {
     assert_eq!(calls(Operation::DescribeInstanceTypes), 0);
 }
 
+/// Multithreading is off: <https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instance-optimize-cpu.html>.
+#[tokio::test(start_paused = true)]
+async fn a_launch_template_that_gives_cores_and_threads_says_how_many_cpus_a_node_has() {
+    let one_thread = TemplateData::of("m5.24xlarge").cpu_options(48, 1);
+    let scene = Scene::with([group(GROUP, 0).template_data(one_thread)]).await;
+    let node = template(&scene, GROUP).await;
+    // The reserve of 48: 60 + 10 + 2 * 5 + 44 * 2.5.
+    assert_eq!((capacity(&node, "cpu").as_str(), allocatable(&node, "cpu").as_str()), ("48", "47810m"));
+    assert_eq!(capacity(&node, "pods"), "737", "the type's");
+}
+
 /// Pods of max-pods-calculator.sh with `--cni-prefix-delegation-enabled`.
 #[tokio::test(start_paused = true)]
 async fn prefix_delegation_and_max_pods_are_told_by_tags() {

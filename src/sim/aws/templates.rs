@@ -20,6 +20,8 @@ pub struct TemplateData {
     pub(super) spot: bool,
     pub(super) requirements: Option<Requirements>,
     volumes: Vec<(String, u32)>,
+    /// Cores, and threads of each.
+    cpu_options: Option<(u32, u32)>,
     user_data: Option<String>,
     tags: Vec<(String, String)>,
 }
@@ -38,6 +40,7 @@ impl TemplateData {
             spot: false,
             requirements: None,
             volumes: Vec::new(),
+            cpu_options: None,
             user_data: None,
             tags: Vec::new(),
         }
@@ -59,6 +62,13 @@ impl TemplateData {
     #[must_use]
     pub fn volume(mut self, device: impl Into<String>, gib: u32) -> Self {
         self.volumes.push((device.into(), gib));
+        self
+    }
+
+    /// With so many cores, and so many threads of each.
+    #[must_use]
+    pub fn cpu_options(mut self, cores: u32, threads: u32) -> Self {
+        self.cpu_options = Some((cores, threads));
         self
     }
 
@@ -90,6 +100,11 @@ impl TemplateData {
                 xml.text("deviceName", device).inside("ebs", |xml| {
                     xml.text("volumeSize", gib).text("volumeType", "gp3").text("deleteOnTermination", true);
                 });
+            });
+        }
+        if let Some((cores, threads)) = self.cpu_options {
+            xml.inside("cpuOptions", |xml| {
+                xml.text("coreCount", cores).text("threadsPerCore", threads);
             });
         }
         xml.optional("userData", self.user_data.as_ref());
