@@ -23,7 +23,8 @@ pub(super) fn build(facts: &Facts<'_>, zone: &str, first: &TypeInfo, figures: &F
     let name = format!("{}-template-{}", facts.group, first.name);
     let mut labels = computed_labels(facts, zone, first, &name);
     labels.extend(model(facts, first, figures).map(|model| (devices::LABEL.to_owned(), model.to_owned())));
-    let learned = facts.learned.into_iter().flat_map(|learned| learned.labels_among(facts.types.len()));
+    let types: Vec<_> = facts.types.iter().map(|info| info.name.as_str()).collect();
+    let learned = facts.learned.into_iter().flat_map(|learned| learned.labels_among(&types));
     labels.extend(learned.map(|(key, value)| (key.clone(), value.clone())));
     labels.extend(facts.described().map(|described| described.labels.clone()).unwrap_or_default());
     labels.extend(facts.tags.labels.clone());
@@ -78,10 +79,11 @@ fn node_info(node_group: &ManagedNodeGroup) -> Option<NodeSystemInfo> {
     Some(NodeSystemInfo { kubelet_version, ..NodeSystemInfo::default() })
 }
 
-/// The GPU model label, unless real nodes have shown whether they have it.
+/// The GPU model label, unless nodes of a type that the group launches have shown whether they have it.
 fn model(facts: &Facts<'_>, first: &TypeInfo, figures: &Figures) -> Option<&'static str> {
     let has_gpu = figures.capacity.devices.contains_key(devices::NVIDIA);
-    let was_seen = facts.learned.is_some_and(Learned::has_seen_nodes);
+    let has_shown = |learned: &Learned| facts.types.iter().any(|info| learned.types.contains_key(&info.name));
+    let was_seen = facts.learned.is_some_and(has_shown);
     devices::model(first).filter(|_| has_gpu && !was_seen)
 }
 

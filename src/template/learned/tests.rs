@@ -14,6 +14,13 @@ fn revisions(version: u32) -> BTreeSet<Revision> {
     [Revision(format!("lt-1:{version}"))].into()
 }
 
+const BOTH: [&str; 2] = ["m5.large", "m5.xlarge"];
+
+/// The types that the group may launch.
+fn types() -> BTreeSet<&'static str> {
+    BOTH.into()
+}
+
 /// An `m5.large` that is Ready from the start of time, the `n`th of its group.
 fn node(n: i64) -> NodeView {
     let labels = [
@@ -51,7 +58,7 @@ fn tainted(mut node: NodeView, key: &str) -> NodeView {
 
 fn learned(known: Option<&Learned>, nodes: &[NodeView]) -> Option<Learned> {
     let nodes: Vec<_> = nodes.iter().cloned().map(Arc::new).collect();
-    Learned::from(known, &revisions(1), None, &nodes, at(1000))
+    Learned::from(known, &revisions(1), &types(), None, &nodes, at(1000))
 }
 
 fn first(nodes: &[NodeView]) -> Learned {
@@ -66,8 +73,8 @@ fn taint_keys(learned: &Learned) -> Vec<&str> {
     learned.taints.iter().map(|taint| taint.key.as_str()).collect()
 }
 
-/// The labels of a new node of a group of so many types.
-fn among(types: usize, learned: &Learned) -> Vec<&str> {
+/// The labels of a new node of a group of these types.
+fn among<'a>(types: &[&str], learned: &'a Learned) -> Vec<&'a str> {
     learned.labels_among(types).map(|(key, _)| key.as_str()).collect()
 }
 
@@ -151,7 +158,8 @@ fn another_launch_template_makes_it_forget_all_but_memory_and_no_nodes_do_not() 
     let known = first(&[node(1)]);
     assert_eq!(learned(Some(&known), &[]), Some(known.clone()));
     let look = |known: &Learned, version: u32, nodes: &[Arc<NodeView>]| {
-        Learned::from(Some(known), &revisions(version), None, nodes, at(1000)).expect("memory is known")
+        Learned::from(Some(known), &revisions(version), &types(), None, nodes, at(1000))
+            .expect("memory is known")
     };
     let memory_only = Learned {
         revisions: revisions(2),
@@ -171,7 +179,7 @@ fn another_launch_template_makes_it_forget_all_but_memory_and_no_nodes_do_not() 
     assert_eq!(look(&anew, 4, &[]).memory_kib("m5.large"), Some(7_800_000));
     // A group whose nodes have shown none has nothing to keep.
     let unknown = Learned { types: BTreeMap::new(), ..known };
-    assert_eq!(Learned::from(Some(&unknown), &revisions(2), None, &[], at(1000)), None);
+    assert_eq!(Learned::from(Some(&unknown), &revisions(2), &types(), None, &[], at(1000)), None);
 }
 
 /// What EKS says of a node group with one label and these taints.
@@ -191,7 +199,7 @@ fn eks(label: (&str, &str), taints: &[&str]) -> ManagedNodeGroup {
 fn eks_and_not_nodes_teaches_what_it_gives_and_its_last_answer_is_remembered() {
     let nodes = [Arc::new(tainted(tainted(node(1), "dedicated"), "own"))];
     let look = |known: Option<&Learned>, given: Option<&ManagedNodeGroup>, nodes: &[Arc<NodeView>]| {
-        Learned::from(known, &revisions(1), given, nodes, at(1000)).expect("a node was seen")
+        Learned::from(known, &revisions(1), &types(), given, nodes, at(1000)).expect("a node was seen")
     };
     let known = look(None, Some(&eks(("team", "red"), &["dedicated"])), &nodes);
     assert_eq!((known.labels["team"].as_str(), taint_keys(&known)), ("red", vec!["dedicated", "own"]));
@@ -210,11 +218,12 @@ fn what_eks_gives_holds_for_all_types_of_a_group() {
     let known = Learned::from(
         None,
         &revisions(1),
+        &types(),
         Some(&eks(("team", "red"), &[])),
         &[Arc::new(labelled(node(1), "rack", "a"))],
         at(1000),
     );
-    assert_eq!(among(2, &known.expect("a node was seen")), ["team"]);
+    assert_eq!(among(&BOTH, &known.expect("a node was seen")), ["team"]);
 }
 
 #[test]
@@ -231,7 +240,8 @@ fn a_taint_that_comes_later_is_not_learned_and_one_that_goes_does_not_come_back(
     // Nodes without any are an answer too.
     let known = first(&[node(1)]);
     assert_eq!(taint_keys(&learned(Some(&known), &[registered()]).expect("nodes")), [""; 0]);
-    let anew = Learned::from(Some(&again), &revisions(2), None, &[Arc::new(registered())], at(1000));
+    let anew =
+        Learned::from(Some(&again), &revisions(2), &types(), None, &[Arc::new(registered())], at(1000));
     assert_eq!(taint_keys(&anew.expect("nodes")), ["dedicated", "licence"]);
 }
 
@@ -254,13 +264,40 @@ fn labels_of_a_group_of_several_types_are_those_that_two_of_them_have() {
     let large = |labels: &[&str]| labels.iter().fold(node(1), |node, key| labelled(node, key, "x"));
     let xlarge = |labels: &[&str]| labelled(large(labels), INSTANCE_TYPE, "m5.xlarge");
     let known = first(&[large(&["both", "large"])]);
-    assert_eq!(among(1, &known), ["both", "large", "team"]);
-    assert_eq!(among(2, &known), [""; 0]);
+    assert_eq!(among(&["m5.large"], &known), ["both", "large", "team"]);
+    assert_eq!(among(&BOTH, &known), [""; 0]);
     let known = learned(Some(&known), &[xlarge(&["both", "xlarge"])]).expect("nodes");
-    assert_eq!(among(2, &known), ["both", "team"], "the m5.large that is gone did not have the other");
+    assert_eq!(among(&BOTH, &known), ["both", "team"], "the m5.large that is gone did not have the other");
     // What both have at one time is the group's.
     let nodes = [large(&["both", "new"]), xlarge(&["both", "new"])];
-    assert_eq!(among(2, &learned(Some(&known), &nodes).expect("nodes")), ["both", "new", "team"]);
+    assert_eq!(among(&BOTH, &learned(Some(&known), &nodes).expect("nodes")), ["both", "new", "team"]);
+}
+
+#[test]
+fn labels_of_a_type_that_the_group_launches_no_more_are_not_told_of_others() {
+    let gpu = |model: &str| labelled(node(1), "gpu.product", model);
+    let look = |known: Option<&Learned>, types: &[&'static str], node: NodeView| {
+        let types = types.iter().copied().collect();
+        let given = eks(("tier", "web"), &[]);
+        Learned::from(known, &revisions(1), &types, Some(&given), &[Arc::new(node)], at(1000))
+            .expect("a node was seen")
+    };
+    let starting = |node: NodeView| NodeView { ready_since: Some(at(990)), ..node };
+    let old = labelled(tainted(gpu("T4"), "old"), INSTANCE_TYPE, "g4dn.xlarge");
+    let fresh = look(None, &["g4dn.xlarge"], starting(old.clone()));
+    assert_eq!(among(&["g4dn.xlarge"], &fresh), ["gpu.product", "team", "tier"], "the first one counts");
+    let known = look(Some(&fresh), &["g4dn.xlarge"], old);
+    assert_eq!(among(&["g4dn.xlarge"], &known), ["gpu.product", "team", "tier"]);
+    for others in [&["g5.xlarge"][..], &["g4dn.xlarge", "g5.xlarge"], &["g5.xlarge", "g6.xlarge"]] {
+        assert_eq!(among(others, &known), ["tier"], "{others:?}: EKS gives it to all");
+    }
+    assert_eq!(taint_keys(&known), ["old"], "of the group, until a node shows otherwise");
+    // The next type's nodes teach as the first ones did, and nothing varies that each type has alike.
+    let new = labelled(tainted(gpu("A10G"), "new"), INSTANCE_TYPE, "g5.xlarge");
+    let swapped = look(Some(&known), &["g5.xlarge"], new);
+    assert_eq!(among(&["g5.xlarge"], &swapped), ["gpu.product", "team", "tier"]);
+    assert_eq!((swapped.labels["gpu.product"].as_str(), taint_keys(&swapped)), ("A10G", vec!["new"]));
+    assert!(swapped.varying.is_empty(), "{:?}", swapped.varying);
 }
 
 #[test]
@@ -296,7 +333,7 @@ fn nodes_that_have_just_started_do_not_change_what_an_earlier_run_knew() {
 fn the_last_answer_of_eks_survives_until_it_answers_again() {
     let nodes = [Arc::new(tainted(node(1), "own"))];
     let look = |given: Option<&ManagedNodeGroup>| {
-        Learned::from(None, &revisions(1), given, &nodes, at(1000)).expect("a node was seen")
+        Learned::from(None, &revisions(1), &types(), given, &nodes, at(1000)).expect("a node was seen")
     };
     let (earlier, since) = (look(Some(&eks(("tier", "web"), &["gpu"]))), look(None));
     let merged = since.merged(&earlier);
