@@ -102,16 +102,15 @@ fn scale_in(criterion: &mut Criterion) {
 
 fn templates(criterion: &mut Criterion) {
     let info = type_table::find("m5.large").expect("in the table");
-    let (spec, tags) = (LaunchSpec::default(), template::tags::NodeTags::default());
+    let (specs, tags) = ([Arc::new(LaunchSpec::default())], template::tags::NodeTags::default());
     let zones = ["us-east-1a".to_owned()];
-    let types = [&info];
+    let types = [template::Candidate { info: &info, specs: &specs }];
     let facts = template::Facts {
         group: "web",
         region: "us-east-1",
         zones: &zones,
         zone_id: None,
         types: &types,
-        spec: &spec,
         market: None,
         eks: None,
         learned: None,

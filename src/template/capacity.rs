@@ -68,7 +68,7 @@ pub struct Figures {
     pub allocatable: Resources,
 }
 
-/// What all nodes of a group share, whatever their type.
+/// What all nodes that a group launches from one launch template share, whatever their type.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kind {
     /// Operating system and network.
@@ -111,18 +111,19 @@ impl Kind {
             i64::from(self.volume_gib) * KIB_PER_GIB
         }
     }
-
-    /// Real nodes' figures, with the user's settings applied.
-    pub(super) fn told(&self, mut shown: Figures) -> Figures {
-        if let Some(pods) = self.network.max_pods {
-            shown.capacity.pods = pods;
-            shown.allocatable.pods = pods;
-        }
-        shown
-    }
 }
 
 impl Figures {
+    /// With this number of pods, if the user says one.
+    #[must_use]
+    pub(super) fn with_pods(mut self, pods: Option<i64>) -> Self {
+        if let Some(pods) = pods {
+            self.capacity.pods = pods;
+            self.allocatable.pods = pods;
+        }
+        self
+    }
+
     /// The smaller of both figures, resource by resource.
     #[must_use]
     pub fn minimum(self, other: &Self) -> Self {
@@ -348,14 +349,13 @@ pub(super) mod tests {
     #[test]
     fn how_many_pods_a_group_is_told_to_have_beats_what_its_nodes_show_and_nothing_else_does() {
         let shown = kind().figures(&instance_type("m5.large", 2, 8, 3, 10), None);
-        assert_eq!(kind().told(shown.clone()), shown);
-        let told = Kind { network: Network { max_pods: Some(20), ..Network::default() }, ..kind() };
+        assert_eq!(shown.clone().with_pods(None), shown);
         let (capacity, allocatable) = (shown.capacity.clone(), shown.allocatable.clone());
         let expected = Figures {
             capacity: Resources { pods: 20, ..capacity },
             allocatable: Resources { pods: 20, ..allocatable },
         };
-        assert_eq!(told.told(shown), expected);
+        assert_eq!(shown.with_pods(Some(20)), expected);
     }
 
     proptest! {

@@ -1,5 +1,7 @@
 //! The input of a template.
 
+use std::sync::Arc;
+
 use super::learned::Learned;
 use super::os::{self, Os};
 use super::tags::NodeTags;
@@ -17,9 +19,7 @@ pub struct Facts<'a> {
     /// Id of the first zone, if known; the same in all accounts.
     pub zone_id: Option<&'a str>,
     /// Types it may launch, in its order of preference.
-    pub types: &'a [&'a TypeInfo],
-    /// What they are launched from.
-    pub spec: &'a LaunchSpec,
+    pub types: &'a [Candidate<'a>],
     /// How it pays, if one way only.
     pub market: Option<Market>,
     /// Its EKS managed node group, if any.
@@ -28,6 +28,15 @@ pub struct Facts<'a> {
     pub learned: Option<&'a Learned>,
     /// What its tags say.
     pub tags: &'a NodeTags,
+}
+
+/// An instance type that a group may launch.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate<'a> {
+    /// The type.
+    pub info: &'a TypeInfo,
+    /// What it is launched from: more than one where a policy lists the type with several launch templates.
+    pub specs: &'a [Arc<LaunchSpec>],
 }
 
 /// An EKS managed node group.
@@ -45,20 +54,29 @@ impl<'a> Facts<'a> {
         self.eks.and_then(|managed| managed.described)
     }
 
-    /// Operating system of its nodes.
-    pub(super) fn os(&self) -> Os {
+    /// Names of the types it may launch.
+    pub(super) fn type_names(&self) -> impl Iterator<Item = &'a str> {
+        self.types.iter().map(|candidate| candidate.info.name.as_str())
+    }
+
+    /// Whether its nodes run Windows.
+    pub(super) fn is_windows(&self) -> bool {
         let of_eks = self.described().is_some_and(ManagedNodeGroup::is_windows).then_some(Os::Windows.name());
         let shown = || self.learned.and_then(|learned| learned.labels.get(os::LABEL)).map(String::as_str);
         let told = self.tags.labels.get(os::LABEL).map(String::as_str);
-        match told.or(of_eks).or_else(shown) {
-            Some("windows") => Os::Windows,
-            _ if self.is_bottlerocket() => Os::Bottlerocket,
-            _ => Os::Linux,
-        }
+        told.or(of_eks).or_else(shown) == Some(Os::Windows.name())
     }
 
-    fn is_bottlerocket(&self) -> bool {
-        self.spec.user_data.bottlerocket || self.described().is_some_and(ManagedNodeGroup::is_bottlerocket)
+    /// Operating system of its nodes that are launched from `spec`.
+    pub(super) fn os(&self, spec: &LaunchSpec) -> Os {
+        let of_eks = || self.described().is_some_and(ManagedNodeGroup::is_bottlerocket);
+        if self.is_windows() {
+            Os::Windows
+        } else if spec.user_data.bottlerocket || of_eks() {
+            Os::Bottlerocket
+        } else {
+            Os::Linux
+        }
     }
 }
 

@@ -26,8 +26,8 @@ use bytes::Bytes;
 use capacity::{Figures, Resources};
 use prost::Message;
 
-use crate::aws::{ManagedNodeGroup, TypeInfo};
-pub use facts::{Facts, Managed, Market};
+use crate::aws::{LaunchSpec, ManagedNodeGroup};
+pub use facts::{Candidate, Facts, Managed, Market};
 pub use learned::store::LearnedStore;
 use pods::Network;
 
@@ -133,39 +133,59 @@ impl Template {
     pub fn of(facts: &Facts<'_>, settings: &Settings) -> Result<Self, TemplateError> {
         let zone =
             facts.zones.first().ok_or_else(|| TemplateError::new("the group has no availability zone"))?;
-        let os = facts.os();
-        let of_eks = || facts.described().and_then(|described| described.disk_gib);
-        let kind = capacity::Kind {
-            network: Network {
-                os,
-                prefixes: facts.tags.prefix_delegation,
-                by_eks: facts.described().is_some_and(ManagedNodeGroup::has_image_of_eks),
-                user_data: facts.spec.user_data.max_pods,
-                overlay: settings.max_pods,
-                max_pods: facts.tags.max_pods,
-            },
-            vcpus: facts.spec.vcpus,
-            volume_gib: os.volume(&facts.spec.volumes).or_else(of_eks).unwrap_or(os.default_volume_gib()),
-            local_raid0: facts.spec.user_data.local_raid0,
-            memory_overhead: settings.memory_overhead,
-        };
-        let figures_of = |info: &&TypeInfo| match facts.learned {
-            Some(learned) => {
-                let computed = kind.figures(info, learned.memory_kib(&info.name));
-                kind.told(learned.correct(&info.name, computed))
-            }
-            None => kind.figures(info, None),
-        };
-        let figures = settings.mixed.of(facts.types.iter().map(figures_of));
-        let (Some(&first), Some(figures)) = (facts.types.first(), figures) else {
+        let figures =
+            settings.mixed.of(facts.types.iter().filter_map(|candidate| told(facts, settings, candidate)));
+        let (Some(first), Some(figures)) = (facts.types.first(), figures) else {
             return Err(TemplateError::new("no instance type of the group is known"));
         };
         let difference = facts.learned.and_then(|learned| {
-            let info = facts.types.iter().find(|info| info.name == learned.last)?;
-            let real = learned.types.get(&info.name)?;
-            Some(Difference::of(&kind.figures(info, None).allocatable, &real.allocatable))
+            let last = facts.types.iter().find(|candidate| candidate.info.name == learned.last)?;
+            let real = learned.types.get(&learned.last)?;
+            Some(Difference::of(&computed(facts, settings, last, None)?.allocatable, &real.allocatable))
         });
-        let encoded = node::build(facts, zone, first, &figures).encode_to_vec().into();
+        let encoded = node::build(facts, zone, first.info, &figures).encode_to_vec().into();
         Ok(Self { encoded, difference, market: facts.market, types: facts.types.len() })
+    }
+}
+
+/// What a node of this type is computed to be, from the memory that it has shown, if any, in KiB. Of several launch
+/// templates the least of each resource.
+fn computed(
+    facts: &Facts<'_>,
+    settings: &Settings,
+    candidate: &Candidate<'_>,
+    memory_kib: Option<i64>,
+) -> Option<Figures> {
+    let figures = candidate.specs.iter().map(|spec| {
+        let kind = kind(facts, settings, spec);
+        kind.figures(candidate.info, memory_kib)
+    });
+    figures.reduce(|least, other| least.minimum(&other))
+}
+
+/// The same, corrected by what real nodes have shown and what the user says.
+fn told(facts: &Facts<'_>, settings: &Settings, candidate: &Candidate<'_>) -> Option<Figures> {
+    let Some(learned) = facts.learned else { return computed(facts, settings, candidate, None) };
+    let name = &candidate.info.name;
+    let computed = computed(facts, settings, candidate, learned.memory_kib(name))?;
+    Some(learned.correct(name, computed).with_pods(facts.tags.max_pods))
+}
+
+fn kind(facts: &Facts<'_>, settings: &Settings, spec: &LaunchSpec) -> capacity::Kind {
+    let os = facts.os(spec);
+    let of_eks = || facts.described().and_then(|described| described.disk_gib);
+    capacity::Kind {
+        network: Network {
+            os,
+            prefixes: facts.tags.prefix_delegation,
+            by_eks: facts.described().is_some_and(ManagedNodeGroup::has_image_of_eks),
+            user_data: spec.user_data.max_pods,
+            overlay: settings.max_pods,
+            max_pods: facts.tags.max_pods,
+        },
+        vcpus: spec.vcpus,
+        volume_gib: os.volume(&spec.volumes).or_else(of_eks).unwrap_or(os.default_volume_gib()),
+        local_raid0: spec.user_data.local_raid0,
+        memory_overhead: settings.memory_overhead,
     }
 }

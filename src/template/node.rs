@@ -14,6 +14,7 @@ use super::capacity::{Figures, Resources};
 use super::devices;
 use super::facts::{Facts, Market};
 use super::learned::Learned;
+use super::os::Os;
 use crate::aws::{ManagedNodeGroup, TypeInfo};
 use crate::k8s::names;
 
@@ -23,7 +24,7 @@ pub(super) fn build(facts: &Facts<'_>, zone: &str, first: &TypeInfo, figures: &F
     let name = format!("{}-template-{}", facts.group, first.name);
     let mut labels = computed_labels(facts, zone, first, &name);
     labels.extend(model(facts, first, figures).map(|model| (devices::LABEL.to_owned(), model.to_owned())));
-    let types: Vec<_> = facts.types.iter().map(|info| info.name.as_str()).collect();
+    let types: Vec<_> = facts.type_names().collect();
     let learned = facts.learned.into_iter().flat_map(|learned| learned.labels_among(&types));
     labels.extend(learned.map(|(key, value)| (key.clone(), value.clone())));
     labels.extend(facts.described().map(|described| described.labels.clone()).unwrap_or_default());
@@ -82,7 +83,7 @@ fn node_info(node_group: &ManagedNodeGroup) -> Option<NodeSystemInfo> {
 /// The GPU model label, unless nodes of a type that the group launches have shown whether they have it.
 fn model(facts: &Facts<'_>, first: &TypeInfo, figures: &Figures) -> Option<&'static str> {
     let has_gpu = figures.capacity.devices.contains_key(devices::NVIDIA);
-    let has_shown = |learned: &Learned| facts.types.iter().any(|info| learned.types.contains_key(&info.name));
+    let has_shown = |learned: &Learned| facts.type_names().any(|name| learned.types.contains_key(name));
     let was_seen = facts.learned.is_some_and(has_shown);
     devices::model(first).filter(|_| has_gpu && !was_seen)
 }
@@ -116,7 +117,7 @@ fn computed_labels(facts: &Facts<'_>, zone: &str, first: &TypeInfo, name: &str) 
     let described = facts.described();
     let is_arm = described.and_then(ManagedNodeGroup::is_arm).unwrap_or(first.arm);
     let arch = if is_arm { "arm64" } else { "amd64" };
-    let os = facts.os().name();
+    let os = if facts.is_windows() { Os::Windows } else { Os::Linux }.name();
     let mut labels: BTreeMap<String, String> = [
         ("kubernetes.io/arch", arch),
         ("beta.kubernetes.io/arch", arch),

@@ -8,7 +8,7 @@ use super::capacity::tests::instance_type;
 use super::learned::Learned;
 use super::tags::NodeTags;
 use super::*;
-use crate::aws::{Accelerator, Launch, LaunchSpec, Mix, UserData, Volumes};
+use crate::aws::{Accelerator, Launch, LaunchSpec, Mix, TypeInfo, UserData, Volumes};
 use crate::k8s::Taint;
 
 fn template(types: &[&TypeInfo], group_tags: &[(&str, &str)]) -> Node {
@@ -33,13 +33,14 @@ fn template_of(
     let (tags, bad) = tags::read(&read.collect());
     assert_eq!(bad, []);
     let zones = ["eu-west-1b".to_owned(), "eu-west-1a".to_owned()];
+    let specs = [Arc::new(spec.clone())];
+    let types: Vec<_> = types.iter().map(|info| Candidate { info, specs: &specs }).collect();
     let facts = Facts {
         group: "web",
         region: "eu-west-1",
         zones: &zones,
         zone_id: Some("euw1-az2"),
-        types,
-        spec,
+        types: &types,
         market: Some(Market::Spot),
         eks: Some(Managed { name: "workers", described }),
         learned,
@@ -243,6 +244,43 @@ fn the_instance_store_is_pods_storage_where_it_is_set_up_for_it_and_the_type_has
 }
 
 #[test]
+fn a_type_with_a_launch_template_of_its_own_has_that_ones_disk_and_pods() {
+    let user_data = UserData { max_pods: Some(20), ..UserData::default() };
+    let (base, own) = (root_of(100), LaunchSpec { user_data, ..root_of(30) });
+    let (large, xlarge) = (instance_type("m5.large", 2, 8, 3, 10), instance_type("m5.xlarge", 4, 16, 4, 15));
+    let [base, own] = [base, own].map(Arc::new);
+    let (only_base, only_own, both) = ([Arc::clone(&base)], [Arc::clone(&own)], [base, own]);
+    let (zones, tags) = (["eu-west-1a".to_owned()], NodeTags::default());
+    for (specs, mixed, expected) in [
+        ([&only_base[..], &only_own], MixedInstances::Min, (30, "20")),
+        ([&only_base, &only_own], MixedInstances::First, (100, "29")),
+        ([&only_base, &only_own], MixedInstances::Max, (100, "29")),
+        ([&both, &only_base], MixedInstances::First, (30, "20")),
+        ([&both, &both], MixedInstances::Max, (30, "20")),
+    ] {
+        let types =
+            [Candidate { info: &large, specs: specs[0] }, Candidate { info: &xlarge, specs: specs[1] }];
+        let facts = Facts {
+            group: "web",
+            region: "eu-west-1",
+            zones: &zones,
+            zone_id: None,
+            types: &types,
+            market: None,
+            eks: None,
+            learned: None,
+            tags: &tags,
+        };
+        let template = Template::of(&facts, &Settings { mixed, ..Settings::default() }).expect("has types");
+        let node = Node::decode(template.encoded).expect("is a Node");
+        let (gib, pods) = expected;
+        let storage = format!("{}Ki", gib * 1024 * 1024);
+        assert_eq!(capacity_of(&node, "ephemeral-storage"), Some(storage), "{mixed:?}");
+        assert_eq!(capacity_of(&node, "pods").as_deref(), Some(pods), "{mixed:?}");
+    }
+}
+
+#[test]
 fn several_types_give_the_least_of_each_resource_and_the_labels_of_the_first() {
     let mut gpu = instance_type("g4dn.xlarge", 4, 16, 3, 10);
     gpu.accelerators =
@@ -328,7 +366,6 @@ fn without_a_known_type_there_is_no_template() {
         zones: &["eu-west-1a".to_owned()],
         zone_id: None,
         types: &[],
-        spec: &LaunchSpec::default(),
         market: None,
         eks: None,
         learned: None,

@@ -143,14 +143,14 @@ fn templates(
     types: &[&TypeInfo],
     learned: Option<&template::learned::Learned>,
 ) -> Result<(), String> {
-    let (zones, spec) = (["z1".to_owned()], LaunchSpec::default());
+    let (zones, specs) = (["z1".to_owned()], [Arc::new(LaunchSpec::default())]);
+    let types: Vec<_> = types.iter().map(|info| template::Candidate { info, specs: &specs }).collect();
     let facts = template::Facts {
         group: "web",
         region: "us-east-1",
         zones: &zones,
         zone_id: None,
-        types,
-        spec: &spec,
+        types: &types,
         market: None,
         eks: None,
         learned,

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use ebbtide::config::Config;
-use ebbtide::sim::aws::{GroupSpec, MixedSpec, NodeGroupSpec, Operation, Requirements, TemplateData};
+use ebbtide::sim::aws::{
+    GroupSpec, MixedSpec, NodeGroupSpec, Operation, Requirements, TemplateData, TemplateSpec,
+};
 use ebbtide::sim::program::config;
 use ebbtide::sim::world::World;
 use ebbtide::telemetry::captured;
@@ -62,6 +64,27 @@ async fn attributes_are_asked_for_though_types_are_not() {
     let calls = |operation| scene.world.aws.calls(operation);
     assert_eq!(calls(Operation::GetInstanceTypesFromInstanceRequirements), 1);
     assert_eq!(calls(Operation::DescribeInstanceTypes), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_override_with_a_launch_template_of_its_own_has_that_ones_disk_and_pods() {
+    let world = World::new(1);
+    let own = TemplateData::untyped().volume("/dev/xvda", 30).user_data("maxPods: 20\n");
+    for (name, data) in [("base", TemplateData::untyped().volume("/dev/xvda", 100)), ("own", own)] {
+        world.aws.add_template(TemplateSpec::named(name).version(data));
+    }
+    let both = MixedSpec::of(["m5.large"]).with_template("m5.xlarge", "own", "1");
+    let groups = [
+        group(GROUP, 0).launch_template("base", "1").mixed(both),
+        group("base-only", 0).launch_template("base", "1").mixed(MixedSpec::of(["m5.large", "m5.xlarge"])),
+    ];
+    let scene = Scene::on(world, groups).await;
+    for (name, gib, pods) in [(GROUP, 30, "20"), ("base-only", 100, "29")] {
+        let node = template(&scene, name).await;
+        let storage = format!("{}Ki", gib * 1024 * 1024);
+        assert_eq!(capacity(&node, "ephemeral-storage"), storage, "{name}");
+        assert_eq!(capacity(&node, "pods"), pods, "{name}");
+    }
 }
 
 /// Multithreading is off: <https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instance-optimize-cpu.html>.

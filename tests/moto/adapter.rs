@@ -20,7 +20,7 @@ use ebbtide::groups::discovery::Discovery;
 use ebbtide::groups::hooks::Hooks;
 use ebbtide::groups::selector::Selectors;
 use ebbtide::template::tags::NodeTags;
-use ebbtide::template::{Facts, Settings, Template};
+use ebbtide::template::{Candidate, Facts, Settings, Template};
 use jiff::Timestamp;
 use k8s_pb::api::core::v1::Node;
 use prost::Message;
@@ -319,8 +319,7 @@ async fn instance_types_have_the_published_figures() {
             region: REGION,
             zones: &["us-east-1b".to_owned()],
             zone_id: None,
-            types: &[info],
-            spec: &LaunchSpec::default(),
+            types: &[Candidate { info, specs: &[Arc::new(LaunchSpec::default())] }],
             market: None,
             eks: None,
             learned: None,

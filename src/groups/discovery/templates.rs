@@ -13,7 +13,7 @@ use crate::groups::launch::{LaunchCache, Wanted};
 use crate::groups::managed_node_groups::{Key, ManagedNodeGroups, NotAskedYet};
 use crate::k8s::GroupName;
 use crate::template::tags::{self, BadTag, NodeTags};
-use crate::template::{Facts, LearnedStore, Managed, Settings, Template, TemplateError};
+use crate::template::{Candidate, Facts, LearnedStore, Managed, Settings, Template, TemplateError};
 
 /// How long the first refresh waits for what earlier runs learned of nodes. One read of a ConfigMap takes milliseconds; an API
 /// server that has not answered by then is down, and cluster-autoscaler waits for the refresh.
@@ -131,13 +131,13 @@ impl Templates {
             Err(missing) => return Made::Complete(Err(TemplateError::new(missing))),
         };
         let described = seen.eks.as_ref().map(Option::as_deref);
-        let names = resolved.types.iter().map(|info| info.name.as_str()).collect();
+        let names = resolved.types.iter().map(|(info, _)| info.name.as_str()).collect();
         let store = self.learned.as_ref().filter(|_| !tags.keep_computed);
         let learned = store.and_then(|store| match described {
             Ok(described) => store.learn(&group.asg, &resolved.revisions, &names, described, now),
             Err(_) => store.known(&group.asg.name),
         });
-        let types: Vec<_> = resolved.types.iter().map(Arc::as_ref).collect();
+        let types: Vec<_> = resolved.types.iter().map(|(info, specs)| Candidate { info, specs }).collect();
         let managed = |name| Managed { name, described: described.unwrap_or_default() };
         let zone_id = group.asg.zones.first().and_then(|zone| self.zone_ids.get(zone));
         let facts = Facts {
@@ -146,7 +146,6 @@ impl Templates {
             zones: &group.asg.zones,
             zone_id: zone_id.map(String::as_str),
             types: &types,
-            spec: &resolved.spec,
             market: resolved.market,
             eks: group.asg.tags.get("eks:nodegroup-name").map(|name| managed(name)),
             learned: learned.as_deref(),

@@ -80,10 +80,8 @@ pub(super) enum RefreshError {
 /// What a group launches, looked up.
 #[derive(Clone, Debug)]
 pub(super) struct Resolved {
-    /// Types it may launch, in its order of preference.
-    pub(super) types: Vec<Arc<TypeInfo>>,
-    /// What it launches them from.
-    pub(super) spec: Arc<LaunchSpec>,
+    /// Types it may launch, in its order of preference, and what it launches each of them from.
+    pub(super) types: Vec<(Arc<TypeInfo>, Vec<Arc<LaunchSpec>>)>,
     /// On-Demand or Spot, if it is one of the two.
     pub(super) market: Option<Market>,
     /// The launch template versions or launch configuration used.
@@ -92,6 +90,9 @@ pub(super) struct Resolved {
 
 /// What a group launches, and whether it is arm64; `None` if only the images can tell.
 pub(super) type Wanted<'a> = (&'a Launch, Option<bool>);
+
+/// Names of types in their order of preference, each with all that it is launched from.
+type TypeNames = Vec<(String, Vec<Arc<LaunchSpec>>)>;
 
 impl LaunchCache {
     /// An empty cache. With `static_types`, types come from the built-in table only.
@@ -237,24 +238,26 @@ impl LaunchCache {
 
     /// Types that groups may launch, as far as known.
     fn types_of(&self, wanted: &[Wanted<'_>]) -> BTreeSet<String> {
-        wanted.iter().filter_map(|&wish| self.type_names(wish).ok()).flatten().collect()
+        let types = wanted.iter().filter_map(|&wish| self.type_names(wish).ok()).flatten();
+        types.map(|(name, _)| name).collect()
     }
 
     /// What a group launches, or what is missing.
     pub(super) fn resolve(&self, wish: Wanted<'_>) -> Result<Resolved, String> {
         let spec = self.source_spec(wish.0)?;
-        let names = self.type_names(wish)?;
-        let types: Vec<_> = names.iter().filter_map(|name| self.type_info(name)).collect();
+        let named = self.type_names(wish)?;
+        let known = |(name, specs): &(String, Vec<_>)| Some((self.type_info(name)?, specs.clone()));
+        let types: Vec<_> = named.iter().filter_map(known).collect();
         if types.is_empty() {
-            return Err(match names.first() {
-                Some(name) => format!("instance type {name} is not known"),
+            return Err(match named.first() {
+                Some((name, _)) => format!("instance type {name} is not known"),
                 None => "no instance type has the attributes that the group asks for".to_owned(),
             });
         }
         let others = wish.0.templates().filter_map(|of| self.templates.get(of));
         let revisions = others.map(|other| &other.revision).chain([&spec.revision]).cloned().collect();
         let market = Market::of(wish.0, &spec);
-        Ok(Resolved { types, spec, market, revisions })
+        Ok(Resolved { types, market, revisions })
     }
 
     fn type_info(&self, name: &str) -> Option<Arc<TypeInfo>> {
@@ -262,28 +265,31 @@ impl LaunchCache {
         told.or_else(|| type_table::find(name).map(Arc::new))
     }
 
-    /// Names of the types a group may launch, in its order of preference.
-    fn type_names(&self, (launch, arm): Wanted<'_>) -> Result<Vec<String>, String> {
+    /// Names of the types a group may launch, in its order of preference, and what each is launched from: the launch
+    /// template of its override, else the group's own. A type may be in several overrides.
+    fn type_names(&self, (launch, arm): Wanted<'_>) -> Result<TypeNames, String> {
         let base = self.source_spec(launch)?;
-        let mut names = Vec::new();
+        let mut pairs = Vec::new();
         let lines: &[Override] = &launch.overrides;
         for line in lines {
             let own = line.template.as_ref().map(|template| self.spec(template)).transpose()?;
-            if let Some(name) = &line.instance_type {
-                names.push(name.clone());
+            let spec = own.as_ref().unwrap_or(&base);
+            let names = if let Some(name) = &line.instance_type {
+                vec![name.clone()]
             } else if let Some(requirements) = &line.requirements {
-                let image = own.as_ref().unwrap_or(&base).image.as_deref();
-                names.extend(self.matching(requirements, self.is_arm(arm, image)?)?.iter().cloned());
-            } else if let Some(own) = own {
-                names.extend(self.spec_names(&own, arm)?);
-            }
+                self.matching(requirements, self.is_arm(arm, spec.image.as_deref())?)?.to_vec()
+            } else if own.is_some() {
+                self.spec_names(spec, arm)?
+            } else {
+                Vec::new()
+            };
+            pairs.extend(names.into_iter().map(|name| (name, Arc::clone(spec))));
         }
-        if names.is_empty() {
-            names = self.spec_names(&base, arm)?;
+        if pairs.is_empty() {
+            let names = self.spec_names(&base, arm)?;
+            pairs.extend(names.into_iter().map(|name| (name, Arc::clone(&base))));
         }
-        let mut seen = BTreeSet::new();
-        names.retain(|name| seen.insert(name.clone()));
-        Ok(names)
+        Ok(by_type(pairs))
     }
 
     fn spec_names(&self, spec: &LaunchSpec, arm: Option<bool>) -> Result<Vec<String>, String> {
@@ -353,6 +359,21 @@ impl LaunchCache {
     }
 }
 
+/// Each type once, where it came first, with all that it is launched from.
+fn by_type(pairs: Vec<(String, Arc<LaunchSpec>)>) -> TypeNames {
+    let mut all = TypeNames::new();
+    let mut places = BTreeMap::new();
+    for (name, spec) in pairs {
+        let place = *places.entry(name.clone()).or_insert(all.len());
+        match all.get_mut(place) {
+            Some((_, specs)) if specs.contains(&spec) => {}
+            Some((_, specs)) => specs.push(spec),
+            None => all.push((name, vec![spec])),
+        }
+    }
+    all
+}
+
 /// Names of the launch configurations in use.
 fn configurations<'a>(wanted: &[Wanted<'a>]) -> impl Iterator<Item = &'a String> {
     wanted.iter().filter_map(|(launch, _)| match &launch.source {
@@ -364,6 +385,40 @@ fn configurations<'a>(wanted: &[Wanted<'a>]) -> impl Iterator<Item = &'a String>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_type_is_launched_from_what_its_overrides_say_and_else_from_the_groups_own() {
+        let mut cache = LaunchCache::default();
+        let name = "base".to_owned();
+        let spec = |revision: &str| {
+            Arc::new(LaunchSpec { revision: Revision(revision.into()), ..LaunchSpec::default() })
+        };
+        cache.configurations.keep(&[], [(name.clone(), spec("base"))], Timestamp::UNIX_EPOCH);
+        let own = TemplateRef { template: TemplateId::Id("lt-1".into()), version: "1".into() };
+        cache.templates.know(&own, spec("own"));
+        let line = |instance_type: &str, template: Option<&TemplateRef>| Override {
+            instance_type: Some(instance_type.to_owned()),
+            requirements: None,
+            template: template.cloned(),
+        };
+        let overrides = vec![
+            line("m5.large", None),
+            line("c5.large", Some(&own)),
+            line("m5.large", Some(&own)),
+            line("m5.large", None),
+        ];
+        let launch = Launch { source: Some(Source::Configuration(name)), overrides, ..Launch::default() };
+        let resolved = cache.resolve((&launch, None)).expect("all is known");
+        let types: Vec<_> = resolved
+            .types
+            .iter()
+            .map(|(info, specs)| {
+                let specs: Vec<_> = specs.iter().map(|spec| spec.revision.0.as_str()).collect();
+                (info.name.as_str(), specs)
+            })
+            .collect();
+        assert_eq!(types, [("m5.large", vec!["base", "own"]), ("c5.large", vec!["own"])]);
+    }
 
     #[test]
     fn what_ec2_says_of_a_type_beats_the_table_which_serves_until_then() {

@@ -85,6 +85,12 @@ impl Templates {
         self.bulk.get(of).or_else(|| self.single.get(of)?.value.as_ref())
     }
 
+    /// Knows a version as if it had been read.
+    #[cfg(test)]
+    pub(super) fn know(&mut self, of: &TemplateRef, spec: Arc<LaunchSpec>) {
+        self.bulk.insert(of.clone(), spec);
+    }
+
     /// Whether some versions never read wait for the next refresh, which should come soon.
     pub(super) fn is_behind(&self) -> bool {
         self.is_behind

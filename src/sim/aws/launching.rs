@@ -329,11 +329,13 @@ impl Group {
                 })
             }
             Source::Template { id, name, version } => {
+                let weighed = launch.weighed.as_ref().map(|(name, _)| name.clone());
+                let by_policy = weighed.or_else(|| self.mixed.as_ref().and_then(first_type));
+                let own = by_policy.as_ref().and_then(|chosen| self.own_template(shared, chosen));
+                let (id, name, version) = own.unwrap_or((id, name, version));
                 let template = shared.templates.get(id)?;
                 let version = template.resolve(version)?;
                 let data = template.data(version)?;
-                let weighed = launch.weighed.as_ref().map(|(name, _)| name.clone());
-                let by_policy = weighed.or_else(|| self.mixed.as_ref().and_then(first_type));
                 let by_requirements =
                     || data.requirements.as_ref().and_then(|wanted| first_meeting(|t| wanted.met_by(t)));
                 Some(Blueprint {
@@ -348,13 +350,30 @@ impl Group {
         }
     }
 
+    /// Id, name and version of the launch template that an override has for this type.
+    fn own_template<'a>(
+        &'a self,
+        shared: &'a Shared,
+        instance_type: &str,
+    ) -> Option<(&'a String, &'a String, &'a String)> {
+        let (name, version) =
+            self.mixed.iter().flat_map(|mixed| &mixed.overrides).find_map(|one| match one {
+                Override::Type { name, template: Some((own, version)), .. } if name == instance_type => {
+                    Some((own, version))
+                }
+                _ => None,
+            })?;
+        let (id, _) = shared.templates.iter().find(|(_, template)| template.spec.name == *name)?;
+        Some((id, name, version))
+    }
+
     /// The next launch of a policy with weights: instances until the desired capacity is reached, or exceeded if none fits.
     ///
     /// <https://docs.aws.amazon.com/autoscaling/ec2/userguide/asg-instance-weighting.html>. Which one AWS chooses
     /// depends on the allocation strategy and on what is to be had.
     fn next_weighed(&self) -> Option<(String, u32)> {
         let lines = self.mixed.iter().flat_map(|mixed| &mixed.overrides).filter_map(|one| match one {
-            Override::Type { name, weight } => Some((name.clone(), (*weight)?)),
+            Override::Type { name, weight, .. } => Some((name.clone(), (*weight)?)),
             Override::Requirements(_) => None,
         });
         let lines: Vec<_> = lines.collect();

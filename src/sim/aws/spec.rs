@@ -78,6 +78,8 @@ pub(super) enum Override {
         name: String,
         /// Units of an instance, if the group counts in units.
         weight: Option<u32>,
+        /// Name and version of its own launch template, if it has one.
+        template: Option<(String, String)>,
     },
     Requirements(Requirements),
 }
@@ -85,7 +87,7 @@ pub(super) enum Override {
 impl MixedSpec {
     /// On-Demand instances of any of these types; the group launches the first.
     pub fn of<T: Into<String>>(types: impl IntoIterator<Item = T>) -> Self {
-        let of_type = |name: T| Override::Type { name: name.into(), weight: None };
+        let of_type = |name: T| Override::Type { name: name.into(), weight: None, template: None };
         Self {
             overrides: types.into_iter().map(of_type).collect(),
             on_demand_base: 0,
@@ -96,7 +98,11 @@ impl MixedSpec {
     /// On-Demand instances of these types with these weights. The group launches the first type that fits the missing
     /// capacity, or else the first.
     pub fn weighing<T: Into<String>>(types: impl IntoIterator<Item = (T, u32)>) -> Self {
-        let of_type = |(name, weight): (T, u32)| Override::Type { name: name.into(), weight: Some(weight) };
+        let of_type = |(name, weight): (T, u32)| Override::Type {
+            name: name.into(),
+            weight: Some(weight),
+            template: None,
+        };
         Self {
             overrides: types.into_iter().map(of_type).collect(),
             on_demand_base: 0,
@@ -108,6 +114,14 @@ impl MixedSpec {
     pub fn meeting(requirements: Requirements) -> Self {
         let overrides = vec![Override::Requirements(requirements)];
         Self { overrides, on_demand_base: 0, on_demand_percentage: 100 }
+    }
+
+    /// With one more type, which has a launch template of its own.
+    #[must_use]
+    pub fn with_template(mut self, instance_type: &str, template: &str, version: &str) -> Self {
+        let template = Some((template.to_owned(), version.to_owned()));
+        self.overrides.push(Override::Type { name: instance_type.to_owned(), weight: None, template });
+        self
     }
 
     /// After `base` On-Demand instances, `percentage` of the rest are On-Demand, the others Spot.

@@ -221,8 +221,13 @@ fn write_mixed(xml: &mut Xml, mixed: &MixedSpec, source: &Source) {
         xml.inside("LaunchTemplate", |xml| {
             write_source(xml, "LaunchTemplateSpecification", source);
             xml.list("Overrides", "member", &mixed.overrides, |xml, one| match one {
-                Override::Type { name, weight } => {
+                Override::Type { name, weight, template } => {
                     xml.text("InstanceType", name).optional("WeightedCapacity", *weight);
+                    if let Some((template, version)) = template {
+                        xml.inside("LaunchTemplateSpecification", |xml| {
+                            xml.text("LaunchTemplateName", template).text("Version", version);
+                        });
+                    }
                 }
                 Override::Requirements(wanted) => {
                     xml.inside("InstanceRequirements", |xml| wanted.write(xml, Spelling::AutoScaling));
