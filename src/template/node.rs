@@ -80,10 +80,11 @@ fn node_info(node_group: &ManagedNodeGroup) -> Option<NodeSystemInfo> {
     Some(NodeSystemInfo { kubelet_version, ..NodeSystemInfo::default() })
 }
 
-/// The GPU model label, unless nodes of a type that the group launches have shown whether they have it.
+/// The GPU model label, unless real nodes have shown whether they have it.
 fn model(facts: &Facts<'_>, first: &TypeInfo, figures: &Figures) -> Option<&'static str> {
     let has_gpu = figures.capacity.devices.contains_key(devices::NVIDIA);
-    let has_shown = |learned: &Learned| facts.type_names().any(|name| learned.types.contains_key(name));
+    let types: Vec<_> = facts.type_names().collect();
+    let has_shown = |learned: &Learned| learned.has_seen_nodes() && !learned.is_of_another_type(&types);
     let was_seen = facts.learned.is_some_and(has_shown);
     devices::model(first).filter(|_| has_gpu && !was_seen)
 }

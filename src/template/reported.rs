@@ -21,10 +21,17 @@ impl Figures {
     /// Replaces these figures by those in `shown`, where it has some.
     #[must_use]
     pub(super) fn overlaid(self, shown: &Self) -> Self {
-        Self {
-            capacity: self.capacity.overlaid(&shown.capacity),
-            allocatable: self.allocatable.overlaid(&shown.allocatable),
+        let capacity = self.capacity.overlaid(&shown.capacity);
+        let mut allocatable = self.allocatable.clone().overlaid(&shown.allocatable);
+        // The kubelet leaves a device that has failed in the capacity: the next node has one that has not. Windows' addresses are no
+        // devices: where the subnet has fewer, so has the next node.
+        for (name, computed) in self.allocatable.devices.iter().filter(|(name, _)| *name != WINDOWS_ADDRESSES)
+        {
+            let there = capacity.devices.get(name).copied().unwrap_or_default().min(*computed);
+            let gives = allocatable.devices.entry(name.clone()).or_default();
+            *gives = there.max(*gives);
         }
+        Self { capacity, allocatable }
     }
 
     /// Whether they differ by noise only.
@@ -55,15 +62,11 @@ impl Resources {
         resources
     }
 
-    /// Keeps devices that only `self` has, and as many as it has: a plugin that is down, or a device that has failed
-    /// on one node, must not remove them from a template for good.
+    /// Keeps devices that only `self` has: a plugin that is down must not remove them from a template for good.
     fn overlaid(self, shown: &Self) -> Self {
         let or = |shown: i64, computed: i64| if shown > 0 { shown } else { computed };
         let mut devices = self.devices;
-        for (name, &shown) in &shown.devices {
-            let computed = devices.entry(name.clone()).or_insert(shown);
-            *computed = if name == WINDOWS_ADDRESSES { shown } else { shown.max(*computed) };
-        }
+        devices.extend(shown.devices.clone());
         Self {
             cpu_millis: or(shown.cpu_millis, self.cpu_millis),
             memory_kib: or(shown.memory_kib, self.memory_kib),

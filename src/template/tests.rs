@@ -164,7 +164,6 @@ fn what_eks_says_beats_what_older_nodes_have_shown() {
         |key: &str| Taint { key: key.to_owned(), value: "old".to_owned(), effect: "NoSchedule".to_owned() };
     let learned = Learned {
         labels: [("team", "web"), ("agent", "up")].map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
-        settled: ["m5.large".to_owned()].into(),
         taints: vec![taint("gpu"), taint("agent")],
         ..Learned::default()
     };
@@ -314,32 +313,6 @@ fn where_only_memory_is_known_the_rest_is_as_if_no_node_had_been_seen() {
     let learned = Learned { memory: [("g4dn.xlarge".to_owned(), i64::MIN)].into(), ..learned };
     let damaged = template_of(&[&gpu], &[], &LaunchSpec::default(), None, Some(&learned));
     assert_eq!(capacity_of(&damaged, "memory"), capacity_of(&unknown, "memory"));
-}
-
-#[test]
-fn the_gpu_of_a_type_that_took_anothers_place_is_told_as_if_no_node_had_been_seen() {
-    let gpu = |name: &str, model: &str| TypeInfo {
-        accelerators: vec![Accelerator {
-            manufacturer: "NVIDIA".into(),
-            name: model.into(),
-            count: 1,
-            cores: 0,
-        }],
-        ..instance_type(name, 4, 16, 3, 10)
-    };
-    let learned = Learned {
-        types: [("g4dn.xlarge".to_owned(), Figures::default())].into(),
-        last: "g4dn.xlarge".to_owned(),
-        settled: ["g4dn.xlarge".to_owned()].into(),
-        labels: [("k8s.amazonaws.com/accelerator".to_owned(), "nvidia-tesla-t4".to_owned())].into(),
-        ..Learned::default()
-    };
-    let shown = |info: &TypeInfo| {
-        let node = template_of(&[info], &[], &LaunchSpec::default(), None, Some(&learned));
-        labels(&node).get("k8s.amazonaws.com/accelerator").cloned().unwrap_or_default()
-    };
-    assert_eq!(shown(&gpu("g4dn.xlarge", "T4")), "nvidia-tesla-t4");
-    assert_eq!(shown(&gpu("g5.xlarge", "A10G")), "nvidia-a10g");
 }
 
 #[test]

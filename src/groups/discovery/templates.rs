@@ -131,10 +131,9 @@ impl Templates {
             Err(missing) => return Made::Complete(Err(TemplateError::new(missing))),
         };
         let described = seen.eks.as_ref().map(Option::as_deref);
-        let names = resolved.types.iter().map(|(info, _)| info.name.as_str()).collect();
         let store = self.learned.as_ref().filter(|_| !tags.keep_computed);
         let learned = store.and_then(|store| match described {
-            Ok(described) => store.learn(&group.asg, &resolved.revisions, &names, described, now),
+            Ok(described) => store.learn(&group.asg, &resolved.revisions, described, now),
             Err(_) => store.known(&group.asg.name),
         });
         let types: Vec<_> = resolved.types.iter().map(|(info, specs)| Candidate { info, specs }).collect();

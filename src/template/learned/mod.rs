@@ -4,8 +4,7 @@
 //!   of instance types, which does not depend on it.
 //! - Figures are kept by instance type, from its last node, so that a group of several types is not taken for its
 //!   largest. Labels are learned if all nodes always had them alike and, in a group of several types, nodes of two
-//!   types did; labels of one node or its place are not. What only nodes of types had that the group launches no more
-//!   is not told of others.
+//!   types did; labels of one node or its place are not.
 //! - What starting nodes lack (a device whose plugin is not up) does not count as missing; what only they have (startup
 //!   taints) is not learned.
 //! - Taints are those that nodes have from registration. After the first settled nodes they only become fewer: else a
@@ -74,8 +73,8 @@ pub struct Learned {
     pub memory: BTreeMap<String, i64>,
     /// Instance type of the last node.
     pub last: String,
-    /// Types with a settled node seen so far, an empty name for a node that does not tell its type. Settled nodes teach
-    /// labels and taints; before the first, none are certain.
+    /// Types with a settled node seen so far. Settled nodes teach labels and taints; before the first, none are
+    /// certain.
     pub settled: BTreeSet<String>,
     /// Labels that all nodes share, and those of EKS's last answer.
     pub labels: BTreeMap<String, String>,
@@ -98,12 +97,11 @@ pub struct Given {
 }
 
 impl Learned {
-    /// What is known after looking at these nodes, all launched from `revisions` and of `types`, which the group may
-    /// launch; `None` if nothing. `given` is EKS's answer, if there is one.
+    /// What is known after looking at these nodes, all launched from `revisions`; `None` if nothing. `given` is EKS's
+    /// answer, if there is one.
     pub fn from(
         known: Option<&Self>,
         revisions: &BTreeSet<Revision>,
-        types: &BTreeSet<&str>,
         given: Option<&ManagedNodeGroup>,
         nodes: &[Arc<NodeView>],
         now: Timestamp,
@@ -123,12 +121,15 @@ impl Learned {
         teachers.sort_by_key(|node| std::cmp::Reverse(node.created));
         teachers.truncate(TEACHERS);
         if teachers.is_empty() {
+            if is_first {
+                // Of no revision: an older ebbtide would take it for what nodes of this one have shown.
+                learned.revisions.clear();
+            }
             return (!is_first || !learned.memory.is_empty()).then_some(learned);
         }
         learned.learn_figures(&teachers, now);
         let settled: Vec<_> = teachers.iter().copied().filter(|node| is_settled(node, now)).collect();
         if !settled.is_empty() {
-            learned.forget_types_but(types);
             learned.learn_labels(&settled);
             learned.learn_taints(&settled);
             learned.settled.extend(types_of(&settled));
@@ -167,20 +168,6 @@ impl Learned {
         self.taints.retain(|taint| !self.given.taints.contains(&taint.key));
         self.taints.extend(answer.taints.iter().cloned());
         sort(&mut self.taints);
-    }
-
-    /// Forgets which types have taught that the group launches no more. If none is left, the next settled nodes teach
-    /// labels and taints as the first ones do.
-    fn forget_types_but(&mut self, types: &BTreeSet<&str>) {
-        if self.settled.is_empty() {
-            return;
-        }
-        self.settled.retain(|name| name.is_empty() || types.contains(name.as_str()));
-        if self.settled.is_empty() {
-            self.labels.retain(|key, _| self.given.labels.contains(key));
-            self.varying.clear();
-            self.taints.retain(|taint| self.given.taints.contains(&taint.key));
-        }
     }
 
     fn learn_figures(&mut self, teachers: &[&NodeView], now: Timestamp) {
@@ -254,12 +241,16 @@ impl Learned {
     /// Labels of a new node of a group that may launch these types. One type does not speak for others, which may have
     /// another GPU or none.
     pub(super) fn labels_among(&self, types: &[&str]) -> impl Iterator<Item = (&String, &String)> {
-        let has_settled = |name: &str| self.settled.contains(name);
-        let speak = match types {
-            [only] => has_settled(only) || has_settled("") || self.settled.is_empty() && self.last == *only,
-            several => several.iter().filter(|name| has_settled(name)).count() > 1,
-        };
+        let speak = if types.len() < 2 { !self.is_of_another_type(types) } else { self.settled.len() > 1 };
         self.labels.iter().filter(move |(key, _)| speak || self.given.labels.contains(*key))
+    }
+
+    /// Whether the group launches one type now, and all nodes that have settled were of others. What is no EC2 type's name
+    /// (k3s labels its nodes so) tells of none.
+    pub(super) fn is_of_another_type(&self, types: &[&str]) -> bool {
+        let [only] = types else { return false };
+        let is_other = |name: &String| name.contains('.') && name != only;
+        !self.settled.is_empty() && self.settled.iter().all(is_other)
     }
 
     /// A type's figures, corrected by its last node.

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use jiff::Timestamp;
 use tokio::sync::watch;
 
-use super::{INSTANCE_TYPE, Learned, is_settled};
+use super::{Learned, is_settled};
 use crate::aws::{AutoScalingGroup, Lifecycle, ManagedNodeGroup, Revision};
 use crate::cluster::{NodeView, Nodes};
 use crate::k8s::GroupName;
@@ -37,7 +37,6 @@ struct Known {
 #[derive(Debug)]
 struct Look {
     revisions: BTreeSet<Revision>,
-    types: BTreeSet<String>,
     given: Option<ManagedNodeGroup>,
     nodes: Vec<Arc<NodeView>>,
     /// How many of the nodes were settled. Time settles them in one order, so that the number says which.
@@ -48,7 +47,6 @@ impl Look {
     fn is(
         &self,
         revisions: &BTreeSet<Revision>,
-        types: &BTreeSet<&str>,
         given: Option<&ManagedNodeGroup>,
         nodes: &[Arc<NodeView>],
         settled: usize,
@@ -59,7 +57,6 @@ impl Look {
             && self.nodes.len() == nodes.len()
             && self.nodes.iter().zip(nodes).all(is_same)
             && self.revisions == *revisions
-            && self.types.iter().map(String::as_str).eq(types.iter().copied())
             && self.given.as_ref() == given
     }
 }
@@ -71,14 +68,12 @@ impl LearnedStore {
         Self { nodes, by_group, version: watch::Sender::new(0), loaded: watch::Sender::new(false) }
     }
 
-    /// Looks at the nodes of a group that launches `types` from `revisions`. An instance without a known launch source
-    /// counts as one of those, and so does a Node that does not tell its type. `given` is EKS's description of its node
-    /// group.
+    /// Looks at the nodes of a group that launches `revisions`. An instance without a known launch source counts as one
+    /// of those. `given` is EKS's description of its node group.
     pub fn learn(
         &self,
         group: &AutoScalingGroup,
         revisions: &BTreeSet<Revision>,
-        types: &BTreeSet<&str>,
         given: Option<&ManagedNodeGroup>,
         now: Timestamp,
     ) -> Option<Arc<Learned>> {
@@ -92,20 +87,19 @@ impl LearnedStore {
             })
             // If several Nodes claim the instance, one may be forged.
             .filter_map(|instance| self.nodes.only_of_instance(&instance.id))
-            .filter(|node| node.labels.get(INSTANCE_TYPE).is_none_or(|name| types.contains(name)))
             .collect();
         let settled = nodes.iter().filter(|node| is_settled(node, now)).count();
         let mut by_group = self.lock();
         let entry = by_group.get_mut(&group.name);
         let known = entry.as_ref().map(|entry| Arc::clone(&entry.learned));
         if let Some(look) = entry.and_then(|entry| entry.fruitless.as_mut())
-            && look.is(revisions, types, given, &nodes, settled)
+            && look.is(revisions, given, &nodes, settled)
         {
             // Replaced Nodes are not held.
             look.nodes = nodes;
             return known;
         }
-        let learned = Learned::from(known.as_deref(), revisions, types, given, &nodes, now);
+        let learned = Learned::from(known.as_deref(), revisions, given, &nodes, now);
         let has_seen = |learned: &Learned| learned.has_seen_nodes();
         if known.as_deref().is_some_and(has_seen) && !learned.as_ref().is_some_and(has_seen) {
             tracing::info!(
@@ -123,8 +117,7 @@ impl LearnedStore {
         if let Some(known) = known.filter(|known| **known == learned) {
             if let Some(entry) = by_group.get_mut(&group.name) {
                 let (revisions, given) = (revisions.clone(), given.cloned());
-                let types = types.iter().map(|&name| name.to_owned()).collect();
-                entry.fruitless = Some(Look { revisions, types, given, nodes, settled });
+                entry.fruitless = Some(Look { revisions, given, nodes, settled });
                 if std::mem::replace(&mut entry.has_nodes, has_nodes) != has_nodes {
                     // The ConfigMap lists groups without nodes first, so it changes.
                     self.touch();
@@ -216,6 +209,7 @@ impl LearnedStore {
 mod tests {
     use jiff::SignedDuration;
 
+    use super::super::INSTANCE_TYPE;
     use super::*;
     use crate::aws::Instance;
     use crate::clock::later;
@@ -253,7 +247,7 @@ mod tests {
 
     /// Has the store look at a group of these instances.
     fn seen(store: &LearnedStore, instances: &[&str]) -> Option<Arc<Learned>> {
-        store.learn(&group(instances), &revisions(), &["m5.large"].into(), None, now())
+        store.learn(&group(instances), &revisions(), None, now())
     }
 
     #[test]
@@ -284,51 +278,23 @@ mod tests {
         let given =
             ManagedNodeGroup { labels: [("a".into(), "b".into())].into(), ..ManagedNodeGroup::default() };
         let (this, other) = (revisions(), [Revision("lt-1:2".into())].into());
-        let types = ["m5.large"].into();
         let cases = [
-            ("a label", old, (view("red", old), &this, &types, None, new)),
-            ("what it launches", old, (view("blue", old), &other, &types, None, new)),
-            ("EKS's answer", old, (view("blue", old), &this, &types, Some(&given), new)),
-            ("the time it is Ready", new, (view("blue", new), &this, &types, None, settled)),
+            ("a label", old, (view("red", old), &this, None, new)),
+            ("what it launches", old, (view("blue", old), &other, None, new)),
+            ("EKS's answer", old, (view("blue", old), &this, Some(&given), new)),
+            ("the time it is Ready", new, (view("blue", new), &this, None, settled)),
         ];
         for (what, ready, changed) in cases {
             let nodes = Arc::new(Nodes::default());
             let store = LearnedStore::new(Arc::clone(&nodes));
-            let look = |(node, revisions, types, given, now): (_, &_, &_, _, _)| {
+            let look = |(node, revisions, given, now): (_, &_, _, _)| {
                 nodes.apply(node);
-                store.learn(&group(&["i-1"]), revisions, types, given, now).expect("is known")
+                store.learn(&group(&["i-1"]), revisions, given, now).expect("is known")
             };
-            let before = [0, 1, 2].map(|_| look((view("blue", ready), &this, &types, None, new)));
+            let before = [0, 1, 2].map(|_| look((view("blue", ready), &this, None, new)));
             assert!(before.iter().all(|learned| Arc::ptr_eq(learned, &before[0])), "{what}");
             assert_ne!(look(changed), before[0], "{what}");
         }
-    }
-
-    #[test]
-    fn nodes_of_a_type_that_the_group_launches_no_more_do_not_teach() {
-        let nodes = Nodes::default();
-        for (id, instance_type, team) in [("i-1", "m5.large", "blue"), ("i-2", "m5.xlarge", "red")] {
-            nodes.apply(NodeView {
-                name: id.into(),
-                instance: Some(id.into()),
-                labels: [("team", team), (INSTANCE_TYPE, instance_type)].into_iter().collect(),
-                ready_since: Some(Timestamp::UNIX_EPOCH),
-                ..NodeView::default()
-            });
-        }
-        let store = LearnedStore::new(Arc::new(nodes));
-        let look = |types: &[&str]| {
-            let types = types.iter().copied().collect();
-            store.learn(&group(&["i-1", "i-2"]), &revisions(), &types, None, now())
-        };
-        assert_eq!(look(&["m6i.large"]), None);
-        for _ in 0..3 {
-            let learned = look(&["m5.xlarge"]).expect("is known");
-            assert_eq!((learned.labels["team"].as_str(), learned.varying.len()), ("red", 0));
-        }
-        let varying = look(&["m5.large", "m5.xlarge"]).expect("is known");
-        assert_eq!((varying.labels.len(), varying.settled.len()), (0, 2));
-        assert_eq!(look(&["m5.xlarge"]).expect("is known").settled.len(), 1);
     }
 
     #[test]

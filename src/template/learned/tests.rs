@@ -14,13 +14,6 @@ fn revisions(version: u32) -> BTreeSet<Revision> {
     [Revision(format!("lt-1:{version}"))].into()
 }
 
-const BOTH: [&str; 2] = ["m5.large", "m5.xlarge"];
-
-/// The types that the group may launch.
-fn types() -> BTreeSet<&'static str> {
-    BOTH.into()
-}
-
 /// An `m5.large` that is Ready from the start of time, the `n`th of its group.
 fn node(n: i64) -> NodeView {
     let labels = [
@@ -58,7 +51,7 @@ fn tainted(mut node: NodeView, key: &str) -> NodeView {
 
 fn learned(known: Option<&Learned>, nodes: &[NodeView]) -> Option<Learned> {
     let nodes: Vec<_> = nodes.iter().cloned().map(Arc::new).collect();
-    Learned::from(known, &revisions(1), &types(), None, &nodes, at(1000))
+    Learned::from(known, &revisions(1), None, &nodes, at(1000))
 }
 
 fn first(nodes: &[NodeView]) -> Learned {
@@ -72,6 +65,8 @@ fn keys(learned: &Learned) -> Vec<&str> {
 fn taint_keys(learned: &Learned) -> Vec<&str> {
     learned.taints.iter().map(|taint| taint.key.as_str()).collect()
 }
+
+const BOTH: [&str; 2] = ["m5.large", "m5.xlarge"];
 
 /// The labels of a new node of a group of these types.
 fn among<'a>(types: &[&str], learned: &'a Learned) -> Vec<&'a str> {
@@ -158,14 +153,10 @@ fn another_launch_template_makes_it_forget_all_but_memory_and_no_nodes_do_not() 
     let known = first(&[node(1)]);
     assert_eq!(learned(Some(&known), &[]), Some(known.clone()));
     let look = |known: &Learned, version: u32, nodes: &[Arc<NodeView>]| {
-        Learned::from(Some(known), &revisions(version), &types(), None, nodes, at(1000))
-            .expect("memory is known")
+        Learned::from(Some(known), &revisions(version), None, nodes, at(1000)).expect("memory is known")
     };
-    let memory_only = Learned {
-        revisions: revisions(2),
-        memory: [("m5.large".to_owned(), 7_900_000)].into(),
-        ..Learned::default()
-    };
+    // Of no revision: an older version would take it for what nodes of this one have shown.
+    let memory_only = Learned { memory: [("m5.large".to_owned(), 7_900_000)].into(), ..Learned::default() };
     let second = look(&known, 2, &[]);
     assert_eq!((&second, second.has_seen_nodes()), (&memory_only, false));
     let third = look(&second, 3, &[]);
@@ -179,7 +170,7 @@ fn another_launch_template_makes_it_forget_all_but_memory_and_no_nodes_do_not() 
     assert_eq!(look(&anew, 4, &[]).memory_kib("m5.large"), Some(7_800_000));
     // A group whose nodes have shown none has nothing to keep.
     let unknown = Learned { types: BTreeMap::new(), ..known };
-    assert_eq!(Learned::from(Some(&unknown), &revisions(2), &types(), None, &[], at(1000)), None);
+    assert_eq!(Learned::from(Some(&unknown), &revisions(2), None, &[], at(1000)), None);
 }
 
 /// What EKS says of a node group with one label and these taints.
@@ -199,7 +190,7 @@ fn eks(label: (&str, &str), taints: &[&str]) -> ManagedNodeGroup {
 fn eks_and_not_nodes_teaches_what_it_gives_and_its_last_answer_is_remembered() {
     let nodes = [Arc::new(tainted(tainted(node(1), "dedicated"), "own"))];
     let look = |known: Option<&Learned>, given: Option<&ManagedNodeGroup>, nodes: &[Arc<NodeView>]| {
-        Learned::from(known, &revisions(1), &types(), given, nodes, at(1000)).expect("a node was seen")
+        Learned::from(known, &revisions(1), given, nodes, at(1000)).expect("a node was seen")
     };
     let known = look(None, Some(&eks(("team", "red"), &["dedicated"])), &nodes);
     assert_eq!((known.labels["team"].as_str(), taint_keys(&known)), ("red", vec!["dedicated", "own"]));
@@ -218,7 +209,6 @@ fn what_eks_gives_holds_for_all_types_of_a_group() {
     let known = Learned::from(
         None,
         &revisions(1),
-        &types(),
         Some(&eks(("team", "red"), &[])),
         &[Arc::new(labelled(node(1), "rack", "a"))],
         at(1000),
@@ -240,8 +230,7 @@ fn a_taint_that_comes_later_is_not_learned_and_one_that_goes_does_not_come_back(
     // Nodes without any are an answer too.
     let known = first(&[node(1)]);
     assert_eq!(taint_keys(&learned(Some(&known), &[registered()]).expect("nodes")), [""; 0]);
-    let anew =
-        Learned::from(Some(&again), &revisions(2), &types(), None, &[Arc::new(registered())], at(1000));
+    let anew = Learned::from(Some(&again), &revisions(2), None, &[Arc::new(registered())], at(1000));
     assert_eq!(taint_keys(&anew.expect("nodes")), ["dedicated", "licence"]);
 }
 
@@ -271,33 +260,6 @@ fn labels_of_a_group_of_several_types_are_those_that_two_of_them_have() {
     // What both have at one time is the group's.
     let nodes = [large(&["both", "new"]), xlarge(&["both", "new"])];
     assert_eq!(among(&BOTH, &learned(Some(&known), &nodes).expect("nodes")), ["both", "new", "team"]);
-}
-
-#[test]
-fn labels_of_a_type_that_the_group_launches_no_more_are_not_told_of_others() {
-    let gpu = |model: &str| labelled(node(1), "gpu.product", model);
-    let look = |known: Option<&Learned>, types: &[&'static str], node: NodeView| {
-        let types = types.iter().copied().collect();
-        let given = eks(("tier", "web"), &[]);
-        Learned::from(known, &revisions(1), &types, Some(&given), &[Arc::new(node)], at(1000))
-            .expect("a node was seen")
-    };
-    let starting = |node: NodeView| NodeView { ready_since: Some(at(990)), ..node };
-    let old = labelled(tainted(gpu("T4"), "old"), INSTANCE_TYPE, "g4dn.xlarge");
-    let fresh = look(None, &["g4dn.xlarge"], starting(old.clone()));
-    assert_eq!(among(&["g4dn.xlarge"], &fresh), ["gpu.product", "team", "tier"], "the first one counts");
-    let known = look(Some(&fresh), &["g4dn.xlarge"], old);
-    assert_eq!(among(&["g4dn.xlarge"], &known), ["gpu.product", "team", "tier"]);
-    for others in [&["g5.xlarge"][..], &["g4dn.xlarge", "g5.xlarge"], &["g5.xlarge", "g6.xlarge"]] {
-        assert_eq!(among(others, &known), ["tier"], "{others:?}: EKS gives it to all");
-    }
-    assert_eq!(taint_keys(&known), ["old"], "of the group, until a node shows otherwise");
-    // The next type's nodes teach as the first ones did, and nothing varies that each type has alike.
-    let new = labelled(tainted(gpu("A10G"), "new"), INSTANCE_TYPE, "g5.xlarge");
-    let swapped = look(Some(&known), &["g5.xlarge"], new);
-    assert_eq!(among(&["g5.xlarge"], &swapped), ["gpu.product", "team", "tier"]);
-    assert_eq!((swapped.labels["gpu.product"].as_str(), taint_keys(&swapped)), ("A10G", vec!["new"]));
-    assert!(swapped.varying.is_empty(), "{:?}", swapped.varying);
 }
 
 #[test]
@@ -333,7 +295,7 @@ fn nodes_that_have_just_started_do_not_change_what_an_earlier_run_knew() {
 fn the_last_answer_of_eks_survives_until_it_answers_again() {
     let nodes = [Arc::new(tainted(node(1), "own"))];
     let look = |given: Option<&ManagedNodeGroup>| {
-        Learned::from(None, &revisions(1), &types(), given, &nodes, at(1000)).expect("a node was seen")
+        Learned::from(None, &revisions(1), given, &nodes, at(1000)).expect("a node was seen")
     };
     let (earlier, since) = (look(Some(&eks(("tier", "web"), &["gpu"]))), look(None));
     let merged = since.merged(&earlier);
@@ -380,7 +342,7 @@ fn a_device_that_has_failed_on_the_last_node_is_not_missing_on_the_next_one() {
         Figures { capacity: of(capacity), allocatable: of(allocatable) }
     };
     for (shown, expected) in
-        [((8, 7), (8, 8)), ((7, 7), (8, 8)), ((8, 8), (8, 8)), ((32, 32), (32, 32)), ((32, 28), (32, 28))]
+        [((8, 7), (8, 8)), ((4, 4), (4, 4)), ((8, 8), (8, 8)), ((32, 32), (32, 32)), ((32, 28), (32, 28))]
     {
         let types = [("p4d.24xlarge".to_owned(), gpus(shown.0, shown.1))].into();
         let learned = Learned { types, ..Learned::default() };
@@ -413,4 +375,27 @@ fn it_is_read_back_as_it_was_written() {
     let learned = Learned { memory, ..learned };
     let text = serde_json::to_string(&learned).expect("is written");
     assert_eq!(serde_json::from_str::<Learned>(&text).expect("is read"), learned);
+}
+
+#[test]
+fn what_one_type_has_shown_is_not_told_of_another_that_took_its_place() {
+    let settled = |types: &[&str]| Learned {
+        labels: [("gpu.product".to_owned(), "T4".to_owned()), ("tier".to_owned(), "web".to_owned())].into(),
+        given: Given { labels: ["tier".to_owned()].into(), ..Given::default() },
+        settled: types.iter().map(|&name| name.to_owned()).collect(),
+        ..Learned::default()
+    };
+    for (of, launched, speak) in [
+        (&["g4dn.xlarge"][..], &["g4dn.xlarge"][..], true),
+        (&["g4dn.xlarge"], &["g5.xlarge"], false),
+        (&["g4dn.xlarge", "g5.xlarge"], &["g5.xlarge"], true),
+        (&["g4dn.xlarge", "g5.xlarge"], &["g5.xlarge", "g6.xlarge"], true),
+        (&["g4dn.xlarge"], &["g4dn.xlarge", "g5.xlarge"], false),
+        (&[], &["g5.xlarge"], true),
+        (&["k3s"], &["g5.xlarge"], true),
+        (&[""], &["g5.xlarge"], true),
+    ] {
+        let expected = if speak { &["gpu.product", "tier"][..] } else { &["tier"] };
+        assert_eq!(among(launched, &settled(of)), expected, "{of:?} {launched:?}");
+    }
 }
