@@ -26,6 +26,7 @@ const HELD_BY_THEN: SignedDuration = SignedDuration::from_mins(6);
 
 const SPOT: SignedDuration = SignedDuration::from_mins(2);
 const RETIREMENT: SignedDuration = SignedDuration::from_mins(20);
+const FAR_AHEAD: SignedDuration = SignedDuration::from_hours(10 * 24);
 
 /// Kept back on top of grace and flush: margin, time to kill, a late timer, a write.
 const MARGIN: SignedDuration = SignedDuration::from_secs(20);
@@ -36,6 +37,7 @@ impl History {
         let notices = self.diary.iter().filter_map(|(at, note)| match note {
             Note::Asked(Cause::Spot, machine) if machine.instance == instance => Some(*at + SPOT),
             Note::Asked(Cause::Scheduled, machine) if machine.instance == instance => Some(*at + RETIREMENT),
+            Note::Asked(Cause::FarAhead, machine) if machine.instance == instance => Some(*at + FAR_AHEAD),
             _ => None,
         });
         let ours = self.scenario.program.drain_timeout.filter(|_| !self.scenario.program.waits_at_deadline);
@@ -112,7 +114,11 @@ impl History {
     pub(super) fn limited_since(&self, instance: &str, at: Timestamp) -> Option<Timestamp> {
         let group = self.lives.get(instance).map_or("", |life| life.group.as_str());
         let notices = self.diary.iter().filter_map(|(at, note)| match note {
-            Note::Asked(Cause::Spot | Cause::Scheduled, machine) if machine.instance == instance => Some(*at),
+            Note::Asked(Cause::Spot | Cause::Scheduled | Cause::FarAhead, machine)
+                if machine.instance == instance =>
+            {
+                Some(*at)
+            }
             Note::AskedOfGroup(GroupCause::Hook(_), name) if name == group => Some(*at),
             _ => None,
         });
