@@ -276,7 +276,6 @@ impl CloudProvider for Provider {
         _: Request<NodeGroupsRequest>,
     ) -> Result<Response<NodeGroupsResponse>, Status> {
         self.answer(Rpc::NodeGroups, async {
-            self.visits.goes_on(&self.groups, &self.clock).await;
             let view = self.view()?;
             let node_groups = view.groups.values().map(|group| answers::node_group(group, &*self.scale_ins));
             Ok(NodeGroupsResponse { node_groups: node_groups.collect() })
@@ -335,7 +334,7 @@ impl CloudProvider for Provider {
         self.answer(Rpc::Refresh, async {
             // Without groups, newer versions would go on, and forget their scale-ups under way.
             self.view()?;
-            self.visits.begins_a_loop(&self.groups, &self.clock).await;
+            self.visits.received(&self.groups, &self.clock).await;
             Ok(RefreshResponse {})
         })
         .await
@@ -346,7 +345,6 @@ impl CloudProvider for Provider {
         request: Request<NodeGroupTargetSizeRequest>,
     ) -> Result<Response<NodeGroupTargetSizeResponse>, Status> {
         self.answer(Rpc::NodeGroupTargetSize, async {
-            self.visits.goes_on(&self.groups, &self.clock).await;
             let group = self.group(&request.get_ref().id)?;
             let target_size = sizes::target_size(&group.asg, |i| self.scale_ins.leaves(&group.asg.name, i));
             Ok(NodeGroupTargetSizeResponse { target_size })
@@ -395,7 +393,6 @@ impl CloudProvider for Provider {
         request: Request<NodeGroupNodesRequest>,
     ) -> Result<Response<NodeGroupNodesResponse>, Status> {
         self.answer(Rpc::NodeGroupNodes, async {
-            self.visits.goes_on(&self.groups, &self.clock).await;
             Ok(NodeGroupNodesResponse { instances: self.instances(&request.get_ref().id)? })
         })
         .await

@@ -1,5 +1,4 @@
-//! cluster-autoscaler's loops: when it comes to this process from another one, the groups are looked at before it is answered. A loop
-//! begins with Refresh; a connection that ends in the midst of one has it come with another question.
+//! cluster-autoscaler's Refresh: when it comes to this process from another one, the groups are looked at before it is answered.
 //!
 //! Discovery has its own poll interval, and knows at once what this process changes: a look for every Refresh would be six a minute. What
 //! another replica has changed it may learn a minute later. Until then a size that cluster-autoscaler has set there would seem not to be
@@ -31,22 +30,9 @@ struct Visit {
 impl Visits {
     /// cluster-autoscaler is here. If it was away, and the groups have not been looked at since it came, waits for that; not for
     /// longer than an RPC may take.
-    pub(super) async fn begins_a_loop(&self, groups: &Groups, clock: &Clock) {
+    pub(super) async fn received(&self, groups: &Groups, clock: &Clock) {
         let now = clock.now();
-        if let Some(came) = self.note(now) {
-            self.look(came, now, groups).await;
-        }
-    }
-
-    /// The same in the midst of a loop, in which it asks hundreds of questions: the first one alone waits.
-    pub(super) async fn goes_on(&self, groups: &Groups, clock: &Clock) {
-        let now = clock.now();
-        if let Some(came) = self.note(now).filter(|came| *came == now) {
-            self.look(came, now, groups).await;
-        }
-    }
-
-    async fn look(&self, came: Timestamp, now: Timestamp, groups: &Groups) {
+        let Some(came) = self.note(now) else { return };
         let looked = Deadline::start().call("looking at the groups", groups.refreshed(came)).await;
         if looked.is_ok() {
             self.looked(came);

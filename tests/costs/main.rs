@@ -12,9 +12,7 @@ use std::time::Duration;
 use allocation_counter::{AllocationInfo, measure};
 use ebbtide::cluster::{NodeView, Nodes, Sink};
 use ebbtide::provider::proto::cloud_provider_server::CloudProvider as _;
-use ebbtide::provider::proto::{
-    NodeGroupForNodeRequest, NodeGroupNodesRequest, NodeGroupTargetSizeRequest, RefreshRequest,
-};
+use ebbtide::provider::proto::{NodeGroupForNodeRequest, NodeGroupNodesRequest, NodeGroupTargetSizeRequest};
 use ebbtide::template::LearnedStore;
 use fixture::{NODES, for_node_request, group, instance, listed, provider, seen, text};
 use futures::FutureExt as _;
@@ -84,10 +82,6 @@ async fn an_rpc_allocates_what_its_answer_holds_and_little_else() {
     let texts: Vec<String> = (0..NODES).map(text).collect();
     let provider = provider(Arc::new(listed(&texts)));
     let request = for_node_request();
-    // The first question of a loop waits for a look at the groups, which nobody has here.
-    tokio::time::pause();
-    provider.refresh(Request::new(RefreshRequest {})).await.expect("answered");
-    tokio::time::resume();
     let for_node = cost(|| {
         let request = NodeGroupForNodeRequest::decode(&request[..]).expect("a request");
         let answer = provider.node_group_for_node(Request::new(request)).now_or_never().expect("at once");

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ebbtide::config::Config;
 use ebbtide::groups::selector::Selectors;
 use ebbtide::k8s::names::TO_BE_DELETED;
-use ebbtide::provider::proto::{Instance, NodeGroupTargetSizeRequest};
+use ebbtide::provider::proto::Instance;
 use ebbtide::sim::autoscaler::{Event, Options, Version};
 use ebbtide::sim::aws::{
     self, Behaviour, GroupSpec, LaunchFailure, LifecycleState, Operation, TemplateData, TemplateSpec,
@@ -285,28 +285,6 @@ async fn what_was_bought_through_one_replica_is_not_bought_again_through_another
         nothing_failed(&autoscaler, version);
         assert_eq!(autoscaler.bought(), [(GROUP.to_owned(), 3)].into(), "{version:?}");
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_was_bought_through_one_replica_is_seen_by_another_that_a_loop_goes_on_with() {
-    let scene = Scene::with([group(GROUP, 2)]).await;
-    let other = Program::start(&scene.world, second(config()));
-    tokio::time::sleep(SOON).await;
-    let looks = |w: &World| w.aws.calls(Operation::DescribeAutoScalingGroups);
-    let before = looks(&scene.world);
-    assert!(scene.world.until(SOON, |w| looks(w) >= before + 2).await);
-    scene.increase(3).await.expect("raised");
-    let request = NodeGroupTargetSizeRequest { id: GROUP.to_owned() };
-    let told = other.client().node_group_target_size(request.clone()).await.expect("answered");
-    assert_eq!(told.into_inner().target_size, 5);
-    // With AWS away, the first question of a loop waits for a while, and no other.
-    tokio::time::sleep(Duration::from_mins(1)).await;
-    scene.world.aws.outage(true);
-    let began = tokio::time::Instant::now();
-    for _ in 0..100 {
-        let _ = other.client().node_group_target_size(request.clone()).await;
-    }
-    assert!(began.elapsed() < seconds(5), "{:?}", began.elapsed());
 }
 
 /// cluster-autoscaler gives up what is listed for a quarter of an hour, by its name, and may come to another replica every ten minutes.
