@@ -22,9 +22,10 @@ use crate::k8s::names;
 pub(super) fn build(facts: &Facts<'_>, zone: &str, first: &TypeInfo, figures: &Figures) -> Node {
     // Needs a name that no real node has; cluster-autoscaler names its copies itself.
     let name = format!("{}-template-{}", facts.group, first.name);
-    let mut labels = computed_labels(facts, zone, first, &name);
-    labels.extend(model(facts, first, figures).map(|model| (devices::LABEL.to_owned(), model.to_owned())));
     let types: Vec<_> = facts.type_names().collect();
+    let mut labels = computed_labels(facts, zone, first, &name);
+    let model = model(facts, &types, first, figures);
+    labels.extend(model.map(|model| (devices::LABEL.to_owned(), model.to_owned())));
     let learned = facts.learned.into_iter().flat_map(|learned| learned.labels_among(&types));
     labels.extend(learned.map(|(key, value)| (key.clone(), value.clone())));
     labels.extend(facts.described().map(|described| described.labels.clone()).unwrap_or_default());
@@ -81,10 +82,9 @@ fn node_info(node_group: &ManagedNodeGroup) -> Option<NodeSystemInfo> {
 }
 
 /// The GPU model label, unless real nodes have shown whether they have it.
-fn model(facts: &Facts<'_>, first: &TypeInfo, figures: &Figures) -> Option<&'static str> {
+fn model(facts: &Facts<'_>, types: &[&str], first: &TypeInfo, figures: &Figures) -> Option<&'static str> {
     let has_gpu = figures.capacity.devices.contains_key(devices::NVIDIA);
-    let types: Vec<_> = facts.type_names().collect();
-    let has_shown = |learned: &Learned| learned.has_seen_nodes() && !learned.is_of_another_type(&types);
+    let has_shown = |learned: &Learned| learned.has_seen_nodes() && !learned.is_of_another_type(types);
     let was_seen = facts.learned.is_some_and(has_shown);
     devices::model(first).filter(|_| has_gpu && !was_seen)
 }

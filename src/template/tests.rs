@@ -36,15 +36,11 @@ fn template_of(
     let specs = [Arc::new(spec.clone())];
     let types: Vec<_> = types.iter().map(|info| Candidate { info, specs: &specs }).collect();
     let facts = Facts {
-        group: "web",
-        region: "eu-west-1",
-        zones: &zones,
         zone_id: Some("euw1-az2"),
-        types: &types,
         market: Some(Market::Spot),
         eks: Some(Managed { name: "workers", described }),
         learned,
-        tags: &tags,
+        ..bare(&types, &zones, &tags)
     };
     let template = Template::of(&facts, &Settings::default()).expect("has a type and a zone");
     Node::decode(template.encoded).expect("is a Node")
@@ -60,6 +56,21 @@ fn allocatable(node: &Node, resource: &str) -> Option<String> {
 
 fn capacity_of(node: &Node, resource: &str) -> Option<String> {
     node.status.as_ref()?.capacity.get(resource)?.string.clone()
+}
+
+/// Facts about a group of which nothing else is known.
+fn bare<'a>(types: &'a [Candidate<'a>], zones: &'a [String], tags: &'a NodeTags) -> Facts<'a> {
+    Facts {
+        group: "web",
+        region: "eu-west-1",
+        zones,
+        zone_id: None,
+        types,
+        market: None,
+        eks: None,
+        learned: None,
+        tags,
+    }
 }
 
 #[test]
@@ -259,17 +270,7 @@ fn a_type_with_a_launch_template_of_its_own_has_that_ones_disk_and_pods() {
     ] {
         let types =
             [Candidate { info: &large, specs: specs[0] }, Candidate { info: &xlarge, specs: specs[1] }];
-        let facts = Facts {
-            group: "web",
-            region: "eu-west-1",
-            zones: &zones,
-            zone_id: None,
-            types: &types,
-            market: None,
-            eks: None,
-            learned: None,
-            tags: &tags,
-        };
+        let facts = bare(&types, &zones, &tags);
         let template = Template::of(&facts, &Settings { mixed, ..Settings::default() }).expect("has types");
         let node = Node::decode(template.encoded).expect("is a Node");
         let (gib, pods) = expected;
@@ -333,17 +334,8 @@ fn the_market_is_told_only_where_it_is_one() {
 #[test]
 fn without_a_known_type_there_is_no_template() {
     let tags = NodeTags::default();
-    let facts = Facts {
-        group: "web",
-        region: "eu-west-1",
-        zones: &["eu-west-1a".to_owned()],
-        zone_id: None,
-        types: &[],
-        market: None,
-        eks: None,
-        learned: None,
-        tags: &tags,
-    };
+    let zones = ["eu-west-1a".to_owned()];
+    let facts = bare(&[], &zones, &tags);
     let error = Template::of(&facts, &Settings::default()).expect_err("has no type");
     assert_eq!(error.to_string(), "no instance type of the group is known");
 }

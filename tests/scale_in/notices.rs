@@ -394,13 +394,7 @@ async fn of_machines_whose_maintenance_is_weeks_away_a_tenth_of_the_group_is_dra
         if killed {
             scene.kill().await;
         }
-        let mut most = 0;
-        scene
-            .until(|w| {
-                most = most.max(under_way(w, &machines));
-                machines.iter().all(|machine| is_released(w, machine))
-            })
-            .await;
+        let most = scene.most_at_once(&machines, under_way).await;
         assert_eq!(most, 2, "killed: {killed}");
         for machine in &machines {
             assert_eq!(causes(&scene.world, machine), ["scheduled-event"]);
@@ -444,13 +438,7 @@ async fn a_wish_on_a_node_whose_maintenance_is_weeks_away_waits_for_its_turn_as_
     for machine in &machines {
         scene.annotate(machine, Some("replace")).await;
     }
-    let mut most = 0;
-    scene
-        .until(|w| {
-            most = most.max(under_way(w, &machines));
-            machines.iter().all(|machine| is_released(w, machine))
-        })
-        .await;
+    let most = scene.most_at_once(&machines, under_way).await;
     assert_eq!(most, 2);
 }
 

@@ -49,6 +49,13 @@ fn left(world: &World, url: &str) -> (usize, u32) {
     (all.len(), all.iter().map(|message| message.received).max().unwrap_or_default())
 }
 
+/// Of an interruption that is told now, this machine's pod `web` hears in time.
+async fn assert_interruption_is_heard(scene: &Scene, machine: &Machine) {
+    scene.world.aws.interrupt_spot(&machine.instance);
+    scene.pass_some(Duration::from_mins(1)).await;
+    assert!(is_asked(&scene.world, "web"));
+}
+
 #[tokio::test(start_paused = true)]
 async fn maintenance_waits_for_its_turn_no_longer_than_its_message_is_kept() {
     let (scene, url) = scene_of(group(3), config()).await;
@@ -89,9 +96,7 @@ async fn a_backlog_of_old_lifecycle_actions_keeps_no_interruption_from_being_hea
         scene.world.aws.put_message(&url, body).expect("there");
     }
     scene.pass_some(Duration::from_secs(5)).await;
-    scene.world.aws.interrupt_spot(&machine.instance);
-    scene.pass_some(Duration::from_mins(1)).await;
-    assert!(is_asked(&scene.world, "web"));
+    assert_interruption_is_heard(&scene, &machine).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -112,9 +117,7 @@ async fn a_thousand_machines_that_wait_for_their_turn_keep_no_interruption_from_
     }
     scene.pass_some(Duration::from_mins(2)).await;
     assert_eq!(causes(&scene.world, &second), [""; 0], "it waits");
-    scene.world.aws.interrupt_spot(&third.instance);
-    scene.pass_some(Duration::from_mins(1)).await;
-    assert!(is_asked(&scene.world, "web"));
+    assert_interruption_is_heard(&scene, &third).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -133,19 +136,35 @@ async fn a_message_about_several_instances_is_left_to_others_once_ours_are_done(
 
 #[tokio::test(start_paused = true)]
 async fn what_is_done_about_one_of_several_instances_is_not_done_again() {
-    let (scene, url) = scene_of(group(2), config()).await;
-    let machine = scene.first();
-    scene.run([pod("web").on(&machine.name).grace(600).exits_after(500)]).await;
-    let now = scene.world.clock.now();
-    let body = maintenance("one", now, now + days(14), &[&machine.instance, FOREIGN]);
-    scene.world.aws.put_message(&url, body).expect("there");
-    scene.until(|w| is_asked(w, "web")).await;
-    scene.pass_some(Duration::from_mins(1)).await;
-    scene.annotate(&machine, None).await;
-    let cancelled = records(&scene.world, &machine).len();
-    scene.pass_some(Duration::from_hours(3)).await;
-    assert!(left(&scene.world, &url).1 >= 2, "it has come again");
-    assert_eq!(records(&scene.world, &machine).len(), cancelled, "and was not begun again");
+    // Out of service, the other one is its operator's, and the message waits for it.
+    for other_waits in [false, true] {
+        let (scene, url) = scene_of(held_group(3, 60), config()).await;
+        let [machine, other, _]: [Machine; 3] = scene.machines().try_into().expect("three");
+        scene.run([pod("web").on(&machine.name).grace(600).exits_after(500)]).await;
+        let mut instances = vec![machine.instance.as_str(), FOREIGN];
+        if other_waits {
+            scene.world.aws.set_aside(&other.instance, false);
+            scene.pass_some(Duration::from_mins(2)).await;
+            instances.push(&other.instance);
+        }
+        let now = scene.world.clock.now();
+        scene
+            .world
+            .aws
+            .put_message(&url, maintenance("one", now, now + days(14), &instances))
+            .expect("there");
+        scene.until(|w| is_asked(w, "web")).await;
+        scene.pass_some(Duration::from_mins(1)).await;
+        scene.annotate(&machine, None).await;
+        let cancelled = records(&scene.world, &machine).len();
+        scene.pass_some(Duration::from_hours(3)).await;
+        assert!(left(&scene.world, &url).1 >= 2, "it has come again");
+        assert_eq!(
+            records(&scene.world, &machine).len(),
+            cancelled,
+            "and was not begun again: {other_waits}"
+        );
+    }
 }
 
 #[tokio::test(start_paused = true)]

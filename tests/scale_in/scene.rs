@@ -172,6 +172,21 @@ impl Scene {
         self.until(|w| is_released(w, machine)).await;
     }
 
+    /// Waits until all of them have been let go. Returns how many were under way at once at the most.
+    pub(crate) async fn most_at_once(
+        &self,
+        machines: &[Machine],
+        under_way: impl Fn(&World, &[Machine]) -> usize,
+    ) -> usize {
+        let mut most = 0;
+        self.until(|w| {
+            most = most.max(under_way(w, machines));
+            machines.iter().all(|machine| is_released(w, machine))
+        })
+        .await;
+        most
+    }
+
     pub(crate) async fn until_gone(&self, machine: &Machine) {
         self.until(|w| w.cluster.node(&machine.name).is_none()).await;
     }

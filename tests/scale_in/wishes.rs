@@ -53,13 +53,7 @@ async fn of_many_wishes_no_more_are_carried_out_at_once_than_are_allowed_and_the
         if killed {
             scene.kill().await;
         }
-        let mut most = 0;
-        scene
-            .until(|w| {
-                most = most.max(under_way(w, &wished));
-                wished.iter().all(|machine| is_released(w, machine))
-            })
-            .await;
+        let most = scene.most_at_once(&wished, under_way).await;
         assert_eq!(most, 2, "killed: {killed}");
         let names: Vec<&String> = wished.iter().map(|machine| &machine.name).collect();
         assert_eq!(begun(&scene.world).iter().collect::<Vec<_>>(), names, "killed: {killed}");
@@ -79,13 +73,7 @@ async fn wishes_made_at_one_moment_are_not_all_carried_out_at_once() {
             .await;
         scene.annotate(machine, Some("replace")).await;
     }
-    let mut most = 0;
-    scene
-        .until(|w| {
-            most = most.max(under_way(w, &machines));
-            machines.iter().all(|machine| is_released(w, machine))
-        })
-        .await;
+    let most = scene.most_at_once(&machines, under_way).await;
     assert_eq!(most, 3);
     assert_nothing_lost(&scene.world);
 }
@@ -106,14 +94,11 @@ async fn a_record_written_by_hand_waits_for_its_turn_as_a_wish_does() {
         });
         scene.annotate(machine, Some(&record.to_string())).await;
     }
-    let mut most = 0;
-    scene
-        .until(|w| {
-            let asked = |m: &&Machine| is_asked(w, &format!("web-{}", m.name)) && !is_released(w, m);
-            most = most.max(machines[..3].iter().filter(asked).count());
-            machines[..3].iter().all(|machine| is_released(w, machine))
-        })
-        .await;
+    let asked = |w: &World, machines: &[Machine]| {
+        let asked = |m: &&Machine| is_asked(w, &format!("web-{}", m.name)) && !is_released(w, m);
+        machines.iter().filter(asked).count()
+    };
+    let most = scene.most_at_once(&machines[..3], asked).await;
     assert_eq!(most, 1);
     assert_nothing_lost(&scene.world);
 }

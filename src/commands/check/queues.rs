@@ -12,8 +12,8 @@ use crate::telemetry::chain;
 /// A message about somebody else's instance comes again until it has lapsed, two weeks later at most: docs/notices.md.
 const NORMAL_RECEIVES: u32 = 500;
 
-/// What waits for its turn counts on its message for three days: docs/notices.md.
-const KEPT: Duration = Duration::from_hours(4 * 24);
+/// SQS's default. What waits for its turn counts on its message for three days of it: docs/notices.md.
+const DEFAULT_RETENTION: Duration = Duration::from_hours(4 * 24);
 
 /// The principal of EventBridge's rules.
 const EVENT_BRIDGE: &str = "events.amazonaws.com";
@@ -90,7 +90,7 @@ fn queue(url: &str, queue: &QueueAttributes, found: &mut Vec<Finding>) {
             say(Severity::Note, text, "a redrive policy with a maxReceiveCount of 1000, and an alarm");
         }
     }
-    if let Some(kept) = queue.retention.filter(|kept| *kept < KEPT) {
+    if let Some(kept) = queue.retention.filter(|kept| *kept < DEFAULT_RETENTION) {
         let text = format!(
             "keeps messages for {} only: they are lost while no ebbtide runs, and so is maintenance that waits for its turn",
             told(kept)
