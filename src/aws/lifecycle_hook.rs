@@ -44,6 +44,12 @@ impl Hook {
         Self { name: name.into(), group: group.into(), heartbeat_timeout, global_timeout, abandons: true }
     }
 
+    /// The same with another time-out.
+    #[must_use]
+    pub fn with_time_out(self, heartbeat_timeout: Duration) -> Self {
+        Self { abandons: self.abandons, ..Self::new(self.name, self.group, heartbeat_timeout) }
+    }
+
     /// How long a drain may take under it: its longest hold, less a heartbeat time-out.
     pub fn drain_limit(&self) -> Duration {
         self.global_timeout.saturating_sub(self.heartbeat_timeout)

@@ -4,6 +4,7 @@
 //! one loses and looks again.
 
 use std::fmt;
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -146,6 +147,10 @@ pub struct Record {
     pub limited_since: Option<Timestamp>,
     /// How it is given back.
     pub release: Release,
+    /// Heartbeat time-out of our hook when it began to hold the instance, in seconds: AWS goes by that, however the hook is changed
+    /// later. `None`: it does not hold it, or AWS has not told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heartbeat_timeout_seconds: Option<u64>,
     /// When the last workload was seen to have exited, set once flushing: the flush counts from then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub empty_since: Option<Timestamp>,
@@ -175,9 +180,15 @@ impl Record {
             ends_at: None,
             limited_since: None,
             release,
+            heartbeat_timeout_seconds: None,
             empty_since: None,
             terminate_at: None,
         }
+    }
+
+    /// Heartbeat time-out of our hook when it began to hold the instance, if noted.
+    pub fn heartbeat_timeout(&self) -> Option<Duration> {
+        self.heartbeat_timeout_seconds.map(Duration::from_secs)
     }
 
     /// Since when its time is limited as it is now.
@@ -355,6 +366,7 @@ mod tests {
             limit in proptest::option::of(PLAUSIBLE),
             ends in proptest::option::of(PLAUSIBLE),
             limited in proptest::option::of(PLAUSIBLE),
+            heartbeat_timeout_seconds in proptest::option::of(any::<u64>()),
         ) -> Record {
             let at = |s| Timestamp::from_second(s).expect("in range");
             Record {
@@ -362,6 +374,7 @@ mod tests {
                 release_by: limit.map(at),
                 ends_at: ends.map(at),
                 limited_since: limited.map(at),
+                heartbeat_timeout_seconds,
                 ..Record::new(cause, &group, "i-1", release, at(seconds))
             }
         }

@@ -70,6 +70,8 @@ struct Want {
 #[derive(Clone, Debug)]
 struct Known {
     looked_at: Timestamp,
+    /// When it was looked up first.
+    first: Timestamp,
     /// All hooks that hold terminating instances.
     hooks: Vec<Hook>,
     /// Time-outs that our hook had before, one after the other: AWS holds what was held then by them.
@@ -119,6 +121,15 @@ impl HookState {
     }
 }
 
+/// How AWS holds an instance, as far as that is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hold {
+    /// Since when.
+    pub since: Timestamp,
+    /// The time-out of our hook then, as its record has it: this run may never have seen the hook as it was.
+    pub time_out: Option<Duration>,
+}
+
 /// What is known of our hooks in all groups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Knowledge {
@@ -156,17 +167,21 @@ impl Hooks {
         self.state_since(group, None)
     }
 
-    /// The same, ours with the time-outs by which AWS holds an instance that it began to hold at `since`.
-    pub fn state_since(&self, group: &GroupName, since: Option<Timestamp>) -> HookState {
+    /// The same, ours with the time-outs by which AWS holds an instance.
+    pub fn state_since(&self, group: &GroupName, hold: Option<Hold>) -> HookState {
         let Some(slot) = self.slots().get(group).cloned() else { return HookState::Unknown };
         match slot.known() {
             Some(known) => {
                 let hooks = self.terminating(&known);
-                let ours = hooks.ours.map(|hook| known.as_of(hook, since));
+                let ours = hooks.ours.map(|hook| known.as_of(hook, hold));
                 HookState::Known(TerminatingHooks { ours, ..hooks })
             }
             None if slot.want().outage.failures() >= PRESUMED_AFTER => {
-                HookState::Presumed(self.presumed(group))
+                let presumed = self.presumed(group);
+                HookState::Presumed(match hold.and_then(|hold| hold.time_out) {
+                    Some(noted) => presumed.with_time_out(possible(noted)),
+                    None => presumed,
+                })
             }
             None => HookState::Unknown,
         }
@@ -292,10 +307,11 @@ impl Hooks {
 
     /// Replaces what is known of a group's hooks.
     fn learn(&self, slot: &Slot, hooks: Vec<Hook>, now: Timestamp) -> TerminatingHooks {
-        let mut known = Known { looked_at: now, hooks, earlier: Vec::new() };
+        let mut known = Known { looked_at: now, first: now, hooks, earlier: Vec::new() };
         let terminating = self.terminating(&known);
         let mut slot = slot.known.lock().unwrap_or_else(PoisonError::into_inner);
         let before = slot.take().map(|before| {
+            known.first = before.first;
             known.earlier.clone_from(&before.earlier);
             known.earlier.retain(|earlier| now <= later(earlier.gone, signed(LONGEST_HOLD)));
             (before.looked_at, self.terminating(&before))
@@ -314,20 +330,25 @@ impl Hooks {
         terminating
     }
 
-    /// The shortest time-out that our hook has had since `since` (`None`: ever): AWS goes on to hold an instance on the terms on
-    /// which it began to.
-    pub fn shortest_since(&self, group: &GroupName, since: Option<Timestamp>) -> Option<Duration> {
+    /// The shortest time-out that our hook has had since `since` (`None`: ever), also if it is one that was `noted` of then: AWS goes
+    /// on to hold an instance on the terms on which it began to.
+    pub fn shortest_since(
+        &self,
+        group: &GroupName,
+        since: Option<Timestamp>,
+        noted: Option<Duration>,
+    ) -> Option<Duration> {
         let known = self.known(group)?;
         let had = known.earlier.iter().filter(|earlier| since.is_none_or(|since| since <= earlier.gone));
         let now = self.ours(&known).map(|hook| hook.heartbeat_timeout);
-        had.map(|earlier| earlier.time_out).chain(now).min()
+        had.map(|earlier| earlier.time_out).chain(now).chain(noted.map(possible)).min()
     }
 
     /// Our hook of the group as last seen, with the time-outs by which AWS holds an instance that it began to hold at `since`;
     /// `None` also if the group's hooks were never seen.
     pub fn last_seen_since(&self, group: &GroupName, since: Timestamp) -> Option<Hook> {
         let known = self.known(group)?;
-        self.ours(&known).map(|hook| known.as_of(hook, Some(since)))
+        self.ours(&known).map(|hook| known.as_of(hook, Some(Hold { since, time_out: None })))
     }
 
     /// Puts a hook of ours on its group. The cache has it at once: AWS may not show it for a while.
@@ -420,21 +441,29 @@ impl Hooks {
 }
 
 impl Known {
-    /// Our hook with the time-out that it had at `since` (`None`: now). Of two that it may have had then, the shorter.
-    fn as_of(&self, hook: Hook, since: Option<Timestamp>) -> Hook {
-        let Some(since) = since else { return hook };
+    /// Our hook with the time-out that it had when the hold began (`None`: now). Of two that it may have had then, the shorter. Where
+    /// that was long before this run saw the hook, what is noted of then counts.
+    fn as_of(&self, hook: Hook, hold: Option<Hold>) -> Hook {
+        let Some(Hold { since, time_out: noted }) = hold else { return hook };
+        let noted = noted.map(possible);
+        if let Some(time_out) = noted.filter(|_| later(since, signed(HELD_BY_THEN)) <= self.first) {
+            return hook.with_time_out(time_out);
+        }
         let had: Vec<&Earlier> = self.earlier.iter().filter(|earlier| since <= earlier.gone).collect();
         // The first that was surely seen after the hold began is the last that it may have had then.
         let last = had.iter().position(|earlier| later(since, signed(HELD_BY_THEN)) <= earlier.seen);
         let now = last.is_none().then_some(hook.heartbeat_timeout);
         let many = last.map_or(had.len(), |last| last + 1);
-        match had.into_iter().take(many).map(|earlier| earlier.time_out).chain(now).min() {
-            Some(time_out) if time_out != hook.heartbeat_timeout => {
-                Hook { abandons: hook.abandons, ..Hook::new(hook.name, hook.group, time_out) }
-            }
-            _ => hook,
+        match had.into_iter().take(many).map(|earlier| earlier.time_out).chain(now).chain(noted).min() {
+            Some(time_out) => hook.with_time_out(time_out),
+            None => hook,
         }
     }
+}
+
+/// A time-out that is noted where anybody may have written it, as AWS allows one.
+fn possible(noted: Duration) -> Duration {
+    noted.max(SHORTEST_HEARTBEAT)
 }
 
 impl Slot {
@@ -460,6 +489,7 @@ mod tests {
         let hook = |seconds: u64| Hook::new("ours", "web", Duration::from_secs(seconds));
         let known = |earlier: Had| Known {
             looked_at: at(10_000),
+            first: at(0),
             hooks: Vec::new(),
             earlier: earlier
                 .iter()
@@ -492,9 +522,24 @@ mod tests {
             ),
         ];
         for (case, earlier, now, since, expected) in table {
-            let held = known(earlier).as_of(hook(now), Some(at(since)));
+            let held = known(earlier).as_of(hook(now), Some(Hold { since: at(since), time_out: None }));
             assert_eq!(held.heartbeat_timeout, Duration::from_secs(expected), "{case}");
         }
         assert_eq!(known(table[4].1).as_of(hook(60), None), hook(60));
+        // When this run saw the hook first, what is noted, what the hook has now, what counts.
+        for (first, noted, now, expected) in [
+            (2_000, Some(60), 300, 60),
+            (2_000, Some(300), 60, 300),
+            (2_000, None, 300, 300),
+            (1_100, Some(300), 60, 60),
+            (1_100, Some(60), 300, 60),
+            (900, Some(300), 60, 60),
+            (2_000, Some(1), 300, 30),
+        ] {
+            let known = Known { first: at(first), ..known(&[]) };
+            let hold = Hold { since: at(1_000), time_out: noted.map(Duration::from_secs) };
+            let held = known.as_of(hook(now), Some(hold));
+            assert_eq!(held, hook(expected), "{first} {noted:?} {now}");
+        }
     }
 }

@@ -10,6 +10,7 @@
 //! Deadlines are computed from cause, hook and options in [`super::release`], whatever the record says.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -82,6 +83,14 @@ impl Claims {
         self.believed.as_ref()
     }
 
+    /// The time-out by which our hook holds the Node's instance, as its record has it.
+    pub fn heartbeat_timeout(&self, instance: Option<&InstanceId>) -> Option<Duration> {
+        match &self.believed {
+            Some(Written::Record(record)) if Some(&record.instance) == instance => record.heartbeat_timeout(),
+            _ => None,
+        }
+    }
+
     /// When AWS ends the machine of this instance, by a record that may have been written over or taken off since: the notice is
     /// not told again.
     pub fn told_end(&self, instance: &InstanceId) -> Option<Timestamp> {
@@ -136,6 +145,8 @@ fn from_somebody(
         // A notice comes to us, not to others.
         ends_at: before.and_then(|before| before.ends_at).or(told_end),
         limited_since: before.and_then(|before| before.limited_since),
+        // Only who has seen the hook knows.
+        heartbeat_timeout_seconds: before.and_then(|before| before.heartbeat_timeout_seconds),
         requested_at: claimed.requested_at.max(not_before),
         group: before.map_or(claimed.group, |before| before.group.clone()),
         terminate_at: claimed.terminate_at.max(before.and_then(|before| before.terminate_at)),
@@ -278,9 +289,12 @@ mod tests {
         let other = Record { instance: "i-2".into(), ..taken_out.clone() };
         claims.see(&written(&other), false, at(10));
         assert!(matches!(claims.believed(), Some(Written::Unreadable(_))));
+        let taken_out = Record { heartbeat_timeout_seconds: Some(300), ..taken_out };
         let mut claims = Claims::default();
         seen(&mut claims, &taken_out, true, 0);
-        assert_eq!(seen(&mut claims, &far(-10), false, 10).release, Release::CompleteHook);
+        let forged = Record { heartbeat_timeout_seconds: Some(30), ..far(-10) };
+        let kept = seen(&mut claims, &forged, false, 10);
+        assert_eq!((kept.release, kept.heartbeat_timeout_seconds), (Release::CompleteHook, Some(300)));
     }
 
     #[test]

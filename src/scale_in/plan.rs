@@ -263,6 +263,7 @@ fn begin_for_hook(s: &Situation<'_>, group: &GroupName, plan: &mut Plan) {
     let Some(instance) = &s.node.instance else { return };
     let Some(hook) = s.hook.ours() else { return not_held(s, group, instance, plan) };
     let record = Record::new(Cause::LifecycleHook, group, instance, Release::CompleteHook, s.now);
+    let record = release::with_time_out(s, record);
     begin(s, record, Some((hook, s.held_since.unwrap_or(s.now))), plan);
 }
 

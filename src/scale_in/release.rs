@@ -59,7 +59,7 @@ pub(super) fn brought_up_to_date(s: &Situation<'_>, record: &Record, plan: &mut 
     let told = s.expected.and_then(|expected| expected.ends_at).filter(|at| *at > s.now);
     let still_ends = |at: &Timestamp| !has_outlived(s, *at) && !is_called_off(s, *at);
     let ends_at = record.ends_at.filter(still_ends).into_iter().chain(told).min();
-    let changed = Record { release, ends_at, group: group.clone(), ..record.clone() };
+    let changed = with_time_out(s, Record { release, ends_at, group: group.clone(), ..record.clone() });
     let release_by = deadline_of(s, &changed);
     let is_known = is_deadline_known(s, &changed);
     // A machine's end that is told later limits it from now on, whatever else is not known yet.
@@ -73,12 +73,26 @@ pub(super) fn brought_up_to_date(s: &Situation<'_>, record: &Record, plan: &mut 
         (Some(known), Some(written)) => known.duration_since(written).abs() <= AS_GOOD,
         (known, written) => known == written,
     };
-    let is_same = release == record.release && ends_at == record.ends_at && *group == record.group;
+    let is_same = release == record.release
+        && ends_at == record.ends_at
+        && *group == record.group
+        && changed.heartbeat_timeout_seconds == record.heartbeat_timeout_seconds;
     if is_as_good && is_same && s.memory.claims.not_believed().is_none() {
         return changed;
     }
     s.patch(plan, s.with_record(&changed), then);
     changed
+}
+
+/// The record with the time-out by which our hook holds the instance, for a run that knows the hook only as somebody has changed it
+/// meanwhile. Until it is known since when it holds, it is the one that the hook has now.
+pub(super) fn with_time_out(s: &Situation<'_>, record: Record) -> Record {
+    let noted = record.heartbeat_timeout_seconds;
+    if record.release != Release::CompleteHook || noted.is_some() && s.held_since.is_none() {
+        return record;
+    }
+    let HookState::Known(TerminatingHooks { ours: Some(hook), .. }) = &s.hook else { return record };
+    Record { heartbeat_timeout_seconds: Some(hook.heartbeat_timeout.as_secs()), ..record }
 }
 
 /// Whether the machine runs well after the end that AWS has told: that was postponed, or came to nothing.
@@ -208,6 +222,7 @@ fn taken_out(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> Record {
     let held_since = s.held_since.unwrap_or(s.now);
     let release_by = limit(s, record, s.hook.ours(), held_since);
     let held = Record { release: Release::CompleteHook, ..limited(record, release_by, s.now) };
+    let held = with_time_out(s, held);
     s.patch(plan, s.with_record(&held), given_up(s, record));
     held
 }

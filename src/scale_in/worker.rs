@@ -39,7 +39,7 @@ use super::waiting::Progress;
 use crate::clock::later;
 use crate::cluster::{NodeView, PodView, Seen, Sink, brings_news, deliver};
 use crate::dry_run::DryRun;
-use crate::groups::hooks::HookState;
+use crate::groups::hooks::{Hold, HookState};
 use crate::k8s::{GroupName, InstanceId, NodeName};
 use crate::telemetry::{Outage, chain};
 
@@ -408,7 +408,8 @@ impl Worker {
             self.shared.hooks.want(group, self.shared.clock.now());
         }
         let since = node.instance.as_ref().and_then(|instance| self.shared.holds.since(instance));
-        self.shared.hooks.state_since(group, since)
+        let time_out = self.memory.claims.heartbeat_timeout(node.instance.as_ref());
+        self.shared.hooks.state_since(group, since.map(|since| Hold { since, time_out }))
     }
 
     /// When the record was first seen, and how far its clock and the API server's is ahead of ours.

@@ -171,30 +171,49 @@ async fn an_instance_that_is_held_ends_on_the_terms_it_was_held_on_and_its_hook_
 
 #[tokio::test(start_paused = true)]
 async fn a_hook_that_others_change_while_it_holds_an_instance_is_kept_by_the_shorter_time_out() {
-    let scene = Scene::with(held_group(2, 60)).await;
-    let machine = scene.first();
-    scene.run([pod("web").on(&machine.name).grace(900).exits_after(800)]).await;
-    scene.scale_in(&machine, Cause::Group).await;
-    scene.pass_some(seconds(30)).await;
-    scene.world.aws.put_hook("web", HookSpec::terminating("ebbtide").heartbeat(1_800));
-    scene.until_gone(&machine).await;
-    scene.assert_left_well(&machine);
-    assert!(!a_hook_timed_out(&scene.world));
+    for is_killed in [false, true] {
+        let mut scene = Scene::with(held_group(2, 60)).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).grace(900).exits_after(800)]).await;
+        scene.scale_in(&machine, Cause::Group).await;
+        scene.pass_some(seconds(30)).await;
+        scene.world.aws.put_hook("web", HookSpec::terminating("ebbtide").heartbeat(1_800));
+        if is_killed {
+            scene.kill().await;
+        }
+        scene.until_gone(&machine).await;
+        scene.assert_left_well(&machine);
+        assert!(!a_hook_timed_out(&scene.world), "killed: {is_killed}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_hook_that_others_lengthen_while_it_holds_an_instance_ends_when_it_was_to_end() {
-    let scene = Scene::with(held_group(2, 30)).await;
-    let machine = scene.first();
-    scene.world.cluster.add(budget("web").min_available(1));
-    scene.run([pod("web").on(&machine.name).grace(60).exits_after(55)]).await;
-    scene.scale_in(&machine, Cause::Group).await;
-    scene.pass_some(seconds(300)).await;
-    scene.world.aws.put_hook("web", HookSpec::terminating("ebbtide").heartbeat(1_800));
-    scene.until_gone(&machine).await;
-    assert!(!a_hook_timed_out(&scene.world));
-    assert_eq!(graces(&scene.world, "web"), [60]);
-    scene.assert_left_well(&machine);
+    // Killed soon after the hold began, long after, or never.
+    for (cause, change, killed) in [
+        (Cause::Group, 300, None),
+        (Cause::Group, 300, Some(0)),
+        (Cause::Group, 10, Some(900)),
+        (Cause::Autoscaler, 300, Some(0)),
+        (Cause::Autoscaler, 10, Some(0)),
+    ] {
+        let mut scene = Scene::with(held_group(2, 30)).await;
+        let machine = scene.first();
+        scene.world.cluster.add(budget("web").min_available(1));
+        scene.run([pod("web").on(&machine.name).grace(60).exits_after(55)]).await;
+        scene.scale_in(&machine, cause).await;
+        scene.pass_some(seconds(change)).await;
+        scene.world.aws.put_hook("web", HookSpec::terminating("ebbtide").heartbeat(1_800));
+        if let Some(after) = killed {
+            scene.pass_some(seconds(after)).await;
+            scene.kill().await;
+        }
+        scene.until_gone(&machine).await;
+        let case = format!("{cause:?}, changed after {change} s, killed {killed:?} s after that");
+        assert!(!a_hook_timed_out(&scene.world), "{case}");
+        assert_eq!(graces(&scene.world, "web"), [60], "{case}");
+        scene.assert_left_well(&machine);
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -214,15 +233,20 @@ async fn a_hook_that_others_shorten_a_moment_before_it_holds_an_instance_ends_by
 
 #[tokio::test(start_paused = true)]
 async fn a_hook_that_others_shorten_while_it_holds_an_instance_takes_no_time_from_its_workloads() {
-    let scene = Scene::with(held_group(2, 1_800)).await;
-    let machine = scene.first();
-    scene.run([pod("web").on(&machine.name).grace(4 * 3_600).exits_after(9_000)]).await;
-    scene.scale_in(&machine, Cause::Group).await;
-    scene.pass_some(seconds(7_200)).await;
-    scene.world.aws.put_hook("web", HookSpec::terminating("ebbtide").heartbeat(60));
-    scene.until_gone(&machine).await;
-    assert!(!a_hook_timed_out(&scene.world));
-    scene.assert_left_well(&machine);
+    for is_killed in [false, true] {
+        let mut scene = Scene::with(held_group(2, 1_800)).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).grace(4 * 3_600).exits_after(9_000)]).await;
+        scene.scale_in(&machine, Cause::Group).await;
+        scene.pass_some(seconds(7_200)).await;
+        scene.world.aws.put_hook("web", HookSpec::terminating("ebbtide").heartbeat(60));
+        if is_killed {
+            scene.kill().await;
+        }
+        scene.until_gone(&machine).await;
+        assert!(!a_hook_timed_out(&scene.world), "killed: {is_killed}");
+        scene.assert_left_well(&machine);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -24,6 +24,7 @@ use super::deadline;
 use super::held_since::{Question, ask};
 use super::joined::Joined;
 use super::nodeless::{self, Past};
+use super::record::Record;
 use super::terminate;
 use crate::aws::{AwsError, Lifecycle};
 use crate::clock::{elapsed, later, signed};
@@ -239,6 +240,13 @@ fn let_go_at(
     nodeless::let_go_at(past, held.seen, whole_since, shared.holds.needed(instance), limit)
 }
 
+/// The time-out that our hook had when it began to hold the instance, as the record of its Node has it.
+fn noted_time_out(shared: &Shared, instance: &InstanceId) -> Option<Duration> {
+    let nodes = shared.nodes.of_instance(instance);
+    let records = nodes.iter().filter_map(|node| node.record.as_deref()?.record());
+    records.filter(|record| record.instance == *instance).filter_map(Record::heartbeat_timeout).min()
+}
+
 /// Sends a heartbeat, or completes the hook. Returns the pause until the next step, and the error if AWS did not take it.
 async fn tell_hook(shared: &Shared, one: &mut One, step: Step) -> (SignedDuration, Option<AwsError>) {
     let One { group, instance, since, renewed, is_new } = one;
@@ -257,7 +265,8 @@ async fn tell_hook(shared: &Shared, one: &mut One, step: Step) -> (SignedDuratio
         },
     };
     // The hook may have been changed since: AWS holds the instance on the terms on which it began to.
-    let time_out = shared.hooks.shortest_since(group, *since).unwrap_or(hook.heartbeat_timeout);
+    let noted = noted_time_out(shared, instance);
+    let time_out = shared.hooks.shortest_since(group, *since, noted).unwrap_or(hook.heartbeat_timeout);
     let pause = interval(time_out.min(hook.heartbeat_timeout), instance);
     let result = if step == Step::Heartbeat {
         let sent_at = shared.clock.now();
