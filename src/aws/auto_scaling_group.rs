@@ -221,9 +221,11 @@ impl AutoScalingGroup {
 ///
 /// Source: [AutoScalingGroup](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_AutoScalingGroup.html).
 fn frozen(from: &asg::AutoScalingGroup) -> Option<Frozen> {
-    let operator = from.operator.as_ref().and_then(|operator| operator.principal.clone());
-    let deleting = from.status.as_ref().map(|_| Frozen::Deleting);
-    operator.map(Frozen::OperatedBy).or(deleting)
+    // An empty element says nothing.
+    let says = |text: &&str| !text.is_empty();
+    let operator = from.operator.as_ref().and_then(|operator| operator.principal()).filter(says);
+    let deleting = from.status().filter(says).map(|_| Frozen::Deleting);
+    operator.map(|operator| Frozen::OperatedBy(operator.to_owned())).or(deleting)
 }
 
 /// Zone ids by name. Names differ between accounts, and AWS does not list the two in the same order.
@@ -283,7 +285,7 @@ fn weights(from: &asg::AutoScalingGroup) -> Option<Weights> {
         .collect();
     let is_weighted = of_lines.any(|line| line.weighted_capacity().and_then(read).is_some_and(|w| w != 1))
         || of_instances.values().any(|weight| *weight != 1)
-        || from.desired_capacity_type().is_some_and(|kind| kind != "units");
+        || from.desired_capacity_type().is_some_and(|kind| !["", "units"].contains(&kind));
     is_weighted.then_some(Weights { of_instances })
 }
 

@@ -12,6 +12,7 @@ use aws_smithy_types::error::metadata::ProvideErrorMetadata;
 
 use super::Operation;
 use crate::dry_run;
+use crate::telemetry::chain;
 
 /// Why a call to AWS failed.
 #[derive(Debug, thiserror::Error)]
@@ -265,15 +266,14 @@ impl AwsError {
         E: StdError + ProvideErrorMetadata + Send + Sync + 'static,
     {
         match error {
-            SdkError::ServiceError(refusal) => {
+            // The SDK counts an answer that it cannot read as one of the service's errors.
+            SdkError::ServiceError(refusal) if !refusal.raw().status().is_success() => {
                 let status = refusal.raw().status().as_u16();
                 let refusal = refusal.err();
-                Self::of_service(
-                    operation,
-                    status,
-                    refusal.code().unwrap_or("NoCode"),
-                    refusal.message().unwrap_or_default(),
-                )
+                let (code, message) = (refusal.code(), refusal.message());
+                let unreadable = || format!("status {status}: {}", chain(refusal));
+                let message = message.map_or_else(unreadable, str::to_owned);
+                Self::of_service(operation, status, code.unwrap_or("NoCode"), &message)
             }
             unsigned if is_about_credentials(&unsigned) => {
                 Self::NoCredentials { operation, source: Box::new(unsigned) }
@@ -313,12 +313,32 @@ fn is_about_credentials(error: &(dyn StdError + 'static)) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use aws_sdk_autoscaling::operation::terminate_instance_in_auto_scaling_group::TerminateInstanceInAutoScalingGroupError;
+    use aws_smithy_types::body::SdkBody;
+
     use super::*;
 
     fn variant(code: &str, message: &str) -> String {
         let error = AwsError::of_service(Operation::TerminateInstanceInAutoScalingGroup, 400, code, message);
         let debug = format!("{error:?}");
         debug.split([' ', '(']).next().unwrap_or_default().to_owned()
+    }
+
+    #[test]
+    fn an_answer_that_cannot_be_read_may_have_been_one_to_a_call_that_took_effect() {
+        let of_sdk = |status: u16| {
+            let raw = HttpResponse::new(status.try_into().expect("a status"), SdkBody::empty());
+            let error = TerminateInstanceInAutoScalingGroupError::unhandled("no EndTime");
+            AwsError::of_sdk(
+                Operation::TerminateInstanceInAutoScalingGroup,
+                SdkError::service_error(error, raw),
+            )
+        };
+        let (done, refused) = (of_sdk(200), of_sdk(404));
+        assert!(!done.is_refusal() && chain(&done).contains("no EndTime"), "{}", chain(&done));
+        assert!(refused.is_refusal(), "{refused:?}");
+        let text = chain(&refused);
+        assert!(text.contains("404") && text.contains("no EndTime"), "{text}");
     }
 
     #[test]

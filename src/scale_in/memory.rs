@@ -164,6 +164,8 @@ pub struct Memory {
     pub returns: Returns,
     /// When the last termination ended that may have taken effect.
     pub told_at: Option<Timestamp>,
+    /// Whether AWS has said that it does that one.
+    pub is_acknowledged: bool,
     /// The termination that the record notes at this moment certainly had no effect.
     pub void_termination: Option<Timestamp>,
     /// AWS's words if it refuses for good to release the instance.
@@ -432,12 +434,12 @@ impl Memory {
     pub fn note_termination(&mut self, noted_at: Timestamp, result: &Result<(), AwsError>, now: Timestamp) {
         let Err(error) = result else {
             self.refused_by_aws = None;
-            self.told_at = Some(now);
+            (self.told_at, self.is_acknowledged) = (Some(now), true);
             return self.worked(Task::Terminate, now);
         };
         if !error.is_refusal() {
             // A refresh shows whether it took effect; it is never repeated blindly.
-            self.told_at = Some(now);
+            (self.told_at, self.is_acknowledged) = (Some(now), false);
             return self.failed(&Task::Terminate, now, None);
         }
         self.void_termination = Some(noted_at);

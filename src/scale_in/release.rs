@@ -4,8 +4,8 @@
 //! - An instance is released only when no workload is on its node, or when time is up.
 //! - A termination is noted in the record before AWS is called. It is repeated only after [`REPEAT_AFTER`] and a
 //!   later refresh that shows the instance alive: a call whose answer was lost may take effect late, refreshes lag, and a
-//!   second decrement ends a healthy node. Only a call that AWS certainly refused is repeated sooner, and one that another
-//!   process has noted later, after [`SENT_WITHIN`] and [`SIGNATURE_LIFE`].
+//!   second decrement ends a healthy node. Only a call that AWS certainly refused is repeated sooner; later, after [`SENT_WITHIN`]
+//!   and [`SIGNATURE_LIFE`], one with a decrement that another process has noted, or that AWS has acknowledged: it need not be.
 //! - Hooks of others are never completed; ABANDON is never sent.
 //! - What the group takes out itself is not terminated, unless retained (`Terminating:Retained`). Instances outside the
 //!   desired capacity (retained, `Standby`) are terminated without a decrement.
@@ -59,7 +59,8 @@ pub(super) fn brought_up_to_date(s: &Situation<'_>, record: &Record, plan: &mut 
     let told = s.expected.and_then(|expected| expected.ends_at).filter(|at| *at > s.now);
     let still_ends = |at: &Timestamp| !has_outlived(s, *at) && !is_called_off(s, *at);
     let ends_at = record.ends_at.filter(still_ends).into_iter().chain(told).min();
-    let changed = with_time_out(s, Record { release, ends_at, group: group.clone(), ..record.clone() });
+    let changed = Record { release, ends_at, group: group.clone(), ..record.clone() };
+    let changed = if s.held_since.is_some() { with_time_out(s, changed) } else { changed };
     let release_by = deadline_of(s, &changed);
     let is_known = is_deadline_known(s, &changed);
     // A machine's end that is told later limits it from now on, whatever else is not known yet.
@@ -85,14 +86,16 @@ pub(super) fn brought_up_to_date(s: &Situation<'_>, record: &Record, plan: &mut 
 }
 
 /// The record with the time-out by which our hook holds the instance, for a run that knows the hook only as somebody has changed it
-/// meanwhile. Until it is known since when it holds, it is the one that the hook has now.
+/// meanwhile. As long as nobody knows since when it holds, the one that the hook has now.
 pub(super) fn with_time_out(s: &Situation<'_>, record: Record) -> Record {
-    let noted = record.heartbeat_timeout_seconds;
-    if record.release != Release::CompleteHook || noted.is_some() && s.held_since.is_none() {
-        return record;
+    match &s.hook {
+        HookState::Known(TerminatingHooks { ours: Some(hook), .. })
+            if record.release == Release::CompleteHook =>
+        {
+            Record { heartbeat_timeout_seconds: Some(hook.heartbeat_timeout.as_secs()), ..record }
+        }
+        _ => record,
     }
-    let HookState::Known(TerminatingHooks { ours: Some(hook), .. }) = &s.hook else { return record };
-    Record { heartbeat_timeout_seconds: Some(hook.heartbeat_timeout.as_secs()), ..record }
 }
 
 /// Whether the machine runs well after the end that AWS has told: that was postponed, or came to nothing.
@@ -434,8 +437,8 @@ fn may_terminate(s: &Situation<'_>, record: &Record, seen: Timestamp, plan: &mut
     if let Some(at) = told_at(s, record) {
         let is_anothers = s.memory.told_at.is_none_or(|told| told < at);
         let is_repeatable = record.release != Release::TerminateAndDecrement;
-        let anothers = SENT_WITHIN + SIGNATURE_LIFE;
-        let again = later(at, if is_anothers && !is_repeatable { anothers } else { REPEAT_AFTER });
+        let is_long = !is_repeatable && (is_anothers || s.memory.is_acknowledged);
+        let again = later(at, if is_long { SENT_WITHIN + SIGNATURE_LIFE } else { REPEAT_AFTER });
         if seen < again {
             refresh_after(s, again, plan);
             return false;

@@ -56,6 +56,36 @@ async fn looks_that_are_twenty_seconds_old_cost_no_second_termination() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_termination_that_aws_acknowledged_is_not_repeated_though_looks_do_not_show_it_for_minutes() {
+    for group in groups() {
+        let scene = Scene::with(group).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).grace(60).exits_after(20)]).await;
+        scene.pass_some(seconds(150)).await;
+        scene.world.aws.trouble(Which::of(&DESCRIBE).lasting(seconds(400)), Trouble::Stale(seconds(120)));
+        scene.scale_in(&machine, Cause::Autoscaler).await;
+        scene.until_gone(&machine).await;
+        assert_eq!((decrements(&scene.world), scene.world.aws.calls(TERMINATE)), (1, 1));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_termination_whose_answer_nobody_can_read_is_not_repeated() {
+    for group in groups() {
+        let scene = Scene::with(group).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).grace(60).exits_after(20)]).await;
+        // A look that is recent enough, and does not show it yet.
+        scene.world.aws.trouble(Which::of(&DESCRIBE).lasting(seconds(400)), Trouble::Stale(seconds(10)));
+        scene.world.aws.trouble(Which::of(&[TERMINATE]).times(9), Trouble::Unreadable);
+        scene.scale_in(&machine, Cause::Autoscaler).await;
+        scene.until_gone(&machine).await;
+        scene.assert_left_well(&machine);
+        assert_eq!((decrements(&scene.world), scene.world.aws.calls(TERMINATE)), (1, 1));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_termination_that_arrives_after_its_caller_gave_up_or_died_is_not_repeated() {
     for group in groups() {
         for killed in [false, true] {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use serde_json::json;
 
 use super::error::ApiError;
 use super::faults::{Lose, Verdict};
@@ -27,6 +28,8 @@ struct Sight {
     without: Option<String>,
     /// Whether the first page is empty.
     empty_page: bool,
+    /// Whether nobody can read the answer.
+    unreadable: bool,
 }
 
 /// A request that has arrived, and what becomes of it.
@@ -81,7 +84,7 @@ impl State {
             Verdict::Lose(side) | Verdict::Silence(side) => *side == Lose::AfterEffect,
             _ => false,
         };
-        let is_poll = *operation == Operation::ReceiveMessage && is_carried_out;
+        let is_poll = *operation == Operation::ReceiveMessage && is_carried_out && !admitted.sight.empty_page;
         is_poll.then(|| sqs::waits_until(self, form, now)).flatten()
     }
 
@@ -123,6 +126,7 @@ impl State {
         match (verdict, result) {
             (Verdict::Silence(_), _) => None,
             (Verdict::Lose(_), _) | (_, None) => Some(Err(Lost)),
+            (_, Some(Ok(_))) if sight.unreadable => Some(Ok(Reply::xml(200, String::new()))),
             (_, Some(Ok(answer))) => Some(Ok(success(service, action, &answer, &id))),
             (_, Some(Err(error))) => Some(Ok(refusal(service, &error, &id))),
         }
@@ -143,7 +147,7 @@ impl State {
         if without.is_some() {
             self.faults.troubles.gaps.push(now);
         }
-        Sight { stale, without: without.flatten(), empty_page: false }
+        Sight { stale, without: without.flatten(), ..Sight::default() }
     }
 
     fn judge(
@@ -163,6 +167,7 @@ impl State {
             Some(Trouble::Stale(by)) => sight.stale = by,
             Some(Trouble::Without(name)) => sight.without = Some(name),
             Some(Trouble::EmptyPage) => sight.empty_page = true,
+            Some(Trouble::Unreadable) => sight.unreadable = true,
             Some(Trouble::Late(_)) | None => {}
         }
         let verdict = self.faults.judge(operation, form.get("NextToken").is_some(), now, &mut self.jitter);
@@ -188,7 +193,10 @@ impl State {
         for effect in self.faults.take_before(operation) {
             effect(self, now);
         }
-        let result = if let Some(page) = sight.empty_page.then(|| empty_page(operation, form)).flatten() {
+        let is_receive = operation == Operation::ReceiveMessage;
+        let result = if sight.empty_page && is_receive {
+            Ok(Answer::Json(json!({})))
+        } else if let Some(page) = sight.empty_page.then(|| empty_page(operation, form)).flatten() {
             Ok(Answer::Xml(page))
         } else {
             let then = before(now, sight.stale);

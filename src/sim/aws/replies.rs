@@ -49,7 +49,7 @@ pub(super) enum Answer {
 }
 
 impl Reply {
-    fn xml(status: u16, body: String) -> Self {
+    pub(super) fn xml(status: u16, body: String) -> Self {
         Self { status, content_type: "text/xml", error_header: None, body }
     }
 

@@ -64,8 +64,10 @@ pub enum Trouble {
     Late(Duration),
     /// It is answered from a state this old.
     Stale(Duration),
-    /// It is answered with an empty page and a token for the next.
+    /// It is answered with an empty page and a token for the next; a receive from a queue, with no message and at once.
     EmptyPage,
+    /// It is answered, and nobody can read the answer.
+    Unreadable,
     /// Its answer leaves out this group or instance.
     Without(String),
 }

@@ -103,7 +103,7 @@ async fn a_return_to_the_warm_pool_is_told_as_the_end_of_an_instance() {
     let queue = told.bench.aws.queue(&told.queue).expect("it");
     let action = queue.visible.iter().find(|message| message.body.contains("TERMINATING")).expect("told");
     assert!(action.body.contains(r#""Destination":"WarmPool""#), "{}", action.body);
-    let Content::Notices(notices) = Content::read(&action.body) else { panic!("{}", action.body) };
+    let Content::Notices(notices) = Content::read(&action.body, None) else { panic!("{}", action.body) };
     let group = "warm".into();
     assert_eq!(notices[0].news, News::LifecycleAction { group, hook: "ebbtide".to_owned() });
 }
@@ -247,7 +247,7 @@ async fn what_happens_in_a_harsh_world_is_told_in_words_that_the_program_knows()
     let queue = told.bench.aws.queue(&told.queue).expect("it");
     assert!(queue.visible.len() > 10, "{}", queue.visible.len());
     for message in &queue.visible {
-        let content = Content::read(&message.body);
+        let content = Content::read(&message.body, None);
         assert!(!matches!(content, Content::Malformed(_)), "{content:?}: {}", message.body);
     }
 }
