@@ -13,6 +13,7 @@ use serde_json::Value;
 use super::notice::Content;
 use super::retry::{LOOK_UP, RECEIVE, WRITE};
 use super::{Aws, AwsError, Operation};
+use crate::clock::is_plausible;
 
 /// Messages in a call, at most.
 ///
@@ -165,11 +166,12 @@ impl Aws {
 /// `None` without a receipt: it could not be deleted.
 fn message(from: aws_sdk_sqs::types::Message) -> Option<Message> {
     let attribute = |name| from.attributes.as_ref()?.get(&name)?.parse::<i64>().ok();
+    let sent = attribute(Attribute::SentTimestamp).and_then(|at| Timestamp::from_millisecond(at).ok());
     Some(Message {
         received: attribute(Attribute::ApproximateReceiveCount)
             .map_or(1, |count| count.clamp(1, u32::MAX.into()) as u32),
-        sent: attribute(Attribute::SentTimestamp).and_then(|at| Timestamp::from_millisecond(at).ok()),
-        content: Content::read(from.body.as_deref().unwrap_or_default()),
+        content: Content::read(from.body.as_deref().unwrap_or_default(), sent.filter(|at| is_plausible(*at))),
+        sent,
         id: from.message_id.unwrap_or_default(),
         receipt: from.receipt_handle?,
     })

@@ -6,7 +6,7 @@ use ebbtide::config::Config;
 use ebbtide::scale_in::Treatment;
 use ebbtide::sim::aws::{
     Behaviour, Death, Delivery, Event, GroupSpec, Operation, QueueSnapshot, QueueSpec, ScheduledChange,
-    TerminationCause, Timing,
+    TerminationCause, Timing, Trouble, Which,
 };
 use ebbtide::sim::cluster::{budget, pod};
 use ebbtide::sim::program::config;
@@ -224,6 +224,21 @@ async fn while_the_queue_cannot_be_read_refreshes_go_on_and_one_line_says_so() {
     scene.world.aws.deny(Operation::ReceiveMessage, false);
     scene.until(|w| is_empty(w, &url)).await;
     assert!(log.text().contains("the queue of notices can be read again"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queue_that_does_not_wait_for_a_message_is_asked_once_a_second_and_a_notice_is_heard() {
+    let (scene, _url) = scene_of(group(2), config()).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(60).exits_after(30)]).await;
+    let at_once = Which::of(&[Operation::ReceiveMessage]).lasting(Duration::from_secs(60));
+    scene.world.aws.trouble(at_once, Trouble::EmptyPage);
+    let before = scene.world.aws.calls(Operation::ReceiveMessage);
+    scene.pass_some(Duration::from_secs(60)).await;
+    let asked = scene.world.aws.calls(Operation::ReceiveMessage) - before;
+    assert!((40..=61).contains(&asked), "{asked}");
+    scene.world.aws.interrupt_spot(&machine.instance);
+    scene.until(|w| is_asked(w, "web")).await;
 }
 
 #[tokio::test(start_paused = true)]

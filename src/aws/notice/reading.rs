@@ -47,45 +47,49 @@ const BLOCK_WARNING: Duration = Duration::from_mins(10);
 const BLOCK_ENDS_EARLY: Duration = Duration::from_mins(30);
 
 impl Content {
-    /// Reads the body of a message. Texts from the body are quoted, without control characters, and short.
-    pub fn read(body: &str) -> Self {
-        read(body).unwrap_or_else(Self::Malformed)
+    /// Reads the body of a message that was `sent` then, which counts where the body has no time that can be read: people write
+    /// messages too, and a warning must not be lost for that. Texts from the body are quoted, without control characters, and short.
+    pub fn read(body: &str, sent: Option<Timestamp>) -> Self {
+        read(body, sent).unwrap_or_else(Self::Malformed)
     }
 }
 
 /// Reads a body, or tells why nobody can.
-fn read(body: &str) -> Result<Content, String> {
+fn read(body: &str, sent: Option<Timestamp>) -> Result<Content, String> {
     let message = object(body)?;
     // https://docs.aws.amazon.com/sns/latest/dg/sns-sqs-as-subscriber.html
     match (text(&message, "Type"), text(&message, "TopicArn")) {
-        (Some("Notification"), Some(_)) => of_message(&object(required(&message, "Message")?)?),
+        (Some("Notification"), Some(_)) => of_message(&object(required(&message, "Message")?)?, sent),
         (Some(other), Some(_)) => Ok(Content::Nothing(format!("SNS message {}", quoted(other)))),
-        _ => of_message(&message),
+        _ => of_message(&message, sent),
     }
 }
 
-fn of_message(message: &Value) -> Result<Content, String> {
+fn of_message(message: &Value, sent: Option<Timestamp>) -> Result<Content, String> {
     // `detail_type` as in the page on Capacity Blocks.
     let kind = text(message, "detail-type").or_else(|| text(message, "detail_type"));
     if let Some(kind) = kind {
-        return of_event(kind, message);
+        return of_event(kind, message, sent);
     }
     match text(message, "Event") {
         // https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_PutLifecycleHook.html
         Some("autoscaling:TEST_NOTIFICATION") => Ok(Content::Nothing("test notification".to_owned())),
         Some(other) => Ok(Content::Nothing(format!("notification {}", quoted(other)))),
-        None if message.get("LifecycleTransition").is_some() => lifecycle_action(message, message, "Time"),
+        None if message.get("LifecycleTransition").is_some() => {
+            lifecycle_action(message, written(message, "Time").or(sent))
+        }
         None => Err("neither an EventBridge event nor a notification of a lifecycle hook".to_owned()),
     }
 }
 
-fn of_event(kind: &str, event: &Value) -> Result<Content, String> {
+fn of_event(kind: &str, event: &Value, sent: Option<Timestamp>) -> Result<Content, String> {
+    let at = written(event, "time").or(sent);
     let detail = event.get("detail").unwrap_or(&Value::Null);
     let news = match kind {
-        "EC2 Instance-terminate Lifecycle Action" => return lifecycle_action(detail, event, "time"),
-        "AWS Health Event" => return health(detail, event),
+        "EC2 Instance-terminate Lifecycle Action" => return lifecycle_action(detail, at),
+        "AWS Health Event" => return health(detail, at),
         "Capacity Block Reservation Expiration Warning" | "Capacity Block Expiration Warning" => {
-            return capacity_block(detail, event);
+            return capacity_block(detail, at);
         }
         "EC2 Spot Instance Interruption Warning" => News::SpotInterruption,
         "EC2 Instance Rebalance Recommendation" => News::RebalanceRecommendation,
@@ -99,19 +103,19 @@ fn of_event(kind: &str, event: &Value) -> Result<Content, String> {
             let ends = text(detail, "instance-termination-time").and_then(moment);
             News::CapacityEnds(match ends {
                 Some(ends) => ends,
-                None => later(written(event, "time")?, INTERRUPTION),
+                None => later(known(at)?, INTERRUPTION),
             })
         }
         other => return Ok(Content::Nothing(format!("event {}", quoted(other)))),
     };
     let about = About::Instance(instance(required(detail, "instance-id")?)?);
-    Ok(Content::Notices(vec![Notice { about, at: written(event, "time")?, news }]))
+    Ok(Content::Notices(vec![Notice { about, at: known(at)?, news }]))
 }
 
 /// Sources: [event
 /// reference](https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-event-reference.html), [lifecycle
 /// notifications](https://docs.aws.amazon.com/autoscaling/ec2/userguide/prepare-for-lifecycle-notifications.html).
-fn lifecycle_action(action: &Value, message: &Value, time: &str) -> Result<Content, String> {
+fn lifecycle_action(action: &Value, at: Option<Timestamp>) -> Result<Content, String> {
     let transition = required(action, "LifecycleTransition")?;
     if transition != "autoscaling:EC2_INSTANCE_TERMINATING" {
         return Ok(Content::Nothing(format!("lifecycle action {}", quoted(transition))));
@@ -121,21 +125,21 @@ fn lifecycle_action(action: &Value, message: &Value, time: &str) -> Result<Conte
         hook: bounded(action, "LifecycleHookName", LONGEST_NAME)?.to_owned(),
     };
     let about = About::Instance(instance(required(action, "EC2InstanceId")?)?);
-    Ok(Content::Notices(vec![Notice { about, at: written(message, time)?, news }]))
+    Ok(Content::Notices(vec![Notice { about, at: known(at)?, news }]))
 }
 
 /// Every page of an event names instances of its own, so pages need not be put together.
 ///
 /// Source: [AWS Health event
 /// schema](https://docs.aws.amazon.com/health/latest/ug/aws-health-events-eventbridge-schema.html).
-fn health(detail: &Value, event: &Value) -> Result<Content, String> {
+fn health(detail: &Value, at: Option<Timestamp>) -> Result<Content, String> {
     let (service, category) = (required(detail, "service")?, required(detail, "eventTypeCategory")?);
     let code = required(detail, "eventTypeCode")?;
     // A planned lifecycle event asks the owner to move to something newer: nobody takes the instance away.
     if service != "EC2" || category != "scheduledChange" || code.ends_with("_PLANNED_LIFECYCLE_EVENT") {
         return Ok(Content::Nothing(format!("AWS Health event {}", quoted(code))));
     }
-    let at = written(event, "time")?;
+    let at = known(at)?;
     let is_closed = text(detail, "statusCode") == Some("closed");
     let entities = detail.get("affectedEntities").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let mut notices = Vec::new();
@@ -160,8 +164,8 @@ fn health(detail: &Value, event: &Value) -> Result<Content, String> {
     Ok(Content::Notices(notices))
 }
 
-fn capacity_block(detail: &Value, event: &Value) -> Result<Content, String> {
-    let at = written(event, "time")?;
+fn capacity_block(detail: &Value, at: Option<Timestamp>) -> Result<Content, String> {
+    let at = known(at)?;
     let id = required(detail, "capacity-reservation-id")?;
     if !is_id("cr-", id) {
         return Err(format!("{} is no id of a Capacity Reservation", quoted(id)));
@@ -201,10 +205,12 @@ fn bounded<'a>(of: &'a Value, name: &str, longest: usize) -> Result<&'a str, Str
     Ok(value)
 }
 
-fn written(message: &Value, name: &str) -> Result<Timestamp, String> {
-    let time = required(message, name)?;
-    let at = time.parse().ok().filter(|at| is_plausible(*at));
-    at.ok_or_else(|| format!("{name} {} is no time", quoted(time)))
+fn written(message: &Value, name: &str) -> Option<Timestamp> {
+    text(message, name)?.parse().ok().filter(|at| is_plausible(*at))
+}
+
+fn known(at: Option<Timestamp>) -> Result<Timestamp, String> {
+    at.ok_or_else(|| "no time".to_owned())
 }
 
 fn instance(id: &str) -> Result<InstanceId, String> {

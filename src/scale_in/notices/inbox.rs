@@ -46,6 +46,9 @@ const MOST_IN_ALL: usize = 10 * MOST;
 const SHARE: u32 = 36;
 const LONGEST_HIDDEN: Duration = Duration::from_hours(1);
 
+/// From one receive to the next if there was no message: SQS waits for one, an endpoint that does not would be asked without end.
+const BETWEEN_EMPTY: SignedDuration = SignedDuration::from_secs(1);
+
 /// Pause after the first failed read of the queue; it doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
@@ -148,6 +151,8 @@ struct Inbox {
     calls: Calls,
     is_receiving: bool,
     receive_at: Timestamp,
+    /// When the last receive began.
+    received_at: Timestamp,
     outages: Outages,
 }
 
@@ -164,6 +169,7 @@ impl Inbox {
             calls: FuturesUnordered::new(),
             is_receiving: false,
             receive_at,
+            received_at: receive_at,
             outages: Outages::default(),
         }
     }
@@ -199,7 +205,7 @@ impl Inbox {
         if self.is_receiving || self.receive_at > now || is_full {
             return;
         }
-        self.is_receiving = true;
+        (self.is_receiving, self.received_at) = (true, now);
         let (aws, queue) = (self.shared.aws.clone(), self.queue.clone());
         self.calls.push(Box::pin(async move { Done::Received(aws.receive(&queue, HIDDEN).await) }));
     }
@@ -209,6 +215,9 @@ impl Inbox {
         match done {
             Done::Received(Ok(messages)) => {
                 self.is_receiving = false;
+                if messages.is_empty() {
+                    self.receive_at = self.receive_at.max(later(self.received_at, BETWEEN_EMPTY));
+                }
                 self.shared.notices.queues.read(&self.queue, now);
                 self.outages.received(&self.queue, None);
                 let (reservations, rest): (Vec<_>, Vec<_>) =
