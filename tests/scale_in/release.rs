@@ -258,6 +258,19 @@ async fn what_aws_refuses_for_good_is_told_on_the_node_in_its_own_words() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn where_the_hook_can_never_be_completed_it_ends_by_its_time_out_after_the_drain() {
+    let scene = Scene::with(held_group(2, 60)).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(900).exits_after(700)]).await;
+    scene.world.aws.deny(Operation::CompleteLifecycleAction, true);
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until(|w| in_phase(w, &machine, "Releasing")).await;
+    assert!(scene.world.until(seconds(420), a_hook_timed_out).await);
+    assert!(has_exited(&scene.world, "web"));
+    scene.until_gone(&machine).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_node_whose_instance_is_detached_in_mid_drain_is_back_in_service() {
     for state in [LifecycleState::Detaching, LifecycleState::Detached] {
         let scene = Scene::with(group(2)).await;

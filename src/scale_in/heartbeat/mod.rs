@@ -24,10 +24,11 @@ use super::deadline;
 use super::held_since::{Question, ask};
 use super::joined::Joined;
 use super::nodeless::{self, Past};
-use super::record::Record;
+use super::record::{Phase, Record};
 use super::terminate;
 use crate::aws::{AwsError, Lifecycle};
 use crate::clock::{elapsed, later, signed};
+use crate::cluster::NodeView;
 use crate::groups::Snapshot;
 use crate::groups::hooks::TerminatingHooks;
 use crate::k8s::{GroupName, InstanceId};
@@ -58,6 +59,10 @@ const FOREIGN: SignedDuration = SignedDuration::from_secs(15);
 
 /// A retained instance that was terminated is shown so by then.
 const ENDED_BY_THEN: SignedDuration = SignedDuration::from_secs(30);
+
+/// A node that is released needs its instance no longer. Where the hook cannot be completed, as for lack of a right, it ends by its
+/// time-out, which heartbeats would put off for days.
+const COMPLETED_BY_THEN: SignedDuration = SignedDuration::from_mins(5);
 
 /// Held instances of a group share one look-up of its hooks if it is no older than this.
 const RECENT: Duration = Duration::from_secs(10);
@@ -202,8 +207,13 @@ fn fate(shared: &Shared, joined: &mut Joined, instance: &InstanceId, held: &Held
     }
     // Until all Nodes have been listed, any instance may have one.
     let Some(whole_for) = shared.nodes.whole_for() else { return Fate::Held };
-    if !shared.nodes.of_instance(instance).is_empty() {
-        return Fate::Held;
+    let nodes = shared.nodes.of_instance(instance);
+    if !nodes.is_empty() {
+        let wall = later(now, shared.clock.ahead());
+        let is_over = |record: &Record| {
+            record.phase == Phase::Releasing && later(record.phase_since, COMPLETED_BY_THEN) <= wall
+        };
+        return if records(&nodes, instance).any(is_over) { Fate::LeftAlone } else { Fate::Held };
     }
     let end = let_go_at(shared, instance, held, later(now, -signed(whole_for)), now);
     let is_over = end <= now;
@@ -242,9 +252,13 @@ fn let_go_at(
 
 /// The time-out that our hook had when it began to hold the instance, as the record of its Node has it.
 fn noted_time_out(shared: &Shared, instance: &InstanceId) -> Option<Duration> {
-    let nodes = shared.nodes.of_instance(instance);
-    let records = nodes.iter().filter_map(|node| node.record.as_deref()?.record());
-    records.filter(|record| record.instance == *instance).filter_map(Record::heartbeat_timeout).min()
+    records(&shared.nodes.of_instance(instance), instance).filter_map(Record::heartbeat_timeout).min()
+}
+
+/// The records of an instance on its Nodes.
+fn records<'a>(nodes: &'a [Arc<NodeView>], instance: &InstanceId) -> impl Iterator<Item = &'a Record> {
+    let all = nodes.iter().filter_map(|node| node.record.as_deref()?.record());
+    all.filter(move |record| record.instance == *instance)
 }
 
 /// Sends a heartbeat, or completes the hook. Returns the pause until the next step, and the error if AWS did not take it.
