@@ -3,12 +3,13 @@
 use ebbtide::config::Config;
 use ebbtide::provider::proto::NodeGroupsRequest;
 use ebbtide::sim::aws::{Event, GroupSpec, HookSpec, LifecycleState, TerminationCause};
+use ebbtide::sim::cluster::pod;
 use ebbtide::sim::program::{TAG, config};
 use ebbtide::sim::world::World;
 use jiff::SignedDuration;
 
-use crate::journal_queries::{TERMINATE, a_hook_timed_out, aws_moments, decrements};
-use crate::scene::{Machine, Scene, held_group, seconds};
+use crate::journal_queries::{TERMINATE, a_hook_timed_out, aws_moments, decrements, is_asked};
+use crate::scene::{Cause, Machine, Scene, held_group, seconds};
 
 const OURS: &str = "kubernetes.io/cluster/ours";
 const THEIRS: &str = "kubernetes.io/cluster/theirs";
@@ -60,6 +61,21 @@ async fn a_group_that_another_clusters_tag_names_is_left_out() {
     assert!(scene.world.until(seconds(1_200), a_hook_timed_out).await);
     assert_eq!(calls(&scene.world, &instance), 0);
     assert_eq!(scene.groups().await, ["web"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_begun_is_finished_by_a_run_that_is_told_another_name_of_the_cluster() {
+    let mut scene = Scene::configured(held_group(2, 60).tag(OURS, "owned"), of_ours()).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(600).exits_after(400)]).await;
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.until(|w| is_asked(w, "web")).await;
+    let mistyped =
+        |config: Config| Config { selectors: config.selectors.of_cluster(Some("our".into())), ..config };
+    scene.start_with(mistyped).await;
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
+    assert!(!a_hook_timed_out(&scene.world));
 }
 
 #[tokio::test(start_paused = true)]

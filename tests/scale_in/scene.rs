@@ -347,6 +347,13 @@ impl Scene {
         self.start();
     }
 
+    /// Stops it as SIGTERM does and starts it with another configuration.
+    pub(crate) async fn start_with(&mut self, change: impl FnOnce(Config) -> Config) {
+        self.stop_for_good().await;
+        self.config = change(self.config.clone());
+        self.start();
+    }
+
     /// Kills it, and leaves it so.
     pub(crate) async fn take_down(&mut self) {
         self.program.take().expect("the program runs").kill().await;

@@ -171,11 +171,11 @@ impl Discovery {
         let mut described = self.describe().await?;
         let unselected = self.refresh_again(&mut described).await?;
         memory.warnings.note_unselected(unselected.into_iter());
-        self.add_left_behind(&mut described, &mut memory).await?;
         let named = self.selectors.names().into_iter();
         memory.warnings.note_absent(named.filter(|name| !described.contains_key(name)));
         let of_others = memory.warnings.note_of_others(described.values(), &self.selectors);
         described.retain(|name, _| !of_others.contains(name));
+        self.add_left_behind(&mut described, &mut memory).await?;
         memory.warnings.note_selected(described.keys());
         for group in described.values_mut() {
             self.selectors.tighten(group);
@@ -245,8 +245,9 @@ impl Discovery {
         Ok(unselected)
     }
 
-    /// Adds groups that are no longer selected (a person has removed a tag) and have instances on their way out, or held by a hook:
-    /// those are finished. After a restart the records on Nodes name them, and only the instances on record count.
+    /// Adds groups that are no longer selected (a person has removed a tag, or given another --cluster-name) and have instances on their
+    /// way out, or held by a hook: those are finished. After a restart the records on Nodes name them, and only the instances on record
+    /// count.
     async fn add_left_behind(
         &self,
         described: &mut BTreeMap<GroupName, AutoScalingGroup>,
