@@ -4,6 +4,7 @@
 //! answered, not once it has gone: that would add up grace periods and cost higher levels their time.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -62,7 +63,8 @@ pub(super) fn drain(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     if let Some(limit) = limit {
         plan.wake(limit);
     }
-    if let Some(end) = s.settings.patience_ends(&record).filter(|end| *end > s.now) {
+    let lost = s.beside.iter().map(Arc::as_ref).chain([s.node]).filter_map(|node| s.lost_at(node));
+    for end in s.settings.patience_ends(&record).into_iter().chain(lost).filter(|end| *end > s.now) {
         plan.wake(end);
     }
     evict(s, &record, workloads, limit, plan);
@@ -368,9 +370,10 @@ fn announce_given_up(s: &Situation<'_>, record: &Record, pods: &[Classified<'_>]
         }
     };
     tell(named(&|_, class| class == Class::GivenUp), events::pods_given_up);
+    let disturbed = named(&|pod, class| class.is_workload() && class != Class::Patient && is_patient(pod));
     tell(
-        named(&|pod, class| class.is_workload() && patience_is_over && is_patient(pod)),
-        events::patience_over,
+        disturbed,
+        if patience_is_over { events::patience_over } else { events::patience_ends_with_the_machine },
     );
     tell(
         named(&|pod, class| class.is_workload() && order::is_unreadable(pod, &s.settings.order_namespaces)),

@@ -168,7 +168,9 @@ impl Situation<'_> {
             deleted_daemon_sets: &self.memory.deleted_daemon_sets,
             returns: &self.memory.returns,
             asked: &self.memory.asked,
-            patience_is_over: patience_ends.is_some_and(|end| end <= self.now),
+            // Nobody lets it finish on a machine that is lost, and it is to start elsewhere.
+            patience_is_over: patience_ends.is_some_and(|end| end <= self.now)
+                || self.lost_at(self.node_of(pod)).is_some_and(|at| at <= self.now),
             ended_before: self.ended_before(pod),
         };
         self.pods
@@ -209,10 +211,14 @@ impl Situation<'_> {
         match node.ready {
             Ready::Yes => false,
             Ready::Unknown => true,
-            Ready::No => {
-                node.unready_since.is_some_and(|since| later(self.ours(since), UNABLE_FOR) <= self.now)
-            }
+            Ready::No => self.lost_at(node).is_some_and(|at| at <= self.now),
         }
+    }
+
+    /// When a node counts as lost; `None` while it is Ready, or nobody knows since when it is not.
+    pub(super) fn lost_at(&self, node: &NodeView) -> Option<Timestamp> {
+        let since = node.unready_since.filter(|_| node.ready != Ready::Yes)?;
+        Some(later(self.ours(since), UNABLE_FOR))
     }
 
     /// From when on nothing runs on the node any more, as far as we can tell, if its last workload left at `emptied`: its kubelet has not

@@ -105,6 +105,30 @@ async fn one_that_tells_of_exits_before_it_says_that_it_is_there_costs_nobody_th
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pod_that_asked_not_to_be_disturbed_starts_elsewhere_when_its_machine_is_lost() {
+    for (group, cause) in [(group(2), Cause::Autoscaler), (held_group(2, 60), Cause::Group)] {
+        let scene = Scene::with(group).await;
+        let machine = scene.first();
+        let web = pod("web").on(&machine.name).grace(30).exits_after(20).tolerates_everything();
+        scene.run([web.annotation("ebbtide/drain", "wait")]).await;
+        scene.scale_in(&machine, cause).await;
+        scene.pass_some(seconds(600)).await;
+        assert!(!is_asked(&scene.world, "web"));
+        scene.world.cluster.crash(&machine.name);
+        scene.until(|w| is_asked(w, "web")).await;
+        let lost_at = asked(&scene.world, "web")[0].0;
+        scene.until_released(&machine).await;
+        assert_given_up(&scene, &machine).await;
+        let told = notes(&scene.world, &machine, "ScaleInPatienceOver");
+        assert!(
+            told.iter().all(|note| note.contains("default/web") && note.contains("not been Ready")),
+            "{told:?}"
+        );
+        assert!(!told.is_empty() && lost_at <= released_at(&scene.world, &machine));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_ready_nodes_overdue_pod_is_waited_for_and_named() {
     let scene = Scene::with(group(2)).await;
     let machine = scene.first();
