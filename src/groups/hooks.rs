@@ -537,9 +537,8 @@ mod tests {
             (2_000, Some(1), 300, 30),
         ] {
             let known = Known { first: at(first), ..known(&[]) };
-            let hold = Hold { since: at(1_000), time_out: noted.map(Duration::from_secs) };
-            let held = known.as_of(hook(now), Some(hold));
-            assert_eq!(held, hook(expected), "{first} {noted:?} {now}");
+            let began = Hold { since: at(1_000), time_out: noted.map(Duration::from_secs) };
+            assert_eq!(known.as_of(hook(now), Some(began)), hook(expected), "{first} {noted:?} {now}");
         }
     }
 }

@@ -468,10 +468,10 @@ pub(super) fn cancelled_at_minimum(group: &str, instance: &str) -> NodeEvent {
     warning(Reason::Cancelled, CANCELLED, note)
 }
 
-/// Somebody has detached the instance.
+/// Somebody has detached the instance, or this run does not read its group.
 pub(super) fn cancelled_by_detaching(group: &str, instance: &str) -> NodeEvent {
     let note = format!(
-        "instance {} is no longer in group {}: the node is back in service",
+        "instance {} is no longer in group {}, or that is selected no more: the node is back in service",
         id(instance),
         name(group)
     );

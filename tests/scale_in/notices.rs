@@ -231,10 +231,10 @@ async fn a_queue_that_does_not_wait_for_a_message_is_asked_once_a_second_and_a_n
     let (scene, _url) = scene_of(group(2), config()).await;
     let machine = scene.first();
     scene.run([pod("web").on(&machine.name).grace(60).exits_after(30)]).await;
-    let at_once = Which::of(&[Operation::ReceiveMessage]).lasting(Duration::from_secs(60));
+    let at_once = Which::of(&[Operation::ReceiveMessage]).lasting(Duration::from_mins(1));
     scene.world.aws.trouble(at_once, Trouble::EmptyPage);
     let before = scene.world.aws.calls(Operation::ReceiveMessage);
-    scene.pass_some(Duration::from_secs(60)).await;
+    scene.pass_some(Duration::from_mins(1)).await;
     let asked = scene.world.aws.calls(Operation::ReceiveMessage) - before;
     assert!((40..=61).contains(&asked), "{asked}");
     scene.world.aws.interrupt_spot(&machine.instance);

@@ -13,12 +13,12 @@ fn at(text: &str) -> Timestamp {
 }
 
 /// When SQS says that it was sent.
-fn sent() -> Option<Timestamp> {
-    Some(at("2026-01-27T01:43:25Z"))
+fn sent() -> Timestamp {
+    at("2026-01-27T01:43:25Z")
 }
 
 fn notices(body: &str) -> Vec<Notice> {
-    match Content::read(body, sent()) {
+    match Content::read(body, Some(sent())) {
         Content::Notices(notices) => notices,
         other => panic!("{other:?}\n{body}"),
     }
@@ -34,14 +34,14 @@ fn news(body: &str) -> News {
 }
 
 fn nothing(body: &str) -> String {
-    match Content::read(body, sent()) {
+    match Content::read(body, Some(sent())) {
         Content::Nothing(what) => what,
         other => panic!("{other:?}\n{body}"),
     }
 }
 
 fn malformed(body: &str) -> String {
-    match Content::read(body, sent()) {
+    match Content::read(body, Some(sent())) {
         Content::Malformed(why) => why,
         other => panic!("{other:?}\n{body}"),
     }
@@ -413,7 +413,7 @@ fn a_notice_without_a_time_is_one_of_when_it_was_sent() {
     for body in documented().iter().filter(|body| body.contains(AT)) {
         for time in ["", "yesterday", "2026-01-27T01:43:21"] {
             let body = body.replace(AT, time);
-            assert_eq!(Some(notices(&body)[0].at), sent(), "{body}");
+            assert_eq!(notices(&body)[0].at, sent(), "{body}");
             let unknown = Content::read(&body, None);
             assert!(matches!(&unknown, Content::Malformed(why) if why == "no time"), "{unknown:?}");
         }
@@ -436,7 +436,7 @@ fn what_is_no_notice_at_all_is_malformed_and_told_in_a_short_line() {
 #[test]
 fn a_moment_that_no_clock_shows_is_none() {
     let late = capacity_block("detail_type", "").replace(AT, "9999-12-30T22:00:00Z");
-    assert_eq!(Some(notices(&late)[0].at), sent());
+    assert_eq!(notices(&late)[0].at, sent());
     let mut event = retirement();
     event["startTime"] = json!("Thu, 01 Jan 1970 00:00:00 GMT");
     let [Notice { news: News::ScheduledEvent { starts, .. }, .. }] = &notices(&health(&event))[..] else {
@@ -472,7 +472,7 @@ fn is_bounded(content: &Content) -> bool {
 proptest! {
     #[test]
     fn no_text_makes_it_panic(body in ".*") {
-        prop_assert!(is_bounded(&Content::read(&body, sent())));
+        prop_assert!(is_bounded(&Content::read(&body, Some(sent()))));
     }
 
     #[test]
@@ -483,6 +483,6 @@ proptest! {
         let from = body.floor_char_boundary(from.min(body.len()));
         let to = body.floor_char_boundary((from + length).min(body.len()));
         body.replace_range(from..to, &put);
-        prop_assert!(is_bounded(&Content::read(&body, sent())), "{}", body);
+        prop_assert!(is_bounded(&Content::read(&body, Some(sent()))), "{}", body);
     }
 }

@@ -179,7 +179,8 @@ pub(super) fn is_settled(meaning: &Meaning, facts: &Facts<'_>) -> bool {
     let record = facts.node.and_then(NodeView::scale_in);
     // What only others' hooks hold is theirs to drain.
     let is_others = matches!(facts.hook, HookState::Known(hooks) if hooks.ours.is_none());
-    let is_leaving = !lifecycle.is_live();
+    // Out of service (`Standby`) it may come back.
+    let is_leaving = !lifecycle.is_live() && lifecycle != Lifecycle::Standby;
     match meaning {
         Meaning::Held { hook, until } => {
             let is_seen = is_leaving && facts.node.is_none();
@@ -200,9 +201,11 @@ pub(super) fn is_settled(meaning: &Meaning, facts: &Facts<'_>) -> bool {
                 Treatment::Nothing => false,
             };
             let is_refuted = expected.is_refuted_by(node, facts.ahead);
-            // The warm pool stops its machines, and starts them when they are wanted: told late, the stop is over.
-            let is_pools = expected.cause == Cause::StateChange && lifecycle == Lifecycle::Warmed;
-            is_done || is_refuted || is_pools || expected.until <= facts.now || is_leaving && is_others
+            // The warm pool stops its machines, and starts them when they are wanted: told late, the stop is over. Out of service,
+            // whoever works on it stops it.
+            let is_theirs = expected.cause == Cause::StateChange
+                && matches!(lifecycle, Lifecycle::Warmed | Lifecycle::Standby);
+            is_done || is_refuted || is_theirs || expected.until <= facts.now || is_leaving && is_others
         }
     }
 }
@@ -306,7 +309,7 @@ mod tests {
 
     #[test]
     fn a_message_is_deleted_once_its_record_is_on_the_node_and_no_sooner() {
-        use Lifecycle::{InService, TerminatingWait};
+        use Lifecycle::{InService, Standby, TerminatingWait};
         let bare = node(None, None);
         let begun = Record::new(Cause::Operator, "g", "i-1", Release::Terminate, at(0));
         let limited = |second| Record { ends_at: Some(at(second)), ..begun.clone() };
@@ -323,6 +326,7 @@ mod tests {
             (&spot, InService, Some(bare.clone()), false, "no record"),
             (&spot, InService, None, false, "no Node yet: it may join"),
             (&spot, TerminatingWait, None, true, "no Node, and none will join"),
+            (&spot, Standby, None, false, "out of service, from which it may come back"),
             (&spot, InService, Some(node(Some(&begun), None)), false, "a record without the end"),
             (&spot, InService, Some(node(Some(&limited(121)), None)), true, "the end is on record"),
             (&spot, InService, Some(node(Some(&limited(200)), None)), false, "a later end is"),
@@ -337,6 +341,10 @@ mod tests {
         assert!(
             is_settled_with(&spot, TerminatingWait, Some(&bare), false),
             "another's hook: its owner drains"
+        );
+        assert!(
+            !is_settled_with(&spot, Standby, Some(&bare), false),
+            "no hook of ours, and it may come back"
         );
         let stops = Expected {
             cause: Cause::StateChange,

@@ -213,7 +213,7 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     (
         "Warning",
         "ScaleInCancelled",
-        "instance i-1 is no longer in group \"web\": the node is back in service",
+        "instance i-1 is no longer in group \"web\", or that is selected no more: the node is back in service",
     ),
     (
         "Normal",
