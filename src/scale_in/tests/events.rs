@@ -37,6 +37,7 @@ fn every_event(group: &str, instance: &str, pods: &[PodName], budget: &str, word
         events::pods_given_up(pods),
         events::pods_returned(pods),
         events::patience_over(pods),
+        events::patience_ends_with_the_machine(pods),
         events::order_ignored(pods),
         events::queued(group, 2, 3),
         events::release_refused(instance, words),
@@ -153,6 +154,11 @@ const EXPECTED: &[(&str, &str, &str)] = &[
         "Warning",
         "ScaleInPatienceOver",
         "these pods asked not to be disturbed; the time to wait for them (--patience) is over, and they are evicted: shop/web-1, shop/web-2",
+    ),
+    (
+        "Warning",
+        "ScaleInPatienceOver",
+        "these pods asked not to be disturbed; their machine has not been Ready for five minutes, and they are evicted: shop/web-1, shop/web-2",
     ),
     (
         "Warning",
