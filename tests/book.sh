@@ -2,17 +2,14 @@
 # Builds the site of docs/ into target/book/site, and checks every link of the documents and of the site: files and headings; those that
 # lead elsewhere by their form only, as nothing is fetched.
 #
-# Needs git, python3 and a Rust toolchain: mdBook is built once, into target/tools, without what serves and searches.
+# Needs git, python3 and a Rust toolchain: mdBook is built once, into target/tools, without what serves and searches (--prepare: only that).
 set -euo pipefail
 cd "$(dirname "$0")/.."
-target=${CARGO_TARGET_DIR:-$PWD/target}
 export PYTHONDONTWRITEBYTECODE=1
 
-mdbook=$target/tools/bin/mdbook
-version=0.5.4
-if [ "$("$mdbook" --version 2>/dev/null)" != "mdbook v$version" ]; then
-    CARGO_PROFILE_DEV_DEBUG=0 cargo install mdbook --version "$version" --locked --quiet --debug --no-default-features --root "$target/tools"
-fi
+. tests/tool.sh
+mdbook=$(tool mdbook 0.5.4 --no-default-features)
+if [ "${1:-}" = --prepare ]; then exit; fi
 
 # As book.toml has it.
 rm -rf target/book
