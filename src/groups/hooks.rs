@@ -103,14 +103,23 @@ pub struct TerminatingHooks {
 pub enum HookState {
     /// AWS has not said yet.
     Unknown,
-    /// AWS does not answer. If the group has a hook of ours, its time-out is at least this. Enough to drain a held
-    /// instance, not to have one held.
+    /// AWS does not answer: if the group has a hook of ours, its time-out is at least this. Or it takes no heartbeats for it. Enough to
+    /// drain a held instance, not to have one held.
     Presumed(Hook),
     /// What AWS has told.
     Known(TerminatingHooks),
 }
 
 impl HookState {
+    /// The same where AWS takes no heartbeats.
+    #[must_use]
+    pub fn without_heartbeats(self) -> Self {
+        match self {
+            Self::Known(TerminatingHooks { ours: Some(hook), .. }) => Self::Presumed(hook),
+            state => state,
+        }
+    }
+
     /// Our hook.
     pub fn ours(&self) -> Option<&Hook> {
         match self {

@@ -19,7 +19,12 @@ pub struct Holds {
     needed: Mutex<BTreeMap<InstanceId, Timestamp>>,
     /// When AWS accepted the completion of our hook, a moment ago.
     completed: Mutex<BTreeMap<InstanceId, Timestamp>>,
+    /// When AWS last denied a heartbeat for an instance of the group, and none was taken since.
+    denied: Mutex<BTreeMap<GroupName, Timestamp>>,
 }
+
+/// How long heartbeats count as denied for a whole group: after that one node finds out for the others.
+const DENIED_FOR: SignedDuration = SignedDuration::from_hours(1);
 
 /// A refresh shows by then that a hook was completed.
 const SHOWN_BY_THEN: SignedDuration = SignedDuration::from_mins(1);
@@ -62,6 +67,22 @@ impl Holds {
     pub(super) fn is_completed(&self, instance: &InstanceId, seen: Timestamp, now: Timestamp) -> bool {
         let completed = self.completed.lock().unwrap_or_else(PoisonError::into_inner);
         completed.get(instance).is_some_and(|at| seen <= *at && now < later(*at, SHOWN_BY_THEN))
+    }
+
+    /// Notes AWS's answer to a heartbeat for an instance of the group.
+    pub(super) fn note_beat(&self, group: &GroupName, answer: &Result<(), AwsError>, now: Timestamp) {
+        let mut denied = self.denied.lock().unwrap_or_else(PoisonError::into_inner);
+        match answer {
+            Ok(()) => drop(denied.remove(group)),
+            Err(AwsError::Denied { .. }) => drop(denied.insert(group.clone(), now)),
+            Err(_) => {}
+        }
+    }
+
+    /// Whether AWS has denied heartbeats for the group's instances a while ago, and has taken none since.
+    pub(super) fn are_heartbeats_denied(&self, group: &GroupName, now: Timestamp) -> bool {
+        let denied = self.denied.lock().unwrap_or_else(PoisonError::into_inner);
+        denied.get(group).is_some_and(|at| now < later(*at, DENIED_FOR))
     }
 
     /// Replaces what is known of since when instances are held.

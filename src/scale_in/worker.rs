@@ -407,9 +407,15 @@ impl Worker {
         if leads && matches!(instance, Membership::In { .. }) {
             self.shared.hooks.want(group, self.shared.clock.now());
         }
-        let since = node.instance.as_ref().and_then(|instance| self.shared.holds.since(instance));
-        let time_out = self.memory.claims.heartbeat_timeout(node.instance.as_ref());
-        self.shared.hooks.state_since(group, since.map(|since| Hold { since, time_out }))
+        let (holds, instance) = (&self.shared.holds, node.instance.as_ref());
+        let time_out = self.memory.claims.heartbeat_timeout(instance);
+        let hold = instance.and_then(|instance| Some(Hold { since: holds.since(instance)?, time_out }));
+        let state = self.shared.hooks.state_since(group, hold);
+        if holds.are_heartbeats_denied(group, self.shared.clock.now()) {
+            state.without_heartbeats()
+        } else {
+            state
+        }
     }
 
     /// When the record was first seen, and how far its clock and the API server's is ahead of ours.

@@ -35,6 +35,37 @@ async fn a_pod_that_takes_500_of_its_600_seconds_keeps_them_under_a_hook_of_60()
 }
 
 #[tokio::test(start_paused = true)]
+async fn where_aws_denies_heartbeats_no_node_is_terminated_before_its_drain() {
+    let mut scene = Scene::with(held_group(4, 120)).await;
+    let machine = scene.first();
+    scene.world.aws.deny(Operation::RecordLifecycleActionHeartbeat, true);
+    // One node finds out.
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until_gone(&machine).await;
+
+    let machine = scene.first();
+    scene.run([pod("api").on(&machine.name).grace(600).exits_after(400)]).await;
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until(|w| is_asked(w, "api")).await;
+    scene.pass_some(seconds(200)).await;
+    assert!(terminations(&scene.world, &machine).is_empty(), "drained first");
+    scene.until_gone(&machine).await;
+    assert!(has_exited(&scene.world, "api") && !a_hook_timed_out(&scene.world));
+    scene.assert_left_well(&machine);
+
+    // With the right it is as ever.
+    scene.world.aws.deny(Operation::RecordLifecycleActionHeartbeat, false);
+    scene.kill().await;
+    let machine = scene.first();
+    scene.run([pod("db").on(&machine.name).grace(600).exits_after(400)]).await;
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until(|w| !terminations(w, &machine).is_empty()).await;
+    assert!(!has_exited(&scene.world, "db"));
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
+}
+
+#[tokio::test(start_paused = true)]
 async fn heartbeats_go_on_while_the_api_server_is_down_and_the_drain_ends_after() {
     for cause in [Cause::Autoscaler, Cause::Group] {
         let scene = Scene::with(held_group(2, 60)).await;
