@@ -41,7 +41,7 @@ impl Outcome {
             Err(AwsError::NoCredentials { .. }) => Self::no_credentials,
             Err(AwsError::Unreachable { .. }) => Self::unreachable,
             Err(AwsError::DryRun { .. }) => Self::dry_run,
-            Err(AwsError::Other { .. }) => Self::other,
+            Err(AwsError::Other { .. } | AwsError::Unreadable { .. }) => Self::other,
             Err(
                 AwsError::NoSuchInstance { .. }
                 | AwsError::NoSuchGroup { .. }

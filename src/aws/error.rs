@@ -114,6 +114,14 @@ pub enum AwsError {
         /// The cause.
         source: Box<dyn StdError + Send + Sync>,
     },
+    /// An answer that cannot be read, to a call that AWS has taken.
+    #[error("{operation} was answered, and the answer cannot be read")]
+    Unreadable {
+        /// The call.
+        operation: Operation,
+        /// What was wrong with it.
+        source: Box<dyn StdError + Send + Sync>,
+    },
     /// Not sent: a dry run changes nothing.
     #[error("{operation} was not sent: {}", dry_run::WHY)]
     DryRun {
@@ -267,7 +275,10 @@ impl AwsError {
     {
         match error {
             // The SDK counts an answer that it cannot read as one of the service's errors.
-            SdkError::ServiceError(refusal) if !refusal.raw().status().is_success() => {
+            SdkError::ServiceError(answer) if answer.raw().status().is_success() => {
+                Self::Unreadable { operation, source: Box::new(answer.into_err()) }
+            }
+            SdkError::ServiceError(refusal) => {
                 let status = refusal.raw().status().as_u16();
                 let refusal = refusal.err();
                 let (code, message) = (refusal.code(), refusal.message());
@@ -290,13 +301,14 @@ impl AwsError {
                 | Self::Expired { .. }
                 | Self::NoCredentials { .. }
                 | Self::Unreachable { .. }
+                | Self::Unreadable { .. }
                 | Self::ScalingActivityInProgress { .. }
         )
     }
 
     /// Whether AWS has certainly refused the call; otherwise it may have taken effect.
     pub fn is_refusal(&self) -> bool {
-        !matches!(self, Self::Unreachable { .. })
+        !matches!(self, Self::Unreachable { .. } | Self::Unreadable { .. })
     }
 }
 
@@ -335,7 +347,8 @@ mod tests {
             )
         };
         let (done, refused) = (of_sdk(200), of_sdk(404));
-        assert!(!done.is_refusal() && chain(&done).contains("no EndTime"), "{}", chain(&done));
+        assert!(matches!(done, AwsError::Unreadable { .. }) && !done.is_refusal(), "{done:?}");
+        assert!(chain(&done).contains("no EndTime"), "{}", chain(&done));
         assert!(refused.is_refusal(), "{refused:?}");
         let text = chain(&refused);
         assert!(text.contains("404") && text.contains("no EndTime"), "{text}");

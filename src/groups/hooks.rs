@@ -103,23 +103,14 @@ pub struct TerminatingHooks {
 pub enum HookState {
     /// AWS has not said yet.
     Unknown,
-    /// AWS does not answer: if the group has a hook of ours, its time-out is at least this. Or it takes no heartbeats for it. Enough to
-    /// drain a held instance, not to have one held.
+    /// AWS does not answer. If the group has a hook of ours, its time-out is at least this. Enough to drain a held
+    /// instance, not to have one held.
     Presumed(Hook),
     /// What AWS has told.
     Known(TerminatingHooks),
 }
 
 impl HookState {
-    /// The same where AWS takes no heartbeats.
-    #[must_use]
-    pub fn without_heartbeats(self) -> Self {
-        match self {
-            Self::Known(TerminatingHooks { ours: Some(hook), .. }) => Self::Presumed(hook),
-            state => state,
-        }
-    }
-
     /// Our hook.
     pub fn ours(&self) -> Option<&Hook> {
         match self {
@@ -148,10 +139,11 @@ pub struct Knowledge {
     pub shortest: Option<Duration>,
 }
 
-/// The shortest heartbeat time-out AWS allows.
+/// The shortest and the longest heartbeat time-out AWS allows.
 ///
 /// Source: [PutLifecycleHook](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_PutLifecycleHook.html).
 const SHORTEST_HEARTBEAT: Duration = Duration::from_secs(30);
+const LONGEST_HEARTBEAT: Duration = Duration::from_hours(2);
 
 impl Hooks {
     /// An empty cache; our hooks are called `name`.
@@ -472,7 +464,7 @@ impl Known {
 
 /// A time-out that is noted where anybody may have written it, as AWS allows one.
 fn possible(noted: Duration) -> Duration {
-    noted.max(SHORTEST_HEARTBEAT)
+    noted.clamp(SHORTEST_HEARTBEAT, LONGEST_HEARTBEAT)
 }
 
 impl Slot {
@@ -544,6 +536,7 @@ mod tests {
             (1_100, Some(60), 300, 60),
             (900, Some(300), 60, 60),
             (2_000, Some(1), 300, 30),
+            (2_000, Some(1_000_000), 300, 7_200),
         ] {
             let known = Known { first: at(first), ..known(&[]) };
             let began = Hold { since: at(1_000), time_out: noted.map(Duration::from_secs) };

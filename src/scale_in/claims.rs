@@ -91,6 +91,12 @@ impl Claims {
         }
     }
 
+    /// Whether the node of this instance is being released.
+    pub fn is_releasing(&self, instance: &InstanceId) -> bool {
+        let Some(Written::Record(record)) = &self.believed else { return false };
+        record.instance == *instance && record.phase == Phase::Releasing
+    }
+
     /// When AWS ends the machine of this instance, by a record that may have been written over or taken off since: the notice is
     /// not told again.
     pub fn told_end(&self, instance: &InstanceId) -> Option<Timestamp> {

@@ -359,7 +359,7 @@ pub(super) fn pods_returned(pods: &[PodName]) -> NodeEvent {
 /// These pods asked not to be disturbed, and their machine counts as lost.
 pub(super) fn patience_ends_with_the_machine(pods: &[PodName]) -> NodeEvent {
     let note = format!(
-        "these pods asked not to be disturbed; their machine has not been Ready for five minutes, and they are evicted: {}",
+        "these pods asked not to be disturbed; nothing has been heard of their machine for five minutes, and they are evicted: {}",
         list(pods.iter().map(PodName::to_string))
     );
     warning(Reason::PatienceOver, "patience", note)

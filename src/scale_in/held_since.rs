@@ -1,7 +1,7 @@
 //! What is known of held instances beside the record on the Node: since when AWS holds them, and until when their pods
 //! need them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 
 use jiff::{SignedDuration, Timestamp};
@@ -19,12 +19,11 @@ pub struct Holds {
     needed: Mutex<BTreeMap<InstanceId, Timestamp>>,
     /// When AWS accepted the completion of our hook, a moment ago.
     completed: Mutex<BTreeMap<InstanceId, Timestamp>>,
-    /// When AWS last denied a heartbeat for an instance of the group, and none was taken since.
-    denied: Mutex<BTreeMap<GroupName, Timestamp>>,
+    /// Groups for whose instances AWS has denied a heartbeat, and taken none since.
+    denied: Mutex<BTreeSet<GroupName>>,
+    /// Since when this process has seen that the node of an instance is being released.
+    releasing: Mutex<BTreeMap<InstanceId, Timestamp>>,
 }
-
-/// How long heartbeats count as denied for a whole group: after that one node finds out for the others.
-const DENIED_FOR: SignedDuration = SignedDuration::from_hours(1);
 
 /// A refresh shows by then that a hook was completed.
 const SHOWN_BY_THEN: SignedDuration = SignedDuration::from_mins(1);
@@ -70,19 +69,34 @@ impl Holds {
     }
 
     /// Notes AWS's answer to a heartbeat for an instance of the group.
-    pub(super) fn note_beat(&self, group: &GroupName, answer: &Result<(), AwsError>, now: Timestamp) {
+    pub(super) fn note_beat(&self, group: &GroupName, answer: &Result<(), AwsError>) {
         let mut denied = self.denied.lock().unwrap_or_else(PoisonError::into_inner);
         match answer {
-            Ok(()) => drop(denied.remove(group)),
-            Err(AwsError::Denied { .. }) => drop(denied.insert(group.clone(), now)),
+            Ok(()) => _ = denied.remove(group),
+            Err(AwsError::Denied { .. }) => _ = denied.insert(group.clone()),
             Err(_) => {}
         }
     }
 
-    /// Whether AWS has denied heartbeats for the group's instances a while ago, and has taken none since.
-    pub(super) fn are_heartbeats_denied(&self, group: &GroupName, now: Timestamp) -> bool {
-        let denied = self.denied.lock().unwrap_or_else(PoisonError::into_inner);
-        denied.get(group).is_some_and(|at| now < later(*at, DENIED_FOR))
+    /// Whether AWS has denied a heartbeat for an instance of the group, and has taken none since.
+    pub(super) fn are_heartbeats_denied(&self, group: &GroupName) -> bool {
+        self.denied.lock().unwrap_or_else(PoisonError::into_inner).contains(group)
+    }
+
+    /// Notes whether the node of an instance is being released, as far as its record is believed.
+    pub(super) fn note_releasing(&self, instance: &InstanceId, is_releasing: bool, now: Timestamp) {
+        let mut releasing = self.releasing.lock().unwrap_or_else(PoisonError::into_inner);
+        if is_releasing {
+            releasing.retain(|_, since| later(*since, signed(LONGEST_HOLD)) > now);
+            releasing.entry(instance.clone()).or_insert(now);
+        } else {
+            releasing.remove(instance);
+        }
+    }
+
+    /// Since when the node of an instance is being released, if it is.
+    pub(super) fn releasing_since(&self, instance: &InstanceId) -> Option<Timestamp> {
+        self.releasing.lock().unwrap_or_else(PoisonError::into_inner).get(instance).copied()
     }
 
     /// Replaces what is known of since when instances are held.

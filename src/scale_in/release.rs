@@ -5,7 +5,7 @@
 //! - A termination is noted in the record before AWS is called. It is repeated only after [`REPEAT_AFTER`] and a
 //!   later refresh that shows the instance alive: a call whose answer was lost may take effect late, refreshes lag, and a
 //!   second decrement ends a healthy node. Only a call that AWS certainly refused is repeated sooner; later, after [`SENT_WITHIN`]
-//!   and [`SIGNATURE_LIFE`], one with a decrement that another process has noted, or that AWS has acknowledged: it need not be.
+//!   and [`SIGNATURE_LIFE`], a decrement that another process has noted, or that AWS has acknowledged.
 //! - Hooks of others are never completed; ABANDON is never sent.
 //! - What the group takes out itself is not terminated, unless retained (`Terminating:Retained`). Instances outside the
 //!   desired capacity (retained, `Standby`) are terminated without a decrement.
@@ -197,7 +197,9 @@ pub(super) fn take_out_of_the_group(s: &Situation<'_>, record: &Record, plan: &m
     }
     // Not a retained one: a hook would hold it again, for a limited time. Nor beside another's hook,
     // whose owner would drain it by other rules as soon as it is held.
-    let holds = matches!(&s.hook, HookState::Known(TerminatingHooks { ours: Some(_), others: false }));
+    // Nor where it would hold for one time-out.
+    let holds = matches!(&s.hook, HookState::Known(TerminatingHooks { ours: Some(_), others: false }))
+        && !s.heartbeats_denied;
     if holds && record.release != Release::CompleteHook && *lifecycle != Lifecycle::Retained {
         // The hook would end the drain long before AWS ends the machine.
         let not_before =

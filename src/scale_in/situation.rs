@@ -82,6 +82,8 @@ pub struct Situation<'a> {
     pub instance: Membership,
     /// The group's lifecycle hooks.
     pub hook: HookState,
+    /// Whether AWS denies heartbeats for the group's instances: the hook holds none for longer than its time-out.
+    pub heartbeats_denied: bool,
     /// When AWS began to hold the instance, or a moment before; `None` while unknown.
     pub held_since: Option<Timestamp>,
     /// What AWS has told of the instance's end.
@@ -211,13 +213,15 @@ impl Situation<'_> {
         match node.ready {
             Ready::Yes => false,
             Ready::Unknown => true,
-            Ready::No => self.lost_at(node).is_some_and(|at| at <= self.now),
+            Ready::No => {
+                node.unready_since.is_some_and(|since| later(self.ours(since), UNABLE_FOR) <= self.now)
+            }
         }
     }
 
-    /// When a node counts as lost; `None` while it is Ready, or nobody knows since when it is not.
+    /// When a node counts as lost; `None` while it is heard of.
     pub(super) fn lost_at(&self, node: &NodeView) -> Option<Timestamp> {
-        let since = node.unready_since.filter(|_| node.ready != Ready::Yes)?;
+        let since = node.unready_since.filter(|_| node.ready == Ready::Unknown)?;
         Some(later(self.ours(since), UNABLE_FOR))
     }
 

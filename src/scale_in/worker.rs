@@ -171,6 +171,7 @@ struct Look {
     instance: Membership,
     our_limit: OurLimit,
     hook: HookState,
+    heartbeats_denied: bool,
     /// The other Nodes that name the instance.
     beside: Vec<Arc<NodeView>>,
     speaks: bool,
@@ -324,6 +325,7 @@ impl Worker {
             notices: &notices,
             instance: look.instance,
             hook: look.hook,
+            heartbeats_denied: look.heartbeats_denied,
             memory: &self.memory,
         };
         let plan = plan(&situation);
@@ -382,8 +384,13 @@ impl Worker {
         let our_limit = group_of(node, &instance)
             .map_or(OurLimit::Unknown, |group| our_limit(snapshot.as_deref(), &self.shared.settings, group));
         let hook = self.hook(node, &instance, leads);
+        let heartbeats_denied =
+            group_of(node, &instance).is_some_and(|group| self.shared.holds.are_heartbeats_denied(group));
+        if let Some(instance) = &node.instance {
+            self.shared.holds.note_releasing(instance, self.memory.claims.is_releasing(instance), now);
+        }
         let (beside, speaks) = self.beside(node);
-        Look { now, ahead, record_seen, leads, instance, our_limit, hook, beside, speaks }
+        Look { now, ahead, record_seen, leads, instance, our_limit, hook, heartbeats_denied, beside, speaks }
     }
 
     /// The other Nodes that name the instance, and whether this one speaks for it. If so, their pods count too.
@@ -410,12 +417,7 @@ impl Worker {
         let (holds, instance) = (&self.shared.holds, node.instance.as_ref());
         let time_out = self.memory.claims.heartbeat_timeout(instance);
         let hold = instance.and_then(|instance| Some(Hold { since: holds.since(instance)?, time_out }));
-        let state = self.shared.hooks.state_since(group, hold);
-        if holds.are_heartbeats_denied(group, self.shared.clock.now()) {
-            state.without_heartbeats()
-        } else {
-            state
-        }
+        self.shared.hooks.state_since(group, hold)
     }
 
     /// When the record was first seen, and how far its clock and the API server's is ahead of ours.

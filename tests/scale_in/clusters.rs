@@ -8,7 +8,7 @@ use ebbtide::sim::program::{TAG, config};
 use ebbtide::sim::world::World;
 use jiff::SignedDuration;
 
-use crate::journal_queries::{TERMINATE, a_hook_timed_out, aws_moments, decrements, is_asked};
+use crate::journal_queries::{TERMINATE, a_hook_timed_out, aws_moments, decrements, has_exited, is_asked};
 use crate::scene::{Cause, Machine, Scene, held_group, seconds};
 
 const OURS: &str = "kubernetes.io/cluster/ours";
@@ -76,6 +76,24 @@ async fn what_was_begun_is_finished_by_a_run_that_is_told_another_name_of_the_cl
     scene.until_gone(&machine).await;
     scene.assert_left_well(&machine);
     assert!(!a_hook_timed_out(&scene.world));
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_a_group_that_another_cluster_has_taken_over_only_what_was_begun_is_finished() {
+    let scene = Scene::configured(held_group(2, 60).tag(OURS, "owned"), of_ours()).await;
+    let machine = scene.first();
+    scene.run([pod("web").on(&machine.name).grace(600).exits_after(400)]).await;
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.until(|w| is_asked(w, "web")).await;
+    scene.world.aws.untag_group("web", OURS);
+    scene.world.aws.tag_group("web", THEIRS, "owned");
+    // Its node is one of the other cluster's.
+    let theirs = scene.world.aws.add_instance("web", LifecycleState::InService).expect("an instance");
+    scene.pass_some(seconds(60)).await;
+    scene.world.aws.terminate(&theirs, TerminationCause::Rebalance);
+    scene.until_gone(&machine).await;
+    assert!(has_exited(&scene.world, "web"));
+    assert_eq!(calls(&scene.world, &theirs), 0);
 }
 
 #[tokio::test(start_paused = true)]

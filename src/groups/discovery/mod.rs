@@ -246,8 +246,8 @@ impl Discovery {
     }
 
     /// Adds groups that are no longer selected (a person has removed a tag, or given another --cluster-name) and have instances on their
-    /// way out, or held by a hook: those are finished. After a restart the records on Nodes name them, and only the instances on record
-    /// count.
+    /// way out, or held by a hook: those are finished. After a restart the records on Nodes name them. Of such a group, and of one that
+    /// names another cluster by now, only the instances on record count.
     async fn add_left_behind(
         &self,
         described: &mut BTreeMap<GroupName, AutoScalingGroup>,
@@ -273,7 +273,8 @@ impl Discovery {
         found.extend(of_records.into_iter().flatten());
         let mut left_behind = Vec::new();
         for mut group in found {
-            if !memory.selected.contains(&group.name) {
+            let is_of_another = self.selectors.is_of_our_cluster(&group.tags) == Some(false);
+            if is_of_another || !memory.selected.contains(&group.name) {
                 let leaving = on_record.get(&group.name);
                 group.instances.retain(|instance| {
                     is_going(instance) && leaving.is_some_and(|leaving| leaving.contains(&instance.id))

@@ -167,7 +167,12 @@ impl ManagedHooks {
         self.by_group
             .retain(|name, known| view.groups.get(name).is_some_and(|group| group.asg.arn == known.arn));
         let mut due = Vec::new();
-        for group in view.groups.values().filter(|group| self.known.selectors.selects(&group.asg)) {
+        // Another cluster's is in the view only for what of it is on record here.
+        let selectors = &self.known.selectors;
+        let is_selected = |asg: &AutoScalingGroup| {
+            selectors.selects(asg) && selectors.is_of_our_cluster(&asg.tags) != Some(false)
+        };
+        for group in view.groups.values().filter(|group| is_selected(&group.asg)) {
             let is_ours = self.known.is_ours(&group.asg);
             let progress = self.by_group.entry(group.asg.name.clone()).or_default();
             progress.arn.clone_from(&group.asg.arn);

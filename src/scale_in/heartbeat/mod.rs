@@ -24,11 +24,10 @@ use super::deadline;
 use super::held_since::{Question, ask};
 use super::joined::Joined;
 use super::nodeless::{self, Past};
-use super::record::{Phase, Record};
+use super::record::Record;
 use super::terminate;
 use crate::aws::{AwsError, Lifecycle};
 use crate::clock::{elapsed, later, signed};
-use crate::cluster::NodeView;
 use crate::groups::Snapshot;
 use crate::groups::hooks::TerminatingHooks;
 use crate::k8s::{GroupName, InstanceId};
@@ -207,13 +206,10 @@ fn fate(shared: &Shared, joined: &mut Joined, instance: &InstanceId, held: &Held
     }
     // Until all Nodes have been listed, any instance may have one.
     let Some(whole_for) = shared.nodes.whole_for() else { return Fate::Held };
-    let nodes = shared.nodes.of_instance(instance);
-    if !nodes.is_empty() {
-        let wall = later(now, shared.clock.ahead());
-        let is_over = |record: &Record| {
-            record.phase == Phase::Releasing && later(record.phase_since, COMPLETED_BY_THEN) <= wall
-        };
-        return if records(&nodes, instance).any(is_over) { Fate::LeftAlone } else { Fate::Held };
+    if !shared.nodes.of_instance(instance).is_empty() {
+        let is_over =
+            shared.holds.releasing_since(instance).is_some_and(|at| later(at, COMPLETED_BY_THEN) <= now);
+        return if is_over { Fate::LeftAlone } else { Fate::Held };
     }
     let end = let_go_at(shared, instance, held, later(now, -signed(whole_for)), now);
     let is_over = end <= now;
@@ -252,13 +248,9 @@ fn let_go_at(
 
 /// The time-out that our hook had when it began to hold the instance, as the record of its Node has it.
 fn noted_time_out(shared: &Shared, instance: &InstanceId) -> Option<Duration> {
-    records(&shared.nodes.of_instance(instance), instance).filter_map(Record::heartbeat_timeout).min()
-}
-
-/// The records of an instance on its Nodes.
-fn records<'a>(nodes: &'a [Arc<NodeView>], instance: &InstanceId) -> impl Iterator<Item = &'a Record> {
-    let all = nodes.iter().filter_map(|node| node.record.as_deref()?.record());
-    all.filter(move |record| record.instance == *instance)
+    let nodes = shared.nodes.of_instance(instance);
+    let records = nodes.iter().filter_map(|node| node.record.as_deref()?.record());
+    records.filter(|record| record.instance == *instance).filter_map(Record::heartbeat_timeout).min()
 }
 
 /// Sends a heartbeat, or completes the hook. Returns the pause until the next step, and the error if AWS did not take it.
@@ -288,7 +280,7 @@ async fn tell_hook(shared: &Shared, one: &mut One, step: Step) -> (SignedDuratio
         // AWS counts from when it took the last one; it was sent before that.
         let ends = renewed.or(*since).map(|from| later(from, signed(time_out)));
         shared.metrics.beat(group, &beat, ends.map(|ends| elapsed(shared.clock.now(), ends)));
-        shared.holds.note_beat(group, &beat, sent_at);
+        shared.holds.note_beat(group, &beat);
         if beat.is_ok() {
             *renewed = Some(sent_at);
         }

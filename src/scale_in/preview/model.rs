@@ -215,6 +215,7 @@ impl<'a> Model<'a> {
             permit: &|| Permit::Granted,
             instance: Membership::In { group: self.group.clone(), lifecycle: self.lifecycle, seen: self.now },
             hook: self.hook.clone(),
+            heartbeats_denied: false,
             held_since: self.held_since,
             expected: None,
             notices: &[],

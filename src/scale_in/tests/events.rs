@@ -158,7 +158,7 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     (
         "Warning",
         "ScaleInPatienceOver",
-        "these pods asked not to be disturbed; their machine has not been Ready for five minutes, and they are evicted: shop/web-1, shop/web-2",
+        "these pods asked not to be disturbed; nothing has been heard of their machine for five minutes, and they are evicted: shop/web-1, shop/web-2",
     ),
     (
         "Warning",

@@ -301,6 +301,7 @@ impl Scene {
             },
             instance: self.instance.clone(),
             hook: self.hook.clone(),
+            heartbeats_denied: false,
             held_since: self.held_since,
             expected: self.expected,
             notices: &self.notices,

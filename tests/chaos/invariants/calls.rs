@@ -83,7 +83,7 @@ fn most(history: &History, from: Timestamp, to: Timestamp) -> usize {
         + OF_A_MESSAGE * messages
 }
 
-/// An instance is terminated by call twice within half a minute.
+/// An instance is terminated by call twice within half a minute, or with a decrement that AWS has acknowledged within five.
 pub(super) fn terminations(history: &History) -> Vec<Violation> {
     let mut found = Vec::new();
     let mut last: BTreeMap<&str, Timestamp> = BTreeMap::new();
@@ -98,7 +98,7 @@ pub(super) fn terminations(history: &History) -> Vec<Violation> {
         };
         let Some(instance) = arguments.get("InstanceId") else { continue };
         if let Some(before) = last.insert(instance, entry.at)
-            && entry.at.duration_since(before) < SignedDuration::from_secs(30)
+            && entry.at.duration_since(before) < apart(arguments)
         {
             found.push(Violation {
                 at: entry.at,
@@ -107,6 +107,12 @@ pub(super) fn terminations(history: &History) -> Vec<Violation> {
         }
     }
     found
+}
+
+/// How long after a termination that AWS has acknowledged there is another one of the instance at the soonest.
+fn apart(arguments: &BTreeMap<String, String>) -> SignedDuration {
+    let decrements = arguments.get("ShouldDecrementDesiredCapacity").is_some_and(|it| it == "true");
+    SignedDuration::from_secs(if decrements { 300 } else { 30 })
 }
 
 impl History {

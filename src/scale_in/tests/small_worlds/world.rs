@@ -327,6 +327,7 @@ impl World {
             permit: &|| Permit::Granted,
             instance,
             hook: HookState::Known(TerminatingHooks { ours, others: false }),
+            heartbeats_denied: false,
             held_since: Some(at(0)),
             expected: None,
             notices: &[],
