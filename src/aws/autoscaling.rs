@@ -12,6 +12,7 @@ use super::lifecycle_hook::TERMINATING;
 use super::retry::{CHANGE_OF_SIZE, LOOK_UP, Patience, READ_NOW, REFRESH, WRITE};
 use super::{Activity, AutoScalingGroup, Aws, AwsError, Hook, Instance, LaunchSpec, Operation, TagSelector};
 use crate::k8s::{GroupName, InstanceId};
+use crate::telemetry::chain;
 
 /// Names or records in a call of DescribeAutoScalingGroups.
 ///
@@ -203,11 +204,18 @@ impl Aws {
             .should_decrement_desired_capacity(decrement);
         let how = if decrement { "with decrement" } else { "without decrement" };
         let about = format!("{instance} {how}");
-        self.call_about(Operation::TerminateInstanceInAutoScalingGroup, &about, CHANGE_OF_SIZE, || {
-            call.clone().send()
-        })
-        .await?;
-        Ok(())
+        let sent =
+            self.call_about(Operation::TerminateInstanceInAutoScalingGroup, &about, CHANGE_OF_SIZE, || {
+                call.clone().send()
+            });
+        match sent.await {
+            // AWS does it, whatever it says of the activity.
+            Err(error @ AwsError::Unreadable { .. }) => {
+                tracing::warn!(instance = instance.as_str(), error = %chain(&error), "AWS terminates the instance");
+                Ok(())
+            }
+            sent => sent.map(drop),
+        }
     }
 
     /// Sets or clears the scale-in protection of instances. 50 instances a call, four calls at once; after an error

@@ -142,9 +142,10 @@ fn told(error: AwsError) -> SizingError {
         AwsError::Throttled { .. } => SizingError::Throttled,
         AwsError::ScalingActivityInProgress { .. } => SizingError::Busy,
         AwsError::Denied { .. } => SizingError::Denied(error.to_string()),
-        AwsError::Unreachable { .. } | AwsError::Expired { .. } | AwsError::NoCredentials { .. } => {
-            SizingError::Unreachable(Box::new(error))
-        }
+        AwsError::Unreachable { .. }
+        | AwsError::Unreadable { .. }
+        | AwsError::Expired { .. }
+        | AwsError::NoCredentials { .. } => SizingError::Unreachable(Box::new(error)),
         other => SizingError::Refused(other.to_string()),
     }
 }

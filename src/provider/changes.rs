@@ -15,6 +15,7 @@ use tracing::info;
 use super::deadline::Deadline;
 use super::deletion::{Deletion, NodeToDrain};
 use super::proto::ExternalGrpcNode;
+use super::terminations::Sent;
 use super::{Provider, RpcError, SizingError};
 use crate::groups::protection::to_protect;
 use crate::groups::sizes::{self, SizeError};
@@ -197,20 +198,23 @@ impl Provider {
         lock: &GroupLock,
         instance: &InstanceId,
     ) -> Result<(), RpcError> {
-        if self.unanswered.is_unclear(instance, self.clock.now()) {
-            return Err(RpcError::Unclear(instance.clone()));
+        match self.terminations.of(instance, self.clock.now()) {
+            Some(Sent::Done) => return Ok(()),
+            Some(Sent::Unclear) => return Err(RpcError::Unclear(instance.clone())),
+            None => {}
         }
         let (unsure, group) = (RefreshOnDrop::of(&self.groups), lock.group());
-        // Noted before, as the client may cancel.
-        self.unanswered.note(instance, self.clock.now());
+        let note = |sent| self.terminations.note(instance, sent, self.clock.now());
+        // Before, as the client may cancel.
+        note(Some(Sent::Unclear));
         let call = self.sizing.terminate(lock, instance, true);
         match deadline.call("terminating the instance", call).await? {
             Err(error @ (SizingError::Unreachable(_) | SizingError::CutOff)) => {
-                self.unanswered.note(instance, self.clock.now());
+                note(Some(Sent::Unclear));
                 return Err(error.into());
             }
             answer => {
-                self.unanswered.answered(instance);
+                note(answer.is_ok().then_some(Sent::Done));
                 answer?;
             }
         }

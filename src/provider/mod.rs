@@ -27,8 +27,8 @@ mod refusals;
 pub mod serve;
 pub mod service;
 pub mod sizing;
+mod terminations;
 pub mod tls;
-mod unanswered;
 mod visits;
 pub mod wire;
 

@@ -15,7 +15,7 @@ use super::placeholders::Placeholders;
 use super::proto::cloud_provider_server::CloudProvider;
 #[allow(clippy::wildcard_imports, reason = "a request and a response of every RPC")]
 use super::proto::*;
-use super::unanswered::Unanswered;
+use super::terminations::Terminations;
 use super::visits::Visits;
 use super::{Refusals, RpcError, Sizing, answers, options, wire};
 use crate::clock::Clock;
@@ -35,7 +35,7 @@ pub struct Provider {
     pub(super) sizing: Arc<dyn Sizing>,
     pub(super) clock: Clock,
     pub(super) placeholders: Arc<Placeholders>,
-    pub(super) unanswered: Unanswered,
+    pub(super) terminations: Terminations,
     visits: Visits,
     pub(super) metrics: RpcMetrics,
     /// `None`: prices are not implemented.
@@ -83,7 +83,7 @@ impl Provider {
             sizing,
             clock,
             placeholders,
-            unanswered: Unanswered::default(),
+            terminations: Terminations::default(),
             visits: Visits::default(),
             metrics,
             prices: None,

@@ -439,7 +439,7 @@ impl Memory {
         };
         if !error.is_refusal() {
             // A refresh shows whether it took effect; it is never repeated blindly.
-            (self.told_at, self.is_acknowledged) = (Some(now), matches!(error, AwsError::Unreadable { .. }));
+            (self.told_at, self.is_acknowledged) = (Some(now), false);
             return self.failed(&Task::Terminate, now, None);
         }
         self.void_termination = Some(noted_at);

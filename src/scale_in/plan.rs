@@ -238,8 +238,11 @@ fn without_record(s: &Situation<'_>, plan: &mut Plan) {
         Membership::In { group, lifecycle: Lifecycle::Retained, .. } => begin_for_retained(s, group, plan),
         // The instance is going anyway: marks of a cancelled scale-in may stay.
         Membership::In { lifecycle, .. } if lifecycle.is_terminating() => {}
-        Membership::In { group, lifecycle, .. } => {
+        Membership::In { group, lifecycle, seen } => {
             if node_patch::has_scale_in_marks(s.node) {
+                if release::may_still_end(s, *seen, plan) {
+                    return;
+                }
                 return take_off(s, plan, events::cancelled_by_a_person());
             }
             match s.expected {

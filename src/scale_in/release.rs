@@ -456,6 +456,20 @@ fn may_terminate(s: &Situation<'_>, record: &Record, seen: Timestamp, plan: &mut
     }
 }
 
+/// Whether a termination that was sent for a scale-in that is called off by now may still end the instance, unseen: its node stays
+/// closed meanwhile.
+pub(super) fn may_still_end(s: &Situation<'_>, seen: Timestamp, plan: &mut Plan) -> bool {
+    if s.memory.tries(&Task::Terminate).is_some_and(|tries| tries.in_flight) {
+        return true;
+    }
+    let Some(at) = s.memory.told_at else { return false };
+    let shown = later(at, if s.memory.is_acknowledged { SENT_WITHIN + SIGNATURE_LIFE } else { REPEAT_AFTER });
+    if seen < shown {
+        refresh_after(s, shown, plan);
+    }
+    seen < shown
+}
+
 /// The record that notes the termination, and the action. Decrements only for what the desired capacity counts: AWS
 /// refuses it for a retained instance, and does not document it for Standby.
 ///

@@ -182,6 +182,27 @@ async fn contention_while_a_size_goes_down_keeps_instances_protected_as_if_it_ha
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_instance_without_a_node_is_terminated_once_however_late_descriptions_are_and_whatever_aws_answers()
+ {
+    for is_unreadable in [false, true] {
+        let (scene, node) = with_an_instance_that_never_registers().await;
+        scene.world.until(Duration::from_secs(130), |_| false).await;
+        let describe = Operation::DescribeAutoScalingGroups;
+        let late = Which::of(&[describe]).lasting(Duration::from_mins(5));
+        scene.world.aws.trouble(late, Trouble::Stale(Duration::from_mins(2)));
+        let terminate = Operation::TerminateInstanceInAutoScalingGroup;
+        if is_unreadable {
+            scene.world.aws.trouble(Which::of(&[terminate]).times(9), Trouble::Unreadable);
+        }
+        for _ in 0..10 {
+            scene.delete(GROUP, vec![node.clone()]).await.expect("it ends");
+            scene.world.until(Duration::from_secs(10), |_| false).await;
+        }
+        assert_eq!((scene.world.aws.calls(terminate), scene.desired()), (1, 2));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_termination_whose_caller_has_given_up_keeps_its_turn_until_it_has_its_effect() {
     let (scene, node) = with_an_instance_that_never_registers().await;
     let takes = |operation, millis| {

@@ -1,0 +1,48 @@
+//! Terminations of instances without a Node that descriptions need not show yet.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::clock::later;
+use crate::k8s::InstanceId;
+
+/// How long a termination whose answer was lost may take effect late, and descriptions may show the instance as before.
+const UNCLEAR_FOR: SignedDuration = SignedDuration::from_secs(30);
+
+/// How long one that AWS has acknowledged is not sent again, whatever descriptions show: it need not be.
+const DONE_FOR: SignedDuration = SignedDuration::from_mins(6);
+
+/// What is known of a termination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sent {
+    /// No answer has come, or not yet.
+    Unclear,
+    /// AWS does it.
+    Done,
+}
+
+/// Terminations that were sent, and when that was: a second one with a decrement takes a healthy node.
+#[derive(Debug, Default)]
+pub(super) struct Terminations(Mutex<BTreeMap<InstanceId, (Sent, Timestamp)>>);
+
+impl Terminations {
+    /// What is known of one that may still have to show its effect.
+    pub(super) fn of(&self, instance: &InstanceId, now: Timestamp) -> Option<Sent> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|_, (sent, at)| {
+            later(*at, if *sent == Sent::Done { DONE_FOR } else { UNCLEAR_FOR }) > now
+        });
+        all.get(instance).map(|(sent, _)| *sent)
+    }
+
+    /// Notes what is known of one; `None`: AWS has refused it.
+    pub(super) fn note(&self, instance: &InstanceId, sent: Option<Sent>, now: Timestamp) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match sent {
+            Some(sent) => drop(all.insert(instance.clone(), (sent, now))),
+            None => drop(all.remove(instance)),
+        }
+    }
+}
