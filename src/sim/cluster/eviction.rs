@@ -1,8 +1,8 @@
 //! The eviction subresource, step by step as in the registry.
 //!
 //! <https://github.com/kubernetes/kubernetes/blob/master/pkg/registry/core/pod/storage/eviction.go>. Two surprises there:
-//! preconditions are checked after the budget has been charged, and a pod with several budgets is answered with HTTP 201 and
-//! a failed `Status` of code 500. Only `deleteOptions` is read; unknown fields (kube's `Api::evict` sends `delete_options`)
+//! preconditions are checked after the budget has been charged, and a pod with several budgets is answered with an error of code
+//! 500. Only `deleteOptions` is read; unknown fields (kube's `Api::evict` sends `delete_options`)
 //! are dropped silently, as in the API server.
 
 use std::sync::Arc;

@@ -138,7 +138,9 @@ impl History {
         let share = if has_orders { deadline.duration_since(requested) / 2 } else { SignedDuration::ZERO };
         // DaemonSet pods that are asked have their grace after the flush.
         let flush = i64::from(self.scenario.program.flush) + 30;
-        let kept = SignedDuration::from_secs(grace.clamp(0, 100_000) + flush) + MARGIN + share;
+        // Some graces fit into no time, and into no sum.
+        let grace = SignedDuration::from_secs(grace.max(0)).min(FAR_AHEAD + FAR_AHEAD);
+        let kept = grace + SignedDuration::from_secs(flush) + MARGIN + share;
         at + kept >= deadline
     }
 }
