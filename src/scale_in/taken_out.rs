@@ -1,6 +1,7 @@
-//! Whether a group takes an instance out by itself by now: asked before a termination that lowers the desired capacity.
+//! Whether a group takes an instance out by itself by now, or somebody has set it aside: asked before a termination that lowers the desired
+//! capacity.
 //!
-//! AWS lowers it for an instance that is on its way out all the same, and a healthy one goes for that. The last refresh may be a minute
+//! AWS lowers it for an instance that it does not count any more all the same, and a healthy one goes for that. The last refresh may be a minute
 //! old. One description serves all terminations in a group that wait for it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,7 +43,7 @@ impl TakenOut {
         Arc::clone(looks.entry(group.clone()).or_default())
     }
 
-    /// Whether the group is taking the instance out. `None`: AWS does not say. Where it has not for [`PATIENCE`], no.
+    /// Whether the desired capacity does not count the instance any more. `None`: AWS does not say. Where it has not for [`PATIENCE`], no.
     pub(super) async fn shows(
         &self,
         instance: &InstanceId,
@@ -51,9 +52,7 @@ impl TakenOut {
     ) -> Option<bool> {
         let is_recent = |at| elapsed(at, clock.now()) <= RECENT;
         if let Some(view) = groups.latest().filter(|view| is_recent(view.taken_at)) {
-            return Some(
-                view.instance(instance).is_some_and(|(_, instance)| instance.lifecycle.is_leaving()),
-            );
+            return Some(view.instance(instance).is_some_and(|(_, instance)| !instance.lifecycle.is_live()));
         }
         let look = self.of(group);
         let mut look = look.lock().await;
@@ -62,7 +61,7 @@ impl TakenOut {
             let described = aws.describe_groups_now(slice::from_ref(group)).await;
             *look = if let Ok(described) = described {
                 let instances = described.into_iter().flat_map(|group| group.instances);
-                let leaving = instances.filter(|instance| instance.lifecycle.is_leaving());
+                let leaving = instances.filter(|instance| !instance.lifecycle.is_live());
                 let leaving = Some(leaving.map(|instance| instance.id).collect());
                 Look { at: began, leaving, silent_since: None }
             } else {

@@ -18,7 +18,7 @@ use tokio::time::{sleep, timeout};
 
 use super::meaning::{Facts, Meaning, is_settled, lapses, meaning};
 use super::outages::Outages;
-use crate::aws::{About, AwsError, Content, Lifecycle, Message, News, Notice};
+use crate::aws::{About, AwsError, Content, Message, News, Notice};
 use crate::clock::{backoff, elapsed, later, signed};
 use crate::groups::hooks::HookState;
 use crate::groups::{Change, Snapshot};
@@ -435,14 +435,7 @@ impl Inbox {
                 None => over.push(receipt),
             }
         }
-        // What is out of service has to wait until it is back.
-        let snapshot = shared.groups.latest();
-        let is_aside = |(instance, ..): &(InstanceId, GroupName, Meaning)| {
-            let found = snapshot.as_ref().and_then(|view| view.instance(instance));
-            found.is_some_and(|(_, found)| found.lifecycle == Lifecycle::Standby)
-        };
         let others = self.waiting.values().filter(|waiting| !waiting.may_wait(now));
-        let others = others.filter(|waiting| !waiting.meanings.iter().all(is_aside));
         let oldest = others.map(|waiting| waiting.written_at).min();
         shared.notices.queues.wait(&self.queue, self.waiting.len(), oldest);
         self.delete(over);
