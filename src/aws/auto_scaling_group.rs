@@ -11,6 +11,7 @@ use crate::k8s::{GroupName, InstanceId};
 
 /// An Auto Scaling group, from DescribeAutoScalingGroups.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
 pub struct AutoScalingGroup {
     /// Its name.
     pub name: GroupName,
@@ -50,6 +51,8 @@ pub struct AutoScalingGroup {
     pub force_deletable: bool,
     /// ARNs of the target groups that it registers its instances with, and deregisters them from, by itself.
     pub target_groups: BTreeSet<String>,
+    /// Whether it ends instances that one of its load balancers finds unhealthy.
+    pub ends_unhealthy_targets: bool,
 }
 
 /// A group's warm pool.
@@ -160,6 +163,7 @@ impl AutoScalingGroup {
         let (warm_pool, retains) = (warm_pool(&from), retains(&from));
         let zone_ids = zone_ids(&from);
         let target_groups = target_groups(&from);
+        let ends_unhealthy_targets = ends_unhealthy_targets(&from);
         let force_deletable = from.deletion_protection.as_ref().is_none_or(|it| it.as_str() == "none");
         let instances = from.instances.unwrap_or_default().into_iter().map(Instance::from_sdk);
         let mut instances: Vec<_> = instances.filter(|instance| !instance.lifecycle.is_warm()).collect();
@@ -189,6 +193,7 @@ impl AutoScalingGroup {
             retains,
             force_deletable,
             target_groups,
+            ends_unhealthy_targets,
         }
     }
 
@@ -267,6 +272,18 @@ fn target_groups(from: &asg::AutoScalingGroup) -> BTreeSet<String> {
     let sources = from.traffic_sources().iter().filter_map(asg::TrafficSourceIdentifier::identifier);
     let arns = from.target_group_arns().iter().map(String::as_str);
     arns.chain(sources).filter(|arn| arn.contains(":targetgroup/")).map(str::to_owned).collect()
+}
+
+/// Whether a load balancer's health checks count: the group has one, and its type, a list of up to four, names them.
+///
+/// Source: [AutoScalingGroup](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_AutoScalingGroup.html),
+/// `HealthCheckType`.
+fn ends_unhealthy_targets(from: &asg::AutoScalingGroup) -> bool {
+    let has_some = !from.load_balancer_names().is_empty()
+        || !from.target_group_arns().is_empty()
+        || !from.traffic_sources().is_empty();
+    let mut kinds = from.health_check_type().unwrap_or_default().split(',').map(str::trim);
+    has_some && kinds.any(|kind| matches!(kind, "ELB" | "VPC_LATTICE"))
 }
 
 /// Weights, if the group is weighted: an override or an instance has a weight other than 1, or capacity is not counted
@@ -423,6 +440,25 @@ mod tests {
         }
         let weights = weights(&instance("4").build()).expect("weighted").of_instances;
         assert_eq!(weights, [("i-1".into(), 4)].into());
+    }
+
+    #[test]
+    fn the_health_checks_of_a_load_balancer_count_where_the_group_has_one_and_heeds_them() {
+        let of = |kinds: &str| asg::AutoScalingGroup::builder().health_check_type(kinds);
+        let source = asg::TrafficSourceIdentifier::builder().identifier("arn").build();
+        let table = [
+            (of("EC2").target_group_arns("arn"), false),
+            (of("ELB"), false),
+            (of("ELB").target_group_arns("arn"), true),
+            (of("ELB").load_balancer_names("classic"), true),
+            (of("EC2, ELB,EBS").target_group_arns("arn"), true),
+            (of("VPC_LATTICE").traffic_sources(source), true),
+            (of("").target_group_arns("arn"), false),
+        ];
+        for (group, expected) in table {
+            let group = group.build();
+            assert_eq!(ends_unhealthy_targets(&group), expected, "{group:?}");
+        }
     }
 
     #[test]

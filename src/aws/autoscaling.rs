@@ -209,9 +209,9 @@ impl Aws {
                 call.clone().send()
             });
         match sent.await {
-            // AWS does it, whatever it says of the activity.
+            // Only what it says of the activity is lost.
             Err(error @ AwsError::Unreadable { .. }) => {
-                tracing::warn!(instance = instance.as_str(), error = %chain(&error), "AWS terminates the instance");
+                tracing::warn!(instance = instance.as_str(), error = %chain(&error), "AWS has answered a termination with what cannot be read: it counts as accepted");
                 Ok(())
             }
             sent => sent.map(drop),

@@ -103,8 +103,8 @@ pub struct TerminatingHooks {
 pub enum HookState {
     /// AWS has not said yet.
     Unknown,
-    /// AWS does not answer. If the group has a hook of ours, its time-out is at least this. Enough to drain a held
-    /// instance, not to have one held.
+    /// AWS does not answer. If the group has a hook of ours, its time-out is at least this, or was when it began to hold.
+    /// Enough to drain a held instance, not to have one held.
     Presumed(Hook),
     /// What AWS has told.
     Known(TerminatingHooks),
@@ -178,11 +178,9 @@ impl Hooks {
                 HookState::Known(TerminatingHooks { ours, ..hooks })
             }
             None if slot.want().outage.failures() >= PRESUMED_AFTER => {
-                let presumed = self.presumed(group);
-                HookState::Presumed(match hold.and_then(|hold| hold.time_out) {
-                    Some(noted) => presumed.with_time_out(possible(noted)),
-                    None => presumed,
-                })
+                let noted = hold.and_then(|hold| hold.time_out);
+                let time_out = noted.map_or(SHORTEST_HEARTBEAT, possible);
+                HookState::Presumed(self.presumed(group).with_time_out(time_out))
             }
             None => HookState::Unknown,
         }

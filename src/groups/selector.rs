@@ -238,6 +238,11 @@ impl Selectors {
         (!ours.is_empty() && !named.is_empty()).then(|| named.iter().any(|name| ours.contains(name)))
     }
 
+    /// Whether a group's tags name another cluster, and not ours.
+    pub fn is_of_another_cluster(&self, tags: &BTreeMap<String, String>) -> bool {
+        self.is_of_our_cluster(tags) == Some(false)
+    }
+
     /// The tag selectors.
     pub fn tagged(&self) -> &[TagSelector] {
         &self.tagged

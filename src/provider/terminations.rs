@@ -11,7 +11,7 @@ use crate::k8s::InstanceId;
 /// How long a termination whose answer was lost may take effect late, and descriptions may show the instance as before.
 const UNCLEAR_FOR: SignedDuration = SignedDuration::from_secs(30);
 
-/// How long one that AWS has acknowledged is not sent again, whatever descriptions show: it need not be.
+/// How long one that AWS has acknowledged is not sent again, however late descriptions are.
 const DONE_FOR: SignedDuration = SignedDuration::from_mins(6);
 
 /// What is known of a termination.

@@ -10,7 +10,6 @@
 //! Deadlines are computed from cause, hook and options in [`super::release`], whatever the record says.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -83,18 +82,12 @@ impl Claims {
         self.believed.as_ref()
     }
 
-    /// The time-out by which our hook holds the Node's instance, as its record has it.
-    pub fn heartbeat_timeout(&self, instance: Option<&InstanceId>) -> Option<Duration> {
+    /// What is believed of the annotation, if it is a record of this instance.
+    pub fn record_of(&self, instance: &InstanceId) -> Option<&Record> {
         match &self.believed {
-            Some(Written::Record(record)) if Some(&record.instance) == instance => record.heartbeat_timeout(),
+            Some(Written::Record(record)) if record.instance == *instance => Some(record),
             _ => None,
         }
-    }
-
-    /// Whether the node of this instance is being released.
-    pub fn is_releasing(&self, instance: &InstanceId) -> bool {
-        let Some(Written::Record(record)) = &self.believed else { return false };
-        record.instance == *instance && record.phase == Phase::Releasing
     }
 
     /// When AWS ends the machine of this instance, by a record that may have been written over or taken off since: the notice is

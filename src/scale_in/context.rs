@@ -15,7 +15,7 @@ use super::membership::Membership;
 use super::metrics::Metrics;
 use super::notices::{Expected, Notices};
 use super::pod_events::PodEvents;
-use super::record::{Annotation, Phase, Release, Written};
+use super::record::{Annotation, Cause, Phase, Record, Release, Written};
 use super::settings::Settings;
 use super::taken_out::TakenOut;
 use super::waiting::Board;
@@ -200,16 +200,20 @@ pub(super) fn is_leaving(nodes: &Nodes, group: &GroupName, instance: &InstanceId
 pub(super) fn leaves(nodes: &Nodes, group: &GroupName, instance: &Instance) -> Leaves {
     let Some(node) = marked_speaker(nodes, &instance.id) else { return Leaves::No };
     match node.scale_in().filter(|record| record.group == *group) {
-        Some(record)
-            if record.release == Release::CompleteHook && instance.lifecycle == Lifecycle::Pending =>
-        {
-            Leaves::No
-        }
+        Some(record) if is_on_its_way_in(record, instance.lifecycle) => Leaves::No,
         Some(record) if record.release == Release::TerminateAndDecrement => Leaves::WithDecrement,
         Some(_) => Leaves::Replaced,
         None if node.taint(names::TO_BE_DELETED).is_some() => Leaves::WithDecrement,
         None => Leaves::No,
     }
+}
+
+/// Whether the group has the instance back, or will have in a moment, though its record is still there: that is taken off when a
+/// second description shows it in service. A machine that only stops, by AWS's word, is in service until its group finds out.
+fn is_on_its_way_in(record: &Record, lifecycle: Lifecycle) -> bool {
+    let was_given_back = record.phase == Phase::Releasing && record.cause != Cause::StateChange;
+    record.release == Release::CompleteHook
+        && (lifecycle == Lifecycle::Pending || was_given_back && lifecycle == Lifecycle::InService)
 }
 
 /// What AWS has told of the end of a Node's instance, unless the machine has started since.

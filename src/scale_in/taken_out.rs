@@ -32,7 +32,7 @@ pub struct TakenOut(Mutex<BTreeMap<GroupName, Arc<AsyncMutex<Look>>>>);
 struct Look {
     at: Timestamp,
     /// `None`: AWS did not say.
-    leaving: Option<BTreeSet<InstanceId>>,
+    not_live: Option<BTreeSet<InstanceId>>,
     /// Since when it has not said.
     silent_since: Option<Timestamp>,
 }
@@ -61,18 +61,18 @@ impl TakenOut {
             let described = aws.describe_groups_now(slice::from_ref(group)).await;
             *look = if let Ok(described) = described {
                 let instances = described.into_iter().flat_map(|group| group.instances);
-                let leaving = instances.filter(|instance| !instance.lifecycle.is_live());
-                let leaving = Some(leaving.map(|instance| instance.id).collect());
-                Look { at: began, leaving, silent_since: None }
+                let not_live = instances.filter(|instance| !instance.lifecycle.is_live());
+                let not_live = Some(not_live.map(|instance| instance.id).collect());
+                Look { at: began, not_live, silent_since: None }
             } else {
                 // As old as its end: those who wait for this one need not try as well.
                 let refreshed = groups.latest().map(|view| view.taken_at);
                 let before = look.silent_since.filter(|since| refreshed.is_none_or(|at| at < *since));
-                Look { at: clock.now(), leaving: None, silent_since: before.or(Some(began)) }
+                Look { at: clock.now(), not_live: None, silent_since: before.or(Some(began)) }
             };
         }
-        match &look.leaving {
-            Some(leaving) => Some(leaving.contains(instance)),
+        match &look.not_live {
+            Some(not_live) => Some(not_live.contains(instance)),
             None => look
                 .silent_since
                 .is_some_and(|since| elapsed(since, clock.now()) >= PATIENCE)

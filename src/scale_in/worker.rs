@@ -33,6 +33,7 @@ use super::operator_queue;
 use super::outcome::Outcome;
 use super::perform::perform;
 use super::plan::plan;
+use super::record::{Phase, Record};
 use super::situation::Situation;
 use super::trace;
 use super::waiting::Progress;
@@ -381,15 +382,17 @@ impl Worker {
         let instance = membership(snapshot.as_deref(), node);
         self.memory.note_membership(&instance);
         self.memory.returns.see_node(node.unschedulable, later(now, ahead));
-        let our_limit = group_of(node, &instance)
+        let group = group_of(node, &instance);
+        let our_limit = group
             .map_or(OurLimit::Unknown, |group| our_limit(snapshot.as_deref(), &self.shared.settings, group));
         let hook = self.hook(node, &instance, leads);
-        let heartbeats_denied =
-            group_of(node, &instance).is_some_and(|group| self.shared.holds.are_heartbeats_denied(group));
-        if let Some(instance) = &node.instance {
-            self.shared.holds.note_releasing(instance, self.memory.claims.is_releasing(instance), now);
-        }
+        let heartbeats_denied = group.is_some_and(|group| self.shared.holds.are_heartbeats_denied(group));
         let (beside, speaks) = self.beside(node);
+        if let Some(instance) = node.instance.as_ref().filter(|_| speaks) {
+            let record = self.memory.claims.record_of(instance);
+            let is_releasing = record.is_some_and(|record| record.phase == Phase::Releasing);
+            self.shared.holds.note_releasing(instance, is_releasing, now);
+        }
         Look { now, ahead, record_seen, leads, instance, our_limit, hook, heartbeats_denied, beside, speaks }
     }
 
@@ -414,9 +417,10 @@ impl Worker {
         if leads && matches!(instance, Membership::In { .. }) {
             self.shared.hooks.want(group, self.shared.clock.now());
         }
-        let (holds, instance) = (&self.shared.holds, node.instance.as_ref());
-        let time_out = self.memory.claims.heartbeat_timeout(instance);
-        let hold = instance.and_then(|instance| Some(Hold { since: holds.since(instance)?, time_out }));
+        let hold = node.instance.as_ref().and_then(|instance| {
+            let time_out = self.memory.claims.record_of(instance).and_then(Record::heartbeat_timeout);
+            Some(Hold { since: self.shared.holds.since(instance)?, time_out })
+        });
         self.shared.hooks.state_since(group, hold)
     }
 

@@ -257,6 +257,21 @@ async fn a_drain_goes_on_while_aws_does_not_show_the_group_that_only_its_record_
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_restarted_run_to_which_aws_does_not_say_what_the_hook_is_like_goes_by_the_record() {
+    let mut scene = Scene::with(held_group(2, 1_800)).await;
+    let machine = scene.first();
+    // With the shortest time-out there is, it would be ended after 49 minutes.
+    scene.run([pod("web").on(&machine.name).grace(4 * 3_600).exits_after(9_000)]).await;
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.until(|w| is_asked(w, "web")).await;
+    scene.pass_some(seconds(300)).await;
+    scene.world.aws.deny(Operation::DescribeLifecycleHooks, true);
+    scene.kill().await;
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_held_node_is_drained_although_aws_never_says_what_its_hook_is_like() {
     let mut scene = Scene::with(held_group(2, 60)).await;
     let machine = scene.first();

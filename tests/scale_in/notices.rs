@@ -51,7 +51,7 @@ pub(crate) fn is_empty(world: &World, url: &str) -> bool {
     queue.visible.is_empty() && queue.in_flight.is_empty()
 }
 
-fn is_cordoned(world: &World, machine: &Machine) -> bool {
+pub(crate) fn is_cordoned(world: &World, machine: &Machine) -> bool {
     let node = world.cluster.node(&machine.name).expect("a Node");
     node.spec.and_then(|spec| spec.unschedulable).unwrap_or_default()
 }

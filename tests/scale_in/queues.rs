@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ebbtide::sim::aws::{QueueSpec, ScheduledChange};
+use ebbtide::sim::aws::{LifecycleState, QueueSpec, ScheduledChange, WarmPoolSpec};
 use ebbtide::sim::cluster::{Fault, Verb, budget, pod};
 use ebbtide::sim::program::{Program, config};
 use ebbtide::sim::world::World;
@@ -10,7 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use crate::journal_queries::{is_asked, records};
-use crate::notices::{causes, is_empty, queue, scene_of, told, under_way};
+use crate::notices::{causes, is_cordoned, is_empty, queue, scene_of, told, under_way};
 use crate::replicas::other;
 use crate::scene::{Machine, Scene, group, held_group, seconds};
 
@@ -236,4 +236,29 @@ async fn what_a_leader_has_read_and_not_recorded_when_it_stops_the_next_one_read
     scene.stop_for_good().await;
     scene.pass_some(seconds(8)).await;
     assert_eq!(causes(&scene.world, &machine), ["spot-interruption"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_warm_pool_stops_is_not_drained_when_the_group_takes_it_out_of_the_pool() {
+    // For how long it was stopped: the message about that is hidden for 20 s at a time.
+    for rests in [5, 20, 60] {
+        let pooled = group(1).size(0, 2, 1).warm_pool(WarmPoolSpec::stopped());
+        let (scene, _) = scene_of(pooled, config()).await;
+        let resting = |w: &World| {
+            let group = w.aws.group("web")?;
+            group.in_state(LifecycleState::WarmedStopped).first().map(|id| (*id).to_owned())
+        };
+        scene.until(|w| resting(w).is_some()).await;
+        let instance = resting(&scene.world).expect("one");
+        scene.pass_some(seconds(rests)).await;
+        scene.world.aws.set_desired("web", 2);
+        scene
+            .until(|w| w.aws.instance(&instance).is_some_and(|i| i.state == LifecycleState::InService))
+            .await;
+        scene.pass_some(seconds(900)).await;
+        let machines = scene.machines();
+        let machine = machines.iter().find(|machine| machine.instance == instance).expect("a node");
+        assert!(!is_cordoned(&scene.world, machine));
+        assert_eq!(causes(&scene.world, machine), [""; 0], "after {rests} s");
+    }
 }

@@ -227,6 +227,23 @@ async fn the_same_while_aws_says_nothing_of_the_group() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_was_set_aside_since_the_last_description_costs_no_healthy_instance() {
+    let refresh_interval = Duration::from_mins(5);
+    let rarely = Config { refresh_interval, daemonset_flush: seconds(100), ..config() };
+    let scene = Scene::configured(group(3), rarely).await;
+    scene.pass_some(seconds(60)).await;
+    let machine = scene.first();
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    scene.until(|w| in_phase(w, &machine, "Flushing")).await;
+    scene.world.aws.set_aside(&machine.instance, true);
+    scene.until_gone(&machine).await;
+    scene.pass_some(seconds(600)).await;
+    assert_eq!(decrements(&scene.world), 0, "set aside with one already");
+    let group = scene.world.aws.group("web").expect("there");
+    assert_eq!((group.desired, group.in_state(LifecycleState::InService).len()), (2, 2));
+}
+
+#[tokio::test(start_paused = true)]
 async fn forty_terminations_at_once_cost_one_look_at_their_group() {
     let rarely = Config { refresh_interval: Duration::from_mins(5), ..config() };
     let scene = Scene::configured(held_group(40, 7_200), rarely).await;

@@ -212,8 +212,7 @@ async fn a_node_that_goes_back_to_the_warm_pool_is_drained_under_the_hook_and_se
         scene.increase(1).await.expect("set");
         let back =
             |w: &World| state(w, &machine) == Some(LifecycleState::InService) && in_service(w, &machine);
-        scene.target_stays(2, |w| state(w, &machine) == Some(LifecycleState::InService)).await;
-        scene.until(back).await;
+        scene.target_stays(2, back).await;
         scene.pass_some(seconds(3600)).await;
         assert!(back(&scene.world), "and stays so");
         assert_eq!((scene.world.aws.calls(TERMINATE), terminations(&scene.world, &machine).len()), (0, 0));

@@ -218,6 +218,14 @@ fn settings(facts: &Facts, group: &GroupFacts, found: &mut Vec<Finding>) {
         );
         add(found, Severity::Warning, "groups", name, text, fix);
     }
+    if asg.ends_unhealthy_targets {
+        let text = "ends instances that its load balancer finds unhealthy: where it asks kube-proxy (port 10256), nodes that drain are, and are replaced in mid-drain";
+        let fix = format!(
+            "aws autoscaling update-auto-scaling-group --auto-scaling-group-name {name} --health-check-type EC2, \
+             or a health check that does not ask kube-proxy"
+        );
+        add(found, Severity::Warning, "groups", name, text, fix);
+    }
     match &asg.frozen {
         Some(Frozen::OperatedBy(service)) => {
             let text = format!("is operated by {service}: AWS refuses every change of ours");

@@ -70,7 +70,7 @@ impl Warnings {
         groups: impl Iterator<Item = &'a AutoScalingGroup>,
         selectors: &Selectors,
     ) -> &BTreeSet<GroupName> {
-        let of_others = groups.filter(|group| selectors.is_of_our_cluster(&group.tags) == Some(false));
+        let of_others = groups.filter(|group| selectors.is_of_another_cluster(&group.tags));
         for group in newly(&mut self.of_others, of_others.map(|group| group.name.clone())) {
             tracing::warn!(
                 group = group.as_str(),

@@ -119,7 +119,8 @@ impl std::str::FromStr for Policy {
 }
 
 fn quoted(word: &str) -> String {
-    format!("{:?}", word.chars().take(40).collect::<String>())
+    // Escaped first: each character may be ten.
+    format!("\"{}\"", word.escape_debug().take(40).collect::<String>())
 }
 
 fn percentage(text: &str) -> Option<f64> {

@@ -18,7 +18,7 @@ use tokio::time::{sleep, timeout};
 
 use super::meaning::{Facts, Meaning, is_settled, lapses, meaning};
 use super::outages::Outages;
-use crate::aws::{About, AwsError, Content, Message, News, Notice};
+use crate::aws::{About, AwsError, Content, Lifecycle, Message, News, Notice};
 use crate::clock::{backoff, elapsed, later, signed};
 use crate::groups::hooks::HookState;
 use crate::groups::{Change, Snapshot};
@@ -147,6 +147,8 @@ struct Inbox {
     waiting: BTreeMap<String, Waiting>,
     /// By message id.
     left: BTreeMap<String, Left>,
+    /// When instances that were no nodes of ours were last said to stop, by AWS's clock.
+    stopped: BTreeMap<InstanceId, Timestamp>,
     reads: BTreeMap<GroupName, Reads>,
     calls: Calls,
     is_receiving: bool,
@@ -165,6 +167,7 @@ impl Inbox {
             queue,
             waiting: BTreeMap::new(),
             left: BTreeMap::new(),
+            stopped: BTreeMap::new(),
             reads: BTreeMap::new(),
             calls: FuturesUnordered::new(),
             is_receiving: false,
@@ -265,10 +268,15 @@ impl Inbox {
         let mut meanings = Vec::new();
         for notice in &notices {
             let About::Instance(instance) = &notice.about else { continue };
-            let Some(group) = group_of(&snapshot, instance, &notice.news) else {
+            let group = group_of(&snapshot, instance, &notice.news);
+            let Some(group) = group.filter(|_| !self.has_started_since(notice, instance, &snapshot)) else {
                 // Where a Node of ours had it, the instance has gone.
                 if self.shared.nodes.gone_for(instance).is_none() {
                     for_others = for_others.max(Some(lapses(&notice.news, notice.at)));
+                }
+                if notice.news == News::StateChange {
+                    let at = self.stopped.entry(instance.clone()).or_insert(notice.at);
+                    *at = notice.at.max(*at);
                 }
                 continue;
             };
@@ -309,6 +317,15 @@ impl Inbox {
         let waiting = Waiting { receipt, meanings, written_at, hidden_since: now, for_others, ours };
         self.waiting.insert(message.id, waiting);
         None
+    }
+
+    /// Whether the instance has been started since AWS told that it stops: its group has taken it out of the warm pool, whose stops are no
+    /// news of a node.
+    fn has_started_since(&self, notice: &Notice, instance: &InstanceId, snapshot: &Snapshot) -> bool {
+        let was_another = || self.stopped.get(instance).is_some_and(|at| notice.at <= *at);
+        let is_coming =
+            || snapshot.instance(instance).is_some_and(|(_, found)| found.lifecycle == Lifecycle::Pending);
+        notice.news == News::StateChange && (was_another() || is_coming())
     }
 
     /// The instances about which everything is done that the message asks for. It may have come again.
@@ -423,6 +440,7 @@ impl Inbox {
         }
         let wall = later(now, shared.clock.ahead());
         self.left.retain(|_, left| left.until > wall);
+        self.stopped.retain(|_, at| lapses(&News::StateChange, *at) > wall);
         let is_done = |_: &String, waiting: &mut Waiting| waiting.meanings.is_empty();
         let done: Vec<_> = self.waiting.extract_if(.., is_done).collect();
         let mut over = Vec::new();

@@ -193,11 +193,8 @@ impl State {
         for effect in self.faults.take_before(operation) {
             effect(self, now);
         }
-        let is_receive = operation == Operation::ReceiveMessage;
-        let result = if sight.empty_page && is_receive {
-            Ok(Answer::Json(json!({})))
-        } else if let Some(page) = sight.empty_page.then(|| empty_page(operation, form)).flatten() {
-            Ok(Answer::Xml(page))
+        let result = if let Some(page) = sight.empty_page.then(|| empty_page(operation, form)).flatten() {
+            Ok(page)
         } else {
             let then = before(now, sight.stale);
             if !sight.stale.is_zero() {
@@ -254,11 +251,11 @@ enum Missing {
     Instance(Box<Instance>),
 }
 
-/// An empty page, with the token for the page that was asked for.
+/// An empty page, with the token for the page that was asked for; of a queue, no message.
 ///
 /// <https://docs.aws.amazon.com/AWSEC2/latest/APIReference/Query-Requests.html#api-pagination>: "fewer than the maximum, or even
 /// no results".
-fn empty_page(operation: Operation, form: &Form) -> Option<Xml> {
+fn empty_page(operation: Operation, form: &Form) -> Option<Answer> {
     let (list, token) = match operation {
         Operation::DescribeAutoScalingGroups => ("AutoScalingGroups", "NextToken"),
         Operation::DescribeAutoScalingInstances => ("AutoScalingInstances", "NextToken"),
@@ -269,10 +266,11 @@ fn empty_page(operation: Operation, form: &Form) -> Option<Xml> {
         Operation::DescribeInstanceTypes => ("instanceTypeSet", "nextToken"),
         Operation::DescribeLaunchTemplateVersions => ("launchTemplateVersionSet", "nextToken"),
         Operation::DescribeSpotPriceHistory => ("spotPriceHistorySet", "nextToken"),
+        Operation::ReceiveMessage => return Some(Answer::Json(json!({}))),
         _ => return None,
     };
     let here = form.get("NextToken").map_or_else(start_token, str::to_owned);
-    Some(Xml::build(|xml| {
+    Some(Answer::Xml(Xml::build(|xml| {
         xml.inside(list, |_| {}).text(token, here);
-    }))
+    })))
 }

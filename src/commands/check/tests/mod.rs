@@ -190,6 +190,13 @@ fn each_thing_that_is_wrong_is_found_with_its_severity_and_a_fix() {
             Severity::Warning,
             "Launch",
         ),
+        (
+            "health checks",
+            group(&|g| g.asg.ends_unhealthy_targets = true),
+            "groups",
+            Severity::Warning,
+            "10256",
+        ),
         ("deleting", group(&|g| g.asg.frozen = Some(Frozen::Deleting)), "groups", Severity::Note, "deleted"),
         ("no tag", group(&|g| g.asg.tags.clear()), "tags", Severity::Warning, "no tag"),
         (
