@@ -115,6 +115,10 @@ pub(super) fn read(code: u16, retry_after: Option<SignedDuration>, status: Optio
     };
     match code {
         200..=299 => Answer::Going,
+        // A budget that is deleted while it is asked is not the pod.
+        404 if details.is_some_and(|details| !details.kind.is_empty() && details.kind != "pods") => {
+            Answer::Unclear(text())
+        }
         404 => Answer::Gone,
         409 if names_another_uid(&text()) => Answer::Gone,
         403 if cause("NamespaceTerminating").is_some() => Answer::GoingAnyway,

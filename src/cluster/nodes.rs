@@ -19,7 +19,7 @@ use super::node_view::{NodeView, Ready};
 use super::reflect::Sink;
 use super::seen::Seen;
 use super::version::is_older;
-use crate::k8s::{InstanceId, NodeName};
+use crate::k8s::{InstanceId, NodeName, names};
 
 /// All Nodes of the cluster. Cheap to read from any task.
 #[derive(Debug, Default)]
@@ -46,6 +46,10 @@ struct Inner {
     by_name: BTreeMap<NodeName, Arc<NodeView>>,
     /// More than one Node if a kubelet came back under another name, or if somebody made a Node up.
     by_instance: BTreeMap<InstanceId, BTreeSet<NodeName>>,
+    /// How many Nodes are not heard of, though nobody has shut their machines down ...
+    silent: usize,
+    /// ... and how many are of machines that somebody has, as a warm pool does.
+    off: usize,
     /// Instances with a Node that is marked to go.
     marked: BTreeSet<InstanceId>,
     /// Instances with a Node whose provider id is written oddly.
@@ -102,6 +106,15 @@ impl Nodes {
         let names = inner.by_instance.get(instance).filter(|_| inner.odd.contains(instance))?;
         let nodes = names.iter().filter_map(|name| inner.by_name.get(name));
         nodes.min_by_key(|node| own_first(node))?.odd_provider_id.clone()
+    }
+
+    /// Whether most Nodes are not heard of, three at least: rather the API server's trouble than theirs. Kubernetes' own node lifecycle
+    /// controller evicts at a low rate then, or nobody.
+    ///
+    /// Source: [`--unhealthy-zone-threshold`](https://kubernetes.io/docs/concepts/architecture/nodes/#rate-limits-on-eviction), 55 %.
+    pub fn are_mostly_silent(&self) -> bool {
+        let inner = self.lock();
+        inner.silent >= 3 && inner.silent * 100 >= (inner.by_name.len() - inner.off) * 55
     }
 
     /// Whether several Nodes name this instance.
@@ -228,6 +241,7 @@ impl Inner {
             return;
         }
         self.remove(&node.name.clone());
+        self.count(&node, |count| *count += 1);
         if let Some(instance) = &node.instance {
             self.gone.remove(instance);
             self.by_instance.entry(instance.clone()).or_default().insert(node.name.clone());
@@ -236,6 +250,15 @@ impl Inner {
         let instance = node.instance.clone();
         self.by_name.insert(node.name.clone(), Arc::new(node));
         self.sort(instance.as_ref());
+    }
+
+    /// Counts a Node in or out.
+    fn count(&mut self, node: &NodeView, by_one: impl Fn(&mut usize)) {
+        if node.taint(names::SHUT_DOWN).is_some() {
+            by_one(&mut self.off);
+        } else if node.ready == Ready::Unknown {
+            by_one(&mut self.silent);
+        }
     }
 
     /// Notes whether a Node of the instance is marked to go, and whether one has an odd provider id.
@@ -251,6 +274,7 @@ impl Inner {
 
     fn remove(&mut self, name: &str) {
         let Some(node) = self.by_name.remove(name) else { return };
+        self.count(&node, |count| *count -= 1);
         self.touch(&node);
         if let Some(instance) = &node.instance
             && let Some(names) = self.by_instance.get_mut(instance)
@@ -357,7 +381,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::k8s::names;
 
     fn node(version: &str, record: Option<&str>) -> NodeView {
         NodeView {
@@ -396,6 +419,37 @@ mod tests {
         assert_eq!(names(), ["own", "young", "silent"]);
         Sink::delete(&nodes, of_age("own", Ready::Yes, 2));
         assert_eq!(names(), ["young", "silent"]);
+    }
+
+    #[test]
+    fn most_nodes_are_silent_from_three_and_55_of_100_on_and_those_that_are_shut_down_do_not_count() {
+        let nodes = Nodes::default();
+        let named = |n: usize, ready| NodeView { name: format!("n{n}").into(), ready, ..node("1", None) };
+        let off = |n| {
+            let taint = Taint { key: names::SHUT_DOWN.into(), ..Taint::default() };
+            NodeView { taints: vec![taint], ..named(n, Ready::Unknown) }
+        };
+        for n in 0..2 {
+            nodes.apply(named(n, Ready::Unknown));
+        }
+        assert!(!nodes.are_mostly_silent(), "two may well be broken");
+        nodes.apply(named(2, Ready::Unknown));
+        assert!(nodes.are_mostly_silent());
+        for n in 3..6 {
+            nodes.apply(named(n, Ready::Yes));
+        }
+        assert!(!nodes.are_mostly_silent(), "half of them");
+        nodes.apply(named(3, Ready::Unknown));
+        assert!(nodes.are_mostly_silent());
+        nodes.apply(off(0));
+        nodes.apply(off(1));
+        assert!(!nodes.are_mostly_silent(), "two of four that run");
+        Sink::delete(&nodes, off(0));
+        Sink::delete(&nodes, named(4, Ready::Yes));
+        Sink::delete(&nodes, named(5, Ready::Yes));
+        assert!(!nodes.are_mostly_silent(), "two");
+        nodes.apply(named(1, Ready::Unknown));
+        assert!(nodes.are_mostly_silent());
     }
 
     #[test]

@@ -96,6 +96,9 @@ pub struct TerminatingHooks {
     /// Whether there are others. EKS has one on managed node groups: once an instance is held, EKS drains the node
     /// itself, for at most 15 minutes.
     pub others: bool,
+    /// Whether the time-out of one of the others counts as ABANDON, as AWS has it by default: a group that keeps abandoned instances
+    /// would keep each one that this one's owner forgets.
+    pub others_abandon: bool,
 }
 
 /// What is known of a group's terminating hooks.
@@ -422,8 +425,12 @@ impl Hooks {
     }
 
     fn terminating(&self, known: &Known) -> TerminatingHooks {
-        let others = known.hooks.iter().any(|hook| hook.name != self.name);
-        TerminatingHooks { ours: self.ours(known), others }
+        let others = || known.hooks.iter().filter(|hook| hook.name != self.name);
+        TerminatingHooks {
+            ours: self.ours(known),
+            others: others().next().is_some(),
+            others_abandon: others().any(|hook| hook.abandons),
+        }
     }
 
     fn slots(&self) -> MutexGuard<'_, BTreeMap<GroupName, Arc<Slot>>> {

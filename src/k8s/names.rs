@@ -21,6 +21,10 @@ pub const DAEMON_SET_POD: &str = "cluster-autoscaler.kubernetes.io/daemonset-pod
 /// Source: [well-known taints](https://kubernetes.io/docs/reference/labels-annotations-taints/#node-kubernetes-io-unschedulable).
 pub const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
+/// Taint of the cloud controller on a Node whose instance is stopped.
+///
+/// Source: [Well-known labels, annotations and taints](https://kubernetes.io/docs/reference/labels-annotations-taints/#node-cloudprovider-kubernetes-io-shutdown).
+pub const SHUT_DOWN: &str = "node.cloudprovider.kubernetes.io/shutdown";
 /// Label of a Node: its availability zone.
 pub const ZONE: &str = "topology.kubernetes.io/zone";
 /// Annotation of a static pod's mirror.

@@ -51,7 +51,11 @@ fn debug(group: &Group, scale_ins: &dyn ScaleIns) -> String {
 /// worked at once, and a failed launch would go unnoticed. A node that cluster-autoscaler is about to delete belongs to
 /// its group until the DeleteNodes.
 ///
-/// Source: `areThereUpcomingNodesInNodeGroup` of cluster-autoscaler's `clusterstate/clusterstate.go`.
+/// A GPU node that leaves without a GPU keeps its group: from 1.35 on cluster-autoscaler reckons quotas from all Nodes, looks for the GPUs
+/// of such a one in its group's template, and neither grows nor shrinks any group where it has none.
+///
+/// Sources: `areThereUpcomingNodesInNodeGroup` of cluster-autoscaler's `clusterstate/clusterstate.go`; `calculateUsages` in
+/// [`resourcequotas/usage.go`](https://github.com/kubernetes/autoscaler/blob/cluster-autoscaler-1.35.2/cluster-autoscaler/resourcequotas/usage.go).
 pub fn owner<'a>(
     view: &'a Snapshot,
     provider_id: &ProviderId,
@@ -61,7 +65,10 @@ pub fn owner<'a>(
         ProviderId::Placeholder { group, .. } => view.groups.get(group.as_str()).map(|group| &**group),
         ProviderId::Instance { instance, .. } => view
             .instance(instance)
-            .filter(|(group, found)| found.lifecycle.is_node() && !is_leaving(group, found, scale_ins))
+            .filter(|(group, found)| {
+                let stays = || !is_leaving(group, found, scale_ins);
+                found.lifecycle.is_node() && (stays() || scale_ins.lacks_its_gpu(&found.id))
+            })
             .map(|(group, _)| &**group),
     }
 }

@@ -1,7 +1,7 @@
 //! The RPCs that change something: IncreaseSize, DecreaseTargetSize, DeleteNodes.
 //!
-//! Each holds the group's lock, decides from a fresh description, and updates the snapshot with what AWS accepted
-//! before it returns. The client may cancel at any await: no later step is needed for an earlier one, and where AWS may
+//! Each holds the group's lock, unless it only has nodes drained, decides from a fresh description, and updates the snapshot with what AWS
+//! accepted before it returns. The client may cancel at any await: no later step is needed for an earlier one, and where AWS may
 //! have done more than we heard of, a refresh is requested.
 
 use std::sync::Arc;
@@ -101,14 +101,25 @@ impl Provider {
     /// Removes these nodes. [`Deletion`] says what is an error.
     pub(super) async fn delete_nodes(&self, name: &str, batch: &[ExternalGrpcNode]) -> Result<(), RpcError> {
         let deadline = Deadline::start();
-        let known = group(&*self.view()?, name)?;
-        let lock = deadline.call(OTHER_CHANGE, self.groups.lock(&known.asg.name)).await?;
+        let name = &group(&*self.view()?, name)?.asg.name.clone();
+        let _accepting = deadline.call(OTHER_CHANGE, self.groups.accepting(name)).await?;
+        let read = || {
+            let (view, missing) = (self.view()?, self.missing(name)?);
+            let deletion = Deletion::read(&view, &*group(&view, name)?, &missing, batch, &*self.scale_ins)?;
+            Ok::<_, RpcError>((deletion, missing))
+        };
+        let (deletion, _) = read()?;
+        let accept = |node: NodeToDrain| {
+            async move { (node.node.to_string(), self.accept(deadline, name, &node).await) }.boxed()
+        };
+        if deletion.is_of_nodes_alone() {
+            return finish(Vec::new(), deletion.nodes.into_iter().map(accept).collect()).await;
+        }
 
-        let (view, missing) = (self.view()?, self.missing(name)?);
-        let mut deletion = Deletion::read(&view, &*group(&view, name)?, &missing, batch, &*self.scale_ins)?;
-        drop(view);
+        let lock = deadline.call(OTHER_CHANGE, self.groups.lock(name)).await?;
+        let (mut deletion, missing) = read()?;
         let mut failed = Vec::new();
-        if !deletion.placeholders.is_empty() || !deletion.unregistered.is_empty() {
+        if !deletion.is_of_nodes_alone() {
             let fresh = self.fresh_group(deadline, name).await?;
             let named = deletion.placeholders.len();
             let to = deletion.settle(&fresh, &missing, &*self.scale_ins)?;
@@ -132,14 +143,7 @@ impl Provider {
             }
             .boxed()
         });
-        let accept = deletion.nodes.into_iter().map(|node| {
-            async move {
-                let done = self.accept(deadline, lock.group(), &node).await;
-                (node.node.to_string(), done)
-            }
-            .boxed()
-        });
-        finish(failed, terminate.chain(accept).collect()).await
+        finish(failed, terminate.chain(deletion.nodes.into_iter().map(accept)).collect()).await
     }
 
     /// Lowers the size by the placeholders that are given up.

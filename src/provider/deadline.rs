@@ -11,7 +11,7 @@ use super::RpcError;
 const ANSWER_WITHIN: Duration = Duration::from_secs(4);
 
 /// Longest wait for one call to AWS or the API server, so that no single call uses up the RPC's time.
-const CALL_WITHIN: Duration = Duration::from_secs(3);
+pub(super) const CALL_WITHIN: Duration = Duration::from_secs(3);
 
 /// The time an RPC has left.
 #[derive(Clone, Copy, Debug)]

@@ -100,6 +100,11 @@ impl Deletion {
         Ok(deletion)
     }
 
+    /// Whether AWS has nothing to do with it: only nodes are to be drained.
+    pub fn is_of_nodes_alone(&self) -> bool {
+        self.placeholders.is_empty() && self.unregistered.is_empty()
+    }
+
     /// Brings the deletion up to date with a `fresh` description: drops instances that leave already, and placeholders
     /// whose instances have come (the oldest of the `missing`). Returns the desired capacity to set if placeholders are
     /// left.

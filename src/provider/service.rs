@@ -345,6 +345,7 @@ impl CloudProvider for Provider {
         request: Request<NodeGroupTargetSizeRequest>,
     ) -> Result<Response<NodeGroupTargetSizeResponse>, Status> {
         self.answer(Rpc::NodeGroupTargetSize, async {
+            self.visits.asked(&self.groups, &self.clock).await;
             let group = self.group(&request.get_ref().id)?;
             let target_size = sizes::target_size(&group.asg, |i| self.scale_ins.leaves(&group.asg.name, i));
             Ok(NodeGroupTargetSizeResponse { target_size })

@@ -1,4 +1,5 @@
-//! cluster-autoscaler's Refresh: when it comes to this process from another one, the groups are looked at before it is answered.
+//! When cluster-autoscaler comes to this process from another one, the groups are looked at before it is answered: its Refresh, or, as a
+//! connection may end in the middle of its loop, whatever it asks of sizes first.
 //!
 //! Discovery has its own poll interval, and knows at once what this process changes: a look for every Refresh would be six a minute. What
 //! another replica has changed it may learn a minute later. Until then a size that cluster-autoscaler has set there would seem not to be
@@ -9,7 +10,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::deadline::Deadline;
+use super::deadline::{CALL_WITHIN, Deadline};
 use crate::clock::{Clock, elapsed};
 use crate::groups::Groups;
 
@@ -32,7 +33,22 @@ impl Visits {
     /// longer than an RPC may take.
     pub(super) async fn received(&self, groups: &Groups, clock: &Clock) {
         let now = clock.now();
-        let Some(came) = self.note(now) else { return };
+        if let Some(came) = self.note(now, true) {
+            self.look(came, now, groups).await;
+        }
+    }
+
+    /// The same of a question about sizes, where cluster-autoscaler has been here before. There are many in a loop: where AWS does not
+    /// answer, they wait for a Refresh's time in all.
+    pub(super) async fn asked(&self, groups: &Groups, clock: &Clock) {
+        let now = clock.now();
+        if let Some(came) = self.note(now, false).filter(|came| elapsed(*came, now) < CALL_WITHIN) {
+            self.look(came, now, groups).await;
+        }
+    }
+
+    /// Waits until the groups have been looked at since it came.
+    async fn look(&self, came: Timestamp, now: Timestamp, groups: &Groups) {
         let looked = Deadline::start().call("looking at the groups", groups.refreshed(came)).await;
         if looked.is_ok() {
             self.looked(came);
@@ -43,10 +59,10 @@ impl Visits {
         }
     }
 
-    /// Returns when it came from elsewhere, if the groups have not been looked at since.
-    fn note(&self, now: Timestamp) -> Option<Timestamp> {
+    /// Returns when it came from elsewhere, if the groups have not been looked at since; `at_first`: also if it was never here.
+    fn note(&self, now: Timestamp, at_first: bool) -> Option<Timestamp> {
         let mut visit = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if visit.last.replace(now).is_none_or(|last| elapsed(last, now) >= AWAY) {
+        if visit.last.replace(now).map_or(at_first, |last| elapsed(last, now) >= AWAY) {
             visit.unseen = Some(now);
         }
         visit.unseen

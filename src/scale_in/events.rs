@@ -386,7 +386,7 @@ pub(super) fn order_ignored(pods: &[PodName]) -> NodeEvent {
 /// A person's request, or maintenance that is far away, waits: so many others are `under_way` in the group, and so many come `before` it.
 pub(super) fn queued(group: &str, under_way: usize, before: usize) -> NodeEvent {
     let note = format!(
-        "{under_way} scale-ins for people or for maintenance are under way in group {}, which is as many as \
+        "{under_way} scale-ins for people or for maintenance are under way in group {} or not replaced yet, which is as many as \
          --max-operator-scale-ins allows, and {before} are to come before this one; it waits for its turn",
         name(group)
     );

@@ -18,6 +18,12 @@ use crate::cluster::PodView;
 /// detaches, and what is left is detached with the instance.
 const VOLUME_WAIT: SignedDuration = SignedDuration::from_secs(60);
 
+/// Longest wait for the successor of a DaemonSet pod that is replaced, and for what it has to read.
+const SUCCESSOR_WAIT: SignedDuration = SignedDuration::from_secs(120);
+
+/// The node's pods are looked for again after this time while they are being listed.
+const LISTED_WITHIN: SignedDuration = SignedDuration::from_secs(1);
+
 /// A DaemonSet pod that could not be asked to go as often in a row, for half a minute, cannot be asked.
 const TRIES: u32 = 5;
 
@@ -59,6 +65,13 @@ pub(super) fn flush(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         let drained = hard.map_or(drained, |hard| drained.min(hard));
         until = until.max(drained);
         held_by_load_balancers(s, flushed, drained, plan);
+    }
+    if let Some(successor) = s.memory.rolled.until(s.flush_time(record)) {
+        until = until.max(successor.min(flushed.max(record.phase_since) + SUCCESSOR_WAIT));
+    }
+    // Who is bound to the node meanwhile is known only when that is done.
+    if s.is_relisting {
+        until = until.max(later(s.now, LISTED_WITHIN));
     }
     if let Some(hard) = hard {
         until = until.min(hard);

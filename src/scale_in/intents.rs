@@ -17,6 +17,7 @@ use crate::cluster::{ApiError, Cluster, NodeView, Nodes};
 use crate::groups::Groups;
 use crate::groups::sizes::Leaves;
 use crate::k8s::{GroupName, InstanceId, NodeName};
+use crate::template::devices;
 
 /// What the RPCs need of scale-ins: which are under way, and a way to request more. [`Intents`] in the program, a
 /// script in tests.
@@ -38,6 +39,11 @@ pub trait ScaleIns: Send + Sync + 'static {
     /// The provider id of this instance as its Node has it, where it is not written as the AWS cloud provider writes them.
     fn odd_provider_id(&self, _instance: &InstanceId) -> Option<Box<str>> {
         None
+    }
+
+    /// Whether this instance's Node says by its label that it has a GPU, and offers none: it is broken, or not up yet.
+    fn lacks_its_gpu(&self, _instance: &InstanceId) -> bool {
+        false
     }
 
     /// Whether a scale-in of this instance of the group is under way.
@@ -124,6 +130,10 @@ impl ScaleIns for Intents {
 
     fn is_ready(&self) -> bool {
         self.nodes.is_synced()
+    }
+
+    fn lacks_its_gpu(&self, instance: &InstanceId) -> bool {
+        speaker(&self.nodes, instance).is_some_and(|node| devices::lacks_its_gpu(&node))
     }
 
     fn is_leaving(&self, group: &GroupName, instance: &InstanceId) -> bool {

@@ -10,11 +10,13 @@ use serde_json::Value;
 
 use super::action::Action;
 use super::claims::Claims;
+use super::class::Flush;
 use super::events::{REPEAT_AFTER, Reason};
 use super::membership::Membership;
 use super::node_patch;
 use super::record::Phase;
 use super::returns::Returns;
+use super::rolled::Rolled;
 use crate::aws::{AwsError, Lifecycle};
 use crate::clock::{backoff, later, signed};
 use crate::cluster::{Answer, DrainState, NodeView, PodView};
@@ -162,6 +164,8 @@ pub struct Memory {
     pub deleted_daemon_sets: BTreeSet<String>,
     /// Pods that come back to the cordoned node.
     pub returns: Returns,
+    /// DaemonSet pods that are replaced on it.
+    pub rolled: Rolled,
     /// When the last termination ended that may have taken effect.
     pub told_at: Option<Timestamp>,
     /// Whether AWS has said that it does that one.
@@ -316,6 +320,14 @@ impl Memory {
         self.returns.see(pods);
     }
 
+    /// Notes what the node's DaemonSet pods do, once they are listed.
+    pub fn note_daemons(&mut self, pods: &BTreeMap<String, PodView>, flush: &Flush, now: Timestamp) {
+        let (asked, tries) = (&self.asked, &self.tries);
+        let is_asked =
+            |uid: &str| asked.contains_key(uid) || tries.contains_key(&Task::DeletePod(uid.to_owned()));
+        self.rolled.see(pods, is_asked, flush, now);
+    }
+
     /// Notes that an action begins.
     pub fn note_begun(&mut self, action: &Action, now: Timestamp) {
         if let Action::PatchNode { patch, .. } = action {
@@ -344,6 +356,7 @@ impl Memory {
             self.at_minimum = false;
             self.refused_by_aws = None;
             self.returns = Returns::default();
+            self.rolled = Rolled::default();
             self.tries.remove(&Task::HandOver);
         }
     }

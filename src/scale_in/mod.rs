@@ -53,6 +53,7 @@ mod release;
 mod remember;
 mod report;
 mod returns;
+mod rolled;
 mod settings;
 pub mod situation;
 pub mod status;

@@ -8,8 +8,8 @@ use jiff::{SignedDuration, Timestamp};
 use crate::clock::later;
 
 /// How long a Node may take to register: an instance taken out while booting may still join. An EKS node joins within
-/// about a minute.
-const NEVER_REGISTERED: SignedDuration = SignedDuration::from_secs(60);
+/// about a minute; a watch of Nodes that has fallen silent is noticed 20 s later.
+const NEVER_REGISTERED: SignedDuration = SignedDuration::from_secs(90);
 
 /// How long until the pods of a deleted Node are collected: 40 s of quarantine, a check every 20 s, and the change to
 /// another controller manager.
@@ -73,10 +73,10 @@ mod tests {
     }
 
     #[test]
-    fn one_that_never_joined_has_a_minute_in_which_the_watch_is_whole() {
+    fn one_that_never_joined_has_a_minute_and_a_half_in_which_the_watch_is_whole() {
         let let_go = |whole_since| let_go_at(Past::NeverJoined, at(1_000), at(whole_since), None, None);
-        assert_eq!(let_go(0), at(1_060));
-        assert_eq!(let_go(1_050), at(1_110));
+        assert_eq!(let_go(0), at(1_090));
+        assert_eq!(let_go(1_050), at(1_140));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Limits how many scale-ins go on at once in a group that people ask for by annotation, or maintenance that is far away. The
-//! others wait, oldest wish first, and machines with maintenance after those.
+//! others wait, oldest wish first, and machines with maintenance after those. What is to be replaced waits also for replacements that have
+//! not come: a group whose launches fail is not emptied.
 //!
 //! Survives a restart: those under way are counted by their records, a wish's annotation says since when it waits, and the notice of
 //! maintenance stays in its queue.
@@ -16,7 +17,7 @@ use super::events;
 use super::notices::is_far;
 use super::record::{Annotation, Cause, Record, Release, Written};
 use super::situation::{Situation, Turn};
-use crate::aws::{AutoScalingGroup, Instance};
+use crate::aws::{AutoScalingGroup, Instance, Lifecycle};
 use crate::clock::later;
 use crate::cluster::{NodeView, Nodes};
 use crate::k8s::{GroupName, InstanceId, NodeName};
@@ -80,6 +81,16 @@ enum Says {
 }
 
 impl Queue<'_> {
+    /// How many of the group's nodes are not there: on their way out, or not replaced yet. In units there is no saying how many are
+    /// missing.
+    fn away(&self, under_way: &BTreeSet<&InstanceId>) -> usize {
+        let is_away = |instance: &&Instance| {
+            instance.lifecycle == Lifecycle::Pending
+                || instance.lifecycle.is_live() && under_way.contains(&instance.id)
+        };
+        self.group.missing() + self.group.instances.iter().filter(is_away).count()
+    }
+
     fn turn(&self, node: &NodeView, id: &InstanceId, given: &TurnsGiven) -> Turn {
         // Other tasks wait for the lock: what takes long is done before.
         let mut under_way = BTreeSet::new();
@@ -128,11 +139,13 @@ impl Queue<'_> {
             !under_way.contains(*other) && (place(other, *since), name) < mine
         };
         let before = waiting.iter().filter(is_before).count();
-        if under_way.len() + before < self.at_once {
+        let away = if self.is_replaced(node, id) { self.away(&under_way) } else { 0 };
+        let in_the_way = under_way.len().max(away);
+        if in_the_way + before < self.at_once {
             given.insert(id.clone(), self.now);
             return Turn::Now;
         }
-        Turn::Waits { under_way: under_way.len(), before }
+        Turn::Waits { under_way: in_the_way, before }
     }
 
     /// What the Node of an instance says; `None` without one.
@@ -162,6 +175,14 @@ impl Queue<'_> {
         Some((node.name.clone(), says))
     }
 
+    /// Whether the group is to launch another instance in this one's place: with launches that fail, it would be empty in the end.
+    fn is_replaced(&self, node: &NodeView, id: &InstanceId) -> bool {
+        match node.record.as_deref().map(Annotation::written) {
+            Some(Written::Wish(wish)) => wish.release == Release::Terminate || !self.may_lose(id),
+            _ => true,
+        }
+    }
+
     fn may_lose(&self, instance: &InstanceId) -> bool {
         let weight = self.group.weight(instance);
         let mut known = self.may_lose.borrow_mut();
@@ -186,7 +207,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::aws::Lifecycle;
     use crate::cluster::Sink as _;
     use crate::k8s::names;
 
@@ -290,7 +310,36 @@ mod tests {
         assert_eq!(wishes.turn(2, 10), Turn::Waits { under_way: 1, before: 1 });
         assert_eq!(wishes.turn(3, 10), Turn::Waits { under_way: 1, before: 2 });
         wishes.group.instances[0].lifecycle = Lifecycle::TerminatingProceed;
+        wishes.group.desired = 3;
         assert_eq!(wishes.turn(2, 10), WAITS_FOR_ONE, "what goes anyway waits for no turn");
+    }
+
+    #[test]
+    fn what_is_to_be_replaced_waits_for_the_replacements_of_others_and_what_is_not_does_not() {
+        let mut wishes = Wishes::of(&["replace", "now"], 1);
+        let both = |wishes: &Wishes| {
+            wishes.given.lock().expect("unpoisoned").clear();
+            [0, 1].map(|n| {
+                wishes.annotate(1 - n, "");
+                let turn = wishes.turn(n, 0);
+                wishes.annotate(1 - n, if n == 0 { "now" } else { "replace" });
+                turn
+            })
+        };
+        assert_eq!(both(&wishes)[0], Turn::Now);
+        wishes.group.desired = 3;
+        assert_eq!(both(&wishes)[0], WAITS_FOR_ONE, "one is missing");
+        let coming = Instance { id: id(9), lifecycle: Lifecycle::Pending, ..Instance::default() };
+        wishes.group.instances.push(coming);
+        assert_eq!(both(&wishes)[0], WAITS_FOR_ONE, "it is on its way");
+        wishes.given.lock().expect("unpoisoned").clear();
+        wishes.annotate(0, "");
+        assert_eq!(wishes.turn(1, 0), Turn::Now, "nobody comes in its place");
+        wishes.annotate(0, "replace");
+        wishes.annotate(1, "");
+        wishes.group.instances[2].lifecycle = Lifecycle::InService;
+        wishes.given.lock().expect("unpoisoned").clear();
+        assert_eq!(wishes.turn(0, 0), Turn::Now);
     }
 
     #[test]

@@ -110,6 +110,7 @@ fn under_way(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     if let Membership::Elsewhere { seen } = s.instance {
         release::ended_unseen(s, record, seen, plan);
     }
+    s.look_again_while_cut_off(plan);
     twins::announce(s, plan);
     not_believed(s, plan);
     let record = release::brought_up_to_date(s, record, plan);
@@ -180,13 +181,18 @@ fn was_spared(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
 /// Source: [`--node-monitor-grace-period`](https://kubernetes.io/docs/reference/command-line-tools-reference/kube-controller-manager/).
 const ADOPTED_AFTER: SignedDuration = SignedDuration::from_mins(2);
 
+/// How long an instance that AWS was told to end must be gone before a Node that is still Ready counts as living on: it was detached
+/// before AWS heard of it. EC2 takes minutes to end a machine, and who marks the Nodes of dead ones may be away as well.
+const LIVES_ON: SignedDuration = SignedDuration::from_mins(30);
+
 /// Whether somebody has detached the instance, which lives on outside the group.
 fn has_left_alive(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
     match &s.instance {
         Membership::In { lifecycle, .. } => *lifecycle == Lifecycle::Detaching,
         Membership::Unknown => false,
         Membership::Elsewhere { seen } => {
-            !release::is_taken_out(s, record) && is_ready_without(s, *seen, release::MISSING_FOR, plan)
+            let taken_out = release::is_taken_out(s, record);
+            is_ready_without(s, *seen, if taken_out { LIVES_ON } else { release::MISSING_FOR }, plan)
         }
     }
 }

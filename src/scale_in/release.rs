@@ -13,7 +13,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::action::{Action, Plan};
-use super::deadline::{AS_GOOD, OurLimit, limited};
+use super::deadline::{AS_GOOD, MARGIN, OurLimit, limited};
 use super::events::NodeEvent;
 use super::membership::Membership;
 use super::memory::Task;
@@ -198,7 +198,7 @@ pub(super) fn take_out_of_the_group(s: &Situation<'_>, record: &Record, plan: &m
     // Not a retained one: a hook would hold it again, for a limited time. Nor beside another's hook,
     // whose owner would drain it by other rules as soon as it is held.
     // Nor where it would hold for one time-out.
-    let holds = matches!(&s.hook, HookState::Known(TerminatingHooks { ours: Some(_), others: false }))
+    let holds = matches!(&s.hook, HookState::Known(TerminatingHooks { ours: Some(_), others: false, .. }))
         && !s.heartbeats_denied;
     if holds && record.release != Release::CompleteHook && *lifecycle != Lifecycle::Retained {
         // The hook would end the drain long before AWS ends the machine.
@@ -353,6 +353,13 @@ pub(super) fn release(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         // An unknown state counts as in service: each further try could lower the desired capacity again.
         return s.announce(plan, events::state_unknown(&record.instance));
     }
+    // Who has been bound to the node meanwhile is known only when its pods are listed.
+    if s.is_relisting {
+        let hard = record.release_by.map(|by| by - MARGIN);
+        if hard.is_none_or(|hard| hard > s.now) {
+            return hard.into_iter().for_each(|hard| plan.wake(hard));
+        }
+    }
     if is_ours_to_end(record, *lifecycle) {
         if s.pods.is_some()
             && may_terminate(s, record, *seen, plan)
@@ -377,7 +384,7 @@ fn hold_of_another(
     seen: Timestamp,
     plan: &mut Plan,
 ) {
-    let HookState::Known(TerminatingHooks { ours, others: true }) = &s.hook else { return };
+    let HookState::Known(TerminatingHooks { ours, others: true, .. }) = &s.hook else { return };
     let completed = s.memory.tries(&Task::Complete).filter(|tries| tries.done).and_then(|tries| tries.ended);
     if lifecycle.is_held() && (ours.is_none() || completed.is_some_and(|at| at < seen)) {
         plan.held_by_another = true;

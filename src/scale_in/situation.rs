@@ -39,6 +39,7 @@ pub enum Turn {
 }
 
 /// Everything a plan depends on.
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Situation<'a> {
     /// Now, by our clock that never steps.
     pub now: Timestamp,
@@ -60,6 +61,10 @@ pub struct Situation<'a> {
     pub speaks: bool,
     /// Pods on the node and on those beside it, by UID; `None` until listed.
     pub pods: Option<&'a BTreeMap<String, PodView>>,
+    /// Whether they are being listed anew, the watch having lost its place: some may have come or gone meanwhile.
+    pub is_relisting: bool,
+    /// Whether most of the cluster's kubelets are not heard of.
+    pub are_kubelets_cut_off: bool,
     /// Whether the watch shows a DaemonSet of this UID.
     pub daemon_set_is_seen: &'a dyn Fn(&str) -> bool,
     /// The budgets that cover a pod.
@@ -212,7 +217,7 @@ impl Situation<'_> {
     fn is_silent(&self, node: &NodeView) -> bool {
         match node.ready {
             Ready::Yes => false,
-            Ready::Unknown => true,
+            Ready::Unknown => self.is_for_itself(node),
             Ready::No => {
                 node.unready_since.is_some_and(|since| later(self.ours(since), UNABLE_FOR) <= self.now)
             }
@@ -222,7 +227,22 @@ impl Situation<'_> {
     /// When a node counts as lost; `None` while it is heard of.
     pub(super) fn lost_at(&self, node: &NodeView) -> Option<Timestamp> {
         let since = node.unready_since.filter(|_| node.ready == Ready::Unknown)?;
-        Some(later(self.ours(since), UNABLE_FOR))
+        let lost = if self.are_kubelets_cut_off { CUT_OFF_FOR } else { UNABLE_FOR };
+        Some(later(self.ours(since), lost))
+    }
+
+    /// Whether a node that is not heard of is so for itself: where most are, it is the API server that does not hear, or whoever looks,
+    /// and the machines run on.
+    fn is_for_itself(&self, node: &NodeView) -> bool {
+        !self.are_kubelets_cut_off
+            || node.unready_since.is_some_and(|since| later(self.ours(since), CUT_OFF_FOR) <= self.now)
+    }
+
+    /// Looks again while most kubelets are cut off: nothing on this Node need change when they are not.
+    pub(super) fn look_again_while_cut_off(&self, plan: &mut Plan) {
+        if self.are_kubelets_cut_off {
+            plan.wake(later(self.now, LOOK_AGAIN));
+        }
     }
 
     /// From when on nothing runs on the node any more, as far as we can tell, if its last workload left at `emptied`: its kubelet has not
@@ -238,7 +258,8 @@ impl Situation<'_> {
                 return Some(self.now);
             }
             let since = node.unready_since.map_or(emptied, |since| self.ours(since).max(emptied));
-            (node.ready == Ready::Unknown).then(|| later(since, CONFIRMED_WITHIN))
+            let is_dead = node.ready == Ready::Unknown && self.is_for_itself(node);
+            is_dead.then(|| later(since, CONFIRMED_WITHIN))
         };
         let mut nodes = self.beside.iter().map(Arc::as_ref).chain([self.node]);
         nodes.try_fold(Timestamp::MIN, |latest, node| Some(dead_from(node)?.max(latest)))
@@ -266,6 +287,7 @@ impl Situation<'_> {
     /// other half is for workloads.
     pub(super) fn flush_time(&self, record: &Record) -> Duration {
         let asked = super::class::flush_time(self.daemons().map(|(pod, _)| pod), &self.settings.flush);
+        let asked = asked.max(self.memory.rolled.flush());
         let half = record.release_by.map(|by| by.duration_since(record.shared_from()) / 2);
         half.map_or(asked, |half| asked.min(Duration::try_from(half).unwrap_or_default()))
     }
@@ -303,6 +325,13 @@ const OTHERS_LEAD_WITHIN: SignedDuration = SignedDuration::from_secs(10);
 /// Source: [Taint based
 /// evictions](https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/#taint-based-evictions).
 const UNABLE_FOR: SignedDuration = SignedDuration::from_mins(5);
+
+/// A node that is not heard of counts as lost after this time where most are not: a control plane is mended by then, or the machines are
+/// gone.
+const CUT_OFF_FOR: SignedDuration = SignedDuration::from_hours(1);
+
+/// How often it is looked whether that is over.
+const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
 
 /// On a silent Node, a pod counts as ended this long after its deletion timestamp (the end of its grace), and nobody flushes this
 /// long after the last workload. A live kubelet confirms, and reports that it is there, within seconds.

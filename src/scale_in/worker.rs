@@ -56,6 +56,8 @@ const SEEN_AFTER: SignedDuration = SignedDuration::from_secs(10);
 struct Pods {
     /// Nodes whose pods have been listed.
     listed: RefCell<BTreeSet<NodeName>>,
+    /// Those whose pods are being listed.
+    relisting: RefCell<BTreeSet<NodeName>>,
     by_uid: RefCell<BTreeMap<String, PodView>>,
 }
 
@@ -101,6 +103,7 @@ impl Watches {
             self.streams.remove(&name);
             self.listing.remove(&name);
             pods.listed.borrow_mut().remove(&name);
+            pods.relisting.borrow_mut().remove(&name);
             pods.by_uid.borrow_mut().retain(|_, pod| pod.node != name);
         }
         for name in nodes {
@@ -135,6 +138,11 @@ impl Watches {
                 lasted_seconds = lasted.as_secs(),
                 "the watch of the node's pods works again"
             );
+        }
+        match &event {
+            Event::Init => drop(pods.relisting.borrow_mut().insert(node.clone())),
+            Event::InitDone => drop(pods.relisting.borrow_mut().remove(node)),
+            Event::InitApply(_) | Event::Apply(_) | Event::Delete(_) => {}
         }
         deliver(event, self.listing.entry(node.clone()).or_default(), &PodsOf(node, pods));
     }
@@ -282,8 +290,12 @@ impl Worker {
         let look = self.look(&node);
         let (now, leads) = (look.now, look.leads);
         let is_listed = self.nodes.is_subset(&self.pods.listed.borrow());
+        let is_relisting = self.nodes.iter().any(|node| self.pods.relisting.borrow().contains(node));
         let pods = self.pods.by_uid.borrow();
         self.memory.note_pods(&pods);
+        if is_listed && !is_relisting {
+            self.memory.note_daemons(&pods, &self.shared.settings.flush, now);
+        }
         let (wants_evictions, granted) = (Cell::new(false), Cell::new(0));
         let notices = node.instance.as_ref().map(|it| self.shared.notices.about(it)).unwrap_or_default();
         let situation = Situation {
@@ -297,6 +309,8 @@ impl Worker {
             beside: &look.beside,
             speaks: look.speaks,
             pods: is_listed.then_some(&*pods),
+            is_relisting,
+            are_kubelets_cut_off: self.shared.nodes.are_mostly_silent(),
             daemon_set_is_seen: &|uid| {
                 // Until DaemonSets are listed, a pod that says it belongs to one is believed.
                 !self.shared.daemon_sets.is_synced() || self.shared.daemon_sets.contains(uid)

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::os::Os;
 use super::pods::Network;
 use crate::aws::{Accelerator, TypeInfo};
+use crate::cluster::NodeView;
 
 /// The label by which cluster-autoscaler's AWS provider recognises GPU nodes (`GPULabel`).
 pub const LABEL: &str = "k8s.amazonaws.com/accelerator";
@@ -32,6 +33,15 @@ pub const MODELS: [(&str, &str); 8] = [
 const FIXED_CORES: [&str; 3] = ["Inferentia", "Inferentia2", "Trainium"];
 
 pub(super) const NVIDIA: &str = "nvidia.com/gpu";
+
+/// Whether a Node has the GPU label and offers no GPU, as cluster-autoscaler reckons it.
+///
+/// Source: `GetNodeGpuTarget` in
+/// [`gpu_processor.go`](https://github.com/kubernetes/autoscaler/blob/cluster-autoscaler-1.35.2/cluster-autoscaler/processors/customresources/gpu_processor.go).
+pub fn lacks_its_gpu(node: &NodeView) -> bool {
+    let has_some = || node.allocatable.get(NVIDIA).is_some_and(|count| count != "0");
+    node.labels.get(LABEL).is_some() && !has_some()
+}
 const NEURON_CORES: &str = "aws.amazon.com/neuroncore";
 /// Pods' addresses of a Windows node: its controller advertises them, its webhook makes each pod request one.
 ///
@@ -86,10 +96,27 @@ fn resource(accelerator: &Accelerator) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1::Node;
+
     use super::*;
 
     fn some(manufacturer: &str, name: &str, count: i64, cores: i64) -> Accelerator {
         Accelerator { manufacturer: manufacturer.to_owned(), name: name.to_owned(), count, cores }
+    }
+
+    #[test]
+    fn a_node_lacks_its_gpu_that_has_the_label_and_offers_none() {
+        let node = |labelled: bool, count: Option<&str>| {
+            let labels: BTreeMap<_, _> = labelled.then_some((LABEL, "nvidia-l4")).into_iter().collect();
+            let allocatable: BTreeMap<_, _> = count.map(|count| (NVIDIA, count)).into_iter().collect();
+            let node = serde_json::json!({ "metadata": { "name": "n", "labels": labels }, "status": { "allocatable": allocatable } });
+            NodeView::from(&serde_json::from_value::<Node>(node).expect("a Node"))
+        };
+        for (labelled, count, lacks) in
+            [(true, None, true), (true, Some("0"), true), (true, Some("8"), false), (false, None, false)]
+        {
+            assert_eq!(lacks_its_gpu(&node(labelled, count)), lacks, "{labelled} {count:?}");
+        }
     }
 
     #[test]

@@ -33,6 +33,7 @@ const LINES: &[&str] = &[
     "autoscaler: old",
     "autoscaler: new",
     "autoscaler: none",
+    "autoscaler: gives up soon",
     "pods: Replicas",
     "pods: Stateful",
     "pods: Job",
@@ -67,9 +68,14 @@ const LINES: &[&str] = &[
     "cause: NoCapacity",
     "cause: pods come",
     "cause: Hook",
+    "cause: Unhooked",
+    "cause: Volumes",
     "person: Cancel",
     "person: Mistype",
     "person: Cordon",
+    "person: Uncordon",
+    "person: SetAside",
+    "person: Detach",
     "person: RollDaemonSet",
     "person: DeleteNode",
     "person: Drain",
@@ -103,6 +109,8 @@ const LINES: &[&str] = &[
     "aws: Credentials",
     "aws: Outage",
     "aws: EmptyPage",
+    "aws: Unreadable",
+    "aws: Stale for minutes",
     "seen: evictions refused",
     "seen: hooks completed",
     "seen: hooks timed out",
@@ -176,6 +184,7 @@ fn shapes(scenario: &Scenario) -> Vec<String> {
     add(scenario.groups.len() > 1, "group: several");
     add(scenario.reuses_addresses, "subnets: addresses come back");
     add(program.manages_hooks, "hook: put by the program");
+    add(scenario.is_hasty && scenario.autoscaler.is_some(), "autoscaler: gives up soon");
     add(program.replicas > 1, "program: two replicas");
     add(program.drain_timeout.is_some(), "program: drain timeout");
     add(program.has_queue, "program: queue");
@@ -238,11 +247,13 @@ fn name(fault: &AwsFault) -> &'static str {
         AwsFault::Refused { .. } => "Refused",
         AwsFault::Lost { .. } => "Lost",
         AwsFault::Late { .. } => "Late",
+        AwsFault::Stale { by: 45.., .. } => "Stale for minutes",
         AwsFault::Stale { .. } => "Stale",
         AwsFault::Throttled { .. } => "Throttled",
         AwsFault::Credentials { .. } => "Credentials",
         AwsFault::Outage { .. } => "Outage",
         AwsFault::EmptyPage { .. } => "EmptyPage",
+        AwsFault::Unreadable { .. } => "Unreadable",
     }
 }
 

@@ -43,6 +43,9 @@ const ERRORS: [(&str, u16); 9] = [
 const CAUSES: usize = 24;
 const TROUBLES: usize = 40;
 
+/// One seed in so many has each rare happening.
+const RARE: u64 = 16;
+
 const DAMAGES: [Damage; 8] = [
     Damage::KubeletDies,
     Damage::Partition,
@@ -108,8 +111,37 @@ pub(crate) fn scenario(seed: u64) -> Scenario {
     if stays_blocked {
         happenings.push(blocked_drain(&mut dice, &mut groups, &mut workloads));
     }
+    happenings.extend(rare(&mut dice, &groups, seed));
+    let is_hasty = dice.one_in(3);
     happenings.sort_by_key(|happening| happening.at);
-    Scenario { seed, program, autoscaler, reuses_addresses, stays_blocked, groups, workloads, happenings }
+    Scenario {
+        seed,
+        program,
+        autoscaler,
+        reuses_addresses,
+        stays_blocked,
+        is_hasty,
+        groups,
+        workloads,
+        happenings,
+    }
+}
+
+/// What no seed has but for this, by the seed, so that seeds in a row have all of it.
+fn rare(dice: &mut Dice, groups: &[Group], seed: u64) -> Option<Happening> {
+    let (pick, place) = (dice.0.usize(..64), dice.0.usize(..groups.len()));
+    let what = match seed % RARE {
+        0 | 1 => What::Aws(AwsFault::Unreadable { operation: dice.of(&CALLS), times: dice.0.u32(1..=3) }),
+        2 | 3 => What::Aws(AwsFault::Stale { by: dice.of(&[45, 120]), lasting: dice.of(&[120, 300]) }),
+        4 => What::Person(Deed::Uncordon, pick),
+        5 | 6 => What::Person(Deed::SetAside, pick),
+        7 => What::Person(Deed::Detach, pick),
+        8 | 9 => What::Person(Deed::Cancel, pick),
+        10 => What::Group(GroupCause::Unhooked, place),
+        11 => What::Group(GroupCause::Volumes, place),
+        _ => return None,
+    };
+    Some(Happening { at: BEGINS + dice.0.u32(..480), what })
 }
 
 /// Pods that take from half an hour to two hours to go, and the end of a node: one has to wait for as long as its hook allows.

@@ -16,6 +16,8 @@ pub(crate) struct Scenario {
     pub(crate) reuses_addresses: bool,
     /// Whether budgets and webhooks that let nobody go stand until the shortest hold of a hook is over, with nothing else broken.
     pub(crate) stays_blocked: bool,
+    /// Whether cluster-autoscaler gives instances up that have not registered after three minutes.
+    pub(crate) is_hasty: bool,
     pub(crate) groups: Vec<Group>,
     pub(crate) workloads: Vec<Workload>,
     pub(crate) happenings: Vec<Happening>,
@@ -188,6 +190,10 @@ pub(crate) enum GroupCause {
     NoCapacity,
     /// A person gives our hook this heartbeat time-out, or puts one.
     Hook(u32),
+    /// A person takes our hook off.
+    Unhooked,
+    /// An instance refresh that replaces root volumes.
+    Volumes,
 }
 
 /// What happens to a machine.
@@ -206,12 +212,18 @@ pub(crate) enum Damage {
     Interrupted,
 }
 
-/// What people do to a Node.
+/// What people do to a Node; to one on its way out, where there is one, what is about these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Deed {
     Cancel,
     Mistype,
     Cordon,
+    /// `kubectl uncordon`.
+    Uncordon,
+    /// The instance is moved to Standby.
+    SetAside,
+    /// The instance is detached from its group.
+    Detach,
     RollDaemonSet,
     /// `kubectl delete node`, or a cloud controller that is wrong.
     DeleteNode,
@@ -267,6 +279,8 @@ pub(crate) enum AwsFault {
     Outage { lasting: u32 },
     /// The next descriptions have an empty page.
     EmptyPage { times: u32 },
+    /// Calls take effect, and nobody can read the answers.
+    Unreadable { operation: Operation, times: u32 },
 }
 
 impl Scenario {

@@ -89,6 +89,7 @@ impl<F: FnMut(&Scenario) -> bool> Search<F> {
         self.takes(|smaller| smaller.autoscaler = None);
         self.takes(|smaller| smaller.reuses_addresses = false);
         self.takes(|smaller| smaller.stays_blocked = false);
+        self.takes(|smaller| smaller.is_hasty = false);
         for plain in FLAGS {
             self.takes(|smaller| plain(&mut smaller.program));
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ebbtide::config::Config;
 use ebbtide::groups::selector::Selectors;
 use ebbtide::k8s::names::TO_BE_DELETED;
-use ebbtide::provider::proto::Instance;
+use ebbtide::provider::proto::{Instance, NodeGroupTargetSizeRequest};
 use ebbtide::sim::autoscaler::{Event, Options, Version};
 use ebbtide::sim::aws::{
     self, Behaviour, GroupSpec, LaunchFailure, LifecycleState, Operation, TemplateData, TemplateSpec,
@@ -285,6 +285,26 @@ async fn what_was_bought_through_one_replica_is_not_bought_again_through_another
         nothing_failed(&autoscaler, version);
         assert_eq!(autoscaler.bought(), [(GROUP.to_owned(), 3)].into(), "{version:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replica_that_is_asked_for_a_size_in_the_middle_of_a_loop_looks_at_the_groups_first() {
+    let scene = Scene::with([group(GROUP, 2)]).await;
+    let other = Program::start(&scene.world, second(config()));
+    tokio::time::sleep(Duration::from_mins(3)).await;
+    let told = async || {
+        let size = NodeGroupTargetSizeRequest { id: GROUP.into() };
+        other.client().node_group_target_size(size).await.expect("answered").into_inner().target_size
+    };
+    assert_eq!(told().await, 2);
+    tokio::time::sleep(Duration::from_mins(3)).await;
+    let looks = |w: &World| w.aws.calls(Operation::DescribeAutoScalingGroups);
+    let before = looks(&scene.world);
+    assert!(scene.world.until(SOON, |w| looks(w) >= before + 2).await);
+    scene.increase(2).await.expect("raised");
+    // Descriptions may be a few seconds old.
+    tokio::time::sleep(Duration::from_secs(12)).await;
+    assert_eq!(told().await, 4);
 }
 
 /// cluster-autoscaler gives up what is listed for a quarter of an hour, by its name, and may come to another replica every ten minutes.

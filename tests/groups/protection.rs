@@ -595,3 +595,18 @@ async fn of_many_groups_whose_sizes_go_down_none_waits_until_all_others_have_bee
     let still: Vec<_> = names.iter().filter(|name| !guarded(&scene.world, name)[0].is_empty()).collect();
     assert!(still.is_empty(), "{still:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_has_its_root_volume_replaced_while_it_is_protected_is_released_when_it_is_back() {
+    let short = Short::group().await;
+    drop(short.lower_until(STEPS[2]).await);
+    let instance = short.before[1].clone();
+    short.scene.world.aws.set_state(&instance, LifecycleState::ReplacingRootVolumeWait);
+    // Long after all others have been released.
+    tokio::time::sleep(Duration::from_mins(20)).await;
+    let [protected, marked] = guarded(&short.scene.world, GROUP);
+    assert_eq!((protected.contains(&instance), marked), (true, [instance.clone()].into()));
+    short.scene.world.aws.set_state(&instance, LifecycleState::InService);
+    tokio::time::sleep(Duration::from_mins(10)).await;
+    assert_eq!(guarded(&short.scene.world, GROUP), [short.persons.clone(), BTreeSet::new()]);
+}

@@ -97,6 +97,13 @@ async fn a_node_belongs_to_the_group_of_its_instance_and_to_none_otherwise() {
         let answer = client.node_group_for_node(request).await.expect("answered").into_inner();
         assert_eq!(answer.node_group.map(|g| g.id).as_deref(), Some(group), "{node:?}");
     }
+    // cluster-autoscaler looks for the GPUs of these in their group's template, and does nothing at all where it has none.
+    world.leaving.now().without_gpu = ["i-2", "i-3", "i-4"].map(String::from).into();
+    for (id, group) in [("i-2", GROUP), ("i-4", GROUP), ("i-3", "")] {
+        let request = NodeGroupForNodeRequest { node: Some(node(id).into()) };
+        let answer = client.node_group_for_node(request).await.expect("answered").into_inner();
+        assert_eq!(answer.node_group.map(|g| g.id).as_deref(), Some(group), "{id} without its GPU");
+    }
     let none = client.node_group_for_node(NodeGroupForNodeRequest { node: None }).await;
     assert_eq!(none.expect("answered").into_inner().node_group.map(|g| g.id).as_deref(), Some(""));
 }

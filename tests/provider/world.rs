@@ -130,6 +130,8 @@ pub(crate) struct Leaving {
     pub(crate) under_way: BTreeMap<(String, String), bool>,
     /// Instances whose Nodes carry cluster-autoscaler's taint.
     pub(crate) tainted: BTreeSet<String>,
+    /// Instances whose Nodes have the GPU label and no GPU.
+    pub(crate) without_gpu: BTreeSet<String>,
     /// Nodes accepted, in order.
     pub(crate) accepted: Vec<String>,
     /// Nodes that cannot be recorded.
@@ -221,6 +223,10 @@ impl ScaleIns for Script<Leaving> {
 
     fn node_of(&self, instance: &InstanceId) -> Option<NodeName> {
         self.now().nodes.get(instance.as_str()).map(NodeName::from)
+    }
+
+    fn lacks_its_gpu(&self, instance: &InstanceId) -> bool {
+        self.now().without_gpu.contains(instance.as_str())
     }
 
     fn is_leaving(&self, group: &GroupName, instance: &InstanceId) -> bool {

@@ -1,11 +1,16 @@
 //! Machines and kubelets that die before, during and after they are asked to drain.
 
-use ebbtide::sim::cluster::{Timing, pod};
+use ebbtide::sim::cluster::{By, Timing, pod};
 use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::DeleteParams;
 
-use crate::journal_queries::{a_hook_timed_out, asked, is_asked, notes, phase_at, released_at, terminations};
+use crate::journal_queries::{
+    a_hook_timed_out, asked, is_asked, is_released, notes, phase_at, released_at, terminations,
+};
 use crate::scene::{Cause, Machine, Scene, group, held_group, seconds};
 
 /// When the grace of the last pod of this name that was asked ends.
@@ -150,4 +155,34 @@ async fn a_ready_nodes_overdue_pod_is_waited_for_and_named() {
     let named = |note: &String| note.contains("default/web (should have exited by");
     assert!(waiting.iter().any(named), "{waiting:?}");
     scene.until_gone(&machine).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_the_api_server_hears_no_kubelet_nobody_is_taken_for_dead() {
+    for cause in [Cause::Autoscaler, Cause::Group] {
+        let scene = Scene::with(held_group(4, 120)).await;
+        let machine = scene.first();
+        let patient =
+            pod("train").on(&machine.name).grace(30).exits_after(5).annotation("ebbtide/drain", "wait");
+        scene.run([pod("web").on(&machine.name).grace(60).exits_after(20), patient]).await;
+        let machines = scene.machines();
+        for machine in &machines {
+            scene.world.cluster.partition(&machine.name);
+        }
+        scene.until(|w| machines.iter().all(|machine| !w.cluster.is_ready(&machine.name))).await;
+        scene.scale_in(&machine, cause).await;
+        scene.until(|w| is_asked(w, "web")).await;
+        scene.pass_some(seconds(1_800)).await;
+        let is_ours = |(_, by, _): &(Timestamp, By, i64)| *by != By::Controller;
+        assert!(!asked(&scene.world, "train").iter().any(is_ours), "it may run on: {cause:?}");
+        assert!(!is_released(&scene.world, &machine), "so may they: {cause:?}");
+        for machine in &machines {
+            scene.world.cluster.revive(&machine.name);
+        }
+        let pods: Api<Pod> = Api::namespaced(scene.world.cluster.client(), "default");
+        // Of the group's own doing a replacement has come, and Kubernetes itself may have deleted it.
+        let _ = pods.delete("train", &DeleteParams::default()).await;
+        scene.until_gone(&machine).await;
+        assert!(!a_hook_timed_out(&scene.world));
+    }
 }

@@ -8,6 +8,7 @@ use ebbtide::sim::cluster::{
 };
 use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
+use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::Api;
@@ -15,7 +16,7 @@ use kube::api::DeleteParams;
 
 use crate::journal_queries::{
     a_hook_timed_out, assert_nothing_lost, aws_moments, decrements, eviction_requests, graces, has_exited,
-    is_asked, is_released, last_exit, notes, released_at, terminations,
+    in_phase, is_asked, is_released, last_exit, notes, released_at, terminations,
 };
 use crate::scene::{Cause, Machine, Scene, TO_BE_DELETED, group, held_group, seconds};
 
@@ -429,4 +430,44 @@ fn running(world: &World, prefix: &str) -> usize {
         name.starts_with(prefix) && phase == Some("Running") && pod.metadata.deletion_timestamp.is_none()
     };
     pods.iter().filter(runs).count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shipper_that_is_replaced_around_the_last_exit_has_its_time_to_read_on() {
+    // Seconds from the last exit: before it, at it, and in the flush.
+    for after in [-3, 0, 2, 4] {
+        let scene = Scene::with(held_group(2, 60)).await;
+        let machine = scene.first();
+        scene.run([pod("web").on(&machine.name).grace(90).exits_after(30)]).await;
+        scene.scale_in(&machine, Cause::Autoscaler).await;
+        scene.until(|w| is_asked(w, "web")).await;
+        scene.pass_some(SignedDuration::from_secs(30 + after).unsigned_abs()).await;
+        scene.world.cluster.roll("shipper");
+        scene.until_gone(&machine).await;
+        assert_nothing_lost(&scene.world);
+        let waited = released_at(&scene.world, &machine).duration_since(last_exit(&scene.world, &machine));
+        assert!(waited <= SignedDuration::from_secs(60), "{waited}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_released_while_the_pods_of_its_node_are_being_listed_anew() {
+    for group in [group(1), held_group(1, 60)] {
+        let scene = Scene::with(group).await;
+        let machine = scene.first();
+        // Chosen before the node is closed, and bound when the watch has lost its place.
+        cluster(&scene).set_timing(Timing { binding: Span::exactly(seconds(4)), ..Timing::real() });
+        cluster(&scene).add(pod("late").grace(60).exits_after(20));
+        scene.pass_some(Duration::from_millis(500)).await;
+        scene.scale_in(&machine, Cause::Autoscaler).await;
+        scene.until(|w| in_phase(w, &machine, "Flushing")).await;
+        cluster(&scene).compact_history();
+        cluster(&scene).close_watches();
+        cluster(&scene).fail_next(1_000, Verb::List, "pods", Fault::InternalError);
+        scene.pass_some(seconds(60)).await;
+        cluster(&scene).no_more_faults();
+        scene.until_gone(&machine).await;
+        assert!(has_exited(&scene.world, "late"));
+        assert_nothing_lost(&scene.world);
+    }
 }

@@ -1,6 +1,8 @@
 //! The states of an instance that are not the end: kept, renewed, warm, set aside. And groups that are not ours to change.
 
-use ebbtide::sim::aws::{Event, LaunchFailure, LifecycleState, Operation, TerminationCause, WarmPoolSpec};
+use ebbtide::sim::aws::{
+    Event, LaunchFailure, LifecycleState, Operation, Power, TerminationCause, WarmPoolSpec,
+};
 use ebbtide::sim::cluster::{PodSpec, pod};
 use ebbtide::sim::world::World;
 use jiff::SignedDuration;
@@ -313,4 +315,19 @@ async fn a_replacement_that_comes_first_is_no_surplus_for_good() {
     assert_eq!(scene.world.aws.group("web").expect("the group").desired, 3);
     assert_nothing_lost(&scene.world);
     assert_eq!(scene.world.aws.calls(TERMINATE), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_detached_before_aws_heard_of_its_end_serves_again_though_the_program_was_killed() {
+    let mut scene = Scene::with(group(2)).await;
+    let machine = scene.first();
+    scene.world.aws.detach(&machine.instance, false);
+    scene.scale_in(&machine, Cause::Autoscaler).await;
+    // It is noted that AWS was told, and AWS knows no such instance.
+    scene.until(|w| w.aws.calls(TERMINATE) > 0).await;
+    scene.kill().await;
+    scene.until(|w| in_service(w, &machine)).await;
+    scene.pass_some(seconds(3_600)).await;
+    assert!(in_service(&scene.world, &machine));
+    assert_eq!(scene.world.aws.instance(&machine.instance).expect("there").power, Power::Running);
 }

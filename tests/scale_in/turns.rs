@@ -145,3 +145,22 @@ async fn a_termination_that_waits_long_for_its_turn_is_noted_anew_before_aws_is_
     scene.until_gone(&machine).await;
     assert_eq!(scene.world.aws.calls(TERMINATE), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_drained_node_is_accepted_while_the_termination_of_another_is_not_answered() {
+    let scene = Scene::with(group(3)).await;
+    let [first, second, _]: [Machine; 3] = scene.machines().try_into().expect("three");
+    scene.world.aws.hang(&[TERMINATE], true);
+    scene.scale_in(&first, Cause::Autoscaler).await;
+    scene
+        .until(|w| aws_moments(w, |e| matches!(e, Event::Called { operation: TERMINATE, .. })).len() == 1)
+        .await;
+    let asked_at = scene.world.clock.now();
+    scene.delete(std::slice::from_ref(&second)).await.expect("accepted");
+    assert!(scene.world.clock.now().duration_since(asked_at) < SignedDuration::from_secs(1));
+    scene.world.aws.hang(&[TERMINATE], false);
+    for machine in [&first, &second] {
+        scene.until_gone(machine).await;
+    }
+    assert_eq!(decrements(&scene.world), 2);
+}

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use ebbtide::config::Config;
 use ebbtide::scale_in::AtOnce;
+use ebbtide::sim::aws::LaunchFailure;
 use ebbtide::sim::cluster::{Event, Name, NodeChange, Verb, pod};
 use ebbtide::sim::program::config;
 use ebbtide::sim::world::World;
@@ -144,4 +145,21 @@ async fn a_wish_whose_node_cannot_be_written_holds_the_others_up_for_half_a_minu
     scene.world.cluster.no_more_faults();
     scene.until_released(&refused).await;
     assert_nothing_lost(&scene.world);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_whose_launches_fail_is_not_emptied_by_wishes_to_replace_its_nodes() {
+    for held in [false, true] {
+        let scene = Scene::with(if held { held_group(4, 60) } else { group(4) }).await;
+        let machines = scene.machines();
+        scene.world.aws.fail_launches("web", LaunchFailure::InsufficientCapacity, u32::MAX);
+        for machine in &machines {
+            scene.annotate(machine, Some("replace")).await;
+        }
+        scene.pass_some(seconds(3_600)).await;
+        assert_eq!(begun(&scene.world).len(), 1, "the next one waits for a replacement");
+        scene.world.aws.fail_launches("web", LaunchFailure::InsufficientCapacity, 0);
+        scene.until(|w| machines.iter().all(|machine| w.cluster.node(&machine.name).is_none())).await;
+        assert_nothing_lost(&scene.world);
+    }
 }

@@ -28,6 +28,10 @@ capabilities:
     - --daemonset-eviction-for-occupied-nodes=false
     # Else it cuts every grace period at ten minutes. AWS holds an instance for 48 h at most.
     - --max-graceful-termination-sec=172800
+    {{- if not (hasKey .Values.clusterAutoscaler.extraArgs "max-drain-parallelism") }}
+    # Else one pod that does not go keeps it from draining any other node for as long as that.
+    - --max-drain-parallelism=10
+    {{- end }}
     {{- if not (hasKey .Values.clusterAutoscaler.extraArgs "node-info-cache-expire-time") }}
     # Else it takes a group at zero for what its last node was until it is started again, whatever the launch template or a tag says.
     - --node-info-cache-expire-time=10m

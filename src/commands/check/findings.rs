@@ -155,6 +155,11 @@ fn hook(facts: &Facts, group: &GroupFacts, found: &mut Vec<Finding>) {
         let text = "somebody else has a terminating hook as well (EKS drains by rules of its own): nodes are drained before AWS is told";
         add(found, Severity::Note, "hooks", name, text, "nothing, unless that hook is left over");
     }
+    if hooks.others_abandon && group.asg.retains {
+        let text = "the group retains instances whose hook is abandoned, and the time-out of somebody else's hook abandons: whom its owner forgets is kept, and kept again when it is ended";
+        let fix = "that hook's default result CONTINUE, or the hook taken off if it is left over";
+        add(found, Severity::Warning, "hooks", name, text, fix);
+    }
     let holds = hook.drain_limit();
     if let Some((grace, pod)) = &group.longest_grace {
         let needs = *grace + facts.flush + MARGIN;
@@ -319,6 +324,13 @@ fn flags(container: &DeployedContainer, longest: Option<&(Duration, PodName)>, f
     if let Some((grace, pod)) = longest.filter(|(grace, _)| grace.as_secs() > cap) {
         let text = format!("cuts every grace at {cap} s; pod {pod} has {}", told(*grace));
         say(Severity::Warning, text, "--max-graceful-termination-sec=172800");
+    }
+    let at_once = flag(container, "max-drain-parallelism").and_then(|text| text.parse().ok()).unwrap_or(1);
+    if cap > AUTOSCALER_GRACE && at_once <= 1 {
+        let text = format!(
+            "drains one node at a time, and waits {cap} s for a pod that does not go: no other node is scaled in meanwhile"
+        );
+        say(Severity::Warning, text, "--max-drain-parallelism=10");
     }
     if flag(container, "node-info-cache-expire-time").is_none() {
         let text = "takes a group at zero for what its last node was, whatever its launch template or tags say since".to_owned();

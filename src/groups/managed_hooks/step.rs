@@ -3,14 +3,15 @@
 //! - Retention comes before the hook: it decides the hook's default result. Where it cannot be had, the hook comes all the same.
 //! - The default result is ABANDON only where the group keeps abandoned instances. Elsewhere it would save nothing, and skip the
 //!   hooks of others that still hold the instance.
-//! - Hooks of others are never looked at: two hooks hold an instance until both are done.
+//! - Hooks of others are left alone: two hooks hold an instance until both are done. But where the time-out of another one counts as ABANDON
+//!   nothing is retained: whom its owner forgets, the group would keep, hold again when it is ended, and keep again.
 //! - The time-out of a hook that is there changes only while it holds nothing: AWS holds an instance on the terms on which it began
 //!   to, and who drains it would go by the new ones.
 
 use std::time::Duration;
 
 use crate::aws::{AutoScalingGroup, Hook, Lifecycle};
-use crate::groups::hooks::HookState;
+use crate::groups::hooks::{HookState, TerminatingHooks};
 
 /// What `--manage-lifecycle-hooks` asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,14 +50,15 @@ pub(super) fn next(
     if group.frozen.is_some() {
         return None;
     }
-    if managed.retain && may_retain && !retains && can_retain(group) {
+    let HookState::Known(known) = hooks else { return Some(Step::LookUp) };
+    let can_retain = can_retain(group, known);
+    if managed.retain && may_retain && !retains && can_retain {
         return Some(Step::Retain);
     }
-    let HookState::Known(known) = hooks else { return Some(Step::LookUp) };
     let before = known.ours.clone();
     let as_before = before.clone().filter(|_| may_hold(group));
     let hook = as_before.unwrap_or_else(|| Hook::new(name, group.name.clone(), managed.heartbeat));
-    let hook = Hook { abandons: retains && can_retain(group), ..hook };
+    let hook = Hook { abandons: retains && can_retain, ..hook };
     (before.as_ref() != Some(&hook)).then_some(Step::Put { hook, before })
 }
 
@@ -67,15 +69,14 @@ fn may_hold(group: &AutoScalingGroup) -> bool {
 }
 
 /// Whether retention does no harm. What a warm pool retains is no node: nobody would drain and end it.
-fn can_retain(group: &AutoScalingGroup) -> bool {
-    group.warm_pool.is_none()
+fn can_retain(group: &AutoScalingGroup, hooks: &TerminatingHooks) -> bool {
+    group.warm_pool.is_none() && !hooks.others_abandon
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::aws::{Frozen, Instance, WarmPool};
-    use crate::groups::hooks::TerminatingHooks;
 
     const FIVE_MINUTES: Duration = Duration::from_mins(5);
     const ON: Managed = Managed { heartbeat: FIVE_MINUTES, retain: false };
@@ -90,7 +91,7 @@ mod tests {
     }
 
     fn known(ours: Option<Hook>, others: bool) -> HookState {
-        HookState::Known(TerminatingHooks { ours, others })
+        HookState::Known(TerminatingHooks { ours, others, ..TerminatingHooks::default() })
     }
 
     fn step(managed: Managed, hooks: &HookState, retention: (bool, bool)) -> Option<Step> {
@@ -116,6 +117,24 @@ mod tests {
         let abandons = hook(FIVE_MINUTES, true);
         let next = next(ON, "ebbtide", &pooled, &known(Some(abandons.clone()), false), (true, true));
         assert_eq!(next, Some(put(hook(FIVE_MINUTES, false), Some(abandons))));
+    }
+
+    #[test]
+    fn nothing_is_retained_beside_a_hook_of_another_whose_time_out_abandons() {
+        let beside = |others_abandon, ours: bool| {
+            let ours = ours.then(|| hook(FIVE_MINUTES, others_abandon));
+            HookState::Known(TerminatingHooks { ours, others: true, others_abandon })
+        };
+        assert_eq!(step(RETAIN, &beside(false, false), (false, true)), Some(Step::Retain));
+        assert_eq!(
+            step(RETAIN, &beside(true, false), (false, true)),
+            Some(put(hook(FIVE_MINUTES, false), None))
+        );
+        let abandons = Some(hook(FIVE_MINUTES, true));
+        assert_eq!(
+            step(RETAIN, &beside(true, true), (true, true)),
+            Some(put(hook(FIVE_MINUTES, false), abandons))
+        );
     }
 
     #[test]

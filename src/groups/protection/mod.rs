@@ -311,13 +311,18 @@ impl Protection {
             ours.iter().filter(|&&instance| which(instance)).map(|instance| instance.id.clone()).collect()
         };
         self.protect(group, &ids(is_to_be_released), false).await?;
-        let all = ids(|_| true);
+        let done = ids(|instance| !is_to_be_released_later(instance));
         if pending.tagged {
-            calls::untag(&self.aws, &all).await?;
+            calls::untag(&self.aws, &done).await?;
         }
-        let missing: BTreeSet<InstanceId> =
-            pending.instances.iter().filter(|id| !all.contains(id)).cloned().collect();
-        Ok(if missing.is_empty() { Released::All } else { rest(missing) })
+        let later = ids(is_to_be_released_later);
+        let is_missing = |id: &&InstanceId| !done.contains(id) && !later.contains(id);
+        let missing: BTreeSet<InstanceId> = pending.instances.iter().filter(is_missing).cloned().collect();
+        Ok(match (missing.is_empty(), later.is_empty()) {
+            (true, true) => Released::All,
+            (false, true) => rest(missing),
+            (_, false) => Released::AllBut(later.into_iter().collect()),
+        })
     }
 
     /// Protects instances that came into service since the size was set, which AWS refused before: their nodes may have
@@ -370,4 +375,13 @@ fn is_to_be_protected(instance: &Instance) -> bool {
 /// Source: [SetInstanceProtection](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_SetInstanceProtection.html).
 fn is_to_be_released(instance: &Instance) -> bool {
     instance.protected && matches!(instance.lifecycle, Lifecycle::InService | Lifecycle::Standby)
+}
+
+/// Whether it is protected, and comes back from where it is: its group replaces its root volume.
+fn is_to_be_released_later(instance: &Instance) -> bool {
+    let is_away = matches!(
+        instance.lifecycle,
+        Lifecycle::ReplacingVolume | Lifecycle::ReplacingVolumeWait | Lifecycle::VolumeReplaced
+    );
+    instance.protected && is_away
 }

@@ -36,6 +36,7 @@ pub struct Groups {
     refresh: Notify,
     urgent: Notify,
     locks: GroupLocks,
+    accepting: GroupLocks,
     /// Groups that cluster-autoscaler grew and instances without a Node that it gave up, in this run, and when a snapshot last showed each.
     asked_for: Mutex<BTreeMap<String, Timestamp>>,
     /// Since when no look has worked; `None` if the last one has.
@@ -60,6 +61,7 @@ impl Groups {
             refresh: Notify::new(),
             urgent: Notify::new(),
             locks: GroupLocks::default(),
+            accepting: GroupLocks::default(),
             asked_for: Mutex::default(),
             undescribed_since: Mutex::default(),
         }
@@ -131,6 +133,12 @@ impl Groups {
     /// name that was ever asked for.
     pub async fn lock(&self, group: &GroupName) -> GroupLock {
         self.locks.of(group).await
+    }
+
+    /// Locks a group to accept scale-ins of its nodes, each of which must leave the minimum. Nobody waits for AWS meanwhile, so that a
+    /// node that cluster-autoscaler has drained is accepted while AWS is slow. Taken before [`Groups::lock`] where both are.
+    pub async fn accepting(&self, group: &GroupName) -> GroupLock {
+        self.accepting.of(group).await
     }
 
     /// Locks a group to terminate instances of it, beside others that do the same.

@@ -294,7 +294,11 @@ mod tests {
 
     fn is_settled_with(meaning: &Meaning, lifecycle: Lifecycle, node: Option<&NodeView>, ours: bool) -> bool {
         let hook = Hook::new("ebbtide", "g", std::time::Duration::from_mins(1));
-        let hook = HookState::Known(TerminatingHooks { ours: ours.then_some(hook), others: !ours });
+        let hook = HookState::Known(TerminatingHooks {
+            ours: ours.then_some(hook),
+            others: !ours,
+            ..TerminatingHooks::default()
+        });
         let facts = Facts {
             now: at(10),
             ahead: SignedDuration::ZERO,

@@ -204,6 +204,8 @@ impl<'a> Model<'a> {
             beside: &[],
             speaks: true,
             pods: Some(&self.pods),
+            is_relisting: false,
+            are_kubelets_cut_off: false,
             daemon_set_is_seen: &|uid| self.facts.daemon_sets.as_ref().is_none_or(|all| all.contains(uid)),
             budgets: &|pod| self.facts.budgets.covering(pod),
             our_limit: OurLimit::of(member.and_then(|member| member.drain_timeout), &self.settings),

@@ -178,7 +178,8 @@ fn the_limit_of_a_scale_in_under_way_is_not_put_off_as_if_nobody_had_led() {
 fn with_our_hook_aws_is_told_first_and_the_hook_completed_last() {
     let mut facts = facts(vec![shipper(), pod("web", 30)], Vec::new());
     let hook = Hook::new("ebbtide", "web", Duration::from_mins(5));
-    member(&mut facts).hook = HookState::Known(TerminatingHooks { ours: Some(hook), others: false });
+    member(&mut facts).hook =
+        HookState::Known(TerminatingHooks { ours: Some(hook), ..TerminatingHooks::default() });
     let preview = played(&facts);
     let told: Vec<_> = preview.steps.iter().map(|step| step.what).collect();
     assert_eq!(told.first(), Some(&What::Phase), "{preview:#?}");

@@ -168,7 +168,7 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     (
         "Normal",
         "ScaleInQueued",
-        "2 scale-ins for people or for maintenance are under way in group \"web\", which is as many as --max-operator-scale-ins allows, and 3 are to come before this one; it waits for its turn",
+        "2 scale-ins for people or for maintenance are under way in group \"web\" or not replaced yet, which is as many as --max-operator-scale-ins allows, and 3 are to come before this one; it waits for its turn",
     ),
     (
         "Warning",

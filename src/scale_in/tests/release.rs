@@ -256,7 +256,7 @@ fn a_hook_of_somebody_else_is_never_completed() {
 
 #[test]
 fn that_nobody_drains_a_node_which_its_group_ends_is_told_once_if_workloads_are_on_it() {
-    let others = |others| HookState::Known(TerminatingHooks { ours: None, others });
+    let others = |others| HookState::Known(TerminatingHooks { others, ..TerminatingHooks::default() });
     // State, hooks, whether a workload is there, what is told.
     let table = [
         (Lifecycle::Terminating, others(false), true, Some(true)),
@@ -306,7 +306,7 @@ fn that_anothers_hook_is_all_that_holds_an_instance_is_told_once_a_refresh_shows
     let plan = scene.plan();
     assert_eq!((plan.held_by_another, reasons(&plan)), (true, vec!["ScaleInWaiting"]));
     let mut foreign = released();
-    foreign.hook = HookState::Known(TerminatingHooks { ours: None, others: true });
+    foreign.hook = HookState::Known(TerminatingHooks { others: true, ..TerminatingHooks::default() });
     assert!(foreign.plan().held_by_another);
     let mut alone = released();
     alone.memory.note_completion(&Ok(()), alone.now);

@@ -82,6 +82,7 @@ impl Fixture for PodView {
 }
 
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct Scene {
     pub(super) now: Timestamp,
     /// How far the clock of the record and of the API server is ahead.
@@ -100,6 +101,8 @@ pub(super) struct Scene {
     pub(super) budgets: Vec<Arc<Budget>>,
     pub(super) own_pod: Option<PodName>,
     pub(super) attachments: usize,
+    pub(super) is_relisting: bool,
+    pub(super) are_kubelets_cut_off: bool,
     pub(super) targets: Targets,
     pub(super) may_shrink: bool,
     pub(super) turn: Turn,
@@ -125,7 +128,7 @@ pub(super) fn hook(heartbeat: u64) -> Hook {
 
 /// AWS has told of this hook of ours, beside one of somebody else's or not.
 pub(super) fn ours(hook: Hook, others: bool) -> HookState {
-    HookState::Known(TerminatingHooks { ours: Some(hook), others })
+    HookState::Known(TerminatingHooks { ours: Some(hook), others, ..TerminatingHooks::default() })
 }
 
 pub(super) fn in_group(lifecycle: Lifecycle) -> Membership {
@@ -157,6 +160,8 @@ pub(super) fn node() -> Scene {
         budgets: Vec::new(),
         own_pod: None,
         attachments: 0,
+        is_relisting: false,
+        are_kubelets_cut_off: false,
         targets: Targets::NotAsked,
         may_shrink: true,
         turn: Turn::Now,
@@ -272,6 +277,9 @@ impl Scene {
         self.memory.note_membership(&self.instance);
         self.memory.returns.see_node(view.unschedulable, later(self.now, self.ahead));
         self.memory.note_pods(self.pods.as_ref().unwrap_or(&BTreeMap::new()));
+        if let Some(pods) = &self.pods {
+            self.memory.note_daemons(pods, &self.settings.flush, self.now);
+        }
         let mut plan = plan(&Situation {
             now: self.now,
             wall: self.now,
@@ -283,6 +291,8 @@ impl Scene {
             speaks: self.speaks,
             node: &view,
             pods: self.pods.as_ref(),
+            is_relisting: self.is_relisting,
+            are_kubelets_cut_off: self.are_kubelets_cut_off,
             daemon_set_is_seen: &|uid| uid == "ds",
             budgets: &|pod| budgets.iter().filter(|budget| budget.covers(pod)).cloned().collect(),
             our_limit: OurLimit::of(None, &self.settings),

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use ebbtide::groups::protection::PROTECTION_TAG;
 use ebbtide::k8s::names;
 use ebbtide::sim::aws::{Event, InstanceSnapshot, LifecycleState, Operation};
 use ebbtide::sim::cluster::{Entry, Event as ClusterEvent, Name};
 use ebbtide::sim::report::{PodEnd, Run};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{Node, Taint};
+use k8s_openapi::api::core::v1::{Node, NodeCondition, Taint};
 
 use super::Violation;
 use super::pods::DEAD;
@@ -25,7 +26,13 @@ const UNSEEN: SignedDuration = SignedDuration::from_mins(6);
 const REFRESHED: u32 = 60;
 
 /// How long calls are throttled, or answered from the past, at the most.
-const BLIND: SignedDuration = SignedDuration::from_mins(2);
+const BLIND: SignedDuration = SignedDuration::from_mins(5);
+
+/// Beside the age of descriptions, a hold is noticed within so many seconds, and renewed.
+const NOTICED: u32 = 30;
+
+/// For how long instances are protected at the most after a size went down.
+const PROTECTED: SignedDuration = SignedDuration::from_mins(6);
 
 /// Events by which the program says that a scale-in is over without the node's end.
 const GIVEN_UP: [&str; 3] = ["ScaleInOver", "ScaleInCancelled", "ScaleInNotPossible"];
@@ -171,14 +178,15 @@ impl History {
         let all = || self.heartbeats(group, Timestamp::MIN, Timestamp::MAX);
         let (shortest, heartbeat) = (all().min(), all().max().unwrap_or_default());
         let from = at - SignedDuration::from_secs(i64::from(heartbeat));
-        // Half a minute is too short where nine calls of ten are refused, or a description shows what was 20 s ago.
-        let is_blind = |what: &What| match what {
-            What::Aws(AwsFault::Throttled { percent, .. }) => *percent >= 90,
-            What::Aws(AwsFault::Stale { by, .. }) => *by >= 20,
-            _ => false,
+        // Half a minute is too short where nine calls of ten are refused, and any time-out where descriptions are as old.
+        let is_too_short = |shortest: u32| {
+            self.did(from - BLIND, at, |what| match what {
+                What::Aws(AwsFault::Throttled { percent: 90.., .. }) => shortest <= 30,
+                What::Aws(AwsFault::Stale { by, .. }) => shortest <= by + NOTICED,
+                _ => false,
+            })
         };
-        let is_hopeless =
-            shortest.is_some_and(|shortest| shortest <= 30) && self.did(from - BLIND, at, is_blind);
+        let is_hopeless = shortest.is_some_and(is_too_short);
         !self.was_disturbed(from, at) && !is_hopeless && !self.has_unseen_hook(group, from - UNSEEN, at)
     }
 
@@ -250,11 +258,26 @@ pub(super) fn leftovers(history: &History) -> Vec<Violation> {
         left.extend(
             annotation(node, names::CORDON).filter(|_| !is_noticed).map(|_| names::CORDON.to_owned()),
         );
+        let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref());
+        let says_so = |it: &&NodeCondition| it.type_ == "DrainInProgress" && it.status == "True";
+        left.extend(conditions.unwrap_or_default().iter().filter(says_so).map(|it| it.type_.clone()));
         if !left.is_empty() {
             found.push(Violation { at: history.end.at, what: format!("{name}: {}", left.join(", ")) });
         }
     }
     found
+}
+
+/// An instance is protected from scale-in, or says that it is by our doing, long after a size went down.
+pub(super) fn protection(history: &History) -> Vec<Violation> {
+    let at = history.end.at;
+    let changed = history.aws.iter().rev().find(|entry| matches!(entry.what, Event::DesiredChanged { .. }));
+    if changed.is_some_and(|entry| at < entry.at + PROTECTED) {
+        return Vec::new();
+    }
+    let is_left = |i: &&InstanceSnapshot| i.protected || i.tags.contains_key(PROTECTION_TAG);
+    let left = history.end.groups.iter().flat_map(|group| group.instances.iter().filter(is_left));
+    left.map(|i| Violation { at, what: format!("{} of {} is protected", i.id, i.group) }).collect()
 }
 
 /// Whether cluster-autoscaler's own taint is on a Node, which is hard where ours is soft.

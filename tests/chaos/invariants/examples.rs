@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 use ebbtide::k8s::names;
 use ebbtide::sim::autoscaler::Event as AutoscalerEvent;
 use ebbtide::sim::aws::{
-    Entry as AwsEntry, Event as AwsEvent, GroupSnapshot, HookResult, Operation, Outcome, Power,
-    TerminationCause, Transition,
+    Entry as AwsEntry, Event as AwsEvent, GroupSnapshot, HookResult, InstanceSnapshot, LifecycleState,
+    Operation, Outcome, Power, TerminationCause, Transition,
 };
 use ebbtide::sim::cluster::{By, EBBTIDE, Entry, Event, Name, Verb};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, NodeSpec, Taint};
+use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeSpec, NodeStatus, Taint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::history::{End, History, Machine, Note};
@@ -134,16 +134,17 @@ impl Example {
 
     fn completed(self, second: i64) -> Self {
         let (group, instance, hook) = ("web".to_owned(), INSTANCE.to_owned(), OURS.to_owned());
-        self.aws(
-            second,
-            AwsEvent::HookCompleted {
-                group: group.clone(),
-                instance: instance.clone(),
-                hook,
-                result: HookResult::Continue,
-            },
-        )
-        .aws(second, AwsEvent::Powered { group, instance, power: Power::ShuttingDown })
+        self.called(second, Operation::CompleteLifecycleAction, &[("InstanceId", INSTANCE)])
+            .aws(
+                second,
+                AwsEvent::HookCompleted {
+                    group: group.clone(),
+                    instance: instance.clone(),
+                    hook,
+                    result: HookResult::Continue,
+                },
+            )
+            .aws(second, AwsEvent::Powered { group, instance, power: Power::ShuttingDown })
     }
 
     fn requested(self, second: i64, verb: Verb, resource: &'static str) -> Self {
@@ -169,6 +170,36 @@ impl Example {
         let spec = self.nodes.last_mut().and_then(|node| node.spec.as_mut()).expect("a node stays");
         spec.taints = Some(vec![Taint { key, effect, ..Taint::default() }]);
         self
+    }
+
+    /// The condition that its last node says in the end that it is drained by.
+    fn drained_by_condition(mut self) -> Self {
+        let (type_, status) = ("DrainInProgress".to_owned(), "True".to_owned());
+        let conditions = Some(vec![NodeCondition { type_, status, ..NodeCondition::default() }]);
+        let node = self.nodes.last_mut().expect("a node stays");
+        node.status = Some(NodeStatus { conditions, ..NodeStatus::default() });
+        self
+    }
+
+    /// An instance is in service in the end, and protected.
+    fn protected_to_the_end(self) -> History {
+        let mut history = self.ended();
+        history.end.groups[0].instances.push(InstanceSnapshot {
+            id: INSTANCE.to_owned(),
+            group: "web".to_owned(),
+            zone: "a".to_owned(),
+            instance_type: "m5.large".to_owned(),
+            state: LifecycleState::InService,
+            healthy: true,
+            protected: true,
+            spot: false,
+            address: [10, 0, 0, 1],
+            launched: at(0),
+            tags: BTreeMap::new(),
+            waits: BTreeMap::new(),
+            power: Power::Running,
+        });
+        history
     }
 
     fn ended(self) -> History {
@@ -204,6 +235,7 @@ fn scenario() -> Scenario {
         autoscaler: None,
         reuses_addresses: false,
         stays_blocked: false,
+        is_hasty: false,
         groups: vec![Group {
             name: "web",
             min: 1,
@@ -267,6 +299,24 @@ pub(super) fn released() -> History {
         .asked(102, "api-1", By::Eviction, 60)
         .completed(110)
         .exits(112, "api-1")
+        .ended()
+}
+
+pub(super) fn not_flushed() -> History {
+    Example::begun()
+        .leaves(100)
+        .asked(102, "api-1", By::Eviction, 60)
+        .exits(112, "api-1")
+        .completed(114)
+        .ended()
+}
+
+pub(super) fn dawdled() -> History {
+    Example::begun()
+        .leaves(1_000)
+        .asked(1_002, "api-1", By::Eviction, 60)
+        .exits(1_012, "api-1")
+        .completed(1_200)
         .ended()
 }
 
@@ -334,6 +384,14 @@ pub(super) fn cordoned() -> History {
 
 pub(super) fn tainted() -> History {
     Example::begun().stays(None, false).tainted("PreferNoSchedule").ended()
+}
+
+pub(super) fn draining() -> History {
+    Example::begun().stays(None, false).drained_by_condition().ended()
+}
+
+pub(super) fn protected() -> History {
+    Example::begun().protected_to_the_end()
 }
 
 pub(super) fn loop_failed() -> History {

@@ -45,6 +45,8 @@ macro_rules! invariants {
 
 invariants! {
     "no instance is released with a live workload": pods::released, broken by examples::released;
+    "DaemonSet pods have their time after the last exit": pods::flush, broken by examples::not_flushed;
+    "what is empty is let go": pods::prompt, broken by examples::dawdled;
     "no DaemonSet pod is asked before the last workload has left": pods::daemons, broken by examples::daemon_asked;
     "no budget is overridden before the deadline": pods::budgets, broken by examples::deleted;
     "no grace is shortened before the deadline": pods::graces, broken by examples::hurried;
@@ -57,7 +59,8 @@ invariants! {
     "the target size is right at every answer": told::target_sizes, broken by examples::told_wrong;
     "every accepted scale-in ends": ends::scale_ins, broken by examples::endless;
     "our hooks are completed, others' are left alone": ends::hooks, broken by examples::timed_out;
-    "a node that stays carries nothing of ours": ends::leftovers, broken by examples::cordoned, examples::tainted;
+    "a node that stays carries nothing of ours": ends::leftovers, broken by examples::cordoned, examples::tainted, examples::draining;
+    "nothing stays protected from scale-in": ends::protection, broken by examples::protected;
     "no loop of cluster-autoscaler ends with an error of ours": provider::loops, broken by examples::loop_failed;
     "a termination is repeated half a minute later at the soonest": calls::terminations, broken by examples::terminated_twice;
     "no minute has more calls to AWS than documented": calls::of_a_minute, broken by examples::many_calls;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use ebbtide::sim::aws::{Event as AwsEvent, Operation};
 use ebbtide::sim::cluster::{By, Event};
-use ebbtide::sim::report::Run;
+use ebbtide::sim::report::{PodEnd, Run};
 use jiff::{SignedDuration, Timestamp};
 
 use super::Violation;
@@ -30,6 +30,9 @@ const LONGEST: i64 = 100_000;
 /// How long containers run on at most that are killed without a grace.
 const KILLED: SignedDuration = SignedDuration::from_secs(3);
 
+/// What a release takes beside the flush at the most: volumes are waited for a minute, and a refresh is one away.
+const PROMPT: SignedDuration = SignedDuration::from_mins(2);
+
 /// cluster-autoscaler gives no more grace than this.
 const MOST_OF_CA: i64 = 600;
 
@@ -47,12 +50,69 @@ pub(super) fn released(history: &History) -> Vec<Violation> {
     found
 }
 
+/// An instance is let go sooner after the last exit of a workload than DaemonSet pods need to flush.
+pub(super) fn flush(history: &History) -> Vec<Violation> {
+    let mut found = Vec::new();
+    let flush = SignedDuration::from_secs(i64::from(history.scenario.program.flush));
+    for (at, instance) in releases(history) {
+        let exited = |run: &&Run| {
+            let ran = run.is_workload() && history.instance_at(&run.node, at) == Some(instance.as_str());
+            let is_waited_for = history.workload(run).is_none_or(|workload| !workload.tolerates_all);
+            ran && is_waited_for && run.from.is_some_and(|from| from < at)
+        };
+        let ends = history.runs.iter().filter(exited).filter_map(|run| match run.end {
+            Some((end, PodEnd::Exited | PodEnd::GraceOver)) if end <= at => Some(end),
+            _ => None,
+        });
+        let Some(last) = ends.max() else { continue };
+        let is_excused = history.time_is_up(&instance, 0, at) || history.is_dead(&instance, at);
+        if at < last + flush && !is_excused {
+            found.push(Violation { at, what: format!("{instance} released, last exit at {last}") });
+        }
+    }
+    found
+}
+
+/// An instance whose last pod has gone is kept though nothing is in the way.
+pub(super) fn prompt(history: &History) -> Vec<Violation> {
+    let mut found = Vec::new();
+    let flush = SignedDuration::from_secs(i64::from(history.scenario.program.flush));
+    // Their objects outlive their containers until somebody ends that.
+    if history.scenario.workloads.iter().any(|workload| workload.has_finalizer) {
+        return found;
+    }
+    for (at, instance) in releases(history) {
+        let ends = history.runs.iter().filter_map(|run| {
+            let (end, _) = run.end?;
+            (end <= at && history.instance_at(&run.node, end) == Some(instance.as_str())).then_some(end)
+        });
+        let held = history.aws.iter().filter_map(|entry| match &entry.what {
+            AwsEvent::EnteredWait { instance: id, .. } if *id == instance && entry.at <= at => Some(entry.at),
+            _ => None,
+        });
+        let Some(since) = ends.chain(held).chain(history.requested(&instance)).max() else { continue };
+        let is_excused = history.aws_had_trouble(since - TROUBLE, at)
+            || history.cluster_had_trouble(since - TROUBLE, at)
+            || history.was_disturbed(since - TROUBLE, at)
+            || history.is_dead(&instance, at);
+        if at > since + flush + PROMPT && !is_excused {
+            found.push(Violation {
+                at,
+                what: format!("{instance} released, nothing was left from {since} on"),
+            });
+        }
+    }
+    found
+}
+
 /// When the program let go of which instance: it completed our hook, or terminated one that no hook of ours then held.
 fn releases(history: &History) -> Vec<(Timestamp, String)> {
     let mut all = Vec::new();
     for (n, entry) in history.aws.iter().enumerate() {
         match &entry.what {
-            AwsEvent::HookCompleted { instance, hook, .. } if hook == OURS => {
+            AwsEvent::HookCompleted { instance, hook, .. }
+                if hook == OURS && is_completed(history, n, instance) =>
+            {
                 all.push((entry.at, instance.clone()));
             }
             AwsEvent::TerminationStarted { instance, .. } if is_called(history, n, instance) => {
@@ -67,11 +127,20 @@ fn releases(history: &History) -> Vec<(Timestamp, String)> {
     all
 }
 
+/// Whether the hook that is completed at this place of the journal is so by a call, and not because somebody has taken it off.
+fn is_completed(history: &History, n: usize, instance: &str) -> bool {
+    called(history, n, Operation::CompleteLifecycleAction, instance)
+}
+
 /// Whether the termination at this place of the journal was asked for by a call.
 pub(super) fn is_called(history: &History, n: usize, instance: &str) -> bool {
+    called(history, n, Operation::TerminateInstanceInAutoScalingGroup, instance)
+}
+
+fn called(history: &History, n: usize, of: Operation, instance: &str) -> bool {
     let of_this = |e: &AwsEvent| match e {
-        AwsEvent::Called { operation: Operation::TerminateInstanceInAutoScalingGroup, arguments, .. } => {
-            arguments.get("InstanceId").is_some_and(|id| id == instance)
+        AwsEvent::Called { operation, arguments, .. } => {
+            *operation == of && arguments.get("InstanceId").is_some_and(|id| id == instance)
         }
         _ => false,
     };
@@ -259,10 +328,8 @@ pub(super) fn late(history: &History) -> Vec<Violation> {
 /// Lines of workloads are lost although their node was drained, flushed and released by the program.
 pub(super) fn lines(history: &History) -> Vec<Violation> {
     let releases = releases(history);
-    // A shipper that is rolled is away for some seconds; pods that tolerate everything write until the end.
-    let is_excused =
-        history.diary.iter().any(|(_, note)| matches!(note, Note::Person(Deed::RollDaemonSet, _)))
-            || history.scenario.workloads.iter().any(|workload| workload.tolerates_all);
+    // Pods that tolerate everything write until the end.
+    let is_excused = history.scenario.workloads.iter().any(|workload| workload.tolerates_all);
     let mut found = Vec::new();
     for entry in history.cluster.iter().filter(|_| !is_excused) {
         let Event::LinesLost { node, count } = &entry.what else { continue };
@@ -275,7 +342,12 @@ pub(super) fn lines(history: &History) -> Vec<Violation> {
             | Note::Person(Deed::DeleteNode, machine) => machine.instance == instance,
             _ => false,
         });
-        if is_ours && !was_broken && !history.time_is_up(instance, 0, entry.at) {
+        // A Node that has an earlier one's name may have no shipper for as long as the earlier one's is there.
+        let launched = history.lives.get(instance).and_then(|life| life.launched);
+        let has_shipper = history.runs.iter().any(|run| {
+            run.daemon && run.node == *node && run.pod.name.starts_with("shipper-") && run.from >= launched
+        });
+        if is_ours && has_shipper && !was_broken && !history.time_is_up(instance, 0, entry.at) {
             found.push(Violation { at: entry.at, what: format!("{count} lines of {node}") });
         }
     }

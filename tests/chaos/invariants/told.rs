@@ -12,7 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::Violation;
 use crate::history::{History, Note};
-use crate::play::RECORD;
+use crate::play::{OURS, RECORD};
 use crate::scenario::What;
 
 /// How old AWS's state may be in an answer: a refresh a minute, of a description that is 20 s old, and the calls.
@@ -36,7 +36,8 @@ struct Sizes {
     desired: i32,
     /// The instances that count in it.
     live: BTreeSet<String>,
-    /// Those of them that are on their way in: out of the warm pool, one may have been drained when it went there.
+    /// Those of them that are on their way in, or in service again after a hook of ours: out of the warm pool, or with another root volume.
+    /// The record of their drain may still be there.
     pending: BTreeSet<String>,
 }
 
@@ -136,6 +137,7 @@ fn between<T>(all: &[(Timestamp, T)], from: Timestamp, to: Timestamp) -> impl It
 fn sizes(history: &History, group: &str, nodes: i32) -> Vec<(Timestamp, Sizes)> {
     let mut now = Sizes { desired: nodes, ..Sizes::default() };
     let mut all = vec![(Timestamp::MIN, now.clone())];
+    let mut given_back = BTreeSet::new();
     for entry in &history.aws {
         let is_ours = |name: &String| name == group;
         match &entry.what {
@@ -146,10 +148,22 @@ fn sizes(history: &History, group: &str, nodes: i32) -> Vec<(Timestamp, Sizes)> 
                 if is_ours(group) =>
             {
                 now.live.insert(instance.clone());
-                now.pending.remove(instance);
+                if given_back.contains(instance) {
+                    now.pending.insert(instance.clone());
+                } else {
+                    now.pending.remove(instance);
+                }
+            }
+            AwsEvent::HookCompleted { group, instance, hook, .. }
+            | AwsEvent::HookTimedOut { group, instance, hook, .. }
+                if is_ours(group) && hook == OURS =>
+            {
+                given_back.insert(instance.clone());
+                continue;
             }
             AwsEvent::Entered { group, instance, state } if is_ours(group) => {
-                if *state == LifecycleState::Pending {
+                let is_back = given_back.contains(instance) && state.counts();
+                if *state == LifecycleState::Pending || is_back {
                     now.pending.insert(instance.clone());
                 } else {
                     now.pending.remove(instance);
@@ -166,6 +180,7 @@ fn sizes(history: &History, group: &str, nodes: i32) -> Vec<(Timestamp, Sizes)> 
                 if is_ours(group) =>
             {
                 now.live.remove(instance);
+                given_back.remove(instance);
             }
             _ => continue,
         }

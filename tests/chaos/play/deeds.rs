@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use ebbtide::k8s::names;
 use ebbtide::sim::aws::{
-    Death, HookSpec, LaunchFailure, Operation, Power, Refusal, ScheduledChange, TerminationCause, Trouble,
-    Which,
+    Death, HookSpec, LaunchFailure, LifecycleState, Operation, Power, Refusal, ScheduledChange,
+    TerminationCause, Trouble, Which,
 };
 use ebbtide::sim::ca_drain::{Flags, drain_and_delete};
 use ebbtide::sim::{autoscaler, cluster};
@@ -78,10 +78,14 @@ impl Stage {
         self.diary.note(self.world.clock.now(), note);
     }
 
-    fn pick(&self, pick: Pick) -> Option<(Machine, Node)> {
+    fn nodes(&self) -> Vec<(Machine, Node)> {
         let world = &self.world;
         let nodes = world.cluster.node_names().into_iter().filter_map(|name| world.cluster.node(&name));
-        let all: Vec<_> = nodes.filter_map(|node| Some((machine(&node)?, node))).collect();
+        nodes.filter_map(|node| Some((machine(&node)?, node))).collect()
+    }
+
+    fn pick(&self, pick: Pick) -> Option<(Machine, Node)> {
+        let all = self.nodes();
         let n = pick.checked_rem(all.len())?;
         all.into_iter().nth(n)
     }
@@ -156,6 +160,8 @@ impl Stage {
             GroupCause::NoCapacity => {
                 self.world.aws.fail_launches(group, LaunchFailure::InsufficientCapacity, 3);
             }
+            GroupCause::Unhooked => self.world.aws.delete_hook(group, OURS),
+            GroupCause::Volumes => self.world.aws.replace_root_volumes(group),
             GroupCause::Hook(heartbeat) => {
                 let hook = HookSpec::terminating(OURS).heartbeat(u64::from(heartbeat));
                 self.world.aws.put_hook(group, hook);
@@ -197,14 +203,35 @@ impl Stage {
         self.note(Note::Damaged(damage, machine));
     }
 
+    /// A node on its way out, or any where there is none; only what is in service may be set aside or detached.
+    fn pick_leaving(&self, deed: Deed, pick: Pick) -> Option<(Machine, Node)> {
+        let mut nodes = self.nodes();
+        if matches!(deed, Deed::SetAside | Deed::Detach) {
+            nodes.retain(|(machine, _)| {
+                let instance = self.world.aws.instance(&machine.instance);
+                instance.is_some_and(|instance| instance.state == LifecycleState::InService)
+            });
+        }
+        let leaving: Vec<_> = nodes.iter().filter(|(_, node)| is_leaving(node)).cloned().collect();
+        let all = if leaving.is_empty() { nodes } else { leaving };
+        let n = pick.checked_rem(all.len())?;
+        all.into_iter().nth(n)
+    }
+
     async fn deed(&mut self, deed: Deed, pick: Pick) {
-        let Some((machine, _)) = self.pick(pick) else { return };
+        let is_about_one_that_leaves =
+            matches!(deed, Deed::Cancel | Deed::Mistype | Deed::Uncordon | Deed::SetAside | Deed::Detach);
+        let picked = if is_about_one_that_leaves { self.pick_leaving(deed, pick) } else { self.pick(pick) };
+        let Some((machine, _)) = picked else { return };
         // Noted first: others see at once what it does.
         self.note(Note::Person(deed, machine.clone()));
         match deed {
             Deed::Cancel => self.annotate(&machine.node, None).await,
             Deed::Mistype => self.annotate(&machine.node, Some("nwo")).await,
             Deed::Cordon => self.patch(&machine.node, json!({ "spec": { "unschedulable": true } })).await,
+            Deed::Uncordon => self.patch(&machine.node, json!({ "spec": { "unschedulable": false } })).await,
+            Deed::SetAside => self.world.aws.set_aside(&machine.instance, false),
+            Deed::Detach => self.world.aws.detach(&machine.instance, false),
             Deed::RollDaemonSet => self.world.cluster.roll("shipper"),
             Deed::DeleteNode => {
                 let nodes: Api<Node> = Api::all(self.world.cluster.client());
@@ -313,6 +340,9 @@ impl Stage {
                 self.note(Note::AwsAway);
                 self.later(lasting, Later::AwsBack);
             }
+            AwsFault::Unreadable { operation, times } => {
+                aws.trouble(Which::of(&[operation]).times(times), Trouble::Unreadable);
+            }
             AwsFault::EmptyPage { times } => {
                 aws.trouble(Which::of(&PAGED).times(times), Trouble::EmptyPage);
             }
@@ -334,15 +364,17 @@ impl Stage {
         for name in cluster.node_names() {
             let instance =
                 cluster.node(&name).and_then(|node| machine(&node)).map(|machine| machine.instance);
-            // One that AWS has stopped, for the warm pool for instance, stays down.
+            // One that AWS has stopped, for the warm pool for instance, or ends stays down.
             let is_on = |instance: &String| {
                 let machine = aws.instance(instance);
-                machine.is_none_or(|machine| machine.power != Power::Stopped) && !self.dead.contains(instance)
+                machine.is_none_or(|machine| matches!(machine.power, Power::Pending | Power::Running))
+                    && !self.dead.contains(instance)
             };
             if instance.as_ref().is_none_or(is_on) {
                 cluster.revive(&name);
             }
         }
+        self.end_what_was_set_aside();
         for n in 0..self.replicas.len() {
             self.start(n);
         }
@@ -354,6 +386,17 @@ impl Stage {
             self.later(BLOCKED, Later::Unblocked);
         } else {
             self.unblock();
+        }
+    }
+
+    /// Somebody ends the instances in Standby.
+    fn end_what_was_set_aside(&mut self) {
+        for (machine, _) in self.nodes() {
+            let instance = self.world.aws.instance(&machine.instance);
+            if instance.is_some_and(|instance| instance.state == LifecycleState::Standby) {
+                self.world.aws.terminate(&machine.instance, TerminationCause::Request);
+                self.note(Note::Asked(Cause::ByHand, machine));
+            }
         }
     }
 

@@ -30,6 +30,9 @@ const SHIPPER: &str = "shipper";
 /// How long cluster-autoscaler tries to take its taints off at its start.
 const CLEANS_UP: Duration = Duration::from_mins(1);
 
+/// How long a cluster-autoscaler waits for an instance to register that gives up soon.
+const HASTY: Duration = Duration::from_mins(3);
+
 /// The name of our hook.
 pub(crate) const OURS: &str = "ebbtide";
 
@@ -55,7 +58,7 @@ impl Stage {
             add(&world.cluster, workload, None);
         }
         let replicas = replicas(&world, &scenario);
-        let autoscaler = scenario.autoscaler.map(|version| autoscaler(&world, version));
+        let autoscaler = scenario.autoscaler.map(|version| autoscaler(&world, version, scenario.is_hasty));
         let mut stage = Self {
             began: world.clock.now(),
             reached: Arc::new(Mutex::new(None)),
@@ -114,7 +117,7 @@ impl Stage {
         self.tasks.shutdown().await;
         if let (Some(old), Some(version)) = (self.autoscaler.take(), self.scenario.autoscaler) {
             self.scanned.extend(old.journal());
-            self.autoscaler = Some(autoscaler(&self.world, version));
+            self.autoscaler = Some(autoscaler(&self.world, version, self.scenario.is_hasty));
             self.run_autoscaler();
         } else {
             // Its first act, which it does here too where it does nothing else.
@@ -123,12 +126,14 @@ impl Stage {
     }
 }
 
-fn autoscaler(world: &World, version: scenario::Autoscaler) -> Autoscaler {
+fn autoscaler(world: &World, version: scenario::Autoscaler, is_hasty: bool) -> Autoscaler {
     let version = match version {
         scenario::Autoscaler::Old => Version::V1_30,
         scenario::Autoscaler::New => Version::Core2026,
     };
-    Autoscaler::new(world, Options::of(version))
+    let usual = Options::of(version);
+    let max_node_provision_time = if is_hasty { HASTY } else { usual.max_node_provision_time };
+    Autoscaler::new(world, Options { max_node_provision_time, ..usual })
 }
 
 fn replicas(world: &World, scenario: &Scenario) -> Vec<Replica> {

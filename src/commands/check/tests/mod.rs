@@ -19,7 +19,7 @@ fn good_group() -> GroupFacts {
     let tags = [("k8s.io/cluster-autoscaler/enabled".to_owned(), "true".to_owned())].into();
     GroupFacts {
         asg: AutoScalingGroup { name: "web".into(), tags, ..AutoScalingGroup::default() },
-        hooks: Some(TerminatingHooks { ours: Some(hook), others: false }),
+        hooks: Some(TerminatingHooks { ours: Some(hook), ..TerminatingHooks::default() }),
         template_error: None,
         longest_grace: Some((Duration::from_secs(30), pod())),
     }
@@ -174,6 +174,18 @@ fn each_thing_that_is_wrong_is_found_with_its_severity_and_a_fix() {
             "shop/slow",
         ),
         ("retains", retains, "hooks", Severity::Warning, "retains"),
+        (
+            "another's that abandons",
+            group(&|g| {
+                g.asg.retains = true;
+                let hooks = g.hooks.as_mut().expect("hooks");
+                hooks.others_abandon = true;
+                hooks.ours.as_mut().expect("ours").abandons = true;
+            }),
+            "hooks",
+            Severity::Warning,
+            "kept again",
+        ),
         ("a pool that retains", pooled(true), "hooks", Severity::Warning, "warm pool"),
         ("a pool", pooled(false), "hooks", Severity::Note, "warm pool"),
         (
@@ -233,6 +245,13 @@ fn each_thing_that_is_wrong_is_found_with_its_severity_and_a_fix() {
             "cluster-autoscaler",
             Severity::Warning,
             "together with",
+        ),
+        (
+            "one at a time",
+            flags(&["--max-graceful-termination-sec=172800"]),
+            "cluster-autoscaler",
+            Severity::Warning,
+            "no other node",
         ),
         ("old nodes", with_args(&GOOD[..2]), "cluster-autoscaler", Severity::Note, "its last node"),
         (
@@ -379,7 +398,7 @@ fn the_hook_that_is_proposed_keeps_what_the_group_does_when_it_times_out() {
         [(false, None, "CONTINUE"), (true, None, "ABANDON"), (true, pool, "CONTINUE")]
     {
         let asg = AutoScalingGroup { warm_pool, retains, ..good_group().asg };
-        let hooks = Some(TerminatingHooks { ours: None, others: false });
+        let hooks = Some(TerminatingHooks::default());
         let facts = Facts { groups: vec![GroupFacts { asg, hooks, ..good_group() }], ..good() };
         let fixes: Vec<_> = findings(&facts).into_iter().map(|finding| finding.fix).collect();
         let wanted =

@@ -1,0 +1,118 @@
+//! DaemonSet pods that are replaced while a node drains: a rolling update, an eviction by the kubelet, somebody who deletes one.
+//!
+//! The successor needs some seconds to come and to read on where the other one stopped, and what the other one asked for counts
+//! until then. Those that we ask to go are another matter: their successors are left alone, and not waited for.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::class::{Flush, flush_time};
+use crate::clock::later;
+use crate::cluster::{DaemonOwner, PodView};
+
+/// How long the successor may take until it runs, where its image is on the node.
+const STARTS_WITHIN: SignedDuration = SignedDuration::from_secs(15);
+
+/// What the node's DaemonSet pods have done, as far as nobody here has asked them to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rolled {
+    /// Those that run, by UID.
+    running: BTreeSet<String>,
+    /// Those that are on their way out.
+    going: BTreeSet<String>,
+    /// When the last one began to go, or was gone.
+    last: Option<Timestamp>,
+    /// The longest flush that any of them has asked for.
+    flush: Duration,
+}
+
+impl Rolled {
+    /// Looks at the pods of the node; `is_asked`: we have asked the one with this UID to go.
+    pub fn see(
+        &mut self,
+        pods: &BTreeMap<String, PodView>,
+        is_asked: impl Fn(&str) -> bool,
+        flush: &Flush,
+        now: Timestamp,
+    ) {
+        self.flush = self.flush.max(flush_time(pods.values(), flush));
+        let counts = |(uid, pod): &(&String, &PodView)| {
+            matches!(pod.daemon, Some(DaemonOwner::DaemonSet { .. })) && !pod.finished && !is_asked(uid)
+        };
+        let (mut running, mut going) = (BTreeSet::new(), BTreeSet::new());
+        for (uid, pod) in pods.iter().filter(counts) {
+            let found = if pod.deletion_timestamp.is_some() { &mut going } else { &mut running };
+            found.insert(uid.clone());
+        }
+        let has_got_on = |before: &BTreeSet<String>, after: &BTreeSet<String>| {
+            before.iter().any(|uid| !after.contains(uid) && !is_asked(uid))
+        };
+        if has_got_on(&self.running, &running) || has_got_on(&self.going, &going) {
+            self.last = Some(now);
+        }
+        (self.running, self.going) = (running, going);
+    }
+
+    /// The longest flush that DaemonSet pods have asked for while the node drained.
+    pub fn flush(&self) -> Duration {
+        self.flush
+    }
+
+    /// Until when a successor is waited for that needs `flush` to read on; `None` if none was replaced.
+    pub fn until(&self, flush: Duration) -> Option<Timestamp> {
+        let flush = SignedDuration::try_from(flush).unwrap_or(SignedDuration::MAX);
+        Some(later(self.last?, STARTS_WITHIN + flush))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::k8s::names;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).expect("in range")
+    }
+
+    fn shipper(uid: &str, flush: &str) -> (String, PodView) {
+        let daemon = DaemonOwner::DaemonSet { uid: "d".into(), name: "shipper".into() };
+        let annotations = [(names::FLUSH_SECONDS.to_owned(), flush.to_owned())].into();
+        (uid.to_owned(), PodView { uid: uid.into(), daemon: Some(daemon), annotations, ..PodView::default() })
+    }
+
+    #[test]
+    fn who_is_replaced_is_waited_for_and_what_he_asked_for_counts() {
+        let flush = Flush {
+            default: Duration::from_secs(5),
+            longest: Duration::from_mins(2),
+            namespaces: BTreeSet::new(),
+        };
+        let mut rolled = Rolled::default();
+        let mut see = |pods: &[(String, PodView)], asked: &[&str], second| {
+            let pods = pods.iter().cloned().collect();
+            rolled.see(&pods, |uid| asked.contains(&uid), &flush, at(second));
+            (rolled.flush().as_secs(), rolled.until(Duration::from_secs(5)))
+        };
+        let (uid, pod) = shipper("a", "60");
+        let going = (uid.clone(), PodView { deletion_timestamp: Some(at(40)), ..pod.clone() });
+        let mirror = ("m".to_owned(), PodView { daemon: Some(DaemonOwner::Other), ..pod.clone() });
+        assert_eq!(see(&[(uid.clone(), pod.clone()), mirror], &[], 1), (60, None));
+        assert_eq!(see(&[(uid.clone(), pod.clone())], &[], 2), (60, None), "what only says so is none");
+        assert_eq!(see(std::slice::from_ref(&going), &[], 10), (60, Some(at(30))), "it goes");
+        assert_eq!(see(&[going], &[], 12), (60, Some(at(30))));
+        assert_eq!(see(&[], &[], 20), (60, Some(at(40))), "it has gone");
+        let next = shipper("b", "");
+        assert_eq!(
+            see(std::slice::from_ref(&next), &[], 21),
+            (60, Some(at(40))),
+            "and what it asked for counts"
+        );
+        let finished = (next.0.clone(), PodView { finished: true, ..next.1.clone() });
+        assert_eq!(see(&[finished], &[], 50), (60, Some(at(70))), "evicted by its kubelet");
+        let third = shipper("c", "");
+        assert_eq!(see(&[third], &["c"], 60), (60, Some(at(70))));
+        assert_eq!(see(&[], &[], 61), (60, Some(at(70))), "we asked it");
+    }
+}
