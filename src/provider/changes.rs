@@ -65,6 +65,8 @@ impl Provider {
     pub(super) async fn decrease_target_size(&self, group: &GroupName, delta: i32) -> Result<(), RpcError> {
         let decide =
             |group: &Group| sizes::decreased(&group.asg, delta, |i| self.scale_ins.will_decrement(&i.id));
+        // The minimum is kept with what is accepted meanwhile.
+        let _accepting = Deadline::start().call(OTHER_CHANGE, self.groups.accepting(group)).await?;
         let (deadline, lock) = self.checked_lock(group, &decide).await?;
         let missing = self.missing(group)?;
         let fresh = self.fresh_group(deadline, group).await?;

@@ -59,10 +59,14 @@ impl Visits {
         }
     }
 
-    /// Returns when it came from elsewhere, if the groups have not been looked at since; `at_first`: also if it was never here.
-    fn note(&self, now: Timestamp, at_first: bool) -> Option<Timestamp> {
+    /// Returns when it came from elsewhere, if the groups have not been looked at since. `begins`: by a Refresh, which counts as a visit
+    /// also where it was never here.
+    fn note(&self, now: Timestamp, begins: bool) -> Option<Timestamp> {
         let mut visit = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if visit.last.replace(now).map_or(at_first, |last| elapsed(last, now) >= AWAY) {
+        if visit.last.is_none() && !begins {
+            return None;
+        }
+        if visit.last.replace(now).is_none_or(|last| elapsed(last, now) >= AWAY) {
             visit.unseen = Some(now);
         }
         visit.unseen

@@ -72,8 +72,11 @@ struct Queue<'a> {
 /// What a Node says of a scale-in that takes a turn.
 enum Says {
     Nothing,
-    /// It waits, since this moment if that is said.
-    Waits(Option<Timestamp>),
+    /// It waits, since this moment if that is said; `replaced`: the group is to launch another instance in its place.
+    Waits {
+        since: Option<Timestamp>,
+        replaced: bool,
+    },
     /// It does not fit, or waits for no turn.
     Other,
     /// It is under way.
@@ -81,14 +84,16 @@ enum Says {
 }
 
 impl Queue<'_> {
-    /// How many of the group's nodes are not there: on their way out, or not replaced yet. In units there is no saying how many are
-    /// missing.
+    /// How many of the group's nodes are not there: on their way out, or not replaced yet. Where sizes are units, there is no saying how
+    /// many are missing: one at least.
     fn away(&self, under_way: &BTreeSet<&InstanceId>) -> usize {
+        let units: i32 = self.group.live().map(|instance| self.group.weight(&instance.id)).sum();
+        let lacks_units = self.group.is_weighted() && units < self.group.desired;
         let is_away = |instance: &&Instance| {
             instance.lifecycle == Lifecycle::Pending
                 || instance.lifecycle.is_live() && under_way.contains(&instance.id)
         };
-        self.group.missing() + self.group.instances.iter().filter(is_away).count()
+        self.group.missing() + usize::from(lacks_units) + self.group.instances.iter().filter(is_away).count()
     }
 
     fn turn(&self, node: &NodeView, id: &InstanceId, given: &TurnsGiven) -> Turn {
@@ -101,7 +106,7 @@ impl Queue<'_> {
                 Says::UnderWay if instance.id != *id => {
                     under_way.insert(&instance.id);
                 }
-                Says::Waits(since) => waiting.push((&instance.id, since, name)),
+                Says::Waits { since, replaced } => waiting.push((&instance.id, since, replaced, name)),
                 Says::UnderWay | Says::Other | Says::Nothing => {}
             }
         }
@@ -115,7 +120,7 @@ impl Queue<'_> {
             let stands = match says {
                 Says::Nothing => continue,
                 Says::UnderWay => true,
-                Says::Waits(_) => later(since, STANDS_FOR) > self.now,
+                Says::Waits { .. } => later(since, STANDS_FOR) > self.now,
                 Says::Other => false,
             };
             if stands && instance.id != *id {
@@ -133,14 +138,18 @@ impl Queue<'_> {
         let place = |id: &InstanceId, since: Option<Timestamp>| {
             (given.get(id).copied(), since.unwrap_or(self.wall).min(self.wall))
         };
-        let mine = waiting.iter().find(|(other, ..)| *other == id).and_then(|(_, since, _)| *since);
-        let mine = (place(id, mine), &node.name);
-        let is_before = |(other, since, name): &&(&InstanceId, Option<Timestamp>, NodeName)| {
-            !under_way.contains(*other) && (place(other, *since), name) < mine
-        };
+        let mine = waiting.iter().find(|(other, ..)| *other == id);
+        // With launches that fail, what is replaced would empty the group, and holds nothing else up.
+        let is_replaced = mine.is_none_or(|(_, _, replaced, _)| *replaced);
+        let away = self.away(&under_way);
+        let counts = |replaced: bool| is_replaced || !replaced || away < self.at_once;
+        let mine = (place(id, mine.and_then(|(_, since, ..)| *since)), &node.name);
+        let is_before =
+            |(other, since, replaced, name): &&(&InstanceId, Option<Timestamp>, bool, NodeName)| {
+                !under_way.contains(*other) && counts(*replaced) && (place(other, *since), name) < mine
+            };
         let before = waiting.iter().filter(is_before).count();
-        let away = if self.is_replaced(node, id) { self.away(&under_way) } else { 0 };
-        let in_the_way = under_way.len().max(away);
+        let in_the_way = if is_replaced { under_way.len().max(away) } else { under_way.len() };
         if in_the_way + before < self.at_once {
             given.insert(id.clone(), self.now);
             return Turn::Now;
@@ -160,7 +169,8 @@ impl Queue<'_> {
                         // At the minimum, it is replaced.
                         || (self.may_wait)(&instance.id)) =>
             {
-                Says::Waits(wish.since)
+                let replaced = wish.release == Release::Terminate || !self.may_lose(&instance.id);
+                Says::Waits { since: wish.since, replaced }
             }
             Some(Written::Record(_) | Written::Wish(_)) => Says::Other,
             Some(Written::Unreadable(_)) | None
@@ -168,19 +178,11 @@ impl Queue<'_> {
                     && instance.lifecycle.is_node()
                     && (self.may_wait)(&instance.id) =>
             {
-                Says::Waits(None)
+                Says::Waits { since: None, replaced: true }
             }
             Some(Written::Unreadable(_)) | None => Says::Nothing,
         };
         Some((node.name.clone(), says))
-    }
-
-    /// Whether the group is to launch another instance in this one's place: with launches that fail, it would be empty in the end.
-    fn is_replaced(&self, node: &NodeView, id: &InstanceId) -> bool {
-        match node.record.as_deref().map(Annotation::written) {
-            Some(Written::Wish(wish)) => wish.release == Release::Terminate || !self.may_lose(id),
-            _ => true,
-        }
     }
 
     fn may_lose(&self, instance: &InstanceId) -> bool {
@@ -333,8 +335,13 @@ mod tests {
         wishes.group.instances.push(coming);
         assert_eq!(both(&wishes)[0], WAITS_FOR_ONE, "it is on its way");
         wishes.given.lock().expect("unpoisoned").clear();
-        wishes.annotate(0, "");
-        assert_eq!(wishes.turn(1, 0), Turn::Now, "nobody comes in its place");
+        wishes.annotate(0, "replace");
+        wishes.annotate(1, "now");
+        assert_eq!(
+            wishes.turn(1, 0),
+            Turn::Now,
+            "nobody comes in its place, and it waits for nobody who does"
+        );
         wishes.annotate(0, "replace");
         wishes.annotate(1, "");
         wishes.group.instances[2].lifecycle = Lifecycle::InService;

@@ -433,20 +433,25 @@ fn running(world: &World, prefix: &str) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shipper_that_is_replaced_around_the_last_exit_has_its_time_to_read_on() {
-    // Seconds from the last exit: before it, at it, and in the flush.
-    for after in [-3, 0, 2, 4] {
+async fn a_daemonset_pod_that_is_replaced_around_the_last_exit_leaves_its_time_to_its_successor() {
+    // Seconds from the last exit: before it, and in the flush that was asked for.
+    for after in [-4, 20] {
         let scene = Scene::with(held_group(2, 60)).await;
         let machine = scene.first();
+        // Its successor comes when it has gone.
+        let agent = daemon_set("agent").annotation("ebbtide/flush-seconds", "60").grace(30).exits_after(8);
+        scene.run([agent]).await;
         scene.run([pod("web").on(&machine.name).grace(90).exits_after(30)]).await;
         scene.scale_in(&machine, Cause::Autoscaler).await;
         scene.until(|w| is_asked(w, "web")).await;
         scene.pass_some(SignedDuration::from_secs(30 + after).unsigned_abs()).await;
-        scene.world.cluster.roll("shipper");
+        scene.world.cluster.roll("agent");
         scene.until_gone(&machine).await;
-        assert_nothing_lost(&scene.world);
         let waited = released_at(&scene.world, &machine).duration_since(last_exit(&scene.world, &machine));
-        assert!(waited <= SignedDuration::from_secs(60), "{waited}");
+        // With 15 s for the start where it came after the exit.
+        let least = if after < 0 { 60 } else { after + 8 + 15 + 60 };
+        assert!((least..least + 5).contains(&waited.as_secs()), "{waited} where {after} s after the exit");
+        assert_nothing_lost(&scene.world);
     }
 }
 

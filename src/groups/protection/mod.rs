@@ -273,8 +273,9 @@ impl Protection {
                         "scale-in protection can be taken off again"
                     );
                 }
-                if let Released::AllBut(missing) = released {
-                    (pending.instances, pending.missed) = (missing, true);
+                if let Released::AllBut(left) = released {
+                    // The size is nobody's concern any more.
+                    (pending.instances, pending.missed, pending.size) = (left, true, None);
                 }
             }),
             Err(error) => self.pending.check_again(group, |pending| {
@@ -318,11 +319,9 @@ impl Protection {
         let later = ids(is_to_be_released_later);
         let is_missing = |id: &&InstanceId| !done.contains(id) && !later.contains(id);
         let missing: BTreeSet<InstanceId> = pending.instances.iter().filter(is_missing).cloned().collect();
-        Ok(match (missing.is_empty(), later.is_empty()) {
-            (true, true) => Released::All,
-            (false, true) => rest(missing),
-            (_, false) => Released::AllBut(later.into_iter().collect()),
-        })
+        let looked_for = missing.into_iter().filter(|_| !pending.missed);
+        let left: BTreeSet<InstanceId> = later.into_iter().chain(looked_for).collect();
+        Ok(if left.is_empty() { Released::All } else { Released::AllBut(left) })
     }
 
     /// Protects instances that came into service since the size was set, which AWS refused before: their nodes may have

@@ -135,8 +135,8 @@ impl Groups {
         self.locks.of(group).await
     }
 
-    /// Locks a group to accept scale-ins of its nodes, each of which must leave the minimum. Nobody waits for AWS meanwhile, so that a
-    /// node that cluster-autoscaler has drained is accepted while AWS is slow. Taken before [`Groups::lock`] where both are.
+    /// Locks a group to accept scale-ins of its nodes, or to give up what never came: both must leave the minimum. A node that
+    /// cluster-autoscaler has drained waits for no termination of another one so. Taken before [`Groups::lock`] where both are.
     pub async fn accepting(&self, group: &GroupName) -> GroupLock {
         self.accepting.of(group).await
     }

@@ -323,8 +323,11 @@ impl Inbox {
     /// news of a node.
     fn has_started_since(&self, notice: &Notice, instance: &InstanceId, snapshot: &Snapshot) -> bool {
         let was_another = || self.stopped.get(instance).is_some_and(|at| notice.at <= *at);
-        let is_coming =
-            || snapshot.instance(instance).is_some_and(|(_, found)| found.lifecycle == Lifecycle::Pending);
+        let is_coming = || {
+            snapshot.instance(instance).is_some_and(|(group, found)| {
+                group.asg.warm_pool.is_some() && found.lifecycle == Lifecycle::Pending
+            })
+        };
         notice.news == News::StateChange && (was_another() || is_coming())
     }
 

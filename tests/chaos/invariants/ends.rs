@@ -34,6 +34,9 @@ const NOTICED: u32 = 30;
 /// For how long instances are protected at the most after a size went down.
 const PROTECTED: SignedDuration = SignedDuration::from_mins(6);
 
+/// Within this the replica that leads has released what one that did not lead, and ended, has left protected.
+const SWEPT: SignedDuration = SignedDuration::from_mins(35);
+
 /// Events by which the program says that a scale-in is over without the node's end.
 const GIVEN_UP: [&str; 3] = ["ScaleInOver", "ScaleInCancelled", "ScaleInNotPossible"];
 
@@ -272,7 +275,9 @@ pub(super) fn leftovers(history: &History) -> Vec<Violation> {
 pub(super) fn protection(history: &History) -> Vec<Violation> {
     let at = history.end.at;
     let changed = history.aws.iter().rev().find(|entry| matches!(entry.what, Event::DesiredChanged { .. }));
-    if changed.is_some_and(|entry| at < entry.at + PROTECTED) {
+    let went = history.diary.iter().rev().find(|(_, note)| matches!(note, Note::Gone(_)));
+    let is_swept = went.is_none_or(|(went, _)| at >= *went + SWEPT) || history.scenario.program.replicas == 1;
+    if changed.is_some_and(|entry| at < entry.at + PROTECTED) || !is_swept {
         return Vec::new();
     }
     let is_left = |i: &&InstanceSnapshot| i.protected || i.tags.contains_key(PROTECTION_TAG);

@@ -2,7 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use ebbtide::sim::aws;
+use ebbtide::sim::aws::{self, Transition};
 use ebbtide::sim::cluster::{Event, NodeChange};
 
 use crate::history::{History, Note};
@@ -104,7 +104,12 @@ impl History {
             _ => None,
         });
         let ending = self.aws.iter().find_map(|entry| match &entry.what {
-            aws::Event::TerminationStarted { instance: id, .. } if id == instance => Some(entry.at),
+            aws::Event::TerminationStarted { instance: id, .. }
+            | aws::Event::EnteredWait { instance: id, transition: Transition::Terminating, .. }
+                if id == instance =>
+            {
+                Some(entry.at)
+            }
             _ => None,
         });
         recorded.into_iter().chain(ending).min()

@@ -94,7 +94,8 @@ pub(super) fn prompt(history: &History) -> Vec<Violation> {
         let is_excused = history.aws_had_trouble(since - TROUBLE, at)
             || history.cluster_had_trouble(since - TROUBLE, at)
             || history.was_disturbed(since - TROUBLE, at)
-            || history.is_dead(&instance, at);
+            || history.is_dead(&instance, at)
+            || history.has_lost_its_node(&instance);
         if at > since + flush + PROMPT && !is_excused {
             found.push(Violation {
                 at,
@@ -188,6 +189,14 @@ impl History {
         }
         // It tolerates the cordon, came back once, and would come back for ever.
         self.workload(run).is_some_and(|workload| workload.tolerates_all)
+    }
+
+    /// Whether somebody has deleted the Node of an instance: of its pods nothing is known.
+    fn has_lost_its_node(&self, instance: &str) -> bool {
+        self.diary.iter().any(|(_, note)| match note {
+            Note::Person(Deed::DeleteNode, machine) => machine.instance == instance,
+            _ => false,
+        })
     }
 
     /// Whether cluster-autoscaler has begun to drain an instance's node.

@@ -92,8 +92,12 @@ impl Stage {
 
     async fn cause(&mut self, cause: Cause, pick: Pick) {
         let Some((machine, node)) = self.pick(pick) else { return };
-        // Of a Node whose scale-in is accepted NodeGroupForNode names no group: cluster-autoscaler does not choose it.
-        if matches!(cause, Cause::Autoscaler | Cause::AutoscalerOfAll) && is_accepted(&node) {
+        // Of a Node whose scale-in is accepted, or whose instance is detached, NodeGroupForNode names no group: cluster-autoscaler does not
+        // choose it.
+        let by_autoscaler = matches!(cause, Cause::Autoscaler | Cause::AutoscalerOfAll);
+        let group = self.world.aws.group(&machine.group);
+        let is_a_member = group.is_some_and(|group| group.instances.iter().any(|i| i.id == machine.instance));
+        if by_autoscaler && (is_accepted(&node) || !is_a_member) {
             return;
         }
         self.note(Note::Asked(cause, machine.clone()));
