@@ -16,6 +16,9 @@ use crate::scenario::{Cause, GroupCause};
 /// How long a look at AWS and the request that follows it take at the most.
 const CROSSED: SignedDuration = SignedDuration::from_secs(2);
 
+/// How old a description may be in an answer.
+const REFRESHED: SignedDuration = SignedDuration::from_secs(95);
+
 /// The desired capacity goes down twice for one instance.
 pub(super) fn decrements(history: &History) -> Vec<Violation> {
     let mut found = Vec::new();
@@ -141,7 +144,9 @@ pub(super) fn target(history: &History) -> Vec<Violation> {
         let nodes = i32::try_from(group.desired.div_ceil(weight)).unwrap_or(i32::MAX);
         let expected = nodes - drained_by_autoscaler(history, group);
         let told = history.end.targets.get(&group.name);
-        if told != Some(&Ok(expected)) {
+        // Of a group with weights the nodes are counted, and a description may leave one out (docs/testing.md).
+        let has_gap = weight > 1 && history.end.gaps.iter().any(|gap| history.end.at - REFRESHED <= *gap);
+        if told != Some(&Ok(expected)) && !(has_gap && told == Some(&Ok(expected - 1))) {
             let what = format!("{}: told {told:?}, right is {expected}", group.name);
             found.push(Violation { at: history.end.at, what });
         }
