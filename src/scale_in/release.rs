@@ -118,10 +118,14 @@ fn is_deadline_known(s: &Situation<'_>, record: &Record) -> bool {
 }
 
 /// The deadline by what is known now. The record's own may have been written after the hook began to hold the instance,
-/// or by hand.
+/// or by hand. An instance that is to be terminated may be held for its root volume: when that is over, it starts anew.
 fn deadline_of(s: &Situation<'_>, record: &Record) -> Option<Timestamp> {
-    match (record.release, s.hook.ours(), s.held_since) {
-        (Release::CompleteHook, Some(hook), Some(since)) => limit(s, record, Some(hook), since),
+    let is_held_for_its_volume =
+        matches!(s.instance, Membership::In { lifecycle: Lifecycle::ReplacingVolumeWait, .. });
+    match (s.hook.ours(), s.held_since) {
+        (Some(hook), Some(since)) if record.release == Release::CompleteHook || is_held_for_its_volume => {
+            limit(s, record, Some(hook), since)
+        }
         _ => limit(s, record, None, s.now),
     }
 }

@@ -434,7 +434,7 @@ fn running(world: &World, prefix: &str) -> usize {
 
 #[tokio::test(start_paused = true)]
 async fn a_daemonset_pod_that_is_replaced_around_the_last_exit_leaves_its_time_to_its_successor() {
-    // Seconds from the last exit: before it, and in the flush that was asked for.
+    // Seconds from the last exit to the roll: before it, and in the flush that was asked for.
     for after in [-4, 20] {
         let scene = Scene::with(held_group(2, 60)).await;
         let machine = scene.first();
@@ -448,8 +448,8 @@ async fn a_daemonset_pod_that_is_replaced_around_the_last_exit_leaves_its_time_t
         scene.world.cluster.roll("agent");
         scene.until_gone(&machine).await;
         let waited = released_at(&scene.world, &machine).duration_since(last_exit(&scene.world, &machine));
-        // With 15 s for the start where it came after the exit.
-        let least = if after < 0 { 60 } else { after + 8 + 15 + 60 };
+        // From when the one before has gone, with 15 s for the start.
+        let least = after + 8 + 15 + 60;
         assert!((least..least + 5).contains(&waited.as_secs()), "{waited} where {after} s after the exit");
         assert_nothing_lost(&scene.world);
     }

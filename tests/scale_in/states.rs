@@ -1,9 +1,10 @@
 //! The states of an instance that are not the end: kept, renewed, warm, set aside. And groups that are not ours to change.
 
 use ebbtide::sim::aws::{
-    Event, LaunchFailure, LifecycleState, Operation, Power, TerminationCause, WarmPoolSpec,
+    Event, HookResult, HookSpec, LaunchFailure, LifecycleState, Operation, Power, TerminationCause,
+    WarmPoolSpec,
 };
-use ebbtide::sim::cluster::{PodSpec, pod};
+use ebbtide::sim::cluster::{PodSpec, budget, pod};
 use ebbtide::sim::world::World;
 use jiff::SignedDuration;
 
@@ -330,4 +331,22 @@ async fn what_was_detached_before_aws_heard_of_its_end_serves_again_though_the_p
     scene.pass_some(seconds(3_600)).await;
     assert!(in_service(&scene.world, &machine));
     assert_eq!(scene.world.aws.instance(&machine.instance).expect("there").power, Power::Running);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_scale_in_under_way_whose_instance_is_held_for_its_root_volume_goes_by_the_end_of_that_hold() {
+    // Beside another's hook the instance is not taken out of the group before its node is drained.
+    let theirs = HookSpec::terminating("theirs").heartbeat(30).by_default(HookResult::Continue);
+    let scene = Scene::with(group(1).hook(HookSpec::terminating("ebbtide").heartbeat(30)).hook(theirs)).await;
+    let machine = scene.first();
+    scene.world.cluster.add(budget("web").max_unavailable(0));
+    scene.run([pod("web").label("app", "web").on(&machine.name).grace(120).exits_after(60)]).await;
+    scene.scale_in(&machine, Cause::Operator).await;
+    scene.pass_some(seconds(120)).await;
+    scene.world.aws.replace_root_volumes("web");
+    scene.until(|w| is_asked(w, "web")).await;
+    let ours = |e: &Event| matches!(e, Event::HookTimedOut { hook, .. } if hook == "ebbtide");
+    scene.until_gone(&machine).await;
+    assert!(aws_moments(&scene.world, ours).is_empty());
+    assert!(has_exited(&scene.world, "web"), "with its whole grace");
 }

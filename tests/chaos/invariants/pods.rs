@@ -60,8 +60,10 @@ pub(super) fn flush(history: &History) -> Vec<Violation> {
             let is_waited_for = history.workload(run).is_none_or(|workload| !workload.tolerates_all);
             ran && is_waited_for && run.from.is_some_and(|from| from < at)
         };
+        // The object of one that somebody else deletes without a grace has gone before its containers have.
+        let seen = |run: &Run, end| run.asked.filter(|asked| asked.grace == 0).map_or(end, |asked| asked.at);
         let ends = history.runs.iter().filter(exited).filter_map(|run| match run.end {
-            Some((end, PodEnd::Exited | PodEnd::GraceOver)) if end <= at => Some(end),
+            Some((end, PodEnd::Exited | PodEnd::GraceOver)) if end <= at => Some(seen(run, end)),
             _ => None,
         });
         let Some(last) = ends.max() else { continue };
