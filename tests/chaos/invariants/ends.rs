@@ -133,7 +133,10 @@ pub(super) fn hooks(history: &History) -> Vec<Violation> {
                 found.push(Violation { at: entry.at, what: format!("{operation:?}: {arguments:?}") });
             }
             Event::HookTimedOut { hook, instance, group, .. }
-                if hook == OURS && history.was_there(group, entry.at) && !history.is_warm(instance, n) =>
+                if hook == OURS
+                    && history.was_there(group, entry.at)
+                    && !history.is_warm(instance, n)
+                    && !history.is_of_unknown_age(instance, n) =>
             {
                 found.push(Violation {
                     at: entry.at,
@@ -174,6 +177,20 @@ impl History {
                 }
                 _ => false,
             })
+    }
+
+    /// Whether the hold that ends at this place of AWS's journal is one for a root volume, and began before a replica was started that
+    /// may lead by now: no activity tells since when it lasts.
+    fn is_of_unknown_age(&self, instance: &str, n: usize) -> bool {
+        let of_this = |e: &Event| matches!(e, Event::EnteredWait { instance: id, .. } if id == instance);
+        let Some(began) = self.aws[..n].iter().rev().find(|entry| of_this(&entry.what)) else { return false };
+        let goes_on = |e: &Event| matches!(e, Event::Entered { instance: id, state: LifecycleState::ReplacingRootVolumeProceed, .. } if id == instance);
+        let (began, ended) = (began.at, self.aws[n].at);
+        let is_for_its_volume =
+            self.aws[n..].iter().take_while(|entry| entry.at == ended).any(|e| goes_on(&e.what));
+        let starts =
+            |(at, note): &(Timestamp, Note)| matches!(note, Note::Started(_)) && (began..ended).contains(at);
+        is_for_its_volume && self.diary.iter().any(starts)
     }
 
     /// Whether the program ran and AWS answered for the last heartbeat time-out of a group's hook.
