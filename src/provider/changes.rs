@@ -54,7 +54,8 @@ impl Provider {
         let decide = |group: &Group| {
             sizes::increased(&group.asg, delta, |i| self.scale_ins.leaves(&group.asg.name, i))
         };
-        let (deadline, lock) = self.checked_lock(group, &decide).await?;
+        let (deadline, group) = (Deadline::start(), &self.checked(group, &decide)?);
+        let lock = deadline.call(OTHER_CHANGE, self.groups.lock(group)).await?;
         let fresh = self.fresh_group(deadline, group).await?;
         let to = decide(&fresh)?;
         self.set_desired(deadline, &lock, &fresh, to, &[]).await
@@ -65,9 +66,10 @@ impl Provider {
     pub(super) async fn decrease_target_size(&self, group: &GroupName, delta: i32) -> Result<(), RpcError> {
         let decide =
             |group: &Group| sizes::decreased(&group.asg, delta, |i| self.scale_ins.will_decrement(&i.id));
+        let (deadline, group) = (Deadline::start(), &self.checked(group, &decide)?);
         // The minimum is kept with what is accepted meanwhile.
-        let _accepting = Deadline::start().call(OTHER_CHANGE, self.groups.accepting(group)).await?;
-        let (deadline, lock) = self.checked_lock(group, &decide).await?;
+        let _accepting = deadline.call(OTHER_CHANGE, self.groups.accepting(group)).await?;
+        let lock = deadline.call(OTHER_CHANGE, self.groups.lock(group)).await?;
         let missing = self.missing(group)?;
         let fresh = self.fresh_group(deadline, group).await?;
         let to = decide(&fresh)?;
@@ -82,18 +84,17 @@ impl Provider {
         self.give_up(deadline, &lock, &fresh, to, &missing[missing.len() - given_up..]).await
     }
 
-    /// Takes the group's lock, unless the delta makes no sense.
-    async fn checked_lock(
+    /// The name of a group that exists, unless the delta makes no sense: there is a lock for each name that was ever asked for.
+    fn checked(
         &self,
         name: &str,
         decide: impl Fn(&Group) -> Result<i32, SizeError>,
-    ) -> Result<(Deadline, GroupLock), RpcError> {
-        let deadline = Deadline::start();
+    ) -> Result<GroupName, RpcError> {
         let seen = group(&*self.view()?, name)?;
-        if let Err(mistake @ SizeError::Delta { .. }) = decide(&seen) {
-            return Err(mistake.into());
+        match decide(&seen) {
+            Err(mistake @ SizeError::Delta { .. }) => Err(mistake.into()),
+            _ => Ok(seen.asg.name.clone()),
         }
-        Ok((deadline, deadline.call(OTHER_CHANGE, self.groups.lock(&seen.asg.name)).await?))
     }
 
     fn missing(&self, name: &str) -> Result<Vec<usize>, RpcError> {

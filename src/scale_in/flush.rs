@@ -53,7 +53,8 @@ pub(super) fn flush(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         None => {}
     }
     let hard = record.release_by.map(|by| by - MARGIN);
-    let flushed = record.empty_since.unwrap_or(record.phase_since) + s.flush_time(record);
+    let flush_time = s.flush_time(record);
+    let flushed = record.empty_since.unwrap_or(record.phase_since) + flush_time;
     let mut until = flushed;
     if let Some(asked_until) = ask_daemons(s, record, hard, plan) {
         until = until.max(asked_until);
@@ -66,7 +67,7 @@ pub(super) fn flush(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         until = until.max(drained);
         held_by_load_balancers(s, flushed, drained, plan);
     }
-    if let Some(successor) = s.memory.rolled.until(s.flush_time(record)) {
+    if let Some(successor) = s.memory.rolled.until(flush_time) {
         until = until.max(successor.min(flushed.max(record.phase_since) + SUCCESSOR_WAIT));
     }
     // Who is bound to the node meanwhile is known only when that is done.

@@ -114,18 +114,21 @@ fn is_deadline_known(s: &Situation<'_>, record: &Record) -> bool {
     if s.our_limit == OurLimit::Unknown {
         return false;
     }
-    record.release != Release::CompleteHook || (s.hook.ours().is_some() && s.held_since.is_some())
+    !is_bound_by_the_hook(s, record) || (s.hook.ours().is_some() && s.held_since.is_some())
+}
+
+/// Whether the instance leaves by our hook, or is held by it for its root volume: when that hold is over, the machine starts anew, whatever
+/// is on it.
+fn is_bound_by_the_hook(s: &Situation<'_>, record: &Record) -> bool {
+    record.release == Release::CompleteHook
+        || matches!(s.instance, Membership::In { lifecycle: Lifecycle::ReplacingVolumeWait, .. })
 }
 
 /// The deadline by what is known now. The record's own may have been written after the hook began to hold the instance,
-/// or by hand. An instance that is to be terminated may be held for its root volume: when that is over, it starts anew.
+/// or by hand.
 fn deadline_of(s: &Situation<'_>, record: &Record) -> Option<Timestamp> {
-    let is_held_for_its_volume =
-        matches!(s.instance, Membership::In { lifecycle: Lifecycle::ReplacingVolumeWait, .. });
     match (s.hook.ours(), s.held_since) {
-        (Some(hook), Some(since)) if record.release == Release::CompleteHook || is_held_for_its_volume => {
-            limit(s, record, Some(hook), since)
-        }
+        (Some(hook), Some(since)) if is_bound_by_the_hook(s, record) => limit(s, record, Some(hook), since),
         _ => limit(s, record, None, s.now),
     }
 }
@@ -358,11 +361,12 @@ pub(super) fn release(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         return s.announce(plan, events::state_unknown(&record.instance));
     }
     // Who has been bound to the node meanwhile is known only when its pods are listed.
-    if s.is_relisting {
-        let hard = record.release_by.map(|by| by - MARGIN);
-        if hard.is_none_or(|hard| hard > s.now) {
-            return hard.into_iter().for_each(|hard| plan.wake(hard));
+    let hard = record.release_by.map(|by| by - MARGIN);
+    if s.is_relisting && hard.is_none_or(|hard| hard > s.now) {
+        if let Some(hard) = hard {
+            plan.wake(hard);
         }
+        return;
     }
     if is_ours_to_end(record, *lifecycle) {
         if s.pods.is_some()

@@ -37,7 +37,7 @@ impl Rolled {
         flush: &Flush,
         now: Timestamp,
     ) {
-        self.flush = self.flush.max(flush_time(pods.values(), flush));
+        self.flush = self.flush.max(flush_time(pods.values().filter(|pod| !pod.finished), flush));
         let counts = |(uid, pod): &(&String, &PodView)| {
             matches!(pod.daemon, Some(DaemonOwner::DaemonSet { .. })) && !pod.finished && !is_asked(uid)
         };
@@ -98,6 +98,9 @@ mod tests {
         let (uid, pod) = shipper("a", "60");
         let going = (uid.clone(), PodView { deletion_timestamp: Some(at(40)), ..pod.clone() });
         let mirror = ("m".to_owned(), PodView { daemon: Some(DaemonOwner::Other), ..pod.clone() });
+        let (old, failed) = shipper("f", "90");
+        let failed = (old, PodView { finished: true, ..failed });
+        assert_eq!(see(&[failed], &[], 0), (5, None), "what has failed long ago asks for nothing");
         assert_eq!(see(&[(uid.clone(), pod.clone()), mirror], &[], 1), (60, None));
         assert_eq!(see(&[(uid.clone(), pod.clone())], &[], 2), (60, None), "what only says so is none");
         assert_eq!(see(std::slice::from_ref(&going), &[], 10), (60, Some(at(30))), "it goes");

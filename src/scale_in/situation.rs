@@ -234,8 +234,7 @@ impl Situation<'_> {
     /// Whether a node that is not heard of is so for itself: where most are, it is the API server that does not hear, or whoever looks,
     /// and the machines run on.
     fn is_for_itself(&self, node: &NodeView) -> bool {
-        !self.are_kubelets_cut_off
-            || node.unready_since.is_some_and(|since| later(self.ours(since), CUT_OFF_FOR) <= self.now)
+        !self.are_kubelets_cut_off || self.lost_at(node).is_some_and(|at| at <= self.now)
     }
 
     /// Looks again while most kubelets are cut off: nothing on this Node need change when they are not.
@@ -286,10 +285,15 @@ impl Situation<'_> {
     /// The node's flush time: what its DaemonSet pods ask for, but at most half of the time since it is limited. The
     /// other half is for workloads.
     pub(super) fn flush_time(&self, record: &Record) -> Duration {
-        let asked = super::class::flush_time(self.daemons().map(|(pod, _)| pod), &self.settings.flush);
-        let asked = asked.max(self.memory.rolled.flush());
+        let asked = self.asked_flush();
         let half = record.release_by.map(|by| by.duration_since(record.shared_from()) / 2);
         half.map_or(asked, |half| asked.min(Duration::try_from(half).unwrap_or_default()))
+    }
+
+    /// What DaemonSet pods of the node ask for, or those that have been replaced.
+    fn asked_flush(&self) -> Duration {
+        let now = super::class::flush_time(self.daemons().map(|(pod, _)| pod), &self.settings.flush);
+        now.max(self.memory.rolled.flush())
     }
 
     /// When the instance can be released at the soonest, if no pod's grace and no flush is cut; `None` until its pods are listed.
@@ -300,8 +304,7 @@ impl Situation<'_> {
             None => later(self.now, SignedDuration::from_secs(pod.grace_seconds)),
         };
         let last = self.workloads(Some(record)).map(|(pod, _)| gone(pod)).max().unwrap_or(self.now);
-        let flush = super::class::flush_time(self.daemons().map(|(pod, _)| pod), &self.settings.flush);
-        Some(deadline::released_after(last, flush, self.now))
+        Some(deadline::released_after(last, self.asked_flush(), self.now))
     }
 
     /// Writes the record with its next phase, and an Event.

@@ -79,7 +79,12 @@ impl Sink<Seen<Pod>> for PodsOf<'_> {
         self.1.by_uid.borrow_mut().remove(&pod.uid);
     }
 
+    fn listing(&self) {
+        self.1.relisting.borrow_mut().insert(self.0.into());
+    }
+
     fn reset(&self, pods: Vec<PodView>) {
+        self.1.relisting.borrow_mut().remove(self.0);
         let mut by_uid = self.1.by_uid.borrow_mut();
         by_uid.retain(|_, pod| pod.node != self.0);
         by_uid.extend(pods.into_iter().map(|pod| (pod.uid.clone(), pod)));
@@ -138,11 +143,6 @@ impl Watches {
                 lasted_seconds = lasted.as_secs(),
                 "the watch of the node's pods works again"
             );
-        }
-        match &event {
-            Event::Init => drop(pods.relisting.borrow_mut().insert(node.clone())),
-            Event::InitDone => drop(pods.relisting.borrow_mut().remove(node)),
-            Event::InitApply(_) | Event::Apply(_) | Event::Delete(_) => {}
         }
         deliver(event, self.listing.entry(node.clone()).or_default(), &PodsOf(node, pods));
     }

@@ -33,6 +33,12 @@ pub const MODELS: [(&str, &str); 8] = [
 const FIXED_CORES: [&str; 3] = ["Inferentia", "Inferentia2", "Trainium"];
 
 pub(super) const NVIDIA: &str = "nvidia.com/gpu";
+const NEURON_CORES: &str = "aws.amazon.com/neuroncore";
+/// Pods' addresses of a Windows node: its controller advertises them, its webhook makes each pod request one.
+///
+/// Source: [amazon-vpc-resource-controller-k8s, secondary IPv4 address
+/// mode](https://github.com/aws/amazon-vpc-resource-controller-k8s/blob/master/docs/windows/secondary_ip_mode_workflow.md).
+pub(super) const WINDOWS_ADDRESSES: &str = "vpc.amazonaws.com/PrivateIPv4Address";
 
 /// Whether a Node has the GPU label and offers no GPU, as cluster-autoscaler reckons it.
 ///
@@ -42,12 +48,6 @@ pub fn lacks_its_gpu(node: &NodeView) -> bool {
     let has_some = || node.allocatable.get(NVIDIA).is_some_and(|count| count != "0");
     node.labels.get(LABEL).is_some() && !has_some()
 }
-const NEURON_CORES: &str = "aws.amazon.com/neuroncore";
-/// Pods' addresses of a Windows node: its controller advertises them, its webhook makes each pod request one.
-///
-/// Source: [amazon-vpc-resource-controller-k8s, secondary IPv4 address
-/// mode](https://github.com/aws/amazon-vpc-resource-controller-k8s/blob/master/docs/windows/secondary_ip_mode_workflow.md).
-pub(super) const WINDOWS_ADDRESSES: &str = "vpc.amazonaws.com/PrivateIPv4Address";
 
 /// Extended resources of a node.
 pub(super) fn resources(info: &TypeInfo, network: Network) -> BTreeMap<String, i64> {

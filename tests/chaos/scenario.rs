@@ -212,7 +212,7 @@ pub(crate) enum Damage {
     Interrupted,
 }
 
-/// What people do to a Node; to one on its way out, where there is one, what is about these.
+/// What people do to a Node: some of it to one that is on its way out, where there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Deed {
     Cancel,

@@ -16,7 +16,7 @@ use ebbtide::provider::proto::{NodeGroupDecreaseTargetSizeRequest, NodeGroupIncr
 use ebbtide::provider::{AwsSizing, Running};
 use ebbtide::sim::aws::{
     Aws as SimulatedAws, Entry, Event, GroupSpec, HookSpec, LaunchFailure, LifecycleState, Lose, Operation,
-    Refusal, State, TerminationCause, Timing,
+    Refusal, State, TerminationCause, Timing, Trouble, Which,
 };
 use ebbtide::sim::http::{Lost, Request, Response, aws_client};
 use ebbtide::sim::program::{Program, config, second};
@@ -418,6 +418,25 @@ async fn an_instance_that_comes_while_the_others_are_about_to_be_released_is_rel
         short.scene.world.aws.script(late_launch);
         short.ends_clean().await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_launch_that_is_not_recalled_stays_though_a_description_has_left_its_group_out_meanwhile() {
+    let timing = Timing {
+        launch: Span::exactly(Duration::from_mins(1)),
+        scale_in: Span::exactly(Duration::from_secs(91)),
+        ..Timing::PUBLISHED
+    };
+    let scene = Scene::with([group(GROUP, 3).timing(timing)]).await;
+    scene.increase(1).await.expect("grown");
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    scene.decrease(-1).await.expect("lowered");
+    // The size that was set is checked every ten seconds.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let descriptions = Which::of(&[Operation::DescribeAutoScalingGroups]).lasting(Duration::from_secs(10));
+    scene.world.aws.trouble(descriptions, Trouble::Without(GROUP.to_owned()));
+    tokio::time::sleep(SOON).await;
+    assert_eq!((scene.in_service(GROUP).len(), scene.desired(), scene.protected()), (4, 4, 0));
 }
 
 #[tokio::test(start_paused = true)]

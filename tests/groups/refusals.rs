@@ -216,3 +216,19 @@ async fn a_termination_whose_caller_has_given_up_keeps_its_turn_until_it_has_its
     scene.increase(1).await.expect("grown");
     assert_eq!(scene.desired(), 3, "one more, and one less");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_size_that_waits_for_another_one_of_its_group_is_answered_in_time() {
+    let scene = Scene::with([group(GROUP, 2)]).await;
+    scene.short_of(2).await;
+    scene.world.aws.hang(&[Operation::SetDesiredCapacity], true);
+    // It comes when the first one has waited for some time, which goes on at AWS when its caller has been told.
+    let second = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let began = Instant::now();
+        (scene.decrease(-1).await, began.elapsed())
+    };
+    let (first, (second, took)) = tokio::join!(scene.decrease(-1), second);
+    assert!(first.is_err() && second.is_err(), "{first:?} {second:?}");
+    assert!(took < CALL, "{took:?}");
+}

@@ -9,6 +9,7 @@ use super::rights::Need;
 use super::simulation::simulation;
 use crate::aws::{AwsError, Frozen, Operation};
 use crate::cluster::{DeployedContainer, LeaseHolder, PodName, is_identity};
+use crate::groups::managed_hooks::can_retain;
 use crate::provider::TlsProblem;
 use crate::telemetry::chain;
 use crate::template::tags;
@@ -142,7 +143,7 @@ fn hook(facts: &Facts, group: &GroupFacts, found: &mut Vec<Finding>) {
     let Some(hook) = &hooks.ours else {
         let text = "no lifecycle hook of ours: what the group ends by itself (rebalance, refresh, health) is not drained";
         // A group that retains does so only with a hook that is abandoned.
-        let abandons = group.asg.retains && group.asg.warm_pool.is_none() && !hooks.others_abandon;
+        let abandons = group.asg.retains && can_retain(&group.asg, hooks);
         let result = if abandons { "ABANDON" } else { "CONTINUE" };
         let fix = format!(
             "aws autoscaling put-lifecycle-hook --auto-scaling-group-name {name} --lifecycle-hook-name {ours} \
@@ -185,7 +186,7 @@ fn hook(facts: &Facts, group: &GroupFacts, found: &mut Vec<Finding>) {
             let fix = "nothing, or a longer --hook-heartbeat, which outlives longer outages";
             add(found, Severity::Note, "hooks", name, text, fix);
         }
-    } else if group.asg.retains && !hook.abandons && !hooks.others_abandon {
+    } else if group.asg.retains && !hook.abandons && can_retain(&group.asg, hooks) {
         let text = "the group retains instances whose hook is abandoned, and the hook's default result is CONTINUE: it never is";
         let fix = "set the hook's default result to ABANDON, or --manage-lifecycle-hooks=retain";
         add(found, Severity::Warning, "hooks", name, text, fix);

@@ -23,8 +23,8 @@ use prometheus_client::registry::Registry;
 use tokio::time::sleep;
 
 use self::metrics::{Change, Metrics};
-pub use self::step::Managed;
 use self::step::Step;
+pub use self::step::{Managed, can_retain};
 use super::hooks::{HookState, Hooks};
 use super::selector::Selectors;
 use super::{Group, Groups, Snapshot};

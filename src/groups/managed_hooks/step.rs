@@ -69,7 +69,7 @@ fn may_hold(group: &AutoScalingGroup) -> bool {
 }
 
 /// Whether retention does no harm. What a warm pool retains is no node: nobody would drain and end it.
-fn can_retain(group: &AutoScalingGroup, hooks: &TerminatingHooks) -> bool {
+pub fn can_retain(group: &AutoScalingGroup, hooks: &TerminatingHooks) -> bool {
     group.warm_pool.is_none() && !hooks.others_abandon
 }
 

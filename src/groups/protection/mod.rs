@@ -274,8 +274,9 @@ impl Protection {
                     );
                 }
                 if let Released::AllBut(left) = released {
-                    // The size is nobody's concern any more.
-                    (pending.instances, pending.missed, pending.size) = (left, true, None);
+                    (pending.instances, pending.missed) = (left, true);
+                    // Once the others are released, the size is nobody's concern.
+                    pending.size = pending.size.filter(|_| pending.is_held());
                 }
             }),
             Err(error) => self.pending.check_again(group, |pending| {
@@ -298,8 +299,10 @@ impl Protection {
         group: &GroupName,
         pending: &PendingRelease,
     ) -> Result<Released, AwsError> {
-        let rest = |missing| if pending.missed { Released::All } else { Released::AllBut(missing) };
-        let Some(seen) = self.describe(group).await? else { return Ok(rest(pending.instances.clone())) };
+        let Some(seen) = self.describe(group).await? else {
+            let all = pending.instances.clone();
+            return Ok(if pending.missed { Released::All } else { Released::AllBut(all) });
+        };
         let raised = self.raise(&seen, pending).await;
         let has_newcomers = self.protect_newcomers(&seen, pending).await;
         let has_surplus = !raised?;
@@ -317,10 +320,9 @@ impl Protection {
             calls::untag(&self.aws, &done).await?;
         }
         let later = ids(is_to_be_released_later);
-        let is_missing = |id: &&InstanceId| !done.contains(id) && !later.contains(id);
-        let missing: BTreeSet<InstanceId> = pending.instances.iter().filter(is_missing).cloned().collect();
-        let looked_for = missing.into_iter().filter(|_| !pending.missed);
-        let left: BTreeSet<InstanceId> = later.into_iter().chain(looked_for).collect();
+        // What is missing once may be there all the same.
+        let is_left = |id: &&InstanceId| later.contains(id) || !done.contains(id) && !pending.missed;
+        let left: BTreeSet<InstanceId> = pending.instances.iter().filter(is_left).cloned().collect();
         Ok(if left.is_empty() { Released::All } else { Released::AllBut(left) })
     }
 
