@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::held_since::Span;
 use super::record::Record;
 use super::settings::{OnDeadline, Settings};
 use crate::aws::Hook;
@@ -116,15 +117,24 @@ pub(super) fn limited(record: &Record, release_by: Option<Timestamp>, now: Times
     Record { release_by, limited_since, ..record.clone() }
 }
 
-/// When an instance must be released: one heartbeat time-out before the hook's longest hold ends, when AWS ends the
-/// machine, or at a limit of ours at which pods are deleted, whichever is earliest; `None`: no limit.
-pub(super) fn limit(
-    ours: OurLimit,
-    record: &Record,
-    hook: Option<&Hook>,
-    held_since: Timestamp,
-) -> Option<Timestamp> {
-    let by_rules = hold_limit(ours, record.requested_at, hook, held_since);
+/// An instance that our lifecycle hook holds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HeldBy<'a> {
+    pub(super) hook: &'a Hook,
+    pub(super) span: Span,
+}
+
+impl HeldBy<'_> {
+    fn limit(self) -> Timestamp {
+        let longest = later(self.span.since, signed(self.hook.drain_limit()));
+        self.span.ends.map_or(longest, |ends| ends.min(longest))
+    }
+}
+
+/// When an instance must be released: one heartbeat time-out before the hook's longest hold ends or when it ends for lack of heartbeats,
+/// when AWS ends the machine, or at a limit of ours at which pods are deleted, whichever is earliest; `None`: no limit.
+pub(super) fn limit(ours: OurLimit, record: &Record, held: Option<HeldBy<'_>>) -> Option<Timestamp> {
+    let by_rules = hold_limit(ours, record.requested_at, held);
     [by_rules, record.ends_at].into_iter().flatten().min()
 }
 
@@ -132,12 +142,10 @@ pub(super) fn limit(
 pub(super) fn hold_limit(
     ours: OurLimit,
     requested: Timestamp,
-    hook: Option<&Hook>,
-    held_since: Timestamp,
+    held: Option<HeldBy<'_>>,
 ) -> Option<Timestamp> {
-    let by_hook = hook.map(|hook| later(held_since, signed(hook.drain_limit())));
     let deletes = |(at, what)| (what == OnDeadline::Delete).then_some(at);
-    [by_hook, ours.at(requested).and_then(deletes)].into_iter().flatten().min()
+    [held.map(HeldBy::limit), ours.at(requested).and_then(deletes)].into_iter().flatten().min()
 }
 
 /// The limit of ours at which nothing is deleted, if it comes before the record's; `None`: there is none.
@@ -156,6 +164,10 @@ mod tests {
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).expect("in range")
+    }
+
+    fn held_by(hook: &Hook) -> HeldBy<'_> {
+        HeldBy { hook, span: Span { since: at(0), ends: None } }
     }
 
     #[test]
@@ -179,7 +191,7 @@ mod tests {
                 ours.map_or(OurLimit::Never, |time| OurLimit::After(Duration::from_secs(time), on_deadline));
             let mut record = Record::new(Cause::Operator, "g", "i-1", Release::Terminate, at(0));
             record.ends_at = ends_at.map(at);
-            record.release_by = limit(limit_of_ours, &record, is_held.then_some(&hook), at(0));
+            record.release_by = limit(limit_of_ours, &record, is_held.then_some(held_by(&hook)));
             let limits = (record.release_by, soft_limit(limit_of_ours, &record));
             assert_eq!(
                 limits,
@@ -200,7 +212,7 @@ mod tests {
         assert_eq!(OurLimit::of(tagged(9), &settings()), after(9));
         assert_eq!(OurLimit::of(Some(DrainTimeout::Never), &with(5)), OurLimit::Never);
         let record = Record::new(Cause::Operator, "g", "i-1", Release::Terminate, at(0));
-        assert_eq!(limit(OurLimit::Unknown, &record, None, at(0)), None);
+        assert_eq!(limit(OurLimit::Unknown, &record, None), None);
     }
 
     /// Hours, minutes and seconds since the beginning.
@@ -223,10 +235,10 @@ mod tests {
                 figure.parse().expect("seconds")
             };
             let hook = Hook::new("ebbtide", "g", Duration::from_secs(seconds(1)));
-            let hook = cells[1].starts_with("hook").then_some(&hook);
+            let held = cells[1].starts_with("hook").then_some(held_by(&hook));
             let mut record = Record::new(Cause::Autoscaler, "g", "i-1", Release::Terminate, at(0));
-            record.ends_at = hook.is_none().then(|| at(seconds(1).cast_signed()));
-            let release_by = limit(OurLimit::Never, &record, hook, at(0)).expect("a limit");
+            record.ends_at = held.is_none().then(|| at(seconds(1).cast_signed()));
+            let release_by = limit(OurLimit::Never, &record, held).expect("a limit");
             let (gone_by, grace) =
                 (gone_by(release_by, Duration::from_secs(seconds(2))), seconds(3).cast_signed());
             let call = match shortened_grace(gone_by, grace, at(0)) {

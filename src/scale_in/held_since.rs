@@ -14,7 +14,7 @@ use crate::k8s::{GroupName, InstanceId};
 /// What is known of held instances.
 #[derive(Debug, Default)]
 pub struct Holds {
-    since: watch::Sender<BTreeMap<InstanceId, Timestamp>>,
+    known: watch::Sender<BTreeMap<InstanceId, Span>>,
     /// Until when the pods of a Node that is gone need its instance.
     needed: Mutex<BTreeMap<InstanceId, Timestamp>>,
     /// When AWS accepted the completion of our hook, a moment ago.
@@ -25,18 +25,27 @@ pub struct Holds {
     releasing: Mutex<BTreeMap<InstanceId, Timestamp>>,
 }
 
+/// How long AWS holds an instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// When it began to, or shortly before.
+    pub since: Timestamp,
+    /// When it ceases to because it takes no heartbeats, if that is so.
+    pub ends: Option<Timestamp>,
+}
+
 /// A refresh shows by then that a hook was completed.
 const SHOWN_BY_THEN: SignedDuration = SignedDuration::from_mins(1);
 
 impl Holds {
-    /// When AWS began to hold the instance, or shortly before.
-    pub fn since(&self, instance: &InstanceId) -> Option<Timestamp> {
-        self.since.borrow().get(instance).copied()
+    /// How long AWS holds the instance.
+    pub fn of(&self, instance: &InstanceId) -> Option<Span> {
+        self.known.borrow().get(instance).copied()
     }
 
     /// Changes when more is known.
-    pub fn versions(&self) -> watch::Receiver<BTreeMap<InstanceId, Timestamp>> {
-        self.since.subscribe()
+    pub fn versions(&self) -> watch::Receiver<BTreeMap<InstanceId, Span>> {
+        self.known.subscribe()
     }
 
     /// Notes that an instance's Node is gone and its pods need the instance until `until`.
@@ -99,9 +108,9 @@ impl Holds {
         self.releasing.lock().unwrap_or_else(PoisonError::into_inner).get(instance).copied()
     }
 
-    /// Replaces what is known of since when instances are held.
-    pub(super) fn publish(&self, known: BTreeMap<InstanceId, Timestamp>) {
-        self.since.send_if_modified(|before| {
+    /// Replaces what is known of how long instances are held.
+    pub(super) fn publish(&self, known: BTreeMap<InstanceId, Span>) {
+        self.known.send_if_modified(|before| {
             let changed = *before != known;
             *before = known;
             changed

@@ -167,7 +167,7 @@ impl ScaleIns for Intents {
             let mut record =
                 Record::new(Cause::Autoscaler, group, instance, Release::TerminateAndDecrement, now);
             record.ends_at = view.scale_in().and_then(|record| record.ends_at);
-            record.release_by = deadline::limit(ours, &record, None, now);
+            record.release_by = deadline::limit(ours, &record, None);
             let source =
                 match self.cluster.patch_node(node, &node_patch::with_record(&view, &record, now)).await {
                     Ok(written) => {

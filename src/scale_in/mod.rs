@@ -72,7 +72,7 @@ pub use class::Flush;
 pub use context::Shared;
 pub use controller::{ControllerError, run};
 pub use eviction_rate::EvictionRate;
-pub use held_since::Holds;
+pub use held_since::{Holds, Span};
 pub use history::History;
 pub use intents::{Accepted, IntentError, Intents, ScaleIns};
 pub use load_balancers::{LoadBalancers, Reached, Targets};

@@ -7,6 +7,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::action::{Action, Plan};
+use super::deadline::{self, HeldBy};
 use super::events::NodeEvent;
 use super::membership::Membership;
 use super::memory::Task;
@@ -15,8 +16,8 @@ use super::operator_queue;
 use super::record::{Cause, Phase, Record, Release, Wish, Written};
 use super::settings::Treatment;
 use super::situation::{Situation, Turn};
-use super::{cordon, deadline, drain, events, flush, guard, node_patch, release, report, twins};
-use crate::aws::{Hook, Lifecycle};
+use super::{cordon, drain, events, flush, guard, node_patch, release, report, twins};
+use crate::aws::Lifecycle;
 use crate::clock::later;
 use crate::cluster::{DaemonOwner, PodName, Ready};
 use crate::groups::hooks::HookState;
@@ -270,10 +271,12 @@ fn without_record(s: &Situation<'_>, plan: &mut Plan) {
 
 fn begin_for_hook(s: &Situation<'_>, group: &GroupName, plan: &mut Plan) {
     let Some(instance) = &s.node.instance else { return };
-    let Some(hook) = s.hook.ours() else { return not_held(s, group, instance, plan) };
+    if s.hook.ours().is_none() {
+        return not_held(s, group, instance, plan);
+    }
     let record = Record::new(Cause::LifecycleHook, group, instance, Release::CompleteHook, s.now);
     let record = release::with_time_out(s, record);
-    begin(s, record, Some((hook, s.held_since.unwrap_or(s.now))), plan);
+    begin(s, record, s.held_by(), plan);
 }
 
 /// Tells, once, that the group ends an instance with workloads on its Node that we do not drain: only another's hook holds it, whose
@@ -356,11 +359,10 @@ fn begin_for_notice(s: &Situation<'_>, group: &GroupName, expected: &Expected, p
     begin(s, Record::new(expected.cause, group, instance, release, s.now), None, plan);
 }
 
-/// Begins a scale-in, which a hook may limit since it holds the instance.
-fn begin(s: &Situation<'_>, record: Record, held: Option<(&Hook, Timestamp)>, plan: &mut Plan) {
+/// Begins a scale-in, which a hook may limit that holds the instance.
+fn begin(s: &Situation<'_>, record: Record, held: Option<HeldBy<'_>>, plan: &mut Plan) {
     let mut record = Record { ends_at: end_of(s, &record.instance), ..record };
-    let (hook, since) = held.map_or((None, s.now), |(hook, since)| (Some(hook), since));
-    record.release_by = deadline::limit(s.our_limit, &record, hook, since);
+    record.release_by = deadline::limit(s.our_limit, &record, held);
     let until = record.release_by.map(|by| s.theirs(by));
     let event = events::draining(record.cause, &record.instance, until);
     s.enter(plan, &record, Phase::Draining, event);

@@ -13,7 +13,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::action::{Action, Plan};
-use super::deadline::{AS_GOOD, MARGIN, OurLimit, limited};
+use super::deadline::{AS_GOOD, HeldBy, MARGIN, OurLimit, limited};
 use super::events::NodeEvent;
 use super::membership::Membership;
 use super::memory::Task;
@@ -60,7 +60,7 @@ pub(super) fn brought_up_to_date(s: &Situation<'_>, record: &Record, plan: &mut 
     let still_ends = |at: &Timestamp| !has_outlived(s, *at) && !is_called_off(s, *at);
     let ends_at = record.ends_at.filter(still_ends).into_iter().chain(told).min();
     let changed = Record { release, ends_at, group: group.clone(), ..record.clone() };
-    let changed = if s.held_since.is_some() { with_time_out(s, changed) } else { changed };
+    let changed = if s.held.is_some() { with_time_out(s, changed) } else { changed };
     let release_by = deadline_of(s, &changed);
     let is_known = is_deadline_known(s, &changed);
     // A machine's end that is told later limits it from now on, whatever else is not known yet.
@@ -114,7 +114,7 @@ fn is_deadline_known(s: &Situation<'_>, record: &Record) -> bool {
     if s.our_limit == OurLimit::Unknown {
         return false;
     }
-    !is_bound_by_the_hook(s, record) || (s.hook.ours().is_some() && s.held_since.is_some())
+    !is_bound_by_the_hook(s, record) || (s.hook.ours().is_some() && s.held.is_some())
 }
 
 /// Whether the instance leaves by our hook, or is held by it for its root volume: when that hold is over, the machine starts anew, whatever
@@ -127,22 +127,15 @@ fn is_bound_by_the_hook(s: &Situation<'_>, record: &Record) -> bool {
 /// The deadline by what is known now. The record's own may have been written after the hook began to hold the instance,
 /// or by hand.
 fn deadline_of(s: &Situation<'_>, record: &Record) -> Option<Timestamp> {
-    match (s.hook.ours(), s.held_since) {
-        (Some(hook), Some(since)) if is_bound_by_the_hook(s, record) => limit(s, record, Some(hook), since),
-        _ => limit(s, record, None, s.now),
-    }
+    let held = s.held_by().filter(|_| s.held.is_some() && is_bound_by_the_hook(s, record));
+    limit(s, record, held)
 }
 
 /// The limit of a scale-in under way. One of ours counts anew where it passed while nobody led. One that somebody has brought closer
 /// may have passed already, or be too close, as one may that came soon after this process began to lead: it takes no pod its grace, and
 /// DaemonSet pods no flush.
-fn limit(
-    s: &Situation<'_>,
-    record: &Record,
-    hook: Option<&Hook>,
-    held_since: Timestamp,
-) -> Option<Timestamp> {
-    let limit = deadline::limit(s.our_limit, record, hook, held_since)?;
+fn limit(s: &Situation<'_>, record: &Record, held: Option<HeldBy<'_>>) -> Option<Timestamp> {
+    let limit = deadline::limit(s.our_limit, record, held)?;
     // What is not believed, as a record with another limit in it, moves none.
     if s.memory.claims.not_believed().is_some() {
         return Some(limit);
@@ -150,14 +143,14 @@ fn limit(
     let had = record.release_by;
     let limit = if record.requested_at < s.leads_since && limit <= s.leads_since {
         let anew = Record { requested_at: s.leads_since, ..record.clone() };
-        let anew = deadline::limit(s.our_limit, &anew, hook, held_since)?;
+        let anew = deadline::limit(s.our_limit, &anew, held)?;
         // Leaders may follow each other: the first one's stands.
         had.filter(|had| *had > s.leads_since).map_or(anew, |had| had.min(anew))
     } else {
         limit
     };
     let soonest = s.released_at_the_soonest(record);
-    let aws = deadline::limit(OurLimit::Never, record, hook, held_since);
+    let aws = deadline::limit(OurLimit::Never, record, held);
     let due = had.map_or(limit, |had| had.max(limit));
     if soonest.is_some_and(|soonest| was_too_close(s, record, due, soonest)) {
         return deadline::spared(limit, None, soonest, aws);
@@ -231,8 +224,7 @@ fn taken_out(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> Record {
     if record.release == Release::CompleteHook || s.hook == HookState::Unknown {
         return record.clone();
     }
-    let held_since = s.held_since.unwrap_or(s.now);
-    let release_by = limit(s, record, s.hook.ours(), held_since);
+    let release_by = limit(s, record, s.held_by());
     let held = Record { release: Release::CompleteHook, ..limited(record, release_by, s.now) };
     let held = with_time_out(s, held);
     s.patch(plan, s.with_record(&held), given_up(s, record));

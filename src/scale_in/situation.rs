@@ -9,9 +9,10 @@ use serde_json::Value;
 
 use super::action::{Action, Plan};
 use super::class::{Circumstances, Class, classify};
-use super::deadline::{self, OurLimit};
+use super::deadline::{self, HeldBy, OurLimit};
 use super::events::{NodeEvent, REPEAT_AFTER};
 use super::eviction_rate::Permit;
+use super::held_since::Span;
 use super::load_balancers::Targets;
 use super::membership::Membership;
 use super::memory::{Memory, Task};
@@ -89,8 +90,8 @@ pub struct Situation<'a> {
     pub hook: HookState,
     /// Whether AWS denies heartbeats for the group's instances: the hook holds none for longer than its time-out.
     pub heartbeats_denied: bool,
-    /// When AWS began to hold the instance, or a moment before; `None` while unknown.
-    pub held_since: Option<Timestamp>,
+    /// How long AWS holds the instance; `None` while unknown.
+    pub held: Option<Span>,
     /// What AWS has told of the instance's end.
     pub expected: Option<Expected>,
     /// The notices that say so, one by one.
@@ -280,6 +281,12 @@ impl Situation<'_> {
     /// Whether this is our own pod.
     pub(super) fn is_own(&self, pod: &PodView) -> bool {
         self.own_pod.is_some_and(|own| *own == pod.name)
+    }
+
+    /// How our hook holds the instance, or is about to.
+    pub(super) fn held_by(&self) -> Option<HeldBy<'_>> {
+        let span = self.held.unwrap_or(Span { since: self.now, ends: None });
+        self.hook.ours().map(|hook| HeldBy { hook, span })
     }
 
     /// The node's flush time: what its DaemonSet pods ask for, but at most half of the time since it is limited. The

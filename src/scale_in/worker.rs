@@ -335,7 +335,7 @@ impl Worker {
                 }
                 permit
             },
-            held_since: node.instance.as_ref().and_then(|instance| self.shared.holds.since(instance)),
+            held: node.instance.as_ref().and_then(|instance| self.shared.holds.of(instance)),
             expected: expected(&self.shared, &node),
             notices: &notices,
             instance: look.instance,
@@ -433,7 +433,7 @@ impl Worker {
         }
         let hold = node.instance.as_ref().and_then(|instance| {
             let time_out = self.memory.claims.record_of(instance).and_then(Record::heartbeat_timeout);
-            Some(Hold { since: self.shared.holds.since(instance)?, time_out })
+            Some(Hold { since: self.shared.holds.of(instance)?.since, time_out })
         });
         self.shared.hooks.state_since(group, hold)
     }

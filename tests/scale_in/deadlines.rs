@@ -2,13 +2,15 @@
 
 use ebbtide::config::Config;
 use ebbtide::scale_in::OnDeadline;
-use ebbtide::sim::aws::{Event, GroupSpec};
+use ebbtide::sim::aws::{Event, GroupSpec, Operation};
 use ebbtide::sim::cluster::{By, PodSpec, budget, daemon_set, pod};
 use ebbtide::sim::program::config;
 use jiff::SignedDuration;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 
-use crate::journal_queries::{asked, aws_moments, graces, is_asked, last_exit, notes, released_at};
+use crate::journal_queries::{
+    a_hook_timed_out, asked, aws_moments, graces, has_exited, is_asked, last_exit, notes, released_at,
+};
 use crate::scene::{Cause, Machine, Scene, group, held_group, seconds};
 
 fn within(minutes: u64) -> Config {
@@ -55,6 +57,54 @@ async fn a_pod_that_its_budget_keeps_is_deleted_with_its_whole_grace_before_the_
             assert!(took <= SignedDuration::from_secs(300), "{took}");
         }
     }
+}
+
+/// AWS takes no heartbeats for `seconds`, from when a node is held with a pod that its budget never lets go.
+async fn without_heartbeats(group: GroupSpec, cut_off: Option<u64>, grace: u32) -> (Scene, Machine) {
+    const BEAT: &[Operation] = &[Operation::RecordLifecycleActionHeartbeat];
+    let scene = Scene::with(group).await;
+    let machine = scene.first();
+    scene.world.cluster.add(budget("web").min_available(1));
+    scene.run([pod("web").on(&machine.name).grace(grace).exits_after(50)]).await;
+    scene.scale_in(&machine, Cause::Group).await;
+    scene.until(|w| w.aws.calls(BEAT[0]) > 0).await;
+    match cut_off {
+        Some(time) => scene.world.aws.throttle_for(BEAT, seconds(time)),
+        None => scene.world.aws.deny(BEAT[0], true),
+    }
+    (scene, machine)
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_aws_takes_no_heartbeats_a_pod_that_its_budget_keeps_is_deleted_with_its_whole_grace_before_the_hold_ends() {
+    for cut_off in [None, Some(3_600)] {
+        let (scene, machine) = without_heartbeats(held_group(2, 300), cut_off, 60).await;
+        scene.until_gone(&machine).await;
+        assert_deleted_at_its_last_call(&scene, &machine, 60);
+        assert!(has_exited(&scene.world, "web") && !a_hook_timed_out(&scene.world));
+        scene.assert_left_well(&machine);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn heartbeats_that_fail_for_a_while_cost_no_budget() {
+    // What is left of 300 s when the first one fails is less than this grace.
+    let (scene, machine) = without_heartbeats(held_group(2, 300), Some(150), 200).await;
+    scene.pass_some(seconds(1_200)).await;
+    assert!(asked(&scene.world, "web").is_empty(), "{:?}", asked(&scene.world, "web"));
+    scene.remove::<PodDisruptionBudget>("web").await;
+    scene.until_gone(&machine).await;
+    scene.assert_left_well(&machine);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_that_keeps_what_its_hook_lets_go_needs_no_heartbeats_for_a_budget() {
+    let (scene, machine) = without_heartbeats(held_group(2, 300).retaining(), None, 60).await;
+    scene.pass_some(seconds(1_200)).await;
+    assert!(asked(&scene.world, "web").is_empty(), "{:?}", asked(&scene.world, "web"));
+    scene.remove::<PodDisruptionBudget>("web").await;
+    scene.until_gone(&machine).await;
+    assert!(has_exited(&scene.world, "web"));
 }
 
 #[tokio::test(start_paused = true)]

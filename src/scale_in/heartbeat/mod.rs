@@ -20,8 +20,8 @@ use tokio::time::timeout;
 
 use self::held::{Done, Fate, Held, Newcomers, Step, hear, interval, observe, questions_due};
 use super::context::{Shared, our_limit};
-use super::deadline;
-use super::held_since::{Question, ask};
+use super::deadline::{self, HeldBy};
+use super::held_since::{Question, Span, ask};
 use super::joined::Joined;
 use super::nodeless::{self, Past};
 use super::record::Record;
@@ -88,7 +88,10 @@ pub(super) async fn run(shared: Arc<Shared>) {
             before = Some(snapshot);
         }
         let known = held.iter().filter(|(_, held)| held.lifecycle != Lifecycle::Retained);
-        let known = known.filter_map(|(instance, held)| Some((instance.clone(), held.since?)));
+        let known = known.filter_map(|(instance, held)| {
+            let ends = held.ends(now).filter(|_| !is_kept(&shared, &held.group));
+            Some((instance.clone(), Span { since: held.since?, ends }))
+        });
         shared.holds.publish(known.collect());
         // Every replica does: the leader may be cut off from AWS, or may just have died.
         start_what_is_due(&shared, &mut held, &mut joined, &running, now);
@@ -142,6 +145,13 @@ impl Failing {
     }
 }
 
+/// Whether the group keeps an instance whose hook times out.
+fn is_kept(shared: &Shared, group: &GroupName) -> bool {
+    let snapshot = shared.groups.latest();
+    let retains = snapshot.and_then(|all| Some(all.groups.get(group)?.asg.retains)).unwrap_or_default();
+    retains && shared.hooks.last_seen(group).is_some_and(|hook| hook.abandons)
+}
+
 /// Starts what is due: questions since when instances are held, heartbeats, completions.
 fn start_what_is_due(
     shared: &Arc<Shared>,
@@ -167,7 +177,7 @@ fn start_what_is_due(
         held.begin(step);
         let is_new = now < held.seen + OPEN_BY_THEN;
         let (group, instance) = (held.group.clone(), instance.clone());
-        let one = One { group, instance, since: held.since, renewed: held.renewed, is_new };
+        let one = One { group, instance, since: held.since, renewed: held.renewed, ends: None, is_new };
         running.push(send(Arc::clone(shared), one, step).boxed());
     }
 }
@@ -185,6 +195,8 @@ struct One {
     since: Option<Timestamp>,
     /// When the last heartbeat that AWS took was sent.
     renewed: Option<Timestamp>,
+    /// When AWS holds it no longer if it takes none any more, if known.
+    ends: Option<Timestamp>,
     /// Held for less than [`OPEN_BY_THEN`].
     is_new: bool,
 }
@@ -196,7 +208,7 @@ async fn send(shared: Arc<Shared>, mut one: One, step: Step) -> Done {
     } else {
         tell_hook(&shared, &mut one, step).await
     };
-    Done::Step { instance: one.instance, pause, renewed: one.renewed, error }
+    Done::Step { instance: one.instance, pause, renewed: one.renewed, ends: one.ends, error }
 }
 
 /// What becomes of a held instance.
@@ -242,7 +254,8 @@ fn let_go_at(
     let hook = shared.hooks.last_seen_since(&held.group, since);
     let ours = our_limit(shared.groups.latest().as_deref(), &shared.settings, &held.group);
     // Nothing but us ends a retained one.
-    let limit = deadline::hold_limit(ours, since, hook.as_ref(), since).filter(|_| held.lifecycle.is_held());
+    let hold = hook.as_ref().map(|hook| HeldBy { hook, span: Span { since, ends: None } });
+    let limit = deadline::hold_limit(ours, since, hold).filter(|_| held.lifecycle.is_held());
     nodeless::let_go_at(past, held.seen, whole_since, shared.holds.needed(instance), limit)
 }
 
@@ -255,7 +268,7 @@ fn noted_time_out(shared: &Shared, instance: &InstanceId) -> Option<Duration> {
 
 /// Sends a heartbeat, or completes the hook. Returns the pause until the next step, and the error if AWS did not take it.
 async fn tell_hook(shared: &Shared, one: &mut One, step: Step) -> (SignedDuration, Option<AwsError>) {
-    let One { group, instance, since, renewed, is_new } = one;
+    let One { group, instance, since, renewed, ends, is_new } = one;
     // No heartbeat waits for a read that may be throttled: discovery keeps the hooks fresh.
     let hook = match shared.hooks.last_seen(group) {
         Some(hook) => hook,
@@ -278,7 +291,7 @@ async fn tell_hook(shared: &Shared, one: &mut One, step: Step) -> (SignedDuratio
         let sent_at = shared.clock.now();
         let beat = shared.aws.heartbeat(group, &hook.name, instance).await;
         // AWS counts from when it took the last one; it was sent before that.
-        let ends = renewed.or(*since).map(|from| later(from, signed(time_out)));
+        *ends = renewed.or(*since).map(|from| later(from, signed(time_out)));
         shared.metrics.beat(group, &beat, ends.map(|ends| elapsed(shared.clock.now(), ends)));
         shared.holds.note_beat(group, &beat);
         if beat.is_ok() {

@@ -15,6 +15,7 @@ use crate::groups::hooks::{HookState, TerminatingHooks};
 use crate::k8s::{GroupName, names};
 use crate::scale_in::action::{Action, Plan};
 use crate::scale_in::deadline::OurLimit;
+use crate::scale_in::held_since::Span;
 use crate::scale_in::eviction_rate::Permit;
 use crate::scale_in::load_balancers::Targets;
 use crate::scale_in::membership::Membership;
@@ -218,7 +219,7 @@ impl<'a> Model<'a> {
             instance: Membership::In { group: self.group.clone(), lifecycle: self.lifecycle, seen: self.now },
             hook: self.hook.clone(),
             heartbeats_denied: false,
-            held_since: self.held_since,
+            held: self.held_since.map(|since| Span { since, ends: None }),
             expected: None,
             notices: &[],
             memory: &self.memory,

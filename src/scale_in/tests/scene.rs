@@ -18,6 +18,7 @@ use crate::groups::hooks::{HookState, TerminatingHooks};
 use crate::k8s::names;
 use crate::scale_in::action::{Action, Plan};
 use crate::scale_in::deadline::OurLimit;
+use crate::scale_in::held_since::Span;
 use crate::scale_in::eviction_rate::Permit;
 use crate::scale_in::load_balancers::Targets;
 use crate::scale_in::membership::Membership;
@@ -109,6 +110,7 @@ pub(super) struct Scene {
     pub(super) instance: Membership,
     pub(super) hook: HookState,
     pub(super) held_since: Option<Timestamp>,
+    pub(super) hold_ends: Option<Timestamp>,
     pub(super) expected: Option<Expected>,
     pub(super) notices: Vec<Noticed>,
     pub(super) memory: Memory,
@@ -168,6 +170,7 @@ pub(super) fn node() -> Scene {
         instance: in_group(Lifecycle::InService),
         hook: HookState::Known(TerminatingHooks::default()),
         held_since: None,
+        hold_ends: None,
         expected: None,
         notices: Vec::new(),
         memory: Memory::default(),
@@ -312,7 +315,7 @@ impl Scene {
             instance: self.instance.clone(),
             hook: self.hook.clone(),
             heartbeats_denied: false,
-            held_since: self.held_since,
+            held: self.held_since.map(|since| Span { since, ends: self.hold_ends }),
             expected: self.expected,
             notices: &self.notices,
             memory: &self.memory,

@@ -24,6 +24,16 @@ const CLOSE_ENOUGH: Duration = Duration::from_mins(5);
 /// An instance missing from refreshes is kept this long: two refreshes at the usual pace.
 const MISSED_FOR: Duration = Duration::from_mins(2);
 
+/// Heartbeats that fail are waited for as long as this part of the time that was left when the first one did: what the pods of the node
+/// are given is the rest ...
+const ENDS_AFTER_PART: i32 = 4;
+
+/// ... and for so long at least.
+const ENDS_AFTER: SignedDuration = SignedDuration::from_secs(30);
+
+/// A refresh shows by then that a hold has ended.
+const SHOWN_BY_THEN: SignedDuration = SignedDuration::from_mins(1);
+
 /// Pause before asking again since when an instance is held. Deadlines are minutes at least.
 const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
 
@@ -43,6 +53,8 @@ pub(super) struct Held {
     pub(super) next: Timestamp,
     /// When the last heartbeat that AWS took was sent.
     pub(super) renewed: Option<Timestamp>,
+    /// Since when it takes none, and when its hold ends by that.
+    failing: Option<(Timestamp, Timestamp)>,
     in_flight: bool,
     /// Whether this run saw the instance join its group.
     pub(super) is_new: bool,
@@ -92,6 +104,8 @@ pub(super) enum Done {
         pause: SignedDuration,
         /// When the last heartbeat that AWS took was sent.
         renewed: Option<Timestamp>,
+        /// When AWS holds it no longer if it takes none any more, if known.
+        ends: Option<Timestamp>,
         /// Why AWS did not take it.
         error: Option<AwsError>,
     },
@@ -112,6 +126,14 @@ impl Held {
             (true, false) => None,
             (true, true) => Some(Step::Terminate),
         }
+    }
+
+    /// When AWS ceases to hold it because it takes no heartbeats, once that has lasted. A hold that has ended by that, and is seen still, was
+    /// renewed by another replica.
+    pub(super) fn ends(&self, now: Timestamp) -> Option<Timestamp> {
+        let (first, ends) = self.failing?;
+        let sure = later(first, ENDS_AFTER.max(ends.duration_since(first) / ENDS_AFTER_PART));
+        (sure < ends && (sure..later(ends, SHOWN_BY_THEN)).contains(&now)).then_some(ends)
     }
 
     /// Whether the next step is due.
@@ -199,6 +221,7 @@ pub(super) fn observe(
                 ask_at,
                 next,
                 renewed: None,
+                failing: None,
                 in_flight: false,
                 is_new: newcomers.0.contains(instance),
                 let_go_at: None,
@@ -227,9 +250,11 @@ pub(super) fn questions_due(
 /// Notes the result of a call.
 pub(super) fn hear(held: &mut BTreeMap<InstanceId, Held>, done: Done, now: Timestamp) {
     match done {
-        Done::Step { instance, pause, renewed, .. } => {
+        Done::Step { instance, pause, renewed, ends, error } => {
             if let Some(held) = held.get_mut(&instance) {
                 held.renewed = renewed;
+                let first = held.failing.map_or(now, |(first, _)| first);
+                held.failing = error.and(ends).map(|ends| (first, ends));
                 held.in_flight = false;
                 held.next = later(now, pause);
             }

@@ -50,6 +50,7 @@ fn held() -> Held {
         ask_at: None,
         next: at(30),
         renewed: None,
+        failing: None,
         in_flight: false,
         is_new: true,
         let_go_at: None,
@@ -147,9 +148,32 @@ fn a_call_that_ends_is_of_one_instance_and_no_other() {
     let in_flight = Held { in_flight: true, ..held() };
     let mut held = BTreeMap::from(["i-1", "i-2"].map(|id| (id.into(), in_flight.clone())));
     let pause = SignedDuration::from_secs(24);
-    hear(&mut held, Done::Step { instance: "i-2".into(), pause, renewed: None, error: None }, at(100));
+    hear(&mut held, Done::Step { instance: "i-2".into(), pause, renewed: None, ends: None, error: None }, at(100));
     assert_eq!((held["i-1"].in_flight, held["i-1"].next), (true, at(30)));
     assert_eq!((held["i-2"].in_flight, held["i-2"].next), (false, at(124)));
+}
+
+#[test]
+fn heartbeats_that_fail_for_a_quarter_of_what_was_left_end_the_hold_until_one_is_taken() {
+    let mut held = BTreeMap::from([("i-1".into(), held())]);
+    let mut beat = |now, fails: bool, asked: &[i64]| {
+        let operation = crate::aws::Operation::RecordLifecycleActionHeartbeat;
+        let error = fails.then(|| AwsError::Unreachable { operation, source: "timed out".into() });
+        let (pause, renewed) = (SignedDuration::from_secs(1), None);
+        let done = Done::Step { instance: "i-1".into(), pause, renewed, ends: Some(at(300)), error };
+        hear(&mut held, done, at(now));
+        asked.iter().map(|now| held["i-1"].ends(at(*now))).collect::<Vec<_>>()
+    };
+    let (none, some) = (None, Some(at(300)));
+    assert_eq!(beat(100, false, &[100, 299]), [none, none]);
+    assert_eq!(beat(140, true, &[140, 179]), [none, none]);
+    assert_eq!(beat(170, true, &[179, 180, 359, 360]), [none, some, some, none], "counted from the first");
+    assert_eq!(beat(200, false, &[200, 299]), [none, none], "one was taken");
+    assert_eq!(beat(240, true, &[269, 270]), [none, some], "half a minute at least");
+    assert_eq!(beat(250, false, &[299]), [none]);
+    assert_eq!(beat(270, true, &[299, 300, 310]), [none; 3], "too late");
+    assert_eq!(beat(271, false, &[299]), [none]);
+    assert_eq!(beat(310, true, &[310, 350]), [none, none], "it was over before: another one renews it");
 }
 
 #[test]

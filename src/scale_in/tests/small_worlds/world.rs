@@ -13,6 +13,7 @@ use crate::groups::hooks::{HookState, TerminatingHooks};
 use crate::k8s::names;
 use crate::scale_in::action::Action;
 use crate::scale_in::deadline::OurLimit;
+use crate::scale_in::held_since::Span;
 use crate::scale_in::eviction_rate::Permit;
 use crate::scale_in::load_balancers::Targets;
 use crate::scale_in::membership::Membership;
@@ -330,7 +331,7 @@ impl World {
             instance,
             hook: HookState::Known(TerminatingHooks { ours, ..TerminatingHooks::default() }),
             heartbeats_denied: false,
-            held_since: Some(at(0)),
+            held: Some(Span { since: at(0), ends: None }),
             expected: None,
             notices: &[],
             memory,
