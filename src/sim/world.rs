@@ -124,7 +124,7 @@ async fn join(mut events: UnboundedReceiver<Entry>, aws: &Aws, cluster: &Cluster
                 let Some(snapshot) = aws.instance(&instance) else { continue };
                 let name = names.entry(instance.clone()).or_insert_with(|| snapshot.private_dns_name());
                 let before = bearers.insert(name.clone(), instance.clone());
-                if before == Some(instance) && cluster.node(name).is_some() {
+                if before == Some(instance) && cluster.has_node(name) {
                     cluster.revive(name);
                     continue;
                 }
@@ -190,7 +190,7 @@ async fn balance(aws: &Aws, cluster: &Cluster) {
 
 /// Ends everything on a machine. Its Node, if it joined, stays while the instance exists.
 fn switch_off(cluster: &Cluster, node: &str) {
-    if cluster.node(node).is_some() {
+    if cluster.has_node(node) {
         cluster.crash(node);
     } else {
         cluster.power_off(node);

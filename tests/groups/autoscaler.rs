@@ -107,9 +107,7 @@ async fn a_node_that_cluster_autoscaler_drains_itself_is_not_waited_for_as_one_t
         };
         let (drained, ()) = tokio::join!(drain, more);
         drained.expect("deleted");
-        assert!(
-            scene.world.until(GONE, |w| w.cluster.node(&node).is_none() && scene.running("new") == 2).await
-        );
+        assert!(scene.world.until(GONE, |w| !w.cluster.has_node(&node) && scene.running("new") == 2).await);
         nothing_failed(&autoscaler, version);
         assert_eq!(
             (autoscaler.bought(), scene.desired()),
@@ -129,7 +127,7 @@ async fn a_node_to_be_replaced_whose_budget_needs_the_replacement_first_is_relea
         let autoscaler = Loop::start(&scene, Options::of(version));
         let node = scene.world.cluster.node_names().remove(0);
         scene.annotate(&node, "replace").await;
-        assert!(scene.world.until(LONG, |w| w.cluster.node(&node).is_none()).await, "{version:?}");
+        assert!(scene.world.until(LONG, |w| !w.cluster.has_node(&node)).await, "{version:?}");
         nothing_failed(&autoscaler, version);
     }
 }

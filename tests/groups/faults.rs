@@ -93,7 +93,7 @@ async fn a_scale_in_under_way_goes_on_while_groups_cannot_be_seen() {
         Operation::DescribeLaunchTemplateVersions,
     ];
     scene.world.aws.throttle_for(&reads, Duration::from_hours(1));
-    let gone = scene.world.until(Duration::from_mins(30), |w| w.cluster.node(&name).is_none()).await;
+    let gone = scene.world.until(Duration::from_mins(30), |w| !w.cluster.has_node(&name)).await;
     assert!(gone, "the workloads need 15 minutes, which is more than a snapshot lasts");
     assert_eq!(code(&scene.groups().await), Code::Unavailable);
     assert_eq!(scene.desired(), 1);

@@ -181,7 +181,7 @@ async fn heartbeats_of_forty_instances_leave_room_for_others_in_the_bucket_that_
     scene.until_released(&last).await;
     let took = released_at(&scene.world, &last).duration_since(requested);
     assert!(took <= SignedDuration::from_secs(120), "{took}");
-    scene.until(|w| machines.iter().all(|machine| w.cluster.node(&machine.name).is_none())).await;
+    scene.until(|w| machines.iter().all(|machine| !w.cluster.has_node(&machine.name))).await;
     assert_nothing_lost(&scene.world);
     for machine in &machines {
         assert!(longest_silence(&scene.world, machine) <= SignedDuration::from_secs(55));
@@ -365,7 +365,7 @@ async fn after_a_restart_one_question_tells_since_when_forty_instances_of_a_grou
     let asked = scene.world.aws.calls(Operation::DescribeScalingActivities) - asked_before;
     // Discovery may ask too, for why the group is short of instances.
     assert!((1..=2).contains(&asked), "{asked}");
-    scene.until(|w| machines.iter().all(|machine| w.cluster.node(&machine.name).is_none())).await;
+    scene.until(|w| machines.iter().all(|machine| !w.cluster.has_node(&machine.name))).await;
     assert_nothing_lost(&scene.world);
 }
 
@@ -444,7 +444,7 @@ async fn a_node_whose_scale_in_is_called_off_is_open_again_only_when_its_termina
             scene.pass_some(seconds(600)).await;
             assert!(is_open(&scene.world) && scene.world.aws.calls(TERMINATE) == 1);
         } else {
-            let gone = |w: &World| w.cluster.node(&machine.name).is_none();
+            let gone = |w: &World| !w.cluster.has_node(&machine.name);
             scene.until(|w| is_open(w) || gone(w)).await;
             assert!(gone(&scene.world), "opened while its machine ended");
         }

@@ -76,7 +76,8 @@ async fn without_heartbeats(group: GroupSpec, cut_off: Option<u64>, grace: u32) 
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_aws_takes_no_heartbeats_a_pod_that_its_budget_keeps_is_deleted_with_its_whole_grace_before_the_hold_ends() {
+async fn where_aws_takes_no_heartbeats_a_pod_that_its_budget_keeps_is_deleted_with_its_whole_grace_before_the_hold_ends()
+ {
     for cut_off in [None, Some(3_600)] {
         let (scene, machine) = without_heartbeats(held_group(2, 300), cut_off, 60).await;
         scene.until_gone(&machine).await;

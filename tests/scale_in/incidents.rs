@@ -123,7 +123,7 @@ async fn the_node_object_is_deleted_before_the_group_takes_the_machine() {
     scene.run([pod("web").on(&machine.name).grace(300).exits_after(250)]).await;
     let nodes: Api<Node> = Api::all(cluster(&scene).client());
     nodes.delete(&machine.name, &DeleteParams::default()).await.expect("deleted");
-    scene.until(|w| w.cluster.node(&machine.name).is_none()).await;
+    scene.until(|w| !w.cluster.has_node(&machine.name)).await;
     scene.scale_in(&machine, Cause::Group).await;
     scene.until_released(&machine).await;
     assert!(has_exited(&scene.world, "web"));
@@ -159,7 +159,7 @@ async fn an_etcd_backup_is_restored_in_mid_drain() {
     scene.scale_in(&machine, Cause::Autoscaler).await;
     scene.until(|w| is_asked(w, "web")).await;
     cluster(&scene).restore(&backup);
-    assert!(scene.world.until(seconds(900), |w| w.cluster.node(&machine.name).is_none()).await);
+    assert!(scene.world.until(seconds(900), |w| !w.cluster.has_node(&machine.name)).await);
     assert_nothing_lost(&scene.world);
     assert_eq!((terminations(&scene.world, &machine).len(), decrements(&scene.world)), (1, 1));
 }
@@ -178,7 +178,7 @@ async fn a_backup_that_is_older_than_what_was_seen_does_not_make_the_program_bli
     scene.pass_some(seconds(30)).await;
     scene.run([pod("web").on(&machine.name).exits_after(20)]).await;
     scene.scale_in(&machine, Cause::Operator).await;
-    assert!(scene.world.until(seconds(1_000), |w| w.cluster.node(&machine.name).is_none()).await);
+    assert!(scene.world.until(seconds(1_000), |w| !w.cluster.has_node(&machine.name)).await);
     scene.assert_left_well(&machine);
 }
 
@@ -190,7 +190,7 @@ async fn a_write_that_is_overtaken_time_and_again_is_made_in_the_end() {
         scene.run([pod("web").on(&machine.name).exits_after(20)]).await;
         cluster(&scene).fail_next(8, Verb::Patch, "nodes", Fault::Overtaken);
         scene.scale_in(&machine, Cause::Operator).await;
-        assert!(scene.world.until(seconds(1_000), |w| w.cluster.node(&machine.name).is_none()).await);
+        assert!(scene.world.until(seconds(1_000), |w| !w.cluster.has_node(&machine.name)).await);
         scene.assert_left_well(&machine);
     }
 }
@@ -380,7 +380,7 @@ async fn a_held_job_on_a_dead_node_does_not_hold_the_node() {
     cluster(&scene).kill_kubelet(&machine.name);
     scene.until(|w| !w.cluster.is_ready(&machine.name)).await;
     scene.scale_in(&machine, Cause::Autoscaler).await;
-    assert!(scene.world.until(seconds(600), |w| w.cluster.node(&machine.name).is_none()).await);
+    assert!(scene.world.until(seconds(600), |w| !w.cluster.has_node(&machine.name)).await);
 }
 
 #[tokio::test(start_paused = true)]

@@ -89,7 +89,7 @@ async fn killed_again_and_again() {
         scene.scale_in(&machine, Cause::Autoscaler).await;
         while scene.node(&machine.name).is_some() {
             scene.kill().await;
-            let _gone = scene.world.until(seconds(3), |w| w.cluster.node(&machine.name).is_none()).await;
+            let _gone = scene.world.until(seconds(3), |w| !w.cluster.has_node(&machine.name)).await;
         }
         ends_well(&scene, &machine).await;
     }
@@ -102,7 +102,7 @@ async fn killed_again_and_again_while_the_group_takes_the_instance_out() {
     scene.scale_in(&machine, Cause::Group).await;
     while scene.node(&machine.name).is_some() {
         scene.kill().await;
-        let _gone = scene.world.until(seconds(3), |w| w.cluster.node(&machine.name).is_none()).await;
+        let _gone = scene.world.until(seconds(3), |w| !w.cluster.has_node(&machine.name)).await;
     }
     scene.assert_left_well(&machine);
     assert_eq!((scene.world.aws.calls(TERMINATE), decrements(&scene.world)), (0, 0));

@@ -333,7 +333,7 @@ async fn a_node_that_its_group_ends_without_a_hook_is_told_and_counted_once() {
     let instance = of_node(&watched.world).expect("in the group");
     watched.world.aws.terminate(&instance.id, TerminationCause::Rebalance);
     watched.until_it_tells(undrained, 1.0).await;
-    watched.until(|w| w.cluster.node(&node).is_none()).await;
+    watched.until(|w| !w.cluster.has_node(&node)).await;
     assert_eq!(value(&watched.scrape().await, undrained), Some(1.0));
     let told =
         |event: &Event| matches!(event, Event::KubernetesEvent { reason, .. } if reason == "ScaleInNotHeld");
@@ -367,6 +367,6 @@ async fn scale_ins_that_load_balancers_hold_are_counted() {
     watched.wish_away(&watched.nodes[0]).await;
     watched.until_it_tells(held, 1.0).await;
     let node = watched.nodes[0].clone();
-    watched.until(|w| w.cluster.node(&node).is_none()).await;
+    watched.until(|w| !w.cluster.has_node(&node)).await;
     assert_eq!(value(&watched.scrape().await, held), Some(0.0));
 }

@@ -86,7 +86,7 @@ async fn dead_for_three_hours(drain_timeout: Option<Duration>) {
     let back = scene.world.clock.now();
     scene.bring_back();
     let _second = another(&scene);
-    scene.until(|w| machines.iter().all(|machine| w.cluster.node(&machine.name).is_none())).await;
+    scene.until(|w| machines.iter().all(|machine| !w.cluster.has_node(&machine.name))).await;
     assert_whole(&scene.world);
     for machine in &machines {
         let [group, ours] = terminations(&scene.world, machine)[..] else {

@@ -113,7 +113,7 @@ async fn forty_nodes_that_the_group_ends_at_once_are_evicted_within_two_seconds_
     for machine in &machines {
         scene.world.aws.terminate(&machine.instance, TerminationCause::Rebalance);
     }
-    scene.until(|w| machines.iter().all(|machine| w.cluster.node(&machine.name).is_none())).await;
+    scene.until(|w| machines.iter().all(|machine| !w.cluster.has_node(&machine.name))).await;
     let sent = world_sent(&scene.world, &url, "Lifecycle Action");
     let asked = asked(&scene.world, "web-");
     assert_eq!(asked.len(), 200);
@@ -158,7 +158,7 @@ async fn a_replacement_that_is_there_before_its_predecessor_has_left_is_in_the_t
     scene.until(|w| is_asked(w, "slow")).await;
     scene.until_target(2).await;
     assert_eq!(live(&scene.world), 3, "while both are there");
-    scene.target_stays(2, |w| w.cluster.node(&machine.name).is_none()).await;
+    scene.target_stays(2, |w| !w.cluster.has_node(&machine.name)).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -178,7 +178,7 @@ async fn messages_that_are_lost_doubled_late_and_out_of_order_change_nothing_but
         for machine in &machines {
             scene.scale_in(machine, Cause::Group).await;
         }
-        scene.until(|w| machines.iter().all(|m| w.cluster.node(&m.name).is_none())).await;
+        scene.until(|w| machines.iter().all(|m| !w.cluster.has_node(&m.name))).await;
         assert_eq!(asked(&scene.world, "web-").len(), 6, "seed {seed}: each once");
         for machine in &machines {
             scene.assert_left_well(machine);

@@ -57,7 +57,7 @@ async fn of_many_pods_that_go_at_once_some_are_told_and_every_node_is() {
     });
     scene.run(pods).await;
     scene.delete(&machines).await.expect("accepted");
-    scene.until(|w| machines.iter().all(|machine| w.cluster.node(&machine.name).is_none())).await;
+    scene.until(|w| machines.iter().all(|machine| !w.cluster.has_node(&machine.name))).await;
     assert_eq!(asked(&scene.world, "web-").len(), 400);
     let names = (0..50).flat_map(|n| (0..8).map(move |p| format!("web-{n}-{p}")));
     let told: usize = names.map(|name| pod_notes(&scene.world, &name, "ScaleInEvicted").len()).sum();

@@ -201,7 +201,7 @@ async fn pods_that_their_owner_binds_to_the_node_by_name_come_back_and_are_evict
         scene.run([replica_set("bound", 1).bound_to(&machine.name).grace(30).exits_after(5)]).await;
         scene.run([pod("web").on(&machine.name).grace(600).exits_after(400)]).await;
         scene.scale_in(&machine, Cause::Autoscaler).await;
-        let is_gone = scene.world.until(seconds(1_800), |w| w.cluster.node(&machine.name).is_none()).await;
+        let is_gone = scene.world.until(seconds(1_800), |w| !w.cluster.has_node(&machine.name)).await;
         let asked = asked(&scene.world, "bound-");
         let evicted: Vec<_> = asked.iter().filter(|(_, by, _)| *by == By::Eviction).collect();
         assert!(is_gone && (2..=4).contains(&evicted.len()), "{is_gone}, {} evictions", evicted.len());

@@ -188,7 +188,7 @@ impl Scene {
     }
 
     pub(crate) async fn until_gone(&self, machine: &Machine) {
-        self.until(|w| w.cluster.node(&machine.name).is_none()).await;
+        self.until(|w| !w.cluster.has_node(&machine.name)).await;
     }
 }
 

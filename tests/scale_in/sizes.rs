@@ -31,7 +31,7 @@ async fn ten_times(mut scene: Scene) {
     for _ in 0..2 {
         scene.delete(std::slice::from_ref(&machine)).await.expect("gone from the group, its Node is not");
     }
-    scene.target_stays(2, |w| w.cluster.node(&machine.name).is_none()).await;
+    scene.target_stays(2, |w| !w.cluster.has_node(&machine.name)).await;
 
     assert_eq!((scene.world.aws.calls(TERMINATE), decrements(&scene.world)), (1, 1));
     assert_eq!(scene.world.aws.group("web").expect("the group").desired, 2);
@@ -57,7 +57,7 @@ async fn a_lost_termination(scene: Scene, lose: Lose, calls: usize) {
     scene.target_stays(2, |w| w.aws.calls(TERMINATE) == 1).await;
     // What became of it cannot be seen for a while, longer than the pause before another try.
     scene.world.aws.fail_next(Operation::DescribeAutoScalingGroups, 12);
-    scene.target_stays(2, |w| w.cluster.node(&machine.name).is_none()).await;
+    scene.target_stays(2, |w| !w.cluster.has_node(&machine.name)).await;
     assert_eq!((scene.world.aws.calls(TERMINATE), decrements(&scene.world)), (calls, 1));
     scene.assert_left_well(&machine);
 }

@@ -82,7 +82,7 @@ async fn a_leader_leads_on_though_every_write_of_its_lease_takes_four_seconds() 
         assert!(!text.contains("the Lease cannot be read or written"), "{text}");
         assert_eq!(text.matches("this process leads").count(), 1, "{text}");
         scene.scale_in(&machine, Cause::Group).await;
-        let is_gone = scene.world.until(seconds(600), |w| w.cluster.node(&machine.name).is_none()).await;
+        let is_gone = scene.world.until(seconds(600), |w| !w.cluster.has_node(&machine.name)).await;
         assert!(is_gone, "{}", log.text());
         scene.assert_left_well(&machine);
     }
@@ -159,7 +159,7 @@ async fn a_node_whose_every_write_takes_as_long_as_a_webhook_may_is_scaled_in() 
     scene.run([pod("web").on(&machine.name).grace(60).exits_after(30)]).await;
     hang.begin();
     scene.scale_in(&machine, Cause::Operator).await;
-    let is_gone = scene.world.until(seconds(600), |w| w.cluster.node(&machine.name).is_none()).await;
+    let is_gone = scene.world.until(seconds(600), |w| !w.cluster.has_node(&machine.name)).await;
     assert!(is_gone, "not within ten minutes");
     scene.assert_left_well(&machine);
 }

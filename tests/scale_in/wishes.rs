@@ -58,7 +58,7 @@ async fn of_many_wishes_no_more_are_carried_out_at_once_than_are_allowed_and_the
         assert_eq!(most, 2, "killed: {killed}");
         let names: Vec<&String> = wished.iter().map(|machine| &machine.name).collect();
         assert_eq!(begun(&scene.world).iter().collect::<Vec<_>>(), names, "killed: {killed}");
-        scene.until(|w| wished.iter().all(|machine| w.cluster.node(&machine.name).is_none())).await;
+        scene.until(|w| wished.iter().all(|machine| !w.cluster.has_node(&machine.name))).await;
         assert_nothing_lost(&scene.world);
     }
 }
@@ -159,7 +159,7 @@ async fn a_group_whose_launches_fail_is_not_emptied_by_wishes_to_replace_its_nod
         scene.pass_some(seconds(3_600)).await;
         assert_eq!(begun(&scene.world).len(), 1, "the next one waits for a replacement");
         scene.world.aws.fail_launches("web", LaunchFailure::InsufficientCapacity, 0);
-        scene.until(|w| machines.iter().all(|machine| w.cluster.node(&machine.name).is_none())).await;
+        scene.until(|w| machines.iter().all(|machine| !w.cluster.has_node(&machine.name))).await;
         assert_nothing_lost(&scene.world);
     }
 }

@@ -53,6 +53,11 @@ impl Cluster {
         self.read(|state| typed(state.store.get(Resource::Nodes, &Name::cluster(name))?, Shape::Full))
     }
 
+    /// Whether a Node exists.
+    pub fn has_node(&self, name: &str) -> bool {
+        self.read(|state| state.store.get(Resource::Nodes, &Name::cluster(name)).is_some())
+    }
+
     /// Whether a Node exists and is Ready.
     pub fn is_ready(&self, node: &str) -> bool {
         let ready = |node: &std::sync::Arc<Object>| node.condition("Ready");

@@ -81,7 +81,7 @@ impl Cast {
         let patch = json!({ "metadata": { "annotations": { RECORD: "now" } } });
         let nodes: Api<Node> = Api::all(self.world.cluster.client());
         nodes.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await?;
-        self.until("a node has gone", |world| world.cluster.node(&name).is_none()).await?;
+        self.until("a node has gone", |world| !world.cluster.has_node(&name)).await?;
         self.until("every pod runs again", pods_run).await
     }
 

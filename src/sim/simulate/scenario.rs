@@ -255,7 +255,7 @@ impl Scenario {
     }
 
     async fn until_gone(&self, node: &str) -> anyhow::Result<()> {
-        self.until(&format!("{node} has gone"), |world| world.cluster.node(node).is_none()).await
+        self.until(&format!("{node} has gone"), |world| !world.cluster.has_node(node)).await
     }
 
     /// The node that runs a pod of this ReplicaSet, the first by name.

@@ -148,7 +148,11 @@ fn a_call_that_ends_is_of_one_instance_and_no_other() {
     let in_flight = Held { in_flight: true, ..held() };
     let mut held = BTreeMap::from(["i-1", "i-2"].map(|id| (id.into(), in_flight.clone())));
     let pause = SignedDuration::from_secs(24);
-    hear(&mut held, Done::Step { instance: "i-2".into(), pause, renewed: None, ends: None, error: None }, at(100));
+    hear(
+        &mut held,
+        Done::Step { instance: "i-2".into(), pause, renewed: None, ends: None, error: None },
+        at(100),
+    );
     assert_eq!((held["i-1"].in_flight, held["i-1"].next), (true, at(30)));
     assert_eq!((held["i-2"].in_flight, held["i-2"].next), (false, at(124)));
 }

@@ -246,7 +246,7 @@ async fn the_same_seed_gives_the_same_history() {
         sim.cluster.add(node("n1")).add(node("n2")).add(replica_set("web", 5)).add(daemon_set("logs"));
         sim.running("web", 5).await;
         sim.cluster.power_off("n1");
-        sim.until("n1 is gone", |cluster| cluster.node("n1").is_none()).await;
+        sim.until("n1 is gone", |cluster| !cluster.has_node("n1")).await;
         sim.running("web", 5).await;
         sim.cluster.journal()
     };

@@ -99,7 +99,7 @@ async fn a_power_off_cuts_workloads_short_then_the_node_goes_then_its_pods() {
         |entry: &Entry| matches!(entry.what, Event::CutShort { by: Cut::PowerOff, .. }) && entry.at == off;
     assert_eq!(sim.cluster.count(cuts), 2, "the DaemonSet pod does not count");
     assert_eq!(sim.cluster.pods_on("n1").len(), 3, "the API does not know yet");
-    sim.until("the node is gone", |cluster| cluster.node("n1").is_none()).await;
+    sim.until("the node is gone", |cluster| !cluster.has_node("n1")).await;
     sim.until("its pods are gone", |cluster| cluster.pods_on("n1").is_empty()).await;
     let removed = moment(&sim.cluster, |event| matches!(event, Event::NodeRemoved { .. }));
     assert_eq!(removed.duration_since(off).as_secs(), 5);

@@ -48,7 +48,7 @@ async fn a_request_that_arrives_while_the_api_server_is_down_is_lost() {
         tokio::time::sleep(Duration::from_secs(1)).await;
         sim.cluster.api_down_for(Duration::from_secs(5));
     });
-    assert!(deleted.is_err() && sim.cluster.node("n1").is_some());
+    assert!(deleted.is_err() && sim.cluster.has_node("n1"));
 }
 
 #[tokio::test(start_paused = true)]

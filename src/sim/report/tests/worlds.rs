@@ -51,7 +51,7 @@ async fn a_drain_of_a_simulated_cluster_is_told_from_its_journal() {
     pods.delete(&agent[0], &DeleteParams::default()).await.expect("deleted");
     tokio::time::sleep(Duration::from_secs(5)).await;
     cluster.power_off(NODE);
-    assert!(cluster.until(limit, |cluster| cluster.node(NODE).is_none()).await);
+    assert!(cluster.until(limit, |cluster| !cluster.has_node(NODE)).await);
 
     let journal = cluster.journal();
     let scheduled = journal.iter().filter_map(|entry| match &entry.what {
