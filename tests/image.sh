@@ -9,8 +9,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 out=${CARGO_TARGET_DIR:-$PWD/target}/image
 # Bytes: compressed, and of the binary.
-most=16000000
-most_of_binary=40000000
+most=12000000
+most_of_binary=25000000
 is_released=1
 if [ "${PROFILE:-release}" != release ]; then
   echo "tests/image.sh: PROFILE=$PROFILE: NOT CHECKED is what only a released binary holds: sizes, no simulated worlds, no path of this machine"

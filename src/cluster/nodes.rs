@@ -4,7 +4,7 @@
 //! watch does not undo it. A list replaces whatever was known before it was requested: an API server that was restored
 //! from a backup counts from an older version.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -45,7 +45,7 @@ struct Inner {
     words: Interner,
     by_name: BTreeMap<NodeName, Arc<NodeView>>,
     /// More than one Node if a kubelet came back under another name, or if somebody made a Node up.
-    by_instance: BTreeMap<InstanceId, BTreeSet<NodeName>>,
+    by_instance: HashMap<InstanceId, BTreeSet<NodeName>>,
     /// How many Nodes are not heard of, though nobody has shut their machines down ...
     silent: usize,
     /// ... and how many are of machines that somebody has, as a warm pool does.
@@ -120,11 +120,6 @@ impl Nodes {
     /// Whether several Nodes name this instance.
     pub fn has_twins(&self, instance: &str) -> bool {
         self.lock().by_instance.get(instance).is_some_and(|names| names.len() > 1)
-    }
-
-    /// Every Node's name.
-    pub fn names(&self) -> Vec<NodeName> {
-        self.lock().by_name.keys().cloned().collect()
     }
 
     /// Every Node.

@@ -21,7 +21,7 @@ mod view;
 mod warm_pools;
 pub mod weights;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ pub struct Snapshot {
     /// By name.
     pub groups: BTreeMap<GroupName, Arc<Group>>,
     /// Where an instance is, by instance id.
-    pub by_instance: Arc<BTreeMap<InstanceId, Place>>,
+    pub by_instance: Arc<HashMap<InstanceId, Place>>,
     /// Groups that disappeared a moment ago, by name: cluster-autoscaler may still ask for them.
     pub gone: BTreeMap<GroupName, Gone>,
 }

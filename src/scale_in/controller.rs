@@ -2,7 +2,6 @@
 //!
 //! Level-triggered: which Nodes need one follows from what is seen, so a missed event or a restart loses nothing.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tokio::task::{JoinError, JoinSet};
@@ -13,7 +12,8 @@ use super::heartbeat;
 use super::load_balancers;
 use super::notices;
 use super::workers::Workers;
-use crate::k8s::{GroupName, NodeName};
+use crate::cluster::NodeView;
+use crate::k8s::GroupName;
 
 /// A part of the controller ended that should run for ever.
 #[derive(Debug, thiserror::Error)]
@@ -39,19 +39,18 @@ pub async fn run(shared: Arc<Shared>) -> Result<(), ControllerError> {
     let mut workers = Workers::default();
     let mut groups = shared.groups.versions();
     let mut notices = shared.notices.versions();
-    let mut to_check: BTreeSet<NodeName> = tokio::select! {
+    let mut to_check: Vec<Arc<NodeView>> = tokio::select! {
         biased;
         () = shared.stop.cancelled() => return Ok(()),
         Some(ended) = watches.join_next() => return Err(ControllerError::Ended(ended?)),
         Some(ended) = queues.join_next() => return Err(ControllerError::Ended(ended?)),
-        () = shared.nodes.synced() => shared.nodes.names().into_iter().collect(),
+        () = shared.nodes.synced() => shared.nodes.all(),
     };
     // What Nodes carry now was written by an earlier run or another replica.
     let mut at_start = true;
     loop {
         let snapshot = shared.groups.latest();
-        for name in to_check {
-            let Some(node) = shared.nodes.get(&name) else { continue };
+        for node in to_check {
             // A worker finds out by itself when nothing is left to do.
             let needs_one = || {
                 let instance = membership(snapshot.as_deref(), &node);
@@ -60,7 +59,7 @@ pub async fn run(shared: Arc<Shared>) -> Result<(), ControllerError> {
                 let twins = if is_marked { twins_of(&shared, &node) } else { Vec::new() };
                 needs_worker(&shared, &node, &twins, &instance)
             };
-            if !workers.has(&name) && needs_one() {
+            if !workers.has(&node.name) && needs_one() {
                 let is_seen = |group: &GroupName| {
                     snapshot.as_ref().is_some_and(|snapshot| snapshot.groups.contains_key(group))
                 };
@@ -68,7 +67,7 @@ pub async fn run(shared: Arc<Shared>) -> Result<(), ControllerError> {
                 if node.scale_in().is_some_and(|record| !is_seen(&record.group)) {
                     shared.groups.refresh_soon();
                 }
-                workers.start(&shared, &name, at_start);
+                workers.start(&shared, &node.name, at_start);
             }
         }
         at_start = false;
@@ -78,9 +77,9 @@ pub async fn run(shared: Arc<Shared>) -> Result<(), ControllerError> {
             Some(ended) = watches.join_next() => return Err(ControllerError::Ended(ended?)),
             Some(ended) = queues.join_next() => return Err(ControllerError::Ended(ended?)),
             // The Node may have changed since its worker last saw it.
-            Some(name) = workers.ended(&shared) => name.into_iter().collect(),
-            names = shared.nodes.changed() => names,
-            Ok(()) = groups.changed() => shared.nodes.names().into_iter().collect(),
+            Some(name) = workers.ended(&shared) => name.and_then(|name| shared.nodes.get(&name)).into_iter().collect(),
+            names = shared.nodes.changed() => names.iter().filter_map(|name| shared.nodes.get(name)).collect(),
+            Ok(()) = groups.changed() => shared.nodes.all(),
             Ok(()) = notices.changed() => noticed(&shared),
         };
     }
@@ -99,9 +98,8 @@ async fn named(name: &'static str, part: impl Future<Output = ()>) -> &'static s
 }
 
 /// The Nodes of instances of which AWS has told something.
-fn noticed(shared: &Shared) -> BTreeSet<NodeName> {
-    let instances = shared.notices.instances();
-    instances.iter().flat_map(|id| shared.nodes.of_instance(id)).map(|node| node.name.clone()).collect()
+fn noticed(shared: &Shared) -> Vec<Arc<NodeView>> {
+    shared.notices.instances().iter().flat_map(|id| shared.nodes.of_instance(id)).collect()
 }
 
 type Watch = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
