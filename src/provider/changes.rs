@@ -54,7 +54,7 @@ impl Provider {
         let decide = |group: &Group| {
             sizes::increased(&group.asg, delta, |i| self.scale_ins.leaves(&group.asg.name, i))
         };
-        let (deadline, group) = (Deadline::start(), &self.checked(group, &decide)?);
+        let (deadline, group) = (Deadline::start(), &self.checked(group, decide)?);
         let lock = deadline.call(OTHER_CHANGE, self.groups.lock(group)).await?;
         let fresh = self.fresh_group(deadline, group).await?;
         let to = decide(&fresh)?;
@@ -66,7 +66,7 @@ impl Provider {
     pub(super) async fn decrease_target_size(&self, group: &GroupName, delta: i32) -> Result<(), RpcError> {
         let decide =
             |group: &Group| sizes::decreased(&group.asg, delta, |i| self.scale_ins.will_decrement(&i.id));
-        let (deadline, group) = (Deadline::start(), &self.checked(group, &decide)?);
+        let (deadline, group) = (Deadline::start(), &self.checked(group, decide)?);
         // The minimum is kept with what is accepted meanwhile.
         let _accepting = deadline.call(OTHER_CHANGE, self.groups.accepting(group)).await?;
         let lock = deadline.call(OTHER_CHANGE, self.groups.lock(group)).await?;

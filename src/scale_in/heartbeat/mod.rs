@@ -254,8 +254,8 @@ fn let_go_at(
     let hook = shared.hooks.last_seen_since(&held.group, since);
     let ours = our_limit(shared.groups.latest().as_deref(), &shared.settings, &held.group);
     // Nothing but us ends a retained one.
-    let hold = hook.as_ref().map(|hook| HeldBy { hook, span: Span { since, ends: None } });
-    let limit = deadline::hold_limit(ours, since, hold).filter(|_| held.lifecycle.is_held());
+    let by_hook = hook.as_ref().map(|hook| HeldBy { hook, span: Span { since, ends: None } });
+    let limit = deadline::hold_limit(ours, since, by_hook).filter(|_| held.lifecycle.is_held());
     nodeless::let_go_at(past, held.seen, whole_since, shared.holds.needed(instance), limit)
 }
 
