@@ -90,7 +90,7 @@ async fn where_aws_takes_no_heartbeats_a_pod_that_its_budget_keeps_is_deleted_wi
 #[tokio::test(start_paused = true)]
 async fn heartbeats_that_fail_for_a_while_cost_no_budget() {
     // What is left of 300 s when the first one fails is less than this grace.
-    let (scene, machine) = without_heartbeats(held_group(2, 300), Some(150), 200).await;
+    let (scene, machine) = without_heartbeats(held_group(2, 300), Some(180), 200).await;
     scene.pass_some(seconds(1_200)).await;
     assert!(asked(&scene.world, "web").is_empty(), "{:?}", asked(&scene.world, "web"));
     scene.remove::<PodDisruptionBudget>("web").await;

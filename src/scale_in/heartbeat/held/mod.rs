@@ -28,11 +28,9 @@ const MISSED_FOR: Duration = Duration::from_mins(2);
 /// are given is the rest ...
 const ENDS_AFTER_PART: i32 = 4;
 
-/// ... and for so long at least.
-const ENDS_AFTER: SignedDuration = SignedDuration::from_secs(30);
-
-/// A refresh shows by then that a hold has ended.
-const SHOWN_BY_THEN: SignedDuration = SignedDuration::from_mins(1);
+/// ... and for so long at least: a leader that alone is cut off from AWS has given its Lease back by then, to one that has had its own
+/// heartbeats taken.
+const ENDS_AFTER: SignedDuration = SignedDuration::from_secs(75);
 
 /// Pause before asking again since when an instance is held. Deadlines are minutes at least.
 const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
@@ -128,12 +126,12 @@ impl Held {
         }
     }
 
-    /// When AWS ceases to hold it because it takes no heartbeats, once that has lasted. A hold that has ended by that, and is seen still, was
+    /// When AWS ceases to hold it because it takes no heartbeats, once that has lasted. A hold that is over by that, and is seen still, was
     /// renewed by another replica.
     pub(super) fn ends(&self, now: Timestamp) -> Option<Timestamp> {
         let (first, ends) = self.failing?;
         let sure = later(first, ENDS_AFTER.max(ends.duration_since(first) / ENDS_AFTER_PART));
-        (sure < ends && (sure..later(ends, SHOWN_BY_THEN)).contains(&now)).then_some(ends)
+        (sure..ends).contains(&now).then_some(ends)
     }
 
     /// Whether the next step is due.

@@ -160,24 +160,23 @@ fn a_call_that_ends_is_of_one_instance_and_no_other() {
 #[test]
 fn heartbeats_that_fail_for_a_quarter_of_what_was_left_end_the_hold_until_one_is_taken() {
     let mut held = BTreeMap::from([("i-1".into(), held())]);
-    let mut beat = |now, fails: bool, asked: &[i64]| {
+    let mut beat = |now, ends, fails: bool, asked: &[i64]| {
         let operation = crate::aws::Operation::RecordLifecycleActionHeartbeat;
         let error = fails.then(|| AwsError::Unreachable { operation, source: "timed out".into() });
         let (pause, renewed) = (SignedDuration::from_secs(1), None);
-        let done = Done::Step { instance: "i-1".into(), pause, renewed, ends: Some(at(300)), error };
+        let done = Done::Step { instance: "i-1".into(), pause, renewed, ends: Some(at(ends)), error };
         hear(&mut held, done, at(now));
         asked.iter().map(|now| held["i-1"].ends(at(*now))).collect::<Vec<_>>()
     };
-    let (none, some) = (None, Some(at(300)));
-    assert_eq!(beat(100, false, &[100, 299]), [none, none]);
-    assert_eq!(beat(140, true, &[140, 179]), [none, none]);
-    assert_eq!(beat(170, true, &[179, 180, 359, 360]), [none, some, some, none], "counted from the first");
-    assert_eq!(beat(200, false, &[200, 299]), [none, none], "one was taken");
-    assert_eq!(beat(240, true, &[269, 270]), [none, some], "half a minute at least");
-    assert_eq!(beat(250, false, &[299]), [none]);
-    assert_eq!(beat(270, true, &[299, 300, 310]), [none; 3], "too late");
-    assert_eq!(beat(271, false, &[299]), [none]);
-    assert_eq!(beat(310, true, &[310, 350]), [none, none], "it was over before: another one renews it");
+    let (none, some) = (None, Some(at(1_000)));
+    assert_eq!(beat(100, 1_000, false, &[100, 999]), [none, none]);
+    assert_eq!(beat(200, 1_000, true, &[200, 399]), [none, none]);
+    assert_eq!(beat(300, 1_000, true, &[399, 400, 999]), [none, some, some], "counted from the first");
+    assert_eq!(beat(450, 1_000, true, &[1_000]), [none], "over, or another one renews it");
+    assert_eq!(beat(500, 2_000, false, &[500, 999]), [none, none], "one was taken");
+    assert_eq!(beat(800, 1_000, true, &[874, 875]), [none, some], "so long at least");
+    assert_eq!(beat(850, 2_000, false, &[875]), [none]);
+    assert_eq!(beat(930, 1_000, true, &[999, 1_010]), [none, none], "too late");
 }
 
 #[test]
