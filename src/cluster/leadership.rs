@@ -72,6 +72,11 @@ impl Leadership {
         }
     }
 
+    /// Whether it leads without an election.
+    pub fn is_alone(&self) -> bool {
+        *self.standing.borrow() == Standing::Alone
+    }
+
     /// Since when it leads, if it does, by our clock.
     pub fn leads_since(&self) -> Timestamp {
         *self.since.lock().unwrap_or_else(PoisonError::into_inner)

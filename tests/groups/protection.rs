@@ -420,13 +420,15 @@ async fn an_instance_that_comes_while_the_others_are_about_to_be_released_is_rel
     }
 }
 
+/// A launch takes so long, and the group looks for a victim 91 s after its size was lowered.
+fn looks_after_91_seconds(launch: Duration) -> Timing {
+    let scale_in = Span::exactly(Duration::from_secs(91));
+    Timing { launch: Span::exactly(launch), scale_in, ..Timing::PUBLISHED }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_launch_that_is_not_recalled_stays_though_a_description_has_left_its_group_out_meanwhile() {
-    let timing = Timing {
-        launch: Span::exactly(Duration::from_mins(1)),
-        scale_in: Span::exactly(Duration::from_secs(91)),
-        ..Timing::PUBLISHED
-    };
+    let timing = looks_after_91_seconds(Duration::from_mins(1));
     let scene = Scene::with([group(GROUP, 3).timing(timing)]).await;
     scene.increase(1).await.expect("grown");
     tokio::time::sleep(Duration::from_secs(5)).await;
@@ -441,11 +443,7 @@ async fn a_launch_that_is_not_recalled_stays_though_a_description_has_left_its_g
 
 #[tokio::test(start_paused = true)]
 async fn a_launch_that_is_not_recalled_costs_nobody_though_the_group_looks_for_a_victim_91_seconds_later() {
-    let timing = Timing {
-        launch: Span::exactly(Duration::from_mins(1)),
-        scale_in: Span::exactly(Duration::from_secs(91)),
-        ..Timing::PUBLISHED
-    };
+    let timing = looks_after_91_seconds(Duration::from_mins(1));
     let scene = Scene::with([group(GROUP, 3).timing(timing)]).await;
     let before = scene.in_service(GROUP);
     scene.increase(1).await.expect("grown");
@@ -459,11 +457,7 @@ async fn a_launch_that_is_not_recalled_costs_nobody_though_the_group_looks_for_a
 
 #[tokio::test(start_paused = true)]
 async fn launches_that_are_not_recalled_cost_nobody_though_they_come_one_after_the_other() {
-    let timing = Timing {
-        launch: Span::exactly(Duration::from_secs(40)),
-        scale_in: Span::exactly(Duration::from_secs(91)),
-        ..Timing::PUBLISHED
-    };
+    let timing = looks_after_91_seconds(Duration::from_secs(40));
     let scene = Scene::with([group(GROUP, 3).timing(timing)]).await;
     let before = scene.in_service(GROUP);
     for seconds in [30, 5] {

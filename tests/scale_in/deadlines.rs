@@ -2,7 +2,7 @@
 
 use ebbtide::config::Config;
 use ebbtide::scale_in::OnDeadline;
-use ebbtide::sim::aws::{Event, GroupSpec, Operation};
+use ebbtide::sim::aws::{Event, GroupSpec, Lose, Operation, Trouble, Which};
 use ebbtide::sim::cluster::{By, PodSpec, budget, daemon_set, pod};
 use ebbtide::sim::program::config;
 use jiff::SignedDuration;
@@ -59,8 +59,8 @@ async fn a_pod_that_its_budget_keeps_is_deleted_with_its_whole_grace_before_the_
     }
 }
 
-/// AWS takes no heartbeats for `seconds`, from when a node is held with a pod that its budget never lets go.
-async fn without_heartbeats(group: GroupSpec, cut_off: Option<u64>, grace: u32) -> (Scene, Machine) {
+/// From when a node is held, with a pod that its budget never lets go, AWS throttles heartbeats for so many seconds, or denies them for good.
+async fn without_heartbeats(group: GroupSpec, throttled: Option<u64>, grace: u32) -> (Scene, Machine) {
     const BEAT: &[Operation] = &[Operation::RecordLifecycleActionHeartbeat];
     let scene = Scene::with(group).await;
     let machine = scene.first();
@@ -68,7 +68,7 @@ async fn without_heartbeats(group: GroupSpec, cut_off: Option<u64>, grace: u32) 
     scene.run([pod("web").on(&machine.name).grace(grace).exits_after(50)]).await;
     scene.scale_in(&machine, Cause::Group).await;
     scene.until(|w| w.aws.calls(BEAT[0]) > 0).await;
-    match cut_off {
+    match throttled {
         Some(time) => scene.world.aws.throttle_for(BEAT, seconds(time)),
         None => scene.world.aws.deny(BEAT[0], true),
     }
@@ -78,8 +78,8 @@ async fn without_heartbeats(group: GroupSpec, cut_off: Option<u64>, grace: u32) 
 #[tokio::test(start_paused = true)]
 async fn where_aws_takes_no_heartbeats_a_pod_that_its_budget_keeps_is_deleted_with_its_whole_grace_before_the_hold_ends()
  {
-    for cut_off in [None, Some(3_600)] {
-        let (scene, machine) = without_heartbeats(held_group(2, 300), cut_off, 60).await;
+    for throttled in [None, Some(3_600)] {
+        let (scene, machine) = without_heartbeats(held_group(2, 300), throttled, 60).await;
         scene.until_gone(&machine).await;
         assert_deleted_at_its_last_call(&scene, &machine, 60);
         assert!(has_exited(&scene.world, "web") && !a_hook_timed_out(&scene.world));
@@ -88,9 +88,29 @@ async fn where_aws_takes_no_heartbeats_a_pod_that_its_budget_keeps_is_deleted_wi
 }
 
 #[tokio::test(start_paused = true)]
+async fn where_aws_answers_nothing_a_pod_that_its_budget_keeps_has_its_whole_grace_before_the_hook_times_out()
+{
+    for alone in [false, true] {
+        let config = Config { election: config().election.filter(|_| !alone), ..config() };
+        let scene = Scene::configured(held_group(2, 300), config).await;
+        let machine = scene.first();
+        scene.world.cluster.add(budget("web").min_available(1));
+        scene.run([pod("web").on(&machine.name).grace(20).exits_after(15)]).await;
+        scene.scale_in(&machine, Cause::Group).await;
+        scene.until(|w| w.aws.calls(Operation::RecordLifecycleActionHeartbeat) > 0).await;
+        let away = Which::any().lasting(seconds(3_600));
+        scene.world.aws.trouble(away, Trouble::Silent(Lose::BeforeEffect));
+        scene.until_gone(&machine).await;
+        let [(_, by, grace)] = asked(&scene.world, "web")[..] else { panic!("asked once") };
+        assert_eq!((by, grace), (By::Delete, 20), "alone: {alone}");
+        assert!(has_exited(&scene.world, "web") && a_hook_timed_out(&scene.world));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn heartbeats_that_fail_for_a_while_cost_no_budget() {
     // What is left of 300 s when the first one fails is less than this grace.
-    let (scene, machine) = without_heartbeats(held_group(2, 300), Some(180), 200).await;
+    let (scene, machine) = without_heartbeats(held_group(2, 300), Some(150), 200).await;
     scene.pass_some(seconds(1_200)).await;
     assert!(asked(&scene.world, "web").is_empty(), "{:?}", asked(&scene.world, "web"));
     scene.remove::<PodDisruptionBudget>("web").await;

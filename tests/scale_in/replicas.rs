@@ -7,12 +7,14 @@ use async_trait::async_trait;
 use ebbtide::aws::Aws;
 use ebbtide::config::Config;
 use ebbtide::sim::aws::Operation;
-use ebbtide::sim::cluster::{Fault, Verb, pod};
+use ebbtide::sim::cluster::{Fault, Verb, budget, pod};
 use ebbtide::sim::http::{Lost, Request, Response, World as Service, aws_client, kube_client};
 use ebbtide::sim::program::{Program, config, second};
+use ebbtide::sim::world::World;
 use ebbtide::telemetry::captured;
 use jiff::SignedDuration;
 use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use tracing::Level;
 
 use crate::journal_queries::{
@@ -201,18 +203,24 @@ async fn one_that_has_lost_the_api_server_ends_nothing_that_another_works_on() {
     assert_eq!((holder(&scene).as_str(), scene.world.aws.calls(TERMINATE)), ("ebbtide-1", 1));
 }
 
+/// Has another program lead, whose way to AWS can be cut.
+async fn led_by_one_on_a_cable(scene: &mut Scene, is_silent: bool) -> (Program, Arc<AtomicBool>) {
+    let cut = Arc::new(AtomicBool::new(false));
+    let aws = Cable { to: scene.world.aws.clone(), cut: Arc::clone(&cut), is_silent };
+    let aws = Aws::at(aws_client(Arc::new(aws)));
+    let second = Program::start_with(&scene.world, aws, scene.world.cluster.client(), other());
+    scene.take_down().await;
+    scene.until(|_| holder(scene) == "ebbtide-1").await;
+    scene.bring_back();
+    scene.ready().await;
+    (second, cut)
+}
+
 #[tokio::test(start_paused = true)]
 async fn one_that_has_lost_aws_lets_another_lead() {
     for is_silent in [false, true] {
         let mut scene = Scene::with(held_group(3, 60)).await;
-        let cut = Arc::new(AtomicBool::new(false));
-        let aws = Cable { to: scene.world.aws.clone(), cut: Arc::clone(&cut), is_silent };
-        let aws = Aws::at(aws_client(Arc::new(aws)));
-        let _second = Program::start_with(&scene.world, aws, scene.world.cluster.client(), other());
-        scene.take_down().await;
-        scene.until(|_| holder(&scene) == "ebbtide-1").await;
-        scene.bring_back();
-        scene.ready().await;
+        let (_second, cut) = led_by_one_on_a_cable(&mut scene, is_silent).await;
         let machine = scene.first();
         scene.run([pod("web").on(&machine.name).grace(90).exits_after(60)]).await;
         cut.store(true, Ordering::Relaxed);
@@ -225,6 +233,33 @@ async fn one_that_has_lost_aws_lets_another_lead() {
         scene.assert_left_well(&machine);
         scene.pass_some(seconds(600)).await;
         assert_eq!(holder(&scene), "ebbtide-0", "and AWS answers it");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_alone_is_cut_off_from_aws_overrides_no_budget_for_want_of_heartbeats() {
+    for is_silent in [false, true] {
+        let mut scene = Scene::with(held_group(3, 300)).await;
+        let (_second, cut) = led_by_one_on_a_cable(&mut scene, is_silent).await;
+        let machine = scene.first();
+        scene.world.cluster.add(budget("web").min_available(1));
+        scene.run([pod("web").on(&machine.name).grace(200).exits_after(10)]).await;
+        scene.scale_in(&machine, Cause::Group).await;
+        let beats = |n| move |w: &World| w.aws.calls(Operation::RecordLifecycleActionHeartbeat) >= n;
+        // One of each program, and the next ones.
+        scene.until(beats(2)).await;
+        let first = scene.world.clock.now();
+        scene.until(beats(4)).await;
+        let pause = scene.world.clock.now().duration_since(first) - SignedDuration::from_secs(5);
+        scene.pass_some(pause.unsigned_abs()).await;
+        assert_eq!(holder(&scene), "ebbtide-1");
+        cut.store(true, Ordering::Relaxed);
+        scene.pass_some(seconds(900)).await;
+        assert_eq!(holder(&scene), "ebbtide-0");
+        assert!(asked(&scene.world, "web").is_empty(), "silent: {is_silent}");
+        scene.remove::<PodDisruptionBudget>("web").await;
+        scene.until_gone(&machine).await;
+        scene.assert_left_well(&machine);
     }
 }
 

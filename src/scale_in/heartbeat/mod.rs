@@ -4,7 +4,8 @@
 //! Works from AWS alone: it goes on while the API server is down and before a restarted program has seen a Node. The hook
 //! of an instance without a Node is completed once nothing runs on it any more ([`nodeless`]), and one that its group retains
 //! is terminated then: nobody else would end it. Since when each is held is found out here too
-//! ([`held_since`](super::held_since)): deadlines count from then, whatever the record says.
+//! ([`held_since`](super::held_since)): deadlines count from then, whatever the record says. So is when a hold ends because AWS takes no
+//! heartbeats.
 
 mod held;
 
@@ -89,7 +90,8 @@ pub(super) async fn run(shared: Arc<Shared>) {
         }
         let known = held.iter().filter(|(_, held)| held.lifecycle != Lifecycle::Retained);
         let known = known.filter_map(|(instance, held)| {
-            let ends = held.ends(now).filter(|_| !is_kept(&shared, &held.group));
+            let is_so = |since| !is_kept(&shared, &held.group) && fails_for_all(&shared, since);
+            let ends = held.ends(now).filter(|_| held.fails_since().is_some_and(is_so));
             Some((instance.clone(), Span { since: held.since?, ends }))
         });
         shared.holds.publish(known.collect());
@@ -143,6 +145,15 @@ impl Failing {
             tracing::warn!(group, instance = name, lasts_seconds, again_seconds, error = %chain(error), "heartbeat or completion of the lifecycle hook failed, and is tried again");
         }
     }
+}
+
+/// Whether heartbeats that have failed since this moment are taken of no other replica either: AWS has answered this one since then, or it
+/// leads though AWS did not when it came to, or nobody else could.
+fn fails_for_all(shared: &Shared, since: Timestamp) -> bool {
+    let is_answered = shared.groups.latest().is_some_and(|snapshot| snapshot.taken_at > since);
+    let leads_since = shared.leadership.leads_since();
+    let led_unanswered = shared.groups.undescribed_since().is_some_and(|began| began < leads_since);
+    is_answered || led_unanswered || shared.leadership.is_alone()
 }
 
 /// Whether the group keeps an instance whose hook times out.

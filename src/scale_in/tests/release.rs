@@ -497,6 +497,13 @@ fn a_held_node_whose_hook_aws_does_not_tell_of_is_drained_as_if_it_were_short() 
     scene.hook = ours(hook(600), false);
     scene.plan();
     assert_eq!(scene.record().release_by, Some(at(59_400)));
+    // Its hold ends sooner where AWS takes no heartbeats.
+    scene.hold_ends = Some(at(250));
+    scene.plan();
+    assert_eq!(scene.record().release_by, Some(at(250)));
+    scene.hold_ends = None;
+    scene.plan();
+    assert_eq!(scene.record().release_by, Some(at(59_400)));
     // What is not held yet is not terminated under a hook that may not be there.
     let mut scene = node().by_autoscaler().with(pod("web"));
     scene.hook = HookState::Presumed(hook(30));

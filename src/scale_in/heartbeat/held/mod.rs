@@ -28,9 +28,8 @@ const MISSED_FOR: Duration = Duration::from_mins(2);
 /// are given is the rest ...
 const ENDS_AFTER_PART: i32 = 4;
 
-/// ... and for so long at least: a leader that alone is cut off from AWS has given its Lease back by then, to one that has had its own
-/// heartbeats taken.
-const ENDS_AFTER: SignedDuration = SignedDuration::from_secs(75);
+/// ... and for so long at least.
+const ENDS_AFTER: SignedDuration = SignedDuration::from_secs(30);
 
 /// Pause before asking again since when an instance is held. Deadlines are minutes at least.
 const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
@@ -132,6 +131,11 @@ impl Held {
         let (first, ends) = self.failing?;
         let sure = later(first, ENDS_AFTER.max(ends.duration_since(first) / ENDS_AFTER_PART));
         (sure..ends).contains(&now).then_some(ends)
+    }
+
+    /// Since when heartbeats have failed, if the last one did.
+    pub(super) fn fails_since(&self) -> Option<Timestamp> {
+        self.failing.map(|(first, _)| first)
     }
 
     /// Whether the next step is due.

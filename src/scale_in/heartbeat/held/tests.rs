@@ -174,9 +174,9 @@ fn heartbeats_that_fail_for_a_quarter_of_what_was_left_end_the_hold_until_one_is
     assert_eq!(beat(300, 1_000, true, &[399, 400, 999]), [none, some, some], "counted from the first");
     assert_eq!(beat(450, 1_000, true, &[1_000]), [none], "over, or another one renews it");
     assert_eq!(beat(500, 2_000, false, &[500, 999]), [none, none], "one was taken");
-    assert_eq!(beat(800, 1_000, true, &[874, 875]), [none, some], "so long at least");
-    assert_eq!(beat(850, 2_000, false, &[875]), [none]);
-    assert_eq!(beat(930, 1_000, true, &[999, 1_010]), [none, none], "too late");
+    assert_eq!(beat(900, 1_000, true, &[929, 930]), [none, some], "so long at least");
+    assert_eq!(beat(940, 2_000, false, &[940]), [none]);
+    assert_eq!(beat(980, 1_000, true, &[999, 1_010]), [none, none], "too late");
 }
 
 #[test]
