@@ -145,7 +145,8 @@ impl Aws {
     pub async fn lifecycle_hooks(&self, group: &GroupName) -> Result<Vec<Hook>, AwsError> {
         let call = self.autoscaling.describe_lifecycle_hooks().auto_scaling_group_name(group);
         let found = self.call(Operation::DescribeLifecycleHooks, LOOK_UP, || call.clone().send()).await?;
-        Ok(found.lifecycle_hooks.unwrap_or_default().into_iter().filter_map(Hook::from_sdk).collect())
+        let hooks = found.lifecycle_hooks.unwrap_or_default().into_iter();
+        Ok(hooks.filter_map(|hook| Hook::from_sdk(group, hook)).collect())
     }
 
     /// Puts the hook on its group, in place of one of its name. Of that one, what a [`Hook`] does not have stays: metadata,

@@ -15,10 +15,11 @@ pub struct Hook {
     pub group: GroupName,
     /// How long it holds an instance without a heartbeat.
     pub heartbeat_timeout: Duration,
-    /// How long it holds an instance at most: 100 times the heartbeat time-out, up to 48 h.
+    /// How long it holds an instance at most: 100 times the heartbeat time-out, up to 48 h, or less if AWS says so.
     ///
-    /// Source: [Amazon EC2 Auto Scaling lifecycle
-    /// hooks](https://docs.aws.amazon.com/autoscaling/ec2/userguide/lifecycle-hooks.html).
+    /// Sources: [Amazon EC2 Auto Scaling lifecycle
+    /// hooks](https://docs.aws.amazon.com/autoscaling/ec2/userguide/lifecycle-hooks.html);
+    /// [LifecycleHook](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_LifecycleHook.html), `GlobalTimeout`.
     pub global_timeout: Duration,
     /// Whether its time-out counts as ABANDON, as AWS has it by default, and not as CONTINUE. For a terminating instance,
     /// ABANDON skips all other hooks, and a group whose lifecycle policy says so keeps the instance.
@@ -47,6 +48,9 @@ impl Hook {
     /// The same with another time-out.
     #[must_use]
     pub fn with_time_out(self, heartbeat_timeout: Duration) -> Self {
+        if heartbeat_timeout == self.heartbeat_timeout {
+            return self;
+        }
         Self { abandons: self.abandons, ..Self::new(self.name, self.group, heartbeat_timeout) }
     }
 
@@ -60,14 +64,18 @@ impl Hook {
         if self.abandons { "ABANDON" } else { CONTINUE }
     }
 
-    pub(super) fn from_sdk(from: asg::LifecycleHook) -> Option<Self> {
+    pub(super) fn from_sdk(group: &GroupName, from: asg::LifecycleHook) -> Option<Self> {
         if from.lifecycle_transition.as_deref() != Some(TERMINATING) {
             return None;
         }
-        let heartbeat = from.heartbeat_timeout.and_then(|s| u64::try_from(s).ok()).map(Duration::from_secs);
-        let (name, group) = (from.lifecycle_hook_name?, from.auto_scaling_group_name?);
+        let seconds = |from: Option<i32>| from.and_then(|s| u64::try_from(s).ok()).map(Duration::from_secs);
+        let heartbeat = seconds(from.heartbeat_timeout).unwrap_or(DEFAULT_HEARTBEAT);
+        let by_rule = Self::new(from.lifecycle_hook_name?, group.clone(), heartbeat);
+        // One that is over before a heartbeat is due says nothing.
+        let told = seconds(from.global_timeout).filter(|told| *told > heartbeat);
+        let global_timeout = told.map_or(by_rule.global_timeout, |told| told.min(by_rule.global_timeout));
         let abandons = from.default_result.as_deref() != Some(CONTINUE);
-        Some(Self { abandons, ..Self::new(name, group, heartbeat.unwrap_or(DEFAULT_HEARTBEAT)) })
+        Some(Self { global_timeout, abandons, ..by_rule })
     }
 }
 
@@ -79,5 +87,30 @@ mod tests {
     fn a_hook_holds_for_a_hundred_heartbeats_or_two_days() {
         assert_eq!(Hook::new("h", "g", Duration::from_mins(1)).global_timeout, Duration::from_mins(100));
         assert_eq!(Hook::new("h", "g", Duration::from_hours(2)).global_timeout, Duration::from_hours(48));
+    }
+
+    #[test]
+    fn what_aws_says_of_a_hooks_longest_hold_counts_where_it_is_shorter() {
+        let table = [
+            (None, 6_000),
+            (Some(300), 300),
+            (Some(9_000), 6_000),
+            (Some(60), 6_000),
+            (Some(0), 6_000),
+            (Some(-1), 6_000),
+        ];
+        for (told, expected) in table {
+            let described = asg::LifecycleHook::builder()
+                .lifecycle_hook_name("h")
+                .lifecycle_transition(TERMINATING)
+                .heartbeat_timeout(60)
+                .set_global_timeout(told)
+                .build();
+            let hook = Hook::from_sdk(&"g".into(), described).expect("of terminating instances");
+            assert_eq!(hook.global_timeout, Duration::from_secs(expected), "{told:?}");
+            assert_eq!(hook.clone().with_time_out(hook.heartbeat_timeout), hook);
+            let other = hook.with_time_out(Duration::from_mins(2));
+            assert_eq!(other.global_timeout, Duration::from_mins(200), "another time-out, another hold");
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use ebbtide::config::Config;
 use ebbtide::scale_in::OnDeadline;
-use ebbtide::sim::aws::{Event, GroupSpec, Lose, Operation, Trouble, Which};
+use ebbtide::sim::aws::{Event, GroupSpec, HookSpec, Lose, Operation, Trouble, Which};
 use ebbtide::sim::cluster::{By, PodSpec, budget, daemon_set, pod};
 use ebbtide::sim::program::config;
 use jiff::SignedDuration;
@@ -104,6 +104,18 @@ async fn where_aws_answers_nothing_a_pod_that_its_budget_keeps_has_its_whole_gra
         let [(_, by, grace)] = asked(&scene.world, "web")[..] else { panic!("asked once") };
         assert_eq!((by, grace), (By::Delete, 20), "alone: {alone}");
         assert!(has_exited(&scene.world, "web") && a_hook_timed_out(&scene.world));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_that_aws_lets_hold_for_less_than_its_rule_says_ends_drains_sooner() {
+    let group = group(2).hook(HookSpec::terminating("ebbtide").heartbeat(30).at_most(300));
+    for cause in [Cause::Autoscaler, Cause::Group] {
+        let stays = pod("web").grace(90).exits_after(88);
+        let (scene, machine, _) = with_a_pod_that_stays(group.clone(), config(), stays, cause).await;
+        let [(_, by, grace)] = asked(&scene.world, "web")[..] else { panic!("asked once") };
+        assert_eq!((by, grace), (By::Delete, 90), "{cause:?}");
+        assert!(has_exited(&scene.world, "web") && !a_hook_timed_out(&scene.world), "{machine:?}");
     }
 }
 

@@ -59,7 +59,11 @@ pub(super) fn next(
     let as_before = before.clone().filter(|_| may_hold(group));
     let hook = as_before.unwrap_or_else(|| Hook::new(name, group.name.clone(), managed.heartbeat));
     let hook = Hook { abandons: retains && can_retain, ..hook };
-    (before.as_ref() != Some(&hook)).then_some(Step::Put { hook, before })
+    // The longest hold is AWS's to say.
+    let is_so = |before: &Hook| {
+        (before.heartbeat_timeout, before.abandons) == (hook.heartbeat_timeout, hook.abandons)
+    };
+    (!before.as_ref().is_some_and(is_so)).then_some(Step::Put { hook, before })
 }
 
 /// Whether a hook holds an instance of the group, or is about to.
@@ -109,6 +113,12 @@ mod tests {
             assert_eq!(step(ON, &hooks, (false, true)), Some(put(hook(FIVE_MINUTES, false), None)));
         }
         assert_eq!(step(ON, &known(Some(hook(FIVE_MINUTES, false)), true), (false, true)), None);
+    }
+
+    #[test]
+    fn a_hook_is_not_put_again_for_a_longest_hold_that_aws_has_its_own_way() {
+        let shorter = Hook { global_timeout: Duration::from_mins(20), ..hook(FIVE_MINUTES, false) };
+        assert_eq!(step(ON, &known(Some(shorter), false), (false, true)), None);
     }
 
     #[test]

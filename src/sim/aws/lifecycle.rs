@@ -201,6 +201,7 @@ pub struct HookSpec {
     pub(super) name: String,
     pub(super) transition: Transition,
     pub(super) heartbeat: Duration,
+    pub(super) longest: Duration,
     pub(super) default: HookResult,
     pub(super) metadata: Option<String>,
 }
@@ -221,6 +222,7 @@ impl HookSpec {
             name: name.into(),
             transition,
             heartbeat: DEFAULT_HEARTBEAT,
+            longest: LONGEST_WAIT,
             default: HookResult::Abandon,
             metadata: None,
         }
@@ -234,6 +236,13 @@ impl HookSpec {
         self
     }
 
+    /// Holds nothing for longer than this many seconds, which AWS's rule would allow.
+    #[must_use]
+    pub fn at_most(mut self, seconds: u64) -> Self {
+        self.longest = Duration::from_secs(seconds);
+        self
+    }
+
     /// What counts when it times out; `ABANDON` by default.
     #[must_use]
     pub fn by_default(mut self, result: HookResult) -> Self {
@@ -242,6 +251,6 @@ impl HookSpec {
     }
 
     pub(super) fn global_timeout(&self) -> Duration {
-        LONGEST_WAIT.min(self.heartbeat * MOST_HEARTBEATS)
+        self.longest.min(self.heartbeat * MOST_HEARTBEATS)
     }
 }
