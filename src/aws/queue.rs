@@ -101,8 +101,14 @@ impl Aws {
         Ok(QueueAttributes::read(|name| attributes.get(&name).cloned()))
     }
 
-    /// Up to ten messages, hidden from other receivers for so long; none after twenty seconds without any.
-    pub async fn receive(&self, queue: &str, hidden: Duration) -> Result<Vec<Message>, AwsError> {
+    /// Up to ten messages, hidden from other receivers for so long; none after twenty seconds without any. One of which nothing says when it
+    /// was sent counts from `now`, by the wall clock.
+    pub async fn receive(
+        &self,
+        queue: &str,
+        hidden: Duration,
+        now: Timestamp,
+    ) -> Result<Vec<Message>, AwsError> {
         let call = self
             .sqs
             .receive_message()
@@ -113,7 +119,8 @@ impl Aws {
             .message_system_attribute_names(Attribute::ApproximateReceiveCount)
             .message_system_attribute_names(Attribute::SentTimestamp);
         let answer = self.call(Operation::ReceiveMessage, RECEIVE, || call.clone().send()).await?;
-        Ok(answer.messages.unwrap_or_default().into_iter().filter_map(message).collect())
+        let messages = answer.messages.unwrap_or_default().into_iter();
+        Ok(messages.filter_map(|from| message(from, now)).collect())
     }
 
     /// Deletes messages by receipt, ten a call. Returns the receipts that AWS refused.
@@ -164,13 +171,16 @@ impl Aws {
 }
 
 /// `None` without a receipt: it could not be deleted.
-fn message(from: aws_sdk_sqs::types::Message) -> Option<Message> {
+fn message(from: aws_sdk_sqs::types::Message, now: Timestamp) -> Option<Message> {
     let attribute = |name| from.attributes.as_ref()?.get(&name)?.parse::<i64>().ok();
     let sent = attribute(Attribute::SentTimestamp).and_then(|at| Timestamp::from_millisecond(at).ok());
     Some(Message {
         received: attribute(Attribute::ApproximateReceiveCount)
             .map_or(1, |count| count.clamp(1, u32::MAX.into()) as u32),
-        content: Content::read(from.body.as_deref().unwrap_or_default(), sent.filter(|at| is_plausible(*at))),
+        content: Content::read(
+            from.body.as_deref().unwrap_or_default(),
+            sent.filter(|at| is_plausible(*at)).unwrap_or(now),
+        ),
         sent,
         id: from.message_id.unwrap_or_default(),
         receipt: from.receipt_handle?,

@@ -128,7 +128,7 @@ fn logged(work: impl FnOnce()) -> Vec<String> {
 
 #[expect(clippy::unnecessary_wraps, reason = "as every target")]
 fn notices(input: &[u8]) -> Result<Told, String> {
-    Ok(match Content::read(&text(input), None) {
+    Ok(match Content::read(&text(input), Timestamp::UNIX_EPOCH) {
         Content::Notices(notices) => {
             let lines = notices.iter().take(3).map(|notice| format!("{:?}", notice.about)).collect();
             Told { accepted: true, lines }

@@ -49,13 +49,13 @@ const BLOCK_ENDS_EARLY: Duration = Duration::from_mins(30);
 impl Content {
     /// Reads the body of a message that was `sent` then, which counts where the body has no time that can be read: people write
     /// messages too, and a warning must not be lost for that. Texts from the body are quoted, without control characters, and short.
-    pub fn read(body: &str, sent: Option<Timestamp>) -> Self {
+    pub fn read(body: &str, sent: Timestamp) -> Self {
         read(body, sent).unwrap_or_else(Self::Malformed)
     }
 }
 
 /// Reads a body, or tells why nobody can.
-fn read(body: &str, sent: Option<Timestamp>) -> Result<Content, String> {
+fn read(body: &str, sent: Timestamp) -> Result<Content, String> {
     let message = object(body)?;
     // https://docs.aws.amazon.com/sns/latest/dg/sns-sqs-as-subscriber.html
     match (text(&message, "Type"), text(&message, "TopicArn")) {
@@ -65,7 +65,7 @@ fn read(body: &str, sent: Option<Timestamp>) -> Result<Content, String> {
     }
 }
 
-fn of_message(message: &Value, sent: Option<Timestamp>) -> Result<Content, String> {
+fn of_message(message: &Value, sent: Timestamp) -> Result<Content, String> {
     // `detail_type` as in the page on Capacity Blocks.
     let kind = text(message, "detail-type").or_else(|| text(message, "detail_type"));
     if let Some(kind) = kind {
@@ -76,14 +76,14 @@ fn of_message(message: &Value, sent: Option<Timestamp>) -> Result<Content, Strin
         Some("autoscaling:TEST_NOTIFICATION") => Ok(Content::Nothing("test notification".to_owned())),
         Some(other) => Ok(Content::Nothing(format!("notification {}", quoted(other)))),
         None if message.get("LifecycleTransition").is_some() => {
-            lifecycle_action(message, written(message, "Time").or(sent))
+            lifecycle_action(message, written(message, "Time").unwrap_or(sent))
         }
         None => Err("neither an EventBridge event nor a notification of a lifecycle hook".to_owned()),
     }
 }
 
-fn of_event(kind: &str, event: &Value, sent: Option<Timestamp>) -> Result<Content, String> {
-    let at = written(event, "time").or(sent);
+fn of_event(kind: &str, event: &Value, sent: Timestamp) -> Result<Content, String> {
+    let at = written(event, "time").unwrap_or(sent);
     let detail = event.get("detail").unwrap_or(&Value::Null);
     let news = match kind {
         "EC2 Instance-terminate Lifecycle Action" => return lifecycle_action(detail, at),
@@ -103,19 +103,19 @@ fn of_event(kind: &str, event: &Value, sent: Option<Timestamp>) -> Result<Conten
             let ends = text(detail, "instance-termination-time").and_then(moment);
             News::CapacityEnds(match ends {
                 Some(ends) => ends,
-                None => later(known(at)?, INTERRUPTION),
+                None => later(at, INTERRUPTION),
             })
         }
         other => return Ok(Content::Nothing(format!("event {}", quoted(other)))),
     };
     let about = About::Instance(instance(required(detail, "instance-id")?)?);
-    Ok(Content::Notices(vec![Notice { about, at: known(at)?, news }]))
+    Ok(Content::Notices(vec![Notice { about, at, news }]))
 }
 
 /// Sources: [event
 /// reference](https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-event-reference.html), [lifecycle
 /// notifications](https://docs.aws.amazon.com/autoscaling/ec2/userguide/prepare-for-lifecycle-notifications.html).
-fn lifecycle_action(action: &Value, at: Option<Timestamp>) -> Result<Content, String> {
+fn lifecycle_action(action: &Value, at: Timestamp) -> Result<Content, String> {
     let transition = required(action, "LifecycleTransition")?;
     if transition != "autoscaling:EC2_INSTANCE_TERMINATING" {
         return Ok(Content::Nothing(format!("lifecycle action {}", quoted(transition))));
@@ -125,24 +125,23 @@ fn lifecycle_action(action: &Value, at: Option<Timestamp>) -> Result<Content, St
         hook: bounded(action, "LifecycleHookName", LONGEST_NAME)?.to_owned(),
     };
     let about = About::Instance(instance(required(action, "EC2InstanceId")?)?);
-    Ok(Content::Notices(vec![Notice { about, at: known(at)?, news }]))
+    Ok(Content::Notices(vec![Notice { about, at, news }]))
 }
 
 /// Every page of an event names instances of its own, so pages need not be put together.
 ///
 /// Source: [AWS Health event
 /// schema](https://docs.aws.amazon.com/health/latest/ug/aws-health-events-eventbridge-schema.html).
-fn health(detail: &Value, at: Option<Timestamp>) -> Result<Content, String> {
+fn health(detail: &Value, at: Timestamp) -> Result<Content, String> {
     let (service, category) = (required(detail, "service")?, required(detail, "eventTypeCategory")?);
     let code = required(detail, "eventTypeCode")?;
     // A planned lifecycle event asks the owner to move to something newer: nobody takes the instance away.
     if service != "EC2" || category != "scheduledChange" || code.ends_with("_PLANNED_LIFECYCLE_EVENT") {
         return Ok(Content::Nothing(format!("AWS Health event {}", quoted(code))));
     }
-    let at = known(at)?;
     let is_closed = text(detail, "statusCode") == Some("closed");
     let entities = detail.get("affectedEntities").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-    let mut notices = Vec::new();
+    let (mut notices, mut unreadable) = (Vec::new(), None);
     for entity in entities {
         let Some(value) = text(entity, "entityValue") else { continue };
         // An id or an ARN. Events about dedicated hosts and reservations come in the same shape.
@@ -150,13 +149,24 @@ fn health(detail: &Value, at: Option<Timestamp>) -> Result<Content, String> {
         if !id.starts_with("i-") {
             continue;
         }
+        // One that cannot be read takes none of the others with it.
+        let instance = match instance(id) {
+            Ok(instance) => instance,
+            Err(why) => {
+                unreadable = Some(why);
+                continue;
+            }
+        };
         let news = News::ScheduledEvent {
             event: bounded(detail, "eventArn", LONGEST_ARN).ok().map(str::to_owned),
             starts: text(detail, "startTime").and_then(moment),
             ends: text(detail, "endTime").and_then(moment),
             is_over: is_closed || text(entity, "status") == Some("RESOLVED"),
         };
-        notices.push(Notice { about: About::Instance(instance(id)?), at, news });
+        notices.push(Notice { about: About::Instance(instance), at, news });
+    }
+    if let Some(why) = unreadable.filter(|_| notices.is_empty()) {
+        return Err(why);
     }
     if notices.is_empty() {
         return Ok(Content::Nothing(format!("AWS Health event {} of no instance", quoted(code))));
@@ -164,8 +174,7 @@ fn health(detail: &Value, at: Option<Timestamp>) -> Result<Content, String> {
     Ok(Content::Notices(notices))
 }
 
-fn capacity_block(detail: &Value, at: Option<Timestamp>) -> Result<Content, String> {
-    let at = known(at)?;
+fn capacity_block(detail: &Value, at: Timestamp) -> Result<Content, String> {
     let id = required(detail, "capacity-reservation-id")?;
     if !is_id("cr-", id) {
         return Err(format!("{} is no id of a Capacity Reservation", quoted(id)));
@@ -209,17 +218,14 @@ fn written(message: &Value, name: &str) -> Option<Timestamp> {
     text(message, name)?.parse().ok().filter(|at| is_plausible(*at))
 }
 
-fn known(at: Option<Timestamp>) -> Result<Timestamp, String> {
-    at.ok_or_else(|| "no time".to_owned())
-}
-
 fn instance(id: &str) -> Result<InstanceId, String> {
     if is_id("i-", id) { Ok(id.into()) } else { Err(format!("{} is no instance id", quoted(id))) }
 }
 
 fn is_id(prefix: &str, id: &str) -> bool {
     let rest = id.strip_prefix(prefix).unwrap_or_default();
-    (1..=LONGEST_ID).contains(&rest.len()) && rest.chars().all(|c| c.is_ascii_alphanumeric())
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    (1..=LONGEST_ID).contains(&rest.len()) && rest.chars().all(is_plain)
 }
 
 /// A time of AWS Health, `Fri, 3 Jun 2022 05:01:10 GMT`: the weekday is wrong even in the documented example. Or one as

@@ -209,8 +209,8 @@ impl Inbox {
             return;
         }
         (self.is_receiving, self.received_at) = (true, now);
-        let (aws, queue) = (self.shared.aws.clone(), self.queue.clone());
-        self.calls.push(Box::pin(async move { Done::Received(aws.receive(&queue, HIDDEN).await) }));
+        let (aws, queue, wall) = (self.shared.aws.clone(), self.queue.clone(), self.shared.clock.wall());
+        self.calls.push(Box::pin(async move { Done::Received(aws.receive(&queue, HIDDEN, wall).await) }));
     }
 
     fn hear(&mut self, done: Done) {

@@ -28,7 +28,8 @@ impl Told {
     async fn messages(&self) -> Vec<Message> {
         let mut all = Vec::new();
         loop {
-            let messages = self.adapter.receive(&self.queue, HIDDEN).await.expect("an answer");
+            let messages =
+                self.adapter.receive(&self.queue, HIDDEN, self.bench.clock.now()).await.expect("an answer");
             if messages.is_empty() {
                 return all;
             }
@@ -68,7 +69,8 @@ async fn a_held_instance_is_told_soon_after_with_its_group_and_hook() {
     told.bench.aws.terminate(&id, TerminationCause::Rebalance);
     let expected = told.notice(&id, lifecycle_action());
     let began = told.bench.clock.now();
-    let messages = told.adapter.receive(&told.queue, HIDDEN).await.expect("an answer");
+    let messages =
+        told.adapter.receive(&told.queue, HIDDEN, told.bench.clock.now()).await.expect("an answer");
     assert_eq!(told.bench.clock.now().duration_since(began).as_millis(), 300);
     let terminating: Vec<_> = messages
         .iter()
@@ -103,7 +105,9 @@ async fn a_return_to_the_warm_pool_is_told_as_the_end_of_an_instance() {
     let queue = told.bench.aws.queue(&told.queue).expect("it");
     let action = queue.visible.iter().find(|message| message.body.contains("TERMINATING")).expect("told");
     assert!(action.body.contains(r#""Destination":"WarmPool""#), "{}", action.body);
-    let Content::Notices(notices) = Content::read(&action.body, None) else { panic!("{}", action.body) };
+    let Content::Notices(notices) = Content::read(&action.body, told.bench.clock.now()) else {
+        panic!("{}", action.body)
+    };
     let group = "warm".into();
     assert_eq!(notices[0].news, News::LifecycleAction { group, hook: "ebbtide".to_owned() });
 }
@@ -247,7 +251,7 @@ async fn what_happens_in_a_harsh_world_is_told_in_words_that_the_program_knows()
     let queue = told.bench.aws.queue(&told.queue).expect("it");
     assert!(queue.visible.len() > 10, "{}", queue.visible.len());
     for message in &queue.visible {
-        let content = Content::read(&message.body, None);
+        let content = Content::read(&message.body, told.bench.clock.now());
         assert!(!matches!(content, Content::Malformed(_)), "{content:?}: {}", message.body);
     }
 }

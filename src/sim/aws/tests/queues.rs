@@ -48,13 +48,13 @@ fn receipts(messages: &[Message]) -> Vec<String> {
 async fn a_long_poll_ends_with_the_first_message_or_after_twenty_seconds() {
     let (bench, adapter, queue) = with_queue();
     let began = bench.clock.now();
-    assert_eq!(adapter.receive(&queue, HIDDEN).await.expect("an answer"), []);
+    assert_eq!(adapter.receive(&queue, HIDDEN, bench.clock.now()).await.expect("an answer"), []);
     assert_eq!(bench.clock.now().duration_since(began).as_secs(), 20);
     let later = async {
         bench.pass(7).await;
         bench.aws.put_message(&queue, "hello")
     };
-    let (received, id) = tokio::join!(adapter.receive(&queue, HIDDEN), later);
+    let (received, id) = tokio::join!(adapter.receive(&queue, HIDDEN, bench.clock.now()), later);
     let received = received.expect("an answer");
     assert_eq!(bench.clock.now().duration_since(began).as_secs(), 27);
     let [message] = &received[..] else { panic!("one message: {received:?}") };
@@ -69,12 +69,12 @@ async fn a_long_poll_ends_with_the_first_message_or_after_twenty_seconds() {
 async fn a_message_that_was_received_is_hidden_until_its_time_out_and_then_comes_again() {
     let (bench, adapter, queue) = with_queue();
     bench.aws.put_message(&queue, "hello");
-    let first = adapter.receive(&queue, HIDDEN).await.expect("an answer");
+    let first = adapter.receive(&queue, HIDDEN, bench.clock.now()).await.expect("an answer");
     let began = bench.clock.now();
     assert_eq!(bodies(&bench.aws.queue(&queue).expect("it").in_flight), ["hello"]);
     // A poll that waits gets it as soon as it can be seen.
-    let _nothing = adapter.receive(&queue, HIDDEN).await.expect("an answer");
-    let again = adapter.receive(&queue, HIDDEN).await.expect("an answer");
+    let _nothing = adapter.receive(&queue, HIDDEN, bench.clock.now()).await.expect("an answer");
+    let again = adapter.receive(&queue, HIDDEN, bench.clock.now()).await.expect("an answer");
     assert_eq!(bench.clock.now().duration_since(began).as_secs(), 30);
     assert_eq!((&again[0].id, again[0].received), (&first[0].id, 2));
     assert_ne!(again[0].receipt, first[0].receipt);
@@ -86,9 +86,9 @@ async fn a_message_that_was_received_is_hidden_until_its_time_out_and_then_comes
 async fn the_receipt_of_an_earlier_receive_deletes_nothing_and_says_nothing() {
     let (bench, adapter, queue) = with_queue();
     bench.aws.put_message(&queue, "hello");
-    let first = adapter.receive(&queue, HIDDEN).await.expect("an answer");
+    let first = adapter.receive(&queue, HIDDEN, bench.clock.now()).await.expect("an answer");
     bench.pass(30).await;
-    let second = adapter.receive(&queue, HIDDEN).await.expect("an answer");
+    let second = adapter.receive(&queue, HIDDEN, bench.clock.now()).await.expect("an answer");
     assert_eq!(second.len(), 1);
     let delete = async |messages: &[Message]| {
         adapter.delete_messages(&queue, &receipts(messages)).await.expect("an answer")
@@ -117,7 +117,7 @@ async fn a_batch_is_carried_out_entry_by_entry_ten_a_call_and_says_which_were_re
     }
     let mut all = Vec::new();
     for expected in [10, 10, 3] {
-        let received = adapter.receive(&queue, HIDDEN).await.expect("an answer");
+        let received = adapter.receive(&queue, HIDDEN, bench.clock.now()).await.expect("an answer");
         assert_eq!(received.len(), expected);
         all.extend(receipts(&received));
     }
@@ -131,7 +131,7 @@ async fn a_batch_is_carried_out_entry_by_entry_ten_a_call_and_says_which_were_re
     let fault = Refusal { code: "InternalError", status: 500, message: "We encountered an internal error." };
     bench.aws.put_message(&queue, "one");
     bench.aws.put_message(&queue, "two");
-    let received = receipts(&adapter.receive(&queue, HIDDEN).await.expect("an answer"));
+    let received = receipts(&adapter.receive(&queue, HIDDEN, bench.clock.now()).await.expect("an answer"));
     bench.aws.refuse_entries(Operation::DeleteMessageBatch, fault, 1);
     let refused = adapter.delete_messages(&queue, &received).await.expect("an answer");
     assert_eq!(refused, received[..1]);
@@ -164,7 +164,7 @@ async fn batches_that_cannot_be_are_refused_whole() {
 async fn messages_can_be_kept_up_to_twelve_hours_from_their_receive() {
     let (bench, adapter, queue) = with_queue();
     bench.aws.put_message(&queue, "hello");
-    let received = adapter.receive(&queue, HIDDEN).await.expect("an answer");
+    let received = adapter.receive(&queue, HIDDEN, bench.clock.now()).await.expect("an answer");
     let began = bench.clock.now();
     let keep =
         async |time| adapter.keep_messages(&queue, &receipts(&received), time).await.expect("an answer");
@@ -178,7 +178,7 @@ async fn messages_can_be_kept_up_to_twelve_hours_from_their_receive() {
     keep(Duration::MAX).await;
     assert_eq!(until(), 39_600, "ten minutes and twelve hours are too much");
     keep(Duration::ZERO).await;
-    let again = adapter.receive(&queue, HIDDEN).await.expect("an answer");
+    let again = adapter.receive(&queue, HIDDEN, bench.clock.now()).await.expect("an answer");
     assert_eq!(again[0].received, 2);
     keep(Duration::from_hours(1)).await;
     assert_eq!(until(), 630, "an old receipt keeps nothing");
@@ -189,7 +189,7 @@ async fn messages_can_be_kept_up_to_twelve_hours_from_their_receive() {
 async fn a_message_that_is_not_in_flight_cannot_be_kept() {
     let (bench, adapter, queue) = with_queue();
     bench.aws.put_message(&queue, "hello");
-    let received = adapter.receive(&queue, HIDDEN).await.expect("an answer");
+    let received = adapter.receive(&queue, HIDDEN, bench.clock.now()).await.expect("an answer");
     let sdk = sdk(&bench);
     let keep = async || {
         let entry = Keep::builder().id("0").receipt_handle(&received[0].receipt).visibility_timeout(60);
@@ -216,16 +216,23 @@ async fn messages_that_were_received_too_often_go_to_the_dead_letters_and_old_on
     bench.aws.put_message(&queue, "hello");
     for received in 1..=2 {
         assert_eq!(
-            adapter.receive(&queue, Duration::from_secs(5)).await.expect("an answer")[0].received,
+            adapter.receive(&queue, Duration::from_secs(5), bench.clock.now()).await.expect("an answer")[0]
+                .received,
             received
         );
         bench.pass(5).await;
     }
-    assert_eq!(adapter.receive(&queue, Duration::from_secs(5)).await.expect("an answer"), []);
+    assert_eq!(
+        adapter.receive(&queue, Duration::from_secs(5), bench.clock.now()).await.expect("an answer"),
+        []
+    );
     assert_eq!(bodies(&bench.aws.queue(&dead).expect("it").visible), ["hello"]);
     bench.aws.put_message(&queue, "late");
     bench.pass(120).await;
-    assert_eq!(adapter.receive(&queue, Duration::from_secs(5)).await.expect("an answer"), []);
+    assert_eq!(
+        adapter.receive(&queue, Duration::from_secs(5), bench.clock.now()).await.expect("an answer"),
+        []
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -233,13 +240,16 @@ async fn a_queue_that_is_not_there_is_told_by_its_name_in_the_old_protocol() {
     let (bench, adapter, queue) = with_queue();
     let error = sdk(&bench).receive_message().queue_url("https://x/y").send().await.expect_err("refused");
     assert_eq!(refusal(&error).0, "AWS.SimpleQueueService.NonExistentQueue");
-    assert!(matches!(adapter.receive("https://x/y", HIDDEN).await, Err(AwsError::NoSuchQueue { .. })));
+    assert!(matches!(
+        adapter.receive("https://x/y", HIDDEN, bench.clock.now()).await,
+        Err(AwsError::NoSuchQueue { .. })
+    ));
     // One that is deleted under a poll.
     let later = async {
         bench.pass(3).await;
         bench.aws.delete_queue(&queue);
     };
-    let (answer, ()) = tokio::join!(adapter.receive(&queue, HIDDEN), later);
+    let (answer, ()) = tokio::join!(adapter.receive(&queue, HIDDEN, bench.clock.now()), later);
     assert!(matches!(answer, Err(AwsError::NoSuchQueue { .. })));
 }
 
@@ -248,20 +258,29 @@ async fn faults_have_the_codes_of_sqs_and_come_at_once() {
     let (bench, adapter, queue) = with_queue();
     let began = bench.clock.now();
     bench.aws.throttle_next(RECEIVE, u32::MAX);
-    assert!(matches!(adapter.receive(&queue, HIDDEN).await, Err(AwsError::Throttled { .. })));
+    assert!(matches!(
+        adapter.receive(&queue, HIDDEN, bench.clock.now()).await,
+        Err(AwsError::Throttled { .. })
+    ));
     bench.aws.throttle_next(RECEIVE, 0);
     bench.aws.fail_next(RECEIVE, u32::MAX);
-    assert!(matches!(adapter.receive(&queue, HIDDEN).await, Err(AwsError::Unreachable { .. })));
+    assert!(matches!(
+        adapter.receive(&queue, HIDDEN, bench.clock.now()).await,
+        Err(AwsError::Unreachable { .. })
+    ));
     bench.aws.fail_next(RECEIVE, 0);
     bench.aws.outage(true);
-    assert!(matches!(adapter.receive(&queue, HIDDEN).await, Err(AwsError::Unreachable { .. })));
+    assert!(matches!(
+        adapter.receive(&queue, HIDDEN, bench.clock.now()).await,
+        Err(AwsError::Unreachable { .. })
+    ));
     bench.aws.outage(false);
     bench.aws.deny(RECEIVE, true);
     bench.aws.deny(Operation::DeleteMessageBatch, true);
     bench.aws.deny(Operation::ChangeMessageVisibilityBatch, true);
     let some = ["AQEB".to_owned()];
     let denials = [
-        (adapter.receive(&queue, HIDDEN).await.expect_err("denied"), "sqs:ReceiveMessage"),
+        (adapter.receive(&queue, HIDDEN, bench.clock.now()).await.expect_err("denied"), "sqs:ReceiveMessage"),
         (adapter.delete_messages(&queue, &some).await.expect_err("denied"), "sqs:DeleteMessage"),
         (
             adapter.keep_messages(&queue, &some, Duration::ZERO).await.expect_err("denied"),
@@ -277,13 +296,15 @@ async fn faults_have_the_codes_of_sqs_and_come_at_once() {
 #[tokio::test(start_paused = true)]
 async fn a_poll_whose_caller_is_dead_takes_messages_all_the_same() {
     let (bench, adapter, queue) = with_queue();
-    let given_up = tokio::time::timeout(Duration::from_secs(1), adapter.receive(&queue, HIDDEN)).await;
+    let given_up =
+        tokio::time::timeout(Duration::from_secs(1), adapter.receive(&queue, HIDDEN, bench.clock.now()))
+            .await;
     assert!(given_up.is_err());
     bench.aws.put_message(&queue, "hello");
     assert_eq!(bodies(&bench.aws.queue(&queue).expect("it").in_flight), ["hello"]);
     bench.pass(29).await;
     assert_eq!(
-        adapter.receive(&queue, HIDDEN).await.expect("an answer")[0].received,
+        adapter.receive(&queue, HIDDEN, bench.clock.now()).await.expect("an answer")[0].received,
         2,
         "after its time-out"
     );
@@ -294,9 +315,9 @@ async fn a_receive_that_nobody_hears_of_hides_its_messages() {
     let (bench, adapter, queue) = with_queue();
     bench.aws.put_message(&queue, "hello");
     bench.aws.trouble(Which::of(&[RECEIVE]), Trouble::Silent(Lose::AfterEffect));
-    let answer = adapter.receive(&queue, HIDDEN).await;
+    let answer = adapter.receive(&queue, HIDDEN, bench.clock.now()).await;
     assert!(matches!(answer, Err(AwsError::Unreachable { .. })), "{answer:?}");
-    assert_eq!(adapter.receive(&queue, HIDDEN).await.expect("an answer")[0].received, 2);
+    assert_eq!(adapter.receive(&queue, HIDDEN, bench.clock.now()).await.expect("an answer")[0].received, 2);
 }
 
 /// <https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/standard-queues.html>
@@ -306,13 +327,13 @@ async fn messages_come_in_any_order_and_deleted_ones_may_come_again() {
     let delivery = Delivery { left: 1.0, shuffled: true, ..Delivery::PLAIN };
     bench.aws.behave(Behaviour { delivery, ..Behaviour::PLAIN });
     let sent: Vec<String> = (0..10).filter_map(|n| bench.aws.put_message(&queue, format!("{n}"))).collect();
-    let received = adapter.receive(&queue, HIDDEN).await.expect("an answer");
+    let received = adapter.receive(&queue, HIDDEN, bench.clock.now()).await.expect("an answer");
     let ids: Vec<String> = received.iter().map(|message| message.id.clone()).collect();
     assert_ne!(ids, sent);
     assert!(ids.iter().all(|id| sent.contains(id)));
     adapter.delete_messages(&queue, &receipts(&received)).await.expect("an answer");
     bench.pass(30).await;
-    let again = adapter.receive(&queue, HIDDEN).await.expect("an answer");
+    let again = adapter.receive(&queue, HIDDEN, bench.clock.now()).await.expect("an answer");
     assert_eq!(again.len(), 10);
     assert!(again.iter().all(|message| message.received == 2));
 }
