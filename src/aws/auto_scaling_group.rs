@@ -222,14 +222,15 @@ impl AutoScalingGroup {
     }
 }
 
-/// Why AWS refuses to change the group. `Status` is set only while it is being deleted.
+/// Why AWS refuses to change the group. `Status` is set only while it is being deleted, to `Delete in progress`.
 ///
 /// Source: [AutoScalingGroup](https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_AutoScalingGroup.html).
 fn frozen(from: &asg::AutoScalingGroup) -> Option<Frozen> {
     // An empty element says nothing.
     let says = |text: &&str| !text.is_empty();
     let operator = from.operator.as_ref().and_then(|operator| operator.principal()).filter(says);
-    let deleting = from.status().filter(says).map(|_| Frozen::Deleting);
+    let is_of_deletion = |text: &&str| text.to_ascii_lowercase().contains("delet");
+    let deleting = from.status().filter(is_of_deletion).map(|_| Frozen::Deleting);
     operator.map(|operator| Frozen::OperatedBy(operator.to_owned())).or(deleting)
 }
 

@@ -258,8 +258,7 @@ impl AwsError {
             || says("is not in auto scaling group")
         {
             Self::NoSuchInstance { operation, message }
-        } else if says("desiredsize equals minsize") || says("min size constraint") || says("below min value")
-        {
+        } else if ["minsize", "min size", "minimum size", "below min value"].into_iter().any(says) {
             Self::AtMinimum { operation, message }
         } else if says("above max value") {
             Self::AtMaximum { operation, message }
@@ -401,6 +400,7 @@ mod tests {
                 "AtMinimum",
             ),
             ("New SetDesiredCapacity value 0 is below min value 1 for the AutoScalingGroup.", "AtMinimum"),
+            ("The desired capacity would be less than the minimum size of the group.", "AtMinimum"),
             ("New SetDesiredCapacity value 12 is above max value 10 for the AutoScalingGroup.", "AtMaximum"),
             ("2 validation errors detected", "Other"),
         ];

@@ -107,6 +107,23 @@ async fn an_instance_without_a_node_whose_end_aws_refuses_once_or_twice_ends_wit
     }
 }
 
+/// A proxy, say, that lets through only what others need.
+#[tokio::test(start_paused = true)]
+async fn where_protection_is_not_to_be_had_aws_own_words_say_so_and_not_that_the_group_is_busy() {
+    let unknown = Refusal {
+        code: "InvalidAction",
+        status: 400,
+        message: "Could not find operation SetInstanceProtection for version 2011-01-01.",
+    };
+    let scene = Scene::on(near(), [group(GROUP, 2)]).await;
+    scene.short_of(2).await;
+    scene.world.aws.refuse_next(Operation::SetInstanceProtection, unknown, Lose::BeforeEffect, u32::MAX);
+    let status = scene.decrease(-1).await.expect_err("not lowered");
+    assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
+    assert!(status.message().contains("Could not find operation"), "{status}");
+    assert_eq!(scene.desired(), 4);
+}
+
 /// The next descriptions of the group alone leave it out.
 fn leave_out(scene: &Scene, which: fn(Which) -> Which) {
     let descriptions = Which::of(&[Operation::DescribeAutoScalingGroups]).about(GROUP);

@@ -119,16 +119,21 @@ impl Protection {
     }
 
     /// Turns protection of instances on or off. AWS refuses that of all of them for one that leaves, and names it: then the group is
-    /// described once more, which is returned, and those are asked for that stay. What is refused again may work a little later.
+    /// described once more, which is returned, and those are asked for that stay. What is refused again for an instance may work a little
+    /// later.
     async fn protect(
         &self,
         group: &GroupName,
         instances: &[InstanceId],
         on: bool,
     ) -> Result<Option<AutoScalingGroup>, AwsError> {
-        use AwsError::{NoSuchInstance, Other, ScalingActivityInProgress};
+        let is_about_one = |refusal: &AwsError| match refusal {
+            AwsError::NoSuchInstance { .. } => true,
+            AwsError::Other { code, .. } => code == "ValidationError",
+            _ => false,
+        };
         let refusal = match calls::protect(&self.aws, group, instances, on).await {
-            Err(refusal @ (NoSuchInstance { .. } | Other { .. })) => refusal,
+            Err(refusal) if is_about_one(&refusal) => refusal,
             outcome => return outcome.map(|()| None),
         };
         let Some(seen) = self.describe(group).await? else { return Err(refusal) };
@@ -142,9 +147,10 @@ impl Protection {
         let still: Vec<InstanceId> = still.map(|i| i.id.clone()).collect();
         match calls::protect(&self.aws, group, &still, on).await {
             Ok(()) => Ok(Some(seen)),
-            Err(NoSuchInstance { operation, message } | Other { operation, message, .. }) => {
-                Err(ScalingActivityInProgress { operation, message })
-            }
+            Err(again) if is_about_one(&again) => Err(AwsError::ScalingActivityInProgress {
+                operation: Operation::SetInstanceProtection,
+                message: again.to_string(),
+            }),
             Err(error) => Err(error),
         }
     }
