@@ -30,6 +30,8 @@ pub struct Holds {
 pub struct Span {
     /// When it began to, or shortly before.
     pub since: Timestamp,
+    /// Whether it may have begun earlier: AWS does not say when, and this is when it was first seen.
+    pub at_the_latest: bool,
     /// When it ceases to because it takes no heartbeats, if that is so.
     pub ends: Option<Timestamp>,
 }
@@ -133,20 +135,21 @@ pub(super) struct Question {
     pub(super) seen: Timestamp,
 }
 
-/// Asks AWS once since when these instances of a group are held. AWS dates that by the wall clock; the result is on ours.
+/// Asks AWS once since when these instances of a group are held: `None` of one of which it does not say. AWS dates that by the wall clock;
+/// the result is on ours.
 pub(super) async fn ask(
     aws: &Aws,
     clock: &Clock,
     group: &GroupName,
     questions: &[Question],
-) -> Result<BTreeMap<InstanceId, Timestamp>, AwsError> {
+) -> Result<BTreeMap<InstanceId, Option<Timestamp>>, AwsError> {
     let ahead = clock.ahead();
     let first = questions.iter().map(|held| held.seen).min().unwrap_or_else(|| clock.now());
     let until = later(later(first, ahead), -signed(LONGEST_HOLD));
     let activities = aws.scaling_activities(group, until, ACTIVITIES_AT_MOST).await?;
     let since = questions.iter().map(|held| {
         let began = began(&activities, &held.instance, held.lifecycle, later(held.seen, ahead));
-        (held.instance.clone(), later(began, -ahead - CLOCKS_DIFFER))
+        (held.instance.clone(), began.map(|began| later(began, -ahead - CLOCKS_DIFFER)))
     });
     Ok(since.collect())
 }
@@ -154,8 +157,13 @@ pub(super) async fn ask(
 /// When the hold of an instance first seen held at `seen` began, by its group's activities, newest first. An activity
 /// starts a while before its hook, and lasts as long as it: one that is over, such as a detachment, did not begin it, unless it is
 /// a termination. A termination missing from a full list is older than the oldest in it. One missing
-/// from a complete list is not shown yet, or never: then `seen`.
-fn began(activities: &[Activity], instance: &InstanceId, lifecycle: Lifecycle, seen: Timestamp) -> Timestamp {
+/// from a complete list is not shown yet, or never: then `None`.
+fn began(
+    activities: &[Activity],
+    instance: &InstanceId,
+    lifecycle: Lifecycle,
+    seen: Timestamp,
+) -> Option<Timestamp> {
     let earliest = later(seen, -signed(LONGEST_HOLD));
     let recent = &activities[..activities.partition_point(|activity| activity.started >= earliest)];
     let its_own = |activity: &&Activity| {
@@ -170,7 +178,7 @@ fn began(activities: &[Activity], instance: &InstanceId, lifecycle: Lifecycle, s
     let has_older = recent.len() >= ACTIVITIES_AT_MOST && lifecycle == Lifecycle::TerminatingWait;
     let oldest = recent.last().filter(|_| has_older);
     let known = recent.iter().find(its_own).or(oldest);
-    known.map_or(seen, |activity| activity.started.min(seen))
+    known.map(|activity| activity.started.min(seen))
 }
 
 #[cfg(test)]
@@ -214,19 +222,19 @@ mod tests {
             activity(60, "Launching a new EC2 instance: i-1"),
         ];
         let held = Lifecycle::TerminatingWait;
-        assert_eq!(began(&all, &"i-1".into(), held, at(100)), at(70));
-        assert_eq!(began(&all, &"i-1".into(), held, at(65)), at(65), "by clocks that differ");
-        assert_eq!(began(&all, &"i-4".into(), held, at(100)), at(72));
-        assert_eq!(began(&all, &"i-5".into(), held, at(100)), at(71));
-        assert_eq!(began(&all, &"i-3".into(), held, at(100)), at(100), "AWS does not tell of this one yet");
+        assert_eq!(began(&all, &"i-1".into(), held, at(100)), Some(at(70)));
+        assert_eq!(began(&all, &"i-1".into(), held, at(65)), Some(at(65)), "by clocks that differ");
+        assert_eq!(began(&all, &"i-4".into(), held, at(100)), Some(at(72)));
+        assert_eq!(began(&all, &"i-5".into(), held, at(100)), Some(at(71)));
+        assert_eq!(began(&all, &"i-3".into(), held, at(100)), None, "AWS does not tell of this one yet");
         let many: Vec<_> = (0..ACTIVITIES_AT_MOST as i64).map(|n| activity(9_000 - n, "Launching")).collect();
-        assert_eq!(began(&many, &"i-3".into(), held, at(9_100)), at(4_001), "longer ago than is read");
+        assert_eq!(began(&many, &"i-3".into(), held, at(9_100)), Some(at(4_001)), "longer ago than is read");
         let long_after = at(80 + signed(LONGEST_HOLD).as_secs());
-        assert_eq!(began(&all, &"i-1".into(), held, long_after), long_after, "no hold lasts that long");
-        assert_eq!(began(&[], &"i-1".into(), held, at(100)), at(100));
+        assert_eq!(began(&all, &"i-1".into(), held, long_after), None, "no hold lasts that long");
+        assert_eq!(began(&[], &"i-1".into(), held, at(100)), None);
         assert_eq!(
             began(&all[7..], &"i-1".into(), Lifecycle::ReplacingVolumeWait, at(100)),
-            at(100),
+            None,
             "no launch"
         );
     }

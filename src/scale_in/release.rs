@@ -141,6 +141,13 @@ fn limit(s: &Situation<'_>, record: &Record, held: Option<HeldBy<'_>>) -> Option
         return Some(limit);
     }
     let had = record.release_by;
+    // Who knew since when AWS holds the instance reckoned better.
+    let limit = match had {
+        Some(had) if held.is_some_and(|held| held.span.at_the_latest) && had > s.leads_since => {
+            had.min(limit)
+        }
+        _ => limit,
+    };
     let limit = if record.requested_at < s.leads_since && limit <= s.leads_since {
         let anew = Record { requested_at: s.leads_since, ..record.clone() };
         let anew = deadline::limit(s.our_limit, &anew, held)?;

@@ -3,13 +3,13 @@
 use ebbtide::sim::aws::{
     Event, HookResult, HookSpec, LifecycleState, Lose, Operation, Refusal, TerminationCause, Trouble, Which,
 };
-use ebbtide::sim::cluster::{Fault, Verb, pod};
+use ebbtide::sim::cluster::{By, Fault, Verb, budget, pod};
 use ebbtide::telemetry::captured;
 use jiff::SignedDuration;
 use tracing::Level;
 
 use crate::journal_queries::{
-    a_hook_timed_out, aws_moments, has_exited, is_asked, longest_silence, notes, terminations,
+    a_hook_timed_out, asked, aws_moments, has_exited, is_asked, longest_silence, notes, terminations,
 };
 use crate::scene::{Cause, Scene, group, held_group, seconds};
 
@@ -269,6 +269,26 @@ async fn a_restarted_run_to_which_aws_does_not_say_what_the_hook_is_like_goes_by
     scene.kill().await;
     scene.until_gone(&machine).await;
     scene.assert_left_well(&machine);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restarted_run_to_which_aws_does_not_say_since_when_it_holds_an_instance_goes_by_the_record() {
+    for code in ["InvalidAction", "Throttling", "ServiceUnavailable"] {
+        let mut scene = Scene::with(held_group(2, 60)).await;
+        let machine = scene.first();
+        scene.world.cluster.add(budget("web").min_available(1));
+        scene.run([pod("web").on(&machine.name).grace(300).exits_after(280)]).await;
+        scene.scale_in(&machine, Cause::Group).await;
+        scene.pass_some(seconds(1_800)).await;
+        let unsaid = Refusal { code, status: 400, message: "not now" };
+        let activities = Operation::DescribeScalingActivities;
+        scene.world.aws.refuse_next(activities, unsaid, Lose::BeforeEffect, u32::MAX);
+        scene.kill().await;
+        scene.until_gone(&machine).await;
+        let [(_, by, grace)] = asked(&scene.world, "web")[..] else { panic!("asked once") };
+        assert_eq!((by, grace), (By::Delete, 300), "{code}");
+        scene.assert_left_well(&machine);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -219,7 +219,7 @@ impl<'a> Model<'a> {
             instance: Membership::In { group: self.group.clone(), lifecycle: self.lifecycle, seen: self.now },
             hook: self.hook.clone(),
             heartbeats_denied: false,
-            held: self.held_since.map(|since| Span { since, ends: None }),
+            held: self.held_since.map(|since| Span { since, at_the_latest: false, ends: None }),
             expected: None,
             notices: &[],
             memory: &self.memory,

@@ -34,6 +34,12 @@ const ENDS_AFTER: SignedDuration = SignedDuration::from_secs(30);
 /// Pause before asking again since when an instance is held. Deadlines are minutes at least.
 const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
 
+/// The same where AWS refuses for good, such as for lack of a right. The right may come meanwhile.
+const REFUSED: SignedDuration = SignedDuration::from_mins(5);
+
+/// A hold of which AWS does not say for so long when it began counts from when it was seen first.
+const SAYS_BY_THEN: SignedDuration = SignedDuration::from_mins(1);
+
 /// A held instance, or one that its group retains.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Held {
@@ -45,6 +51,8 @@ pub(super) struct Held {
     last_seen: Timestamp,
     /// When AWS began to hold it, if known ...
     pub(super) since: Option<Timestamp>,
+    /// ... or at the latest, as AWS does not say ...
+    pub(super) at_the_latest: bool,
     /// ... and when to ask if not; `None` while a question is under way.
     ask_at: Option<Timestamp>,
     pub(super) next: Timestamp,
@@ -110,7 +118,7 @@ pub(super) enum Done {
     Asked {
         group: GroupName,
         instances: Vec<InstanceId>,
-        answer: Result<BTreeMap<InstanceId, Timestamp>, AwsError>,
+        answer: Result<BTreeMap<InstanceId, Option<Timestamp>>, AwsError>,
     },
 }
 
@@ -136,6 +144,11 @@ impl Held {
     /// Since when heartbeats have failed, if the last one did.
     pub(super) fn fails_since(&self) -> Option<Timestamp> {
         self.failing.map(|(first, _)| first)
+    }
+
+    /// Notes when AWS says that it began to hold it; `None`: it does not say.
+    fn began(&mut self, since: Option<Timestamp>) {
+        (self.since, self.at_the_latest) = (Some(since.unwrap_or(self.seen)), since.is_none());
     }
 
     /// Whether the next step is due.
@@ -220,6 +233,7 @@ pub(super) fn observe(
                 seen: now,
                 last_seen: now,
                 since,
+                at_the_latest: false,
                 ask_at,
                 next,
                 renewed: None,
@@ -264,15 +278,19 @@ pub(super) fn hear(held: &mut BTreeMap<InstanceId, Held>, done: Done, now: Times
         Done::Asked { answer: Ok(since), .. } => {
             for (instance, since) in since {
                 if let Some(held) = held.get_mut(&instance) {
-                    held.since = Some(since);
+                    held.began(since);
                 }
             }
         }
         Done::Asked { group, instances, answer: Err(error) } => {
-            tracing::warn!(group = group.as_str(), instances = instances.len(), error = %chain(&error), "AWS does not say since when instances of the group are held: asked again in 10 s");
+            let pause = if error.is_transient() { ASK_AGAIN } else { REFUSED };
+            tracing::warn!(group = group.as_str(), instances = instances.len(), again_seconds = pause.as_secs(), error = %chain(&error), "AWS does not say since when instances of the group are held, and is asked again");
             for instance in instances {
                 if let Some(held) = held.get_mut(&instance) {
-                    held.ask_at = Some(now + ASK_AGAIN);
+                    held.ask_at = Some(later(now, pause));
+                    if !error.is_transient() || later(held.seen, SAYS_BY_THEN) <= now {
+                        held.began(None);
+                    }
                 }
             }
         }

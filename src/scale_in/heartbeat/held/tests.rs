@@ -47,6 +47,7 @@ fn held() -> Held {
         seen: at(0),
         last_seen: at(0),
         since: None,
+        at_the_latest: false,
         ask_at: None,
         next: at(30),
         renewed: None,
@@ -104,11 +105,36 @@ fn since_when_an_instance_is_held_is_asked_again_when_aws_did_not_say() {
     let operation = crate::aws::Operation::DescribeScalingActivities;
     let error = AwsError::Unreachable { operation, source: "timed out".into() };
     let instances = vec!["i-1".into()];
-    hear(&mut held, Done::Asked { group: "g".into(), instances, answer: Err(error) }, at(100));
-    assert_eq!((held["i-1"].since, held["i-1"].ask_at), (None, Some(at(110))));
-    let (instances, answer) = (vec!["i-1".into()], Ok(BTreeMap::from([("i-1".into(), at(3))])));
+    hear(&mut held, Done::Asked { group: "g".into(), instances, answer: Err(error) }, at(50));
+    assert_eq!((held["i-1"].since, held["i-1"].ask_at), (None, Some(at(60))));
+    let (instances, answer) = (vec!["i-1".into()], Ok(BTreeMap::from([("i-1".into(), Some(at(3)))])));
     hear(&mut held, Done::Asked { group: "g".into(), instances, answer }, at(112));
-    assert_eq!(held["i-1"].since, Some(at(3)));
+    assert_eq!((held["i-1"].since, held["i-1"].at_the_latest), (Some(at(3)), false));
+}
+
+#[test]
+fn a_hold_of_which_aws_does_not_say_when_it_began_counts_from_when_it_was_seen() {
+    use AwsError::{Other, Unreachable};
+    let operation = crate::aws::Operation::DescribeScalingActivities;
+    let unreachable = || Err(Unreachable { operation, source: "timed out".into() });
+    let unknown = || Err(Other { operation, code: "InvalidAction".into(), message: String::new() });
+    // What AWS answers when, whether that is enough, and when it is asked again.
+    let table = [
+        (unreachable(), 59, false, Some(69)),
+        (unreachable(), 60, true, Some(70)),
+        (unknown(), 2, true, Some(302)),
+        (Ok(BTreeMap::from([("i-1".into(), None)])), 2, true, None),
+    ];
+    for (answer, heard, is_enough, again) in table {
+        let mut held = BTreeMap::from([("i-1".into(), Held { ask_at: None, ..held() })]);
+        let seen = held["i-1"].seen;
+        let instances = vec!["i-1".into()];
+        let heard = later(seen, SignedDuration::from_secs(heard));
+        hear(&mut held, Done::Asked { group: "g".into(), instances, answer }, heard);
+        let found = &held["i-1"];
+        assert_eq!((found.since, found.at_the_latest), (is_enough.then_some(seen), is_enough));
+        assert_eq!(found.ask_at, again.map(|after| later(seen, SignedDuration::from_secs(after))));
+    }
 }
 
 #[test]

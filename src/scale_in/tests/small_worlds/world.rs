@@ -331,7 +331,7 @@ impl World {
             instance,
             hook: HookState::Known(TerminatingHooks { ours, ..TerminatingHooks::default() }),
             heartbeats_denied: false,
-            held: Some(Span { since: at(0), ends: None }),
+            held: Some(Span { since: at(0), at_the_latest: false, ends: None }),
             expected: None,
             notices: &[],
             memory,
