@@ -5,6 +5,7 @@ use std::time::Duration;
 use ebbtide::groups::Snapshot;
 use ebbtide::sim::aws::{
     GroupSpec, LaunchConfigurationSpec, MixedSpec, Operation, Requirements, TemplateData, TemplateSpec,
+    WarmPoolSpec,
 };
 
 use crate::templates::{TYPE, label, node};
@@ -169,4 +170,21 @@ async fn attributes_that_ec2_refuses_cost_the_other_groups_nothing() {
     }
     let again = world.sim.calls(Operation::GetInstanceTypesFromInstanceRequirements) - asked;
     assert_eq!(again, 2, "every five minutes");
+}
+
+#[tokio::test(start_paused = true)]
+async fn warm_pools_that_aws_does_not_tell_of_hold_up_nobody_for_long_and_are_not_all_asked_for_at_once() {
+    let mut world = world([ours("web").size(0, 9, 2)]).await;
+    for n in 0..40 {
+        world.sim.add_group(ours(&format!("pooled-{n}")).warm_pool(WarmPoolSpec::stopped().reusing()));
+    }
+    world.sim.hang(&[Operation::DescribeWarmPool], true);
+    let began = world.clock.now();
+    world.run();
+    world.until(|_| true).await;
+    assert!(seconds(&world, began) <= 7, "{} s", seconds(&world, began));
+    assert_eq!(world.sim.calls(Operation::DescribeWarmPool), 8);
+    world.sim.hang(&[Operation::DescribeWarmPool], false);
+    tokio::time::sleep(INTERVAL * 2).await;
+    assert!(world.sim.calls(Operation::DescribeWarmPool) >= 8 + 40);
 }
