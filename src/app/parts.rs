@@ -19,7 +19,7 @@ use crate::groups::protection::Protection;
 use crate::groups::{self, Groups};
 use crate::prices::{Prices, Reader, register_age};
 use crate::provider::{AwsSizing, Expander, Provider, RpcMetrics, Running};
-use crate::scale_in::{Board, EvictionRate, History, Holds, Intents, Metrics, Notices, Shared, TakenOut};
+use crate::scale_in::{Board, EvictionRate, History, Intents, Metrics, Notices, Shared, TakenOut};
 use crate::telemetry::traces::Traces;
 use crate::template::LearnedStore;
 
@@ -97,7 +97,7 @@ fn shared(config: &Config, aws: Aws, cluster: Cluster, clock: Clock, stop: Cance
         selectors: config.selectors.clone(),
         learned: Arc::new(LearnedStore::new(Arc::clone(&nodes))),
         hooks: Arc::new(Hooks::new(aws.clone(), &config.lifecycle_hook, clock.clone())),
-        holds: Holds::default(),
+        holds: Arc::default(),
         taken_out: TakenOut::default(),
         load_balancers: Arc::default(),
         notices: Notices::default(),
@@ -184,6 +184,7 @@ fn provider(config: &Config, shared: &Shared, metrics: RpcMetrics, running: Runn
         shared.clock.clone(),
         Arc::clone(&shared.groups),
         shared.settings.clone(),
+        Arc::clone(&shared.holds),
     );
     let sizing = AwsSizing::new(
         shared.aws.clone(),

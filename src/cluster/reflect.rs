@@ -10,6 +10,7 @@ use futures::{Stream, StreamExt};
 use kube::ResourceExt;
 use kube::runtime::watcher::{self, Event};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::clock::backoff;
 use crate::telemetry::{Outage, chain};
@@ -18,6 +19,8 @@ use crate::telemetry::{Outage, chain};
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// ... up to this. Shorter than `kube`'s default of 30 s: a drain that does not see the last exit holds an instance.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// A failure of a watch that had lasted for so long is the first of its row.
+const LASTS: Duration = Duration::from_secs(30);
 
 /// Where the events of a watch go.
 pub trait Sink<K> {
@@ -113,6 +116,31 @@ pub(super) fn patiently<K>(
             failures = 0;
         }
         Some((event, (events, failures, pause)))
+    })
+}
+
+/// The events of a watch that begins anew, with a list, after each failure and a pause that grows unless it had lasted for a while. One that
+/// goes on where it broke tells nothing as long as nothing changes: nobody would know that it works again.
+pub(super) fn anew_after_failures<K, W>(
+    begin: impl Fn() -> W + Send,
+) -> impl Stream<Item = watcher::Result<Event<K>>> + Send
+where
+    W: Stream<Item = watcher::Result<Event<K>>> + Send,
+{
+    let state = (Box::pin(begin()), begin, Instant::now(), 0, None);
+    futures::stream::unfold(state, async |(mut events, begin, mut begun, mut failures, pause)| {
+        if let Some(pause) = pause {
+            tokio::time::sleep(pause).await;
+            events.set(begin());
+            begun = Instant::now();
+        }
+        let event = events.next().await?;
+        let mut pause = None;
+        if event.is_err() {
+            failures = if begun.elapsed() < LASTS { u32::saturating_add(failures, 1) } else { 1 };
+            pause = Some(backoff(failures, FIRST_PAUSE, LONGEST_PAUSE));
+        }
+        Some((event, (events, begin, begun, failures, pause)))
     })
 }
 

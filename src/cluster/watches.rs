@@ -1,6 +1,8 @@
 //! The watches that feed scale-ins. Each lasts as long as the program, and starts again when it ends or the API server
 //! has gone back to an older version.
 
+use std::sync::Arc;
+
 use futures::Stream;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -13,7 +15,7 @@ use kube::runtime::watcher;
 use super::budgets::{Attachment, Budget, Existing};
 use super::client::Cluster;
 use super::nodes::Nodes;
-use super::reflect::{Store, patiently, reflect};
+use super::reflect::{Store, anew_after_failures, reflect};
 use super::seen::Seen;
 
 /// How long one watch request lasts before it is renewed. `kube` takes the connection for dead five seconds later; with
@@ -52,14 +54,18 @@ impl Cluster {
             .await;
     }
 
-    /// The pods of one node, as they change, with a growing pause after each failure.
+    /// The pods of one node, as they change. Listed anew after each failure, with a growing pause. In one page: with a limit, API servers up
+    /// to 1.30 and some of 1.33 read every pod of the cluster from etcd for it
+    /// ([kubernetes#132132](https://github.com/kubernetes/kubernetes/issues/132132)).
     pub fn pods_on(
         &self,
         node: &str,
     ) -> impl Stream<Item = watcher::Result<watcher::Event<Seen<Pod>>>> + Send + use<> {
-        let config =
+        let mut config =
             watcher::Config::default().fields(&format!("spec.nodeName={node}")).timeout(WATCH_SECONDS);
-        patiently(self.rewinds.follow(Api::all(self.client.clone()), config))
+        config.page_size = None;
+        let (rewinds, api) = (Arc::clone(&self.rewinds), Api::all(self.client.clone()));
+        anew_after_failures(move || rewinds.follow(api.clone(), config.clone()))
     }
 
     /// Watches for a restored etcd, for ever.

@@ -93,6 +93,9 @@ impl Deletion {
                         instance: instance.to_string(),
                     });
                 }
+                None if scale_ins.outlives_its_node(&instance) => {
+                    return Err(RpcError::OutlivesItsNode(instance));
+                }
                 None => deletion.unregistered.push(instance),
             }
         }

@@ -49,6 +49,9 @@ pub enum RpcError {
         /// EC2 instance id.
         instance: String,
     },
+    /// The instance's Node was deleted a while ago, and containers on it have their grace still.
+    #[error("instance {0} has lost its Node, and its pods have their grace still; nothing was changed")]
+    OutlivesItsNode(InstanceId),
     /// Nodes have not been listed yet: an instance that seems to have no Node may run workloads, and records of
     /// scale-ins are on Nodes.
     #[error("the Nodes of the cluster are not known yet")]
@@ -121,6 +124,7 @@ impl RpcError {
             }
             Self::Stale(_)
             | Self::NodeUnseen { .. }
+            | Self::OutlivesItsNode(_)
             | Self::NodesUnknown
             | Self::Unclear(_)
             | Self::Sizing(
@@ -199,6 +203,7 @@ mod tests {
             (RpcError::NotOfGroup { node: node.clone(), group: group.clone() }, Code::NotFound),
             (RpcError::BatchNotOfGroup { node: node.clone(), group: group.clone() }, Code::InvalidArgument),
             (RpcError::NodeUnseen { node, instance: "i-1".into() }, Code::Unavailable),
+            (RpcError::OutlivesItsNode("i-1".into()), Code::Unavailable),
             (RpcError::NodesUnknown, Code::Unavailable),
             (delta.into(), Code::InvalidArgument),
             (above.into(), Code::FailedPrecondition),

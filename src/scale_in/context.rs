@@ -62,7 +62,7 @@ pub struct Shared {
     /// Lifecycle hooks.
     pub hooks: Arc<Hooks>,
     /// Since when instances are held, and until when their pods need them.
-    pub holds: Holds,
+    pub holds: Arc<Holds>,
     /// Whom groups take out by themselves, as looked up last.
     pub taken_out: TakenOut,
     /// Which instances load balancers reach.

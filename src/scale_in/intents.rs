@@ -4,15 +4,18 @@
 //! from the moment a scale-in is accepted.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 
 use super::context::{our_limit, speaker, will_decrement};
+use super::held_since::Holds;
+use super::nodeless::needed_until;
 use super::record::{Cause, Record, Release};
 use super::settings::Settings;
 use super::{context, deadline, node_patch};
 use crate::aws::Instance;
-use crate::clock::Clock;
+use crate::clock::{Clock, later, signed};
 use crate::cluster::{ApiError, Cluster, NodeView, Nodes};
 use crate::groups::Groups;
 use crate::groups::sizes::Leaves;
@@ -28,6 +31,11 @@ pub trait ScaleIns: Send + Sync + 'static {
 
     /// Name of the Node of this instance, if one has registered.
     fn node_of(&self, instance: &InstanceId) -> Option<NodeName>;
+
+    /// Whether containers may run on this instance though it has no Node: its Node was deleted, and their grace is not over.
+    fn outlives_its_node(&self, _instance: &InstanceId) -> bool {
+        false
+    }
 
     /// Whether this Node names an instance that belongs to another Node: a kubelet came back under another name, or
     /// somebody made the Node up. Such a Node is in no group, or cluster-autoscaler would delete the machine because
@@ -73,6 +81,7 @@ pub struct Intents {
     clock: Clock,
     groups: Arc<Groups>,
     settings: Settings,
+    holds: Arc<Holds>,
 }
 
 /// Result of accepting a scale-in.
@@ -97,8 +106,14 @@ pub enum IntentError {
     },
 }
 
-/// Tries to write a record while others write the Node, which happens a few times a minute.
-const TRIES: u32 = 4;
+/// Tries to write a record while others write the Node. Who has to wait for longer gives up meanwhile.
+const TRIES: u32 = 50;
+
+/// Tries without a pause.
+const AT_ONCE: u32 = 3;
+
+/// Pause after a few tries in a row at which somebody else was quicker.
+const PAUSE: Duration = Duration::from_millis(50);
 
 impl Intents {
     /// Accepts scale-ins on the Nodes of this cluster.
@@ -108,8 +123,9 @@ impl Intents {
         clock: Clock,
         groups: Arc<Groups>,
         settings: Settings,
+        holds: Arc<Holds>,
     ) -> Self {
-        Self { cluster, nodes, clock, groups, settings }
+        Self { cluster, nodes, clock, groups, settings, holds }
     }
 }
 
@@ -117,6 +133,13 @@ impl Intents {
 impl ScaleIns for Intents {
     fn node_of(&self, instance: &InstanceId) -> Option<NodeName> {
         speaker(&self.nodes, instance).map(|node| node.name.clone())
+    }
+
+    fn outlives_its_node(&self, instance: &InstanceId) -> bool {
+        let now = self.clock.now();
+        let unwatched = |gone| needed_until(later(now, -signed(gone)), None, Duration::ZERO);
+        let until = self.holds.needed(instance).or_else(|| self.nodes.gone_for(instance).map(unwatched));
+        until.is_some_and(|until| until > now)
     }
 
     fn is_beside(&self, node: &NodeName, instance: &InstanceId) -> bool {
@@ -180,6 +203,9 @@ impl ScaleIns for Intents {
             let overtaken = matches!(source, ApiError::Conflict);
             if !overtaken || tries >= TRIES {
                 return Err(IntentError::NotRecorded { node: node.to_owned(), source });
+            }
+            if tries >= AT_ONCE {
+                tokio::time::sleep(PAUSE).await;
             }
             view = self
                 .cluster

@@ -62,7 +62,7 @@ pub struct Situation<'a> {
     pub speaks: bool,
     /// Pods on the node and on those beside it, by UID; `None` until listed.
     pub pods: Option<&'a BTreeMap<String, PodView>>,
-    /// Whether they are being listed anew, the watch having lost its place: some may have come or gone meanwhile.
+    /// Whether their watch broke or has lost its place, and they are listed anew: some may have come or gone meanwhile.
     pub is_relisting: bool,
     /// Whether most of the cluster's kubelets are not heard of.
     pub are_kubelets_cut_off: bool,

@@ -56,7 +56,7 @@ const SEEN_AFTER: SignedDuration = SignedDuration::from_secs(10);
 struct Pods {
     /// Nodes whose pods have been listed.
     listed: RefCell<BTreeSet<NodeName>>,
-    /// Those whose pods are being listed.
+    /// Those whose pods are being listed, or whose watch broke.
     relisting: RefCell<BTreeSet<NodeName>>,
     by_uid: RefCell<BTreeMap<String, PodView>>,
 }
@@ -125,9 +125,10 @@ impl Watches {
             match event {
                 Ok(event) => self.deliver(&node, event, pods),
                 Err(error) => {
+                    pods.relisting.borrow_mut().insert(node.clone());
                     if let Some(lasted) = self.outage.lasts() {
                         let lasts_seconds = lasted.as_secs();
-                        tracing::warn!(node = node.as_str(), lasts_seconds, error = %chain(&error), "watch of the node's pods broke: taken up again, the drain goes by what was seen last");
+                        tracing::warn!(node = node.as_str(), lasts_seconds, error = %chain(&error), "watch of the node's pods broke and is retried: the drain goes by what was seen last, and nothing is released before it works again");
                     }
                 }
             }

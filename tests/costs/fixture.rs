@@ -79,7 +79,7 @@ pub(crate) fn provider(nodes: Arc<Nodes>) -> Provider {
     let aws = Aws::at(aws_client(Arc::new(aws::Aws::new(clock.clone(), 1))));
     let cluster = Cluster::new(cluster::Cluster::new(clock.clone(), 1).client());
     let settings = config.scale_in_settings();
-    let intents = Intents::new(cluster, nodes, clock.clone(), Arc::clone(&groups), settings);
+    let intents = Intents::new(cluster, nodes, clock.clone(), Arc::clone(&groups), settings, Arc::default());
     let protection = Arc::new(Protection::new(aws.clone(), Arc::clone(&groups), clock.clone()));
     let sizing = AwsSizing::new(aws, config.selectors, Arc::clone(&groups), protection, Running::default());
     let metrics = RpcMetrics::register(&mut Registry::default());

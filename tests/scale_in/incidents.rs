@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::Api;
 use kube::api::DeleteParams;
+use tonic::Code;
 
 use crate::journal_queries::{
     a_hook_timed_out, assert_nothing_lost, aws_moments, decrements, eviction_requests, graces, has_exited,
@@ -184,12 +185,12 @@ async fn a_backup_that_is_older_than_what_was_seen_does_not_make_the_program_bli
 
 #[tokio::test(start_paused = true)]
 async fn a_write_that_is_overtaken_time_and_again_is_made_in_the_end() {
-    for group in groups() {
+    for (group, cause) in groups().into_iter().zip([Cause::Operator, Cause::Autoscaler].into_iter().cycle()) {
         let scene = Scene::with(group).await;
         let machine = scene.first();
         scene.run([pod("web").on(&machine.name).exits_after(20)]).await;
         cluster(&scene).fail_next(8, Verb::Patch, "nodes", Fault::Overtaken);
-        scene.scale_in(&machine, Cause::Operator).await;
+        scene.scale_in(&machine, cause).await;
         assert!(scene.world.until(seconds(1_000), |w| !w.cluster.has_node(&machine.name)).await);
         scene.assert_left_well(&machine);
     }
@@ -456,23 +457,58 @@ async fn a_daemonset_pod_that_is_replaced_around_the_last_exit_leaves_its_time_t
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_released_while_the_pods_of_its_node_are_being_listed_anew() {
-    for group in [group(1), held_group(1, 60)] {
-        let scene = Scene::with(group).await;
+async fn an_instance_whose_node_was_deleted_is_not_ended_before_its_pods_had_their_grace() {
+    // In a drain, when the pods are known, and out of the blue.
+    for (is_draining, granted) in [(true, 1_200 + 120), (false, 600 + 120)] {
+        let scene = Scene::with(group(2)).await;
         let machine = scene.first();
-        // Chosen before the node is closed, and bound when the watch has lost its place.
-        cluster(&scene).set_timing(Timing { binding: Span::exactly(seconds(4)), ..Timing::real() });
-        cluster(&scene).add(pod("late").grace(60).exits_after(20));
-        scene.pass_some(Duration::from_millis(500)).await;
-        scene.scale_in(&machine, Cause::Autoscaler).await;
-        scene.until(|w| in_phase(w, &machine, "Flushing")).await;
-        cluster(&scene).compact_history();
-        cluster(&scene).close_watches();
-        cluster(&scene).fail_next(1_000, Verb::List, "pods", Fault::InternalError);
-        scene.pass_some(seconds(60)).await;
-        cluster(&scene).no_more_faults();
-        scene.until_gone(&machine).await;
-        assert!(has_exited(&scene.world, "late"));
-        assert_nothing_lost(&scene.world);
+        scene.run([pod("web").on(&machine.name).grace(1_200).exits_after(1_100)]).await;
+        if is_draining {
+            scene.scale_in(&machine, Cause::Operator).await;
+            scene.until(|w| is_asked(w, "web")).await;
+        }
+        let nodes: Api<Node> = Api::all(cluster(&scene).client());
+        nodes.delete(&machine.name, &DeleteParams::default()).await.expect("deleted");
+        scene.pass_some(seconds(1)).await;
+        // As cluster-autoscaler names an instance that no Node has.
+        let unregistered = [Machine::that_never_came(machine.provider_id())];
+        for _ in 0..2 {
+            let refused = scene.delete(&unregistered).await.expect_err("its pods have their grace still");
+            assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+            scene.pass_some(seconds(granted - 5)).await;
+        }
+        scene.delete(&unregistered).await.expect("ended");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_released_while_the_watch_of_its_nodes_pods_is_broken() {
+    // The watch has lost its place and no list comes, or neither, or both are had again but it is refused.
+    for (is_compacted, refused) in [(true, Verb::List), (false, Verb::List), (false, Verb::Watch)] {
+        for group in [group(1), held_group(1, 60)] {
+            let scene = Scene::with(group).await;
+            let machine = scene.first();
+            // Chosen before the node is closed, and bound when the watch is broken.
+            cluster(&scene).set_timing(Timing { binding: Span::exactly(seconds(4)), ..Timing::real() });
+            cluster(&scene).add(pod("late").grace(60).exits_after(20));
+            scene.pass_some(Duration::from_millis(500)).await;
+            scene.scale_in(&machine, Cause::Autoscaler).await;
+            scene.until(|w| in_phase(w, &machine, "Flushing")).await;
+            if is_compacted {
+                cluster(&scene).compact_history();
+            }
+            cluster(&scene).close_watches();
+            let busy = Fault::TooManyRequests { retry_after_seconds: 1 };
+            cluster(&scene).fail_next(1_000, Verb::Watch, "pods", busy);
+            if refused == Verb::List {
+                cluster(&scene).fail_next(1_000, Verb::List, "pods", Fault::InternalError);
+            }
+            scene.pass_some(seconds(60)).await;
+            cluster(&scene).no_more_faults();
+            scene.until_gone(&machine).await;
+            let what = format!("compacted: {is_compacted}, refused: {refused:?}");
+            assert!(has_exited(&scene.world, "late"), "{what}");
+            assert_nothing_lost(&scene.world);
+        }
     }
 }
