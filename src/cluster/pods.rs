@@ -71,6 +71,8 @@ pub struct PodView {
     pub deletion_timestamp: Option<Timestamp>,
     /// When it was created.
     pub created: Option<Timestamp>,
+    /// When the kubelet acknowledged it (`status.startTime`).
+    pub started: Option<Timestamp>,
     /// Whether it mirrors a static pod.
     pub mirror: bool,
     /// What makes it a daemon; `None` if it is none.
@@ -116,6 +118,7 @@ impl From<&Pod> for PodView {
                 .clamp(0, LONGEST_GRACE_SECONDS),
             deletion_timestamp: grace_ends(meta),
             created: meta.creation_timestamp.as_ref().map(|time| time.0),
+            started: pod.status.as_ref().and_then(|status| Some(status.start_time.as_ref()?.0)),
             mirror: meta.annotations.as_ref().is_some_and(|all| all.contains_key(names::MIRROR_POD)),
             daemon: controller.and_then(daemon_of).or_else(|| {
                 let says_so = meta.annotations.as_ref()?.get(names::DAEMON_SET_POD)? == "true";

@@ -160,8 +160,10 @@ struct WirePodSpec {
 }
 
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct WirePodStatus {
     phase: Option<String>,
+    start_time: Option<Time>,
 }
 
 impl<'de> Deserialize<'de> for Seen<Pod> {
@@ -176,7 +178,11 @@ impl<'de> Deserialize<'de> for Seen<Pod> {
                 ..PodSpec::default()
             },
         );
-        let status = wire.status.map(|WirePodStatus { phase }| PodStatus { phase, ..PodStatus::default() });
+        let status = wire.status.map(|WirePodStatus { phase, start_time }| PodStatus {
+            phase,
+            start_time,
+            ..PodStatus::default()
+        });
         Ok(Self(Pod { metadata: wire.metadata.into(), spec, status }))
     }
 }

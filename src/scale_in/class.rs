@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::returns::Returns;
+use crate::clock::later;
 use crate::cluster::{DaemonOwner, PodView};
 use crate::k8s::names;
 
@@ -47,6 +48,8 @@ pub(super) enum Daemon {
 /// What decides a pod's class beside the pod itself. Moments are the API server's.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Circumstances<'a> {
+    /// Now.
+    pub(super) now: Timestamp,
     /// UIDs of deleted DaemonSets: nobody recreates their pods, so they are workload.
     pub(super) deleted_daemon_sets: &'a BTreeSet<String>,
     /// Pods that come back.
@@ -82,14 +85,29 @@ pub(super) fn classify(pod: &PodView, around: &Circumstances<'_>) -> Class {
     if !is_going && around.returns.is_given_up(pod) {
         return Class::Returned;
     }
-    if is_patient(pod) && !around.patience_is_over { Class::Patient } else { Class::Workload }
+    if is_patient(pod, around.now) && !around.patience_is_over { Class::Patient } else { Class::Workload }
 }
 
-/// Whether a pod asked not to be disturbed.
-pub(super) fn is_patient(pod: &PodView) -> bool {
-    pod.wish(names::DRAIN) == Some("wait")
+/// Whether a pod asks not to be disturbed at this moment.
+pub(super) fn is_patient(pod: &PodView, now: Timestamp) -> bool {
+    patient_until(pod).is_some_and(|until| until > now)
+}
+
+/// Until when a pod asks not to be disturbed; the latest moment there is: for as long as it takes. `None`: it does not. Karpenter's
+/// annotation may have a time from the pod's start.
+///
+/// Source: [Karpenter, pod-level
+/// controls](https://karpenter.sh/docs/concepts/disruption/#pod-level-controls).
+pub(super) fn patient_until(pod: &PodView) -> Option<Timestamp> {
+    let undisturbed = pod.wish(names::DO_NOT_DISRUPT);
+    if pod.wish(names::DRAIN) == Some("wait")
         || pod.wish(names::SAFE_TO_EVICT) == Some("false")
-        || pod.wish(names::DO_NOT_DISRUPT) == Some("true")
+        || undisturbed == Some("true")
+    {
+        return Some(Timestamp::MAX);
+    }
+    let time: SignedDuration = undisturbed?.parse().ok()?;
+    Some(later(pod.started.or(pod.created)?, time))
 }
 
 /// Our own annotation wins over cluster-autoscaler's.
@@ -143,6 +161,11 @@ mod tests {
         pod
     }
 
+    fn undisturbed(value: &str, started: Option<i64>) -> PodView {
+        let pod = PodView { created: Some(at(21)), started: started.map(at), ..pod() };
+        wishing(pod, names::DO_NOT_DISRUPT, value)
+    }
+
     fn of_daemon_set(uid: &str) -> PodView {
         PodView { daemon: Some(DaemonOwner::DaemonSet { uid: uid.into(), name: uid.into() }), ..pod() }
     }
@@ -168,6 +191,12 @@ mod tests {
             ("not safe to evict", wishing(pod(), names::SAFE_TO_EVICT, "false"), Class::Patient),
             ("safe to evict", wishing(pod(), names::SAFE_TO_EVICT, "true"), Class::Workload),
             ("do not disrupt", wishing(pod(), names::DO_NOT_DISRUPT, "true"), Class::Patient),
+            ("not for 40 s, started at 61", undisturbed("40s", Some(61)), Class::Patient),
+            ("not for 40 s, started at 60", undisturbed("40s", Some(60)), Class::Workload),
+            ("not for 1 min 20 s, made at 21", undisturbed("1m20s", None), Class::Patient),
+            ("not for half an hour", undisturbed("0.5h", Some(60)), Class::Patient),
+            ("not for a time before", undisturbed("-1h", Some(60)), Class::Workload),
+            ("not for some time", undisturbed("a while", Some(60)), Class::Workload),
             ("of a DaemonSet and patient", wishing(ds(), names::DRAIN, "wait"), Class::Daemon(Daemon::Keep)),
             ("anything else", pod(), Class::Workload),
         ];
@@ -181,6 +210,7 @@ mod tests {
         static NOBODY: LazyLock<Returns> = LazyLock::new(Returns::default);
         static NONE: BTreeMap<String, Timestamp> = BTreeMap::new();
         Circumstances {
+            now: at(100),
             deleted_daemon_sets: &GONE,
             returns: &NOBODY,
             asked: &NONE,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 use super::action::{Action, Plan};
-use super::class::{Class, is_patient};
+use super::class::{Class, is_patient, patient_until};
 use super::deadline::{self, cut, grace_to_ask, last_call, soft_limit};
 use super::events::NodeEvent;
 use super::eviction_rate::Permit;
@@ -66,6 +66,10 @@ pub(super) fn drain(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     let lost = s.beside.iter().map(Arc::as_ref).chain([s.node]).filter_map(|node| s.lost_at(node));
     for end in s.settings.patience_ends(&record).into_iter().chain(lost).filter(|end| *end > s.now) {
         plan.wake(end);
+    }
+    let patient = workloads.iter().filter(|(_, class)| *class == Class::Patient);
+    for until in patient.filter_map(|(pod, _)| patient_until(pod)).filter(|until| *until < Timestamp::MAX) {
+        plan.wake(s.ours(until));
     }
     evict(s, &record, workloads, limit, plan);
     announce_waiting(s, &record, plan);
@@ -370,7 +374,9 @@ fn announce_given_up(s: &Situation<'_>, record: &Record, pods: &[Classified<'_>]
         }
     };
     tell(named(&|_, class| class == Class::GivenUp), events::pods_given_up);
-    let disturbed = named(&|pod, class| class.is_workload() && class != Class::Patient && is_patient(pod));
+    let disturbed = named(&|pod, class| {
+        class.is_workload() && class != Class::Patient && is_patient(pod, s.theirs(s.now))
+    });
     tell(
         disturbed,
         if patience_is_over { events::patience_over } else { events::patience_ends_with_the_machine },

@@ -173,6 +173,7 @@ impl Situation<'_> {
     pub(super) fn classified(&self, record: Option<&Record>) -> impl Iterator<Item = (&PodView, Class)> {
         let patience_ends = record.and_then(|record| self.settings.patience_ends(record));
         let circumstances = move |pod: &PodView| Circumstances {
+            now: self.theirs(self.now),
             deleted_daemon_sets: &self.memory.deleted_daemon_sets,
             returns: &self.memory.returns,
             asked: &self.memory.asked,
