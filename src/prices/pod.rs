@@ -12,8 +12,8 @@ use crate::k8s::quantity;
 /// The resource of NVIDIA's GPUs.
 pub const GPU: &str = "nvidia.com/gpu";
 
-/// What the scheduler reserves for a pod: the sum over its containers, or what its initialisation needs if that is more, and its
-/// overhead. What is no quantity counts as nothing.
+/// What the scheduler reserves for a pod: what it asks for as a whole (CPU and memory), else the sum over its containers, or what its
+/// initialisation needs if that is more; and its overhead. What is no quantity counts as nothing.
 ///
 /// Source: `PodRequests` in
 /// [component-helpers](https://github.com/kubernetes/kubernetes/blob/master/staging/src/k8s.io/component-helpers/resource/helpers.go).
@@ -21,7 +21,9 @@ pub fn requests(pod: &Pod) -> Size {
     let Some(spec) = &pod.spec else { return Size::default() };
     let of = |name: &str| {
         let overhead = quantity_in(&spec.overhead, name);
-        requested(spec, name) + overhead
+        let whole = spec.resources.as_ref().filter(|whole| name != GPU && whole.requests.contains_key(name));
+        let own = whole.map_or_else(|| requested(spec, name), |whole| quantity_in(&whole.requests, name));
+        own + overhead
     };
     Size { vcpus: of("cpu"), gib: of("memory") / GIB, gpus: of(GPU) }
 }
@@ -82,6 +84,17 @@ mod tests {
         assert_eq!(requests(&pod(vec![sidecar("1", "1Gi")], two())), size(2.5, 5.0), "a sidecar goes on");
         let beside = vec![sidecar("1", "1Gi"), container("3", "1Gi")];
         assert_eq!(requests(&pod(beside, two())), size(4.0, 5.0), "a sidecar runs beside what begins later");
+    }
+
+    #[test]
+    fn what_a_pod_requests_as_a_whole_beats_its_containers() {
+        let mut pod = pod(vec![sidecar("1", "1Gi")], vec![container("500m", "1Gi")]);
+        let spec = pod.spec.as_mut().expect("it");
+        spec.resources = container("4", "lots").resources;
+        assert_eq!(requests(&pod), size(4.0, 0.0));
+        let whole = pod.spec.as_mut().and_then(|spec| spec.resources.as_mut()).expect("it");
+        whole.requests.remove("memory");
+        assert_eq!(requests(&pod), size(4.0, 2.0), "of memory it says nothing");
     }
 
     #[test]

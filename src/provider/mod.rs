@@ -1,9 +1,9 @@
 //! The gRPC provider: what cluster-autoscaler calls.
 //!
-//! Reads are answered from the snapshot in [`crate::groups`]. Only size changes wait for AWS, through [`Sizing`], and
-//! only scale-ins wait for the API server, through [`ScaleIns`](crate::scale_in::ScaleIns); both end well before the 5 s
-//! after which cluster-autoscaler gives up. Nothing here drains a node. Pure functions of the snapshot and the request
-//! decide ([`answers`], [`deletion`], [`options`], [`wire`]); [`service`] and `changes` carry it out.
+//! Reads are answered from the snapshot in [`crate::groups`]. For AWS wait size changes, through [`Sizing`], and whoever comes from
+//! another process, for a look (`visits`); for the API server only scale-ins, through [`ScaleIns`](crate::scale_in::ScaleIns). All
+//! end well before the 5 s after which cluster-autoscaler gives up. Nothing here drains a node. Pure functions of the snapshot and the
+//! request decide ([`answers`], [`deletion`], [`options`], [`wire`]); [`service`] and `changes` carry it out.
 //!
 //! Invariants: an RPC that reports a caller's mistake has changed nothing; a change that AWS has accepted shows in the
 //! target size before the RPC returns; both dialects of the protocol are always read and written.

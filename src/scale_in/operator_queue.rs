@@ -51,7 +51,8 @@ pub(super) fn turn(shared: &Shared, node: &NodeView) -> Turn {
     queue.turn(node, id, &shared.turns_given)
 }
 
-fn size(group: &AutoScalingGroup) -> usize {
+/// How many nodes the group has.
+pub(super) fn size(group: &AutoScalingGroup) -> usize {
     group.instances.iter().filter(|instance| instance.lifecycle.is_node()).count()
 }
 

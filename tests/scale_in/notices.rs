@@ -19,7 +19,7 @@ use crate::journal_queries::{
     TERMINATE, asked, assert_nothing_lost, aws_moments, in_phase, is_asked, is_released, notes, phase_at,
     records, released_at,
 };
-use crate::scene::{Cause, Machine, Scene, five_on_each, group, held_group};
+use crate::scene::{Cause, Machine, Scene, five_on_each, group, held_group, seconds};
 
 /// The queue's URL, of a world whose events go there, and a configuration that reads it.
 pub(crate) fn told(world: &World, config: Config) -> (String, Config) {
@@ -304,6 +304,28 @@ async fn a_recommended_rebalance_closes_the_node_for_an_hour_and_drains_nothing(
     let lasted = scene.world.clock.now().duration_since(closed);
     assert!((SignedDuration::from_mins(59)..SignedDuration::from_mins(61)).contains(&lasted), "{lasted}");
     assert!(!is_asked(&scene.world, "web"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn recommendations_for_a_whole_group_close_a_tenth_of_its_nodes() {
+    for (size, closed) in [(2, 1), (20, 2)] {
+        let (scene, url) = scene_of(group(size), config()).await;
+        for machine in scene.machines() {
+            scene.world.aws.recommend_rebalance(&machine.instance);
+        }
+        scene.until(|w| is_empty(w, &url)).await;
+        scene.pass_some(seconds(120)).await;
+        let are_closed = |scene: &Scene| {
+            scene.machines().iter().filter(|machine| is_cordoned(&scene.world, machine)).count()
+        };
+        assert_eq!(are_closed(&scene), closed);
+        // Said again for one that is closed, it is no other.
+        let again = scene.machines().into_iter().find(|machine| is_cordoned(&scene.world, machine));
+        scene.pass_some(seconds(1_800)).await;
+        scene.world.aws.recommend_rebalance(&again.expect("closed").instance);
+        scene.pass_some(seconds(2_400)).await;
+        assert_eq!(are_closed(&scene), 1, "prolonged");
+    }
 }
 
 #[tokio::test(start_paused = true)]

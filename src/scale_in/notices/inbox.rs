@@ -20,11 +20,14 @@ use super::meaning::{Facts, Meaning, is_settled, lapses, meaning};
 use super::outages::Outages;
 use crate::aws::{About, AwsError, Content, Lifecycle, Message, News, Notice};
 use crate::clock::{backoff, elapsed, later, signed};
+use crate::cluster::Cordon;
 use crate::groups::hooks::HookState;
 use crate::groups::{Change, Snapshot};
 use crate::k8s::{GroupName, InstanceId};
 use crate::scale_in::context::{Shared, speaker};
 use crate::scale_in::metrics::Handled;
+use crate::scale_in::operator_queue::size;
+use crate::scale_in::record::Cause;
 
 /// While messages wait for their records, they are checked this often.
 const CHECK_EVERY: Duration = Duration::from_millis(500);
@@ -283,7 +286,10 @@ impl Inbox {
             if done.contains(instance) {
                 continue;
             }
-            if let Some(meaning) = self.meaning(notice, &group, &snapshot, now) {
+            let meaning = self.meaning(notice, &group, &snapshot, now);
+            let meaning =
+                meaning.filter(|meaning| !self.closes_too_many(meaning, instance, &group, &snapshot));
+            if let Some(meaning) = meaning {
                 meanings.push((instance.clone(), group, meaning));
             }
         }
@@ -374,6 +380,41 @@ impl Inbox {
         let group = &snapshot.groups.get(group)?.asg;
         let at = later(notice.at, -ahead);
         meaning(&by_our_clock(&notice.news, -ahead), at, group, &self.shared.settings, now)
+    }
+
+    /// Whether a recommendation would close one node more than a group is to have closed for recommendations at once: they often come for all
+    /// of its spot nodes together, and no interruption follows.
+    fn closes_too_many(
+        &self,
+        meaning: &Meaning,
+        instance: &InstanceId,
+        group: &GroupName,
+        snapshot: &Snapshot,
+    ) -> bool {
+        let (true, Some(of)) = (meaning.closes_for_a_recommendation(), snapshot.groups.get(group)) else {
+            return false;
+        };
+        let is_about = |id: &InstanceId| {
+            let mut waiting = self.waiting.values().flat_map(|waiting| &waiting.meanings);
+            waiting.any(|(waits, _, meaning)| waits == id && meaning.closes_for_a_recommendation())
+        };
+        let is_closed = |id: &InstanceId| {
+            let cordon = speaker(&self.shared.nodes, id).and_then(|node| node.cordon.clone());
+            let mut reasons = cordon.iter().flat_map(Cordon::reasons);
+            reasons.any(|reason| reason.cause == Cause::RebalanceRecommendation) || is_about(id)
+        };
+        let others = of.asg.instances.iter().map(|other| &other.id).filter(|other| *other != instance);
+        let closed = others.filter(|other| is_closed(other)).count();
+        let too_many = closed >= self.shared.settings.operator_at_once.of(size(&of.asg));
+        if too_many {
+            tracing::info!(
+                instance = instance.as_str(),
+                group = group.as_str(),
+                closed,
+                "rebalance recommendation left alone: enough nodes of the group are closed for others (--max-operator-scale-ins)"
+            );
+        }
+        too_many
     }
 
     /// Has a notice acted on.

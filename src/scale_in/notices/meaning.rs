@@ -126,6 +126,12 @@ pub(super) fn meaning(
 }
 
 impl Meaning {
+    /// Whether it closes the node because AWS advises to leave it.
+    pub(super) fn closes_for_a_recommendation(&self) -> bool {
+        matches!(self, Self::Expected(Noticed { expected, .. })
+            if (expected.cause, expected.treatment) == (Cause::RebalanceRecommendation, Treatment::Cordon))
+    }
+
     /// Whether the drain that it asks for may wait for its turn.
     pub(super) fn may_wait(&self, now: Timestamp) -> bool {
         matches!(self, Self::Expected(notice) if notice.expected.may_wait(now))
