@@ -27,6 +27,22 @@ pub struct Budget {
     selector: Option<Selector>,
 }
 
+/// A disruption budget as it was when a pod that it covers was to be evicted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BudgetSeen {
+    /// `namespace/name`.
+    pub name: String,
+    /// `metadata.resourceVersion`: shows whether the budget has changed since.
+    pub resource_version: String,
+}
+
+impl From<&Budget> for BudgetSeen {
+    fn from(budget: &Budget) -> Self {
+        let name = format!("{}/{}", budget.namespace, budget.name);
+        Self { name, resource_version: budget.resource_version.clone() }
+    }
+}
+
 impl Budget {
     /// Whether the budget covers this pod. One without a selector covers none, an empty selector all of the
     /// namespace ([PodDisruptionBudget policy/v1](https://kubernetes.io/docs/reference/kubernetes-api/policy-resources/pod-disruption-budget-v1/)).

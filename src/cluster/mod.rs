@@ -27,7 +27,7 @@ mod version;
 mod watches;
 
 pub use answer::{Answer, ApiError};
-pub use budgets::{Attachment, Budget, Existing};
+pub use budgets::{Attachment, Budget, BudgetSeen, Existing};
 pub use calls::About;
 #[cfg(test)]
 pub(crate) use calls::NOTE_LIMIT;

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::events::NodeEvent;
 use super::waiting::Waiting;
 use crate::aws::Hook;
-use crate::cluster::{DrainState, PodName};
+use crate::cluster::{BudgetSeen, DrainState, PodName};
 use crate::k8s::{GroupName, InstanceId};
 
 /// Something to be done, once.
@@ -27,8 +27,8 @@ pub enum Action {
         uid: String,
         /// Grace in seconds.
         grace: Option<i64>,
-        /// The budgets that cover it (`namespace/name`, resource version), kept if it is refused.
-        budgets: Vec<(String, String)>,
+        /// The budgets that cover it, kept if it is refused.
+        budgets: Vec<BudgetSeen>,
         /// The pod's owner.
         owner: String,
         /// Whether it has come back to the cordoned node.

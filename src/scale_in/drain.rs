@@ -19,7 +19,7 @@ use super::situation::{SPOKEN_FOR_WITHIN, Situation};
 use super::waiting::{WaitReason, Waiting};
 use super::{events, order, release};
 use crate::clock::later;
-use crate::cluster::{PodName, PodView};
+use crate::cluster::{BudgetSeen, PodName, PodView};
 
 /// A pod that was asked to go and shows no sign of it is asked again after this time.
 const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(30);
@@ -314,14 +314,10 @@ fn try_eviction(
 ) -> WaitReason {
     let task = Task::Evict(pod.uid.clone());
     let budgets = (s.budgets)(pod);
-    let versions: Vec<(String, String)> = budgets
-        .iter()
-        .map(|budget| (format!("{}/{}", budget.namespace, budget.name), budget.resource_version.clone()))
-        .collect();
+    let seen: Vec<_> = budgets.iter().map(|budget| BudgetSeen::from(&**budget)).collect();
     let refusal = s.memory.refusals.get(&pod.uid);
     // Do not wait for the next try if the budget has changed since it refused, and has room.
-    let has_room = refusal
-        .is_some_and(|refusal| refusal.by == Obstacle::Budget && refusal.budgets != versions)
+    let has_room = refusal.is_some_and(|refusal| refusal.by == Obstacle::Budget && refusal.budgets != seen)
         && budgets.iter().all(|budget| budget.room > 0);
     let in_flight = s.memory.tries(&task).is_some_and(|tries| tries.in_flight);
     let returned = has_returned(s, record, pod);
@@ -329,7 +325,7 @@ fn try_eviction(
         pod: pod.name.clone(),
         uid: pod.uid.clone(),
         grace: grace_to_ask(time.limit, pod.grace_seconds, s.now),
-        budgets: versions.clone(),
+        budgets: seen.clone(),
         owner: pod.owner(),
         returned,
     };
@@ -343,7 +339,7 @@ fn try_eviction(
     }
     match refusal {
         Some(refusal) if refusal.by == Obstacle::Budget => {
-            let names: Vec<_> = refusal.budgets.iter().map(|(name, _)| name.as_str()).collect();
+            let names: Vec<_> = refusal.budgets.iter().map(|budget| budget.name.as_str()).collect();
             WaitReason::Budget(names.join(", "), refusal.text.clone())
         }
         _ => refused(s, pod).unwrap_or(if waits { WaitReason::Rate } else { WaitReason::Queued }),

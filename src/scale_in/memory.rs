@@ -19,7 +19,7 @@ use super::returns::Returns;
 use super::rolled::Rolled;
 use crate::aws::{AwsError, Lifecycle};
 use crate::clock::{backoff, later, signed};
-use crate::cluster::{Answer, DrainState, NodeView, PodView};
+use crate::cluster::{Answer, BudgetSeen, DrainState, NodeView, PodView};
 use crate::telemetry::chain;
 
 /// Pause between tries of an eviction that a budget blocks, the same as in `kubectl drain`.
@@ -115,8 +115,8 @@ pub struct Tries {
 /// Why the API server did not evict a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// Budgets that covered the pod (`namespace/name`), with their resource versions.
-    pub budgets: Vec<(String, String)>,
+    /// Budgets that covered the pod.
+    pub budgets: Vec<BudgetSeen>,
     /// The answer, for people.
     pub text: String,
     /// Who did not let it.
@@ -386,13 +386,7 @@ impl Memory {
     }
 
     /// Notes the API server's answer to an eviction, and the budgets that covered the pod when asked.
-    pub fn note_eviction(
-        &mut self,
-        uid: String,
-        answer: Answer,
-        budgets: Vec<(String, String)>,
-        now: Timestamp,
-    ) {
+    pub fn note_eviction(&mut self, uid: String, answer: Answer, budgets: Vec<BudgetSeen>, now: Timestamp) {
         let task = Task::Evict(uid.clone());
         let tries = self.tries(&task).map_or(0, |tries| tries.failures);
         if !matches!(answer, Answer::Busy(..)) {

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::action::Action;
 use crate::aws::{AwsError, Hook};
-use crate::cluster::{Answer, ApiError, DrainState, NodeView, PodName};
+use crate::cluster::{Answer, ApiError, BudgetSeen, DrainState, NodeView, PodName};
 use crate::k8s::InstanceId;
 
 /// How a pod was asked to go.
@@ -27,7 +27,7 @@ pub(super) enum Outcome {
         pod: PodName,
         uid: String,
         answer: Answer,
-        budgets: Vec<(String, String)>,
+        budgets: Vec<BudgetSeen>,
         how: How,
         /// The owner of a workload's pod, and whether the pod had come back to the cordoned node.
         owner: Option<(String, bool)>,

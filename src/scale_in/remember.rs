@@ -12,7 +12,7 @@ use super::metrics::Call;
 use super::outcome::{How, Outcome};
 use super::worker::Worker;
 use crate::aws::{AwsError, Hook};
-use crate::cluster::{Answer, ApiError, DrainState, NodeView, PodName};
+use crate::cluster::{Answer, ApiError, BudgetSeen, DrainState, NodeView, PodName};
 use crate::k8s::InstanceId;
 use crate::telemetry::chain;
 
@@ -97,11 +97,10 @@ impl Worker {
     }
 
     /// Keeps for the trace what came of asking a pod to go.
-    fn note_asked(&self, pod: &PodName, answer: &Answer, budgets: &[(String, String)], how: How) {
+    fn note_asked(&self, pod: &PodName, answer: &Answer, budgets: &[BudgetSeen], how: How) {
         let (name, told) = match (answer, how) {
             (Answer::Blocked(_), _) => {
-                let names: Vec<_> =
-                    budgets.iter().map(|(namespace, name)| format!("{namespace}/{name}")).collect();
+                let names: Vec<_> = budgets.iter().map(|budget| budget.name.as_str()).collect();
                 ("blocked", Some(names.join(", ")))
             }
             (Answer::Going | Answer::Gone | Answer::GoingAnyway, How::Evicted) => ("evicted", None),

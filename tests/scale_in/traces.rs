@@ -13,7 +13,7 @@ use ebbtide::sim::program::config;
 use ebbtide::sim::world::World;
 use ebbtide::telemetry::captured;
 use ebbtide::telemetry::traces::collector::{Collector, Mood};
-use ebbtide::telemetry::traces::proto::Span;
+use ebbtide::telemetry::traces::proto::{KeyValue, Span};
 use futures::StreamExt as _;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::Api;
@@ -66,8 +66,8 @@ async fn pass(world: &World, time: Duration) {
     assert!(!world.until(time, |_| false).await);
 }
 
-fn has(span: &Span, key: &str, value: &str) -> bool {
-    span.attributes
+fn has(attributes: &[KeyValue], key: &str, value: &str) -> bool {
+    attributes
         .iter()
         .any(|pair| pair.key == key && format!("{:?}", pair.value).contains(&format!("{value:?}")))
 }
@@ -108,7 +108,7 @@ async fn a_scale_in_is_one_trace_with_its_phases_and_what_was_asked_in_them_over
         ("ebbtide.cause", "lifecycle-hook"),
         ("ebbtide.outcome", "released"),
     ] {
-        assert!(has(root, key, value), "{key}: {root:#?}");
+        assert!(has(&root.attributes, key, value), "{key}: {root:#?}");
     }
     let trace = format!("{:032x}", u128::from_be_bytes(root.trace_id[..].try_into().expect("16 bytes")));
     assert!(log.text().contains(&format!("trace_id=\"{trace}\"")), "the log names it: {}", log.text());
@@ -130,6 +130,7 @@ async fn a_scale_in_is_one_trace_with_its_phases_and_what_was_asked_in_them_over
     // What the first process asked for went with it.
     let events: Vec<_> = draining.events.iter().map(|event| event.name.as_str()).collect();
     assert_eq!(events, ["blocked", "evicted"], "{draining:#?}");
+    assert!(has(&draining.events[0].attributes, "ebbtide.answer", "default/slow"), "{draining:#?}");
 }
 
 #[tokio::test(start_paused = true)]

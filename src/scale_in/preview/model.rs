@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::data::{BudgetPreview, End, Facts, PodPreview, PodTreatment, Step, What};
 use crate::aws::Lifecycle;
 use crate::clock::{elapsed, later};
-use crate::cluster::{Answer, Budget, NodeView, PodView};
+use crate::cluster::{Answer, Budget, BudgetSeen, NodeView, PodView};
 use crate::groups::hooks::{HookState, TerminatingHooks};
 use crate::k8s::{GroupName, names};
 use crate::scale_in::action::{Action, Plan};
@@ -306,15 +306,15 @@ impl<'a> Model<'a> {
         &mut self,
         uid: String,
         grace: Option<i64>,
-        budgets: Vec<(String, String)>,
+        budgets: Vec<BudgetSeen>,
         owner: String,
         returned: bool,
     ) {
         let Some(pod) = self.pods.get(&uid).cloned() else { return };
         let full: Vec<String> =
-            budgets.iter().map(|(name, _)| name.clone()).filter(|name| self.room_of(name) <= 0).collect();
+            budgets.iter().map(|budget| budget.name.clone()).filter(|name| self.room_of(name) <= 0).collect();
         let refusal = if budgets.len() > 1 {
-            let names: Vec<&str> = budgets.iter().map(|(name, _)| name.as_str()).collect();
+            let names: Vec<&str> = budgets.iter().map(|budget| budget.name.as_str()).collect();
             let words = format!(
                 "it has several disruption budgets ({}), which the API server refuses for good",
                 names.join(", ")
@@ -329,8 +329,8 @@ impl<'a> Model<'a> {
             self.memory.note_eviction(uid.clone(), answer, budgets, self.now);
             return self.memory.failed(&Task::Evict(uid), self.now, Some(NEVER));
         }
-        for (name, _) in &budgets {
-            *self.room.entry(name.clone()).or_default() -= 1;
+        for budget in &budgets {
+            *self.room.entry(budget.name.clone()).or_default() -= 1;
         }
         self.memory.returns.asked(owner, returned);
         let grace = self.goes(&uid, grace);

@@ -13,7 +13,9 @@ use serde_json::{Value, json};
 
 use crate::aws::{AwsError, Hook, Lifecycle};
 use crate::clock::{elapsed, later};
-use crate::cluster::{Answer, Budget, DaemonOwner, DrainState, NodeView, PodName, PodView, Project};
+use crate::cluster::{
+    Answer, Budget, BudgetSeen, DaemonOwner, DrainState, NodeView, PodName, PodView, Project,
+};
 use crate::groups::hooks::{HookState, TerminatingHooks};
 use crate::k8s::names;
 use crate::scale_in::action::{Action, Plan};
@@ -116,7 +118,7 @@ pub(super) struct Scene {
     pub(super) notices: Vec<Noticed>,
     pub(super) memory: Memory,
     /// The budgets of the pods that are being evicted, by UID.
-    covered_by: BTreeMap<String, Vec<(String, String)>>,
+    covered_by: BTreeMap<String, Vec<BudgetSeen>>,
     being_deleted: BTreeSet<String>,
     /// How many evictions the rate allows in a plan; `None`: no limit.
     pub(super) permits: Option<u32>,
