@@ -136,8 +136,8 @@ async fn delete_node(
     Outcome::NodeDeleted { overtaken: matches!(deleted, Err(ApiError::Conflict)) }
 }
 
-/// Where the API server has EvictionRequests (`lifecycle.k8s.io`, alpha), one is made here in place of the eviction: who interprets
-/// them (a controller, the pod's own) then decides how the pod leaves, and its status is what [`Answer`] is read from.
+/// Evicts a pod. This is the one place that would make an EvictionRequest (`lifecycle.k8s.io`) instead, once those are no longer alpha:
+/// who interprets them (a controller, the pod's own) decides how the pod leaves, and the request's status would be the [`Answer`].
 ///
 /// Source: [KEP-4563](https://github.com/kubernetes/enhancements/tree/master/keps/sig-apps/4563-eviction-request-api).
 async fn evict(shared: &Shared, node: &NodeView, pod: &PodName, uid: &str, grace: Option<i64>) -> Answer {
