@@ -9,10 +9,10 @@ use serde::Serialize;
 use crate::aws::{Instance, Lifecycle};
 use crate::cluster::{Budget, Nodes, PodView, Store};
 use crate::groups::hooks::HookState;
-use crate::groups::{Group, sizes};
+use crate::groups::Group;
 use crate::k8s::{GroupName, InstanceId, NodeName};
 use crate::scale_in::class::{Class, Daemon};
-use crate::scale_in::context::will_decrement;
+use crate::scale_in::context::may_lose;
 use crate::scale_in::record::Cause;
 use crate::scale_in::settings::Settings;
 use crate::scale_in::status::Wait;
@@ -67,14 +67,12 @@ impl Member {
     /// An instance of a group, with the Nodes of the cluster and the group's hooks.
     pub fn of(group: &Group, instance: &Instance, nodes: &Nodes, hook: HookState) -> Self {
         let asg = &group.asg;
-        let removable =
-            sizes::removable(asg, [instance.id.as_str()], |instance| will_decrement(nodes, &instance.id));
         Self {
             group: asg.name.clone(),
             lifecycle: instance.lifecycle,
             hook,
             drain_timeout: tags::drain_timeout(&asg.tags),
-            may_shrink: removable.is_ok(),
+            may_shrink: may_lose(nodes, asg, &instance.id),
         }
     }
 }
