@@ -119,7 +119,7 @@ impl Cluster {
         }
     }
 
-    /// Reads a Node again after a conflict.
+    /// A Node as the API server has it now, as far as the program looks at it.
     pub async fn get_node(&self, name: &str) -> Result<NodeView, ApiError> {
         let api: Api<Seen<Node>> = Api::all(self.client.clone());
         let node = timely(api.get(name)).await?;

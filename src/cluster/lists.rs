@@ -62,7 +62,7 @@ impl Cluster {
     }
 
     /// One Node, whole.
-    pub async fn read_node(&self, name: &str) -> Result<Node, ApiError> {
+    pub async fn get_whole_node(&self, name: &str) -> Result<Node, ApiError> {
         let api: Api<Node> = Api::all(self.client.clone());
         timely(api.get(name)).await
     }

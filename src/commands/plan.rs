@@ -22,7 +22,7 @@ pub async fn look(
     options: &PlanOptions,
     clock: &Clock,
 ) -> Result<Preview, CommandError> {
-    let node = cluster.read_node(&options.node).await.map_err(|error| match error {
+    let node = cluster.get_whole_node(&options.node).await.map_err(|error| match error {
         ApiError::NotFound => CommandError::NoNode(options.node.clone()),
         error => reading("the Node")(error),
     })?;

@@ -55,7 +55,7 @@ async fn one(
     if !is_draining(&told) {
         return Ok(told);
     }
-    let node = match cluster.read_node(&told.node).await {
+    let node = match cluster.get_whole_node(&told.node).await {
         Ok(node) => node,
         // It has gone meanwhile.
         Err(ApiError::NotFound) => return Ok(told),
