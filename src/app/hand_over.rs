@@ -25,16 +25,14 @@ const PAUSE: Duration = Duration::from_mins(15);
 
 /// Gives the lead away when AWS has not described the groups for so long while this process led. Never completes.
 pub(super) async fn keep(shared: Arc<Shared>) -> Infallible {
-    let mut leads_since = None;
     let mut gave_away: Option<Timestamp> = None;
     loop {
         tokio::time::sleep(EVERY).await;
         let now = shared.clock.now();
         if !shared.leadership.leads() {
-            leads_since = None;
             continue;
         }
-        let leads_since = *leads_since.get_or_insert(now);
+        let leads_since = shared.leadership.leads_since();
         let failing = shared.groups.undescribed_since().map(|since| since.max(leads_since));
         let is_again = gave_away.is_some_and(|at| elapsed(at, now) < PAUSE);
         if failing.is_some_and(|since| elapsed(since, now) >= PATIENCE) && !is_again {
