@@ -26,7 +26,7 @@ use super::answer::ApiError;
 use super::client::Cluster;
 use super::leadership::{Leadership, Standing};
 use crate::clock::{Clock, elapsed, later};
-use crate::telemetry::chain;
+use crate::telemetry::{Outage, chain};
 
 /// How long others wait for a silent holder: with [`REFRESH`], another leads within 15 s of its end.
 const DURATION: Duration = Duration::from_secs(13);
@@ -53,9 +53,6 @@ const ANSWER: Duration = Duration::from_secs(5);
 /// Upper bound for the duration in another holder's Lease, which anybody with the right may write.
 const LONGEST: Duration = Duration::from_mins(1);
 
-/// A lasting failure is logged again after this time.
-const TELL_AGAIN: Duration = Duration::from_mins(5);
-
 /// Configuration of the election.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
@@ -81,7 +78,8 @@ pub struct Election {
     seen: Option<(LeaseSpec, Timestamp)>,
     /// Whether a write has shown that we have the right.
     may_write: bool,
-    told: Option<Timestamp>,
+    /// While the Lease cannot be read or written.
+    outage: Outage,
     /// Until when a free Lease is left to others.
     lets_others_until: Option<Timestamp>,
 }
@@ -107,7 +105,7 @@ impl Election {
             lease: None,
             seen: None,
             may_write: false,
-            told: None,
+            outage: Outage::default(),
             lets_others_until: None,
         }
     }
@@ -170,7 +168,7 @@ impl Election {
             tokio::time::timeout(ANSWER, self.read_or_write()).await.unwrap_or(Err(ApiError::TimedOut));
         match outcome {
             Ok(standing) => {
-                if self.told.take().is_some() {
+                if self.outage.ends().is_some() {
                     tracing::info!("the Lease can be read and written again: draining goes on");
                 }
                 let leads = matches!(standing, Standing::Leads { .. });
@@ -184,9 +182,7 @@ impl Election {
             }
             Err(error) => {
                 self.lease = None;
-                let now = self.clock.now();
-                if self.told.is_none_or(|told| elapsed(told, now) >= TELL_AGAIN) {
-                    self.told = Some(now);
+                if self.outage.lasts().is_some() {
                     let lease = &self.name;
                     // Otherwise the API server is at fault, not the installation.
                     let fix = matches!(error, ApiError::Refused(_))

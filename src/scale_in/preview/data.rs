@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use crate::aws::{Instance, Lifecycle};
 use crate::cluster::{Budget, Nodes, PodView, Store};
-use crate::groups::hooks::HookState;
 use crate::groups::Group;
+use crate::groups::hooks::HookState;
 use crate::k8s::{GroupName, InstanceId, NodeName};
 use crate::scale_in::class::{Class, Daemon};
 use crate::scale_in::context::may_lose;
