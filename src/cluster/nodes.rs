@@ -42,7 +42,7 @@ const REMEMBERED: Duration = Duration::from_hours(48);
 
 #[derive(Debug, Default)]
 struct Inner {
-    words: Interner,
+    interner: Interner,
     by_name: BTreeMap<NodeName, Arc<NodeView>>,
     /// More than one Node if a kubelet came back under another name, or if somebody made a Node up.
     by_instance: HashMap<InstanceId, BTreeSet<NodeName>>,
@@ -221,9 +221,9 @@ impl Inner {
     }
 
     fn share(&mut self, node: &mut NodeView) {
-        self.words.share(&mut node.labels);
-        self.words.share_whole(&mut node.capacity);
-        self.words.share_whole(&mut node.allocatable);
+        self.interner.share(&mut node.labels);
+        self.interner.share_whole(&mut node.capacity);
+        self.interner.share_whole(&mut node.allocatable);
     }
 
     fn insert(&mut self, mut node: NodeView) {
@@ -244,7 +244,7 @@ impl Inner {
         self.touch(&node);
         let instance = node.instance.clone();
         self.by_name.insert(node.name.clone(), Arc::new(node));
-        self.sort(instance.as_ref());
+        self.reindex(instance.as_ref());
     }
 
     /// Counts a Node in or out.
@@ -257,14 +257,14 @@ impl Inner {
     }
 
     /// Notes whether a Node of the instance is marked to go, and whether one has an odd provider id.
-    fn sort(&mut self, instance: Option<&InstanceId>) {
+    fn reindex(&mut self, instance: Option<&InstanceId>) {
         let Some(instance) = instance else { return };
         let names = self.by_instance.get(instance).into_iter().flatten();
         let nodes: Vec<_> = names.filter_map(|name| self.by_name.get(name)).collect();
         let is_marked = nodes.iter().any(|node| node.is_marked());
         let is_odd = nodes.iter().any(|node| node.odd_provider_id.is_some());
-        put(&mut self.marked, instance, is_marked);
-        put(&mut self.odd, instance, is_odd);
+        set_membership(&mut self.marked, instance, is_marked);
+        set_membership(&mut self.odd, instance, is_odd);
     }
 
     fn remove(&mut self, name: &str) {
@@ -281,7 +281,7 @@ impl Inner {
                 self.gone.insert(instance.clone(), Instant::now());
             }
         }
-        self.sort(node.instance.as_ref());
+        self.reindex(node.instance.as_ref());
     }
 
     /// Notifies the followers of a Node, and of the other Nodes of its instance.
@@ -301,7 +301,7 @@ fn own_first(node: &NodeView) -> (bool, Option<Timestamp>) {
     (node.ready != Ready::Yes, node.created)
 }
 
-fn put(among: &mut BTreeSet<InstanceId>, instance: &InstanceId, belongs: bool) {
+fn set_membership(among: &mut BTreeSet<InstanceId>, instance: &InstanceId, belongs: bool) {
     if belongs {
         among.insert(instance.clone());
     } else {
