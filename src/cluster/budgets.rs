@@ -38,12 +38,16 @@ pub struct BudgetSeen {
 
 impl From<&Budget> for BudgetSeen {
     fn from(budget: &Budget) -> Self {
-        let name = format!("{}/{}", budget.namespace, budget.name);
-        Self { name, resource_version: budget.resource_version.clone() }
+        Self { name: budget.full_name(), resource_version: budget.resource_version.clone() }
     }
 }
 
 impl Budget {
+    /// `namespace/name`.
+    pub fn full_name(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+
     /// Whether the budget covers this pod. One without a selector covers none, an empty selector all of the
     /// namespace ([PodDisruptionBudget policy/v1](https://kubernetes.io/docs/reference/kubernetes-api/policy-resources/pod-disruption-budget-v1/)).
     pub fn covers(&self, pod: &PodView) -> bool {

@@ -339,8 +339,8 @@ fn try_eviction(
     }
     match refusal {
         Some(refusal) if refusal.by == Obstacle::Budget => {
-            let names: Vec<_> = refusal.budgets.iter().map(|budget| budget.name.as_str()).collect();
-            WaitReason::Budget(names.join(", "), refusal.text.clone())
+            let names = refusal.budgets.iter().map(|budget| budget.name.clone()).collect();
+            WaitReason::Budget { names, words: refusal.text.clone() }
         }
         _ => refused(s, pod).unwrap_or(if waits { WaitReason::Rate } else { WaitReason::Queued }),
     }
@@ -410,15 +410,15 @@ pub(super) fn announce_slow(s: &Situation<'_>, record: &Record, plan: &mut Plan)
 /// Announces who holds the drain up: each budget by name, after a while everybody else.
 fn announce_waiting(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     let waiting = std::mem::take(&mut plan.waiting);
-    let mut by_budget: BTreeMap<&str, Vec<&Waiting>> = BTreeMap::new();
+    let mut by_budget: BTreeMap<String, Vec<&Waiting>> = BTreeMap::new();
     for w in &waiting {
-        if let WaitReason::Budget(name, _) = &w.why {
-            by_budget.entry(name).or_default().push(w);
+        if let WaitReason::Budget { names, .. } = &w.why {
+            by_budget.entry(names.join(", ")).or_default().push(w);
         }
     }
-    for (name, blocked) in by_budget {
-        let Some(Waiting { pod, why: WaitReason::Budget(_, words) }) = blocked.first() else { continue };
-        s.announce(plan, events::blocked(pod, blocked.len().saturating_sub(1), name, words));
+    for (names, blocked) in by_budget {
+        let Some(Waiting { pod, why: WaitReason::Budget { words, .. } }) = blocked.first() else { continue };
+        s.announce(plan, events::blocked(pod, blocked.len().saturating_sub(1), &names, words));
     }
     for w in &waiting {
         if let WaitReason::Refused(words) = &w.why {

@@ -326,7 +326,7 @@ impl WaitReason {
         match self {
             Self::Exiting(until) => format!("exiting, has until {until:.0}"),
             Self::Overdue(until) => format!("should have exited by {until:.0}"),
-            Self::Budget(budget, _) => format!("budget {budget}"),
+            Self::Budget { names, .. } => format!("budget {}", names.join(", ")),
             Self::Patient => "asked not to be disturbed".to_owned(),
             Self::After(order) => format!("after order {order}"),
             Self::Refused(words) => quoted(words, 100),

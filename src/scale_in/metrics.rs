@@ -320,9 +320,10 @@ impl Collector for UnderWay {
         let mut waiting: BTreeMap<&'static str, i64> = BTreeMap::new();
         let mut blocked: BTreeMap<String, i64> = BTreeMap::new();
         for w in self.board.all().values().flat_map(|progress| &progress.waiting) {
-            if let WaitReason::Budget(names, _) = &w.why {
-                for name in names.split(", ") {
-                    *blocked.entry(name.to_owned()).or_default() += 1;
+            if let WaitReason::Budget { names, .. } = &w.why {
+                let unknown = names.is_empty().then(String::new);
+                for name in names.iter().cloned().chain(unknown) {
+                    *blocked.entry(name).or_default() += 1;
                 }
             }
             *waiting.entry(w.why.as_str()).or_default() += 1;

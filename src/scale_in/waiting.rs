@@ -24,8 +24,13 @@ pub enum WaitReason {
     Exiting(Timestamp),
     /// Had time until then; its kubelet has not confirmed its exit.
     Overdue(Timestamp),
-    /// A budget has no room: its name, and the API server's words.
-    Budget(String, String),
+    /// A budget has no room.
+    Budget {
+        /// The budgets that cover the pod, `namespace/name`: mostly one, none if nobody knows.
+        names: Vec<String>,
+        /// The API server's words.
+        words: String,
+    },
     /// Asked not to be disturbed.
     Patient,
     /// Pods of this order, which is an earlier one, are still there.
@@ -46,7 +51,7 @@ impl WaitReason {
         match self {
             Self::Exiting(_) => "exiting",
             Self::Overdue(_) => "overdue",
-            Self::Budget(..) => "budget",
+            Self::Budget { .. } => "budget",
             Self::Patient => "patient",
             Self::After(_) => "order",
             Self::Refused(_) => "refused",

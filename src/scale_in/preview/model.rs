@@ -1,7 +1,6 @@
 //! The copy of the world that a preview is played through on.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
@@ -10,7 +9,7 @@ use serde_json::Value;
 use super::data::{BudgetPreview, End, Facts, PodPreview, PodTreatment, Step, What};
 use crate::aws::Lifecycle;
 use crate::clock::{elapsed, later};
-use crate::cluster::{Answer, Budget, BudgetSeen, NodeView, PodView};
+use crate::cluster::{Answer, BudgetSeen, NodeView, PodView};
 use crate::groups::hooks::{HookState, TerminatingHooks};
 use crate::k8s::{GroupName, names};
 use crate::scale_in::action::{Action, Plan};
@@ -83,7 +82,7 @@ impl<'a> Model<'a> {
             view: NodeView::from(&node),
             node: serde_json::to_value(node).unwrap_or_default(),
             pods: facts.pods.iter().map(|pod| (pod.uid.clone(), pod.clone())).collect(),
-            room: facts.budgets.matching("", |_| true).iter().map(|b| (name(b), b.room)).collect(),
+            room: facts.budgets.matching("", |_| true).iter().map(|b| (b.full_name(), b.room)).collect(),
             group: record.group,
             lifecycle,
             hook,
@@ -148,7 +147,7 @@ impl<'a> Model<'a> {
                 grace_seconds: pod.grace_seconds,
                 budgets: (s.budgets)(pod)
                     .iter()
-                    .map(|budget| BudgetPreview { name: name(budget), room: budget.room })
+                    .map(|budget| BudgetPreview { name: budget.full_name(), room: budget.room })
                     .collect(),
             });
             pods.collect::<Vec<_>>()
@@ -167,7 +166,7 @@ impl<'a> Model<'a> {
             let full = pod.filter(|_| one.why == WaitReason::Queued).map(|pod| self.full_budgets(pod));
             match full.filter(|full| !full.is_empty()) {
                 Some(full) => {
-                    let why = WaitReason::Budget(full.join(", "), String::new());
+                    let why = WaitReason::Budget { names: full, words: String::new() };
                     Wait::of(&Waiting { why, ..one.clone() }, patience_ends)
                 }
                 None => Wait::of(one, patience_ends),
@@ -178,7 +177,7 @@ impl<'a> Model<'a> {
 
     fn full_budgets(&self, pod: &PodView) -> Vec<String> {
         let covering = self.facts.budgets.covering(pod);
-        covering.iter().map(name).filter(|name| self.room_of(name) <= 0).collect()
+        covering.iter().map(|budget| budget.full_name()).filter(|name| self.room_of(name) <= 0).collect()
     }
 
     fn room_of(&self, budget: &str) -> i32 {
@@ -353,10 +352,6 @@ impl<'a> Model<'a> {
         pod.deletion_timestamp = Some(pod.deletion_timestamp.map_or(until, |before| before.min(until)));
         grace
     }
-}
-
-fn name(budget: &Arc<Budget>) -> String {
-    format!("{}/{}", budget.namespace, budget.name)
 }
 
 /// A merge patch, as the API server applies it.

@@ -16,7 +16,10 @@ fn every_event(group: &str, instance: &str, pods: &[PodName], budget: &str, word
     let pod = &pods[0];
     let waiting: Vec<_> = pods
         .iter()
-        .map(|pod| Waiting { pod: pod.clone(), why: WaitReason::Budget(budget.into(), String::new()) })
+        .map(|pod| {
+            let why = WaitReason::Budget { names: vec![budget.into()], words: String::new() };
+            Waiting { pod: pod.clone(), why }
+        })
         .collect();
     vec![
         events::draining(Cause::Autoscaler, instance, Some(at(0))),
