@@ -32,13 +32,9 @@ pub enum OurLimit {
 }
 
 impl OurLimit {
-    /// The group's tag beats the option.
+    /// By the group's tag and the options.
     pub(super) fn of(tag: Option<DrainTimeout>, settings: &Settings) -> Self {
-        let time = match tag {
-            Some(DrainTimeout::Never) => None,
-            Some(DrainTimeout::After(time)) => Some(time),
-            None => settings.drain_timeout,
-        };
+        let time = drain_timeout(tag, settings.drain_timeout);
         time.map_or(Self::Never, |time| Self::After(time, settings.on_deadline))
     }
 
@@ -51,8 +47,17 @@ impl OurLimit {
     }
 }
 
+/// How long a drain may take by a group's tag and the option `--drain-timeout`; `None`: there is no limit of ours. The tag beats the option.
+pub(crate) fn drain_timeout(tag: Option<DrainTimeout>, option: Option<Duration>) -> Option<Duration> {
+    match tag {
+        Some(DrainTimeout::Never) => None,
+        Some(DrainTimeout::After(time)) => Some(time),
+        None => option,
+    }
+}
+
 /// Kept back from a deadline on top of the flush time, for the writes between phases and the releasing call.
-pub(super) const MARGIN: Duration = Duration::from_secs(5);
+pub(crate) const MARGIN: Duration = Duration::from_secs(5);
 
 /// Kept back from a shortened grace period, for the kubelet to kill what is left and report it.
 const KILL_TIME: SignedDuration = SignedDuration::from_secs(1);

@@ -71,6 +71,7 @@ pub use crate::cluster::record;
 pub use class::Flush;
 pub use context::Shared;
 pub use controller::{ControllerError, run};
+pub(crate) use deadline::{MARGIN, drain_timeout};
 pub use eviction_rate::EvictionRate;
 pub use held_since::{Holds, Span};
 pub use history::History;

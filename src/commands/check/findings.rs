@@ -11,11 +11,9 @@ use crate::aws::{AwsError, Frozen, Operation};
 use crate::cluster::{DeployedContainer, LeaseHolder, PodName, is_identity};
 use crate::groups::managed_hooks::can_retain;
 use crate::provider::TlsProblem;
+use crate::scale_in::{MARGIN, drain_timeout};
 use crate::telemetry::chain;
 use crate::template::tags;
-
-/// Kept back beside the flush: see the deadlines in docs/scale-in.md.
-const MARGIN: Duration = Duration::from_secs(5);
 
 /// The tag that the policies in `deploy/aws/iam` ask for before anything of a group is changed.
 const POLICY_TAG: &str = "k8s.io/cluster-autoscaler/enabled";
@@ -244,11 +242,7 @@ fn settings(facts: &Facts, group: &GroupFacts, found: &mut Vec<Finding>) {
         let text = format!("has no template, and cannot grow from zero: {error}");
         add(found, Severity::Warning, "templates", name, text, "see docs/templates.md");
     }
-    let limit = match tags::drain_timeout(&asg.tags) {
-        Some(tags::DrainTimeout::Never) => None,
-        Some(tags::DrainTimeout::After(time)) => Some(time),
-        None => facts.drain_timeout,
-    };
+    let limit = drain_timeout(tags::drain_timeout(&asg.tags), facts.drain_timeout);
     if let (Some(limit), Some((grace, pod))) = (limit, &group.longest_grace)
         && limit < *grace + facts.flush + MARGIN
     {
