@@ -12,6 +12,9 @@ pub mod status;
 
 pub use output::Style;
 
+use std::error::Error;
+use std::path::PathBuf;
+
 use crate::cluster::ApiError;
 
 /// Why a command could not answer.
@@ -31,6 +34,14 @@ pub enum CommandError {
     /// AWS did not answer, or refused.
     #[error("the groups could not be read from AWS")]
     Aws(#[from] crate::aws::AwsError),
+    /// The expander's policy is not there any more, or is none.
+    #[error("the expander's policy {} could not be read", file.display())]
+    Policy {
+        /// The file of `--expander-policy`.
+        file: PathBuf,
+        /// What is wrong with it.
+        source: Box<dyn Error + Send + Sync>,
+    },
 }
 
 /// Names what was asked for.

@@ -1,6 +1,7 @@
 //! `ebbtide prices`: what a node of each group costs, and where that is from.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use crate::groups::{self, Group, Snapshot};
 use crate::k8s::GroupName;
 use crate::prices::fit::{Parts, Residuals};
 use crate::prices::{Price, PricedNode, Prices, Reader, Source, node, table};
-use crate::provider::expander::policy::{Policy, choose, explain};
+use crate::provider::expander::policy::{BadPolicy, Policy, choose, explain};
 use crate::provider::expander::proto::{Option as Offered, Pod};
 use crate::provider::expander::standing::{Known, standings};
 
@@ -119,6 +120,7 @@ pub struct GroupPrice {
 /// Reads the groups and, unless the table is to do, AWS's prices.
 /// `explain`: and which of them the expander would choose.
 pub async fn look(aws: &Aws, config: &Config, explain: bool, clock: &Clock) -> Result<Report, CommandError> {
+    let policy = if explain { Some(policy(config.expander_policy.as_deref())?) } else { None };
     let read = Groups::read(aws, config, Arc::new(Nodes::default()), clock).await?;
     let snapshot = read.snapshot.clone();
     let asks = config.prices != Some(PriceSource::Table);
@@ -145,7 +147,7 @@ pub async fn look(aws: &Aws, config: &Config, explain: bool, clock: &Clock) -> R
         },
         groups: snapshot.groups.values().map(|group| priced(group, &prices, now)).collect(),
         notes: notes(&prices),
-        choice: explain.then(|| chosen(&snapshot, &prices, &policy(config), now)),
+        choice: policy.map(|policy| chosen(&snapshot, &prices, &policy, now)),
     })
 }
 
@@ -160,10 +162,12 @@ fn notes(prices: &Prices) -> Vec<String> {
     spot.into_iter().chain(list).collect()
 }
 
-/// The policy, which could be read a moment ago.
-fn policy(config: &Config) -> Policy {
-    let read = config.expander_policy.as_ref().and_then(|file| std::fs::read_to_string(file).ok());
-    read.and_then(|text| text.parse().ok()).unwrap_or_default()
+/// The policy of this file; without one the default. Errors: [`CommandError::Policy`].
+fn policy(file: Option<&Path>) -> Result<Policy, CommandError> {
+    let Some(file) = file else { return Ok(Policy::default()) };
+    let wrong = |source| CommandError::Policy { file: file.to_owned(), source };
+    let text = std::fs::read_to_string(file).map_err(|error| wrong(error.into()))?;
+    text.parse().map_err(|error: BadPolicy| wrong(error.into()))
 }
 
 fn chosen(snapshot: &Snapshot, prices: &Prices, policy: &Policy, now: Timestamp) -> Explained {
@@ -254,4 +258,21 @@ fn told(Explained { best, decided_by, why, not_known }: &Explained) -> String {
     };
     let (best, why, not_known) = (best.join(", "), why.replace("; ", "\n  "), not_known.join("; "));
     format!("\nThe expander would grow {best}: {by}.\n  {why}\nNot known here: {not_known}.\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::telemetry::chain;
+
+    #[test]
+    fn a_policy_that_cannot_be_read_is_an_error_that_names_its_file() {
+        assert_eq!(policy(None).expect("the default"), Policy::default());
+        let no_policy = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+        for (file, why) in [(Path::new("/nowhere/policy"), "No such file"), (&no_policy, "line 1")] {
+            let error = policy(Some(file)).expect_err("no policy");
+            let line = chain(&error);
+            assert!(line.contains(&file.display().to_string()) && line.contains(why), "{line}");
+        }
+    }
 }
