@@ -20,7 +20,7 @@ pub fn answer(
     defaults: Option<&NodeGroupAutoscalingOptions>,
     zero_startup_time: bool,
 ) -> Option<NodeGroupAutoscalingOptions> {
-    if *overrides == OptionOverrides::default() {
+    if overrides.is_empty() {
         return None;
     }
     let mut options = *defaults?;

@@ -24,7 +24,6 @@ use crate::k8s::{GroupName, ProviderId};
 use crate::prices::Prices;
 use crate::scale_in::ScaleIns;
 use crate::telemetry::{Sparingly, chain};
-use crate::template::tags::OptionOverrides;
 use crate::template::{self, TemplateError, devices};
 
 /// The provider as cluster-autoscaler calls it. Its own state can be lost without harm, so any number of replicas may
@@ -240,7 +239,7 @@ impl Provider {
         let group = self.group(&request.id)?;
         let defaults = request.defaults.as_ref();
         let answer = options::answer(&group.options, defaults, self.zero_startup_time);
-        let has_own = group.options != OptionOverrides::default();
+        let has_own = !group.options.is_empty();
         let loses = has_own && defaults.is_some_and(options::loses_startup_time);
         if loses && self.startup_time.is_first() {
             if self.zero_startup_time {
