@@ -30,7 +30,7 @@ use crate::config::Config;
 use crate::dry_run::DryRun;
 use crate::provider::expander::events::publish;
 use crate::provider::placeholders::Placeholders;
-use crate::provider::{self, Expander, Incoming, Listen, Provider, Refusals, Tls, TlsOptions};
+use crate::provider::{self, Expander, Incoming, Listen, Provider, RefusedClients, Tls, TlsOptions};
 use crate::scale_in::status::Status;
 use crate::scale_in::{self, Shared};
 use crate::telemetry::chain;
@@ -174,7 +174,10 @@ pub async fn run(config: &Config, outside: Outside, stop: CancellationToken) -> 
         "names of placeholders",
         Placeholders::watch(provider.placeholders(), Arc::clone(&shared.groups)),
     );
-    tasks.until_stop("memory of refused launches", Expander::watch(expander.refusals(), Arc::clone(&shared)));
+    tasks.until_stop(
+        "memory of refused launches",
+        Expander::watch(expander.refused_launches(), Arc::clone(&shared)),
+    );
     if config.expander_events {
         let (told, config_map) = (expander.told(), config.templates_config_map.clone());
         tasks.until_stop("Events of the expander", publish(told, Arc::clone(&shared), config_map));
@@ -273,7 +276,7 @@ async fn advise(
     expander: Arc<Expander>,
     incoming: Incoming,
     tls: Tls,
-    refusals: Refusals,
+    refusals: RefusedClients,
     stop: CancellationToken,
 ) -> Result<(), AppError> {
     Ok(provider::serve_expander(expander, incoming, tls, refusals, stop.cancelled_owned()).await?)

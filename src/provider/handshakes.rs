@@ -14,7 +14,7 @@ use tracing::warn;
 
 use super::Tls;
 use super::connection::Connection;
-use super::refusals::{Reason, Refusals};
+use super::refusals::{Reason, RefusedClients};
 use crate::slots::{Bounded, Peer, Slots};
 use crate::telemetry::chain;
 
@@ -39,7 +39,7 @@ const AFTER_ACCEPT_ERROR: Duration = Duration::from_millis(200);
 pub(super) fn connections<IO>(
     incoming: impl Stream<Item = io::Result<(IO, Peer)>> + Send,
     tls: Option<Arc<Tls>>,
-    refusals: Refusals,
+    refusals: RefusedClients,
 ) -> impl Stream<Item = io::Result<Bounded<Connection<IO>>>> + Send
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,

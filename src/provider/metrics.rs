@@ -9,7 +9,7 @@ use prometheus_client::registry::{Registry, Unit};
 use tokio::time::Instant;
 use tonic::Code;
 
-use super::refusals::Refusals;
+use super::refusals::RefusedClients;
 
 /// Reads take well under a millisecond; a client gives up after 5 s.
 const BUCKETS: [f64; 9] = [0.000_1, 0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0];
@@ -88,7 +88,7 @@ pub fn code_name(code: Code) -> &'static str {
 #[derive(Clone, Debug)]
 pub struct RpcMetrics {
     durations: Family<Labels, Histogram, fn() -> Histogram>,
-    pub(super) refusals: Refusals,
+    pub(super) refusals: RefusedClients,
 }
 
 impl RpcMetrics {
@@ -104,7 +104,7 @@ impl RpcMetrics {
         );
         // Whether cluster-autoscaler has come shows by this one: a rate needs a zero before the first.
         drop(durations.get_or_create(&Labels { rpc: Rpc::Refresh, code: CodeLabel(Code::Ok) }));
-        let refusals = Refusals::default();
+        let refusals = RefusedClients::default();
         refusals.register(registry);
         Self { durations, refusals }
     }

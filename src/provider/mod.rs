@@ -37,7 +37,7 @@ pub use error::RpcError;
 pub use expander::service::Expander;
 pub use listen::{Incoming, Io, Listen};
 pub use metrics::RpcMetrics;
-pub use refusals::Refusals;
+pub use refusals::RefusedClients;
 pub use serve::{ServeError, serve, serve_expander};
 pub use service::Provider;
 pub use sizing::{Sizing, SizingError};

@@ -139,7 +139,7 @@ impl FileLabel {
 
 /// Refused clients, and when certificates expire. Clones share the counters.
 #[derive(Clone, Debug, Default)]
-pub struct Refusals {
+pub struct RefusedClients {
     counts: Family<Labels, Counter>,
     ends: Family<OfFile, Gauge<i64, AtomicI64>>,
     warnings: Arc<Mutex<Sparingly>>,
@@ -147,7 +147,7 @@ pub struct Refusals {
     ending: Arc<Mutex<BTreeMap<PathBuf, Sparingly>>>,
 }
 
-impl Refusals {
+impl RefusedClients {
     /// Registers `ebbtide_tls_clients_refused_total` and `ebbtide_tls_not_after_timestamp_seconds`.
     pub(super) fn register(&self, registry: &mut Registry) {
         registry.register(

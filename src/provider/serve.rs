@@ -21,7 +21,7 @@ use super::expander::service::Expander;
 use super::handshakes::{CONNECTION_AGE, connections};
 use super::proto::FILE_DESCRIPTOR_SET;
 use super::proto::cloud_provider_server::CloudProviderServer;
-use super::refusals::Refusals;
+use super::refusals::RefusedClients;
 use super::{Provider, Tls};
 use crate::clock::Clock;
 use crate::groups::Groups;
@@ -125,7 +125,7 @@ pub async fn serve_expander<IO>(
     expander: Arc<Expander>,
     incoming: impl Stream<Item = io::Result<(IO, Peer)>> + Send,
     tls: Tls,
-    refusals: Refusals,
+    refusals: RefusedClients,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), ServeError>
 where

@@ -17,7 +17,7 @@ use super::proto::cloud_provider_server::CloudProvider;
 use super::proto::*;
 use super::terminations::Terminations;
 use super::visits::Visits;
-use super::{Refusals, RpcError, Sizing, answers, options, wire};
+use super::{RefusedClients, RpcError, Sizing, answers, options, wire};
 use crate::clock::Clock;
 use crate::groups::{Group, Groups, Snapshot, sizes};
 use crate::k8s::{GroupName, ProviderId};
@@ -106,7 +106,7 @@ impl Provider {
     }
 
     /// Counts clients that are refused.
-    pub fn refused_clients(&self) -> Refusals {
+    pub fn refused_clients(&self) -> RefusedClients {
         self.metrics.refusals.clone()
     }
 

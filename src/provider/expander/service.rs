@@ -17,7 +17,7 @@ use super::events::note;
 use super::policy::{Choice, Criterion, Policy, choose, explain, names};
 use super::proto::expander_server::Expander as Rpcs;
 use super::proto::{BestOptionsRequest, BestOptionsResponse, Option as Offered};
-use super::standing::{Known, Refusals, standings};
+use super::standing::{Known, RefusedLaunches, standings};
 use crate::clock::Clock;
 use crate::prices::{PricedNode, Prices};
 use crate::scale_in::Shared;
@@ -38,7 +38,7 @@ const NAMES: usize = 256 << 10;
 /// The gRPC expander.
 pub struct Expander {
     shared: Arc<Shared>,
-    refusals: Arc<Refusals>,
+    refusals: Arc<RefusedLaunches>,
     /// `None`: nothing is known of prices.
     prices: Option<Arc<Prices>>,
     file: Option<PathBuf>,
@@ -127,7 +127,7 @@ impl Expander {
     }
 
     /// Remembers refused launches. Never completes.
-    pub async fn watch(refusals: Arc<Refusals>, shared: Arc<Shared>) -> std::convert::Infallible {
+    pub async fn watch(refusals: Arc<RefusedLaunches>, shared: Arc<Shared>) -> std::convert::Infallible {
         let look = || {
             if let Some(snapshot) = shared.groups.latest() {
                 refusals.observe(&snapshot, shared.clock.now());
@@ -147,7 +147,7 @@ impl Expander {
     }
 
     /// What it remembers.
-    pub fn refusals(&self) -> Arc<Refusals> {
+    pub fn refused_launches(&self) -> Arc<RefusedLaunches> {
         Arc::clone(&self.refusals)
     }
 

@@ -37,9 +37,9 @@ pub struct Standing {
 
 /// Groups whose launches were refused for want of capacity, and when last. Lost at a restart: the next refusal teaches it again.
 #[derive(Debug, Default)]
-pub struct Refusals(Mutex<BTreeMap<GroupName, Timestamp>>);
+pub struct RefusedLaunches(Mutex<BTreeMap<GroupName, Timestamp>>);
 
-impl Refusals {
+impl RefusedLaunches {
     /// Notes what a snapshot shows.
     pub fn observe(&self, snapshot: &Snapshot, now: Timestamp) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -324,7 +324,7 @@ mod tests {
         };
         let failing = Group { failure: Some(failure(true)), ..group("web", &["a"], &[], &[]) };
         let broken = Group { failure: Some(failure(false)), ..group("broken", &["a"], &[], &[]) };
-        let refusals = Refusals::default();
+        let refusals = RefusedLaunches::default();
         refusals.observe(&snapshot(vec![failing, broken]), at(0));
         refusals.observe(&snapshot(vec![group("web", &["a"], &[], &[])]), at(5));
         assert_eq!(refusals.recent(at(14)), ["web".into()].into(), "a wrong template is no want of capacity");
