@@ -75,11 +75,6 @@ pub fn template(encoded: &Bytes) -> NodeGroupTemplateNodeInfoResponse {
     NodeGroupTemplateNodeInfoResponse { node_info: encoded.clone(), node_bytes: encoded.clone() }
 }
 
-/// The encoded `core/v1` Node of an answer, for a client.
-pub fn template_node(answer: &NodeGroupTemplateNodeInfoResponse) -> Bytes {
-    if answer.node_bytes.is_empty() { answer.node_info.clone() } else { answer.node_bytes.clone() }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -98,13 +93,10 @@ mod tests {
     }
 
     #[test]
-    fn a_template_is_read_from_either_field() {
+    fn a_template_is_written_into_both_fields() {
         let node = Bytes::from_static(b"node");
         let both = template(&node);
         assert_eq!((&both.node_info, &both.node_bytes), (&node, &node));
-        let old = NodeGroupTemplateNodeInfoResponse { node_info: node.clone(), node_bytes: Bytes::new() };
-        let new = NodeGroupTemplateNodeInfoResponse { node_info: Bytes::new(), node_bytes: node.clone() };
-        assert_eq!((template_node(&old), template_node(&new)), (node.clone(), node));
     }
 
     #[test]

@@ -17,10 +17,10 @@ use crate::provider::proto::{
     ExternalGrpcNode, Instance, LegacyTime, NodeGroup, NodeGroupAutoscalingOptions,
     NodeGroupAutoscalingOptionsRequest, NodeGroupDecreaseTargetSizeRequest, NodeGroupDeleteNodesRequest,
     NodeGroupForNodeRequest, NodeGroupIncreaseSizeRequest, NodeGroupNodesRequest, NodeGroupTargetSizeRequest,
-    NodeGroupTemplateNodeInfoRequest, NodeGroupsRequest, PricingNodePriceRequest, PricingPodPriceRequest,
-    RefreshRequest,
+    NodeGroupTemplateNodeInfoRequest, NodeGroupTemplateNodeInfoResponse, NodeGroupsRequest,
+    PricingNodePriceRequest, PricingPodPriceRequest, RefreshRequest,
 };
-use crate::provider::wire::{self, Span};
+use crate::provider::wire::Span;
 
 /// A gRPC client of the program.
 pub type Client = CloudProviderClient<Channel>;
@@ -94,7 +94,7 @@ impl<'a> Provider<'a> {
         let request = NodeGroupTemplateNodeInfoRequest { id: group.to_owned() };
         let call = self.client.node_group_template_node_info(request);
         match within(self.options.grpc_timeout, call).await {
-            Ok(answer) => Ok(Some(wire::template_node(&answer))),
+            Ok(answer) => Ok(Some(template_node(&answer))),
             Err(status) if status.code() == Code::Unimplemented => Ok(None),
             Err(status) => Err(status),
         }
@@ -237,6 +237,11 @@ fn defaults(options: &Options) -> NodeGroupAutoscalingOptions {
     }
 }
 
+/// The encoded `core/v1` Node of an answer, in whichever dialect it is.
+fn template_node(answer: &NodeGroupTemplateNodeInfoResponse) -> Bytes {
+    if answer.node_bytes.is_empty() { answer.node_info.clone() } else { answer.node_bytes.clone() }
+}
+
 const HOUR: i64 = 3_600;
 
 fn old_time(now: Timestamp, more: i64) -> LegacyTime {
@@ -254,5 +259,18 @@ async fn within<T>(
     match tokio::time::timeout(limit, call).await {
         Ok(answer) => answer.map(Response::into_inner),
         Err(_) => Err(Status::deadline_exceeded("context deadline exceeded")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_template_is_read_from_either_field() {
+        let node = Bytes::from_static(b"node");
+        let old = NodeGroupTemplateNodeInfoResponse { node_info: node.clone(), node_bytes: Bytes::new() };
+        let new = NodeGroupTemplateNodeInfoResponse { node_info: Bytes::new(), node_bytes: node.clone() };
+        assert_eq!((template_node(&old), template_node(&new)), (node.clone(), node));
     }
 }
