@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Toleration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
+use crate::clock::PLAUSIBLE;
 use crate::k8s::{NodeName, names};
 
 /// Grace period of a pod that names none.
@@ -18,7 +19,7 @@ const LONGEST_GRACE_SECONDS: i64 = 365 * 24 * 60 * 60;
 
 /// Latest deletion time that is distinguished from never. The API server adds the grace to the present moment, and the
 /// sum may wrap around, as far as the years 1735 and 2318.
-const LATEST: Timestamp = Timestamp::constant(7_258_118_400, 0);
+const LATEST: Timestamp = Timestamp::constant(PLAUSIBLE.end, 0);
 
 /// Namespace and name of a pod, `namespace/name`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

@@ -9,7 +9,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use super::class::{Flush, flush_time};
-use crate::clock::later;
+use crate::clock::{later, signed};
 use crate::cluster::{DaemonOwner, PodView};
 
 /// How long the successor may take until it runs, where its image is on the node.
@@ -62,8 +62,7 @@ impl Rolled {
 
     /// Until when a successor is waited for that needs `flush` to read on; `None` if none was replaced.
     pub fn until(&self, flush: Duration) -> Option<Timestamp> {
-        let flush = SignedDuration::try_from(flush).unwrap_or(SignedDuration::MAX);
-        Some(later(self.last?, STARTS_WITHIN + flush))
+        Some(later(self.last?, STARTS_WITHIN + signed(flush)))
     }
 }
 

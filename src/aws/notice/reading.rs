@@ -7,14 +7,12 @@
 //! Whoever may write to the queue chooses the bytes: every text that is kept is checked and bounded, and nothing here
 //! can panic.
 
-use std::time::Duration;
-
-use jiff::Timestamp;
 use jiff::fmt::rfc2822;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
 use super::{About, Content, News, Notice};
-use crate::clock::is_plausible;
+use crate::clock::{is_plausible, later};
 use crate::k8s::InstanceId;
 
 /// Bytes of the largest message that is read. As JSON values, tiny objects take a hundred times their text. What is read here has
@@ -36,15 +34,15 @@ const LONGEST_ID: usize = 34;
 ///
 /// Source: [Monitor interruptible Capacity
 /// Reservations](https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/monitor-interruptible-cr.html).
-const INTERRUPTION: Duration = Duration::from_mins(2);
+const INTERRUPTION: SignedDuration = SignedDuration::from_mins(2);
 /// From a Capacity Block's warning until its instances begin to be terminated, and from then to its end date. For UltraServers both are
 /// half an hour earlier.
 ///
 /// Source: [Monitor Capacity
 /// Blocks](https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/capacity-blocks-monitor.html): the warning comes 40
 /// minutes before the end.
-const BLOCK_WARNING: Duration = Duration::from_mins(10);
-const BLOCK_ENDS_EARLY: Duration = Duration::from_mins(30);
+const BLOCK_WARNING: SignedDuration = SignedDuration::from_mins(10);
+const BLOCK_ENDS_EARLY: SignedDuration = SignedDuration::from_mins(30);
 
 impl Content {
     /// Reads the body of a message that was `sent` then, which counts where the body has no time that can be read: people write
@@ -234,10 +232,6 @@ fn moment(text: &str) -> Option<Timestamp> {
     let parser = rfc2822::DateTimeParser::new().relaxed_weekday(true);
     let at = text.parse().ok().or_else(|| parser.parse_timestamp(text).ok());
     at.filter(|at| is_plausible(*at))
-}
-
-fn later(at: Timestamp, by: Duration) -> Timestamp {
-    at.checked_add(by).unwrap_or(Timestamp::MAX)
 }
 
 /// The beginning of a text from outside, on one line.

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ebbtide::aws::Aws;
+use ebbtide::clock::signed;
 use ebbtide::config::Config;
 use ebbtide::provider::proto::NodeGroupTargetSizeRequest;
 use ebbtide::sim::autoscaler::{self, Autoscaler, Client};
@@ -106,10 +107,6 @@ enum Later {
     Reconnects,
     /// Nothing holds a node for ever any more.
     Unblocked,
-}
-
-fn signed(duration: Duration) -> SignedDuration {
-    SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX)
 }
 
 /// Plays a scenario to its end.
