@@ -192,7 +192,7 @@ fn has_left_alive(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
         Membership::In { lifecycle, .. } => *lifecycle == Lifecycle::Detaching,
         Membership::Unknown => false,
         Membership::Elsewhere { seen } => {
-            let taken_out = release::is_taken_out(s, record);
+            let taken_out = release::record_says_taken_out(s, record);
             is_ready_without(s, *seen, if taken_out { LIVES_ON } else { release::MISSING_FOR }, plan)
         }
     }
@@ -208,7 +208,9 @@ fn has_left_alive(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
 fn is_adopted(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> bool {
     let Membership::Elsewhere { seen } = s.instance else { return false };
     let has_become_ready = s.node.ready_since.is_some_and(|since| s.ours(since) > record.phase_since);
-    has_become_ready && release::is_taken_out(s, record) && is_ready_without(s, seen, ADOPTED_AFTER, plan)
+    has_become_ready
+        && release::record_says_taken_out(s, record)
+        && is_ready_without(s, seen, ADOPTED_AFTER, plan)
 }
 
 /// Whether the Node is Ready although its instance has been in none of our groups for `duration`, by the refresh of `seen`.

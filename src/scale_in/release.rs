@@ -81,7 +81,7 @@ pub(super) fn brought_up_to_date(s: &Situation<'_>, record: &Record, plan: &mut 
     if is_as_good && is_same && s.memory.claims.not_believed().is_none() {
         return changed;
     }
-    s.patch(plan, s.with_record(&changed), then);
+    s.patch(plan, s.with_record(&changed), then.into_iter().collect());
     changed
 }
 
@@ -178,21 +178,21 @@ fn was_too_close(s: &Situation<'_>, record: &Record, due: Timestamp, soonest: Ti
 }
 
 /// How to give the instance back if something other than us has changed that, and what else to do then.
-fn way_of_release(s: &Situation<'_>, record: &Record) -> (Release, Vec<Action>) {
+fn way_of_release(s: &Situation<'_>, record: &Record) -> (Release, Option<Action>) {
     let Membership::In { lifecycle, .. } = &s.instance else {
         let gone = s.memory.elsewhere_since.is_some_and(|since| later(since, MISSING_FOR) <= s.now);
         // If it ever comes back, this scale-in is over.
         let done = gone && told_at(s, record).is_some();
-        return (if done { Release::CompleteHook } else { record.release }, Vec::new());
+        return (if done { Release::CompleteHook } else { record.release }, None);
     };
     if *lifecycle == Lifecycle::Retained {
-        return (Release::Terminate, given_up(s, record));
+        return (Release::Terminate, give_up_replacement(s, record));
     }
     if s.memory.at_minimum && record.ends_at.is_some() && record.release == Release::TerminateAndDecrement {
-        return (Release::Terminate, Vec::new());
+        return (Release::Terminate, None);
     }
     // It goes into the warm pool because the group shrinks: no replacement comes.
-    (if lifecycle.is_warm() { Release::CompleteHook } else { record.release }, Vec::new())
+    (if lifecycle.is_warm() { Release::CompleteHook } else { record.release }, None)
 }
 
 /// While a node drains: if the group has our hook, terminates the instance at once; from then on the record says
@@ -200,7 +200,7 @@ fn way_of_release(s: &Situation<'_>, record: &Record) -> (Release, Vec<Action>) 
 pub(super) fn take_out_of_the_group(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> Record {
     let Membership::In { group, lifecycle, seen } = &s.instance else { return record.clone() };
     if lifecycle.is_terminating() {
-        return taken_out(s, record, plan);
+        return leave_by_hook(s, record, plan);
     }
     // Not a retained one: a hook would hold it again, for a limited time. Nor beside another's hook,
     // whose owner would drain it by other rules as soon as it is held.
@@ -226,15 +226,16 @@ pub(super) fn take_out_of_the_group(s: &Situation<'_>, record: &Record, plan: &m
     record.clone()
 }
 
-/// The group is taking the instance out, on our word or by itself.
-fn taken_out(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> Record {
+/// The group is taking the instance out, on our word or by itself: from now on completing our hook releases it. Returns the record as it
+/// stands.
+fn leave_by_hook(s: &Situation<'_>, record: &Record, plan: &mut Plan) -> Record {
     if record.release == Release::CompleteHook || s.hook == HookState::Unknown {
         return record.clone();
     }
     let release_by = limit(s, record, s.held_by());
     let held = Record { release: Release::CompleteHook, ..limited(record, release_by, s.now) };
     let held = with_time_out(s, held);
-    s.patch(plan, s.with_record(&held), given_up(s, record));
+    s.patch(plan, s.with_record(&held), give_up_replacement(s, record).into_iter().collect());
     held
 }
 
@@ -244,32 +245,29 @@ pub(super) fn follow_the_group(s: &Situation<'_>, record: &Record, plan: &mut Pl
         Membership::In { lifecycle, .. }
             if record.phase != Phase::Draining
                 && lifecycle.is_terminating()
-                && !given_up(s, record).is_empty() =>
+                && give_up_replacement(s, record).is_some() =>
         {
-            taken_out(s, record, plan)
+            leave_by_hook(s, record, plan)
         }
         _ => record.clone(),
     }
 }
 
-/// If the group by itself took out an instance that was to go for good: give up the replacement it is about to launch.
-fn given_up(s: &Situation<'_>, record: &Record) -> Vec<Action> {
+/// If the group by itself took out an instance that was to go for good: gives up the replacement it is about to launch.
+fn give_up_replacement(s: &Situation<'_>, record: &Record) -> Option<Action> {
     let by_itself = told_at(s, record).is_none() && record.release == Release::TerminateAndDecrement;
-    by_itself.then(|| Action::GiveUpReplacement { group: record.group.clone() }).into_iter().collect()
+    by_itself.then(|| Action::GiveUpReplacement { group: record.group.clone() })
 }
 
 /// The instance is gone from the group, and its machine with it, before anybody here saw it terminating. Waits for a
 /// second refresh: one may leave an instance out.
 pub(super) fn ended_unseen(s: &Situation<'_>, record: &Record, seen: Timestamp, plan: &mut Plan) {
-    let given_up = given_up(s, record);
-    if s.node.ready == Ready::Yes || given_up.is_empty() {
-        return;
-    }
+    let Some(give_up) = give_up_replacement(s, record).filter(|_| s.node.ready != Ready::Yes) else { return };
     if s.memory.elsewhere_since.is_none_or(|since| since >= seen) {
         refresh_after(s, s.now, plan);
     } else {
         let record = Record { release: Release::CompleteHook, ..record.clone() };
-        s.patch(plan, s.with_record(&record), given_up);
+        s.patch(plan, s.with_record(&record), vec![give_up]);
     }
 }
 
@@ -280,7 +278,7 @@ pub(super) fn delete_node(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
         return;
     };
     let ended = record.ends_at.is_some_and(|at| at <= s.now);
-    if s.node.ready == Ready::Yes || !(ended || is_taken_out(s, record)) {
+    if s.node.ready == Ready::Yes || !(ended || record_says_taken_out(s, record)) {
         return;
     }
     if is_missing_for(s, *seen, signed(after), plan) && !plan.writes_node() {
@@ -290,8 +288,8 @@ pub(super) fn delete_node(s: &Situation<'_>, record: &Record, plan: &mut Plan) {
     }
 }
 
-/// Whether the instance has been taken out of its group, by us or by the group.
-pub(super) fn is_taken_out(s: &Situation<'_>, record: &Record) -> bool {
+/// Whether the instance has been taken out of its group, by us or by the group, as far as the record says.
+pub(super) fn record_says_taken_out(s: &Situation<'_>, record: &Record) -> bool {
     told_at(s, record).is_some() || record.release == Release::CompleteHook
 }
 

@@ -43,7 +43,7 @@ pub(super) async fn as_noted(
         return Outcome::NotSent { noted_at };
     }
     // Where AWS does not say, the next try asks again: it may be throttled now and then.
-    if one.decrement && is_taken_out(&shared, &one).await.unwrap_or(true) {
+    if one.decrement && aws_shows_it_taken_out(&shared, &one).await.unwrap_or(true) {
         shared.groups.refresh_soon();
         return Outcome::NotSent { noted_at };
     }
@@ -53,7 +53,8 @@ pub(super) async fn as_noted(
     Outcome::Terminated { noted_at, result: terminate(&shared, one, lock).await }
 }
 
-async fn is_taken_out(shared: &Shared, one: &Termination) -> Option<bool> {
+/// Whether the group takes it out by itself by now, or somebody has set it aside; `None`: AWS does not say.
+async fn aws_shows_it_taken_out(shared: &Shared, one: &Termination) -> Option<bool> {
     let seen_by = (shared.groups.as_ref(), &shared.aws, &shared.clock);
     shared.taken_out.shows(&one.instance, &one.group, seen_by).await
 }
