@@ -10,7 +10,9 @@ use tokio::time::sleep;
 
 use super::lifecycle_hook::TERMINATING;
 use super::retry::{CHANGE_OF_SIZE, LOOK_UP, Patience, READ_NOW, REFRESH, WRITE};
-use super::{Activity, AutoScalingGroup, Aws, AwsError, Hook, Instance, LaunchSpec, Operation, TagSelector};
+use super::{
+    Activity, AutoScalingGroup, Aws, AwsError, Hook, Instance, LaunchSpec, Operation, TagSelector, next_page,
+};
 use crate::k8s::{GroupName, InstanceId};
 use crate::telemetry::chain;
 
@@ -115,7 +117,7 @@ impl Aws {
             found.extend(
                 page.auto_scaling_groups.unwrap_or_default().into_iter().map(AutoScalingGroup::from_sdk),
             );
-            token = page.next_token.filter(|token| !token.is_empty());
+            token = next_page(page.next_token);
             if token.is_none() {
                 return Ok(found);
             }
@@ -134,7 +136,7 @@ impl Aws {
             let call = call.set_next_token(token);
             let page = self.call(Operation::DescribeWarmPool, LOOK_UP, || call.clone().send()).await?;
             found.extend(page.instances.unwrap_or_default().into_iter().map(Instance::from_sdk));
-            token = page.next_token.filter(|token| !token.is_empty());
+            token = next_page(page.next_token);
             if token.is_none() {
                 return Ok(found);
             }
@@ -298,7 +300,7 @@ impl Aws {
             let page =
                 self.call(Operation::DescribeScalingActivities, LOOK_UP, || call.clone().send()).await?;
             found.extend(page.activities.unwrap_or_default().into_iter().filter_map(Activity::from_sdk));
-            token = page.next_token.filter(|token| !token.is_empty());
+            token = next_page(page.next_token);
             if token.is_none() || found.last().is_some_and(|oldest| oldest.started < until) {
                 break;
             }

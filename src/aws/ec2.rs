@@ -3,7 +3,9 @@
 use aws_sdk_ec2::types::{ArchitectureType, ArchitectureValues, Filter, VirtualizationType};
 
 use super::retry::LOOK_UP;
-use super::{Aws, AwsError, Operation, Requirements, TemplateId, TemplateRef, TemplateVersion, TypeInfo};
+use super::{
+    Aws, AwsError, Operation, Requirements, TemplateId, TemplateRef, TemplateVersion, TypeInfo, next_page,
+};
 use crate::k8s::InstanceId;
 
 /// Versions in an answer of DescribeLaunchTemplateVersions.
@@ -77,7 +79,7 @@ impl Aws {
             self.call(Operation::DescribeLaunchTemplateVersions, LOOK_UP, || call.clone().send()).await?;
         Ok(TemplatePage {
             versions: page.launch_template_versions().iter().filter_map(TemplateVersion::from_sdk).collect(),
-            next: page.next_token.filter(|token| !token.is_empty()),
+            next: next_page(page.next_token),
         })
     }
 
@@ -134,7 +136,7 @@ impl Aws {
             let page = self.call(Operation::DescribeInstances, LOOK_UP, || call.clone().send()).await?;
             let instances = page.reservations.unwrap_or_default().into_iter().filter_map(|r| r.instances);
             found.extend(instances.flatten().filter_map(|instance| Some(instance.instance_id?.into())));
-            token = page.next_token.filter(|token| !token.is_empty());
+            token = next_page(page.next_token);
             if token.is_none() {
                 return Ok(found);
             }
@@ -154,8 +156,7 @@ impl Aws {
             .filters(Filter::builder().name("instance-state-name").set_values(Some(states.into())).build());
         let page = self.call(Operation::DescribeInstances, LOOK_UP, || call.clone().send()).await?;
         // Pages of a filtered list may be empty.
-        Ok(page.next_token.is_some_and(|token| !token.is_empty())
-            || !page.reservations.unwrap_or_default().is_empty())
+        Ok(next_page(page.next_token).is_some() || !page.reservations.unwrap_or_default().is_empty())
     }
 
     /// The instance types of these names; those not in the region are left out. 100 names a call.
@@ -177,7 +178,7 @@ impl Aws {
                     self.call(Operation::DescribeInstanceTypes, LOOK_UP, || call.clone().send()).await?;
                 let types = page.instance_types().iter().filter_map(TypeInfo::from_sdk);
                 found.extend(types.filter(|info| batch.contains(&info.name)));
-                token = page.next_token.filter(|token| !token.is_empty());
+                token = next_page(page.next_token);
                 if token.is_none() {
                     break;
                 }
@@ -208,7 +209,7 @@ impl Aws {
                 .call(Operation::GetInstanceTypesFromInstanceRequirements, LOOK_UP, || call.clone().send())
                 .await?;
             found.extend(page.instance_types.unwrap_or_default().into_iter().filter_map(|t| t.instance_type));
-            token = page.next_token.filter(|token| !token.is_empty());
+            token = next_page(page.next_token);
             if token.is_none() {
                 return Ok(found);
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use aws_sdk_elasticloadbalancingv2::types::{TargetHealth, TargetHealthReasonEnum, TargetTypeEnum};
 
 use super::retry::LOOK_UP;
-use super::{Aws, AwsError, Operation};
+use super::{Aws, AwsError, Operation, next_page};
 use crate::k8s::InstanceId;
 
 /// Target groups in an answer of DescribeTargetGroups.
@@ -52,7 +52,7 @@ impl Aws {
                 let (arn, name) = (group.target_group_arn?, group.target_group_name.unwrap_or_default());
                 (is_used && is_of_instances).then_some(TargetGroup { arn, name })
             }));
-            marker = page.next_marker.filter(|marker| !marker.is_empty());
+            marker = next_page(page.next_marker);
             if marker.is_none() {
                 return Ok(found);
             }

@@ -4,7 +4,7 @@ use aws_sdk_pricing::types::{Filter, FilterType};
 
 use super::price_list::{ATTRIBUTES, Offer};
 use super::retry::LOOK_UP;
-use super::{Aws, AwsError, Operation};
+use super::{Aws, AwsError, Operation, next_page};
 
 /// Products in an answer of GetProducts.
 ///
@@ -54,7 +54,7 @@ impl Aws {
             {
                 return Ok(Some(offer.price));
             }
-            token = page.next_token.filter(|token| !token.is_empty());
+            token = next_page(page.next_token);
             if token.is_none() {
                 return Ok(None);
             }

@@ -7,7 +7,7 @@ use aws_smithy_types::DateTime;
 use jiff::Timestamp;
 
 use super::retry::LOOK_UP;
-use super::{Aws, AwsError, Operation};
+use super::{Aws, AwsError, Operation, next_page};
 
 /// Prices in an answer of DescribeSpotPriceHistory.
 ///
@@ -17,7 +17,7 @@ const PRICES_A_CALL: i32 = 1000;
 ///
 /// Source: [List and filter using the CLI and
 /// API](https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Filtering.html#Filtering_Resources_CLI): 200 values.
-const TYPES_A_CALL: usize = 100;
+const TYPES_A_PRICE_CALL: usize = 100;
 
 /// The spot price of a type in a zone.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,7 +56,7 @@ impl Aws {
         let mut found: BTreeMap<(String, String), (Option<DateTime>, f64)> = BTreeMap::new();
         let filter =
             |name: &str, values: Vec<String>| Filter::builder().name(name).set_values(Some(values)).build();
-        for batch in types.chunks(TYPES_A_CALL) {
+        for batch in types.chunks(TYPES_A_PRICE_CALL) {
             let mut token = None;
             loop {
                 let call = self
@@ -82,7 +82,7 @@ impl Aws {
                         *latest = (one.timestamp, price);
                     }
                 }
-                token = page.next_token.filter(|token| !token.is_empty());
+                token = next_page(page.next_token);
                 if token.is_none() {
                     break;
                 }

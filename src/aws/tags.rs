@@ -3,7 +3,7 @@
 use aws_sdk_ec2::types::{Filter, Tag};
 
 use super::retry::{LOOK_UP, WRITE};
-use super::{Aws, AwsError, Operation};
+use super::{Aws, AwsError, Operation, next_page};
 use crate::k8s::InstanceId;
 
 /// Instances in a call of CreateTags or DeleteTags. AWS takes 1,000 and recommends fewer.
@@ -81,7 +81,7 @@ impl Aws {
             found.extend(
                 tags.filter_map(|tag| Some((tag.resource_id?.into(), tag.value.unwrap_or_default()))),
             );
-            token = page.next_token.filter(|token| !token.is_empty());
+            token = next_page(page.next_token);
             if token.is_none() {
                 return Ok(found);
             }
