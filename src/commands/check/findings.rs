@@ -31,20 +31,8 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
     let mut found = Vec::new();
     rights(facts, &mut found);
     aws(facts, &mut found);
-    let deletable = facts.groups.iter().filter(|group| group.asg.force_deletable);
-    let deletable: Vec<_> = deletable.map(|group| group.asg.name.as_str()).collect();
-    if !deletable.is_empty() {
-        let text =
-            "can be deleted together with their instances, which then end undrained, their hooks with them";
-        let fix = "aws autoscaling update-auto-scaling-group --auto-scaling-group-name NAME --deletion-protection prevent-force-deletion";
-        add(&mut found, Severity::Note, "groups", deletable.join(", "), text, fix);
-    }
-    if let Err(error) = &facts.graces {
-        let text =
-            format!("could not be read: no grace of theirs was held against hooks and deadlines: {error}");
-        let fix = "run it again; if it stays so, see that the API server can be reached, and the findings about rights";
-        add(&mut found, Severity::Warning, "deadlines", "Nodes and pods", text, fix);
-    }
+    deletable(facts, &mut found);
+    graces(facts, &mut found);
     for group in &facts.groups {
         hook(facts, group, &mut found);
         settings(facts, group, &mut found);
@@ -53,12 +41,7 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
     simulation(facts, &mut found);
     autoscaler(facts, &mut found);
     leases(facts, &mut found);
-    for problem in &facts.tls {
-        let ends = matches!(problem, TlsProblem::Ends { .. });
-        let severity = if ends { Severity::Warning } else { Severity::Error };
-        let fix = "renew it, and put the new one into the file: it is read again without a restart";
-        add(&mut found, severity, "tls", problem.file().to_string(), chain(problem), fix);
-    }
+    tls(facts, &mut found);
     found.sort();
     found
 }
@@ -127,6 +110,28 @@ fn aws(facts: &Facts, found: &mut Vec<Finding>) {
     if facts.may_tag == Some(false) && !facts.denied.contains(&Operation::CreateTags) {
         let fix = "allow ec2:CreateTags and ec2:DeleteTags for the tag ebbtide/protected-from-scale-in: deploy/aws/iam/size.json";
         add(found, Severity::Error, "iam", "ec2:CreateTags", "AWS would deny it (dry run)", fix);
+    }
+}
+
+/// Groups that can be deleted together with their instances.
+fn deletable(facts: &Facts, found: &mut Vec<Finding>) {
+    let deletable = facts.groups.iter().filter(|group| group.asg.force_deletable);
+    let deletable: Vec<_> = deletable.map(|group| group.asg.name.as_str()).collect();
+    if !deletable.is_empty() {
+        let text =
+            "can be deleted together with their instances, which then end undrained, their hooks with them";
+        let fix = "aws autoscaling update-auto-scaling-group --auto-scaling-group-name NAME --deletion-protection prevent-force-deletion";
+        add(found, Severity::Note, "groups", deletable.join(", "), text, fix);
+    }
+}
+
+/// Whether the graces of pods are known, which [`hook`] and [`settings`] hold against hooks and deadlines.
+fn graces(facts: &Facts, found: &mut Vec<Finding>) {
+    if let Err(error) = &facts.graces {
+        let text =
+            format!("could not be read: no grace of theirs was held against hooks and deadlines: {error}");
+        let fix = "run it again; if it stays so, see that the API server can be reached, and the findings about rights";
+        add(found, Severity::Warning, "deadlines", "Nodes and pods", text, fix);
     }
 }
 
@@ -406,5 +411,15 @@ fn leases(facts: &Facts, found: &mut Vec<Finding>) {
             text,
             "run one installation in a cluster, or select other groups in each",
         );
+    }
+}
+
+/// Certificates and revocation lists that cannot be used, or end soon.
+fn tls(facts: &Facts, found: &mut Vec<Finding>) {
+    for problem in &facts.tls {
+        let ends = matches!(problem, TlsProblem::Ends { .. });
+        let severity = if ends { Severity::Warning } else { Severity::Error };
+        let fix = "renew it, and put the new one into the file: it is read again without a restart";
+        add(found, severity, "tls", problem.file().to_string(), chain(problem), fix);
     }
 }
