@@ -64,7 +64,7 @@ impl DryRun {
     }
 
     /// What came last, the latest first.
-    pub fn told(&self) -> Vec<Would> {
+    pub fn recent(&self) -> Vec<Would> {
         let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         told.iter().rev().take(SHOWN).cloned().collect()
     }
@@ -79,12 +79,12 @@ mod tests {
         let dry_run = DryRun::new(Clock::starting_at(Timestamp::UNIX_EPOCH));
         dry_run.would("terminate i-1");
         dry_run.would("terminate i-1");
-        let [would] = &dry_run.told()[..] else { panic!("one") };
+        let [would] = &dry_run.recent()[..] else { panic!("one") };
         assert_eq!((would.what.as_str(), would.times), ("terminate i-1", 2));
         for n in (0..1_000).chain(0..1_000) {
             dry_run.would(format!("terminate i-{n}"));
         }
-        let told = dry_run.told();
+        let told = dry_run.recent();
         let first = (told.len(), told[0].what.as_str(), told[0].times);
         assert_eq!(first, (SHOWN, "terminate i-999", 2));
         for n in 0..10_000 {

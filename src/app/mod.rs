@@ -179,8 +179,8 @@ pub async fn run(config: &Config, outside: Outside, stop: CancellationToken) -> 
         Expander::watch(expander.refused_launches(), Arc::clone(&shared)),
     );
     if config.expander_events {
-        let (told, config_map) = (expander.told(), config.templates_config_map.clone());
-        tasks.until_stop("Events of the expander", publish(told, Arc::clone(&shared), config_map));
+        let (choices, config_map) = (expander.choices(), config.templates_config_map.clone());
+        tasks.until_stop("Events of the expander", publish(choices, Arc::clone(&shared), config_map));
     }
     if let Some((incoming, tls)) = advice {
         let (expander, refusals) = (Arc::clone(&expander), provider.refused_clients());

@@ -28,7 +28,7 @@ impl DrainState {
     const ALL: [Self; 4] = [Self::InProgress, Self::Drained, Self::TimeOver, Self::Over];
 
     /// Whether the drain is in progress, whether it is done, the reason of both conditions, and its text.
-    fn told(self) -> (bool, bool, &'static str, &'static str) {
+    fn conditions(self) -> (bool, bool, &'static str, &'static str) {
         match self {
             Self::InProgress => {
                 (true, false, "ScaleInDraining", "Workloads leave before the node is scaled in")
@@ -55,15 +55,15 @@ impl DrainState {
             })
         };
         Self::ALL.into_iter().find(|state| {
-            let (in_progress, drained, reason, _) = state.told();
+            let (in_progress, drained, reason, _) = state.conditions();
             says(IN_PROGRESS, in_progress, reason) && says(DRAINED, drained, reason)
         })
     }
 
     /// The patch of the status of the Node with this UID that tells so. A condition whose status stays keeps its time.
     pub(crate) fn patch(self, uid: &str, before: Option<Self>, now: Timestamp) -> Value {
-        let (in_progress, drained, reason, message) = self.told();
-        let before = before.map(Self::told);
+        let (in_progress, drained, reason, message) = self.conditions();
+        let before = before.map(Self::conditions);
         let condition = |kind: &str, value: bool, before: Option<bool>| {
             let mut condition =
                 json!({ "type": kind, "status": spelled(value), "reason": reason, "message": message });
@@ -73,8 +73,8 @@ impl DrainState {
             condition
         };
         json!({ "metadata": { "uid": uid }, "status": { "conditions": [
-            condition(IN_PROGRESS, in_progress, before.map(|told| told.0)),
-            condition(DRAINED, drained, before.map(|told| told.1)),
+            condition(IN_PROGRESS, in_progress, before.map(|before| before.0)),
+            condition(DRAINED, drained, before.map(|before| before.1)),
         ] } })
     }
 }

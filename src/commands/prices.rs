@@ -244,12 +244,12 @@ pub fn render(report: &Report, output: Output, style: Style) -> String {
         median_error * 100.0,
         ninth_decile_error * 100.0
     );
-    let choice = report.choice.as_ref().map(told).unwrap_or_default();
+    let choice = report.choice.as_ref().map(render_choice).unwrap_or_default();
     let notes: Vec<_> = report.notes.iter().map(|note| format!("Note: {note}\n")).collect();
     format!("{}\n{}\n{}{choice}", columns(&rows), style.paint(2, &pods), notes.concat())
 }
 
-fn told(Explained { best, decided_by, why, not_known }: &Explained) -> String {
+fn render_choice(Explained { best, decided_by, why, not_known }: &Explained) -> String {
     let by = decided_by.iter().map(|Decided { criterion, left }| format!("{criterion} leaves {left}"));
     let by = if decided_by.is_empty() {
         "nothing tells them apart".to_owned()

@@ -71,14 +71,14 @@ impl AwsSizing {
             // The change may have taken effect all the same.
             self.groups.refresh_soon();
         }
-        result.map_err(told)
+        result.map_err(sizing_error)
     }
 }
 
 #[async_trait]
 impl Sizing for AwsSizing {
     async fn current(&self, group: &Group) -> Result<Group, SizingError> {
-        let found = self.aws.describe_group_now(&group.asg.name).await.map_err(told)?;
+        let found = self.aws.describe_group_now(&group.asg.name).await.map_err(sizing_error)?;
         let missing = || {
             self.groups.refresh_soon();
             SizingError::LeftOut(group.asg.name.clone())
@@ -137,7 +137,7 @@ impl Sizing for AwsSizing {
     }
 }
 
-fn told(error: AwsError) -> SizingError {
+fn sizing_error(error: AwsError) -> SizingError {
     match error {
         AwsError::Throttled { .. } => SizingError::Throttled,
         AwsError::ScalingActivityInProgress { .. } => SizingError::Busy,

@@ -198,7 +198,7 @@ impl Provider {
     fn template(&self, id: String) -> Result<NodeGroupTemplateNodeInfoResponse, RpcError> {
         let group = self.group(&id)?;
         if let Some(Ok(template)) = &group.template {
-            self.told().remove(&group.asg.name);
+            self.without_template().remove(&group.asg.name);
             return Ok(wire::template(&template.encoded));
         }
         if sizes::target_size(&group.asg, |i| self.scale_ins.leaves(&group.asg.name, i)) > 0 {
@@ -217,13 +217,13 @@ impl Provider {
     }
 
     /// Groups of which it was told that they have no template.
-    fn told(&self) -> MutexGuard<'_, BTreeMap<GroupName, Sparingly>> {
+    fn without_template(&self) -> MutexGuard<'_, BTreeMap<GroupName, Sparingly>> {
         self.without_template.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Tells why a group has no template: cluster-autoscaler, which gets one, does not.
     fn tell_why(&self, group: &GroupName, error: &TemplateError) {
-        let mut told = self.told();
+        let mut told = self.without_template();
         if let Ok(view) = self.view() {
             told.retain(|group, _| view.groups.contains_key(group));
         }

@@ -133,8 +133,9 @@ impl Template {
     pub fn of(facts: &Facts<'_>, settings: &Settings) -> Result<Self, TemplateError> {
         let zone =
             facts.zones.first().ok_or_else(|| TemplateError::new("the group has no availability zone"))?;
-        let figures =
-            settings.mixed.of(facts.types.iter().filter_map(|candidate| told(facts, settings, candidate)));
+        let figures = settings
+            .mixed
+            .of(facts.types.iter().filter_map(|candidate| figures_of(facts, settings, candidate)));
         let (Some(first), Some(figures)) = (facts.types.first(), figures) else {
             return Err(TemplateError::new("no instance type of the group is known"));
         };
@@ -163,8 +164,8 @@ fn computed(
     figures.reduce(|least, other| least.minimum(&other))
 }
 
-/// The same, corrected by what real nodes have shown and what the user says.
-fn told(facts: &Facts<'_>, settings: &Settings, candidate: &Candidate<'_>) -> Option<Figures> {
+/// What a node of this type will be: as computed, corrected by what real nodes have shown and what the user says.
+fn figures_of(facts: &Facts<'_>, settings: &Settings, candidate: &Candidate<'_>) -> Option<Figures> {
     let Some(learned) = facts.learned else { return computed(facts, settings, candidate, None) };
     let name = &candidate.info.name;
     let computed = computed(facts, settings, candidate, learned.memory_kib(name))?;

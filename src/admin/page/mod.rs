@@ -34,7 +34,7 @@ pub(super) fn page(status: &Status) -> String {
     dry_run(&mut html, status.dry_run.as_deref());
     under_way(&mut html, status);
     groups(&mut html, &status.groups);
-    told(&mut html, status);
+    notices(&mut html, status);
     ended(&mut html, &status.ended);
     html.raw("</main><p id=\"lost\" hidden>No answer: what you see is old.</p></body></html>\n");
     html.done()
@@ -199,8 +199,8 @@ fn troubles(group: &GroupStatus) -> Vec<String> {
     [launches, template, frozen, suspended].into_iter().flatten().collect()
 }
 
-/// What AWS tells.
-fn told(html: &mut Html, status: &Status) {
+/// What AWS tells of instances' ends, and the queues that it tells it by.
+fn notices(html: &mut Html, status: &Status) {
     if status.queues.is_empty() && status.notices.is_empty() {
         return;
     }

@@ -44,6 +44,6 @@ pub(super) fn add(
 }
 
 /// A time in words.
-pub(super) fn told(time: Duration) -> String {
+pub(super) fn in_words(time: Duration) -> String {
     humantime::format_duration(Duration::from_secs(time.as_secs())).to_string()
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::facts::{Autoscalers, Facts, GroupFacts, RightFact};
-use super::finding::{Finding, Severity, add, told};
+use super::finding::{Finding, Severity, add, in_words};
 use super::queues::queues;
 use super::rights::Need;
 use super::simulation::simulation;
@@ -170,8 +170,8 @@ fn hook(facts: &Facts, group: &GroupFacts, found: &mut Vec<Finding>) {
         if holds < needs {
             let text = format!(
                 "hook {ours} holds an instance for {} at most; pod {pod} on its nodes has a grace of {}",
-                told(holds),
-                told(*grace)
+                in_words(holds),
+                in_words(*grace)
             );
             let seconds = needs.as_secs().div_ceil(99);
             let fix =
@@ -253,8 +253,8 @@ fn settings(facts: &Facts, group: &GroupFacts, found: &mut Vec<Finding>) {
     {
         let text = format!(
             "drains end after {}; pod {pod} on its nodes has a grace of {}",
-            told(limit),
-            told(*grace)
+            in_words(limit),
+            in_words(*grace)
         );
         let fix = "a longer --drain-timeout, or tag ebbtide/drain-timeout of the group";
         add(found, Severity::Warning, "deadlines", name, text, fix);
@@ -322,7 +322,7 @@ fn flags(container: &DeployedContainer, longest: Option<&(Duration, PodName)>, f
     let cap = flag(container, "max-graceful-termination-sec").and_then(|text| text.parse().ok());
     let cap = cap.unwrap_or(AUTOSCALER_GRACE);
     if let Some((grace, pod)) = longest.filter(|(grace, _)| grace.as_secs() > cap) {
-        let text = format!("cuts every grace at {cap} s; pod {pod} has {}", told(*grace));
+        let text = format!("cuts every grace at {cap} s; pod {pod} has {}", in_words(*grace));
         say(Severity::Warning, text, "--max-graceful-termination-sec=172800");
     }
     let at_once = flag(container, "max-drain-parallelism").and_then(|text| text.parse().ok()).unwrap_or(1);

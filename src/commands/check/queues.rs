@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::facts::QueueFacts;
-use super::finding::{Finding, Severity, add, told};
+use super::finding::{Finding, Severity, add, in_words};
 use crate::aws::{AwsError, QueueAttributes};
 use crate::telemetry::chain;
 
@@ -93,14 +93,14 @@ fn queue(url: &str, queue: &QueueAttributes, found: &mut Vec<Finding>) {
     if let Some(kept) = queue.retention.filter(|kept| *kept < DEFAULT_RETENTION) {
         let text = format!(
             "keeps messages for {} only: they are lost while no ebbtide runs, and so is maintenance that waits for its turn",
-            told(kept)
+            in_words(kept)
         );
         say(Severity::Warning, text, "a message retention period of four days, SQS's default");
     }
     if !queue.delay.is_zero() {
         let text = format!(
             "delays every message by {}; a spot interruption comes two minutes before the end",
-            told(queue.delay)
+            in_words(queue.delay)
         );
         say(Severity::Warning, text, "a delay of 0");
     }

@@ -48,7 +48,7 @@ pub struct Expander {
     places: Arc<Slots>,
     lines: Mutex<Sparingly>,
     /// What the last of these lines says.
-    told: watch::Sender<String>,
+    choices: watch::Sender<String>,
 }
 
 impl std::fmt::Debug for Expander {
@@ -115,7 +115,7 @@ impl Expander {
             answers,
             places: Slots::new(AT_ONCE, OF_A_PEER),
             lines: Mutex::default(),
-            told: watch::Sender::default(),
+            choices: watch::Sender::default(),
         }
     }
 
@@ -152,8 +152,8 @@ impl Expander {
     }
 
     /// Its choices as the log has them: the last one, at most one a second.
-    pub fn told(&self) -> watch::Receiver<String> {
-        self.told.subscribe()
+    pub fn choices(&self) -> watch::Receiver<String> {
+        self.choices.subscribe()
     }
 
     /// The policy as its file is now, or was when it could last be read.
@@ -192,7 +192,7 @@ impl Expander {
         if let Some(untold) = lines.tell(TELL_EVERY) {
             let decided_by = choice.decided.last().map_or("nothing", |(criterion, _)| criterion.as_str());
             let (best, why) = (names(&options, &choice), explain(&options, &choice));
-            self.told.send_replace(note(&best, decided_by, options.len(), &why));
+            self.choices.send_replace(note(&best, decided_by, options.len(), &why));
             info!(
                 best,
                 decided_by,

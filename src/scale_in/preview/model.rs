@@ -125,14 +125,14 @@ impl<'a> Model<'a> {
             let Some(next) = wake_at.into_iter().chain(exits).min() else { break };
             self.pass_to(next.max(later(self.now, SHORTEST)));
         }
-        let waiting = self.told(&waiting);
+        let waiting = self.waits(&waiting);
         (self.steps, End::Waits { waiting })
     }
 
     /// Whom the scale-in waits for now.
     pub(super) fn waiting(mut self) -> Vec<Wait> {
         let plan = self.plan();
-        self.told(&plan.waiting)
+        self.waits(&plan.waiting)
     }
 
     /// The pods on the node, in the order in which they are asked.
@@ -158,10 +158,10 @@ impl<'a> Model<'a> {
     }
 
     /// In the words of Events. A pod that was never asked is told by the budget that would refuse it.
-    fn told(&self, waiting: &[Waiting]) -> Vec<Wait> {
+    fn waits(&self, waiting: &[Waiting]) -> Vec<Wait> {
         let patience_ends =
             self.situation_of(|s| s.node.scale_in().and_then(|r| s.settings.patience_ends(r)));
-        let told = waiting.iter().map(|one| {
+        let waits = waiting.iter().map(|one| {
             let pod = self.pods.values().find(|pod| pod.name == one.pod);
             let full = pod.filter(|_| one.why == WaitReason::Queued).map(|pod| self.full_budgets(pod));
             match full.filter(|full| !full.is_empty()) {
@@ -172,7 +172,7 @@ impl<'a> Model<'a> {
                 None => Wait::of(one, patience_ends),
             }
         });
-        told.collect()
+        waits.collect()
     }
 
     fn full_budgets(&self, pod: &PodView) -> Vec<String> {

@@ -17,7 +17,7 @@ impl Status {
         Self {
             version: env!("CARGO_PKG_VERSION"),
             at: wall,
-            dry_run: shared.dry_run.as_ref().map(DryRun::told),
+            dry_run: shared.dry_run.as_ref().map(DryRun::recent),
             leader: leader(shared),
             known: known(shared, now),
             scale_ins: scale_ins(shared, wall),

@@ -227,7 +227,7 @@ impl ScaleIn {
             group: Some(record.group.clone()),
             phase: record.phase.as_str(),
             requested_at: Some(record.requested_at),
-            stages: told(stages, None, now),
+            stages: stages_with_ends(stages, None, now),
             release_by: record.release_by,
             ends_at: record.ends_at,
             release: Some(record.release),
@@ -285,19 +285,19 @@ impl Ended {
             requested_at: record.requested_at,
             ended_at: past.at,
             seconds: elapsed(record.requested_at, past.at).as_secs(),
-            stages: told(&past.course.stages, Some(past.at), past.at),
+            stages: stages_with_ends(&past.course.stages, Some(past.at), past.at),
         }
     }
 }
 
 /// Phases with their ends; the last one ends at `end`.
-fn told(stages: &[PastStage], end: Option<Timestamp>, now: Timestamp) -> Vec<Stage> {
+fn stages_with_ends(stages: &[PastStage], end: Option<Timestamp>, now: Timestamp) -> Vec<Stage> {
     let ends = stages.iter().skip(1).map(|(_, since)| Some(*since)).chain([end]);
-    let told = stages.iter().zip(ends).map(|(&(phase, since), until)| Stage {
+    let with_ends = stages.iter().zip(ends).map(|(&(phase, since), until)| Stage {
         phase,
         since,
         until,
         seconds: elapsed(since, until.unwrap_or(now)).as_secs(),
     });
-    told.collect()
+    with_ends.collect()
 }

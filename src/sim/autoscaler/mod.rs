@@ -108,7 +108,7 @@ pub async fn run(world: &World, connect: impl Fn() -> Client) {
 /// Requests a node's deletion, as cluster-autoscaler does once it has decided.
 pub async fn delete_node(client: &mut Client, group: &str, node: &Node) -> Result<(), tonic::Status> {
     let options = Options::of(Version::V1_30);
-    Provider::new(client.clone(), &options).delete_nodes(group, vec![told(node)]).await
+    Provider::new(client.clone(), &options).delete_nodes(group, vec![as_sent(node)]).await
 }
 
 impl Autoscaler {
@@ -214,7 +214,7 @@ impl Scan<'_> {
         }
         for node in self.nodes.clone() {
             if templates::has_taint(&node, TO_BE_DELETED)
-                && let Ok(Some(_)) = self.provider.group_of(&told(&node)).await
+                && let Ok(Some(_)) = self.provider.group_of(&as_sent(&node)).await
             {
                 scale_in::untaint(self.shared, &node).await;
             }
@@ -229,7 +229,7 @@ impl Scan<'_> {
         let mut templates = BTreeMap::new();
         let mut others = Vec::new();
         for node in self.nodes.clone() {
-            let group = match self.provider.group_of(&told(&node)).await {
+            let group = match self.provider.group_of(&as_sent(&node)).await {
                 Err(status) if ends => return Err(failed("node infos")(status)),
                 group => group.unwrap_or_default(),
             };
@@ -289,7 +289,7 @@ impl Scan<'_> {
         }
         for node in &self.nodes {
             // A Node whose lookup fails belongs to no group.
-            let group = self.provider.group_of(&told(node)).await.unwrap_or_default();
+            let group = self.provider.group_of(&as_sent(node)).await.unwrap_or_default();
             look.nodes.push((facts(node), group));
         }
         let listed = look.groups.iter().flat_map(|group| &group.instances);
@@ -336,7 +336,7 @@ fn facts(node: &Node) -> NodeFacts {
 }
 
 /// A Node as it is sent to the provider.
-fn told(node: &Node) -> ExternalGrpcNode {
+fn as_sent(node: &Node) -> ExternalGrpcNode {
     ExternalGrpcNode {
         provider_id: node.spec.as_ref().and_then(|spec| spec.provider_id.clone()).unwrap_or_default(),
         name: node.metadata.name.clone().unwrap_or_default(),

@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::Node;
 
 use super::journal::{Because, Event};
 use super::provider::{Client, Provider};
-use super::{Autoscaler, Shared, told};
+use super::{Autoscaler, Shared, as_sent};
 use crate::sim::ca_drain::{Actuator, Flags, GaveUp};
 
 impl Autoscaler {
@@ -16,10 +16,10 @@ impl Autoscaler {
 
     async fn delete(&self, client: Client, node: &Node) -> Result<(), GaveUp> {
         let mut provider = Provider::new(client, &self.0.options);
-        let told = told(node);
-        let group = provider.group_of(&told).await.map_err(GaveUp::NotDeleted)?.ok_or(GaveUp::NoGroup)?;
-        let (nodes, because) = (vec![told.name.clone()], Because::Unneeded);
-        let answer = provider.delete_nodes(&group, vec![told]).await;
+        let sent = as_sent(node);
+        let group = provider.group_of(&sent).await.map_err(GaveUp::NotDeleted)?.ok_or(GaveUp::NoGroup)?;
+        let (nodes, because) = (vec![sent.name.clone()], Because::Unneeded);
+        let answer = provider.delete_nodes(&group, vec![sent]).await;
         let error = answer.as_ref().err().map(|status| status.message().to_owned());
         self.0.note(Event::Deleted { group, nodes, because, error });
         answer.map_err(GaveUp::NotDeleted)

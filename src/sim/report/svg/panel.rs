@@ -152,17 +152,17 @@ fn row(canvas: &mut Canvas, pod: &PodBar, span: Seconds, axis: Axis, top: f64) {
     let asked = pod.asked.unwrap_or(gone).min(gone).max(pod.from.min(gone));
     let (from, asked_at, to) = (axis.x(pod.from), axis.x(asked), axis.x(gone));
     let y = top + (ROW - BAR) / 2.0;
-    let told = told(pod);
+    let tooltip = tooltip(pod);
     let class = if pod.daemon { "daemon" } else { "workload" };
-    canvas.rect([from, y, asked_at - from, BAR], class, Some(&told));
-    canvas.rect([asked_at, y, to - asked_at, BAR], "leaving", Some(&told));
+    canvas.rect([from, y, asked_at - from, BAR], class, Some(&tooltip));
+    canvas.rect([asked_at, y, to - asked_at, BAR], "leaving", Some(&tooltip));
     if pod.end.is_some_and(PodEnd::is_cut_short) {
-        canvas.rect([to - 2.0, y - 3.0, 4.0, BAR + 6.0], "cut", Some(&told));
+        canvas.rect([to - 2.0, y - 3.0, 4.0, BAR + 6.0], "cut", Some(&tooltip));
     }
 }
 
 /// The tooltip of a pod's row.
-fn told(pod: &PodBar) -> String {
+fn tooltip(pod: &PodBar) -> String {
     // Writing to a String cannot fail.
     let mut words = pod.pod.clone();
     if let (Some(asked), Some(grace)) = (pod.asked, pod.grace) {
