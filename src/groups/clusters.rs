@@ -9,8 +9,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::k8s::names;
+
 const CLUSTER: &str = "kubernetes.io/cluster/";
-const OF_EKS: &str = "eks:cluster-name";
 const AUTOSCALER: &str = "k8s.io/cluster-autoscaler/";
 /// Key endings that are not cluster names.
 const WORDS: [&str; 2] = ["enabled", "disabled"];
@@ -32,7 +33,7 @@ pub(super) fn of_group(tags: &BTreeMap<String, String>) -> BTreeSet<&str> {
     if !by_node.is_empty() {
         return by_node;
     }
-    match tags.get(OF_EKS) {
+    match tags.get(names::EKS_CLUSTER) {
         Some(name) => [name.as_str()].into(),
         None => tags.keys().filter_map(|key| of_autoscaler(key)).collect(),
     }

@@ -14,6 +14,7 @@ use jiff::Timestamp;
 
 use crate::aws::{AutoScalingGroup, Aws, AwsError, ManagedNodeGroup};
 use crate::clock::elapsed;
+use crate::k8s::names;
 
 /// How long an answer is used: people seldom change labels and taints of a node group.
 const FRESH: Duration = Duration::from_mins(5);
@@ -40,7 +41,7 @@ impl Key {
     /// [aws_manager.go](https://github.com/kubernetes/autoscaler/blob/cluster-autoscaler-1.35.2/cluster-autoscaler/cloudprovider/aws/aws_manager.go).
     pub(super) fn of(group: &AutoScalingGroup) -> Option<Self> {
         let tag = |key: &str| group.tags.get(key).filter(|value| !value.is_empty()).cloned();
-        Some(Self { cluster: tag("eks:cluster-name")?, name: tag("eks:nodegroup-name")? })
+        Some(Self { cluster: tag(names::EKS_CLUSTER)?, name: tag("eks:nodegroup-name")? })
     }
 }
 

@@ -1,4 +1,4 @@
-//! The annotations, labels and taints that a scale-in reads and writes.
+//! Names of the annotations, labels and taints that a scale-in reads and writes, and of what several rooms know of a Node and its group.
 
 /// Annotation on a Node: the durable record of its scale-in, or a person's wish for one (`now`, `replace`).
 pub const RECORD: &str = "ebbtide/scale-in";
@@ -25,8 +25,42 @@ pub const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 ///
 /// Source: [Well-known labels, annotations and taints](https://kubernetes.io/docs/reference/labels-annotations-taints/#node-cloudprovider-kubernetes-io-shutdown).
 pub const SHUT_DOWN: &str = "node.cloudprovider.kubernetes.io/shutdown";
+/// Label of a Node: its EC2 instance type.
+///
+/// Source of this and the following: [well-known labels](https://kubernetes.io/docs/reference/labels-annotations-taints/). The twins that are
+/// called beta are deprecated; real nodes still have them, and selectors still use them.
+pub const INSTANCE_TYPE: &str = "node.kubernetes.io/instance-type";
+/// Twin of [`INSTANCE_TYPE`].
+pub const BETA_INSTANCE_TYPE: &str = "beta.kubernetes.io/instance-type";
+/// Label of a Node: its region.
+pub const REGION: &str = "topology.kubernetes.io/region";
+/// Twin of [`REGION`].
+pub const BETA_REGION: &str = "failure-domain.beta.kubernetes.io/region";
 /// Label of a Node: its availability zone.
 pub const ZONE: &str = "topology.kubernetes.io/zone";
+/// Twin of [`ZONE`].
+pub const BETA_ZONE: &str = "failure-domain.beta.kubernetes.io/zone";
+/// Label of a Node: its zone, by the EBS driver.
+///
+/// Source: [aws-ebs-csi-driver](https://github.com/kubernetes-sigs/aws-ebs-csi-driver).
+pub const EBS_ZONE: &str = "topology.ebs.csi.aws.com/zone";
+/// Label of a Node: the id of its zone, the same in all accounts.
+///
+/// Source: [cloud-provider-aws](https://github.com/kubernetes/cloud-provider-aws/pull/855).
+pub const ZONE_ID: &str = "topology.k8s.aws/zone-id";
+/// Label of a Node: its host name.
+pub const HOSTNAME: &str = "kubernetes.io/hostname";
+/// Label of a Node: its operating system, `linux` or `windows`.
+pub const OS: &str = "kubernetes.io/os";
+/// Twin of [`OS`].
+pub const BETA_OS: &str = "beta.kubernetes.io/os";
+/// Label of a Node: its processors' architecture, `amd64` or `arm64`.
+pub const ARCH: &str = "kubernetes.io/arch";
+/// Resource of a Node: NVIDIA's GPUs.
+pub const NVIDIA_GPU: &str = "nvidia.com/gpu";
+/// Tag that EKS gives a group that it makes: the cluster's name.
+pub const EKS_CLUSTER: &str = "eks:cluster-name";
+
 /// Annotation of a static pod's mirror.
 pub const MIRROR_POD: &str = "kubernetes.io/config.mirror";
 /// Annotation on a pod: `wait` makes it patient.

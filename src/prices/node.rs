@@ -17,10 +17,10 @@ use crate::template::{Market, Template, tags};
 /// [core/utils/utils.go](https://github.com/kubernetes/autoscaler/blob/cluster-autoscaler-1.30.2/cluster-autoscaler/core/utils/utils.go).
 const TEMPLATE: &str = "template-node-for-";
 
-const TYPE: [&str; 2] = ["node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type"];
-const ZONE: [&str; 2] = [names::ZONE, "failure-domain.beta.kubernetes.io/zone"];
-const REGION: [&str; 2] = ["topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region"];
-const SYSTEM: [&str; 2] = ["kubernetes.io/os", "beta.kubernetes.io/os"];
+const TYPE: [&str; 2] = [names::INSTANCE_TYPE, names::BETA_INSTANCE_TYPE];
+const ZONE: [&str; 2] = [names::ZONE, names::BETA_ZONE];
+const REGION: [&str; 2] = [names::REGION, names::BETA_REGION];
+const SYSTEM: [&str; 2] = [names::OS, names::BETA_OS];
 /// Labels that tell how an instance is paid for: of EKS, Karpenter, and by habit.
 const MARKET: [&str; 3] =
     ["eks.amazonaws.com/capacityType", "karpenter.sh/capacity-type", "node.kubernetes.io/lifecycle"];
@@ -154,5 +154,5 @@ pub fn template(group: &Group) -> Option<&Template> {
 fn size(template: &Template) -> Size {
     let (_, figures) = template.figures();
     let figure = |name: &str| figures.get(name).and_then(|text| quantity::parse(text)).unwrap_or_default();
-    Size { vcpus: figure("cpu"), gib: figure("memory") / GIB, gpus: figure(super::pod::GPU) }
+    Size { vcpus: figure("cpu"), gib: figure("memory") / GIB, gpus: figure(names::NVIDIA_GPU) }
 }

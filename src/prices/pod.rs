@@ -7,10 +7,7 @@ use k8s_pb::apimachinery::pkg::api::resource::Quantity;
 
 use super::book::GIB;
 pub use super::book::Size;
-use crate::k8s::quantity;
-
-/// The resource of NVIDIA's GPUs.
-pub const GPU: &str = "nvidia.com/gpu";
+use crate::k8s::{names, quantity};
 
 /// What the scheduler reserves for a pod: what it asks for as a whole (CPU and memory), else the sum over its containers, or what its
 /// initialisation needs if that is more; and its overhead. What is no quantity counts as nothing.
@@ -21,11 +18,14 @@ pub fn requests(pod: &Pod) -> Size {
     let Some(spec) = &pod.spec else { return Size::default() };
     let of = |name: &str| {
         let overhead = quantity_in(&spec.overhead, name);
-        let whole = spec.resources.as_ref().filter(|whole| name != GPU && whole.requests.contains_key(name));
+        let whole = spec
+            .resources
+            .as_ref()
+            .filter(|whole| name != names::NVIDIA_GPU && whole.requests.contains_key(name));
         let own = whole.map_or_else(|| requested(spec, name), |whole| quantity_in(&whole.requests, name));
         own + overhead
     };
-    Size { vcpus: of("cpu"), gib: of("memory") / GIB, gpus: of(GPU) }
+    Size { vcpus: of("cpu"), gib: of("memory") / GIB, gpus: of(names::NVIDIA_GPU) }
 }
 
 fn requested(spec: &PodSpec, name: &str) -> f64 {

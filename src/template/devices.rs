@@ -6,6 +6,7 @@ use super::os::Os;
 use super::pods::Network;
 use crate::aws::{Accelerator, TypeInfo};
 use crate::cluster::NodeView;
+use crate::k8s::names;
 
 /// The label by which cluster-autoscaler's AWS provider recognises GPU nodes (`GPULabel`).
 pub const LABEL: &str = "k8s.amazonaws.com/accelerator";
@@ -32,7 +33,6 @@ pub const MODELS: [(&str, &str); 8] = [
 /// configuration](https://awsdocs-neuron.readthedocs-hosted.com/en/latest/general/arch/neuron-features/logical-neuroncore-config.html).
 const FIXED_CORES: [&str; 3] = ["Inferentia", "Inferentia2", "Trainium"];
 
-pub(super) const NVIDIA: &str = "nvidia.com/gpu";
 const NEURON_CORES: &str = "aws.amazon.com/neuroncore";
 /// Pods' addresses of a Windows node: its controller advertises them, its webhook makes each pod request one.
 ///
@@ -45,7 +45,7 @@ pub(super) const WINDOWS_ADDRESSES: &str = "vpc.amazonaws.com/PrivateIPv4Address
 /// Source: `GetNodeGpuTarget` in
 /// [`gpu_processor.go`](https://github.com/kubernetes/autoscaler/blob/cluster-autoscaler-1.35.2/cluster-autoscaler/processors/customresources/gpu_processor.go).
 pub fn lacks_its_gpu(node: &NodeView) -> bool {
-    let has_some = || node.allocatable.get(NVIDIA).is_some_and(|count| count != "0");
+    let has_some = || node.allocatable.get(names::NVIDIA_GPU).is_some_and(|count| count != "0");
     node.labels.get(LABEL).is_some() && !has_some()
 }
 
@@ -60,7 +60,8 @@ pub(super) fn resources(info: &TypeInfo, network: Network) -> BTreeMap<String, i
 
 /// The value of [`LABEL`] for this type, if any.
 pub(super) fn model(info: &TypeInfo) -> Option<&'static str> {
-    let gpu = info.accelerators.iter().find(|accelerator| resource(accelerator) == Some(NVIDIA))?;
+    let gpu =
+        info.accelerators.iter().find(|accelerator| resource(accelerator) == Some(names::NVIDIA_GPU))?;
     MODELS.iter().find(|(ec2, _)| *ec2 == gpu.name).map(|&(_, value)| value)
 }
 
@@ -86,7 +87,7 @@ fn devices(accelerators: &[Accelerator]) -> BTreeMap<String, i64> {
 /// which advertises cores too.
 fn resource(accelerator: &Accelerator) -> Option<&'static str> {
     match accelerator.manufacturer.to_ascii_uppercase().as_str() {
-        "NVIDIA" => Some(NVIDIA),
+        "NVIDIA" => Some(names::NVIDIA_GPU),
         "AMD" => Some("amd.com/gpu"),
         "HABANA" => Some("habana.ai/gaudi"),
         "AWS" => Some("aws.amazon.com/neuron"),
@@ -108,7 +109,8 @@ mod tests {
     fn a_node_lacks_its_gpu_that_has_the_label_and_offers_none() {
         let node = |labelled: bool, count: Option<&str>| {
             let labels: BTreeMap<_, _> = labelled.then_some((LABEL, "nvidia-l4")).into_iter().collect();
-            let allocatable: BTreeMap<_, _> = count.map(|count| (NVIDIA, count)).into_iter().collect();
+            let allocatable: BTreeMap<_, _> =
+                count.map(|count| (names::NVIDIA_GPU, count)).into_iter().collect();
             let node = serde_json::json!({ "metadata": { "name": "n", "labels": labels }, "status": { "allocatable": allocatable } });
             NodeView::from(&serde_json::from_value::<Node>(node).expect("a Node"))
         };
@@ -128,8 +130,12 @@ mod tests {
             some("AMD", "Radeon Pro V520", 0, 0),
             some("Xilinx", "U30", 2, 0),
         ]);
-        let expected =
-            [(NEURON_CORES, 12), ("aws.amazon.com/neuron", 6), ("habana.ai/gaudi", 8), (NVIDIA, 4)];
+        let expected = [
+            (NEURON_CORES, 12),
+            ("aws.amazon.com/neuron", 6),
+            ("habana.ai/gaudi", 8),
+            (names::NVIDIA_GPU, 4),
+        ];
         assert_eq!(found, expected.map(|(name, count)| (name.to_owned(), count)).into());
     }
 

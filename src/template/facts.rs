@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use super::learned::Learned;
-use super::os::{self, Os};
+use super::os::Os;
 use super::tags::NodeTags;
 use crate::aws::{Launch, LaunchSpec, ManagedNodeGroup, TypeInfo};
+use crate::k8s::names;
 
 /// The input of a template.
 #[derive(Clone, Copy, Debug)]
@@ -62,8 +63,8 @@ impl<'a> Facts<'a> {
     /// Whether its nodes run Windows.
     pub(super) fn is_windows(&self) -> bool {
         let of_eks = self.described().is_some_and(ManagedNodeGroup::is_windows).then_some(Os::Windows.name());
-        let shown = || self.learned.and_then(|learned| learned.labels.get(os::LABEL)).map(String::as_str);
-        let told = self.tags.labels.get(os::LABEL).map(String::as_str);
+        let shown = || self.learned.and_then(|learned| learned.labels.get(names::OS)).map(String::as_str);
+        let told = self.tags.labels.get(names::OS).map(String::as_str);
         told.or(of_eks).or_else(shown) == Some(Os::Windows.name())
     }
 

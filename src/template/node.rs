@@ -52,7 +52,7 @@ pub(super) fn without_room(group: &str) -> Node {
     let resources: BTreeMap<_, _> = ["cpu", "memory", "pods"].map(nothing).into();
     Node {
         metadata: Some(ObjectMeta {
-            labels: [("kubernetes.io/hostname".to_owned(), name.clone())].into(),
+            labels: [(names::HOSTNAME.to_owned(), name.clone())].into(),
             name: Some(name),
             ..ObjectMeta::default()
         }),
@@ -72,7 +72,7 @@ pub(super) fn figures(encoded: &[u8]) -> (Option<String>, BTreeMap<String, Strin
     let labels = node.metadata.map(|meta| meta.labels).unwrap_or_default();
     let allocatable = node.status.map(|status| status.allocatable).unwrap_or_default();
     let told = allocatable.into_iter().filter_map(|(name, quantity)| Some((name, quantity.string?)));
-    (labels.get("node.kubernetes.io/instance-type").cloned(), told.collect())
+    (labels.get(names::INSTANCE_TYPE).cloned(), told.collect())
 }
 
 /// The kubelet's version: EKS gives the Kubernetes version without the patch.
@@ -83,7 +83,7 @@ fn node_info(node_group: &ManagedNodeGroup) -> Option<NodeSystemInfo> {
 
 /// The GPU model label, unless real nodes have shown whether they have it.
 fn model(facts: &Facts<'_>, types: &[&str], first: &TypeInfo, figures: &Figures) -> Option<&'static str> {
-    let has_gpu = figures.capacity.devices.contains_key(devices::NVIDIA);
+    let has_gpu = figures.capacity.devices.contains_key(names::NVIDIA_GPU);
     let has_shown = |learned: &Learned| learned.has_seen_nodes() && !learned.is_of_another_type(types);
     let was_seen = facts.learned.is_some_and(has_shown);
     devices::model(first).filter(|_| has_gpu && !was_seen)
@@ -120,23 +120,23 @@ fn computed_labels(facts: &Facts<'_>, zone: &str, first: &TypeInfo, name: &str) 
     let arch = if is_arm { "arm64" } else { "amd64" };
     let os = if facts.is_windows() { Os::Windows } else { Os::Linux }.name();
     let mut labels: BTreeMap<String, String> = [
-        ("kubernetes.io/arch", arch),
+        (names::ARCH, arch),
         ("beta.kubernetes.io/arch", arch),
-        ("kubernetes.io/os", os),
-        ("beta.kubernetes.io/os", os),
-        ("kubernetes.io/hostname", name),
-        ("node.kubernetes.io/instance-type", &first.name),
-        ("beta.kubernetes.io/instance-type", &first.name),
-        ("topology.kubernetes.io/region", facts.region),
-        ("failure-domain.beta.kubernetes.io/region", facts.region),
+        (names::OS, os),
+        (names::BETA_OS, os),
+        (names::HOSTNAME, name),
+        (names::INSTANCE_TYPE, &first.name),
+        (names::BETA_INSTANCE_TYPE, &first.name),
+        (names::REGION, facts.region),
+        (names::BETA_REGION, facts.region),
         (names::ZONE, zone),
-        ("failure-domain.beta.kubernetes.io/zone", zone),
-        ("topology.ebs.csi.aws.com/zone", zone),
+        (names::BETA_ZONE, zone),
+        (names::EBS_ZONE, zone),
     ]
     .map(|(key, value)| (key.to_owned(), value.to_owned()))
     .into();
     if let Some(id) = facts.zone_id {
-        labels.insert("topology.k8s.aws/zone-id".to_owned(), id.to_owned());
+        labels.insert(names::ZONE_ID.to_owned(), id.to_owned());
     }
     if let Some(managed) = facts.eks {
         labels.insert("eks.amazonaws.com/nodegroup".to_owned(), managed.name.to_owned());

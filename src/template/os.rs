@@ -6,11 +6,6 @@
 
 use crate::aws::Volumes;
 
-/// The operating system label.
-///
-/// Source: [Well-known labels](https://kubernetes.io/docs/reference/labels-annotations-taints/#kubernetes-io-os).
-pub(super) const LABEL: &str = "kubernetes.io/os";
-
 /// An operating system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Os {

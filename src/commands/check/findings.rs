@@ -10,6 +10,7 @@ use super::simulation::simulation;
 use crate::aws::{AwsError, Frozen, Operation};
 use crate::cluster::{DeployedContainer, LeaseHolder, PodName, is_identity};
 use crate::groups::managed_hooks::can_retain;
+use crate::k8s::names;
 use crate::provider::TlsProblem;
 use crate::scale_in::{MARGIN, drain_timeout};
 use crate::telemetry::chain;
@@ -348,7 +349,7 @@ fn flags(container: &DeployedContainer, longest: Option<&(Duration, PodName)>, f
             container.args.iter().any(|arg| arg.ends_with(&format!("balancing-ignore-label={label}")))
         };
         let named = container.args.iter().any(|arg| arg.contains("balancing-label"));
-        if !named && !ignores("topology.ebs.csi.aws.com/zone") {
+        if !named && !ignores(names::EBS_ZONE) {
             let text =
                 "balances groups, and does not leave out labels that differ by zone: it finds none alike"
                     .to_owned();

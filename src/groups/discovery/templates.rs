@@ -11,7 +11,7 @@ use crate::aws::{AutoScalingGroup, Aws, ManagedNodeGroup};
 use crate::groups::Group;
 use crate::groups::launch::{LaunchCache, Wanted};
 use crate::groups::managed_node_groups::{Key, ManagedNodeGroups, NotAskedYet};
-use crate::k8s::GroupName;
+use crate::k8s::{GroupName, names};
 use crate::template::tags::{self, BadTag, NodeTags};
 use crate::template::{Candidate, Facts, LearnedStore, Managed, Settings, Template, TemplateError};
 
@@ -58,7 +58,7 @@ impl Seen {
     /// What it launches, and whether that is arm64 as far as its tags or else EKS say.
     fn wanted(&self) -> Wanted<'_> {
         let of_eks = || self.eks.as_ref().ok()?.as_ref()?.is_arm();
-        let of_tags = self.tags.labels.get("kubernetes.io/arch").map(|arch| arch == "arm64");
+        let of_tags = self.tags.labels.get(names::ARCH).map(|arch| arch == "arm64");
         (&self.group.asg.launch, of_tags.or_else(of_eks))
     }
 }

@@ -30,25 +30,20 @@ use crate::clock::elapsed;
 use crate::cluster::NodeView;
 use crate::k8s::{Taint, names};
 
-/// The instance type label.
-pub(super) const INSTANCE_TYPE: &str = "node.kubernetes.io/instance-type";
-
 /// Labels of one node, its type or its place: nodes of a group differ in them, and the template has its own.
 const OF_ONE_NODE: [&str; 9] = [
-    "kubernetes.io/hostname",
-    INSTANCE_TYPE,
-    "beta.kubernetes.io/instance-type",
-    "topology.kubernetes.io/region",
-    "failure-domain.beta.kubernetes.io/region",
+    names::HOSTNAME,
+    names::INSTANCE_TYPE,
+    names::BETA_INSTANCE_TYPE,
+    names::REGION,
+    names::BETA_REGION,
     names::ZONE,
-    "failure-domain.beta.kubernetes.io/zone",
-    "topology.ebs.csi.aws.com/zone",
+    names::BETA_ZONE,
+    names::EBS_ZONE,
     names::EXCLUDE_FROM_LOAD_BALANCERS,
 ];
 
-/// Labels of a node's place, beside its zone: the zone's id, the same in all accounts ...
-const ZONE_ID: &str = "topology.k8s.aws/zone-id";
-/// ... and anything else AWS says of it, down to its network node.
+/// Labels of a node's place, beside its zone: what AWS says of it, from the zone's id down to its network node.
 ///
 /// Source: [cloud-provider-aws](https://github.com/kubernetes/cloud-provider-aws), `network-node-layer-…`.
 const PLACES: &str = "topology.k8s.aws/";
@@ -173,11 +168,11 @@ impl Learned {
     fn learn_figures(&mut self, teachers: &[&NodeView], now: Timestamp) {
         let mut last: BTreeMap<&str, &NodeView> = BTreeMap::new();
         for node in teachers {
-            if let Some(name) = node.labels.get(INSTANCE_TYPE) {
+            if let Some(name) = node.labels.get(names::INSTANCE_TYPE) {
                 last.entry(name).or_insert(node);
             }
         }
-        if let Some(name) = teachers.iter().find_map(|node| node.labels.get(INSTANCE_TYPE)) {
+        if let Some(name) = teachers.iter().find_map(|node| node.labels.get(names::INSTANCE_TYPE)) {
             name.clone_into(&mut self.last);
         }
         for (name, node) in last {
@@ -277,7 +272,7 @@ fn sort(taints: &mut [Taint]) {
 
 /// Instance types of these nodes.
 fn types_of(nodes: &[&NodeView]) -> BTreeSet<String> {
-    nodes.iter().map(|node| node.labels.get(INSTANCE_TYPE).unwrap_or_default().to_owned()).collect()
+    nodes.iter().map(|node| node.labels.get(names::INSTANCE_TYPE).unwrap_or_default().to_owned()).collect()
 }
 
 /// Whether a label first seen on nodes of these types belongs to the group: earlier nodes of another type, gone by now,
@@ -294,7 +289,7 @@ fn is_settled(node: &NodeView, now: Timestamp) -> bool {
 fn is_of_one_node(node: &NodeView, (key, value): (&str, &str)) -> bool {
     OF_ONE_NODE.contains(&key)
         || key.starts_with(PLACES)
-        || [names::ZONE, ZONE_ID].into_iter().any(|place| node.labels.get(place) == Some(value))
+        || [names::ZONE, names::ZONE_ID].into_iter().any(|place| node.labels.get(place) == Some(value))
         || value == node.name
         || node.instance.as_ref().is_some_and(|instance| value.contains(instance.as_str()))
 }

@@ -209,10 +209,10 @@ impl LearnedStore {
 mod tests {
     use jiff::SignedDuration;
 
-    use super::super::INSTANCE_TYPE;
     use super::*;
     use crate::aws::Instance;
     use crate::clock::later;
+    use crate::k8s::names;
 
     fn now() -> Timestamp {
         Timestamp::from_second(1_700_000_000).expect("in range")
@@ -269,7 +269,7 @@ mod tests {
         let view = |team: &str, ready: Timestamp| NodeView {
             name: "n".into(),
             instance: Some("i-1".into()),
-            labels: [("team", team), (INSTANCE_TYPE, "m5.large")].into_iter().collect(),
+            labels: [("team", team), (names::INSTANCE_TYPE, "m5.large")].into_iter().collect(),
             ready_since: Some(ready),
             ..NodeView::default()
         };

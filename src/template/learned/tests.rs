@@ -17,7 +17,7 @@ fn revisions(version: u32) -> BTreeSet<Revision> {
 /// An `m5.large` that is Ready from the start of time, the `n`th of its group.
 fn node(n: i64) -> NodeView {
     let labels = [
-        (INSTANCE_TYPE, "m5.large"),
+        (names::INSTANCE_TYPE, "m5.large"),
         ("kubernetes.io/hostname", &format!("host-{n}")),
         ("example.com/instance", &format!("the one called i-{n}")),
         ("team", "blue"),
@@ -94,7 +94,7 @@ fn the_last_node_of_a_type_is_right_beyond_the_noise() {
     let same = learned(Some(&known), &[newest.clone(), node(1)]).expect("nodes");
     assert_eq!(same, known, "0.01 % are noise");
     newest.allocatable = figures("1930m", "6000000Ki", "110");
-    let other = labelled(node(3), INSTANCE_TYPE, "m5.xlarge");
+    let other = labelled(node(3), names::INSTANCE_TYPE, "m5.xlarge");
     let corrected = learned(Some(&known), &[newest, node(1), other]).expect("nodes");
     assert_eq!(corrected.types["m5.large"].allocatable.memory_kib, 6_000_000);
     assert_eq!(corrected.last, "m5.xlarge");
@@ -251,7 +251,7 @@ fn a_label_that_tells_of_a_place_is_not_learned() {
 #[test]
 fn labels_of_a_group_of_several_types_are_those_that_two_of_them_have() {
     let large = |labels: &[&str]| labels.iter().fold(node(1), |node, key| labelled(node, key, "x"));
-    let xlarge = |labels: &[&str]| labelled(large(labels), INSTANCE_TYPE, "m5.xlarge");
+    let xlarge = |labels: &[&str]| labelled(large(labels), names::INSTANCE_TYPE, "m5.xlarge");
     let known = first(&[large(&["both", "large"])]);
     assert_eq!(among(&["m5.large"], &known), ["both", "large", "team"]);
     assert_eq!(among(&BOTH, &known), [""; 0]);
