@@ -33,6 +33,11 @@ pub(super) struct Key {
 }
 
 impl Key {
+    /// Name of the managed node group.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// As EKS tags the groups it makes: with `eks:cluster-name` and `eks:nodegroup-name`.
     ///
     /// Sources: the conditions of

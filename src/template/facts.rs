@@ -43,7 +43,7 @@ pub struct Candidate<'a> {
 /// An EKS managed node group.
 #[derive(Clone, Copy, Debug)]
 pub struct Managed<'a> {
-    /// Its name, from the tag `eks:nodegroup-name`.
+    /// Its name.
     pub name: &'a str,
     /// EKS's description, if known.
     pub described: Option<&'a ManagedNodeGroup>,

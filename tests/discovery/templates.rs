@@ -57,13 +57,18 @@ async fn every_source_of_instances_gives_a_template() {
             .mixed(MixedSpec::meeting(Requirements::at_least(2, 16384).at_most(2, 16384))),
         ours("spot")
             .template_data(TemplateData::of("g4dn.xlarge").spot())
+            .tag("eks:cluster-name", "main")
             .tag("eks:nodegroup-name", "gpu-workers"),
+        ours("copied").template("m5.large").tag("eks:nodegroup-name", "gpu-workers"),
         ours("neuron").template("inf1.xlarge"),
         ours("unknown").template("x99.huge"),
     ] {
         world.sim.add_group(group);
     }
-    let snapshot = world.discovery(by_tag()).refresh().await.expect("sees");
+    let discovery = world.discovery(by_tag());
+    // The first refresh asks EKS for nothing.
+    discovery.refresh().await.expect("sees");
+    let snapshot = discovery.refresh().await.expect("sees");
     for (group, instance_type, cpu, pods) in [
         ("pinned", "m5.large", "2", "29"),
         ("default", "m5.xlarge", "4", "58"),
@@ -89,6 +94,8 @@ async fn every_source_of_instances_gives_a_template() {
     assert_eq!(label(&spot, "eks.amazonaws.com/capacityType").as_deref(), Some("SPOT"));
     assert_eq!(label(&spot, "eks.amazonaws.com/nodegroup").as_deref(), Some("gpu-workers"));
     assert_eq!(label(&node(&snapshot, "pinned"), "eks.amazonaws.com/capacityType"), None);
+    let copied = label(&node(&snapshot, "copied"), "eks.amazonaws.com/nodegroup");
+    assert_eq!(copied, None, "EKS sets both tags");
     let unknown = snapshot.groups["unknown"].template.clone().expect("was tried").expect_err("is unknown");
     assert_eq!(unknown.to_string(), "instance type x99.huge is not known");
 }

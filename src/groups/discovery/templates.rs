@@ -137,7 +137,7 @@ impl Templates {
             Err(_) => store.known(&group.asg.name),
         });
         let types: Vec<_> = resolved.types.iter().map(|(info, specs)| Candidate { info, specs }).collect();
-        let managed = |name| Managed { name, described: described.unwrap_or_default() };
+        let key = Key::of(&group.asg);
         let zone_id = group.asg.zones.first().and_then(|zone| self.zone_ids.get(zone));
         let facts = Facts {
             group: &group.asg.name,
@@ -146,7 +146,9 @@ impl Templates {
             zone_id: zone_id.map(String::as_str),
             types: &types,
             market: resolved.market,
-            eks: group.asg.tags.get("eks:nodegroup-name").map(|name| managed(name)),
+            eks: key
+                .as_ref()
+                .map(|key| Managed { name: key.name(), described: described.unwrap_or_default() }),
             learned: learned.as_deref(),
             tags,
         };
