@@ -10,13 +10,11 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use crate::aws::type_table;
-use crate::aws::{Accelerator, TypeInfo};
-
 use super::table;
+use crate::aws::{Accelerator, TypeInfo, type_table};
 
 /// MiB in a GiB.
-const MIB: f64 = 1024.0;
+const MIB_PER_GIB: f64 = 1024.0;
 /// Stands in for a region that the table does not have: the one with the most types.
 pub const BASE_REGION: &str = "us-east-1";
 
@@ -74,7 +72,7 @@ impl Parts {
 
     /// What a machine of this size would cost.
     pub fn price_of(&self, info: &TypeInfo) -> f64 {
-        self.price(info.vcpus as f64, info.memory_mib as f64 / MIB, gpus(info))
+        self.price(info.vcpus as f64, info.memory_mib as f64 / MIB_PER_GIB, gpus(info))
     }
 }
 
@@ -109,7 +107,7 @@ fn machines(region: &str) -> Vec<Machine> {
 fn machine(name: &str, price: f64) -> Option<Machine> {
     let is_nvidia = |one: &Accelerator| one.manufacturer == "NVIDIA";
     let info = type_table::find(name)?;
-    let (gpus, gib) = (gpus(&info), info.memory_mib as f64 / MIB);
+    let (gpus, gib) = (gpus(&info), info.memory_mib as f64 / MIB_PER_GIB);
     let counts = if gpus > 0.0 { info.accelerators.iter().all(is_nvidia) } else { is_plain(name) };
     counts.then_some(Machine { vcpus: info.vcpus as f64, gib, gpus, price })
 }

@@ -10,7 +10,6 @@ use futures::StreamExt as _;
 use futures::future::{BoxFuture, FutureExt as _};
 use futures::stream;
 use tonic::Code;
-use tracing::info;
 
 use super::deadline::Deadline;
 use super::deletion::{Deletion, NodeToDrain};
@@ -74,9 +73,10 @@ impl Provider {
         let fresh = self.fresh_group(deadline, group).await?;
         let to = decide(&fresh)?;
         if to == fresh.asg.desired {
-            info!(
+            tracing::info!(
                 group = group.as_str(),
-                delta, "the target size was not lowered: all instances have come, or the minimum keeps them"
+                delta,
+                "the target size was not lowered: all instances have come, or the minimum keeps them"
             );
             return Ok(());
         }
@@ -195,7 +195,7 @@ impl Provider {
         if to > from {
             self.groups.note_asked_for(name);
         }
-        info!(group = %name, from, to, "desired capacity set");
+        tracing::info!(group = %name, from, to, "desired capacity set");
         Ok(())
     }
 
@@ -227,7 +227,7 @@ impl Provider {
         }
         unsure.settled();
         self.groups.note_asked_for(instance);
-        info!(
+        tracing::info!(
             group = group.as_str(),
             instance = instance.as_str(),
             "terminated an instance that has no Node"
@@ -244,7 +244,7 @@ impl Provider {
         let call = self.scale_ins.accept(&node.node, group, &node.instance);
         let accepted = deadline.call("recording the scale-in", call).await??;
         if accepted == Accepted::New {
-            info!(
+            tracing::info!(
                 group = group.as_str(),
                 node = node.node.as_str(),
                 instance = node.instance.as_str(),

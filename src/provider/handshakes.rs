@@ -10,7 +10,6 @@ use std::time::Duration;
 use futures::{Stream, StreamExt as _};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{sleep, timeout};
-use tracing::warn;
 
 use super::Tls;
 use super::connection::Connection;
@@ -51,7 +50,7 @@ where
         .then(async |accepted| match accepted {
             Ok(accepted) => Some(accepted),
             Err(error) => {
-                warn!(error = %chain(&error), "a connection to the gRPC address could not be accepted; trying again");
+                tracing::warn!(error = %chain(&error), "a connection to the gRPC address could not be accepted; trying again");
                 sleep(AFTER_ACCEPT_ERROR).await;
                 None
             }

@@ -16,7 +16,6 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 use rustls::{AlertDescription, CertificateError};
 use tokio::time::sleep;
-use tracing::{debug, warn};
 
 use super::Tls;
 use super::tls::{TlsFile, WrongName, is_near};
@@ -168,12 +167,12 @@ impl RefusedClients {
         self.counts.get_or_create(&Labels { reason }).inc();
         // Every TCP probe of the port ends like this.
         if reason == Reason::went_away {
-            debug!(%peer, why, "a client went away during its handshake");
+            tracing::debug!(%peer, why, "a client went away during its handshake");
             return;
         }
         let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(untold) = warnings.tell(WARN_EVERY) {
-            warn!(%peer, ?reason, why, untold, "a client was refused and disconnected; `untold` more since the last such line");
+            tracing::warn!(%peer, ?reason, why, untold, "a client was refused and disconnected; `untold` more since the last such line");
         }
     }
 
@@ -192,7 +191,7 @@ impl RefusedClients {
                     ending.remove(path);
                 } else if ending.entry(path.to_owned()).or_default().tell(REMIND_EVERY).is_some() {
                     let path = path.display().to_string();
-                    warn!(%file, path, %end, "a TLS certificate or revocation list expires soon or has expired: put a new one into its file, which is read again without a restart");
+                    tracing::warn!(%file, path, %end, "a TLS certificate or revocation list expires soon or has expired: put a new one into its file, which is read again without a restart");
                 }
             }
             sleep(CHECK_EVERY).await;

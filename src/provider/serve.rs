@@ -13,7 +13,6 @@ use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 use tonic::transport::Server;
 use tonic_health::server::HealthReporter;
-use tracing::warn;
 
 use super::expander::proto::FILE_DESCRIPTOR_SET as EXPANDERS_FILE_DESCRIPTOR_SET;
 use super::expander::questions::Questions;
@@ -78,7 +77,7 @@ where
     let refusals = provider.metrics.refusals.clone();
     let tls = tls.map(Arc::new);
     if tls.as_ref().is_some_and(|tls| tls.is_for_all_names()) {
-        warn!(
+        tracing::warn!(
             "every client that the authority has signed may delete nodes: name the clients that may with --allowed-client"
         );
     }
@@ -113,7 +112,7 @@ where
     if let Ok(ended) = timeout(DRAIN_WITHIN, server).await {
         return Ok(ended?);
     }
-    warn!(
+    tracing::warn!(
         "stopped with gRPC connections still open: a call on one of them fails, and its client connects again"
     );
     Ok(())

@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tonic::{Code, Request, Response, Status};
-use tracing::{debug, warn};
 
 use super::metrics::{Rpc, RpcMetrics, code_name};
 use super::placeholders::Placeholders;
@@ -152,9 +151,9 @@ impl Provider {
                 // Reads come for every group and node every 10 s. Their errors are in the metrics and in the client's
                 // log.
                 if rpc.changes() {
-                    warn!(?rpc, code, error = %text, "RPC failed");
+                    tracing::warn!(?rpc, code, error = %text, "RPC failed");
                 } else {
-                    debug!(?rpc, code, error = %text, "RPC failed");
+                    tracing::debug!(?rpc, code, error = %text, "RPC failed");
                 }
                 Err(error.into())
             }
@@ -174,7 +173,7 @@ impl Provider {
             .filter(|provider_id| !is_beside(provider_id))
             .and_then(|provider_id| answers::owner(&view, &provider_id, &*self.scale_ins));
         if owner.is_none() {
-            debug!(provider_id, "a node that is not of our groups");
+            tracing::debug!(provider_id, "a node that is not of our groups");
         }
         Ok(owner.map(|group| answers::node_group(group, &*self.scale_ins)).unwrap_or_default())
     }
@@ -228,7 +227,7 @@ impl Provider {
             told.retain(|group, _| view.groups.contains_key(group));
         }
         if told.entry(group.clone()).or_default().tell(REMIND_EVERY).is_some() {
-            warn!(%group, error = %chain(error), "the group has no template: cluster-autoscaler is told of a node that nothing fits on, and does not grow it");
+            tracing::warn!(%group, error = %chain(error), "the group has no template: cluster-autoscaler is told of a node that nothing fits on, and does not grow it");
         }
     }
 
@@ -243,13 +242,13 @@ impl Provider {
         let loses = has_own && defaults.is_some_and(options::loses_startup_time);
         if loses && self.startup_time.is_first() {
             if self.zero_startup_time {
-                warn!(
+                tracing::warn!(
                     group = %group.asg.name,
                     "groups with autoscaling options of their own have MaxNodeStartupTime 0 in this cluster-autoscaler, \
                      because its protocol does not carry it; --zero-node-startup-time accepts that"
                 );
             } else {
-                warn!(
+                tracing::warn!(
                     group = %group.asg.name,
                     "the autoscaling options in this group's tags are ignored: with them this cluster-autoscaler would \
                      take MaxNodeStartupTime for 0, and nodes for broken while they boot; \
@@ -258,7 +257,7 @@ impl Provider {
             }
         }
         if answer.is_some() && defaults.is_some_and(options::may_drop_options) && self.dropped.is_first() {
-            warn!(
+            tracing::warn!(
                 group = %group.asg.name,
                 "this group has autoscaling options of its own: cluster-autoscaler 1.32 and older then take \
                  ignoreDaemonSetsUtilization and zeroOrMaxNodeScaling for false, whatever tags and flags say"

@@ -31,7 +31,7 @@ pub(super) fn guard(s: &Situation<'_>, plan: &mut Plan) {
     let Some(pods) = s.pods else { return };
     let mut left = 0;
     for pod in pods.values().filter(|pod| pod.daemon.is_some() && !pod.finished) {
-        let on = if wanted { needs_guard(pod) } else { false };
+        let on = wanted && needs_guard(pod);
         let off = !wanted && is_guarded(pod);
         if on || off {
             left += 1;

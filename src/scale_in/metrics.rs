@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeLabelValue, EncodeMetric};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -23,7 +24,7 @@ use crate::cluster::{Answer, Nodes};
 use crate::k8s::GroupName;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
-#[expect(non_camel_case_types, reason = "label values are spelled as Prometheus has them")]
+#[expect(non_camel_case_types, reason = "the label values as Prometheus shows them")]
 enum Reply {
     going,
     gone,
@@ -33,7 +34,7 @@ enum Reply {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
-#[allow(non_camel_case_types, reason = "label values are spelled as Prometheus has them")]
+#[expect(non_camel_case_types, reason = "the label values as Prometheus shows them")]
 pub(super) enum Call {
     /// Under its budgets.
     eviction,
@@ -50,7 +51,7 @@ struct Asked {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
-#[allow(non_camel_case_types, reason = "label values are spelled as Prometheus has them")]
+#[expect(non_camel_case_types, reason = "the label values as Prometheus shows them")]
 enum Beat {
     ok,
     /// The hook holds the instance no more: it was completed, or its time is over.
@@ -66,7 +67,7 @@ struct Heartbeat {
 
 /// What became of a message of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
-#[allow(non_camel_case_types, reason = "label values are spelled as Prometheus has them")]
+#[expect(non_camel_case_types, reason = "the label values as Prometheus shows them")]
 pub(super) enum Handled {
     /// It is about instances of ours, and acted on.
     taken,
@@ -304,7 +305,7 @@ impl Collector for UnderWay {
             "ebbtide_scale_ins",
             "Scale-ins under way, by cause and phase; Queued: wished for by a person, and not begun",
             None,
-            prometheus_client::metrics::MetricType::Gauge,
+            MetricType::Gauge,
         )?;
         for ((cause, phase), count) in scale_ins {
             let labels = [("cause", cause), ("phase", phase)];
@@ -314,7 +315,7 @@ impl Collector for UnderWay {
             "ebbtide_scale_in_oldest_age",
             "How long ago the oldest scale-in under way was requested; 0 if none is",
             Some(&Unit::Seconds),
-            prometheus_client::metrics::MetricType::Gauge,
+            MetricType::Gauge,
         )?;
         ConstGauge::new(oldest.as_secs_f64()).encode(gauge)?;
         let mut waiting: BTreeMap<&'static str, i64> = BTreeMap::new();
@@ -332,7 +333,7 @@ impl Collector for UnderWay {
             "ebbtide_scale_in_pods_waiting",
             "Pods that scale-ins wait for, by reason",
             None,
-            prometheus_client::metrics::MetricType::Gauge,
+            MetricType::Gauge,
         )?;
         for (why, count) in waiting {
             ConstGauge::new(count).encode(gauge.encode_family(&[("reason", why)])?)?;
@@ -341,7 +342,7 @@ impl Collector for UnderWay {
             "ebbtide_scale_ins_held_by_load_balancers",
             "Scale-ins whose release waits for nothing but load balancers that still reach the instance",
             None,
-            prometheus_client::metrics::MetricType::Gauge,
+            MetricType::Gauge,
         )?;
         ConstGauge::new(i64::try_from(self.load_balancers.held()).unwrap_or(i64::MAX)).encode(gauge)?;
         encode_blocked(encoder, blocked)
@@ -357,7 +358,7 @@ fn encode_blocked(mut encoder: DescriptorEncoder<'_>, blocked: BTreeMap<String, 
         "ebbtide_scale_in_pods_blocked",
         "Workload pods that a disruption budget (namespace/name) has no room for; beyond 50 budgets: other",
         None,
-        prometheus_client::metrics::MetricType::Gauge,
+        MetricType::Gauge,
     )?;
     let mut blocked: Vec<_> = blocked.into_iter().collect();
     blocked.sort_by_key(|(_, count)| std::cmp::Reverse(*count));

@@ -7,7 +7,7 @@ use prometheus_client::registry::Registry;
 
 /// What is changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
-#[expect(non_camel_case_types, reason = "label values are spelled as Prometheus has them")]
+#[expect(non_camel_case_types, reason = "the label values as Prometheus shows them")]
 pub(super) enum Change {
     created,
     repaired,
@@ -15,7 +15,7 @@ pub(super) enum Change {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
-#[expect(non_camel_case_types, reason = "label values are spelled as Prometheus has them")]
+#[expect(non_camel_case_types, reason = "the label values as Prometheus shows them")]
 enum Outcome {
     ok,
     failed,

@@ -4,7 +4,6 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use tokio::sync::watch;
-use tracing::{info, warn};
 
 use crate::cluster::{About, ApiError, PodName};
 use crate::scale_in::Shared;
@@ -32,13 +31,13 @@ pub async fn publish(
         let note = choices.borrow_and_update().clone();
         match announce(&shared, &about, &note).await {
             Ok(()) if outage.ends().is_some() => {
-                info!("choices of the expander are published as Events again");
+                tracing::info!("choices of the expander are published as Events again");
             }
             Ok(()) | Err(ApiError::DryRun) => {}
             Err(error) => {
                 if let Some(lasted) = outage.lasts() {
                     let lasts_seconds = lasted.as_secs();
-                    warn!(lasts_seconds, error = %chain(&error), "choices of the expander cannot be published as Events: the log has them all the same");
+                    tracing::warn!(lasts_seconds, error = %chain(&error), "choices of the expander cannot be published as Events: the log has them all the same");
                 }
             }
         }

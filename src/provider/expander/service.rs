@@ -11,7 +11,6 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
-use tracing::{info, warn};
 
 use super::events::note;
 use super::policy::{Choice, Criterion, Policy, choose, explain, names};
@@ -169,7 +168,10 @@ impl Expander {
         match read {
             Ok(policy) => *known = (policy, None),
             Err(error) if known.1.as_ref() != Some(&error) => {
-                warn!(error, "the expander's policy cannot be read: the last one that could is used");
+                tracing::warn!(
+                    error,
+                    "the expander's policy cannot be read: the last one that could is used"
+                );
                 known.1 = Some(error);
             }
             Err(_) => {}
@@ -193,7 +195,7 @@ impl Expander {
             let decided_by = choice.decided.last().map_or("nothing", |(criterion, _)| criterion.as_str());
             let (best, why) = (names(&options, &choice), explain(&options, &choice));
             self.choices.send_replace(note(&best, decided_by, options.len(), &why));
-            info!(
+            tracing::info!(
                 best,
                 decided_by,
                 options = options.len(),

@@ -24,7 +24,6 @@ use rustls::server::{NoServerSessionStorage, ServerConfig, VerifierBuilderError,
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use tokio_rustls::TlsAcceptor;
-use tracing::{info, warn};
 
 use self::certificate::Unfit;
 use self::clients::NamedClients;
@@ -246,12 +245,12 @@ impl Tls {
         if now != loaded.stamps {
             match read(&self.options, self.clock.wall()) {
                 Ok(inner) => {
-                    info!("TLS files have changed: new connections use the new ones");
+                    tracing::info!("TLS files have changed: new connections use the new ones");
                     *loaded = Loaded { inner, stamps: now, refused: None };
                 }
                 Err(problems) if loaded.refused != Some(now) => {
                     for problem in problems {
-                        warn!(error = %chain(&problem), "a changed TLS file cannot be used: connections go on with what was read before");
+                        tracing::warn!(error = %chain(&problem), "a changed TLS file cannot be used: connections go on with what was read before");
                     }
                     loaded.refused = Some(now);
                 }
