@@ -27,7 +27,7 @@ use crate::groups::selector::Selectors;
 use crate::provider::expander::proto::expander_client::ExpanderClient;
 use crate::provider::listen::Listener;
 use crate::provider::proto::cloud_provider_client::CloudProviderClient;
-use crate::provider::{Incoming, Io, Listen};
+use crate::provider::{Io, Listen};
 use crate::scale_in::{AtOnce, OnDeadline, Treatment};
 use crate::slots::Peer;
 use crate::telemetry::{LogFormat, LogOptions};
@@ -126,34 +126,37 @@ impl Program {
 
     /// Starts the program on a world, with `aws` for AWS and `client` for the API server.
     pub fn start_with(world: &World, aws: Aws, client: kube::Client, config: Config) -> Self {
-        Self::run(world, aws, client, config, stream::empty().boxed())
+        Self::start_in(world, config, |outside| Outside { aws, cluster: Cluster::new(client), ..outside })
     }
 
     /// Starts the program on a world, as in a pod of kube-system. Its gRPC server listens here as well.
     pub fn listening(world: &World, config: Config, listener: Listener) -> Self {
-        let aws = Aws::at(aws_client(Arc::new(world.aws.clone())));
         let client = kube_client_in(Arc::new(world.cluster.clone()), "kube-system");
-        Self::run(world, aws, client, config, listener.boxed())
+        Self::start_in(world, config, |outside| Outside {
+            cluster: Cluster::new(client),
+            incoming: stream::select(outside.incoming, listener).boxed(),
+            ..outside
+        })
     }
 
-    fn run(world: &World, aws: Aws, client: kube::Client, config: Config, others: Incoming) -> Self {
+    /// Starts the program on what `change` makes of a world: its AWS and its API server, nobody who takes traces, no expander at an address of
+    /// its own, and connections of [`client`](Self::client) and the like without TLS.
+    pub fn start_in(world: &World, config: Config, change: impl FnOnce(Outside) -> Outside) -> Self {
         let (connect, connections) = mpsc::unbounded_channel();
         let incoming = UnboundedReceiverStream::new(connections)
             .map(|stream| Ok((Box::new(stream) as Box<dyn Io>, Peer::Local)));
-        let incoming = stream::select(incoming, others);
-        let clock = world.clock.of_its_own();
-        let listener = loopback().ok();
-        let admin = listener.as_ref().and_then(|listener| listener.local_addr().ok());
-        let outside = Outside {
+        let outside = change(Outside {
             expander: None,
-            aws,
-            cluster: Cluster::new(client),
-            clock: clock.clone(),
+            aws: Aws::at(aws_client(Arc::new(world.aws.clone()))),
+            cluster: Cluster::new(world.cluster.client()),
+            clock: world.clock.of_its_own(),
             incoming: incoming.boxed(),
             tls: None,
-            admin: listener,
+            admin: loopback().ok(),
             collector: None,
-        };
+        });
+        let clock = outside.clock.clone();
+        let admin = outside.admin.as_ref().and_then(|listener| listener.local_addr().ok());
         let stop = CancellationToken::new();
         let mut task = JoinSet::new();
         let until = stop.clone();

@@ -6,16 +6,13 @@ use std::pin::pin;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use ebbtide::app::{AppError, Outside, run};
-use ebbtide::aws::Aws;
-use ebbtide::cluster::Cluster;
+use ebbtide::app::Outside;
 use ebbtide::provider::expander::proto::expander_client::ExpanderClient;
 use ebbtide::provider::expander::proto::{BestOptionsRequest, Option as Offered};
 use ebbtide::provider::proto::NodeGroupsRequest;
 use ebbtide::provider::proto::cloud_provider_client::CloudProviderClient;
 use ebbtide::provider::{Io, Tls, TlsOptions};
-use ebbtide::sim::http::aws_client;
-use ebbtide::sim::program::config;
+use ebbtide::sim::program::{Program, config};
 use ebbtide::sim::world::World;
 use ebbtide::slots::Peer;
 use ebbtide::telemetry::captured;
@@ -30,11 +27,9 @@ use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, ServerName};
 use tokio::io::DuplexStream;
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_stream::wrappers::UnboundedReceiverStream;
-use tokio_util::sync::CancellationToken;
 use tonic::body::Body;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
@@ -86,8 +81,7 @@ async fn connect(dial: &Dial, peer: Peer, pem: &str) -> Channel {
 struct Advised {
     dial: Dial,
     pem: String,
-    stop: CancellationToken,
-    tasks: JoinSet<Result<(), AppError>>,
+    program: Program,
 }
 
 impl Advised {
@@ -101,29 +95,17 @@ impl Advised {
         let incoming = UnboundedReceiverStream::new(connections)
             .map(|(stream, peer): (DuplexStream, Peer)| Ok((Box::new(stream) as Box<dyn Io>, peer)));
         let tls = Tls::load(options, world.clock.of_its_own()).expect("good files");
-        let outside = Outside {
-            aws: Aws::at(aws_client(Arc::new(world.aws.clone()))),
-            cluster: Cluster::new(world.cluster.client()),
-            clock: world.clock.of_its_own(),
-            incoming: Box::pin(stream::pending()),
-            tls: None,
-            expander: Some((incoming.boxed(), tls)),
-            admin: None,
-            collector: None,
-        };
-        let (stop, mut tasks) = (CancellationToken::new(), JoinSet::new());
-        let until = stop.clone();
-        tasks.spawn(async move { run(&config(), outside, until).await });
-        Self { dial, pem, stop, tasks }
+        let expander = Some((incoming.boxed(), tls));
+        let program = Program::start_in(&world, config(), |outside| Outside { expander, ..outside });
+        Self { dial, pem, program }
     }
 
     async fn connect(&self, peer: Peer) -> Channel {
         connect(&self.dial, peer, &self.pem).await
     }
 
-    async fn stop(mut self) {
-        self.stop.cancel();
-        assert!(matches!(self.tasks.join_next().await, Some(Ok(Ok(())))));
+    async fn stop(self) {
+        self.program.stop().await.expect("in good order");
     }
 }
 

@@ -1,19 +1,14 @@
 //! `/readyz`, `/metrics` and the log through outages, and the stop.
 
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
 use std::time::Duration;
 
-use ebbtide::app::{AppError, Outside, block_on, run};
-use ebbtide::aws::Aws;
-use ebbtide::cluster::Cluster;
-use ebbtide::sim::http::aws_client;
-use ebbtide::sim::program::config;
+use ebbtide::app::block_on;
+use ebbtide::sim::program::{Program, config};
 use ebbtide::sim::world::World;
 use ebbtide::telemetry::captured;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
+use tokio::net::TcpStream;
 
 #[test]
 fn a_thread_that_hangs_does_not_hold_a_stop() {
@@ -42,25 +37,6 @@ async fn look_in(admin: std::net::SocketAddr, metric: &str) -> (String, String) 
     (ready.lines().last().unwrap_or_default().to_owned(), line.to_owned())
 }
 
-async fn running(world: &World) -> (std::net::SocketAddr, JoinSet<Result<(), AppError>>, CancellationToken) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let admin = listener.local_addr().expect("bound");
-    let outside = Outside {
-        expander: None,
-        aws: Aws::at(aws_client(Arc::new(world.aws.clone()))),
-        cluster: Cluster::new(world.cluster.client()),
-        clock: world.clock.of_its_own(),
-        incoming: Box::pin(futures::stream::pending()),
-        tls: None,
-        admin: Some(listener),
-        collector: None,
-    };
-    let (stop, mut tasks) = (CancellationToken::new(), JoinSet::new());
-    let until = stop.clone();
-    tasks.spawn(async move { run(&config(), outside, until).await });
-    (admin, tasks, stop)
-}
-
 async fn pass(seconds: u64) {
     tokio::time::sleep(Duration::from_secs(seconds)).await;
 }
@@ -68,7 +44,8 @@ async fn pass(seconds: u64) {
 #[tokio::test(start_paused = true)]
 async fn readiness_turns_back_while_what_is_known_is_too_old_and_an_idle_cluster_is_not() {
     let world = World::plain(1);
-    let (admin, _tasks, _stop) = running(&world).await;
+    let program = Program::start(&world, config());
+    let admin = program.admin().expect("a port");
     let ready = async || look_in(admin, "").await.0;
     pass(30).await;
     assert_eq!(ready().await, "ok");
@@ -103,7 +80,8 @@ async fn readiness_turns_back_while_what_is_known_is_too_old_and_an_idle_cluster
 async fn groups_that_were_never_seen_grow_old_from_the_start_on() {
     let world = World::plain(1);
     world.aws.outage(true);
-    let (admin, _tasks, _stop) = running(&world).await;
+    let program = Program::start(&world, config());
+    let admin = program.admin().expect("a port");
     pass(700).await;
     let (ready, age) = look_in(admin, "ebbtide_look_age_seconds ").await;
     let age: f64 = age.rsplit(' ').next().and_then(|age| age.parse().ok()).expect("an age");
@@ -113,7 +91,8 @@ async fn groups_that_were_never_seen_grow_old_from_the_start_on() {
 #[tokio::test(start_paused = true)]
 async fn requests_and_watches_show_in_the_metrics() {
     let world = World::plain(1);
-    let (admin, _tasks, _stop) = running(&world).await;
+    let program = Program::start(&world, config());
+    let admin = program.admin().expect("a port");
     pass(100).await;
     let listed = r#"ebbtide_api_requests_total{verb="list",resource="nodes",outcome="ok"} "#;
     assert!(!look_in(admin, listed).await.1.is_empty());
@@ -136,7 +115,7 @@ async fn requests_and_watches_show_in_the_metrics() {
 async fn the_warning_of_an_outage_is_repeated_every_five_minutes() {
     let (log, _guard) = captured::log(tracing::Level::INFO);
     let world = World::plain(1);
-    let (_admin, _tasks, _stop) = running(&world).await;
+    let _program = Program::start(&world, config());
     pass(30).await;
     world.aws.outage(true);
     world.cluster.api_down();

@@ -3,8 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use ebbtide::app::{self, AppError, Outside};
-use ebbtide::aws::Aws;
+use ebbtide::app::Outside;
 use ebbtide::cluster::Cluster;
 use ebbtide::config::Config;
 use ebbtide::provider::{Incoming, Tls};
@@ -13,8 +12,8 @@ use ebbtide::sim::aws::{
     Event as AwsEvent, GroupSpec, Operation, QueueSpec, ScheduledChange, TargetGroupSpec, TerminationCause,
 };
 use ebbtide::sim::cluster::{Event, Fault, Timing, Verb, budget, pod};
-use ebbtide::sim::http::{aws_client, kube_client};
-use ebbtide::sim::program::config;
+use ebbtide::sim::http::kube_client;
+use ebbtide::sim::program::{Program, config};
 use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
 use ebbtide::telemetry::captured;
@@ -23,9 +22,7 @@ use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
+use tokio::net::TcpStream;
 use tracing::Level;
 
 use crate::absurd::Cursed;
@@ -38,7 +35,7 @@ pub(crate) struct Watched {
     admin: SocketAddr,
     /// Its nodes, in order of their names.
     pub(crate) nodes: Vec<String>,
-    _program: JoinSet<Result<(), AppError>>,
+    _program: Program,
 }
 
 impl Watched {
@@ -69,20 +66,14 @@ impl Watched {
         tls: Option<Tls>,
         expander: Option<(Incoming, Tls)>,
     ) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let admin = listener.local_addr().expect("bound");
-        let outside = Outside {
+        let program = Program::start_in(&world, config, |outside| Outside {
             expander,
-            aws: Aws::at(aws_client(Arc::new(world.aws.clone()))),
             cluster: Cluster::new(kube_client(Arc::new(Cursed(world.cluster.clone())))),
-            clock: world.clock.of_its_own(),
             incoming,
             tls,
-            admin: Some(listener),
-            collector: None,
-        };
-        let mut program = JoinSet::new();
-        program.spawn(async move { app::run(&config, outside, CancellationToken::new()).await });
+            ..outside
+        });
+        let admin = program.admin().expect("a port");
         let size = world.aws.group("web").expect("the group").desired as usize;
         assert!(world.until(EVER, |w| w.cluster.node_names().len() == size).await);
         let nodes = world.cluster.node_names();

@@ -1,25 +1,18 @@
 //! A scale-in that has ended is told to a collector as one trace, and no collector holds anything up.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use ebbtide::app::{self, AppError, Outside};
-use ebbtide::aws::Aws;
-use ebbtide::cluster::Cluster;
+use ebbtide::app::Outside;
 use ebbtide::sim::aws::TerminationCause;
 use ebbtide::sim::cluster::{budget, pod};
-use ebbtide::sim::http::aws_client;
-use ebbtide::sim::program::config;
+use ebbtide::sim::program::{Program, config};
 use ebbtide::sim::world::World;
 use ebbtide::telemetry::captured;
 use ebbtide::telemetry::traces::collector::{Collector, Mood};
 use ebbtide::telemetry::traces::proto::{KeyValue, Span};
-use futures::StreamExt as _;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::Api;
 use kube::api::DeleteParams;
-use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 use tracing::Level;
 
@@ -27,28 +20,8 @@ use crate::journal_queries::{has_exited, is_asked};
 use crate::scene::{EVER, held_group, seconds};
 
 /// The program on a world, which tells `collector`.
-struct Told {
-    program: JoinSet<Result<(), AppError>>,
-    stop: CancellationToken,
-}
-
-impl Told {
-    fn start(world: &World, collector: Option<Channel>) -> Self {
-        let outside = Outside {
-            expander: None,
-            aws: Aws::at(aws_client(Arc::new(world.aws.clone()))),
-            cluster: Cluster::new(world.cluster.client()),
-            clock: world.clock.of_its_own(),
-            incoming: futures::stream::pending().boxed(),
-            tls: None,
-            admin: None,
-            collector,
-        };
-        let (mut program, stop) = (JoinSet::new(), CancellationToken::new());
-        let until = stop.clone();
-        program.spawn(async move { app::run(&config(), outside, until).await });
-        Self { program, stop }
-    }
+fn telling(world: &World, collector: Option<Channel>) -> Program {
+    Program::start_in(world, config(), |outside| Outside { collector, ..outside })
 }
 
 /// A world with a node of a group that holds its instances, and the node's name and instance.
@@ -81,20 +54,19 @@ async fn a_scale_in_is_one_trace_with_its_phases_and_what_was_asked_in_them_over
     let (log, _guard) = captured::log(Level::INFO);
     let (world, node, instance) = world().await;
     let (collector, channel) = Collector::new(Mood::Listens);
-    let mut first = Told::start(&world, Some(channel.clone()));
+    let first = telling(&world, Some(channel.clone()));
     world.cluster.add(budget("slow").min_available(1));
     world.cluster.add(pod("slow").on(&node).grace(60).exits_after(40)).add(pod("web").on(&node));
     pass(&world, seconds(30)).await;
     world.aws.terminate(&instance, TerminationCause::Rebalance);
     assert!(world.until(EVER, |w| is_asked(w, "web") && has_exited(w, "web")).await);
-    first.program.shutdown().await;
-    let mut second = Told::start(&world, Some(channel));
+    first.kill().await;
+    let second = telling(&world, Some(channel));
     pass(&world, seconds(20)).await;
     let budgets: Api<PodDisruptionBudget> = Api::default_namespaced(world.cluster.client());
     budgets.delete("slow", &DeleteParams::default()).await.expect("deleted");
     assert!(world.until(EVER, |_| !collector.spans().is_empty()).await);
-    second.stop.cancel();
-    second.program.join_next().await.expect("it ends").expect("no panic").expect("in good order");
+    second.stop().await.expect("in good order");
 
     let spans = collector.spans();
     let names: Vec<_> = spans.iter().map(|span| span.name.as_str()).collect();
@@ -140,7 +112,7 @@ async fn a_collector_that_is_away_or_silent_changes_no_scale_in_and_no_stop() {
         let (world, node, instance) = world().await;
         let collector = mood.map(Collector::new);
         let channel = collector.as_ref().map(|(_, channel)| channel.clone());
-        let mut told = Told::start(&world, channel);
+        let program = telling(&world, channel);
         world.cluster.add(pod("web").on(&node).grace(60).exits_after(40));
         pass(&world, seconds(60)).await;
         let began = world.clock.now();
@@ -149,8 +121,7 @@ async fn a_collector_that_is_away_or_silent_changes_no_scale_in_and_no_stop() {
         took.push(world.clock.now().duration_since(began).as_secs());
         pass(&world, seconds(5)).await;
         let stopped = world.clock.now();
-        told.stop.cancel();
-        told.program.join_next().await.expect("it ends").expect("no panic").expect("in good order");
+        program.stop().await.expect("in good order");
         let took = world.clock.now().duration_since(stopped).as_secs();
         assert!(took <= 3, "{mood:?}: {took}");
     }
