@@ -27,7 +27,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
-use crate::scene::{GONE, GROUP, SOON, Scene, code, eventually, group};
+use crate::scene::{GONE, GROUP, SOON, Scene, code, eventually, group, late_launch};
 
 /// More attempts than are made at a call.
 const MANY: usize = 25;
@@ -326,12 +326,6 @@ async fn who_lowers_the_size_meanwhile_gets_what_he_wants_after_five_minutes() {
     assert!(short.scene.world.until(SOON, |_| short.scene.in_service(GROUP).len() == 2).await);
     let clean = |world: &World| guarded(world, GROUP) == [short.persons.clone(), BTreeSet::new()];
     assert!(short.scene.world.until(SOON, clean).await, "{:?}", guarded(&short.scene.world, GROUP));
-}
-
-/// An instance comes into service after all, before anything else happens.
-fn late_launch(state: &mut State, now: Timestamp) {
-    state.fail_launches(GROUP, LaunchFailure::InsufficientCapacity, 0);
-    state.launch_now(GROUP, now);
 }
 
 #[tokio::test(start_paused = true)]

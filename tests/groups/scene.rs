@@ -10,10 +10,11 @@ use ebbtide::provider::proto::{
     NodeGroupIncreaseSizeRequest, NodeGroupNodesRequest, NodeGroupTargetSizeRequest, NodeGroupsRequest,
 };
 use ebbtide::sim::autoscaler::{self, Autoscaler, Options};
-use ebbtide::sim::aws::{Event, GroupSpec, LaunchFailure, LifecycleState, Operation};
+use ebbtide::sim::aws::{Event, GroupSpec, LaunchFailure, LifecycleState, Operation, State};
 use ebbtide::sim::cluster::{ReplicaSetSpec, Verb, replica_set};
 use ebbtide::sim::program::{Program, TAG, config};
 use ebbtide::sim::world::{POOL, World};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
 use kube::api::{Patch, PatchParams};
@@ -223,6 +224,12 @@ impl Scene {
         let failed = |entry: &ebbtide::sim::aws::Entry| matches!(entry.what, Event::LaunchFailed { .. });
         assert!(self.world.until(SOON, |world| world.aws.journal().iter().any(failed)).await);
     }
+}
+
+/// An instance comes into service after all, before anything else happens.
+pub(crate) fn late_launch(state: &mut State, now: Timestamp) {
+    state.fail_launches(GROUP, LaunchFailure::InsufficientCapacity, 0);
+    state.launch_now(GROUP, now);
 }
 
 /// As cluster-autoscaler names a placeholder of the group.

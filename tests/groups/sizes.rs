@@ -10,17 +10,15 @@ use ebbtide::groups::selector::Selectors;
 use ebbtide::provider::proto::NodeGroupIncreaseSizeRequest;
 use ebbtide::provider::proto::instance_status::InstanceState;
 use ebbtide::sim::aws::{
-    Entry, Event, GroupSpec, LaunchFailure, LifecycleState, Lose, Operation, Refusal, State, Timing,
-    WarmPoolSpec,
+    Entry, Event, GroupSpec, LaunchFailure, LifecycleState, Lose, Operation, Refusal, Timing, WarmPoolSpec,
 };
 use ebbtide::sim::http::aws_client;
 use ebbtide::sim::program::config;
 use ebbtide::sim::span::Span;
 use ebbtide::sim::world::World;
-use jiff::Timestamp;
 use tonic::Code;
 
-use crate::scene::{GROUP, SOON, Scene, code, eventually, group, placeholder};
+use crate::scene::{GROUP, SOON, Scene, code, eventually, group, late_launch, placeholder};
 
 #[tokio::test(start_paused = true)]
 async fn a_group_grows_from_what_aws_says_though_somebody_else_changed_it_meanwhile() {
@@ -137,12 +135,6 @@ async fn exactly_what_is_missing_is_listed_with_awss_reason_and_given_up() {
     scene.delete(GROUP, vec![placeholder(2), placeholder(4)]).await.expect("nothing to do");
     assert_eq!((scene.desired(), scene.in_service(GROUP)), (3, before));
     assert_eq!(scene.world.aws.calls(Operation::TerminateInstanceInAutoScalingGroup), 0);
-}
-
-/// An instance comes into service after all, before anything else happens.
-fn late_launch(state: &mut State, now: Timestamp) {
-    state.fail_launches(GROUP, LaunchFailure::InsufficientCapacity, 0);
-    state.launch_now(GROUP, now);
 }
 
 /// Those that were in service at first still are, so is the late one, and nothing is left behind.

@@ -6,7 +6,7 @@ use ebbtide::sim::cluster::pod;
 use ebbtide::sim::world::World;
 
 use crate::journal_queries::{aws_moments, decrements, has_exited, is_asked};
-use crate::scene::{Cause, Machine, Scene, group, seconds};
+use crate::scene::{Cause, Machine, Scene, group, seconds, state};
 
 /// The launching hook of somebody else, who needs so long for it.
 const BOOTSTRAP: &str = "bootstrap";
@@ -19,10 +19,6 @@ fn two(hooked: bool) -> GroupSpec {
 
 fn behind(hook: &str) -> GroupSpec {
     group(2).protecting_new_instances().hook(HookSpec::launching(hook).heartbeat(3600))
-}
-
-fn state(world: &World, machine: &Machine) -> Option<LifecycleState> {
-    world.aws.instance(&machine.instance).map(|instance| instance.state)
 }
 
 /// A third instance comes, is held on its way in, and a pod runs on its Node that takes 200 of its 600 seconds to exit.

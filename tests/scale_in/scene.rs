@@ -11,7 +11,7 @@ use ebbtide::provider::proto::{
     ExternalGrpcNode, NodeGroupDeleteNodesRequest, NodeGroupIncreaseSizeRequest, NodeGroupNodesRequest,
     NodeGroupTargetSizeRequest,
 };
-use ebbtide::sim::aws::{GroupSpec, HookSpec, TerminationCause};
+use ebbtide::sim::aws::{GroupSpec, HookSpec, LifecycleState, TerminationCause};
 use ebbtide::sim::cluster::{Cluster, Event, Fixture, Name, daemon_set, pod};
 use ebbtide::sim::program::{Program, TAG, config};
 use ebbtide::sim::world::World;
@@ -70,6 +70,11 @@ impl Machine {
         let id = provider_id.to_owned();
         Self { name: id.clone(), instance: id.clone(), provider_id: id }
     }
+}
+
+/// The state of its instance; `None`: there is none.
+pub(crate) fn state(world: &World, machine: &Machine) -> Option<LifecycleState> {
+    world.aws.instance(&machine.instance).map(|instance| instance.state)
 }
 
 /// On whose account a node goes.

@@ -12,11 +12,7 @@ use crate::journal_queries::{
     TERMINATE, a_hook_timed_out, assert_nothing_lost, aws_moments, decrements, has_exited, is_asked,
     last_exit, notes, phase_at, terminations,
 };
-use crate::scene::{Cause, Machine, RECORD, Scene, TO_BE_DELETED, group, held_group, seconds};
-
-fn state(world: &World, machine: &Machine) -> Option<LifecycleState> {
-    world.aws.instance(&machine.instance).map(|instance| instance.state)
-}
+use crate::scene::{Cause, Machine, RECORD, Scene, TO_BE_DELETED, group, held_group, seconds, state};
 
 /// Whether nothing on the Node tells of a scale-in.
 fn in_service(world: &World, machine: &Machine) -> bool {
