@@ -322,6 +322,7 @@ impl Collector for UnderWay {
         let mut blocked: BTreeMap<String, i64> = BTreeMap::new();
         for w in self.board.all().values().flat_map(|progress| &progress.waiting) {
             if let WaitReason::Budget { names, .. } = &w.why {
+                // A budget that nobody can name is counted too.
                 let unknown = names.is_empty().then(String::new);
                 for name in names.iter().cloned().chain(unknown) {
                     *blocked.entry(name).or_default() += 1;
