@@ -12,6 +12,7 @@ mod tasks;
 use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
+use std::thread::available_parallelism;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
@@ -67,10 +68,15 @@ impl std::fmt::Debug for Outside {
     }
 }
 
+/// Threads that work, at most: glibc gives each a heap of its own, and a node has up to 192 cores. Two have enough to do with 300 nodes that
+/// leave at once.
+const WORKERS: usize = 4;
+
 /// Runs `work` to its end, without waiting for blocked threads: an unanswered DNS look-up blocks its thread for longer than
 /// a stop may take.
 pub fn block_on<T>(work: impl Future<Output = T>) -> io::Result<T> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let workers = available_parallelism().map_or(WORKERS, |cores| cores.get().min(WORKERS));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build()?;
     let ended = runtime.block_on(work);
     runtime.shutdown_background();
     Ok(ended)

@@ -231,7 +231,7 @@ fn happenings(what: &What) -> Vec<String> {
         What::Comes(_) => vec!["cause: pods come".to_owned()],
         What::Machine(damage, _) => vec![format!("machine: {damage:?}")],
         What::Person(deed, _) => vec![format!("person: {deed:?}")],
-        What::Cluster(upset @ (Upset::Down(_) | Upset::Unauthorized(_))) => {
+        What::Cluster(upset @ (Upset::Down(_) | Upset::Unauthorized(_) | Upset::RefuseWatches(_))) => {
             vec![format!("cluster: {}", word(format!("{upset:?}")))]
         }
         What::Cluster(upset) => vec![format!("cluster: {upset:?}")],

@@ -41,7 +41,7 @@ const ERRORS: [(&str, u16); 9] = [
 
 /// How many kinds of causes there are, and of troubles; the likelier ones count twice.
 const CAUSES: usize = 24;
-const TROUBLES: usize = 40;
+const TROUBLES: usize = 41;
 
 /// One seed in so many has each rare happening.
 const RARE: u64 = 16;
@@ -367,9 +367,9 @@ fn troubles(dice: &mut Dice, is_large: bool, program: &Flags, seed: u64) -> Vec<
         let what = match kind {
             0..6 => What::Program(program_blow(dice, kind), dice.0.usize(..program.replicas as usize)),
             6..14 => What::Machine(DAMAGES[kind - 6], dice.0.usize(..64)),
-            14..21 => What::Cluster(cluster_upset(dice, kind - 14)),
-            21..30 => api_fault(dice, kind - 21),
-            _ => What::Aws(aws_fault(dice, kind - 30)),
+            14..22 => What::Cluster(cluster_upset(dice, kind - 14)),
+            22..31 => api_fault(dice, kind - 22),
+            _ => What::Aws(aws_fault(dice, kind - 31)),
         };
         all.push(Happening { at, what });
     }
@@ -396,6 +396,7 @@ fn cluster_upset(dice: &mut Dice, kind: usize) -> Upset {
         3 => Upset::Forget,
         4 => Upset::Unauthorized(dice.of(&[3, 30])),
         5 => Upset::AutoscalerRestarts,
+        6 => Upset::RefuseWatches(dice.of(&[5, 30, 100])),
         _ => Upset::OtherControllerManager,
     }
 }

@@ -240,6 +240,8 @@ pub(crate) enum Upset {
     Down(u32),
     CloseWatches,
     SilenceWatches,
+    /// They end, and so many are refused before any begins again; all else works.
+    RefuseWatches(u32),
     Forget,
     /// Tokens are refused for so many seconds.
     Unauthorized(u32),

@@ -264,10 +264,17 @@ impl Stage {
     async fn upset(&mut self, upset: Upset) {
         let seconds = |n: u32| Duration::from_secs(u64::from(n));
         let cluster = &self.world.cluster;
+        let busy = cluster::Fault::TooManyRequests { retry_after_seconds: 1 };
         match upset {
             Upset::Down(n) => cluster.api_down_for(seconds(n)),
             Upset::CloseWatches => cluster.close_watches(),
             Upset::SilenceWatches => cluster.silence_watches(),
+            Upset::RefuseWatches(times) => {
+                for (resource, times) in [("pods", times), ("nodes", times / 5)] {
+                    cluster.fail_next(times, cluster::Verb::Watch, resource, busy);
+                }
+                cluster.close_watches();
+            }
             Upset::Forget => cluster.compact_history(),
             Upset::Unauthorized(n) => cluster.expire_tokens_for(seconds(n)),
             Upset::OtherControllerManager => cluster.change_leader(),
